@@ -1,0 +1,66 @@
+"""The models by name: a plain dictionary from name to config."""
+
+import dataclasses
+import difflib
+from typing import Any
+
+from torch import nn
+
+from models.deit import DeiT, DeiTConfig
+
+_DOT_PRODUCT = {
+    "deit_tiny": DeiTConfig(embed_dim=192, num_heads=3),
+    "deit_small": DeiTConfig(embed_dim=384, num_heads=6),
+    "deit_base": DeiTConfig(embed_dim=768, num_heads=12),
+}
+CATALOG: dict[str, DeiTConfig] = _DOT_PRODUCT | {
+    f"{name}_elliptical": dataclasses.replace(config, elliptical=True)
+    for name, config in _DOT_PRODUCT.items()
+}
+
+
+def names() -> list[str]:
+    """The names that `build` knows, in the order of the catalogue."""
+    return list(CATALOG)
+
+
+def config(name: str, **overrides: Any) -> DeiTConfig:
+    """The config of a named model, with some fields changed.
+
+    Args:
+        name: one of `names()`.
+        **overrides: config fields, e.g. `img_size=32, patch_size=4, num_classes=10`. Where
+            `in_chans` is given without `mean` and `std`, both become 0.5 per channel.
+
+    Raises:
+        ValueError: unknown name or field, or a value against the rules of the config.
+    """
+    if name not in CATALOG:
+        raise ValueError(f"name must be a known model, got {name!r}{_nearest(name, names())}")
+    base = CATALOG[name]
+    fields = [field.name for field in dataclasses.fields(base)]
+    for key in overrides:
+        if key not in fields:
+            raise ValueError(f"{key!r} is no config field of {name}{_nearest(key, fields)}")
+    channels = overrides.get("in_chans", base.in_chans)
+    if channels != base.in_chans:
+        overrides = {"mean": (0.5,) * channels, "std": (0.5,) * channels} | overrides
+    return dataclasses.replace(base, **overrides)
+
+
+def build(name: str, **overrides: Any) -> nn.Module:
+    """Build a named model with freshly initialised weights from torch's global generator.
+
+    Args:
+        name: one of `names()`.
+        **overrides: see `config`.
+
+    Raises:
+        ValueError: unknown name or field, or a value against the rules of the config.
+    """
+    return DeiT.from_config(config(name, **overrides))
+
+
+def _nearest(word: str, known: list[str]) -> str:
+    close = difflib.get_close_matches(word, known, n=1)
+    return f"; did you mean {close[0]!r}?" if close else f"; known: {', '.join(known)}"

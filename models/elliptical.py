@@ -1,0 +1,133 @@
+"""Elliptical attention: dot-product attention under the metric M = diag(m).
+
+Source: Nielsen et al., "Elliptical Attention", NeurIPS 2024 (EA).
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+Scaling = Literal["max", "mean", "none"]
+SCALINGS: tuple[Scaling, ...] = ("max", "mean", "none")
+
+
+def estimate_metric(
+    v: Tensor, v_prev: Tensor, *, scaling: Scaling = "max", delta: float = 1.0
+) -> Tensor:
+    """Estimate the diagonal m of the metric from how the values changed since the last layer.
+
+    m_i = mean over tokens of |v_i - v_prev_i| / delta, then divided by its maximum or mean over i.
+    Under "max" and "mean" an all-zero m becomes 1, so that equal values mean ordinary attention.
+    Under "max" the constants 1/N and 1/delta cancel and are never computed, which also keeps the
+    exported graph small.
+
+    Args:
+        v: (B, H, N, D) values of this layer.
+        v_prev: (B, H, N, D) values of the previous layer.
+        scaling: how m is normalised over its D entries; "none" leaves it as it is.
+        delta: size of the step between two layers, > 0; it matters only under "none".
+
+    Returns:
+        (B, H, 1, D), non-negative.
+
+    Source: EA eq. 10 and remark 3 ("maxscale"); the guard for an all-zero m is ours.
+    """
+    change = torch.linalg.vector_norm(v - v_prev, ord=1, dim=-2, keepdim=True)  # (B, H, 1, D)
+    if scaling == "none":
+        return change / (v.shape[-2] * delta)
+    scale = change.amax(-1, keepdim=True) if scaling == "max" else change.mean(-1, keepdim=True)
+    still = scale == 0
+    return change.masked_fill(still, 1.0) / scale.masked_fill(still, 1.0)
+
+
+class Attention(nn.Module):
+    """Multi-head self-attention, dot-product or elliptical, with the parameters of a public DeiT.
+
+    Elliptical attention scales the columns of Q by m and calls the same fused kernel: diag(m) and
+    the N x N matrix of scores are never materialised, and no parameter is added.
+
+    Args:
+        embed_dim: model width d; a multiple of num_heads.
+        num_heads: number of heads H; the head dimension D is embed_dim / num_heads.
+        elliptical: estimate m from the previous layer's values; without them m is 1.
+        scaling: see `estimate_metric`.
+        delta: see `estimate_metric`.
+        metric_gradient: let gradients flow through m. Training stops them (EA algorithm 1); an
+            attacker need not, so a fair attack switches this on.
+
+    Source: EA eq. 13.
+    """
+
+    def __init__(
+        self,
+        embed_dim: int,
+        num_heads: int,
+        *,
+        elliptical: bool = False,
+        scaling: Scaling = "max",
+        delta: float = 1.0,
+        metric_gradient: bool = False,
+    ) -> None:
+        super().__init__()
+        self.num_heads = num_heads
+        self.elliptical = elliptical
+        self.scaling: Scaling = scaling
+        self.delta = delta
+        self.metric_gradient = metric_gradient
+        self.qkv = nn.Linear(embed_dim, 3 * embed_dim)
+        self.proj = nn.Linear(embed_dim, embed_dim)
+
+    def forward(self, x: Tensor, v_prev: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Attend over the tokens of each sample.
+
+        Args:
+            x: (B, N, C) tokens.
+            v_prev: (B, H, N, D) values of the previous layer; None in the first one.
+
+        Returns:
+            The attended tokens (B, N, C) and this layer's values (B, H, N, D).
+        """
+        B, N, C = x.shape
+        qkv = self.qkv(x).view(B, N, 3, self.num_heads, C // self.num_heads)
+        q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind(0)  # each (B, num_heads, N, head_dim)
+        if self.elliptical and v_prev is not None:
+            q = q * self.metric(v, v_prev)
+        x = F.scaled_dot_product_attention(q, k, v)
+        return self.proj(x.transpose(1, 2).reshape(B, N, C)), v
+
+    def metric(self, v: Tensor, v_prev: Tensor) -> Tensor:
+        """Estimate m (B, H, 1, D), outside the graph of gradients unless the switch is on."""
+        if not self.metric_gradient:
+            v, v_prev = v.detach(), v_prev.detach()
+        return estimate_metric(v, v_prev, scaling=self.scaling, delta=self.delta)
+
+
+def is_elliptical(model: nn.Module) -> bool:
+    """Whether any attention layer of the model estimates a metric."""
+    return any(isinstance(layer, Attention) and layer.elliptical for layer in model.modules())
+
+
+@contextmanager
+def metric_gradient(model: nn.Module, enabled: bool) -> Iterator[None]:
+    """Let gradients flow through m in every attention layer, or stop them, inside a `with` block.
+
+    The layers' own settings return when the block ends, also after an error. A model without
+    elliptical layers is left as it is.
+
+    Args:
+        model: any module.
+        enabled: True lets gradients flow through m.
+    """
+    layers = [layer for layer in model.modules() if isinstance(layer, Attention)]
+    before = [layer.metric_gradient for layer in layers]
+    try:
+        for layer in layers:
+            layer.metric_gradient = enabled
+        yield
+    finally:
+        for layer, setting in zip(layers, before, strict=True):
+            layer.metric_gradient = setting
