@@ -1,0 +1,79 @@
+"""Image folders (`class/name.png`, or flat without labels) and zips of one."""
+
+import zipfile
+from collections.abc import Callable
+from pathlib import Path, PurePosixPath
+
+import numpy as np
+from PIL import Image
+
+from data.image_set import DataError, ImageSet
+from data.images import decode_image
+from data.labels import label_index
+
+_SUFFIXES = {".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"}
+
+
+def open_folder(folder: Path, label_names: list[str] | None) -> ImageSet:
+    """Open a folder of images; sub-folders are classes.
+
+    Raises:
+        DataError: no image, a class folder without images, or one that is no known class.
+    """
+    files = [path.relative_to(folder).as_posix() for path in sorted(folder.rglob("*"))]
+    for entry in sorted(folder.iterdir()):
+        prefix = f"{entry.name}/"
+        if entry.is_dir() and not any(_is_image(f) for f in files if f.startswith(prefix)):
+            raise DataError(f"the class folder {entry.name} holds no image")
+    return _open(folder.name, files, lambda name: decode_image(folder / name), label_names)
+
+
+def open_zip(path: Path, label_names: list[str] | None) -> ImageSet:
+    """Open a zip of an image folder, without unpacking it.
+
+    Raises:
+        DataError: not a zip, no image in it, or a class folder that is no known class.
+    """
+    try:
+        archive = zipfile.ZipFile(path)
+    except (zipfile.BadZipFile, OSError) as error:
+        raise DataError(f"{path.name} is not a readable zip file") from error
+    files = sorted(info.filename for info in archive.infolist() if not info.is_dir())
+    return _open(path.name, files, lambda name: decode_image(archive.read(name)), label_names)
+
+
+def _open(
+    source: str,
+    files: list[str],
+    read: Callable[[str], Image.Image],
+    label_names: list[str] | None,
+) -> ImageSet:
+    names = [name for name in files if _is_image(name)]
+    if not names:
+        raise DataError(f"{source} holds no image")
+    return ImageSet(
+        names=names,
+        labels=_labels(names, label_names),
+        label_names=label_names,
+        reader=lambda index: read(names[index]),
+    )
+
+
+def _labels(names: list[str], label_names: list[str] | None) -> np.ndarray | None:
+    folders = [PurePosixPath(name).parent.name for name in names]
+    if not any(folders):
+        return None
+    index: dict[str, int] = {}
+    for folder, name in zip(folders, names, strict=True):
+        if not folder:
+            raise DataError(f"{name} lies in no class folder, others do")
+        try:
+            index.setdefault(folder, label_index(folder, label_names))
+        except ValueError as error:
+            raise DataError(f"the class folder {error}") from error
+    return np.array([index[folder] for folder in folders], np.int64)
+
+
+def _is_image(name: str) -> bool:
+    path = PurePosixPath(name)
+    return path.suffix.casefold() in _SUFFIXES and not path.name.startswith(".")

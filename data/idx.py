@@ -1,0 +1,73 @@
+"""idx files, the format of MNIST and Fashion-MNIST."""
+
+import gzip
+import struct
+import zlib
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from data.image_set import DataError, ImageSet
+
+_UNSIGNED_BYTE = 8
+_PREFIXES = {"train": ("train",), "test": ("t10k", "test")}
+
+
+def read_idx(path: Path) -> np.ndarray:
+    """Read one idx file of unsigned bytes, gzipped or not.
+
+    Raises:
+        DataError: not such a file, or its length is not what its header says.
+    """
+    try:
+        raw = path.read_bytes()
+        content = gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataError(f"{path.name} cannot be read: {error}") from error
+    if len(content) < 4 or content[:2] != b"\0\0" or content[2] != _UNSIGNED_BYTE:
+        raise DataError(f"{path.name} is not an idx file of unsigned bytes")
+    dimensions = content[3]
+    header = 4 + 4 * dimensions
+    if len(content) < header:
+        raise DataError(f"{path.name} ends inside its header")
+    shape = struct.unpack_from(f">{dimensions}I", content, 4)
+    if len(content) - header != int(np.prod(shape, dtype=np.int64)):
+        raise DataError(f"{path.name} is broken: its header says {shape}, its length does not")
+    return np.frombuffer(content, np.uint8, offset=header).reshape(shape)
+
+
+def open_idx(folder: Path, split: str, label_names: list[str] | None) -> ImageSet:
+    """Open the images and labels of a split among the idx files of a folder.
+
+    Raises:
+        DataError: files are missing or broken, or images and labels do not match.
+    """
+    images = read_idx(_find(folder, split, "images-idx3-ubyte"))
+    labels = read_idx(_find(folder, split, "labels-idx1-ubyte")).astype(np.int64)
+    if images.ndim != 3 or len(images) != len(labels):
+        raise DataError(f"{len(images)} images of shape {images.shape[1:]}, {len(labels)} labels")
+    if label_names is not None and labels.max() >= len(label_names):
+        raise DataError(f"label {labels.max()} is out of range: {len(label_names)} classes")
+    return ImageSet(
+        names=[f"{split}/{index:05d}" for index in range(len(images))],
+        labels=labels,
+        label_names=label_names,
+        reader=lambda index: Image.fromarray(images[index]),
+    )
+
+
+def has_idx(folder: Path) -> bool:
+    """Whether a folder holds idx image files."""
+    return any(folder.glob("*images-idx3-ubyte*"))
+
+
+def _find(folder: Path, split: str, kind: str) -> Path:
+    found = [
+        path
+        for prefix in _PREFIXES.get(split, (split,))
+        for path in sorted(folder.glob(f"*{prefix}-{kind}*"))
+    ]
+    if not found:
+        raise DataError(f"no {split} file *-{kind} in the folder {folder.name}")
+    return found[0]

@@ -1,0 +1,144 @@
+"""From the bytes of an image file to a model's input, and back to a PNG.
+
+Training, export, evaluation and the service all read images through this module, so that a model
+sees the same numbers everywhere.
+"""
+
+import dataclasses
+import io
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+Resample = Literal["bilinear", "bicubic"]
+_MODES = {1: "L", 3: "RGB"}
+_FILTERS = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}
+_SIXTEEN_BIT = ("I;16", "I;16L", "I;16B", "I;16N")
+MAX_PIXELS = 50_000_000
+
+
+class ImageError(ValueError):
+    """An image that cannot be read. `code` says why; the message holds no path.
+
+    Codes: "not_an_image", "broken_image", "too_many_pixels".
+    """
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageSpec:
+    """The input of an image model: channels (1 grey, 3 RGB), height and width in pixels."""
+
+    channels: int
+    height: int
+    width: int
+    resample: Resample = "bicubic"
+
+    def __post_init__(self) -> None:
+        """Check every rule, naming the field and the value received."""
+        if self.channels not in _MODES:
+            raise ValueError(f"channels must be 1 or 3, got {self.channels}")
+        if self.height < 1 or self.width < 1:
+            raise ValueError(f"height and width must be positive, got {self.height}, {self.width}")
+        if self.resample not in _FILTERS:
+            raise ValueError(f"resample must be one of {sorted(_FILTERS)}, got {self.resample!r}")
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields by name, as JSON values."""
+        return dataclasses.asdict(self)
+
+
+def decode_image(source: bytes | Path, *, max_pixels: int = MAX_PIXELS) -> Image.Image:
+    """Decode an image completely; its size is checked before any pixel is.
+
+    Args:
+        source: the bytes of an image file, or a path to one.
+        max_pixels: width times height at most.
+
+    Raises:
+        ImageError: no known image format, too many pixels, or broken data.
+    """
+    stream = io.BytesIO(source) if isinstance(source, bytes) else source
+    with warnings.catch_warnings():
+        # Pillow warns of large images; the rule below is ours and stricter.
+        warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+        try:
+            image = Image.open(stream)
+        except UnidentifiedImageError:
+            raise ImageError("not_an_image", "not an image in a known format") from None
+        except Image.DecompressionBombError:
+            raise ImageError("too_many_pixels", f"more than {max_pixels} pixels") from None
+        except (OSError, ValueError, SyntaxError) as error:
+            raise ImageError("broken_image", "the image data is broken") from error
+    with image:
+        if image.width * image.height > max_pixels:
+            message = f"{image.width} x {image.height} is more than {max_pixels} pixels"
+            raise ImageError("too_many_pixels", message)
+        try:
+            image.load()
+            return ImageOps.exif_transpose(image)
+        except Exception as error:  # Pillow's decoders raise nearly anything on broken data
+            raise ImageError("broken_image", "the image data is broken or incomplete") from error
+
+
+def to_pixels(image: Image.Image, spec: ImageSpec) -> np.ndarray:
+    """Bring an image to the size and channels of a model.
+
+    Transparent pixels are laid on white, 16-bit grey is scaled to 8 bit.
+
+    Returns:
+        (C, H, W) uint8.
+    """
+    image = _flatten(image).convert(_MODES[spec.channels])
+    if image.size != (spec.width, spec.height):
+        image = image.resize((spec.width, spec.height), _FILTERS[spec.resample])
+    pixels = np.asarray(image)
+    return pixels[None] if spec.channels == 1 else np.ascontiguousarray(pixels.transpose(2, 0, 1))
+
+
+def to_input(image: Image.Image, spec: ImageSpec) -> np.ndarray:
+    """Bring an image to a model's input.
+
+    Returns:
+        (C, H, W) float32 in [0, 1], whole multiples of 1/255.
+    """
+    return to_pixels(image, spec).astype(np.float32) / np.float32(255)
+
+
+def to_png(pixels: np.ndarray) -> bytes:
+    """Write pixels as a PNG, rounded to 8 bit.
+
+    Args:
+        pixels: (C, H, W) in [0, 1] with C = 1 or 3.
+
+    Raises:
+        ValueError: wrong shape, or a pixel outside [0, 1].
+    """
+    if pixels.ndim != 3 or pixels.shape[0] not in _MODES:
+        raise ValueError(f"pixels must be (1 or 3, H, W), got {pixels.shape}")
+    if not (np.isfinite(pixels).all() and pixels.min() >= 0 and pixels.max() <= 1):
+        raise ValueError("pixels must lie in [0, 1]")
+    eight_bit = np.rint(pixels * 255).astype(np.uint8)
+    array = eight_bit[0] if len(eight_bit) == 1 else eight_bit.transpose(1, 2, 0)
+    stream = io.BytesIO()
+    Image.fromarray(array).save(stream, format="PNG")
+    return stream.getvalue()
+
+
+def _flatten(image: Image.Image) -> Image.Image:
+    if image.mode in _SIXTEEN_BIT or image.mode == "I":
+        return Image.fromarray((np.asarray(image).clip(0, 65535) / 257).round().astype(np.uint8))
+    if image.mode == "F":
+        return Image.fromarray(np.asarray(image).clip(0, 255).round().astype(np.uint8))
+    if not image.has_transparency_data:
+        return image
+    image = image.convert("RGBA")
+    white = Image.new("RGBA", image.size, "white")
+    return Image.alpha_composite(white, image).convert("RGB")

@@ -1,0 +1,69 @@
+"""Parquet files in the convention of the Hugging Face hub: `image` and `label` columns."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from data.image_set import DataError, ImageSet
+from data.images import decode_image
+from data.labels import label_index
+
+
+def open_parquet(paths: Sequence[Path], label_names: list[str] | None) -> ImageSet:
+    """Open parquet files as one data set; images are bytes or struct{bytes, path}.
+
+    Raises:
+        DataError: not a parquet file, no image column, or a label out of range.
+    """
+    table = _read(paths)
+    if "image" not in table.column_names:
+        raise DataError(f"{paths[0].name} has no column 'image', only {table.column_names}")
+    label_names = label_names or _class_names(table.schema)
+    column = table.column("image")
+    if pa.types.is_struct(column.type):
+        column = pa.chunked_array([chunk.field("bytes") for chunk in column.chunks])
+    if not (pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type)):
+        raise DataError(f"the column 'image' must hold bytes, got {column.type}")
+    if column.null_count:
+        raise DataError(f"{paths[0].name}: {column.null_count} rows hold no image bytes")
+    stem = paths[0].stem
+    return ImageSet(
+        names=[f"{stem}/{index:06d}" for index in range(len(table))],
+        labels=_labels(table, label_names),
+        label_names=label_names,
+        reader=lambda index: decode_image(column[index].as_py()),
+    )
+
+
+def _read(paths: Sequence[Path]) -> pa.Table:
+    tables = []
+    for path in paths:
+        try:
+            schema = pq.read_schema(path)
+            columns = [name for name in ("image", "label") if name in schema.names]
+            tables.append(pq.read_table(path, columns=columns or None))
+        except (pa.ArrowException, OSError) as error:
+            raise DataError(f"{path.name} is not a readable parquet file: {error}") from error
+    return pa.concat_tables(tables)
+
+
+def _class_names(schema: pa.Schema) -> list[str] | None:
+    """The names of a ClassLabel column, which the hub's library keeps in the metadata."""
+    metadata: dict[str, Any] = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))
+    label = metadata.get("info", {}).get("features", {}).get("label", {})
+    return label.get("names") or None
+
+
+def _labels(table: pa.Table, label_names: list[str] | None) -> np.ndarray | None:
+    if "label" not in table.column_names:
+        return None
+    values = table.column("label").to_pylist()
+    try:
+        return np.array([label_index(str(value), label_names) for value in values], np.int64)
+    except ValueError as error:
+        raise DataError(f"the column 'label': {error}") from error
