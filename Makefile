@@ -1,0 +1,65 @@
+VENV ?= .venv
+PORT ?= 3000
+PYTHON ?= python3
+BIN = $(abspath $(VENV))/bin
+TORCH = torch==2.13.0
+LOCK = $(BIN)/uv pip compile --override requirements/overrides.txt --universal --python-version 3.11 \
+	--generate-hashes --no-emit-index-url --no-annotate --quiet --custom-compile-command "make lock" \
+	--no-emit-package torch --no-emit-package torchvision
+
+.PHONY: help demo test install check bench image lock clean chromium
+
+help: ## list the targets
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
+
+demo: $(VENV)/.cpu ## serve the shipped models with the web page [PORT=3000]
+	@mkdir -p state/bentoml
+	PATH="$(BIN):$$PATH" BENTOML_HOME="$(CURDIR)/state/bentoml" BENTOML_DO_NOT_TRACK=True \
+		$(BIN)/bentoml serve . --host 127.0.0.1 --port $(PORT) --timeout-graceful-shutdown 10
+
+test: $(VENV)/.dev chromium ## run the whole test suite
+	$(BIN)/python -m pytest
+
+install: $(VENV)/.dev ## make the environment for everything
+
+check: $(VENV)/.dev chromium ## format, lint, imports, types, tests
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/lint-imports
+	PATH="$(BIN):$$PATH" $(BIN)/pyright
+	$(BIN)/python -m pytest
+
+bench: $(VENV)/.dev ## run all benchmarks
+	$(BIN)/python -m benchmarks
+
+image: $(VENV)/.dev ## build the bento and its container image (needs a container engine)
+	PATH="$(BIN):$$PATH" $(BIN)/bentoml build .
+	PATH="$(BIN):$$PATH" $(BIN)/bentoml containerize assay:latest
+
+lock: ## pin requirements/*.in again (needs uv in VENV)
+	for name in cpu gpu dev; do $(LOCK) requirements/$$name.in -o requirements/$$name.txt; done
+
+clean: ## remove what was made here, except runs and state
+	rm -rf $(VENV) build
+	find . -name __pycache__ -not -path './.git/*' -prune -exec rm -rf {} +
+	rm -rf .pytest_cache .ruff_cache .import_linter_cache
+
+# torch goes first and alone: the user's pip settings decide between a CPU and a CUDA build.
+$(VENV)/.torch:
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install "$(TORCH)"
+	@touch $@
+
+$(VENV)/.cpu: requirements/cpu.txt | $(VENV)/.torch
+	$(BIN)/pip install --no-deps -r requirements/cpu.txt
+	@touch $@
+
+$(VENV)/.dev: requirements/dev.txt requirements/cpu.txt | $(VENV)/.torch
+	$(BIN)/pip install --no-deps -r requirements/dev.txt
+	@touch $(VENV)/.cpu $@
+
+chromium:
+	@command -v chromium >/dev/null && command -v chromedriver >/dev/null || \
+		{ [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && \
+		apt-get update -qq && apt-get install -y -qq chromium chromium-driver; } || \
+		echo "Chromium is missing: the browser test will be skipped"
