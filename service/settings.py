@@ -1,0 +1,108 @@
+"""The settings of the service: environment variables ``ASSAY_*`` and their defaults."""
+
+import os
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field, field_validator
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+ROOT = Path(__file__).resolve().parents[1]  # the project, or its copy inside a built bento
+_PATH_SETTINGS = ("ASSAY_STATE", "ASSAY_MODELS", "ASSAY_DATA", "ASSAY_SAMPLES")
+
+
+class Settings(BaseSettings):
+    """What an operator may set; every path is absolute after reading.
+
+    The defaults of ``models`` and ``samples`` lie beside the code, so that a built bento finds
+    them from any directory; ``state`` and everything given by the user are relative to the
+    current directory.
+    """
+
+    model_config = SettingsConfigDict(env_prefix="ASSAY_", frozen=True, env_ignore_empty=True)
+
+    models: Annotated[list[Path], NoDecode] = Field(
+        default=[ROOT / "artifacts"],
+        min_length=1,
+        description="artifact folders, or folders of them, separated like PATH",
+    )
+    default_image: str = Field(
+        default="fashion-elliptical", description="model used when none is named"
+    )
+    state: Path = Field(
+        default=Path("state"), description="jobs and uploads, the only thing written"
+    )
+    samples: Path = Field(
+        default=ROOT / "artifacts" / "samples", description="images the page offers"
+    )
+    data: Path | None = Field(default=None, description="folder of known data sets")
+    role: Literal["all", "predict", "evaluate"] = Field(
+        default="all", description="what this host does"
+    )
+
+    max_body_mb: float = Field(default=64, gt=0, description="size of a request's body in MB")
+    max_pixels: int = Field(
+        default=50_000_000, gt=0, description="pixels of an image before decoding"
+    )
+    max_images_classify: int = Field(default=64, gt=0, description="files in one /classify request")
+    batch_max: int = Field(default=32, gt=0, description="images the runtime sees at once")
+    batch_wait_ms: float = Field(
+        default=0, ge=0, description="wait for more images, 0 = never wait"
+    )
+    predict_queue: int = Field(default=256, gt=0, description="images waiting for one model")
+    predict_timeout_s: float = Field(default=30, gt=0, description="deadline of one prediction")
+    predict_threads: int | None = Field(default=None, gt=0, description="threads of a runtime")
+
+    queue_length: int = Field(default=16, gt=0, description="evaluations waiting")
+    evaluation_max_samples: int = Field(default=2000, gt=0, description="images of one evaluation")
+    evaluation_max_steps: int = Field(default=1000, gt=0, description="steps of one attack")
+    evaluation_max_eps: int = Field(default=16, gt=0, description="radii of one attack")
+    evaluation_max_attacks: int = Field(default=8, gt=0, description="attacks of one evaluation")
+    evaluation_threads: int = Field(
+        default=1, gt=0, description="threads of the evaluating process"
+    )
+    retention_hours: float = Field(
+        default=168, gt=0, description="age at which a result is deleted"
+    )
+
+    @field_validator("models", mode="before")
+    @classmethod
+    def _split(cls, value: object) -> object:
+        if isinstance(value, str):
+            return [part for part in value.split(os.pathsep) if part]
+        return value
+
+    @field_validator("models", "state", "samples", "data")
+    @classmethod
+    def _absolute(cls, value: list[Path] | Path | None) -> list[Path] | Path | None:
+        if isinstance(value, list):
+            return [path.expanduser().absolute() for path in value]
+        return value and value.expanduser().absolute()
+
+    @property
+    def max_body_bytes(self) -> int:
+        """Size limit of a request's body in bytes."""
+        return int(self.max_body_mb * 1_000_000)
+
+
+def absolute_paths(environ: Mapping[str, str], folder: Path) -> dict[str, str]:
+    """Path settings of ``environ``, relative ones taken from ``folder``.
+
+    BentoML changes the current directory of its workers; these values are handed to them.
+    """
+    given = {name: environ[name] for name in _PATH_SETTINGS if environ.get(name)}
+    given.setdefault("ASSAY_STATE", "state")
+    return {
+        name: os.pathsep.join(
+            str(folder / Path(part).expanduser()) for part in value.split(os.pathsep) if part
+        )
+        for name, value in given.items()
+    }
+
+
+@lru_cache
+def get_settings() -> Settings:
+    """The settings of this process, read once from the environment."""
+    return Settings()
