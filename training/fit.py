@@ -1,6 +1,7 @@
 """Train one recipe: epochs, checkpoints, early stopping and the final test."""
 
 import math
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -73,9 +74,8 @@ class Trainer:
             self._end_epoch(loss, time.monotonic() - start)
             self._checkpoint()
             if progress:
-                tqdm.write(
-                    "  ".join(f"{key} {value:.4g}" for key, value in self.history[-1].items())
-                )
+                figures = (f"{key} {value:.4g}" for key, value in self.history[-1].items())
+                tqdm.write("  ".join(figures), file=sys.stderr)
         load_weights(self.model, self.folder / records.BEST)
         metrics = self._metrics() | {"test_accuracy": accuracy(self.model, self.test)}
         if self.recipe.adversarial:

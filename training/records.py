@@ -82,7 +82,7 @@ def digest(*arrays: np.ndarray) -> str:
     total = hashlib.sha256()
     for array in arrays:
         total.update(str((array.shape, array.dtype)).encode())
-        total.update(np.ascontiguousarray(array))
+        total.update(np.ascontiguousarray(array).data)
     return total.hexdigest()
 
 

@@ -1,0 +1,168 @@
+import gzip
+import io
+import struct
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+
+from data.images import ImageSpec
+from data.sources import KNOWN, DataError, load_inputs, open_images
+
+LABELS = ["Cat", "Big dog", "T-shirt/top"]
+SPEC = ImageSpec(channels=1, height=4, width=4)
+
+
+def png(value: int) -> bytes:
+    stream = io.BytesIO()
+    Image.new("L", (4, 4), value).save(stream, "PNG")
+    return stream.getvalue()
+
+
+def make_folder(root: Path, classes: dict[str, int]) -> Path:
+    for number, (name, images) in enumerate(classes.items()):
+        (root / name).mkdir(parents=True)
+        for index in range(images):
+            (root / name / f"{index}.png").write_bytes(png(10 * number + index))
+    return root
+
+
+def write_idx(path: Path, array: np.ndarray, cut: int = 0) -> None:
+    header = bytes([0, 0, 8, array.ndim]) + struct.pack(f">{array.ndim}I", *array.shape)
+    content = header + array.tobytes()
+    content = content[: len(content) - cut]
+    path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
+
+
+def write_parquet(path: Path, labels: list[object], *, struct: bool = True) -> Path:
+    data = [png(index) for index in range(len(labels))]
+    images = [{"bytes": item, "path": None} for item in data] if struct else data
+    pq.write_table(pa.table({"image": images, "label": labels}), path)
+    return path
+
+
+def test_class_folders_find_their_labels_by_name_or_index(tmp_path: Path) -> None:
+    folder = make_folder(tmp_path / "set", {"t-shirt-top": 1, "BIG-DOG": 2, "0": 1})
+    images = open_images(folder, label_names=LABELS)
+    assert images.labels is not None
+    by_folder = {name.split("/")[0]: int(images.labels[i]) for i, name in enumerate(images.names)}
+    assert by_folder == {"t-shirt-top": 2, "BIG-DOG": 1, "0": 0}
+    assert load_inputs(images, SPEC).shape == (4, 1, 4, 4)
+
+
+def test_flat_folder_has_no_labels(tmp_path: Path) -> None:
+    (tmp_path / "a.png").write_bytes(png(7))
+    images = open_images(tmp_path, label_names=LABELS)
+    assert images.labels is None and images.names == ["a.png"]
+
+
+@pytest.mark.parametrize(
+    ("classes", "message"),
+    [
+        ({"horse": 1}, "class folder 'horse' is neither a label name nor an index"),
+        ({"7": 1}, "label 7 is out of range: there are 3 classes"),
+        ({"cat": 1, "0x": 0}, "class folder 0x holds no image"),
+    ],
+)
+def test_unknown_or_empty_class_folder_is_named(
+    tmp_path: Path, classes: dict[str, int], message: str
+) -> None:
+    with pytest.raises(DataError, match=message):
+        open_images(make_folder(tmp_path / "set", classes), label_names=LABELS)
+
+
+def test_zip_reads_like_its_folder(tmp_path: Path) -> None:
+    folder = make_folder(tmp_path / "set", {"cat": 2, "big-dog": 1})
+    with zipfile.ZipFile(tmp_path / "set.zip", "w") as archive:
+        for path in sorted(folder.rglob("*.png")):
+            archive.write(path, path.relative_to(folder).as_posix())
+    one, other = (
+        open_images(source, label_names=LABELS) for source in (folder, tmp_path / "set.zip")
+    )
+    assert one.names == other.names
+    assert np.array_equal(load_inputs(one, SPEC), load_inputs(other, SPEC))
+    assert one.labels is not None and other.labels is not None
+    assert np.array_equal(one.labels, other.labels)
+
+
+@pytest.mark.parametrize("struct", [True, False])
+def test_parquet_of_the_hub_is_read(tmp_path: Path, struct: bool) -> None:
+    path = write_parquet(tmp_path / "set.parquet", [2, 0], struct=struct)
+    images = open_images(path, label_names=LABELS)
+    assert images.labels is not None and images.labels.tolist() == [2, 0]
+    assert (load_inputs(images, SPEC)[1] == np.float32(1 / 255)).all()
+
+
+def test_parquet_labels_may_be_names(tmp_path: Path) -> None:
+    images = open_images(write_parquet(tmp_path / "s.parquet", ["cat"]), label_names=LABELS)
+    assert images.labels is not None and images.labels.tolist() == [0]
+
+
+def test_hub_source_reads_the_cached_split(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    snapshot = tmp_path / "datasets--team--set" / "snapshots" / "abc" / "data"
+    snapshot.mkdir(parents=True)
+    (snapshot.parents[2] / "refs").mkdir()
+    (snapshot.parents[2] / "refs" / "main").write_text("abc")
+    write_parquet(snapshot / "test-00000-of-00001.parquet", [1])
+    write_parquet(snapshot / "train-00000-of-00001.parquet", [0, 2])
+    constants = pytest.importorskip("huggingface_hub.constants")
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    assert len(open_images("hf:team/set", label_names=LABELS)) == 1
+    assert len(open_images("hf:team/set:train", label_names=LABELS)) == 2
+    with pytest.raises(DataError, match="no parquet file of the split 'valid'"):
+        open_images("hf:team/set:valid")
+    with pytest.raises(DataError, match="hf:team/other cannot be had"):
+        open_images("hf:team/other")
+
+
+def test_idx_files_are_read_plain_and_gzipped(tmp_path: Path) -> None:
+    pixels = np.arange(2 * 4 * 4, dtype=np.uint8).reshape(2, 4, 4)
+    write_idx(tmp_path / "t10k-images-idx3-ubyte.gz", pixels)
+    write_idx(tmp_path / "t10k-labels-idx1-ubyte", np.array([1, 0], np.uint8))
+    images = open_images(tmp_path, label_names=LABELS)
+    assert images.labels is not None and images.labels.tolist() == [1, 0]
+    assert np.array_equal(np.asarray(images.read(1)), pixels[1])
+
+
+def test_broken_idx_file_is_named(tmp_path: Path) -> None:
+    write_idx(tmp_path / "t10k-images-idx3-ubyte", np.zeros((2, 4, 4), np.uint8), cut=3)
+    with pytest.raises(DataError, match="t10k-images-idx3-ubyte is broken"):
+        open_images(tmp_path)
+
+
+def test_missing_source_says_what_is_known() -> None:
+    with pytest.raises(DataError, match="nowhere is no file or folder; known names: fashion-mnist"):
+        open_images("nowhere")
+
+
+def test_known_name_needs_the_data_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ASSAY_DATA", raising=False)
+    with pytest.raises(DataError, match="set ASSAY_DATA"):
+        open_images("fashion-mnist")
+
+
+def test_broken_image_is_named_when_read(tmp_path: Path) -> None:
+    (tmp_path / "a.png").write_bytes(b"text")
+    with pytest.raises(DataError, match="a.png: not an image"):
+        load_inputs(open_images(tmp_path), SPEC)
+
+
+@pytest.mark.data
+@pytest.mark.parametrize(
+    ("name", "split", "size"), [("fashion-mnist", "test", 10_000), ("cifar10", "test", 10_000)]
+)
+def test_known_data_sets_open_from_the_data_folder(name: str, split: str, size: int) -> None:
+    images = open_images(name, split=split)
+    assert len(images) == size
+    assert images.labels is not None and np.bincount(images.labels).tolist() == [1000] * 10
+
+
+def test_shipped_sample_carries_its_labels() -> None:
+    sample = Path("artifacts/samples/fashion-mnist")
+    images = open_images(sample, label_names=KNOWN["fashion-mnist"])
+    assert images.labels is not None and np.bincount(images.labels).tolist() == [30] * 10
