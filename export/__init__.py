@@ -1,0 +1,1 @@
+"""From a run to an artifact, and everything that opens one."""
