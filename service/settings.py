@@ -43,14 +43,12 @@ class Settings(BaseSettings):
     )
 
     max_body_mb: float = Field(default=64, gt=0, description="size of a request's body in MB")
+    upload_timeout_s: float = Field(default=300, gt=0, description="time for a request's body")
     max_pixels: int = Field(
         default=50_000_000, gt=0, description="pixels of an image before decoding"
     )
     max_images_classify: int = Field(default=64, gt=0, description="files in one /classify request")
     batch_max: int = Field(default=32, gt=0, description="images the runtime sees at once")
-    batch_wait_ms: float = Field(
-        default=0, ge=0, description="wait for more images, 0 = never wait"
-    )
     predict_queue: int = Field(default=256, gt=0, description="images waiting for one model")
     predict_timeout_s: float = Field(default=30, gt=0, description="deadline of one prediction")
     predict_threads: int | None = Field(default=None, gt=0, description="threads of a runtime")

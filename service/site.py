@@ -1,0 +1,121 @@
+"""Our own routes and the way every request takes: checks first, then our routes, then BentoML's.
+
+BentoML tries the routes of its APIs before those of a mounted application, and its reading of
+forms is not safe (see `service.forms`). So this middleware answers what is ours, `/classify`
+included, and leaves `/livez`, `/readyz`, `/metrics` and `/schema.json` to BentoML.
+"""
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import FileResponse, HTMLResponse, JSONResponse, Response
+from starlette.routing import BaseRoute, Match, Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from service.errors import ApiError, ErrorShape, handle_api_error
+from service.limits import BodyLimit, SecurityHeaders
+from service.openapi import describe, document, render
+from service.predictions import Prediction, Predictions
+from service.settings import Settings
+
+_PAGE = Path(__file__).parent / "page"
+
+
+def create_site() -> Starlette:
+    """An empty site; `fill` gives it its routes when the models are open."""
+    return Starlette(exception_handlers={ApiError: handle_api_error})
+
+
+class Front:
+    """ASGI middleware: limits, security headers and error shape around `site`, then `app`."""
+
+    def __init__(self, app: ASGIApp, *, site: Starlette, settings: Callable[[], Settings]) -> None:
+        self._bentoml = app
+        self._site = site
+        limits = settings()
+        limited = BodyLimit(
+            self._dispatch, limits.max_body_bytes, timeout_s=limits.upload_timeout_s
+        )
+        self._app = SecurityHeaders(ErrorShape(limited))
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one ASGI connection."""
+        await self._app(scope, receive, send)
+
+    async def _dispatch(self, scope: Scope, receive: Receive, send: Send) -> None:
+        ours = scope["type"] == "http" and any(
+            route.matches(scope)[0] is not Match.NONE for route in self._site.routes
+        )
+        await (self._site if ours else self._bentoml)(scope, receive, send)
+
+
+def fill(
+    site: Starlette,
+    routes: Iterable[BaseRoute],
+    *,
+    predictions: Predictions,
+    base_document: dict[str, Any],
+    version: str,
+) -> None:
+    """Replace the routes of `site`.
+
+    Args:
+        site: from `create_site`.
+        routes: all that are neither predictions, nor the page, nor the documentation.
+        predictions: answers ``/classify``.
+        base_document: BentoML's OpenAPI document.
+        version: of the service.
+    """
+    own = [*_prediction_routes(predictions), *routes]
+    spec = document(base_document, own, version)
+
+    async def docs_json(_: Request) -> Response:
+        return JSONResponse(spec)
+
+    async def docs(_: Request) -> Response:
+        return HTMLResponse(render(spec))
+
+    site.router.routes[:] = [
+        *own,
+        Route("/docs.json", docs_json),
+        Route("/docs", docs),
+        *_page_routes(_PAGE),
+    ]
+
+
+def _prediction_routes(predictions: Predictions) -> list[Route]:
+    images = {"type": "array", "items": {"type": "string", "format": "binary"}, "minItems": 1}
+    form = {
+        "images": images,
+        "model": {"type": "string"},
+        "top_k": {"type": "integer", "minimum": 1, "default": 5},
+    }
+    errors = (400, 404, 408, 413, 415, 422, 503, 504)
+
+    @describe(
+        "Classify images",
+        answer=list[Prediction],
+        form=form,
+        required=["images"],
+        errors=errors,
+    )
+    async def classify(request: Request) -> Response:
+        return await predictions.answer(request)
+
+    return [Route("/classify", classify, methods=["POST"])]
+
+
+def _page_routes(folder: Path) -> list[Route]:
+    """A route for each file of the page, and `/` for its index."""
+
+    def static(path: Path) -> Route:
+        async def file(_: Request) -> Response:
+            return FileResponse(path, headers={"cache-control": "no-cache"})
+
+        name = "/" if path.name == "index.html" else f"/{path.name}"
+        return Route(name, file, include_in_schema=False)
+
+    return [static(path) for path in sorted(folder.iterdir()) if path.is_file()]
