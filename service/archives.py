@@ -1,0 +1,107 @@
+"""Archives from strangers, refused before anything in them is unpacked."""
+
+import io
+import stat
+import struct
+import zipfile
+from pathlib import PurePosixPath
+from typing import BinaryIO, Literal
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from service.errors import ApiError
+from service.settings import Settings
+
+Kind = Literal["zip", "parquet"]
+
+_END_OF_DIRECTORY = b"PK\x05\x06"
+_END_SIZE = 22 + 65_535  # the record and the longest comment behind it
+# Bytes of directory per image: name, extra fields, and as much again for folders and side files.
+_DIRECTORY_ENTRY = 1000
+
+
+def check_archive(content: bytes, settings: Settings) -> Kind:
+    """Tell what an archive is, by its first bytes, and refuse a hostile one.
+
+    Raises:
+        ApiError: 415 not_an_archive, 413 archive_too_large, 422 unsafe_archive, broken_archive or
+            too_many_images.
+    """
+    file = io.BytesIO(content)
+    if content[:4] == b"PAR1":
+        _check_parquet(file, settings)
+        return "parquet"
+    if content[:2] == b"PK":
+        _check_zip(file, settings)
+        return "zip"
+    raise ApiError(415, "not_an_archive", "The archive is neither a zip nor a parquet file.")
+
+
+def _check_parquet(file: BinaryIO, settings: Settings) -> None:
+    try:
+        file.seek(0)
+        found = pq.ParquetFile(file).metadata
+        rows = found.num_rows
+        size = sum(found.row_group(i).total_byte_size for i in range(found.num_row_groups))
+    except (pa.ArrowException, OSError) as error:
+        raise ApiError(422, "broken_archive", "The parquet file cannot be read.") from error
+    _check_size(rows, size, settings)
+
+
+def _check_zip(file: BinaryIO, settings: Settings) -> None:
+    _check_directory_size(file, settings)
+    try:
+        file.seek(0)
+        with zipfile.ZipFile(file) as archive:
+            members = [member for member in archive.infolist() if not member.is_dir()]
+    except (zipfile.BadZipFile, OSError, ValueError, struct.error) as error:
+        raise ApiError(422, "broken_archive", "The zip file cannot be read.") from error
+    for member in members:
+        _check_member(member)
+    images = [member for member in members if not PurePosixPath(member.filename).name[0] == "."]
+    _check_size(len(images), sum(member.file_size for member in members), settings)
+
+
+def _check_directory_size(file: BinaryIO, settings: Settings) -> None:
+    """Refuse a list of contents that alone would fill the memory."""
+    end = file.seek(0, 2)
+    file.seek(max(0, end - _END_SIZE))
+    tail = file.read()
+    position = tail.rfind(_END_OF_DIRECTORY)
+    if position < 0 or len(tail) < position + 16:
+        raise ApiError(422, "broken_archive", "The zip file is incomplete.")
+    (size,) = struct.unpack_from("<L", tail, position + 12)
+    if size > _DIRECTORY_ENTRY * (settings.evaluation_max_samples + 100):
+        raise ApiError(413, "archive_too_large", "The zip file lists too many files.")
+
+
+def _check_member(member: zipfile.ZipInfo) -> None:
+    path = PurePosixPath(member.orig_filename)
+    kind = stat.S_IFMT(member.external_attr >> 16)
+    name = member.filename[:100]
+    if (
+        path.is_absolute()
+        or ".." in path.parts
+        or not path.parts
+        or any(character in member.orig_filename for character in "\\\0")
+        or kind not in (0, stat.S_IFREG)
+    ):
+        message = f"The archive holds {name!r}, which is no plain file below its folder."
+        raise ApiError(422, "unsafe_archive", message)
+    if member.flag_bits & 1 or member.compress_type not in (
+        zipfile.ZIP_STORED,
+        zipfile.ZIP_DEFLATED,
+    ):
+        message = f"The archive's {name!r} is encrypted or compressed in an unusual way."
+        raise ApiError(422, "unsafe_archive", message)
+
+
+def _check_size(images: int, size: int, settings: Settings) -> None:
+    if images > settings.evaluation_max_samples:
+        limit = settings.evaluation_max_samples
+        message = f"The archive holds {images} files, more than the {limit} images allowed."
+        raise ApiError(422, "too_many_images", message)
+    if size > settings.archive_max_mb * 1_000_000:
+        message = f"The archive unpacks to more than {settings.archive_max_mb} MB."
+        raise ApiError(413, "archive_too_large", message)
