@@ -1,0 +1,1 @@
+"""What is done to inputs so that a model errs."""

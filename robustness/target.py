@@ -1,0 +1,176 @@
+"""What is attacked: the served model, and its differentiable twin where gradients are needed."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from data.images import ImageSpec
+from export.artifact import Artifact
+from export.runtime import Runtime, open_runtime
+from export.twin import load_twin
+from models.elliptical import is_elliptical, metric_gradient
+from robustness.progress import Meter
+from robustness.spec import Variant
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """One model on trial.
+
+    Attributes:
+        name: its name in the report.
+        version: its version in the report.
+        digest: sha256 of what is judged; for an artifact, that of its manifest.
+        labels: names of its K classes.
+        image_spec: how images become its inputs.
+        runtime: the served model; verdicts are confirmed on it.
+        twin: the same function as a differentiable module, or None.
+    """
+
+    name: str
+    version: str
+    digest: str
+    labels: list[str]
+    image_spec: ImageSpec
+    runtime: Runtime
+    twin: nn.Module | None
+
+    @property
+    def elliptical(self) -> bool:
+        """Whether the twin estimates a metric, and so is attacked in two ways."""
+        return self.twin is not None and is_elliptical(self.twin)
+
+    @property
+    def variants(self) -> tuple[Variant, ...]:
+        """The ways of taking gradients; the per-sample worst of them is the verdict."""
+        return ("stopped", "full") if self.elliptical else ("plain",)
+
+    def require_twin(self) -> nn.Module:
+        """The twin.
+
+        Raises:
+            ValueError: there is none, so gradient attacks are impossible.
+        """
+        if self.twin is None:
+            raise ValueError(
+                f"attacks fgsm and pgd need gradients, but {self.name!r} has no differentiable twin"
+            )
+        return self.twin
+
+
+def open_target(artifact: Artifact, *, threads: int) -> Target:
+    """Open an artifact's served runtime and its twin.
+
+    Args:
+        artifact: a verified artifact.
+        threads: threads of the runtime.
+    """
+    return Target(
+        name=artifact.name,
+        version=artifact.version,
+        digest=artifact.digest,
+        labels=list(artifact.labels),
+        image_spec=artifact.image_spec,
+        runtime=open_runtime(artifact, threads=threads),
+        twin=load_twin(artifact),
+    )
+
+
+def predict_served(target: Target, inputs: np.ndarray, meter: Meter | None = None) -> np.ndarray:
+    """Logits (B, K) float32 of the served model.
+
+    Raises:
+        ValueError: the runtime answers in another shape.
+    """
+    if meter is not None:
+        meter.before()
+    logits = np.array(target.runtime.predict(inputs), dtype=np.float32)
+    if logits.shape != (len(inputs), len(target.labels)):
+        expected = (len(inputs), len(target.labels))
+        raise ValueError(f"logits of {target.name!r} must be {expected}, got {logits.shape}")
+    if meter is not None:
+        meter.after(len(inputs))
+    return logits
+
+
+def predict_twin(target: Target, inputs: np.ndarray, meter: Meter) -> np.ndarray:
+    """Logits (B, K) float32 of the twin in evaluation mode, without gradients."""
+    twin = target.require_twin()
+    meter.before()
+    with undisturbed(twin), torch.no_grad():
+        logits = twin(torch.from_numpy(inputs).to(device_of(twin))).float().cpu().numpy()
+    meter.after(len(inputs))
+    return logits
+
+
+def input_gradient(
+    target: Target, inputs: np.ndarray, labels: np.ndarray, meter: Meter
+) -> tuple[np.ndarray, np.ndarray]:
+    """The twin's logits and the gradient of each sample's own cross-entropy, m included.
+
+    The loss is a sum and not a mean, so that a sample's gradient does not shrink with the batch.
+
+    Returns:
+        Logits (B, K) and gradients (B, C, H, W), both float32.
+    """
+    twin = target.require_twin()
+    meter.before()
+    with undisturbed(twin), gradient_path(twin, target.variants[-1]):
+        images = torch.tensor(inputs, device=device_of(twin), requires_grad=True)
+        logits = twin(images)
+        truth = torch.from_numpy(labels).to(images.device)
+        loss = nn.functional.cross_entropy(logits, truth, reduction="sum")
+        (gradient,) = torch.autograd.grad(loss, images)
+    meter.after(len(inputs))
+    return logits.detach().float().cpu().numpy(), gradient.cpu().numpy()
+
+
+def device_of(module: nn.Module) -> torch.device:
+    """Where a module's parameters or buffers live; the CPU when it has none."""
+    tensor: Tensor | None = next(module.parameters(), next(module.buffers(), None))
+    return torch.device("cpu") if tensor is None else tensor.device
+
+
+@contextmanager
+def gradient_path(twin: nn.Module, variant: Variant) -> Iterator[None]:
+    """Let gradients flow through m ("full") or stop them there ("stopped") inside the block."""
+    with nullcontext() if variant == "plain" else metric_gradient(twin, variant == "full"):
+        yield
+
+
+@contextmanager
+def undisturbed(module: nn.Module) -> Iterator[None]:
+    """Put a module into evaluation mode with frozen parameters, and restore all of it.
+
+    Training modes (module by module), `requires_grad`, `.grad` and the caller's gradient mode are
+    as before when the block ends, also after an error.
+    """
+    modes = [(part, part.training) for part in module.modules()]
+    parameters = [(p, p.requires_grad, p.grad) for p in module.parameters()]
+    try:
+        module.eval()
+        for parameter, _, _ in parameters:
+            parameter.requires_grad_(False)
+        with torch.enable_grad():
+            yield
+    finally:
+        for part, training in modes:
+            part.training = training
+        for parameter, requires_grad, gradient in parameters:
+            parameter.requires_grad_(requires_grad)
+            parameter.grad = gradient
+
+
+@contextmanager
+def torch_threads(threads: int) -> Iterator[None]:
+    """Let torch use this many threads inside the block."""
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(threads)
+        yield
+    finally:
+        torch.set_num_threads(before)
