@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from pydantic import TypeAdapter
 from starlette.routing import BaseRoute, Route
 
+API_VERSION = "1"
 _REFERENCE = "#/components/schemas/{model}"
 _MARK = "__openapi__"
 _Endpoint = TypeVar("_Endpoint", bound=Callable[..., Any])
@@ -84,13 +85,12 @@ def describe(
     return mark
 
 
-def document(base: dict[str, Any], routes: Iterable[BaseRoute], version: str) -> dict[str, Any]:
+def document(base: dict[str, Any], routes: Iterable[BaseRoute]) -> dict[str, Any]:
     """The merged document.
 
     Args:
         base: BentoML's document; its paths that no route of ours answers are kept.
         routes: ours; one without a description appears with its name.
-        version: of the service.
     """
     schemas: dict[str, Any] = {"Error": _ERROR}
     ours: dict[str, Any] = {}
@@ -101,7 +101,7 @@ def document(base: dict[str, Any], routes: Iterable[BaseRoute], version: str) ->
                 ours.setdefault(route.path_format, {})[method.lower()] = operation
     return {
         "openapi": "3.0.2",
-        "info": {"title": "Assay", "version": version},
+        "info": {"title": "Assay", "version": API_VERSION},
         "servers": [{"url": "."}],
         "paths": {**_infrastructure(base), **ours},
         "components": {"schemas": schemas},

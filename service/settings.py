@@ -58,7 +58,9 @@ class Settings(BaseSettings):
     evaluation_max_steps: int = Field(default=1000, gt=0, description="steps of one attack")
     evaluation_max_eps: int = Field(default=16, gt=0, description="radii of one attack")
     evaluation_max_attacks: int = Field(default=8, gt=0, description="attacks of one evaluation")
-    archive_max_mb: float = Field(256, gt=0, description="size of an uploaded archive, unpacked")
+    archive_max_mb: float = Field(
+        default=256, gt=0, description="size of an uploaded archive, unpacked"
+    )
     evaluation_threads: int = Field(
         default=1, gt=0, description="threads of the evaluating process"
     )
@@ -79,6 +81,11 @@ class Settings(BaseSettings):
         if isinstance(value, list):
             return [path.expanduser().absolute() for path in value]
         return value and value.expanduser().absolute()
+
+    @property
+    def jobs_file(self) -> Path:
+        """The table of evaluations."""
+        return self.state / "assay.sqlite3"
 
     @property
     def max_body_bytes(self) -> int:

@@ -58,7 +58,6 @@ def fill(
     *,
     predictions: Predictions,
     base_document: dict[str, Any],
-    version: str,
 ) -> None:
     """Replace the routes of `site`.
 
@@ -67,10 +66,9 @@ def fill(
         routes: all that are neither predictions, nor the page, nor the documentation.
         predictions: answers ``/classify``.
         base_document: BentoML's OpenAPI document.
-        version: of the service.
     """
     own = [*_prediction_routes(predictions), *routes]
-    spec = document(base_document, own, version)
+    spec = document(base_document, own)
 
     async def docs_json(_: Request) -> Response:
         return JSONResponse(spec)
