@@ -203,7 +203,7 @@ def _clean_block(trial: _Trial, images: range) -> _Block:
     label = served.argmax(axis=1) if labels is None else labels[images.start : images.stop]
     label = label.astype(np.int64)
     twin, gradient = input_gradient(target, inputs, label, trial.meter)
-    finite = np.isfinite(np.concatenate([served, twin], axis=1)).all(axis=1)
+    finite = np.asarray(np.isfinite(np.concatenate([served, twin], axis=1)).all(axis=1))
     # A second answer is asked once, not counted: it would cost every evaluation for a rare fault.
     again = predict_served(target, inputs) if images.start == 0 else served
     clean = CleanVerdict(

@@ -1,0 +1,66 @@
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from data.images import ImageSpec
+from data.sources import ImageSet, load_inputs
+from robustness.progress import Meter
+from robustness.target import Target
+from robustness.verdict import BoundsError, check_bounds, in_8bit, judge, label_rank, margin
+
+
+def test_rank_counts_the_classes_before_the_label() -> None:
+    logits = np.array([[3.0, 1, 2], [3, 1, 2], [3, 1, 2]])
+    assert label_rank(logits, np.array([0, 2, 1])).tolist() == [0, 1, 2]
+
+
+def test_equal_logits_are_ordered_as_argmax_orders_them() -> None:
+    assert label_rank(np.zeros((3, 3)), np.array([0, 1, 2])).tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_a_score_that_is_not_finite_is_never_right(value: float) -> None:
+    logits = np.array([[value, 0.0, 5.0], [5.0, 0.0, value]])
+    assert label_rank(logits, np.array([2, 0])).tolist() == [3, 3]
+    assert np.isneginf(margin(logits, np.array([2, 0]))).all()
+
+
+def test_margin_is_the_lead_over_the_best_other_class() -> None:
+    logits = np.array([[3.0, 1, 2], [3, 1, 2]])
+    assert margin(logits, np.array([0, 1])).tolist() == [1.0, -2.0]
+
+
+@pytest.mark.parametrize(
+    ("value", "message"), [(np.nan, "finite"), (1.1, r"\[0, 1\]"), (0.56, "within")]
+)
+def test_forbidden_adversarial_input_is_refused(value: float, message: str) -> None:
+    clean = np.full((2, 1, 2, 2), 0.5, np.float32)
+    adversarial = clean.copy()
+    adversarial[1, 0, 0, 0] = value
+    with pytest.raises(BoundsError, match=message):
+        check_bounds(clean, adversarial, 0.05)
+    with pytest.raises(BoundsError, match="shape"):
+        check_bounds(clean, adversarial[:1], 0.05)
+
+
+def test_8bit_path_rounds_to_whole_grey_values() -> None:
+    inputs = np.array([[[[0.1, 0.5], [100.4 / 255, 1.0]]]], np.float32)
+    rounded = in_8bit(inputs, ImageSpec(channels=1, height=2, width=2))
+    np.testing.assert_allclose(rounded, np.rint(inputs * 255) / 255, atol=1e-7)
+
+
+def test_twin_and_served_model_are_judged_apart(
+    make_target: Callable[..., Target], make_images: Callable[..., ImageSet]
+) -> None:
+    target = make_target(3)
+    twin = target.require_twin()
+    inputs = load_inputs(make_images(8), target.image_spec)
+    labels = target.runtime.predict(inputs).argmax(axis=1)
+    for parameter in twin.parameters():
+        parameter.data.neg_()
+    meter = Meter(24)
+    found = judge(target, inputs, inputs, labels, eps=0.1, meter=meter)
+    assert (found.served_rank == 0).all() and (found.eight_bit_rank == 0).all()
+    assert (found.twin_rank == 2).all() and (found.margin < 0).all()
+    assert meter.done == 24
