@@ -237,7 +237,7 @@ class JobStore:
         """
         with self._write() as db:
             if not counted:
-                db.execute("UPDATE jobs SET attempts = attempts - 1 WHERE id = ?", (job_id,))
+                self._own("attempts = attempts - 1", (), job_id, worker)
             return bool(_let_go(db, "id = ? AND owner = ?", (job_id, worker), cause))
 
     def requeue_lost(self, *, silent_for: float) -> list[str]:

@@ -165,6 +165,15 @@ def test_a_shutdown_does_not_count_as_an_attempt(store: JobStore) -> None:
     assert status(store, job_id) == "queued"
 
 
+def test_a_finished_job_cannot_be_released(store: JobStore) -> None:
+    job_id = submit(store)
+    store.claim("w")
+    store.finish(job_id, "w", {})
+    assert not store.release(job_id, "w", cause="shutdown", counted=False)
+    job = store.get(job_id)
+    assert job is not None and (job.status, job.attempts) == ("succeeded", 1)
+
+
 def test_cancelling_a_queued_job_takes_effect_at_once(store: JobStore) -> None:
     job_id = submit(store)
     job = store.request_cancel(job_id)
