@@ -1,7 +1,5 @@
-import os
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -24,14 +22,6 @@ time.sleep(60)
 """
 
 
-def _gone(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return True
-    return False
-
-
 @pytest.mark.parametrize("stubborn", [False, True])
 def test_a_process_ends_soon_after_its_parent_was_killed(stubborn: bool) -> None:
     code = _CHILD.format(stubborn=stubborn, grace=1.0)
@@ -40,15 +30,10 @@ def test_a_process_ends_soon_after_its_parent_was_killed(stubborn: bool) -> None
         assert parent.stdout is not None
         lines = {parent.stdout.readline().strip(), parent.stdout.readline().strip()}
         assert b"watching" in lines
-        (child,) = [int(line) for line in lines - {b"watching"}]
-        assert not _gone(child)
         parent.kill()
-        until = time.monotonic() + 2.0
-        while not _gone(child):
-            assert time.monotonic() < until
-            time.sleep(0.02)
-        # It was asked to end before it was made to.
-        assert parent.stdout.read() == (b"asked\n" if stubborn else b"")
+        # The child holds the other end of the pipe: all is read when it is gone.
+        rest, _ = parent.communicate(timeout=20)
+    assert rest == (b"asked\n" if stubborn else b"")
 
 
 def test_a_parent_that_died_before_the_watch_began_is_noticed() -> None:
