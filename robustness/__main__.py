@@ -54,8 +54,10 @@ def _parser() -> argparse.ArgumentParser:
     add("--artifact", type=Path, required=True, metavar="DIR", help="the model on trial")
     add("--compare", type=Path, metavar="DIR", help="a second model, judged on the same images")
     add("--data", required=True, metavar="PATH", help="image folder, zip, parquet, idx, hf:NAME")
-    add("--attack", required=True, nargs="+", choices=get_args(AttackName), metavar="NAME")
-    add("--eps", required=True, nargs="+", metavar="EPS", help="radii such as 8/255 or 0.03")
+    many = {"required": True, "nargs": "+", "action": "extend"}
+    names = get_args(AttackName)
+    add("--attack", **many, choices=names, metavar="NAME", help=" or ".join(names))
+    add("--eps", **many, metavar="EPS", help="radii such as 8/255 or 0.03")
     add("--steps", type=int, metavar="N", help="gradient steps of pgd (default 20)")
     add("--seed", type=int, default=0, metavar="N", help="seed of every random start (default 0)")
     add("--limit", type=int, metavar="N", help="judge N images, drawn at random by the seed")

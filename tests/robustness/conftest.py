@@ -1,7 +1,11 @@
-"""A linear classifier, whose best l-infinity attack is known exactly, and images for it."""
+"""A linear classifier, whose best l-infinity attack is known exactly, and two tiny artifacts."""
 
+import dataclasses
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,8 +13,12 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
+import models
 from data.images import ImageSpec
-from data.sources import ImageSet
+from data.sources import ImageSet, load_inputs, open_images
+from export.run import Run
+from export.write import write_artifact
+from models.checkpoints import save_weights
 from robustness.target import Target
 
 SIZE = 6
@@ -84,3 +92,72 @@ def make_images() -> MakeImages:
         )
 
     return make
+
+
+@dataclass(frozen=True)
+class Artifacts:
+    """Folders of two exported vision transformers and of 40 labelled images for them."""
+
+    dot: Path
+    elliptical: Path
+    images: Path
+
+
+@pytest.fixture(scope="session")
+def artifacts(tmp_path_factory: pytest.TempPathFactory) -> Artifacts:
+    root = tmp_path_factory.mktemp("artifacts")
+    draw = np.random.default_rng(0)
+    for i in range(40):
+        label = i % 3
+        pixels = draw.integers(60, 100, (8, 8)) + 40 * label
+        (root / "images" / f"Class-{label}").mkdir(parents=True, exist_ok=True)
+        name = root / "images" / f"Class-{label}" / f"{i:03d}.png"
+        Image.fromarray(pixels.astype(np.uint8)).save(name)
+    return Artifacts(
+        dot=_export("dot", "deit_tiny", root),
+        elliptical=_export("elliptical", "deit_tiny_elliptical", root),
+        images=root / "images",
+    )
+
+
+def _export(name: str, architecture: str, root: Path) -> Path:
+    """Teach a tiny transformer brightness for a moment, and export it."""
+    config = models.config(
+        architecture, img_size=8, patch_size=4, in_chans=1, num_classes=3, embed_dim=16,
+        num_heads=2, depth=3, mlp_ratio=2.0,
+    )  # fmt: skip
+    labels = ["class 0", "class 1", "class 2"]
+    images = open_images(root / "images", label_names=labels)
+    spec = ImageSpec(channels=1, height=8, width=8)
+    with torch.random.fork_rng([]):
+        torch.manual_seed(0)
+        model = models.build(architecture, **dataclasses.asdict(config))
+    _teach(model, images, spec)
+    folder = root / f"run-{name}"
+    folder.mkdir()
+    save_weights(model, folder / "best.safetensors")
+    run = Run(
+        folder=folder,
+        recipe={"name": name, "version": "1", "seed": 0, "data": {"source": "made"}},
+        metrics={},
+        architecture=architecture,
+        config=_as_json(dataclasses.asdict(config)),
+        labels=labels,
+        image_spec=spec,
+    )
+    thousand = images.take([i % len(images) for i in range(1000)])
+    return write_artifact(run, thousand, root / name, data_name="made").folder
+
+
+def _teach(model: nn.Module, images: ImageSet, spec: ImageSpec) -> None:
+    assert images.labels is not None
+    inputs, labels = torch.from_numpy(load_inputs(images, spec)), torch.from_numpy(images.labels)
+    optimiser = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    for _ in range(40):
+        optimiser.zero_grad()
+        nn.functional.cross_entropy(model(inputs), labels).backward()
+        optimiser.step()
+
+
+def _as_json(config: dict[str, Any]) -> dict[str, Any]:
+    return json.loads(json.dumps(config))

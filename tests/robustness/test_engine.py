@@ -1,8 +1,3 @@
-import os
-import signal
-import subprocess
-import sys
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -114,42 +109,6 @@ def test_damaged_or_foreign_shard_is_made_again(
     again = evaluate_targets(make_spec(), [make_target(3)], make_images(40), tmp_path)
     assert contents(tmp_path) == before
     assert again.summary == expected.summary
-
-
-KILLED = """
-import sys, time
-from pathlib import Path
-sys.path.append({tests!r})
-import conftest
-from robustness.engine import evaluate_targets
-from robustness.spec import EvaluationSpec
-target = conftest.make_target.__wrapped__()(3)
-images = conftest.make_images.__wrapped__()(200, num_classes=3)
-spec = EvaluationSpec.model_validate_json({spec!r})
-evaluate_targets(spec, [target], images, Path({folder!r}), on_progress=lambda _: time.sleep(0.01))
-"""
-
-
-def test_killed_evaluation_continues_to_the_same_bytes(
-    make_target: MakeTarget, make_images: MakeImages, tmp_path: Path
-) -> None:
-    spec, folder = make_spec(), tmp_path / "killed"
-    images = make_images(200, num_classes=3)
-    code = KILLED.format(
-        tests=str(Path(__file__).parent), spec=spec.model_dump_json(), folder=str(folder)
-    )
-    for shards in (2, 9):
-        child = subprocess.Popen([sys.executable, "-c", code], cwd=Path.cwd())
-        deadline = time.monotonic() + 60
-        while len(list(folder.rglob("*.safetensors"))) < shards and time.monotonic() < deadline:
-            time.sleep(0.005)
-        os.kill(child.pid, signal.SIGKILL)
-        assert child.wait() == -signal.SIGKILL
-    assert shards <= len(list(folder.rglob("*.safetensors"))) < 28
-    found = evaluate_targets(spec, [make_target(3)], images, folder)
-    expected = evaluate_targets(spec, [make_target(3)], images, tmp_path / "whole")
-    assert contents(folder) == contents(tmp_path / "whole")
-    assert found.summary == expected.summary and found.samples == expected.samples
 
 
 def test_without_labels_the_report_speaks_of_stability(

@@ -1,0 +1,181 @@
+"""The whole line on exported models: white box on the twin, verdicts on the served graph."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from data.images import decode_image, to_input, to_png
+from data.sources import load_inputs, open_images
+from export.artifact import open_artifact
+from export.runtime import open_runtime
+from robustness.__main__ import main
+from robustness.engine import evaluate
+from robustness.report.schema import Report, read_report
+from robustness.shards import read
+from robustness.spec import EvaluationSpec
+
+
+def run(artifacts: Any, folder: Path) -> Report:
+    spec = EvaluationSpec.model_validate(
+        {"attacks": [{"name": "pgd", "eps": ["6/255", "20/255"]}, {"name": "fgsm", "eps": [0.03]}]}
+    )
+    pair = [open_artifact(artifacts.elliptical), open_artifact(artifacts.dot)]
+    images = open_images(artifacts.images, label_names=pair[0].labels)
+    return evaluate(spec, pair, images, folder)
+
+
+@pytest.fixture(scope="module")
+def report(artifacts: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Report, Path]:
+    folder = tmp_path_factory.mktemp("evaluation")
+    return run(artifacts, folder), folder
+
+
+def test_flags_follow_from_the_stored_inputs_on_the_served_model(
+    report: tuple[Report, Path], artifacts: Any
+) -> None:
+    """Recompute every confirmed flag here, with nothing but the stored files and the runtime."""
+    found, folder = report
+    figures = found.summary.models[0]
+    artifact = open_artifact(artifacts.elliptical)
+    runtime = open_runtime(artifact, threads=1)
+    images = open_images(artifacts.images, label_names=artifact.labels)
+    inputs, labels = load_inputs(images, artifact.image_spec), images.labels
+    held = {kind: runtime.predict(inputs).argmax(1) == labels for kind in ("fp32", "8bit")}
+    for variant in ("stopped", "full"):
+        paths = sorted((folder / "shards" / figures.digest[:16]).glob(f"pgd-20_255-{variant}-*"))
+        tensors = [read(path) for path in paths]
+        adversarial = np.concatenate([t["adversarial"] for t in tensors if t is not None])
+        assert np.abs(adversarial - inputs).max() <= 20 / 255 + 1e-6
+        public = [to_input(decode_image(to_png(x)), artifact.image_spec) for x in adversarial]
+        held["fp32"] &= runtime.predict(adversarial).argmax(1) == labels
+        held["8bit"] &= runtime.predict(np.stack(public)).argmax(1) == labels
+    flags = [s.models[0].attacks[1] for s in found.samples]
+    assert [f.eps for f in flags] == ["20/255"] * 40
+    assert [f.confirmed for f in flags] == held["fp32"].tolist()
+    assert [f.confirmed_8bit for f in flags] == held["8bit"].tolist()
+    assert figures.attacks[1].confirmed == held["fp32"].mean()
+    assert 0 < figures.attacks[0].confirmed < figures.clean.top1
+
+
+def test_elliptical_verdict_is_the_worst_of_both_gradients(report: tuple[Report, Path]) -> None:
+    elliptical, dot = report[0].summary.models
+    for attack in elliptical.attacks:
+        assert attack.gradients is not None and set(attack.gradients) == {"stopped", "full"}
+        assert attack.robust.top1 <= min(attack.gradients.values())
+    assert all(attack.gradients is None for attack in dot.attacks)
+
+
+def test_gradients_through_m_make_another_attack(
+    report: tuple[Report, Path],
+) -> None:
+    found, folder = report
+    shards = folder / "shards" / found.summary.models[0].digest[:16]
+    stopped, full = (
+        read(shards / f"fgsm-0.03-{v}-000000.safetensors") for v in ("stopped", "full")
+    )
+    assert stopped is not None and full is not None
+    assert (stopped["adversarial"] != full["adversarial"]).any()
+
+
+def test_report_names_all_that_is_needed_to_repeat_it(
+    report: tuple[Report, Path], artifacts: Any
+) -> None:
+    found, folder = report
+    assert read_report(folder) == found
+    assert found.summary.models[0].digest == open_artifact(artifacts.elliptical).digest
+    assert [a.eps_value for a in found.summary.models[0].attacks] == [6 / 255, 20 / 255, 0.03]
+    assert found.environment["threads"] == "1"
+    assert len(found.data.digest) == 64 and found.seed == 0
+    text = (folder / "report.json").read_text()
+    assert str(folder) not in text and str(artifacts.dot.parent) not in text
+
+
+def arguments(artifacts: Any, *more: str, attack: str = "pgd") -> list[str]:
+    return [
+        "evaluate", "--artifact", str(artifacts.elliptical), "--data", str(artifacts.images),
+        "--attack", attack, "--eps", "4/255", "20/255", *more,
+    ]  # fmt: skip
+
+
+def test_command_prints_the_figures_and_keeps_the_report(
+    artifacts: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    more = ["--compare", str(artifacts.dot), "--limit", "12", "--output", str(tmp_path / "out")]
+    assert main(arguments(artifacts, *more, "--steps", "3")) == 0
+    printed = capsys.readouterr().out
+    for word in ("accuracy on 12 images", "elliptical 1", "20/255", "95 % interval", "McNemar"):
+        assert word in printed
+    assert read_report(tmp_path / "out").data.samples == 12
+
+
+def test_gate_decides_the_exit_code(artifacts: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    gate = ["--limit", "8", "--steps", "2", "--gate"]
+    assert main(arguments(artifacts, *gate, "robust_accuracy>=0.999")) == 1
+    assert "FAILED" in capsys.readouterr().out
+    assert main(arguments(artifacts, *gate, "clean_accuracy>=0.1")) == 0
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--eps", "0/255"], "eps must"),
+        (["--eps", "4/255"], "a radius twice"),
+        (["--gate", "robust>=1"], "gate must"),
+        (["--limit", "0"], "--limit must"),
+        (["--steps", "0"], "greater than or equal to 1"),
+        (["--seed", "-1"], "greater than or equal to 0"),
+        (["--data", "nowhere"], "nowhere"),
+        (["--artifact", "nowhere"], "nowhere"),
+    ],
+)
+def test_bad_request_exits_with_2_and_says_why(
+    more: list[str], message: str, artifacts: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments(artifacts, *more)) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("error: ") and message in captured.err
+
+
+def test_steps_without_pgd_are_refused(artifacts: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments(artifacts, "--steps", "3", attack="fgsm")) == 2
+    assert "--steps has a meaning for pgd only" in capsys.readouterr().err
+
+
+def test_unknown_attack_exits_with_2(artifacts: Any) -> None:
+    with pytest.raises(SystemExit) as error:
+        main(arguments(artifacts, "--attack", "magic"))
+    assert error.value.code == 2
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    found = sorted((folder / "shards").rglob("*"))
+    return {str(p.relative_to(folder)): p.read_bytes() for p in found if p.is_file()}
+
+
+def test_killed_command_continues_to_the_same_bytes(artifacts: Any, tmp_path: Path) -> None:
+    killed, whole = tmp_path / "killed", tmp_path / "whole"
+    long = arguments(artifacts, "--steps", "60", "--output")
+    child = subprocess.Popen(
+        [sys.executable, "-m", "robustness", *long, str(killed)], stderr=subprocess.DEVNULL
+    )
+    deadline = time.monotonic() + 90
+    while len(list(killed.rglob("pgd*.safetensors"))) < 2 and time.monotonic() < deadline:
+        time.sleep(0.002)
+    os.kill(child.pid, signal.SIGKILL)
+    assert child.wait() == -signal.SIGKILL
+    finished = {path: path.stat().st_mtime_ns for path in killed.rglob("pgd*.safetensors")}
+    assert 2 <= len(finished) < 8
+    assert main([*long, str(killed)]) == 0
+    assert all(path.stat().st_mtime_ns == time_ns for path, time_ns in finished.items())
+    assert main([*long, str(whole)]) == 0
+    assert contents(killed) == contents(whole)
+    first, second = read_report(killed), read_report(whole)
+    assert first.summary == second.summary and first.samples == second.samples
