@@ -18,7 +18,7 @@ REQUIRED = (ONNX, TORCHSCRIPT, WEIGHTS, PROBE)
 # One plain path component: no separator, no drive, no leading dot.
 FileName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")]
 Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
-Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")]
+Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([a-z0-9._-]{0,62}[a-z0-9])?$")]
 Label = Annotated[str, StringConstraints(min_length=1, max_length=256)]
 
 

@@ -1,0 +1,125 @@
+import gzip
+import hashlib
+import json
+import shutil
+import struct
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from torch import nn
+
+import models
+from export.artifact import MANIFEST, Artifact, open_artifact
+from export.run import open_run, validation_images
+from export.write import write_artifact
+from models.checkpoints import save_weights
+
+LABELS = ["T-shirt/top", "Trouser", "Pullover", "Dress", "Coat"]
+TINY = {
+    "img_size": 28,
+    "patch_size": 7,
+    "in_chans": 1,
+    "num_classes": len(LABELS),
+    "embed_dim": 32,
+    "num_heads": 2,
+    "depth": 3,
+    "mlp_ratio": 2.0,
+}
+
+
+def tiny_model(name: str = "deit_tiny_elliptical", **overrides: object) -> nn.Module:
+    """A small model with weights large enough that m and every layer matter."""
+    torch.manual_seed(0)
+    model = models.build(name, **{**TINY, **overrides}).eval().requires_grad_(False)
+    for name, parameter in model.named_parameters():
+        parameter.normal_(std=0.3 if parameter.ndim > 1 else 0.1)
+        if "norm" in name and name.endswith("weight"):
+            parameter.add_(1.0)
+    return model
+
+
+def write_idx(path: Path, array: np.ndarray) -> None:
+    header = bytes([0, 0, 8, array.ndim]) + struct.pack(f">{array.ndim}I", *array.shape)
+    path.write_bytes(gzip.compress(header + array.tobytes(), 1))
+
+
+@pytest.fixture(scope="session")
+def make_model() -> Callable[..., nn.Module]:
+    return tiny_model
+
+
+@pytest.fixture(scope="session")
+def images_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("noise")
+    generator = np.random.default_rng(0)
+    for split, count in (("train", 1210), ("t10k", 20)):
+        pixels = generator.integers(0, 256, (count, 28, 28), dtype=np.uint8)
+        labels = generator.integers(0, len(LABELS), count, dtype=np.uint8)
+        write_idx(folder / f"{split}-images-idx3-ubyte.gz", pixels)
+        write_idx(folder / f"{split}-labels-idx1-ubyte.gz", labels)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def run_folder(tmp_path_factory: pytest.TempPathFactory, images_folder: Path) -> Path:
+    """A run as training leaves it; its weights are random."""
+    folder = tmp_path_factory.mktemp("runs") / "tiny"
+    folder.mkdir()
+    config = json.loads(json.dumps(asdict(models.config("deit_tiny_elliptical", **TINY))))
+    recipe = {
+        "name": "tiny-elliptical",
+        "version": "1",
+        "seed": 3,
+        "labels": LABELS,
+        "model": {"name": "deit_tiny_elliptical"} | config,
+        "data": {
+            "source": str(images_folder),
+            "valid": 1200,
+            "image": {"channels": 1, "height": 28, "width": 28, "resample": "bicubic"},
+        },
+        "train": {"epochs": 1},
+        "adversarial": None,
+    }
+    metrics = {"test_accuracy": 0.25, "seconds": 1.5, "environment": {"torch": torch.__version__}}
+    (folder / "recipe.yaml").write_text(yaml.safe_dump(recipe, sort_keys=False))
+    (folder / "metrics.json").write_text(json.dumps(metrics))
+    save_weights(tiny_model(), folder / "best.safetensors")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def artifact(tmp_path_factory: pytest.TempPathFactory, run_folder: Path) -> Artifact:
+    """An artifact of the run; never change it: use `artifact_folder` for that."""
+    run = open_run(run_folder)
+    output = tmp_path_factory.mktemp("artifacts") / "tiny-elliptical"
+    return write_artifact(run, validation_images(run), output, data_name="noise")
+
+
+@pytest.fixture
+def artifact_folder(artifact: Artifact, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(artifact.folder, tmp_path / "copy"))
+
+
+@pytest.fixture
+def edit_manifest() -> Callable[..., None]:
+    """Changes fields of a manifest; files that are there are signed anew."""
+
+    def edit(folder: Path, **changes: object) -> None:
+        fields = json.loads((folder / MANIFEST).read_text())
+        for name in fields["files"]:
+            if (folder / name).is_file():
+                content = (folder / name).read_bytes()
+                fields["files"][name] = hashlib.sha256(content).hexdigest()
+        (folder / MANIFEST).write_text(json.dumps(fields | changes))
+
+    return edit
+
+
+@pytest.fixture
+def reopened(artifact_folder: Path) -> Artifact:
+    return open_artifact(artifact_folder)

@@ -1,0 +1,44 @@
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load, load_file, save
+
+from export.artifact import Artifact, ArtifactError, open_artifact
+from export.twin import load_twin
+
+
+def test_twin_repeats_the_logits_of_the_probe(artifact: Artifact) -> None:
+    probe = load_file(artifact.file("probe.safetensors"))
+    torch.testing.assert_close(load_twin(artifact)(probe["images"]), probe["logits"])
+
+
+def test_twin_is_frozen_but_lets_gradients_reach_the_input(artifact: Artifact) -> None:
+    twin = load_twin(artifact)
+    images = torch.rand(2, 1, 28, 28, requires_grad=True)
+    twin(images).sum().backward()
+    assert not twin.training
+    assert not any(parameter.requires_grad for parameter in twin.parameters())
+    assert images.grad is not None and images.grad.abs().sum() > 0
+
+
+def test_weights_that_do_not_fit_are_refused(
+    artifact_folder: Path, edit_manifest: Callable[..., None]
+) -> None:
+    path = artifact_folder / "weights.safetensors"
+    state = load(path.read_bytes())
+    del state["head.bias"]
+    path.write_bytes(save(state))
+    edit_manifest(artifact_folder)
+    with pytest.raises(ArtifactError, match="weights.safetensors does not fit"):
+        load_twin(open_artifact(artifact_folder))
+
+
+@pytest.mark.parametrize(("architecture", "config"), [("nobody", {}), ("deit_tiny", {"a": 1})])
+def test_an_unknown_architecture_is_refused(
+    artifact_folder: Path, edit_manifest: Callable[..., None], architecture: str, config: dict
+) -> None:
+    edit_manifest(artifact_folder, architecture=architecture, config=config)
+    with pytest.raises(ArtifactError, match="builds no model"):
+        load_twin(open_artifact(artifact_folder))
