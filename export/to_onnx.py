@@ -1,0 +1,161 @@
+"""Write a model as an ONNX graph with a dynamic batch and m computed inside it.
+
+torch's exporter works on torch.export, the maintained one of its two. It decomposes the fused
+attention kernel into some thirty nodes a layer, most of which compute a constant scale at run time;
+and its optimiser folds a small constant added as a guard against zero. So the attention layers are
+replaced by a plain form of the same function before they are traced.
+"""
+
+import copy
+import io
+import logging
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, redirect_stdout
+
+import onnx
+import torch
+from torch import Tensor, nn
+
+from models.elliptical import Attention
+
+OPSET = 20  # the first with Gelu; the Attention node of 23 gains nothing and few engines know it
+_CONTROL_FLOW = {"If", "Loop", "Scan"}
+_EXPORTER_LOGS = "torch.onnx._internal.exporter"
+
+
+class PlainAttention(nn.Module):
+    """`models.elliptical.Attention` in as few graph nodes as possible.
+
+    1 / sqrt(D) is applied to the scores, where engines fold it into the product that makes them.
+    Under "max" and "mean" m costs one Sub, Abs, ReduceSum, Clip, Reduce and Div: an Abs and a
+    ReduceSum take a third of the time of a ReduceL1 over this axis, and the Clip is the guard that
+    turns an all-zero m into ones.
+
+    Args:
+        layer: the layer whose parameters are used.
+    """
+
+    def __init__(self, layer: Attention) -> None:
+        super().__init__()
+        self.num_heads = layer.num_heads
+        self.elliptical = layer.elliptical
+        self.scaling = layer.scaling
+        self.delta = layer.delta
+        self.qkv = layer.qkv
+        self.proj = layer.proj
+
+    def forward(self, x: Tensor, v_prev: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """See `models.elliptical.Attention.forward`."""
+        B, N, C = x.shape
+        head_dim = C // self.num_heads
+        qkv = self.qkv(x).view(B, N, 3, self.num_heads, head_dim)
+        q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind(0)  # each (B, num_heads, N, head_dim)
+        if self.elliptical and v_prev is not None:
+            q = q * self.metric(v, v_prev)
+        scores = (q @ k.transpose(-2, -1)) * head_dim**-0.5
+        x = scores.softmax(-1) @ v
+        return self.proj(x.transpose(1, 2).reshape(B, N, C)), v
+
+    def metric(self, v: Tensor, v_prev: Tensor) -> Tensor:
+        """See `models.elliptical.estimate_metric`."""
+        change = (v - v_prev).abs().sum(-2, keepdim=True)  # (B, num_heads, 1, head_dim)
+        if self.scaling == "none":
+            return change / (v.shape[-2] * self.delta)
+        change = change.clamp_min(torch.finfo(torch.float32).tiny)
+        if self.scaling == "max":
+            return change / change.amax(-1, keepdim=True)
+        return change / change.mean(-1, keepdim=True)
+
+
+def to_onnx(model: nn.Module, example: Tensor, metadata: Mapping[str, str]) -> bytes:
+    """Export an image model.
+
+    Args:
+        model: maps (B, C, H, W) to (B, K) logits; left as it is.
+        example: (B, C, H, W), any B >= 2; only its shape matters, and B stays dynamic.
+        metadata: entries of the graph's metadata.
+
+    Returns:
+        A checked ONNX file: input "images", output "logits", standard operators only, no control
+        flow, no external data. The same weights give the same bytes.
+
+    Raises:
+        ValueError: the model cannot be written under these rules.
+    """
+    plain = _plain(model)
+    with torch.no_grad(), _quiet():
+        program = torch.onnx.export(
+            plain,
+            (example,),
+            dynamo=True,
+            opset_version=OPSET,
+            input_names=["images"],
+            output_names=["logits"],
+            dynamic_shapes=({0: torch.export.Dim("batch", min=1)},),
+            external_data=False,
+            verbose=False,
+        )
+    if program is None:
+        raise ValueError("model must be one that torch.export can trace")
+    graph = program.model_proto
+    _strip(graph)
+    onnx.helper.set_model_props(graph, dict(metadata))
+    check_graph(graph)
+    return graph.SerializeToString(deterministic=True)
+
+
+def check_graph(graph: onnx.ModelProto) -> None:
+    """Hold a graph to the rules of an artifact.
+
+    Raises:
+        ValueError: an operator of another domain, control flow, or a fixed batch.
+    """
+    domains = {entry.domain for entry in graph.opset_import} | {n.domain for n in graph.graph.node}
+    if not domains <= {"", "ai.onnx"} or graph.functions:
+        raise ValueError(f"graph must use standard operators only, got domains {sorted(domains)}")
+    flow = _CONTROL_FLOW & {node.op_type for node in graph.graph.node}
+    if flow:
+        raise ValueError(f"graph must have no control flow, got {sorted(flow)}")
+    for value in (*graph.graph.input, *graph.graph.output):
+        if not value.type.tensor_type.shape.dim[0].dim_param:
+            raise ValueError(f"{value.name} must have a dynamic batch")
+    onnx.checker.check_model(graph, full_check=True)
+
+
+def _plain(model: nn.Module) -> nn.Module:
+    model = copy.deepcopy(model).eval().requires_grad_(False)
+    for name, layer in list(model.named_modules()):
+        if isinstance(layer, Attention):
+            model.set_submodule(name, PlainAttention(layer))
+    return model
+
+
+def _strip(graph: onnx.ModelProto) -> None:
+    """Remove what only helps to debug the exporter: stack traces, node names, inner shapes."""
+    del graph.graph.value_info[:]
+    del graph.metadata_props[:]
+    del graph.graph.metadata_props[:]
+    graph.ClearField("doc_string")
+    graph.graph.ClearField("doc_string")
+    values = (*graph.graph.input, *graph.graph.output, *graph.graph.initializer)
+    for part in (*graph.graph.node, *values):
+        part.ClearField("doc_string")
+        del part.metadata_props[:]
+    for index, node in enumerate(graph.graph.node):
+        node.name = f"{node.op_type}_{index}"
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Silence the exporter: it prints its progress and warns about its own use of torch."""
+    logger = logging.getLogger(_EXPORTER_LOGS)
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings(), redirect_stdout(io.StringIO()):
+            warnings.simplefilter("ignore", FutureWarning)
+            warnings.simplefilter("ignore", DeprecationWarning)
+            yield
+    finally:
+        logger.setLevel(level)

@@ -1,0 +1,137 @@
+from collections import Counter
+from collections.abc import Callable
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from onnx import numpy_helper
+from torch import Tensor, nn
+
+from export.runtime import open_session
+from export.to_onnx import check_graph, to_onnx
+
+Make = Callable[..., nn.Module]
+EXAMPLE = torch.zeros(2, 1, 28, 28)
+
+
+def run(content: bytes, images: Tensor) -> np.ndarray:
+    session = open_session(content, threads=1)
+    return np.asarray(session.run(["logits"], {"images": images.numpy()})[0])
+
+
+def noise(batch_size: int) -> Tensor:
+    return torch.rand(batch_size, 1, 28, 28, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.fixture(scope="module")
+def elliptical(make_model: Make) -> bytes:
+    return to_onnx(make_model(), EXAMPLE, {"weights_sha256": "w", "config_sha256": "c"})
+
+
+@pytest.mark.parametrize("batch_size", [1, 3, 64])
+def test_batch_is_dynamic(make_model: Make, elliptical: bytes, batch_size: int) -> None:
+    images = noise(batch_size)
+    np.testing.assert_allclose(run(elliptical, images), make_model()(images).numpy(), atol=1e-4)
+
+
+@pytest.mark.parametrize("scaling", ["mean", "none"])
+def test_every_scaling_is_exported(make_model: Make, scaling: str) -> None:
+    model, images = make_model(scaling=scaling, delta=2.0), noise(4)
+    logits = run(to_onnx(model, EXAMPLE, {}), images)
+    np.testing.assert_allclose(logits, model(images).numpy(), atol=1e-4)
+
+
+@pytest.mark.parametrize("scaling", ["max", "mean"])
+def test_an_all_zero_m_becomes_ones_in_the_graph(make_model: Make, scaling: str) -> None:
+    model, images = make_model(scaling=scaling), noise(3)
+    for name, parameter in model.named_parameters():
+        if name.endswith("attn.qkv.weight"):
+            parameter[2 * parameter.shape[1] :] = 0  # every value is the bias, in every layer
+        if name.endswith("attn.qkv.bias"):
+            parameter.fill_(0.3)
+    twin = make_model("deit_tiny")
+    twin.load_state_dict(model.state_dict())
+    logits = run(to_onnx(model, EXAMPLE, {}), images)
+    assert np.isfinite(logits).all()
+    np.testing.assert_allclose(logits, twin(images).numpy(), atol=1e-4)
+
+
+def test_the_graph_depends_on_m(make_model: Make, elliptical: bytes) -> None:
+    """With m forced to ones inside the graph, and only then, it is the dot-product twin."""
+    images = noise(8)
+    twin = make_model("deit_tiny")(images).numpy()
+    assert np.abs(run(elliptical, images) - twin).max() > 1e-2
+    graph = onnx.load_from_string(elliptical)
+    floors = {node.input[1] for node in graph.graph.node if node.op_type == "Clip"}
+    assert floors
+    for tensor in graph.graph.initializer:
+        if tensor.name in floors:
+            tensor.CopyFrom(numpy_helper.from_array(np.array(1e9, np.float32), tensor.name))
+    np.testing.assert_allclose(run(graph.SerializeToString(), images), twin, atol=1e-4)
+
+
+def test_m_costs_seven_small_nodes_a_layer(make_model: Make, elliptical: bytes) -> None:
+    dot = onnx.load_from_string(to_onnx(make_model("deit_tiny"), EXAMPLE, {}))
+    graph = onnx.load_from_string(elliptical)
+    extra = Counter(n.op_type for n in graph.graph.node)
+    extra.subtract(Counter(n.op_type for n in dot.graph.node))
+    layers = 2  # the first of three has no previous values
+    expected = ("Sub", "Abs", "ReduceSum", "Clip", "ReduceMax", "Div", "Mul")
+    assert {name: count for name, count in extra.items() if count} == dict.fromkeys(
+        expected, layers
+    )
+
+
+def test_file_is_plain_and_small(make_model: Make, elliptical: bytes) -> None:
+    graph = onnx.load_from_string(elliptical)
+    assert [(entry.domain, entry.version) for entry in graph.opset_import] == [("", 20)]
+    assert {entry.key: entry.value for entry in graph.metadata_props} == {
+        "weights_sha256": "w",
+        "config_sha256": "c",
+    }
+    assert not any(node.doc_string or node.metadata_props for node in graph.graph.node)
+    assert b".py" not in elliptical
+    weights = sum(p.numel() * p.element_size() for p in make_model().parameters())
+    assert len(elliptical) < weights + 12_000
+
+
+def test_the_same_weights_give_the_same_bytes(make_model: Make, elliptical: bytes) -> None:
+    metadata = {"weights_sha256": "w", "config_sha256": "c"}
+    assert to_onnx(make_model(), EXAMPLE, metadata) == elliptical
+
+
+def test_the_model_is_left_as_it_is(make_model: Make) -> None:
+    model = make_model()
+    before = [type(module) for module in model.modules()]
+    to_onnx(model, EXAMPLE, {})
+    assert [type(module) for module in model.modules()] == before
+
+
+def change_domain(graph: onnx.ModelProto) -> None:
+    graph.graph.node[0].domain = "com.example"
+
+
+def add_control_flow(graph: onnx.ModelProto) -> None:
+    graph.graph.node[0].op_type = "Loop"
+
+
+def fix_batch(graph: onnx.ModelProto) -> None:
+    graph.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 2
+
+
+@pytest.mark.parametrize(
+    ("break_rule", "message"),
+    [
+        (change_domain, "standard operators only"),
+        (add_control_flow, "no control flow, got .'Loop'"),
+        (fix_batch, "images must have a dynamic batch"),
+    ],
+)
+def test_a_graph_against_the_rules_is_refused(
+    elliptical: bytes, break_rule: Callable[[onnx.ModelProto], None], message: str
+) -> None:
+    graph = onnx.load_from_string(elliptical)
+    break_rule(graph)
+    with pytest.raises(ValueError, match=message):
+        check_graph(graph)
