@@ -1,0 +1,118 @@
+"""The model card: what a model is, what it was trained on, and how it holds under attack.
+
+It lies beside the manifest, outside the digest, and names the digest it judges.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from export.artifact import CARD_JSON, CARD_TEXT, Artifact
+
+_LIMITS = [
+    "It knows only its labels: every image gets one of them, whatever it shows.",
+    "Its accuracy was measured on data like its training data; other images may fare worse.",
+    "Accuracy under attack is an upper bound for these attacks and radii only; "
+    "a stronger attack may do more.",
+]
+
+
+def make_card(artifact: Artifact, *, robustness: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Describe an artifact.
+
+    Args:
+        artifact: a verified artifact.
+        robustness: this model's part of an evaluation's result (an entry of `models`), if any.
+    """
+    manifest = artifact.manifest
+    return {
+        "schema_version": 1,
+        "digest": artifact.digest,
+        "name": artifact.name,
+        "version": artifact.version,
+        "task": manifest.task,
+        "architecture": manifest.architecture,
+        "attention": "elliptical" if manifest.config.get("elliptical") else "dot-product",
+        "labels": artifact.labels,
+        "input": manifest.input.model_dump(mode="json"),
+        "data": manifest.training["recipe"]["data"],
+        "adversarial_training": manifest.training["recipe"].get("adversarial"),
+        "metrics": manifest.metrics,
+        "parity": manifest.parity.model_dump(mode="json"),
+        "robustness": robustness,
+        "limits": _LIMITS,
+    }
+
+
+def write_card(folder: Path, card: dict[str, Any]) -> None:
+    """Write card.json and card.md into an artifact's folder, replacing each in one step."""
+    text = json.dumps(card, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    for name, content in ((CARD_JSON, text), (CARD_TEXT, render(card))):
+        partial = folder / f"{name}.partial"
+        partial.write_text(content, encoding="utf-8")
+        partial.replace(folder / name)
+
+
+def render(card: dict[str, Any]) -> str:
+    """The card as Markdown."""
+    _, channels, height, width = card["input"]["shape"]
+    colour = "grey" if channels == 1 else "RGB"
+    adversarial = card["adversarial_training"]
+    parts = [
+        f"# {card['name']} {card['version']}",
+        f"Image classifier ({card['architecture']}, {card['attention']} attention): {colour} "
+        f"images of {width} × {height} pixels, {len(card['labels'])} labels "
+        f"({', '.join(card['labels'])}).",
+        f"Digest `{card['digest']}`",
+        "## Data",
+        f"Trained on {card['data']['source']}"
+        + (
+            f", adversarially ({_pairs(adversarial)})."
+            if adversarial
+            else ", on clean images only."
+        ),
+        "## Metrics",
+        _table(("metric", "value"), [(k, v) for k, v in card["metrics"].items()]),
+        "## Robustness",
+        _robustness(card["robustness"]),
+        "## Parity of the exported graphs",
+        f"Against the eager model on {card['parity']['samples']} images of "
+        f"{card['parity']['data']}:",
+        _parity(card["parity"]["formats"]),
+        "## Limits",
+        "\n".join(f"- {limit}" for limit in card["limits"]),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _robustness(result: dict[str, Any] | None) -> str:
+    if result is None:
+        return "Not judged yet."
+    rows = [("clean", "", _accuracy(result["clean"]), "")]
+    for attack in result["attacks"]:
+        confirmed = f"{attack['confirmed_8bit']:.1%}" if "confirmed_8bit" in attack else ""
+        rows.append((attack["name"], attack["eps"], _accuracy(attack["robust"]), confirmed))
+    head = ("attack", "eps", "accuracy (95 % interval)", "confirmed in 8 bit")
+    return f"Judged on {result['samples']} images ({result['runtime']}).\n\n{_table(head, rows)}"
+
+
+def _accuracy(figure: dict[str, Any]) -> str:
+    low, high = figure["ci"]
+    return f"{figure['top1']:.1%} ({low:.1%} to {high:.1%})"
+
+
+def _parity(formats: dict[str, Any]) -> str:
+    rows = [
+        (name, f"{figures['max_abs_diff']:.1e}", figures["top1_mismatches"])
+        for name, figures in formats.items()
+    ]
+    return _table(("file", "largest difference of a logit", "other classes"), rows)
+
+
+def _pairs(fields: dict[str, Any]) -> str:
+    return ", ".join(f"{key} {value}" for key, value in fields.items())
+
+
+def _table(head: tuple[str, ...], rows: list[tuple[Any, ...]]) -> str:
+    lines = [head, ("---",) * len(head), *rows]
+    return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines)

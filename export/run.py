@@ -1,0 +1,126 @@
+"""Read the folder that a training run leaves behind."""
+
+import dataclasses
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+from safetensors import SafetensorError
+from safetensors.torch import load
+from torch import nn
+
+import models
+from data.images import ImageSpec
+from data.sources import ImageSet, open_images
+from data.splits import split_indices
+
+RECIPE, METRICS, BEST = "recipe.yaml", "metrics.json", "best.safetensors"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """A finished run.
+
+    Attributes:
+        folder: where it lies.
+        recipe: its resolved recipe.
+        metrics: what training measured.
+        architecture: the model's name in the catalogue.
+        config: the model's full config, as JSON values.
+        labels: names of the classes, in order of index.
+        image_spec: the input that the model was trained on.
+    """
+
+    folder: Path
+    recipe: dict[str, Any]
+    metrics: dict[str, Any]
+    architecture: str
+    config: dict[str, Any]
+    labels: list[str]
+    image_spec: ImageSpec
+
+    @property
+    def name(self) -> str:
+        """Name of the model."""
+        return str(self.recipe["name"])
+
+    @property
+    def version(self) -> str:
+        """Version of the model."""
+        return str(self.recipe["version"])
+
+    @property
+    def seed(self) -> int:
+        """Seed of the run, and of its validation split."""
+        return int(self.recipe["seed"])
+
+    @property
+    def weights(self) -> Path:
+        """The weights of the best epoch."""
+        return self.folder / BEST
+
+    @property
+    def source(self) -> str:
+        """What it was trained on: the name of a data set, without folders of this machine."""
+        text = str(self.recipe["data"]["source"])
+        return text if text.startswith("hf:") else Path(text).name
+
+
+def open_run(folder: Path) -> Run:
+    """Read a run's recipe and metrics.
+
+    Raises:
+        ValueError: no finished run, or a recipe without one of the keys that an artifact needs.
+    """
+    for name in (RECIPE, METRICS, BEST):
+        if not (folder / name).is_file():
+            raise ValueError(f"{folder} holds no finished run: {name} is missing")
+    try:
+        recipe = yaml.safe_load((folder / RECIPE).read_text(encoding="utf-8"))
+        metrics = json.loads((folder / METRICS).read_text(encoding="utf-8"))
+    except (yaml.YAMLError, ValueError) as error:
+        raise ValueError(f"{folder} holds a broken {RECIPE} or {METRICS}: {error}") from None
+    try:
+        overrides = dict(recipe["model"])
+        architecture = overrides.pop("name")
+        config = models.config(architecture, **overrides)
+        return Run(
+            folder=folder,
+            recipe=recipe,
+            metrics=metrics,
+            architecture=architecture,
+            # Through JSON, so that tuples compare equal to what a manifest holds.
+            config=json.loads(json.dumps(dataclasses.asdict(config))),
+            labels=[str(label) for label in recipe["labels"]],
+            image_spec=ImageSpec(**recipe["data"]["image"]),
+        )
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"{RECIPE} lacks what an artifact needs: {error}") from None
+
+
+def load_model(run: Run, weights: bytes) -> nn.Module:
+    """Build the run's model with the bytes of a safetensors file, in eval mode.
+
+    Raises:
+        ValueError: the weights do not fit.
+    """
+    model = models.build(run.architecture, **run.config)
+    try:
+        model.load_state_dict(load(weights), strict=True)
+    except (SafetensorError, RuntimeError) as error:
+        raise ValueError(f"{BEST} does not fit {run.architecture}: {error}") from error
+    return model.eval().requires_grad_(False)
+
+
+def validation_images(run: Run) -> ImageSet:
+    """The images that the run held out of its training set.
+
+    Raises:
+        ValueError: the data are missing or broken.
+    """
+    data = run.recipe["data"]
+    images = open_images(data["source"], split="train", label_names=run.labels)
+    _, held_out = split_indices(len(images), data["valid"], run.seed)
+    return images.take(held_out)

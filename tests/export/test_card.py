@@ -1,0 +1,38 @@
+from export.artifact import Artifact, open_artifact
+from export.card import make_card, render, write_card
+
+RESULT = {
+    "name": "tiny-elliptical",
+    "runtime": "onnx-cpu",
+    "samples": 100,
+    "clean": {"top1": 0.9, "ci": [0.83, 0.94]},
+    "attacks": [
+        {
+            "name": "pgd",
+            "norm": "Linf",
+            "eps": "4/255",
+            "robust": {"top1": 0.31, "ci": [0.23, 0.41]},
+            "confirmed": 0.31,
+            "confirmed_8bit": 0.32,
+            "transfer_gap": 0.0,
+        }
+    ],
+}
+
+
+def test_card_of_a_model_that_was_not_judged_says_so(artifact: Artifact) -> None:
+    text = render(make_card(artifact))
+    assert text.startswith("# tiny-elliptical 1\n")
+    assert "elliptical attention" in text
+    assert "Not judged yet." in text
+    assert artifact.digest in text
+    assert "| test_accuracy | 0.25 |" in text
+
+
+def test_card_shows_accuracy_under_attack(reopened: Artifact) -> None:
+    card = make_card(reopened, robustness=RESULT)
+    write_card(reopened.folder, card)
+    assert open_artifact(reopened.folder).card == card
+    text = (reopened.folder / "card.md").read_text()
+    assert "| clean |  | 90.0% (83.0% to 94.0%) |  |" in text
+    assert "| pgd | 4/255 | 31.0% (23.0% to 41.0%) | 32.0% |" in text

@@ -1,0 +1,125 @@
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+
+import export.write
+from export.__main__ import main
+from export.artifact import Artifact, open_artifact
+from export.to_onnx import to_onnx
+
+
+def perturbed(*arguments: object) -> bytes:
+    """The real export, with one weight of the graph moved by 0.01."""
+    graph = onnx.load_from_string(to_onnx(*arguments))  # pyright: ignore[reportArgumentType]
+    tensor = next(t for t in graph.graph.initializer if t.name == "head.bias")
+    values = numpy_helper.to_array(tensor).copy()
+    values[0] += 0.01
+    tensor.CopyFrom(numpy_helper.from_array(values.astype(np.float32), tensor.name))
+    return graph.SerializeToString()
+
+
+def test_export_writes_an_artifact_and_prints_its_parity(
+    run_folder: Path, artifact: Artifact, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "deep" / "tiny"
+    assert main([str(run_folder), "--output", str(output)]) == 0
+    written = open_artifact(output)
+    assert [path.name for path in output.parent.iterdir()] == ["tiny"]
+    parity = written.manifest.parity
+    assert parity.samples == 1200
+    assert set(parity.formats) == {"model.onnx", "model.torchscript.pt"}
+    assert all(figures.max_abs_diff <= 1e-4 for figures in parity.formats.values())
+    out = capsys.readouterr().out
+    assert f"digest {written.digest}" in out
+    assert "parity against eager on 1200 images" in out
+    assert written.read("model.onnx") == artifact.read("model.onnx")  # exported twice, same bytes
+
+
+def test_manifest_tells_where_the_model_came_from(artifact: Artifact) -> None:
+    manifest = artifact.manifest
+    assert manifest.config["elliptical"] is True
+    assert manifest.metrics == {"test_accuracy": 0.25, "seconds": 1.5}
+    assert manifest.training["seed"] == 3
+    assert manifest.training["weights_sha256"] == manifest.files["weights.safetensors"]
+    assert "/" not in manifest.training["recipe"]["data"]["source"]
+    assert (artifact.folder.stat().st_mode & 0o777) == 0o755
+
+
+def test_a_failed_parity_fails_the_export_and_leaves_nothing(
+    run_folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(export.write, "to_onnx", perturbed)
+    assert main([str(run_folder), "--output", str(tmp_path / "out")]) == 1
+    assert "model.onnx: logits differ by 1.00e-02" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_too_few_images_fail_the_export(
+    run_folder: Path, images_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = [str(run_folder), "--output", str(tmp_path / "out"), "--data", str(images_folder)]
+    assert main(arguments) == 1
+    assert "at least 1000 images, got 20" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_with_something_else_is_not_replaced(
+    run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "thesis.tex").write_text("precious")
+    assert main([str(run_folder), "--output", str(tmp_path)]) == 1
+    assert "output must be new, empty or an artifact" in capsys.readouterr().err
+    assert (tmp_path / "thesis.tex").read_text() == "precious"
+
+
+def test_an_older_artifact_is_replaced(run_folder: Path, artifact_folder: Path) -> None:
+    (artifact_folder / "model.onnx").write_bytes(b"old and broken")
+    assert main([str(run_folder), "--output", str(artifact_folder)]) == 0
+    assert open_artifact(artifact_folder).name == "tiny-elliptical"
+    assert [path.name for path in artifact_folder.parent.iterdir()] == [artifact_folder.name]
+
+
+@pytest.mark.parametrize("name", ["recipe.yaml", "metrics.json", "best.safetensors"])
+def test_an_unfinished_run_is_refused(
+    run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    copy = shutil.copytree(run_folder, tmp_path / "run")
+    (copy / name).unlink()
+    assert main([str(copy), "--output", str(tmp_path / "out")]) == 1
+    assert f"holds no finished run: {name} is missing" in capsys.readouterr().err
+
+
+def test_a_recipe_without_labels_is_refused(
+    run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy = shutil.copytree(run_folder, tmp_path / "run")
+    text = (copy / "recipe.yaml").read_text().replace("labels:", "names:")
+    (copy / "recipe.yaml").write_text(text)
+    assert main([str(copy), "--output", str(tmp_path / "out")]) == 1
+    assert "recipe.yaml lacks what an artifact needs: 'labels'" in capsys.readouterr().err
+
+
+def test_weights_of_another_model_are_refused(
+    run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy = shutil.copytree(run_folder, tmp_path / "run")
+    recipe = (copy / "recipe.yaml").read_text().replace("depth: 3", "depth: 2")
+    (copy / "recipe.yaml").write_text(recipe)
+    assert main([str(copy), "--output", str(tmp_path / "out")]) == 1
+    assert "best.safetensors does not fit" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_card_lies_beside_the_manifest_and_names_its_digest(artifact: Artifact) -> None:
+    card = json.loads((artifact.folder / "card.json").read_text())
+    assert card == artifact.card
+    assert card["digest"] == artifact.digest
+    assert "card.json" not in artifact.manifest.files
