@@ -9,10 +9,14 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from starlette.datastructures import UploadFile
+from starlette.exceptions import HTTPException
 from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import Request
 
 from service.errors import ApiError
+
+_Items = list[tuple[str, str | UploadFile]]
+_MAX_FIELDS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +59,25 @@ async def read_form(
         max_files: files in the whole form.
 
     Raises:
-        ApiError: 400 malformed_multipart; 415 not_multipart, not_a_file; 422 too_many_images,
-            unknown_field, duplicate_field, invalid_text.
+        ApiError: 400 malformed_multipart, malformed_form; 415 not_multipart, not_a_file; 422
+            too_many_images, unknown_field, duplicate_field, invalid_text.
     """
+    # Text fields may come as files, and must not count as such.
+    items = await _parse(request, max_files, extra_files=len(fields))
+    try:
+        form = await _sort(items, files, fields)
+    finally:
+        for _, value in items:
+            if isinstance(value, UploadFile):
+                await value.close()
+    if sum(map(len, form.files.values())) > max_files:
+        raise _too_many(max_files)
+    return form
+
+
+async def _sort(items: _Items, files: Collection[str], fields: Collection[str]) -> Form:
     form = Form({name: [] for name in files}, {})
-    for name, value in await _parse(request, max_files=max_files + len(fields)):
+    for name, value in items:
         if name in files:
             upload = await _file(name, value)
             if upload is not None:
@@ -72,26 +90,37 @@ async def read_form(
             raise ApiError(422, "duplicate_field", f"The field {name!r} may be given once.")
         else:
             form.fields[name] = await _text(name, value)
-    if sum(map(len, form.files.values())) > max_files:
-        raise _too_many(max_files)
     return form
 
 
-async def _parse(request: Request, *, max_files: int) -> list[tuple[str, str | UploadFile]]:
-    content_type = request.headers.get("content-type", "")
-    if content_type.split(";")[0].strip().lower() != "multipart/form-data":
+async def _parse(request: Request, max_files: int, *, extra_files: int) -> _Items:
+    content_type = request.headers.get("content-type", "").split(";")[0].strip().lower()
+    if content_type == "application/x-www-form-urlencoded":
+        return await _parse_text(request)
+    if content_type != "multipart/form-data":
+        if not content_type and not await request.body():
+            return []
         message = "The body must be multipart/form-data with the files in it."
         raise ApiError(415, "not_multipart", message)
-    parser = _Parser(request.headers, request.stream(), max_files=max_files + 1, max_fields=64)
+    limit = max_files + extra_files + 1
+    parser = _Parser(request.headers, request.stream(), max_files=limit, max_fields=_MAX_FIELDS)
     try:
         form = await parser.parse()
     except MultiPartException as error:
-        if parser.num_files > max_files:
+        if parser.num_files == limit:
             raise _too_many(max_files) from error
         raise ApiError(400, "malformed_multipart", error.message) from error
-    if not parser.complete and form:
+    if form and not parser.complete:
         raise ApiError(400, "malformed_multipart", "The multipart body ends too early.")
     return form.multi_items()
+
+
+async def _parse_text(request: Request) -> _Items:
+    """A form without any file: what clients send when they are given none."""
+    try:
+        return (await request.form(max_fields=_MAX_FIELDS)).multi_items()
+    except (MultiPartException, HTTPException) as error:
+        raise ApiError(400, "malformed_form", "The form in the body cannot be read.") from error
 
 
 def _too_many(max_files: int) -> ApiError:

@@ -31,6 +31,11 @@ _ERROR = {
         }
     },
 }
+_BENTOML_PATHS = {
+    "/livez": "Whether the service runs",
+    "/readyz": "Whether the service answers: models are open and warm",
+    "/metrics": "Figures for Prometheus",
+}
 _PHRASES = {
     400: "Malformed",
     404: "Unknown",
@@ -109,15 +114,14 @@ def document(base: dict[str, Any], routes: Iterable[BaseRoute]) -> dict[str, Any
 
 
 def _infrastructure(base: dict[str, Any]) -> dict[str, Any]:
-    """BentoML's health and metrics paths; of its tags and errors nothing is left."""
-    paths: dict[str, Any] = {}
-    for path, item in base.get("paths", {}).items():
-        for method, operation in item.items():
-            if isinstance(operation, dict) and "infra" in str(operation.get("tags", "")).lower():
-                summary = str(operation.get("description", path)).strip()
-                answers = {"200": {"description": "Success"}}
-                paths.setdefault(path, {})[method] = {"summary": summary, "responses": answers}
-    return paths
+    """BentoML's own paths, its summaries (in HTML) and error shapes replaced by ours."""
+    answers = {"200": {"description": "Success"}, **_failures([405])}
+    not_ready = _failures([503])
+    return {
+        path: {"get": {"summary": summary, "responses": answers | not_ready}}
+        for path, summary in _BENTOML_PATHS.items()
+        if path in base.get("paths", {})
+    }
 
 
 def _operation(route: Route, method: str, schemas: dict[str, Any]) -> dict[str, Any]:

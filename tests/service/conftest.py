@@ -1,0 +1,88 @@
+import io
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from starlette.testclient import TestClient
+
+from export.artifact import Artifact
+from service.settings import Settings, get_settings
+from tests.service.tiny_artifact import noise, write_artifact
+
+
+@pytest.fixture(scope="session")
+def tiny_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with two small real artifacts."""
+    folder = tmp_path_factory.mktemp("models")
+    write_artifact(folder / "dot", "fashion-dot", elliptical=False, seed=1)
+    write_artifact(folder / "elliptical", "fashion-elliptical", seed=2)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def tiny_artifact(tiny_models: Path) -> Artifact:
+    from export.artifact import open_artifact
+
+    return open_artifact(tiny_models / "elliptical")
+
+
+@pytest.fixture(scope="session")
+def samples(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of sample images, one of them with a label that no model knows."""
+    folder = tmp_path_factory.mktemp("samples")
+    for label in ("ankle-boot", "t-shirt-top", "unheard-of"):
+        path = folder / "tiny" / label / "00000.png"
+        path.parent.mkdir(parents=True)
+        path.write_bytes(png())
+    return folder
+
+
+@pytest.fixture(scope="session")
+def client(
+    tiny_models: Path, samples: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[TestClient]:
+    """The whole service in this process, BentoML's part included; no evaluator runs."""
+    from service.app import Assay
+
+    names = {"ASSAY_MODELS": tiny_models, "ASSAY_SAMPLES": samples}
+    names["ASSAY_STATE"] = tmp_path_factory.mktemp("state")
+    with pytest.MonkeyPatch.context() as patch:
+        for name in [name for name in os.environ if name.startswith("ASSAY_")]:
+            patch.delenv(name)
+        for name, value in names.items():
+            patch.setenv(name, str(value))
+        get_settings.cache_clear()
+        with TestClient(Assay.to_asgi(), raise_server_exceptions=False) as test_client:
+            yield test_client
+    get_settings.cache_clear()
+
+
+@pytest.fixture
+def settings(tiny_models: Path, tmp_path: Path) -> Settings:
+    return Settings(models=[tiny_models], state=tmp_path / "state")
+
+
+def png(seed: int = 0, size: int = 8) -> bytes:
+    """A noisy grey PNG."""
+    return encoded(noise(1, seed=seed, size=size)[0])
+
+
+def encoded(pixels: np.ndarray, *, kind: str = "PNG", mode: str | None = None) -> bytes:
+    stream = io.BytesIO()
+    image = Image.fromarray(pixels)
+    (image.convert(mode) if mode else image).save(stream, kind)
+    return stream.getvalue()
+
+
+def wait_until(condition: Callable[[], bool], *, seconds: float) -> bool:
+    """Whether a condition becomes true in time."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if condition():
+            return True
+        time.sleep(0.1)
+    return condition()

@@ -1,0 +1,48 @@
+import os
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from service.settings import ROOT, Settings, absolute_paths
+
+
+@pytest.fixture(autouse=True)
+def clean(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith("ASSAY_")]:
+        monkeypatch.delenv(name)
+
+
+def test_shipped_files_are_found_from_any_directory(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    settings = Settings()
+    assert settings.models == [ROOT / "artifacts"]
+    assert settings.samples == ROOT / "artifacts" / "samples"
+    assert settings.state == tmp_path / "state"
+
+
+def test_several_model_folders_are_separated_like_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ASSAY_MODELS", f"/a{os.pathsep}/b")
+    assert Settings().models == [Path("/a"), Path("/b")]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("ASSAY_MAX_BODY_MB", "0"), ("ASSAY_ROLE", "both"), ("ASSAY_BATCH_MAX", "-1")],
+)
+def test_impossible_value_is_refused(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str
+) -> None:
+    monkeypatch.setenv(name, value)
+    with pytest.raises(ValidationError, match=name.removeprefix("ASSAY_").lower()):
+        Settings()
+
+
+def test_relative_paths_are_taken_from_the_directory_of_the_start() -> None:
+    given = {"ASSAY_MODELS": f"mine{os.pathsep}/b", "PATH": "x", "ASSAY_DATA": ""}
+    assert absolute_paths(given, Path("/start")) == {
+        "ASSAY_MODELS": f"/start/mine{os.pathsep}/b",
+        "ASSAY_STATE": "/start/state",
+    }
