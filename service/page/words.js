@@ -1,0 +1,128 @@
+/** Figures and findings in plain words. */
+
+/** A share in [0, 1] as percent; one decimal where enough samples stand behind it. */
+export function percent(share, samples = 0) {
+  if (share === null || share === undefined || Number.isNaN(share)) return "–";
+  return `${(share * 100).toFixed(samples >= 200 ? 1 : 0)} %`;
+}
+
+/** "62–81 %" */
+export function interval([low, high], samples = 0) {
+  const digits = samples >= 200 ? 1 : 0;
+  return `${(low * 100).toFixed(digits)}–${(high * 100).toFixed(digits)} %`;
+}
+
+/** "1 image", "12 images" */
+export function count(number, one, many = `${one}s`) {
+  return `${number.toLocaleString("en")} ${number === 1 ? one : many}`;
+}
+
+/** "3 s", "2 min 10 s", "1 h 5 min" */
+export function duration(seconds) {
+  const s = Math.max(0, Math.round(seconds));
+  if (s < 1) return "less than a second";
+  if (s < 60) return `${s} s`;
+  if (s < 3600) return `${Math.floor(s / 60)} min${s % 60 ? ` ${s % 60} s` : ""}`;
+  return `${Math.floor(s / 3600)} h ${Math.floor((s % 3600) / 60)} min`;
+}
+
+/** "21 Nov 2025, 14:05" in the reader's own zone. */
+export function moment(iso) {
+  const date = new Date(typeof iso === "number" ? iso * 1000 : iso);
+  if (Number.isNaN(date.getTime())) return "";
+  return date.toLocaleString("en-GB", { day: "numeric", month: "short", year: "numeric", hour: "2-digit", minute: "2-digit" });
+}
+
+/** The value of an eps as it is written in a spec ("8/255" or "0.03"). */
+export function epsValue(text) {
+  const [numerator, denominator = "1"] = String(text).split("/");
+  return Number(numerator) / Number(denominator);
+}
+
+/** An attack's name as people write it. */
+export const attackName = (name) => name.toUpperCase();
+
+/**
+ * The share of images that hold under every attack at the largest eps.
+ * @param {"robust" | "confirmed" | "confirmed_8bit"} level who judges: the twin, the served model, or that one in 8 bit.
+ */
+export function leftAtWorst(samples, modelIndex, level) {
+  const models = samples.map((sample) => sample.models[modelIndex]);
+  const largest = Math.max(...models[0].attacks.map(({ eps }) => epsValue(eps)));
+  return models.filter((model) => model.attacks.every((attack) => epsValue(attack.eps) < largest || attack[level])).length / models.length;
+}
+
+/** A judged share, given either bare or with its interval: {top1, ci | null}. */
+export function figure(value) {
+  if (value === null || value === undefined) return { top1: null, ci: null };
+  return typeof value === "number" ? { top1: value, ci: null } : { top1: value.top1, ci: value.ci ?? null };
+}
+
+/** One image that fell to the smallest change that is confirmed, also in 8 bit where there is such a one: {sample, attack}. */
+export function smallestFall(samples, modelIndex) {
+  const falls = samples.flatMap((sample) => {
+    const model = sample.models[modelIndex];
+    return model.clean.correct ? model.attacks.filter((attack) => !attack.confirmed).map((attack) => ({ sample, attack })) : [];
+  });
+  const rank = ({ attack }) => (attack.confirmed_8bit ? 1 : 0) + epsValue(attack.eps); // eps is at most 1
+  return falls.sort((a, b) => rank(a) - rank(b))[0] ?? null;
+}
+
+const hits = (share, samples) => Math.round(share * samples);
+
+/** The figures of the largest eps, worst attack per image. */
+export function worstOf(model) {
+  const radii = Object.keys(model.worst).sort((a, b) => epsValue(a) - epsValue(b));
+  const eps = radii.at(-1);
+  return { eps, ...model.worst[eps] };
+}
+
+/** The headline: what the tried model does without and with attack. */
+export function headline(model, metric) {
+  const n = model.samples;
+  const { eps, top1 } = worstOf(model);
+  const left = hits(top1, n);
+  const clean = hits(model.clean.top1, n);
+  const stays = left === 0 ? "none" : left === clean ? "all of them" : `${left}`;
+  if (metric === "stability") {
+    const kept = left === n ? `every one of its ${n} answers` : left === 0 ? `none of its ${n} answers` : `${left} of its ${n} answers`;
+    return `${model.name} keeps ${kept} under the worst attack within ${eps}.`;
+  }
+  const start = clean === n ? `all ${n} images` : `${clean} of ${n} images`;
+  return `${model.name} names ${start} correctly. Under the worst attack within ${eps}, ${stays} ${left === 1 ? "is" : "are"} left.`;
+}
+
+/** How far the headline may be trusted, given how few images stand behind it. */
+export function precisionNote(model) {
+  const { ci } = worstOf(model);
+  const width = ci[1] - ci[0];
+  if (width < 0.08) return null;
+  return `With ${count(model.samples, "image")}, the true share may lie anywhere between ${interval(ci, model.samples)}. More images narrow this down.`;
+}
+
+/** The second model in one sentence. */
+export function rivalry(first, second, comparison) {
+  const a = worstOf(first);
+  const b = worstOf(second);
+  const left = `${second.name} is left with ${hits(b.top1, second.samples)} of ${second.samples}`;
+  const p = comparison?.worst[a.eps]?.p_value;
+  if (a.top1 === b.top1) return `${left}: no difference.`;
+  if (p === undefined) return `${left}.`;
+  const better = a.top1 > b.top1 ? first.name : second.name;
+  const exact = `exact McNemar test, p ${p < 0.001 ? "< 0.001" : `= ${p.toFixed(3)}`}`;
+  return p < 0.05 ? `${left}. That ${better} holds better is more than chance explains (${exact}).` : `${left}. So small a difference may be chance (${exact}).`;
+}
+
+/** What became of the attacks' successes when they were judged again. */
+export function confirmation(samples, modelIndex) {
+  const successes = samples.flatMap((sample) => {
+    const model = sample.models[modelIndex];
+    return model.clean.correct ? model.attacks.filter((attack) => !attack.robust) : [];
+  });
+  if (!successes.length) return "No attack succeeded, so there was nothing to confirm.";
+  const served = successes.filter((attack) => !attack.confirmed).length;
+  const eightBit = successes.filter((attack) => !attack.confirmed_8bit).length;
+  const all = count(successes.length, "attack run on one image", "successful attacks on single images");
+  const part = (number) => (number === successes.length ? "all" : `${number}`);
+  return `Of ${all}, ${part(served)} also mislead the model as served and ${part(eightBit)} still do when written as an 8-bit PNG.`;
+}
