@@ -6,7 +6,6 @@ sees the same numbers everywhere.
 
 import dataclasses
 import io
-import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -18,7 +17,13 @@ Resample = Literal["bilinear", "bicubic"]
 _MODES = {1: "L", 3: "RGB"}
 _FILTERS = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}
 _SIXTEEN_BIT = ("I;16", "I;16L", "I;16B", "I;16N")
+# Pillow knows many more; some start other programs (EPS) or decode while they are opened (ICO).
+_FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF", "JPEG2000")
+_SIGNATURES = (b"\x89PNG", b"\xff\xd8\xff", b"GIF8", b"II*\x00", b"MM\x00*", b"RIFF")
+_BROKEN = "the image data is broken or incomplete"
 MAX_PIXELS = 50_000_000
+# Its warning and its error come too late or too early; `decode_image` has its own rule.
+Image.MAX_IMAGE_PIXELS = None
 
 
 class ImageError(ValueError):
@@ -66,17 +71,14 @@ def decode_image(source: bytes | Path, *, max_pixels: int = MAX_PIXELS) -> Image
         ImageError: no known image format, too many pixels, or broken data.
     """
     stream = io.BytesIO(source) if isinstance(source, bytes) else source
-    with warnings.catch_warnings():
-        # Pillow warns of large images; the rule below is ours and stricter.
-        warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-        try:
-            image = Image.open(stream)
-        except UnidentifiedImageError:
-            raise ImageError("not_an_image", "not an image in a known format") from None
-        except Image.DecompressionBombError:
-            raise ImageError("too_many_pixels", f"more than {max_pixels} pixels") from None
-        except (OSError, ValueError, SyntaxError) as error:
-            raise ImageError("broken_image", "the image data is broken") from error
+    try:
+        image = Image.open(stream, formats=_FORMATS)
+    except UnidentifiedImageError:
+        if _starts_like_an_image(source):
+            raise ImageError("broken_image", _BROKEN) from None
+        raise ImageError("not_an_image", "not an image in a known format") from None
+    except Exception as error:  # Pillow's decoders raise nearly anything on broken data
+        raise ImageError("broken_image", _BROKEN) from error
     with image:
         if image.width * image.height > max_pixels:
             message = f"{image.width} x {image.height} is more than {max_pixels} pixels"
@@ -84,8 +86,16 @@ def decode_image(source: bytes | Path, *, max_pixels: int = MAX_PIXELS) -> Image
         try:
             image.load()
             return ImageOps.exif_transpose(image)
-        except Exception as error:  # Pillow's decoders raise nearly anything on broken data
-            raise ImageError("broken_image", "the image data is broken or incomplete") from error
+        except Exception as error:
+            raise ImageError("broken_image", _BROKEN) from error
+
+
+def _starts_like_an_image(source: bytes | Path) -> bool:
+    """Whether a file that Pillow does not know was cut off in its header."""
+    if isinstance(source, bytes):
+        return source.startswith(_SIGNATURES)
+    with source.open("rb") as file:
+        return file.read(8).startswith(_SIGNATURES)
 
 
 def to_pixels(image: Image.Image, spec: ImageSpec) -> np.ndarray:
