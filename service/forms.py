@@ -42,6 +42,10 @@ class _Parser(MultiPartParser):
     def on_end(self) -> None:
         self.complete = True
 
+    def close(self) -> None:
+        for file in self._files_to_close_on_error:  # also a file whose end never came
+            file.close()
+
     @property
     def num_files(self) -> int:
         return sum(isinstance(value, UploadFile) for _, value in self.items)
@@ -110,7 +114,8 @@ async def _parse(request: Request, max_files: int, *, extra_files: int) -> _Item
         if parser.num_files == limit:
             raise _too_many(max_files) from error
         raise ApiError(400, "malformed_multipart", error.message) from error
-    if form and not parser.complete:
+    if not parser.complete:
+        parser.close()
         raise ApiError(400, "malformed_multipart", "The multipart body ends too early.")
     return form.multi_items()
 

@@ -1,0 +1,279 @@
+import io
+import json
+import socket
+import struct
+import threading
+import zlib
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+from PIL import Image
+from starlette.testclient import TestClient
+
+from data.images import ImageSpec, decode_image, to_input
+from export.artifact import Artifact
+from export.runtime import open_runtime
+from tests.service.conftest import encoded, png
+from tests.service.tiny_artifact import LABELS, noise
+
+
+def _post(client: TestClient, *images: bytes, **fields: str) -> httpx.Response:
+    files = [("images", (f"{i}.png", image)) for i, image in enumerate(images)]
+    return client.post("/classify", files=files, data=fields)
+
+
+def _assert_error(response: httpx.Response, status: int, code: str, *words: str) -> None:
+    error = response.json()["error"]
+    assert (response.status_code, error["code"]) == (status, code)
+    assert set(error) == {"code", "message", "details"}
+    for word in words:
+        assert word in error["message"]
+    assert "/" not in error["message"] or code == "not_multipart"
+
+
+def test_predictions_come_in_order_and_agree_with_the_runtime(
+    client: TestClient, tiny_artifact: Artifact
+) -> None:
+    images = [png(seed) for seed in range(5)]
+    response = _post(client, *images, top_k="2")
+    assert response.status_code == 200
+    spec = tiny_artifact.image_spec
+    inputs = np.stack([to_input(decode_image(image), spec) for image in images])
+    logits = open_runtime(tiny_artifact).predict(inputs).astype(np.float64)
+    probs = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    for row, prediction in zip(probs, response.json(), strict=True):
+        best = int(row.argmax())
+        assert prediction["index"] == best
+        assert prediction["label"] == LABELS[best]
+        assert prediction["probability"] == pytest.approx(row[best], rel=1e-4)
+        assert [entry["index"] for entry in prediction["top_k"]] == list(np.argsort(-row)[:2])
+        assert prediction["model"] == tiny_artifact.name
+        assert prediction["digest"] == tiny_artifact.digest
+
+
+def test_model_is_chosen_by_name_and_version(client: TestClient) -> None:
+    default = _post(client, png()).json()[0]
+    assert default["model"] == "fashion-elliptical"
+    for reference in ("fashion-dot", "fashion-dot:1", '"fashion-dot"'):
+        assert _post(client, png(), model=reference).json()[0]["model"] == "fashion-dot"
+    for nothing in ("", "null"):
+        assert _post(client, png(), model=nothing, top_k=nothing).json() == [default]
+
+
+def test_more_labels_than_the_model_has_lists_them_all(client: TestClient) -> None:
+    top_k = _post(client, png(), top_k="1000").json()[0]["top_k"]
+    assert len(top_k) == len(LABELS)
+    assert sum(entry["probability"] for entry in top_k) == pytest.approx(1)
+
+
+@pytest.mark.parametrize("kind", ["PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF"])
+@pytest.mark.parametrize("mode", ["1", "L", "P", "RGB", "RGBA", "CMYK", "I;16"])
+def test_common_formats_and_modes_of_any_size(client: TestClient, kind: str, mode: str) -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (30, 17, 3), dtype=np.uint8)
+    try:
+        image = encoded(pixels[..., 0] if mode == "I;16" else pixels, kind=kind, mode=mode)
+    except (OSError, ValueError, KeyError):
+        pytest.skip(f"Pillow writes no {kind} in mode {mode}")
+    assert _post(client, image).status_code == 200
+
+
+def test_64_images_pass_and_65_do_not(client: TestClient) -> None:
+    assert len(_post(client, *[png()] * 64).json()) == 64
+    for count in (65, 66, 67, 68, 200):
+        _assert_error(_post(client, *[png()] * count), 422, "too_many_images", "64")
+
+
+def test_no_image_is_refused(client: TestClient) -> None:
+    form = {"content-type": "multipart/form-data; boundary=B"}
+    empty = b'--B\r\nContent-Disposition: form-data; name="images"; filename=""\r\n\r\n\r\n--B--\r\n'
+    for response in (
+        _post(client),
+        client.post("/classify"),
+        client.post("/classify", data={"top_k": "1"}),
+        client.post("/classify", files={"model": (None, "fashion-dot")}),
+        client.post("/classify", content=empty, headers=form),
+        client.post("/classify", content=b"--B--\r\n", headers=form),
+    ):
+        _assert_error(response, 422, "no_images", "images")
+
+
+def test_truncated_image_is_refused_and_named(client: TestClient) -> None:
+    whole = png(size=64)
+    for length in (len(whole) // 2, 100, 40, 12):
+        response = _post(client, png(), whole[:length])
+        _assert_error(response, 422, "broken_image", "File 1")
+        assert response.json()["error"]["details"] == {"file": 1}
+
+
+@pytest.mark.parametrize("content", [b"hello, I am text", b"", b"%PDF-1.7 ...", b"\0" * 5000])
+def test_what_is_no_image_is_refused(client: TestClient, content: bytes) -> None:
+    _assert_error(_post(client, content), 415, "not_an_image", "File 0")
+
+
+def test_too_many_pixels_are_refused_before_decoding(client: TestClient) -> None:
+    def chunk(kind: bytes, body: bytes) -> bytes:
+        return (
+            struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+        )
+
+    header = struct.pack(">IIBBBBB", 60000, 60000, 8, 0, 0, 0, 0)
+    bomb = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", b"") + chunk(b"IEND", b"")
+    _assert_error(_post(client, bomb), 413, "too_many_pixels", "pixels")
+
+
+def test_broken_files_are_the_clients_fault(client: TestClient) -> None:
+    """Random damage to real files never becomes a 5xx."""
+    rng = np.random.default_rng(0)
+    pixels = rng.integers(0, 256, (24, 24, 3), dtype=np.uint8)
+    for kind in ("PNG", "JPEG", "GIF", "TIFF", "WEBP", "BMP"):
+        whole = encoded(pixels, kind=kind)
+        for _ in range(25):
+            broken = bytearray(whole)
+            for position in rng.integers(0, len(whole), 8):
+                broken[position] = rng.integers(256)
+            response = _post(client, bytes(broken[: rng.integers(1, len(whole) + 1)]))
+            assert response.status_code in (200, 413, 415, 422), (kind, response.text)
+
+
+@pytest.mark.parametrize("name", ["nope", "fashion-dot:2", "../../etc", "fashion-dot:", ":1"])
+def test_unknown_model_is_refused(client: TestClient, name: str) -> None:
+    if name == "fashion-dot:":
+        assert _post(client, png(), model=name).status_code == 200
+        return
+    response = _post(client, png(), model=name)
+    assert (response.status_code, response.json()["error"]["code"]) == (404, "unknown_model")
+
+
+@pytest.mark.parametrize("top_k", ["0", "-1", "1.5", "abc", "1e3", "9" * 5000, "NaN", "true", "１"])
+def test_bad_top_k_is_refused(client: TestClient, top_k: str) -> None:
+    _assert_error(_post(client, png(), top_k=top_k), 422, "invalid_top_k", "top_k")
+
+
+def test_unknown_and_repeated_fields_are_refused(client: TestClient) -> None:
+    _assert_error(_post(client, png(), modle="x"), 422, "unknown_field", "modle", "model")
+    files = [("images", ("a.png", png())), ("model", (None, "a")), ("model", (None, "b"))]
+    _assert_error(client.post("/classify", files=files), 422, "duplicate_field", "model")
+    files = [("images", ("a.png", png())), ("model", ("m", b"\xff\xfe"))]
+    _assert_error(client.post("/classify", files=files), 422, "invalid_text", "model")
+
+
+@pytest.fixture
+def bait() -> Iterator[tuple[str, list[bytes]]]:
+    """The address of a listening server, and what was ever sent to it."""
+    seen: list[bytes] = []
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(0.1)
+        stop = threading.Event()
+
+        def listen() -> None:
+            while not stop.is_set():
+                try:
+                    connection, _ = server.accept()
+                except TimeoutError:
+                    continue
+                with connection:
+                    seen.append(connection.recv(1000))
+
+        thread = threading.Thread(target=listen)
+        thread.start()
+        yield f"http://127.0.0.1:{server.getsockname()[1]}/x.png", seen
+        stop.set()
+        thread.join()
+
+
+def test_addresses_are_never_fetched(client: TestClient, bait: tuple[str, list[bytes]]) -> None:
+    url, seen = bait
+    text_part = [("images", (None, url))]
+    _assert_error(client.post("/classify", files=text_part), 415, "not_a_file", "images")
+    both = [("images", ("a.png", png())), ("images", (None, url))]
+    _assert_error(client.post("/classify", files=both), 415, "not_a_file")
+    _assert_error(client.post("/classify", data={"images": url}), 415, "not_a_file")
+    for body in ({"images": [url]}, {"images": url}, url, {"images": ["/etc/passwd"]}):
+        _assert_error(client.post("/classify", json=body), 415, "not_multipart")
+    raw = client.post("/classify", content=url, headers={"content-type": "text/plain"})
+    _assert_error(raw, 415, "not_multipart")
+    _assert_error(_post(client, url.encode()), 415, "not_an_image")
+    assert seen == []
+
+
+@pytest.mark.parametrize("kind", ["image/png", "application/vnd.bentoml+pickle", "text/plain", ""])
+def test_raw_bodies_are_refused(client: TestClient, kind: str) -> None:
+    response = client.post("/classify", content=png(), headers={"content-type": kind})
+    _assert_error(response, 415, "not_multipart", "multipart/form-data")
+
+
+def _multipart(*parts: bytes, end: bytes = b"--B--\r\n") -> bytes:
+    head = b'--B\r\nContent-Disposition: form-data; name="images"; filename="a.png"\r\n\r\n'
+    return b"".join(head + part + b"\r\n" for part in parts) + end
+
+
+@pytest.mark.parametrize(
+    ("content_type", "body"),
+    [
+        ("multipart/form-data", b"whatever"),
+        ("multipart/form-data; boundary=B", b"no boundary here"),
+        ("multipart/form-data; boundary=B", _multipart(b"x", end=b"")),
+        ("multipart/form-data; boundary=B", _multipart(png(), end=b"")[:-30]),
+        ("multipart/form-data; boundary=B", b"--B\r\nContent-Disposition: form-data\r\n\r\n\r\n"),
+        ("multipart/form-data; boundary=" + "B" * 500, b"x"),
+    ],
+)
+def test_malformed_form_is_400(client: TestClient, content_type: str, body: bytes) -> None:
+    headers = {"content-type": content_type}
+    response = client.post("/classify", content=body, headers=headers)
+    assert response.status_code == 400
+    assert response.json()["error"]["code"] == "malformed_multipart"
+
+
+def test_half_an_upload_is_not_half_an_answer(client: TestClient) -> None:
+    """The second file is cut off: there must be no prediction for the first alone."""
+    body = _multipart(png(), png(), end=b"")[:-20]
+    headers = {"content-type": "multipart/form-data; boundary=B"}
+    response = client.post("/classify", content=body, headers=headers)
+    _assert_error(response, 400, "malformed_multipart")
+
+
+def test_other_methods_are_405(client: TestClient) -> None:
+    for method in ("GET", "PUT", "DELETE", "PATCH"):
+        _assert_error(client.request(method, "/classify"), 405, "method_not_allowed")
+
+
+def test_too_large_body_is_413(client: TestClient) -> None:
+    response = client.post("/classify", content=b"", headers={"content-length": "99999999999"})
+    _assert_error(response, 413, "body_too_large", "64 MB")
+
+
+def test_hostile_file_name_stays_out_of_the_answer(client: TestClient) -> None:
+    name = "<script>alert(1)</script>../../x.png"
+    good = client.post("/classify", files=[("images", (name, png()))])
+    bad = client.post("/classify", files=[("images", (name, b"text"))])
+    assert (good.status_code, bad.status_code) == (200, 415)
+    assert "script" not in good.text + bad.text
+
+
+def test_method_serves_callers_in_the_process(client: TestClient, tmp_path: Any) -> None:
+    """The BentoML method and the route agree."""
+    from bentoml import get_current_service
+
+    path = tmp_path / "a.png"
+    path.write_bytes(png())
+    assert client.portal is not None
+    method = get_current_service().classify.local
+    direct = client.portal.call(lambda: method([path], top_k=2))
+    assert direct == _post(client, png(), top_k="2").json()
+
+
+def test_grey_and_colour_of_one_picture_agree(client: TestClient) -> None:
+    grey = noise(1, seed=3)[0]
+    colour = np.stack([grey] * 3, axis=-1)
+    stream = io.BytesIO()
+    Image.fromarray(colour).save(stream, "PNG")
+    first, second = _post(client, encoded(grey), stream.getvalue()).json()
+    assert json.dumps(first) == json.dumps(second)
+
+
+def test_spec_of_the_artifact_decides_the_preprocessing(tiny_artifact: Artifact) -> None:
+    assert tiny_artifact.image_spec == ImageSpec(channels=1, height=8, width=8)
