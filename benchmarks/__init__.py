@@ -1,0 +1,1 @@
+"""Measurements, one file a question; `python -m benchmarks` runs them."""
