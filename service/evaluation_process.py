@@ -93,7 +93,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = _options(argv)
     watch_parent(parent=options.parent, grace=0)
     _be_humble()
-    store = JobStore(options.state / "assay.sqlite3")
+    store = JobStore(options.table)
     job = store.get(options.job)
     if job is None:
         return 1
@@ -173,6 +173,7 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--job", required=True)
     parser.add_argument("--worker", required=True)
     parser.add_argument("--parent", type=int, required=True, help="process to end with")
+    parser.add_argument("--table", type=Path, required=True, help="the table of evaluations")
     parser.add_argument("--state", type=Path, required=True)
     parser.add_argument("--models", type=Path, nargs="+", required=True)
     parser.add_argument("--threads", type=int, default=1)

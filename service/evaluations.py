@@ -128,6 +128,8 @@ class _Evaluations:
 
     async def report(self, request: Request) -> Response:
         path = await self._report_folder(request) / "report.json"
+        if not await anyio.Path(path).is_file():
+            raise ApiError(404, "no_report", "The report's file is no longer there.")
         return FileResponse(path, media_type="application/json", filename="report.json")
 
     async def sample(self, request: Request) -> Response:

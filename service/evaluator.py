@@ -143,7 +143,8 @@ class Evaluator:
     def _spawn(self, job: Job) -> subprocess.Popen[bytes]:
         threads = str(self._settings.evaluation_threads)
         command = [sys.executable, "-m", "service.evaluation_process", "--job", job.id]
-        command += ["--worker", self._worker, "--state", str(self._settings.state)]
+        command += ["--worker", self._worker, "--table", str(self._store.path)]
+        command += ["--state", str(self._settings.state)]
         command += ["--parent", str(os.getpid()), "--threads", threads]
         command += ["--models", *map(str, self._settings.models)]
         limits = {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}

@@ -213,7 +213,7 @@ def _new_job(
 
 
 def _invalid_spec(message: str, details: object = None) -> ApiError:
-    return ApiError(422, "invalid_spec", message[0].upper() + message[1:] + ".", details)
+    return ApiError(422, "invalid_spec", f"The spec is not acceptable: {message}.", details)
 
 
 def _key_conflict() -> ApiError:

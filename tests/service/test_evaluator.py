@@ -22,7 +22,7 @@ from service.job import Job
 from service.jobs import JobStore
 from service.settings import ROOT, Settings
 from service.uploads import evaluations_folder
-from tests.service.tiny_artifact import LABELS, noise, write_artifact
+from tests.service.tiny_artifact import LABELS, noise
 
 LONG = {"name": "pgd", "eps": ["0.01", "0.02"], "steps": 150}
 SHORT = {"name": "fgsm", "eps": ["0.05"]}
@@ -73,14 +73,9 @@ class House:
             assert not evaluator.alive()
 
 
-@pytest.fixture(scope="module")
-def artifact(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
-    return write_artifact(tmp_path_factory.mktemp("artifacts") / "tiny", "tiny")
-
-
 @pytest.fixture
-def house(tmp_path: Path, artifact: Artifact) -> Iterator[House]:
-    house = House(tmp_path / "state", artifact)
+def house(tmp_path: Path, tiny_artifact: Artifact) -> Iterator[House]:
+    house = House(tmp_path / "state", tiny_artifact)
     yield house
     house.store.close()
 
@@ -110,9 +105,9 @@ def finished(house: House, job_id: str) -> Callable[[], Job | None]:
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory, artifact: Artifact) -> House:
+def undisturbed(tmp_path_factory: pytest.TempPathFactory, tiny_artifact: Artifact) -> House:
     """A house in which the long evaluation has run in one go; its id is the first of the page."""
-    house = House(tmp_path_factory.mktemp("undisturbed"), artifact)
+    house = House(tmp_path_factory.mktemp("undisturbed"), tiny_artifact)
     with house.evaluator():
         job_id = house.submit(LONG)
         job = wait_for(finished(house, job_id))
@@ -228,7 +223,10 @@ def test_a_model_that_is_gone_fails_with_its_name(house: House, tmp_path: Path) 
     with house.evaluator():
         job = wait_for(finished(house, job_id))
     assert job.status == "failed"
-    assert job.error == {"code": "model_gone", "message": "the model tiny:1 is no longer served"}
+    assert job.error == {
+        "code": "model_gone",
+        "message": "the model fashion-elliptical:1 is no longer served",
+    }
 
 
 def test_lost_images_fail_without_a_path_in_the_message(house: House) -> None:
