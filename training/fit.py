@@ -41,6 +41,8 @@ class Trainer:
         self.folder = folder
         torch.manual_seed(recipe.seed)
         self.model = models.build(**recipe.model)
+        if recipe.init:
+            load_weights(self.model, Path(recipe.init))
         self.train, self.valid, self.test, self.data_digest = _load(recipe)
         self.optimizer = _optimizer(self.model, recipe)
         self.steps_per_epoch = len(self.train[1]) // recipe.train.batch_size

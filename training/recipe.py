@@ -3,7 +3,7 @@
 import dataclasses
 import difflib
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -110,6 +110,7 @@ class Recipe:
         data: what to read.
         train: how to train.
         adversarial: how to attack each training batch; None trains on clean images.
+        init: weights to start from (safetensors); None starts from random ones.
     """
 
     name: str
@@ -119,7 +120,8 @@ class Recipe:
     model: dict[str, Any]
     data: DataRecipe
     train: TrainRecipe
-    adversarial: AdversarialRecipe | None = field(default=None)
+    adversarial: AdversarialRecipe | None = None
+    init: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """The resolved recipe as YAML values."""

@@ -80,6 +80,18 @@ def test_adversarial_recipe_records_accuracy_under_attack(
     assert records.recorded_recipe(tmp_path / "run").adversarial is not None
 
 
+def test_run_may_start_from_given_weights(recipe_file: Path, tmp_path: Path) -> None:
+    trainer = start(recipe_file, tmp_path / "first", "train.epochs=1")
+    trainer.run(progress=False)
+    best = tmp_path / "first" / records.BEST
+    second = start(recipe_file, tmp_path / "second", f"init={best}")
+    assert all(
+        torch.equal(value, second.model.state_dict()[key]) for key, value in load_file(best).items()
+    )
+    with pytest.raises(ValueError, match="nothing is not a readable safetensors file"):
+        start(recipe_file, tmp_path / "third", "init=nothing")
+
+
 def test_learning_rate_warms_up_and_decays_to_zero(recipe_file: Path) -> None:
     recipe = read_recipe(recipe_file, ["train.epochs=10", "train.warmup_epochs=2", "train.lr=1"])
     rates = [learning_rate(recipe, epoch) for epoch in (0, 1, 2, 6, 10)]
