@@ -208,7 +208,7 @@ class Report(_Part):
 def write_report(folder: Path, report: Report) -> Path:
     """Write `report.json` whole or not at all."""
     path = folder / FILE
-    write_whole(path, report.model_dump_json(indent=1).encode())
+    write_whole(path, report.model_dump_json().encode())
     return path
 
 
