@@ -14,18 +14,17 @@ METADATA_WEIGHTS, METADATA_CONFIG = "weights_sha256", "config_sha256"
 
 
 class Runtime(Protocol):
-    """An opened graph. `predict` may be called from any thread.
-
-    Attributes:
-        name: which engine on which device, e.g. "onnx-cpu".
-        precision: arithmetic of the graph, e.g. "fp32".
-    """
+    """An opened graph. `predict` may be called from any thread."""
 
     @property
-    def name(self) -> str: ...  # noqa: D102
+    def name(self) -> str:
+        """Which engine on which device, e.g. "onnx-cpu"."""
+        ...
 
     @property
-    def precision(self) -> str: ...  # noqa: D102
+    def precision(self) -> str:
+        """Arithmetic of the graph, e.g. "fp32"."""
+        ...
 
     def predict(self, inputs: np.ndarray) -> np.ndarray:
         """Compute the logits of some inputs.
