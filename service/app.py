@@ -19,6 +19,15 @@ from service.site import Front, create_site, fill
 _Inner = TypeVar("_Inner")
 _site = create_site()
 
+# torch first, with its own dependencies; then the lock as it is, because torchattacks' metadata
+# asks for versions that exclude each other.
+_IMAGE = (
+    bentoml.images.Image(python_version="3.11", lock_python_packages=False)
+    .python_packages("torch==2.13.0")
+    .build_include("requirements")
+    .run("uv pip install --no-deps --require-hashes -r src/requirements/cpu.txt")
+)
+
 
 class UntimedService(Service[_Inner]):
     """A service without BentoML's own timeout.
@@ -62,7 +71,7 @@ class Evaluator:
         return self._loop is None or self._loop.alive()
 
 
-@bentoml.service(name="assay", workers=1, service_class=UntimedService)
+@bentoml.service(name="assay", workers=1, image=_IMAGE, service_class=UntimedService)
 class Assay:
     """Classifies images and puts the served models on trial."""
 

@@ -109,11 +109,14 @@ def _prediction_routes(predictions: Predictions) -> list[Route]:
 def _page_routes(folder: Path) -> list[Route]:
     """A route for each file of the page, and `/` for its index."""
 
-    def static(path: Path) -> Route:
+    def static(address: str, path: Path) -> Route:
         async def file(_: Request) -> Response:
             return FileResponse(path, headers={"cache-control": "no-cache"})
 
-        name = "/" if path.name == "index.html" else f"/{path.name}"
-        return Route(name, file, include_in_schema=False)
+        return Route(address, file, include_in_schema=False)
 
-    return [static(path) for path in sorted(folder.iterdir()) if path.is_file()]
+    files = [path for path in sorted(folder.iterdir()) if path.is_file()]
+    return [
+        static("/", folder / "index.html"),
+        *(static(f"/{path.name}", path) for path in files),
+    ]

@@ -1,0 +1,128 @@
+import pytest
+from starlette.testclient import TestClient
+
+from export.artifact import Artifact
+from service.settings import ROOT
+from tests.service.conftest import png
+from tests.service.tiny_artifact import LABELS
+
+
+def test_models_are_listed_with_the_default_first(
+    client: TestClient, tiny_artifact: Artifact
+) -> None:
+    models = client.get("/v1/models").json()
+    assert [model["name"] for model in models] == ["fashion-elliptical", "fashion-dot"]
+    assert [model["default"] for model in models] == [True, False]
+    first = models[0]
+    assert first["digest"] == tiny_artifact.digest
+    assert first["labels"] == LABELS
+    assert first["input"]["shape"] == [-1, 1, 8, 8]
+    assert first["preprocessing"] == tiny_artifact.image_spec.to_dict()
+    assert (first["version"], first["task"]) == ("1", "image-classification")
+    assert (first["runtime"], first["precision"]) == ("onnx-cpu", "fp32")
+    assert {"metrics", "card"} <= set(first)
+
+
+def test_one_model_by_name_and_version(client: TestClient) -> None:
+    for reference in ("fashion-dot", "fashion-dot:1"):
+        assert client.get(f"/v1/models/{reference}").json()["name"] == "fashion-dot"
+    missing = client.get("/v1/models/nope")
+    assert (missing.status_code, missing.json()["error"]["code"]) == (404, "unknown_model")
+
+
+def test_samples_carry_the_label_a_model_knows(client: TestClient) -> None:
+    assert client.get("/samples/index.json").json() == [
+        {"file": "tiny/ankle-boot/00000.png", "label": "Ankle boot", "index": 0},
+        {"file": "tiny/t-shirt-top/00000.png", "label": "T-shirt/top", "index": 2},
+        {"file": "tiny/unheard-of/00000.png", "label": "unheard-of", "index": None},
+    ]
+    sample = client.get("/samples/tiny/ankle-boot/00000.png")
+    assert (sample.headers["content-type"], sample.content) == ("image/png", png())
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/samples/",
+        "/samples/tiny",
+        "/samples/nope.png",
+        "/samples/..%2f..%2fetc/passwd",
+        "/samples/%2e%2e/%2e%2e/%2e%2e/etc/passwd",
+        "/..%2fapp.py",
+        "/v1/nope",
+        "/v1/models/",
+        "/samples/tiny/ankle-boot/00000.png%00",
+        "/samples/" + "x" * 5000,
+    ],
+)
+def test_what_does_not_exist_is_404_in_the_shape(client: TestClient, path: str) -> None:
+    response = client.get(path)
+    assert response.status_code == 404
+    assert response.json()["error"]["code"] == "not_found"
+    assert str(ROOT) not in response.text
+
+
+@pytest.mark.parametrize("path", ["/", "/v1/models", "/samples/index.json", "/livez", "/docs"])
+def test_wrong_method_is_405_in_the_shape(client: TestClient, path: str) -> None:
+    response = client.delete(path)
+    assert response.status_code == 405
+    assert response.json()["error"]["code"] == "method_not_allowed"
+
+
+def test_page_is_served_with_a_strict_policy(client: TestClient) -> None:
+    page = client.get("/")
+    assert page.status_code == 200
+    assert page.headers["content-type"] == "text/html; charset=utf-8"
+    policy = page.headers["content-security-policy"]
+    assert "default-src 'none'" in policy and "unsafe" not in policy and "http" not in policy
+    for path in (ROOT / "service" / "page").iterdir():
+        assert path.is_dir() or client.get(f"/{path.name}").status_code == 200
+
+
+def test_health_answers(client: TestClient) -> None:
+    assert client.get("/livez").status_code == 200
+    assert client.get("/readyz").status_code == 200
+
+
+def test_one_document_describes_every_route(client: TestClient) -> None:
+    spec = client.get("/docs.json").json()
+    assert {
+        "/classify",
+        "/v1/models",
+        "/v1/models/{name}",
+        "/v1/evaluations",
+        "/v1/evaluations/{id}",
+        "/livez",
+        "/readyz",
+        "/metrics",
+    } <= set(spec["paths"])
+    operations = [op for item in spec["paths"].values() for op in item.values()]
+    for operation in operations:
+        assert operation["summary"] and "</" not in operation["summary"]
+        for status, answer in operation["responses"].items():
+            if int(status) >= 400:
+                schema = answer["content"]["application/json"]["schema"]
+                assert schema == {"$ref": "#/components/schemas/Error"}
+    identifiers = [op["operationId"] for op in operations if "operationId" in op]
+    assert len(identifiers) == len(set(identifiers))
+    form = spec["paths"]["/classify"]["post"]["requestBody"]["content"]["multipart/form-data"]
+    assert set(form["schema"]["properties"]) == {"images", "model", "top_k"}
+
+
+def test_document_is_shown_without_scripts(client: TestClient) -> None:
+    page = client.get("/docs").text
+    assert "POST /classify" in page and "GET /v1/models" in page
+    assert "<script" not in page and "http" not in page
+
+
+def test_evaluations_are_mounted(client: TestClient) -> None:
+    assert client.get("/v1/evaluations").json()["evaluations"] == []
+    refused = client.post("/v1/evaluations", json={})
+    assert 400 <= refused.status_code < 500
+    assert set(refused.json()["error"]) == {"code", "message", "details"}
+
+
+def test_bentoml_clients_find_the_route(client: TestClient) -> None:
+    (route,) = client.get("/schema.json").json()["routes"]
+    assert (route["name"], route["route"]) == ("classify", "/classify")
+    assert set(route["input"]["properties"]) == {"images", "model", "top_k"}

@@ -1,0 +1,160 @@
+"""The service over a socket: `bentoml serve` from the sources and from a built bento."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import bentoml
+import httpx
+import psutil
+import pytest
+from bentoml.exceptions import BentoMLException, NotFound
+
+from service.settings import ROOT
+from tests.service.conftest import png, wait_until
+
+_SHIPPED = (ROOT / "artifacts" / "fashion-elliptical" / "manifest.json").exists()
+
+
+class Server:
+    """A running `bentoml serve`, and what it started."""
+
+    def __init__(self, process: subprocess.Popen[bytes], url: str, log: Path) -> None:
+        self.process = process
+        self.url = url
+        self.log = log
+
+    def family(self) -> list[psutil.Process]:
+        parent = psutil.Process(self.process.pid)
+        return [parent, *parent.children(recursive=True)]
+
+    def ready(self) -> bool:
+        if self.process.poll() is not None:
+            pytest.fail(f"the server ended:\n{self.log.read_text()[-3000:]}")
+        try:
+            return httpx.get(f"{self.url}/readyz", timeout=2).status_code == 200
+        except httpx.TransportError:
+            return False
+
+
+def _environment(home: Path, extra: Mapping[str, object]) -> dict[str, str]:
+    clean = {k: v for k, v in os.environ.items() if not k.startswith(("ASSAY_", "BENTOML_"))}
+    own = {"BENTOML_HOME": home, "BENTOML_DO_NOT_TRACK": "True", "OMP_NUM_THREADS": "1", **extra}
+    return clean | {name: str(value) for name, value in own.items()}
+
+
+@contextmanager
+def serve(target: str, *, cwd: Path, home: Path, **extra: object) -> Iterator[Server]:
+    """`bentoml serve TARGET` in `cwd`, ready; ended with all its processes."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [sys.executable, "-m", "bentoml", "serve", target, "--host", "127.0.0.1"]
+    command += ["--port", str(port), "--timeout-graceful-shutdown", "5"]
+    log = home.parent / f"{home.name}.log"
+    environment = _environment(home, extra)
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            command, cwd=cwd, env=environment, stdout=output, stderr=subprocess.STDOUT
+        )
+    server = Server(process, f"http://127.0.0.1:{port}", log)
+    try:
+        if not wait_until(server.ready, seconds=60):
+            pytest.fail(f"the server is not ready:\n{log.read_text()[-3000:]}")
+        yield server
+    finally:
+        _end(process)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    family = []
+    if process.poll() is None:
+        family = psutil.Process(process.pid).children(recursive=True)
+        process.send_signal(signal.SIGINT)
+        try:
+            process.wait(15)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+    for child in psutil.wait_procs(family, timeout=5)[1]:
+        child.kill()
+
+
+def _models(tiny_models: Path) -> dict[str, object]:
+    return {} if _SHIPPED else {"ASSAY_MODELS": tiny_models}
+
+
+def test_sources_serve_bentomls_client_and_leave_no_orphan(
+    tiny_models: Path, tmp_path: Path
+) -> None:
+    image = tmp_path / "image.png"
+    image.write_bytes(png(size=28))
+    start = tmp_path / "start"
+    start.mkdir()
+    with serve(str(ROOT), cwd=start, home=tmp_path / "home", **_models(tiny_models)) as server:
+        with bentoml.SyncHTTPClient(server.url) as client:
+            (prediction, _) = client.classify(images=[image, image], top_k=2)  # type: ignore
+            assert prediction["model"] == "fashion-elliptical"
+            assert len(prediction["top_k"]) == 2
+            with pytest.raises(NotFound, match="unknown_model"):
+                client.classify(images=[image], model="nope")  # type: ignore
+            with pytest.raises(BentoMLException, match="not_a_file"):
+                client.classify(images=["http://127.0.0.1:9/x.png"])  # type: ignore
+        assert _chunked(server.url) == 413
+        metrics = httpx.get(f"{server.url}/metrics").text
+        assert 'bentoml_service_request_total{endpoint="/classify"' in metrics
+        assert (start / "state").is_dir()
+        assert {path.name for path in start.iterdir()} == {"state"}
+
+        family = server.family()
+        assert len(family) >= 3  # BentoML's parent, the front, the evaluator
+        server.process.kill()
+        assert wait_until(lambda: not any(map(_lives, family)), seconds=10), family
+
+
+def _lives(process: psutil.Process) -> bool:
+    return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+
+
+def _chunked(url: str) -> int:
+    """Status of a body over the limit whose length is not announced."""
+
+    def chunks() -> Iterator[bytes]:
+        yield b'--B\r\nContent-Disposition: form-data; name="images"; filename="a"\r\n\r\n'
+        for _ in range(70):
+            yield bytes(1_000_000)
+
+    headers = {"content-type": "multipart/form-data; boundary=B"}
+    return httpx.post(f"{url}/classify", content=chunks(), headers=headers).status_code
+
+
+def test_built_bento_serves_from_anywhere(tiny_models: Path, tmp_path: Path) -> None:
+    home, start = tmp_path / "home", tmp_path / "start"
+    start.mkdir()
+    command = [sys.executable, "-m", "bentoml", "build", ".", "--output", "tag"]
+    built = subprocess.run(
+        command, cwd=ROOT, env=_environment(home, {}), capture_output=True, text=True, timeout=120
+    )
+    assert built.returncode == 0, built.stderr
+    tag = built.stdout.strip().removeprefix("__tag__:")
+    held = {path.name for path in (home / "bentos").glob("assay/*/src/*")}
+    assert held.isdisjoint({"tests", "training", "recipes", "benchmarks", "state", "runs"})
+    with serve(tag, cwd=start, home=home, **_models(tiny_models)) as server:
+        answer = httpx.post(f"{server.url}/classify", files={"images": png(size=28)})
+        assert answer.json()[0]["model"] == "fashion-elliptical"
+        assert httpx.get(f"{server.url}/").status_code == 200
+        samples = httpx.get(f"{server.url}/samples/index.json").json()
+        file = samples[0]["file"]
+        assert httpx.get(f"{server.url}/samples/{file}").headers["content-type"] == "image/png"
+    assert {path.name for path in start.iterdir()} == {"state"}
+    assert not (home / "models").exists() or not any((home / "models").iterdir())
+
+
+def test_serving_process_needs_no_torch() -> None:
+    code = "import sys, service.app; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, timeout=60).returncode == 0
