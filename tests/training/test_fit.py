@@ -29,7 +29,7 @@ def test_run_learns_and_records_what_came_out(
     assert metrics["train_images"] == 128 and metrics["valid_images"] == 32
     assert len(metrics["data_digest"]) == 64 and metrics["environment"]["torch"]
     assert json.loads(capsys.readouterr().out.partition("run:")[0]) == metrics
-    rows = list(csv.DictReader((run / "history.csv").open()))
+    rows = list(csv.DictReader((run / "history.csv").read_text().splitlines()))
     assert [row["epoch"] for row in rows] == ["1.0", "2.0", "3.0", "4.0"]
     assert records.recorded_recipe(run).train.epochs == 4
 
