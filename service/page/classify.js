@@ -3,7 +3,7 @@
 import { classify, fetchModels } from "./api.js";
 import { byId, h } from "./dom.js";
 import { tray } from "./tray.js";
-import { count, percent } from "./words.js";
+import { chance, count, percent } from "./words.js";
 
 const SHOWN_AT_FIRST = matchMedia("(max-width: 46rem)").matches ? 6 : 12;
 
@@ -20,15 +20,19 @@ export const servedModels = () => models;
 
 const reference = (model) => (models.filter(({ name }) => name === model.name).length > 1 ? `${model.name}:${model.version}` : model.name);
 
+function accuracyText({ test_accuracy: test, valid_accuracy: valid }) {
+  if (test !== undefined) return `${percent(test, Infinity)} on its test set`;
+  return valid === undefined ? "accuracy not stated" : `${percent(valid, Infinity)} on held-out images`;
+}
+
 function modelTile(model) {
-  const accuracy = model.metrics?.test_accuracy;
-  const [, channels, height, width] = model.input?.shape ?? [];
+  const [, channels, height, width] = model.input.shape;
   return h("label", { className: "model" },
     h("input", { type: "radio", name: "model", value: reference(model), checked: model === chosen, onchange: () => choose(model) }),
     h("span", { className: "model-name" }, model.name),
-    h("span", { className: "model-figure" }, accuracy === undefined ? "" : `${percent(accuracy, 1000)} test accuracy`),
+    h("span", { className: "model-figure" }, accuracyText(model.metrics)),
     h("span", { className: "model-detail" },
-      `version ${model.version} · ${height} × ${width} × ${channels} · ${model.runtime}, ${model.precision} · `,
+      `${model.architecture} · version ${model.version} · ${height} × ${width} × ${channels} · ${model.runtime}, ${model.precision} · `,
       h("code", { title: model.digest }, model.digest.slice(0, 8))));
 }
 
@@ -45,7 +49,7 @@ function bar(entry, tone) {
   fill.style.width = `${entry.probability * 100}%`;
   return h("li", { className: `bar ${tone}` },
     h("span", { className: "bar-label" }, entry.label),
-    h("span", { className: "bar-value" }, percent(entry.probability)),
+    h("span", { className: "bar-value" }, chance(entry.probability)),
     h("span", { className: "track" }, fill));
 }
 
@@ -145,6 +149,7 @@ async function predict() {
       await judge(next, own.signal);
       if (own.signal.aborted) return;
       draw();
+      tray.judged();
     }
   } catch (error) {
     if (error.name !== "AbortError") throw error;

@@ -12,7 +12,7 @@ const ATTACKS = [
 ];
 const RADII = ["1/255", "2/255", "4/255", "8/255", "16/255", "32/255"];
 const PRESETS = [
-  { title: "Quick look", attacks: { fgsm: {}, pgd: { steps: 10 } }, eps: ["2/255", "8/255"] },
+  { title: "Quick look", attacks: { fgsm: {}, pgd: { steps: 15 } }, eps: ["2/255", "8/255"] },
   { title: "Full curve", attacks: { fgsm: {}, pgd: { steps: 20 } }, eps: ["1/255", "2/255", "4/255", "8/255", "16/255"] },
 ];
 
@@ -152,6 +152,7 @@ export function startTrialForm() {
     event.preventDefault();
     start(form);
   });
+  tray.addEventListener("judged", () => update(form));
   tray.addEventListener("change", () => {
     fillRivals(form);
     update(form);

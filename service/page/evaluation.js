@@ -33,7 +33,7 @@ const subject = (evaluation) => evaluation.model ?? evaluation.spec.model ?? "th
 function heading(evaluation) {
   const rival = evaluation.compare_with;
   return h("header", { className: "lead wide" },
-    h("p", { className: "crumb" }, h("a", { href: "#/evaluations" }, "Evaluations"), ` / ${evaluation.id}`),
+    h("p", { className: "crumb" }, h("a", { href: "#/evaluations" }, "Evaluations"), " / ", h("span", { title: evaluation.id }, evaluation.id.slice(0, 8))),
     h("h1", { tabIndex: -1 }, subject(evaluation), rival ? h("span", { className: "versus" }, " beside ", h("span", {}, rival)) : null),
     h("p", { className: "facts" },
       [count(evaluation.samples, "image"), attackSummary(evaluation.spec), `seed ${evaluation.spec.seed ?? 0}`, moment(evaluation.created)].filter(Boolean).join(" · ")));

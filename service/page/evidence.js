@@ -3,7 +3,7 @@
 import { pictureUrl } from "./api.js";
 import { servedModels } from "./classify.js";
 import { h } from "./dom.js";
-import { attackName, epsValue, percent } from "./words.js";
+import { attackName, chance, epsValue } from "./words.js";
 
 const SHOWN_AT_FIRST = 8;
 const OUTCOMES = { fallen: "misled", held: "held", lost: "wrong from the start" };
@@ -54,10 +54,10 @@ function exhibit(evaluation, trial, choice, nameOf) {
   const url = (kind) => pictureUrl(evaluation.id, sample.index, kind, choice);
   const before = nameOf(model.clean.index);
   const after = nameOf(attack.adversarial_index);
-  const chance = model.clean.probability === null ? "" : ` ${percent(model.clean.probability)}`;
+  const sure = model.clean.probability === null ? "" : ` ${chance(model.clean.probability)}`;
   return h("li", { className: `exhibit ${trial.outcome}` },
     h("div", { className: "frames" },
-      frame(url("clean"), `image ${sample.index}, unchanged`, "clean", before + chance, model.clean.correct ? "hold" : "fall"),
+      frame(url("clean"), `image ${sample.index}, unchanged`, "clean", before + sure, model.clean.correct ? "hold" : "fall"),
       frame(url("perturbation"), `what the attack changed in image ${sample.index}, amplified`, "change, amplified", `within ${choice.eps}`),
       frame(url("adversarial"), `image ${sample.index} after the attack`, "adversarial", after, trial.outcome === "held" ? "hold" : "fall")),
     h("p", { className: "exhibit-line" },

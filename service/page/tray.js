@@ -88,6 +88,11 @@ class Tray extends EventTarget {
     this.#changed();
   }
 
+  /** Says that predictions or refusals have come in. */
+  judged() {
+    this.dispatchEvent(new Event("judged"));
+  }
+
   setLabel(item, label) {
     item.label = label;
     this.#changed();

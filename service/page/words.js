@@ -1,15 +1,21 @@
 /** Figures and findings in plain words. */
 
+const NBSP = "\u00a0";
+
 /** A share in [0, 1] as percent; one decimal where enough samples stand behind it. */
 export function percent(share, samples = 0) {
   if (share === null || share === undefined || Number.isNaN(share)) return "–";
-  return `${(share * 100).toFixed(samples >= 200 ? 1 : 0)} %`;
+  const digits = samples >= 200 ? 1 : 0;
+  return `${(share * 100).toFixed(digits)}${NBSP}%`;
 }
+
+/** A probability as percent; a small one is not shown as none. */
+export const chance = (probability) => (probability > 0 && probability < 0.005 ? `<${NBSP}1${NBSP}%` : percent(probability));
 
 /** "62–81 %" */
 export function interval([low, high], samples = 0) {
   const digits = samples >= 200 ? 1 : 0;
-  return `${(low * 100).toFixed(digits)}–${(high * 100).toFixed(digits)} %`;
+  return `${(low * 100).toFixed(digits)}–${(high * 100).toFixed(digits)}${NBSP}%`;
 }
 
 /** "1 image", "12 images" */
@@ -109,7 +115,7 @@ export function rivalry(first, second, comparison) {
   if (a.top1 === b.top1) return `${left}: no difference.`;
   if (p === undefined) return `${left}.`;
   const better = a.top1 > b.top1 ? first.name : second.name;
-  const exact = `exact McNemar test, p ${p < 0.001 ? "< 0.001" : `= ${p.toFixed(3)}`}`;
+  const exact = `exact McNemar test, p${NBSP}${p < 0.001 ? "<" : "="}${NBSP}${p < 0.001 ? "0.001" : Number(p.toFixed(3))}`;
   return p < 0.05 ? `${left}. That ${better} holds better is more than chance explains (${exact}).` : `${left}. So small a difference may be chance (${exact}).`;
 }
 
