@@ -24,6 +24,7 @@ from service.forms import read_form
 from service.intake import Intake, read_submission
 from service.job import STATUSES, Job
 from service.jobs import JobStore
+from service.openapi import describe
 from service.settings import Settings
 from service.uploads import REPORT, evaluations_folder
 
@@ -33,6 +34,19 @@ _POLL_S = 0.2
 _MAX_PAGE = 100
 # Decoding uploads takes processor time; more at once would only delay predictions.
 _UPLOADS_AT_ONCE = 2
+
+_FILE = {"type": "string", "format": "binary"}
+_FORM = {
+    "spec": {"type": "string", "description": "JSON"},
+    "images": {"type": "array", "items": _FILE},
+    "archive": _FILE | {"description": "zip or parquet"},
+    "labels": {"type": "string", "description": "a JSON list, or csv `file,label`"},
+}
+_PAGE_QUERY = {
+    "limit": {"type": "integer", "minimum": 1, "maximum": _MAX_PAGE},
+    "cursor": {"type": "string"},
+    "status": {"type": "string", "enum": list(STATUSES)},
+}
 
 
 def routes(
@@ -70,6 +84,14 @@ class _Evaluations:
     intake: Intake
     uploads: CapacityLimiter
 
+    @describe(
+        "Accept an evaluation",
+        answer=dict[str, Any],
+        status=202,
+        form=_FORM,
+        required=["spec"],
+        errors=(400, 404, 408, 409, 413, 415, 422, 429, 507),
+    )
     async def create(self, request: Request) -> Response:
         form = await read_form(
             request,
@@ -94,6 +116,7 @@ class _Evaluations:
         }
         return JSONResponse(body, status_code=202, headers=headers)
 
+    @describe("List evaluations", answer=dict[str, Any], query=_PAGE_QUERY, errors=(422,))
     async def index(self, request: Request) -> Response:
         limit = _integer(request, "limit", 20, 1, _MAX_PAGE)
         cursor = _integer(request, "cursor", None, 1, 2**62)
@@ -107,6 +130,12 @@ class _Evaluations:
         cursor_text = None if following is None else str(following)
         return JSONResponse({"evaluations": evaluations, "next_cursor": cursor_text})
 
+    @describe(
+        "State, progress and result of an evaluation",
+        answer=dict[str, Any],
+        query={"wait": {"type": "number", "minimum": 0, "maximum": _MAX_WAIT_S}},
+        errors=(404, 410, 422),
+    )
     async def show(self, request: Request) -> Response:
         job = await self._job(request)
         until = time.monotonic() + _wait(request)
@@ -117,6 +146,13 @@ class _Evaluations:
             job = await self._job(request)
         return JSONResponse(_overview(job) | {"result": job.result})
 
+    @describe(
+        "Cancel an active evaluation (202) or delete a finished one (204)",
+        answer=dict[str, Any],
+        status=202,
+        empty=204,
+        errors=(404, 410, 507),
+    )
     async def remove(self, request: Request) -> Response:
         job = await self._job(request)
         if job.active:
@@ -126,12 +162,20 @@ class _Evaluations:
             await to_thread.run_sync(self._delete, job)
         return Response(status_code=204)
 
+    @describe("The report of an evaluation", answer=dict[str, Any], errors=(404, 409, 410))
     async def report(self, request: Request) -> Response:
         path = await self._report_folder(request) / "report.json"
         if not await anyio.Path(path).is_file():
             raise ApiError(404, "no_report", "The report's file is no longer there.")
         return FileResponse(path, media_type="application/json", filename="report.json")
 
+    @describe(
+        "A sample of an evaluation: clean, adversarial, or their difference",
+        answer=bytes,
+        media_type="image/png",
+        query={name: {"type": "string"} for name in ("attack", "eps", "model")},
+        errors=(404, 409, 410),
+    )
     async def sample(self, request: Request) -> Response:
         folder = await self._report_folder(request)
         index, kind = request.path_params["index"], request.path_params["kind"]

@@ -63,6 +63,7 @@ def describe(
     required: Iterable[str] = (),
     query: Mapping[str, Any] | None = None,
     errors: Iterable[int] = (),
+    empty: int | None = None,
 ) -> Callable[[_Endpoint], _Endpoint]:
     """Mark an endpoint with its OpenAPI description.
 
@@ -75,9 +76,12 @@ def describe(
         required: names of the form fields that must be given.
         query: JSON schema of each query parameter.
         errors: HTTP statuses of the errors beside 405.
+        empty: HTTP status of a second kind of success, without a body.
     """
     operation: dict[str, Any] = {"summary": summary, "status": status, "answer": answer}
-    operation |= {"media_type": media_type, "query": query or {}, "errors": sorted({405, *errors})}
+    operation["empty"] = empty
+    operation |= {"media_type": media_type, "query": query or {}}
+    operation["errors"] = sorted({405, *errors})
     if form is not None:
         schema = {"type": "object", "properties": dict(form), "required": list(required)}
         content = {"multipart/form-data": {"schema": schema}}
@@ -145,6 +149,8 @@ def _operation(route: Route, method: str, schemas: dict[str, Any]) -> dict[str, 
         "parameters": parameters,
         "responses": {str(mark["status"]): _success(mark, schemas), **_failures(mark["errors"])},
     }
+    if mark.get("empty") is not None:
+        operation["responses"][str(mark["empty"])] = {"description": "Success"}
     if "body" in mark:
         operation["requestBody"] = mark["body"]
     return operation
@@ -155,8 +161,6 @@ def _success(mark: dict[str, Any], schemas: dict[str, Any]) -> dict[str, Any]:
     if mark.get("answer") is not None:
         schema = TypeAdapter(mark["answer"]).json_schema(ref_template=_REFERENCE)
         schemas.update(schema.pop("$defs", {}))
-    if mark["status"] == 204:
-        return {"description": "Success"}
     media_type = mark.get("media_type", "application/json")
     return {"description": "Success", "content": {media_type: {"schema": schema}}}
 

@@ -10,6 +10,8 @@ import pytest
 from service.batching import MicroBatcher
 from service.errors import ApiError
 
+Make = Callable[..., MicroBatcher]
+
 
 class Doubler:
     """A model whose first batch waits for `gate`, and that remembers the size of each batch."""
@@ -33,7 +35,7 @@ def executor() -> Iterator[ThreadPoolExecutor]:
 
 
 @pytest.fixture
-def batcher(executor: ThreadPoolExecutor) -> Callable[..., MicroBatcher]:
+def batcher(executor: ThreadPoolExecutor) -> Make:
     def make(predict: Callable[[np.ndarray], np.ndarray], **changes: Any) -> MicroBatcher:
         limits = {"batch_max": 4, "queue_max": 8, "timeout_s": 10.0} | changes
         return MicroBatcher(predict, executor, **limits)
@@ -49,7 +51,7 @@ def _run(main: Callable[[], Coroutine[Any, Any, None]]) -> None:
     asyncio.run(main())
 
 
-def test_waiting_requests_share_a_batch_and_get_their_own_rows(batcher) -> None:
+def test_waiting_requests_share_a_batch_and_get_their_own_rows(batcher: Make) -> None:
     model = Doubler()
 
     async def main() -> None:
@@ -71,7 +73,7 @@ def test_waiting_requests_share_a_batch_and_get_their_own_rows(batcher) -> None:
     assert model.sizes == [1, 4, 2]
 
 
-def test_large_request_is_cut_into_batches(batcher) -> None:
+def test_large_request_is_cut_into_batches(batcher: Make) -> None:
     model = Doubler()
     model.gate.set()
 
@@ -83,7 +85,7 @@ def test_large_request_is_cut_into_batches(batcher) -> None:
     assert model.sizes == [4, 4, 2]
 
 
-def test_bad_input_fails_alone(batcher) -> None:
+def test_bad_input_fails_alone(batcher: Make) -> None:
     model = Doubler()
 
     async def main() -> None:
@@ -104,7 +106,7 @@ def test_bad_input_fails_alone(batcher) -> None:
     assert model.sizes == [1, 3, 1, 1, 1]
 
 
-def test_wrong_number_of_outputs_is_an_error(batcher) -> None:
+def test_wrong_number_of_outputs_is_an_error(batcher: Make) -> None:
     async def main() -> None:
         with pytest.raises(RuntimeError, match="2 inputs gave 1 outputs"):
             await batcher(lambda inputs: inputs[:1]).predict(_rows(1, 2))
@@ -112,7 +114,7 @@ def test_wrong_number_of_outputs_is_an_error(batcher) -> None:
     _run(main)
 
 
-def test_full_queue_refuses_with_503(batcher) -> None:
+def test_full_queue_refuses_with_503(batcher: Make) -> None:
     async def main() -> None:
         subject = batcher(Doubler())
         async with subject.turn(8):
@@ -127,7 +129,7 @@ def test_full_queue_refuses_with_503(batcher) -> None:
     _run(main)
 
 
-def test_deadline_answers_504_and_the_batcher_goes_on(batcher) -> None:
+def test_deadline_answers_504_and_the_batcher_goes_on(batcher: Make) -> None:
     model = Doubler()
 
     async def main() -> None:
@@ -142,7 +144,7 @@ def test_deadline_answers_504_and_the_batcher_goes_on(batcher) -> None:
     _run(main)
 
 
-def test_timeout_of_the_work_itself_is_not_taken_for_the_deadline(batcher) -> None:
+def test_timeout_of_the_work_itself_is_not_taken_for_the_deadline(batcher: Make) -> None:
     async def main() -> None:
         with pytest.raises(TimeoutError):
             async with batcher(Doubler()).turn(1):

@@ -98,6 +98,7 @@ def test_one_document_describes_every_route(client: TestClient) -> None:
     } <= set(spec["paths"])
     operations = [op for item in spec["paths"].values() for op in item.values()]
     for operation in operations:
+        assert "405" in operation["responses"]
         assert operation["summary"] and "</" not in operation["summary"]
         for status, answer in operation["responses"].items():
             if int(status) >= 400:

@@ -7,7 +7,7 @@ import zlib
 from collections.abc import Iterator
 from typing import Any
 
-import httpx
+import httpx2
 import numpy as np
 import pytest
 from PIL import Image
@@ -20,12 +20,12 @@ from tests.service.conftest import encoded, png
 from tests.service.tiny_artifact import LABELS, noise
 
 
-def _post(client: TestClient, *images: bytes, **fields: str) -> httpx.Response:
+def _post(client: TestClient, *images: bytes, **fields: str) -> httpx2.Response:
     files = [("images", (f"{i}.png", image)) for i, image in enumerate(images)]
     return client.post("/classify", files=files, data=fields)
 
 
-def _assert_error(response: httpx.Response, status: int, code: str, *words: str) -> None:
+def _assert_error(response: httpx2.Response, status: int, code: str, *words: str) -> None:
     error = response.json()["error"]
     assert (response.status_code, error["code"]) == (status, code)
     assert set(error) == {"code", "message", "details"}
@@ -88,7 +88,9 @@ def test_64_images_pass_and_65_do_not(client: TestClient) -> None:
 
 def test_no_image_is_refused(client: TestClient) -> None:
     form = {"content-type": "multipart/form-data; boundary=B"}
-    empty = b'--B\r\nContent-Disposition: form-data; name="images"; filename=""\r\n\r\n\r\n--B--\r\n'
+    empty = (
+        b'--B\r\nContent-Disposition: form-data; name="images"; filename=""\r\n\r\n\r\n--B--\r\n'
+    )
     for response in (
         _post(client),
         client.post("/classify"),

@@ -1,4 +1,4 @@
-import httpx
+import httpx2
 import pytest
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -21,7 +21,7 @@ def _app(answer: Response | Exception) -> TestClient:
     return TestClient(ErrorShape(app), raise_server_exceptions=False)
 
 
-def _error(response: httpx.Response) -> dict[str, object]:
+def _error(response: httpx2.Response) -> dict[str, object]:
     body = response.json()
     assert set(body) == {"error"}
     assert set(body["error"]) == {"code", "message", "details"}
