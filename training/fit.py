@@ -100,10 +100,9 @@ class Trainer:
             unit="step",
             disable=not progress,
         )
+        shift = recipe.data.shift if self.epoch >= recipe.data.shift_from else 0
         for step, (images, labels) in enumerate(bar):
-            images = augment(
-                images, flip=recipe.data.flip, shift=recipe.data.shift, generator=generator
-            )
+            images = augment(images, flip=recipe.data.flip, shift=shift, generator=generator)
             if recipe.adversarial:
                 attack = asdict(recipe.adversarial)
                 images = pgd(self.model, images, labels, generator=generator, **attack)
@@ -171,12 +170,22 @@ class Trainer:
 
 
 def learning_rate(recipe: Recipe, epoch: float) -> float:
-    """Linear warm-up, then half a cosine to zero; `epoch` counts fractions of epochs."""
+    """Linear warm-up, then half a cosine to zero, once more after each restart.
+
+    Args:
+        recipe: its section `train` holds the peak and the epochs.
+        epoch: position in the run, in fractions of epochs.
+    """
     train = recipe.train
-    if epoch < train.warmup_epochs:
-        return train.lr * (epoch + 1 / train.epochs) / (train.warmup_epochs + 1 / train.epochs)
-    done = (epoch - train.warmup_epochs) / max(train.epochs - train.warmup_epochs, 1e-9)
-    return train.lr * 0.5 * (1 + math.cos(math.pi * min(done, 1.0)))
+    cycle = sum(epoch >= restart for restart in train.restarts)
+    bounds = (0, *train.restarts, train.epochs)
+    length, epoch = bounds[cycle + 1] - bounds[cycle], epoch - bounds[cycle]
+    warmup = 0.0 if cycle else train.warmup_epochs
+    peak = train.lr * train.restart_decay**cycle
+    if epoch < warmup:
+        return peak * (epoch + 1 / length) / (warmup + 1 / length)
+    done = (epoch - warmup) / max(length - warmup, 1e-9)
+    return peak * 0.5 * (1 + math.cos(math.pi * min(done, 1.0)))
 
 
 def accuracy(model: nn.Module, split: Split, attack: AdversarialRecipe | None = None) -> float:

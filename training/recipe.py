@@ -38,6 +38,8 @@ class DataRecipe:
         image: size and channels of the input.
         flip: mirror half of the training images.
         shift: move training images by up to this many pixels each way.
+        shift_from: epoch from which images are moved; a small transformer learns little from moved
+            images before it knows the straight ones.
     """
 
     source: str
@@ -45,6 +47,7 @@ class DataRecipe:
     image: ImageSpec
     flip: bool = False
     shift: int = 0
+    shift_from: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +62,9 @@ class TrainRecipe:
         weight_decay: AdamW's decay, on matrices only.
         clip_norm: largest norm of the gradient.
         patience: stop after this many epochs without a better validation score.
+        restarts: epochs at which the cosine starts again without warm-up (SGDR: Loshchilov and
+            Hutter 2017), in ascending order.
+        restart_decay: factor of the peak learning rate at each restart.
     """
 
     epochs: int
@@ -68,13 +74,19 @@ class TrainRecipe:
     weight_decay: float = 0.05
     clip_norm: float = 1.0
     patience: int = 5
+    restarts: tuple[int, ...] = ()
+    restart_decay: float = 0.5
 
     def __post_init__(self) -> None:
         """Check every rule, naming the field and the value received."""
+        object.__setattr__(self, "restarts", tuple(self.restarts))
+        bounds = (0, *self.restarts, self.epochs)
+        if self.restarts and sorted(set(bounds)) != list(bounds):
+            raise ValueError(f"restarts must ascend between 0 and epochs, got {self.restarts}")
         for name in ("epochs", "batch_size", "patience"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        for name in ("lr", "clip_norm"):
+        for name in ("lr", "clip_norm", "restart_decay"):
             if getattr(self, name) <= 0:
                 raise ValueError(f"{name} must be positive, got {getattr(self, name)}")
 

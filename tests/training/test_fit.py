@@ -99,9 +99,17 @@ def test_learning_rate_warms_up_and_decays_to_zero(recipe_file: Path) -> None:
     assert rates[4] == pytest.approx(0)
 
 
+def test_learning_rate_starts_again_at_a_restart(recipe_file: Path) -> None:
+    overrides = ["train.epochs=10", "train.restarts=[6]", "train.restart_decay=0.5", "train.lr=1"]
+    recipe = read_recipe(recipe_file, [*overrides, "train.warmup_epochs=0"])
+    rates = [learning_rate(recipe, epoch) for epoch in (0, 3, 5.999, 6, 8, 9.999)]
+    assert rates == pytest.approx([1, 0.5, 0, 0.5, 0.25, 0], abs=1e-5)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (["train.restarts=[3]"], "train.restarts must ascend between 0 and epochs, got (3,)"),
         (["train.epoch=1"], "unknown key train.epoch; did you mean train.epochs?"),
         (["train.epochs=0"], "train.epochs must be at least 1, got 0"),
         (["model.dept=1"], "'dept' is no config field"),
