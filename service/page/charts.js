@@ -35,7 +35,7 @@ function axes(width, radii, { x, y }) {
     ];
   });
   return [levels, ticks,
-    svg("text", { class: "axis-name", x: width - EDGE.right, y: HEIGHT - 5, "text-anchor": "end" }, "eps, doubling from tick to tick")];
+    svg("text", { class: "axis-name", x: width - EDGE.right, y: HEIGHT - 5, "text-anchor": "end" }, "eps, on a logarithmic scale")];
 }
 
 const path = (points) => `M${points.map(([a, b]) => `${a.toFixed(1)} ${b.toFixed(1)}`).join("L")}`;

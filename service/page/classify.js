@@ -1,7 +1,7 @@
 /** The choice of a model, and its predictions as bars beside every image. */
 
 import { classify, fetchModels } from "./api.js";
-import { byId, h } from "./dom.js";
+import { byId, h, showError } from "./dom.js";
 import { tray } from "./tray.js";
 import { chance, count, percent } from "./words.js";
 
@@ -53,14 +53,18 @@ function bar(entry, tone) {
     h("span", { className: "track" }, fill));
 }
 
+/** The label of an image, where the chosen model knows such a class. */
+const truth = ({ label }) => (chosen.labels.includes(label) ? label : null);
+
 function bars(item) {
   if (item.error) return h("p", { className: "card-error" }, item.error.message);
   if (!item.prediction) return h("p", { className: "card-wait" }, "reading …");
-  const right = item.label === null ? "plain" : item.prediction.label === item.label ? "hold" : "fall";
+  const right = truth(item) === null ? "plain" : item.prediction.label === item.label ? "hold" : "fall";
   return h("ol", { className: "bars" }, item.prediction.top_k.map((entry, rank) => bar(entry, rank ? "rest" : right)));
 }
 
 function labelField(item) {
+  if (item.known && truth(item) === null) return h("p", { className: "truth" }, `label ${item.label}, which this model does not know`);
   if (item.known) {
     const verdict = item.prediction && (item.prediction.label === item.label ? "✓" : "✗");
     return h("p", { className: "truth" }, `label ${item.label}`,
@@ -109,10 +113,10 @@ function keptCard(item) {
 
 function tally() {
   const done = tray.items.filter((item) => item.prediction);
-  const labelled = done.filter((item) => item.label !== null);
+  const labelled = done.filter((item) => truth(item) !== null);
   const right = labelled.filter((item) => item.prediction.label === item.label).length;
   if (!tray.items.length) return "Nothing on the bench yet.";
-  if (!labelled.length) return `${count(tray.items.length, "image")}, no labels known.`;
+  if (!labelled.length) return `${count(tray.items.length, "image")}.`;
   return `${count(tray.items.length, "image")}. ${right} of ${labelled.length} with a label named correctly.`;
 }
 
@@ -128,13 +132,21 @@ function draw() {
   more.textContent = `Show all ${tray.items.length}`;
 }
 
+/** Sent alone, every image is "File 0": beside its own name that says nothing. */
+function withoutPosition(error) {
+  const said = error.message.replace(/^File 0: /, "");
+  error.message = said[0].toUpperCase() + said.slice(1);
+  return error;
+}
+
 async function judge(items, signal) {
   try {
     const predictions = await classify(await tray.uploads(items), reference(chosen), signal);
     items.forEach((item, i) => { item.prediction = predictions[i]; });
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    if (items.length === 1 || !error.isRefusal) items.forEach((item) => { item.error = error; });
+    if (!error.isRefusal) throw error; // out of reach or overloaded: nothing is wrong with the images
+    if (items.length === 1) items[0].error = withoutPosition(error);
     else for (const item of items) await judge([item], signal); // one bad image must not cost the others their answer
   }
 }
@@ -142,6 +154,7 @@ async function judge(items, signal) {
 async function predict() {
   run?.abort();
   const own = run = new AbortController();
+  showError(byId("bench-error"), null);
   try {
     for (;;) {
       const next = tray.items.filter((item) => !item.prediction && !item.error).slice(0, classify.limit);
@@ -152,7 +165,9 @@ async function predict() {
       tray.judged();
     }
   } catch (error) {
-    if (error.name !== "AbortError") throw error;
+    if (error.name === "AbortError") return;
+    showError(byId("bench-error"), error);
+    byId("bench-error").firstChild.append(" ", h("button", { type: "button", onclick: predict }, "Try again"));
   }
 }
 

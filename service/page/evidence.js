@@ -6,6 +6,7 @@ import { h } from "./dom.js";
 import { attackName, chance, epsValue } from "./words.js";
 
 const SHOWN_AT_FIRST = 8;
+const SHOWN_MORE = 48;
 const OUTCOMES = { fallen: "misled", held: "held", lost: "wrong from the start" };
 
 /** What an index means. The served model's own names, where it is still served: two models need not share their classes. */
@@ -82,7 +83,7 @@ class Evidence {
     this.choice = { model: this.names[0], attack: strongest.name, eps: strongest.eps };
     this.controls = h("div", { className: "row controls" });
     this.grid = h("ul", { className: "exhibits" });
-    this.more = h("button", { type: "button", className: "quiet", onclick: () => this.draw({ shown: Infinity }) });
+    this.more = h("button", { type: "button", className: "quiet", onclick: () => this.draw({ shown: this.shown + SHOWN_MORE }) });
     this.draw();
   }
 
@@ -117,7 +118,7 @@ class Evidence {
     const sorted = [...some].sort((a, b) => order[a.outcome] - order[b.outcome]);
     this.grid.replaceChildren(...sorted.slice(0, this.shown).map((trial) => exhibit(this.evaluation, trial, this.choice, nameOf)));
     this.more.hidden = some.length <= this.shown;
-    this.more.textContent = `Show all ${some.length}`;
+    this.more.textContent = `Show ${Math.min(SHOWN_MORE, some.length - this.shown)} more`;
   }
 }
 

@@ -1,7 +1,7 @@
 /** Past evaluations: opened again by their address, or deleted. */
 
 import { fetchEvaluation, fetchEvaluations, removeEvaluation } from "./api.js";
-import { byId, h, showError } from "./dom.js";
+import { announce, byId, h, showError } from "./dom.js";
 import { attackSummary } from "./evaluation.js";
 import { count, moment, percent, worstOf } from "./words.js";
 
@@ -26,11 +26,12 @@ function deleteButton(evaluation, row) {
   const button = h("button", {
     type: "button",
     className: "quiet",
-    "aria-label": `${ask} evaluation ${evaluation.id}`,
+    title: `${ask} evaluation ${evaluation.id}`,
     onblur: () => { button.textContent = ask; },
     onclick: async () => {
       if (button.textContent === ask && !active) {
         button.textContent = "Really delete";
+        announce("Press again to delete it for good.");
         return;
       }
       try {

@@ -33,6 +33,7 @@ function verdict(evaluation, report) {
   const result = evaluation.result;
   const [first, second] = result.models;
   const lines = [
+    result.metric === "stability" ? "No labels were given: the model’s own answers stand in. This says how hard it is to change its mind, not whether it was right." : null,
     second ? rivalry(first, second, result.comparison) : null,
     confirmation(report.samples, 0),
     precisionNote(first),
@@ -98,7 +99,7 @@ function attackRows(model, tone, rank, k) {
 
 function table(model, tone, stability, k) {
   const rank = k > 1 ? `top ${k}` : null;
-  const heads = ["", stability ? "keeps its answer" : "still correct", rank, "confirmed", "in 8 bit"].filter((head) => head !== null);
+  const heads = ["attack", stability ? "keeps its answer" : "still correct", rank, "confirmed", "in 8 bit"].filter((head) => head !== null);
   return h("table", { className: "figures" },
     h("caption", {}, h("span", { className: `key ${tone}` }, model.name),
       h("span", { className: "caption-detail" }, `${model.runtime}, ${model.precision} · `, h("code", { title: model.digest }, model.digest.slice(0, 12)))),

@@ -8,7 +8,7 @@ let samples = [];
 
 function take(add) {
   const left = add();
-  showError(byId("bench-error"), left ? new Error(`The bench holds ${tray.capacity} images; ${left} found no room.`) : null);
+  showError(byId("images-error"), left ? new Error(`The bench holds ${tray.capacity} images; ${left} found no room.`) : null);
 }
 
 function listenForFiles() {

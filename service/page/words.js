@@ -103,7 +103,7 @@ export function precisionNote(model) {
   const { ci } = worstOf(model);
   const width = ci[1] - ci[0];
   if (width < 0.08) return null;
-  return `With ${count(model.samples, "image")}, the true share may lie anywhere between ${interval(ci, model.samples)}. More images narrow this down.`;
+  return `With ${count(model.samples, "image")}, the true share may be anywhere from ${percent(ci[0], model.samples)} to ${percent(ci[1], model.samples)}. More images narrow this down.`;
 }
 
 /** The second model in one sentence. */
