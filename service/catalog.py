@@ -18,16 +18,19 @@ def routes(settings: Settings, registry: Registry) -> list[BaseRoute]:
     """The routes ``/v1/models`` and ``/samples``."""
     samples = sample_index(settings.samples, registry)
 
-    @describe("The served models", answer=list[dict[str, Any]])
+    @describe(answer=list[dict[str, Any]])
     async def models(_: Request) -> Response:
+        """The served models."""
         return JSONResponse([describe_model(served, registry) for served in registry.all()])
 
-    @describe("One model, by `name` or `name:version`", answer=dict[str, Any], errors=(404,))
+    @describe(answer=dict[str, Any], errors=(404,))
     async def model(request: Request) -> Response:
+        """One model, by `name` or `name:version`."""
         return JSONResponse(describe_model(registry.get(request.path_params["name"]), registry))
 
-    @describe("Images to try, with their labels", answer=list[dict[str, Any]])
+    @describe(answer=list[dict[str, Any]])
     async def index(_: Request) -> Response:
+        """Images to try, with their labels."""
         return JSONResponse(samples)
 
     return [

@@ -128,6 +128,7 @@ class _Answer:
         self.started = False
 
     async def send(self, message: Message) -> None:
+        """Take one message of the inner application."""
         if message["type"] == "http.response.start" and message["status"] >= 400:
             self.start = message
         elif self.start is not None and message["type"] == "http.response.body":
@@ -137,6 +138,7 @@ class _Answer:
             await self._send(message)
 
     async def finish(self, scope: Scope, receive: Receive) -> None:
+        """Send the error that was kept, if there is one."""
         if self.start is None:
             return
         if _is_ours(bytes(self._body)):

@@ -85,7 +85,6 @@ class _Evaluations:
     uploads: CapacityLimiter
 
     @describe(
-        "Accept an evaluation",
         answer=dict[str, Any],
         status=202,
         form=_FORM,
@@ -93,6 +92,7 @@ class _Evaluations:
         errors=(400, 404, 408, 409, 413, 415, 422, 429, 507),
     )
     async def create(self, request: Request) -> Response:
+        """Accept an evaluation."""
         form = await read_form(
             request,
             files=("images", "archive"),
@@ -116,8 +116,9 @@ class _Evaluations:
         }
         return JSONResponse(body, status_code=202, headers=headers)
 
-    @describe("List evaluations", answer=dict[str, Any], query=_PAGE_QUERY, errors=(422,))
+    @describe(answer=dict[str, Any], query=_PAGE_QUERY, errors=(422,))
     async def index(self, request: Request) -> Response:
+        """List evaluations."""
         limit = _integer(request, "limit", 20, 1, _MAX_PAGE)
         cursor = _integer(request, "cursor", None, 1, 2**62)
         status = request.query_params.get("status")
@@ -131,12 +132,12 @@ class _Evaluations:
         return JSONResponse({"evaluations": evaluations, "next_cursor": cursor_text})
 
     @describe(
-        "State, progress and result of an evaluation",
         answer=dict[str, Any],
         query={"wait": {"type": "number", "minimum": 0, "maximum": _MAX_WAIT_S}},
         errors=(404, 410, 422),
     )
     async def show(self, request: Request) -> Response:
+        """State, progress and result of an evaluation."""
         job = await self._job(request)
         until = time.monotonic() + _wait(request)
         while job.active and time.monotonic() < until:
@@ -147,13 +148,13 @@ class _Evaluations:
         return JSONResponse(_overview(job) | {"result": job.result})
 
     @describe(
-        "Cancel an active evaluation (202) or delete a finished one (204)",
         answer=dict[str, Any],
         status=202,
         empty=204,
         errors=(404, 410, 507),
     )
     async def remove(self, request: Request) -> Response:
+        """Cancel an active evaluation (202) or delete a finished one (204)."""
         job = await self._job(request)
         if job.active:
             await to_thread.run_sync(self.store.request_cancel, job.id)
@@ -162,21 +163,22 @@ class _Evaluations:
             await to_thread.run_sync(self._delete, job)
         return Response(status_code=204)
 
-    @describe("The report of an evaluation", answer=dict[str, Any], errors=(404, 409, 410))
+    @describe(answer=dict[str, Any], errors=(404, 409, 410))
     async def report(self, request: Request) -> Response:
+        """The report of an evaluation."""
         path = await self._report_folder(request) / "report.json"
         if not await anyio.Path(path).is_file():
             raise ApiError(404, "no_report", "The report's file is no longer there.")
         return FileResponse(path, media_type="application/json", filename="report.json")
 
     @describe(
-        "A sample of an evaluation: clean, adversarial, or their difference",
         answer=bytes,
         media_type="image/png",
         query={name: {"type": "string"} for name in ("attack", "eps", "model")},
         errors=(404, 409, 410),
     )
     async def sample(self, request: Request) -> Response:
+        """A sample of an evaluation: clean, adversarial, or their difference."""
         folder = await self._report_folder(request)
         index, kind = request.path_params["index"], request.path_params["kind"]
         if not re.fullmatch(r"[0-9]{1,9}", index):

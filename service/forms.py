@@ -40,14 +40,17 @@ class _Parser(MultiPartParser):
     complete = False
 
     def on_end(self) -> None:
+        """Called at the last boundary."""
         self.complete = True
 
     def close(self) -> None:
+        """Close every file."""
         for file in self._files_to_close_on_error:  # also a file whose end never came
             file.close()
 
     @property
     def num_files(self) -> int:
+        """Files read to their end."""
         return sum(isinstance(value, UploadFile) for _, value in self.items)
 
 

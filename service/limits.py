@@ -48,6 +48,7 @@ class BodyLimit:
         deadline = asyncio.get_running_loop().time() + self.timeout_s
 
         async def counted() -> Message:
+            """`receive`, within both limits."""
             nonlocal received, complete
             try:
                 async with asyncio.timeout_at(None if complete else deadline):
@@ -81,6 +82,7 @@ class SecurityHeaders:
             return
 
         async def with_headers(message: Message) -> None:
+            """`send`, with the headers added to the first message."""
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(raw=message.setdefault("headers", []))
                 for name, value in _SECURITY_HEADERS.items():

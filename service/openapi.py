@@ -54,7 +54,6 @@ _PHRASES = {
 
 
 def describe(
-    summary: str,
     *,
     answer: Any = None,
     status: int = 200,
@@ -65,10 +64,9 @@ def describe(
     errors: Iterable[int] = (),
     empty: int | None = None,
 ) -> Callable[[_Endpoint], _Endpoint]:
-    """Mark an endpoint with its OpenAPI description.
+    """Mark an endpoint with its OpenAPI description; its docstring's first line is the summary.
 
     Args:
-        summary: one line.
         answer: type of the JSON answer, as pydantic understands it.
         status: HTTP status of success.
         media_type: of the answer.
@@ -78,8 +76,7 @@ def describe(
         errors: HTTP statuses of the errors beside 405.
         empty: HTTP status of a second kind of success, without a body.
     """
-    operation: dict[str, Any] = {"summary": summary, "status": status, "answer": answer}
-    operation["empty"] = empty
+    operation: dict[str, Any] = {"status": status, "answer": answer, "empty": empty}
     operation |= {"media_type": media_type, "query": query or {}}
     operation["errors"] = sorted({405, *errors})
     if form is not None:
@@ -88,6 +85,7 @@ def describe(
         operation["body"] = {"required": True, "content": content}
 
     def mark(endpoint: _Endpoint) -> _Endpoint:
+        """Attach the description."""
         setattr(endpoint, _MARK, operation)
         return endpoint
 
@@ -129,10 +127,8 @@ def _infrastructure(base: dict[str, Any]) -> dict[str, Any]:
 
 
 def _operation(route: Route, method: str, schemas: dict[str, Any]) -> dict[str, Any]:
-    mark = getattr(route.endpoint, _MARK, None)
-    if mark is None:
-        name = inspect.getdoc(route.endpoint) or route.name
-        mark = {"summary": name.splitlines()[0], "status": 200, "errors": [405]}
+    mark = getattr(route.endpoint, _MARK, {"status": 200, "errors": [405]})
+    summary = (inspect.getdoc(route.endpoint) or route.name).splitlines()[0].rstrip(".")
     parameters = [
         {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
         for name in route.param_convertors
@@ -142,7 +138,7 @@ def _operation(route: Route, method: str, schemas: dict[str, Any]) -> dict[str, 
         for name, schema in mark.get("query", {}).items()
     ]
     operation: dict[str, Any] = {
-        "summary": mark["summary"],
+        "summary": summary,
         "operationId": f"{method.lower()}_{route.path_format}".translate(
             str.maketrans("/.{}", "____")
         ),

@@ -71,9 +71,11 @@ def fill(
     spec = document(base_document, own)
 
     async def docs_json(_: Request) -> Response:
+        """The OpenAPI document."""
         return JSONResponse(spec)
 
     async def docs(_: Request) -> Response:
+        """The same, to read."""
         return HTMLResponse(render(spec))
 
     site.router.routes[:] = [
@@ -94,13 +96,13 @@ def _prediction_routes(predictions: Predictions) -> list[Route]:
     errors = (400, 404, 408, 413, 415, 422, 503, 504)
 
     @describe(
-        "Classify images",
         answer=list[Prediction],
         form=form,
         required=["images"],
         errors=errors,
     )
     async def classify(request: Request) -> Response:
+        """Classify images."""
         return await predictions.answer(request)
 
     return [Route("/classify", classify, methods=["POST"])]
@@ -110,7 +112,10 @@ def _page_routes(folder: Path) -> list[Route]:
     """A route for each file of the page, and `/` for its index."""
 
     def static(address: str, path: Path) -> Route:
+        """The route of one file."""
+
         async def file(_: Request) -> Response:
+            """The file; the browser asks each time whether it has changed."""
             return FileResponse(path, headers={"cache-control": "no-cache"})
 
         return Route(address, file, include_in_schema=False)
