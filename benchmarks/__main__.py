@@ -12,7 +12,7 @@ from pathlib import Path
 
 from benchmarks.rows import Row
 
-_NOT_BENCHMARKS = {"__main__", "rows"}
+_NOT_BENCHMARKS = {"__main__", "rows", "server"}
 
 
 def names() -> list[str]:
