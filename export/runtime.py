@@ -100,7 +100,8 @@ def open_session(content: bytes, *, threads: int) -> onnxruntime.InferenceSessio
     """Open the bytes of a graph on the CPU.
 
     Threads do not spin while they wait: evaluation and serving share the cores. On a busy machine
-    of two cores spinning cost 2 to 5 times the processor time of a call, and gained none.
+    of two cores spinning cost 2 to 5 times the processor time of a call, and was faster for a
+    single image only.
 
     Raises:
         ArtifactError: the graph cannot be opened.

@@ -21,6 +21,7 @@ from models.checkpoints import load_weights, save_weights
 from training import records
 from training.adversarial import pgd
 from training.augment import augment
+from training.distillation import ConvTeacher, distillation_loss, soft_labels, train_teacher
 from training.recipe import AdversarialRecipe, Recipe
 
 ATTACKED_VALIDATION = 1000
@@ -46,6 +47,7 @@ class Trainer:
         self.train, self.valid, self.test, self.data_digest = _load(recipe)
         self.optimizer = _optimizer(self.model, recipe)
         self.steps_per_epoch = len(self.train[1]) // recipe.train.batch_size
+        self._teacher_logits: Tensor | None = None
         self.history: list[dict[str, float]] = []
         self.best = {"score": -1.0, "epoch": 0.0}
         self._resume()
@@ -92,7 +94,7 @@ class Trainer:
         self.model.train()
         recipe, total = self.recipe, 0.0
         generator = torch.Generator().manual_seed(recipe.seed * 100_003 + self.epoch)
-        batches = _batches(self.train, recipe.train.batch_size, generator)
+        batches = _batches(self._training_data(progress), recipe.train.batch_size, generator)
         bar = tqdm(
             batches,
             total=self.steps_per_epoch,
@@ -100,25 +102,58 @@ class Trainer:
             unit="step",
             disable=not progress,
         )
-        shift = recipe.data.shift if self.epoch >= recipe.data.shift_from else 0
-        for step, (images, labels) in enumerate(bar):
-            images = augment(images, flip=recipe.data.flip, shift=shift, generator=generator)
+        for step, (images, labels, *teacher) in enumerate(bar):
+            images = augment(
+                images, flip=recipe.data.flip, shift=recipe.data.shift, generator=generator
+            )
             if recipe.adversarial:
                 attack = asdict(recipe.adversarial)
                 images = pgd(self.model, images, labels, generator=generator, **attack)
-            total += self._step(images, labels, self.epoch + step / self.steps_per_epoch)
+            self._set_learning_rate(self.epoch + step / self.steps_per_epoch)
+            total += self._step(images, labels, *teacher)
             bar.set_postfix(loss=f"{total / (step + 1):.3f}", refresh=False)
         return total / self.steps_per_epoch
 
-    def _step(self, images: Tensor, labels: Tensor, epoch: float) -> float:
+    def _set_learning_rate(self, epoch: float) -> None:
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate(self.recipe, epoch)
-        loss = F.cross_entropy(self.model(images), labels)
+
+    def _step(self, images: Tensor, labels: Tensor, teacher: Tensor | None = None) -> float:
+        logits = self.model(images)
+        loss = F.cross_entropy(logits, labels)
+        if teacher is not None and (recipe := self.recipe.distillation):
+            opinion = distillation_loss(logits, teacher, temperature=recipe.temperature)
+            loss = (1 - recipe.weight) * loss + recipe.weight * opinion
         self.optimizer.zero_grad()
         loss.backward()
         nn.utils.clip_grad_norm_(self.model.parameters(), self.recipe.train.clip_norm)
         self.optimizer.step()
         return loss.item()
+
+    def _training_data(self, progress: bool) -> tuple[Tensor, ...]:
+        """Images and labels, and the teacher's logits once the student hears it."""
+        recipe = self.recipe.distillation
+        if recipe is None or self.epoch < recipe.start:
+            return self.train
+        if self._teacher_logits is None:
+            pixels, labels = self.train
+            torch.manual_seed(self.recipe.seed)
+            teacher = ConvTeacher(pixels.shape[1], self.recipe.model["num_classes"])
+            path = self.folder / records.TEACHER
+            if path.exists():
+                load_weights(teacher, path)
+            else:
+                train_teacher(
+                    teacher,
+                    pixels,
+                    labels,
+                    epochs=recipe.teacher_epochs,
+                    seed=self.recipe.seed,
+                    progress=progress,
+                )
+                save_weights(teacher, path)
+            self._teacher_logits = soft_labels(teacher, pixels)
+        return *self.train, self._teacher_logits
 
     def _end_epoch(self, loss: float, seconds: float) -> None:
         row = {"epoch": self.epoch + 1.0, "loss": loss, "seconds": seconds}
@@ -236,9 +271,12 @@ def _optimizer(model: nn.Module, recipe: Recipe) -> torch.optim.AdamW:
     return torch.optim.AdamW(groups, lr=recipe.train.lr, fused=True)
 
 
-def _batches(split: Split, batch_size: int, generator: torch.Generator) -> Iterator[Split]:
-    pixels, labels = split
-    order = torch.randperm(len(labels), generator=generator)
+def _batches(
+    tensors: tuple[Tensor, ...], batch_size: int, generator: torch.Generator
+) -> Iterator[tuple[Tensor, ...]]:
+    """Whole batches in a new order; the first tensor's pixels become numbers in [0, 1]."""
+    pixels, *others = tensors
+    order = torch.randperm(len(pixels), generator=generator)
     for indices in order.split(batch_size):
         if len(indices) == batch_size:
-            yield pixels[indices].float() / 255, labels[indices]
+            yield pixels[indices].float() / 255, *(tensor[indices] for tensor in others)

@@ -38,8 +38,6 @@ class DataRecipe:
         image: size and channels of the input.
         flip: mirror half of the training images.
         shift: move training images by up to this many pixels each way.
-        shift_from: epoch from which images are moved; a small transformer learns little from moved
-            images before it knows the straight ones.
     """
 
     source: str
@@ -47,7 +45,6 @@ class DataRecipe:
     image: ImageSpec
     flip: bool = False
     shift: int = 0
-    shift_from: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,6 +107,32 @@ class AdversarialRecipe:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DistillationRecipe:
+    """Learn from a convolutional teacher, trained first, beside the labels.
+
+    Attributes:
+        teacher_epochs: how long the teacher is trained.
+        start: epoch from which the student hears it.
+        weight: share of the teacher's opinion in the loss, in (0, 1].
+        temperature: softens both opinions.
+    """
+
+    teacher_epochs: int
+    start: int = 0
+    weight: float = 0.5
+    temperature: float = 1.0
+
+    def __post_init__(self) -> None:
+        """Check every rule, naming the field and the value received."""
+        if self.teacher_epochs < 1:
+            raise ValueError(f"teacher_epochs must be at least 1, got {self.teacher_epochs}")
+        if not 0 < self.weight <= 1:
+            raise ValueError(f"weight must lie in (0, 1], got {self.weight}")
+        if self.temperature <= 0:
+            raise ValueError(f"temperature must be positive, got {self.temperature}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
     """A classifier to train.
 
@@ -121,6 +144,7 @@ class Recipe:
         model: `name` and config fields; resolved to the full config when read.
         data: what to read.
         train: how to train.
+        distillation: a teacher to learn from; None learns from labels alone.
         adversarial: how to attack each training batch; None trains on clean images.
         init: weights to start from (safetensors); None starts from random ones.
     """
@@ -132,6 +156,7 @@ class Recipe:
     model: dict[str, Any]
     data: DataRecipe
     train: TrainRecipe
+    distillation: DistillationRecipe | None = None
     adversarial: AdversarialRecipe | None = None
     init: str | None = None
 
@@ -169,9 +194,10 @@ def parse_recipe(content: dict[str, Any]) -> Recipe:
     data["image"] = _make(ImageSpec, _section(data, "image"), "data.image.")
     content["data"] = _make(DataRecipe, data, "data.")
     content["train"] = _make(TrainRecipe, _section(content, "train"), "train.")
-    if content.get("adversarial") is not None:
-        adversarial = _section(content, "adversarial")
-        content["adversarial"] = _make(AdversarialRecipe, adversarial, "adversarial.")
+    optional = {"distillation": DistillationRecipe, "adversarial": AdversarialRecipe}
+    for key, kind in optional.items():
+        if content.get(key) is not None:
+            content[key] = _make(kind, _section(content, key), f"{key}.")
     model = dict(_section(content, "model"))
     name = model.pop("name", "")
     content["model"] = {"name": name, **dataclasses.asdict(models.config(name, **model))}

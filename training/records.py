@@ -15,7 +15,7 @@ import yaml
 from training.recipe import Recipe, parse_recipe
 
 RECIPE, METRICS, HISTORY, STATE = "recipe.yaml", "metrics.json", "history.csv", "state.pt"
-BEST, LAST = "best.safetensors", "last.safetensors"
+BEST, LAST, TEACHER = "best.safetensors", "last.safetensors", "teacher.safetensors"
 
 
 def start_run(folder: Path, recipe: Recipe) -> None:

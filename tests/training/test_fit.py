@@ -34,18 +34,28 @@ def test_run_learns_and_records_what_came_out(
     assert records.recorded_recipe(run).train.epochs == 4
 
 
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        [],
+        ["adversarial={eps: 8/255, alpha: 4/255, steps: 1}"],
+        ["distillation={teacher_epochs: 2}"],
+    ],
+    ids=["plain", "adversarial", "distillation"],
+)
 def test_killed_run_resumes_to_the_same_weights(
-    recipe_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    recipe_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, overrides: list[str]
 ) -> None:
-    whole = start(recipe_file, tmp_path / "whole")
+    whole = start(recipe_file, tmp_path / "whole", *overrides)
     whole.run(progress=False)
-    killed = start(recipe_file, tmp_path / "killed")
-    step = killed._step
+    killed = start(recipe_file, tmp_path / "killed", *overrides)
+    step, steps = killed._step, []
 
-    def step_until_killed(images: Any, labels: Any, epoch: float) -> float:
-        if epoch > 1.4:
+    def step_until_killed(*batch: Any) -> float:
+        steps.append(1)
+        if len(steps) == 12:
             raise KeyboardInterrupt
-        return step(images, labels, epoch)
+        return step(*batch)
 
     monkeypatch.setattr(killed, "_step", step_until_killed)
     with pytest.raises(KeyboardInterrupt):
@@ -110,6 +120,7 @@ def test_learning_rate_starts_again_at_a_restart(recipe_file: Path) -> None:
     ("arguments", "message"),
     [
         (["train.restarts=[3]"], "train.restarts must ascend between 0 and epochs, got (3,)"),
+        (["distillation={teacher_epochs: 1, weight: 2}"], "distillation.weight must lie in (0, 1]"),
         (["train.epoch=1"], "unknown key train.epoch; did you mean train.epochs?"),
         (["train.epochs=0"], "train.epochs must be at least 1, got 0"),
         (["model.dept=1"], "'dept' is no config field"),

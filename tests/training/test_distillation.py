@@ -1,0 +1,39 @@
+import torch
+from torch.nn import functional as F
+
+from training.distillation import ConvTeacher, distillation_loss, soft_labels, train_teacher
+
+
+def test_loss_is_the_divergence_written_out() -> None:
+    torch.manual_seed(0)
+    student, teacher = torch.randn(2, 5, 4, dtype=torch.float64)
+    p, q = (teacher / 3).softmax(1), (student / 3).softmax(1)
+    expected = sum(float(p[b, k] * (p[b, k] / q[b, k]).log()) for b in range(5) for k in range(4))
+    loss = distillation_loss(student, teacher, temperature=3.0)
+    assert abs(float(loss) - 9 * expected / 5) < 1e-10
+    assert distillation_loss(teacher, teacher, temperature=3.0).abs() < 1e-12
+
+
+def test_teacher_learns_and_repeats() -> None:
+    random = torch.Generator().manual_seed(0)
+    labels = torch.randint(0, 2, (256,), generator=random)
+    noise = torch.randint(0, 100, (256, 1, 8, 8), generator=random)
+    pixels = (noise + 100 * labels[:, None, None, None]).to(torch.uint8)
+    outputs = []
+    for _ in range(2):
+        torch.manual_seed(0)
+        teacher = ConvTeacher(1, 2)
+        train_teacher(teacher, pixels, labels, epochs=8, seed=0, progress=False)
+        outputs.append(soft_labels(teacher, pixels))
+    assert torch.equal(*outputs)
+    assert outputs[0].shape == (256, 2)
+    assert (outputs[0].argmax(1) == labels).float().mean() > 0.9
+    assert F.cross_entropy(outputs[0], labels) < 0.4
+
+
+def test_soft_labels_do_not_change_under_mirroring() -> None:
+    torch.manual_seed(0)
+    teacher = ConvTeacher(3, 5)
+    pixels = torch.randint(0, 256, (4, 3, 8, 8), dtype=torch.uint8)
+    labels = soft_labels(teacher, pixels)
+    assert (labels - soft_labels(teacher, pixels.flip(-1))).abs().max() < 1e-5

@@ -1,0 +1,109 @@
+"""Distillation: a small convolutional teacher, whose opinion the transformer learns beside labels.
+
+A transformer without convolutions has to find out from the data alone that neighbouring pixels
+belong together. A convolutional network knows it by construction, so its soft labels help most
+where images are few. The teacher lives in training only.
+
+Source: Hinton et al., "Distilling the Knowledge in a Neural Network", 2015; Touvron et al., DeiT,
+2021, eq. 2, who find convolutional teachers the better ones.
+"""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from tqdm import tqdm
+
+from training.augment import augment
+
+_BATCH, _LR, _SHIFT = 128, 4e-3, 2
+
+
+class ConvTeacher(nn.Sequential):
+    """Two stages of 3 x 3 convolutions, a third at a quarter of the size, average pooling.
+
+    Args:
+        in_chans: channels of the images, (B, in_chans, H, W) in [0, 1].
+        num_classes: number of logits.
+    """
+
+    def __init__(self, in_chans: int, num_classes: int) -> None:
+        super().__init__(
+            *_convolution(in_chans, 32),
+            nn.MaxPool2d(2),
+            *_convolution(32, 64),
+            *_convolution(64, 64),
+            nn.MaxPool2d(2),
+            *_convolution(64, 128),
+            *_convolution(128, 128),
+            nn.AdaptiveAvgPool2d(1),
+            nn.Flatten(),
+            nn.Linear(128, num_classes),
+        )
+
+
+def train_teacher(
+    teacher: nn.Module,
+    pixels: Tensor,
+    labels: Tensor,
+    *,
+    epochs: int,
+    seed: int,
+    progress: bool = True,
+) -> None:
+    """Train a teacher with flips and shifts under a one-cycle learning rate.
+
+    Args:
+        teacher: maps (B, C, H, W) in [0, 1] to logits; left in eval mode.
+        pixels: (N, C, H, W) uint8, at least one batch of 128.
+        labels: (N,) int64.
+        epochs: passes over the images.
+        seed: of order and augmentation.
+        progress: show a progress bar.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    optimizer = torch.optim.AdamW(teacher.parameters(), lr=_LR, weight_decay=0.01, fused=True)
+    steps = epochs * (len(labels) // _BATCH)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, _LR, total_steps=steps)
+    teacher.train()
+    bar = tqdm(total=steps, desc="teacher", unit="step", disable=not progress)
+    for _ in range(epochs):
+        order = torch.randperm(len(labels), generator=generator)
+        for indices in order[: len(labels) // _BATCH * _BATCH].split(_BATCH):
+            images = pixels[indices].float() / 255
+            images = augment(images, flip=True, shift=_SHIFT, generator=generator)
+            loss = F.cross_entropy(teacher(images), labels[indices])
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            schedule.step()
+            bar.update()
+    bar.close()
+    teacher.eval()
+
+
+@torch.no_grad()
+def soft_labels(teacher: nn.Module, pixels: Tensor) -> Tensor:
+    """The teacher's logits (N, K), the mean of those for an image and for its mirror image."""
+    teacher.eval()
+    batches = (batch.float() / 255 for batch in pixels.split(500))
+    return torch.cat([(teacher(images) + teacher(images.flip(-1))) / 2 for images in batches])
+
+
+def distillation_loss(logits: Tensor, teacher_logits: Tensor, *, temperature: float) -> Tensor:
+    """Divergence of the student's opinion from the teacher's, both softened.
+
+    Args:
+        logits: (B, K) of the student.
+        teacher_logits: (B, K).
+        temperature: divides both logits; the square of it keeps the gradient's size.
+
+    Source: Touvron et al. 2021, eq. 2, second term.
+    """
+    student = F.log_softmax(logits / temperature, dim=1)
+    teacher = F.log_softmax(teacher_logits / temperature, dim=1)
+    return F.kl_div(student, teacher, reduction="batchmean", log_target=True) * temperature**2
+
+
+def _convolution(in_chans: int, out_chans: int) -> tuple[nn.Module, ...]:
+    convolution = nn.Conv2d(in_chans, out_chans, 3, padding=1, bias=False)
+    return convolution, nn.BatchNorm2d(out_chans), nn.ReLU()
