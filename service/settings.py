@@ -39,7 +39,7 @@ class Settings(BaseSettings):
     )
     data: Path | None = Field(default=None, description="folder of known data sets")
     role: Literal["all", "predict", "evaluate"] = Field(
-        default="all", description="what this host does"
+        default="all", description="`predict` leaves evaluations to other hosts"
     )
 
     max_body_mb: float = Field(default=64, gt=0, description="size of a request's body in MB")
@@ -106,6 +106,18 @@ def absolute_paths(environ: Mapping[str, str], folder: Path) -> dict[str, str]:
         )
         for name, value in given.items()
     }
+
+
+def table() -> str:
+    """Every setting, its default and its meaning, as a Markdown table for the README."""
+    rows = ["| variable | default | meaning |", "|---|---|---|"]
+    for name, field in Settings.model_fields.items():
+        value = field.default[0] if isinstance(field.default, list) else field.default
+        if isinstance(value, Path):
+            value = value.relative_to(ROOT) if value.is_absolute() else value
+        shown = "" if value is None else f"`{value}`"
+        rows.append(f"| `ASSAY_{name.upper()}` | {shown} | {field.description} |")
+    return "\n".join(rows)
 
 
 @lru_cache
