@@ -100,7 +100,11 @@ class Comparison(_Part):
 
 
 class GateResult(_Part):
-    """Whether the gate held; `value` is the lower bound it was compared with."""
+    """Whether the gate held; `value` is the lower bound it was compared with.
+
+    A figure with warnings passes no gate, and without labels clean accuracy, then 1 by definition,
+    passes none.
+    """
 
     text: str
     metric: GateMetric

@@ -21,7 +21,7 @@ Judge = Callable[..., Summary]
 def judge(make_images: Callable[..., ImageSet], tmp_path: Path) -> Judge:
     def run(target: Target, *, eps: tuple[str, ...] = ("4/255",), name: str = "pgd") -> Summary:
         spec = EvaluationSpec.model_validate(
-            {"attacks": [{"name": name, "eps": list(eps)}], "gate": "clean_accuracy >= 0"}
+            {"attacks": [{"name": name, "eps": list(eps)}], "gate": "robust_accuracy >= 0"}
         )
         images = make_images(64, num_classes=None)
         return evaluate_targets(spec, [target], images, tmp_path).summary

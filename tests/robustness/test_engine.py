@@ -156,6 +156,16 @@ def test_gate_compares_the_lower_bound(
     assert result.value == report.summary.models[0].worst["4/255"].ci[0]
 
 
+@pytest.mark.parametrize(("metric", "passed"), [("clean", False), ("robust", True)])
+def test_without_labels_a_gate_on_clean_accuracy_fails(
+    metric: str, passed: bool, make_target: MakeTarget, make_images: MakeImages, tmp_path: Path
+) -> None:
+    spec, images = make_spec(gate=f"{metric}_accuracy >= 0"), make_images(8, num_classes=None)
+    result = evaluate_targets(spec, [make_target(3)], images, tmp_path).summary.gate
+    assert result is not None and result.passed is passed
+    assert "no labels were given, so this is stability" in result.reason
+
+
 @pytest.mark.parametrize("num_classes", [2, 3, 4, 10, 1000])
 def test_any_number_of_classes_is_judged(
     num_classes: int, make_target: MakeTarget, make_images: MakeImages, tmp_path: Path
