@@ -72,7 +72,8 @@ def open_run(folder: Path) -> Run:
     """Read a run's recipe and metrics.
 
     Raises:
-        ValueError: no finished run, or a recipe without one of the keys that an artifact needs.
+        ValueError: no finished run, one that was not tested yet, or a recipe without one of the
+            keys that an artifact needs.
     """
     for name in (RECIPE, METRICS, BEST):
         if not (folder / name).is_file():
@@ -82,7 +83,10 @@ def open_run(folder: Path) -> Run:
         metrics = json.loads((folder / METRICS).read_text(encoding="utf-8"))
     except (yaml.YAMLError, ValueError) as error:
         raise ValueError(f"{folder} holds a broken {RECIPE} or {METRICS}: {error}") from None
+    if not isinstance(metrics, dict) or "test_accuracy" not in metrics:
+        raise ValueError(f"{folder} holds no finished run: {METRICS} has no test_accuracy yet")
     try:
+        _require_keys(recipe)
         overrides = dict(recipe["model"])
         architecture = overrides.pop("name")
         config = models.config(architecture, **overrides)
@@ -98,6 +102,14 @@ def open_run(folder: Path) -> Run:
         )
     except (KeyError, TypeError) as error:
         raise ValueError(f"{RECIPE} lacks what an artifact needs: {error}") from None
+
+
+def _require_keys(recipe: dict[str, Any]) -> None:
+    """Raise KeyError now for what `Run` and `validation_images` read from the recipe later."""
+    for key in ("name", "version", "seed"):
+        recipe[key]
+    for key in ("source", "valid"):
+        recipe["data"][key]
 
 
 def load_model(run: Run, weights: bytes) -> nn.Module:

@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+import yaml
 from onnx import numpy_helper
 
 import export.write
@@ -97,14 +98,26 @@ def test_an_unfinished_run_is_refused(
     assert f"holds no finished run: {name} is missing" in capsys.readouterr().err
 
 
-def test_a_recipe_without_labels_is_refused(
+def test_a_run_that_was_not_tested_yet_is_refused(
     run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     copy = shutil.copytree(run_folder, tmp_path / "run")
-    text = (copy / "recipe.yaml").read_text().replace("labels:", "names:")
-    (copy / "recipe.yaml").write_text(text)
+    (copy / "metrics.json").write_text(json.dumps({"valid_accuracy": 0.9}))
     assert main([str(copy), "--output", str(tmp_path / "out")]) == 1
-    assert "recipe.yaml lacks what an artifact needs: 'labels'" in capsys.readouterr().err
+    assert "metrics.json has no test_accuracy yet" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("key", ["labels", "name", "version", "seed", "source", "valid"])
+def test_a_recipe_without_a_needed_key_is_refused(
+    run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], key: str
+) -> None:
+    copy = shutil.copytree(run_folder, tmp_path / "run")
+    recipe = yaml.safe_load((copy / "recipe.yaml").read_text())
+    (recipe if key in recipe else recipe["data"]).pop(key)
+    (copy / "recipe.yaml").write_text(yaml.safe_dump(recipe))
+    assert main([str(copy), "--output", str(tmp_path / "out")]) == 1
+    assert f"recipe.yaml lacks what an artifact needs: '{key}'" in capsys.readouterr().err
 
 
 def test_weights_of_another_model_are_refused(
