@@ -1,5 +1,6 @@
 from collections import Counter
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import onnx
@@ -35,9 +36,18 @@ def test_batch_is_dynamic(make_model: Make, elliptical: bytes, batch_size: int) 
     np.testing.assert_allclose(run(elliptical, images), make_model()(images).numpy(), atol=1e-4)
 
 
-@pytest.mark.parametrize("scaling", ["mean", "none"])
-def test_every_scaling_is_exported(make_model: Make, scaling: str) -> None:
-    model, images = make_model(scaling=scaling, delta=2.0), noise(4)
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"scaling": "mean"},
+        {"scaling": "none"},
+        {"scaling": "none", "delta": 2.0},
+        {"metric_gradient": True},
+        {"depth": 1},
+    ],
+)
+def test_every_form_of_the_metric_is_exported(make_model: Make, config: dict[str, Any]) -> None:
+    model, images = make_model(**config), noise(4)
     logits = run(to_onnx(model, EXAMPLE, {}), images)
     np.testing.assert_allclose(logits, model(images).numpy(), atol=1e-4)
 
