@@ -5,7 +5,6 @@ import json
 import sys
 from pathlib import Path
 
-from data.sources import DataError
 from training import records
 from training.fit import Trainer
 from training.recipe import read_recipe
@@ -17,12 +16,12 @@ def main(argv: list[str] | None = None) -> int:
     """Run the command line.
 
     Returns:
-        0, or 2 for a bad recipe or data.
+        0, 2 for a bad recipe, data or folder, or 130 when interrupted.
     """
     arguments = _parser().parse_args(argv)
     try:
         return arguments.command(arguments)
-    except (ValueError, DataError) as error:
+    except (ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:

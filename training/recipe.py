@@ -200,7 +200,10 @@ def parse_recipe(content: dict[str, Any]) -> Recipe:
             content[key] = _make(kind, _section(content, key), f"{key}.")
     model = dict(_section(content, "model"))
     name = model.pop("name", "")
-    content["model"] = {"name": name, **dataclasses.asdict(models.config(name, **model))}
+    try:
+        content["model"] = {"name": name, **dataclasses.asdict(models.config(name, **model))}
+    except TypeError as error:
+        raise ValueError(f"model holds a value of a wrong type: {error}") from None
     recipe = _make(Recipe, content, "")
     if len(recipe.labels) != recipe.model["num_classes"]:
         raise ValueError(
@@ -241,7 +244,10 @@ def _override(content: dict[str, Any], text: str) -> None:
         content = content.setdefault(parent, {})
         if not isinstance(content, dict):
             raise ValueError(f"{parent} in {path} is no section")
-    content[key] = yaml.safe_load(value)
+    try:
+        content[key] = yaml.safe_load(value)
+    except yaml.YAMLError:
+        raise ValueError(f"the value of {path} must be YAML, got {value!r}") from None
 
 
 def _plain(value: Any) -> Any:

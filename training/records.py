@@ -12,7 +12,7 @@ import numpy as np
 import torch
 import yaml
 
-from training.recipe import Recipe, parse_recipe
+from training.recipe import Recipe, read_recipe
 
 RECIPE, METRICS, HISTORY, STATE = "recipe.yaml", "metrics.json", "history.csv", "state.pt"
 BEST, LAST, TEACHER = "best.safetensors", "last.safetensors", "teacher.safetensors"
@@ -34,11 +34,11 @@ def recorded_recipe(folder: Path) -> Recipe:
     """The resolved recipe of a run.
 
     Raises:
-        ValueError: the folder holds no run.
+        ValueError: the folder holds no run, or a broken recipe.
     """
     if not (folder / RECIPE).is_file():
         raise ValueError(f"{folder} holds no run: {RECIPE} is missing")
-    return parse_recipe(yaml.safe_load((folder / RECIPE).read_text()))
+    return read_recipe(folder / RECIPE)
 
 
 def write_metrics(folder: Path, metrics: dict[str, Any], history: list[dict[str, float]]) -> None:

@@ -128,6 +128,8 @@ def test_learning_rate_starts_again_at_a_restart(recipe_file: Path) -> None:
         (["adversarial={eps: 0, alpha: 1, steps: 1}"], "adversarial.eps must lie in (0, 1]"),
         (["data.source=nowhere"], "nowhere is no file or folder"),
         (["data.valid=160"], "valid must be from 1 to 159, got 160"),
+        (["model.depth=deep"], "model holds a value of a wrong type"),
+        (["train.epochs=["], "the value of train.epochs must be YAML, got '['"),
         (["epochs"], "an override must look like key=value, got 'epochs'"),
     ],
 )
@@ -149,6 +151,18 @@ def test_second_run_in_a_folder_is_refused(
     start(recipe_file, tmp_path / "run")
     assert main(["fit", str(recipe_file), "--output", str(tmp_path / "run")]) == 2
     assert "already holds a run" in capsys.readouterr().err
+
+
+def test_broken_recorded_recipe_or_unusable_folder_is_an_error(
+    recipe_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "run").mkdir()
+    for content in ("a: [", "- a"):
+        (tmp_path / "run" / "recipe.yaml").write_text(content)
+        assert main(["fit", "--resume", str(tmp_path / "run")]) == 2
+    assert "recipe.yaml must hold a mapping, got list" in capsys.readouterr().err
+    (tmp_path / "file").write_text("")
+    assert main(["fit", str(recipe_file), "--output", str(tmp_path / "file" / "run")]) == 2
 
 
 def test_shipped_recipes_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
