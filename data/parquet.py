@@ -11,11 +11,14 @@ import pyarrow.parquet as pq
 
 from data.image_set import DataError, ImageSet
 from data.images import decode_image
-from data.labels import label_index
+from data.labels import label_index, normalise
 
 
 def open_parquet(paths: Sequence[Path], label_names: list[str] | None) -> ImageSet:
     """Open parquet files as one data set; images are bytes or struct{bytes, path}.
+
+    Where the file's own class names are `label_names` in another order, its indices are
+    translated by name.
 
     Raises:
         DataError: not a parquet file, no image column, or a label out of range.
@@ -23,7 +26,8 @@ def open_parquet(paths: Sequence[Path], label_names: list[str] | None) -> ImageS
     table = _read(paths)
     if "image" not in table.column_names:
         raise DataError(f"{paths[0].name} has no column 'image', only {table.column_names}")
-    label_names = label_names or _class_names(table.schema)
+    own_names = _class_names(table.schema)
+    label_names = label_names or own_names
     column = table.column("image")
     if pa.types.is_struct(column.type):
         column = pa.chunked_array([chunk.field("bytes") for chunk in column.chunks])
@@ -34,7 +38,7 @@ def open_parquet(paths: Sequence[Path], label_names: list[str] | None) -> ImageS
     stem = paths[0].stem
     return ImageSet(
         names=[f"{stem}/{index:06d}" for index in range(len(table))],
-        labels=_labels(table, label_names),
+        labels=_labels(table, label_names, own_names),
         label_names=label_names,
         reader=lambda index: decode_image(column[index].as_py()),
     )
@@ -59,11 +63,24 @@ def _class_names(schema: pa.Schema) -> list[str] | None:
     return label.get("names") or None
 
 
-def _labels(table: pa.Table, label_names: list[str] | None) -> np.ndarray | None:
+def _labels(
+    table: pa.Table, label_names: list[str] | None, own_names: list[str] | None
+) -> np.ndarray | None:
     if "label" not in table.column_names:
         return None
     values = table.column("label").to_pylist()
     try:
-        return np.array([label_index(str(value), label_names) for value in values], np.int64)
+        index = {value: label_index(str(value), label_names) for value in set(values)}
+        if own_names and label_names and _same_classes(own_names, label_names):
+            own = {value: own_names[label_index(str(value), own_names)] for value in index}
+            index = {value: label_index(name, label_names) for value, name in own.items()}
+        return np.array([index[value] for value in values], np.int64)
     except ValueError as error:
         raise DataError(f"the column 'label': {error}") from error
+
+
+def _same_classes(own_names: list[str], label_names: list[str]) -> bool:
+    """Whether two lists name the same classes; else the file's indices are taken as they are."""
+    own, known = set(map(normalise, own_names)), set(map(normalise, label_names))
+    # A name that two classes share, as ImageNet's "crane", cannot tell them apart.
+    return own == known and len(own) == len(own_names) == len(label_names)

@@ -1,5 +1,6 @@
 import gzip
 import io
+import json
 import struct
 import zipfile
 from pathlib import Path
@@ -100,6 +101,21 @@ def test_parquet_of_the_hub_is_read(tmp_path: Path, struct: bool) -> None:
 def test_parquet_labels_may_be_names(tmp_path: Path) -> None:
     images = open_images(write_parquet(tmp_path / "s.parquet", ["cat"]), label_names=LABELS)
     assert images.labels is not None and images.labels.tolist() == [0]
+
+
+@pytest.mark.parametrize(
+    ("own_names", "expected"),
+    [([*reversed(LABELS)], [2, 0]), (LABELS, [0, 2]), (["x", "y", "z"], [0, 2])],
+)
+def test_parquet_indices_follow_the_class_names_of_the_file(
+    tmp_path: Path, own_names: list[str], expected: list[int]
+) -> None:
+    path = write_parquet(tmp_path / "set.parquet", [0, 2])
+    features = {"info": {"features": {"label": {"names": own_names}}}}
+    metadata = {"huggingface": json.dumps(features)}
+    pq.write_table(pq.read_table(path).replace_schema_metadata(metadata), path)
+    images = open_images(path, label_names=LABELS)
+    assert images.labels is not None and images.labels.tolist() == expected
 
 
 def test_hub_source_reads_the_cached_split(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
