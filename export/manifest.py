@@ -16,7 +16,8 @@ WEIGHTS, PROBE = "weights.safetensors", "probe.safetensors"
 REQUIRED = (ONNX, TORCHSCRIPT, WEIGHTS, PROBE)
 
 # One plain path component: no separator, no drive, no leading dot.
-FileName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")]
+_FILE_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}"
+FileName = Annotated[str, StringConstraints(pattern=f"^{_FILE_NAME}$")]
 Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([a-z0-9._-]{0,62}[a-z0-9])?$")]
 Label = Annotated[str, StringConstraints(min_length=1, max_length=256)]
@@ -140,4 +141,4 @@ def config_digest(config: dict[str, Any]) -> str:
 
 def is_file_name(name: str) -> bool:
     """Whether a name is one plain path component, as every file of an artifact must have."""
-    return re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}", name) is not None
+    return re.fullmatch(_FILE_NAME, name) is not None
