@@ -71,7 +71,13 @@ class Evaluator:
         return self._loop is None or self._loop.alive()
 
 
-@bentoml.service(name="assay", workers=1, image=_IMAGE, service_class=UntimedService)
+# BentoML's log of requests reads the content type as UTF-8 and breaks off the answer if it is not.
+_LOGGING: Any = {"access": {"enabled": True, "request_content_type": False}}
+
+
+@bentoml.service(
+    name="assay", workers=1, image=_IMAGE, service_class=UntimedService, logging=_LOGGING
+)
 class Assay:
     """Classifies images and puts the served models on trial."""
 

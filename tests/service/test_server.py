@@ -106,6 +106,9 @@ def test_sources_serve_bentomls_client_and_leave_no_orphan(
             with pytest.raises(BentoMLException, match="not_a_file"):
                 client.classify(images=["http://127.0.0.1:9/x.png"])  # type: ignore
         assert _chunked(server.url) == 413
+        odd = {b"content-type": b"multipart/form-data; boundary=\xe9"}
+        refused = httpx.post(f"{server.url}/classify", content=b"x", headers=odd)
+        assert refused.json()["error"]["code"] == "malformed_multipart"
         metrics = httpx.get(f"{server.url}/metrics").text
         assert 'bentoml_service_request_total{endpoint="/classify"' in metrics
         assert (start / "state").is_dir()
