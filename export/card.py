@@ -16,13 +16,19 @@ _LIMITS = [
     "a stronger attack may do more.",
 ]
 
+_OWN_ATTACK = (
+    "Attacked accuracies are training's own quick check: its PGD on the first 1,000 images. "
+    "Believe the section below instead."
+)
+
 
 def make_card(artifact: Artifact, *, robustness: dict[str, Any] | None = None) -> dict[str, Any]:
     """Describe an artifact.
 
     Args:
         artifact: a verified artifact.
-        robustness: this model's part of an evaluation's result (an entry of `models`), if any.
+        robustness: this model's part of an evaluation's result (an entry of `models`) with the
+            keys `metric`, `data` and `warnings` (messages about this model) beside it, if any.
     """
     manifest = artifact.manifest
     return {
@@ -36,6 +42,7 @@ def make_card(artifact: Artifact, *, robustness: dict[str, Any] | None = None) -
         "labels": artifact.labels,
         "input": manifest.input.model_dump(mode="json"),
         "data": manifest.training["recipe"]["data"],
+        "distillation": manifest.training["recipe"].get("distillation"),
         "adversarial_training": manifest.training["recipe"].get("adversarial"),
         "metrics": manifest.metrics,
         "parity": manifest.parity.model_dump(mode="json"),
@@ -57,7 +64,7 @@ def render(card: dict[str, Any]) -> str:
     """The card as Markdown."""
     _, channels, height, width = card["input"]["shape"]
     colour = "grey" if channels == 1 else "RGB"
-    adversarial = card["adversarial_training"]
+    adversarial, teacher = card["adversarial_training"], card["distillation"]
     parts = [
         f"# {card['name']} {card['version']}",
         f"Image classifier ({card['architecture']}, {card['attention']} attention): {colour} "
@@ -70,9 +77,11 @@ def render(card: dict[str, Any]) -> str:
             f", adversarially ({_pairs(adversarial)})."
             if adversarial
             else ", on clean images only."
-        ),
+        )
+        + (f" Distilled from a convolutional teacher ({_pairs(teacher)})." if teacher else ""),
         "## Metrics",
-        _table(("metric", "value"), [(k, v) for k, v in card["metrics"].items()]),
+        _table(("metric", "value"), list(card["metrics"].items())),
+        *([_OWN_ATTACK] if "test_attacked_accuracy" in card["metrics"] else []),
         "## Robustness",
         _robustness(card["robustness"]),
         "## Parity of the exported graphs",
@@ -88,12 +97,15 @@ def render(card: dict[str, Any]) -> str:
 def _robustness(result: dict[str, Any] | None) -> str:
     if result is None:
         return "Not judged yet."
-    rows = [("clean", "", _accuracy(result["clean"]), "")]
+    rows = [("clean", "", _accuracy(result["clean"]), "", "")]
     for attack in result["attacks"]:
-        confirmed = f"{attack['confirmed_8bit']:.1%}" if "confirmed_8bit" in attack else ""
-        rows.append((attack["name"], attack["eps"], _accuracy(attack["robust"]), confirmed))
-    head = ("attack", "eps", "accuracy (95 % interval)", "confirmed in 8 bit")
-    return f"Judged on {result['samples']} images ({result['runtime']}).\n\n{_table(head, rows)}"
+        served, eight_bit = (f"{attack[key]:.1%}" for key in ("confirmed", "confirmed_8bit"))
+        rows.append((attack["name"], attack["eps"], _accuracy(attack["robust"]), served, eight_bit))
+    metric = result["metric"]
+    head = ("attack", "eps", f"{metric} (95 % interval)", "confirmed", "confirmed in 8 bit")
+    judged = f"Judged on {result['samples']} images of {result['data']} ({result['runtime']})."
+    doubts = [f"**Unreliable:** {warning}" for warning in result["warnings"]]
+    return "\n\n".join([judged, *doubts, _table(head, rows)])
 
 
 def _accuracy(figure: dict[str, Any]) -> str:

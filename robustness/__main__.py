@@ -17,6 +17,7 @@ from robustness.spec import AttackName, EvaluationSpec
 
 if TYPE_CHECKING:
     from data.sources import ImageSet
+    from export.artifact import Artifact
     from robustness.progress import Progress
 
 HELD, FAILED, BAD_REQUEST, INTERRUPTED = 0, 1, 2, 130
@@ -63,6 +64,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--limit", type=int, metavar="N", help="judge N images, drawn at random by the seed")
     add("--output", type=Path, metavar="DIR", help="keep report and shards; a stopped run goes on")
     add("--gate", metavar="RULE", help='such as "robust_accuracy>=0.40"; exit 1 when it fails')
+    add("--card", action="store_true", help="write the figures onto the artifacts' cards")
     add("--threads", type=int, default=1, metavar="N", help="threads (default 1)")
     return parser
 
@@ -83,10 +85,24 @@ def _evaluate(arguments: argparse.Namespace) -> int:
             spec, artifacts, images, folder, on_progress=on_progress, threads=arguments.threads
         )
     print(render(report))
+    if arguments.card:
+        _write_cards(report, artifacts, arguments.data)
     if arguments.output:
         print(f"\nreport: {arguments.output / FILE}")
     gate = report.summary.gate
     return HELD if gate is None or gate.passed else FAILED
+
+
+def _write_cards(report: Report, artifacts: Sequence["Artifact"], data: str) -> None:
+    """Put each model's figures onto the card beside its manifest, with the doubts about them."""
+    from export.card import make_card, write_card
+
+    source = data if data.startswith("hf:") else Path(data).name
+    for artifact, model in zip(artifacts, report.summary.models, strict=True):
+        warnings = [w.message for w in report.summary.warnings if w.model == model.name]
+        about = {"metric": report.summary.metric, "data": source, "warnings": warnings}
+        figures = model.model_dump(mode="json") | about
+        write_card(artifact.folder, make_card(artifact, robustness=figures))
 
 
 def _spec(arguments: argparse.Namespace) -> EvaluationSpec:

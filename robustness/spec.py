@@ -97,7 +97,7 @@ class AttackSpec(_Strict):
     def _distinct_radii(cls, radii: list[str]) -> list[str]:
         values = [parse_eps(text) for text in radii]
         if len(set(values)) < len(values):
-            raise ValueError(f"eps must not name a radius twice, got {radii}")
+            raise ValueError(f"eps must not name a radius twice, got {str(radii)[:200]}")
         return [text.strip() for text in radii]
 
     @field_validator("alpha")

@@ -12,7 +12,7 @@ from service import catalog, evaluations, evaluator
 from service.jobs import JobStore
 from service.parent import watch_parent
 from service.predictions import DEFAULT_TOP_K, Prediction, Predictions
-from service.registry import Registry
+from service.registry import Registry, check_models
 from service.settings import absolute_paths, get_settings
 from service.site import Front, create_site, fill
 
@@ -86,9 +86,16 @@ class Assay:
 
     @bentoml.on_deployment
     @staticmethod
-    def keep_paths() -> None:
-        """Take relative paths from the directory where the server was started."""
+    def prepare() -> None:
+        """Take relative paths from the directory where the server was started; check the models.
+
+        A worker that cannot start is started again for ever: what is wrong must be said before.
+        """
         os.environ.update(absolute_paths(os.environ, Path.cwd()))
+        try:
+            check_models(get_settings())
+        except ValueError as error:
+            raise SystemExit(f"Assay cannot start: {error}") from None
 
     @bentoml.on_startup
     async def start(self) -> None:

@@ -59,6 +59,8 @@ def _check_zip(file: BinaryIO, settings: Settings) -> None:
         raise ApiError(422, "broken_archive", "The zip file cannot be read.") from error
     for member in members:
         _check_member(member)
+    if len({member.filename for member in members}) < len(members):
+        raise ApiError(422, "unsafe_archive", "The archive holds two files of the same name.")
     images = [member for member in members if not PurePosixPath(member.filename).name[0] == "."]
     _check_size(len(images), sum(member.file_size for member in members), settings)
 

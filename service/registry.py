@@ -2,7 +2,7 @@
 
 import asyncio
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Self
@@ -48,7 +48,7 @@ class Registry:
                 reference = f"{artifact.name}:{artifact.version}"
                 raise ValueError(f"ASSAY_MODELS must hold a version once, received {reference}")
             versions[artifact.version] = self._serve(artifact)
-        self.default = self._default()
+        self.default = default_model(self._models, settings)
 
     @classmethod
     def open(cls, settings: Settings) -> Self:
@@ -101,18 +101,33 @@ class Registry:
         )
         return Served(artifact, runtime, batcher)
 
-    def _default(self) -> str:
-        if not self._models:
-            raise ValueError("ASSAY_MODELS must name at least one artifact, found none")
-        wanted = self._settings.default_image
-        if wanted in self._models:
-            return wanted
-        if "default_image" in self._settings.model_fields_set:
-            known = ", ".join(sorted(self._models))
-            raise ValueError(
-                f"ASSAY_DEFAULT_IMAGE must be a served model ({known}), received {wanted!r}"
-            )
-        return min(self._models)
+
+def check_models(settings: Settings) -> None:
+    """Check what the settings say of models without opening a runtime, before anything starts.
+
+    Raises:
+        ValueError: an artifact is not sound, there is none, or the default model is not served.
+    """
+    default_model({artifact.name for artifact in find_artifacts(settings.models)}, settings)
+
+
+def default_model(names: Collection[str], settings: Settings) -> str:
+    """The model used when a request names none.
+
+    Raises:
+        ValueError: nothing is served, or a default model that was asked for is not served.
+    """
+    if not names:
+        raise ValueError("ASSAY_MODELS must name at least one artifact, found none")
+    wanted = settings.default_image
+    if wanted in names:
+        return wanted
+    if "default_image" in settings.model_fields_set:
+        known = ", ".join(sorted(names))
+        raise ValueError(
+            f"ASSAY_DEFAULT_IMAGE must be a served model ({known}), received {wanted!r}"
+        )
+    return min(names)
 
 
 def _by_number(version: str) -> list[tuple[bool, int, str]]:

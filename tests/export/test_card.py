@@ -2,6 +2,9 @@ from export.artifact import Artifact, open_artifact
 from export.card import make_card, render, write_card
 
 RESULT = {
+    "metric": "accuracy",
+    "data": "fashion-mnist",
+    "warnings": ["one doubt"],
     "name": "tiny-elliptical",
     "runtime": "onnx-cpu",
     "samples": 100,
@@ -34,5 +37,7 @@ def test_card_shows_accuracy_under_attack(reopened: Artifact) -> None:
     write_card(reopened.folder, card)
     assert open_artifact(reopened.folder).card == card
     text = (reopened.folder / "card.md").read_text()
-    assert "| clean |  | 90.0% (83.0% to 94.0%) |  |" in text
-    assert "| pgd | 4/255 | 31.0% (23.0% to 41.0%) | 32.0% |" in text
+    assert "Judged on 100 images of fashion-mnist (onnx-cpu)." in text
+    assert "**Unreliable:** one doubt" in text
+    assert "| clean |  | 90.0% (83.0% to 94.0%) |  |  |" in text
+    assert "| pgd | 4/255 | 31.0% (23.0% to 41.0%) | 31.0% | 32.0% |" in text

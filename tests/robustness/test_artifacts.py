@@ -1,6 +1,7 @@
 """The whole line on exported models: white box on the twin, verdicts on the served graph."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -179,3 +180,17 @@ def test_killed_command_continues_to_the_same_bytes(artifacts: Any, tmp_path: Pa
     assert contents(killed) == contents(whole)
     first, second = read_report(killed), read_report(whole)
     assert first.summary == second.summary and first.samples == second.samples
+
+
+def test_command_line_puts_the_figures_on_the_card(artifacts: Any, tmp_path: Path) -> None:
+    folder = tmp_path / "judged"
+    shutil.copytree(artifacts.elliptical, folder)
+    digest = open_artifact(folder).digest
+    command = ["evaluate", "--artifact", str(folder), "--data", str(artifacts.images), "--card"]
+    assert main([*command, "--attack", "fgsm", "--eps", "20/255"]) == 0
+    judged = open_artifact(folder)
+    assert judged.digest == digest and judged.card is not None
+    figures = judged.card["robustness"]
+    assert figures["metric"] == "accuracy" and figures["data"] == "images"
+    assert [attack["eps"] for attack in figures["attacks"]] == ["20/255"]
+    assert "| fgsm | 20/255 |" in (folder / "card.md").read_text()

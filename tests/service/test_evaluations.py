@@ -277,6 +277,12 @@ BAD_REQUESTS: dict[str, tuple[dict[str, Any], int, str, str]] = {
         "unsafe_archive",
         "no plain file",
     ),
+    "one name twice": (
+        {"files": archive(zipped({"a.png": PNG, "b.png": PNG}).replace(b"b.png", b"a.png"))},
+        422,
+        "unsafe_archive",
+        "two files of the same name",
+    ),
     "unusual compression": (
         {"files": archive(zipped({"a.png": PNG}, compress_type=zipfile.ZIP_LZMA))},
         422,

@@ -86,11 +86,9 @@ class Page:
 
 
 @pytest.fixture(scope="module")
-def url(tiny_models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder = tmp_path_factory.mktemp("page")
-    shipped = (ROOT / "artifacts" / "fashion-dot" / "manifest.json").exists()
-    extra = {} if shipped else {"ASSAY_MODELS": tiny_models}
-    with serve(str(ROOT), cwd=folder, home=folder / "home", **extra) as server:
+    with serve(str(ROOT), cwd=folder, home=folder / "home") as server:
         yield server.url
 
 

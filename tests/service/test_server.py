@@ -1,12 +1,13 @@
 """The service over a socket: `bentoml serve` from the sources and from a built bento."""
 
+import json
 import os
 import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import bentoml
@@ -17,8 +18,6 @@ from bentoml.exceptions import BentoMLException, NotFound
 
 from service.settings import ROOT
 from tests.service.conftest import png, wait_until
-
-_SHIPPED = (ROOT / "artifacts" / "fashion-elliptical" / "manifest.json").exists()
 
 
 class Server:
@@ -85,18 +84,12 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         child.kill()
 
 
-def _models(tiny_models: Path) -> dict[str, object]:
-    return {} if _SHIPPED else {"ASSAY_MODELS": tiny_models}
-
-
-def test_sources_serve_bentomls_client_and_leave_no_orphan(
-    tiny_models: Path, tmp_path: Path
-) -> None:
+def test_sources_serve_bentomls_client_and_leave_no_orphan(tmp_path: Path) -> None:
     image = tmp_path / "image.png"
     image.write_bytes(png(size=28))
     start = tmp_path / "start"
     start.mkdir()
-    with serve(str(ROOT), cwd=start, home=tmp_path / "home", **_models(tiny_models)) as server:
+    with serve(str(ROOT), cwd=start, home=tmp_path / "home") as server:
         with bentoml.SyncHTTPClient(server.url) as client:
             (prediction, _) = client.classify(images=[image, image], top_k=2)  # type: ignore
             assert prediction["model"] == "fashion-elliptical"
@@ -120,6 +113,29 @@ def test_sources_serve_bentomls_client_and_leave_no_orphan(
         assert wait_until(lambda: not any(map(_lives, family)), seconds=10), family
 
 
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ({"ASSAY_MODELS": "nowhere"}, "Assay cannot start: nowhere is not a folder of artifacts"),
+        ({"ASSAY_DEFAULT_IMAGE": "other"}, "ASSAY_DEFAULT_IMAGE must be a served model"),
+    ],
+)
+def test_server_that_cannot_start_says_why_and_ends(
+    tmp_path: Path, setting: dict[str, str], message: str
+) -> None:
+    command = [sys.executable, "-m", "bentoml", "serve", str(ROOT), "--port", "0"]
+    ended = subprocess.run(
+        command,
+        cwd=tmp_path,
+        env=_environment(tmp_path / "home", setting),
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert ended.returncode != 0
+    assert message in ended.stderr and "Traceback" not in ended.stderr
+
+
 def _lives(process: psutil.Process) -> bool:
     return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
 
@@ -136,7 +152,7 @@ def _chunked(url: str) -> int:
     return httpx.post(f"{url}/classify", content=chunks(), headers=headers).status_code
 
 
-def test_built_bento_serves_from_anywhere(tiny_models: Path, tmp_path: Path) -> None:
+def test_built_bento_serves_from_anywhere(tmp_path: Path) -> None:
     home, start = tmp_path / "home", tmp_path / "start"
     start.mkdir()
     command = [sys.executable, "-m", "bentoml", "build", ".", "--output", "tag"]
@@ -147,7 +163,7 @@ def test_built_bento_serves_from_anywhere(tiny_models: Path, tmp_path: Path) -> 
     tag = built.stdout.strip().removeprefix("__tag__:")
     held = {path.name for path in (home / "bentos").glob("assay/*/src/*")}
     assert held.isdisjoint({"tests", "training", "recipes", "benchmarks", "state", "runs"})
-    with serve(tag, cwd=start, home=home, **_models(tiny_models)) as server:
+    with serve(tag, cwd=start, home=home) as server:
         answer = httpx.post(f"{server.url}/classify", files={"images": png(size=28)})
         assert answer.json()[0]["model"] == "fashion-elliptical"
         assert httpx.get(f"{server.url}/").status_code == 200
@@ -156,6 +172,49 @@ def test_built_bento_serves_from_anywhere(tiny_models: Path, tmp_path: Path) -> 
         assert httpx.get(f"{server.url}/samples/{file}").headers["content-type"] == "image/png"
     assert {path.name for path in start.iterdir()} == {"state"}
     assert not (home / "models").exists() or not any((home / "models").iterdir())
+
+
+def test_evaluation_survives_a_kill_and_its_pictures_mislead_the_public_path(
+    tmp_path: Path,
+) -> None:
+    """A whole trial of a shipped model: the 8-bit flags must be what `/classify` answers."""
+    samples = ROOT / "artifacts" / "samples" / "fashion-mnist"
+    paths = [path for folder in sorted(samples.iterdir()) for path in sorted(folder.glob("*.png"))]
+    paths = paths[::8]
+    spec = {"model": "fashion-elliptical", "attacks": [{"name": "pgd", "eps": ["8/255"]}]}
+    form = {"spec": json.dumps(spec), "labels": json.dumps([path.parent.name for path in paths])}
+    files = [("images", (path.name, path.read_bytes())) for path in paths]
+    with serve(str(ROOT), cwd=tmp_path, home=tmp_path / "home") as server:
+        accepted = httpx.post(f"{server.url}/v1/evaluations", data=form, files=files)
+        assert accepted.status_code == 202, accepted.text
+        job = f"{server.url}{accepted.headers['location']}"
+        assert wait_until(lambda: httpx.get(job).json()["progress"]["done"] > 0, seconds=60)
+        _evaluation_process(server).kill()
+        assert wait_until(lambda: httpx.get(job).json()["status"] == "succeeded", seconds=90)
+        report = httpx.get(f"{job}/report.json").json()
+        assert report["summary"] == httpx.get(job).json()["result"]
+        flags = [sample["models"][0] for sample in report["samples"]]
+        misled = [i for i, f in enumerate(flags) if not f["attacks"][0]["confirmed_8bit"]]
+        assert len(misled) > len(paths) / 2
+        for index in misled[:10]:
+            picture = httpx.get(f"{job}/samples/{index}/adversarial.png").content
+            answer = httpx.post(f"{server.url}/classify", files={"images": picture}).json()
+            clean = flags[index]["clean"]["correct"]
+            assert not clean or answer[0]["index"] != report["samples"][index]["label"]
+
+
+def _evaluation_process(server: Server) -> psutil.Process:
+    found: list[psutil.Process] = []
+
+    def look() -> bool:
+        for process in server.family():
+            with suppress(psutil.NoSuchProcess):
+                if "service.evaluation_process" in process.cmdline():
+                    found.append(process)
+        return bool(found)
+
+    assert wait_until(look, seconds=20)
+    return found[0]
 
 
 def test_serving_process_needs_no_torch() -> None:
