@@ -69,15 +69,22 @@ def test_more_labels_than_the_model_has_lists_them_all(client: TestClient) -> No
     assert sum(entry["probability"] for entry in top_k) == pytest.approx(1)
 
 
-@pytest.mark.parametrize("kind", ["PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF"])
-@pytest.mark.parametrize("mode", ["1", "L", "P", "RGB", "RGBA", "CMYK", "I;16"])
-def test_common_formats_and_modes_of_any_size(client: TestClient, kind: str, mode: str) -> None:
+@pytest.mark.parametrize(
+    ("kind", "modes"),
+    [
+        ("PNG", "1 L P RGB RGBA I;16"),
+        ("JPEG", "1 L RGB CMYK"),
+        ("WEBP", "1 L P RGB RGBA CMYK"),
+        ("GIF", "1 L P RGB RGBA"),
+        ("BMP", "1 L P RGB RGBA"),
+        ("TIFF", "1 L P RGB RGBA CMYK I;16"),
+    ],
+)
+def test_common_formats_and_modes_of_any_size(client: TestClient, kind: str, modes: str) -> None:
     pixels = np.random.default_rng(0).integers(0, 256, (30, 17, 3), dtype=np.uint8)
-    try:
+    for mode in modes.split():
         image = encoded(pixels[..., 0] if mode == "I;16" else pixels, kind=kind, mode=mode)
-    except (OSError, ValueError, KeyError):
-        pytest.skip(f"Pillow writes no {kind} in mode {mode}")
-    assert _post(client, image).status_code == 200
+        assert _post(client, image).status_code == 200, mode
 
 
 def test_64_images_pass_and_65_do_not(client: TestClient) -> None:
