@@ -51,18 +51,27 @@ def _list(arguments: argparse.Namespace) -> int:
 
 
 def _fit(arguments: argparse.Namespace) -> int:
-    if arguments.resume:
-        folder = arguments.resume
-        recipe = records.recorded_recipe(folder)
-    elif arguments.recipe:
-        recipe = read_recipe(arguments.recipe, arguments.overrides)
-        folder = arguments.output or Path("runs") / recipe.name
-        records.start_run(folder, recipe)
-    else:
-        raise ValueError("name a recipe file, or a run with --resume")
-    print(json.dumps(Trainer(recipe, folder).run(), indent=2))
-    print(f"run: {folder}")
+    trainer = _resumed(arguments) if arguments.resume else _started(arguments)
+    print(json.dumps(trainer.run(), indent=2))
+    print(f"run: {trainer.folder}")
     return 0
+
+
+def _resumed(arguments: argparse.Namespace) -> Trainer:
+    if arguments.recipe or arguments.output:
+        raise ValueError("--resume continues a run as it was started: give no recipe or --output")
+    return Trainer(records.recorded_recipe(arguments.resume), arguments.resume)
+
+
+def _started(arguments: argparse.Namespace) -> Trainer:
+    if not arguments.recipe:
+        raise ValueError("name a recipe file, or a run with --resume")
+    recipe = read_recipe(arguments.recipe, arguments.overrides)
+    folder = arguments.output or Path("runs") / recipe.name
+    records.check_unused(folder)
+    trainer = Trainer(recipe, folder)  # reads the data: a mistake leaves no folder behind
+    records.start_run(folder, recipe)
+    return trainer
 
 
 if __name__ == "__main__":

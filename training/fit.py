@@ -47,6 +47,11 @@ class Trainer:
         self.train, self.valid, self.test, self.data_digest = _load(recipe)
         self.optimizer = _optimizer(self.model, recipe)
         self.steps_per_epoch = len(self.train[1]) // recipe.train.batch_size
+        if not self.steps_per_epoch:
+            raise ValueError(
+                f"train.batch_size must be at most the {len(self.train[1])} training images, "
+                f"got {recipe.train.batch_size}"
+            )
         self._teacher_logits: Tensor | None = None
         self.history: list[dict[str, float]] = []
         self.best = {"score": -1.0, "epoch": 0.0}

@@ -18,14 +18,23 @@ RECIPE, METRICS, HISTORY, STATE = "recipe.yaml", "metrics.json", "history.csv", 
 BEST, LAST, TEACHER = "best.safetensors", "last.safetensors", "teacher.safetensors"
 
 
-def start_run(folder: Path, recipe: Recipe) -> None:
-    """Make the folder of a run and write its resolved recipe.
+def check_unused(folder: Path) -> None:
+    """Check that a run may begin in this folder.
 
     Raises:
         ValueError: the folder already holds a run.
     """
     if (folder / RECIPE).exists():
         raise ValueError(f"{folder} already holds a run; continue it with --resume {folder}")
+
+
+def start_run(folder: Path, recipe: Recipe) -> None:
+    """Make the folder of a run and write its resolved recipe.
+
+    Raises:
+        ValueError: the folder already holds a run.
+    """
+    check_unused(folder)
     folder.mkdir(parents=True, exist_ok=True)
     _write(folder / RECIPE, yaml.safe_dump(recipe.to_dict(), sort_keys=False))
 

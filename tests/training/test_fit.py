@@ -127,6 +127,7 @@ def test_learning_rate_starts_again_at_a_restart(recipe_file: Path) -> None:
         (["labels=[one]"], "labels must name every class of the model"),
         (["adversarial={eps: 0, alpha: 1, steps: 1}"], "adversarial.eps must lie in (0, 1]"),
         (["data.source=nowhere"], "nowhere is no file or folder"),
+        (["train.batch_size=500"], "train.batch_size must be at most the 128 training images"),
         (["data.valid=160"], "valid must be from 1 to 159, got 160"),
         (["model.depth=deep"], "model holds a value of a wrong type"),
         (["train.epochs=["], "the value of train.epochs must be YAML, got '['"),
@@ -143,6 +144,14 @@ def test_bad_recipe_is_an_error_before_training(
     run = ["--output", str(tmp_path / "run")]
     assert main(["fit", str(recipe_file), *arguments, *run]) == 2
     assert message in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+def test_resume_takes_no_recipe(
+    recipe_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["fit", str(recipe_file), "--resume", str(tmp_path)]) == 2
+    assert "give no recipe or --output" in capsys.readouterr().err
 
 
 def test_second_run_in_a_folder_is_refused(
