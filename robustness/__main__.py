@@ -145,7 +145,10 @@ def _output(folder: Path | None) -> Iterator[Path]:
 
 @contextmanager
 def _bar() -> Iterator[Callable[["Progress"], None]]:
-    with tqdm(unit=" evaluations", unit_scale=True, smoothing=0.05, leave=False) as bar:
+    # disable=None: no bar where nobody watches, such as the log of a build.
+    with tqdm(
+        unit=" evaluations", unit_scale=True, smoothing=0.05, leave=False, disable=None
+    ) as bar:
 
         def show(progress: "Progress") -> None:
             bar.total = progress.total
