@@ -26,11 +26,12 @@ _RADIUS = re.compile(rf"({_NUMBER})(?:/({_NUMBER}))?", re.ASCII)
 _GATE = re.compile(r"\s*(\w+)\s*(>=|>)\s*(\S+)\s*", re.ASCII)
 
 
-def parse_eps(text: str) -> float:
+def parse_eps(text: str, *, name: str = "eps") -> float:
     """Read a radius such as "8/255" or "0.03".
 
     Args:
         text: a decimal number or a fraction of two; its value must lie in (0, 1].
+        name: what the number is called in messages.
 
     Returns:
         The radius in the model's input space, where pixels lie in [0, 1].
@@ -40,11 +41,11 @@ def parse_eps(text: str) -> float:
     """
     match = _RADIUS.fullmatch(text.strip())
     if match is None:
-        raise ValueError(f"eps must be a number like '8/255' or '0.03', got {text[:40]!r}")
+        raise ValueError(f"{name} must be a number like '8/255' or '0.03', got {text[:40]!r}")
     denominator = float(match[2]) if match[2] else 1.0
     value = float(match[1]) / denominator if denominator else math.inf
     if not 0 < value <= 1:
-        raise ValueError(f"eps must lie in (0, 1], got {text[:40]!r}")
+        raise ValueError(f"{name} must lie in (0, 1], got {text[:40]!r}")
     return value
 
 
@@ -104,10 +105,7 @@ class AttackSpec(_Strict):
     @classmethod
     def _readable_alpha(cls, alpha: str | None) -> str | None:
         if alpha is not None:
-            try:
-                parse_eps(alpha)
-            except ValueError as error:
-                raise ValueError(str(error).replace("eps", "alpha", 1)) from None
+            parse_eps(alpha, name="alpha")
         return alpha
 
     @model_validator(mode="after")

@@ -1,3 +1,6 @@
+import pytest
+
+from export.artifact import open_artifact
 from service.settings import ROOT, table
 
 README = (ROOT / "README.md").read_text()
@@ -5,6 +8,22 @@ README = (ROOT / "README.md").read_text()
 
 def test_readme_lists_every_setting_with_its_default() -> None:
     assert table() in README
+
+
+@pytest.mark.parametrize("name", ["fashion-dot", "fashion-elliptical", "fashion-elliptical-adv"])
+def test_readme_tells_the_figures_of_the_shipped_models(name: str) -> None:
+    artifact = open_artifact(ROOT / "artifacts" / name)
+    row = next(line for line in README.splitlines() if line.startswith(f"| `{name}`"))
+    assert artifact.card is not None
+    judged = artifact.card["robustness"]
+    robust = {(a["name"], a["eps"]): a["robust"] for a in judged["attacks"]}
+    shown = [judged["clean"], robust["fgsm", "8/255"], robust["pgd", "2/255"]]
+    worst = robust["pgd", "8/255"]
+    low, high = (100 * bound for bound in worst["ci"])
+    expected = [f"{100 * artifact.manifest.metrics['test_accuracy']:.2f} %"]
+    expected += [f"{100 * figure['top1']:.1f}" for figure in shown]
+    expected += [f"{100 * worst['top1']:.1f} [{low:.1f}, {high:.1f}]"]
+    assert row.endswith("| " + " | ".join(expected) + " |")
 
 
 def test_readme_names_the_commands_of_the_makefile() -> None:

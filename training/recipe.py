@@ -2,7 +2,6 @@
 
 import dataclasses
 import difflib
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,21 +10,7 @@ import yaml
 
 import models
 from data.images import ImageSpec
-
-
-def fraction(text: str | float) -> float:
-    """Read a number written as `8/255` or `0.03`.
-
-    Raises:
-        ValueError: it is neither.
-    """
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*/\s*(\d+)\s*", str(text))
-    if match and int(match[2]):
-        return float(match[1]) / int(match[2])
-    try:
-        return float(text)
-    except ValueError:
-        raise ValueError(f"a number must look like 8/255 or 0.03, got {text!r}") from None
+from robustness.spec import parse_eps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,9 +84,8 @@ class AdversarialRecipe:
     def __post_init__(self) -> None:
         """Read `8/255` as a number and check the rules."""
         for name in ("eps", "alpha"):
-            object.__setattr__(self, name, fraction(getattr(self, name)))
-            if not 0 < getattr(self, name) <= 1:
-                raise ValueError(f"{name} must lie in (0, 1], got {getattr(self, name)}")
+            radius = parse_eps(str(getattr(self, name)), name=name)
+            object.__setattr__(self, name, radius)
         if self.steps < 1:
             raise ValueError(f"steps must be at least 1, got {self.steps}")
 
