@@ -45,7 +45,9 @@ class PlainAttention(nn.Module):
         self.qkv = layer.qkv
         self.proj = layer.proj
 
-    def forward(self, x: Tensor, v_prev: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    def forward(
+        self, x: Tensor, v_prev: Tensor | None = None, mask: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
         """See `models.elliptical.Attention.forward`."""
         B, N, C = x.shape
         head_dim = C // self.num_heads

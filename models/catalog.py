@@ -8,15 +8,17 @@ from torch import nn
 
 from models.deit import DeiT, DeiTConfig
 
-_DOT_PRODUCT = {
+Config = DeiTConfig
+_DOT_PRODUCT: dict[str, Config] = {
     "deit_tiny": DeiTConfig(embed_dim=192, num_heads=3),
     "deit_small": DeiTConfig(embed_dim=384, num_heads=6),
     "deit_base": DeiTConfig(embed_dim=768, num_heads=12),
 }
-CATALOG: dict[str, DeiTConfig] = _DOT_PRODUCT | {
+CATALOG: dict[str, Config] = _DOT_PRODUCT | {
     f"{name}_elliptical": dataclasses.replace(config, elliptical=True)
     for name, config in _DOT_PRODUCT.items()
 }
+_ARCHITECTURES: dict[type, type[nn.Module]] = {DeiTConfig: DeiT}
 
 
 def names() -> list[str]:
@@ -24,7 +26,7 @@ def names() -> list[str]:
     return list(CATALOG)
 
 
-def config(name: str, **overrides: Any) -> DeiTConfig:
+def config(name: str, **overrides: Any) -> Config:
     """The config of a named model, with some fields changed.
 
     Args:
@@ -42,8 +44,8 @@ def config(name: str, **overrides: Any) -> DeiTConfig:
     for key in overrides:
         if key not in fields:
             raise ValueError(f"{key!r} is no config field of {name}{_nearest(key, fields)}")
-    channels = overrides.get("in_chans", base.in_chans)
-    if channels != base.in_chans:
+    channels = overrides.get("in_chans")
+    if channels is not None and channels != base.in_chans:
         overrides = {"mean": (0.5,) * channels, "std": (0.5,) * channels} | overrides
     return dataclasses.replace(base, **overrides)
 
@@ -58,7 +60,8 @@ def build(name: str, **overrides: Any) -> nn.Module:
     Raises:
         ValueError: unknown name or field, or a value against the rules of the config.
     """
-    return DeiT.from_config(config(name, **overrides))
+    chosen = config(name, **overrides)
+    return _ARCHITECTURES[type(chosen)](chosen)
 
 
 def _nearest(word: str, known: list[str]) -> str:

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from models.elliptical import SCALINGS, Attention, Scaling
+from models.block import Block
+from models.elliptical import SCALINGS, Scaling
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
@@ -84,44 +85,6 @@ class PatchEmbed(nn.Module):
         return self.proj(x).flatten(2).transpose(1, 2)
 
 
-class Mlp(nn.Module):
-    """Two linear layers with an exact GELU between them."""
-
-    def __init__(self, embed_dim: int, hidden_dim: int) -> None:
-        super().__init__()
-        self.fc1 = nn.Linear(embed_dim, hidden_dim)
-        self.act = nn.GELU()
-        self.fc2 = nn.Linear(hidden_dim, embed_dim)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """(B, N, embed_dim) to the same shape."""
-        return self.fc2(self.act(self.fc1(x)))
-
-
-class Block(nn.Module):
-    """Pre-norm transformer block that hands its values to the next one."""
-
-    def __init__(self, config: DeiTConfig) -> None:
-        super().__init__()
-        self.norm1 = nn.LayerNorm(config.embed_dim, eps=config.norm_eps)
-        self.attn = Attention(
-            config.embed_dim,
-            config.num_heads,
-            elliptical=config.elliptical,
-            scaling=config.scaling,
-            delta=config.delta,
-            metric_gradient=config.metric_gradient,
-        )
-        self.norm2 = nn.LayerNorm(config.embed_dim, eps=config.norm_eps)
-        self.mlp = Mlp(config.embed_dim, round(config.embed_dim * config.mlp_ratio))
-
-    def forward(self, x: Tensor, v_prev: Tensor | None) -> tuple[Tensor, Tensor]:
-        """(B, N, C) tokens and the previous values to the same of this layer."""
-        attended, v = self.attn(self.norm1(x), v_prev)
-        x = x + attended
-        return x + self.mlp(self.norm2(x)), v
-
-
 class DeiT(nn.Module):
     """Classify images; the normalisation of pixels is part of the model."""
 
@@ -137,17 +100,25 @@ class DeiT(nn.Module):
         self.patch_embed = PatchEmbed(config.in_chans, config.embed_dim, config.patch_size)
         self.cls_token = nn.Parameter(torch.zeros(1, 1, config.embed_dim))
         self.pos_embed = nn.Parameter(torch.zeros(1, config.num_patches + 1, config.embed_dim))
-        self.blocks = nn.ModuleList(Block(config) for _ in range(config.depth))
+        hidden_dim = round(config.embed_dim * config.mlp_ratio)
+        self.blocks = nn.ModuleList(
+            Block(
+                config.embed_dim,
+                config.num_heads,
+                hidden_dim,
+                norm_eps=config.norm_eps,
+                elliptical=config.elliptical,
+                scaling=config.scaling,
+                delta=config.delta,
+                metric_gradient=config.metric_gradient,
+            )
+            for _ in range(config.depth)
+        )
         self.norm = nn.LayerNorm(config.embed_dim, eps=config.norm_eps)
         self.head = nn.Linear(config.embed_dim, config.num_classes)
         self.apply(_init_linear)
         nn.init.trunc_normal_(self.cls_token, std=0.02)
         nn.init.trunc_normal_(self.pos_embed, std=0.02)
-
-    @classmethod
-    def from_config(cls, config: DeiTConfig) -> "DeiT":
-        """Build the model with freshly initialised weights."""
-        return cls(config)
 
     def forward(self, images: Tensor) -> Tensor:
         """Compute the logits.

@@ -81,12 +81,15 @@ class Attention(nn.Module):
         self.qkv = nn.Linear(embed_dim, 3 * embed_dim)
         self.proj = nn.Linear(embed_dim, embed_dim)
 
-    def forward(self, x: Tensor, v_prev: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    def forward(
+        self, x: Tensor, v_prev: Tensor | None = None, mask: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
         """Attend over the tokens of each sample.
 
         Args:
             x: (B, N, C) tokens.
             v_prev: (B, H, N, D) values of the previous layer; None in the first one.
+            mask: (B, N) bool, True for real tokens; None if all are.
 
         Returns:
             The attended tokens (B, N, C) and this layer's values (B, H, N, D).
