@@ -7,8 +7,9 @@ from typing import Any
 from torch import nn
 
 from models.deit import DeiT, DeiTConfig
+from models.transject import TransJect, TransJectConfig, TransJectImage, TransJectImageConfig
 
-Config = DeiTConfig
+Config = DeiTConfig | TransJectConfig | TransJectImageConfig
 _DOT_PRODUCT: dict[str, Config] = {
     "deit_tiny": DeiTConfig(embed_dim=192, num_heads=3),
     "deit_small": DeiTConfig(embed_dim=384, num_heads=6),
@@ -18,7 +19,16 @@ CATALOG: dict[str, Config] = _DOT_PRODUCT | {
     f"{name}_elliptical": dataclasses.replace(config, elliptical=True)
     for name, config in _DOT_PRODUCT.items()
 }
-_ARCHITECTURES: dict[type, type[nn.Module]] = {DeiTConfig: DeiT}
+CATALOG |= {
+    "transject": TransJectConfig(),
+    "transject_random": TransJectConfig(random_eigenvalues=True),
+    "transject_image": TransJectImageConfig(),
+}
+_ARCHITECTURES: dict[type, type[nn.Module]] = {
+    DeiTConfig: DeiT,
+    TransJectConfig: TransJect,
+    TransJectImageConfig: TransJectImage,
+}
 
 
 def names() -> list[str]:
@@ -45,7 +55,7 @@ def config(name: str, **overrides: Any) -> Config:
         if key not in fields:
             raise ValueError(f"{key!r} is no config field of {name}{_nearest(key, fields)}")
     channels = overrides.get("in_chans")
-    if channels is not None and channels != base.in_chans:
+    if channels is not None and channels != getattr(base, "in_chans", None):
         overrides = {"mean": (0.5,) * channels, "std": (0.5,) * channels} | overrides
     return dataclasses.replace(base, **overrides)
 

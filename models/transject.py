@@ -1,0 +1,378 @@
+"""TransJect: an encoder of orthogonal, injective, Lipschitz-bounded layers, linear in length.
+
+Every sublayer is x + (alpha / L) F(x) with Lip(F) <= 1, token by token, once the eigenvalues and
+the expert weights of a sample are given; so it can be inverted (`models.inversion`), and distances
+between the tokens of one sequence change by a bounded factor. Nothing follows between different
+sequences, where both differ, except for random eigenvalues and one expert.
+
+Source: "Designing Injective and Low-Entropic Transformer for Short-Long Range Encoding" (TJ). Where
+the paper leaves a choice open, the docstrings say what ours is.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.utils.parametrizations import orthogonal
+
+from models.deit import PatchEmbed
+from models.tokens import SinusoidalPositions, check_tokens, masked_max, masked_mean
+
+MAX_STEP = 1 - 1e-4  # |alpha| stays below 1, so that no sublayer folds two tokens into one
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransJectConfig:
+    """What defines a TransJect over tokens; the defaults are the paper's for short texts."""
+
+    vocab_size: int = 30522
+    seq_len: int = 512
+    embed_dim: int = 512
+    depth: int = 6
+    num_experts: int = 4
+    num_classes: int = 2
+    pooling: Literal["mean", "max"] = "mean"
+    random_eigenvalues: bool = False
+
+    def __post_init__(self) -> None:
+        """Check every rule, naming the field and the value received."""
+        _check_encoder(self)
+        for field in ("vocab_size", "seq_len"):
+            if getattr(self, field) < 1:
+                raise ValueError(f"{field} must be at least 1, got {getattr(self, field)}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransJectImageConfig:
+    """What defines a TransJect over image patches [ours]; the defaults fit CIFAR-10.
+
+    The embedding is injective when a patch has no more than embed_dim / 2 values.
+    """
+
+    img_size: int = 32
+    patch_size: int = 4
+    in_chans: int = 3
+    mean: tuple[float, ...] = (0.5, 0.5, 0.5)
+    std: tuple[float, ...] = (0.5, 0.5, 0.5)
+    embed_dim: int = 512
+    depth: int = 6
+    num_experts: int = 4
+    num_classes: int = 10
+    pooling: Literal["mean", "max"] = "mean"
+    random_eigenvalues: bool = False
+
+    def __post_init__(self) -> None:
+        """Check every rule, naming the field and the value received."""
+        _check_encoder(self)
+        # A config that went through JSON or YAML arrives with lists.
+        object.__setattr__(self, "mean", tuple(self.mean))
+        object.__setattr__(self, "std", tuple(self.std))
+        if self.patch_size < 1 or self.img_size < 1 or self.img_size % self.patch_size:
+            raise ValueError(
+                "img_size must be a positive multiple of patch_size, "
+                f"got {self.img_size} and {self.patch_size}"
+            )
+        for field in ("mean", "std"):
+            if len(getattr(self, field)) != self.in_chans:
+                raise ValueError(
+                    f"{field} must have one value per channel ({self.in_chans}), "
+                    f"got {getattr(self, field)}"
+                )
+        if min(self.std) <= 0:
+            raise ValueError(f"std must be positive, got {self.std}")
+
+    @property
+    def seq_len(self) -> int:
+        """Number of patches."""
+        return (self.img_size // self.patch_size) ** 2
+
+
+def _check_encoder(config: TransJectConfig | TransJectImageConfig) -> None:
+    for field in ("depth", "num_experts", "num_classes"):
+        if getattr(config, field) < 1:
+            raise ValueError(f"{field} must be at least 1, got {getattr(config, field)}")
+    if config.embed_dim < 4 or config.embed_dim % 4:
+        raise ValueError(f"embed_dim must be a positive multiple of 4, got {config.embed_dim}")
+    if config.pooling not in ("mean", "max"):
+        raise ValueError(f"pooling must be 'mean' or 'max', got {config.pooling!r}")
+
+
+class OrthogonalMaps(nn.Module):
+    """Learnable orthogonal matrices, `weight` of shape (count, dim, dim).
+
+    The Cayley map of a skew-symmetric matrix: torch's matrix exponential misses 1e-5 in float32 at
+    dim 512. No base matrix is multiplied to it, so that autocast never rounds the product.
+
+    Args:
+        count: number of matrices.
+        dim: width d.
+    """
+
+    weight: Tensor
+
+    def __init__(self, count: int, dim: int) -> None:
+        super().__init__()
+        # Entries of this size spread the angles of the rotations over most of the circle.
+        self.weight = nn.Parameter(torch.randn(count, dim, dim) * 2 / dim**0.5)
+        orthogonal(self, orthogonal_map="cayley", use_trivialization=False)
+
+
+class Experts(nn.Module):
+    """A mixture of rotations: every expert proposes tokens, one weight per sample and expert mixes.
+
+    Args:
+        num_experts: number of experts E; one alone needs no gate.
+        dim: width d.
+
+    Source: TJ eq. 5-7.
+    """
+
+    def __init__(self, num_experts: int, dim: int) -> None:
+        super().__init__()
+        self.u = OrthogonalMaps(num_experts, dim)
+        self.v = OrthogonalMaps(num_experts, dim)
+        self.gate = nn.Linear(dim, 1, bias=False) if num_experts > 1 else None
+
+    def forward(
+        self, x: Tensor, eigenvalues: Tensor, step: Tensor, mask: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Mix the experts' proposals.
+
+        Args:
+            x: (B, N, d) tokens.
+            eigenvalues: (B, d), at most 1 in absolute value.
+            step: scalar alpha / L.
+            mask: (B, N) bool, True for real tokens.
+
+        Returns:
+            The mixed tokens (B, N, d) and the weights of the experts (B, E).
+        """
+        proposed = self.outputs(x, eigenvalues, step)
+        weights = self.weights(proposed, mask)
+        return torch.einsum("be,bend->bnd", weights, proposed), weights
+
+    def outputs(self, x: Tensor, eigenvalues: Tensor, step: Tensor) -> Tensor:
+        """X_e = X + (alpha / L) ELU(X U_e Sigma V_e) of every expert, (B, E, N, d)."""
+        rotated = torch.einsum("bnd,edk->benk", x, self.u.weight) * eigenvalues[:, None, None]
+        return x[:, None] + step * F.elu(rotated @ self.v.weight)
+
+    def weights(self, proposed: Tensor, mask: Tensor | None) -> Tensor:
+        """Softmax over experts of w . max over real tokens of X_e: (B, E, N, d) to (B, E)."""
+        if self.gate is None:
+            return proposed.new_ones(len(proposed), 1)
+        if mask is not None:
+            proposed = proposed.masked_fill(~mask[:, None, :, None], -torch.inf)
+        return self.gate(proposed.amax(2)).squeeze(-1).softmax(-1)
+
+
+class FeedForward(nn.Module):
+    """X + (alpha / L) ELU(ELU(X W1 + b1) W2 + b2) with square orthogonal W.
+
+    Args:
+        dim: width d.
+
+    Source: TJ eq. 8.
+    """
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.w = OrthogonalMaps(2, dim)
+        self.b1 = nn.Parameter(torch.zeros(dim))
+        self.b2 = nn.Parameter(torch.zeros(dim))
+
+    def forward(self, x: Tensor, step: Tensor) -> Tensor:
+        """(B, N, d) tokens and the scalar alpha / L to (B, N, d)."""
+        w1, w2 = self.w.weight.unbind()
+        return x + step * F.elu(F.elu(x @ w1 + self.b1) @ w2 + self.b2)
+
+
+class Layer(nn.Module):
+    """Experts, then the feed-forward, both with the layer's step alpha / L.
+
+    Args:
+        num_experts: number of experts.
+        dim: width d.
+        depth: number of layers L of the encoder.
+    """
+
+    def __init__(self, num_experts: int, dim: int, depth: int) -> None:
+        super().__init__()
+        self.depth = depth
+        self.r = nn.Parameter(torch.zeros(()))
+        self.experts = Experts(num_experts, dim)
+        self.ffn = FeedForward(dim)
+
+    @property
+    def step(self) -> Tensor:
+        """alpha / L with alpha = tanh(r), a scalar; r = 0 at first, as in ReZero."""
+        return self.r.tanh().clamp(-MAX_STEP, MAX_STEP) / self.depth
+
+    def forward(
+        self, x: Tensor, eigenvalues: Tensor, mask: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """(B, N, d), (B, d) and (B, N) to the tokens (B, N, d) and the experts' weights (B, E)."""
+        x, weights = self.experts(x, eigenvalues, self.step, mask)
+        return self.ffn(x, self.step), weights
+
+
+class Encoder(nn.Module):
+    """Eigenvalues of a sample, then the layers.
+
+    The eigenvalues are the diagonal of U0' G U0 with G = X'X / N over the real tokens, computed
+    without any d x d matrix, and divided by the largest. Random-TransJect learns one diagonal
+    instead, the same for every sample.
+
+    Args:
+        config: see `TransJectConfig`.
+
+    Source: TJ section 4.1; dividing G by N and by the largest eigenvalue is our reading of its
+    "standardization".
+    """
+
+    def __init__(self, config: TransJectConfig | TransJectImageConfig) -> None:
+        super().__init__()
+        dim = config.embed_dim
+        if config.random_eigenvalues:
+            self.u0, self.diagonal = None, nn.Parameter(torch.rand(dim))
+        else:
+            self.u0, self.diagonal = OrthogonalMaps(1, dim), None
+        self.layers = nn.ModuleList(
+            Layer(config.num_experts, dim, config.depth) for _ in range(config.depth)
+        )
+
+    def eigenvalues(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Scaled so that the largest is 1 in absolute value: (B, N, d) embeddings to (B, d)."""
+        if self.diagonal is not None:
+            scale = self.diagonal.abs().amax().clamp_min(torch.finfo(x.dtype).tiny)
+            return (self.diagonal / scale).expand(len(x), -1)
+        raw = self._raw_eigenvalues(x, mask)
+        return raw / raw.amax(-1, keepdim=True).clamp_min(torch.finfo(raw.dtype).tiny)
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Encode (B, N, d) embeddings; padded tokens (mask False) touch no other token."""
+        eigenvalues = self.eigenvalues(x, mask)
+        for layer in self.layers:
+            x, _ = layer(x, eigenvalues, mask)
+        return x
+
+    def reconstruction_loss(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        """How far U0 is from diagonalising G: mean over the batch of ||G - U0 diag U0'||^2 / d^2.
+
+        The embeddings are detached, so that the loss trains U0 alone. Zero with random eigenvalues.
+
+        Args:
+            x: (B, N, d) embeddings.
+            mask: (B, N) bool, True for real tokens.
+        """
+        x = x.detach()
+        if self.u0 is None:
+            return x.new_zeros(())
+        real = x if mask is None else x.masked_fill(~mask[:, :, None], 0.0)
+        count = x.shape[1] if mask is None else mask.sum(1)[:, None, None]
+        gram = real.transpose(1, 2) @ real / count
+        kept = self._raw_eigenvalues(x, mask).square().sum(-1)
+        return ((gram.square().sum((1, 2)) - kept) / x.shape[-1] ** 2).mean()
+
+    def _raw_eigenvalues(self, x: Tensor, mask: Tensor | None) -> Tensor:
+        if self.u0 is None:
+            raise ValueError("random eigenvalues are not computed from the embeddings")
+        return masked_mean((x @ self.u0.weight[0]).square(), mask)
+
+
+class TransJect(nn.Module):
+    """Classify sequences of tokens.
+
+    Args:
+        config: see `TransJectConfig`.
+
+    Source: TJ section 4; the embedding [token; position] is its section 4.4.
+    """
+
+    def __init__(self, config: TransJectConfig) -> None:
+        super().__init__()
+        self.config = config
+        half = config.embed_dim // 2
+        self.embedding = nn.Embedding(config.vocab_size, half)
+        self.positions = SinusoidalPositions(config.seq_len, half)
+        self.encoder = Encoder(config)
+        self.head = nn.Linear(config.embed_dim, config.num_classes)
+
+    def forward(self, tokens: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Compute the logits.
+
+        Args:
+            tokens: (B, N) ids, N at most seq_len.
+            mask: (B, N) bool, True for real tokens; None if all are.
+
+        Returns:
+            (B, num_classes) logits.
+
+        Raises:
+            ValueError: see `check_tokens`.
+        """
+        return self.head(self.features(tokens, mask))
+
+    def features(self, tokens: Tensor, mask: Tensor | None = None) -> Tensor:
+        """The pooled encoding (B, embed_dim); arguments as for `forward`."""
+        return pool(self.encoder(self.embed(tokens, mask), mask), mask, self.config.pooling)
+
+    def embed(self, tokens: Tensor, mask: Tensor | None = None) -> Tensor:
+        """X0 = [token; position], (B, N, embed_dim); arguments as for `forward`."""
+        check_tokens(tokens, mask, vocab_size=self.config.vocab_size, seq_len=self.config.seq_len)
+        B, N = tokens.shape
+        positions = self.positions(N).expand(B, -1, -1)
+        return torch.cat((self.embedding(tokens), positions), dim=-1)
+
+    def logits_and_reconstruction(
+        self, tokens: Tensor, mask: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """The logits and the reconstruction loss that training adds to the task's loss."""
+        x = self.embed(tokens, mask)
+        logits = self.head(pool(self.encoder(x, mask), mask, self.config.pooling))
+        return logits, self.encoder.reconstruction_loss(x, mask)
+
+
+class TransJectImage(nn.Module):
+    """Classify images: the tokens are continuous patches, so that pixel attacks apply [ours].
+
+    Args:
+        config: see `TransJectImageConfig`.
+    """
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, config: TransJectImageConfig) -> None:
+        super().__init__()
+        self.config = config
+        half = config.embed_dim // 2
+        shape = (1, config.in_chans, 1, 1)
+        self.register_buffer("mean", torch.tensor(config.mean).view(shape), persistent=False)
+        self.register_buffer("std", torch.tensor(config.std).view(shape), persistent=False)
+        self.patch_embed = PatchEmbed(config.in_chans, half, config.patch_size)
+        self.positions = SinusoidalPositions(config.seq_len, half)
+        self.encoder = Encoder(config)
+        self.head = nn.Linear(config.embed_dim, config.num_classes)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """(B, C, H, W), pixels in [0, 1], H = W = img_size, to (B, num_classes) logits."""
+        return self.head(pool(self.encoder(self.embed(images)), None, self.config.pooling))
+
+    def embed(self, images: Tensor) -> Tensor:
+        """X0 = [patch; position], (B, N, embed_dim)."""
+        patches = self.patch_embed((images - self.mean) / self.std)
+        B, N, _ = patches.shape
+        return torch.cat((patches, self.positions(N).expand(B, -1, -1)), dim=-1)
+
+    def logits_and_reconstruction(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """The logits and the reconstruction loss that training adds to the task's loss."""
+        x = self.embed(images)
+        logits = self.head(pool(self.encoder(x), None, self.config.pooling))
+        return logits, self.encoder.reconstruction_loss(x)
+
+
+def pool(x: Tensor, mask: Tensor | None, pooling: Literal["mean", "max"]) -> Tensor:
+    """(B, N, d) to (B, d) over the real tokens."""
+    return masked_mean(x, mask) if pooling == "mean" else masked_max(x, mask)
