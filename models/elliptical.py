@@ -5,14 +5,84 @@ Source: Nielsen et al., "Elliptical Attention", NeurIPS 2024 (EA).
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Literal
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 Scaling = Literal["max", "mean", "none"]
+Estimator = Literal["difference", "consistent", "random"]
 SCALINGS: tuple[Scaling, ...] = ("max", "mean", "none")
+ESTIMATORS: tuple[Estimator, ...] = ("difference", "consistent", "random")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EllipticalConfig:
+    """Which layers of a transformer are elliptical, and how they estimate m.
+
+    The config of a model extends it; since both have slots, its `__post_init__` calls
+    `EllipticalConfig.__post_init__(self)` by name.
+
+    Attributes:
+        depth: number of layers.
+        elliptical: the switch between both twins; off, none of the other fields matters.
+        elliptical_layers: the elliptical layers, counted from 1; None for `default_layers`. The
+            first layer has no previous values and can never be one.
+        scaling: how m is normalised over its D entries; "random" is always scaled by its maximum.
+        estimator: how m is estimated, see `models.metric`.
+        delta: size of the step between two layers, > 0; it matters to "difference" under "none".
+        metric_gradient: let gradients flow through m.
+        metric_seed: seed of "random"; None draws afresh in every forward pass.
+    """
+
+    depth: int = 12
+    elliptical: bool = False
+    elliptical_layers: tuple[int, ...] | None = None
+    scaling: Scaling = "max"
+    estimator: Estimator = "difference"
+    delta: float = 1.0
+    metric_gradient: bool = False
+    metric_seed: int | None = None
+
+    def __post_init__(self) -> None:
+        """Check every rule, naming the field and the value received."""
+        if self.depth < 1:
+            raise ValueError(f"depth must be at least 1, got {self.depth}")
+        if self.elliptical_layers is not None:
+            # A config that went through JSON or YAML arrives with lists.
+            object.__setattr__(self, "elliptical_layers", tuple(self.elliptical_layers))
+        for layer in self.elliptical_layers or ():
+            if not 2 <= layer <= self.depth:
+                raise ValueError(f"elliptical_layers must lie in 2..{self.depth}, got {layer}")
+        if self.scaling not in SCALINGS:
+            raise ValueError(f"scaling must be one of {SCALINGS}, got {self.scaling!r}")
+        if self.estimator not in ESTIMATORS:
+            raise ValueError(f"estimator must be one of {ESTIMATORS}, got {self.estimator!r}")
+        if not self.delta > 0:
+            raise ValueError(f"delta must be positive, got {self.delta}")
+        if self.metric_seed is not None and not 0 <= self.metric_seed < 2**32:
+            raise ValueError(f"metric_seed must lie in 0..2**32 - 1, got {self.metric_seed}")
+
+    @property
+    def default_layers(self) -> tuple[int, ...]:
+        """The layers that are elliptical where none are named: all with a previous layer."""
+        return tuple(range(2, self.depth + 1))
+
+    def attention_options(self, layer: int) -> dict[str, Any]:
+        """Keyword arguments of `Attention` in one layer, counted from 1."""
+        layers = self.default_layers if self.elliptical_layers is None else self.elliptical_layers
+        # Every layer draws its own table; two seeds of one model never share any.
+        seed = None if self.metric_seed is None else self.metric_seed * self.depth + layer - 1
+        return {
+            "elliptical": self.elliptical and layer in layers,
+            "scaling": self.scaling,
+            "estimator": self.estimator,
+            "delta": self.delta,
+            "metric_gradient": self.metric_gradient,
+            "seed": seed,
+        }
 
 
 def estimate_metric(
@@ -69,13 +139,16 @@ class Attention(nn.Module):
         *,
         elliptical: bool = False,
         scaling: Scaling = "max",
+        estimator: Estimator = "difference",
         delta: float = 1.0,
         metric_gradient: bool = False,
+        seed: int | None = None,
     ) -> None:
         super().__init__()
         self.num_heads = num_heads
         self.elliptical = elliptical
         self.scaling: Scaling = scaling
+        self.estimator: Estimator = estimator
         self.delta = delta
         self.metric_gradient = metric_gradient
         self.qkv = nn.Linear(embed_dim, 3 * embed_dim)
