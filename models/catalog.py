@@ -2,18 +2,22 @@
 
 import dataclasses
 import difflib
+from collections.abc import Callable
 from typing import Any
 
 from torch import nn
 
+from models.baselines import BaselineConfig, BaselineTransformer
 from models.deit import DeiT, DeiTConfig
+from models.sequence import SequenceConfig, sequence_model
 from models.transject import TransJect, TransJectConfig, TransJectImage, TransJectImageConfig
 
-Config = DeiTConfig | TransJectConfig | TransJectImageConfig
+Config = BaselineConfig | DeiTConfig | SequenceConfig | TransJectConfig | TransJectImageConfig
 _DOT_PRODUCT: dict[str, Config] = {
     "deit_tiny": DeiTConfig(embed_dim=192, num_heads=3),
     "deit_small": DeiTConfig(embed_dim=384, num_heads=6),
     "deit_base": DeiTConfig(embed_dim=768, num_heads=12),
+    "lra_transformer": SequenceConfig(),
 }
 CATALOG: dict[str, Config] = _DOT_PRODUCT | {
     f"{name}_elliptical": dataclasses.replace(config, elliptical=True)
@@ -23,9 +27,14 @@ CATALOG |= {
     "transject": TransJectConfig(),
     "transject_random": TransJectConfig(random_eigenvalues=True),
     "transject_image": TransJectImageConfig(),
+    "transformer": BaselineConfig(),
+    "transformer_rezero": BaselineConfig(variant="rezero"),
+    "transformer_orthogonal": BaselineConfig(variant="orthogonal"),
 }
-_ARCHITECTURES: dict[type, type[nn.Module]] = {
+_ARCHITECTURES: dict[type, Callable[[Any], nn.Module]] = {
+    BaselineConfig: BaselineTransformer,
     DeiTConfig: DeiT,
+    SequenceConfig: sequence_model,
     TransJectConfig: TransJect,
     TransJectImageConfig: TransJectImage,
 }

@@ -1,0 +1,170 @@
+"""The transformers that TransJect is compared with: plain, with ReZero, with orthogonal attention.
+
+All three read word pieces, add sinusoidal positions and pool over real tokens. The paper (TJ) says
+no more about them: sizes that it does not give are those of its own model, and what each form does
+exactly is our reading of the works it cites.
+
+Source: TJ tables 1 and 2; Vaswani et al., "Attention is all you need", 2017.
+"""
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from models.block import Block, Mlp
+from models.elliptical import Attention
+from models.tokens import SinusoidalPositions, check_tokens, pool
+from models.transject import OrthogonalMaps
+
+Variant = Literal["plain", "rezero", "orthogonal"]
+BasePooling = Literal["mean", "max"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BaselineConfig:
+    """What defines a baseline; `seq_len` is the largest number of tokens.
+
+    `dropout` is the share of the embedding and of each sublayer's output that training drops.
+    """
+
+    variant: Variant = "plain"
+    vocab_size: int = 30522
+    seq_len: int = 512
+    num_classes: int = 2
+    embed_dim: int = 512
+    depth: int = 6
+    num_heads: int = 8
+    mlp_ratio: float = 4.0
+    pooling: BasePooling = "mean"
+    dropout: float = 0.1
+
+    def __post_init__(self) -> None:
+        """Check every rule, naming the field and the value received."""
+        sizes = ("vocab_size", "seq_len", "num_classes", "embed_dim", "depth", "num_heads")
+        for field in (*sizes, "hidden_dim"):
+            if getattr(self, field) < 1:
+                raise ValueError(f"{field} must be at least 1, got {getattr(self, field)}")
+        for by, divisor in (("num_heads", self.num_heads), ("2 for its positions", 2)):
+            if self.embed_dim % divisor:
+                raise ValueError(
+                    f"embed_dim must be a multiple of {by}, got {self.embed_dim} and {divisor}"
+                )
+        for field, known in (("variant", get_args(Variant)), ("pooling", get_args(BasePooling))):
+            if getattr(self, field) not in known:
+                raise ValueError(f"{field} must be one of {known}, got {getattr(self, field)!r}")
+        if not 0 <= self.dropout < 1:
+            raise ValueError(f"dropout must lie in [0, 1), got {self.dropout}")
+
+    @property
+    def hidden_dim(self) -> int:
+        """Width inside the MLP."""
+        return round(self.embed_dim * self.mlp_ratio)
+
+
+class ReZeroBlock(nn.Module):
+    """Attention and an MLP without norms: x + alpha * F(x), one alpha for both, from 0 on.
+
+    Args:
+        embed_dim: width d.
+        num_heads: number of heads.
+        hidden_dim: width inside the MLP.
+        dropout: share of each sublayer's output that training drops.
+
+    Source: Bachlechner et al., "ReZero is all you need", UAI 2021 (arXiv 2020), section 5.
+    """
+
+    def __init__(self, embed_dim: int, num_heads: int, hidden_dim: int, *, dropout: float) -> None:
+        super().__init__()
+        self.attn = Attention(embed_dim, num_heads)
+        self.mlp = Mlp(embed_dim, hidden_dim)
+        self.alpha = nn.Parameter(torch.zeros(()))
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(
+        self, x: Tensor, v_prev: Tensor | None = None, mask: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Compute the block's tokens (B, N, C) and values; arguments as of `Block`."""
+        attended, v = self.attn(x, v_prev, mask)
+        x = x + self.alpha * self.dropout(attended)
+        return x + self.alpha * self.dropout(self.mlp(x)), v
+
+
+class OrthogonalLinear(nn.Module):
+    """Square orthogonal maps of one input side by side, each with a bias.
+
+    In the place of a linear layer of `Attention`, which needs no other change.
+
+    Args:
+        dim: width d of the input.
+        count: number of maps; the output has width count * d.
+    """
+
+    def __init__(self, dim: int, count: int) -> None:
+        super().__init__()
+        self.maps = OrthogonalMaps(count, dim)
+        self.bias = nn.Parameter(torch.zeros(count * dim))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, N, dim) to (B, N, count * dim)."""
+        return F.linear(x, self.maps.stacked().flatten(0, 1), self.bias)
+
+
+class BaselineTransformer(nn.Module):
+    """Classify token sequences as the baselines of TJ do.
+
+    The plain and the orthogonal form are pre-norm and end with a norm; ReZero has no norm at all.
+
+    Args:
+        config: see `BaselineConfig`.
+    """
+
+    def __init__(self, config: BaselineConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.token_embed = nn.Embedding(config.vocab_size, config.embed_dim)
+        self.positions = SinusoidalPositions(config.seq_len, config.embed_dim)
+        self.dropout = nn.Dropout(config.dropout)
+        self.blocks = nn.ModuleList(_block(config) for _ in range(config.depth))
+        rezero = config.variant == "rezero"
+        self.norm = nn.Identity() if rezero else nn.LayerNorm(config.embed_dim, eps=1e-6)
+        self.head = nn.Linear(config.embed_dim, config.num_classes)
+
+    def forward(self, tokens: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Compute the logits (B, num_classes); arguments and errors as of `features`."""
+        return self.head(self.features(tokens, mask))
+
+    def features(self, tokens: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Compute what the classifier sees of each sample.
+
+        Args:
+            tokens: (B, N) int64 ids, N <= seq_len.
+            mask: (B, N) bool, True for real tokens; None if all are. The ids of padding and its
+                amount change nothing.
+
+        Returns:
+            (B, embed_dim), pooled over the real tokens.
+
+        Raises:
+            ValueError: see `check_tokens`.
+        """
+        config = self.config
+        check_tokens(tokens, mask, vocab_size=config.vocab_size, seq_len=config.seq_len)
+        x = self.dropout(self.token_embed(tokens) + self.positions(tokens.shape[1]))
+        for block in self.blocks:
+            x, _ = block(x, None, mask)
+        return pool(self.norm(x), mask, config.pooling)
+
+
+def _block(config: BaselineConfig) -> nn.Module:
+    sizes = (config.embed_dim, config.num_heads, config.hidden_dim)
+    if config.variant == "rezero":
+        return ReZeroBlock(*sizes, dropout=config.dropout)
+    block = Block(*sizes, dropout=config.dropout)
+    if config.variant == "orthogonal":
+        # The paper leaves open which maps are orthogonal: the square ones of attention [ours].
+        block.set_submodule("attn.qkv", OrthogonalLinear(config.embed_dim, 3))
+        block.set_submodule("attn.proj", OrthogonalLinear(config.embed_dim, 1))
+    return block

@@ -1,0 +1,136 @@
+"""The transformer of the Long Range Arena (LRA), with dot-product or elliptical attention.
+
+Source: Tay et al., "Long Range Arena", ICLR 2021; sizes and head: the public code that Nielsen et
+al., "Elliptical Attention", NeurIPS 2024 (EA) build on. That code divides the mean by the padded
+length; here it runs over the real tokens.
+"""
+
+from dataclasses import dataclass
+from typing import get_args
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from models.block import Block
+from models.elliptical import EllipticalConfig
+from models.tokens import Pooling, check_tokens, pool
+from models.towers import TwoTower, classifier
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SequenceConfig(EllipticalConfig):
+    """What defines a sequence transformer; the defaults fit LRA Text, bytes of at most 4096.
+
+    `seq_len` is the largest number of tokens, without the class token that pooling "cls" adds.
+    With `towers` 2 a sample is two sequences. `dropout` is the share of the embedding and of each
+    sublayer's output that training drops.
+    """
+
+    vocab_size: int = 256
+    seq_len: int = 4096
+    num_classes: int = 2
+    embed_dim: int = 64
+    depth: int = 2
+    num_heads: int = 2
+    mlp_ratio: float = 2.0
+    pooling: Pooling = "mean"
+    towers: int = 1
+    dropout: float = 0.1
+
+    def __post_init__(self) -> None:
+        """Check every rule, naming the field and the value received."""
+        EllipticalConfig.__post_init__(self)
+        sizes = ("vocab_size", "seq_len", "num_classes", "embed_dim", "num_heads", "hidden_dim")
+        for field in sizes:
+            if getattr(self, field) < 1:
+                raise ValueError(f"{field} must be at least 1, got {getattr(self, field)}")
+        if self.embed_dim % self.num_heads:
+            raise ValueError(
+                "embed_dim must be a multiple of num_heads, "
+                f"got {self.embed_dim} and {self.num_heads}"
+            )
+        if self.pooling not in get_args(Pooling):
+            raise ValueError(f"pooling must be one of {get_args(Pooling)}, got {self.pooling!r}")
+        if self.towers not in (1, 2):
+            raise ValueError(f"towers must be 1 or 2, got {self.towers}")
+        if not 0 <= self.dropout < 1:
+            raise ValueError(f"dropout must lie in [0, 1), got {self.dropout}")
+
+    @property
+    def default_layers(self) -> tuple[int, ...]:
+        """The last layer alone, where it has a previous one."""
+        return tuple(range(2, self.depth + 1))[-1:]
+
+    @property
+    def hidden_dim(self) -> int:
+        """Width inside the MLPs and the head."""
+        return round(self.embed_dim * self.mlp_ratio)
+
+
+class SequenceTransformer(nn.Module):
+    """Classify token sequences.
+
+    Args:
+        config: see `SequenceConfig`.
+    """
+
+    def __init__(self, config: SequenceConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.token_embed = nn.Embedding(config.vocab_size, config.embed_dim)
+        self.pos_embed = nn.Parameter(torch.empty(1, config.seq_len, config.embed_dim))
+        self.cls_token = (
+            nn.Parameter(torch.empty(1, 1, config.embed_dim)) if config.pooling == "cls" else None
+        )
+        self.dropout = nn.Dropout(config.dropout)
+        self.blocks = nn.ModuleList(
+            Block(
+                config.embed_dim,
+                config.num_heads,
+                config.hidden_dim,
+                dropout=config.dropout,
+                **config.attention_options(layer),
+            )
+            for layer in range(1, config.depth + 1)
+        )
+        self.norm = nn.LayerNorm(config.embed_dim, eps=1e-6)
+        self.head = classifier(config.embed_dim, config.hidden_dim, config.num_classes)
+        for table in (self.token_embed.weight, self.pos_embed, self.cls_token):
+            if table is not None:
+                nn.init.trunc_normal_(table, std=0.02)
+
+    def forward(self, tokens: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Compute the logits (B, num_classes); arguments and errors as of `features`."""
+        return self.head(self.features(tokens, mask))
+
+    def features(self, tokens: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Compute what the head sees of each sample.
+
+        Args:
+            tokens: (B, N) int64 ids, N <= seq_len.
+            mask: (B, N) bool, True for real tokens; None if all are. The ids of padding and its
+                amount change nothing.
+
+        Returns:
+            (B, embed_dim), pooled over the real tokens.
+
+        Raises:
+            ValueError: see `check_tokens`.
+        """
+        config = self.config
+        check_tokens(tokens, mask, vocab_size=config.vocab_size, seq_len=config.seq_len)
+        x = self.token_embed(tokens) + self.pos_embed[:, : tokens.shape[1]]
+        if self.cls_token is not None:
+            x = torch.cat((self.cls_token.expand(x.shape[0], -1, -1), x), dim=1)
+            mask = None if mask is None else F.pad(mask, (1, 0), value=True)
+        x, v = self.dropout(x), None
+        for block in self.blocks:
+            x, v = block(x, v, mask)
+        return pool(self.norm(x), mask, config.pooling)
+
+
+def sequence_model(config: SequenceConfig) -> SequenceTransformer | TwoTower:
+    """The model of a config: one tower or two."""
+    encoder = SequenceTransformer(config)
+    return encoder if config.towers == 1 else TwoTower(encoder, hidden_dim=config.hidden_dim)
