@@ -10,7 +10,7 @@ the paper leaves a choice open, the docstrings say what ours is.
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -99,24 +99,42 @@ def _check_encoder(config: TransJectConfig | TransJectImageConfig) -> None:
         raise ValueError(f"pooling must be 'mean' or 'max', got {config.pooling!r}")
 
 
-class OrthogonalMaps(nn.Module):
-    """Learnable orthogonal matrices, `weight` of shape (count, dim, dim).
+class OrthogonalMap(nn.Module):
+    """One learnable orthogonal matrix, `weight` of shape (dim, dim).
 
     The Cayley map of a skew-symmetric matrix: torch's matrix exponential misses 1e-5 in float32 at
     dim 512. No base matrix is multiplied to it, so that autocast never rounds the product.
+
+    Args:
+        dim: width d.
+    """
+
+    weight: Tensor
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        # Entries of this size spread the angles of the rotation over most of the circle.
+        self.weight = nn.Parameter(torch.randn(dim, dim) * 2 / dim**0.5)
+        orthogonal(self, orthogonal_map="cayley", use_trivialization=False)
+
+
+class OrthogonalMaps(nn.ModuleList):
+    """Some orthogonal matrices of one size.
+
+    They are separate parameters, because MKL fails on a batch of large systems of equations once
+    somebody has called `torch.set_num_threads`.
 
     Args:
         count: number of matrices.
         dim: width d.
     """
 
-    weight: Tensor
-
     def __init__(self, count: int, dim: int) -> None:
-        super().__init__()
-        # Entries of this size spread the angles of the rotations over most of the circle.
-        self.weight = nn.Parameter(torch.randn(count, dim, dim) * 2 / dim**0.5)
-        orthogonal(self, orthogonal_map="cayley", use_trivialization=False)
+        super().__init__(OrthogonalMap(dim) for _ in range(count))
+
+    def stacked(self) -> Tensor:
+        """The matrices, (count, dim, dim)."""
+        return torch.stack([cast(OrthogonalMap, each).weight for each in self])
 
 
 class Experts(nn.Module):
@@ -155,8 +173,8 @@ class Experts(nn.Module):
 
     def outputs(self, x: Tensor, eigenvalues: Tensor, step: Tensor) -> Tensor:
         """X_e = X + (alpha / L) ELU(X U_e Sigma V_e) of every expert, (B, E, N, d)."""
-        rotated = torch.einsum("bnd,edk->benk", x, self.u.weight) * eigenvalues[:, None, None]
-        return x[:, None] + step * F.elu(rotated @ self.v.weight)
+        rotated = torch.einsum("bnd,edk->benk", x, self.u.stacked()) * eigenvalues[:, None, None]
+        return x[:, None] + step * F.elu(rotated @ self.v.stacked())
 
     def weights(self, proposed: Tensor, mask: Tensor | None) -> Tensor:
         """Softmax over experts of w . max over real tokens of X_e: (B, E, N, d) to (B, E)."""
@@ -184,7 +202,7 @@ class FeedForward(nn.Module):
 
     def forward(self, x: Tensor, step: Tensor) -> Tensor:
         """(B, N, d) tokens and the scalar alpha / L to (B, N, d)."""
-        w1, w2 = self.w.weight.unbind()
+        w1, w2 = self.w.stacked().unbind()
         return x + step * F.elu(F.elu(x @ w1 + self.b1) @ w2 + self.b2)
 
 
@@ -237,7 +255,7 @@ class Encoder(nn.Module):
         if config.random_eigenvalues:
             self.u0, self.diagonal = None, nn.Parameter(torch.rand(dim))
         else:
-            self.u0, self.diagonal = OrthogonalMaps(1, dim), None
+            self.u0, self.diagonal = OrthogonalMap(dim), None
         self.layers = nn.ModuleList(
             Layer(config.num_experts, dim, config.depth) for _ in range(config.depth)
         )
@@ -278,7 +296,7 @@ class Encoder(nn.Module):
     def _raw_eigenvalues(self, x: Tensor, mask: Tensor | None) -> Tensor:
         if self.u0 is None:
             raise ValueError("random eigenvalues are not computed from the embeddings")
-        return masked_mean((x @ self.u0.weight[0]).square(), mask)
+        return masked_mean((x @ self.u0.weight).square(), mask)
 
 
 class TransJect(nn.Module):
