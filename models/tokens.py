@@ -47,7 +47,7 @@ def _check_mask(mask: Tensor, shape: torch.Size) -> None:
         )
     empty = (~mask.any(-1)).nonzero().squeeze(-1).tolist()
     if empty:
-        raise ValueError(f"mask must have a real token in every sample, got none in {empty[:10]}")
+        raise ValueError(f"mask must have a real token in every sequence, got none in {empty[:10]}")
 
 
 def sinusoidal_positions(seq_len: int, dim: int) -> Tensor:

@@ -1,0 +1,113 @@
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from models.tokens import (
+    Pooling,
+    SinusoidalPositions,
+    check_tokens,
+    masked_max,
+    masked_mean,
+    pool,
+    sinusoidal_positions,
+)
+
+TOKENS = torch.tensor([[0, 1, 2], [9, 0, 0]])
+MASK = torch.tensor([[True, True, True], [True, False, False]])
+
+
+@pytest.mark.parametrize("mask", [None, MASK])
+def test_tokens_within_the_rules_pass(mask: Tensor | None) -> None:
+    check_tokens(TOKENS, mask, vocab_size=10, seq_len=3)
+    check_tokens(TOKENS[:0], None if mask is None else mask[:0], vocab_size=10, seq_len=3)
+
+
+def test_several_sequences_of_one_sample_pass() -> None:
+    pairs, mask = (x[:, None].expand(2, 2, 3) for x in (TOKENS, MASK))
+    check_tokens(pairs, mask, vocab_size=10, seq_len=3, towers=2)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "message"),
+    [
+        (TOKENS[0], r"tokens must be \(B, 1..3\), got \(3,\)"),
+        (TOKENS[None], r"tokens must be \(B, 1..3\), got \(1, 2, 3\)"),
+        (torch.tensor(4), r"tokens must be \(B, 1..3\), got \(\)"),
+        (TOKENS.repeat(1, 2), r"tokens must be \(B, 1..3\), got \(2, 6\)"),
+        (TOKENS[:, :0], r"tokens must be \(B, 1..3\), got \(2, 0\)"),
+        (TOKENS.float(), "tokens must be int64, got torch.float32"),
+        (TOKENS.int(), "tokens must be int64, got torch.int32"),
+        (TOKENS.bool(), "tokens must be int64, got torch.bool"),
+        (TOKENS - 1, r"tokens must lie in 0..9, got -1..8"),
+        (TOKENS + 1, r"tokens must lie in 0..9, got 1..10"),
+    ],
+)
+def test_tokens_against_the_rules_are_refused(tokens: Tensor, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        check_tokens(tokens, None, vocab_size=10, seq_len=3)
+
+
+@pytest.mark.parametrize(
+    ("mask", "message"),
+    [
+        (MASK.long(), r"mask must be bool of shape \(2, 3\), got torch.int64 \(2, 3\)"),
+        (MASK.float(), r"mask must be bool of shape \(2, 3\), got torch.float32"),
+        (MASK[:, :2], r"mask must be bool of shape \(2, 3\), got torch.bool \(2, 2\)"),
+        (MASK[:1], r"mask must be bool of shape \(2, 3\), got torch.bool \(1, 3\)"),
+        (MASK[:, None, None], r"mask must be bool of shape \(2, 3\), got torch.bool \(2, 1, 1, 3"),
+        (MASK & ~MASK[1], r"mask must have a real token in every sequence, got none in \[1\]"),
+    ],
+)
+def test_masks_against_the_rules_are_refused(mask: Tensor, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        check_tokens(TOKENS, mask, vocab_size=10, seq_len=3)
+
+
+def test_pairs_against_the_rules_are_refused() -> None:
+    pairs = TOKENS[:, None].expand(2, 2, 3)
+    mask = torch.ones(2, 2, 3, dtype=torch.bool)
+    mask[1, 0] = False
+    for tokens in (TOKENS, TOKENS[:, None]):
+        with pytest.raises(ValueError, match=r"tokens must be \(B, 2, 1..3\), got"):
+            check_tokens(tokens, None, vocab_size=10, seq_len=3, towers=2)
+    with pytest.raises(ValueError, match=r"in every sequence, got none in \[\[1, 0\]\]"):
+        check_tokens(pairs, mask, vocab_size=10, seq_len=3, towers=2)
+
+
+def test_positions_are_the_formula() -> None:
+    table = sinusoidal_positions(50, 8)
+    for p in range(50):
+        for k in range(4):
+            angle = p / 10000 ** (2 * k / 8)
+            assert abs(table[p, 2 * k] - math.sin(angle)) <= 1e-12
+            assert abs(table[p, 2 * k + 1] - math.cos(angle)) <= 1e-12
+
+
+def test_positions_are_rounded_once_to_the_precision_of_the_model() -> None:
+    positions = SinusoidalPositions(50, 8)
+    assert torch.equal(positions(20), sinusoidal_positions(50, 8).float()[:20])
+    assert torch.equal(positions.double()(20), sinusoidal_positions(50, 8)[:20])
+    assert not positions.state_dict()
+
+
+@pytest.mark.parametrize("pooling", ["mean", "max", "cls"])
+@pytest.mark.parametrize("rubbish", [0.0, 1e30, math.inf, math.nan])
+def test_pooling_is_the_formula_over_real_tokens(pooling: Pooling, rubbish: float) -> None:
+    x = torch.randn(2, 3, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64) - 5
+    for b, n in ((0, 3), (1, 1)):
+        for c in range(4):
+            real = [float(x[b, i, c]) for i in range(n)]
+            expected = {"mean": sum(real) / n, "max": max(real), "cls": real[0]}[pooling]
+            padded = x.masked_fill(~MASK[:, :, None], rubbish)
+            assert abs(pool(padded, MASK, pooling)[b, c] - expected) <= 1e-12
+            assert abs(pool(x[b : b + 1, :n], None, pooling)[0, c] - expected) <= 1e-12
+
+
+def test_gradient_of_pooling_does_not_reach_padding() -> None:
+    for pooled in (masked_mean, masked_max):
+        x = torch.randn(2, 3, 4, generator=torch.Generator().manual_seed(0)).requires_grad_()
+        pooled(x, MASK).square().sum().backward()
+        assert x.grad is not None and x.grad.isfinite().all()
+        assert torch.equal(x.grad[1, 1:], torch.zeros(2, 4)) and x.grad[1, 0].abs().min() > 0
