@@ -6,16 +6,21 @@ Source: Nielsen et al., "Elliptical Attention", NeurIPS 2024 (EA).
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-Scaling = Literal["max", "mean", "none"]
-Estimator = Literal["difference", "consistent", "random"]
-SCALINGS: tuple[Scaling, ...] = ("max", "mean", "none")
-ESTIMATORS: tuple[Estimator, ...] = ("difference", "consistent", "random")
+from models.metric import (
+    ESTIMATORS,
+    SCALINGS,
+    Estimator,
+    Scaling,
+    consistent_metric,
+    estimate_metric,
+    random_metric,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +61,9 @@ class EllipticalConfig:
         for layer in self.elliptical_layers or ():
             if not 2 <= layer <= self.depth:
                 raise ValueError(f"elliptical_layers must lie in 2..{self.depth}, got {layer}")
+        self._check_metric()
+
+    def _check_metric(self) -> None:
         if self.scaling not in SCALINGS:
             raise ValueError(f"scaling must be one of {SCALINGS}, got {self.scaling!r}")
         if self.estimator not in ESTIMATORS:
@@ -85,35 +93,6 @@ class EllipticalConfig:
         }
 
 
-def estimate_metric(
-    v: Tensor, v_prev: Tensor, *, scaling: Scaling = "max", delta: float = 1.0
-) -> Tensor:
-    """Estimate the diagonal m of the metric from how the values changed since the last layer.
-
-    m_i = mean over tokens of |v_i - v_prev_i| / delta, then divided by its maximum or mean over i.
-    Under "max" and "mean" an all-zero m becomes 1, so that equal values mean ordinary attention.
-    Under "max" the constants 1/N and 1/delta cancel and are never computed, which also keeps the
-    exported graph small.
-
-    Args:
-        v: (B, H, N, D) values of this layer.
-        v_prev: (B, H, N, D) values of the previous layer.
-        scaling: how m is normalised over its D entries; "none" leaves it as it is.
-        delta: size of the step between two layers, > 0; it matters only under "none".
-
-    Returns:
-        (B, H, 1, D), non-negative.
-
-    Source: EA eq. 10 and remark 3 ("maxscale"); the guard for an all-zero m is ours.
-    """
-    change = torch.linalg.vector_norm(v - v_prev, ord=1, dim=-2, keepdim=True)  # (B, H, 1, D)
-    if scaling == "none":
-        return change / (v.shape[-2] * delta)
-    scale = change.amax(-1, keepdim=True) if scaling == "max" else change.mean(-1, keepdim=True)
-    still = scale == 0
-    return change.masked_fill(still, 1.0) / scale.masked_fill(still, 1.0)
-
-
 class Attention(nn.Module):
     """Multi-head self-attention, dot-product or elliptical, with the parameters of a public DeiT.
 
@@ -124,13 +103,18 @@ class Attention(nn.Module):
         embed_dim: model width d; a multiple of num_heads.
         num_heads: number of heads H; the head dimension D is embed_dim / num_heads.
         elliptical: estimate m from the previous layer's values; without them m is 1.
-        scaling: see `estimate_metric`.
+        scaling: how m is normalised over its D entries; "random" is always scaled by its maximum.
+        estimator: how m is estimated, see `models.metric`.
         delta: see `estimate_metric`.
         metric_gradient: let gradients flow through m. Training stops them (EA algorithm 1); an
             attacker need not, so a fair attack switches this on.
+        seed: seed of the estimator "random", which then has one m per head for every input; None
+            draws one per sample and head in every forward pass.
 
     Source: EA eq. 13.
     """
+
+    table: Tensor | None
 
     def __init__(
         self,
@@ -153,6 +137,16 @@ class Attention(nn.Module):
         self.metric_gradient = metric_gradient
         self.qkv = nn.Linear(embed_dim, 3 * embed_dim)
         self.proj = nn.Linear(embed_dim, embed_dim)
+        self.generator: torch.Generator | None = None
+        self.register_buffer("table", None, persistent=False)
+        if elliptical and estimator == "random":
+            generator = torch.Generator("cpu")
+            if seed is None:
+                generator.seed()
+                self.generator = generator
+            else:
+                generator.manual_seed(seed)
+                self.table = random_metric(num_heads, embed_dim // num_heads, generator)
 
     def forward(
         self, x: Tensor, v_prev: Tensor | None = None, mask: Tensor | None = None
@@ -162,29 +156,82 @@ class Attention(nn.Module):
         Args:
             x: (B, N, C) tokens.
             v_prev: (B, H, N, D) values of the previous layer; None in the first one.
-            mask: (B, N) bool, True for real tokens; None if all are.
+            mask: (B, N) bool, True for real tokens; None if all are. Padding is no key and does
+                not count in m.
 
         Returns:
             The attended tokens (B, N, C) and this layer's values (B, H, N, D).
+        """
+        q, k, v = self.project(x, v_prev, mask)
+        keys = None if mask is None else mask[:, None, None, :]
+        attended = F.scaled_dot_product_attention(q, k, v, attn_mask=keys)
+        return self.proj(attended.transpose(1, 2).reshape(x.shape)), v
+
+    def attention_map(
+        self, x: Tensor, v_prev: Tensor | None = None, mask: Tensor | None = None
+    ) -> Tensor:
+        """Compute the attention weights (B, H, N, N) that `forward` uses, rows summing to 1.
+
+        Args:
+            x: as in `forward`.
+            v_prev: as in `forward`.
+            mask: as in `forward`.
+        """
+        q, k, _ = self.project(x, v_prev, mask)
+        scores = q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5
+        if mask is not None:
+            scores = scores.masked_fill(~mask[:, None, None, :], -torch.inf)
+        return scores.softmax(-1)
+
+    def project(
+        self, x: Tensor, v_prev: Tensor | None, mask: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Compute q, scaled by m where the layer is elliptical, k and v, each (B, H, N, D).
+
+        Args:
+            x: as in `forward`.
+            v_prev: as in `forward`.
+            mask: as in `forward`.
         """
         B, N, C = x.shape
         qkv = self.qkv(x).view(B, N, 3, self.num_heads, C // self.num_heads)
         q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind(0)  # each (B, num_heads, N, head_dim)
         if self.elliptical and v_prev is not None:
-            q = q * self.metric(v, v_prev)
-        x = F.scaled_dot_product_attention(q, k, v)
-        return self.proj(x.transpose(1, 2).reshape(B, N, C)), v
+            q = q * self.metric(q, k, v, v_prev, mask)
+        return q, k, v
 
-    def metric(self, v: Tensor, v_prev: Tensor) -> Tensor:
-        """Estimate m (B, H, 1, D), outside the graph of gradients unless the switch is on."""
+    def metric(
+        self, q: Tensor, k: Tensor, v: Tensor, v_prev: Tensor, mask: Tensor | None = None
+    ) -> Tensor:
+        """Estimate m (B or 1, H, 1, D), outside the graph of gradients unless the switch is on.
+
+        Args:
+            q: (B, H, N, D) queries, not scaled.
+            k: (B, H, N, D) keys.
+            v: (B, H, N, D) values of this layer.
+            v_prev: (B, H, N, D) values of the previous layer.
+            mask: (B, N) bool, True for real tokens; None if all are.
+        """
+        if self.table is not None:
+            return self.table
+        if self.generator is not None:
+            B, H, _, D = v.shape
+            return random_metric(H, D, self.generator, batch_size=B).to(v)
         if not self.metric_gradient:
-            v, v_prev = v.detach(), v_prev.detach()
-        return estimate_metric(v, v_prev, scaling=self.scaling, delta=self.delta)
+            q, k, v, v_prev = q.detach(), k.detach(), v.detach(), v_prev.detach()
+        if self.estimator == "consistent":
+            return consistent_metric(q, k, v, scaling=self.scaling, mask=mask)
+        return estimate_metric(v, v_prev, scaling=self.scaling, delta=self.delta, mask=mask)
 
 
 def is_elliptical(model: nn.Module) -> bool:
     """Whether any attention layer of the model estimates a metric."""
-    return any(isinstance(layer, Attention) and layer.elliptical for layer in model.modules())
+    return any(layer.elliptical for layer in _layers(model))
+
+
+def is_randomised(model: nn.Module) -> bool:
+    """Whether the model draws m at random in every forward pass: it answers nothing twice alike."""
+    return any(layer.generator is not None for layer in _layers(model))
 
 
 @contextmanager
@@ -198,7 +245,7 @@ def metric_gradient(model: nn.Module, enabled: bool) -> Iterator[None]:
         model: any module.
         enabled: True lets gradients flow through m.
     """
-    layers = [layer for layer in model.modules() if isinstance(layer, Attention)]
+    layers = _layers(model)
     before = [layer.metric_gradient for layer in layers]
     try:
         for layer in layers:
@@ -207,3 +254,7 @@ def metric_gradient(model: nn.Module, enabled: bool) -> Iterator[None]:
     finally:
         for layer, setting in zip(layers, before, strict=True):
             layer.metric_gradient = setting
+
+
+def _layers(model: nn.Module) -> list[Attention]:
+    return [layer for layer in model.modules() if isinstance(layer, Attention)]

@@ -1,0 +1,160 @@
+"""Estimators of m, the diagonal of the metric of elliptical attention.
+
+Each gives m for every sample and head on its own, from real tokens alone.
+
+Source: Nielsen et al., "Elliptical Attention", NeurIPS 2024 (EA).
+"""
+
+import math
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+Scaling = Literal["max", "mean", "none"]
+Estimator = Literal["difference", "consistent", "random"]
+SCALINGS: tuple[Scaling, ...] = ("max", "mean", "none")
+ESTIMATORS: tuple[Estimator, ...] = ("difference", "consistent", "random")
+_CHUNK = 8  # dimensions of one matrix product in `consistent_metric`: its memory is N x 16 D a head
+
+
+def estimate_metric(
+    v: Tensor,
+    v_prev: Tensor,
+    *,
+    scaling: Scaling = "max",
+    delta: float = 1.0,
+    mask: Tensor | None = None,
+) -> Tensor:
+    """Estimator "difference": how much the values changed since the last layer.
+
+    m_i = mean over real tokens of |v_i - v_prev_i| / delta, then divided by its maximum or mean
+    over i. There the constants 1/N and 1/delta cancel and are never computed, which also keeps the
+    exported graph small.
+
+    Args:
+        v: (B, H, N, D) values of this layer.
+        v_prev: (B, H, N, D) values of the previous layer.
+        scaling: how m is normalised over its D entries; "none" leaves it as it is.
+        delta: size of the step between two layers, > 0; it matters only under "none".
+        mask: (B, N) bool, True for real tokens; None if all are.
+
+    Returns:
+        (B, H, 1, D), non-negative. Under "max" and "mean" an all-zero m becomes 1, so that equal
+        values mean ordinary attention.
+
+    Source: EA eq. 10 and remark 3 ("maxscale"); the guard for an all-zero m is ours.
+    """
+    # An abs and a sum take a quarter of the time of a norm over this axis.
+    change = (v - v_prev).abs_()
+    if mask is not None:
+        change = change.masked_fill_(~mask[:, None, :, None], 0.0)
+    change = change.sum(-2, keepdim=True)  # (B, H, 1, D)
+    if scaling == "none":
+        return change / (_count(v, mask) * delta)
+    return _scale(change, scaling)
+
+
+def consistent_metric(
+    q: Tensor, k: Tensor, v: Tensor, *, scaling: Scaling = "max", mask: Tensor | None = None
+) -> Tensor:
+    """Estimator "consistent": how much dot-product attention changes along each axis of the query.
+
+    m_i = mean over real queries of ||f(q + t e_i) - f(q - t e_i)||_1 / 2t with t = 1 / (2 sqrt(D)),
+    f(q) = sum_n a_n v_n and a the attention weights of q.
+
+    A step along e_i multiplies the weight a_n by exp(u_ni) or exp(-u_ni), u_ni = t k_ni / sqrt(D),
+    before they are normalised to sum 1. With Z+ = sum_n a_n exp(u_ni), Z- likewise, and S the
+    matrix sinh(u), the difference is
+
+        f(q + t e_i) - f(q - t e_i) = 2 (sum_n a_n S_ni v_n - f(q - t e_i) sum_n a_n S_ni) / Z+,
+
+    a few products with the N x N weights for each i, and exact where u is small or zero.
+
+    Args:
+        q: (B, H, N, D) queries.
+        k: (B, H, N, D) keys.
+        v: (B, H, N, D) values.
+        scaling: how m is normalised over its D entries; "none" leaves it as it is.
+        mask: (B, N) bool, True for real tokens; None if all are.
+
+    Returns:
+        (B, H, 1, D), non-negative. Under "max" and "mean" an all-zero m becomes 1. Keys that lie
+        more than about 170 D apart along an axis (float32) count as that far apart.
+
+    Source: EA eq. 62, with f at the queries instead of the keys, as the authors' code has it; the
+        closed form is ours.
+    """
+    D = q.shape[-1]
+    scores = q @ k.transpose(-2, -1) * D**-0.5  # (B, H, N, N)
+    if mask is not None:
+        scores = scores.masked_fill(~mask[:, None, None, :], -torch.inf)
+    attn = scores.softmax(-1)
+    u = _centred(k / (2 * D), mask)
+    grow, shrink, odd = u.exp(), (-u).exp(), u.sinh()
+    z_grow, z_shrink, z_odd = (attn @ part for part in (grow, shrink, odd))  # (B, H, N, D)
+    # Any shift of the values cancels; this one turns equal values into exact zeros.
+    v = (v - v[:, :, :1])[:, :, :, None, None]  # (B, H, N, 1, 1, D)
+    changes = []
+    for start in range(0, D, _CHUNK):
+        i = slice(start, start + _CHUNK)
+        weighted = torch.stack((odd[..., i], shrink[..., i]), dim=3)[..., None] * v
+        sums = (attn @ weighted.flatten(3)).view(weighted.shape)  # (B, H, N, 2, chunk, D)
+        stepped = sums[:, :, :, 1] / z_shrink[..., i, None]
+        change = (sums[:, :, :, 0] - stepped * z_odd[..., i, None]) / z_grow[..., i, None]
+        changes.append(change.abs().sum(-1))
+    change = torch.cat(changes, dim=-1)  # (B, H, N, D)
+    if mask is not None:
+        change = change.masked_fill(~mask[:, None, :, None], 0.0)
+    change = change.sum(-2, keepdim=True) / _count(v, mask)
+    return _scale(change * (2 * D**0.5), scaling)
+
+
+def random_metric(
+    num_heads: int, head_dim: int, generator: torch.Generator, *, batch_size: int = 1
+) -> Tensor:
+    """Estimator "random": uniform draws from [0, 1), divided by their maximum.
+
+    Args:
+        num_heads: number of heads H.
+        head_dim: dimension D of a head.
+        generator: where the draws come from, on the CPU; torch's global one stays untouched.
+        batch_size: number of samples B.
+
+    Returns:
+        (B, H, 1, D) float32 on the CPU.
+
+    Source: EA, ablation of the estimator.
+    """
+    shape = (batch_size, num_heads, 1, head_dim)
+    # The device is named: under `torch.device("meta")` a model still gets its true table.
+    draws = torch.rand(shape, generator=generator, dtype=torch.float32, device="cpu")
+    return _scale(draws, "max")
+
+
+def _scale(m: Tensor, scaling: Scaling) -> Tensor:
+    """Divide m by its maximum or mean over i; all zeros become ones, with finite gradients."""
+    if scaling == "none":
+        return m
+    m = m.clamp_min(torch.finfo(m.dtype).tiny)
+    return m / (m.amax(-1, keepdim=True) if scaling == "max" else m.mean(-1, keepdim=True))
+
+
+def _count(v: Tensor, mask: Tensor | None) -> Tensor | int:
+    """Number of real tokens of each sample, to divide (B, H, 1, D) by."""
+    return v.shape[2] if mask is None else mask.sum(1).view(-1, 1, 1, 1)
+
+
+def _centred(u: Tensor, mask: Tensor | None) -> Tensor:
+    """Shift u so that each axis is centred over the real tokens, which cancels in `u`'s use.
+
+    Beyond half the logarithm of the largest number u is cut off, so that neither exp(u) nor a sum
+    of products with it can overflow, and no sum of weights can vanish.
+    """
+    low, high = u.detach(), u.detach()
+    if mask is not None:
+        padding = ~mask[:, None, :, None]
+        low, high = low.masked_fill(padding, torch.inf), high.masked_fill(padding, -torch.inf)
+    centre = (low.amin(-2, keepdim=True) + high.amax(-2, keepdim=True)) / 2
+    limit = math.log(torch.finfo(u.dtype).max) / 2
+    return (u - centre).clamp(-limit, limit)
