@@ -20,10 +20,10 @@ def open_folder(folder: Path, label_names: list[str] | None) -> ImageSet:
     Raises:
         DataError: no image, a class folder without images, or one that is no known class.
     """
-    files = [path.relative_to(folder).as_posix() for path in sorted(folder.rglob("*"))]
+    files = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*"))
+    filled = {name.partition("/")[0] for name in files if _is_image(name)}
     for entry in sorted(folder.iterdir()):
-        prefix = f"{entry.name}/"
-        if entry.is_dir() and not any(_is_image(f) for f in files if f.startswith(prefix)):
+        if entry.is_dir() and entry.name not in filled:
             raise DataError(f"the class folder {entry.name} holds no image")
     return _open(folder.name, files, lambda name: decode_image(folder / name), label_names)
 
@@ -53,13 +53,22 @@ def _open(
         raise DataError(f"{source} holds no image")
     return ImageSet(
         names=names,
-        labels=_labels(names, label_names),
+        labels=folder_labels(names, label_names),
         label_names=label_names,
         reader=lambda index: read(names[index]),
     )
 
 
-def _labels(names: list[str], label_names: list[str] | None) -> np.ndarray | None:
+def folder_labels(names: list[str], label_names: list[str] | None) -> np.ndarray | None:
+    """Label files by the folders they lie in.
+
+    Args:
+        names: files as `class/name`; without any folder there are no labels.
+        label_names: names of the classes in order of index.
+
+    Raises:
+        DataError: a folder that is no known class, or a file in none.
+    """
     folders = [PurePosixPath(name).parent.name for name in names]
     if not any(folders):
         return None

@@ -1,4 +1,4 @@
-"""Parquet files in the convention of the Hugging Face hub: `image` and `label` columns."""
+"""Parquet files in the convention of the Hugging Face hub: `image` or `text`, and `label`."""
 
 import json
 from collections.abc import Sequence
@@ -12,10 +12,11 @@ import pyarrow.parquet as pq
 from data.image_set import DataError, ImageSet
 from data.images import decode_image
 from data.labels import label_index, normalise
+from data.text_set import TextSet
 
 
 def open_parquet(paths: Sequence[Path], label_names: list[str] | None) -> ImageSet:
-    """Open parquet files as one data set; images are bytes or struct{bytes, path}.
+    """Open parquet files of images as one data set; images are bytes or struct{bytes, path}.
 
     Where the file's own class names are `label_names` in another order, its indices are
     translated by name.
@@ -23,9 +24,7 @@ def open_parquet(paths: Sequence[Path], label_names: list[str] | None) -> ImageS
     Raises:
         DataError: not a parquet file, no image column, or a label out of range.
     """
-    table = _read(paths)
-    if "image" not in table.column_names:
-        raise DataError(f"{paths[0].name} has no column 'image', only {table.column_names}")
+    table = _read(paths, "image")
     own_names = _class_names(table.schema)
     label_names = label_names or own_names
     column = table.column("image")
@@ -44,16 +43,46 @@ def open_parquet(paths: Sequence[Path], label_names: list[str] | None) -> ImageS
     )
 
 
-def _read(paths: Sequence[Path]) -> pa.Table:
+def open_text_parquet(paths: Sequence[Path], label_names: list[str] | None) -> TextSet:
+    """Open parquet files of texts as one data set; labels as in `open_parquet`.
+
+    Raises:
+        DataError: not a parquet file, no text column, a row without text, or a label out of range.
+    """
+    table = _read(paths, "text")
+    own_names = _class_names(table.schema)
+    label_names = label_names or own_names
+    column = table.column("text")
+    if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
+        raise DataError(f"{paths[0].name}: the column 'text' must hold strings, got {column.type}")
+    for row, text in enumerate(column.to_pylist()):
+        if not (text or "").strip():
+            raise DataError(f"{paths[0].name}: row {row} holds no text")
+    stem = paths[0].stem
+    return TextSet(
+        names=[f"{stem}/{index:06d}" for index in range(len(table))],
+        labels=_labels(table, label_names, own_names),
+        label_names=label_names,
+        description=f"{stem}, {len(table)} rows",
+        reader=lambda index: column[index].as_py(),
+    )
+
+
+def _read(paths: Sequence[Path], content: str) -> pa.Table:
     tables = []
     for path in paths:
         try:
             schema = pq.read_schema(path)
-            columns = [name for name in ("image", "label") if name in schema.names]
-            tables.append(pq.read_table(path, columns=columns or None))
+            columns = [name for name in (content, "label") if name in schema.names]
+            tables.append(pq.read_table(path, columns=columns))
         except (pa.ArrowException, OSError) as error:
             raise DataError(f"{path.name} is not a readable parquet file: {error}") from error
-    return pa.concat_tables(tables)
+        if content not in columns:
+            raise DataError(f"{path.name} has no column {content!r}, only {schema.names}")
+    try:
+        return pa.concat_tables(tables)
+    except pa.ArrowInvalid as error:
+        raise DataError(f"{paths[-1].name} has other columns than {paths[0].name}") from error
 
 
 def _class_names(schema: pa.Schema) -> list[str] | None:

@@ -1,0 +1,206 @@
+"""From texts to token ids: WordPiece vocabularies of our own or of the hub, and bytes.
+
+All of them are files `tokenizer.json` of the `tokenizers` library. No tokenizer adds marks such as
+[CLS]: the models pool over real tokens.
+"""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+
+from data.hub import hub_file
+from data.image_set import DataError
+from data.text_set import TextSet
+from data.token_set import Ragged, TokenSet
+
+PAD, UNKNOWN = "[PAD]", "[UNK]"
+_PAD_NAMES = (PAD, "<pad>", "<|padding|>", "<|endoftext|>")
+_HTML_BREAK = r"<br\s*/?>"
+_LONGEST_WORD = 100
+
+
+class TextTokenizer:
+    """Token ids of texts; the same file gives the same ids everywhere.
+
+    Args:
+        tokenizer: with a token for padding.
+
+    Raises:
+        DataError: it has no token for padding.
+    """
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        # What a file of the hub says about lengths is not ours; `encode` cuts and pads.
+        tokenizer.no_truncation()
+        tokenizer.no_padding()
+        # A text may spell out "[PAD]"; it is text all the same.
+        tokenizer.encode_special_tokens = True
+        found = [tokenizer.token_to_id(name) for name in _PAD_NAMES]
+        known = [token for token in found if token is not None]
+        if not known:
+            raise DataError(f"the tokenizer has none of the padding tokens {', '.join(_PAD_NAMES)}")
+        self.pad: int = known[0]
+
+    @property
+    def vocab_size(self) -> int:
+        """Ids lie in [0, vocab_size)."""
+        return self._tokenizer.get_vocab_size(with_added_tokens=True)
+
+    def save(self, path: Path) -> None:
+        """Write `tokenizer.json`."""
+        path.write_text(self._tokenizer.to_str(pretty=True), encoding="utf-8")
+
+    def rows(self, texts: Sequence[str], max_len: int) -> list[np.ndarray]:
+        """Token ids of each text, cut after its first `max_len` tokens.
+
+        Raises:
+            ValueError: a text without a token, named by its place, or `max_len` below 1.
+        """
+        if max_len < 1:
+            raise ValueError(f"max_len must be at least 1, got {max_len}")
+        encodings = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
+        rows = [np.array(encoding.ids[:max_len], np.int64) for encoding in encodings]
+        empty = [place for place, row in enumerate(rows) if not len(row)]
+        if empty:
+            raise ValueError(f"every text must hold a token, got none in {empty[:10]}")
+        return rows
+
+    def encode(
+        self, texts: Sequence[str], max_len: int, *, length: int | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Encode a batch, padded to its longest text.
+
+        Args:
+            texts: B texts.
+            max_len: tokens after the first `max_len` of a text are cut off.
+            length: pad to this length instead, at least the longest.
+
+        Returns:
+            tokens (B, N) int64 and mask (B, N) bool, True for real tokens.
+
+        Raises:
+            ValueError: a text without a token, or too small a `max_len` or `length`.
+        """
+        ragged = Ragged.of(self.rows(texts, max_len), np.uint32)
+        longest = int(ragged.lengths.max(initial=1))
+        if length is not None and length < longest:
+            raise ValueError(f"length must be at least that of every text, {longest}: {length}")
+        return ragged.padded(length or longest, self.pad)
+
+
+def train_wordpiece(texts: Iterable[str], *, vocab_size: int) -> TextTokenizer:
+    """Train a lower-casing WordPiece vocabulary; the same texts give the same file.
+
+    Text is cleaned and split as by BERT; line breaks of HTML count as blanks.
+
+    Args:
+        texts: what to learn from.
+        vocab_size: entries, padding (id 0) and unknown (id 1) included; fewer where the texts do
+            not give as many.
+
+    Raises:
+        ValueError: `vocab_size` is less than the characters of the texts need.
+    """
+    texts = list(texts)
+    tokenizer = _wordpiece({PAD: 0, UNKNOWN: 1})
+    # The trainer numbers what continues a word in the order of a hash table, another one each time,
+    # and breaks ties by these numbers. Given first, as special entries, they are fixed.
+    entries = [PAD, UNKNOWN, *_continuations(tokenizer, texts)]
+    trainer = trainers.WordPieceTrainer(
+        vocab_size=vocab_size, min_frequency=2, special_tokens=entries, show_progress=False
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    vocabulary = tokenizer.get_vocab()
+    if len(vocabulary) > vocab_size:
+        raise ValueError(f"vocab_size must be at least {len(vocabulary)}, got {vocab_size}")
+    # Built again without special entries, which would also be found inside of texts.
+    return TextTokenizer(_wordpiece(vocabulary))
+
+
+def _wordpiece(vocabulary: dict[str, int]) -> Tokenizer:
+    tokenizer = Tokenizer(
+        models.WordPiece(
+            vocab=vocabulary, unk_token=UNKNOWN, max_input_chars_per_word=_LONGEST_WORD
+        )
+    )
+    tokenizer.normalizer = normalizers.Sequence(
+        [normalizers.Replace(Regex(_HTML_BREAK), " "), normalizers.BertNormalizer(lowercase=True)]
+    )
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = decoders.WordPiece()
+    return tokenizer
+
+
+def _continuations(tokenizer: Tokenizer, texts: Sequence[str]) -> list[str]:
+    """The single characters that continue a word, as the vocabulary writes them: `##a`, ..."""
+    words = {word for text in texts for word in tokenizer.normalizer.normalize_str(text).split()}
+    parts = {part for word in words for part, _ in tokenizer.pre_tokenizer.pre_tokenize_str(word)}
+    return sorted({f"##{character}" for part in parts for character in part[1:]})
+
+
+def byte_tokenizer() -> TextTokenizer:
+    """Bytes of UTF-8 as tokens: ids 0 to 255, and 256 for padding, so that no text contains it."""
+    # The library writes each byte as a printable character; those of its alphabet, by byte.
+    characters = [chr(byte) if _printable(byte) else None for byte in range(256)]
+    spare = iter(range(256, 512))
+    alphabet = [character or chr(next(spare)) for character in characters]
+    vocabulary = {character: byte for byte, character in enumerate(alphabet)} | {PAD: 256}
+    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    return TextTokenizer(tokenizer)
+
+
+def _printable(byte: int) -> bool:
+    """Whether a byte stands for itself in the alphabet of GPT-2 (Radford et al. 2019)."""
+    return 33 <= byte <= 126 or 161 <= byte <= 172 or 174 <= byte <= 255
+
+
+def load_tokenizer(source: str | Path) -> TextTokenizer:
+    """Load a tokenizer.
+
+    Args:
+        source: a file `tokenizer.json`, a folder that holds one, `hf:NAME` for one of the hub, or
+            `bytes`.
+
+    Raises:
+        DataError: it is missing, broken, or has no token for padding.
+    """
+    text = str(source)
+    if text == "bytes":
+        return byte_tokenizer()
+    path = hub_file(text.removeprefix("hf:"), "tokenizer.json") if text[:3] == "hf:" else Path(text)
+    path = path / "tokenizer.json" if path.is_dir() else path
+    if not path.is_file():
+        raise DataError(f"{path.name} is no file; tokenizers are tokenizer.json, hf:NAME or bytes")
+    try:
+        tokenizer = Tokenizer.from_str(path.read_text(encoding="utf-8"))
+    except Exception as error:  # the library raises its errors as bare exceptions
+        raise DataError(f"{path.name} is not a readable tokenizer: {error}") from error
+    return TextTokenizer(tokenizer)
+
+
+def tokenize(texts: TextSet, tokenizer: TextTokenizer, *, max_len: int) -> TokenSet:
+    """Encode a labelled set of texts, each cut after its first `max_len` tokens.
+
+    Raises:
+        DataError: the set has no labels or no names of classes, or a text has no token.
+    """
+    if texts.labels is None or texts.label_names is None:
+        raise DataError(f"{texts.description}: labels and their names are needed")
+    try:
+        rows = tokenizer.rows(list(texts), max_len)
+    except ValueError as error:
+        raise DataError(f"{texts.description}: {error}") from error
+    return TokenSet(
+        sequences=(Ragged.of(rows, np.uint16 if tokenizer.vocab_size <= 1 << 16 else np.uint32),),
+        labels=texts.labels,
+        label_names=texts.label_names,
+        vocab_size=tokenizer.vocab_size,
+        seq_len=max_len,
+        pad=tokenizer.pad,
+        description=texts.description,
+    )
