@@ -15,7 +15,9 @@ Scaling = Literal["max", "mean", "none"]
 Estimator = Literal["difference", "consistent", "random"]
 SCALINGS: tuple[Scaling, ...] = ("max", "mean", "none")
 ESTIMATORS: tuple[Estimator, ...] = ("difference", "consistent", "random")
-_CHUNK = 8  # dimensions of one matrix product in `consistent_metric`: its memory is N x 16 D a head
+_CHUNK = (
+    16  # dimensions of one matrix product in `consistent_metric`: its memory is N x 16 D a head
+)
 
 
 def estimate_metric(
@@ -63,13 +65,10 @@ def consistent_metric(
     m_i = mean over real queries of ||f(q + t e_i) - f(q - t e_i)||_1 / 2t with t = 1 / (2 sqrt(D)),
     f(q) = sum_n a_n v_n and a the attention weights of q.
 
-    A step along e_i multiplies the weight a_n by exp(u_ni) or exp(-u_ni), u_ni = t k_ni / sqrt(D),
-    before they are normalised to sum 1. With Z+ = sum_n a_n exp(u_ni), Z- likewise, and S the
-    matrix sinh(u), the difference is
-
-        f(q + t e_i) - f(q - t e_i) = 2 (sum_n a_n S_ni v_n - f(q - t e_i) sum_n a_n S_ni) / Z+,
-
-    a few products with the N x N weights for each i, and exact where u is small or zero.
+    A step along e_i multiplies every weight a_n by exp(u_ni), a step back by exp(-u_ni), with
+    u_ni = t k_ni / sqrt(D), before they are normalised to sum 1. So each step takes one product of
+    the N x N weights with [exp(u_i) * V | exp(u_i)], and nothing of size N x N x D. Everything is
+    computed in float64: both steps all but cancel, which would leave few true digits of float32.
 
     Args:
         q: (B, H, N, D) queries.
@@ -80,34 +79,29 @@ def consistent_metric(
 
     Returns:
         (B, H, 1, D), non-negative. Under "max" and "mean" an all-zero m becomes 1. Keys that lie
-        more than about 170 D apart along an axis (float32) count as that far apart.
+        more than about 1400 D apart along an axis count as that far apart.
 
     Source: EA eq. 62, with f at the queries instead of the keys, as the authors' code has it; the
         closed form is ours.
     """
-    D = q.shape[-1]
+    D, dtype = q.shape[-1], q.dtype
+    q, k, v = q.double(), k.double(), v.double()
     scores = q @ k.transpose(-2, -1) * D**-0.5  # (B, H, N, N)
     if mask is not None:
         scores = scores.masked_fill(~mask[:, None, None, :], -torch.inf)
     attn = scores.softmax(-1)
     u = _centred(k / (2 * D), mask)
-    grow, shrink, odd = u.exp(), (-u).exp(), u.sinh()
-    z_grow, z_shrink, z_odd = (attn @ part for part in (grow, shrink, odd))  # (B, H, N, D)
     # Any shift of the values cancels; this one turns equal values into exact zeros.
-    v = (v - v[:, :, :1])[:, :, :, None, None]  # (B, H, N, 1, 1, D)
+    v = (v - v[:, :, :1])[:, :, :, None]  # (B, H, N, 1, D)
     changes = []
-    for start in range(0, D, _CHUNK):
-        i = slice(start, start + _CHUNK)
-        weighted = torch.stack((odd[..., i], shrink[..., i]), dim=3)[..., None] * v
-        sums = (attn @ weighted.flatten(3)).view(weighted.shape)  # (B, H, N, 2, chunk, D)
-        stepped = sums[:, :, :, 1] / z_shrink[..., i, None]
-        change = (sums[:, :, :, 0] - stepped * z_odd[..., i, None]) / z_grow[..., i, None]
-        changes.append(change.abs().sum(-1))
+    for part in u.split(_CHUNK, dim=-1):
+        ahead, behind = (_attend(attn, weights, v) for weights in (part.exp(), (-part).exp()))
+        changes.append((ahead - behind).abs().sum(-1))
     change = torch.cat(changes, dim=-1)  # (B, H, N, D)
     if mask is not None:
         change = change.masked_fill(~mask[:, None, :, None], 0.0)
-    change = change.sum(-2, keepdim=True) / _count(v, mask)
-    return _scale(change * (2 * D**0.5), scaling)
+    m = change.sum(-2, keepdim=True) * D**0.5 / _count(q, mask)  # 1 / 2t = sqrt(D)
+    return _scale(m, scaling).to(dtype)
 
 
 def random_metric(
@@ -130,6 +124,13 @@ def random_metric(
     # The device is named: under `torch.device("meta")` a model still gets its true table.
     draws = torch.rand(shape, generator=generator, dtype=torch.float32, device="cpu")
     return _scale(draws, "max")
+
+
+def _attend(attn: Tensor, factors: Tensor, v: Tensor) -> Tensor:
+    """Attend with weights (B, H, N, N) times factors (B, H, N, I), to (B, H, N, I, D)."""
+    weighted = factors[..., None] * v
+    attended = (attn @ weighted.flatten(3)).view(weighted.shape)
+    return attended / (attn @ factors)[..., None]
 
 
 def _scale(m: Tensor, scaling: Scaling) -> Tensor:
