@@ -9,14 +9,24 @@ from torch import nn
 
 from models.baselines import BaselineConfig, BaselineTransformer
 from models.deit import DeiT, DeiTConfig
+from models.fan import FAN, FANConfig
 from models.sequence import SequenceConfig, sequence_model
 from models.transject import TransJect, TransJectConfig, TransJectImage, TransJectImageConfig
 
-Config = BaselineConfig | DeiTConfig | SequenceConfig | TransJectConfig | TransJectImageConfig
+Config = (
+    BaselineConfig
+    | DeiTConfig
+    | FANConfig
+    | SequenceConfig
+    | TransJectConfig
+    | TransJectImageConfig
+)
 _DOT_PRODUCT: dict[str, Config] = {
     "deit_tiny": DeiTConfig(embed_dim=192, num_heads=3),
     "deit_small": DeiTConfig(embed_dim=384, num_heads=6),
     "deit_base": DeiTConfig(embed_dim=768, num_heads=12),
+    "fan_tiny": FANConfig(embed_dim=192, num_heads=4),
+    "fan_small": FANConfig(embed_dim=384, num_heads=8),
     "lra_transformer": SequenceConfig(),
 }
 CATALOG: dict[str, Config] = _DOT_PRODUCT | {
@@ -34,6 +44,7 @@ CATALOG |= {
 _ARCHITECTURES: dict[type, Callable[[Any], nn.Module]] = {
     BaselineConfig: BaselineTransformer,
     DeiTConfig: DeiT,
+    FANConfig: FAN,
     SequenceConfig: sequence_model,
     TransJectConfig: TransJect,
     TransJectImageConfig: TransJectImage,

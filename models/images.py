@@ -1,0 +1,37 @@
+"""What the configs of all image models share: the statistics of ImageNet and the checks."""
+
+from typing import Any
+
+IMAGENET_MEAN = (0.485, 0.456, 0.406)
+IMAGENET_STD = (0.229, 0.224, 0.225)
+
+
+def check_images(config: Any) -> None:
+    """Refuse sizes and statistics that no image model can have; lists become tuples.
+
+    Args:
+        config: a dataclass with the fields `img_size`, `patch_size`, `in_chans`, `num_classes`,
+            `mean` and `std`; it may be frozen.
+
+    Raises:
+        ValueError: a size below 1, an image that patches do not fill, or statistics that are not
+            one positive `std` and one `mean` per channel.
+    """
+    for field in ("img_size", "patch_size", "in_chans", "num_classes"):
+        if getattr(config, field) < 1:
+            raise ValueError(f"{field} must be at least 1, got {getattr(config, field)}")
+    if config.img_size % config.patch_size:
+        raise ValueError(
+            "img_size must be a multiple of patch_size, "
+            f"got {config.img_size} and {config.patch_size}"
+        )
+    for field in ("mean", "std"):
+        # A config that went through JSON or YAML arrives with lists.
+        values = tuple(getattr(config, field))
+        object.__setattr__(config, field, values)
+        if len(values) != config.in_chans:
+            raise ValueError(
+                f"{field} must have one value per channel ({config.in_chans}), got {values}"
+            )
+    if min(config.std) <= 0:
+        raise ValueError(f"std must be positive, got {config.std}")
