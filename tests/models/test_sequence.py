@@ -1,0 +1,193 @@
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import models
+from models.elliptical import Attention
+from models.sequence import SequenceConfig
+from tests.models import plain_transformer as plain
+
+TWINS = ["lra_transformer", "lra_transformer_elliptical"]
+SMALL = {"vocab_size": 11, "seq_len": 9, "embed_dim": 16, "num_heads": 2, "num_classes": 3}
+POOLINGS = ["mean", "max", "cls"]
+
+
+def small(name: str, **overrides: Any) -> nn.Module:
+    """A small model whose weights are large enough for every part to matter."""
+    torch.manual_seed(0)
+    model = models.build(name, **SMALL | overrides).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.3)
+    return model
+
+
+def batch() -> tuple[Tensor, Tensor]:
+    """Sequences with padding behind, before and between their real tokens, without, and a token."""
+    tokens = torch.randint(0, 11, (5, 6), generator=torch.Generator().manual_seed(1))
+    mask = torch.ones(5, 6, dtype=torch.bool)
+    mask[0, 4:] = mask[1, :2] = mask[2, 1::2] = mask[4, 1:] = False
+    return tokens, mask
+
+
+@torch.no_grad()
+def plain_logits(model: Any, tokens: Tensor, mask: Tensor) -> Tensor:
+    """The forward pass in float64, one sequence at a time, its padding left out."""
+    w = {key: value.double() for key, value in model.double().state_dict().items()}
+    config: SequenceConfig = model.config
+    logits = []
+    for row, real in zip(tokens, mask, strict=True):
+        x = w["token_embed.weight"][row[real]] + w["pos_embed"][0, : len(row)][real]
+        if config.pooling == "cls":
+            x = torch.cat([w["cls_token"][0], x])
+        v = None
+        for i in range(config.depth):
+            previous = v if config.elliptical and i == config.depth - 1 else None
+            x, v = plain.pre_norm_block(x, w, f"blocks.{i}", 2, previous)
+        x = plain.pool(plain.norm(x, w, "norm"), config.pooling)
+        hidden = plain.linear(x, w, "head.0")
+        logits.append(plain.linear(hidden * (hidden > 0), w, "head.2"))
+    return torch.stack(logits)
+
+
+def assert_same(logits: Tensor, expected: Tensor) -> None:
+    """Equal up to the noise of float32, with the same answers."""
+    assert (logits - expected).abs().max() <= 1e-5 * max(1.0, float(expected.abs().max()))
+    assert torch.equal(logits.argmax(1), expected.argmax(1))
+
+
+@pytest.mark.parametrize("depth", [2, 3])
+@pytest.mark.parametrize("pooling", POOLINGS)
+@pytest.mark.parametrize("name", TWINS)
+def test_forward_is_the_formula(name: str, pooling: str, depth: int) -> None:
+    model, (tokens, mask) = small(name, pooling=pooling, depth=depth), batch()
+    with torch.no_grad():
+        single, single_unpadded = model(tokens, mask), model(tokens)
+        expected = plain_logits(model, tokens, mask)
+        unpadded = plain_logits(model, tokens, torch.ones_like(mask))
+        assert (model(tokens, mask) - expected).abs().max() <= 1e-10
+        assert (model(tokens) - unpadded).abs().max() <= 1e-10
+    assert_same(single, expected)
+    assert_same(single_unpadded, unpadded)
+
+
+@pytest.mark.parametrize("pooling", POOLINGS)
+@pytest.mark.parametrize("name", TWINS)
+def test_neither_the_batch_nor_padding_changes_a_prediction(name: str, pooling: str) -> None:
+    model, (tokens, mask) = small(name, pooling=pooling), batch()
+    with torch.inference_mode():
+        rows = zip(tokens, mask, strict=True)
+        expected = torch.cat([model(row[None], real[None]) for row, real in rows])
+        for more, fill in ((0, 0), (1, 10), (3, 5)):
+            padded = F.pad(tokens.masked_fill(~mask, fill), (0, more), value=fill)
+            assert_same(model(padded, F.pad(mask, (0, more))), expected)
+        assert_same(model(tokens), model(tokens, torch.ones_like(mask)))
+
+
+def test_default_sizes_are_those_of_the_lra_transformer() -> None:
+    for name in TWINS:
+        model: Any = models.build(name)
+        shapes = {key: tuple(value.shape) for key, value in model.state_dict().items()}
+        assert shapes["token_embed.weight"] == (256, 64)
+        assert shapes["pos_embed"] == (1, 4096, 64)
+        assert shapes["head.0.weight"] == (128, 64) and shapes["head.2.weight"] == (2, 128)
+        assert shapes["blocks.1.mlp.fc1.weight"] == (128, 64)
+        assert [block.attn.num_heads for block in model.blocks] == [2, 2]
+        layer = 2 * 2 * 64 + 4 * 64 * 64 + 4 * 64 + 2 * 64 * 128 + 128 + 64
+        outside = 256 * 64 + 4096 * 64 + 2 * 64 + 64 * 128 + 128 + 2 * 128 + 2
+        assert sum(p.numel() for p in model.parameters()) == 2 * layer + outside
+
+
+@pytest.mark.parametrize("overrides", [{}, {"pooling": "cls"}, {"towers": 2}])
+def test_twins_share_names_and_shapes_but_not_the_function(overrides: dict[str, Any]) -> None:
+    dot, elliptical = (small(name, **overrides) for name in TWINS)
+    elliptical.load_state_dict(dot.state_dict())
+    dot.load_state_dict(elliptical.state_dict())
+    tokens, mask = batch()
+    if overrides.get("towers"):
+        tokens, mask = tokens[:4].view(2, 2, 6), mask[:4].view(2, 2, 6)
+    assert (dot(tokens, mask) - elliptical(tokens, mask)).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [
+        ({}, [False, True]),
+        ({"depth": 4}, [False, False, False, True]),
+        ({"depth": 1}, [False]),
+        ({"depth": 4, "elliptical_layers": [2, 3]}, [False, True, True, False]),
+        ({"elliptical": False}, [False, False]),
+    ],
+)
+def test_last_layer_alone_is_elliptical_unless_others_are_named(
+    overrides: dict[str, Any], expected: list[bool]
+) -> None:
+    model = models.build("lra_transformer_elliptical", **SMALL | overrides)
+    found = [layer.elliptical for layer in model.modules() if isinstance(layer, Attention)]
+    assert found == expected
+
+
+@pytest.mark.parametrize("name", TWINS)
+def test_dropout_acts_in_training_only(name: str) -> None:
+    model, (tokens, mask) = small(name), batch()
+    assert torch.equal(model(tokens, mask), model(tokens, mask))
+    model.train()
+    assert not torch.allclose(model(tokens, mask), model(tokens, mask))
+    without = small(name, dropout=0.0)
+    assert torch.equal(without.train()(tokens, mask), without.eval()(tokens, mask))
+
+
+@pytest.mark.parametrize("overrides", [{"pooling": each} for each in POOLINGS] + [{"towers": 2}])
+@pytest.mark.parametrize("name", TWINS)
+def test_every_parameter_receives_a_gradient(name: str, overrides: dict[str, Any]) -> None:
+    model = small(name, seq_len=6, **overrides).train()
+    tokens = torch.arange(24).view(2, 2, 6) % 11 if "towers" in overrides else batch()[0]
+    F.cross_entropy(model(tokens), torch.arange(len(tokens)) % 3).backward()
+    for key, parameter in model.named_parameters():
+        assert parameter.grad is not None and parameter.grad.abs().max() > 0, key
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda t, m: (t.float(), m),
+        lambda t, m: (t + 11, m),
+        lambda t, m: (t - 11, m),
+        lambda t, m: (t.repeat(1, 2), m.repeat(1, 2)),
+        lambda t, m: (t, m & False),
+        lambda t, m: (t, m[:, 1:]),
+    ],
+)
+@pytest.mark.parametrize("pooling", POOLINGS)
+def test_input_against_the_rules_is_refused(
+    pooling: str, spoil: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+) -> None:
+    model: Any = small("lra_transformer", pooling=pooling)
+    for call in (model, model.features):
+        with pytest.raises(ValueError, match=r"(tokens|mask) must .* got"):
+            call(*spoil(*batch()))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ({"vocab_size": 0}, "vocab_size must be at least 1, got 0"),
+        ({"seq_len": 0}, "seq_len must be at least 1, got 0"),
+        ({"depth": 0}, "depth must be at least 1, got 0"),
+        ({"num_heads": 0}, "num_heads must be at least 1, got 0"),
+        ({"mlp_ratio": 0.0}, "hidden_dim must be at least 1, got 0"),
+        ({"embed_dim": 10, "num_heads": 4}, "embed_dim must be a multiple of num_heads, got 10 a"),
+        ({"pooling": "sum"}, r"pooling must be one of \('mean', 'max', 'cls'\), got 'sum'"),
+        ({"towers": 3}, "towers must be 1 or 2, got 3"),
+        ({"dropout": -0.1}, r"dropout must lie in \[0, 1\), got -0.1"),
+        ({"elliptical_layers": (1,)}, "elliptical_layers must lie in 2..2, got 1"),
+        ({"scaling": "most"}, "scaling must be one of"),
+    ],
+)
+def test_config_against_the_rules_is_refused(overrides: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        models.build("lra_transformer", **SMALL | overrides)
