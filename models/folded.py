@@ -1,0 +1,221 @@
+"""The inference form of TransJect: plain matrices, no parametrisations, and no work done twice.
+
+Traced, or with gradients, a folded model computes a whole batch in a few large products. Called
+without gradients on long sequences it goes by `models.blockwise`.
+"""
+
+import copy
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.utils import parametrize
+
+from models.blockwise import BlockwiseEncoder
+from models.tokens import masked_mean
+from models.transject import Encoder, Layer, TransJect, TransJectImage, pool
+
+
+def fold(model: nn.Module, *, dtype: torch.dtype | None = None) -> nn.Module:
+    """Turn a trained model into its inference form, without parametrisations.
+
+    TransJect's matrices become plain ones: U_e Sigma V_e is one per expert where the eigenvalues
+    are fixed (Random-TransJect), and one per expert and sample where sequences are longer than the
+    model is wide. Any other parametrised weight, such as an orthogonal baseline's, becomes plain.
+
+    Args:
+        model: it is left as it is.
+        dtype: of TransJect's matrices and of the states multiplied with them, the model's own if
+            None; what lies between the products keeps the model's.
+
+    Returns:
+        A copy in eval mode whose parameters need no gradients, with the same logits to 1e-5 in
+        float32.
+    """
+    model = copy.deepcopy(model).eval().requires_grad_(False)
+    if isinstance(model, TransJect | TransJectImage):
+        return _fold_transject(model, dtype)
+    for name, part in list(model.named_modules()):
+        if isinstance(part, TransJect):
+            model.set_submodule(name, _fold_transject(part, dtype))
+    for part in list(model.modules()):
+        if parametrize.is_parametrized(part):
+            for name in list(cast(nn.ModuleDict, part.parametrizations)):
+                parametrize.remove_parametrizations(part, name, leave_parametrized=True)
+    return model.requires_grad_(False)
+
+
+def _fold_transject(model: TransJect | TransJectImage, dtype: torch.dtype | None) -> nn.Module:
+    dtype = dtype or model.head.weight.dtype
+    long = model.config.seq_len > model.config.embed_dim
+    encoder = FoldedEncoder(model.encoder, long=long, dtype=dtype)
+    if isinstance(model, TransJect) and long:
+        return FoldedLongTransJect(model, encoder)
+    model.set_submodule("encoder", encoder)
+    return model
+
+
+class FoldedExperts(nn.Module):
+    """The experts of one layer as batched products.
+
+    Args:
+        layer: the trained layer.
+        eigenvalues: (d,) where they are the same for every sample, else None.
+        long: sequences are longer than d, so that multiplying U_e Sigma V_e out for each sample
+            costs less than rotating every token twice.
+        dtype: of the matrices.
+    """
+
+    first: Tensor
+    v: Tensor | None
+    gate: Tensor | None
+
+    def __init__(
+        self, layer: Layer, eigenvalues: Tensor | None, *, long: bool, dtype: torch.dtype
+    ) -> None:
+        super().__init__()
+        u, v = layer.experts.u.stacked(), layer.experts.v.stacked()
+        self.num_experts = len(u)
+        self.long = long
+        # Either U and V, or their product with fixed eigenvalues between them and nothing more.
+        first = u if eigenvalues is None else (u * eigenvalues) @ v
+        self.register_buffer("first", first.to(dtype))
+        self.register_buffer("v", v.to(dtype) if eigenvalues is None else None)
+        gate = layer.experts.gate
+        self.register_buffer("gate", None if gate is None else gate.weight[0].clone())
+
+    def products(self, eigenvalues: Tensor) -> Tensor:
+        """U_e Sigma V_e: eigenvalues (..., d) to (..., E, d, d), or (E, d, d) if they are fixed."""
+        if self.v is None:
+            return self.first
+        return (self.first * eigenvalues[..., None, None, :].to(self.v.dtype)) @ self.v
+
+    def forward(self, x: Tensor, eigenvalues: Tensor) -> Tensor:
+        """X U_e Sigma V_e for every expert: (B, N, d) and (B, d) to (B, E, N, d)."""
+        low = x.to(self.first.dtype)
+        if self.v is not None and self.long:
+            return (low[:, None] @ self.products(eigenvalues)).to(x.dtype)
+        rotated = torch.einsum("bnd,edk->benk", low, self.first)
+        if self.v is not None:
+            rotated = rotated * eigenvalues[:, None, None].to(low.dtype)
+            rotated = torch.einsum("benk,ekj->benj", rotated, self.v)
+        return rotated.to(x.dtype)
+
+    def weights(self, largest: Tensor) -> Tensor:
+        """Weights of the experts from their largest proposals: (..., E, d) to (..., E)."""
+        if self.gate is None:
+            return largest.new_ones(largest.shape[:-1])
+        return (largest @ self.gate).softmax(-1)
+
+
+class FoldedLayer(nn.Module):
+    """One layer, with its step as a number.
+
+    Args:
+        layer: the trained layer.
+        eigenvalues: see `FoldedExperts`.
+        long: see `FoldedExperts`.
+        dtype: of the matrices.
+    """
+
+    w1: Tensor
+    w2: Tensor
+    b1: Tensor
+    b2: Tensor
+
+    def __init__(
+        self, layer: Layer, eigenvalues: Tensor | None, *, long: bool, dtype: torch.dtype
+    ) -> None:
+        super().__init__()
+        self.step = float(layer.step)
+        self.experts = FoldedExperts(layer, eigenvalues, long=long, dtype=dtype)
+        w1, w2 = layer.ffn.w.stacked().to(dtype).unbind()
+        for name, value in (("w1", w1), ("w2", w2), ("b1", layer.ffn.b1), ("b2", layer.ffn.b2)):
+            self.register_buffer(name, value.detach().clone())
+
+    def forward(self, x: Tensor, eigenvalues: Tensor, mask: Tensor | None) -> Tensor:
+        """(B, N, d), (B, d) and (B, N) to (B, N, d)."""
+        proposed = x[:, None] + self.step * F.elu(self.experts(x, eigenvalues))
+        real = proposed
+        if mask is not None:
+            real = proposed.masked_fill(~mask[:, None, :, None], -torch.inf)
+        weights = self.experts.weights(real.amax(2))
+        x = torch.einsum("be,bend->bnd", weights, proposed)
+        hidden = F.elu((x.to(self.w1.dtype) @ self.w1).to(x.dtype) + self.b1)
+        return x + self.step * F.elu((hidden.to(self.w2.dtype) @ self.w2).to(x.dtype) + self.b2)
+
+
+class FoldedEncoder(nn.Module):
+    """`models.transject.Encoder` without parametrisations.
+
+    Args:
+        encoder: the trained encoder.
+        long: see `FoldedExperts`.
+        dtype: of the matrices.
+    """
+
+    fixed: Tensor | None
+    u0: Tensor | None
+
+    def __init__(self, encoder: Encoder, *, long: bool, dtype: torch.dtype) -> None:
+        super().__init__()
+        fixed = None
+        if encoder.diagonal is not None:
+            fixed = encoder.eigenvalues(encoder.diagonal[None, None])[0].clone()
+        self.register_buffer("fixed", fixed)
+        self.register_buffer("u0", None if encoder.u0 is None else encoder.u0.weight)
+        self.layers = nn.ModuleList(
+            FoldedLayer(cast(Layer, layer), fixed, long=long, dtype=dtype)
+            for layer in encoder.layers
+        )
+
+    def eigenvalues(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        """(B, N, d) embeddings to (B, d), the largest 1 in absolute value."""
+        if self.u0 is None:
+            return cast(Tensor, self.fixed).expand(len(x), -1)
+        raw = masked_mean((x @ self.u0).square(), mask)
+        return raw / raw.amax(-1, keepdim=True).clamp_min(torch.finfo(raw.dtype).tiny)
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        """(B, N, d) embeddings to encoded tokens of the same shape."""
+        eigenvalues = self.eigenvalues(x, mask)
+        for layer in self.layers:
+            x = layer(x, eigenvalues, mask)
+        return x
+
+
+class FoldedLongTransJect(nn.Module):
+    """A folded TransJect for sequences longer than it is wide.
+
+    Args:
+        model: the trained model.
+        encoder: its folded encoder.
+    """
+
+    def __init__(self, model: TransJect, encoder: FoldedEncoder) -> None:
+        super().__init__()
+        self.config = model.config
+        self.embedding = model.embedding
+        self.positions = model.positions
+        self.head = model.head
+        self.encoder = encoder
+        self.blockwise = BlockwiseEncoder(encoder, model.embedding.weight, model.positions.table)
+
+    forward = TransJect.forward
+    embed = TransJect.embed
+
+    def features(self, tokens: Tensor, mask: Tensor | None = None) -> Tensor:
+        """See `TransJect.features`."""
+        x = self.embed(tokens, mask)
+        pooling = self.config.pooling
+        traced = torch.compiler.is_compiling() or torch._C._get_tracing_state()
+        if traced or torch.is_grad_enabled():
+            return pool(self.encoder(x, mask), mask, pooling)
+        every = torch.arange(tokens.shape[1], device=tokens.device)
+        pooled = []
+        for index in range(len(tokens)):
+            real = every if mask is None else every[mask[index]]
+            encoded = self.blockwise(x[index, real], tokens[index, real], real)
+            pooled.append(pool(encoded[None], None, pooling))
+        return torch.cat(pooled)
