@@ -18,56 +18,39 @@ import torch
 from torch import Tensor, nn
 
 from models.elliptical import Attention
+from models.metric import attention_weights
 
 OPSET = 20  # the first with Gelu; the Attention node of 23 gains nothing and few engines know it
 _CONTROL_FLOW = {"If", "Loop", "Scan"}
 _EXPORTER_LOGS = "torch.onnx._internal.exporter"
 
 
-class PlainAttention(nn.Module):
+class PlainAttention(Attention):
     """`models.elliptical.Attention` in as few graph nodes as possible.
 
     1 / sqrt(D) is applied to the scores, where engines fold it into the product that makes them.
-    Under "max" and "mean" m costs one Sub, Abs, ReduceSum, Clip, Reduce and Div: an Abs and a
-    ReduceSum take a third of the time of a ReduceL1 over this axis, and the Clip is the guard that
-    turns an all-zero m into ones.
+    m of the estimator "difference" costs one Sub, Abs, ReduceSum, Clip, Reduce and Div.
 
     Args:
         layer: the layer whose parameters are used.
+
+    Raises:
+        ValueError: the layer draws m at random in every forward pass; a graph cannot.
     """
 
     def __init__(self, layer: Attention) -> None:
-        super().__init__()
-        self.num_heads = layer.num_heads
-        self.elliptical = layer.elliptical
-        self.scaling = layer.scaling
-        self.delta = layer.delta
-        self.qkv = layer.qkv
-        self.proj = layer.proj
+        nn.Module.__init__(self)
+        vars(self).update(vars(layer))
+        if self.generator is not None:
+            raise ValueError("model must not draw m afresh to be exported: give it a metric_seed")
 
     def forward(
         self, x: Tensor, v_prev: Tensor | None = None, mask: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         """See `models.elliptical.Attention.forward`."""
-        B, N, C = x.shape
-        head_dim = C // self.num_heads
-        qkv = self.qkv(x).view(B, N, 3, self.num_heads, head_dim)
-        q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind(0)  # each (B, num_heads, N, head_dim)
-        if self.elliptical and v_prev is not None:
-            q = q * self.metric(v, v_prev)
-        scores = (q @ k.transpose(-2, -1)) * head_dim**-0.5
-        x = scores.softmax(-1) @ v
-        return self.proj(x.transpose(1, 2).reshape(B, N, C)), v
-
-    def metric(self, v: Tensor, v_prev: Tensor) -> Tensor:
-        """See `models.elliptical.estimate_metric`."""
-        change = (v - v_prev).abs().sum(-2, keepdim=True)  # (B, num_heads, 1, head_dim)
-        if self.scaling == "none":
-            return change / (v.shape[-2] * self.delta)
-        change = change.clamp_min(torch.finfo(torch.float32).tiny)
-        if self.scaling == "max":
-            return change / change.amax(-1, keepdim=True)
-        return change / change.mean(-1, keepdim=True)
+        q, k, v = self.project(x, v_prev, mask)
+        attended = attention_weights(q, k, mask) @ v
+        return self.proj(attended.transpose(1, 2).reshape(x.shape)), v
 
 
 def to_onnx(model: nn.Module, example: Tensor, metadata: Mapping[str, str]) -> bytes:

@@ -17,6 +17,7 @@ from models.metric import (
     SCALINGS,
     Estimator,
     Scaling,
+    attention_weights,
     consistent_metric,
     estimate_metric,
     random_metric,
@@ -178,10 +179,7 @@ class Attention(nn.Module):
             mask: as in `forward`.
         """
         q, k, _ = self.project(x, v_prev, mask)
-        scores = q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5
-        if mask is not None:
-            scores = scores.masked_fill(~mask[:, None, None, :], -torch.inf)
-        return scores.softmax(-1)
+        return attention_weights(q, k, mask)
 
     def project(
         self, x: Tensor, v_prev: Tensor | None, mask: Tensor | None

@@ -86,10 +86,7 @@ def consistent_metric(
     """
     D, dtype = q.shape[-1], q.dtype
     q, k, v = q.double(), k.double(), v.double()
-    scores = q @ k.transpose(-2, -1) * D**-0.5  # (B, H, N, N)
-    if mask is not None:
-        scores = scores.masked_fill(~mask[:, None, None, :], -torch.inf)
-    attn = scores.softmax(-1)
+    attn = attention_weights(q, k, mask)
     u = _centred(k / (2 * D), mask)
     # Any shift of the values cancels; this one turns equal values into exact zeros.
     v = (v - v[:, :, :1])[:, :, :, None]  # (B, H, N, 1, D)
@@ -124,6 +121,23 @@ def random_metric(
     # The device is named: under `torch.device("meta")` a model still gets its true table.
     draws = torch.rand(shape, generator=generator, dtype=torch.float32, device="cpu")
     return _scale(draws, "max")
+
+
+def attention_weights(q: Tensor, k: Tensor, mask: Tensor | None) -> Tensor:
+    """Weights of dot-product attention, softmax(q k^T / sqrt(D)) over the real keys.
+
+    Args:
+        q: (B, H, N, D) queries.
+        k: (B, H, N, D) keys.
+        mask: (B, N) bool, True for real tokens; None if all are.
+
+    Returns:
+        (B, H, N, N); each row sums to 1 and is zero at padding.
+    """
+    scores = (q @ k.transpose(-2, -1)) * q.shape[-1] ** -0.5
+    if mask is not None:
+        scores = scores.masked_fill(~mask[:, None, None, :], -torch.inf)
+    return scores.softmax(-1)
 
 
 def _attend(attn: Tensor, factors: Tensor, v: Tensor) -> Tensor:
