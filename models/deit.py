@@ -13,64 +13,51 @@ import torch
 from torch import Tensor, nn
 
 from models.block import Block
-from models.elliptical import SCALINGS, Scaling
-
-IMAGENET_MEAN = (0.485, 0.456, 0.406)
-IMAGENET_STD = (0.229, 0.224, 0.225)
+from models.elliptical import EllipticalConfig
+from models.images import IMAGENET_MEAN, IMAGENET_STD, check_images
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeiTConfig:
-    """What defines a DeiT; `mean` and `std` have one entry per input channel."""
+class DeiTConfig(EllipticalConfig):
+    """What defines a DeiT; `mean` and `std` have one entry per input channel.
+
+    With `distilled` a second token and head learn from a teacher, see `DeiT.heads`.
+    """
 
     embed_dim: int
     num_heads: int
-    depth: int = 12
     mlp_ratio: float = 4.0
     img_size: int = 224
     patch_size: int = 16
     in_chans: int = 3
     num_classes: int = 1000
+    distilled: bool = False
     norm_eps: float = 1e-6
     mean: tuple[float, ...] = IMAGENET_MEAN
     std: tuple[float, ...] = IMAGENET_STD
-    elliptical: bool = False
-    scaling: Scaling = "max"
-    delta: float = 1.0
-    metric_gradient: bool = False
 
     def __post_init__(self) -> None:
         """Check every rule, naming the field and the value received."""
-        # A config that went through JSON or YAML arrives with lists.
-        object.__setattr__(self, "mean", tuple(self.mean))
-        object.__setattr__(self, "std", tuple(self.std))
-        for field in ("embed_dim", "num_heads", "depth", "img_size", "patch_size", "num_classes"):
+        EllipticalConfig.__post_init__(self)
+        check_images(self)
+        for field in ("embed_dim", "num_heads"):
             if getattr(self, field) < 1:
                 raise ValueError(f"{field} must be at least 1, got {getattr(self, field)}")
-        for field, by in (("embed_dim", "num_heads"), ("img_size", "patch_size")):
-            value, divisor = getattr(self, field), getattr(self, by)
-            if value % divisor:
-                raise ValueError(f"{field} must be a multiple of {by}, got {value} and {divisor}")
-        self._check_values()
-
-    def _check_values(self) -> None:
-        if self.scaling not in SCALINGS:
-            raise ValueError(f"scaling must be one of {SCALINGS}, got {self.scaling!r}")
-        if not self.delta > 0:
-            raise ValueError(f"delta must be positive, got {self.delta}")
-        for field in ("mean", "std"):
-            if len(getattr(self, field)) != self.in_chans:
-                raise ValueError(
-                    f"{field} must have one value per channel ({self.in_chans}), "
-                    f"got {getattr(self, field)}"
-                )
-        if min(self.std) <= 0:
-            raise ValueError(f"std must be positive, got {self.std}")
+        if self.embed_dim % self.num_heads:
+            raise ValueError(
+                "embed_dim must be a multiple of num_heads, "
+                f"got {self.embed_dim} and {self.num_heads}"
+            )
 
     @property
     def num_patches(self) -> int:
-        """Number of image patches, without the class token."""
+        """Number of image patches."""
         return (self.img_size // self.patch_size) ** 2
+
+    @property
+    def num_prefix_tokens(self) -> int:
+        """Number of tokens before the patches: class, then distillation."""
+        return 2 if self.distilled else 1
 
 
 class PatchEmbed(nn.Module):
@@ -90,6 +77,7 @@ class DeiT(nn.Module):
 
     mean: Tensor
     std: Tensor
+    dist_token: nn.Parameter | None
 
     def __init__(self, config: DeiTConfig) -> None:
         super().__init__()
@@ -99,7 +87,8 @@ class DeiT(nn.Module):
         self.register_buffer("std", torch.tensor(config.std).view(shape), persistent=False)
         self.patch_embed = PatchEmbed(config.in_chans, config.embed_dim, config.patch_size)
         self.cls_token = nn.Parameter(torch.zeros(1, 1, config.embed_dim))
-        self.pos_embed = nn.Parameter(torch.zeros(1, config.num_patches + 1, config.embed_dim))
+        num_tokens = config.num_prefix_tokens + config.num_patches
+        self.pos_embed = nn.Parameter(torch.zeros(1, num_tokens, config.embed_dim))
         hidden_dim = round(config.embed_dim * config.mlp_ratio)
         self.blocks = nn.ModuleList(
             Block(
@@ -107,21 +96,24 @@ class DeiT(nn.Module):
                 config.num_heads,
                 hidden_dim,
                 norm_eps=config.norm_eps,
-                elliptical=config.elliptical,
-                scaling=config.scaling,
-                delta=config.delta,
-                metric_gradient=config.metric_gradient,
+                **config.attention_options(layer),
             )
-            for _ in range(config.depth)
+            for layer in range(1, config.depth + 1)
         )
         self.norm = nn.LayerNorm(config.embed_dim, eps=config.norm_eps)
         self.head = nn.Linear(config.embed_dim, config.num_classes)
+        self.register_parameter("dist_token", None)
+        self.head_dist: nn.Linear | None = None
+        if config.distilled:
+            self.dist_token = nn.Parameter(torch.zeros(1, 1, config.embed_dim))
+            self.head_dist = nn.Linear(config.embed_dim, config.num_classes)
+            nn.init.trunc_normal_(self.dist_token, std=0.02)
         self.apply(_init_linear)
         nn.init.trunc_normal_(self.cls_token, std=0.02)
         nn.init.trunc_normal_(self.pos_embed, std=0.02)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Compute the logits.
+        """Compute the logits; of a distilled model the mean over both heads.
 
         Args:
             images: (B, C, H, W), pixels in [0, 1], H = W = img_size.
@@ -129,12 +121,34 @@ class DeiT(nn.Module):
         Returns:
             (B, num_classes) logits.
         """
+        logits, *distilled = self.heads(images)
+        return (logits + distilled[0]) / 2 if distilled else logits
+
+    def heads(self, images: Tensor) -> tuple[Tensor, ...]:
+        """Compute the logits of each head, which training needs apart.
+
+        Training gives the labels to the first head and the teacher's to the second.
+
+        Args:
+            images: as in `forward`.
+
+        Returns:
+            (B, num_classes) logits of `head`, of a distilled model followed by those of
+            `head_dist`.
+
+        Source: Touvron et al. 2021, section 4 ("hard-label distillation", "distillation token").
+        """
         x = self.patch_embed((images - self.mean) / self.std)
-        x = torch.cat((self.cls_token.expand(x.shape[0], -1, -1), x), dim=1) + self.pos_embed
+        prefix = [token for token in (self.cls_token, self.dist_token) if token is not None]
+        x = torch.cat([*(token.expand(x.shape[0], -1, -1) for token in prefix), x], dim=1)
+        x = x + self.pos_embed
         v = None
         for block in self.blocks:
             x, v = block(x, v)
-        return self.head(self.norm(x)[:, 0])
+        x = self.norm(x)
+        if self.head_dist is None:
+            return (self.head(x[:, 0]),)
+        return self.head(x[:, 0]), self.head_dist(x[:, 1])
 
 
 def _init_linear(module: nn.Module) -> None:
