@@ -33,11 +33,14 @@ class ClassAttention(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, 1 + N, embed_dim), the class token first, to its attended form (B, 1, embed_dim)."""
+        v = self.v(x).unflatten(2, self.heads).transpose(1, 2)  # (B, H, 1 + N, D)
+        return self.proj((self.attention_map(x) @ v).transpose(1, 2).flatten(2))
+
+    def attention_map(self, x: Tensor) -> Tensor:
+        """The weights (B, H, 1, 1 + N) of the class token; x as in `forward`."""
         q = self.q(x[:, :1]).unflatten(2, self.heads).transpose(1, 2)  # (B, H, 1, D)
         k = self.k(x).unflatten(2, self.heads).permute(0, 2, 3, 1)  # (B, H, D, 1 + N)
-        v = self.v(x).unflatten(2, self.heads).transpose(1, 2)  # (B, H, 1 + N, D)
-        attn = (q @ k * self.heads[1] ** -0.5).softmax(-1)
-        return self.proj((attn @ v).transpose(1, 2).flatten(2))
+        return (q @ k * self.heads[1] ** -0.5).softmax(-1)
 
 
 class ClassBlock(nn.Module):

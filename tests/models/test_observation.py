@@ -1,0 +1,323 @@
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+import scipy.stats
+import torch
+from torch import Tensor, nn
+
+import models
+from models import diagnostics
+from models.diagnostics import Diagnostics, diagnose
+from models.elliptical import Attention
+from models.observation import observe
+
+TOLERANCE = 1e-10
+LENGTHS = [6, 4, 1]  # real tokens of the three samples
+TINY = {
+    "depth": 3,
+    "embed_dim": 16,
+    "num_heads": 2,
+    "num_experts": 2,
+    "num_classes": 3,
+    "vocab_size": 11,
+    "seq_len": 8,
+    "img_size": 12,
+    "patch_size": 4,
+}
+
+
+def values(*shape: int) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+
+
+def padding(lengths: list[int], length: int) -> Tensor:
+    return torch.arange(length) < torch.tensor(lengths)[:, None]
+
+
+def tiny(name: str, **overrides: object) -> nn.Module:
+    fields = [field.name for field in dataclasses.fields(models.config(name))]
+    torch.manual_seed(0)
+    model = models.build(name, **{k: v for k, v in TINY.items() if k in fields} | overrides)
+    for key, parameter in model.named_parameters():
+        if key.endswith((".r", ".alpha")):  # at 0 the layers would do nothing
+            nn.init.constant_(parameter, 0.7)
+    return model.double().eval()
+
+
+def inputs_of(model: nn.Module, count: int = 3) -> tuple[Tensor, Tensor | None]:
+    """Images, or tokens of different lengths with their mask."""
+    if hasattr(model.config, "img_size"):
+        return values(count, 3, 12, 12).sigmoid(), None
+    tokens = torch.randint(11, (count, 6), generator=torch.Generator().manual_seed(0))
+    return tokens, padding(LENGTHS[:count], 6)
+
+
+def figures(diagnosis: Diagnostics) -> list[Tensor]:
+    fields = [getattr(diagnosis, field.name) for field in dataclasses.fields(Diagnostics)]
+    tensors = [field for field in fields if isinstance(field, Tensor)]
+    return tensors + [m for m in diagnosis.metrics if m is not None]
+
+
+@pytest.mark.parametrize("name", models.names())
+def test_every_model_can_be_diagnosed(name: str) -> None:
+    model = tiny(name)
+    inputs, mask = inputs_of(model)
+    found = diagnose(model, inputs, mask)
+    logits = model(inputs) if mask is None else model(inputs, mask)
+    assert torch.equal(found.logits, logits.detach())
+    assert all(figure.isfinite().all() for figure in figures(found))
+    assert not any(figure.requires_grad for figure in figures(found))
+    per_layer = [found.activation_factor, found.total_factor, found.entropy]
+    assert {figure.shape for figure in [*per_layer, found.cosine_similarity]} == {(3, 3)}
+    if name.startswith("transject"):
+        assert found.rollout is None and found.head_redundancy is None
+        assert found.expert_weights is not None and found.expert_entropy is not None
+        assert found.expert_weights.shape == found.expert_entropy.shape == (3, 3, 2)
+    else:
+        assert found.expert_weights is None and found.expert_entropy is None
+        assert found.head_redundancy is not None and found.head_redundancy.shape == (3, 3)
+        assert found.rollout is not None
+        assert found.rollout.shape == ((3, 3, 3) if mask is None else (3, 6))
+
+
+@pytest.mark.parametrize("name", models.names())
+def test_figures_depend_on_their_own_real_tokens_only(name: str) -> None:
+    model = tiny(name)
+    inputs, mask = inputs_of(model)
+    together = diagnose(model, inputs, mask)
+    for index in range(len(inputs)):
+        own = inputs[index : index + 1]
+        if mask is not None:
+            own = own[:, : LENGTHS[index]]
+        for alone, batch in zip(figures(diagnose(model, own)), figures(together), strict=True):
+            row = batch[index : index + 1]
+            if mask is not None and batch is together.rollout:
+                assert (row[:, LENGTHS[index] :] == 0).all()
+                row = row[:, : LENGTHS[index]]
+            assert (alone - row).abs().max() <= TOLERANCE
+
+
+@pytest.mark.parametrize("name", [name for name in models.names() if "transject" not in name])
+def test_attention_maps_are_those_of_the_run(name: str) -> None:
+    model = tiny(name)
+    inputs, mask = inputs_of(model)
+    check_maps(model, inputs, mask)
+
+
+@pytest.mark.parametrize("estimator", ["difference", "consistent", "random"])
+def test_attention_maps_and_metrics_of_each_estimator_are_those_of_the_run(estimator: str) -> None:
+    model = tiny("lra_transformer_elliptical", estimator=estimator, pooling="cls")
+    inputs, mask = inputs_of(model)
+    check_maps(model, inputs, mask)
+    for layer in observe(model, inputs, mask).layers:
+        attention, (x, _, keys) = layer.mixer.module, layer.mixer.arguments
+        assert isinstance(attention, Attention)
+        q, k, _ = attention.project(x, None, keys)
+        m = layer.metric()
+        assert (m is None) == (not attention.elliptical)
+        scaled = q if m is None else q * m[:, :, None]
+        scores = scaled @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])
+        expected = scores.masked_fill(~keys[:, None, None], -torch.inf).softmax(-1)
+        found = layer.attention_map()
+        assert found is not None and (found - expected).abs().max() <= TOLERANCE
+
+
+def check_maps(model: nn.Module, inputs: Tensor, mask: Tensor | None) -> None:
+    """The maps, multiplied with the values of the run, give what the run's attention gave."""
+    for layer in observe(model, inputs, mask).layers:
+        attention, attn = layer.mixer.module, layer.attention_map()
+        assert isinstance(attention, Attention) and attn is not None
+        attended, v = layer.mixer.result
+        expected = attention.proj((attn @ v).transpose(1, 2).flatten(2))
+        assert (attended - expected).abs().max() <= TOLERANCE
+        assert (attn.sum(-1) - 1).abs().max() <= TOLERANCE
+
+
+def test_metrics_are_the_formula() -> None:
+    model = tiny("deit_tiny_elliptical")
+    images, _ = inputs_of(model)
+    first, *others = diagnose(model, images).metrics
+    assert first is None
+    layers = observe(model, images).layers
+    for before, layer, m in zip(layers, layers[1:], others, strict=False):
+        change = (layer.mixer.result[1] - before.mixer.result[1]).abs().mean(2)  # (S, H, D)
+        expected = change / change.amax(-1, keepdim=True)
+        assert m is not None and (m - expected).abs().max() <= TOLERANCE
+
+
+def test_only_elliptical_layers_have_a_metric() -> None:
+    for name, expected in [
+        ("deit_tiny", [False, False, False]),
+        ("deit_tiny_elliptical", [False, True, True]),
+        ("lra_transformer_elliptical", [False, False, True]),
+        ("transject", [False, False, False]),
+    ]:
+        model = tiny(name)
+        metrics = diagnose(model, *inputs_of(model)).metrics
+        assert [m is not None for m in metrics] == expected
+
+
+def test_rollout_of_a_class_token_is_its_row() -> None:
+    model = tiny("deit_tiny")
+    images, _ = inputs_of(model)
+    maps = [layer.attention_map() for layer in observe(model, images).layers]
+    row = diagnostics.rollout([attn for attn in maps if attn is not None])[:, 0]
+    found = diagnose(model, images).rollout
+    assert found is not None and found.shape == (3, 3, 3)
+    assert (found.flatten(1) - row[:, 1:]).abs().max() <= TOLERANCE
+    assert (row[:, 0] + found.sum((1, 2)) - 1).abs().max() <= TOLERANCE
+
+
+def test_rollout_of_pooled_tokens_is_the_mean_of_the_real_rows() -> None:
+    model = tiny("transformer")
+    tokens, mask = inputs_of(model)
+    maps = [layer.attention_map() for layer in observe(model, tokens, mask).layers]
+    rows = diagnostics.rollout([attn for attn in maps if attn is not None])
+    found = diagnose(model, tokens, mask).rollout
+    assert found is not None
+    for b, length in enumerate(LENGTHS):
+        assert (found[b] - rows[b, :length].mean(0)).abs().max() <= TOLERANCE
+    assert (found.sum(1) - 1).abs().max() <= TOLERANCE
+
+
+def test_rollout_through_class_attention_is_the_product_of_all_layers() -> None:
+    model = tiny("fan_tiny_elliptical")
+    images, _ = inputs_of(model)
+    seen = observe(model, images)
+    assert len(seen.class_maps) == 2
+    total = torch.eye(10, dtype=torch.float64).expand(3, -1, -1)
+    for layer in seen.layers:
+        attn = layer.attention_map()
+        assert attn is not None
+        mixing = torch.eye(10, dtype=torch.float64).repeat(3, 1, 1)
+        mixing[:, 1:, 1:] = (attn.mean(1) + torch.eye(9)) / 2
+        total = mixing @ total
+    for attn in seen.class_maps:
+        mixing = torch.eye(10, dtype=torch.float64).repeat(3, 1, 1)
+        mixing[:, :1] = (mixing[:, :1] + attn.mean(1)) / 2
+        total = mixing @ total
+    found = diagnose(model, images).rollout
+    assert found is not None
+    assert (found.flatten(1) - total[:, 0, 1:]).abs().max() <= TOLERANCE
+
+
+def test_class_attention_maps_are_those_of_the_run() -> None:
+    model = tiny("fan_tiny")
+    images, _ = inputs_of(model)
+    (found, *_) = observe(model, images).class_maps
+    assert found.shape == (3, 2, 1, 10)
+    assert (found.sum(-1) - 1).abs().max() <= TOLERANCE
+
+
+@pytest.mark.parametrize("name", ["transject", "transject_random", "transject_image"])
+def test_activation_factors_of_transject_keep_its_bounds(name: str) -> None:
+    model = tiny(name)
+    found = diagnose(model, *inputs_of(model))
+    step = math.tanh(0.7) / 3
+    assert (found.activation_factor <= (1 + step) ** 2).all()
+    assert (found.activation_factor >= (1 - step) ** 2).all()
+    assert (found.total_factor[:, -1] <= (1 + step) ** 6).all()
+    assert (found.total_factor[:, -1] >= (1 - step) ** 6).all()
+    assert (found.activation_factor[:2] - 1).abs().min() > 0
+
+
+def test_factors_are_those_of_what_the_layers_took_and_gave() -> None:
+    model = tiny("deit_tiny")
+    images, _ = inputs_of(model)
+    found, layers = diagnose(model, images), observe(model, images).layers
+    for index, layer in enumerate(layers):
+        step = diagnostics.activation_factor(layer.inputs, layer.outputs)
+        total = diagnostics.activation_factor(layers[0].inputs, layer.outputs)
+        assert torch.equal(found.activation_factor[:, index], step)
+        assert torch.equal(found.total_factor[:, index], total)
+
+
+def test_expert_figures_are_those_of_the_mixture() -> None:
+    model = tiny("transject")
+    tokens, mask = inputs_of(model)
+    found = diagnose(model, tokens, mask)
+    assert found.expert_weights is not None and found.expert_entropy is not None
+    assert (found.expert_weights.sum(-1) - 1).abs().max() <= TOLERANCE
+    for index, layer in enumerate(observe(model, tokens, mask).layers):
+        experts = layer.experts()
+        assert experts is not None
+        share, given = experts
+        assert torch.equal(found.expert_weights[:, index], share)
+        mixed = sum(share[:, e, None, None] * given[:, e] for e in range(2))
+        assert (layer.mixer.result[0] - mixed).abs().max() <= TOLERANCE
+        for b, length in enumerate(LENGTHS):
+            values_of = given[b, :, :length].detach().numpy()
+            expected = scipy.stats.differential_entropy(values_of, axis=-1, method="vasicek")
+            entropy = found.expert_entropy[b, index].numpy()
+            assert np.abs(entropy - expected.mean(-1)).max() <= TOLERANCE
+
+
+def test_two_towers_are_two_neighbouring_sequences() -> None:
+    pair, single = tiny("lra_transformer", towers=2), tiny("lra_transformer")
+    single.load_state_dict(pair.get_submodule("encoder").state_dict(), strict=False)
+    tokens = torch.randint(11, (2, 2, 6), generator=torch.Generator().manual_seed(0))
+    mask = padding([6, 4, 5, 1], 6).unflatten(0, (2, 2))
+    found = diagnose(pair, tokens, mask)
+    expected = diagnose(single, tokens.flatten(0, 1), mask.flatten(0, 1))
+    assert found.logits.shape == (2, 3)
+    for figure, own in zip(figures(found)[1:], figures(expected)[1:], strict=True):
+        assert (figure - own).abs().max() <= TOLERANCE
+
+
+@pytest.mark.parametrize(
+    ("name", "overrides"),
+    [
+        ("deit_tiny_elliptical", {"img_size": 4, "num_heads": 1}),
+        ("fan_tiny_elliptical", {"img_size": 4, "num_heads": 1}),
+        ("transject_image", {"img_size": 4, "num_experts": 1}),
+    ],
+)
+def test_one_head_and_one_patch_have_finite_figures(name: str, overrides: dict[str, int]) -> None:
+    found = diagnose(tiny(name, **overrides), torch.full((2, 3, 4, 4), 0.5).double())
+    assert all(figure.isfinite().all() for figure in figures(found))
+    if found.head_redundancy is not None:
+        assert (found.head_redundancy == 0).all()
+
+
+class Stop(Exception):
+    pass
+
+
+def fail(*_: object) -> None:
+    raise Stop
+
+
+@pytest.mark.parametrize("name", ["fan_tiny_elliptical", "transject"])
+@pytest.mark.parametrize("fails", [False, True])
+def test_model_and_generator_are_left_as_they_were(name: str, fails: bool) -> None:
+    model = tiny(name).train()
+    model.get_submodule("head").eval()
+    parts = list(model.modules())
+    inputs, mask = inputs_of(model)
+    modes, state = [part.training for part in parts], torch.get_rng_state()
+    if fails:
+        handle = model.get_submodule("head").register_forward_hook(fail)
+        with pytest.raises(Stop):
+            diagnose(model, inputs, mask)
+        handle.remove()
+    else:
+        diagnose(model, inputs, mask)
+    assert [part.training for part in parts] == modes
+    assert not any(part._forward_hooks or part._forward_pre_hooks for part in parts)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert torch.is_grad_enabled()
+    assert all(weight.requires_grad and weight.grad is None for weight in model.parameters())
+
+
+def test_adversarial_inputs_in_a_graph_give_figures_outside_it() -> None:
+    model = tiny("deit_tiny_elliptical")
+    images, _ = inputs_of(model)
+    attacked = (images.requires_grad_() * 1.01).clamp(0, 1)
+    assert not any(figure.requires_grad for figure in figures(diagnose(model, attacked)))
+
+
+def test_a_model_without_layers_is_refused() -> None:
+    with pytest.raises(ValueError, match="model must have attention or experts to observe"):
+        observe(nn.Linear(2, 2), torch.ones(1, 2))
