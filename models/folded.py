@@ -41,13 +41,22 @@ def fold(model: nn.Module, *, dtype: torch.dtype | None = None) -> nn.Module:
             model.set_submodule(name, _fold_transject(part, dtype))
     for part in list(model.modules()):
         if parametrize.is_parametrized(part):
-            for name in list(cast(nn.ModuleDict, part.parametrizations)):
-                parametrize.remove_parametrizations(part, name, leave_parametrized=True)
+            _make_plain(part)
     return model.requires_grad_(False)
 
 
+def _make_plain(part: nn.Module) -> None:
+    # torch's remove_parametrizations takes the property from the class, which a copy shares with
+    # its original: the original would lose its weights.
+    weights = {name: getattr(part, name) for name in cast(nn.ModuleDict, part.parametrizations)}
+    part.__class__ = type(part).__bases__[0]
+    del part.parametrizations
+    for name, weight in weights.items():
+        part.register_parameter(name, nn.Parameter(weight))
+
+
 def _fold_transject(model: TransJect | TransJectImage, dtype: torch.dtype | None) -> nn.Module:
-    dtype = dtype or model.head.weight.dtype
+    dtype = dtype or next(model.parameters()).dtype
     long = model.config.seq_len > model.config.embed_dim
     encoder = FoldedEncoder(model.encoder, long=long, dtype=dtype)
     if isinstance(model, TransJect) and long:

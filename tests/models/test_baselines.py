@@ -5,11 +5,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.utils import parametrize
 
 import models
 from models.baselines import BaselineTransformer
 from models.block import Mlp
 from models.elliptical import Attention
+from models.folded import fold
 from models.transject import OrthogonalMap
 from tests.models import plain_transformer as plain
 
@@ -207,6 +209,17 @@ def test_autocast_never_rounds_the_maps() -> None:
         found = maps(model)
         assert model(*batch()).isfinite().all()
     assert all(torch.equal(a, b) for a, b in zip(found, maps(model), strict=True))
+
+
+def test_folding_makes_plain_maps_and_leaves_the_model_alone() -> None:
+    model, (tokens, mask) = small("transformer_orthogonal"), batch()
+    folded = fold(model)
+    assert not any(parametrize.is_parametrized(layer) for layer in folded.modules())
+    assert len(maps(model)) == len(maps(folded)) == 8
+    with torch.no_grad():
+        logits = model(tokens, mask)
+        scale = max(1.0, float(logits.abs().max()))
+        assert (folded(tokens, mask) - logits).abs().max() <= 1e-5 * scale
 
 
 @pytest.mark.parametrize(

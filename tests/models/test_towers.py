@@ -6,6 +6,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import models
+from models.folded import fold
 from models.towers import TwoTower
 
 SMALL = {"vocab_size": 11, "seq_len": 9, "embed_dim": 16, "depth": 2, "num_classes": 3}
@@ -88,6 +89,13 @@ def test_reconstruction_runs_over_the_sequences_of_both_towers() -> None:
     rows, rows_mask = tokens.view(6, 6), mask.view(6, 6)
     _, expected = model.encoder.logits_and_reconstruction(rows, rows_mask)
     assert_same(model.logits_and_reconstruction(tokens, mask)[1], expected)
+
+
+@pytest.mark.parametrize("seq_len", [9, 40])  # shorter and longer than the model is wide
+def test_folded_transject_serves_as_the_encoder(seq_len: int) -> None:
+    model, (tokens, mask) = small("transject", seq_len=seq_len), pairs()
+    with torch.no_grad():
+        assert_same(fold(model)(tokens, mask), model(tokens, mask))
 
 
 def test_towers_of_the_catalogue_have_the_head_of_lra() -> None:
