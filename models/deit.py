@@ -24,8 +24,6 @@ class DeiTConfig(EllipticalConfig):
     With `distilled` a second token and head learn from a teacher, see `DeiT.heads`.
     """
 
-    embed_dim: int
-    num_heads: int
     mlp_ratio: float = 4.0
     img_size: int = 224
     patch_size: int = 16
@@ -40,14 +38,6 @@ class DeiTConfig(EllipticalConfig):
         """Check every rule, naming the field and the value received."""
         EllipticalConfig.__post_init__(self)
         check_images(self)
-        for field in ("embed_dim", "num_heads"):
-            if getattr(self, field) < 1:
-                raise ValueError(f"{field} must be at least 1, got {getattr(self, field)}")
-        if self.embed_dim % self.num_heads:
-            raise ValueError(
-                "embed_dim must be a multiple of num_heads, "
-                f"got {self.embed_dim} and {self.num_heads}"
-            )
 
     @property
     def num_patches(self) -> int:

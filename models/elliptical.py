@@ -26,12 +26,14 @@ from models.metric import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EllipticalConfig:
-    """Which layers of a transformer are elliptical, and how they estimate m.
+    """The attention of a transformer: its size, which layers are elliptical, how they estimate m.
 
     The config of a model extends it; since both have slots, its `__post_init__` calls
     `EllipticalConfig.__post_init__(self)` by name.
 
     Attributes:
+        embed_dim: width d; a multiple of num_heads.
+        num_heads: number of heads.
         depth: number of layers.
         elliptical: the switch between both twins; off, none of the other fields matters.
         elliptical_layers: the elliptical layers, counted from 1; None for `default_layers`. The
@@ -43,6 +45,8 @@ class EllipticalConfig:
         metric_seed: seed of "random"; None draws afresh in every forward pass.
     """
 
+    embed_dim: int
+    num_heads: int
     depth: int = 12
     elliptical: bool = False
     elliptical_layers: tuple[int, ...] | None = None
@@ -54,8 +58,14 @@ class EllipticalConfig:
 
     def __post_init__(self) -> None:
         """Check every rule, naming the field and the value received."""
-        if self.depth < 1:
-            raise ValueError(f"depth must be at least 1, got {self.depth}")
+        for field in ("embed_dim", "num_heads", "depth"):
+            if getattr(self, field) < 1:
+                raise ValueError(f"{field} must be at least 1, got {getattr(self, field)}")
+        if self.embed_dim % self.num_heads:
+            raise ValueError(
+                "embed_dim must be a multiple of num_heads, "
+                f"got {self.embed_dim} and {self.num_heads}"
+            )
         if self.elliptical_layers is not None:
             # A config that went through JSON or YAML arrives with lists.
             object.__setattr__(self, "elliptical_layers", tuple(self.elliptical_layers))

@@ -117,6 +117,6 @@ def test_metric_gradient_switch_returns_after_an_error() -> None:
 
 
 def test_is_elliptical_tells_the_twins_apart() -> None:
-    small = {"depth": 1, "img_size": 16, "num_classes": 2}
+    small = {"depth": 2, "img_size": 16, "num_classes": 2}
     assert is_elliptical(models.build("deit_tiny_elliptical", **small))
     assert not is_elliptical(models.build("deit_tiny", **small))
