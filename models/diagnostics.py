@@ -105,7 +105,8 @@ def activation_factor(x: Tensor, out: Tensor, mask: Tensor | None = None) -> Ten
     Returns:
         (B,), at least 0.
 
-    Source: TJ eq. 9; reading it as a mean over the pairs of a sequence is ours.
+    Source: TJ eq. 9. The mean over the pairs of one sequence is our reading; `Diagnostics` has it
+        against both denominators, what the layer took and what the first layer took.
     """
     pairs = (_mean_ratio(_distances(x, mask, s), _distances(out, mask, s)) for s in range(len(x)))
     return torch.stack(tuple(pairs))
@@ -156,7 +157,7 @@ def cosine_similarity(x: Tensor, mask: Tensor | None = None) -> Tensor:
     Returns:
         (B,) in [-1, 1].
 
-    Source: EA section 3.3 and appendix, "representation collapse".
+    Source: EA, "representation collapse"; the closed form is ours.
     """
     unit = F.normalize(_exact(x), dim=-1)
     count = unit.new_full((len(x),), x.shape[1])
@@ -177,7 +178,7 @@ def head_redundancy(attn: Tensor, mask: Tensor | None = None) -> Tensor:
     Returns:
         (B,), zero for a single head. The papers' figure is its mean over layers.
 
-    Source: EA, head redundancy in the appendix.
+    Source: EA, "head redundancy".
     """
     B, H = attn.shape[:2]
     if mask is not None:

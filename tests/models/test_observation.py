@@ -170,6 +170,16 @@ def test_rollout_of_a_class_token_is_its_row() -> None:
     assert (row[:, 0] + found.sum((1, 2)) - 1).abs().max() <= TOLERANCE
 
 
+def test_rollout_of_a_distilled_model_is_the_mean_over_both_its_heads() -> None:
+    model = tiny("deit_tiny", distilled=True)
+    images, _ = inputs_of(model)
+    maps = [layer.attention_map() for layer in observe(model, images).layers]
+    rows = diagnostics.rollout([attn for attn in maps if attn is not None])[:, :2, 2:]
+    found = diagnose(model, images).rollout
+    assert found is not None and found.shape == (3, 3, 3)
+    assert (found.flatten(1) - rows.mean(1)).abs().max() <= TOLERANCE
+
+
 def test_rollout_of_pooled_tokens_is_the_mean_of_the_real_rows() -> None:
     model = tiny("transformer")
     tokens, mask = inputs_of(model)
