@@ -1,0 +1,104 @@
+"""TransJect backwards: from encoded tokens, eigenvalues and expert weights to the tokens.
+
+With the eigenvalues and the expert weights of a forward pass held fixed, every sublayer is
+x + (alpha / L) F(x) with Lip(F) <= 1, one token at a time. So it is injective, and the fixed-point
+iteration x <- y - (alpha / L) F(x) finds the only x for a y.
+
+Source: TJ section 4 (injectivity); Behrmann et al., "Invertible residual networks", 2019,
+algorithm 1 (the iteration).
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from models.transject import Encoder, Layer, TransJect
+
+_MAX_ITERATIONS = 10_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Encoding:
+    """What a forward pass leaves behind.
+
+    Attributes:
+        states: (B, N, d) encoded tokens.
+        eigenvalues: (B, d), scaled.
+        expert_weights: (B, E) of every layer.
+    """
+
+    states: Tensor
+    eigenvalues: Tensor
+    expert_weights: tuple[Tensor, ...]
+
+
+def encode(encoder: Encoder, x: Tensor, mask: Tensor | None = None) -> Encoding:
+    """Encode embeddings and record what the inverse needs.
+
+    Args:
+        encoder: of a TransJect.
+        x: (B, N, d) embeddings.
+        mask: (B, N) bool, True for real tokens; None if all are.
+    """
+    eigenvalues, recorded = encoder.eigenvalues(x, mask), []
+    for layer in encoder.layers:
+        x, weights = layer(x, eigenvalues, mask)
+        recorded.append(weights)
+    return Encoding(states=x, eigenvalues=eigenvalues, expert_weights=tuple(recorded))
+
+
+@torch.no_grad()
+def invert(encoder: Encoder, encoding: Encoding, *, tolerance: float = 1e-12) -> Tensor:
+    """Find the embeddings that were encoded.
+
+    Args:
+        encoder: the encoder that encoded them; float64 for an exact answer.
+        encoding: what `encode` returned.
+        tolerance: largest change of an entry at which an iteration ends.
+
+    Returns:
+        (B, N, d), for padded tokens too.
+
+    Raises:
+        ValueError: the iteration does not end; a tolerance below the precision of the states.
+    """
+    x = encoding.states
+    layers = zip(encoder.layers, encoding.expert_weights, strict=True)
+    for module, weights in reversed(list(layers)):
+        layer = cast(Layer, module)
+        x = _solve(lambda x, y, layer=layer: y - (layer.ffn(x, layer.step) - x), x, tolerance)
+
+        def proposals(x: Tensor, y: Tensor, layer: Layer = layer, w: Tensor = weights) -> Tensor:
+            outputs = layer.experts.outputs(x, encoding.eigenvalues, layer.step)
+            return y - (torch.einsum("be,bend->bnd", w, outputs) - x)
+
+        x = _solve(proposals, x, tolerance)
+    return x
+
+
+def recover_tokens(model: TransJect, encoding: Encoding, *, tolerance: float = 1e-12) -> Tensor:
+    """Find the token ids that were encoded, (B, N), by the nearest row of the embedding.
+
+    Args:
+        model: the model that encoded them; float64 for an exact answer.
+        encoding: what `encode` returned for `model.embed(tokens)`.
+        tolerance: see `invert`.
+
+    Raises:
+        ValueError: see `invert`.
+    """
+    x = invert(model.encoder, encoding, tolerance=tolerance)
+    table = model.embedding.weight
+    return torch.cdist(x[..., : table.shape[1]].flatten(0, 1), table).argmin(-1).view(x.shape[:2])
+
+
+def _solve(step: Callable[[Tensor, Tensor], Tensor], y: Tensor, tolerance: float) -> Tensor:
+    x = y
+    for _ in range(_MAX_ITERATIONS):
+        x, before = step(x, y), x
+        if (x - before).abs().max() <= tolerance:
+            return x
+    raise ValueError(f"tolerance must be within reach of {y.dtype}, got {tolerance}")

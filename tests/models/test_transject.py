@@ -1,0 +1,343 @@
+"""TransJect against plain implementations, and its guarantees on random and on trained weights."""
+
+import dataclasses
+import math
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import models
+from models.inversion import encode, invert, recover_tokens
+from models.transject import MAX_STEP, Encoder, Layer, OrthogonalMap, TransJect
+
+SMALL = {"vocab_size": 11, "seq_len": 24, "embed_dim": 16, "depth": 2, "num_experts": 3}
+NAMES = ["transject", "transject_random"]
+
+
+def set_steps(model: nn.Module, r: float = 0.8) -> None:
+    """Put every r off zero, where the layers would be identities."""
+    with torch.no_grad():
+        for layer in model.modules():
+            if isinstance(layer, Layer):
+                layer.r.fill_(r)
+
+
+def example(name: str = "transject", **overrides: object) -> TransJect:
+    torch.manual_seed(0)
+    model = models.build(name, **SMALL | overrides).double().eval()
+    assert isinstance(model, TransJect)
+    set_steps(model)
+    with torch.no_grad():
+        for layer in model.encoder.layers:
+            nn.init.normal_(layer.ffn.b1, std=0.1)
+            nn.init.normal_(layer.ffn.b2, std=0.1)
+    return model
+
+
+def tokens_and_mask(B: int = 3, N: int = 7, vocab_size: int = 11) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    mask = torch.arange(N)[None] < torch.tensor([[N], [4], [1]][:B])
+    return torch.randint(0, vocab_size, (B, N), generator=generator), mask
+
+
+def cayley(map_: OrthogonalMap) -> Tensor:
+    """(I - A/2)^-1 (I + A/2) of the skew-symmetric A in the lower triangle."""
+    raw = map_.parametrizations.weight.original.detach()
+    skew = torch.zeros_like(raw)
+    for i in range(len(raw)):
+        for j in range(i):
+            skew[i, j], skew[j, i] = raw[i, j], -raw[i, j]
+    eye = torch.eye(len(raw), dtype=raw.dtype)
+    return torch.linalg.inv(eye - skew / 2) @ (eye + skew / 2)
+
+
+def elu(x: Tensor) -> Tensor:
+    return torch.where(x > 0, x, x.exp() - 1)
+
+
+@torch.no_grad()
+def plain_logits(model: TransJect, tokens: Tensor) -> Tensor:
+    """SPEC's formulas for one sample (N,), token by token where they say so."""
+    config, encoder = model.config, model.encoder
+    N, half, d = len(tokens), config.embed_dim // 2, config.embed_dim
+    x = torch.zeros(N, d, dtype=torch.float64)
+    for p in range(N):
+        x[p, :half] = model.embedding.weight[tokens[p]]
+        for k in range(half // 2):
+            angle = p / 10000 ** (2 * k / half)
+            x[p, half + 2 * k], x[p, half + 2 * k + 1] = math.sin(angle), math.cos(angle)
+    if encoder.u0 is None:
+        assert encoder.diagonal is not None
+        sigma = encoder.diagonal / encoder.diagonal.abs().max()
+    else:
+        gram = sum(torch.outer(row, row) for row in x) / N
+        u0 = cayley(encoder.u0)
+        sigma = torch.diag(u0.T @ gram @ u0)
+        sigma = sigma / sigma.max()
+    for layer in encoder.layers:
+        step = math.tanh(float(layer.r)) / config.depth
+        proposals = []
+        for u, v in zip(layer.experts.u, layer.experts.v, strict=True):
+            matrix = cayley(u) @ torch.diag(sigma) @ cayley(v)
+            proposals.append(torch.stack([row + step * elu(row @ matrix) for row in x]))
+        weights = torch.ones(1, dtype=torch.float64)
+        if layer.experts.gate is not None:
+            w = layer.experts.gate.weight[0]
+            weights = torch.stack([w @ each.max(0).values for each in proposals]).softmax(0)
+        x = sum(weight * each for weight, each in zip(weights, proposals, strict=True))
+        w1, w2 = (cayley(each) for each in layer.ffn.w)
+        x = x + step * elu(elu(x @ w1 + layer.ffn.b1) @ w2 + layer.ffn.b2)
+    pooled = x.mean(0) if config.pooling == "mean" else x.max(0).values
+    return model.head.weight @ pooled + model.head.bias
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("num_experts", [1, 3])
+@pytest.mark.parametrize("pooling", ["mean", "max"])
+def test_forward_is_the_formula_on_the_real_tokens(
+    name: str, num_experts: int, pooling: str
+) -> None:
+    model = example(name, num_experts=num_experts, pooling=pooling)
+    tokens, mask = tokens_and_mask()
+    expected = torch.stack(
+        [plain_logits(model, row[real]) for row, real in zip(tokens, mask, strict=True)]
+    )
+    assert (model(tokens, mask) - expected).abs().max() <= 1e-10
+    assert (model.float()(tokens, mask) - expected).abs().max() <= 1e-5
+
+
+def test_eigenvalues_are_the_diagonal_and_at_most_one() -> None:
+    model = example()
+    tokens, mask = tokens_and_mask()
+    x = model.embed(tokens, mask)
+    eigenvalues = model.encoder.eigenvalues(x, mask)
+    assert eigenvalues.shape == (3, 16)
+    assert torch.allclose(eigenvalues.amax(-1), torch.ones(3, dtype=torch.float64))
+    assert eigenvalues.min() >= 0
+    assert not torch.allclose(eigenvalues[0], eigenvalues[1])
+
+
+def test_random_eigenvalues_belong_to_the_model_alone() -> None:
+    model = example("transject_random")
+    with torch.no_grad():
+        assert model.encoder.diagonal is not None
+        model.encoder.diagonal[3] = -2.0
+    eigenvalues = model.encoder.eigenvalues(model.embed(tokens_and_mask()[0]))
+    assert torch.equal(eigenvalues, eigenvalues[:1].expand(3, -1))
+    assert eigenvalues.abs().max() == 1 and eigenvalues[0, 3] == -1
+
+
+def test_reconstruction_loss_is_the_norm_and_trains_u0_alone() -> None:
+    model = example()
+    tokens, mask = tokens_and_mask()
+    _, loss = model.logits_and_reconstruction(tokens, mask)
+    assert model.encoder.u0 is not None
+    u0, expected = cayley(model.encoder.u0), 0.0
+    x = model.embed(tokens, mask).detach()
+    for sample, real in zip(x, mask, strict=True):
+        gram = sample[real].T @ sample[real] / int(real.sum())
+        rebuilt = u0 @ torch.diag(torch.diag(u0.T @ gram @ u0)) @ u0.T
+        expected += float((gram - rebuilt).square().sum()) / 16**2 / 3
+    assert abs(loss.item() - expected) <= 1e-12
+    loss.backward()
+    touched = [key for key, each in model.named_parameters() if each.grad is not None]
+    assert touched == ["encoder.u0.parametrizations.weight.original"]
+
+
+def test_reconstruction_loss_falls_when_trained() -> None:
+    model = example()
+    tokens, mask = tokens_and_mask()
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
+    losses = []
+    for _ in range(60):
+        _, loss = model.logits_and_reconstruction(tokens, mask)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(float(loss))
+    assert losses[-1] < 0.5 * losses[0]
+
+
+def test_logits_beside_the_reconstruction_are_those_of_forward() -> None:
+    tokens, mask = tokens_and_mask()
+    for name in NAMES:
+        model = example(name)
+        logits, loss = model.logits_and_reconstruction(tokens, mask)
+        assert torch.equal(logits, model(tokens, mask))
+        assert float(loss) == 0 if name == "transject_random" else float(loss) > 0
+
+
+def test_layers_begin_as_identities_and_steps_stay_below_one() -> None:
+    torch.manual_seed(0)
+    model = models.build("transject", **SMALL)
+    tokens, _ = tokens_and_mask()
+    assert isinstance(model, TransJect)
+    x = model.embed(tokens)
+    assert torch.allclose(model.encoder(x), x, atol=1e-6)
+    layer = Layer(1, 8, depth=3)
+    with torch.no_grad():
+        layer.r.fill_(50.0)
+    assert float(layer.step.detach()) == pytest.approx(MAX_STEP / 3, abs=1e-7)
+
+
+@pytest.mark.parametrize("r", [0.0, 0.8])
+def test_every_parameter_receives_a_gradient_once_r_is_off_zero(r: float) -> None:
+    model = example()
+    set_steps(model, r)
+    tokens, mask = tokens_and_mask()
+    logits, loss = model.logits_and_reconstruction(tokens, mask)
+    (F.cross_entropy(logits, torch.tensor([0, 1, 0])) + loss).backward()
+    still = [
+        key
+        for key, each in model.named_parameters()
+        if each.grad is None or not each.grad.abs().max() > 0
+    ]
+    assert bool(still) == (r == 0.0), still
+
+
+# The guarantees, on random and on trained weights.
+
+
+@pytest.fixture(scope="module")
+def trained() -> TransJect:
+    """Trained until it tells which of two tokens occurs more often; its steps left zero."""
+    torch.manual_seed(0)
+    model = models.build("transject", **SMALL)
+    assert isinstance(model, TransJect)
+    generator = torch.Generator().manual_seed(0)
+    optimizer = torch.optim.Adam(model.parameters(), lr=5e-3, betas=(0.9, 0.98), eps=1e-9)
+    correct = 0.0
+    for step in range(150):
+        tokens = torch.randint(0, 11, (32, 15), generator=generator)
+        labels = ((tokens == 3).sum(1) > (tokens == 5).sum(1)).long()
+        logits, loss = model.logits_and_reconstruction(tokens)
+        optimizer.zero_grad()
+        (F.cross_entropy(logits, labels) + loss).backward()
+        optimizer.step()
+        if step >= 140:
+            correct += float((logits.argmax(1) == labels).float().mean()) / 10
+    assert correct > 0.85
+    assert all(abs(float(layer.r)) > 1e-2 for layer in model.encoder.layers)
+    return model.eval()
+
+
+@pytest.fixture(params=["random", "random eigenvalues", "large steps", "trained"])
+def model(request: pytest.FixtureRequest, trained: TransJect) -> TransJect:
+    if request.param == "trained":
+        copy = models.build("transject", **dataclasses.asdict(trained.config))
+        copy.load_state_dict(trained.state_dict())
+        assert isinstance(copy, TransJect)
+        return copy.double().eval()
+    chosen = example("transject_random" if request.param == "random eigenvalues" else "transject")
+    if request.param == "large steps":
+        set_steps(chosen, 5.0)
+    return chosen
+
+
+def test_maps_are_orthogonal_in_float32(model: TransJect) -> None:
+    maps = [each.weight for each in model.float().modules() if isinstance(each, OrthogonalMap)]
+    assert len(maps) >= 2 * (3 + 3 + 2)
+    for weight in maps:
+        error = weight.T @ weight - torch.eye(len(weight))
+        assert torch.linalg.matrix_norm(error, 2) < 1e-5
+
+
+def test_maps_of_the_papers_size_are_orthogonal_in_float32() -> None:
+    torch.manual_seed(0)
+    weight = OrthogonalMap(512).weight
+    assert torch.linalg.matrix_norm(weight.T @ weight - torch.eye(512), 2) < 1e-5
+
+
+def test_distances_between_tokens_of_a_sequence_stay_within_both_bounds(model: TransJect) -> None:
+    tokens, mask = tokens_and_mask(N=15)
+    x = model.embed(tokens, mask)
+    y = encode(model.encoder, x, mask).states
+    low = high = 1.0
+    for layer in model.encoder.layers:
+        step = abs(float(layer.step))
+        low, high = low * (1 - step) ** 2, high * (1 + step) ** 2
+    assert high < math.e**2
+    for before, after in zip(x, y, strict=True):
+        pairs = torch.triu_indices(15, 15, 1)
+        ratio = F.pairwise_distance(after[pairs[0]], after[pairs[1]], eps=0)
+        ratio = ratio / F.pairwise_distance(before[pairs[0]], before[pairs[1]], eps=0)
+        assert low * (1 - 1e-9) <= ratio.min() and ratio.max() <= high * (1 + 1e-9)
+    assert ratio.max() - ratio.min() > 1e-4  # the layers do something
+
+
+def test_every_sublayer_is_lipschitz_with_a_constant_of_at_most_one(model: TransJect) -> None:
+    tokens, _ = tokens_and_mask(B=1, N=5)
+    x = model.embed(tokens)
+    eigenvalues = model.encoder.eigenvalues(x)
+    for layer in model.encoder.layers:
+        for token in x[0]:
+            for expert in range(3):
+
+                def proposal(t: Tensor, layer: Layer = layer, expert: int = expert) -> Tensor:
+                    outputs = layer.experts.outputs(t[None, None], eigenvalues, layer.step)
+                    return (outputs[0, expert, 0] - t) / layer.step
+
+                jacobian = torch.autograd.functional.jacobian(proposal, token)
+                assert torch.linalg.matrix_norm(jacobian, 2) <= 1 + 1e-9
+
+
+def test_tokens_are_recovered_exactly(model: TransJect) -> None:
+    tokens, mask = tokens_and_mask(N=15)
+    x = model.embed(tokens, mask)
+    encoding = encode(model.encoder, x, mask)
+    assert (encoding.states - x).abs().max() > 1e-3
+    found = invert(model.encoder, encoding)
+    assert (found - x).abs().max() <= 1e-10
+    assert torch.equal(recover_tokens(model, encoding), tokens)
+
+
+def test_a_tolerance_out_of_reach_is_refused() -> None:
+    model = example(depth=1)
+    x = model.embed(tokens_and_mask()[0])
+    with pytest.raises(ValueError, match="tolerance must be within reach"):
+        invert(model.encoder, encode(model.encoder, x), tolerance=-1.0)
+
+
+def test_fixed_map_of_one_expert_bounds_distances_between_sequences_too() -> None:
+    model = example("transject_random", num_experts=1)
+    generator = torch.Generator().manual_seed(2)
+    first, second = (torch.randint(0, 11, (8, 15), generator=generator) for _ in range(2))
+    x, y = model.embed(first), model.embed(second)
+    ratio = (model.encoder(x) - model.encoder(y)).norm(dim=-1) / (x - y).norm(dim=-1)
+    high = math.prod((1 + abs(float(each.step))) ** 2 for each in model.encoder.layers)
+    assert ratio[first != second].max() <= high
+
+
+def test_encoder_module_of_an_image_model_is_the_same() -> None:
+    torch.manual_seed(0)
+    overrides = {"img_size": 8, "in_chans": 1, "embed_dim": 32, "depth": 2, "num_classes": 3}
+    model = models.build("transject_image", **overrides).double().eval()
+    set_steps(model)
+    encoder = model.get_submodule("encoder")
+    assert isinstance(encoder, Encoder)
+    images = torch.rand(2, 1, 8, 8, dtype=torch.float64)
+    x = model.embed(images)  # 16 values a patch, 16 wide: the embedding is injective
+    assert x.shape == (2, 4, 32)
+    found = invert(encoder, encode(encoder, x))
+    assert (found - x).abs().max() <= 1e-10
+    patches = F.unfold((images - 0.5) / 0.5, 4, stride=4).transpose(1, 2)
+    kernel = model.get_submodule("patch_embed.proj").weight.flatten(1)
+    bias = model.get_submodule("patch_embed.proj").bias
+    assert (torch.linalg.solve(kernel, (found[..., :16] - bias).mT).mT - patches).abs().max() < 1e-8
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ({"embed_dim": 10}, "embed_dim must be a positive multiple of 4, got 10"),
+        ({"num_experts": 0}, "num_experts must be at least 1, got 0"),
+        ({"pooling": "cls"}, "pooling must be 'mean' or 'max', got 'cls'"),
+        ({"vocab_size": 0}, "vocab_size must be at least 1, got 0"),
+        ({"num_heads": 2}, "'num_heads' is no config field of transject"),
+    ],
+)
+def test_config_against_the_rules_is_refused(overrides: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        models.build("transject", **overrides)
