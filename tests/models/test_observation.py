@@ -11,6 +11,7 @@ import models
 from models import diagnostics
 from models.diagnostics import Diagnostics, diagnose
 from models.elliptical import Attention
+from models.folded import fold
 from models.observation import observe
 
 TOLERANCE = 1e-10
@@ -331,3 +332,9 @@ def test_adversarial_inputs_in_a_graph_give_figures_outside_it() -> None:
 def test_a_model_without_layers_is_refused() -> None:
     with pytest.raises(ValueError, match="model must have attention or experts to observe"):
         observe(nn.Linear(2, 2), torch.ones(1, 2))
+
+
+def test_a_folded_transject_is_refused() -> None:
+    model = tiny("transject").float()
+    with pytest.raises(ValueError, match="and not be folded"):
+        observe(fold(model), *inputs_of(model))
