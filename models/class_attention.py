@@ -46,9 +46,9 @@ class ClassAttention(nn.Module):
 class ClassBlock(nn.Module):
     """Class attention and an MLP of the class token; the others are normed on the way.
 
-    Both residuals add the other tokens to themselves and the second one starts from normed tokens
-    [code]. The next block's norm takes this out again but for its eps, so only the class token's
-    path matters; it is kept so that public weights give the logits they were trained for.
+    The first residual adds their normed form to the other tokens; the second norm replaces all
+    tokens, and the second residual counts the others twice [code]. The next norm takes the factor
+    out again but for its eps: it is kept so that public weights give their own logits.
 
     Args:
         embed_dim: width d.

@@ -5,8 +5,8 @@ ICML 2022; [code] the authors' public code; [ours]. The elliptical form changes 
 only: Nielsen et al., "Elliptical Attention", NeurIPS 2024.
 
 Names are those of the public checkpoints, except that `q` and `kv` of the token mixing are one
-`qkv`. Parameters that cannot change a logit, or that another one absorbs, are left out [ours]. Every
-function of the public code remains; its 7.35 M and 28.35 M parameters become 7.28 M and 28.28 M,
+`qkv`. Parameters that change no logit, or that another one absorbs, are left out [ours]. Every
+function of the public code remains; its 7.32 M and 28.35 M parameters become 7.28 M and 28.28 M,
 within 1 % of the 7.3 M and 28 M that its authors state. `from_public` translates weights exactly.
 """
 
@@ -65,10 +65,11 @@ class FANConfig(EllipticalConfig):
                 "patch_size must be a power of two from 2 on, because each convolution of the "
                 f"patch embedding halves the image, got {self.patch_size}"
             )
-        if stem_widths(self.embed_dim, self.patch_size)[0] < 1:
+        least = stem_divisors(self.patch_size)[0]
+        if self.embed_dim < least:
             raise ValueError(
-                f"embed_dim must be at least {self.patch_size // 2} for patch_size "
-                f"{self.patch_size}, got {self.embed_dim}"
+                f"embed_dim must be at least {least} for patch_size {self.patch_size}, "
+                f"got {self.embed_dim}"
             )
 
     @property
@@ -77,15 +78,15 @@ class FANConfig(EllipticalConfig):
         return self.img_size // self.patch_size
 
 
-def stem_widths(embed_dim: int, patch_size: int) -> list[int]:
-    """Channels after each convolution of the patch embedding, the last one embed_dim.
+def stem_divisors(patch_size: int) -> list[int]:
+    """What embed_dim is divided by after each convolution of the patch embedding.
 
-    They double from layer to layer [code, for 8 and 16; ours, for every other power of two]; only
-    at 4 do they go from embed_dim / 4 straight to embed_dim [code].
+    The width doubles from layer to layer [code, for 8 and 16; ours, for other powers of two]; only
+    at 4 does it go from a quarter straight to the whole [code].
     """
     if patch_size == 4:
-        return [embed_dim // 4, embed_dim]
-    return [embed_dim >> i for i in reversed(range(patch_size.bit_length() - 1))]
+        return [4, 1]
+    return [2**i for i in reversed(range(patch_size.bit_length() - 1))]
 
 
 class ConvPatchEmbed(nn.Module):
@@ -102,7 +103,8 @@ class ConvPatchEmbed(nn.Module):
     def __init__(self, in_chans: int, embed_dim: int, patch_size: int) -> None:
         super().__init__()
         layers: list[nn.Module] = []
-        for width in stem_widths(embed_dim, patch_size):
+        for divisor in stem_divisors(patch_size):
+            width = embed_dim // divisor
             conv = nn.Conv2d(in_chans, width, 3, stride=2, padding=1, bias=False)
             layers += [nn.Sequential(conv, nn.BatchNorm2d(width)), nn.GELU()]
             in_chans = width

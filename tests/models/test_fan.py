@@ -1,0 +1,267 @@
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+import models
+from models.fan import FAN, FANBlock, FANConfig, fourier_positions, from_public, stem_divisors
+from tests.models import plain_fan as plain
+
+SMALL = {"img_size": 16, "patch_size": 4, "in_chans": 1, "num_classes": 5, "embed_dim": 16}
+SMALL |= {"num_heads": 2, "depth": 2, "mlp_ratio": 2.0}
+TWINS = ["fan_tiny", "fan_tiny_elliptical"]
+
+
+def small(name: str = "fan_tiny", **overrides: object) -> tuple[FAN, plain.Weights]:
+    """A small model and its weights by their public names, every one far from its initial value."""
+    model = models.build(name, **SMALL | overrides)
+    assert isinstance(model, FAN)
+    weights = plain.public_weights(model.config)
+    model.double().load_state_dict(from_public(weights))
+    return model.eval(), weights
+
+
+def images(count: int, side: int = 16, channels: int = 1) -> Tensor:
+    generator = torch.Generator().manual_seed(0)
+    return torch.rand(count, channels, side, side, generator=generator, dtype=torch.float64)
+
+
+def tokens(count: int) -> Tensor:
+    generator = torch.Generator().manual_seed(1)
+    return torch.randn(2, count, 16, generator=generator, dtype=torch.float64)
+
+
+def blocks(model: FAN) -> list[FANBlock]:
+    return [block for block in model.blocks if isinstance(block, FANBlock)]
+
+
+def elliptical_blocks(model: FAN) -> list[int]:
+    return [layer for layer, block in enumerate(blocks(model), 1) if block.attn.elliptical]
+
+
+@pytest.mark.parametrize("suffix", ["", "_elliptical"])
+@pytest.mark.parametrize(
+    ("name", "stated", "parameters"),
+    [("fan_tiny", 7.3e6, 7_284_976), ("fan_small", 28.0e6, 28_275_448)],
+)
+def test_parameter_count_is_within_a_hundredth_of_the_stated_one(
+    name: str, suffix: str, stated: float, parameters: int
+) -> None:
+    with torch.device("meta"):
+        model = models.build(name + suffix)
+    assert sum(p.numel() for p in model.parameters()) == parameters
+    assert abs(parameters - stated) <= stated / 100
+
+
+def test_twins_share_names_and_shapes() -> None:
+    dot, elliptical = (models.build(name, **SMALL) for name in TWINS)
+    elliptical.load_state_dict(dot.state_dict())
+    dot.load_state_dict(elliptical.state_dict())
+    assert not {"mean", "std", "pos_embed.table"} & set(dot.state_dict())
+
+
+@pytest.mark.parametrize("name", TWINS)
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        {"in_chans": 1},
+        {"in_chans": 3, "num_heads": 4, "depth": 3, "img_size": 8},
+        {"in_chans": 2, "patch_size": 8, "img_size": 24, "depth": 1},
+        {"patch_size": 2, "img_size": 6, "mlp_ratio": 1.5},
+        {"patch_size": 16, "img_size": 32, "embed_dim": 8},
+        {"patch_size": 32, "img_size": 64},
+    ],
+)
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-10), (torch.float32, 1e-5)])
+def test_public_weights_give_the_published_forward(
+    name: str, sizes: dict[str, int], dtype: torch.dtype, tolerance: float
+) -> None:
+    model, weights = small(name, **sizes)
+    x = images(2, model.config.img_size, model.config.in_chans)
+    expected = torch.stack([plain.plain_fan(image, weights, model.config) for image in x])
+    error = (model.to(dtype)(x.to(dtype)) - expected).abs().max()
+    assert error <= tolerance * max(1.0, float(expected.abs().max()))
+
+
+Layer = Callable[[FAN, Tensor], Tensor]
+Plain = Callable[[Tensor, plain.Weights], Tensor]
+
+
+@pytest.mark.parametrize(
+    ("layer", "formula", "count"),
+    [
+        (
+            lambda model, x: model.blocks[1].mlp.mlp_v(x),
+            lambda x, w: plain.plain_conv_mlp(x, w, "blocks.1.mlp.mlp_v"),
+            16,
+        ),
+        (
+            lambda model, x: model.blocks[1].mlp(x),
+            lambda x, w: plain.plain_channel_attention(x, w, "blocks.1.mlp"),
+            16,
+        ),
+        (
+            lambda model, x: model.cls_attn_blocks[0].attn(x)[:, 0],
+            lambda x, w: plain.plain_class_attention(x, w, "cls_attn_blocks.0.attn", 2),
+            17,
+        ),
+        (
+            lambda model, x: model.cls_attn_blocks[0](x),
+            lambda x, w: plain.plain_class_block(x, w, "cls_attn_blocks.0", 2),
+            17,
+        ),
+        (
+            lambda model, x: model.pos_embed().expand_as(x),
+            lambda x, w: plain.plain_positions(4, w),
+            16,
+        ),
+    ],
+    ids=["conv_mlp", "channel_attention", "class_attention", "class_block", "positions"],
+)
+def test_layer_is_its_formula(layer: Layer, formula: Plain, count: int) -> None:
+    model, weights = small()
+    x = tokens(count)
+    expected = torch.stack([formula(sample, weights) for sample in x])
+    assert (layer(model, x) - expected).abs().max() <= 1e-10
+
+
+def test_patch_embedding_is_its_formula() -> None:
+    model, weights = small()
+    x = images(2)
+    expected = torch.stack([plain.plain_patches(image, weights) for image in x])
+    assert (model.patch_embed(x) - expected).abs().max() <= 1e-10
+
+
+@pytest.mark.parametrize(
+    ("patch_size", "divisors"),
+    [(2, [1]), (4, [4, 1]), (8, [4, 2, 1]), (16, [8, 4, 2, 1]), (32, [16, 8, 4, 2, 1])],
+)
+def test_patch_embedding_widens_to_the_model(patch_size: int, divisors: list[int]) -> None:
+    assert stem_divisors(patch_size) == divisors
+
+
+def test_positions_are_rounded_once_to_the_precision_of_the_model() -> None:
+    model = models.build("fan_tiny", **SMALL)
+    assert isinstance(model, FAN)
+    for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.float64):
+        assert torch.equal(model.to(dtype).pos_embed.table, fourier_positions(4).to(dtype))
+
+
+def test_positions_of_two_patches_differ() -> None:
+    table = fourier_positions(5).flatten(1).T
+    assert torch.cdist(table, table).fill_diagonal_(torch.inf).min() > 0.1
+
+
+@pytest.mark.parametrize("name", TWINS)
+def test_prediction_does_not_depend_on_the_batch(name: str) -> None:
+    model, _ = small(name)
+    x = images(5).float()
+    with torch.inference_mode():
+        model = model.float()
+        together, alone = model(x), torch.cat([model(image[None]) for image in x])
+    assert (together - alone).abs().max() <= 1e-5 * max(1.0, float(alone.abs().max()))
+    assert torch.equal(together.argmax(1), alone.argmax(1))
+
+
+@pytest.mark.parametrize("name", TWINS)
+@pytest.mark.parametrize("fill", [0.0, 0.5, 1.0, 1e6, -1e18])
+def test_logits_are_finite_for_constant_and_huge_inputs(name: str, fill: float) -> None:
+    torch.manual_seed(0)
+    for model in (models.build(name, **SMALL).eval(), small(name)[0].float()):
+        assert model(torch.full((2, 1, 16, 16), fill)).isfinite().all()
+
+
+@pytest.mark.parametrize("name", TWINS)
+@pytest.mark.parametrize("training", [True, False])
+def test_every_parameter_receives_a_gradient(name: str, training: bool) -> None:
+    model, _ = small(name)
+    F.cross_entropy(model.train(training)(images(4)), torch.arange(4)).backward()
+    for key, parameter in model.named_parameters():
+        # A parameter without effect would get some 1e-18 from rounding.
+        assert parameter.grad is not None and parameter.grad.abs().max() > 1e-9, key
+
+
+def test_elliptical_twin_mixes_tokens_otherwise_from_the_second_block_on() -> None:
+    dot, elliptical = (small(name, depth=3)[0] for name in TWINS)
+    assert elliptical_blocks(dot) == []
+    assert elliptical_blocks(elliptical) == [2, 3]
+    x, v_prev = tokens(16), torch.ones(2, 2, 16, 8).double()
+    for layer, (ours, theirs) in enumerate(zip(blocks(dot), blocks(elliptical), strict=True), 1):
+        assert torch.equal(ours(x)[0], theirs(x)[0])
+        assert torch.equal(ours.mlp(x), theirs.mlp(x))
+        assert torch.equal(ours(x, v_prev)[0], theirs(x, v_prev)[0]) == (layer == 1)
+    for ours, theirs in zip(dot.cls_attn_blocks, elliptical.cls_attn_blocks, strict=True):
+        assert torch.equal(ours(x), theirs(x))
+
+
+def test_metric_compares_with_the_values_of_the_block_before() -> None:
+    model, _ = small("fan_tiny_elliptical", depth=3)
+    seen = []
+    for block in blocks(model):
+        block.register_forward_hook(lambda _, args, out: seen.append((args[1], out[1])))
+    model(images(2))
+    assert seen[0][0] is None
+    assert seen[1][0] is seen[0][1] and seen[2][0] is seen[1][1]
+
+
+def test_one_layer_alone_can_be_elliptical() -> None:
+    model, _ = small("fan_tiny_elliptical", depth=3, elliptical_layers=[3])
+    assert elliptical_blocks(model) == [3]
+
+
+def test_weights_of_our_own_are_no_public_ones() -> None:
+    state = small()[0].state_dict()
+    assert from_public(state).keys() == state.keys()
+    assert all(torch.equal(from_public(state)[key], state[key]) for key in state)
+
+
+def test_public_weights_are_left_as_they_are() -> None:
+    weights = plain.public_weights(small()[0].config)
+    before = {key: tensor.clone() for key, tensor in weights.items()}
+    from_public(weights)
+    assert weights.keys() == before.keys()
+    assert all(torch.equal(weights[key], before[key]) for key in before)
+
+
+def test_broken_public_weights_are_refused() -> None:
+    weights = small()[1]
+    lacking = {key: tensor for key, tensor in weights.items() if key != "blocks.1.attn.q.weight"}
+    with pytest.raises(ValueError, match="state must have 'blocks.1.attn.q.weight'"):
+        from_public(lacking)
+    weights["blocks.0.mlp.mlp_v.dwconv.bn.weight"][3] = 0
+    with pytest.raises(ValueError, match="blocks.0.mlp.mlp_v.dwconv.bn.weight must have no 0"):
+        from_public(weights)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ({"patch_size": 7}, "patch_size must be a power of two from 2 on, .* got 7"),
+        ({"patch_size": 1}, "patch_size must be a power of two from 2 on, .* got 1"),
+        ({"patch_size": 12, "img_size": 24}, "patch_size must be a power of two"),
+        ({"embed_dim": 4}, "embed_dim must be at least 8 for patch_size 16, got 4"),
+        ({"embed_dim": 3, "num_heads": 1, "patch_size": 4}, "embed_dim must be at least 4"),
+        ({"embed_dim": 10}, "embed_dim must be a multiple of num_heads, got 10 and 4"),
+        ({"embed_dim": 0}, "embed_dim must be at least 1, got 0"),
+        ({"num_heads": 0}, "num_heads must be at least 1, got 0"),
+        ({"img_size": 30, "patch_size": 4}, "img_size must be a multiple of patch_size, got 30"),
+        ({"patch_size": 0}, "patch_size must be at least 1, got 0"),
+        ({"num_classes": 0}, "num_classes must be at least 1, got 0"),
+        ({"in_chans": 0}, "in_chans must be at least 1, got 0"),
+        ({"depth": 0}, "depth must be at least 1, got 0"),
+        ({"elliptical_layers": (1,)}, "elliptical_layers must lie in 2..12, got 1"),
+        ({"scaling": "most"}, "scaling must be one of"),
+        ({"in_chans": 1, "mean": (0.1, 0.2)}, "mean must have one value per channel"),
+        ({"std": (0.0, 1.0, 1.0)}, "std must be positive"),
+    ],
+)
+def test_config_against_the_rules_is_refused(overrides: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        models.build("fan_tiny", **overrides)
+
+
+def test_statistics_given_as_lists_become_tuples() -> None:
+    config = FANConfig(embed_dim=16, num_heads=2, mean=[0.5] * 3, std=[0.25] * 3)  # pyright: ignore[reportArgumentType] - what JSON gives
+    assert (config.mean, config.std) == ((0.5,) * 3, (0.25,) * 3)
