@@ -7,10 +7,12 @@ Source: Touvron et al., "Training data-efficient image transformers", ICML 2021;
 form: Nielsen et al., "Elliptical Attention", NeurIPS 2024 (EA).
 """
 
+import math
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from models.block import Block
 from models.elliptical import EllipticalConfig
@@ -40,9 +42,9 @@ class DeiTConfig(EllipticalConfig):
         check_images(self)
 
     @property
-    def num_patches(self) -> int:
-        """Number of image patches."""
-        return (self.img_size // self.patch_size) ** 2
+    def grid_size(self) -> int:
+        """Patches along one side of the image."""
+        return self.img_size // self.patch_size
 
     @property
     def num_prefix_tokens(self) -> int:
@@ -77,7 +79,7 @@ class DeiT(nn.Module):
         self.register_buffer("std", torch.tensor(config.std).view(shape), persistent=False)
         self.patch_embed = PatchEmbed(config.in_chans, config.embed_dim, config.patch_size)
         self.cls_token = nn.Parameter(torch.zeros(1, 1, config.embed_dim))
-        num_tokens = config.num_prefix_tokens + config.num_patches
+        num_tokens = config.num_prefix_tokens + config.grid_size**2
         self.pos_embed = nn.Parameter(torch.zeros(1, num_tokens, config.embed_dim))
         hidden_dim = round(config.embed_dim * config.mlp_ratio)
         self.blocks = nn.ModuleList(
@@ -139,6 +141,38 @@ class DeiT(nn.Module):
         if self.head_dist is None:
             return (self.head(x[:, 0]),)
         return self.head(x[:, 0]), self.head_dist(x[:, 1])
+
+
+def resize_positions(pos_embed: Tensor, grid_size: int, num_prefix_tokens: int) -> Tensor:
+    """Interpolate position embeddings for another number of patches; the prefix tokens stay.
+
+    Args:
+        pos_embed: (1, num_prefix_tokens + G * G, d) embeddings of a square grid of patches.
+        grid_size: patches along one side of the new grid.
+        num_prefix_tokens: number of tokens before the patches.
+
+    Returns:
+        (1, num_prefix_tokens + grid_size ** 2, d).
+
+    Raises:
+        ValueError: the embeddings are not those of a square grid.
+
+    Source: Touvron et al. 2021, section 3: bicubic; corners not aligned and no antialiasing, as in
+        the authors' code.
+    """
+    if pos_embed.ndim != 3 or pos_embed.shape[1] <= num_prefix_tokens:
+        raise ValueError(f"pos_embed must be (1, tokens, d), got {tuple(pos_embed.shape)}")
+    prefix, patches = pos_embed[:, :num_prefix_tokens], pos_embed[:, num_prefix_tokens:]
+    old_size = math.isqrt(patches.shape[1])
+    if old_size**2 != patches.shape[1]:
+        raise ValueError(
+            f"pos_embed must hold {num_prefix_tokens} + G x G tokens, got {pos_embed.shape[1]}"
+        )
+    if old_size == grid_size:
+        return pos_embed
+    grid = patches.float().unflatten(1, (old_size, old_size)).permute(0, 3, 1, 2)
+    grid = F.interpolate(grid, size=(grid_size, grid_size), mode="bicubic", align_corners=False)
+    return torch.cat((prefix.float(), grid.flatten(2).transpose(1, 2)), dim=1)
 
 
 def _init_linear(module: nn.Module) -> None:
