@@ -277,8 +277,8 @@ def from_public(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         state: tensors by their public names; the state dict of a `FAN` comes back as it is.
 
     Raises:
-        ValueError: a tensor is missing, or a batch norm has a scale of 0, by which its shift
-            cannot be divided.
+        ValueError: a tensor is missing or does not fit the others of its block, or a batch norm has
+            a scale of 0, by which its shift cannot be divided.
     """
     named = dict(state)
     try:
@@ -290,6 +290,8 @@ def from_public(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
                 del named[key]
     except KeyError as error:
         raise ValueError(f"state must have {error} beside the rest of its block") from error
+    except (RuntimeError, IndexError) as error:
+        raise ValueError(f"state must hold tensors that fit each other: {error}") from error
     return named
 
 

@@ -230,6 +230,8 @@ def test_broken_public_weights_are_refused() -> None:
     lacking = {key: tensor for key, tensor in weights.items() if key != "blocks.1.attn.q.weight"}
     with pytest.raises(ValueError, match="state must have 'blocks.1.attn.q.weight'"):
         from_public(lacking)
+    with pytest.raises(ValueError, match="state must hold tensors that fit each other"):
+        from_public(weights | {"blocks.0.norm1.bias": torch.zeros(15).double()})
     weights["blocks.0.mlp.mlp_v.dwconv.bn.weight"][3] = 0
     with pytest.raises(ValueError, match="blocks.0.mlp.mlp_v.dwconv.bn.weight must have no 0"):
         from_public(weights)
