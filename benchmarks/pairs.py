@@ -1,0 +1,82 @@
+"""Two calls measured in turn, so that whatever else the machine does falls on both."""
+
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from statistics import median
+from typing import Literal
+
+from benchmarks.rows import Row
+
+_WARM_UP = 3
+Pairs = Sequence[tuple[float, float]]
+
+
+def measure_pairs(first: Callable[[], object], second: Callable[[], object], count: int) -> Pairs:
+    """Seconds of both, measured one right after the other; the order changes every time."""
+    pairs = []
+    for index in range(-_WARM_UP, count):
+        if index % 2:
+            late, early = _seconds(second), _seconds(first)
+        else:
+            early, late = _seconds(first), _seconds(second)
+        if index >= 0:
+            pairs.append((early, late))
+    return pairs
+
+
+def pair_rows(
+    name: str,
+    case: str,
+    labels: tuple[str, str],
+    pairs: Pairs,
+    *,
+    target: float | None,
+    better: Literal["lower", "higher"] = "lower",
+) -> Iterator[Row]:
+    """The median of second / first over all pairs, then the median time of each.
+
+    Args:
+        name: the benchmark.
+        case: what exactly was measured.
+        labels: what the first and the second are.
+        pairs: seconds of both, from `measure_pairs`.
+        target: what the ratio should reach, if there is a target.
+        better: which direction of the ratio is better.
+    """
+    ratios = [second / first for first, second in pairs]
+    yield Row(
+        name=name,
+        case=f"{case}, {labels[1]} / {labels[0]}",
+        measured=round(median(ratios), 4),
+        unit="ratio",
+        better=better,
+        target=target,
+        samples=len(pairs),
+        spread=median_interval(ratios),
+    )
+    for column, label in enumerate(labels):
+        times = [1000 * pair[column] for pair in pairs]
+        yield Row(
+            name=name,
+            case=f"{case}, {label}",
+            measured=round(median(times), 3),
+            unit="ms",
+            better="lower",
+            samples=len(times),
+            spread=median_interval(times),
+        )
+
+
+def median_interval(values: Sequence[float]) -> tuple[float, float]:
+    """Interval of the median at about 95 %: order statistics, from the normal approximation."""
+    ordered, half = sorted(values), 0.98 * math.sqrt(len(values))
+    low = max(0, math.floor(len(ordered) / 2 - half))
+    high = min(len(ordered) - 1, math.ceil(len(ordered) / 2 + half))
+    return round(ordered[low], 4), round(ordered[high], 4)
+
+
+def _seconds(call: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    call()
+    return time.perf_counter() - start
