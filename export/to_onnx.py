@@ -6,17 +6,18 @@ and its optimiser folds a small constant added as a guard against zero. So the a
 replaced by a plain form of the same function before they are traced.
 """
 
-import copy
 import io
 import logging
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
+from typing import Any, cast
 
 import onnx
 import torch
 from torch import Tensor, nn
 
+from models import fold
 from models.elliptical import Attention
 from models.metric import attention_weights
 
@@ -53,31 +54,34 @@ class PlainAttention(Attention):
         return self.proj(attended.transpose(1, 2).reshape(x.shape)), v
 
 
-def to_onnx(model: nn.Module, example: Tensor, metadata: Mapping[str, str]) -> bytes:
-    """Export an image model.
+def to_onnx(
+    model: nn.Module, example: Tensor | tuple[Tensor, Tensor], metadata: Mapping[str, str]
+) -> bytes:
+    """Export a model.
 
     Args:
-        model: maps (B, C, H, W) to (B, K) logits; left as it is.
-        example: (B, C, H, W), any B >= 2; only its shape matters, and B stays dynamic.
+        model: maps images, or tokens and a mask, to (B, K) logits; it is folded and left as it is.
+        example: (B, C, H, W) images, or tokens and their mask, (B, N) each, or (B, 2, N) for two
+            towers, with any B and N >= 2; only their shapes matter, and B and N stay dynamic.
         metadata: entries of the graph's metadata.
 
     Returns:
-        A checked ONNX file: input "images", output "logits", standard operators only, no control
-        flow, no external data. The same weights give the same bytes.
+        A checked ONNX file: input "images", or "tokens" and "mask", output "logits", standard
+        operators only, no control flow, no external data. The same weights give the same bytes.
 
     Raises:
         ValueError: the model cannot be written under these rules.
     """
-    plain = _plain(model)
+    inputs = (example,) if isinstance(example, Tensor) else example
     with torch.no_grad(), _quiet():
         program = torch.onnx.export(
-            plain,
-            (example,),
+            _plain(model),
+            inputs,
             dynamo=True,
             opset_version=OPSET,
-            input_names=["images"],
+            input_names=["images"] if len(inputs) == 1 else ["tokens", "mask"],
             output_names=["logits"],
-            dynamic_shapes=({0: torch.export.Dim("batch", min=1)},),
+            dynamic_shapes=_dynamic_shapes(model, inputs),
             external_data=False,
             verbose=False,
         )
@@ -88,6 +92,14 @@ def to_onnx(model: nn.Module, example: Tensor, metadata: Mapping[str, str]) -> b
     onnx.helper.set_model_props(graph, dict(metadata))
     check_graph(graph)
     return graph.SerializeToString(deterministic=True)
+
+
+def _dynamic_shapes(model: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[dict[int, Any], ...]:
+    shape: dict[int, Any] = {0: torch.export.Dim("batch", min=1)}
+    if len(inputs) == 2:
+        longest = cast(Any, model).config.seq_len
+        shape[inputs[0].ndim - 1] = torch.export.Dim("length", min=1, max=longest)
+    return (shape,) * len(inputs)
 
 
 def check_graph(graph: onnx.ModelProto) -> None:
@@ -109,7 +121,7 @@ def check_graph(graph: onnx.ModelProto) -> None:
 
 
 def _plain(model: nn.Module) -> nn.Module:
-    model = copy.deepcopy(model).eval().requires_grad_(False)
+    model = fold(model)
     for name, layer in list(model.named_modules()):
         if isinstance(layer, Attention):
             model.set_submodule(name, PlainAttention(layer))
@@ -141,6 +153,8 @@ def _quiet() -> Iterator[None]:
         with warnings.catch_warnings(), redirect_stdout(io.StringIO()):
             warnings.simplefilter("ignore", FutureWarning)
             warnings.simplefilter("ignore", DeprecationWarning)
+            # Tokens and mask share both axes, as they should.
+            warnings.filterwarnings("ignore", "# The axis name", UserWarning)
             yield
     finally:
         logger.setLevel(level)

@@ -1,6 +1,5 @@
 """Write a model as a frozen TorchScript trace."""
 
-import copy
 import io
 import warnings
 import zipfile
@@ -8,19 +7,22 @@ import zipfile
 import torch
 from torch import Tensor, nn
 
+from models import fold
 
-def to_torchscript(model: nn.Module, example: Tensor) -> bytes:
-    """Trace an image model and freeze its weights into the graph.
+
+def to_torchscript(model: nn.Module, example: Tensor | tuple[Tensor, Tensor]) -> bytes:
+    """Trace a model and freeze its weights into the graph.
 
     Args:
-        model: maps (B, C, H, W) to (B, K) logits; left as it is.
-        example: (B, C, H, W), any B >= 2; the batch stays dynamic.
+        model: maps images, or tokens and a mask, to (B, K) logits; it is folded and left as it is.
+        example: (B, C, H, W) images, or (B, N) tokens and their mask, any B and N >= 2; the batch
+            and the number of tokens stay dynamic.
 
     Returns:
         A file for `torch.jit.load`. In a fresh process the same weights give the same bytes; within
         one process torch numbers the names of its classes.
     """
-    model = copy.deepcopy(model).eval().requires_grad_(False)
+    model = fold(model)
     with warnings.catch_warnings(), torch.no_grad():
         # TorchScript is deprecated in favour of torch.export, but is what such files' users load.
         warnings.simplefilter("ignore", DeprecationWarning)

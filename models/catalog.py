@@ -11,7 +11,8 @@ from models.baselines import BaselineConfig, BaselineTransformer
 from models.deit import DeiT, DeiTConfig
 from models.fan import FAN, FANConfig
 from models.sequence import SequenceConfig, sequence_model
-from models.transject import TransJect, TransJectConfig, TransJectImage, TransJectImageConfig
+from models.transject import TransJect, TransJectConfig
+from models.transject_image import TransJectImage, TransJectImageConfig
 
 Config = (
     BaselineConfig

@@ -13,8 +13,9 @@ from torch.nn import functional as F
 from torch.nn.utils import parametrize
 
 from models.blockwise import BlockwiseEncoder
-from models.tokens import masked_mean
-from models.transject import Encoder, Layer, TransJect, TransJectImage, pool
+from models.tokens import masked_mean, pool
+from models.transject import Encoder, Layer, TransJect
+from models.transject_image import TransJectImage
 
 
 def fold(model: nn.Module, *, dtype: torch.dtype | None = None) -> nn.Module:
@@ -60,7 +61,7 @@ def _fold_transject(model: TransJect | TransJectImage, dtype: torch.dtype | None
     long = model.config.seq_len > model.config.embed_dim
     encoder = FoldedEncoder(model.encoder, long=long, dtype=dtype)
     if isinstance(model, TransJect) and long:
-        return FoldedLongTransJect(model, encoder)
+        return FoldedLongTransJect(model, encoder).eval()
     model.set_submodule("encoder", encoder)
     return model
 
@@ -182,7 +183,7 @@ class FoldedEncoder(nn.Module):
     def eigenvalues(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """(B, N, d) embeddings to (B, d), the largest 1 in absolute value."""
         if self.u0 is None:
-            return cast(Tensor, self.fixed).expand(len(x), -1)
+            return cast(Tensor, self.fixed).expand(x.shape[0], -1)
         raw = masked_mean((x @ self.u0).square(), mask)
         return raw / raw.amax(-1, keepdim=True).clamp_min(torch.finfo(raw.dtype).tiny)
 

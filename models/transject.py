@@ -10,15 +10,14 @@ the paper leaves a choice open, the docstrings say what ours is.
 """
 
 from dataclasses import dataclass
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils.parametrizations import orthogonal
 
-from models.deit import PatchEmbed
-from models.tokens import SinusoidalPositions, check_tokens, masked_max, masked_mean
+from models.tokens import SinusoidalPositions, check_tokens, masked_mean, pool
 
 MAX_STEP = 1 - 1e-4  # |alpha| stays below 1, so that no sublayer folds two tokens into one
 
@@ -38,58 +37,22 @@ class TransJectConfig:
 
     def __post_init__(self) -> None:
         """Check every rule, naming the field and the value received."""
-        _check_encoder(self)
+        check_encoder(self)
         for field in ("vocab_size", "seq_len"):
             if getattr(self, field) < 1:
                 raise ValueError(f"{field} must be at least 1, got {getattr(self, field)}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TransJectImageConfig:
-    """What defines a TransJect over image patches [ours]; the defaults fit CIFAR-10.
+def check_encoder(config: Any) -> None:
+    """Refuse sizes that no encoder can have.
 
-    The embedding is injective when a patch has no more than embed_dim / 2 values.
+    Args:
+        config: a dataclass with the fields `depth`, `num_experts`, `num_classes`, `embed_dim` and
+            `pooling`.
+
+    Raises:
+        ValueError: a field against its rule.
     """
-
-    img_size: int = 32
-    patch_size: int = 4
-    in_chans: int = 3
-    mean: tuple[float, ...] = (0.5, 0.5, 0.5)
-    std: tuple[float, ...] = (0.5, 0.5, 0.5)
-    embed_dim: int = 512
-    depth: int = 6
-    num_experts: int = 4
-    num_classes: int = 10
-    pooling: Literal["mean", "max"] = "mean"
-    random_eigenvalues: bool = False
-
-    def __post_init__(self) -> None:
-        """Check every rule, naming the field and the value received."""
-        _check_encoder(self)
-        # A config that went through JSON or YAML arrives with lists.
-        object.__setattr__(self, "mean", tuple(self.mean))
-        object.__setattr__(self, "std", tuple(self.std))
-        if self.patch_size < 1 or self.img_size < 1 or self.img_size % self.patch_size:
-            raise ValueError(
-                "img_size must be a positive multiple of patch_size, "
-                f"got {self.img_size} and {self.patch_size}"
-            )
-        for field in ("mean", "std"):
-            if len(getattr(self, field)) != self.in_chans:
-                raise ValueError(
-                    f"{field} must have one value per channel ({self.in_chans}), "
-                    f"got {getattr(self, field)}"
-                )
-        if min(self.std) <= 0:
-            raise ValueError(f"std must be positive, got {self.std}")
-
-    @property
-    def seq_len(self) -> int:
-        """Number of patches."""
-        return (self.img_size // self.patch_size) ** 2
-
-
-def _check_encoder(config: TransJectConfig | TransJectImageConfig) -> None:
     for field in ("depth", "num_experts", "num_classes"):
         if getattr(config, field) < 1:
             raise ValueError(f"{field} must be at least 1, got {getattr(config, field)}")
@@ -179,7 +142,7 @@ class Experts(nn.Module):
     def weights(self, proposed: Tensor, mask: Tensor | None) -> Tensor:
         """Softmax over experts of w . max over real tokens of X_e: (B, E, N, d) to (B, E)."""
         if self.gate is None:
-            return proposed.new_ones(len(proposed), 1)
+            return proposed.new_ones(proposed.shape[0], 1)
         if mask is not None:
             proposed = proposed.masked_fill(~mask[:, None, :, None], -torch.inf)
         return self.gate(proposed.amax(2)).squeeze(-1).softmax(-1)
@@ -243,28 +206,28 @@ class Encoder(nn.Module):
     instead, the same for every sample.
 
     Args:
-        config: see `TransJectConfig`.
+        dim: width d.
+        depth: number of layers L.
+        num_experts: number of experts E in each.
+        random_eigenvalues: learn one diagonal instead.
 
     Source: TJ section 4.1; dividing G by N and by the largest eigenvalue is our reading of its
     "standardization".
     """
 
-    def __init__(self, config: TransJectConfig | TransJectImageConfig) -> None:
+    def __init__(self, dim: int, *, depth: int, num_experts: int, random_eigenvalues: bool) -> None:
         super().__init__()
-        dim = config.embed_dim
-        if config.random_eigenvalues:
+        if random_eigenvalues:
             self.u0, self.diagonal = None, nn.Parameter(torch.rand(dim))
         else:
             self.u0, self.diagonal = OrthogonalMap(dim), None
-        self.layers = nn.ModuleList(
-            Layer(config.num_experts, dim, config.depth) for _ in range(config.depth)
-        )
+        self.layers = nn.ModuleList(Layer(num_experts, dim, depth) for _ in range(depth))
 
     def eigenvalues(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Scaled so that the largest is 1 in absolute value: (B, N, d) embeddings to (B, d)."""
         if self.diagonal is not None:
             scale = self.diagonal.abs().amax().clamp_min(torch.finfo(x.dtype).tiny)
-            return (self.diagonal / scale).expand(len(x), -1)
+            return (self.diagonal / scale).expand(x.shape[0], -1)
         raw = self._raw_eigenvalues(x, mask)
         return raw / raw.amax(-1, keepdim=True).clamp_min(torch.finfo(raw.dtype).tiny)
 
@@ -314,7 +277,12 @@ class TransJect(nn.Module):
         half = config.embed_dim // 2
         self.embedding = nn.Embedding(config.vocab_size, half)
         self.positions = SinusoidalPositions(config.seq_len, half)
-        self.encoder = Encoder(config)
+        self.encoder = Encoder(
+            config.embed_dim,
+            depth=config.depth,
+            num_experts=config.num_experts,
+            random_eigenvalues=config.random_eigenvalues,
+        )
         self.head = nn.Linear(config.embed_dim, config.num_classes)
 
     def forward(self, tokens: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -350,47 +318,3 @@ class TransJect(nn.Module):
         x = self.embed(tokens, mask)
         logits = self.head(pool(self.encoder(x, mask), mask, self.config.pooling))
         return logits, self.encoder.reconstruction_loss(x, mask)
-
-
-class TransJectImage(nn.Module):
-    """Classify images: the tokens are continuous patches, so that pixel attacks apply [ours].
-
-    Args:
-        config: see `TransJectImageConfig`.
-    """
-
-    mean: Tensor
-    std: Tensor
-
-    def __init__(self, config: TransJectImageConfig) -> None:
-        super().__init__()
-        self.config = config
-        half = config.embed_dim // 2
-        shape = (1, config.in_chans, 1, 1)
-        self.register_buffer("mean", torch.tensor(config.mean).view(shape), persistent=False)
-        self.register_buffer("std", torch.tensor(config.std).view(shape), persistent=False)
-        self.patch_embed = PatchEmbed(config.in_chans, half, config.patch_size)
-        self.positions = SinusoidalPositions(config.seq_len, half)
-        self.encoder = Encoder(config)
-        self.head = nn.Linear(config.embed_dim, config.num_classes)
-
-    def forward(self, images: Tensor) -> Tensor:
-        """(B, C, H, W), pixels in [0, 1], H = W = img_size, to (B, num_classes) logits."""
-        return self.head(pool(self.encoder(self.embed(images)), None, self.config.pooling))
-
-    def embed(self, images: Tensor) -> Tensor:
-        """X0 = [patch; position], (B, N, embed_dim)."""
-        patches = self.patch_embed((images - self.mean) / self.std)
-        B, N, _ = patches.shape
-        return torch.cat((patches, self.positions(N).expand(B, -1, -1)), dim=-1)
-
-    def logits_and_reconstruction(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """The logits and the reconstruction loss that training adds to the task's loss."""
-        x = self.embed(images)
-        logits = self.head(pool(self.encoder(x), None, self.config.pooling))
-        return logits, self.encoder.reconstruction_loss(x)
-
-
-def pool(x: Tensor, mask: Tensor | None, pooling: Literal["mean", "max"]) -> Tensor:
-    """(B, N, d) to (B, d) over the real tokens."""
-    return masked_mean(x, mask) if pooling == "mean" else masked_max(x, mask)

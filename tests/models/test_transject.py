@@ -77,7 +77,7 @@ def plain_logits(model: TransJect, tokens: Tensor) -> Tensor:
         sigma = torch.diag(u0.T @ gram @ u0)
         sigma = sigma / sigma.max()
     for layer in encoder.layers:
-        step = math.tanh(float(layer.r)) / config.depth
+        step = math.tanh(layer.r.item()) / config.depth
         proposals = []
         for u, v in zip(layer.experts.u, layer.experts.v, strict=True):
             matrix = cayley(u) @ torch.diag(sigma) @ cayley(v)
@@ -156,7 +156,7 @@ def test_reconstruction_loss_falls_when_trained() -> None:
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        losses.append(float(loss))
+        losses.append(loss.item())
     assert losses[-1] < 0.5 * losses[0]
 
 
@@ -166,7 +166,7 @@ def test_logits_beside_the_reconstruction_are_those_of_forward() -> None:
         model = example(name)
         logits, loss = model.logits_and_reconstruction(tokens, mask)
         assert torch.equal(logits, model(tokens, mask))
-        assert float(loss) == 0 if name == "transject_random" else float(loss) > 0
+        assert loss.item() == 0 if name == "transject_random" else loss.item() > 0
 
 
 def test_layers_begin_as_identities_and_steps_stay_below_one() -> None:
@@ -219,7 +219,7 @@ def trained() -> TransJect:
         if step >= 140:
             correct += float((logits.argmax(1) == labels).float().mean()) / 10
     assert correct > 0.85
-    assert all(abs(float(layer.r)) > 1e-2 for layer in model.encoder.layers)
+    assert all(abs(layer.r.item()) > 1e-2 for layer in model.encoder.layers)
     return model.eval()
 
 
@@ -256,7 +256,7 @@ def test_distances_between_tokens_of_a_sequence_stay_within_both_bounds(model: T
     y = encode(model.encoder, x, mask).states
     low = high = 1.0
     for layer in model.encoder.layers:
-        step = abs(float(layer.step))
+        step = abs(layer.step.item())
         low, high = low * (1 - step) ** 2, high * (1 + step) ** 2
     assert high < math.e**2
     for before, after in zip(x, y, strict=True):
@@ -306,7 +306,7 @@ def test_fixed_map_of_one_expert_bounds_distances_between_sequences_too() -> Non
     first, second = (torch.randint(0, 11, (8, 15), generator=generator) for _ in range(2))
     x, y = model.embed(first), model.embed(second)
     ratio = (model.encoder(x) - model.encoder(y)).norm(dim=-1) / (x - y).norm(dim=-1)
-    high = math.prod((1 + abs(float(each.step))) ** 2 for each in model.encoder.layers)
+    high = math.prod((1 + abs(each.step.item())) ** 2 for each in model.encoder.layers)
     assert ratio[first != second].max() <= high
 
 

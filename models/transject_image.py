@@ -1,0 +1,89 @@
+"""TransJect over image patches: continuous tokens, so that pixel attacks apply to it [ours].
+
+An image gives [patch; position] where a text gives [token; position]; the encoder is the same.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from models.deit import PatchEmbed
+from models.images import check_images
+from models.tokens import SinusoidalPositions, pool
+from models.transject import Encoder, check_encoder
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransJectImageConfig:
+    """What defines a TransJect over image patches; the defaults fit CIFAR-10.
+
+    The embedding is injective when a patch has no more than embed_dim / 2 values.
+    """
+
+    img_size: int = 32
+    patch_size: int = 4
+    in_chans: int = 3
+    mean: tuple[float, ...] = (0.5, 0.5, 0.5)
+    std: tuple[float, ...] = (0.5, 0.5, 0.5)
+    embed_dim: int = 512
+    depth: int = 6
+    num_experts: int = 4
+    num_classes: int = 10
+    pooling: Literal["mean", "max"] = "mean"
+    random_eigenvalues: bool = False
+
+    def __post_init__(self) -> None:
+        """Check every rule, naming the field and the value received."""
+        check_images(self)
+        check_encoder(self)
+
+    @property
+    def seq_len(self) -> int:
+        """Number of patches."""
+        return (self.img_size // self.patch_size) ** 2
+
+
+class TransJectImage(nn.Module):
+    """Classify images.
+
+    Args:
+        config: see `TransJectImageConfig`.
+    """
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, config: TransJectImageConfig) -> None:
+        super().__init__()
+        self.config = config
+        half = config.embed_dim // 2
+        shape = (1, config.in_chans, 1, 1)
+        self.register_buffer("mean", torch.tensor(config.mean).view(shape), persistent=False)
+        self.register_buffer("std", torch.tensor(config.std).view(shape), persistent=False)
+        self.patch_embed = PatchEmbed(config.in_chans, half, config.patch_size)
+        self.positions = SinusoidalPositions(config.seq_len, half)
+        self.encoder = Encoder(
+            config.embed_dim,
+            depth=config.depth,
+            num_experts=config.num_experts,
+            random_eigenvalues=config.random_eigenvalues,
+        )
+        self.head = nn.Linear(config.embed_dim, config.num_classes)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """(B, C, H, W), pixels in [0, 1], H = W = img_size, to (B, num_classes) logits."""
+        return self.head(pool(self.encoder(self.embed(images)), None, self.config.pooling))
+
+    def embed(self, images: Tensor) -> Tensor:
+        """X0 = [patch; position], (B, N, embed_dim)."""
+        patches = self.patch_embed((images - self.mean) / self.std)
+        B, N, _ = patches.shape
+        return torch.cat((patches, self.positions(N).expand(B, -1, -1)), dim=-1)
+
+    def logits_and_reconstruction(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """The logits and the reconstruction loss that training adds to the task's loss."""
+        x = self.embed(images)
+        logits = self.head(pool(self.encoder(x), None, self.config.pooling))
+        return logits, self.encoder.reconstruction_loss(x)

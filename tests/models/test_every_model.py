@@ -1,0 +1,266 @@
+"""What holds for every name of the catalogue: invariances, gradients, precisions, graphs."""
+
+import dataclasses
+
+import onnxruntime
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import models
+from export.to_onnx import to_onnx
+from export.to_torchscript import load_torchscript, to_torchscript
+from models.transject import Layer
+
+IMAGE: dict[str, object] = {
+    "img_size": 16,
+    "patch_size": 4,
+    "in_chans": 1,
+    "num_classes": 5,
+    "depth": 2,
+}
+TOKEN: dict[str, object] = {"vocab_size": 30, "seq_len": 40, "num_classes": 5, "depth": 2}
+# Names and variants of the catalogue at a size that tests can afford; both forms of a folded
+# TransJect: 40 tokens are more than 32 wide, and fewer than 64 wide.
+VARIANTS: dict[str, tuple[str, dict[str, object]]] = {
+    **{
+        name: (name, IMAGE | {"embed_dim": 32, "num_heads": 2})
+        for name in models.names()
+        if name.startswith(("deit", "fan"))
+    },
+    **{
+        name: (name, TOKEN | {"embed_dim": 32, "num_heads": 2})
+        for name in models.names()
+        if name.startswith(("lra", "transformer"))
+    },
+    **{name: (name, TOKEN | {"embed_dim": 32}) for name in ("transject", "transject_random")},
+    "transject_image": ("transject_image", IMAGE | {"embed_dim": 32}),
+    "transject, short": ("transject", TOKEN | {"embed_dim": 64, "num_experts": 2}),
+    "transject, max": ("transject", TOKEN | {"embed_dim": 32, "pooling": "max"}),
+    "transject, one expert": ("transject_random", TOKEN | {"embed_dim": 64, "num_experts": 1}),
+    "transject, many tokens": ("transject", TOKEN | {"embed_dim": 32, "vocab_size": 90}),
+    "deit, consistent": (
+        "deit_tiny_elliptical",
+        IMAGE | {"embed_dim": 16, "num_heads": 2, "estimator": "consistent"},
+    ),
+    "deit, random": (
+        "deit_tiny_elliptical",
+        IMAGE | {"embed_dim": 16, "num_heads": 2, "estimator": "random", "metric_seed": 0},
+    ),
+    "deit, mean": (
+        "deit_tiny_elliptical",
+        IMAGE | {"embed_dim": 16, "num_heads": 2, "scaling": "mean", "distilled": True},
+    ),
+    "lra, consistent": (
+        "lra_transformer_elliptical",
+        TOKEN | {"embed_dim": 16, "num_heads": 2, "estimator": "consistent", "pooling": "cls"},
+    ),
+    "lra, none": (
+        "lra_transformer_elliptical",
+        TOKEN | {"embed_dim": 16, "num_heads": 2, "scaling": "none", "pooling": "max"},
+    ),
+}
+every_model = pytest.mark.parametrize("variant", VARIANTS)
+
+
+def build(variant: str) -> nn.Module:
+    """A model away from its initial point: larger weights, steps off zero, norms that differ."""
+    torch.manual_seed(0)
+    name, overrides = VARIANTS[variant]
+    model = models.build(name, **overrides).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * (0.1 if parameter.ndim else 0.0))
+            if parameter.ndim == 0:
+                parameter.fill_(0.7)
+        for module in model.modules():
+            if isinstance(module, Layer):
+                module.r.fill_(0.8)
+            if isinstance(module, nn.BatchNorm2d) and module.running_mean is not None:
+                module.running_mean.normal_(std=0.1)
+    return model
+
+
+def is_token_model(variant: str) -> bool:
+    return "vocab_size" in VARIANTS[variant][1]
+
+
+def inputs(variant: str, B: int = 4, N: int = 12) -> tuple[Tensor, ...]:
+    """Images, or tokens with a mask whose rows are of different lengths."""
+    generator = torch.Generator().manual_seed(1)
+    if not is_token_model(variant):
+        return (torch.rand(B, 1, 16, 16, generator=generator),)
+    lengths = torch.tensor([N - 1, 1, N // 2, N - 3])[torch.arange(B) % 4]
+    tokens = torch.randint(0, 30, (B, N), generator=generator)
+    return tokens, torch.arange(N)[None] < lengths[:, None]
+
+
+def assert_same(logits: Tensor, expected: Tensor, tolerance: float = 1e-5) -> None:
+    assert logits.shape == expected.shape and logits.isfinite().all()
+    bound = tolerance * expected.abs().clamp_min(1.0)
+    assert ((logits - expected).abs() <= bound).all()
+    assert torch.equal(logits.argmax(1), expected.argmax(1))
+
+
+class Eager:
+    """The model itself, with and without gradients; folded where that is another function."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
+
+    def __call__(self, *given: Tensor) -> Tensor:
+        with torch.no_grad():
+            return self.model(*given)
+
+
+class Folded(Eager):
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__(models.fold(model))
+
+
+class TorchScript(Eager):
+    def __init__(self, model: nn.Module) -> None:
+        example = inputs(next(v for v in VARIANTS if is_token_model(v) == _takes_tokens(model)))
+        super().__init__(load_torchscript(to_torchscript(model, _example(example))))
+
+
+class Onnx:
+    def __init__(self, model: nn.Module) -> None:
+        example = inputs(next(v for v in VARIANTS if is_token_model(v) == _takes_tokens(model)))
+        self.session = onnxruntime.InferenceSession(to_onnx(model, _example(example), {}))
+
+    def __call__(self, *given: Tensor) -> Tensor:
+        names = [value.name for value in self.session.get_inputs()]
+        feed = dict(zip(names, (each.numpy() for each in given), strict=True))
+        return torch.from_numpy(self.session.run(["logits"], feed)[0])
+
+
+def _takes_tokens(model: nn.Module) -> bool:
+    return hasattr(model.config, "vocab_size")
+
+
+def _example(given: tuple[Tensor, ...]) -> Tensor | tuple[Tensor, Tensor]:
+    return given[0] if len(given) == 1 else (given[0], given[1])
+
+
+@every_model
+@pytest.mark.parametrize("form", [Eager, Folded, TorchScript, Onnx])
+def test_prediction_depends_on_neither_batch_nor_padding(variant: str, form: type) -> None:
+    model = build(variant)
+    run, given = form(model), inputs(variant)
+    together = run(*given)
+    assert_same(together, Eager(model)(*given))  # the form is the model
+    alone = torch.cat([run(*(each[i : i + 1] for each in given)) for i in range(4)])
+    assert_same(alone, together)
+    if not is_token_model(variant):
+        return
+    tokens, mask = given
+    bare = [run(t[m][None], m[m][None]) for t, m in zip(tokens, mask, strict=True)]
+    assert_same(torch.cat(bare), together)
+    padding = torch.randint(0, 30, (4, 40 - 12), generator=torch.Generator().manual_seed(2))
+    longer = torch.cat((torch.where(mask, tokens, 29), padding), 1)
+    assert_same(run(longer, F.pad(mask, (0, 40 - 12))), together)
+
+
+@every_model
+def test_no_mask_means_that_every_token_is_real(variant: str) -> None:
+    if not is_token_model(variant):
+        return
+    model, (tokens, _) = Eager(build(variant)), inputs(variant)
+    assert_same(model(tokens), model(tokens, torch.ones_like(tokens, dtype=torch.bool)))
+
+
+@every_model
+def test_every_parameter_receives_a_gradient(variant: str) -> None:
+    model = build(variant).train()
+    given = inputs(variant)
+    labels = torch.arange(4)
+    if hasattr(model, "logits_and_reconstruction"):
+        logits, reconstruction = model.logits_and_reconstruction(*given)
+        loss = F.cross_entropy(logits, labels) + reconstruction
+    else:
+        loss = F.cross_entropy(model(*given), labels)
+    loss.backward()
+    # Padded positions have no part in anything, and neither has a position after the last token.
+    for key, parameter in model.named_parameters():
+        assert parameter.grad is not None and parameter.grad.abs().max() > 0, key
+
+
+@every_model
+def test_logits_are_finite_for_constant_zero_and_huge_inputs(variant: str) -> None:
+    model = Eager(build(variant))
+    given = inputs(variant)
+    if is_token_model(variant):
+        assert model(torch.zeros_like(given[0]), given[1]).isfinite().all()
+        return
+    for fill in (0.0, 0.5, 1.0, 1e6, -1e6):
+        assert model(torch.full_like(given[0], fill)).isfinite().all(), fill
+
+
+@every_model
+def test_float64_is_float32_with_less_rounding(variant: str) -> None:
+    given = inputs(variant)
+    model = build(variant)
+    single = Eager(model)(*given)
+    wide = (given[0].double(),) if len(given) == 1 else given
+    double = Eager(model.double())(*wide)
+    assert double.dtype == torch.float64
+    assert_same(single, double.float(), tolerance=1e-4)
+
+
+@every_model
+def test_bfloat16_autocast_comes_close(variant: str) -> None:
+    model, given = build(variant), inputs(variant)
+    exact = Eager(model)(*given)
+    with torch.autocast("cpu", torch.bfloat16):
+        close = Eager(model)(*given)
+    assert close.isfinite().all()
+    assert (close.float() - exact).abs().max() <= 0.05 * exact.abs().max().clamp_min(1.0)
+
+
+@every_model
+def test_torch_export_keeps_batch_and_length_free(variant: str) -> None:
+    model, given = build(variant), inputs(variant)
+    shape: dict[int, object] = {0: torch.export.Dim("batch", min=1)}
+    if is_token_model(variant):
+        shape[1] = torch.export.Dim("length", min=1, max=40)
+    program = torch.export.export(model, given, dynamic_shapes=(shape,) * len(given)).module()
+    for B, N in ((1, 12), (3, 5), (7, 40)):
+        given = inputs(variant, B, N)
+        assert_same(program(*given).detach(), Eager(model)(*given))
+
+
+def compiled_matches(variant: str, backend: str) -> None:
+    torch.compiler.reset()
+    model, given = build(variant), inputs(variant)
+    logits = torch.compile(model, backend=backend)(*given)
+    assert_same(logits.detach(), Eager(model)(*given), tolerance=1e-4)
+    F.cross_entropy(logits, torch.arange(4)).backward()
+    assert all(parameter.grad is not None for parameter in model.parameters())
+
+
+@every_model
+def test_torch_compile_traces_the_whole_training_step(variant: str) -> None:
+    compiled_matches(variant, "aot_eager")
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@every_model
+def test_torch_compile_generates_code(variant: str) -> None:
+    compiled_matches(variant, "inductor")
+
+
+def test_variants_cover_every_name() -> None:
+    assert {name for name, _ in VARIANTS.values()} == set(models.names())
+
+
+@pytest.mark.parametrize("name", models.names())
+def test_config_survives_json_and_rebuilds_the_model(name: str) -> None:
+    config = models.config(name)
+    as_json = {
+        key: list(value) if isinstance(value, tuple) else value
+        for key, value in dataclasses.asdict(config).items()
+    }
+    assert models.config(name, **as_json) == config
