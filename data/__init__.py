@@ -1,1 +1,1 @@
-"""What models read: images and labels from files, one preprocessing for all users of it."""
+"""What models read: images, texts and tokens with labels, one preprocessing for all users of it."""
