@@ -1,0 +1,184 @@
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from data.image_set import DataError
+from data.text_set import TextSet
+from data.tokenizer import TextTokenizer, byte_tokenizer, load_tokenizer, tokenize, train_wordpiece
+
+WORDS = "the film was great and the play was greater yet the acting seemed unacted".split()
+TEXTS = [" ".join(WORDS[i : i + 6]) + "!" for i in range(8)] * 3
+
+
+@pytest.fixture(scope="module")
+def wordpiece() -> TextTokenizer:
+    return train_wordpiece(TEXTS, vocab_size=60)
+
+
+def vocabulary(tokenizer: TextTokenizer, folder: Path) -> dict[str, int]:
+    tokenizer.save(folder / "tokenizer.json")
+    return json.loads((folder / "tokenizer.json").read_text())["model"]["vocab"]
+
+
+def longest_match(text: str, vocab: dict[str, int]) -> list[int]:
+    """Greedy longest-match-first of Wu et al. 2016, word by word."""
+    ids: list[int] = []
+    for word in re.findall(r"\w+|[^\w\s]", text.lower()):
+        pieces, start = [], 0
+        while start < len(word):
+            found = (e for e in range(len(word), start, -1) if piece(word, start, e) in vocab)
+            end = next(found, None)
+            if end is None:
+                pieces = [vocab["[UNK]"]]
+                break
+            pieces.append(vocab[piece(word, start, end)])
+            start = end
+        ids += pieces
+    return ids
+
+
+def piece(word: str, start: int, end: int) -> str:
+    return ("##" if start else "") + word[start:end]
+
+
+def test_same_texts_give_the_same_file(wordpiece: TextTokenizer, tmp_path: Path) -> None:
+    for number, tokenizer in enumerate((wordpiece, train_wordpiece(TEXTS, vocab_size=60))):
+        tokenizer.save(tmp_path / f"{number}.json")
+    assert (tmp_path / "0.json").read_bytes() == (tmp_path / "1.json").read_bytes()
+
+
+def test_vocabulary_begins_with_padding_and_unknown(
+    wordpiece: TextTokenizer, tmp_path: Path
+) -> None:
+    vocab = vocabulary(wordpiece, tmp_path)
+    assert vocab["[PAD]"] == wordpiece.pad == 0 and vocab["[UNK]"] == 1
+    assert sorted(vocab.values()) == list(range(wordpiece.vocab_size)) and len(vocab) == 60
+
+
+@pytest.mark.parametrize("text", ["The GREATEST film!", "unplayed, or acted?", "x y z", "thé"])
+def test_pieces_are_the_longest_that_match(
+    wordpiece: TextTokenizer, tmp_path: Path, text: str
+) -> None:
+    tokens, mask = wordpiece.encode([text], 100)
+    expected = longest_match(text.replace("é", "e"), vocabulary(wordpiece, tmp_path))
+    assert tokens[mask].tolist() == expected
+
+
+def test_batch_is_padded_to_its_longest_text_and_cut(wordpiece: TextTokenizer) -> None:
+    tokens, mask = wordpiece.encode(["the film", "the film was great and the play"], 5)
+    assert tokens.shape == mask.shape == (2, 5) and tokens.dtype == np.int64
+    assert mask.sum(1).tolist() == [2, 5]
+    assert (tokens[~mask] == wordpiece.pad).all() and (tokens[mask] > 0).all()
+    assert wordpiece.encode(["the film"], 5, length=9)[1].sum(1).tolist() == [2]
+
+
+def test_html_line_break_counts_as_a_blank(wordpiece: TextTokenizer) -> None:
+    one, other = (wordpiece.encode([t], 9)[0] for t in ("the<br /><br/>film", "the film"))
+    assert np.array_equal(one, other)
+
+
+def test_text_that_spells_padding_is_text(wordpiece: TextTokenizer) -> None:
+    for tokenizer in (wordpiece, byte_tokenizer()):
+        tokens, _ = tokenizer.encode(["a [PAD] b"], 99)
+        assert tokenizer.pad not in tokens
+
+
+@pytest.mark.parametrize(
+    ("max_len", "length", "message"),
+    [
+        (0, None, "max_len must be at least 1, got 0"),
+        (9, 1, "length must be at least that of every text, 2: 1"),
+    ],
+)
+def test_wrong_length_is_refused(
+    wordpiece: TextTokenizer, max_len: int, length: int | None, message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        wordpiece.encode(["the film"], max_len, length=length)
+
+
+def test_text_without_a_token_is_named(wordpiece: TextTokenizer) -> None:
+    with pytest.raises(ValueError, match=r"every text must hold a token, got none in \[1\]"):
+        wordpiece.encode(["film", "\x00"], 9)
+
+
+def test_too_small_a_vocabulary_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"vocab_size must be at least \d\d, got 9"):
+        train_wordpiece(TEXTS, vocab_size=9)
+
+
+def test_bytes_are_their_own_tokens(tmp_path: Path) -> None:
+    text = "".join(map(chr, range(1, 256))) + " naïve 日本 \U0001f600\n"
+    byte_tokenizer().save(tmp_path / "tokenizer.json")
+    for tokenizer in (load_tokenizer("bytes"), load_tokenizer(tmp_path)):
+        tokens, mask = tokenizer.encode([text, "a"], 4000)
+        assert tokens[0].tolist() == list(text.encode())
+        assert tokens[1, 0] == 97 and (tokens[1, 1:] == 256).all() and mask[1].sum() == 1
+        assert (tokenizer.vocab_size, tokenizer.pad) == (257, 256)
+
+
+def test_saved_tokenizer_gives_the_same_tokens(wordpiece: TextTokenizer, tmp_path: Path) -> None:
+    wordpiece.save(tmp_path / "tokenizer.json")
+    loaded = load_tokenizer(tmp_path / "tokenizer.json")
+    for one, other in zip(wordpiece.encode(TEXTS, 9), loaded.encode(TEXTS, 9), strict=True):
+        assert np.array_equal(one, other)
+
+
+def test_tokenizer_of_the_hub_is_read_from_the_cache(
+    wordpiece: TextTokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = tmp_path / "models--team--words"
+    (model / "snapshots" / "abc").mkdir(parents=True)
+    (model / "refs").mkdir()
+    (model / "refs" / "main").write_text("abc")
+    wordpiece.save(model / "snapshots" / "abc" / "tokenizer.json")
+    constants = pytest.importorskip("huggingface_hub.constants")
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    assert load_tokenizer("hf:team/words").vocab_size == 60
+    with pytest.raises(DataError, match="tokenizer.json of hf:team/other cannot be had"):
+        load_tokenizer("hf:team/other")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "^t.json is no file; tokenizers are tokenizer.json, hf:NAME or bytes"),
+        ("{", "^t.json is not a readable tokenizer"),
+        ('{"model": {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "a"}}', "padding"),
+    ],
+)
+def test_broken_tokenizer_is_refused(tmp_path: Path, content: str | None, message: str) -> None:
+    if content:
+        (tmp_path / "t.json").write_text(content)
+    with pytest.raises(DataError, match=message):
+        load_tokenizer(tmp_path / "t.json")
+
+
+def make_set(texts: list[str], labels: list[int] | None) -> TextSet:
+    return TextSet(
+        names=[str(i) for i in range(len(texts))],
+        labels=None if labels is None else np.array(labels, np.int64),
+        label_names=["neg", "pos"],
+        description="two films",
+        reader=lambda index: texts[index],
+    )
+
+
+def test_text_set_becomes_a_token_set(wordpiece: TextTokenizer) -> None:
+    texts = ["the film was great", "the play"]
+    tokens = tokenize(make_set(texts, [1, 0]), wordpiece, max_len=3)
+    batch, mask, labels = tokens.batch([1, 0])
+    expected, expected_mask = wordpiece.encode(texts[::-1], 3)
+    assert np.array_equal(batch, expected) and np.array_equal(mask, expected_mask)
+    assert labels.tolist() == [0, 1] and tokens.seq_len == 3 and tokens.description == "two films"
+
+
+def test_text_set_without_labels_or_tokens_is_refused(wordpiece: TextTokenizer) -> None:
+    with pytest.raises(DataError, match="two films: labels and their names are needed"):
+        tokenize(make_set(["a"], None), wordpiece, max_len=3)
+    with pytest.raises(DataError, match="two films: every text must hold a token"):
+        tokenize(make_set(["\x00"], [0]), wordpiece, max_len=3)
