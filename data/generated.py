@@ -135,10 +135,10 @@ def _save(file: Path, sequences: Ragged, labels: np.ndarray) -> None:
 
 def _load(file: Path) -> Block:
     try:
-        with np.load(file, allow_pickle=False) as content:
+        with file.open("rb") as raw, np.load(raw, allow_pickle=False) as content:
             arrays = {name: content[name] for name in ("values", "offsets", "labels")}
             digest = str(content["digest"])
-    except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
+    except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile) as error:
         raise DataError(f"{file.name} is broken, delete it to draw it again: {error}") from error
     if digest != _digest(arrays):
         raise DataError(f"{file.name} was changed, delete it to draw it again")

@@ -1,0 +1,117 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from data.image_set import DataError
+from data.lra import LRA, grey, open_tokens
+
+_ROW = b"1.0\tA1\tB2\tone text\tthe other\n"
+
+
+def write_pairs(folder: Path, content: bytes, part: str = "test") -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"new_aan_pairs.{part}.tsv").write_bytes(content)
+
+
+def test_listops_is_drawn_and_kept(tmp_path: Path) -> None:
+    tokens = open_tokens("lra-listops", split="valid", cache=tmp_path, size=50)
+    batch, mask, labels = tokens.batch(range(50))
+    assert batch.shape == mask.shape == (50, tokens.lengths.max()) and len(labels) == 50
+    assert (batch[~mask] == tokens.pad).all() and batch.max() < tokens.vocab_size == 16
+    assert tokens.seq_len == 2000 and tokens.label_names == list("0123456789")
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_pathfinder_is_drawn_and_kept(tmp_path: Path) -> None:
+    tokens = open_tokens("lra-pathfinder", cache=tmp_path, size=20)
+    batch, mask, _ = tokens.batch(range(20))
+    assert batch.shape == (20, 1024) and mask.all() and batch.max() < tokens.vocab_size
+    assert tokens.label_names == ["apart", "joined"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"name": "lra-music"}, "name must be one of lra-listops, .* got 'lra-music'"),
+        ({"name": "lra-text", "split": "valid"}, "lra-text has the splits train, test, got"),
+        ({"name": "lra-listops", "split": "dev"}, "has the splits train, valid, test, got 'dev'"),
+        ({"name": "lra-pathfinder"}, "lra-pathfinder is drawn here: cache must name a folder"),
+        ({"name": "lra-image", "size": 3}, "lra-image is not drawn here, it has no size"),
+    ],
+)
+def test_wrong_argument_is_named(arguments: dict[str, object], message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        open_tokens(**arguments)  # pyright: ignore[reportArgumentType] -- wrong on purpose
+
+
+@pytest.mark.parametrize("folder", ["", "lra-retrieval"])
+def test_retrieval_reads_pairs_of_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str
+) -> None:
+    monkeypatch.setenv("ASSAY_DATA", str(tmp_path))
+    long = b'0.0\tA1\tB2\tna\xc3\xafve "quote"\t' + b"x" * 5000 + b"\r\n"
+    write_pairs(tmp_path / folder, _ROW + long, "eval")
+    tokens = open_tokens("lra-retrieval", split="valid")
+    assert tokens.towers == 2 and tokens.labels.tolist() == [1, 0]
+    one, other = tokens.sequences
+    assert bytes(one[1].astype(np.uint8)) == 'naïve "quote"'.encode()
+    assert one[0].tolist() == list(b"one text") and other.lengths.tolist() == [9, 4000]
+    batch, mask, _ = tokens.batch([0])
+    assert batch.shape == (1, 2, 9) and mask.sum(2).tolist() == [[8, 9]]
+    assert (batch[~mask] == 256).all()
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "new_aan_pairs.test.tsv holds no pair"),
+        (_ROW + b"1.0\tA\tB\tone\n", "line 2: label, .* needed, 4 found"),
+        (_ROW + b"2.0\tA\tB\tone\ttwo\n", "line 2: label must be 0.0 or 1.0"),
+        (_ROW + b"0.0\tA\tB\t\ttwo\n", "line 2: a text is empty"),
+    ],
+)
+def test_broken_pair_is_named_by_its_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes, message: str
+) -> None:
+    monkeypatch.setenv("ASSAY_DATA", str(tmp_path))
+    write_pairs(tmp_path, content)
+    with pytest.raises(DataError, match=message):
+        open_tokens("lra-retrieval")
+
+
+def test_missing_pairs_say_what_to_put_where(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ASSAY_DATA", str(tmp_path))
+    with pytest.raises(DataError, match="needs new_aan_pairs.test.tsv, from the folder tsv_data"):
+        open_tokens("lra-retrieval")
+
+
+def test_grey_is_the_weighted_sum_of_the_colours() -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (3, 50, 50)).astype(np.uint8)
+    red, green, blue = pixels.astype(np.float64)
+    exact = (0.2989 * red + 0.587 * green + 0.114 * blue) * (255.5 / 255)
+    clear = abs(exact - np.rint(exact)) > 1e-3
+    assert np.array_equal(grey(pixels)[clear], np.floor(exact[clear]))
+    ends = np.array([0, 255], np.uint8)
+    assert grey(np.stack([ends[None]] * 3)).tolist() == [[0, 255]]
+
+
+@pytest.mark.data
+def test_text_is_the_beginning_of_the_reviews_in_bytes() -> None:
+    tokens = open_tokens("lra-text")
+    assert len(tokens) == 25_000 and np.bincount(tokens.labels).tolist() == [12_500] * 2
+    assert tokens.lengths.max() == 4000 and tokens.lengths.min() > 0
+    assert bytes(tokens.sequences[0][0][:22].astype(np.uint8)) == b"Once again Mr. Costner"
+
+
+@pytest.mark.data
+def test_image_is_every_pixel_in_grey() -> None:
+    tokens = open_tokens("lra-image")
+    assert (tokens.lengths == 1024).all() and np.bincount(tokens.labels).tolist() == [1000] * 10
+    assert len(tokens) == 10_000 and tokens.batch([0])[1].all()
+
+
+def test_every_task_has_a_name() -> None:
+    assert len(LRA) == 5 and all(name.startswith("lra-") for name in LRA)

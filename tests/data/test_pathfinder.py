@@ -1,0 +1,151 @@
+import math
+
+import numpy as np
+import pytest
+
+from data import paddles
+from data.contours import contour_ends
+from data.pathfinder import SIZE, Scenes, draw_block, draw_scenes, render, unclear, verify
+
+Dash = tuple[int, int, float]
+
+
+@pytest.fixture(scope="module")
+def scenes() -> Scenes:
+    return draw_scenes(np.random.default_rng(0), 60)
+
+
+@pytest.fixture(scope="module")
+def pictures(scenes: Scenes) -> np.ndarray:
+    return render(scenes)
+
+
+def dashes_of(scenes: Scenes, index: int) -> list[list[Dash]]:
+    """The chains of a scene: the two long ones, then the others."""
+    chains = [*scenes.dashes[index], *scenes.distractors[index]]
+    return [
+        [(int(y), int(x), float(paddles.ANGLES[d])) for y, x, d in chain]
+        for chain in chains
+        if chain[0, 2] >= 0
+    ]
+
+
+def ends_of(dash: Dash) -> np.ndarray:
+    y, x, angle = dash
+    return np.array([[y, x], [y + 2 * math.sin(angle), x + 2 * math.cos(angle)]])
+
+
+def distance(one: Dash, other: Dash) -> float:
+    """Smallest distance between two segments, from 41 points of each."""
+    steps = np.linspace(0, 1, 41)[:, None]
+    a, b = (ends[0] + steps * (ends[1] - ends[0]) for ends in map(ends_of, (one, other)))
+    return float(np.linalg.norm(a[:, None] - b[None], axis=2).min())
+
+
+def test_labels_are_confirmed_by_following_the_dashes_in_any_order(scenes: Scenes) -> None:
+    rng = np.random.default_rng(1)
+    left_out = unclear(scenes)
+    assert len(left_out) <= 2
+    for index in set(range(len(scenes.labels))) - set(left_out):
+        dashes = [dash for chain in dashes_of(scenes, index) for dash in chain]
+        shuffled = [dashes[place] for place in rng.permutation(len(dashes))]
+        (y, x), far = scenes.discs[index].tolist()
+        ends = contour_ends(shuffled, (y, x), length=14)
+        assert (tuple(far) in ends) == bool(scenes.labels[index])
+
+
+def test_contour_with_a_dash_missing_or_astray_is_not_followed(scenes: Scenes) -> None:
+    first = dashes_of(scenes, 0)[0]
+    tip, end = first[0][:2], first[-1][:2]
+    assert contour_ends(first, tip, length=14) == {end}
+    assert contour_ends(first[:6] + first[7:], tip, length=14) == set()
+    y, x, angle = first[6]
+    for other in ((y, x + 1, angle), (y, x, angle + 0.3)):
+        assert contour_ends([*first[:6], other, *first[7:]], tip, length=14) == set()
+
+
+def test_scene_whose_contours_end_elsewhere_is_noticed(scenes: Scenes) -> None:
+    broken = scenes.dashes.copy()
+    broken[:, :, -1] = broken[:, ::-1, -1]
+    assert len(unclear(Scenes(broken, scenes.distractors, scenes.labels))) == len(scenes.labels)
+
+
+def test_dashes_follow_each_other_at_a_small_turn(scenes: Scenes) -> None:
+    for chain in dashes_of(scenes, 0) + dashes_of(scenes, 1):
+        headings = [chain[0][2], *(angle + math.pi for _, _, angle in chain[1:])]
+        for one, other in zip(headings, headings[1:], strict=False):
+            assert math.cos(one - other) > 0
+        for one, other in zip(chain, chain[1:], strict=False):
+            assert distance(one, other) < 5
+
+
+def test_dashes_do_not_touch(scenes: Scenes) -> None:
+    for index in range(10):
+        chains = dashes_of(scenes, index)
+        for number, chain in enumerate(chains):
+            others = [dash for other in chains[number + 1 :] for dash in other]
+            assert all(distance(one, other) > 0.3 for one in chain for other in others)
+
+
+def test_chains_have_the_described_sizes(scenes: Scenes) -> None:
+    assert scenes.dashes.shape == (60, 2, 14, 3)
+    assert scenes.distractors.shape == (60, 5, 4, 3)
+    shown = (scenes.distractors[..., 2] >= 0).all(2)
+    assert 4 < shown.sum(1).mean() <= 5
+    tips = scenes.dashes[:, :, 0, :2]
+    assert tips[:, 0].min() >= 14 and tips[:, 0].max() < 18
+    apart = np.linalg.norm(tips[:, 0] - tips[:, 1], axis=1)
+    assert abs(apart - 7).max() <= math.sqrt(0.5)
+
+
+def test_discs_lie_at_the_ends_that_the_label_says(scenes: Scenes, pictures: np.ndarray) -> None:
+    for index, label in enumerate(scenes.labels.tolist()):
+        near, far = scenes.discs[index].tolist()
+        assert near == scenes.dashes[index, 0, 0, :2].tolist()
+        assert far == scenes.dashes[index, 1 - label, -1, :2].tolist()
+        for y, x in (near, far):
+            assert pictures[index, y, x] > 200
+
+
+def test_picture_is_black_where_nothing_is_drawn(scenes: Scenes, pictures: np.ndarray) -> None:
+    y, x = np.mgrid[:SIZE, :SIZE]
+    for index in range(5):
+        near = np.zeros((SIZE, SIZE), bool)
+        for chain in dashes_of(scenes, index):
+            for dash in chain:
+                start, end = ends_of(dash)
+                for point in np.linspace(start, end, 5):
+                    near |= np.hypot(y - point[0], x - point[1]) < 3
+        for disc in scenes.discs[index]:
+            near |= np.hypot(y - disc[0], x - disc[1]) < 5
+        # Shrinking rings a little: up to 2 of 255 from a dash, brightened by the contrast.
+        assert pictures[index][~near].max(initial=0) <= 5
+        assert pictures[index].max() == 255
+
+
+def test_scenes_repeat_by_seed(scenes: Scenes) -> None:
+    again, other = (draw_scenes(np.random.default_rng(seed), 60) for seed in (0, 1))
+    assert np.array_equal(again.dashes, scenes.dashes)
+    assert np.array_equal(again.labels, scenes.labels)
+    assert not np.array_equal(other.dashes, scenes.dashes)
+
+
+def test_block_holds_whole_pictures_and_is_balanced() -> None:
+    pictures, labels = draw_block(0, 0)
+    assert pictures.lengths.tolist() == [1024] * len(labels) and 980 <= len(labels) <= 1000
+    assert abs(labels.mean() - 0.5) < 0.08
+
+
+@pytest.mark.parametrize(
+    ("picture", "label"),
+    [(np.zeros(1024, np.uint8), 0), (np.full(9, 255), 0), (np.full(1024, 255), 2)],
+)
+def test_stored_picture_against_the_rules_is_refused(picture: np.ndarray, label: int) -> None:
+    verify(np.full(1024, 255), 1)
+    with pytest.raises(ValueError, match=f"a picture labelled {label} is none of 32 x 32 pixels"):
+        verify(picture, label)
+
+
+def test_marks_of_a_dash_are_within_what_it_occupies() -> None:
+    lit, occupied = paddles.LINES >= 64, paddles.ROOMS >= 64
+    assert lit.any((1, 2)).all() and not (lit & ~occupied).any()
