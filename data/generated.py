@@ -126,6 +126,7 @@ def _save(file: Path, sequences: Ragged, labels: np.ndarray) -> None:
         with tempfile.NamedTemporaryFile(dir=file.parent, suffix=".part", delete=False) as stream:
             part = Path(stream.name)
             np.savez(stream, allow_pickle=False, **arrays)
+        part.chmod(0o644)  # temporary files are made for their owner alone
         os.replace(part, file)
     except OSError as error:
         if part:
