@@ -4,7 +4,6 @@ Source: Tay et al. 2021. ListOps and Pathfinder are drawn here; Text and Image a
 CIFAR-10; Retrieval is read from the files of the original release.
 """
 
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -19,20 +18,22 @@ from data.token_set import Ragged, TokenSet
 
 LRA = ("lra-listops", "lra-text", "lra-retrieval", "lra-image", "lra-pathfinder")
 """Names for `open_tokens`."""
-_LISTOPS = Stream(
-    name="listops",
-    version=1,
-    block=listops.draw_block,
-    verify=listops.verify,
-    splits={"test": (0, 2000), "valid": (2000, 4000), "train": (4000, 100_000)},
-)
-_PATHFINDER = Stream(
-    name="pathfinder",
-    version=1,
-    block=pathfinder.draw_block,
-    verify=pathfinder.verify,
-    splits={"test": (0, 20_000), "valid": (20_000, 40_000), "train": (40_000, 200_000)},
-)
+_STREAMS = {
+    "lra-listops": Stream(
+        name="listops",
+        version=1,
+        block=listops.draw_block,
+        verify=listops.verify,
+        splits={"test": (0, 2000), "valid": (2000, 4000), "train": (4000, 100_000)},
+    ),
+    "lra-pathfinder": Stream(
+        name="pathfinder",
+        version=1,
+        block=pathfinder.draw_block,
+        verify=pathfinder.verify,
+        splits={"test": (0, 20_000), "valid": (20_000, 40_000), "train": (40_000, 200_000)},
+    ),
+}
 _BYTES = 4000
 _RGB = ImageSpec(channels=3, height=32, width=32)
 
@@ -59,27 +60,26 @@ def open_tokens(
     Raises:
         DataError: an unknown name or split, no cache, or data that is missing or broken.
     """
+    _check(name, split, size)
+    if name not in _STREAMS:
+        openers = {"lra-text": _text, "lra-image": _image, "lra-retrieval": open_retrieval}
+        return openers[name](split)
+    if cache is None:
+        raise DataError(f"{name} is drawn here: cache must name a folder to keep it in")
+    sequences, labels = open_generated(
+        _STREAMS[name], split, cache=Path(cache), seed=seed, size=size, workers=workers
+    )
+    return _drawn(name, split, sequences, labels)
+
+
+def _check(name: str, split: str, size: int | None) -> None:
     if name not in LRA:
         raise DataError(f"name must be one of {', '.join(LRA)}, got {name!r}")
     splits = ("train", "test") if name in ("lra-text", "lra-image") else ("train", "valid", "test")
     if split not in splits:
         raise DataError(f"{name} has the splits {', '.join(splits)}, got {split!r}")
-    streams = {"lra-listops": _LISTOPS, "lra-pathfinder": _PATHFINDER}
-    if name in streams:
-        if cache is None:
-            raise DataError(f"{name} is drawn here: cache must name a folder to keep it in")
-        sequences, labels = open_generated(
-            streams[name], split, cache=Path(cache), seed=seed, size=size, workers=workers
-        )
-        return _drawn(name, split, sequences, labels)
-    if size is not None:
+    if size is not None and name not in _STREAMS:
         raise DataError(f"{name} is not drawn here, it has no size to choose")
-    openers: dict[str, Callable[[str], TokenSet]] = {
-        "lra-text": _text,
-        "lra-image": _image,
-        "lra-retrieval": open_retrieval,
-    }
-    return openers[name](split)
 
 
 def _drawn(name: str, split: str, sequences: Ragged, labels: np.ndarray) -> TokenSet:
