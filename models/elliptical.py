@@ -205,7 +205,9 @@ class Attention(nn.Module):
         qkv = self.qkv(x).view(B, N, 3, self.num_heads, C // self.num_heads)
         q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind(0)  # each (B, num_heads, N, head_dim)
         if self.elliptical and v_prev is not None:
-            q = q * self.metric(q, k, v, v_prev, mask)
+            m = self.metric(q, k, v, v_prev, mask)
+            # In inference mode nothing records the product: q, which is fresh, can hold it.
+            q = q.mul_(m) if torch.is_inference_mode_enabled() else q * m
         return q, k, v
 
     def metric(
@@ -226,8 +228,10 @@ class Attention(nn.Module):
             B, H, _, D = v.shape
             return random_metric(H, D, self.generator, batch_size=B).to(v)
         if not self.metric_gradient:
-            q, k, v, v_prev = q.detach(), k.detach(), v.detach(), v_prev.detach()
+            v, v_prev = v.detach(), v_prev.detach()
         if self.estimator == "consistent":
+            if not self.metric_gradient:
+                q, k = q.detach(), k.detach()
             return consistent_metric(q, k, v, scaling=self.scaling, mask=mask)
         return estimate_metric(v, v_prev, scaling=self.scaling, delta=self.delta, mask=mask)
 
