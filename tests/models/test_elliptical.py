@@ -1,114 +1,158 @@
-import math
+import copy
+import pickle
+from itertools import product
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 import models
-from models.elliptical import Attention, Scaling, estimate_metric, is_elliptical, metric_gradient
+from models.elliptical import (
+    Attention,
+    EllipticalConfig,
+    is_elliptical,
+    is_randomised,
+    metric_gradient,
+)
+from models.metric import ESTIMATORS, SCALINGS, Estimator, Scaling
+from tests.models import plain_elliptical as plain
+
+REAL = torch.tensor([[True] * 5, [True, False, True, True, False]])
+SMALL = {"img_size": 16, "patch_size": 4, "in_chans": 1, "num_classes": 3}
+SMALL |= {"embed_dim": 16, "num_heads": 2, "depth": 3}
 
 
-def plain_metric(v: Tensor, v_prev: Tensor, scaling: str, delta: float) -> Tensor:
-    """EA eq. 10 and remark 3, written with loops."""
-    B, H, N, D = v.shape
-    m = torch.zeros(B, H, D, dtype=v.dtype)
-    for b in range(B):
-        for h in range(H):
-            for i in range(D):
-                change = sum(abs(float(v[b, h, n, i] - v_prev[b, h, n, i])) for n in range(N))
-                m[b, h, i] = change / N / delta
-            if scaling != "none":
-                row = m[b, h]
-                m[b, h] = row / (row.max() if scaling == "max" else row.mean())
-    return m
+def draw(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(*shape, generator=generator, dtype=dtype)
 
 
-@torch.no_grad()
-def plain_attention(layer: Attention, x: Tensor, v_prev: Tensor | None) -> Tensor:
-    """EA eq. 13 with diag(m) written out, one sample and head at a time."""
-    B, N, C = x.shape
-    H, D = layer.num_heads, C // layer.num_heads
-    q, k, v = (x @ layer.qkv.weight.T + layer.qkv.bias).chunk(3, dim=-1)
-    out = torch.zeros(B, N, C, dtype=x.dtype)
-    for b in range(B):
-        for h in range(H):
-            part = slice(h * D, (h + 1) * D)
-            metric = torch.eye(D, dtype=x.dtype)
-            if v_prev is not None:
-                values = v[b, :, part][None, None]
-                m = plain_metric(values, v_prev[b, h][None, None], layer.scaling, layer.delta)
-                metric = torch.diag(m[0, 0])
-            scores = q[b, :, part] @ metric @ k[b, :, part].T / math.sqrt(D)
-            out[b, :, part] = scores.softmax(-1) @ v[b, :, part]
-    return out @ layer.proj.weight.T + layer.proj.bias
+def make(embed_dim: int = 12, num_heads: int = 3, **options: Any) -> Attention:
+    torch.manual_seed(0)
+    return Attention(embed_dim, num_heads, elliptical=True, **options)
 
 
-def values(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=dtype)
+def deit(name: str = "deit_tiny_elliptical", **overrides: Any) -> torch.nn.Module:
+    torch.manual_seed(0)
+    model = models.build(name, **SMALL | overrides).eval()
+    # At std 0.02 attention is all but uniform: larger weights make m count.
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(4)
+    return model
 
 
-@pytest.mark.parametrize("scaling", ["max", "mean", "none"])
+@pytest.mark.parametrize("scaling", SCALINGS)
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+@pytest.mark.parametrize("mask", [None, REAL])
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-10), (torch.float32, 1e-5)])
-def test_metric_is_the_formula(scaling: Scaling, dtype: torch.dtype, tolerance: float) -> None:
-    v, v_prev = values(2, 3, 5, 4, dtype=dtype), values(2, 3, 5, 4, seed=1, dtype=dtype)
-    m = estimate_metric(v, v_prev, scaling=scaling, delta=0.5)[:, :, 0]
-    assert (m - plain_metric(v, v_prev, scaling, 0.5)).abs().max() <= tolerance
-
-
-@pytest.mark.parametrize("scaling", ["max", "mean", "none"])
-def test_attention_is_the_formula(scaling: Scaling) -> None:
-    torch.manual_seed(0)
-    layer = Attention(12, 3, elliptical=True, scaling=scaling).double()
-    x, v_prev = values(2, 5, 12), values(2, 3, 5, 4, seed=1)
+def test_attention_is_the_formula(
+    scaling: Scaling,
+    estimator: Estimator,
+    mask: Tensor | None,
+    dtype: torch.dtype,
+    tolerance: float,
+) -> None:
+    layer = make(scaling=scaling, estimator=estimator, delta=0.5, seed=3).to(dtype)
+    exact = copy.deepcopy(layer).double()
+    x, v_prev = draw(2, 5, 12, dtype=dtype), draw(2, 3, 5, 4, seed=1, dtype=dtype)
     for previous in (None, v_prev):
-        out, _ = layer(x, previous)
-        assert (out - plain_attention(layer, x, previous)).abs().max() <= 1e-10
+        out, _ = layer(x, previous, mask)
+        for b in range(2):
+            real = slice(None) if mask is None else mask[b]
+            values = None if previous is None else previous[b, :, real].double()
+            expected = plain.attention(exact, x[b, real].double(), values)
+            assert (out[b, real] - expected).abs().max() <= tolerance
 
 
-def test_unchanged_values_mean_ordinary_attention_bit_for_bit() -> None:
-    torch.manual_seed(0)
-    layer = Attention(8, 2, elliptical=True)
-    x = values(2, 5, 8, dtype=torch.float32)
-    ordinary, v = layer(x)
-    elliptical, _ = layer(x, v)
-    assert torch.equal(ordinary, elliptical)
-    assert torch.equal(estimate_metric(v, v), torch.ones(2, 2, 1, 4))
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+@pytest.mark.parametrize("mask", [None, REAL])
+def test_attention_map_is_what_forward_attends_with(
+    estimator: Estimator, mask: Tensor | None
+) -> None:
+    layer = make(estimator=estimator, seed=3).double()
+    x, v_prev = draw(2, 5, 12), draw(2, 3, 5, 4, seed=1)
+    weights, (out, v) = layer.attention_map(x, v_prev, mask), layer(x, v_prev, mask)
+    assert (weights.sum(-1) - 1).abs().max() < 1e-12
+    if mask is not None:
+        assert (weights.transpose(1, 3)[~mask] == 0).all()
+    attended = layer.proj((weights @ v).transpose(1, 2).reshape(2, 5, 12))
+    assert (out - attended).abs().max() < 1e-12
 
 
-def test_unscaled_metric_of_unchanged_values_stays_zero() -> None:
-    v = values(1, 1, 3, 4)
-    assert torch.equal(estimate_metric(v, v, scaling="none"), torch.zeros(1, 1, 1, 4).double())
+@pytest.mark.parametrize("scaling", ["max", "mean"])
+def test_unchanged_values_mean_ordinary_attention_bit_for_bit(scaling: Scaling) -> None:
+    layer, twin = make(scaling=scaling), Attention(12, 3)
+    twin.load_state_dict(layer.state_dict())
+    x = draw(2, 5, 12, dtype=torch.float32)
+    ordinary, v = twin(x)
+    for out, values in (layer(x), layer(x, v), twin(x, v)):
+        assert torch.equal(out, ordinary) and torch.equal(values, v)
 
 
-@pytest.mark.parametrize("scaling", ["max", "mean", "none"])
-def test_gradient_through_an_all_zero_metric_is_finite(scaling: Scaling) -> None:
-    v = values(1, 2, 3, 4).requires_grad_()
-    estimate_metric(v, v.detach().clone(), scaling=scaling).sum().backward()
-    assert v.grad is not None and v.grad.isfinite().all()
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+@pytest.mark.parametrize("scaling", SCALINGS)
+@pytest.mark.parametrize("fill", ["constant", "zero", "huge"])
+def test_outputs_are_finite(estimator: Estimator, scaling: Scaling, fill: str) -> None:
+    layer = make(estimator=estimator, scaling=scaling)
+    x = {"constant": torch.ones(2, 5, 12), "zero": torch.zeros(2, 5, 12)}.get(
+        fill, 1e6 * draw(2, 5, 12, dtype=torch.float32)
+    )
+    _, v = layer(x)
+    for mask, previous in product((None, REAL), (v, v.flip(0))):
+        assert layer(x, previous, mask)[0].isfinite().all()
 
 
-def test_metric_depends_on_its_own_sample_only() -> None:
-    v, v_prev = values(3, 2, 5, 4), values(3, 2, 5, 4, seed=1)
-    alone = estimate_metric(v[1:2], v_prev[1:2])
-    assert torch.equal(estimate_metric(v, v_prev)[1:2], alone)
+@pytest.mark.parametrize("estimator", ["difference", "consistent"])
+@pytest.mark.parametrize("scaling", SCALINGS)
+def test_answer_does_not_depend_on_the_batch_or_on_padding(
+    estimator: Estimator, scaling: Scaling
+) -> None:
+    layer = make(estimator=estimator, scaling=scaling)
+    x, v_prev = (draw(*shape, dtype=torch.float32) for shape in ((3, 5, 12), (3, 3, 5, 4)))
+    together, _ = layer(x, v_prev)
+    for b in range(3):
+        alone, _ = layer(x[b : b + 1], v_prev[b : b + 1])
+        assert (alone[0] - together[b]).abs().max() <= 1e-6
+    for left, right in ((0, 7), (2, 0), (600, 5)):
+        mask = F.pad(torch.ones(3, 5, dtype=torch.bool), (left, right))
+        padded = F.pad(x, (0, 0, left, right), value=3.0)
+        values = F.pad(v_prev, (0, 0, left, right), value=-5.0)
+        out, _ = layer(padded, values, mask)
+        assert (out[:, left : left + 5] - together).abs().max() <= 1e-5
 
 
-def test_gradient_flows_through_the_metric_exactly_when_switched_on() -> None:
-    torch.manual_seed(0)
-    layer = Attention(8, 2, elliptical=True).double()
-    x = values(1, 4, 8)
-    v_prev = values(1, 2, 4, 4, seed=1).requires_grad_()
+@pytest.mark.parametrize("estimator", ["difference", "consistent"])
+def test_gradient_flows_through_the_metric_exactly_when_switched_on(estimator: Estimator) -> None:
+    layer = make(8, 2, estimator=estimator).double().requires_grad_(False)
+    x, v_prev = draw(1, 4, 8).requires_grad_(), draw(1, 2, 4, 4, seed=1).requires_grad_()
+    mask = torch.tensor([[True, True, True, False]])
     with metric_gradient(layer, True):
-        torch.autograd.gradcheck(lambda previous: layer(x, previous)[0], (v_prev,))
-        out, _ = layer(x, v_prev)
-        (gradient,) = torch.autograd.grad(out.square().sum(), v_prev)
-        assert gradient.abs().max() > 0
-    out, _ = layer(x, v_prev)
-    assert torch.autograd.grad(out.sum(), v_prev, allow_unused=True) == (None,)
+        torch.autograd.gradcheck(lambda *inputs: layer(*inputs, mask)[0], (x, v_prev))
+        through = layer(x, v_prev, mask)[0].square().sum()
+    (full,) = torch.autograd.grad(through, x)
+
+    def held(x: Tensor) -> Tensor:
+        with torch.no_grad():
+            q, k, v = Attention.project(layer, x.detach(), None, mask)
+            m = layer.metric(q, k, v, v_prev, mask)
+        q, k, v = layer.project(x, None, mask)
+        keys = mask[:, None, None, :]
+        attended = F.scaled_dot_product_attention(q * m, k, v, attn_mask=keys)
+        return layer.proj(attended.transpose(1, 2).reshape(x.shape))
+
+    (expected,) = torch.autograd.grad(held(x).square().sum(), x)
+    stopped, _ = layer(x, v_prev, mask)
+    gradients = torch.autograd.grad(stopped.square().sum(), (x, v_prev), allow_unused=True)
+    assert gradients[1] is None
+    assert (gradients[0] - expected).abs().max() < 1e-12
+    assert (full - expected).abs().max() > 1e-6
 
 
 def test_metric_gradient_switch_returns_after_an_error() -> None:
-    model = models.build("deit_tiny_elliptical", depth=2, img_size=32, num_classes=3)
+    model = deit()
     layers = [layer for layer in model.modules() if isinstance(layer, Attention)]
     with pytest.raises(RuntimeError, match="stop"), metric_gradient(model, True):
         assert all(layer.metric_gradient for layer in layers)
@@ -116,7 +160,88 @@ def test_metric_gradient_switch_returns_after_an_error() -> None:
     assert not any(layer.metric_gradient for layer in layers)
 
 
-def test_is_elliptical_tells_the_twins_apart() -> None:
-    small = {"depth": 2, "img_size": 16, "num_classes": 2}
-    assert is_elliptical(models.build("deit_tiny_elliptical", **small))
-    assert not is_elliptical(models.build("deit_tiny", **small))
+def test_inference_mode_gives_the_same_answer() -> None:
+    layer, x, v_prev = make(), draw(2, 5, 12, dtype=torch.float32), torch.ones(2, 3, 5, 4)
+    out, v = layer(x, v_prev)
+    with torch.inference_mode():
+        again, values = layer(x, v_prev)
+    assert torch.equal(out, again) and torch.equal(v, values)
+
+
+def test_draws_are_fresh_for_every_pass_and_sample_and_leave_the_global_generator() -> None:
+    model = deit(estimator="random")
+    images = torch.rand(1, 1, 16, 16).expand(2, 1, 16, 16)
+    before = torch.get_rng_state()
+    first, second = model(images), model(images)
+    copied = copy.deepcopy(model)
+    third = copied(images)
+    assert torch.equal(torch.get_rng_state(), before)
+    logits = torch.cat((first, second, third))
+    assert all((logits[i] - logits[j]).abs().max() > 1e-6 for i in range(6) for j in range(i))
+    assert is_randomised(model) and is_randomised(copied)
+    assert is_randomised(pickle.loads(pickle.dumps(model)))
+
+
+def test_seeded_tables_belong_to_the_layer_and_head_alone() -> None:
+    model, again = deit(estimator="random", metric_seed=5), deit(estimator="random", metric_seed=5)
+    other = deit(estimator="random", metric_seed=6)
+    images = torch.rand(3, 1, 16, 16)
+    assert torch.equal(model(images), again(images))
+    assert (model(images) - other(images)).abs().max() > 1e-6
+    assert (model(images)[1] - model(images[1:2])[0]).abs().max() < 1e-6
+    assert model.state_dict().keys() == deit("deit_tiny").state_dict().keys()
+    found = [layer.table for layer in model.modules() if isinstance(layer, Attention)]
+    found += [layer.table for layer in other.modules() if isinstance(layer, Attention)]
+    tables = [head for table in found if table is not None for head in table[0, :, 0]]
+    assert len(tables) == 2 * 2 * 2  # seeds, layers after the first, heads
+    assert len({tuple(table.tolist()) for table in tables}) == len(tables)
+    assert not is_randomised(model) and is_elliptical(model)
+
+
+def test_each_layer_is_switched_on_its_own() -> None:
+    images = torch.rand(2, 1, 16, 16)
+    chosen: list[tuple[int, ...] | None] = [(), (2,), (3,), (2, 3), None]
+    logits = [deit(elliptical_layers=layers)(images) for layers in chosen]
+    assert torch.equal(logits[0], deit("deit_tiny")(images))
+    assert torch.equal(logits[3], logits[4])
+    for i, j in ((0, 1), (0, 2), (1, 2), (1, 3), (2, 3)):
+        assert (logits[i] - logits[j]).abs().max() > 1e-6
+
+
+def test_config_says_which_layers_are_elliptical() -> None:
+    def layers(**fields: Any) -> list[int]:
+        config = EllipticalConfig(embed_dim=4, num_heads=2, depth=4, **fields)
+        return [i for i in range(1, 5) if config.attention_options(i)["elliptical"]]
+
+    assert layers() == layers(elliptical_layers=(2,)) == []
+    assert layers(elliptical=True) == [2, 3, 4]
+    assert layers(elliptical=True, elliptical_layers=[4, 2]) == [2, 4]
+    config = EllipticalConfig(embed_dim=4, num_heads=2, elliptical_layers=[2])  # pyright: ignore[reportArgumentType]
+    assert config.elliptical_layers == (2,)
+
+
+def test_is_elliptical_tells_whether_any_layer_can_be() -> None:
+    assert is_elliptical(deit())
+    for model in (deit("deit_tiny"), deit(depth=1), deit(elliptical_layers=())):
+        assert not is_elliptical(model)
+    assert not is_randomised(deit(depth=1, estimator="random"))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ({"elliptical_layers": (1,)}, r"elliptical_layers must lie in 2\.\.3, got 1"),
+        ({"elliptical_layers": (2, 4)}, r"elliptical_layers must lie in 2\.\.3, got 4"),
+        ({"scaling": "most"}, "scaling must be one of .*, got 'most'"),
+        ({"estimator": "best"}, "estimator must be one of .*, got 'best'"),
+        ({"delta": 0.0}, "delta must be positive, got 0.0"),
+        ({"delta": float("nan")}, "delta must be positive, got nan"),
+        ({"metric_seed": -1}, "metric_seed must lie in 0..2.*, got -1"),
+        ({"embed_dim": 10, "num_heads": 4}, "embed_dim must be a multiple of num_heads, got 10"),
+        ({"num_heads": 0}, "num_heads must be at least 1, got 0"),
+        ({"depth": 0}, "depth must be at least 1, got 0"),
+    ],
+)
+def test_config_against_the_rules_is_refused(overrides: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        deit(**overrides)
