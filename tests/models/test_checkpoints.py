@@ -1,30 +1,216 @@
+import argparse
+import copy
+import math
+import os
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
 
 import models
-from models.checkpoints import load_weights, save_weights
+from models.checkpoints import load_public, load_weights, save_weights
+from models.fan import FAN, from_public
+from tests.models import plain_fan
 
-SMALL = {"img_size": 16, "depth": 1, "num_classes": 3, "embed_dim": 12}
+SMALL = {"img_size": 16, "depth": 2, "num_classes": 3, "embed_dim": 12}
+
+
+def deit(name: str = "deit_tiny", **overrides: Any) -> nn.Module:
+    model = models.build(name, **SMALL | {"patch_size": 4} | overrides)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter))
+    return model.eval()
+
+
+def same(model: nn.Module, state: Mapping[str, Tensor]) -> bool:
+    own = model.state_dict()
+    return own.keys() == state.keys() and all(torch.equal(own[key], state[key]) for key in own)
 
 
 def test_weights_survive_a_round_trip(tmp_path: Path) -> None:
-    first, second = (models.build("deit_tiny", **SMALL) for _ in range(2))
+    first, second = deit(), deit()
     save_weights(first, tmp_path / "w.safetensors")
     load_weights(second, tmp_path / "w.safetensors")
-    for key, value in first.state_dict().items():
-        assert torch.equal(value, second.state_dict()[key])
+    assert same(second, first.state_dict())
     assert [path.name for path in tmp_path.iterdir()] == ["w.safetensors"]
 
 
 def test_weights_of_another_shape_are_refused(tmp_path: Path) -> None:
-    save_weights(models.build("deit_tiny", **SMALL), tmp_path / "w.safetensors")
+    save_weights(deit(), tmp_path / "w.safetensors")
     with pytest.raises(ValueError, match="w.safetensors does not fit the model"):
-        load_weights(models.build("deit_tiny", **SMALL | {"depth": 2}), tmp_path / "w.safetensors")
+        load_weights(deit(depth=1), tmp_path / "w.safetensors")
 
 
 def test_broken_weights_are_refused(tmp_path: Path) -> None:
     (tmp_path / "w.safetensors").write_bytes(b"nothing of the kind")
-    with pytest.raises(ValueError, match="not a readable safetensors file"):
-        load_weights(models.build("deit_tiny", **SMALL), tmp_path / "w.safetensors")
+    for load in (load_weights, load_public):
+        with pytest.raises(ValueError, match="not a readable safetensors file"):
+            load(deit(), tmp_path / "w.safetensors")
+
+
+@pytest.mark.parametrize("name", ["deit_tiny", "deit_tiny_elliptical"])
+@pytest.mark.parametrize("distilled", [False, True])
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda state: state,
+        lambda state: {"model": state},
+        lambda state: {"state_dict": {f"module.{key}": state[key] for key in state}, "epoch": 3},
+        # What the training scripts of DeiT and Elliptical Attention write.
+        lambda state: {
+            "model": state,
+            "optimizer": {"state": {}, "param_groups": [{"lr": 1e-3}]},
+            "model_ema": {key: state[key] + 1 for key in state},
+            "args": argparse.Namespace(model="deit_tiny_patch16_224", lr=5e-4),
+        },
+    ],
+)
+def test_public_files_load_by_name_into_both_twins(
+    tmp_path: Path, name: str, distilled: bool, wrap: Any
+) -> None:
+    public = deit(distilled=distilled)
+    torch.save(wrap(public.state_dict()), tmp_path / "public.pth")
+    model = deit(name, distilled=distilled)
+    load_public(model, tmp_path / "public.pth")
+    assert same(model, public.state_dict())
+
+
+def test_public_safetensors_and_halves_load_too(tmp_path: Path) -> None:
+    state = {key: value.half() for key, value in deit().state_dict().items()}
+    save_file(state, tmp_path / "public.safetensors")
+    model = deit("deit_tiny_elliptical")
+    load_public(model, tmp_path / "public.safetensors")
+    assert same(model, {key: value.float() for key, value in state.items()})
+
+
+def bicubic(rows: Tensor, size: int) -> Tensor:
+    """Cubic convolution with a = -0.75 along the first axis, its ends repeated."""
+
+    def kernel(x: float) -> float:
+        x, a = abs(x), -0.75
+        if x <= 1:
+            return (a + 2) * x**3 - (a + 3) * x**2 + 1
+        return a * (x**3 - 5 * x**2 + 8 * x - 4) if x < 2 else 0.0
+
+    out = torch.zeros(size, *rows.shape[1:], dtype=rows.dtype)
+    for i in range(size):
+        centre = (i + 0.5) * len(rows) / size - 0.5
+        for j in range(math.floor(centre) - 1, math.floor(centre) + 3):
+            out[i] += kernel(centre - j) * rows[min(max(j, 0), len(rows) - 1)]
+    return out
+
+
+@pytest.mark.parametrize("distilled", [False, True])
+@pytest.mark.parametrize("img_size", [8, 12, 24])
+def test_positions_are_interpolated_for_another_image_size(
+    tmp_path: Path, distilled: bool, img_size: int
+) -> None:
+    public, prefix = deit(distilled=distilled).state_dict(), 2 if distilled else 1
+    save_file(public, tmp_path / "public.safetensors")
+    model = deit(img_size=img_size, distilled=distilled)
+    load_public(model, tmp_path / "public.safetensors")
+    loaded = model.state_dict()["pos_embed"]
+    assert torch.equal(loaded[:, :prefix], public["pos_embed"][:, :prefix])
+    grid = public["pos_embed"][0, prefix:].double().view(4, 4, 12)
+    expected = bicubic(bicubic(grid, img_size // 4).transpose(0, 1), img_size // 4).transpose(0, 1)
+    assert (loaded[0, prefix:] - expected.flatten(0, 1)).abs().max() < 1e-5
+    assert model(torch.rand(2, 3, img_size, img_size)).isfinite().all()
+
+
+def test_head_for_other_classes_is_refused_or_left_alone(tmp_path: Path) -> None:
+    public = deit(num_classes=5, distilled=True).state_dict()
+    torch.save({"model": public}, tmp_path / "public.pth")
+    model = deit(distilled=True)
+    before = copy.deepcopy(model.state_dict())
+    with pytest.raises(
+        ValueError, match="head.weight is for 5 classes, the model has 3; skip_head"
+    ):
+        load_public(model, tmp_path / "public.pth")
+    assert same(model, before)
+    load_public(model, tmp_path / "public.pth", skip_head=True)
+    heads = {key for key in before if key.startswith("head")}
+    assert len(heads) == 4
+    assert same(model, public | {key: before[key] for key in heads})
+
+
+def without(state: dict[str, Tensor], key: str) -> dict[str, Tensor]:
+    return {name: value for name, value in state.items() if name != key}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda s: without(s, "norm.bias"), "missing tensors: norm.bias"),
+        (lambda s: s | {"mean": torch.zeros(3)}, "unexpected tensors: mean$"),
+        (lambda s: s | {"blocks.0.attn.paramR": torch.ones(1)}, "unexpected.*attn.paramR"),
+        (lambda s: without(s, "cls_token") | {"token": torch.ones(1)}, "token; missing.*cls_token"),
+        (lambda s: s | {"dist_token": s["cls_token"]}, "unexpected tensors: dist_token"),
+        (lambda s: s | {"pos_embed": torch.ones(1, 12, 12)}, "must hold 1 . G x G tokens, got 12"),
+        (lambda s: s | {"pos_embed": torch.ones(17, 12)}, "pos_embed must be .1, tokens, d."),
+        (lambda s: s | {"norm.bias": torch.ones(5)}, r"norm.bias must be \(12,\), got \(5,\)"),
+        (lambda s: {f"x{i}": torch.ones(1) for i in range(20)}, "x0, x1, x10.*…; missing"),
+        (lambda s: {"model": {}}, "must hold a state dict"),
+        (lambda s: [s], "must hold a state dict, got list"),
+        (lambda s: s | {"epoch": 3}, "must map names to tensors, got 'epoch'"),
+    ],
+)
+def test_files_of_other_models_are_refused(tmp_path: Path, change: Any, message: str) -> None:
+    model = deit()
+    before = copy.deepcopy(model.state_dict())
+    torch.save(change(deit().state_dict()), tmp_path / "public.pth")
+    with pytest.raises(ValueError, match=message):
+        load_public(model, tmp_path / "public.pth")
+    assert same(model, before)
+
+
+class Malicious:
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def __reduce__(self) -> tuple[Any, tuple[str]]:
+        return os.mkdir, (str(self.folder),)
+
+
+@pytest.mark.parametrize("legacy", [False, True])
+def test_a_pickle_that_would_run_code_is_refused_and_runs_none(
+    tmp_path: Path, legacy: bool
+) -> None:
+    content = {"model": deit().state_dict(), "extra": Malicious(tmp_path / "owned")}
+    torch.save(content, tmp_path / "bad.pth", _use_new_zipfile_serialization=not legacy)
+    with pytest.raises(ValueError, match="bad.pth must hold weights alone"):
+        load_public(deit(), tmp_path / "bad.pth")
+    assert not (tmp_path / "owned").exists()
+
+
+@pytest.mark.parametrize("content", [b"", b"nothing of the kind", b"PK\x03\x04 cut"])
+def test_a_broken_file_is_refused(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "bad.pth").write_bytes(content)
+    with pytest.raises(ValueError, match="bad.pth"):
+        load_public(deit(), tmp_path / "bad.pth")
+
+
+def test_a_missing_file_is_refused(tmp_path: Path) -> None:
+    for name in ("none.pth", "none.safetensors"):
+        with pytest.raises(ValueError, match="No such file|not a readable"):
+            load_public(deit(), tmp_path / name)
+
+
+def test_public_fan_weights_are_translated(tmp_path: Path) -> None:
+    sizes = {"img_size": 16, "depth": 1, "embed_dim": 16, "num_heads": 2, "num_classes": 3}
+    model = models.build("fan_tiny_elliptical", **sizes)
+    assert isinstance(model, FAN)
+    public = plain_fan.public_weights(model.config)
+    torch.save({"state_dict": public}, tmp_path / "public.pth")
+    load_public(model, tmp_path / "public.pth")
+    expected = {
+        key: value.to(model.state_dict()[key].dtype) for key, value in (from_public(public).items())
+    }
+    assert same(model, expected)
+    torch.save(without(public, "blocks.0.attn.q.weight"), tmp_path / "cut.pth")
+    with pytest.raises(ValueError, match="cut.pth does not fit the model: .*attn.q.weight"):
+        load_public(model, tmp_path / "cut.pth")

@@ -3,6 +3,8 @@ import torch
 from torch.nn import functional as F
 
 import models
+from models.deit import DeiT
+from tests.models import plain_transformer as plain
 
 SMALL = {"img_size": 28, "patch_size": 7, "in_chans": 1, "num_classes": 10, "embed_dim": 32}
 SMALL |= {"num_heads": 2, "depth": 3, "mlp_ratio": 2.0}
@@ -20,6 +22,21 @@ def test_parameter_count_is_the_published_one(name: str, suffix: str, parameters
     assert sum(p.numel() for p in model.parameters()) == parameters
 
 
+@pytest.mark.parametrize(
+    ("name", "parameters"),
+    [("deit_tiny", 5_910_800), ("deit_small", 22_436_432), ("deit_base", 87_338_192)],
+)
+def test_parameter_count_of_distilled_models_is_the_published_one(
+    name: str, parameters: int
+) -> None:
+    with torch.device("meta"):
+        model = models.build(name, distilled=True)
+    assert sum(p.numel() for p in model.parameters()) == parameters
+    added = {"dist_token", "head_dist.weight", "head_dist.bias"}
+    with torch.device("meta"):
+        assert set(model.state_dict()) - set(models.build(name).state_dict()) == added
+
+
 def test_twins_share_names_and_shapes_and_those_of_public_checkpoints() -> None:
     dot, elliptical = (models.build(name, **SMALL) for name in TWINS)
     elliptical.load_state_dict(dot.state_dict())
@@ -30,34 +47,51 @@ def test_twins_share_names_and_shapes_and_those_of_public_checkpoints() -> None:
     assert not {"mean", "std"} & set(dot.state_dict())
 
 
-def test_dot_product_deit_is_the_published_forward() -> None:
+@pytest.mark.parametrize("name", TWINS)
+@pytest.mark.parametrize("distilled", [False, True])
+def test_forward_is_the_published_one(name: str, distilled: bool) -> None:
     torch.manual_seed(0)
-    model = models.build("deit_tiny", **SMALL).double().eval()
-    w = dict(model.named_parameters())
+    model = models.build(name, **SMALL, distilled=distilled).double().eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.2)
+    w = model.state_dict()
     images = torch.rand(2, 1, 28, 28, dtype=torch.float64)
-
-    def linear(x: torch.Tensor, name: str) -> torch.Tensor:
-        return x @ w[f"{name}.weight"].T + w[f"{name}.bias"]
-
-    def norm(x: torch.Tensor, name: str) -> torch.Tensor:
-        return F.layer_norm(x, (32,), w[f"{name}.weight"], w[f"{name}.bias"], 1e-6)
-
     patches = F.unfold((images - 0.5) / 0.5, 7, stride=7).transpose(1, 2)
-    kernel = w["patch_embed.proj.weight"].flatten(1)
-    x = patches @ kernel.T + w["patch_embed.proj.bias"]
-    x = torch.cat([w["cls_token"].expand(2, 1, 32), x], 1) + w["pos_embed"]
-    for i in range(3):
-        q, k, v = (
-            part.view(2, 17, 2, 16).transpose(1, 2)
-            for part in linear(norm(x, f"blocks.{i}.norm1"), f"blocks.{i}.attn.qkv").chunk(3, -1)
-        )
-        attended = (q @ k.transpose(-1, -2) / 4).softmax(-1) @ v
-        x = x + linear(attended.transpose(1, 2).reshape(2, 17, 32), f"blocks.{i}.attn.proj")
-        hidden = linear(norm(x, f"blocks.{i}.norm2"), f"blocks.{i}.mlp.fc1")
-        hidden = 0.5 * hidden * (1 + torch.erf(hidden / 2**0.5))
-        x = x + linear(hidden, f"blocks.{i}.mlp.fc2")
-    expected = linear(norm(x, "norm")[:, 0], "head")
-    assert (model(images) - expected).abs().max() < 1e-10
+    for image, logits in zip(patches, model(images), strict=True):
+        x = image @ w["patch_embed.proj.weight"].flatten(1).T + w["patch_embed.proj.bias"]
+        prefix = [w[key][0] for key in ("cls_token", "dist_token") if key in w]
+        x, v = torch.cat([*prefix, x]) + w["pos_embed"][0], None
+        for i in range(3):
+            x, v = plain.pre_norm_block(
+                x, w, f"blocks.{i}", 2, v if name.endswith("elliptical") else None
+            )
+        x = plain.norm(x, w, "norm")
+        expected = plain.linear(x[0], w, "head")
+        if distilled:
+            expected = (expected + plain.linear(x[1], w, "head_dist")) / 2
+        assert (logits - expected).abs().max() < 1e-10
+
+
+def test_heads_are_given_apart_for_training() -> None:
+    torch.manual_seed(0)
+    model = models.build("deit_tiny", **SMALL, distilled=True)
+    ordinary = models.build("deit_tiny", **SMALL)
+    assert isinstance(model, DeiT) and isinstance(ordinary, DeiT)
+    images = torch.rand(2, 1, 28, 28)
+    logits, distilled = model.heads(images)
+    assert logits.shape == distilled.shape == (2, 10)
+    assert (logits - distilled).abs().max() > 0
+    assert torch.equal(model(images), (logits + distilled) / 2)
+    (only,) = ordinary.heads(images)
+    assert torch.equal(ordinary(images), only)
+
+
+@pytest.mark.parametrize(("img_size", "patch_size"), [(12, 1), (15, 5), (32, 16), (6, 6)])
+def test_any_image_and_patch_size(img_size: int, patch_size: int) -> None:
+    sizes = SMALL | {"img_size": img_size, "patch_size": patch_size, "in_chans": 2}
+    model = models.build("deit_tiny_elliptical", **sizes, distilled=True)
+    assert model(torch.rand(2, 2, img_size, img_size)).shape == (2, 10)
 
 
 @pytest.mark.parametrize("name", TWINS)
@@ -80,9 +114,10 @@ def test_logits_are_finite_for_constant_and_huge_inputs(name: str, fill: float) 
 
 
 @pytest.mark.parametrize("name", TWINS)
-def test_every_parameter_receives_a_gradient(name: str) -> None:
+@pytest.mark.parametrize("distilled", [False, True])
+def test_every_parameter_receives_a_gradient(name: str, distilled: bool) -> None:
     torch.manual_seed(0)
-    model = models.build(name, **SMALL)
+    model = models.build(name, **SMALL, distilled=distilled)
     # At std 0.02 the gradient of q and k is tiny: larger weights make the test meaningful.
     with torch.no_grad():
         for parameter in model.parameters():
