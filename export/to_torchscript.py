@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from models import fold
+from models.elliptical import is_randomised
 
 
 def to_torchscript(model: nn.Module, example: Tensor | tuple[Tensor, Tensor]) -> bytes:
@@ -21,7 +22,12 @@ def to_torchscript(model: nn.Module, example: Tensor | tuple[Tensor, Tensor]) ->
     Returns:
         A file for `torch.jit.load`. In a fresh process the same weights give the same bytes; within
         one process torch numbers the names of its classes.
+
+    Raises:
+        ValueError: the model draws m at random in every forward pass; a trace would freeze one.
     """
+    if is_randomised(model):
+        raise ValueError("model must not draw m afresh to be exported: give it a metric_seed")
     model = fold(model)
     with warnings.catch_warnings(), torch.no_grad():
         # TorchScript is deprecated in favour of torch.export, but is what such files' users load.

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from export.runtime import open_session
 from export.to_onnx import check_graph, to_onnx
+from export.to_torchscript import to_torchscript
 
 Make = Callable[..., nn.Module]
 EXAMPLE = torch.zeros(2, 1, 28, 28)
@@ -43,6 +44,8 @@ def test_batch_is_dynamic(make_model: Make, elliptical: bytes, batch_size: int) 
         {"scaling": "none"},
         {"scaling": "none", "delta": 2.0},
         {"metric_gradient": True},
+        {"estimator": "consistent", "scaling": "none"},
+        {"elliptical_layers": (3,), "distilled": True},
         {"depth": 1},
     ],
 )
@@ -50,6 +53,12 @@ def test_every_form_of_the_metric_is_exported(make_model: Make, config: dict[str
     model, images = make_model(**config), noise(4)
     logits = run(to_onnx(model, EXAMPLE, {}), images)
     np.testing.assert_allclose(logits, model(images).numpy(), atol=1e-4)
+
+
+def test_a_model_that_draws_m_afresh_is_refused(make_model: Make) -> None:
+    for export in (lambda model: to_onnx(model, EXAMPLE, {}), lambda m: to_torchscript(m, EXAMPLE)):
+        with pytest.raises(ValueError, match="must not draw m afresh .* give it a metric_seed"):
+            export(make_model(estimator="random"))
 
 
 @pytest.mark.parametrize("scaling", ["max", "mean"])
