@@ -12,7 +12,7 @@ from pathlib import Path
 
 from benchmarks.rows import Row
 
-_NOT_BENCHMARKS = {"__main__", "pairs", "rows", "server"}
+_NOT_BENCHMARKS = {"__main__", "pairs", "rows", "server", "standard_library"}
 
 
 def names() -> list[str]:

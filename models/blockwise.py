@@ -11,6 +11,7 @@ What it saves:
 - That memory is kept between calls: new pages would cost as much as the arithmetic on them.
 """
 
+import math
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, cast
 
@@ -20,9 +21,10 @@ from torch import Tensor, nn
 if TYPE_CHECKING:
     from models.folded import FoldedEncoder, FoldedLayer
 
-BLOCK = 256  # tokens: with four experts and d = 512 a block is 2 MiB
+BLOCK = 512  # tokens: with four experts and d = 512 a block is 4 MiB
 
-Product = Callable[[slice], Tensor]
+Product = Callable[[slice, Tensor], None]  # writes the product of a block of tokens
+Positions = Tensor | slice
 
 
 class FirstProducts(nn.Module):
@@ -58,8 +60,8 @@ class FirstProducts(nn.Module):
         self.register_buffer("token_squares", None if u0 is None else tokens @ u0[:half])
         self.register_buffer("position_squares", None if u0 is None else positions @ u0[half:])
 
-    def eigenvalues(self, tokens: Tensor, positions: Tensor) -> Tensor:
-        """Scaled eigenvalues (d,) of the sample with these (N,) ids at these (N,) positions."""
+    def eigenvalues(self, tokens: Tensor, positions: Positions) -> Tensor:
+        """Scaled eigenvalues (d,) of the sample with these (N,) ids at these positions."""
         if self.token_squares is None or self.position_squares is None:
             raise ValueError("fixed eigenvalues are not computed from the tokens")
         raw = self.token_squares[tokens]
@@ -67,17 +69,21 @@ class FirstProducts(nn.Module):
         raw = raw.square_().mean(0)
         return raw / raw.amax()
 
-    def forward(self, tokens: Tensor, positions: Tensor, eigenvalues: Tensor) -> Product:
-        """Return what maps a block of tokens to X0 U_e Sigma V_e, (E, block, d)."""
+    def forward(
+        self, tokens: Tensor, positions: Positions, eigenvalues: Tensor, space: "Workspace"
+    ) -> Product:
+        """Return what writes X0 U_e Sigma V_e of a block of tokens, (E, block, d)."""
         distinct, which = tokens.unique(return_inverse=True)
         rows = torch.cat((self.token_rows[:, distinct], self.position_rows), dim=1)
         if self.v is not None:
             rows = torch.bmm(rows * eigenvalues.to(rows.dtype), self.v)
         known, shares = rows[:, : len(distinct)], rows[:, len(distinct) :]
+        basis = self.basis[positions]
 
-        def product(block: slice) -> Tensor:
-            basis = self.basis[positions[block]].expand(len(rows), -1, -1)
-            return known[:, which[block]].baddbmm_(basis, shares)
+        def product(block: slice, out: Tensor) -> None:
+            torch.bmm(basis[block].expand(len(rows), -1, -1), shares, out=out)
+            own = space.tensor("own", out.shape, out)
+            out += torch.index_select(known, 1, which[block], out=own)
 
         return product
 
@@ -97,15 +103,15 @@ class BlockwiseEncoder(nn.Module):
         first = cast("FoldedLayer", encoder.layers[0])
         few = len(tokens) <= len(positions)  # else the table would be larger than what it saves
         self.first = FirstProducts(first, tokens, positions, encoder.u0) if few else None
-        self._spare: list[Tensor] = []  # workspaces that no call is using
+        self._spare: list[Workspace] = []  # those that no call is using
 
-    def forward(self, x: Tensor, tokens: Tensor, positions: Tensor) -> Tensor:
+    def forward(self, x: Tensor, tokens: Tensor, positions: Positions) -> Tensor:
         """Encode the real tokens of one sample.
 
         Args:
             x: (N, d) embeddings; overwritten.
             tokens: (N,) ids.
-            positions: (N,) positions.
+            positions: where they stand.
 
         Returns:
             (N, d), the same tensor as x.
@@ -115,54 +121,92 @@ class BlockwiseEncoder(nn.Module):
         else:
             eigenvalues = self.first.eigenvalues(tokens, positions)
         try:
-            workspace = self._spare.pop()
-        except IndexError:  # the first call, or another thread has it
-            workspace = x.new_empty(0)
-        for index, layer in enumerate(self.encoder.layers):
-            layer = cast("FoldedLayer", layer)
+            space = self._spare.pop()
+        except IndexError:  # the first call, or other threads have them all
+            space = Workspace()
+        for index, module in enumerate(self.encoder.layers):
+            layer = cast("FoldedLayer", module)
             if index == 0 and self.first is not None:
-                product = self.first(tokens, positions, eigenvalues)
+                product = self.first(tokens, positions, eigenvalues, space)
             else:
-                product = _products(x, layer.experts.products(eigenvalues))
-            workspace = self._layer(x, layer, product, workspace)
-        self._spare.append(workspace)
+                product = _products(x, layer, eigenvalues, space)
+            proposed = space.tensor("proposed", (layer.experts.num_experts, *x.shape), x)
+            weights = _propose(x, layer, product, proposed, space)
+            _mix(x, layer, weights, proposed, space)
+        self._spare.append(space)
         return x
 
-    def _layer(
-        self, x: Tensor, layer: "FoldedLayer", product: Product, workspace: Tensor
-    ) -> Tensor:
-        num_experts, (N, d) = layer.experts.num_experts, x.shape
-        if workspace.numel() < num_experts * N * d:
-            workspace = x.new_empty(num_experts * N * d)
-        proposed = workspace[: num_experts * N * d].view(num_experts, N, d)
-        largest = x.new_full((num_experts, d), -torch.inf)
-        for block in _blocks(N):
-            step = _elu(product(block).to(x.dtype))
-            part = torch.add(x[block], step, alpha=layer.step, out=proposed[:, block])
-            torch.maximum(largest, part.amax(1), out=largest)
-        weights = layer.experts.weights(largest)
-        for block in _blocks(N):
-            mixed = (weights[None] @ proposed[:, block].flatten(1)).view(-1, d)
-            low = mixed.to(layer.w1.dtype)
-            hidden = _elu(torch.addmm(layer.b1.to(low.dtype), low, layer.w1).to(x.dtype))
-            low = hidden.to(layer.w2.dtype)
-            step = _elu(torch.addmm(layer.b2.to(low.dtype), low, layer.w2).to(x.dtype))
-            torch.add(mixed, step, alpha=layer.step, out=x[block])
-        return workspace
+
+class Workspace:
+    """Named pieces of memory that grow with what is asked of them."""
+
+    def __init__(self) -> None:
+        self._pieces: dict[str, Tensor] = {}
+
+    def tensor(self, name: str, shape: tuple[int, ...], like: Tensor) -> Tensor:
+        """A tensor of this shape with the type and device of another; what it holds is left over.
+
+        Args:
+            name: of the piece; tensors of different names never overlap.
+            shape: of the tensor.
+            like: gives type and device, the same in every call for a name.
+        """
+        size = math.prod(shape)
+        piece = self._pieces.get(name)
+        if piece is None or piece.numel() < size:
+            piece = self._pieces[name] = like.new_empty(size)
+        return piece[:size].view(shape)
 
 
-def _products(x: Tensor, matrices: Tensor) -> Product:
-    def product(block: slice) -> Tensor:
+def _propose(
+    x: Tensor, layer: "FoldedLayer", product: Product, proposed: Tensor, space: Workspace
+) -> list[float]:
+    """Write X_e of every expert to proposed (E, N, d) and return the weights of the experts."""
+    num_experts, N, d = proposed.shape
+    largest = x.new_full((num_experts, d), -torch.inf)
+    for block in _blocks(N):
+        part = proposed[:, block]
+        low = part if layer.w1.dtype == x.dtype else space.tensor("low", part.shape, layer.w1)
+        product(block, low)
+        torch.add(x[block], _elu(low, space), alpha=layer.step, out=part)
+        torch.maximum(largest, part.amax(1), out=largest)
+    return layer.experts.weights(largest).tolist()
+
+
+def _mix(
+    x: Tensor, layer: "FoldedLayer", weights: list[float], proposed: Tensor, space: Workspace
+) -> None:
+    """Overwrite x (N, d) by the mixture of the proposals (E, N, d), then by the feed-forward."""
+    b1, b2 = layer.b1.to(layer.w1.dtype), layer.b2.to(layer.w2.dtype)
+    for block in _blocks(len(x)):
+        rows = x[block]
+        torch.mul(proposed[0, block], weights[0], out=rows)
+        for expert, weight in enumerate(weights[1:], start=1):
+            rows.add_(proposed[expert, block], alpha=weight)
+        first, second = (space.tensor(name, rows.shape, layer.w1) for name in ("first", "second"))
+        _elu(torch.addmm(b1, rows.to(first.dtype), layer.w1, out=first), space)
+        _elu(torch.addmm(b2, first, layer.w2, out=second), space)
+        torch.add(rows, second, alpha=layer.step, out=rows)
+
+
+def _products(x: Tensor, layer: "FoldedLayer", eigenvalues: Tensor, space: Workspace) -> Product:
+    matrices, v = layer.experts.first, layer.experts.v
+    if v is not None:
+        u, scales = matrices, eigenvalues.to(v.dtype)
+        scaled = torch.mul(u, scales, out=space.tensor("scaled", u.shape, u))
+        matrices = torch.bmm(scaled, v, out=space.tensor("matrices", u.shape, u))
+
+    def product(block: slice, out: Tensor) -> None:
         rows = x[block].to(matrices.dtype)
-        return torch.bmm(rows.expand(len(matrices), -1, -1), matrices)
+        torch.bmm(rows.expand(len(matrices), -1, -1), matrices, out=out)
 
     return product
 
 
-def _elu(x: Tensor) -> Tensor:
-    """ELU in place: exp alone is a third faster than the exact expm1 of torch's kernel."""
-    negative = x.clamp(max=0).exp_().sub_(1)
-    return torch.maximum(x, negative, out=x)
+def _elu(x: Tensor, space: Workspace) -> Tensor:
+    """ELU in place: exp is faster than the expm1 of torch's kernel, by a third in float32."""
+    negative = torch.clamp(x, max=0, out=space.tensor(f"negative {x.dtype}", x.shape, x))
+    return torch.maximum(x, negative.exp_().sub_(1), out=x)
 
 
 def _blocks(count: int) -> Iterator[slice]:

@@ -222,10 +222,9 @@ class FoldedLongTransJect(nn.Module):
         traced = torch.compiler.is_compiling() or torch._C._get_tracing_state()
         if traced or torch.is_grad_enabled():
             return pool(self.encoder(x, mask), mask, pooling)
-        every = torch.arange(tokens.shape[1], device=tokens.device)
         pooled = []
         for index in range(len(tokens)):
-            real = every if mask is None else every[mask[index]]
+            real = slice(tokens.shape[1]) if mask is None else mask[index].nonzero()[:, 0]
             encoded = self.blockwise(x[index, real], tokens[index, real], real)
             pooled.append(pool(encoded[None], None, pooling))
         return torch.cat(pooled)

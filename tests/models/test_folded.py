@@ -1,0 +1,152 @@
+"""The folded form against the trained form, on every path that it has."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parametrize
+
+import models
+from models import blockwise
+from models.folded import FoldedExperts, FoldedLongTransJect
+from models.transject import Layer, TransJect
+
+WIDE = 32
+# seq_len, vocab_size: shorter than wide; longer, with and without a table of tokens.
+SHAPES = {"short": (24, 11), "long": (70, 11), "long, many tokens": (70, 90)}
+
+
+def make(name: str, seq_len: int, vocab_size: int, num_experts: int = 3) -> TransJect:
+    torch.manual_seed(0)
+    model = models.build(
+        name,
+        seq_len=seq_len,
+        vocab_size=vocab_size,
+        embed_dim=WIDE,
+        depth=2,
+        num_experts=num_experts,
+    ).eval()
+    assert isinstance(model, TransJect)
+    with torch.no_grad():
+        for layer in model.modules():
+            if isinstance(layer, Layer):
+                layer.r.fill_(0.8)
+                layer.ffn.b1.normal_(std=0.1)
+                layer.ffn.b2.normal_(std=0.1)
+    return model
+
+
+def given(model: TransJect) -> tuple[Tensor, Tensor]:
+    """Tokens and a mask with holes, one sample with a single real token."""
+    generator = torch.Generator().manual_seed(1)
+    shape = (4, model.config.seq_len)
+    tokens = torch.randint(0, model.config.vocab_size, shape, generator=generator)
+    mask = torch.rand(shape, generator=generator) > 0.3
+    mask[1] = False
+    mask[1, 5] = True
+    return tokens, mask
+
+
+@pytest.fixture(params=[1, 16, 1024])
+def block(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks of one token, blocks that do not divide the sequence, one block for all."""
+    monkeypatch.setattr(blockwise, "BLOCK", request.param)
+
+
+@pytest.mark.parametrize("name", ["transject", "transject_random"])
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("num_experts", [1, 3])
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.usefixtures("block")
+def test_logits_are_those_of_the_trained_form(
+    name: str, shape: str, num_experts: int, grad: bool
+) -> None:
+    model = make(name, *SHAPES[shape], num_experts)
+    tokens, mask = given(model)
+    for dtype, tolerance in ((torch.float32, 1e-5), (torch.float64, 1e-12)):
+        model = model.to(dtype)
+        folded = models.fold(model)
+        with torch.set_grad_enabled(grad):
+            for real in (None, mask):
+                difference = folded(tokens, real) - model(tokens, real)
+                assert difference.abs().max() <= tolerance
+
+
+def test_image_model_folds_and_gives_gradients_to_its_input() -> None:
+    torch.manual_seed(0)
+    model = models.build("transject_image", img_size=8, embed_dim=32, depth=2).eval()
+    for layer in model.modules():
+        if isinstance(layer, Layer):
+            nn.init.constant_(layer.r, 0.8)
+    images = torch.rand(2, 3, 8, 8, requires_grad=True)
+    logits, folded = model(images), models.fold(model)(images)
+    assert (logits - folded).abs().max() <= 1e-5
+    gradients = (torch.autograd.grad(each.square().sum(), images)[0] for each in (logits, folded))
+    assert (next(gradients) - next(gradients)).abs().max() <= 1e-5
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_nothing_is_parametrised_and_the_original_is_left_as_it_is(shape: str) -> None:
+    model = make("transject", *SHAPES[shape]).train()
+    before = {key: value.clone() for key, value in model.state_dict().items()}
+    folded = models.fold(model)
+    assert not any(parametrize.is_parametrized(each) for each in folded.modules())
+    assert not any(each.requires_grad for each in folded.parameters()) and not folded.training
+    assert model.training and all(each.requires_grad for each in model.parameters())
+    assert any(parametrize.is_parametrized(each) for each in model.modules())
+    assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
+
+
+def test_long_sequences_take_the_form_in_blocks() -> None:
+    assert isinstance(models.fold(make("transject", *SHAPES["long"])), FoldedLongTransJect)
+    assert isinstance(models.fold(make("transject", *SHAPES["short"])), TransJect)
+
+
+@pytest.mark.parametrize("name", ["transject", "transject_random"])
+def test_folded_products_have_a_spectral_norm_of_at_most_one(name: str) -> None:
+    model = make(name, *SHAPES["long"])
+    x = model.embed(given(model)[0])
+    folded = models.fold(model)
+    for eigenvalues in model.encoder.eigenvalues(x).detach():
+        for layer in folded.modules():
+            if isinstance(layer, FoldedExperts):
+                norms = torch.linalg.matrix_norm(layer.products(eigenvalues), 2)
+                assert norms.max() <= 1 + 1e-5 and norms.min() > 0.99
+
+
+def test_bfloat16_matrices_keep_their_singular_values_near_one() -> None:
+    model = make("transject", *SHAPES["long"])
+    for layer in models.fold(model, dtype=torch.bfloat16).modules():
+        if isinstance(layer, FoldedExperts):
+            assert layer.first.dtype == torch.bfloat16
+            values = torch.linalg.svdvals(layer.first.float())
+            assert 0.99 < values.min() and values.max() < 1.01
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.usefixtures("block")
+def test_bfloat16_matrices_come_close(shape: str) -> None:
+    model = make("transject", *SHAPES[shape])
+    tokens, mask = given(model)
+    with torch.no_grad():
+        difference = models.fold(model, dtype=torch.bfloat16)(tokens, mask) - model(tokens, mask)
+    assert 0 < difference.abs().max() < 0.02
+
+
+@pytest.mark.usefixtures("block")
+def test_threads_and_lengths_share_a_folded_model() -> None:
+    model = make("transject", *SHAPES["long"])
+    folded = models.fold(model)
+    tokens, _ = given(model)
+    lengths = [3, 70, 1, 40, 70, 12, 55, 8] * 4
+
+    def run(length: int) -> Tensor:
+        with torch.no_grad():
+            return folded(tokens[:, :length])
+
+    alone = [run(length) for length in lengths]
+    with ThreadPoolExecutor(4) as pool:
+        together = list(pool.map(run, lengths))
+    for first, second in zip(alone, together, strict=True):
+        assert torch.equal(first, second)
