@@ -1,5 +1,9 @@
-import pytest
+import re
 
+import pytest
+import torch
+
+import models
 from export.artifact import open_artifact
 from service.settings import ROOT, table
 
@@ -30,3 +34,12 @@ def test_readme_names_the_commands_of_the_makefile() -> None:
     makefile = (ROOT / "Makefile").read_text()
     for command in ("demo", "test", "help", "install"):
         assert f"make {command}" in README and f"\n{command}:" in makefile
+
+
+def test_models_are_documented_with_their_size() -> None:
+    told = (ROOT / "docs" / "models.md").read_text()
+    rows = dict(re.findall(r"^\| `(\w+)` \|.*\| ([\d,]+) \|$", told, re.MULTILINE))
+    for name in models.names():
+        with torch.device("meta"):
+            size = sum(each.numel() for each in models.build(name).parameters())
+        assert rows[name.removesuffix("_elliptical")] == f"{size:,}", name
