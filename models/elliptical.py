@@ -196,18 +196,31 @@ class Attention(nn.Module):
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Compute q, scaled by m where the layer is elliptical, k and v, each (B, H, N, D).
 
+        In inference mode the output of `self.qkv` is changed in place: clone it to keep it.
+
         Args:
             x: as in `forward`.
             v_prev: as in `forward`.
             mask: as in `forward`.
         """
-        B, N, C = x.shape
-        qkv = self.qkv(x).view(B, N, 3, self.num_heads, C // self.num_heads)
-        q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind(0)  # each (B, num_heads, N, head_dim)
-        if self.elliptical and v_prev is not None:
-            m = self.metric(q, k, v, v_prev, mask)
-            # In inference mode nothing records the product: q, which is fresh, can hold it.
-            q = q.mul_(m) if torch.is_inference_mode_enabled() else q * m
+        qkv = self.qkv(x)
+        q, k, v = self._split(qkv)
+        if not self.elliptical or v_prev is None:
+            return q, k, v
+        m = self.metric(q, k, v, v_prev, mask)
+        if torch.is_inference_mode_enabled():
+            return q.mul_(m), k, v
+        if qkv.requires_grad and not m.requires_grad:
+            # Autograd keeps what attention receives. Since k and v hold on to qkv, a q of its own
+            # would come on top of it (7 % more memory in DeiT-tiny); a second qkv replaces it.
+            factors = F.pad(m.flatten(1)[:, None], (0, 2 * x.shape[-1]), value=1.0)  # (B, 1, 3 C)
+            return self._split(qkv * factors)
+        return q * m, k, v
+
+    def _split(self, qkv: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        B, N, width = qkv.shape
+        heads = qkv.view(B, N, 3, self.num_heads, width // (3 * self.num_heads))
+        q, k, v = heads.permute(2, 0, 3, 1, 4).unbind(0)  # each (B, num_heads, N, head_dim)
         return q, k, v
 
     def metric(
@@ -223,7 +236,7 @@ class Attention(nn.Module):
             mask: (B, N) bool, True for real tokens; None if all are.
         """
         if self.table is not None:
-            return self.table
+            return self.table.to(v.dtype)
         if self.generator is not None:
             B, H, _, D = v.shape
             return random_metric(H, D, self.generator, batch_size=B).to(v)
@@ -233,7 +246,9 @@ class Attention(nn.Module):
             if not self.metric_gradient:
                 q, k = q.detach(), k.detach()
             return consistent_metric(q, k, v, scaling=self.scaling, mask=mask)
-        return estimate_metric(v, v_prev, scaling=self.scaling, delta=self.delta, mask=mask)
+        # Under autocast the sum inside is float32.
+        m = estimate_metric(v, v_prev, scaling=self.scaling, delta=self.delta, mask=mask)
+        return m.to(v.dtype)
 
 
 def is_elliptical(model: nn.Module) -> bool:
