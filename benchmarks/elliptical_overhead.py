@@ -1,0 +1,113 @@
+"""What does m cost in torch? Elliptical over dot-product attention, in time and in memory.
+
+DeiT-tiny at 224 x 224 with the same random weights in both twins, eager, in one process. Times are
+measured in turn (and in alternating order); a ratio is the median over pairs, its spread the
+interval of the median at 95 %. Peak memory is the largest number of bytes that tensors, weights
+included, hold at once, counted from every allocation that torch's profiler records: it is exact
+and the same in every run, where the memory of the process would hide it behind that of torch.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from itertools import accumulate
+
+import torch
+from torch import Tensor, nn
+from torch.profiler import profile
+
+import models
+from benchmarks.pairs import measure_pairs, pair_rows
+from benchmarks.rows import Row
+from export.threads import available_cores
+
+NAME = "elliptical_overhead"
+TARGETS = {"forward": 1.02, "forward and input gradient": 1.05}
+MEMORY_TARGET = 1.02
+_LABELS = ("dot-product", "elliptical")
+_PAIRS = {("forward", 1): 300, ("forward", 8): 60}
+_PAIRS |= {("forward and input gradient", 1): 120, ("forward and input gradient", 8): 30}
+
+
+def run() -> Iterable[Row]:
+    """Compare both twins at batch 1 and 8, on one thread and on all cores."""
+    twins = _twins()
+    threads_before = torch.get_num_threads()
+    try:
+        for threads in sorted({1, available_cores()}):
+            torch.set_num_threads(threads)
+            for (work, batch_size), count in _PAIRS.items():
+                first, second = (_caller(twin, work, _images(batch_size)) for twin in twins)
+                case = f"DeiT-tiny 224, eager, {work}, batch {batch_size}, {threads} thread(s)"
+                pairs = measure_pairs(first, second, count)
+                yield from pair_rows(NAME, case, _LABELS, pairs, target=TARGETS[work])
+    finally:
+        torch.set_num_threads(threads_before)
+    for work, batch_size in _PAIRS:
+        case = f"DeiT-tiny 224, eager, {work}, batch {batch_size}, peak memory"
+        images = _images(batch_size)
+        yield from _memory_rows(case, [peak_bytes(twin, work, images) for twin in twins])
+
+
+def peak_bytes(model: nn.Module, work: str, images: Tensor) -> int:
+    """Most bytes held at once by the model's weights and by the tensors that the work makes.
+
+    Args:
+        model: maps the images to (B, K) logits.
+        work: a key of `TARGETS`.
+        images: a batch of its inputs, which is not counted.
+    """
+    call = _caller(model, work, images)
+    call()
+    with profile(profile_memory=True) as profiler:
+        call()
+    if profiler.profiler is None or profiler.profiler.kineto_results is None:
+        raise RuntimeError("torch's profiler has recorded nothing")
+    events = [e for e in profiler.profiler.kineto_results.events() if e.name() == "[memory]"]
+    sizes = [
+        event.nbytes()  # pyright: ignore[reportAttributeAccessIssue] # torch's stubs lack it
+        for event in sorted(events, key=lambda event: event.start_ns())
+    ]
+    weights = sum(p.numel() * p.element_size() for p in model.parameters())
+    return weights + max(accumulate(sizes), default=0)
+
+
+def _twins() -> tuple[nn.Module, nn.Module]:
+    torch.manual_seed(0)
+    dot, elliptical = models.build("deit_tiny"), models.build("deit_tiny_elliptical")
+    elliptical.load_state_dict(dot.state_dict())
+    return dot.eval().requires_grad_(False), elliptical.eval().requires_grad_(False)
+
+
+def _images(batch_size: int) -> Tensor:
+    return torch.rand(batch_size, 3, 224, 224, generator=torch.Generator().manual_seed(0))
+
+
+def _caller(model: nn.Module, work: str, images: Tensor) -> Callable[[], Tensor]:
+    if work == "forward":
+        return torch.inference_mode()(lambda: model(images))
+    images = images.clone().requires_grad_()
+    return lambda: torch.autograd.grad(model(images).logsumexp(1).sum(), images)[0]
+
+
+def _memory_rows(case: str, peaks: list[int]) -> Iterator[Row]:
+    ratio = round(peaks[1] / peaks[0], 4)
+    yield Row(
+        name=NAME,
+        case=f"{case}, {_LABELS[1]} / {_LABELS[0]}",
+        measured=ratio,
+        unit="ratio",
+        better="lower",
+        target=MEMORY_TARGET,
+        samples=1,
+        spread=(ratio, ratio),
+    )
+    for label, peak in zip(_LABELS, peaks, strict=True):
+        size = round(peak / 2**20, 3)
+        yield Row(
+            name=NAME,
+            case=f"{case}, {label}",
+            measured=size,
+            unit="MiB",
+            better="lower",
+            samples=1,
+            spread=(size, size),
+        )
