@@ -160,12 +160,43 @@ def test_metric_gradient_switch_returns_after_an_error() -> None:
     assert not any(layer.metric_gradient for layer in layers)
 
 
-def test_inference_mode_gives_the_same_answer() -> None:
-    layer, x, v_prev = make(), draw(2, 5, 12, dtype=torch.float32), torch.ones(2, 3, 5, 4)
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+@pytest.mark.parametrize("way", [torch.no_grad(), torch.inference_mode(), "through"])
+def test_answer_does_not_depend_on_what_is_recorded(estimator: Estimator, way: Any) -> None:
+    layer, x = make(estimator=estimator, seed=1), draw(2, 5, 12, dtype=torch.float32)
+    v_prev = draw(2, 3, 5, 4, seed=1, dtype=torch.float32)
     out, v = layer(x, v_prev)
-    with torch.inference_mode():
+    with metric_gradient(layer, True) if way == "through" else way:
         again, values = layer(x, v_prev)
     assert torch.equal(out, again) and torch.equal(v, values)
+
+
+def test_autograd_keeps_no_more_than_for_dot_product_attention() -> None:
+    kept = []
+    for elliptical in (False, True):
+        layer = Attention(24, 3, elliptical=elliptical).requires_grad_(False)
+        x, storages = draw(2, 50, 24, dtype=torch.float32).requires_grad_(), {}
+
+        def keep(tensor: Tensor, storages: dict[int, int] = storages) -> Tensor:
+            storage = tensor.untyped_storage()
+            storages[storage.data_ptr()] = storage.nbytes()
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+            out, _ = layer(x, torch.rand(2, 3, 50, 8))
+        assert out.requires_grad
+        kept.append(sum(storages.values()))
+    assert kept[1] <= 1.02 * kept[0]
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_autocast_keeps_the_values_in_its_precision(estimator: Estimator) -> None:
+    layer, x = make(estimator=estimator, seed=1), draw(2, 5, 12, dtype=torch.float32)
+    exact, _ = layer(x, draw(2, 3, 5, 4, seed=1, dtype=torch.float32))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        out, v = layer(x, draw(2, 3, 5, 4, seed=1, dtype=torch.float32))
+    assert out.dtype == v.dtype == torch.bfloat16
+    assert (out - exact).abs().max() < 0.02 * exact.abs().max()
 
 
 def test_draws_are_fresh_for_every_pass_and_sample_and_leave_the_global_generator() -> None:
