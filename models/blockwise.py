@@ -21,7 +21,7 @@ from torch import Tensor, nn
 if TYPE_CHECKING:
     from models.folded import FoldedEncoder, FoldedLayer
 
-BLOCK = 512  # tokens: with four experts and d = 512 a block is 4 MiB
+BLOCK = 1024  # tokens: with four experts and d = 512 a block is 8 MiB
 
 Product = Callable[[slice, Tensor], None]  # writes the product of a block of tokens
 Positions = Tensor | slice

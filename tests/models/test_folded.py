@@ -48,7 +48,7 @@ def given(model: TransJect) -> tuple[Tensor, Tensor]:
     return tokens, mask
 
 
-@pytest.fixture(params=[1, 16, 1024])
+@pytest.fixture(params=[1, 16, 100])
 def block(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks of one token, blocks that do not divide the sequence, one block for all."""
     monkeypatch.setattr(blockwise, "BLOCK", request.param)
