@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from models.block import Block
+from models.block import Block, check_drop_path, drop_path_rate
 from models.elliptical import EllipticalConfig
 from models.images import IMAGENET_MEAN, IMAGENET_STD, check_images
 
@@ -23,7 +23,8 @@ from models.images import IMAGENET_MEAN, IMAGENET_STD, check_images
 class DeiTConfig(EllipticalConfig):
     """What defines a DeiT; `mean` and `std` have one entry per input channel.
 
-    With `distilled` a second token and head learn from a teacher, see `DeiT.heads`.
+    With `distilled` a second token and head learn from a teacher, see `DeiT.heads`. `drop_path` is
+    the share of the samples for which training leaves out a sublayer of the last block.
     """
 
     mlp_ratio: float = 4.0
@@ -32,6 +33,7 @@ class DeiTConfig(EllipticalConfig):
     in_chans: int = 3
     num_classes: int = 1000
     distilled: bool = False
+    drop_path: float = 0.0
     norm_eps: float = 1e-6
     mean: tuple[float, ...] = IMAGENET_MEAN
     std: tuple[float, ...] = IMAGENET_STD
@@ -40,6 +42,7 @@ class DeiTConfig(EllipticalConfig):
         """Check every rule, naming the field and the value received."""
         EllipticalConfig.__post_init__(self)
         check_images(self)
+        check_drop_path(self.drop_path)
 
     @property
     def grid_size(self) -> int:
@@ -88,6 +91,7 @@ class DeiT(nn.Module):
                 config.num_heads,
                 hidden_dim,
                 norm_eps=config.norm_eps,
+                drop_path=drop_path_rate(config.drop_path, layer, config.depth),
                 **config.attention_options(layer),
             )
             for layer in range(1, config.depth + 1)

@@ -18,6 +18,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
+from models.block import DropPath, check_drop_path, drop_path_rate
 from models.channel_attention import ChannelAttention
 from models.class_attention import ClassBlock
 from models.elliptical import Attention, EllipticalConfig
@@ -31,7 +32,8 @@ _POSITION_CHANNELS = 32  # for each of the two axes [code]
 class FANConfig(EllipticalConfig):
     """What defines a FAN-ViT; `depth` counts the token-mixing blocks.
 
-    `patch_size` is a power of two from 2 on: the image is halved once per convolution.
+    `patch_size` is a power of two from 2 on: the image is halved once per convolution. `drop_path`
+    is the share of the samples for which training leaves out a sublayer of the last block.
     """
 
     embed_dim: int
@@ -41,6 +43,7 @@ class FANConfig(EllipticalConfig):
     patch_size: int = 16
     in_chans: int = 3
     num_classes: int = 1000
+    drop_path: float = 0.0
     norm_eps: float = 1e-6
     mean: tuple[float, ...] = IMAGENET_MEAN
     std: tuple[float, ...] = IMAGENET_STD
@@ -57,6 +60,7 @@ class FANConfig(EllipticalConfig):
                 "embed_dim must be a multiple of num_heads, "
                 f"got {self.embed_dim} and {self.num_heads}"
             )
+        check_drop_path(self.drop_path)
         self._check_stem()
 
     def _check_stem(self) -> None:
@@ -179,6 +183,7 @@ class FANBlock(nn.Module):
         hidden_dim: width inside the MLP of the channel attention.
         grid_size: side of the square grid that the tokens form.
         norm_eps: constant of the norms.
+        drop_path: share of the samples for which training leaves out a sublayer.
         **attention: options of `Attention`.
 
     Source: [paper], figure 2.
@@ -192,6 +197,7 @@ class FANBlock(nn.Module):
         *,
         grid_size: int,
         norm_eps: float = 1e-6,
+        drop_path: float = 0.0,
         **attention: Any,
     ) -> None:
         super().__init__()
@@ -201,6 +207,7 @@ class FANBlock(nn.Module):
         self.norm2 = nn.LayerNorm(embed_dim, eps=norm_eps)
         self.mlp = ChannelAttention(embed_dim, num_heads, hidden_dim, grid_size)
         self.gamma2 = nn.Parameter(torch.ones(embed_dim))
+        self.drop_path = DropPath(drop_path)
 
     def forward(self, x: Tensor, v_prev: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Compute the block's tokens and values.
@@ -213,8 +220,8 @@ class FANBlock(nn.Module):
             The tokens (B, N, C) and this block's values (B, H, N, D).
         """
         attended, v = self.attn(self.norm1(x), v_prev)
-        x = x + self.gamma1 * attended
-        return x + self.gamma2 * self.mlp(self.norm2(x)), v
+        x = x + self.drop_path(self.gamma1 * attended)
+        return x + self.drop_path(self.gamma2 * self.mlp(self.norm2(x))), v
 
 
 class FAN(nn.Module):
@@ -238,6 +245,7 @@ class FAN(nn.Module):
                 *sizes,
                 grid_size=config.grid_size,
                 norm_eps=config.norm_eps,
+                drop_path=drop_path_rate(config.drop_path, layer, config.depth),
                 **config.attention_options(layer),
             )
             for layer in range(1, config.depth + 1)
