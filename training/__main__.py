@@ -1,4 +1,4 @@
-"""`python -m training list` and `python -m training fit RECIPE`."""
+"""`python -m training`: list the recipes, train one, write down the results."""
 
 import argparse
 import json
@@ -7,7 +7,8 @@ from pathlib import Path
 
 from training import records
 from training.fit import Trainer
-from training.recipe import read_recipe
+from training.processes import Processes, joined
+from training.recipe_file import describe_file, read_recipe
 
 RECIPES = Path(__file__).parent.parent / "recipes"
 
@@ -32,11 +33,21 @@ def main(argv: list[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m training", description="Train classifiers.")
     commands = parser.add_subparsers(required=True)
-    listing = commands.add_parser("list", help="list the recipes")
+    listing = commands.add_parser("list", help="list the recipes with their variants and sizes")
     listing.set_defaults(command=_list)
-    fit = commands.add_parser("fit", help="train a recipe")
+    fit = commands.add_parser(
+        "fit",
+        help="train a recipe",
+        description="Train a recipe. Under `torchrun -m training fit ...` several processes train "
+        "one model together; the batch of the recipe is shared among them.",
+    )
     fit.add_argument("recipe", type=Path, nargs="?", help="a recipe file")
-    fit.add_argument("overrides", nargs="*", metavar="key=value", help="e.g. train.epochs=1")
+    fit.add_argument(
+        "overrides",
+        nargs="*",
+        metavar="key=value",
+        help="variant=NAME, size=NAME, or any entry of the recipe, e.g. train.epochs=1",
+    )
     fit.add_argument("--output", type=Path, help="folder of the run (default: runs/NAME)")
     fit.add_argument("--resume", type=Path, metavar="DIR", help="continue the run in this folder")
     fit.set_defaults(command=_fit)
@@ -45,33 +56,35 @@ def _parser() -> argparse.ArgumentParser:
 
 def _list(arguments: argparse.Namespace) -> int:
     for path in sorted(RECIPES.glob("*.yaml")):
-        recipe = read_recipe(path)
-        print(f"recipes/{path.name:40} {recipe.name:26} {recipe.model['name']}")
+        print(f"recipes/{path.name:42} {describe_file(path)}")
     return 0
 
 
 def _fit(arguments: argparse.Namespace) -> int:
-    trainer = _resumed(arguments) if arguments.resume else _started(arguments)
-    print(json.dumps(trainer.run(), indent=2))
-    print(f"run: {trainer.folder}")
+    with joined() as processes:
+        trainer = (_resumed if arguments.resume else _started)(arguments, processes)
+        metrics = trainer.run()
+    if processes.is_first:
+        print(json.dumps(metrics, indent=2))
+        print(f"run: {trainer.folder}")
     return 0
 
 
-def _resumed(arguments: argparse.Namespace) -> Trainer:
+def _resumed(arguments: argparse.Namespace, processes: Processes) -> Trainer:
     if arguments.recipe or arguments.output:
         raise ValueError("--resume continues a run as it was started: give no recipe or --output")
-    return Trainer(records.recorded_recipe(arguments.resume), arguments.resume)
+    recipe = records.recorded_recipe(arguments.resume)
+    return Trainer(recipe, arguments.resume, processes=processes, progress=True)
 
 
-def _started(arguments: argparse.Namespace) -> Trainer:
+def _started(arguments: argparse.Namespace, processes: Processes) -> Trainer:
     if not arguments.recipe:
         raise ValueError("name a recipe file, or a run with --resume")
     recipe = read_recipe(arguments.recipe, arguments.overrides)
-    folder = arguments.output or Path("runs") / recipe.name
+    folder = arguments.output or Path("runs") / recipe.run_name
     records.check_unused(folder)
-    trainer = Trainer(recipe, folder)  # reads the data: a mistake leaves no folder behind
-    records.start_run(folder, recipe)
-    return trainer
+    processes.wait()  # before the first one makes the folder
+    return Trainer(recipe, folder, processes=processes, progress=True)
 
 
 if __name__ == "__main__":

@@ -8,12 +8,20 @@ Source: Hinton et al., "Distilling the Knowledge in a Neural Network", 2015; Tou
 2021, eq. 2, who find convolutional teachers the better ones.
 """
 
+from pathlib import Path
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from tqdm import tqdm
 
-from training.augment import augment
+from models.checkpoints import load_weights, save_weights
+from training.augment import flip, move
+from training.draws import Draws, seed_model, source
+from training.order import Order
+from training.processes import Processes
+from training.recipe import DistillationRecipe
+from training.samples import StoredImages
 
 _BATCH, _LR, _SHIFT = 128, 4e-3, 2
 
@@ -41,6 +49,51 @@ class ConvTeacher(nn.Sequential):
         )
 
 
+def teacher_opinions(
+    path: Path,
+    samples: StoredImages,
+    recipe: DistillationRecipe,
+    *,
+    num_classes: int,
+    seed: int,
+    processes: Processes,
+    progress: bool = False,
+) -> Tensor:
+    """Train a teacher, or read the one that the run has, and ask it about the training images.
+
+    Args:
+        path: the teacher's weights.
+        samples: the training split.
+        recipe: how long it is trained.
+        num_classes: number of logits.
+        seed: of weights, order and augmentation.
+        processes: each trains the same teacher; the first one writes it.
+        progress: show a progress bar.
+
+    Returns:
+        (N, num_classes) logits on the CPU.
+    """
+    seed_model(seed)
+    teacher = ConvTeacher(samples.pixels.shape[1], num_classes)
+    labels = torch.from_numpy(samples.labels)
+    if path.exists():
+        load_weights(teacher, path)
+        teacher.to(processes.device)
+    else:
+        teacher.to(processes.device)
+        train_teacher(
+            teacher,
+            samples.pixels,
+            labels,
+            epochs=recipe.teacher_epochs,
+            seed=seed,
+            progress=progress,
+        )
+        if processes.is_first:
+            save_weights(teacher, path)
+    return soft_labels(teacher, samples.pixels)
+
+
 def train_teacher(
     teacher: nn.Module,
     pixels: Tensor,
@@ -48,7 +101,7 @@ def train_teacher(
     *,
     epochs: int,
     seed: int,
-    progress: bool = True,
+    progress: bool = False,
 ) -> None:
     """Train a teacher with flips and shifts under a one-cycle learning rate.
 
@@ -60,24 +113,22 @@ def train_teacher(
         seed: of order and augmentation.
         progress: show a progress bar.
     """
-    generator = torch.Generator().manual_seed(seed)
+    device = next(teacher.parameters()).device
+    order = Order(len(labels), _BATCH, seed=seed)
+    steps = epochs * order.steps_per_epoch
     optimizer = torch.optim.AdamW(teacher.parameters(), lr=_LR, weight_decay=0.01, fused=True)
-    steps = epochs * (len(labels) // _BATCH)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, _LR, total_steps=steps)
     teacher.train()
-    bar = tqdm(total=steps, desc="teacher", unit="step", disable=not progress)
-    for _ in range(epochs):
-        order = torch.randperm(len(labels), generator=generator)
-        for indices in order[: len(labels) // _BATCH * _BATCH].split(_BATCH):
-            images = pixels[indices].float() / 255
-            images = augment(images, flip=True, shift=_SHIFT, generator=generator)
-            loss = F.cross_entropy(teacher(images), labels[indices])
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            schedule.step()
-            bar.update()
-    bar.close()
+    for step in tqdm(range(steps), "teacher", unit="step", disable=not progress):
+        indices = torch.from_numpy(order.indices(step))
+        images = pixels[indices].to(device).float() / 255
+        draws = Draws(source(seed, "augment", step), _BATCH, device=device)
+        images = move(flip(images, draws), _SHIFT, draws)
+        loss = F.cross_entropy(teacher(images), labels[indices].to(device))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        schedule.step()
     teacher.eval()
 
 
@@ -85,8 +136,10 @@ def train_teacher(
 def soft_labels(teacher: nn.Module, pixels: Tensor) -> Tensor:
     """The teacher's logits (N, K), the mean of those for an image and for its mirror image."""
     teacher.eval()
-    batches = (batch.float() / 255 for batch in pixels.split(500))
-    return torch.cat([(teacher(images) + teacher(images.flip(-1))) / 2 for images in batches])
+    device = next(teacher.parameters()).device
+    batches = (batch.to(device).float() / 255 for batch in pixels.split(500))
+    opinions = ((teacher(images) + teacher(images.flip(-1))) / 2 for images in batches)
+    return torch.cat([opinion.cpu() for opinion in opinions])
 
 
 def distillation_loss(logits: Tensor, teacher_logits: Tensor, *, temperature: float) -> Tensor:

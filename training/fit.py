@@ -1,287 +1,292 @@
-"""Train one recipe: epochs, checkpoints, early stopping and the final test."""
+"""Train one recipe: the loop over steps, validation, early stopping and the final test."""
 
 import math
 import sys
 import time
-from collections.abc import Iterator
-from dataclasses import asdict
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
-from torch import Tensor, nn
-from torch.nn import functional as F
+from torch import nn
 from tqdm import tqdm
 
 import models
-from data.sources import load_pixels, open_images
-from data.splits import split_indices
 from models.checkpoints import load_weights, save_weights
 from training import records
-from training.adversarial import pgd
-from training.augment import augment
-from training.distillation import ConvTeacher, distillation_loss, soft_labels, train_teacher
-from training.recipe import AdversarialRecipe, Recipe
+from training.data_recipe import ImageData
+from training.distillation import teacher_opinions
+from training.draws import seed_model
+from training.interruption import interruption
+from training.loading import Batch, batches
+from training.logs import CsvLog, Log, Logs
+from training.optimizer import Average, build_optimizer
+from training.order import Order
+from training.processes import Processes
+from training.recipe import Recipe
+from training.samples import Samples, StoredImages
+from training.schedule import Schedule
+from training.state import State
+from training.stepping import Stepper
+from training.tasks import Task, open_task
+from training.validation import judge
 
-ATTACKED_VALIDATION = 1000
-"""Validation images that an adversarial recipe attacks after each epoch."""
-Split = tuple[Tensor, Tensor]
+LOG_STEPS = 20
+"""Steps between two rows of `steps.csv`."""
+_GO_ON, _SAVE, _STOP = range(3)
 
 
 class Trainer:
-    """One training run; every draw depends on the seed and the epoch alone, so it can resume.
+    """One training run; every draw depends on the seed and the step alone, so it can resume.
 
     Args:
         recipe: what to train.
-        folder: the run's folder, made by `records.start_run`.
+        folder: the run's folder; one that holds a run is resumed.
+        processes: those that train together.
+        progress: show progress bars.
+
+    Raises:
+        ValueError: the data cannot be used, is not what the run was started with, or its batches
+            cannot be shared out.
     """
 
-    def __init__(self, recipe: Recipe, folder: Path) -> None:
-        self.recipe = recipe
-        self.folder = folder
-        torch.manual_seed(recipe.seed)
-        self.model = models.build(**recipe.model)
-        if recipe.init:
-            load_weights(self.model, Path(recipe.init))
-        self.train, self.valid, self.test, self.data_digest = _load(recipe)
-        self.optimizer = _optimizer(self.model, recipe)
-        self.steps_per_epoch = len(self.train[1]) // recipe.train.batch_size
-        if not self.steps_per_epoch:
-            raise ValueError(
-                f"train.batch_size must be at most the {len(self.train[1])} training images, "
-                f"got {recipe.train.batch_size}"
-            )
-        self._teacher_logits: Tensor | None = None
-        self.history: list[dict[str, float]] = []
-        self.best = {"score": -1.0, "epoch": 0.0}
-        self._resume()
-
-    @property
-    def epoch(self) -> int:
-        """Epochs done."""
-        return len(self.history)
+    def __init__(
+        self,
+        recipe: Recipe,
+        folder: Path,
+        *,
+        processes: Processes | None = None,
+        progress: bool = False,
+    ) -> None:
+        self.recipe, self.folder = recipe, folder
+        self.processes = processes or Processes()
+        self._show = progress and self.processes.is_first
+        _check_shares(recipe, self.processes)
+        self.task = open_task(recipe, folder / records.TOKENIZER, progress=self._show)
+        self.order = _order(recipe, self.task)
+        self.schedule = Schedule(train=recipe.train, steps_per_epoch=self.order.steps_per_epoch)
+        self.model = _model(recipe).to(self.processes.device)
+        optimizer = build_optimizer(self.model, recipe.train)
+        average = Average(self.model, recipe.train.ema) if recipe.train.ema else None
+        self.state = State(self.model, optimizer, average, self.processes, self.task.digest())
+        self.state.resume(folder)
+        self._stepper = Stepper(
+            recipe, self.model, optimizer, average, self.schedule, self.processes
+        )
 
     @property
     def finished(self) -> bool:
-        """All epochs done, or no better score for `patience` epochs."""
-        waited = self.epoch - self.best["epoch"]
-        return self.epoch >= self.recipe.train.epochs or waited >= self.recipe.train.patience
+        """All steps done, or no better score in `patience` validations."""
+        state, patience = self.state, self.recipe.train.patience
+        waited = len(state.history) - state.best.get("validation", 0)
+        gave_up = patience is not None and waited >= patience
+        return state.step >= self.schedule.total_steps or gave_up
 
-    def run(self, *, progress: bool = True) -> dict[str, Any]:
+    def run(self) -> dict[str, Any]:
         """Train until finished, then test the best weights.
-
-        Args:
-            progress: show a progress bar.
 
         Returns:
             The metrics, as written to the run's folder.
+
+        Raises:
+            KeyboardInterrupt: the run was asked to stop; it has been saved.
+            ValueError: the loss is no number any more.
         """
+        self._begin()
+        if not self.finished:
+            self._hear_teacher()
+            with interruption() as asked, closing(self._log()) as log, self._bar() as bar:
+                self._train(asked, log, bar)
+        return self._finish()
+
+    def _begin(self) -> None:
+        """Write what the run depends on, before its first step and whenever it goes on."""
+        if self.processes.is_first:
+            if not (self.folder / records.RECIPE).exists():
+                records.start_run(self.folder, self.recipe, self.task.tokenizer)
+            data = {"data": self.task.description, "data_digest": self.state.data_digest}
+            records.record_sitting(self.folder, self.state.step, data, self.processes.size)
+        self.processes.wait()
+
+    def _train(self, asked: Callable[[], bool], log: Log, bar: tqdm) -> None:
+        state, saved = self.state, time.monotonic()
+        prepared = self._batches()
         while not self.finished:
-            start = time.monotonic()
-            loss = self._train_epoch(progress)
-            self._end_epoch(loss, time.monotonic() - start)
-            self._checkpoint()
-            if progress:
-                figures = (f"{key} {value:.4g}" for key, value in self.history[-1].items())
-                tqdm.write("  ".join(figures), file=sys.stderr)
-        load_weights(self.model, self.folder / records.BEST)
-        metrics = self._metrics() | {"test_accuracy": accuracy(self.model, self.test)}
+            began = time.monotonic()
+            batch = next(prepared)
+            waited = time.monotonic() - began
+            loss = self._stepper(state.step, batch)
+            state.count(loss, time.monotonic() - began, waited)
+            bar.update()
+            if state.step % LOG_STEPS == 0:
+                self._report(log, bar)
+            validated = self._validation_is_due()
+            if validated:
+                self._validate()
+            late = time.monotonic() - saved >= self.recipe.train.checkpoint_seconds
+            wish = self._agreed(_STOP if asked() else _SAVE if late else _GO_ON)
+            if validated or wish != _GO_ON:
+                state.save(self.folder)
+                saved = time.monotonic()
+            if wish == _STOP:
+                raise KeyboardInterrupt
+
+    def _batches(self) -> Iterator[Batch]:
+        return batches(
+            self.task.train,
+            self.order,
+            range(self.state.step, self.schedule.total_steps),
+            part=self.processes.part(self.recipe.train.batch_size),
+            seed=self.recipe.seed,
+            workers=self.recipe.data.workers,
+            pin=self.processes.device.type == "cuda",
+        )
+
+    def _agreed(self, wish: int) -> int:
+        """What the process that wishes most wishes; several ask each other now and then."""
+        if self.processes.size > 1 and self.state.step % LOG_STEPS:
+            return _GO_ON
+        return self.processes.max(wish)
+
+    def _report(self, log: Log, bar: tqdm) -> None:
+        recent = self.state.recent
+        loss, samples = recent.loss(), recent.steps * self.recipe.train.batch_size
+        figures = {
+            "epoch": self.state.step / self.order.steps_per_epoch,
+            "loss": loss,
+            "lr": self.schedule.rate(self.state.step - 1),
+            "samples_per_second": samples / recent.seconds,
+            "waiting": recent.waited / recent.seconds,
+        }
+        log.write(self.state.step, figures)
+        rate = figures["samples_per_second"]
+        bar.set_postfix_str(f"loss {loss:.3f}, {rate:.0f} samples/s", refresh=False)
+        recent.clear()
+
+    def _validation_is_due(self) -> bool:
+        every = self.recipe.train.validate_steps or self.order.steps_per_epoch
+        return self.state.step % every == 0 or self.state.step == self.schedule.total_steps
+
+    def _validate(self) -> None:
+        """Judge the weights, keep them if they are the best, and write a row of the history."""
+        state, since, began = self.state, self.state.since, time.monotonic()
+        row = {
+            "epoch": state.step / self.order.steps_per_epoch,
+            "step": float(state.step),
+            "loss": since.loss(),
+            "seconds": since.seconds,
+            "waiting": since.waited / since.seconds,
+        }
+        with state.judged():
+            row |= self._judge(self.task.valid, "valid")
+            score = self._score(row)
+            is_best = score > state.best.get("score", -math.inf)
+            if is_best:
+                state.best = {"score": score, "validation": len(state.history) + 1}
+            for name in (records.BEST, records.LAST) if is_best else (records.LAST,):
+                if self.processes.is_first:
+                    save_weights(self.model, self.folder / name)
+        state.history.append(row)
+        state.seconds += time.monotonic() - began
+        since.clear()
+        if self.processes.is_first:
+            records.write_metrics(self.folder, self._metrics(), state.history)
+        if self._show:
+            figures = (f"{key} {value:.4g}" for key, value in row.items())
+            tqdm.write("  ".join(figures), file=sys.stderr)
+
+    def _score(self, row: dict[str, float]) -> float:
+        if self.recipe.train.monitor == "loss":
+            return -row["valid_loss"]
+        return row.get("valid_attacked_accuracy", row["valid_accuracy"])
+
+    def _judge(self, samples: Samples, split: str) -> dict[str, float]:
+        clean = judge(self.model, samples, self.processes)
+        figures = {f"{split}_{key}": value for key, value in clean.items()}
         if self.recipe.adversarial:
-            attacked = self.test[0][:ATTACKED_VALIDATION], self.test[1][:ATTACKED_VALIDATION]
-            metrics["test_attacked_accuracy"] = accuracy(
-                self.model, attacked, self.recipe.adversarial
+            attacked = judge(
+                self.model, samples, self.processes, adversarial=self.recipe.adversarial
             )
-        records.write_metrics(self.folder, metrics, self.history)
+            figures[f"{split}_attacked_accuracy"] = attacked["accuracy"]
+        return figures
+
+    def _finish(self) -> dict[str, Any]:
+        self.processes.wait()
+        load_weights(self.model, self.folder / records.BEST)
+        metrics = self._metrics() | self._judge(self.task.test, "test")
+        if self.processes.is_first:
+            records.write_metrics(self.folder, metrics, self.state.history)
         return metrics
 
-    def _train_epoch(self, progress: bool) -> float:
-        self.model.train()
-        recipe, total = self.recipe, 0.0
-        generator = torch.Generator().manual_seed(recipe.seed * 100_003 + self.epoch)
-        batches = _batches(self._training_data(progress), recipe.train.batch_size, generator)
-        bar = tqdm(
-            batches,
-            total=self.steps_per_epoch,
-            desc=f"epoch {self.epoch + 1}/{recipe.train.epochs}",
-            unit="step",
-            disable=not progress,
-        )
-        for step, (images, labels, *teacher) in enumerate(bar):
-            images = augment(
-                images, flip=recipe.data.flip, shift=recipe.data.shift, generator=generator
-            )
-            if recipe.adversarial:
-                attack = asdict(recipe.adversarial)
-                images = pgd(self.model, images, labels, generator=generator, **attack)
-            self._set_learning_rate(self.epoch + step / self.steps_per_epoch)
-            total += self._step(images, labels, *teacher)
-            bar.set_postfix(loss=f"{total / (step + 1):.3f}", refresh=False)
-        return total / self.steps_per_epoch
-
-    def _set_learning_rate(self, epoch: float) -> None:
-        for group in self.optimizer.param_groups:
-            group["lr"] = learning_rate(self.recipe, epoch)
-
-    def _step(self, images: Tensor, labels: Tensor, teacher: Tensor | None = None) -> float:
-        logits = self.model(images)
-        loss = F.cross_entropy(logits, labels)
-        if teacher is not None and (recipe := self.recipe.distillation):
-            opinion = distillation_loss(logits, teacher, temperature=recipe.temperature)
-            loss = (1 - recipe.weight) * loss + recipe.weight * opinion
-        self.optimizer.zero_grad()
-        loss.backward()
-        nn.utils.clip_grad_norm_(self.model.parameters(), self.recipe.train.clip_norm)
-        self.optimizer.step()
-        return loss.item()
-
-    def _training_data(self, progress: bool) -> tuple[Tensor, ...]:
-        """Images and labels, and the teacher's logits once the student hears it."""
-        recipe = self.recipe.distillation
-        if recipe is None or self.epoch < recipe.start:
-            return self.train
-        if self._teacher_logits is None:
-            pixels, labels = self.train
-            torch.manual_seed(self.recipe.seed)
-            teacher = ConvTeacher(pixels.shape[1], self.recipe.model["num_classes"])
-            path = self.folder / records.TEACHER
-            if path.exists():
-                load_weights(teacher, path)
-            else:
-                train_teacher(
-                    teacher,
-                    pixels,
-                    labels,
-                    epochs=recipe.teacher_epochs,
-                    seed=self.recipe.seed,
-                    progress=progress,
-                )
-                save_weights(teacher, path)
-            self._teacher_logits = soft_labels(teacher, pixels)
-        return *self.train, self._teacher_logits
-
-    def _end_epoch(self, loss: float, seconds: float) -> None:
-        row = {"epoch": self.epoch + 1.0, "loss": loss, "seconds": seconds}
-        row["valid_accuracy"] = score = accuracy(self.model, self.valid)
-        if self.recipe.adversarial:
-            attacked = self.valid[0][:ATTACKED_VALIDATION], self.valid[1][:ATTACKED_VALIDATION]
-            score = accuracy(self.model, attacked, self.recipe.adversarial)
-            row["valid_attacked_accuracy"] = score
-        self.history.append(row)
-        if score > self.best["score"]:
-            self.best = {"score": score, "epoch": row["epoch"]}
-            save_weights(self.model, self.folder / records.BEST)
-
-    def _checkpoint(self) -> None:
-        save_weights(self.model, self.folder / records.LAST)
-        state = {
-            "model": self.model.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
-            "history": self.history,
-            "best": self.best,
-            "data_digest": self.data_digest,
-        }
-        records.save_state(self.folder, state)
-        records.write_metrics(self.folder, self._metrics(), self.history)
-
-    def _resume(self) -> None:
-        state = records.load_state(self.folder)
-        if state is None:
-            return
-        if state["data_digest"] != self.data_digest:
-            raise ValueError("the data is not what this run was started with")
-        self.model.load_state_dict(state["model"])
-        self.optimizer.load_state_dict(state["optimizer"])
-        self.history, self.best = state["history"], state["best"]
-
     def _metrics(self) -> dict[str, Any]:
-        best = self.history[int(self.best["epoch"]) - 1]
+        state, task = self.state, self.task
+        best = state.history[int(state.best["validation"]) - 1]
         return {
-            "epochs": self.epoch,
-            "best_epoch": int(self.best["epoch"]),
-            "seconds": round(sum(row["seconds"] for row in self.history), 1),
+            "steps": state.step,
+            "epochs": round(state.step / self.order.steps_per_epoch, 3),
+            "best_step": int(best["step"]),
+            "seconds": round(state.seconds, 1),
             **{key: value for key, value in best.items() if key.startswith("valid")},
-            "train_images": len(self.train[1]),
-            "valid_images": len(self.valid[1]),
-            "test_images": len(self.test[1]),
-            "data_digest": self.data_digest,
+            "parameters": sum(parameter.numel() for parameter in self.model.parameters()),
+            "train_samples": len(task.train.labels),
+            "valid_samples": len(task.valid.labels),
+            "test_samples": len(task.test.labels),
+            "data": task.description,
+            "data_digest": state.data_digest,
             "environment": records.environment(),
         }
 
+    def _hear_teacher(self) -> None:
+        recipe, samples = self.recipe.distillation, self.task.train
+        if recipe is not None and isinstance(samples, StoredImages):
+            self._stepper.teacher = teacher_opinions(
+                self.folder / records.TEACHER,
+                samples,
+                recipe,
+                num_classes=self.recipe.model["num_classes"],
+                seed=self.recipe.seed,
+                processes=self.processes,
+                progress=self._show,
+            )
 
-def learning_rate(recipe: Recipe, epoch: float) -> float:
-    """Linear warm-up, then half a cosine to zero, once more after each restart.
+    def _log(self) -> Log:
+        if not self.processes.is_first:
+            return Logs([])
+        return Logs([CsvLog(self.folder / records.STEPS, self.state.step)])
 
-    Args:
-        recipe: its section `train` holds the peak and the epochs.
-        epoch: position in the run, in fractions of epochs.
-    """
-    train = recipe.train
-    cycle = sum(epoch >= restart for restart in train.restarts)
-    bounds = (0, *train.restarts, train.epochs)
-    length, epoch = bounds[cycle + 1] - bounds[cycle], epoch - bounds[cycle]
-    warmup = 0.0 if cycle else train.warmup_epochs
-    peak = train.lr * train.restart_decay**cycle
-    if epoch < warmup:
-        return peak * (epoch + 1 / length) / (warmup + 1 / length)
-    done = (epoch - warmup) / max(length - warmup, 1e-9)
-    return peak * 0.5 * (1 + math.cos(math.pi * min(done, 1.0)))
-
-
-def accuracy(model: nn.Module, split: Split, attack: AdversarialRecipe | None = None) -> float:
-    """Fraction classified correctly, clean or on PGD's images (its seed is fixed).
-
-    Args:
-        model: the classifier; it is put in eval mode.
-        split: (N, C, H, W) uint8 images and (N,) labels.
-        attack: the attack, or None for clean images.
-    """
-    model.eval()
-    correct = 0
-    generator = torch.Generator().manual_seed(0)
-    for pixels, labels in zip(split[0].split(500), split[1].split(500), strict=True):
-        images = pixels.float() / 255
-        if attack:
-            images = pgd(model, images, labels, generator=generator, **asdict(attack))
-        with torch.inference_mode():
-            correct += int((model(images).argmax(1) == labels).sum())
-    return correct / len(split[1])
+    def _bar(self) -> tqdm:
+        return tqdm(
+            desc=self.recipe.name,
+            total=self.schedule.total_steps,
+            initial=self.state.step,
+            unit="step",
+            disable=not self._show,
+        )
 
 
-def _load(recipe: Recipe) -> tuple[Split, Split, Split, str]:
-    pixels: dict[str, np.ndarray] = {}
-    labels: dict[str, np.ndarray] = {}
-    for split in ("train", "test"):
-        images = open_images(recipe.data.source, split=split, label_names=recipe.labels)
-        if images.labels is None:
-            raise ValueError(f"the {split} split of {recipe.data.source} has no labels")
-        pixels[split], labels[split] = load_pixels(images, recipe.data.image), images.labels
-    chosen, held_out = split_indices(len(labels["train"]), recipe.data.valid, recipe.seed)
-
-    def pair(split: str, indices: np.ndarray | slice) -> Split:
-        return torch.from_numpy(pixels[split][indices]), torch.from_numpy(labels[split][indices])
-
-    everything = records.digest(pixels["train"], labels["train"], pixels["test"], labels["test"])
-    test = pair("test", slice(None))
-    return pair("train", chosen), pair("train", held_out), test, everything
+def _model(recipe: Recipe) -> nn.Module:
+    """The model with its first weights: drawn from the seed, or those that the recipe names."""
+    seed_model(recipe.seed)
+    model = models.build(**recipe.model)
+    if recipe.init:
+        load_weights(model, Path(recipe.init))
+    return model
 
 
-def _optimizer(model: nn.Module, recipe: Recipe) -> torch.optim.AdamW:
-    matrices = [p for p in model.parameters() if p.ndim > 1 and p.shape[0] > 1]
-    others = [p for p in model.parameters() if not (p.ndim > 1 and p.shape[0] > 1)]
-    groups = [
-        {"params": matrices, "weight_decay": recipe.train.weight_decay},
-        {"params": others, "weight_decay": 0.0},
-    ]
-    return torch.optim.AdamW(groups, lr=recipe.train.lr, fused=True)
+def _order(recipe: Recipe, task: Task) -> Order:
+    data, train = recipe.data, task.train
+    size, batch_size = len(train.labels), recipe.train.batch_size
+    if isinstance(data, ImageData):
+        return Order(size, batch_size, seed=recipe.seed, repeats=data.repeats)
+    lengths = train.lengths if data.bucket else None
+    return Order(size, batch_size, seed=recipe.seed, lengths=lengths)
 
 
-def _batches(
-    tensors: tuple[Tensor, ...], batch_size: int, generator: torch.Generator
-) -> Iterator[tuple[Tensor, ...]]:
-    """Whole batches in a new order; the first tensor's pixels become numbers in [0, 1]."""
-    pixels, *others = tensors
-    order = torch.randperm(len(pixels), generator=generator)
-    for indices in order.split(batch_size):
-        if len(indices) == batch_size:
-            yield pixels[indices].float() / 255, *(tensor[indices] for tensor in others)
+def _check_shares(recipe: Recipe, processes: Processes) -> None:
+    shares, of = processes.size * recipe.train.accumulate, "processes times train.accumulate"
+    if isinstance(recipe.data, ImageData) and recipe.data.mixes:
+        shares, of = 2 * shares, f"{of} times 2, for images are mixed in pairs"
+    if recipe.train.batch_size % shares:
+        raise ValueError(
+            f"train.batch_size must be a multiple of {of}, {shares}, got {recipe.train.batch_size}"
+        )

@@ -1,93 +1,137 @@
-"""Recipes: what to train, in YAML, strict about every key."""
+"""Recipes: what to train, checked field by field; `training.recipe_file` reads them from YAML."""
 
 import dataclasses
-import difflib
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-import yaml
-
-import models
-from data.images import ImageSpec
 from robustness.spec import parse_eps
+from training.data_recipe import DataRecipe, ImageData
+from training.rules import at_least, fraction, one_of, positive
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DataRecipe:
-    """What to read.
-
-    Attributes:
-        source: see `data.sources.open_images`.
-        valid: images held out of the training split for validation.
-        image: size and channels of the input.
-        flip: mirror half of the training images.
-        shift: move training images by up to this many pixels each way.
-    """
-
-    source: str
-    valid: int
-    image: ImageSpec
-    flip: bool = False
-    shift: int = 0
+Optimizer = Literal["adamw", "adam"]
+Schedule = Literal["cosine", "linear"]
+Precision = Literal["fp32", "bf16"]
+Monitor = Literal["accuracy", "loss"]
+Method = Literal["pgd", "trades"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainRecipe:
-    """How to train: AdamW, linear warm-up, cosine decay to zero.
+    """How to train.
 
     Attributes:
-        epochs: passes over the training split.
-        batch_size: images per step.
+        epochs: passes over the training split; give this or `steps`.
+        steps: optimizer steps; give this or `epochs`.
+        batch_size: samples per step, over all processes.
+        accumulate: parts into which each process cuts its share of a batch.
+        optimizer: "adamw" decays weights apart from the gradient, "adam" as part of it.
         lr: peak learning rate.
+        betas: decay of the two moments of Adam.
+        adam_eps: Adam's constant in the denominator.
+        weight_decay: on matrices only.
+        schedule: form of the decay from the peak to `min_lr`.
         warmup_epochs: epochs of linear warm-up.
-        weight_decay: AdamW's decay, on matrices only.
-        clip_norm: largest norm of the gradient.
-        patience: stop after this many epochs without a better validation score.
-        restarts: epochs at which the cosine starts again without warm-up (SGDR: Loshchilov and
+        warmup_steps: steps of warm-up instead, where given.
+        warmup_lr: learning rate at which the warm-up starts.
+        min_lr: learning rate at which the decay ends.
+        cooldown_epochs: last epochs, spent at `min_lr`.
+        restarts: epochs at which the decay starts again without warm-up (SGDR: Loshchilov and
             Hutter 2017), in ascending order.
         restart_decay: factor of the peak learning rate at each restart.
+        clip_norm: largest norm of the gradient; None does not clip.
+        label_smoothing: share of a target that is spread over all classes.
+        reconstruction: weight of TransJect's reconstruction loss.
+        ema: decay of an average of the weights, which is then what is validated and kept.
+        precision: "bf16" runs the model under autocast; weights and validation stay in fp32.
+        monitor: what of the validation decides which weights are the best.
+        patience: stop after this many validations without a better one; None never stops.
+        validate_steps: steps between two validations; None validates after each epoch.
+        checkpoint_seconds: time between two checkpoints, beside the one after each validation.
     """
 
-    epochs: int
+    epochs: int | None = None
+    steps: int | None = None
     batch_size: int = 128
+    accumulate: int = 1
+    optimizer: Optimizer = "adamw"
     lr: float = 1e-3
-    warmup_epochs: float = 1.0
+    betas: tuple[float, float] = (0.9, 0.999)
+    adam_eps: float = 1e-8
     weight_decay: float = 0.05
-    clip_norm: float = 1.0
-    patience: int = 5
+    schedule: Schedule = "cosine"
+    warmup_epochs: float = 1.0
+    warmup_steps: int | None = None
+    warmup_lr: float = 0.0
+    min_lr: float = 0.0
+    cooldown_epochs: float = 0.0
     restarts: tuple[int, ...] = ()
     restart_decay: float = 0.5
+    clip_norm: float | None = 1.0
+    label_smoothing: float = 0.0
+    reconstruction: float = 1.0
+    ema: float | None = None
+    precision: Precision = "fp32"
+    monitor: Monitor = "accuracy"
+    patience: int | None = None
+    validate_steps: int | None = None
+    checkpoint_seconds: float = 60.0
 
     def __post_init__(self) -> None:
         """Check every rule, naming the field and the value received."""
         object.__setattr__(self, "restarts", tuple(self.restarts))
-        bounds = (0, *self.restarts, self.epochs)
-        if self.restarts and sorted(set(bounds)) != list(bounds):
+        object.__setattr__(self, "betas", tuple(self.betas))
+        if (self.epochs is None) == (self.steps is None):
+            raise ValueError(
+                f"either epochs or steps must be given, got {self.epochs} and {self.steps}"
+            )
+        at_least(self, 1, "epochs", "steps", "batch_size", "accumulate", "patience")
+        at_least(self, 1, "validate_steps")
+        at_least(self, 0, "warmup_epochs", "warmup_steps", "warmup_lr", "min_lr", "weight_decay")
+        at_least(self, 0, "cooldown_epochs", "reconstruction", "checkpoint_seconds")
+        positive(self, "lr", "adam_eps", "clip_norm", "restart_decay")
+        one_of(self, optimizer=Optimizer, schedule=Schedule, precision=Precision, monitor=Monitor)
+        self._check_ranges()
+
+    def _check_ranges(self) -> None:
+        if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
+            raise ValueError(f"betas must be two numbers in [0, 1), got {self.betas}")
+        fraction(self, "label_smoothing")
+        if self.ema is not None and not 0 < self.ema < 1:
+            raise ValueError(f"ema must lie in (0, 1), got {self.ema}")
+        if not self.restarts:
+            return
+        bounds = (0, *self.restarts, self.epochs or 0)
+        if sorted(set(bounds)) != list(bounds):
             raise ValueError(f"restarts must ascend between 0 and epochs, got {self.restarts}")
-        for name in ("epochs", "batch_size", "patience"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        for name in ("lr", "clip_norm", "restart_decay"):
-            if getattr(self, name) <= 0:
-                raise ValueError(f"{name} must be positive, got {getattr(self, name)}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdversarialRecipe:
-    """Train on the worst images of an l-infinity ball; radius and step size in [0, 1] pixels."""
+    """Train on the worst images of an l-infinity ball; radius and step size in [0, 1] pixels.
+
+    Attributes:
+        eps: radius of the ball.
+        alpha: size of a step.
+        steps: number of steps.
+        method: "pgd" learns the labels of the attacked images alone, "trades" those of the clean
+            ones, and to answer alike on both.
+        beta: weight of that second part of TRADES.
+    """
 
     eps: float
     alpha: float
     steps: int
+    method: Method = "pgd"
+    beta: float = 6.0
 
     def __post_init__(self) -> None:
         """Read `8/255` as a number and check the rules."""
         for name in ("eps", "alpha"):
             radius = parse_eps(str(getattr(self, name)), name=name)
             object.__setattr__(self, name, radius)
-        if self.steps < 1:
-            raise ValueError(f"steps must be at least 1, got {self.steps}")
+        at_least(self, 1, "steps")
+        positive(self, "beta")
+        one_of(self, method=Method)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,12 +152,10 @@ class DistillationRecipe:
 
     def __post_init__(self) -> None:
         """Check every rule, naming the field and the value received."""
-        if self.teacher_epochs < 1:
-            raise ValueError(f"teacher_epochs must be at least 1, got {self.teacher_epochs}")
+        at_least(self, 1, "teacher_epochs")
         if not 0 < self.weight <= 1:
             raise ValueError(f"weight must lie in (0, 1], got {self.weight}")
-        if self.temperature <= 0:
-            raise ValueError(f"temperature must be positive, got {self.temperature}")
+        positive(self, "temperature")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,6 +166,8 @@ class Recipe:
         name: name of the run and of its artifact.
         version: version of the artifact.
         seed: seed of weights, order, augmentation and the validation split.
+        variant: which of a recipe file's variants this is.
+        size: which of a recipe file's sizes this is; None is the full one.
         labels: names of the classes in order of index.
         model: `name` and config fields; resolved to the full config when read.
         data: what to read.
@@ -136,6 +180,8 @@ class Recipe:
     name: str
     version: str = "1"
     seed: int = 0
+    variant: str | None = None
+    size: str | None = None
     labels: list[str]
     model: dict[str, Any]
     data: DataRecipe
@@ -144,94 +190,31 @@ class Recipe:
     adversarial: AdversarialRecipe | None = None
     init: str | None = None
 
+    def __post_init__(self) -> None:
+        """Check what concerns several sections."""
+        at_least(self, 0, "seed")
+        if len(self.labels) != self.model["num_classes"]:
+            raise ValueError(
+                f"labels must name every class of the model: {len(self.labels)} labels, "
+                f"num_classes={self.model['num_classes']}"
+            )
+        if isinstance(self.data, ImageData):
+            if self.distillation is not None and not self.data.in_memory:
+                raise ValueError("distillation needs data.in_memory: the teacher sees every image")
+            return
+        for section in ("distillation", "adversarial"):
+            if getattr(self, section) is not None:
+                raise ValueError(f"{section} is for images only, got data of {self.data.source}")
+
+    @property
+    def run_name(self) -> str:
+        """Name of the run's folder: the recipe's, with its size if chosen and its seed if not 0."""
+        seed = f"seed{self.seed}" if self.seed else ""
+        return "-".join(part for part in (self.name, self.size or "", seed) if part)
+
     def to_dict(self) -> dict[str, Any]:
         """The resolved recipe as YAML values."""
         return _plain(dataclasses.asdict(self))
-
-
-def read_recipe(path: Path, overrides: list[str] | None = None) -> Recipe:
-    """Read a recipe file and apply `key=value` overrides such as `train.epochs=1`.
-
-    Raises:
-        ValueError: the file is no YAML mapping, a key is unknown or missing, or a value breaks a
-            rule; the message names the nearest known key.
-    """
-    try:
-        content = yaml.safe_load(path.read_text())
-    except (yaml.YAMLError, OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} is not a readable YAML file: {error}") from error
-    if not isinstance(content, dict):
-        raise ValueError(f"{path} must hold a mapping, got {type(content).__name__}")
-    for override in overrides or []:
-        _override(content, override)
-    return parse_recipe(content)
-
-
-def parse_recipe(content: dict[str, Any]) -> Recipe:
-    """Check the values of a recipe and resolve its model to the full config.
-
-    Raises:
-        ValueError: see `read_recipe`.
-    """
-    content = dict(content)
-    data = dict(_section(content, "data"))
-    data["image"] = _make(ImageSpec, _section(data, "image"), "data.image.")
-    content["data"] = _make(DataRecipe, data, "data.")
-    content["train"] = _make(TrainRecipe, _section(content, "train"), "train.")
-    optional = {"distillation": DistillationRecipe, "adversarial": AdversarialRecipe}
-    for key, kind in optional.items():
-        if content.get(key) is not None:
-            content[key] = _make(kind, _section(content, key), f"{key}.")
-    model = dict(_section(content, "model"))
-    name = model.pop("name", "")
-    try:
-        content["model"] = {"name": name, **dataclasses.asdict(models.config(name, **model))}
-    except TypeError as error:
-        raise ValueError(f"model holds a value of a wrong type: {error}") from None
-    recipe = _make(Recipe, content, "")
-    if len(recipe.labels) != recipe.model["num_classes"]:
-        raise ValueError(
-            f"labels must name every class of the model: {len(recipe.labels)} labels, "
-            f"num_classes={recipe.model['num_classes']}"
-        )
-    return recipe
-
-
-def _section(content: dict[str, Any], key: str) -> dict[str, Any]:
-    value = content.get(key)
-    if not isinstance(value, dict):
-        raise ValueError(f"{key} must be a mapping, got {value!r}")
-    return value
-
-
-def _make(kind: type[Any], values: dict[str, Any], prefix: str) -> Any:
-    fields = {item.name: item for item in dataclasses.fields(kind)}
-    for key in values:
-        if key not in fields:
-            close = difflib.get_close_matches(key, fields, n=1)
-            hint = f"did you mean {prefix}{close[0]}?" if close else f"known: {', '.join(fields)}"
-            raise ValueError(f"unknown key {prefix}{key}; {hint}")
-    try:
-        return kind(**values)
-    except TypeError as error:
-        raise ValueError(f"{prefix or 'recipe '}{error}") from None
-    except ValueError as error:
-        raise ValueError(f"{prefix}{error}") from None
-
-
-def _override(content: dict[str, Any], text: str) -> None:
-    path, equals, value = text.partition("=")
-    if not equals:
-        raise ValueError(f"an override must look like key=value, got {text!r}")
-    *parents, key = path.split(".")
-    for parent in parents:
-        content = content.setdefault(parent, {})
-        if not isinstance(content, dict):
-            raise ValueError(f"{parent} in {path} is no section")
-    try:
-        content[key] = yaml.safe_load(value)
-    except yaml.YAMLError:
-        raise ValueError(f"the value of {path} must be YAML, got {value!r}") from None
 
 
 def _plain(value: Any) -> Any:

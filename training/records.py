@@ -1,21 +1,31 @@
 """The run: the folder a recipe leaves behind."""
 
 import csv
-import hashlib
 import json
 import platform
 import subprocess
+from collections.abc import Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 import yaml
 
-from training.recipe import Recipe, read_recipe
+from data.tokenizer import TextTokenizer
+from training.recipe import Recipe
+from training.recipe_file import read_recipe
 
-RECIPE, METRICS, HISTORY, STATE = "recipe.yaml", "metrics.json", "history.csv", "state.pt"
-BEST, LAST, TEACHER = "best.safetensors", "last.safetensors", "teacher.safetensors"
+RECIPE, RUN, METRICS, HISTORY = "recipe.yaml", "run.json", "metrics.json", "history.csv"
+STATE, BEST, LAST, TEACHER = (
+    "state.pt",
+    "best.safetensors",
+    "last.safetensors",
+    "teacher.safetensors",
+)
+TOKENIZER, STEPS = "tokenizer.json", "steps.csv"
+_STATE_VERSION = 2
+_PACKAGES = ("torch", "numpy", "safetensors", "tokenizers")
 
 
 def check_unused(folder: Path) -> None:
@@ -28,14 +38,18 @@ def check_unused(folder: Path) -> None:
         raise ValueError(f"{folder} already holds a run; continue it with --resume {folder}")
 
 
-def start_run(folder: Path, recipe: Recipe) -> None:
-    """Make the folder of a run and write its resolved recipe.
+def start_run(folder: Path, recipe: Recipe, tokenizer: TextTokenizer | None = None) -> None:
+    """Make the folder of a run; write its resolved recipe and the tokenizer that it trained.
 
     Raises:
         ValueError: the folder already holds a run.
     """
     check_unused(folder)
     folder.mkdir(parents=True, exist_ok=True)
+    if tokenizer is not None:
+        partial = folder / f"{TOKENIZER}.partial"
+        tokenizer.save(partial)
+        partial.replace(folder / TOKENIZER)
     _write(folder / RECIPE, yaml.safe_dump(recipe.to_dict(), sort_keys=False))
 
 
@@ -50,9 +64,28 @@ def recorded_recipe(folder: Path) -> Recipe:
     return read_recipe(folder / RECIPE)
 
 
-def write_metrics(folder: Path, metrics: dict[str, Any], history: list[dict[str, float]]) -> None:
-    """Write the metrics of the run so far and one row an epoch beside the checkpoints."""
+def record_sitting(folder: Path, step: int, data: dict[str, str], processes: int) -> None:
+    """Note in `run.json` what the run depends on from a step on, each time that it goes on.
+
+    Args:
+        folder: of the run.
+        step: steps done before.
+        data: what describes the data.
+        processes: number of processes that train.
+    """
+    path = folder / RUN
+    sittings = json.loads(path.read_text())["sittings"] if path.is_file() else []
+    sittings.append({"step": step, "processes": processes} | environment())
+    _write(path, json.dumps(data | {"sittings": sittings}, indent=2) + "\n")
+
+
+def write_metrics(
+    folder: Path, metrics: dict[str, Any], history: Sequence[dict[str, float]]
+) -> None:
+    """Write the metrics of the run so far, and one row per validation."""
     _write(folder / METRICS, json.dumps(metrics, indent=2) + "\n")
+    if not history:
+        return
     partial = folder / f"{HISTORY}.partial"
     with partial.open("w", newline="") as file:
         writer = csv.DictWriter(file, history[0])
@@ -62,37 +95,53 @@ def write_metrics(folder: Path, metrics: dict[str, Any], history: list[dict[str,
 
 
 def save_state(folder: Path, state: dict[str, Any]) -> None:
-    """Write what resuming needs beside the weights, replacing the file in one step."""
+    """Write all that resuming needs, replacing the file in one step."""
     partial = folder / f"{STATE}.partial"
-    torch.save(state, partial)
+    torch.save(state | {"version": _STATE_VERSION}, partial)
     partial.replace(folder / STATE)
 
 
 def load_state(folder: Path) -> dict[str, Any] | None:
-    """Read what `save_state` wrote; None before the first checkpoint."""
+    """Read what `save_state` wrote; None before the first checkpoint.
+
+    Raises:
+        ValueError: it was written by another version of the training code.
+    """
     path = folder / STATE
-    return torch.load(path, weights_only=True) if path.is_file() else None
+    if not path.is_file():
+        return None
+    state = torch.load(path, weights_only=True, map_location="cpu")
+    if state.get("version") != _STATE_VERSION:
+        raise ValueError(f"{path} is of another version: the run can be exported, not resumed")
+    return state
 
 
 def environment() -> dict[str, str]:
     """What a run depends on beside its recipe: versions, processor and commit."""
-    commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True)
     return {
         "python": platform.python_version(),
-        "torch": torch.__version__,
+        **{name: version(name) for name in _PACKAGES},
         "threads": str(torch.get_num_threads()),
         "machine": platform.machine(),
-        "commit": commit.stdout.strip() or "unknown",
+        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
+        "commit": _commit(),
     }
 
 
-def digest(*arrays: np.ndarray) -> str:
-    """The sha256 of arrays, so that a run says which data it saw."""
-    total = hashlib.sha256()
-    for array in arrays:
-        total.update(str((array.shape, array.dtype)).encode())
-        total.update(np.ascontiguousarray(array).data)
-    return total.hexdigest()
+def _commit() -> str:
+    """The commit of the code, with a `+` where files of it were changed since."""
+    root = Path(__file__).parent
+    try:
+        commit = _git(root, "rev-parse", "HEAD")
+        changed = _git(root, "status", "--porcelain", "--untracked-files=no")
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+    return commit + ("+" if changed else "")
+
+
+def _git(folder: Path, *arguments: str) -> str:
+    command = ["git", "-C", str(folder), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
 
 def _write(path: Path, text: str) -> None:

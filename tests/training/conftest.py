@@ -1,11 +1,20 @@
 import struct
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import yaml
 
-RECIPE = {
+from training.fit import Trainer
+from training.recipe_file import read_recipe
+
+Start = Callable[..., Trainer]
+
+IMAGES = {
     "name": "tiny",
     "labels": ["dark", "light"],
     "model": {
@@ -17,11 +26,33 @@ RECIPE = {
     },
     "train": {"epochs": 3, "batch_size": 16, "lr": 3.0e-3, "warmup_epochs": 0.5},
 }  # fmt: skip
+TEXTS = {
+    "name": "words",
+    "labels": ["neg", "pos"],
+    "data": {"valid": 16, "max_len": 12, "vocab_size": 60},
+    "train": {"epochs": 8, "batch_size": 16, "lr": 5.0e-2, "optimizer": "adam", "weight_decay": 0},
+    "variants": {
+        "transject": {"model": {"name": "transject", "embed_dim": 16, "depth": 2}},
+        "transformer": {
+            "model": {"name": "transformer", "embed_dim": 16, "depth": 1, "num_heads": 2},
+        },
+    },
+    "sizes": {"small": {"train": {"epochs": 1}}},
+}  # fmt: skip
+_WORDS = (["bad", "awful", "boring"], ["good", "lovely", "great"])
 
 
-def _write(path: Path, array: np.ndarray) -> None:
+def _write_idx(path: Path, array: np.ndarray) -> None:
     header = bytes([0, 0, 8, array.ndim]) + struct.pack(f">{array.ndim}I", *array.shape)
     path.write_bytes(header + array.tobytes())
+
+
+def _write_recipe(folder: Path, recipe: dict[str, Any], source: str) -> Path:
+    path = folder / "recipe.yaml"
+    path.write_text(
+        yaml.safe_dump(recipe | {"data": recipe["data"] | {"source": source}}, sort_keys=False)
+    )
+    return path
 
 
 @pytest.fixture
@@ -31,9 +62,40 @@ def recipe_file(tmp_path: Path) -> Path:
     for split, size in (("train", 160), ("t10k", 64)):
         labels = random.integers(0, 2, size).astype(np.uint8)
         pixels = random.integers(0, 150, (size, 8, 8)) + 100 * labels[:, None, None]
-        _write(tmp_path / f"{split}-images-idx3-ubyte", pixels.astype(np.uint8))
-        _write(tmp_path / f"{split}-labels-idx1-ubyte", labels)
-    recipe = RECIPE | {"data": RECIPE["data"] | {"source": str(tmp_path)}}
-    path = tmp_path / "recipe.yaml"
-    path.write_text(yaml.safe_dump(recipe))
-    return path
+        _write_idx(tmp_path / f"{split}-images-idx3-ubyte", pixels.astype(np.uint8))
+        _write_idx(tmp_path / f"{split}-labels-idx1-ubyte", labels)
+    return _write_recipe(tmp_path, IMAGES, str(tmp_path))
+
+
+@pytest.fixture
+def imdb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of known data with a tiny IMDb: one word of each text tells its label."""
+    random = np.random.default_rng(0)
+    folder = tmp_path / "data"
+    folder.mkdir()
+    for split, size in (("train", 144), ("test", 32)):
+        labels = random.integers(0, 2, size)
+        texts = []
+        for label in labels:
+            filling = random.choice(["the", "film", "was", "so", "very"], random.integers(2, 9))
+            texts.append(" ".join([*filling, str(random.choice(_WORDS[label]))]))
+        table = pa.table({"text": texts, "label": labels.astype(np.int64)})
+        pq.write_table(table, folder / f"imdb-{split}.parquet")
+    monkeypatch.setenv("ASSAY_DATA", str(folder))
+    return folder
+
+
+@pytest.fixture
+def text_recipe(tmp_path: Path, imdb: Path) -> Path:
+    """A recipe for telling bad films from good ones, with variants and a size."""
+    return _write_recipe(tmp_path, TEXTS, "imdb")
+
+
+@pytest.fixture
+def start() -> Start:
+    """Makes a trainer from a recipe file, a folder and overrides."""
+
+    def make(recipe_file: Path, folder: Path, *overrides: str) -> Trainer:
+        return Trainer(read_recipe(recipe_file, list(overrides)), folder)
+
+    return make

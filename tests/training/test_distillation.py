@@ -22,7 +22,7 @@ def test_teacher_learns_and_repeats() -> None:
     for _ in range(2):
         torch.manual_seed(0)
         teacher = ConvTeacher(1, 2)
-        train_teacher(teacher, pixels, labels, epochs=25, seed=0, progress=False)
+        train_teacher(teacher, pixels, labels, epochs=25, seed=0)
         outputs.append(soft_labels(teacher, pixels))
     assert torch.equal(*outputs)
     assert outputs[0].shape == (256, 2)

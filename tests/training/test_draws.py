@@ -1,0 +1,37 @@
+import torch
+
+from training.draws import Draws, seed_model, source
+
+
+def draw(part: slice = slice(None), step: int = 0, purpose: str = "augment") -> list[torch.Tensor]:
+    draws = Draws(source(7, purpose, step), 8, part)
+    return [draws.uniform(3), draws.normal(2, 2), draws.integers(2, 5, 4), draws.uniform()]
+
+
+def test_a_sample_draws_the_same_however_the_batch_is_shared() -> None:
+    halves = zip(draw(slice(0, 4)), draw(slice(4, 8)), strict=True)
+    for whole, (first, second) in zip(draw(), halves, strict=True):
+        assert torch.equal(whole, torch.cat((first, second)))
+
+
+def test_steps_and_purposes_draw_apart_and_again_the_same() -> None:
+    assert torch.equal(draw()[0], draw()[0])
+    for other in (draw(step=1), draw(purpose="attack")):
+        assert not torch.equal(draw()[0], other[0])
+
+
+def test_draws_keep_their_ranges() -> None:
+    draws = Draws(source(0, "augment"), 4000)
+    uniform, integers, normal = draws.uniform(), draws.integers(2, 5), draws.normal()
+    assert uniform.min() >= 0 and uniform.max() < 1
+    assert set(integers.tolist()) == {2, 3, 4}
+    assert abs(float(normal.mean())) < 0.1 and abs(float(normal.std()) - 1) < 0.05
+    assert 0 <= draws.chance() < 1 and 0 <= draws.beta(0.8) <= 1
+
+
+def test_model_draws_differ_by_process_and_repeat_by_step() -> None:
+    drawn = []
+    for place in ((3, 0), (3, 1), (4, 0), (3, 0)):
+        seed_model(0, *place)
+        drawn.append(float(torch.rand(())))
+    assert drawn[0] == drawn[3] and len(set(drawn)) == 3

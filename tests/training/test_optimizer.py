@@ -1,0 +1,49 @@
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from training.optimizer import Average, build_optimizer
+from training.recipe import TrainRecipe
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"), [("adamw", torch.optim.AdamW), ("adam", torch.optim.Adam)]
+)
+def test_only_matrices_decay(name: Any, kind: type) -> None:
+    model = nn.Module()
+    model.linear = nn.Linear(3, 4)
+    model.positions = nn.Parameter(torch.zeros(1, 5, 3))
+    train = TrainRecipe(
+        epochs=1, optimizer=name, lr=0.1, betas=(0.9, 0.98), adam_eps=1e-9, weight_decay=0.5
+    )
+    optimizer = build_optimizer(model, train)
+    assert type(optimizer) is kind
+    decayed, others = optimizer.param_groups
+    assert decayed["params"] == [model.linear.weight] and decayed["weight_decay"] == 0.5
+    assert len(others["params"]) == 2 and others["weight_decay"] == 0
+    assert decayed["betas"] == (0.9, 0.98) and decayed["eps"] == 1e-9 and decayed["lr"] == 0.1
+
+
+def test_average_follows_the_weights() -> None:
+    model = nn.Sequential(nn.Linear(1, 1, bias=False), nn.BatchNorm1d(1))
+    weight = model[0].weight
+    assert isinstance(weight, nn.Parameter)
+    average = Average(model, 0.5)
+    expected = weight.detach().clone()
+    for step, value in enumerate((1.0, 3.0, -2.0)):
+        with torch.no_grad():
+            weight.fill_(value)
+        model[1].num_batches_tracked.fill_(step)  # type: ignore[union-attr]
+        average.update(model, step)
+        decay = min(0.5, (1 + step) / (10 + step))
+        expected = decay * expected + (1 - decay) * value
+    assert torch.allclose(average.state["0.weight"], expected)
+    assert average.state["1.num_batches_tracked"] == 2
+    with average.applied(model):
+        assert torch.allclose(weight, expected)
+    assert weight == -2.0
+    other = Average(model, 0.5)
+    other.load(average.state)
+    assert torch.equal(other.state["0.weight"], average.state["0.weight"])

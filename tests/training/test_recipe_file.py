@@ -1,0 +1,123 @@
+from pathlib import Path
+
+import pytest
+import yaml
+
+from training.__main__ import main
+from training.data_recipe import ImageData, TextData, TokenData
+from training.recipe_file import read_recipe
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("train.restarts=[3]", "train.restarts must ascend between 0 and epochs, got (3,)"),
+        ("distillation={teacher_epochs: 1, weight: 2}", "distillation.weight must lie in (0, 1]"),
+        ("train.epoch=1", "unknown key train.epoch; did you mean train.epochs?"),
+        ("train.epochs=0", "train.epochs must be at least 1, got 0"),
+        ("train.steps=10", "train.either epochs or steps must be given, got 3 and 10"),
+        ("train.lr=1e-3", "train.lr must be a number, got '1e-3'"),
+        ("train.schedule=step", "train.schedule must be one of cosine, linear, got 'step'"),
+        ("train.betas=[0.9, 1]", "train.betas must be two numbers in [0, 1), got (0.9, 1)"),
+        ("train.accumulate=3", "train.batch_size must be a multiple of processes times"),
+        ("model.dept=1", "'dept' is no config field"),
+        ("model.img_size=16", "data.image must be what the model deit_tiny_elliptical takes"),
+        ("labels=[one]", "labels must name every class of the model"),
+        ("adversarial={eps: 0, alpha: 1, steps: 1}", "adversarial.eps must lie in (0, 1]"),
+        ("adversarial.method=fgsm", "adversarial.method must be one of pgd, trades"),
+        ("data.source=nowhere", "nowhere is no file or folder"),
+        ("train.batch_size=500", "train.batch_size must be at most the 128 training samples"),
+        ("data.valid=160", "valid must be from 1 to 159, got 160"),
+        ("model.depth=deep", "model holds a value of a wrong type"),
+        ("train.epochs=[", "the value of train.epochs must be YAML, got '['"),
+        ("epochs", "an override must look like key=value, got 'epochs'"),
+        ("size=small", "recipe.yaml offers no sizes, got size=small"),
+        ("seed=-1", "seed must be at least 0, got -1"),
+    ],
+)
+def test_bad_recipe_is_an_error_before_training(
+    recipe_file: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    override: str,
+    message: str,
+) -> None:
+    overrides = [override]
+    if override.startswith("adversarial.method"):
+        overrides.insert(0, "adversarial={eps: 0.1, alpha: 0.1, steps: 1}")
+    run = tmp_path / "run"
+    assert main(["fit", str(recipe_file), *overrides, "--output", str(run)]) == 2
+    assert message in capsys.readouterr().err
+    assert not run.exists()
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("variant=other", "variant must be one of transject, transformer, got 'other'"),
+        ("size=huge", "size must be one of small, got 'huge'"),
+        ("data.vocab_size=null", "data.vocab_size must be given where a wordpiece tokenizer"),
+        ("data.tokenizer=bytes", "data.vocab_size must be given where a wordpiece tokenizer"),
+        ("model.vocab_size=10", "model.vocab_size must be at least"),
+        ("model.seq_len=4", "model.seq_len must be at least 12 for imdb, got 4"),
+        ("adversarial={eps: 0.1, alpha: 0.1, steps: 1}", "adversarial is for images only"),
+        ("data.max_len=0", "data.max_len must be at least 1, got 0"),
+    ],
+)
+def test_bad_text_recipe_is_an_error_before_training(
+    text_recipe: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    override: str,
+    message: str,
+) -> None:
+    run = ["--output", str(tmp_path / "run")]
+    assert main(["fit", str(text_recipe), "variant=transject", override, *run]) == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+def test_variant_and_size_are_laid_over_the_file_and_overrides_come_last(text_recipe: Path) -> None:
+    full = read_recipe(text_recipe, ["variant=transject"])
+    assert full.name == full.run_name == "words-transject" and full.train.epochs == 8
+    small = read_recipe(text_recipe, ["size=small", "variant=transject", "seed=3"])
+    assert small.train.epochs == 1 and small.train.batch_size == 16
+    assert small.name == "words-transject" and small.run_name == "words-transject-small-seed3"
+    assert read_recipe(text_recipe, ["variant=transject", "train.epochs=9"]).train.epochs == 9
+    with pytest.raises(ValueError, match="transject, transformer, got nothing"):
+        read_recipe(text_recipe)
+
+
+def test_variant_may_bring_sizes_of_its_own(text_recipe: Path) -> None:
+    sizes = "  transject:\n    sizes: {small: {model: {embed_dim: 8}}}\n"
+    text_recipe.write_text(text_recipe.read_text().replace("  transject:\n", sizes, 1))
+    assert read_recipe(text_recipe, ["variant=transject", "size=small"]).model["embed_dim"] == 8
+    assert read_recipe(text_recipe, ["variant=transject"]).model["embed_dim"] == 16
+    small = read_recipe(text_recipe, ["variant=transformer", "size=small"])
+    assert small.train.epochs == 1 and small.model["embed_dim"] != 8
+
+
+def test_resolved_recipe_reads_as_itself(recipe_file: Path, text_recipe: Path) -> None:
+    recipe = read_recipe(text_recipe, ["variant=transject", "size=small"])
+    resolved = text_recipe.with_name("resolved.yaml")
+    resolved.write_text(yaml.safe_dump(recipe.to_dict()))
+    assert read_recipe(resolved) == recipe
+
+
+def test_kind_of_data_follows_from_its_keys_and_fills_the_model(text_recipe: Path) -> None:
+    recipe = read_recipe(text_recipe, ["variant=transject"])
+    assert isinstance(recipe.data, TextData)
+    assert recipe.model["vocab_size"] == 60 and recipe.model["seq_len"] == 12
+    shipped = Path(__file__).parents[2] / "recipes" / "fashion_mnist_dot.yaml"
+    assert isinstance(read_recipe(shipped).data, ImageData)
+    tokens = "{source: lra-text, valid: 16}"
+    recipe = read_recipe(text_recipe, ["variant=transject", f"data={tokens}"])
+    assert isinstance(recipe.data, TokenData)
+
+
+def test_labels_of_known_data_need_not_be_given(text_recipe: Path) -> None:
+    text = text_recipe.read_text()
+    text_recipe.write_text(text.replace("labels:\n- neg\n- pos\n", ""))
+    assert read_recipe(text_recipe, ["variant=transject"]).labels == ["neg", "pos"]
+    with pytest.raises(ValueError, match="labels must be given: those of elsewhere are not known"):
+        read_recipe(text_recipe, ["variant=transject", "data.source=elsewhere"])

@@ -1,0 +1,154 @@
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from training import records
+from training.__main__ import main
+from training.fit import Trainer
+from training.loading import Batch
+from training.stepping import Stepper
+
+Start = Callable[..., Trainer]
+ROOT = Path(__file__).parents[2]
+
+
+class Killed(BaseException):
+    """What the tests raise in the place of a signal that nothing can catch."""
+
+
+def assert_same(one: Path, other: Path) -> None:
+    for name in (records.BEST, records.LAST):
+        whole, resumed = load_file(one / name), load_file(other / name)
+        assert whole.keys() == resumed.keys()
+        assert all(torch.equal(whole[key], resumed[key]) for key in whole)
+
+
+def kill_at(trainer: Trainer, step: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    call = Stepper.__call__
+
+    def until_killed(self: Stepper, number: int, batch: Batch) -> Tensor:
+        if number == step:
+            raise Killed
+        return call(self, number, batch)
+
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(Stepper, "__call__", until_killed)
+        trainer.run()
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["train.checkpoint_seconds=0", "train.ema=0.9", "train.accumulate=2"],
+        ["adversarial={eps: 8/255, alpha: 4/255, steps: 1}", "train.patience=2"],
+        ["distillation={teacher_epochs: 2, start: 1}", "train.checkpoint_seconds=0"],
+    ],
+    ids=["average", "adversarial", "distillation"],
+)
+def test_run_killed_at_any_step_resumes_to_the_same_weights(
+    recipe_file: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    start: Start,
+    overrides: list[str],
+) -> None:
+    start(recipe_file, tmp_path / "whole", *overrides).run()
+    killed = tmp_path / "killed"
+    for step in (0, 1, 7, 8, 13, 20, 23):
+        kill_at(start(recipe_file, killed, *overrides), step, monkeypatch)
+    assert main(["fit", "--resume", str(killed)]) == 0
+    assert_same(tmp_path / "whole", killed)
+    for name in ("history.csv", "steps.csv"):
+        one, other = ((tmp_path / run / name).read_text() for run in ("whole", "killed"))
+        losses = [[line.split(",")[2] for line in text.splitlines()] for text in (one, other)]
+        assert losses[0] == losses[1]
+
+
+def test_killed_text_run_keeps_its_tokenizer_and_ends_the_same(
+    text_recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start: Start
+) -> None:
+    choice = ["variant=transformer", "train.checkpoint_seconds=0"]  # it has dropout
+    start(text_recipe, tmp_path / "whole", *choice).run()
+    killed = tmp_path / "killed"
+    for step in (3, 11):
+        kill_at(start(text_recipe, killed, *choice), step, monkeypatch)
+    start(text_recipe, killed, *choice).run()
+    assert_same(tmp_path / "whole", killed)
+    one, other = (tmp_path / run / records.TOKENIZER for run in ("whole", "killed"))
+    assert one.read_bytes() == other.read_bytes()
+
+
+def fit(*arguments: str) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "training", "fit", *arguments]
+    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+def wait_for_checkpoint(run: Path, process: subprocess.Popen[bytes], after: float) -> None:
+    state, deadline = run / records.STATE, time.monotonic() + 120
+    while not (state.exists() and state.stat().st_mtime > after):
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_sigkill_and_sigint_lose_nothing(recipe_file: Path, tmp_path: Path, start: Start) -> None:
+    choice = ["train.epochs=40", "train.checkpoint_seconds=0.05"]
+    run = tmp_path / "killed"
+    process = fit(str(recipe_file), *choice, "--output", str(run))
+    wait_for_checkpoint(run, process, 0)
+    process.kill()
+    assert process.wait() == -signal.SIGKILL
+    process.communicate()
+    saved = (run / records.STATE).stat().st_mtime
+    process = fit("--resume", str(run))
+    wait_for_checkpoint(run, process, saved)
+    os.kill(process.pid, signal.SIGINT)
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == 130 and b"continue with --resume" in errors
+    assert main(["fit", "--resume", str(run)]) == 0
+    start(recipe_file, tmp_path / "whole", *choice).run()
+    assert_same(tmp_path / "whole", run)
+
+
+def test_finished_run_is_only_tested_again(
+    recipe_file: Path, tmp_path: Path, start: Start, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+    metrics = start(recipe_file, run, "train.epochs=1").run()
+    assert main(["fit", "--resume", str(run)]) == 0
+    assert f'"test_accuracy": {metrics["test_accuracy"]}' in capsys.readouterr().out
+
+
+def test_resume_with_other_data_is_refused(recipe_file: Path, tmp_path: Path, start: Start) -> None:
+    start(recipe_file, tmp_path / "run", "train.epochs=1").run()
+    labels = recipe_file.parent / "t10k-labels-idx1-ubyte"
+    content = labels.read_bytes()
+    labels.write_bytes(content[:-1] + bytes([1 - content[-1]]))
+    with pytest.raises(ValueError, match="not what this run was started with"):
+        start(recipe_file, tmp_path / "run", "train.epochs=1")
+
+
+def test_resume_takes_no_recipe_and_needs_a_run_of_this_version(
+    recipe_file: Path, tmp_path: Path, start: Start, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["fit", str(recipe_file), "--resume", str(tmp_path)]) == 2
+    assert "give no recipe or --output" in capsys.readouterr().err
+    run = tmp_path / "run"
+    assert main(["fit", "--resume", str(run)]) == 2
+    assert "holds no run" in capsys.readouterr().err
+    start(recipe_file, run, "train.epochs=1").run()
+    torch.save({"model": {}}, run / records.STATE)
+    assert main(["fit", "--resume", str(run)]) == 2
+    assert "can be exported, not resumed" in capsys.readouterr().err
+    for content in ("a: [", "- a"):
+        (run / "recipe.yaml").write_text(content)
+        assert main(["fit", "--resume", str(run)]) == 2
+    assert "recipe.yaml must hold a mapping, got list" in capsys.readouterr().err

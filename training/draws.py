@@ -1,0 +1,74 @@
+"""Random numbers of a run: pure functions of the seed, their purpose and the place in the run.
+
+Nothing is carried from step to step, so a run that is killed and resumed draws what it would have
+drawn, and a batch draws the same numbers on one process as shared among several.
+"""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+_PURPOSES = ("order", "augment", "decode", "attack", "model")
+
+
+def source(seed: int, purpose: str, *place: int) -> np.random.Generator:
+    """An own source of random numbers.
+
+    Args:
+        seed: of the run.
+        purpose: "order" of the samples, to "augment" or "decode" them, to "attack", or what the
+            "model" draws.
+        *place: e.g. the step.
+    """
+    return np.random.default_rng((seed, _PURPOSES.index(purpose), *place))
+
+
+def seed_model(seed: int, *place: int) -> None:
+    """Seed torch's global generators, from which dropout and drop path draw."""
+    torch.manual_seed(int(source(seed, "model", *place).integers(2**63)))
+
+
+class Draws:
+    """Draws for one batch: every process draws for the whole and keeps those of its own samples.
+
+    Args:
+        random: from `source`; the same on every process.
+        batch_size: samples of the whole batch.
+        part: the samples of this process.
+        device: where the draws are needed.
+    """
+
+    def __init__(
+        self,
+        random: np.random.Generator,
+        batch_size: int,
+        part: slice = slice(None),
+        device: torch.device | str = "cpu",
+    ) -> None:
+        self._random = random
+        self._batch_size = batch_size
+        self._part = part
+        self._device = device
+
+    def uniform(self, *shape: int) -> Tensor:
+        """Numbers in [0, 1), (B, *shape) float32."""
+        return self._own(self._random.random((self._batch_size, *shape), np.float32))
+
+    def normal(self, *shape: int) -> Tensor:
+        """Standard normal numbers, (B, *shape) float32."""
+        return self._own(self._random.standard_normal((self._batch_size, *shape), np.float32))
+
+    def integers(self, low: int, high: int, *shape: int) -> Tensor:
+        """Integers in [low, high), (B, *shape) int64."""
+        return self._own(self._random.integers(low, high, (self._batch_size, *shape)))
+
+    def chance(self) -> float:
+        """One number in [0, 1) for the whole batch."""
+        return float(self._random.random())
+
+    def beta(self, alpha: float) -> float:
+        """One number of the distribution Beta(alpha, alpha) for the whole batch."""
+        return float(self._random.beta(alpha, alpha))
+
+    def _own(self, drawn: np.ndarray) -> Tensor:
+        return torch.from_numpy(drawn[self._part]).to(self._device)

@@ -1,0 +1,187 @@
+"""One optimizer step: augment, attack, compute the loss, go along its gradient."""
+
+import contextlib
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from training.adversarial import attack
+from training.augment import augment
+from training.data_recipe import ImageData
+from training.draws import Draws, seed_model, source
+from training.loading import Batch
+from training.mixing import mix
+from training.objective import Objective
+from training.optimizer import Average
+from training.processes import Processes
+from training.recipe import Recipe
+from training.schedule import Schedule
+from training.validation import to_model
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Prepared:
+    """A batch on the device, or a part of it.
+
+    Attributes:
+        inputs: what the model takes.
+        targets: (B,) int64 labels, or (B, K) shares of the classes.
+        teacher: (B, K) logits of a teacher, where it is heard.
+        noise: (B, C, H, W) start of an attack, where there is one.
+    """
+
+    inputs: tuple[Tensor, ...]
+    targets: Tensor
+    teacher: Tensor | None
+    noise: Tensor | None
+
+    def part(self, start: int, stop: int) -> "_Prepared":
+        """Some of the samples."""
+        return _Prepared(
+            inputs=tuple(each[start:stop] for each in self.inputs),
+            targets=self.targets[start:stop],
+            teacher=None if self.teacher is None else self.teacher[start:stop],
+            noise=None if self.noise is None else self.noise[start:stop],
+        )
+
+
+class Stepper:
+    """Steps of a run; what each draws depends on the seed and the step alone.
+
+    Args:
+        recipe: what to train.
+        model: the classifier.
+        optimizer: of its weights.
+        average: follows the weights, if the recipe asks for it.
+        schedule: the learning rate of each step.
+        processes: those that train together.
+
+    Attributes:
+        teacher: logits (N, K) for the training split; None where no teacher is heard.
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        average: Average | None,
+        schedule: Schedule,
+        processes: Processes,
+    ) -> None:
+        self._recipe = recipe
+        self._model = model
+        self._optimizer = optimizer
+        self._average = average
+        self._schedule = schedule
+        self._processes = processes
+        self._objective = _shared(Objective(model, recipe), processes)
+        self.teacher: Tensor | None = None
+
+    def __call__(self, step: int, batch: Batch) -> Tensor:
+        """Do a step, counted from 0.
+
+        Args:
+            step: number of the step.
+            batch: this process's share.
+
+        Returns:
+            The mean loss of this process's samples, detached.
+        """
+        self._model.train()
+        # What draws inside of the model must differ among processes, and nowhere else.
+        seed_model(self._recipe.seed, step, self._processes.rank)
+        prepared = self._prepare(step, batch)
+        count = self._recipe.train.accumulate
+        size = len(prepared.targets) // count
+        total = torch.zeros((), device=self._processes.device)
+        for number in range(count):
+            part = prepared.part(number * size, (number + 1) * size)
+            with self._unshared(number + 1 < count):
+                loss = self._loss(part) / count
+                loss.backward()
+            total += loss.detach()
+        self._update(step)
+        return total
+
+    def _prepare(self, step: int, batch: Batch) -> _Prepared:
+        indices, inputs, labels = batch
+        data, device = self._recipe.data, self._processes.device
+        inputs, targets = to_model(inputs, device), labels.to(device, non_blocking=True)
+        if isinstance(data, ImageData):
+            draws = self._draws("augment", step)
+            images = augment(inputs[0], data, draws)
+            if data.mixes:
+                images, targets = self._mixed(images, targets, data, draws)
+            inputs = (images,)
+        noise = None
+        if self._recipe.adversarial:
+            noise = self._draws("attack", step).uniform(*inputs[0].shape[1:])
+        return _Prepared(
+            inputs=inputs,
+            targets=targets,
+            teacher=self._opinion(step, indices),
+            noise=noise,
+        )
+
+    def _mixed(
+        self, images: Tensor, labels: Tensor, data: ImageData, draws: Draws
+    ) -> tuple[Tensor, Tensor]:
+        return mix(
+            images,
+            labels,
+            num_classes=self._recipe.model["num_classes"],
+            mixup=data.mixup,
+            cutmix=data.cutmix,
+            draws=draws,
+        )
+
+    def _draws(self, purpose: str, step: int) -> Draws:
+        size = self._recipe.train.batch_size
+        random = source(self._recipe.seed, purpose, step)
+        return Draws(random, size, self._processes.part(size), self._processes.device)
+
+    def _opinion(self, step: int, indices: np.ndarray) -> Tensor | None:
+        recipe = self._recipe.distillation
+        if recipe is None or self.teacher is None:
+            return None
+        if step < recipe.start * self._schedule.steps_per_epoch:
+            return None
+        return self.teacher[torch.from_numpy(indices)].to(self._processes.device)
+
+    def _loss(self, part: _Prepared) -> Tensor:
+        inputs, recipe = part.inputs, self._recipe.adversarial
+        if recipe is None or part.noise is None:
+            return self._objective(inputs, part.targets, part.teacher)
+        found = attack(self._model, inputs[0], part.targets, recipe, part.noise)
+        natural = inputs[0] if recipe.method == "trades" else None
+        return self._objective((found,), part.targets, part.teacher, natural)
+
+    def _unshared(self, wanted: bool) -> contextlib.AbstractContextManager[None]:
+        """Keep the gradient of this process to itself until the last part of the batch."""
+        if wanted and isinstance(self._objective, DistributedDataParallel):
+            return self._objective.no_sync()
+        return contextlib.nullcontext()
+
+    def _update(self, step: int) -> None:
+        if self._recipe.train.clip_norm is not None:
+            nn.utils.clip_grad_norm_(self._model.parameters(), self._recipe.train.clip_norm)
+        for group in self._optimizer.param_groups:
+            group["lr"] = self._schedule.rate(step)
+        self._optimizer.step()
+        self._optimizer.zero_grad()
+        if self._average is not None:
+            self._average.update(self._model, step)
+
+
+def _shared(objective: Objective, processes: Processes) -> nn.Module:
+    """Let the processes share the gradient, if there are several."""
+    if processes.size == 1:
+        return objective
+    device = processes.device
+    return DistributedDataParallel(
+        objective, device_ids=[device.index] if device.type == "cuda" else None
+    )

@@ -1,0 +1,87 @@
+"""Judge a model on a split: accuracy and loss, clean or attacked."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from training.adversarial import attack
+from training.draws import Draws, source
+from training.processes import Processes
+from training.recipe import AdversarialRecipe
+from training.samples import Samples
+
+ATTACKED = 1000
+"""Images of a split that an adversarial recipe attacks."""
+_BATCH, _TOKENS = 500, 64_000
+"""Samples and tokens of one batch, at most."""
+
+
+def judge(
+    model: nn.Module,
+    samples: Samples,
+    processes: Processes,
+    *,
+    adversarial: AdversarialRecipe | None = None,
+) -> dict[str, float]:
+    """Measure a model in eval mode, on several processes together.
+
+    Args:
+        model: the classifier; it is left in eval mode.
+        samples: the split; of an attacked one the first 1,000 images.
+        processes: among which the samples are shared.
+        adversarial: the attack (its seed is fixed), or None for clean samples.
+
+    Returns:
+        `accuracy` and, of clean samples, `loss`, and `top5_accuracy` where there are more than five
+        classes.
+    """
+    model.eval()
+    count = len(samples.labels) if adversarial is None else min(ATTACKED, len(samples.labels))
+    own = np.arange(count)[processes.rank :: processes.size]
+    sums = torch.zeros(3, dtype=torch.float64)
+    classes = 0
+    for indices in _batches(own, samples.lengths):
+        labels = torch.from_numpy(samples.labels[indices]).to(processes.device)
+        inputs = to_model(samples.batch(indices), processes.device)
+        if adversarial is not None:
+            draws = Draws(source(0, "attack", int(indices[0])), len(indices))
+            noise = draws.uniform(*inputs[0].shape[1:]).to(processes.device)
+            inputs = (attack(model, inputs[0], labels, adversarial, noise),)
+        with torch.inference_mode():
+            logits = model(*inputs)
+            sums += _sums(logits, labels)
+        classes = logits.shape[1]
+    correct, loss, top5 = (processes.sum(sums) / count).tolist()
+    if adversarial is not None:
+        return {"accuracy": correct}
+    return {"accuracy": correct, "loss": loss} | ({"top5_accuracy": top5} if classes > 5 else {})
+
+
+def to_model(inputs: tuple[Tensor, ...], device: torch.device) -> tuple[Tensor, ...]:
+    """Bring a batch to the device; pixels become numbers in [0, 1]."""
+    moved = (each.to(device, non_blocking=True) for each in inputs)
+    return tuple(each.float() / 255 if each.dtype == torch.uint8 else each for each in moved)
+
+
+def _batches(indices: np.ndarray, lengths: np.ndarray | None) -> Iterator[np.ndarray]:
+    """Batches of at most 500 samples; sequences by length, so that little of them is padding."""
+    if lengths is None:
+        yield from (indices[start : start + _BATCH] for start in range(0, len(indices), _BATCH))
+        return
+    ordered = indices[np.argsort(lengths[indices], kind="stable")]
+    while len(ordered):
+        size = min(_BATCH, len(ordered))
+        while size > 1 and size * lengths[ordered[size - 1]] > _TOKENS:
+            size = size // 2
+        yield ordered[:size]
+        ordered = ordered[size:]
+
+
+def _sums(logits: Tensor, labels: Tensor) -> Tensor:
+    """Number right, sum of the losses, number among the first five: (3,) float64."""
+    best = logits.topk(min(5, logits.shape[1])).indices == labels[:, None]
+    loss = F.cross_entropy(logits.float(), labels, reduction="sum")
+    return torch.stack((best[:, 0].sum(), loss, best.sum())).double().cpu()
