@@ -125,7 +125,7 @@ class Attention(nn.Module):
     Source: EA eq. 13.
     """
 
-    table: Tensor | None
+    table: Tensor
 
     def __init__(
         self,
@@ -235,20 +235,19 @@ class Attention(nn.Module):
             v_prev: (B, H, N, D) values of the previous layer.
             mask: (B, N) bool, True for real tokens; None if all are.
         """
-        if self.table is not None:
-            return self.table.to(v.dtype)
-        if self.generator is not None:
+        if not self.metric_gradient and torch.is_grad_enabled():
+            q, k, v, v_prev = q.detach(), k.detach(), v.detach(), v_prev.detach()
+        if self.estimator == "difference":
+            m = estimate_metric(v, v_prev, scaling=self.scaling, delta=self.delta, mask=mask)
+        elif self.estimator == "consistent":
+            m = consistent_metric(q, k, v, scaling=self.scaling, mask=mask)
+        elif self.generator is None:
+            m = self.table
+        else:
             B, H, _, D = v.shape
-            return random_metric(H, D, self.generator, batch_size=B).to(v)
-        if not self.metric_gradient:
-            v, v_prev = v.detach(), v_prev.detach()
-        if self.estimator == "consistent":
-            if not self.metric_gradient:
-                q, k = q.detach(), k.detach()
-            return consistent_metric(q, k, v, scaling=self.scaling, mask=mask)
-        # Under autocast the sum inside is float32.
-        m = estimate_metric(v, v_prev, scaling=self.scaling, delta=self.delta, mask=mask)
-        return m.to(v.dtype)
+            m = random_metric(H, D, self.generator, batch_size=B)
+        # Autocast sums in float32. The question costs less than a conversion that does nothing.
+        return m if m.dtype == v.dtype and m.device == v.device else m.to(v)
 
 
 def is_elliptical(model: nn.Module) -> bool:

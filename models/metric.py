@@ -53,7 +53,7 @@ def estimate_metric(
         change = change.masked_fill_(~mask[:, None, :, None], 0.0)
     change = change.sum(-2, keepdim=True)  # (B, H, 1, D)
     if scaling == "none":
-        return change / (_count(v, mask) * delta)
+        change = change / (_count(v, mask) * delta)
     return _scale(change, scaling)
 
 
