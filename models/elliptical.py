@@ -246,7 +246,7 @@ class Attention(nn.Module):
         else:
             B, H, _, D = v.shape
             m = random_metric(H, D, self.generator, batch_size=B)
-        # Autocast sums in float32. The question costs less than a conversion that does nothing.
+        # Autocast sums in float32. To ask first is cheaper than a conversion that does nothing.
         return m if m.dtype == v.dtype and m.device == v.device else m.to(v)
 
 

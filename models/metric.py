@@ -15,9 +15,8 @@ Scaling = Literal["max", "mean", "none"]
 Estimator = Literal["difference", "consistent", "random"]
 SCALINGS: tuple[Scaling, ...] = ("max", "mean", "none")
 ESTIMATORS: tuple[Estimator, ...] = ("difference", "consistent", "random")
-_CHUNK = (
-    16  # dimensions of one matrix product in `consistent_metric`: its memory is N x 16 D a head
-)
+# Dimensions that one product of `consistent_metric` takes; its memory is N x 16 D a head.
+_CHUNK = 16
 
 
 def estimate_metric(
