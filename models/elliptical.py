@@ -208,7 +208,7 @@ class Attention(nn.Module):
         if not self.elliptical or v_prev is None:
             return q, k, v
         m = self.metric(q, k, v, v_prev, mask)
-        if torch.is_inference_mode_enabled():
+        if not torch.compiler.is_compiling() and torch.is_inference_mode_enabled():
             return q.mul_(m), k, v
         if qkv.requires_grad and not m.requires_grad:
             # Autograd keeps what attention receives. Since k and v hold on to qkv, a q of its own

@@ -171,6 +171,15 @@ def test_answer_does_not_depend_on_what_is_recorded(estimator: Estimator, way: A
     assert torch.equal(out, again) and torch.equal(v, values)
 
 
+@pytest.mark.parametrize("way", [torch.enable_grad(), torch.inference_mode()])
+def test_a_layer_compiles_to_one_graph(way: Any) -> None:
+    layer, x = make(), draw(2, 5, 12, dtype=torch.float32)
+    v_prev = draw(2, 3, 5, 4, seed=1, dtype=torch.float32)
+    compiled = torch.compile(layer, backend="aot_eager", fullgraph=True)
+    with way:
+        assert torch.equal(compiled(x, v_prev, REAL)[0], layer(x, v_prev, REAL)[0])
+
+
 def test_autograd_keeps_no_more_than_for_dot_product_attention() -> None:
     kept = []
     for elliptical in (False, True):
