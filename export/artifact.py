@@ -13,10 +13,21 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
+from tokenizers import Tokenizer
 
+from data.image_set import DataError
 from data.images import ImageSpec
+from data.tokenizer import TextTokenizer
 from export.external_data import refers_outside
-from export.manifest import MANIFEST, ONNX, SCHEMA_VERSION, Manifest, is_file_name
+from export.manifest import (
+    MANIFEST,
+    ONNX,
+    SCHEMA_VERSION,
+    TOKENIZER,
+    Manifest,
+    TextSpec,
+    is_file_name,
+)
 
 __all__ = ["MANIFEST", "Artifact", "ArtifactError", "Manifest", "find_artifacts", "open_artifact"]
 
@@ -61,8 +72,34 @@ class Artifact:
 
     @property
     def image_spec(self) -> ImageSpec:
-        """Size, channels and resampling of the model's input."""
+        """Size, channels and resampling of an image model's input."""
         return self.manifest.image_spec()
+
+    @property
+    def text_spec(self) -> TextSpec:
+        """Length of a text model's input."""
+        return self.manifest.text_spec()
+
+    def tokenizer(self) -> TextTokenizer:
+        """The tokenizer of a text model, from verified bytes.
+
+        Raises:
+            ArtifactError: there is none, it changed, cannot be read, or has ids that the model has
+                not.
+        """
+        content = self.read(TOKENIZER)
+        try:
+            library = Tokenizer.from_str(content.decode("utf-8"))
+            tokenizer = TextTokenizer(library)
+        except DataError as error:
+            raise ArtifactError(f"{TOKENIZER}: {error}") from error
+        except Exception as error:  # the library raises its errors as bare exceptions
+            raise ArtifactError(f"{TOKENIZER} is not a readable tokenizer") from error
+        largest = max(library.get_vocab(with_added_tokens=True).values())
+        last = self.manifest.config["vocab_size"] - 1
+        if largest > last:
+            raise ArtifactError(f"{TOKENIZER} has ids up to {largest}, the model up to {last}")
+        return tokenizer
 
     def file(self, name: str) -> Path:
         """The path of one of the artifact's files.

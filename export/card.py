@@ -10,8 +10,8 @@ from typing import Any
 from export.artifact import CARD_JSON, CARD_TEXT, Artifact
 
 _LIMITS = [
-    "It knows only its labels: every image gets one of them, whatever it shows.",
-    "Its accuracy was measured on data like its training data; other images may fare worse.",
+    "It knows only its labels: every {sample} gets one of them, whatever it shows.",
+    "Its accuracy was measured on data like its training data; other {sample}s may fare worse.",
     "Accuracy under attack is an upper bound for these attacks and radii only; "
     "a stronger attack may do more.",
 ]
@@ -31,6 +31,7 @@ def make_card(artifact: Artifact, *, robustness: dict[str, Any] | None = None) -
             keys `metric`, `data` and `warnings` (messages about this model) beside it, if any.
     """
     manifest = artifact.manifest
+    sample = "image" if manifest.input.name == "images" else "text"
     return {
         "schema_version": 1,
         "digest": artifact.digest,
@@ -38,7 +39,7 @@ def make_card(artifact: Artifact, *, robustness: dict[str, Any] | None = None) -
         "version": artifact.version,
         "task": manifest.task,
         "architecture": manifest.architecture,
-        "attention": "elliptical" if manifest.config.get("elliptical") else "dot-product",
+        "attention": _attention(artifact),
         "labels": artifact.labels,
         "input": manifest.input.model_dump(mode="json"),
         "data": manifest.training["recipe"]["data"],
@@ -47,7 +48,7 @@ def make_card(artifact: Artifact, *, robustness: dict[str, Any] | None = None) -
         "metrics": manifest.metrics,
         "parity": manifest.parity.model_dump(mode="json"),
         "robustness": robustness,
-        "limits": _LIMITS,
+        "limits": [limit.format(sample=sample) for limit in _LIMITS],
     }
 
 
@@ -62,13 +63,12 @@ def write_card(folder: Path, card: dict[str, Any]) -> None:
 
 def render(card: dict[str, Any]) -> str:
     """The card as Markdown."""
-    _, channels, height, width = card["input"]["shape"]
-    colour = "grey" if channels == 1 else "RGB"
+    samples = "images" if card["task"] == "image-classification" else "texts"
     adversarial, teacher = card["adversarial_training"], card["distillation"]
     parts = [
         f"# {card['name']} {card['version']}",
-        f"Image classifier ({card['architecture']}, {card['attention']} attention): {colour} "
-        f"images of {width} × {height} pixels, {len(card['labels'])} labels "
+        f"{samples[:-1].capitalize()} classifier ({card['architecture']}, {card['attention']} "
+        f"attention): {_reads(card['input'])}, {len(card['labels'])} labels "
         f"({', '.join(card['labels'])}).",
         f"Digest `{card['digest']}`",
         "## Data",
@@ -76,7 +76,7 @@ def render(card: dict[str, Any]) -> str:
         + (
             f", adversarially ({_pairs(adversarial)})."
             if adversarial
-            else ", on clean images only."
+            else f", on clean {samples} only."
         )
         + (f" Distilled from a convolutional teacher ({_pairs(teacher)})." if teacher else ""),
         "## Metrics",
@@ -85,13 +85,26 @@ def render(card: dict[str, Any]) -> str:
         "## Robustness",
         _robustness(card["robustness"]),
         "## Parity of the exported graphs",
-        f"Against the eager model on {card['parity']['samples']} images of "
+        f"Against the eager model on {card['parity']['samples']} {samples} of "
         f"{card['parity']['data']}:",
         _parity(card["parity"]["formats"]),
         "## Limits",
         "\n".join(f"- {limit}" for limit in card["limits"]),
     ]
     return "\n\n".join(parts) + "\n"
+
+
+def _attention(artifact: Artifact) -> str:
+    if artifact.manifest.architecture.startswith("transject"):
+        return "no"
+    return "elliptical" if artifact.manifest.config.get("elliptical") else "dot-product"
+
+
+def _reads(spec: dict[str, Any]) -> str:
+    if spec["name"] == "tokens":
+        return f"texts as token ids from 0 to {spec['range'][1]}"
+    _, channels, height, width = spec["shape"]
+    return f"{'grey' if channels == 1 else 'RGB'} images of {width} × {height} pixels"
 
 
 def _robustness(result: dict[str, Any] | None) -> str:
@@ -115,10 +128,15 @@ def _accuracy(figure: dict[str, Any]) -> str:
 
 def _parity(formats: dict[str, Any]) -> str:
     rows = [
-        (name, f"{figures['max_abs_diff']:.1e}", figures["top1_mismatches"])
+        (
+            name,
+            figures.get("precision", "fp32"),
+            f"{figures['max_abs_diff']:.1e}",
+            figures["top1_mismatches"],
+        )
         for name, figures in formats.items()
     ]
-    return _table(("file", "largest difference of a logit", "other classes"), rows)
+    return _table(("file", "precision", "largest difference of a logit", "other classes"), rows)
 
 
 def _pairs(fields: dict[str, Any]) -> str:

@@ -3,7 +3,8 @@
 import hashlib
 import json
 import re
-from typing import Annotated, Any, Literal, Self
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
@@ -11,9 +12,12 @@ from data.images import ImageSpec
 
 SCHEMA_VERSION = 1
 MANIFEST = "manifest.json"
-ONNX, TORCHSCRIPT = "model.onnx", "model.torchscript.pt"
-WEIGHTS, PROBE = "weights.safetensors", "probe.safetensors"
+ONNX, TORCHSCRIPT, PROGRAM = "model.onnx", "model.torchscript.pt", "model.pt2"
+WEIGHTS, PROBE, TOKENIZER = "weights.safetensors", "probe.safetensors", "tokenizer.json"
 REQUIRED = (ONNX, TORCHSCRIPT, WEIGHTS, PROBE)
+Task = Literal["image-classification", "text-classification"]
+Precision = Literal["fp32", "fp16", "bf16", "int8"]
+Quantization = Literal["static", "dynamic"]
 
 # One plain path component: no separator, no drive, no leading dot.
 _FILE_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}"
@@ -21,19 +25,45 @@ FileName = Annotated[str, StringConstraints(pattern=f"^{_FILE_NAME}$")]
 Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([a-z0-9._-]{0,62}[a-z0-9])?$")]
 Label = Annotated[str, StringConstraints(min_length=1, max_length=256)]
+_Spec = TypeVar("_Spec")
 
 
 class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextSpec:
+    """The input of a text model: tokens after the first `max_len` of a text are cut off."""
+
+    max_len: int
+
+    def __post_init__(self) -> None:
+        """Check the rule."""
+        if not isinstance(self.max_len, int) or self.max_len < 1:
+            raise ValueError(f"max_len must be a whole number from 1 on, got {self.max_len!r}")
+
+
 class InputSpec(_Strict):
-    """The graph's input: shape (-1, C, H, W), values in `range`."""
+    """The input of an image graph: shape (-1, C, H, W), values in `range`."""
 
     name: Literal["images"] = "images"
     dtype: Literal["float32"] = "float32"
     shape: Annotated[list[int], Field(min_length=4, max_length=4)]
     range: tuple[Literal[0], Literal[1]] = (0, 1)
+
+
+class TokensSpec(_Strict):
+    """The inputs of a text graph: token ids in `range` and their mask, both of shape (-1, -1).
+
+    `mask` names the second one: bool, True for real tokens.
+    """
+
+    name: Literal["tokens"] = "tokens"
+    dtype: Literal["int64"] = "int64"
+    shape: tuple[Literal[-1], Literal[-1]] = (-1, -1)
+    range: tuple[Literal[0], Annotated[int, Field(ge=0)]]
+    mask: Literal["mask"] = "mask"
 
 
 class OutputSpec(_Strict):
@@ -50,18 +80,33 @@ class FormatParity(_Strict):
     Attributes:
         max_abs_diff: largest absolute difference of any logit.
         top1_mismatches: samples whose predicted class differs.
+        precision: arithmetic of the format.
+        runtime: the engine that it was measured on; None in artifacts of before.
+        accuracy: share of correct answers, where the samples have labels.
     """
 
     max_abs_diff: Annotated[float, Field(ge=0)]
     top1_mismatches: Annotated[int, Field(ge=0)]
+    precision: Precision = "fp32"
+    runtime: str | None = None
+    accuracy: Annotated[float, Field(ge=0, le=1)] | None = None
 
 
 class Parity(_Strict):
-    """Figures of parity, measured at export on `samples` images of `data`."""
+    """Figures of parity, measured at export on `samples` inputs of `data`.
+
+    Attributes:
+        samples: number of inputs.
+        data: what they are.
+        tolerance: largest difference of a logit that fp32 formats may have.
+        accuracy: of the eager model, where the samples have labels.
+        formats: figures by file.
+    """
 
     samples: Annotated[int, Field(ge=1)]
     data: str
     tolerance: Annotated[float, Field(gt=0)]
+    accuracy: Annotated[float, Field(ge=0, le=1)] | None = None
     formats: dict[str, FormatParity]
 
 
@@ -72,7 +117,10 @@ class Manifest(_Strict):
         architecture: the model's name in the catalogue.
         config: its full config.
         labels: names of the classes, in order of index.
-        preprocessing: fields of `data.images.ImageSpec`.
+        preprocessing: fields of `data.images.ImageSpec`, or of `TextSpec`.
+        precision: arithmetic of the ONNX graph; every other format is fp32.
+        quantization: how an int8 graph rounds what flows through it, with scales of calibration or
+            of each input; None in any other precision.
         files: sha256 of every file, by name.
         metrics: what training measured.
         training: the resolved recipe, the seed and where the weights came from.
@@ -83,12 +131,13 @@ class Manifest(_Strict):
     version: Name
     architecture: str
     config: dict[str, Any]
-    task: Literal["image-classification"] = "image-classification"
-    input: InputSpec
+    task: Task = "image-classification"
+    input: Annotated[InputSpec | TokensSpec, Field(discriminator="name")]
     output: OutputSpec
     labels: Annotated[list[Label], Field(min_length=2)]
     preprocessing: dict[str, Any]
-    precision: Literal["fp32"] = "fp32"
+    precision: Precision = "fp32"
+    quantization: Quantization | None = None
     files: dict[FileName, Sha256]
     parity: Parity
     metrics: dict[str, Any]
@@ -96,9 +145,11 @@ class Manifest(_Strict):
 
     @model_validator(mode="after")
     def _agree(self) -> Self:
-        missing = sorted(set(REQUIRED) - set(self.files))
+        text = self.task == "text-classification"
+        required = (*REQUIRED, TOKENIZER) if text else REQUIRED
+        missing = sorted(set(required) - set(self.files))
         if missing:
-            raise ValueError(f"files must list {', '.join(REQUIRED)}; missing {', '.join(missing)}")
+            raise ValueError(f"files must list {', '.join(required)}; missing {', '.join(missing)}")
         if len(set(self.labels)) != len(self.labels):
             raise ValueError("labels must be distinct")
         if self.output.shape != [-1, len(self.labels)]:
@@ -106,13 +157,33 @@ class Manifest(_Strict):
                 f"output.shape must be [-1, {len(self.labels)}] for these labels, "
                 f"got {self.output.shape}"
             )
+        if (self.quantization is not None) != (self.precision == "int8"):
+            raise ValueError(
+                f"quantization must be given for int8 alone, got {self.quantization} for "
+                f"{self.precision}"
+            )
+        if text:
+            self._check_text()
+        else:
+            self._check_images()
+        return self
+
+    def _check_images(self) -> None:
         spec = self.image_spec()
         expected = [-1, spec.channels, spec.height, spec.width]
-        if self.input.shape != expected:
+        if self.input.name != "images" or self.input.shape != expected:
             raise ValueError(
                 f"input.shape must be {expected} for this preprocessing, got {self.input.shape}"
             )
-        return self
+
+    def _check_text(self) -> None:
+        longest, seq_len = self.text_spec().max_len, self.config.get("seq_len")
+        if self.input.name != "tokens":
+            raise ValueError(f"input.name must be 'tokens' for {self.task}, got {self.input.name}")
+        if not isinstance(seq_len, int) or longest > seq_len:
+            raise ValueError(f"max_len must be at most seq_len {seq_len}, got {longest}")
+        if self.input.range[1] + 1 != self.config.get("vocab_size"):
+            raise ValueError(f"input.range must be that of the vocabulary, got {self.input.range}")
 
     def image_spec(self) -> ImageSpec:
         """The preprocessing of images.
@@ -120,12 +191,22 @@ class Manifest(_Strict):
         Raises:
             ValueError: its fields are unknown, missing or out of range.
         """
+        return self._spec(ImageSpec, "an image input")
+
+    def text_spec(self) -> TextSpec:
+        """The preprocessing of texts.
+
+        Raises:
+            ValueError: its fields are unknown, missing or out of range.
+        """
+        return self._spec(TextSpec, "a text input")
+
+    def _spec(self, kind: type[_Spec], what: str) -> _Spec:
         try:
-            return ImageSpec(**self.preprocessing)
+            return kind(**self.preprocessing)
         except TypeError:
             raise ValueError(
-                f"preprocessing must have the fields of an image input, got "
-                f"{sorted(self.preprocessing)}"
+                f"preprocessing must have the fields of {what}, got {sorted(self.preprocessing)}"
             ) from None
 
     def to_json(self) -> str:

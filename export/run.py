@@ -13,8 +13,7 @@ from torch import nn
 
 import models
 from data.images import ImageSpec
-from data.sources import ImageSet, open_images
-from data.splits import split_indices
+from export.manifest import TOKENIZER, TextSpec
 
 RECIPE, METRICS, BEST = "recipe.yaml", "metrics.json", "best.safetensors"
 
@@ -30,7 +29,7 @@ class Run:
         architecture: the model's name in the catalogue.
         config: the model's full config, as JSON values.
         labels: names of the classes, in order of index.
-        image_spec: the input that the model was trained on.
+        spec: the input that the model was trained on.
     """
 
     folder: Path
@@ -39,7 +38,7 @@ class Run:
     architecture: str
     config: dict[str, Any]
     labels: list[str]
-    image_spec: ImageSpec
+    spec: ImageSpec | TextSpec
 
     @property
     def name(self) -> str:
@@ -98,14 +97,24 @@ def open_run(folder: Path) -> Run:
             # Through JSON, so that tuples compare equal to what a manifest holds.
             config=json.loads(json.dumps(dataclasses.asdict(config))),
             labels=[str(label) for label in recipe["labels"]],
-            image_spec=ImageSpec(**recipe["data"]["image"]),
+            spec=_spec(folder, recipe["data"]),
         )
     except (KeyError, TypeError) as error:
         raise ValueError(f"{RECIPE} lacks what an artifact needs: {error}") from None
 
 
+def _spec(folder: Path, data: dict[str, Any]) -> ImageSpec | TextSpec:
+    if "image" in data:
+        return ImageSpec(**data["image"])
+    if "tokenizer" not in data:
+        raise ValueError(f"{folder} must be a run on images or on texts to become an artifact")
+    if not (folder / TOKENIZER).is_file():
+        raise ValueError(f"{folder} holds no finished run: {TOKENIZER} is missing")
+    return TextSpec(max_len=data["max_len"])
+
+
 def _require_keys(recipe: dict[str, Any]) -> None:
-    """Raise KeyError now for what `Run` and `validation_images` read from the recipe later."""
+    """Raise KeyError now for what `Run` and `open_samples` read from the recipe later."""
     for key in ("name", "version", "seed"):
         recipe[key]
     for key in ("source", "valid"):
@@ -124,15 +133,3 @@ def load_model(run: Run, weights: bytes) -> nn.Module:
     except (SafetensorError, RuntimeError) as error:
         raise ValueError(f"{BEST} does not fit {run.architecture}: {error}") from error
     return model.eval().requires_grad_(False)
-
-
-def validation_images(run: Run) -> ImageSet:
-    """The images that the run held out of its training set.
-
-    Raises:
-        ValueError: the data are missing or broken.
-    """
-    data = run.recipe["data"]
-    images = open_images(data["source"], split="train", label_names=run.labels)
-    _, held_out = split_indices(len(images), data["valid"], run.seed)
-    return images.take(held_out)

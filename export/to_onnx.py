@@ -11,47 +11,19 @@ import logging
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
-from typing import Any, cast
 
 import onnx
 import torch
 from torch import Tensor, nn
 
-from models import fold
-from models.elliptical import Attention
-from models.metric import attention_weights
+from export.layers import Watched
+from export.plain import plain
+from export.to_program import dynamic_shapes
 
 OPSET = 20  # the first with Gelu; the Attention node of 23 gains nothing and few engines know it
 _CONTROL_FLOW = {"If", "Loop", "Scan"}
+_WATCHED = "model."
 _EXPORTER_LOGS = "torch.onnx._internal.exporter"
-
-
-class PlainAttention(Attention):
-    """`models.elliptical.Attention` in as few graph nodes as possible.
-
-    1 / sqrt(D) is applied to the scores, where engines fold it into the product that makes them.
-    m of the estimator "difference" costs one Sub, Abs, ReduceSum, Clip, Reduce and Div.
-
-    Args:
-        layer: the layer whose parameters are used.
-
-    Raises:
-        ValueError: the layer draws m at random in every forward pass; a graph cannot.
-    """
-
-    def __init__(self, layer: Attention) -> None:
-        nn.Module.__init__(self)
-        vars(self).update(vars(layer))
-        if self.generator is not None:
-            raise ValueError("model must not draw m afresh to be exported: give it a metric_seed")
-
-    def forward(
-        self, x: Tensor, v_prev: Tensor | None = None, mask: Tensor | None = None
-    ) -> tuple[Tensor, Tensor]:
-        """See `models.elliptical.Attention.forward`."""
-        q, k, v = self.project(x, v_prev, mask)
-        attended = attention_weights(q, k, mask) @ v
-        return self.proj(attended.transpose(1, 2).reshape(x.shape)), v
 
 
 def to_onnx(
@@ -73,15 +45,16 @@ def to_onnx(
         ValueError: the model cannot be written under these rules.
     """
     inputs = (example,) if isinstance(example, Tensor) else example
+    shapes = dynamic_shapes(model, inputs)
     with torch.no_grad(), _quiet():
+        traced = torch.export.export(Watched(plain(model)), inputs, dynamic_shapes=(shapes,))
         program = torch.onnx.export(
-            _plain(model),
+            traced,
             inputs,
             dynamo=True,
             opset_version=OPSET,
             input_names=["images"] if len(inputs) == 1 else ["tokens", "mask"],
-            output_names=["logits"],
-            dynamic_shapes=_dynamic_shapes(model, inputs),
+            output_names=_output_names(traced),
             external_data=False,
             verbose=False,
         )
@@ -94,12 +67,11 @@ def to_onnx(
     return graph.SerializeToString(deterministic=True)
 
 
-def _dynamic_shapes(model: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[dict[int, Any], ...]:
-    shape: dict[int, Any] = {0: torch.export.Dim("batch", min=1)}
-    if len(inputs) == 2:
-        longest = cast(Any, model).config.seq_len
-        shape[inputs[0].ndim - 1] = torch.export.Dim("length", min=1, max=longest)
-    return (shape,) * len(inputs)
+def _output_names(program: torch.export.ExportedProgram) -> list[str]:
+    spec = program.call_spec.out_spec
+    if spec is None:
+        raise ValueError("model must give named tensors")
+    return list(spec.unflatten(range(spec.num_leaves)))
 
 
 def check_graph(graph: onnx.ModelProto) -> None:
@@ -120,16 +92,14 @@ def check_graph(graph: onnx.ModelProto) -> None:
     onnx.checker.check_model(graph, full_check=True)
 
 
-def _plain(model: nn.Module) -> nn.Module:
-    model = fold(model)
-    for name, layer in list(model.named_modules()):
-        if isinstance(layer, Attention):
-            model.set_submodule(name, PlainAttention(layer))
-    return model
-
-
 def _strip(graph: onnx.ModelProto) -> None:
-    """Remove what only helps to debug the exporter: stack traces, node names, inner shapes."""
+    """Remove what only helps to debug the exporter: stack traces, node names, inner shapes.
+
+    What the layers gave keeps its name and is no output any more.
+    """
+    del graph.graph.output[1:]
+    _drop_unused(graph)
+    _name_as_the_model(graph)
     del graph.graph.value_info[:]
     del graph.metadata_props[:]
     del graph.graph.metadata_props[:]
@@ -141,6 +111,30 @@ def _strip(graph: onnx.ModelProto) -> None:
         del part.metadata_props[:]
     for index, node in enumerate(graph.graph.node):
         node.name = f"{node.op_type}_{index}"
+
+
+def _name_as_the_model(graph: onnx.ModelProto) -> None:
+    """Give weights the names that they have in the model, not those in what watches it."""
+    taken = {name for node in graph.graph.node for name in node.output}
+    names = {tensor.name: tensor.name.removeprefix(_WATCHED) for tensor in graph.graph.initializer}
+    names = {old: new for old, new in names.items() if new not in taken}
+    for tensor in graph.graph.initializer:
+        tensor.name = names.get(tensor.name, tensor.name)
+    for node in graph.graph.node:
+        for index, name in enumerate(node.input):
+            node.input[index] = names.get(name, name)
+
+
+def _drop_unused(graph: onnx.ModelProto) -> None:
+    """Remove nodes that nothing reads."""
+    needed = {value.name for value in graph.graph.output}
+    kept = []
+    for node in reversed(graph.graph.node):
+        if needed.intersection(node.output):
+            needed.update(node.input)
+            kept.append(node)
+    del graph.graph.node[:]
+    graph.graph.node.extend(reversed(kept))
 
 
 @contextmanager

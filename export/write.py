@@ -1,5 +1,6 @@
 """Make an artifact out of a run."""
 
+import dataclasses
 import hashlib
 import shutil
 import tempfile
@@ -9,120 +10,191 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from safetensors.numpy import save
-from torch import nn
+from torch import Tensor, nn
+from torch.nn.utils import parametrize
 
-from data.sources import ImageSet, load_inputs
+from data.images import ImageSpec
 from export import parity
 from export.artifact import Artifact, open_artifact
 from export.card import make_card, write_card
+from export.engines import open_engine
+from export.layer_errors import layer_errors
+from export.lower import CALIBRATION_SAMPLES, lower
 from export.manifest import (
     MANIFEST,
     ONNX,
     PROBE,
+    PROGRAM,
+    TOKENIZER,
     TORCHSCRIPT,
     WEIGHTS,
     InputSpec,
     Manifest,
     OutputSpec,
     Parity,
+    Precision,
+    Quantization,
+    TokensSpec,
     config_digest,
 )
+from export.probe import PROBE_SAMPLES, Probe, write_probe
 from export.run import Run, load_model
-from export.runtime import METADATA_CONFIG, METADATA_WEIGHTS, open_session
-from export.threads import available_cores
+from export.runtime import METADATA_CONFIG, METADATA_WEIGHTS
+from export.samples import Samples, spread
 from export.to_onnx import to_onnx
+from export.to_program import load_program, to_program
 from export.to_torchscript import load_torchscript, to_torchscript
 
 PARITY_SAMPLES = 2000
-_PROBE_SAMPLES = 8
+_OBSERVED_SAMPLES = 64
+_EXAMPLE_TOKENS = 8
+
+
+def samples_needed(precision: Precision) -> int:
+    """How many samples an export can use, calibration included."""
+    return PARITY_SAMPLES + (CALIBRATION_SAMPLES if precision == "int8" else 0)
 
 
 def write_artifact(
     run: Run,
-    images: ImageSet,
+    samples: Samples,
     output: Path,
     *,
-    data_name: str,
+    precision: Precision = "fp32",
+    quantization: Quantization = "static",
     on_progress: Callable[[int], object] = lambda done: None,
 ) -> Artifact:
     """Export a run, measure the parity of every format, and only then move the artifact in place.
 
     Args:
         run: a finished run.
-        images: images to measure parity on, of which the first 2,000 are used.
+        samples: real inputs to measure parity on, see `samples_needed`; int8 is calibrated on some
+            of them, which are then left out.
         output: the artifact's folder; an artifact that lies there is replaced.
-        data_name: what the manifest calls these images.
-        on_progress: called with the number of images just compared.
+        precision: arithmetic of the ONNX graph.
+        quantization: see `Manifest`; it matters for int8 alone.
+        on_progress: called with the number of samples just compared.
 
     Raises:
         ParityError: a graph differs from the model; nothing is left behind.
-        ValueError: the run or the output cannot be used.
+        ValueError: the run, the samples or the output cannot be used, or the precision cannot be
+            measured here.
     """
     _check_output(output)
+    static = precision == "int8" and quantization == "static"
+    calibration, samples = _divide(samples, CALIBRATION_SAMPLES if static else 0)
+    parity.require_enough(len(samples))
     with _folder_beside(output) as partial:
         weights = run.weights.read_bytes()  # once: a run that goes on may replace the file
         model = load_model(run, weights)
-        inputs = load_inputs(images.take(range(min(len(images), PARITY_SAMPLES))), run.image_spec)
-        files = _export(run, model, weights, inputs[:_PROBE_SAMPLES])
-        figures = Parity(
-            samples=len(inputs),
-            data=data_name,
-            tolerance=parity.TOLERANCE,
-            formats=_measure(model, files, inputs, on_progress),
-        )
-        parity.require(figures)
+        files = _export(run, model, weights)
+        files[ONNX] = lower(files[ONNX], precision, quantization, calibration)
+        with parametrize.cached():
+            files[PROBE] = _probe(model, samples)
+            figures = _measure(model, files, samples, precision, on_progress)
+            _require(model, files[ONNX], samples, figures)
         for name, content in files.items():
             (partial / name).write_bytes(content)
-        (partial / MANIFEST).write_text(_manifest(run, files, figures).to_json(), encoding="utf-8")
+        chosen = quantization if precision == "int8" else None
+        manifest = _manifest(run, files, figures, precision, chosen)
+        (partial / MANIFEST).write_text(manifest.to_json(), encoding="utf-8")
         write_card(partial, make_card(open_artifact(partial)))
         _replace(output, partial)
     return open_artifact(output)
 
 
-def _export(run: Run, model: nn.Module, weights: bytes, probe: np.ndarray) -> dict[str, bytes]:
-    spec = run.image_spec
-    # Zeros, not images: the example may end up in a trace, and two exports must be equal.
-    example = torch.zeros(2, spec.channels, spec.height, spec.width)
+def _divide(samples: Samples, held_out: int) -> tuple[Samples, Samples]:
+    """Some samples for calibration, evenly spread, and at most 2,000 of the others for parity."""
+    chosen = spread(len(samples), held_out)
+    others = np.setdiff1d(np.arange(len(samples)), chosen)
+    return samples.take(chosen), samples.take(others[spread(len(others), PARITY_SAMPLES)])
+
+
+def _export(run: Run, model: nn.Module, weights: bytes) -> dict[str, bytes]:
     metadata = {
         METADATA_WEIGHTS: _sha256(weights),
         METADATA_CONFIG: config_digest(run.config),
     }
-    logits = parity.eager(model)(probe)
-    return {
+    example = _example(run)
+    files = {
         ONNX: to_onnx(model, example, metadata),
         TORCHSCRIPT: to_torchscript(model, example),
+        PROGRAM: to_program(model, example),
         WEIGHTS: weights,
-        PROBE: save({"images": np.ascontiguousarray(probe), "logits": logits}),
     }
+    if not isinstance(run.spec, ImageSpec):
+        files[TOKENIZER] = (run.folder / TOKENIZER).read_bytes()
+    return files
+
+
+def _example(run: Run) -> Tensor | tuple[Tensor, Tensor]:
+    # Constants, not samples: the example may end up in a trace, and two exports must be equal.
+    if isinstance(run.spec, ImageSpec):
+        return torch.zeros(2, run.spec.channels, run.spec.height, run.spec.width)
+    tokens = torch.zeros(2, min(_EXAMPLE_TOKENS, run.spec.max_len), dtype=torch.int64)
+    return tokens, torch.ones_like(tokens, dtype=torch.bool)
+
+
+def _probe(model: nn.Module, samples: Samples) -> bytes:
+    chosen = samples.take(spread(len(samples), PROBE_SAMPLES))
+    inputs = {"images": chosen.pixels} if chosen.pixels is not None else chosen.feed()
+    predict = parity.eager(model)
+    batches = [predict(chosen.feed(part)) for part in np.array_split(np.arange(len(chosen)), 8)]
+    return write_probe(Probe(inputs=inputs, logits=np.concatenate(batches)))
 
 
 def _measure(
     model: nn.Module,
     files: dict[str, bytes],
-    inputs: np.ndarray,
+    samples: Samples,
+    precision: Precision,
     on_progress: Callable[[int], object],
-) -> dict[str, parity.FormatParity]:
-    session = open_session(files[ONNX], threads=available_cores())
-    candidates: dict[str, parity.Predict] = {
-        ONNX: lambda batch: np.asarray(session.run(["logits"], {"images": batch})[0]),
-        TORCHSCRIPT: parity.eager(load_torchscript(files[TORCHSCRIPT])),
+) -> Parity:
+    engine = open_engine(files[ONNX], precision)
+    candidates = {
+        ONNX: parity.Candidate(predict=engine, precision=precision, runtime=engine.name),
+        TORCHSCRIPT: parity.Candidate(
+            predict=parity.eager(load_torchscript(files[TORCHSCRIPT])), runtime="torchscript"
+        ),
+        PROGRAM: parity.Candidate(
+            predict=parity.eager(load_program(files[PROGRAM])), runtime="torch.export"
+        ),
     }
-    return parity.measure(parity.eager(model), candidates, inputs, on_progress=on_progress)
+    return parity.measure(parity.eager(model), candidates, samples, on_progress=on_progress)
 
 
-def _manifest(run: Run, files: dict[str, bytes], figures: Parity) -> Manifest:
-    spec = run.image_spec
+def _require(model: nn.Module, content: bytes, samples: Samples, figures: Parity) -> None:
+    """Hold the figures to the rules; of an ONNX graph that fails, say in which layer it begins."""
+    try:
+        parity.require(figures)
+    except parity.ParityError as error:
+        precision = figures.formats[ONNX].precision
+        feed = samples.feed(spread(len(samples), _OBSERVED_SAMPLES))
+        error.layers = layer_errors(model, content, precision, feed)
+        raise
+
+
+def _manifest(
+    run: Run,
+    files: dict[str, bytes],
+    figures: Parity,
+    precision: Precision,
+    quantization: Quantization | None,
+) -> Manifest:
+    images = isinstance(run.spec, ImageSpec)
     recipe = run.recipe | {"data": run.recipe["data"] | {"source": run.source}}
     return Manifest(
         name=run.name,
         version=run.version,
         architecture=run.architecture,
         config=run.config,
-        input=InputSpec(shape=[-1, spec.channels, spec.height, spec.width]),
+        task="image-classification" if images else "text-classification",
+        input=_input(run),
         output=OutputSpec(shape=[-1, len(run.labels)]),
         labels=run.labels,
-        preprocessing=spec.to_dict(),
+        preprocessing=dataclasses.asdict(run.spec),
+        precision=precision,
+        quantization=quantization,
         files={name: _sha256(content) for name, content in files.items()},
         parity=figures,
         metrics={key: value for key, value in run.metrics.items() if key != "environment"},
@@ -133,6 +205,12 @@ def _manifest(run: Run, files: dict[str, bytes], figures: Parity) -> Manifest:
             "environment": run.metrics.get("environment", {}),
         },
     )
+
+
+def _input(run: Run) -> InputSpec | TokensSpec:
+    if isinstance(run.spec, ImageSpec):
+        return InputSpec(shape=[-1, run.spec.channels, run.spec.height, run.spec.width])
+    return TokensSpec(range=(0, run.config["vocab_size"] - 1))
 
 
 def _check_output(output: Path) -> None:

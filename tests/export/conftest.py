@@ -1,3 +1,4 @@
+import csv
 import gzip
 import hashlib
 import json
@@ -14,11 +15,14 @@ import yaml
 from torch import nn
 
 import models
+from data.tokenizer import train_wordpiece
 from export.artifact import MANIFEST, Artifact, open_artifact
-from export.run import open_run, validation_images
+from export.run import open_run
+from export.samples import open_samples
 from export.write import write_artifact
 from models.checkpoints import save_weights
 
+WORDS = "the film was a Very good one, and not at all as bad as they say it is"
 LABELS = ["T-shirt/top", "Trouser", "Pullover", "Dress", "Coat"]
 TINY = {
     "img_size": 28,
@@ -46,6 +50,18 @@ def tiny_model(name: str = "deit_tiny_elliptical", **overrides: object) -> nn.Mo
 def write_idx(path: Path, array: np.ndarray) -> None:
     header = bytes([0, 0, 8, array.ndim]) + struct.pack(f">{array.ndim}I", *array.shape)
     path.write_bytes(gzip.compress(header + array.tobytes(), 1))
+
+
+def write_texts(path: Path, count: int) -> None:
+    """Lines of one to fifteen words, in lower case or not."""
+    generator = np.random.default_rng(0)
+    words = WORDS.split()
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["text", "label"])
+        for _ in range(count):
+            line = " ".join(generator.choice(words, generator.integers(1, 16)))
+            writer.writerow([line, generator.choice(["neg", "pos"])])
 
 
 @pytest.fixture(scope="session")
@@ -97,7 +113,46 @@ def artifact(tmp_path_factory: pytest.TempPathFactory, run_folder: Path) -> Arti
     """An artifact of the run; never change it: use `artifact_folder` for that."""
     run = open_run(run_folder)
     output = tmp_path_factory.mktemp("artifacts") / "tiny-elliptical"
-    return write_artifact(run, validation_images(run), output, data_name="noise")
+    return write_artifact(run, open_samples(run, limit=1200), output)
+
+
+@pytest.fixture(scope="session")
+def text_run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run on texts as training leaves it; its weights are random."""
+    folder = tmp_path_factory.mktemp("runs") / "tiny-text"
+    folder.mkdir()
+    texts = folder.parent / "texts.csv"
+    write_texts(texts, 1100)
+    tokenizer = train_wordpiece([WORDS], vocab_size=60)
+    tokenizer.save(folder / "tokenizer.json")
+    sizes = {"embed_dim": 16, "depth": 2, "num_experts": 2, "vocab_size": 60, "seq_len": 12}
+    config = json.loads(json.dumps(asdict(models.config("transject", **sizes))))
+    recipe = {
+        "name": "tiny-transject",
+        "version": "1",
+        "seed": 0,
+        "labels": ["neg", "pos"],
+        "model": {"name": "transject"} | config,
+        "data": {"source": str(texts), "valid": 1050, "max_len": 12, "tokenizer": "wordpiece"},
+        "train": {"epochs": 1},
+    }
+    (folder / "recipe.yaml").write_text(yaml.safe_dump(recipe, sort_keys=False))
+    (folder / "metrics.json").write_text(json.dumps({"test_accuracy": 0.5}))
+    torch.manual_seed(0)
+    model = models.build("transject", **sizes).requires_grad_(False)
+    for name, parameter in model.named_parameters():
+        if name.endswith(".r"):
+            parameter.fill_(0.8)
+    save_weights(model, folder / "best.safetensors")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def text_artifact(tmp_path_factory: pytest.TempPathFactory, text_run_folder: Path) -> Artifact:
+    """An artifact of a run on texts; never change it."""
+    run = open_run(text_run_folder)
+    output = tmp_path_factory.mktemp("artifacts") / "tiny-transject"
+    return write_artifact(run, open_samples(run, limit=1050), output)
 
 
 @pytest.fixture

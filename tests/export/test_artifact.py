@@ -35,7 +35,10 @@ def test_reading_an_unlisted_file_is_refused(artifact: Artifact) -> None:
         artifact.file("card.json")
 
 
-@pytest.mark.parametrize("name", ["model.onnx", "model.torchscript.pt", "weights.safetensors"])
+@pytest.mark.parametrize(
+    "name",
+    ["model.onnx", "model.torchscript.pt", "model.pt2", "weights.safetensors", "probe.safetensors"],
+)
 def test_a_changed_byte_is_refused(artifact_folder: Path, name: str) -> None:
     content = bytearray((artifact_folder / name).read_bytes())
     content[len(content) // 2] ^= 1
@@ -50,11 +53,12 @@ def test_a_change_after_opening_is_refused(reopened: Artifact) -> None:
         reopened.read("model.onnx")
 
 
-def test_a_link_is_refused_even_with_the_right_content(artifact_folder: Path) -> None:
-    path = artifact_folder / "model.onnx"
-    path.rename(artifact_folder.parent / "elsewhere.onnx")
-    path.symlink_to(artifact_folder.parent / "elsewhere.onnx")
-    with pytest.raises(ArtifactError, match="model.onnx must be a file, not a link"):
+@pytest.mark.parametrize("name", ["model.onnx", "model.pt2"])
+def test_a_link_is_refused_even_with_the_right_content(artifact_folder: Path, name: str) -> None:
+    path = artifact_folder / name
+    path.rename(artifact_folder.parent / "elsewhere")
+    path.symlink_to(artifact_folder.parent / "elsewhere")
+    with pytest.raises(ArtifactError, match=f"{name} must be a file, not a link"):
         open_artifact(artifact_folder)
 
 
@@ -135,7 +139,10 @@ def test_an_unknown_schema_version_is_refused(
         ({"name": "x" * 65}, "name: String should match"),
         ({"labels": ["a", "a", "b", "c", "d"]}, "labels must be distinct"),
         ({"labels": ["a", "b"]}, r"output.shape must be \[-1, 2\]"),
-        ({"precision": "int8"}, "precision: Input should be 'fp32'"),
+        ({"precision": "fp64"}, "precision: Input should be 'fp32', 'fp16'"),
+        ({"precision": "int8"}, "quantization must be given for int8 alone, got None for int8"),
+        ({"quantization": "static"}, "quantization must be given for int8 alone, got static for"),
+        ({"task": "text-classification"}, "missing tokenizer.json"),
         ({"task": "regression"}, "task: Input should be"),
         ({"preprocessing": {"channels": 1}}, "preprocessing must have the fields"),
         (

@@ -7,6 +7,7 @@ import onnx
 import pytest
 import yaml
 from onnx import numpy_helper
+from PIL import Image
 
 import export.write
 from export.__main__ import main
@@ -33,11 +34,16 @@ def test_export_writes_an_artifact_and_prints_its_parity(
     assert [path.name for path in output.parent.iterdir()] == ["tiny"]
     parity = written.manifest.parity
     assert parity.samples == 1200
-    assert set(parity.formats) == {"model.onnx", "model.torchscript.pt"}
+    assert {name: figures.runtime for name, figures in parity.formats.items()} == {
+        "model.onnx": "onnx-cpu",
+        "model.torchscript.pt": "torchscript",
+        "model.pt2": "torch.export",
+    }
     assert all(figures.max_abs_diff <= 1e-4 for figures in parity.formats.values())
+    assert {figures.accuracy for figures in parity.formats.values()} == {parity.accuracy}
     out = capsys.readouterr().out
     assert f"digest {written.digest}" in out
-    assert "parity against eager on 1200 images" in out
+    assert "parity against eager on 1200 samples" in out
     assert written.read("model.onnx") == artifact.read("model.onnx")  # exported twice, same bytes
 
 
@@ -59,8 +65,17 @@ def test_a_failed_parity_fails_the_export_and_leaves_nothing(
 ) -> None:
     monkeypatch.setattr(export.write, "to_onnx", perturbed)
     assert main([str(run_folder), "--output", str(tmp_path / "out")]) == 1
-    assert "model.onnx: logits differ by 1.00e-02" in capsys.readouterr().err
-    assert list(tmp_path.iterdir()) == []
+    said = capsys.readouterr().err
+    assert "model.onnx: logits differ by 1.00e-02" in said
+    plot = tmp_path / "out.parity.png"
+    assert list(tmp_path.iterdir()) == [plot]
+    assert f"error of each layer: {plot}" in said
+    with Image.open(plot) as image:
+        assert image.format == "PNG"
+    table = said.splitlines()[-5:-1]
+    errors = {name: float(error) for name, error in map(str.split, table)}
+    assert list(errors) == ["layer_1", "layer_2", "layer_3", "logits"]
+    assert max(errors["layer_1"], errors["layer_3"]) < 1e-5 < errors["logits"]
 
 
 def test_too_few_images_fail_the_export(
@@ -68,7 +83,7 @@ def test_too_few_images_fail_the_export(
 ) -> None:
     arguments = [str(run_folder), "--output", str(tmp_path / "out"), "--data", str(images_folder)]
     assert main(arguments) == 1
-    assert "at least 1000 images, got 20" in capsys.readouterr().err
+    assert "at least 1000 samples, got 20" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
 
 

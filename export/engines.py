@@ -1,0 +1,89 @@
+"""Open the bytes of a graph to measure it, in the arithmetic that it is meant for."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from export.manifest import Precision
+from export.runtimes import onnx_runtime, openvino_runtime
+from export.runtimes.machine import has_nvidia_gpu
+from export.runtimes.onnx_runtime import open_session
+from export.runtimes.protocol import RuntimeUnavailable
+from export.samples import Feed
+from export.threads import available_cores
+
+Outputs = dict[str, np.ndarray]
+
+
+class Engine:
+    """An opened graph, called with its inputs by name.
+
+    Args:
+        name: of the engine.
+        run: from inputs to all outputs of the graph.
+    """
+
+    def __init__(self, name: str, run: Callable[[Feed], Outputs]) -> None:
+        self.name = name
+        self._run = run
+
+    def __call__(self, feed: Feed) -> np.ndarray:
+        """The logits, (B, K) float32."""
+        return self.outputs(feed)["logits"]
+
+    def outputs(self, feed: Feed) -> Outputs:
+        """Every output of the graph, by name, as float32."""
+        return {name: np.asarray(value, np.float32) for name, value in self._run(feed).items()}
+
+
+def open_engine(content: bytes, precision: Precision) -> Engine:
+    """Open a graph on an engine that executes its precision, and does not only read it.
+
+    Args:
+        content: an ONNX file.
+        precision: arithmetic of the graph.
+
+    Raises:
+        ValueError: there is no such engine here.
+        ArtifactError: the graph cannot be opened.
+    """
+    if precision != "bf16":
+        return _onnx(content, onnx_runtime.CPU)
+    if has_nvidia_gpu() and onnx_runtime.missing(onnx_runtime.CUDA) is None:
+        return _onnx(content, onnx_runtime.CUDA)
+    return _openvino(content, precision)
+
+
+def _onnx(content: bytes, name: str) -> Engine:
+    providers = None
+    if name == onnx_runtime.CUDA:
+        providers = ["CUDAExecutionProvider", "CPUExecutionProvider"]
+    session = open_session(content, threads=available_cores(), providers=providers)
+    names = [value.name for value in session.get_outputs()]
+
+    def run(feed: Feed) -> Outputs:
+        return dict(zip(names, map(np.asarray, session.run(names, feed)), strict=True))
+
+    return Engine(name, run)
+
+
+def _openvino(content: bytes, precision: Precision) -> Engine:
+    reason = openvino_runtime.missing()
+    if reason is not None:
+        raise ValueError(_refusal(precision, reason))
+    try:
+        compiled = openvino_runtime.compile_graph(content, precision, available_cores())
+    except RuntimeUnavailable as error:
+        raise ValueError(_refusal(precision, str(error))) from error
+    request = compiled.create_infer_request()
+    names = [output.any_name for output in compiled.outputs]
+
+    def run(feed: Feed) -> Outputs:
+        result = request.infer(feed)
+        return {name: np.array(result[name]) for name in names}
+
+    return Engine(openvino_runtime.OPENVINO, run)
+
+
+def _refusal(precision: Precision, reason: str) -> str:
+    return f"{precision} is measured on a runtime that executes it (OpenVINO, CUDA): {reason}"

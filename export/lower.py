@@ -1,0 +1,28 @@
+"""Bring an fp32 graph to a lower precision."""
+
+from export.half import to_half
+from export.int8 import quantize_dynamic, quantize_static
+from export.manifest import Precision, Quantization
+from export.samples import Samples
+
+CALIBRATION_SAMPLES = 256
+
+
+def lower(
+    content: bytes, precision: Precision, quantization: Quantization, calibration: Samples
+) -> bytes:
+    """Bring a graph to another precision; its inputs and logits keep their types.
+
+    Args:
+        content: an fp32 graph by `to_onnx`.
+        precision: the one wanted.
+        quantization: see `export.manifest.Manifest`; it matters for int8 alone.
+        calibration: real inputs; needed for static int8 alone.
+    """
+    if precision == "fp32":
+        return content
+    if precision == "int8":
+        if quantization == "dynamic":
+            return quantize_dynamic(content)
+        return quantize_static(content, calibration)
+    return to_half(content, precision)

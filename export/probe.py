@@ -1,0 +1,77 @@
+"""The probe: a few real inputs with the logits that the eager model gave, stored in the artifact.
+
+Whoever opens the graph on another engine can ask whether it is still the same model.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
+
+from export.artifact import Artifact, ArtifactError
+from export.manifest import PROBE
+
+PROBE_SAMPLES = 200
+"""Enough to tell 99.5 % of equal answers from fewer: one answer of 200 may differ."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Probe:
+    """Stored inputs and their logits.
+
+    Attributes:
+        inputs: by name: `images` (N, C, H, W), uint8 or float32 in [0, 1]; or `tokens` (N, L) int64
+            and `mask` (N, L) bool.
+        logits: (N, K) float32 of the eager model in fp32.
+    """
+
+    inputs: dict[str, np.ndarray]
+    logits: np.ndarray
+
+    def __len__(self) -> int:
+        """Number of inputs."""
+        return len(self.logits)
+
+    def batches(self, size: int) -> Iterator[tuple[dict[str, np.ndarray], np.ndarray]]:
+        """What the graph reads, by name, and its logits, for `size` inputs at a time.
+
+        Images are float32 in [0, 1], however they are stored.
+        """
+        for start in range(0, len(self), size):
+            part = slice(start, start + size)
+            feed = {name: _as_read(values[part]) for name, values in self.inputs.items()}
+            yield feed, self.logits[part]
+
+
+def write_probe(probe: Probe) -> bytes:
+    """The bytes of a probe's file; the same probe gives the same bytes."""
+    arrays = {name: np.ascontiguousarray(values) for name, values in probe.inputs.items()}
+    return save(arrays | {"logits": np.ascontiguousarray(probe.logits)})
+
+
+def read_probe(artifact: Artifact) -> Probe:
+    """Read an artifact's probe from verified bytes.
+
+    Raises:
+        ArtifactError: the file changed, or does not hold inputs of this model and their logits.
+    """
+    try:
+        tensors = load(artifact.read(PROBE))
+        logits = tensors.pop("logits")
+    except (SafetensorError, KeyError) as error:
+        raise ArtifactError(f"{PROBE} holds no inputs with logits") from error
+    names = ["images"] if artifact.manifest.input.name == "images" else ["tokens", "mask"]
+    counts = {len(values) for values in (*tensors.values(), logits)}
+    if sorted(tensors) != sorted(names) or len(counts) != 1:
+        raise ArtifactError(f"{PROBE} must hold {', '.join(names)} and as many logits")
+    if logits.shape[1:] != (len(artifact.labels),):
+        raise ArtifactError(f"{PROBE} must have {len(artifact.labels)} logits an input")
+    return Probe(inputs={name: tensors[name] for name in names}, logits=logits)
+
+
+def _as_read(values: np.ndarray) -> np.ndarray:
+    if values.dtype == np.uint8:
+        return values.astype(np.float32) / np.float32(255)
+    return np.ascontiguousarray(values)

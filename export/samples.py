@@ -1,0 +1,139 @@
+"""Real inputs of a model: what parity is measured on, int8 is calibrated on, and probes are of."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from data.image_set import ImageSet
+from data.images import ImageSpec
+from data.sources import load_pixels, open_images, open_texts
+from data.splits import split_indices
+from data.text_set import TextSet
+from data.token_set import Ragged
+from data.tokenizer import load_tokenizer
+from export.manifest import TOKENIZER
+from export.run import Run
+
+Feed = dict[str, np.ndarray]
+"""What a graph reads, by the names of its inputs and in their order."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Samples:
+    """Inputs of one model, with labels where they are known.
+
+    Attributes:
+        pixels: (N, C, H, W) uint8 of an image model, else None.
+        tokens: N sequences of a text model, else None.
+        pad: id at places that the mask leaves out.
+        labels: (N,) int64, or None.
+        description: what they are.
+    """
+
+    pixels: np.ndarray | None = None
+    tokens: Ragged | None = None
+    pad: int = 0
+    labels: np.ndarray | None
+    description: str
+
+    def __len__(self) -> int:
+        """Number of samples."""
+        return len(self._inputs)
+
+    @property
+    def _inputs(self) -> np.ndarray | Ragged:
+        if self.pixels is not None:
+            return self.pixels
+        if self.tokens is None:
+            raise ValueError("samples must have pixels or tokens")
+        return self.tokens
+
+    def take(self, indices: np.ndarray) -> "Samples":
+        """The samples at these indices, in this order."""
+        return replace(
+            self,
+            pixels=None if self.pixels is None else self.pixels[indices],
+            tokens=None if self.tokens is None else self.tokens.take(indices),
+            labels=None if self.labels is None else self.labels[indices],
+        )
+
+    def feed(self, indices: Sequence[int] | np.ndarray | None = None) -> Feed:
+        """The inputs of some samples, or of all: images, or tokens padded to the longest of them.
+
+        Returns:
+            `images` (B, C, H, W) float32 in [0, 1], or `tokens` (B, N) int64 and `mask` (B, N)
+            bool.
+        """
+        chosen = np.arange(len(self)) if indices is None else np.asarray(indices)
+        if self.pixels is not None:
+            return {"images": self.pixels[chosen].astype(np.float32) / np.float32(255)}
+        rows = self.take(chosen).tokens
+        if rows is None:
+            raise ValueError("samples must have pixels or tokens")
+        tokens, mask = rows.padded(int(rows.lengths.max()), self.pad)
+        return {"tokens": tokens, "mask": mask}
+
+
+def open_samples(run: Run, data: str | None = None, *, limit: int) -> Samples:
+    """Read what a run's model reads, evenly spread over a data set.
+
+    Args:
+        run: a finished run.
+        data: a source of data, see `data.sources`; None takes what the run held out of its training
+            set.
+        limit: how many samples at most.
+
+    Raises:
+        ValueError: the data are missing or broken, or not of these classes.
+    """
+    if isinstance(run.spec, ImageSpec):
+        return _image_samples(run, run.spec, data, limit)
+    texts, name = _texts(run, data)
+    texts = texts.take(spread(len(texts), limit))
+    tokenizer = load_tokenizer(run.folder / TOKENIZER)
+    return Samples(
+        tokens=Ragged.of(tokenizer.rows(list(texts), run.spec.max_len), np.uint32),
+        pad=tokenizer.pad,
+        labels=texts.labels,
+        description=name,
+    )
+
+
+def spread(count: int, limit: int) -> np.ndarray:
+    """At most `limit` indices below `count`, evenly spread: a data set may be sorted by class."""
+    size = min(count, limit)
+    return np.arange(size) * count // max(size, 1)
+
+
+def _image_samples(run: Run, spec: ImageSpec, data: str | None, limit: int) -> Samples:
+    images, name = _images(run, data)
+    images = images.take(spread(len(images), limit))
+    return Samples(pixels=load_pixels(images, spec), labels=images.labels, description=name)
+
+
+def _images(run: Run, data: str | None) -> tuple[ImageSet, str]:
+    if data is not None:
+        return open_images(data, label_names=run.labels), _name(data)
+    images = open_images(run.recipe["data"]["source"], split="train", label_names=run.labels)
+    return images.take(_held_out(run, len(images))), _held_out_name(run)
+
+
+def _texts(run: Run, data: str | None) -> tuple[TextSet, str]:
+    if data is not None:
+        return open_texts(data, label_names=run.labels), _name(data)
+    texts = open_texts(run.recipe["data"]["source"], split="train", label_names=run.labels)
+    return texts.take(_held_out(run, len(texts))), _held_out_name(run)
+
+
+def _held_out(run: Run, count: int) -> np.ndarray:
+    return split_indices(count, run.recipe["data"]["valid"], run.seed)[1]
+
+
+def _held_out_name(run: Run) -> str:
+    return f"{run.source}, held-out validation split"
+
+
+def _name(data: str) -> str:
+    return data if data.startswith("hf:") else Path(data).name

@@ -1,0 +1,77 @@
+"""What the layers of a graph give, m included, is what the model's layers give."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import models
+from export.engines import open_engine
+from export.layer_errors import error_table, layer_errors
+from export.layers import expose
+from export.to_onnx import to_onnx
+from models.observation import observe
+
+Make = Callable[..., nn.Module]
+EXAMPLE = torch.zeros(2, 1, 28, 28)
+FORMS = [{}, {"scaling": "mean"}, {"scaling": "none"}, {"estimator": "consistent"}]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_m_of_the_graph_is_m_of_the_model(make_model: Make, form: dict[str, object]) -> None:
+    model, images = make_model(**form), torch.rand(3, 1, 28, 28)
+    graph = expose(to_onnx(model, EXAMPLE, {}), ["m_2", "m_3"])
+    given = open_engine(graph, "fp32").outputs({"images": images.numpy()})
+    first, *others = [layer.metric() for layer in observe(model, images).layers]
+    assert first is None
+    for name, m in zip(("m_2", "m_3"), others, strict=True):
+        assert m is not None and m.std() > 0.01
+        np.testing.assert_allclose(given[name][:, :, 0], m, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("form", ["max", "none"])
+def test_m_of_a_token_graph_leaves_padding_out(form: str) -> None:
+    torch.manual_seed(0)
+    sizes = {"vocab_size": 20, "seq_len": 9, "embed_dim": 16, "num_heads": 2, "depth": 3}
+    layers = {"elliptical_layers": (2, 3), "scaling": form}
+    model = models.build("lra_transformer_elliptical", **sizes, **layers).eval()
+    tokens = torch.randint(0, 20, (3, 9))
+    mask = torch.arange(9)[None] < torch.tensor([9, 4, 1])[:, None]
+    graph = expose(to_onnx(model, (tokens, mask), {}), ["m_2", "m_3"])
+    feed = {"tokens": tokens.numpy(), "mask": mask.numpy()}
+    given = open_engine(graph, "fp32").outputs(feed)
+    for name, layer in zip(("m_2", "m_3"), observe(model, tokens, mask).layers[1:], strict=True):
+        m = layer.metric()
+        assert m is not None
+        np.testing.assert_allclose(given[name][:, :, 0], m, rtol=1e-4, atol=1e-6)
+
+
+def test_an_unknown_value_cannot_be_exposed(make_model: Make) -> None:
+    with pytest.raises(ValueError, match="names must be values of the graph, got 'm_1'"):
+        expose(to_onnx(make_model(), EXAMPLE, {}), ["m_1"])
+
+
+def test_the_error_begins_in_the_layer_that_is_wrong(make_model: Make) -> None:
+    model, wrong = make_model(), make_model()
+    wrong.get_submodule("blocks.1.mlp.fc2").get_parameter("weight")[0].add_(0.5)
+    feed = {"images": np.random.default_rng(0).random((4, 1, 28, 28), np.float32)}
+    errors = layer_errors(model, to_onnx(wrong, EXAMPLE, {}), "fp32", feed)
+    assert list(errors) == ["layer_1", "layer_2", "layer_3", "logits"]
+    assert errors["layer_1"] < 1e-5 < 1e-3 < min(errors["layer_2"], errors["logits"])
+    assert error_table(errors).splitlines()[2].split()[0] == "layer_2"
+
+
+def test_layers_of_a_folded_transject_are_compared_without_padding() -> None:
+    torch.manual_seed(0)
+    sizes = {"vocab_size": 20, "seq_len": 9, "embed_dim": 16, "num_experts": 2, "depth": 2}
+    model = models.build("transject", **sizes).eval().requires_grad_(False)
+    for layer in model.get_submodule("encoder.layers").children():
+        layer.get_parameter("r").fill_(0.8)
+    tokens = torch.randint(0, 20, (3, 9))
+    mask = torch.arange(9)[None] < torch.tensor([9, 4, 1])[:, None]
+    content = to_onnx(model, (tokens, mask), {})
+    errors = layer_errors(model, content, "fp32", {"tokens": tokens.numpy(), "mask": mask.numpy()})
+    assert list(errors) == ["layer_1", "layer_2", "logits"]
+    assert max(errors.values()) < 1e-5

@@ -1,0 +1,59 @@
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from export.artifact import Artifact, ArtifactError, open_artifact
+from export.probe import read_probe
+from export.runtime import open_runtime
+
+SHIPPED = Path(__file__).parents[2] / "artifacts"
+
+
+def test_probe_is_stored_in_8_bit_with_the_logits_of_the_model(artifact: Artifact) -> None:
+    probe = read_probe(artifact)
+    assert len(probe) == 200
+    assert probe.inputs["images"].dtype == np.uint8
+    runtime = open_runtime(artifact, threads=1)
+    sizes = []
+    for feed, logits in probe.batches(64):
+        np.testing.assert_allclose(runtime.predict(feed["images"]), logits, atol=1e-4)
+        sizes.append(len(logits))
+    assert sizes == [64, 64, 64, 8]
+
+
+@pytest.mark.parametrize("name", ["fashion-dot", "fashion-elliptical", "fashion-elliptical-adv"])
+def test_a_probe_of_floats_still_opens(name: str) -> None:
+    artifact = open_artifact(SHIPPED / name)
+    (feed, logits), *rest = read_probe(artifact).batches(64)
+    assert feed["images"].dtype == np.float32 and not rest
+    assert len(logits) == 8 and logits.shape[1] == len(artifact.labels)
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({"images": np.zeros((2, 1, 28, 28), np.float32)}, "holds no inputs with logits"),
+        ({"logits": np.zeros((2, 5), np.float32)}, "must hold images and as many logits"),
+        (
+            {"images": np.zeros((3, 1, 28, 28), np.uint8), "logits": np.zeros((2, 5), np.float32)},
+            "must hold images and as many logits",
+        ),
+        (
+            {"images": np.zeros((2, 1, 28, 28), np.uint8), "logits": np.zeros((2, 4), np.float32)},
+            "must have 5 logits an input",
+        ),
+    ],
+)
+def test_a_probe_that_does_not_fit_is_refused(
+    artifact_folder: Path,
+    edit_manifest: Callable[..., None],
+    arrays: dict[str, np.ndarray],
+    message: str,
+) -> None:
+    save_file(arrays, artifact_folder / "probe.safetensors")
+    edit_manifest(artifact_folder)
+    with pytest.raises(ArtifactError, match=message):
+        read_probe(open_artifact(artifact_folder))

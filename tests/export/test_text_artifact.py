@@ -1,0 +1,125 @@
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from export.artifact import Artifact, ArtifactError, open_artifact
+from export.engines import open_engine
+from export.probe import read_probe
+from export.run import open_run
+
+Edit = Callable[..., None]
+
+
+@pytest.fixture
+def folder(text_artifact: Artifact, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(text_artifact.folder, tmp_path / "copy"))
+
+
+def test_manifest_describes_tokens_and_their_mask(text_artifact: Artifact) -> None:
+    manifest = text_artifact.manifest
+    assert manifest.task == "text-classification"
+    assert manifest.model_dump(mode="json")["input"] == {
+        "name": "tokens",
+        "dtype": "int64",
+        "shape": [-1, -1],
+        "range": [0, 59],
+        "mask": "mask",
+    }
+    assert text_artifact.text_spec.max_len == 12
+    assert manifest.parity.samples == 1050
+    assert all(figures.top1_mismatches == 0 for figures in manifest.parity.formats.values())
+
+
+def test_a_text_is_classified_from_the_artifact_alone(text_artifact: Artifact) -> None:
+    tokens, mask = text_artifact.tokenizer().encode(["a very good film", "bad"], 12)
+    engine = open_engine(text_artifact.read("model.onnx"), "fp32")
+    together = engine({"tokens": tokens, "mask": mask})
+    real = tokens[1][mask[1]][None]
+    alone = engine({"tokens": real, "mask": np.ones_like(real, np.bool_)})
+    assert real.size < tokens.shape[1]
+    assert together.shape == (2, 2)
+    np.testing.assert_allclose(together[1:], alone, atol=1e-6)
+
+
+def test_probe_holds_tokens_masks_and_logits(text_artifact: Artifact) -> None:
+    probe = read_probe(text_artifact)
+    assert len(probe) == 200
+    engine = open_engine(text_artifact.read("model.onnx"), "fp32")
+    for feed, logits in probe.batches(64):
+        assert feed["tokens"].dtype == np.int64 and feed["mask"].dtype == np.bool_
+        np.testing.assert_allclose(engine(feed), logits, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"preprocessing": {"max_len": 13}}, "max_len must be at most seq_len 12, got 13"),
+        ({"preprocessing": {"max_len": 0}}, "max_len must be a whole number from 1 on, got 0"),
+        ({"preprocessing": {"height": 3}}, "preprocessing must have the fields of a text input"),
+        ({"input": {"name": "tokens", "range": [0, 7]}}, "input.range must be that of the vocab"),
+        ({"task": "image-classification"}, "preprocessing must have the fields of an image input"),
+    ],
+)
+def test_a_wrong_field_is_refused(
+    folder: Path, edit_manifest: Edit, changes: dict, message: str
+) -> None:
+    edit_manifest(folder, **changes)
+    with pytest.raises(ArtifactError, match=message):
+        open_artifact(folder)
+
+
+def test_a_missing_or_changed_tokenizer_is_refused(folder: Path) -> None:
+    reopened = open_artifact(folder)
+    content = (folder / "tokenizer.json").read_text()
+    (folder / "tokenizer.json").write_text(content + " ")
+    with pytest.raises(ArtifactError, match="tokenizer.json does not have the sha256"):
+        reopened.tokenizer()
+    (folder / "tokenizer.json").unlink()
+    with pytest.raises(ArtifactError, match="tokenizer.json is missing"):
+        open_artifact(folder)
+
+
+def change_vocabulary(text: str) -> str:
+    fields = json.loads(text)
+    vocabulary = fields["model"]["vocab"]
+    fields["model"]["vocab"] = vocabulary | {f"word{i}": 60 + i for i in range(3)}
+    return json.dumps(fields)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda text: "{}", "tokenizer.json is not a readable tokenizer"),
+        (lambda text: text.replace("[PAD]", "[FILL]"), "the tokenizer has none of the padding"),
+        (change_vocabulary, "tokenizer.json has ids up to 62, the model up to 59"),
+    ],
+)
+def test_a_tokenizer_that_does_not_fit_is_refused(
+    folder: Path, edit_manifest: Edit, change: Callable[[str], str], message: str
+) -> None:
+    path = folder / "tokenizer.json"
+    path.write_text(change(path.read_text()))
+    edit_manifest(folder)
+    with pytest.raises(ArtifactError, match=message):
+        open_artifact(folder).tokenizer()
+
+
+def test_a_text_run_without_its_tokenizer_is_refused(text_run_folder: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(text_run_folder, tmp_path / "run"))
+    (copy / "tokenizer.json").unlink()
+    with pytest.raises(ValueError, match="holds no finished run: tokenizer.json is missing"):
+        open_run(copy)
+
+
+def test_a_run_on_neither_images_nor_texts_is_refused(
+    text_run_folder: Path, tmp_path: Path
+) -> None:
+    copy = Path(shutil.copytree(text_run_folder, tmp_path / "run"))
+    recipe = (copy / "recipe.yaml").read_text().replace("  tokenizer: wordpiece\n", "")
+    (copy / "recipe.yaml").write_text(recipe)
+    with pytest.raises(ValueError, match="must be a run on images or on texts"):
+        open_run(copy)
