@@ -177,7 +177,8 @@ def test_a_layer_compiles_to_one_graph(way: Any) -> None:
     v_prev = draw(2, 3, 5, 4, seed=1, dtype=torch.float32)
     compiled = torch.compile(layer, backend="aot_eager", fullgraph=True)
     with way:
-        assert torch.equal(compiled(x, v_prev, REAL)[0], layer(x, v_prev, REAL)[0])
+        difference = compiled(x, v_prev, REAL)[0] - layer(x, v_prev, REAL)[0]
+    assert difference.abs().max() <= 1e-6
 
 
 def test_autograd_keeps_no_more_than_for_dot_product_attention() -> None:
