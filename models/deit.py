@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from models.block import Block, check_drop_path, drop_path_rate
 from models.elliptical import EllipticalConfig
-from models.images import IMAGENET_MEAN, IMAGENET_STD, check_images
+from models.images import IMAGENET_MEAN, IMAGENET_STD, check_image_batch, check_images
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,6 +116,9 @@ class DeiT(nn.Module):
 
         Returns:
             (B, num_classes) logits.
+
+        Raises:
+            ValueError: see `check_image_batch`.
         """
         logits, *distilled = self.heads(images)
         return (logits + distilled[0]) / 2 if distilled else logits
@@ -132,8 +135,12 @@ class DeiT(nn.Module):
             (B, num_classes) logits of `head`, of a distilled model followed by those of
             `head_dist`.
 
+        Raises:
+            ValueError: see `check_image_batch`.
+
         Source: Touvron et al. 2021, section 4 ("hard-label distillation", "distillation token").
         """
+        check_image_batch(images, self.config)
         x = self.patch_embed((images - self.mean) / self.std)
         prefix = [token for token in (self.cls_token, self.dist_token) if token is not None]
         x = torch.cat([*(token.expand(x.shape[0], -1, -1) for token in prefix), x], dim=1)

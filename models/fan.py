@@ -22,7 +22,7 @@ from models.block import DropPath, check_drop_path, drop_path_rate
 from models.channel_attention import ChannelAttention
 from models.class_attention import ClassBlock
 from models.elliptical import Attention, EllipticalConfig
-from models.images import IMAGENET_MEAN, IMAGENET_STD, check_images
+from models.images import IMAGENET_MEAN, IMAGENET_STD, check_image_batch, check_images
 
 _CLASS_BLOCKS = 2  # [paper]
 _POSITION_CHANNELS = 32  # for each of the two axes [code]
@@ -267,7 +267,11 @@ class FAN(nn.Module):
 
         Returns:
             (B, num_classes) logits.
+
+        Raises:
+            ValueError: see `check_image_batch`.
         """
+        check_image_batch(images, self.config)
         x = self.patch_embed((images - self.mean) / self.std) + self.pos_embed()
         v = None
         for block in self.blocks:

@@ -1,6 +1,10 @@
-"""What the configs of all image models share: the statistics of ImageNet and the checks."""
+"""What all image models share: the statistics of ImageNet, checks of their config and input."""
 
 from typing import Any
+
+from torch import Tensor
+
+from models.tracing import is_traced
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
@@ -35,3 +39,25 @@ def check_images(config: Any) -> None:
             )
     if min(config.std) <= 0:
         raise ValueError(f"std must be positive, got {config.std}")
+
+
+def check_image_batch(images: Tensor, config: Any) -> None:
+    """Refuse what is no batch of the model's images; silent while the model is traced.
+
+    Unchecked, a batch of another shape could pass by broadcasting and get logits without meaning.
+
+    Args:
+        images: (B, in_chans, img_size, img_size), of a floating point type.
+        config: a dataclass with the fields `in_chans` and `img_size`.
+
+    Raises:
+        ValueError: a wrong shape or type.
+    """
+    if is_traced():
+        return
+    expected = (config.in_chans, config.img_size, config.img_size)
+    if images.ndim != 4 or images.shape[1:] != expected:
+        sizes = ", ".join(["B", *map(str, expected)])
+        raise ValueError(f"images must be ({sizes}), got {tuple(images.shape)}")
+    if not images.is_floating_point():
+        raise ValueError(f"images must be of a floating point type, got {images.dtype}")

@@ -6,6 +6,8 @@ from typing import Literal, Self
 import torch
 from torch import Tensor, nn
 
+from models.tracing import is_traced
+
 Pooling = Literal["mean", "max", "cls"]
 
 
@@ -25,7 +27,7 @@ def check_tokens(
         ValueError: a wrong shape or type, too long a sequence, an id outside the vocabulary, or a
             sequence without a real token.
     """
-    if torch.compiler.is_compiling() or torch._C._get_tracing_state():
+    if is_traced():
         return
     between = (towers,) if towers > 1 else ()
     if (*tokens.shape[1:-1],) != between or tokens.ndim < 2 or not 1 <= tokens.shape[-1] <= seq_len:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from models.deit import PatchEmbed
-from models.images import check_images
+from models.images import check_image_batch, check_images
 from models.tokens import SinusoidalPositions, pool
 from models.transject import Encoder, check_encoder
 
@@ -78,6 +78,7 @@ class TransJectImage(nn.Module):
 
     def embed(self, images: Tensor) -> Tensor:
         """X0 = [patch; position], (B, N, embed_dim)."""
+        check_image_batch(images, self.config)
         patches = self.patch_embed((images - self.mean) / self.std)
         B, N, _ = patches.shape
         return torch.cat((patches, self.positions(N).expand(B, -1, -1)), dim=-1)

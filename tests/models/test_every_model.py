@@ -87,6 +87,12 @@ def is_token_model(variant: str) -> bool:
     return "vocab_size" in VARIANTS[variant][1]
 
 
+every_token_model = pytest.mark.parametrize("variant", list(filter(is_token_model, VARIANTS)))
+every_image_model = pytest.mark.parametrize(
+    "variant", [variant for variant in VARIANTS if not is_token_model(variant)]
+)
+
+
 def inputs(variant: str, B: int = 4, N: int = 12) -> tuple[Tensor, ...]:
     """Images, or tokens with a mask whose rows are of different lengths."""
     generator = torch.Generator().manual_seed(1)
@@ -164,10 +170,31 @@ def test_prediction_depends_on_neither_batch_nor_padding(variant: str, form: typ
     assert_same(run(longer, F.pad(mask, (0, 40 - 12))), together)
 
 
-@every_model
+@every_image_model
+@pytest.mark.parametrize(
+    ("images", "message"),
+    [
+        (torch.rand(2, 1, 8, 32), r"images must be \(B, 1, 16, 16\), got \(2, 1, 8, 32\)"),
+        (torch.rand(2, 1, 17, 17), r"images must be \(B, 1, 16, 16\), got \(2, 1, 17, 17\)"),
+        (torch.rand(2, 3, 16, 16), r"images must be \(B, 1, 16, 16\), got \(2, 3, 16, 16\)"),
+        (torch.rand(1, 16, 16), r"images must be \(B, 1, 16, 16\), got \(1, 16, 16\)"),
+        (torch.ones(2, 1, 16, 16, dtype=torch.uint8), "floating point type, got torch.uint8"),
+    ],
+)
+def test_images_against_the_rules_are_refused(variant: str, images: Tensor, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        build(variant)(images)
+
+
+@every_image_model
+def test_a_channel_is_not_broadcast_to_the_others(variant: str) -> None:
+    name, overrides = VARIANTS[variant]
+    with pytest.raises(ValueError, match=r"images must be \(B, 3, 16, 16\), got \(2, 1, 16, 16\)"):
+        models.build(name, **overrides | {"in_chans": 3})(torch.rand(2, 1, 16, 16))
+
+
+@every_token_model
 def test_no_mask_means_that_every_token_is_real(variant: str) -> None:
-    if not is_token_model(variant):
-        return
     model, (tokens, _) = Eager(build(variant)), inputs(variant)
     assert_same(model(tokens), model(tokens, torch.ones_like(tokens, dtype=torch.bool)))
 
