@@ -18,7 +18,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from models.block import DropPath, check_drop_path, drop_path_rate
+from models.block import DropPath, check_drop_path
 from models.channel_attention import ChannelAttention
 from models.class_attention import ClassBlock
 from models.elliptical import Attention, EllipticalConfig
@@ -33,7 +33,8 @@ class FANConfig(EllipticalConfig):
     """What defines a FAN-ViT; `depth` counts the token-mixing blocks.
 
     `patch_size` is a power of two from 2 on: the image is halved once per convolution. `drop_path`
-    is the share of the samples for which training leaves out a sublayer of the last block.
+    is the share of the samples for which training leaves out a sublayer, the same in every
+    token-mixing block and nothing in the class blocks [code].
     """
 
     embed_dim: int
@@ -245,7 +246,7 @@ class FAN(nn.Module):
                 *sizes,
                 grid_size=config.grid_size,
                 norm_eps=config.norm_eps,
-                drop_path=drop_path_rate(config.drop_path, layer, config.depth),
+                drop_path=config.drop_path,
                 **config.attention_options(layer),
             )
             for layer in range(1, config.depth + 1)

@@ -6,6 +6,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import models
+from models.block import DropPath
 from models.fan import FAN, FANBlock, FANConfig, fourier_positions, from_public, stem_divisors
 from tests.models import plain_fan as plain
 
@@ -209,6 +210,12 @@ def test_metric_compares_with_the_values_of_the_block_before() -> None:
 def test_one_layer_alone_can_be_elliptical() -> None:
     model, _ = small("fan_tiny_elliptical", depth=3, elliptical_layers=[3])
     assert elliptical_blocks(model) == [3]
+
+
+def test_every_block_but_those_of_the_class_is_left_out_as_often() -> None:
+    model, _ = small(depth=3, drop_path=0.25)
+    assert [block.drop_path.rate for block in blocks(model)] == [0.25] * 3
+    assert not any(isinstance(part, DropPath) for part in model.cls_attn_blocks.modules())
 
 
 def test_weights_of_our_own_are_no_public_ones() -> None:
