@@ -40,9 +40,8 @@ class FirstProducts(nn.Module):
     basis: Tensor
     token_rows: Tensor
     position_rows: Tensor
-    v: Tensor | None
-    token_squares: Tensor | None
-    position_squares: Tensor | None
+    token_projections: Tensor | None
+    position_projections: Tensor | None
 
     def __init__(
         self, layer: "FoldedLayer", tokens: Tensor, positions: Tensor, u0: Tensor | None
@@ -56,27 +55,36 @@ class FirstProducts(nn.Module):
         self.register_buffer("basis", left[:, :rank].to(dtype).contiguous())
         self.register_buffer("token_rows", (tokens @ first[:, :half]).to(dtype))
         self.register_buffer("position_rows", (shares @ first[:, half:]).to(dtype))
-        self.register_buffer("v", experts.v)
-        self.register_buffer("token_squares", None if u0 is None else tokens @ u0[:half])
-        self.register_buffer("position_squares", None if u0 is None else positions @ u0[half:])
+        self.register_buffer("token_projections", None if u0 is None else tokens @ u0[:half])
+        self.register_buffer("position_projections", None if u0 is None else positions @ u0[half:])
 
     def eigenvalues(self, tokens: Tensor, positions: Positions) -> Tensor:
         """Scaled eigenvalues (d,) of the sample with these (N,) ids at these positions."""
-        if self.token_squares is None or self.position_squares is None:
+        if self.token_projections is None or self.position_projections is None:
             raise ValueError("fixed eigenvalues are not computed from the tokens")
-        raw = self.token_squares[tokens]
-        raw += self.position_squares[positions]
+        raw = self.token_projections[tokens]
+        raw += self.position_projections[positions]
         raw = raw.square_().mean(0)
-        return raw / raw.amax()
+        return raw / raw.amax().clamp_min(torch.finfo(raw.dtype).tiny)
 
     def forward(
-        self, tokens: Tensor, positions: Positions, eigenvalues: Tensor, space: "Workspace"
+        self, tokens: Tensor, positions: Positions, scaled_v: Tensor | None, space: "Workspace"
     ) -> Product:
-        """Return what writes X0 U_e Sigma V_e of a block of tokens, (E, block, d)."""
+        """Prepare the products of one sample.
+
+        Args:
+            tokens: (N,) ids.
+            positions: where they stand.
+            scaled_v: (E, d, d), Sigma V_e of this sample; None where it is part of the tables.
+            space: memory.
+
+        Returns:
+            What writes X0 U_e Sigma V_e of a block of tokens, (E, block, d).
+        """
         distinct, which = tokens.unique(return_inverse=True)
         rows = torch.cat((self.token_rows[:, distinct], self.position_rows), dim=1)
-        if self.v is not None:
-            rows = torch.bmm(rows * eigenvalues.to(rows.dtype), self.v)
+        if scaled_v is not None:
+            rows = torch.bmm(rows, scaled_v)
         known, shares = rows[:, : len(distinct)], rows[:, len(distinct) :]
         basis = self.basis[positions]
 
@@ -99,7 +107,7 @@ class BlockwiseEncoder(nn.Module):
 
     def __init__(self, encoder: "FoldedEncoder", tokens: Tensor, positions: Tensor) -> None:
         super().__init__()
-        self.encoder = encoder
+        self._encoder = (encoder,)  # in a tuple: the model that has both registers it once
         first = cast("FoldedLayer", encoder.layers[0])
         few = len(tokens) <= len(positions)  # else the table would be larger than what it saves
         self.first = FirstProducts(first, tokens, positions, encoder.u0) if few else None
@@ -116,20 +124,22 @@ class BlockwiseEncoder(nn.Module):
         Returns:
             (N, d), the same tensor as x.
         """
-        if self.first is None or self.first.token_squares is None:
-            eigenvalues = self.encoder.eigenvalues(x[None])[0]
+        (encoder,), long = self._encoder, len(x) > x.shape[1]
+        if self.first is None or self.first.token_projections is None:
+            eigenvalues = encoder.eigenvalues(x[None])[0]
         else:
             eigenvalues = self.first.eigenvalues(tokens, positions)
         try:
             space = self._spare.pop()
         except IndexError:  # the first call, or other threads have them all
             space = Workspace()
-        for index, module in enumerate(self.encoder.layers):
+        for index, module in enumerate(encoder.layers):
             layer = cast("FoldedLayer", module)
-            if index == 0 and self.first is not None:
-                product = self.first(tokens, positions, eigenvalues, space)
+            scaled_v = _scaled_v(layer, eigenvalues, space)
+            if index == 0 and self.first is not None and long:
+                product = self.first(tokens, positions, scaled_v, space)
             else:
-                product = _products(x, layer, eigenvalues, space)
+                product = _products(x, layer, scaled_v, space)
             proposed = space.tensor("proposed", (layer.experts.num_experts, *x.shape), x)
             weights = _propose(x, layer, product, proposed, space)
             _mix(x, layer, weights, proposed, space)
@@ -149,12 +159,15 @@ class Workspace:
         Args:
             name: of the piece; tensors of different names never overlap.
             shape: of the tensor.
-            like: gives type and device, the same in every call for a name.
+            like: gives type and device.
         """
         size = math.prod(shape)
         piece = self._pieces.get(name)
-        if piece is None or piece.numel() < size:
-            piece = self._pieces[name] = like.new_empty(size)
+        kind = (like.dtype, like.device)
+        if piece is None or piece.numel() < size or (piece.dtype, piece.device) != kind:
+            with torch.inference_mode(False):  # calls outside of it will write here too
+                piece = torch.empty(size, dtype=like.dtype, device=like.device)
+            self._pieces[name] = piece
         return piece[:size].view(shape)
 
 
@@ -189,16 +202,29 @@ def _mix(
         torch.add(rows, second, alpha=layer.step, out=rows)
 
 
-def _products(x: Tensor, layer: "FoldedLayer", eigenvalues: Tensor, space: Workspace) -> Product:
-    matrices, v = layer.experts.first, layer.experts.v
-    if v is not None:
-        u, scales = matrices, eigenvalues.to(v.dtype)
-        scaled = torch.mul(u, scales, out=space.tensor("scaled", u.shape, u))
-        matrices = torch.bmm(scaled, v, out=space.tensor("matrices", u.shape, u))
+def _scaled_v(layer: "FoldedLayer", eigenvalues: Tensor, space: Workspace) -> Tensor | None:
+    """Sigma V_e of one sample, (E, d, d); None where the eigenvalues are fixed."""
+    v = layer.experts.v
+    if v is None:
+        return None
+    return torch.mul(v, eigenvalues.to(v.dtype)[:, None], out=space.tensor("scaled", v.shape, v))
+
+
+def _products(
+    x: Tensor, layer: "FoldedLayer", scaled_v: Tensor | None, space: Workspace
+) -> Product:
+    """Return what writes X U_e Sigma V_e of a block of tokens, with U_e Sigma V_e if that pays."""
+    first = layer.experts.first
+    if scaled_v is not None and len(x) > x.shape[1]:
+        out = space.tensor("matrices", first.shape, first)
+        first, scaled_v = torch.bmm(first, scaled_v, out=out), None
 
     def product(block: slice, out: Tensor) -> None:
-        rows = x[block].to(matrices.dtype)
-        torch.bmm(rows.expand(len(matrices), -1, -1), matrices, out=out)
+        rows = x[block].to(first.dtype).expand(len(first), -1, -1)
+        if scaled_v is None:
+            torch.bmm(rows, first, out=out)
+        else:
+            torch.bmm(torch.bmm(rows, first), scaled_v, out=out)
 
     return product
 

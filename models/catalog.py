@@ -11,7 +11,7 @@ from models.baselines import BaselineConfig, BaselineTransformer
 from models.deit import DeiT, DeiTConfig
 from models.fan import FAN, FANConfig
 from models.sequence import SequenceConfig, sequence_model
-from models.transject import TransJect, TransJectConfig
+from models.transject import TransJectConfig, transject_model
 from models.transject_image import TransJectImage, TransJectImageConfig
 
 Config = (
@@ -47,7 +47,7 @@ _ARCHITECTURES: dict[type, Callable[[Any], nn.Module]] = {
     DeiTConfig: DeiT,
     FANConfig: FAN,
     SequenceConfig: sequence_model,
-    TransJectConfig: TransJect,
+    TransJectConfig: transject_model,
     TransJectImageConfig: TransJectImage,
 }
 

@@ -22,6 +22,7 @@ from models.metric import (
     estimate_metric,
     random_metric,
 )
+from models.tracing import is_traced
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -208,7 +209,9 @@ class Attention(nn.Module):
         if not self.elliptical or v_prev is None:
             return q, k, v
         m = self.metric(q, k, v, v_prev, mask)
-        if not torch.compiler.is_compiling() and torch.is_inference_mode_enabled():
+        if is_traced():  # one graph, whatever mode it is recorded in
+            return q * m, k, v
+        if torch.is_inference_mode_enabled():
             return q.mul_(m), k, v
         if qkv.requires_grad and not m.requires_grad:
             # Autograd keeps what attention receives. Since k and v hold on to qkv, a q of its own
@@ -235,7 +238,7 @@ class Attention(nn.Module):
             v_prev: (B, H, N, D) values of the previous layer.
             mask: (B, N) bool, True for real tokens; None if all are.
         """
-        if not self.metric_gradient and torch.is_grad_enabled():
+        if not self.metric_gradient and (torch.is_grad_enabled() or is_traced()):
             q, k, v, v_prev = q.detach(), k.detach(), v.detach(), v_prev.detach()
         if self.estimator == "difference":
             m = estimate_metric(v, v_prev, scaling=self.scaling, delta=self.delta, mask=mask)

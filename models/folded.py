@@ -14,6 +14,7 @@ from torch.nn.utils import parametrize
 
 from models.blockwise import BlockwiseEncoder
 from models.tokens import masked_mean, pool
+from models.tracing import is_traced
 from models.transject import Encoder, Layer, TransJect
 from models.transject_image import TransJectImage
 
@@ -27,8 +28,8 @@ def fold(model: nn.Module, *, dtype: torch.dtype | None = None) -> nn.Module:
 
     Args:
         model: it is left as it is.
-        dtype: of TransJect's matrices and of the states multiplied with them, the model's own if
-            None; what lies between the products keeps the model's.
+        dtype: of TransJect's matrices and of what is multiplied with them, the model's own if None;
+            the tokens between the sublayers keep the model's.
 
     Returns:
         A copy in eval mode whose parameters need no gradients, with the same logits to 1e-5 in
@@ -57,13 +58,47 @@ def _make_plain(part: nn.Module) -> None:
 
 
 def _fold_transject(model: TransJect | TransJectImage, dtype: torch.dtype | None) -> nn.Module:
-    dtype = dtype or next(model.parameters()).dtype
+    if isinstance(model.encoder, FoldedEncoder):
+        return model
+    own = next(model.parameters()).dtype
     long = model.config.seq_len > model.config.embed_dim
-    encoder = FoldedEncoder(model.encoder, long=long, dtype=dtype)
+    # The Cayley maps are solved in float64, whose result is orthogonal however large the weights.
+    encoder = FoldedEncoder(model.encoder.double(), long=long, dtype=dtype or own)
+    _round_states(encoder, own)
     if isinstance(model, TransJect) and long:
         return FoldedLongTransJect(model, encoder).eval()
     model.set_submodule("encoder", encoder)
     return model
+
+
+def _round_states(encoder: nn.Module, dtype: torch.dtype) -> None:
+    for part in encoder.modules():
+        for name in {"fixed", "u0", "gate", "b1", "b2"} & part._buffers.keys():
+            value = getattr(part, name)
+            part.register_buffer(name, None if value is None else value.to(dtype))
+
+
+def singular_range(model: nn.Module) -> tuple[float, float]:
+    """Smallest and largest singular value of a folded TransJect's matrices, 1 but for rounding.
+
+    With fixed eigenvalues the products U_e Sigma V_e are left out: they shrink by design.
+
+    Args:
+        model: what `fold` returned.
+
+    Raises:
+        ValueError: it has no folded layers.
+    """
+    values = []
+    for layer in model.modules():
+        if isinstance(layer, FoldedLayer):
+            pair = [] if layer.experts.v is None else [layer.experts.first, layer.experts.v]
+            for matrices in (*pair, layer.w1, layer.w2):
+                values.append(torch.linalg.svdvals(matrices.double()).flatten())
+    if not values:
+        raise ValueError("model must be a folded TransJect")
+    everything = torch.cat(values)
+    return float(everything.min()), float(everything.max())
 
 
 class FoldedExperts(nn.Module):
@@ -219,8 +254,7 @@ class FoldedLongTransJect(nn.Module):
         """See `TransJect.features`."""
         x = self.embed(tokens, mask)
         pooling = self.config.pooling
-        traced = torch.compiler.is_compiling() or torch._C._get_tracing_state()
-        if traced or torch.is_grad_enabled():
+        if is_traced() or torch.is_grad_enabled():
             return pool(self.encoder(x, mask), mask, pooling)
         pooled = []
         for index in range(len(tokens)):

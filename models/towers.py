@@ -48,18 +48,22 @@ class TwoTower(nn.Module):
         """
         return _compare(self.encoder.features(*self._rows(tokens, mask)))
 
-    def logits_and_reconstruction(
-        self, tokens: Tensor, mask: Tensor | None = None
-    ) -> tuple[Tensor, Tensor]:
-        """The logits and the reconstruction loss over all sequences; for a TransJect encoder."""
-        rows, rows_mask = self._rows(tokens, mask)
-        features, loss = self.encoder.logits_and_reconstruction(rows, rows_mask)
-        return self.head(_compare(features)), loss
-
     def _rows(self, tokens: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
         config = self.config
         check_tokens(tokens, mask, vocab_size=config.vocab_size, seq_len=config.seq_len, towers=2)
         return tokens.flatten(0, 1), None if mask is None else mask.flatten(0, 1)
+
+
+class TransJectTowers(TwoTower):
+    """Two towers over a TransJect, with its reconstruction loss; arguments as of `TwoTower`."""
+
+    def logits_and_reconstruction(
+        self, tokens: Tensor, mask: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """The logits and the reconstruction loss over all sequences."""
+        rows, rows_mask = self._rows(tokens, mask)
+        features, loss = self.encoder.logits_and_reconstruction(rows, rows_mask)
+        return self.head(_compare(features)), loss
 
 
 def _compare(features: Tensor) -> Tensor:

@@ -18,7 +18,9 @@ from torch.nn import functional as F
 from torch.nn.utils.parametrizations import orthogonal
 
 from models.tokens import SinusoidalPositions, check_tokens, masked_mean, pool
+from models.towers import TransJectTowers
 
+_PAIR_WIDTH = 128  # of the head over two towers, as in the other models of Long Range Arena
 MAX_STEP = 1 - 1e-4  # |alpha| stays below 1, so that no sublayer folds two tokens into one
 
 
@@ -34,10 +36,13 @@ class TransJectConfig:
     num_classes: int = 2
     pooling: Literal["mean", "max"] = "mean"
     random_eigenvalues: bool = False
+    towers: int = 1
 
     def __post_init__(self) -> None:
         """Check every rule, naming the field and the value received."""
         check_encoder(self)
+        if self.towers not in (1, 2):
+            raise ValueError(f"towers must be 1 or 2, got {self.towers}")
         for field in ("vocab_size", "seq_len"):
             if getattr(self, field) < 1:
                 raise ValueError(f"{field} must be at least 1, got {getattr(self, field)}")
@@ -188,7 +193,9 @@ class Layer(nn.Module):
     @property
     def step(self) -> Tensor:
         """alpha / L with alpha = tanh(r), a scalar; r = 0 at first, as in ReZero."""
-        return self.r.tanh().clamp(-MAX_STEP, MAX_STEP) / self.depth
+        alpha = self.r.tanh()
+        # The bound passes gradients on, so that a step that has reached it may still turn back.
+        return (alpha - (alpha - alpha.clamp(-MAX_STEP, MAX_STEP)).detach()) / self.depth
 
     def forward(
         self, x: Tensor, eigenvalues: Tensor, mask: Tensor | None = None
@@ -318,3 +325,9 @@ class TransJect(nn.Module):
         x = self.embed(tokens, mask)
         logits = self.head(pool(self.encoder(x, mask), mask, self.config.pooling))
         return logits, self.encoder.reconstruction_loss(x, mask)
+
+
+def transject_model(config: TransJectConfig) -> TransJect | TransJectTowers:
+    """The model of a config: one tower or two."""
+    encoder = TransJect(config)
+    return encoder if config.towers == 1 else TransJectTowers(encoder, hidden_dim=_PAIR_WIDTH)

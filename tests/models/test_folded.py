@@ -1,6 +1,7 @@
 """The folded form against the trained form, on every path that it has."""
 
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 import torch
@@ -9,7 +10,8 @@ from torch.nn.utils import parametrize
 
 import models
 from models import blockwise
-from models.folded import FoldedExperts, FoldedLongTransJect
+from models.checkpoints import save_weights
+from models.folded import FoldedExperts, FoldedLongTransJect, singular_range
 from models.transject import Layer, TransJect
 
 WIDE = 32
@@ -71,6 +73,8 @@ def test_logits_are_those_of_the_trained_form(
             for real in (None, mask):
                 difference = folded(tokens, real) - model(tokens, real)
                 assert difference.abs().max() <= tolerance
+            few = tokens[:, :5]  # fewer than the model is wide
+            assert (folded(few) - model(few)).abs().max() <= tolerance
 
 
 def test_image_model_folds_and_gives_gradients_to_its_input() -> None:
@@ -115,13 +119,54 @@ def test_folded_products_have_a_spectral_norm_of_at_most_one(name: str) -> None:
                 assert norms.max() <= 1 + 1e-5 and norms.min() > 0.99
 
 
-def test_bfloat16_matrices_keep_their_singular_values_near_one() -> None:
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"), [(torch.float32, 1e-6), (torch.bfloat16, 0.01), (torch.float64, 1e-12)]
+)
+def test_matrices_report_their_singular_values(dtype: torch.dtype, tolerance: float) -> None:
     model = make("transject", *SHAPES["long"])
-    for layer in models.fold(model, dtype=torch.bfloat16).modules():
-        if isinstance(layer, FoldedExperts):
-            assert layer.first.dtype == torch.bfloat16
-            values = torch.linalg.svdvals(layer.first.float())
-            assert 0.99 < values.min() and values.max() < 1.01
+    low, high = singular_range(models.fold(model.to(torch.float64), dtype=dtype))
+    assert 1 - tolerance < low <= high < 1 + tolerance
+    assert (high - low > 1e-4) == (dtype == torch.bfloat16)
+    with pytest.raises(ValueError, match="model must be a folded TransJect"):
+        singular_range(model)
+
+
+def test_matrices_are_orthogonal_however_large_the_weights_have_grown() -> None:
+    torch.manual_seed(0)
+    model = models.build("transject", vocab_size=9, depth=1, num_experts=1)
+    with torch.no_grad():
+        for key, each in model.named_parameters():
+            if key.endswith("original"):
+                each.mul_(20)
+    low, high = singular_range(models.fold(model))
+    assert 1 - 1e-6 < low <= high < 1 + 1e-6
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_folding_twice_is_folding_once(shape: str) -> None:
+    once = models.fold(make("transject", *SHAPES[shape]))
+    tokens, mask = given(make("transject", *SHAPES[shape]))
+    assert torch.equal(models.fold(once)(tokens, mask), once(tokens, mask))
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_folded_weights_can_be_saved(shape: str, tmp_path: Path) -> None:
+    model = models.fold(make("transject", *SHAPES[shape]))
+    save_weights(model, tmp_path / "w.safetensors")
+    assert (tmp_path / "w.safetensors").stat().st_size > 1000
+
+
+def test_grad_modes_and_precisions_may_alternate() -> None:
+    model = make("transject", *SHAPES["long"])
+    folded = models.fold(model)
+    tokens, mask = given(model)
+    with torch.inference_mode():
+        expected = folded(tokens, mask).clone()
+    with torch.no_grad():
+        assert torch.equal(folded(tokens, mask), expected)
+    assert (folded(tokens, mask) - expected).abs().max() <= 1e-5
+    with torch.no_grad():
+        assert (folded.double()(tokens, mask) - model.double()(tokens, mask)).abs().max() <= 1e-5
 
 
 @pytest.mark.parametrize("shape", SHAPES)

@@ -1,4 +1,4 @@
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -7,7 +7,7 @@ from torch.nn import functional as F
 
 import models
 from models.folded import fold
-from models.towers import TwoTower
+from models.towers import TransJectTowers, TwoTower
 
 SMALL = {"vocab_size": 11, "seq_len": 9, "embed_dim": 16, "depth": 2, "num_classes": 3}
 ENCODERS = ["lra_transformer", "lra_transformer_elliptical", "transject", "transformer"]
@@ -18,7 +18,8 @@ def small(name: str, **overrides: Any) -> TwoTower:
     """A small pair of towers in float64, with weights large enough for every part to matter."""
     torch.manual_seed(0)
     fields = SMALL | MORE.get(name, {"num_heads": 2}) | overrides
-    model = TwoTower(models.build(name, **fields), hidden_dim=8).double().eval()
+    towers = TransJectTowers if name == "transject" else TwoTower
+    model = towers(models.build(name, **fields), hidden_dim=8).double().eval()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.3)
@@ -76,7 +77,9 @@ def test_every_parameter_receives_a_gradient(name: str) -> None:
     model, (tokens, mask) = small(name, seq_len=6).train(), pairs()
     loss = F.cross_entropy(model(tokens, mask), torch.arange(3))
     if name == "transject":
-        logits, reconstruction = model.logits_and_reconstruction(tokens, mask)
+        logits, reconstruction = cast(TransJectTowers, model).logits_and_reconstruction(
+            tokens, mask
+        )
         assert_same(logits, model(tokens, mask))
         loss = loss + reconstruction
     loss.backward()
@@ -88,7 +91,7 @@ def test_reconstruction_runs_over_the_sequences_of_both_towers() -> None:
     model, (tokens, mask) = small("transject"), pairs()
     rows, rows_mask = tokens.view(6, 6), mask.view(6, 6)
     _, expected = model.encoder.logits_and_reconstruction(rows, rows_mask)
-    assert_same(model.logits_and_reconstruction(tokens, mask)[1], expected)
+    assert_same(cast(TransJectTowers, model).logits_and_reconstruction(tokens, mask)[1], expected)
 
 
 @pytest.mark.parametrize("seq_len", [9, 40])  # shorter and longer than the model is wide
@@ -122,6 +125,21 @@ def test_exported_and_traced_towers_take_any_batch_and_length(pooling: str, mask
         for graph in graphs:
             for arguments in (inputs, larger, one):
                 assert (graph(*arguments) - model(*arguments)).abs().max() <= 1e-5
+
+
+@pytest.mark.parametrize("name", ["transject", "transject_random"])
+def test_transject_is_built_with_two_towers_by_name(name: str) -> None:
+    fields = SMALL | MORE["transject"] | {"towers": 2, "num_classes": 3}
+    model, (tokens, mask) = models.build(name, **fields), pairs()
+    assert isinstance(model, TransJectTowers) and model(tokens, mask).shape == (3, 3)
+    logits, loss = cast(TransJectTowers, model).logits_and_reconstruction(tokens, mask)
+    assert torch.equal(logits, model(tokens, mask)) and loss.shape == ()
+    with pytest.raises(ValueError, match="towers must be 1 or 2, got 3"):
+        models.build(name, towers=3)
+
+
+def test_only_transject_has_a_reconstruction_loss() -> None:
+    assert not hasattr(small("lra_transformer"), "logits_and_reconstruction")
 
 
 @pytest.mark.parametrize("masked", [False, True])
