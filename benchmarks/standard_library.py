@@ -36,6 +36,26 @@ def windows(
         yield torch.stack(rows).long(), torch.tensor(labels)
 
 
+def disjoint_windows(length: int, count: int) -> Iterator[Tensor]:
+    """Windows (1, length) of int64 bytes from all of the library, no byte in two of them.
+
+    Args:
+        length: bytes in a window.
+        count: number of windows; fewer come where the library is too small.
+    """
+    for path in sorted(Path(sysconfig.get_path("stdlib")).glob("*.py")) + sorted(
+        Path(sysconfig.get_path("stdlib")).glob("[a-z]*/**/*.py")
+    ):
+        if "site-packages" in path.parts:
+            continue
+        content = torch.frombuffer(bytearray(path.read_bytes() or b" "), dtype=torch.uint8)
+        for window in content.unfold(0, length, length) if len(content) >= length else ():
+            yield window[None].long()
+            count -= 1
+            if count == 0:
+                return
+
+
 def _text(package: str, *, train: bool) -> Tensor:
     files = sorted((Path(sysconfig.get_path("stdlib")) / package).rglob("*.py"))
     chosen = [path for index, path in enumerate(files) if (index % 4 != 0) == train]
