@@ -19,7 +19,7 @@ from training.distillation import teacher_opinions
 from training.draws import seed_model
 from training.interruption import interruption
 from training.loading import Batch, batches
-from training.logs import CsvLog, Log, Logs
+from training.logs import CsvLog, Logs
 from training.optimizer import Average, build_optimizer
 from training.order import Order
 from training.processes import Processes
@@ -29,6 +29,7 @@ from training.schedule import Schedule
 from training.state import State
 from training.stepping import Stepper
 from training.tasks import Task, open_task
+from training.trackers import open_trackers
 from training.validation import judge
 
 LOG_STEPS = 20
@@ -95,8 +96,8 @@ class Trainer:
         self._begin()
         if not self.finished:
             self._hear_teacher()
-            with interruption() as asked, closing(self._log()) as log, self._bar() as bar:
-                self._train(asked, log, bar)
+            with closing(self._logs()) as logs, interruption() as asked, self._bar() as bar:
+                self._train(asked, logs, bar)
         return self._finish()
 
     def _begin(self) -> None:
@@ -108,7 +109,7 @@ class Trainer:
             records.record_sitting(self.folder, self.state.step, data, self.processes.size)
         self.processes.wait()
 
-    def _train(self, asked: Callable[[], bool], log: Log, bar: tqdm) -> None:
+    def _train(self, asked: Callable[[], bool], logs: Logs, bar: tqdm) -> None:
         state, saved = self.state, time.monotonic()
         prepared = self._batches()
         while not self.finished:
@@ -119,10 +120,10 @@ class Trainer:
             state.count(loss, time.monotonic() - began, waited)
             bar.update()
             if state.step % LOG_STEPS == 0:
-                self._report(log, bar)
+                self._report(logs, bar)
             validated = self._validation_is_due()
             if validated:
-                self._validate()
+                self._validate(logs)
             late = time.monotonic() - saved >= self.recipe.train.checkpoint_seconds
             wish = self._agreed(_STOP if asked() else _SAVE if late else _GO_ON)
             if validated or wish != _GO_ON:
@@ -148,7 +149,7 @@ class Trainer:
             return _GO_ON
         return self.processes.max(wish)
 
-    def _report(self, log: Log, bar: tqdm) -> None:
+    def _report(self, logs: Logs, bar: tqdm) -> None:
         recent = self.state.recent
         loss, samples = recent.loss(), recent.steps * self.recipe.train.batch_size
         figures = {
@@ -158,7 +159,7 @@ class Trainer:
             "samples_per_second": samples / recent.seconds,
             "waiting": recent.waited / recent.seconds,
         }
-        log.write(self.state.step, figures)
+        logs.training(self.state.step, figures)
         rate = figures["samples_per_second"]
         bar.set_postfix_str(f"loss {loss:.3f}, {rate:.0f} samples/s", refresh=False)
         recent.clear()
@@ -167,7 +168,7 @@ class Trainer:
         every = self.recipe.train.validate_steps or self.order.steps_per_epoch
         return self.state.step % every == 0 or self.state.step == self.schedule.total_steps
 
-    def _validate(self) -> None:
+    def _validate(self, logs: Logs) -> None:
         """Judge the weights, keep them if they are the best, and write a row of the history."""
         state, since, began = self.state, self.state.since, time.monotonic()
         row = {
@@ -189,6 +190,7 @@ class Trainer:
         state.history.append(row)
         state.seconds += time.monotonic() - began
         since.clear()
+        logs.validation(state.step, row)
         if self.processes.is_first:
             records.write_metrics(self.folder, self._metrics(), state.history)
         if self._show:
@@ -249,10 +251,12 @@ class Trainer:
                 progress=self._show,
             )
 
-    def _log(self) -> Log:
+    def _logs(self) -> Logs:
         if not self.processes.is_first:
-            return Logs([])
-        return Logs([CsvLog(self.folder / records.STEPS, self.state.step)])
+            return Logs(None, [])
+        step = self.state.step
+        trackers = open_trackers(self.recipe, self.folder, step)
+        return Logs(CsvLog(self.folder / records.STEPS, step), trackers)
 
     def _bar(self) -> tqdm:
         return tqdm(

@@ -1,21 +1,9 @@
-"""Where the figures of a run go while it trains: `steps.csv`."""
+"""Where the figures of a run go while it trains: `steps.csv`, and the trackers that it names."""
 
 import csv
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
 
-
-class Log(Protocol):
-    """Takes figures by step."""
-
-    def write(self, step: int, figures: dict[str, float]) -> None:
-        """Take the figures of a step."""
-        ...
-
-    def close(self) -> None:
-        """Write what is left."""
-        ...
+from training.trackers import Tracker
 
 
 class CsvLog:
@@ -53,21 +41,35 @@ class CsvLog:
 
 
 class Logs:
-    """Several logs as one.
+    """All logs of a run as one; on a process that writes nothing, none.
 
     Args:
-        logs: each takes all figures.
+        steps: takes the figures of training.
+        trackers: take those of validation, too.
     """
 
-    def __init__(self, logs: Sequence[Log]) -> None:
-        self._logs = logs
+    def __init__(self, steps: CsvLog | None, trackers: list[Tracker]) -> None:
+        self._steps = steps
+        self._trackers = trackers
 
-    def write(self, step: int, figures: dict[str, float]) -> None:
-        """Hand the figures of a step to every log."""
-        for log in self._logs:
-            log.write(step, figures)
+    def training(self, step: int, figures: dict[str, float]) -> None:
+        """Take what was measured over the last steps."""
+        if self._steps is not None:
+            self._steps.write(step, figures)
+        self._track(step, "train", figures)
+
+    def validation(self, step: int, figures: dict[str, float]) -> None:
+        """Take what a validation found; `history.csv` holds it anyway."""
+        self._track(step, "valid", {k.removeprefix("valid_"): v for k, v in figures.items()})
 
     def close(self) -> None:
-        """Close every log."""
-        for log in self._logs:
-            log.close()
+        """Write what is left."""
+        if self._steps is not None:
+            self._steps.close()
+        for tracker in self._trackers:
+            tracker.close()
+
+    def _track(self, step: int, group: str, figures: dict[str, float]) -> None:
+        named = {f"{group}/{key}": value for key, value in figures.items()}
+        for tracker in self._trackers:
+            tracker.write(step, named)

@@ -41,7 +41,7 @@ class Processes:
         """The sum over all processes, on the CPU."""
         if self.size == 1:
             return values.cpu()
-        shared = values.to(self.device)
+        shared = values.to(self.device, copy=True)  # reduced in place
         distributed.all_reduce(shared)
         return shared.cpu()
 
@@ -75,7 +75,13 @@ def joined() -> Iterator[Processes]:
         device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
         torch.cuda.set_device(device)
     distributed.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    interrupted: KeyboardInterrupt | None = None
     try:
         yield Processes(rank=rank, size=size, device=device)
-    finally:
-        distributed.destroy_process_group()
+    except KeyboardInterrupt as error:
+        interrupted = error
+    # After any other error the others may wait for this process in vain: torchrun ends them all.
+    distributed.barrier()  # gloo may abort a process whose peer has gone
+    distributed.destroy_process_group()
+    if interrupted:
+        raise interrupted

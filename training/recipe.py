@@ -2,17 +2,18 @@
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from robustness.spec import parse_eps
 from training.data_recipe import DataRecipe, ImageData
 from training.rules import at_least, fraction, one_of, positive
 
 Optimizer = Literal["adamw", "adam"]
-Schedule = Literal["cosine", "linear"]
+Schedule = Literal["cosine", "linear", "constant"]
 Precision = Literal["fp32", "bf16"]
 Monitor = Literal["accuracy", "loss"]
 Method = Literal["pgd", "trades"]
+Log = Literal["tensorboard", "mlflow", "wandb"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +30,7 @@ class TrainRecipe:
         betas: decay of the two moments of Adam.
         adam_eps: Adam's constant in the denominator.
         weight_decay: on matrices only.
-        schedule: form of the decay from the peak to `min_lr`.
+        schedule: form of the decay from the peak to `min_lr`; "constant" stays at the peak.
         warmup_epochs: epochs of linear warm-up.
         warmup_steps: steps of warm-up instead, where given.
         warmup_lr: learning rate at which the warm-up starts.
@@ -175,6 +176,7 @@ class Recipe:
         distillation: a teacher to learn from; None learns from labels alone.
         adversarial: how to attack each training batch; None trains on clean images.
         init: weights to start from (safetensors); None starts from random ones.
+        logs: trackers of the run, beside its csv files.
     """
 
     name: str
@@ -189,9 +191,13 @@ class Recipe:
     distillation: DistillationRecipe | None = None
     adversarial: AdversarialRecipe | None = None
     init: str | None = None
+    logs: tuple[Log, ...] = ("tensorboard",)
 
     def __post_init__(self) -> None:
         """Check what concerns several sections."""
+        object.__setattr__(self, "logs", tuple(self.logs))
+        if not set(self.logs) <= set(get_args(Log)):
+            raise ValueError(f"logs must be among {', '.join(get_args(Log))}, got {self.logs}")
         at_least(self, 0, "seed")
         if len(self.labels) != self.model["num_classes"]:
             raise ValueError(

@@ -49,6 +49,8 @@ class Schedule:
                 risen = (step + 1) / (self.warmup_steps + 1)
                 return train.warmup_lr + (peak - train.warmup_lr) * risen
             start = self.warmup_steps
+        if train.schedule == "constant":
+            return peak
         done = min((step - start) / max(end - start, 1), 1.0)
         left = 0.5 * (1 + math.cos(math.pi * done)) if train.schedule == "cosine" else 1 - done
         return train.min_lr + (peak - train.min_lr) * left

@@ -17,7 +17,10 @@ from training.recipe_file import read_recipe
         ("train.epochs=0", "train.epochs must be at least 1, got 0"),
         ("train.steps=10", "train.either epochs or steps must be given, got 3 and 10"),
         ("train.lr=1e-3", "train.lr must be a number, got '1e-3'"),
-        ("train.schedule=step", "train.schedule must be one of cosine, linear, got 'step'"),
+        (
+            "train.schedule=step",
+            "train.schedule must be one of cosine, linear, constant, got 'step'",
+        ),
         ("train.betas=[0.9, 1]", "train.betas must be two numbers in [0, 1), got (0.9, 1)"),
         ("train.accumulate=3", "train.batch_size must be a multiple of processes times"),
         ("model.dept=1", "'dept' is no config field"),

@@ -39,5 +39,10 @@ def test_rate_starts_again_at_a_restart() -> None:
     assert rates.rate(59) < 1e-2
 
 
+def test_constant_rate_stays_at_the_peak() -> None:
+    rates = schedule(steps=30, warmup_steps=4, schedule="constant")
+    assert rates.rate(0) < 1 and {rates.rate(step) for step in range(4, 30)} == {1}
+
+
 def test_without_warm_up_the_first_step_is_at_the_peak() -> None:
     assert schedule(epochs=3, warmup_epochs=0).rate(0) == 1

@@ -1,0 +1,54 @@
+"""Two processes and one train the same model on the same batches."""
+
+import csv
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from training import records
+from training.fit import Trainer
+from training.processes import Processes, joined
+
+Start = Callable[..., Trainer]
+ROOT = Path(__file__).parents[2]
+
+
+def losses(run: Path) -> list[float]:
+    with (run / records.STEPS).open(newline="") as file:
+        return [float(row["loss"]) for row in csv.DictReader(file)]
+
+
+def test_two_processes_have_the_loss_curve_of_one(
+    recipe_file: Path, tmp_path: Path, start: Start
+) -> None:
+    options = ["train.epochs=5", "data.mixup=0.8", "data.cutmix=1.0", "data.erase=0.25"]
+    whole, shared = tmp_path / "whole", tmp_path / "shared"
+    start(recipe_file, whole, *options).run()
+    command = [
+        sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
+        "-m", "training", "fit", str(recipe_file), *options, "train.accumulate=2",
+        "--output", str(shared),
+    ]  # fmt: skip
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=170)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert len(losses(whole)) == 2
+    assert losses(shared) == pytest.approx(losses(whole), rel=1e-4)
+    one, other = (load_file(run / records.LAST) for run in (whole, shared))
+    assert all(torch.allclose(one[key], other[key], atol=2e-3) for key in one)
+
+
+def test_alone_nothing_is_shared() -> None:
+    with joined() as processes:
+        assert processes.size == 1 and processes.is_first
+        assert processes.part(6) == slice(0, 6)
+        assert processes.sum(torch.tensor(2.0)) == 2 and processes.max(3) == 3
+        processes.wait()
+
+
+def test_parts_of_a_batch_follow_each_other() -> None:
+    assert [Processes(rank=rank, size=2).part(6) for rank in (0, 1)] == [slice(0, 3), slice(3, 6)]
