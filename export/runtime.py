@@ -1,128 +1,91 @@
-"""Open an artifact's graph on an engine; nothing here imports torch."""
+"""Open an artifact's graph on an engine; nothing here imports torch until it is asked for."""
 
-from collections.abc import Callable
-from typing import Protocol
+from pathlib import Path
+from typing import get_args
 
-import numpy as np
-import onnxruntime
-
-from export.artifact import Artifact, ArtifactError
-from export.manifest import ONNX, WEIGHTS, Manifest, config_digest
+from export.artifact import Artifact
+from export.runtimes.engines import ENGINES, require_runtime
+from export.runtimes.gate import ParityFailure, require_parity
+from export.runtimes.onnx_runtime import METADATA_CONFIG, METADATA_WEIGHTS, open_session
+from export.runtimes.protocol import (
+    Inputs,
+    Mode,
+    Runtime,
+    RuntimeUnavailable,
+    blank_inputs,
+)
+from export.runtimes.settle import settle
 from export.threads import available_cores
 
-METADATA_WEIGHTS, METADATA_CONFIG = "weights_sha256", "config_sha256"
+__all__ = [
+    "METADATA_CONFIG",
+    "METADATA_WEIGHTS",
+    "Inputs",
+    "Mode",
+    "ParityFailure",
+    "Runtime",
+    "RuntimeUnavailable",
+    "blank_inputs",
+    "open_runtime",
+    "open_session",
+    "require_runtime",
+    "settle",
+]
 
-
-class Runtime(Protocol):
-    """An opened graph. `predict` may be called from any thread."""
-
-    @property
-    def name(self) -> str:
-        """Which engine on which device, e.g. "onnx-cpu"."""
-        ...
-
-    @property
-    def precision(self) -> str:
-        """Arithmetic of the graph, e.g. "fp32"."""
-        ...
-
-    def predict(self, inputs: np.ndarray) -> np.ndarray:
-        """Compute the logits of some inputs.
-
-        Args:
-            inputs: (B, C, H, W) float32, pixels in [0, 1], B >= 1.
-
-        Returns:
-            (B, K) float32 logits, an array of the caller's own.
-
-        Raises:
-            ValueError: wrong shape or type.
-        """
-        ...
-
-
-class OnnxCpu:
-    """ONNX Runtime on the CPU.
-
-    Args:
-        artifact: a verified artifact.
-        threads: size of the pool that one prediction uses.
-
-    Raises:
-        ArtifactError: the graph changed since it was verified, cannot be opened, or belongs to
-            other weights or another config than the manifest's.
-    """
-
-    name = "onnx-cpu"
-    precision = "fp32"
-
-    def __init__(self, artifact: Artifact, *, threads: int) -> None:
-        self._input = tuple(artifact.manifest.input.shape[1:])
-        self._session = open_session(artifact.read(ONNX), threads=threads)
-        _check_origin(self._session, artifact.manifest)
-
-    def predict(self, inputs: np.ndarray) -> np.ndarray:
-        """See `Runtime.predict`."""
-        if inputs.dtype != np.float32:
-            raise ValueError(f"inputs must be float32, got {inputs.dtype}")
-        if inputs.ndim != 4 or inputs.shape[1:] != self._input or not len(inputs):
-            raise ValueError(f"inputs must be (B >= 1, {self._input}), got {inputs.shape}")
-        logits = self._session.run(["logits"], {"images": np.ascontiguousarray(inputs)})[0]
-        return np.array(logits, dtype=np.float32, order="C")
-
-
-_OPENERS: dict[str, Callable[..., Runtime]] = {"onnx-cpu": OnnxCpu}
+_QUICK = 8  # stored inputs that tell a wrong graph or a broken kernel from the right one
 
 
 def open_runtime(
-    artifact: Artifact, *, name: str = "onnx-cpu", threads: int | None = None
+    artifact: Artifact,
+    *,
+    name: str = "onnx-cpu",
+    precision: Mode = "exact",
+    threads: int | None = None,
+    cache: Path | None = None,
 ) -> Runtime:
     """Open an artifact on an engine.
 
+    An engine is not taken at its word: in fp32 it must first repeat the logits that the artifact
+    stores, and in any other precision than the artifact's own it must pass the whole parity gate.
+
     Args:
         artifact: a verified artifact.
-        name: which engine.
+        name: of an engine; "auto" is the fastest that passes the artifact's parity gate here.
+        precision: "exact" is the artifact's own; "fast" the fastest that passes the gate.
         threads: threads of one prediction; None takes the cores that this process may use.
+        cache: folder of earlier choices, and of what engines build; None measures every time.
 
     Raises:
-        ValueError: unknown engine, or fewer than one thread.
-        ArtifactError: see the engine.
+        ValueError: unknown engine or precision, or fewer than one thread.
+        RuntimeUnavailable: the engine is not installed, or cannot run this artifact here.
+        ParityFailure: it computes something else than the artifact's model.
+        ArtifactError: a file changed since it was verified, cannot be opened, or belongs to other
+            weights or another config than the manifest's.
     """
-    if name not in _OPENERS:
-        raise ValueError(f"name must be one of {', '.join(_OPENERS)}, got {name!r}")
+    require_runtime(name)
+    if precision not in get_args(Mode):
+        raise ValueError(f"precision must be exact or fast, got {precision!r}")
     threads = available_cores() if threads is None else threads
     if threads < 1:
         raise ValueError(f"threads must be at least 1, got {threads}")
-    return _OPENERS[name](artifact, threads=threads)
+    engine, arithmetic = _decide(artifact, name, precision, threads, cache)
+    runtime = ENGINES[engine].open(artifact, arithmetic, threads, cache)
+    if arithmetic == "fp32":
+        require_parity(runtime, artifact, limit=_QUICK)
+    return runtime
 
 
-def open_session(content: bytes, *, threads: int) -> onnxruntime.InferenceSession:
-    """Open the bytes of a graph on the CPU.
-
-    Threads do not spin while they wait: evaluation and serving share the cores. On a busy machine
-    of two cores spinning cost 2 to 5 times the processor time of a call, and was faster for a
-    single image only.
-
-    Raises:
-        ArtifactError: the graph cannot be opened.
-    """
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads
-    options.inter_op_num_threads = 1
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    options.log_severity_level = 3
-    try:
-        return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
-    except Exception as error:  # its exceptions share no public base class
-        raise ArtifactError(f"{ONNX} cannot be opened: {type(error).__name__}") from error
-
-
-def _check_origin(session: onnxruntime.InferenceSession, manifest: Manifest) -> None:
-    said = session.get_modelmeta().custom_metadata_map
-    expected = {
-        METADATA_WEIGHTS: manifest.files[WEIGHTS],
-        METADATA_CONFIG: config_digest(manifest.config),
-    }
-    for key, value in expected.items():
-        if said.get(key) != value:
-            raise ArtifactError(f"{ONNX} was exported from another model: its {key} differs")
+def _decide(
+    artifact: Artifact, name: str, mode: Mode, threads: int, cache: Path | None
+) -> tuple[str, str]:
+    """The engine and its arithmetic; measured only where there is something to choose or judge."""
+    own = artifact.manifest.precision
+    if name != "auto":
+        able = ENGINES[name].precisions(artifact.manifest, mode)
+        if not able:
+            raise RuntimeUnavailable(f"runtime {name} does not run {own} here")
+        # The export has judged its precision on ONNX Runtime, and stored logits judge fp32.
+        if able == [own] and (own == "fp32" or name == "onnx-cpu"):
+            return name, own
+    [choice] = settle([artifact], name=name, mode=mode, threads=threads, cache=cache)
+    return choice.runtime, choice.precision

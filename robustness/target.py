@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from data.images import ImageSpec
 from export.artifact import Artifact
-from export.runtime import Runtime, open_runtime
+from export.runtime import Runtime, RuntimeUnavailable, open_runtime
 from export.twin import load_twin
 from models.elliptical import is_elliptical, metric_gradient
 from robustness.progress import Meter
@@ -63,7 +63,7 @@ class Target:
 
 
 def open_target(artifact: Artifact, *, threads: int) -> Target:
-    """Open an artifact's served runtime and its twin.
+    """Open the runtime that judges an artifact, and its twin.
 
     Args:
         artifact: a verified artifact.
@@ -75,9 +75,20 @@ def open_target(artifact: Artifact, *, threads: int) -> Target:
         digest=artifact.digest,
         labels=list(artifact.labels),
         image_spec=artifact.image_spec,
-        runtime=open_runtime(artifact, threads=threads),
+        runtime=_open_judge(artifact, threads),
         twin=load_twin(artifact),
     )
+
+
+def _open_judge(artifact: Artifact, threads: int) -> Runtime:
+    """The runtime of verdicts: the same on every host, whatever was the fastest to serve there.
+
+    bf16 is judged on OpenVINO, because ONNX Runtime's CPU engine has no kernels for it.
+    """
+    try:
+        return open_runtime(artifact, threads=threads)
+    except RuntimeUnavailable:
+        return open_runtime(artifact, name="openvino", threads=threads)
 
 
 def predict_served(target: Target, inputs: np.ndarray, meter: Meter | None = None) -> np.ndarray:

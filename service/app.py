@@ -117,6 +117,10 @@ class Assay:
             base_document=Assay.openapi_spec.asdict(),
         )
 
+    async def __is_ready__(self) -> bool:
+        """Whether every model answers: a runtime may lose its device at any time."""
+        return await self._registry.ready()
+
     @bentoml.on_shutdown
     def stop(self) -> None:
         """Close what `start` opened."""

@@ -52,12 +52,15 @@ class Predictions:
         limit = self._settings.max_images_classify
         fields = ["model", "top_k"]
         form = await read_form(request, files=["images"], fields=fields, max_files=limit)
+        model = _model(form.fields.get("model"))
         predictions = await self.classify(
             [upload.content for upload in form.files["images"]],
-            model=_model(form.fields.get("model")),
+            model=model,
             top_k=_top_k(form.fields.get("top_k")),
         )
-        return JSONResponse(predictions)
+        runtime = self._registry.get(model).runtime
+        headers = {"x-assay-runtime": runtime.name, "x-assay-precision": runtime.precision}
+        return JSONResponse(predictions, headers=headers)
 
     async def classify(
         self, files: Sequence[bytes], *, model: str | None = None, top_k: int = DEFAULT_TOP_K

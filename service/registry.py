@@ -7,12 +7,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Self
 
-import numpy as np
-
 from export.artifact import Artifact, find_artifacts
-from export.runtime import Runtime, open_runtime
+from export.runtime import RuntimeUnavailable, blank_inputs, open_runtime, require_runtime, settle
+from export.threads import available_cores
 from service.batching import MicroBatcher
 from service.errors import ApiError
+from service.health import Monitored, Readiness
 from service.settings import Settings
 
 
@@ -21,7 +21,7 @@ class Served:
     """One version of a model, ready to predict."""
 
     artifact: Artifact
-    runtime: Runtime
+    runtime: Monitored
     batcher: MicroBatcher
 
 
@@ -49,6 +49,11 @@ class Registry:
                 raise ValueError(f"ASSAY_MODELS must hold a version once, received {reference}")
             versions[artifact.version] = self._serve(artifact)
         self.default = default_model(self._models, settings)
+        self._readiness = Readiness(
+            [served.runtime for served in self.all()],
+            self._executor,
+            timeout_s=settings.predict_timeout_s,
+        )
 
     @classmethod
     def open(cls, settings: Settings) -> Self:
@@ -81,34 +86,63 @@ class Registry:
         """Run every model once alone and once on a full batch, before the first request does."""
         loop = asyncio.get_running_loop()
         for served in self.all():
-            spec = served.artifact.image_spec
             for size in {1, self._settings.batch_max}:
-                zeros = np.zeros((size, spec.channels, spec.height, spec.width), np.float32)
-                await loop.run_in_executor(self._executor, served.runtime.predict, zeros)
+                blank = blank_inputs(served.artifact, size)
+                await loop.run_in_executor(self._executor, served.runtime.predict, blank)
+
+    async def ready(self) -> bool:
+        """Whether every runtime answers now."""
+        return await self._readiness.ready()
 
     def close(self) -> None:
         """Let the running batch end and start no other."""
         self._executor.shutdown(wait=True, cancel_futures=True)
 
     def _serve(self, artifact: Artifact) -> Served:
-        runtime = open_runtime(artifact, threads=self._settings.predict_threads)
+        settings = self._settings
+        runtime = Monitored(
+            open_runtime(
+                artifact,
+                name=settings.runtime,
+                precision=settings.precision,
+                threads=settings.predict_threads,
+                cache=settings.runtimes_folder,
+            ),
+            blank_inputs(artifact, 1),
+        )
         batcher = MicroBatcher(
             runtime.predict,
             self._executor,
-            batch_max=self._settings.batch_max,
-            queue_max=self._settings.predict_queue,
-            timeout_s=self._settings.predict_timeout_s,
+            batch_max=settings.batch_max,
+            queue_max=settings.predict_queue,
+            timeout_s=settings.predict_timeout_s,
         )
         return Served(artifact, runtime, batcher)
 
 
 def check_models(settings: Settings) -> None:
-    """Check what the settings say of models without opening a runtime, before anything starts.
+    """Check what the settings say of models, before anything starts.
+
+    Runtimes are tried in a process of their own, whose answers are kept for the workers.
 
     Raises:
-        ValueError: an artifact is not sound, there is none, or the default model is not served.
+        ValueError: an artifact is not sound, there is none, the default model is not served, or
+            the runtime is not there.
     """
-    default_model({artifact.name for artifact in find_artifacts(settings.models)}, settings)
+    artifacts = find_artifacts(settings.models)
+    default_model({artifact.name for artifact in artifacts}, settings)
+    try:
+        require_runtime(settings.runtime)
+        if settings.runtime != "onnx-cpu":
+            settle(
+                artifacts,
+                name=settings.runtime,
+                mode=settings.precision,
+                threads=settings.predict_threads or available_cores(),
+                cache=settings.runtimes_folder,
+            )
+    except RuntimeUnavailable as error:
+        raise ValueError(f"ASSAY_RUNTIME={settings.runtime}: {error}") from error
 
 
 def default_model(names: Collection[str], settings: Settings) -> str:

@@ -42,6 +42,16 @@ class Settings(BaseSettings):
         default="all", description="`predict` leaves evaluations to other hosts"
     )
 
+    runtime: Literal[
+        "auto", "onnx-cpu", "onnx-cuda", "onnx-tensorrt", "openvino", "torchscript"
+    ] = Field(
+        default="auto", description="engine; `auto` is the fastest that gives the model's answers"
+    )
+    precision: Literal["exact", "fast"] = Field(
+        default="exact",
+        description="`exact` is the artifact's own; `fast` any that agrees with it to 99.5 %",
+    )
+
     max_body_mb: float = Field(default=64, gt=0, description="size of a request's body in MB")
     upload_timeout_s: float = Field(default=300, gt=0, description="time for a request's body")
     max_pixels: int = Field(
@@ -86,6 +96,11 @@ class Settings(BaseSettings):
     def jobs_file(self) -> Path:
         """The table of evaluations."""
         return self.state / "assay.sqlite3"
+
+    @property
+    def runtimes_folder(self) -> Path:
+        """Which runtime was the fastest here, and what engines built."""
+        return self.state / "runtimes"
 
     @property
     def max_body_bytes(self) -> int:

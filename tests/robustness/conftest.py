@@ -17,6 +17,7 @@ import models
 from data.images import ImageSpec
 from data.sources import ImageSet, load_inputs, open_images
 from export.run import Run
+from export.runtime import Inputs
 from export.write import write_artifact
 from models.checkpoints import save_weights
 from robustness.target import Target
@@ -49,8 +50,9 @@ class MatmulRuntime:
     name: str = "numpy"
     precision: str = "fp32"
 
-    def predict(self, inputs: np.ndarray) -> np.ndarray:
-        return inputs.reshape(len(inputs), -1) @ self.weight.T + self.bias
+    def predict(self, inputs: Inputs) -> np.ndarray:
+        images = inputs if isinstance(inputs, np.ndarray) else inputs["images"]
+        return images.reshape(len(images), -1) @ self.weight.T + self.bias
 
 
 MakeTarget = Callable[..., Target]

@@ -48,7 +48,7 @@ def client(
     """The whole service in this process, BentoML's part included; no evaluator runs."""
     from service.app import Assay
 
-    names = {"ASSAY_MODELS": tiny_models, "ASSAY_SAMPLES": samples}
+    names = {"ASSAY_MODELS": tiny_models, "ASSAY_SAMPLES": samples, "ASSAY_RUNTIME": "onnx-cpu"}
     names["ASSAY_STATE"] = tmp_path_factory.mktemp("state")
     with pytest.MonkeyPatch.context() as patch:
         for name in [name for name in os.environ if name.startswith("ASSAY_")]:
@@ -63,7 +63,7 @@ def client(
 
 @pytest.fixture
 def settings(tiny_models: Path, tmp_path: Path) -> Settings:
-    return Settings(models=[tiny_models], state=tmp_path / "state")
+    return Settings(models=[tiny_models], state=tmp_path / "state", runtime="onnx-cpu")
 
 
 def png(seed: int = 0, size: int = 8) -> bytes:

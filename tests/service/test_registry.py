@@ -1,14 +1,18 @@
 import asyncio
+import hashlib
 import json
 import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
+from safetensors.numpy import load_file, save_file
 
 from export.artifact import Artifact, ArtifactError, find_artifacts, open_artifact
+from export.runtimes.engines import installed
 from service.catalog import sample_index
 from service.errors import ApiError
-from service.registry import Registry
+from service.registry import Registry, check_models
 from service.settings import Settings
 
 
@@ -53,11 +57,11 @@ def test_own_default_must_be_served_and_the_shipped_one_need_not(
     tiny_models: Path, tmp_path: Path
 ) -> None:
     only_dot = [open_artifact(tiny_models / "dot")]
-    registry = Registry(only_dot, Settings(state=tmp_path))
+    registry = Registry(only_dot, Settings(state=tmp_path, runtime="onnx-cpu"))
     assert registry.get().artifact.name == "fashion-dot"
     registry.close()
     with pytest.raises(ValueError, match="ASSAY_DEFAULT_IMAGE.*fashion-dot.*nope"):
-        Registry(only_dot, Settings(state=tmp_path, default_image="nope"))
+        Registry(only_dot, Settings(state=tmp_path, runtime="onnx-cpu", default_image="nope"))
 
 
 def test_damaged_artifact_is_not_served(tiny_models: Path, tmp_path: Path) -> None:
@@ -78,3 +82,40 @@ def test_samples_may_be_missing(settings: Settings, tmp_path: Path) -> None:
     registry = Registry.open(settings)
     assert sample_index(tmp_path / "none", registry) == []
     registry.close()
+
+
+def test_auto_serves_every_model_on_a_runtime_that_passed(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    automatic = settings.model_copy(update={"runtime": "auto"})
+    check_models(automatic)
+    monkeypatch.setattr(subprocess, "run", None)  # the workers measure nothing again
+    registry = Registry.open(automatic)
+    assert {served.runtime.name for served in registry.all()} <= set(installed())
+    assert {served.runtime.precision for served in registry.all()} == {"fp32"}
+    registry.close()
+
+
+def test_a_runtime_that_is_not_there_is_said_before_the_start(settings: Settings) -> None:
+    if "onnx-cuda" in installed():
+        pytest.skip("CUDA is here")
+    absent = settings.model_copy(update={"runtime": "onnx-cuda"})
+    message = "ASSAY_RUNTIME=onnx-cuda: .* is not there: .*; installed are onnx-cpu"
+    with pytest.raises(ValueError, match=message):
+        check_models(absent)
+
+
+def test_a_runtime_that_cannot_serve_a_model_is_said_before_the_start(
+    settings: Settings, tiny_models: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(tiny_models, tmp_path / "models")
+    folder = tmp_path / "models" / "dot"
+    other = load_file(tiny_models / "elliptical" / "probe.safetensors")
+    save_file(other, folder / "probe.safetensors")
+    fields = json.loads((folder / "manifest.json").read_text())
+    content = (folder / "probe.safetensors").read_bytes()
+    fields["files"]["probe.safetensors"] = hashlib.sha256(content).hexdigest()
+    (folder / "manifest.json").write_text(json.dumps(fields))
+    wrong = settings.model_copy(update={"runtime": "openvino", "models": [tmp_path / "models"]})
+    with pytest.raises(ValueError, match="ASSAY_RUNTIME=openvino: .* fashion-dot: openvino fp32"):
+        check_models(wrong)

@@ -30,7 +30,13 @@ def test_several_model_folders_are_separated_like_path(monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("ASSAY_MAX_BODY_MB", "0"), ("ASSAY_ROLE", "both"), ("ASSAY_BATCH_MAX", "-1")],
+    [
+        ("ASSAY_MAX_BODY_MB", "0"),
+        ("ASSAY_ROLE", "both"),
+        ("ASSAY_BATCH_MAX", "-1"),
+        ("ASSAY_RUNTIME", "abacus"),
+        ("ASSAY_PRECISION", "bf16"),
+    ],
 )
 def test_impossible_value_is_refused(
     monkeypatch: pytest.MonkeyPatch, name: str, value: str

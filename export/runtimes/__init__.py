@@ -1,0 +1,1 @@
+"""One module an engine, and the choice among them; `export.runtime` is the way in."""

@@ -1,0 +1,41 @@
+"""Choose runtimes in a process of its own: `python -m export.runtimes`, see `settle`.
+
+An engine that crashes, or that brings hundreds of megabytes, does so here and not in the process
+that serves.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from export.artifact import open_artifact
+from export.runtimes.choice import question, remember
+from export.runtimes.contest import hold_contest
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure every artifact and keep the answers; 0, or 2 with the reason on the error stream."""
+    parser = argparse.ArgumentParser(prog="python -m export.runtimes", description=__doc__)
+    parser.add_argument("folders", nargs="+", type=Path, metavar="DIR", help="artifacts")
+    parser.add_argument("--name", required=True, help="of a runtime, or auto")
+    parser.add_argument("--mode", required=True, choices=("exact", "fast"))
+    parser.add_argument("--threads", required=True, type=int)
+    parser.add_argument("--answers", required=True, type=Path, help="folder for the choices")
+    parser.add_argument("--cache", type=Path, help="folder for what engines build")
+    options = parser.parse_args(argv)
+    try:
+        for folder in options.folders:
+            artifact = open_artifact(folder)
+            asked = question(
+                artifact, name=options.name, mode=options.mode, threads=options.threads
+            )
+            remember(hold_contest(artifact, asked, options.cache), options.answers)
+    except ValueError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,69 @@
+"""The parity gate: an opened runtime must answer the artifact's stored inputs as the model did."""
+
+import numpy as np
+
+from export.artifact import Artifact
+from export.probe import PROBE_SAMPLES, read_probe
+from export.runtimes.protocol import Runtime
+
+MIN_AGREEMENT = 0.995
+"""Share of equal answers that a precision below fp32 must reach."""
+
+_BATCH = 8
+
+
+class ParityFailure(ValueError):
+    """A runtime that does not compute what the artifact's model computes."""
+
+
+def require_parity(runtime: Runtime, artifact: Artifact, *, limit: int | None = None) -> None:
+    """Compare a runtime with the eager model on the artifact's stored inputs.
+
+    fp32 must give the same class and, within the artifact's tolerance, the same logits. Every
+    other precision must give the same class in 99.5 % of the inputs, and one that is not the
+    artifact's own, so that no export has ever measured it, needs enough inputs to tell.
+
+    Args:
+        runtime: an opened runtime.
+        artifact: what it opened.
+        limit: how many inputs to compare at most.
+
+    Raises:
+        ParityFailure: the answers differ by more, are not finite, or there are too few inputs.
+        ArtifactError: the stored inputs cannot be read.
+    """
+    probe = read_probe(artifact)
+    foreign = runtime.precision not in ("fp32", artifact.manifest.precision)
+    if foreign and len(probe) < PROBE_SAMPLES:
+        raise ParityFailure(
+            f"{runtime.precision} needs {PROBE_SAMPLES} stored inputs to be judged, and the "
+            f"artifact has {len(probe)}: export it again"
+        )
+    count, changed, largest = 0, 0, 0.0
+    for feed, expected in probe.batches(_BATCH):
+        if limit is not None and count >= limit:
+            break
+        logits = runtime.predict(feed)
+        if logits.shape != expected.shape or not np.isfinite(logits).all():
+            raise ParityFailure(f"{runtime.name} answers with no finite {expected.shape} logits")
+        count += len(expected)
+        changed += int((logits.argmax(1) != expected.argmax(1)).sum())
+        # Rounding grows with what is rounded.
+        scale = max(1.0, float(np.abs(expected).max()))
+        largest = max(largest, float(np.abs(logits - expected).max()) / scale)
+    _judge(runtime, artifact, count, changed, largest)
+
+
+def _judge(runtime: Runtime, artifact: Artifact, count: int, changed: int, largest: float) -> None:
+    exact = runtime.precision == "fp32"
+    allowed = 0 if exact else int((1 - MIN_AGREEMENT) * count + 1e-9)
+    if changed > allowed:
+        raise ParityFailure(
+            f"{runtime.name} {runtime.precision} changes the class of {changed} of {count} inputs"
+        )
+    tolerance = artifact.manifest.parity.tolerance
+    if exact and largest > tolerance:
+        raise ParityFailure(
+            f"{runtime.name} fp32 differs by {largest:.1e} of the largest logit, more than "
+            f"{tolerance:.0e}"
+        )

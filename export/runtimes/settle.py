@@ -1,0 +1,118 @@
+"""Find the runtime of artifacts: recalled from an earlier start, or measured in a child."""
+
+import logging
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from export.artifact import Artifact
+from export.runtimes.choice import Choice, Question, question, recall, remember
+from export.runtimes.engines import ENGINES
+from export.runtimes.protocol import Mode, RuntimeUnavailable
+
+logger = logging.getLogger(__name__)
+
+_ROOT = Path(__file__).resolve().parents[2]
+_TIMEOUT_S = 1800  # TensorRT builds an engine for minutes
+_REFUSED = 2
+
+
+def settle(
+    artifacts: Sequence[Artifact], *, name: str, mode: Mode, threads: int, cache: Path | None
+) -> list[Choice]:
+    """The runtime of each artifact.
+
+    Args:
+        artifacts: verified artifacts.
+        name: of a runtime, or "auto".
+        mode: how precise it must be.
+        threads: threads of one prediction.
+        cache: folder of earlier answers, and of what engines build; None measures every time.
+
+    Raises:
+        RuntimeUnavailable: no runtime can serve one of them.
+    """
+    asked = [question(artifact, name=name, mode=mode, threads=threads) for artifact in artifacts]
+    choices = {q.artifact: recall(q, cache) for q in asked} if cache else {}
+    unknown = [
+        (artifact, q)
+        for artifact, q in zip(artifacts, asked, strict=True)
+        if choices.get(q.artifact) is None
+    ]
+    for choice in _measured(unknown, cache) if unknown else ():
+        choices[choice.question.artifact] = choice
+    return [choice for q in asked if (choice := choices.get(q.artifact)) is not None]
+
+
+def _measured(unknown: Sequence[tuple[Artifact, Question]], cache: Path | None) -> list[Choice]:
+    """Let a child measure some artifacts; what it chose is kept in `cache`."""
+    with tempfile.TemporaryDirectory() as folder:
+        trouble = _run_child(unknown, Path(folder), cache)
+        answers = [recall(asked, Path(folder)) for _, asked in unknown]
+    choices = []
+    for (artifact, asked), answer in zip(unknown, answers, strict=True):
+        if answer is None:
+            choices.append(_fallback(artifact, asked, trouble))
+            continue
+        _tell(artifact, answer)
+        if cache is not None:
+            remember(answer, cache)
+        choices.append(answer)
+    return choices
+
+
+def _run_child(
+    unknown: Sequence[tuple[Artifact, Question]], answers: Path, cache: Path | None
+) -> str:
+    """Measure in a child process; returns why it ended early, if it did."""
+    first = unknown[0][1]
+    command = [sys.executable, "-m", "export.runtimes", "--name", first.name]
+    command += ["--mode", first.mode, "--threads", str(first.threads), "--answers", str(answers)]
+    command += ["--cache", str(cache)] if cache else []
+    command += [str(artifact.folder.absolute()) for artifact, _ in unknown]
+    try:
+        child = subprocess.run(
+            command,
+            cwd=_ROOT,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            timeout=_TIMEOUT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return f"measuring took longer than {_TIMEOUT_S} s"
+    said = child.stderr.decode(errors="replace").strip().splitlines()
+    if child.returncode == _REFUSED:
+        raise RuntimeUnavailable(said[-1].removeprefix("error: ") if said else "refused")
+    if child.returncode:
+        logger.warning("Measuring the runtimes failed:\n%s", "\n".join(said[-20:]))
+    return f"measuring ended with status {child.returncode}"
+
+
+def _fallback(artifact: Artifact, asked: Question, trouble: str) -> Choice:
+    """What serves when measuring failed, for this start only."""
+    precisions = ENGINES["onnx-cpu"].precisions(artifact.manifest, "exact")
+    if asked.name != "auto" or not precisions:
+        raise RuntimeUnavailable(f"runtime {asked.name} cannot serve {artifact.name}: {trouble}")
+    logger.warning("%s is served by onnx-cpu: %s", artifact.name, trouble)
+    return Choice(
+        question=asked,
+        runtime="onnx-cpu",
+        precision=precisions[0],
+        milliseconds={},
+        refused=[trouble],
+    )
+
+
+def _tell(artifact: Artifact, choice: Choice) -> None:
+    times = ", ".join(
+        f"{name} {' / '.join(map(str, ms))} ms" for name, ms in choice.milliseconds.items()
+    )
+    logger.info(
+        "%s is served by %s %s (%s)", artifact.name, choice.runtime, choice.precision, times
+    )
+    for reason in choice.refused:
+        logger.info("%s: %s", artifact.name, reason)

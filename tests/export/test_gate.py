@@ -1,0 +1,92 @@
+"""What the parity gate lets through."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from export.artifact import Artifact, open_artifact
+from export.manifest import PROBE
+from export.probe import Probe, read_probe, write_probe
+from export.runtime import Inputs, ParityFailure, open_runtime
+from export.runtimes.gate import require_parity
+
+
+class Altered:
+    """The right runtime, with some logits changed, at any precision that it claims."""
+
+    name = "altered"
+
+    def __init__(
+        self, artifact: Artifact, precision: str, change: Callable[[np.ndarray, int], np.ndarray]
+    ) -> None:
+        self.precision = precision
+        self._right = open_runtime(artifact, threads=1)
+        self._change = change
+        self._seen = 0
+
+    def predict(self, inputs: Inputs) -> np.ndarray:
+        logits = self._change(self._right.predict(inputs), self._seen)
+        self._seen += len(logits)
+        return logits
+
+
+def wrong_until(count: int) -> Callable[[np.ndarray, int], np.ndarray]:
+    """Give another class to the first `count` inputs."""
+
+    def change(logits: np.ndarray, seen: int) -> np.ndarray:
+        rows = range(max(0, min(len(logits), count - seen)))
+        for row in rows:
+            logits[row] = -logits[row]
+        return logits
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("precision", "wrong"), [("fp32", 0), ("bf16", 0), ("bf16", 1), ("fp16", 1), ("int8", 1)]
+)
+def test_one_other_class_of_200_passes_below_fp32(
+    artifact: Artifact, precision: str, wrong: int
+) -> None:
+    assert len(read_probe(artifact)) == 200
+    require_parity(Altered(artifact, precision, wrong_until(wrong)), artifact)
+
+
+@pytest.mark.parametrize(("precision", "wrong"), [("fp32", 1), ("bf16", 2), ("int8", 9)])
+def test_more_of_them_do_not(artifact: Artifact, precision: str, wrong: int) -> None:
+    with pytest.raises(ParityFailure, match=f"altered {precision} changes the class of {wrong} of"):
+        require_parity(Altered(artifact, precision, wrong_until(wrong)), artifact)
+
+
+def test_fp32_must_repeat_the_logits_and_not_only_the_class(artifact: Artifact) -> None:
+    shifted = Altered(artifact, "fp32", lambda logits, _: logits + np.float32(0.05))
+    with pytest.raises(ParityFailure, match="altered fp32 differs by .* more than 1e-04"):
+        require_parity(shifted, artifact, limit=8)
+    require_parity(Altered(artifact, "bf16", lambda logits, _: logits + 0.05), artifact)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_logits_that_are_not_finite_do_not_pass(artifact: Artifact, value: float) -> None:
+    broken = Altered(artifact, "bf16", lambda logits, _: np.full_like(logits, value))
+    with pytest.raises(ParityFailure, match="no finite"):
+        require_parity(broken, artifact)
+
+
+def test_logits_of_another_shape_do_not_pass(artifact: Artifact) -> None:
+    with pytest.raises(ParityFailure, match=r"no finite \(8, 5\) logits"):
+        require_parity(Altered(artifact, "bf16", lambda logits, _: logits[:, :2]), artifact)
+
+
+def test_few_stored_inputs_judge_fp32_and_nothing_else(
+    artifact_folder: Path, edit_manifest: Callable[..., None]
+) -> None:
+    whole = read_probe(open_artifact(artifact_folder))
+    few = Probe(inputs={"images": whole.inputs["images"][:8]}, logits=whole.logits[:8])
+    (artifact_folder / PROBE).write_bytes(write_probe(few))
+    edit_manifest(artifact_folder)
+    old = open_artifact(artifact_folder)
+    require_parity(open_runtime(old, threads=1), old)
+    with pytest.raises(ParityFailure, match="bf16 needs 200 stored inputs .* has 8: export it"):
+        require_parity(Altered(old, "bf16", wrong_until(0)), old)

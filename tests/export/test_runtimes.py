@@ -1,0 +1,238 @@
+"""Every engine that is installed here, against the eager model."""
+
+import os
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+import torch
+from torch import nn
+
+from export.artifact import Artifact, open_artifact
+from export.half import to_half
+from export.manifest import ONNX, PROBE, TORCHSCRIPT
+from export.probe import Probe, read_probe, write_probe
+from export.runtime import ParityFailure, RuntimeUnavailable, open_runtime
+from export.runtimes import openvino_runtime
+from export.runtimes.engines import ENGINES, installed
+from export.runtimes.onnx_runtime import METADATA_CONFIG, METADATA_WEIGHTS, OnnxRuntime
+from export.to_onnx import to_onnx
+from export.to_torchscript import to_torchscript
+from export.twin import load_twin
+
+HERE = installed()
+
+
+def images(count: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).random((count, 1, 28, 28), np.float32)
+
+
+def eager(artifact: Artifact, inputs: np.ndarray) -> np.ndarray:
+    with torch.inference_mode():
+        return load_twin(artifact)(torch.from_numpy(inputs)).numpy()
+
+
+def test_every_engine_of_the_locks_is_here() -> None:
+    assert {"onnx-cpu", "openvino", "torchscript"} <= set(HERE)
+
+
+@pytest.mark.parametrize("name", HERE)
+def test_each_repeats_the_eager_model_at_every_batch_size(artifact: Artifact, name: str) -> None:
+    runtime = open_runtime(artifact, name=name, threads=1)
+    assert runtime.name.startswith(name) and runtime.precision == "fp32"
+    for count in (1, 3, 40, 2):
+        logits = runtime.predict(images(count))
+        assert (logits.dtype, logits.shape) == (np.float32, (count, 5))
+        np.testing.assert_allclose(logits, eager(artifact, images(count)), atol=1e-4)
+
+
+@pytest.mark.parametrize("name", HERE)
+def test_each_gives_logits_that_are_the_callers_own(artifact: Artifact, name: str) -> None:
+    runtime = open_runtime(artifact, name=name, threads=1)
+    first = runtime.predict(images(2))
+    kept = first.copy()
+    second = runtime.predict(images(2, seed=1))
+    np.testing.assert_array_equal(first, kept)
+    second[:] = 7
+    np.testing.assert_array_equal(runtime.predict({"images": images(2)}), kept)
+
+
+@pytest.mark.parametrize("name", HERE)
+def test_each_reads_arrays_that_are_not_contiguous_or_not_writable(
+    artifact: Artifact, name: str
+) -> None:
+    runtime = open_runtime(artifact, name=name, threads=1)
+    flipped = images(4)[..., ::-1]
+    flipped.flags.writeable = False
+    np.testing.assert_array_equal(runtime.predict(flipped), runtime.predict(flipped.copy()))
+
+
+@pytest.mark.parametrize("name", HERE)
+def test_each_predicts_from_many_threads_at_once(artifact: Artifact, name: str) -> None:
+    runtime = open_runtime(artifact, name=name, threads=1)
+    batches = [images(1 + seed % 3, seed) for seed in range(24)]
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(runtime.predict, batches))
+    for batch, logits in zip(batches, answers, strict=True):
+        np.testing.assert_allclose(logits, runtime.predict(batch), atol=1e-5)
+
+
+@pytest.mark.parametrize("name", HERE)
+@pytest.mark.parametrize(
+    ("inputs", "message"),
+    [
+        (np.zeros((1, 1, 28, 28)), "inputs must be float32, got float64"),
+        (np.zeros((1, 1, 28, 27), np.float32), "inputs must be"),
+        (np.zeros((1, 28, 28), np.float32), "inputs must be"),
+        (np.zeros((0, 1, 28, 28), np.float32), "inputs must be"),
+        ({"pixels": np.zeros((1, 1, 28, 28), np.float32)}, "must be images, got pixels"),
+        ({}, "must be images, got nothing"),
+    ],
+)
+def test_each_refuses_wrong_inputs(
+    artifact: Artifact, name: str, inputs: Any, message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        open_runtime(artifact, name=name, threads=1).predict(inputs)
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_each_uses_the_threads_that_it_was_given(artifact: Artifact, threads: int) -> None:
+    onnx = open_runtime(artifact, threads=threads)
+    assert isinstance(onnx, OnnxRuntime)
+    assert onnx._session.get_session_options().intra_op_num_threads == threads
+    compiled = openvino_runtime.compile_graph(artifact.read(ONNX), "fp32", threads)
+    # OpenVINO takes no more than the processor has.
+    assert compiled.get_property("INFERENCE_NUM_THREADS") == min(threads, os.cpu_count() or 1)
+    before = torch.get_num_threads()
+    try:
+        open_runtime(artifact, name="torchscript", threads=threads)
+        assert torch.get_num_threads() == threads
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("name", HERE)
+def test_none_opens_a_graph_with_the_weights_of_another_model(
+    artifact_folder: Path,
+    edit_manifest: Callable[..., None],
+    make_model: Callable[..., nn.Module],
+    name: str,
+) -> None:
+    manifest = open_artifact(artifact_folder).manifest
+    model = make_model()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.02 * torch.randn_like(parameter))
+    metadata = {
+        METADATA_WEIGHTS: manifest.files["weights.safetensors"],
+        METADATA_CONFIG: str(onnx_metadata(artifact_folder)[METADATA_CONFIG]),
+    }
+    example = torch.zeros(2, 1, 28, 28)
+    (artifact_folder / ONNX).write_bytes(to_onnx(model, example, metadata))
+    (artifact_folder / TORCHSCRIPT).write_bytes(to_torchscript(model, example))
+    edit_manifest(artifact_folder)
+    with pytest.raises(ParityFailure, match=f"{name} fp32"):
+        open_runtime(open_artifact(artifact_folder), name=name, threads=1)
+
+
+def onnx_metadata(folder: Path) -> dict[str, str]:
+    session = onnxruntime.InferenceSession(folder / ONNX, providers=["CPUExecutionProvider"])
+    return session.get_modelmeta().custom_metadata_map
+
+
+def test_an_engine_that_is_not_here_is_named_with_those_that_are(artifact: Artifact) -> None:
+    absent = [name for name in ENGINES if name not in HERE]
+    for name in absent:
+        message = f"runtime {name} is not there: .*; installed are {', '.join(HERE)}"
+        with pytest.raises(RuntimeUnavailable, match=message):
+            open_runtime(artifact, name=name)
+
+
+def test_a_session_that_fell_back_to_the_cpu_is_refused(artifact: Artifact) -> None:
+    if "onnx-cuda" in HERE:
+        pytest.skip("CUDA is here")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # ONNX Runtime's own, before it falls back
+        with pytest.raises(RuntimeUnavailable, match="runs on CPUExecutionProvider instead"):
+            ENGINES["onnx-cuda"].open(artifact, "fp32", 1, None)
+
+
+def test_openvino_brings_neither_torch_nor_telemetry(artifact: Artifact) -> None:
+    code = (
+        "import sys; from pathlib import Path;"
+        "from export.artifact import open_artifact; from export.runtime import open_runtime;"
+        f"open_runtime(open_artifact(Path({str(artifact.folder)!r})), name='openvino', threads=1);"
+        "sys.exit(bool({'torch', 'openvino_telemetry'} & set(sys.modules)))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize("name", HERE)
+def test_each_reads_texts_of_any_length(text_artifact: Artifact, name: str) -> None:
+    runtime = open_runtime(text_artifact, name=name, threads=1)
+    tokens, mask = text_artifact.tokenizer().encode(["a very good film", "bad", "it was"], 12)
+    together = runtime.predict({"mask": mask, "tokens": tokens})
+    with torch.inference_mode():
+        expected = load_twin(text_artifact)(torch.from_numpy(tokens), torch.from_numpy(mask))
+    np.testing.assert_allclose(together, expected.numpy(), atol=1e-4)
+    length = int(mask[1].sum())
+    alone = runtime.predict({"tokens": tokens[1:2, :length], "mask": mask[1:2, :length]})
+    np.testing.assert_allclose(together[1:2], alone, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", HERE)
+@pytest.mark.parametrize(
+    ("tokens", "mask", "message"),
+    [
+        ([[1, 2]], [[1.0, 1.0]], "tokens must be int64 and mask bool"),
+        ([[1, 2]], [[True]], r"must be \(B >= 1, N\) each"),
+        ([1, 2], [True, True], r"must be \(B >= 1, N\) each"),
+        ([[1, 2]], [[False, False]], "must have a real token in every text"),
+        ([[1] * 13], [[True] * 13], "at most 12 a text, got 13"),
+        ([[1, 60]], [[True, True]], "from 0 to 59, got 60"),
+        ([[1, -1]], [[True, True]], "from 0 to 59, got -1"),
+    ],
+)
+def test_each_refuses_wrong_tokens(
+    text_artifact: Artifact, name: str, tokens: list[Any], mask: list[Any], message: str
+) -> None:
+    runtime = open_runtime(text_artifact, name=name, threads=1)
+    with pytest.raises(ValueError, match=message):
+        runtime.predict({"tokens": np.array(tokens, np.int64), "mask": np.array(mask)})
+
+
+@pytest.fixture
+def bf16_artifact(artifact_folder: Path, edit_manifest: Callable[..., None]) -> Artifact:
+    """The artifact in bf16, with the stored inputs that are far from any border of classes."""
+    probe = read_probe(open_artifact(artifact_folder))
+    ordered = np.sort(probe.logits)
+    clear = np.argsort(ordered[:, -2] - ordered[:, -1])[:40]
+    chosen = Probe(inputs={"images": probe.inputs["images"][clear]}, logits=probe.logits[clear])
+    graph = to_half((artifact_folder / ONNX).read_bytes(), "bf16")
+    (artifact_folder / ONNX).write_bytes(graph)
+    (artifact_folder / PROBE).write_bytes(write_probe(chosen))
+    edit_manifest(artifact_folder, precision="bf16")
+    return open_artifact(artifact_folder)
+
+
+def test_bf16_runs_on_an_engine_that_has_it_and_is_refused_by_the_others(
+    bf16_artifact: Artifact,
+) -> None:
+    for name in ("onnx-cpu", "torchscript"):
+        with pytest.raises(RuntimeUnavailable, match=f"runtime {name} does not run bf16 here"):
+            open_runtime(bf16_artifact, name=name, threads=1)
+    if "bf16" not in ENGINES["openvino"].precisions(bf16_artifact.manifest, "exact"):
+        pytest.skip("this processor has no bf16")
+    runtime = open_runtime(bf16_artifact, name="openvino", threads=1)
+    assert (runtime.name, runtime.precision) == ("openvino", "bf16")
+    expected = eager(bf16_artifact, images(40))
+    difference = np.abs(runtime.predict(images(40)) - expected).max() / np.abs(expected).max()
+    assert 1e-5 < difference < 0.05
