@@ -41,8 +41,9 @@ def estimate_metric(
         mask: (B, N) bool, True for real tokens; None if all are.
 
     Returns:
-        (B, H, 1, D), non-negative. Under "max" and "mean" an all-zero m becomes 1, so that equal
-        values mean ordinary attention.
+        (B, H, 1, D), non-negative and at least float32, in which half precision is summed. Under
+        "max" and "mean" an all-zero m becomes 1, so that equal values mean ordinary attention, and
+        entries too large for a number count as equally large.
 
     Source: EA eq. 10 and remark 3 ("maxscale"); the guard for an all-zero m is ours.
     """
@@ -50,10 +51,11 @@ def estimate_metric(
     change = (v - v_prev).abs_()
     if mask is not None:
         change = change.masked_fill_(~mask[:, None, :, None], 0.0)
-    change = change.sum(-2, keepdim=True)  # (B, H, 1, D)
+    # The sum over some thousand tokens is more than float16 can hold.
+    dtype = torch.promote_types(v.dtype, torch.float32)
     if scaling == "none":
-        change = change / (_count(v, mask) * delta)
-    return _scale(change, scaling)
+        change = change.to(dtype) / (_count(v, mask) * delta)
+    return scale_metric(change.sum(-2, keepdim=True, dtype=dtype), scaling)  # (B, H, 1, D)
 
 
 def consistent_metric(
@@ -86,9 +88,11 @@ def consistent_metric(
     D, dtype = q.shape[-1], q.dtype
     q, k, v = q.double(), k.double(), v.double()
     attn = attention_weights(q, k, mask)
-    u = _centred(k / (2 * D), mask)
-    # Any shift of the values cancels; this one turns equal values into exact zeros.
-    v = (v - v[:, :, :1])[:, :, :, None]  # (B, H, N, 1, D)
+    # Any shift of u or of the values cancels. Beyond half the logarithm of the largest number u is
+    # cut off: neither exp(u) nor a sum of products with it overflows, no sum of weights vanishes.
+    u, limit = k / (2 * D), math.log(torch.finfo(k.dtype).max) / 2
+    u = (u - _centre(u, mask)).clamp(-limit, limit)
+    v = (v - _centre(v, mask))[:, :, :, None]  # (B, H, N, 1, D)
     changes = []
     for part in u.split(_CHUNK, dim=-1):
         ahead, behind = (_attend(attn, weights, v) for weights in (part.exp(), (-part).exp()))
@@ -97,7 +101,7 @@ def consistent_metric(
     if mask is not None:
         change = change.masked_fill(~mask[:, None, :, None], 0.0)
     m = change.sum(-2, keepdim=True) * D**0.5 / _count(q, mask)  # 1 / 2t = sqrt(D)
-    return _scale(m, scaling).to(dtype)
+    return scale_metric(m, scaling).to(dtype)
 
 
 def random_metric(
@@ -119,7 +123,7 @@ def random_metric(
     shape = (batch_size, num_heads, 1, head_dim)
     # The device is named: under `torch.device("meta")` a model still gets its true table.
     draws = torch.rand(shape, generator=generator, dtype=torch.float32, device="cpu")
-    return _scale(draws, "max")
+    return scale_metric(draws, "max")
 
 
 def attention_weights(q: Tensor, k: Tensor, mask: Tensor | None) -> Tensor:
@@ -146,11 +150,15 @@ def _attend(attn: Tensor, factors: Tensor, v: Tensor) -> Tensor:
     return attended / (attn @ factors)[..., None]
 
 
-def _scale(m: Tensor, scaling: Scaling) -> Tensor:
-    """Divide m by its maximum or mean over i; all zeros become ones, with finite gradients."""
+def scale_metric(m: Tensor, scaling: Scaling) -> Tensor:
+    """Divide m by its maximum or mean over i; all zeros become ones, with finite gradients.
+
+    Infinite entries become the largest number whose sum over i is one, too.
+    """
     if scaling == "none":
         return m
-    m = m.clamp_min(torch.finfo(m.dtype).tiny)
+    limits = torch.finfo(m.dtype)
+    m = m.clamp(limits.tiny, limits.max / m.shape[-1])
     return m / (m.amax(-1, keepdim=True) if scaling == "max" else m.mean(-1, keepdim=True))
 
 
@@ -159,16 +167,13 @@ def _count(v: Tensor, mask: Tensor | None) -> Tensor | int:
     return v.shape[2] if mask is None else mask.sum(1).view(-1, 1, 1, 1)
 
 
-def _centred(u: Tensor, mask: Tensor | None) -> Tensor:
-    """Shift u so that each axis is centred over the real tokens, which cancels in `u`'s use.
+def _centre(x: Tensor, mask: Tensor | None) -> Tensor:
+    """Halfway between the least and the largest real token, along each axis, without gradient.
 
-    Beyond half the logarithm of the largest number u is cut off, so that neither exp(u) nor a sum
-    of products with it can overflow, and no sum of weights can vanish.
+    Where all are equal it is their value, without any rounding.
     """
-    low, high = u.detach(), u.detach()
+    low = high = x.detach()
     if mask is not None:
         padding = ~mask[:, None, :, None]
         low, high = low.masked_fill(padding, torch.inf), high.masked_fill(padding, -torch.inf)
-    centre = (low.amin(-2, keepdim=True) + high.amax(-2, keepdim=True)) / 2
-    limit = math.log(torch.finfo(u.dtype).max) / 2
-    return (u - centre).clamp(-limit, limit)
+    return (low.amin(-2, keepdim=True) + high.amax(-2, keepdim=True)) / 2

@@ -124,6 +124,30 @@ def test_answer_does_not_depend_on_the_batch_or_on_padding(
         assert (out[:, left : left + 5] - together).abs().max() <= 1e-5
 
 
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+@pytest.mark.parametrize("scaling", SCALINGS)
+@pytest.mark.parametrize("rubbish", [1e12, 1e30])
+def test_padding_on_the_left_may_hold_huge_values(
+    estimator: Estimator, scaling: Scaling, rubbish: float
+) -> None:
+    layer = make(estimator=estimator, scaling=scaling, seed=3)
+    x, v_prev = (draw(*shape, dtype=torch.float32) for shape in ((3, 5, 12), (3, 3, 5, 4)))
+    padded = F.pad(x, (0, 0, 2, 0), value=rubbish)
+    values = F.pad(v_prev, (0, 0, 2, 0), value=-rubbish)
+    out, _ = layer(padded, values, F.pad(torch.ones(3, 5, dtype=torch.bool), (2, 0)))
+    assert (out[:, 2:] - layer(x, v_prev)[0]).abs().max() <= 1e-5
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_attention_over_many_tokens_in_half_precision_is_close(dtype: torch.dtype) -> None:
+    layer = make().double()
+    x = draw(1, 4096, 12).to(dtype)
+    v_prev = (48 + draw(1, 3, 4096, 4, seed=1)).to(dtype)
+    exact, _ = layer(x.double(), v_prev.double())
+    half, _ = layer.to(dtype)(x, v_prev)
+    assert (half - exact).abs().max() <= 8 * torch.finfo(dtype).eps
+
+
 @pytest.mark.parametrize("estimator", ["difference", "consistent"])
 def test_gradient_flows_through_the_metric_exactly_when_switched_on(estimator: Estimator) -> None:
     layer = make(8, 2, estimator=estimator).double().requires_grad_(False)

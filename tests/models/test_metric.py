@@ -3,6 +3,7 @@ from itertools import product
 import pytest
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from models.metric import (
     SCALINGS,
@@ -153,6 +154,55 @@ def test_padding_may_hold_anything_finite() -> None:
     ):
         change = estimate(q, k, v) - estimate(q + rubbish, k - rubbish, v + 2 * rubbish)
         assert change.abs().max() <= 1e-12
+
+
+@pytest.mark.parametrize("scaling", SCALINGS)
+@pytest.mark.parametrize("rubbish", [1e12, 1e30, -1e30])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_padding_on_the_left_may_hold_huge_values(
+    scaling: Scaling, rubbish: float, dtype: torch.dtype
+) -> None:
+    q, k, v = (part.to(dtype) for part in qkv())
+    padded = [F.pad(part, (0, 0, 2, 0), value=rubbish) for part in (q, k, v)]
+    real = F.pad(torch.ones(2, 5, dtype=torch.bool), (2, 0))
+    for found, expected in (
+        (
+            consistent_metric(*padded, scaling=scaling, mask=real),
+            consistent_metric(q, k, v, scaling=scaling),
+        ),
+        (
+            estimate_metric(padded[2], -padded[1], scaling=scaling, mask=real),
+            estimate_metric(v, -k, scaling=scaling),
+        ),
+    ):
+        assert (found - expected).abs().max() <= (1e-12 if dtype == torch.float64 else 1e-6)
+
+
+@pytest.mark.parametrize("scaling", SCALINGS)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("masked", [False, True])
+def test_difference_of_many_tokens_in_half_precision_is_the_formula(
+    scaling: Scaling, dtype: torch.dtype, masked: bool
+) -> None:
+    v = (48 + draw(1, 2, 4096, 4)).to(dtype)
+    mask = torch.arange(4096)[None] < 3000 if masked else None
+    m = estimate_metric(v, torch.zeros_like(v), scaling=scaling, mask=mask)
+    real = v.double() if mask is None else v.double()[:, :, :3000]
+    expected = estimate_metric(real, torch.zeros_like(real), scaling=scaling)
+    assert m.dtype == torch.float32
+    assert ((m - expected).abs() <= 1e-5 * expected).all()
+
+
+@pytest.mark.parametrize("scaling", SCALINGS)
+def test_difference_of_the_largest_numbers_is_finite(scaling: Scaling) -> None:
+    v = torch.full((1, 2, 5, 4), 3e38)
+    v[..., 1] = 1.0
+    for previous in (torch.zeros_like(v), -v):
+        for mask in (None, REAL[1:]):
+            m = estimate_metric(v, previous, scaling=scaling, mask=mask)
+            if scaling != "none" or not previous.any():  # there a change itself is infinite
+                assert m.isfinite().all() and m[..., 0].min() >= 1
+            assert (m[..., 1] <= 2).all()
 
 
 def test_random_metric_is_uniform_draws_scaled_by_their_maximum() -> None:
