@@ -51,11 +51,11 @@ def estimate_metric(
     change = (v - v_prev).abs_()
     if mask is not None:
         change = change.masked_fill_(~mask[:, None, :, None], 0.0)
-    # The sum over some thousand tokens is more than float16 can hold.
-    dtype = torch.promote_types(v.dtype, torch.float32)
+    if change.dtype.itemsize < 4:  # float16 cannot hold the sum over some thousand tokens
+        change = change.float()
     if scaling == "none":
-        change = change.to(dtype) / (_count(v, mask) * delta)
-    return scale_metric(change.sum(-2, keepdim=True, dtype=dtype), scaling)  # (B, H, 1, D)
+        change = change / (_count(v, mask) * delta)
+    return scale_metric(change.sum(-2, keepdim=True), scaling)  # (B, H, 1, D)
 
 
 def consistent_metric(
