@@ -9,8 +9,12 @@ from training import records
 from training.fit import Trainer
 from training.processes import Processes, joined
 from training.recipe_file import describe_file, read_recipe
+from training.results import PAPERS, collect, read_records
+from training.results_page import page
 
-RECIPES = Path(__file__).parent.parent / "recipes"
+_ROOT = Path(__file__).parent.parent
+RECIPES = _ROOT / "recipes"
+RESULTS = _ROOT / "docs" / "results.md"
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -51,6 +55,15 @@ def _parser() -> argparse.ArgumentParser:
     fit.add_argument("--output", type=Path, help="folder of the run (default: runs/NAME)")
     fit.add_argument("--resume", type=Path, metavar="DIR", help="continue the run in this folder")
     fit.set_defaults(command=_fit)
+    results = commands.add_parser(
+        "results",
+        help="write docs/results.md from the records of runs and evaluations",
+        description="Take up finished runs and evaluations as records in the folder results beside "
+        "the page, and write the page from all records there.",
+    )
+    results.add_argument("folders", type=Path, nargs="*", help="folders of runs and evaluations")
+    results.add_argument("--output", type=Path, default=RESULTS, help="default: docs/results.md")
+    results.set_defaults(command=_results)
     return parser
 
 
@@ -85,6 +98,17 @@ def _started(arguments: argparse.Namespace, processes: Processes) -> Trainer:
     records.check_unused(folder)
     processes.wait()  # before the first one makes the folder
     return Trainer(recipe, folder, processes=processes, progress=True)
+
+
+def _results(arguments: argparse.Namespace) -> int:
+    target = arguments.output.parent / "results"
+    for folder in arguments.folders:
+        print(f"{folder} -> {collect(folder, target)}")
+    papers = target / PAPERS
+    known = json.loads(papers.read_text()) if papers.is_file() else {}
+    arguments.output.write_text(page(read_records(target), known), encoding="utf-8")
+    print(arguments.output)
+    return 0
 
 
 if __name__ == "__main__":

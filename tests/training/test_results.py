@@ -1,0 +1,107 @@
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from robustness.intervals import wilson
+from training.__main__ import RESULTS, main
+from training.fit import Trainer
+from training.results import PAPERS, collect, read_records
+from training.results_page import page
+
+Start = Callable[..., Trainer]
+
+
+def figure(top1: float) -> dict[str, Any]:
+    return {"top1": top1, "ci": [top1 - 0.1, top1 + 0.1], "top_k": {}}
+
+
+def evaluation() -> dict[str, Any]:
+    """What is kept of a report on two models under one attack."""
+    pair = {"difference": 0.1, "only_first": 12, "only_second": 2, "p_value": 0.0129}
+    models = [
+        {
+            "name": name,
+            "clean": figure(clean),
+            "attacks": [{"name": "pgd", "eps": "1/255", "robust": figure(robust)}],
+            "worst": {"1/255": figure(robust)},
+        }
+        for name, clean, robust in (("one", 0.9, 0.5), ("other", 0.8, 0.4))
+    ]
+    comparison = {"first": "one", "second": "other", "clean": pair, "worst": {"1/255": pair}}
+    summary = {
+        "metric": "accuracy", "models": models, "comparison": comparison,
+        "warnings": [{"message": "something is odd"}],
+    }  # fmt: skip
+    data = {"digest": "a" * 64, "samples": 100}
+    return {"kind": "evaluation", "summary": summary, "data": data, "seed": 3}
+
+
+def test_page_is_made_of_what_tiny_runs_recorded(
+    text_recipe: Path, tmp_path: Path, start: Start
+) -> None:
+    runs = []
+    for seed in (0, 1):
+        choice = ["variant=transformer", "size=small", f"seed={seed}"]
+        trainer = start(text_recipe, tmp_path / f"words-{seed}", *choice)
+        runs.append((trainer.folder, trainer.run()))
+    output = tmp_path / "docs" / "results.md"
+    (output.parent / "results").mkdir(parents=True)
+    papers = {"imdb": {"source": "a table", "transformer": 0.813}}
+    (output.parent / "results" / PAPERS).write_text(json.dumps(papers))
+    folders = [str(folder) for folder, _ in runs]
+    assert main(["results", *folders, "--output", str(output)]) == 0
+    text = output.read_text()
+    for seed, (_, metrics) in enumerate(runs):
+        low, high = wilson(round(metrics["test_accuracy"] * 32), 32)
+        size = f"{metrics['parameters'] / 1e6:.2f} M"
+        assert f"| words-transformer | small | {seed} | {size} | 128 | 32 |" in text
+        assert (
+            f"| {100 * metrics['test_accuracy']:.2f} | [{100 * low:.1f}, {100 * high:.1f}] |"
+            in text
+        )
+        assert metrics["environment"]["commit"][:8] in text
+    assert "mean of 2, ± s.d." in text and "| 81.3 |" in text
+    assert "a part, not the whole split" in text and "Paper: a table" in text
+    assert str(tmp_path) not in "".join(path.read_text() for path in output.parent.rglob("*.*"))
+
+
+def test_evaluations_show_every_attack_and_the_comparison() -> None:
+    text = page([evaluation()], {})
+    assert "## Robustness of one and other" in text and "100 images, seed 3" in text
+    assert "| pgd | 1/255 | 50.0 [40.0, 60.0] | 40.0 [30.0, 50.0] |" in text
+    assert "| clean | +10.00 | 12 | 2 | 0.013 |" in text
+    assert "Warning: something is odd" in text
+
+
+def test_unfinished_run_and_foreign_folder_are_refused(
+    recipe_file: Path, tmp_path: Path, start: Start, capsys: pytest.CaptureFixture[str]
+) -> None:
+    start(recipe_file, tmp_path / "run", "train.epochs=1").run()
+    metrics = tmp_path / "run" / "metrics.json"
+    content = json.loads(metrics.read_text())
+    del content["test_accuracy"]
+    metrics.write_text(json.dumps(content))
+    with pytest.raises(ValueError, match="no finished run: its metrics lack test_accuracy"):
+        collect(tmp_path / "run", tmp_path / "results")
+    (tmp_path / "empty").mkdir()
+    output = str(tmp_path / "results.md")
+    assert main(["results", str(tmp_path / "empty"), "--output", output]) == 2
+    assert "holds neither a run with metrics nor an evaluation" in capsys.readouterr().err
+
+
+def test_file_that_is_no_record_is_named(tmp_path: Path) -> None:
+    (tmp_path / "some.json").write_text("[]")
+    with pytest.raises(ValueError, match="some.json is no record"):
+        read_records(tmp_path)
+    (tmp_path / "some.json").write_text('{"kind": "poem"}')
+    with pytest.raises(ValueError, match="of no known kind: 'poem'"):
+        read_records(tmp_path)
+
+
+def test_shipped_page_is_what_the_shipped_records_give() -> None:
+    folder = RESULTS.parent / "results"
+    papers = json.loads((folder / PAPERS).read_text())
+    assert RESULTS.read_text(encoding="utf-8") == page(read_records(folder), papers)
