@@ -13,7 +13,7 @@ What it saves:
 
 import math
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -124,6 +124,14 @@ class BlockwiseEncoder(nn.Module):
         Returns:
             (N, d), the same tensor as x.
         """
+        with torch.autocast(x.device.type, enabled=False):  # it knows no `out`
+            return self._encode(x, tokens, positions)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Everything but the workspaces."""
+        return self.__dict__ | {"_spare": []}
+
+    def _encode(self, x: Tensor, tokens: Tensor, positions: Positions) -> Tensor:
         (encoder,), long = self._encoder, len(x) > x.shape[1]
         if self.first is None or self.first.token_projections is None:
             eigenvalues = encoder.eigenvalues(x[None])[0]

@@ -36,6 +36,12 @@ def fold(model: nn.Module, *, dtype: torch.dtype | None = None) -> nn.Module:
         float32.
     """
     model = copy.deepcopy(model).eval().requires_grad_(False)
+    device = next(model.parameters()).device.type
+    with torch.autocast(device, enabled=False):  # it would round the matrices
+        return _fold(model, dtype)
+
+
+def _fold(model: nn.Module, dtype: torch.dtype | None) -> nn.Module:
     if isinstance(model, TransJect | TransJectImage):
         return _fold_transject(model, dtype)
     for name, part in list(model.named_modules()):
@@ -50,11 +56,15 @@ def fold(model: nn.Module, *, dtype: torch.dtype | None = None) -> nn.Module:
 def _make_plain(part: nn.Module) -> None:
     # torch's remove_parametrizations takes the property from the class, which a copy shares with
     # its original: the original would lose its weights.
-    weights = {name: getattr(part, name) for name in cast(nn.ModuleDict, part.parametrizations)}
+    names = list(cast(nn.ModuleDict, part.parametrizations))
+    dtype = next(part.parameters()).dtype
+    part.double()  # see `_fold_transject`
+    weights = {name: getattr(part, name) for name in names}
     part.__class__ = type(part).__bases__[0]
     del part.parametrizations
     for name, weight in weights.items():
         part.register_parameter(name, nn.Parameter(weight))
+    part.to(dtype)
 
 
 def _fold_transject(model: TransJect | TransJectImage, dtype: torch.dtype | None) -> nn.Module:
@@ -173,11 +183,19 @@ class FoldedLayer(nn.Module):
         self, layer: Layer, eigenvalues: Tensor | None, *, long: bool, dtype: torch.dtype
     ) -> None:
         super().__init__()
-        self.step = float(layer.step)
+        self.step = float(layer.step.detach())
         self.experts = FoldedExperts(layer, eigenvalues, long=long, dtype=dtype)
         w1, w2 = layer.ffn.w.stacked().to(dtype).unbind()
         for name, value in (("w1", w1), ("w2", w2), ("b1", layer.ffn.b1), ("b2", layer.ffn.b2)):
             self.register_buffer(name, value.detach().clone())
+
+    def get_extra_state(self) -> Tensor:
+        """The step, so that a state dict is complete."""
+        return torch.tensor(self.step, dtype=torch.float64)
+
+    def set_extra_state(self, state: Tensor) -> None:
+        """Take the step from a state dict."""
+        self.step = float(state)
 
     def forward(self, x: Tensor, eigenvalues: Tensor, mask: Tensor | None) -> Tensor:
         """(B, N, d), (B, d) and (B, N) to (B, N, d)."""
@@ -254,7 +272,7 @@ class FoldedLongTransJect(nn.Module):
         """See `TransJect.features`."""
         x = self.embed(tokens, mask)
         pooling = self.config.pooling
-        if is_traced() or torch.is_grad_enabled():
+        if is_traced() or torch.is_grad_enabled() or not len(tokens):
             return pool(self.encoder(x, mask), mask, pooling)
         pooled = []
         for index in range(len(tokens)):

@@ -71,7 +71,9 @@ class OrthogonalMap(nn.Module):
     """One learnable orthogonal matrix, `weight` of shape (dim, dim).
 
     The Cayley map of a skew-symmetric matrix: torch's matrix exponential misses 1e-5 in float32 at
-    dim 512. No base matrix is multiplied to it, so that autocast never rounds the product.
+    dim 512. No base matrix is multiplied to it, so that autocast never rounds the product. In
+    float32 it stays within 1e-5 until the weights are some five times their first size; `fold`
+    solves in float64 and does not depend on it.
 
     Args:
         dim: width d.

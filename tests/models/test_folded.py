@@ -1,5 +1,6 @@
 """The folded form against the trained form, on every path that it has."""
 
+import pickle
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import models
 from models import blockwise
 from models.checkpoints import save_weights
 from models.folded import FoldedExperts, FoldedLongTransJect, singular_range
-from models.transject import Layer, TransJect
+from models.transject import Layer, OrthogonalMap, TransJect
 
 WIDE = 32
 # seq_len, vocab_size: shorter than wide; longer, with and without a table of tokens.
@@ -195,3 +196,61 @@ def test_threads_and_lengths_share_a_folded_model() -> None:
         together = list(pool.map(run, lengths))
     for first, second in zip(alone, together, strict=True):
         assert torch.equal(first, second)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_state_dict_of_a_folded_model_is_complete(shape: str) -> None:
+    trained, fresh = make("transject", *SHAPES[shape]), make("transject", *SHAPES[shape])
+    with torch.no_grad():
+        for module in fresh.modules():
+            if isinstance(module, Layer):
+                module.r.fill_(-0.3)
+    folded, other = models.fold(trained), models.fold(fresh)
+    tokens, mask = given(trained)
+    assert (folded(tokens, mask) - other(tokens, mask)).abs().max() > 1e-3
+    other.load_state_dict(folded.state_dict())
+    for grad in (False, True):
+        with torch.set_grad_enabled(grad):
+            assert torch.equal(folded(tokens, mask), other(tokens, mask))
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_autocast_neither_stops_nor_rounds_what_is_folded(shape: str) -> None:
+    model = make("transject", *SHAPES[shape])
+    tokens, mask = given(model)
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        folded = models.fold(model)
+        assert folded(tokens, mask).isfinite().all()
+    assert torch.equal(folded(tokens, mask), models.fold(model)(tokens, mask))
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_an_empty_batch_has_no_logits(shape: str) -> None:
+    folded = models.fold(make("transject", *SHAPES[shape]))
+    with torch.no_grad():
+        assert folded(torch.zeros(0, 6, dtype=torch.int64)).shape == (0, 2)
+
+
+def test_a_pickled_model_leaves_its_memory_behind() -> None:
+    folded = models.fold(make("transject", *SHAPES["long"]))
+    tokens, mask = given(make("transject", *SHAPES["long"]))
+    before = len(pickle.dumps(folded))
+    with torch.no_grad():
+        expected = folded(tokens, mask)
+        again = pickle.loads(pickle.dumps(folded))
+        assert torch.equal(again(tokens, mask), expected)
+    assert len(pickle.dumps(folded)) == before
+
+
+def test_orthogonal_baseline_folds_exactly_however_large_its_weights() -> None:
+    torch.manual_seed(0)
+    model = models.build("transformer_orthogonal", embed_dim=64, num_heads=2, depth=1, vocab_size=9)
+    with torch.no_grad():
+        for key, each in model.named_parameters():
+            if key.endswith("original"):
+                each.mul_(20)
+    maps = [each for each in models.fold(model).modules() if isinstance(each, OrthogonalMap)]
+    assert len(maps) == 4
+    for each in maps:
+        error = each.weight.double().T @ each.weight.double() - torch.eye(64)
+        assert torch.linalg.matrix_norm(error, 2) < 1e-5
