@@ -117,7 +117,9 @@ class ConvPatchEmbed(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, C, H, W) to (B, N, embed_dim)."""
-        return self.proj(x).flatten(2).transpose(1, 2)
+        # Not flatten(2).transpose(1, 2): for one image on the CPU, torch's batch norm reads the
+        # transposed gradient which that passes back in the wrong order, without an error.
+        return self.proj(x).permute(0, 2, 3, 1).flatten(1, 2)
 
 
 def fourier_positions(grid_size: int) -> Tensor:
