@@ -17,6 +17,8 @@ SCALINGS: tuple[Scaling, ...] = ("max", "mean", "none")
 ESTIMATORS: tuple[Estimator, ...] = ("difference", "consistent", "random")
 # Dimensions that one product of `consistent_metric` takes; its memory is N x 16 D a head.
 _CHUNK = 16
+# m is never of half precision, and an ONNX graph keeps the limits of a clamp in float32.
+_LIMITS = torch.finfo(torch.float32)
 
 
 def estimate_metric(
@@ -153,12 +155,15 @@ def _attend(attn: Tensor, factors: Tensor, v: Tensor) -> Tensor:
 def scale_metric(m: Tensor, scaling: Scaling) -> Tensor:
     """Divide m by its maximum or mean over i; all zeros become ones, with finite gradients.
 
-    Infinite entries become the largest number whose sum over i is one, too.
+    Entries too large become the largest number whose sum over i is one, too.
+
+    Args:
+        m: (..., D), at least float32.
+        scaling: "none" leaves m as it is.
     """
     if scaling == "none":
         return m
-    limits = torch.finfo(m.dtype)
-    m = m.clamp(limits.tiny, limits.max / m.shape[-1])
+    m = m.clamp(_LIMITS.tiny, _LIMITS.max / m.shape[-1])
     return m / (m.amax(-1, keepdim=True) if scaling == "max" else m.mean(-1, keepdim=True))
 
 
