@@ -99,8 +99,11 @@ def masked_mean(x: Tensor, mask: Tensor | None) -> Tensor:
     """Mean over the real tokens: (B, N, C) and (B, N) bool or None to (B, C)."""
     if mask is None:
         return x.mean(1)
-    real = mask[:, :, None].to(x.dtype)
-    return x.masked_fill(~mask[:, :, None], 0.0).sum(1) / real.sum(1)
+    # Half precision can neither count beyond 256 or 2048 nor hold every sum.
+    dtype = torch.promote_types(x.dtype, torch.float32)
+    real = mask[:, :, None].to(dtype)
+    total = x.masked_fill(~mask[:, :, None], 0.0).sum(1, dtype=dtype)
+    return (total / real.sum(1)).to(x.dtype)
 
 
 def masked_max(x: Tensor, mask: Tensor | None) -> Tensor:

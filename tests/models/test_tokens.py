@@ -105,6 +105,18 @@ def test_pooling_is_the_formula_over_real_tokens(pooling: Pooling, rubbish: floa
             assert abs(pool(x[b : b + 1, :n], None, pooling)[0, c] - expected) <= 1e-12
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_mean_of_many_tokens_in_half_precision_is_rounded_once(dtype: torch.dtype) -> None:
+    x = torch.rand(1, 4096, 8, generator=torch.Generator().manual_seed(0)) + 100
+    mask = torch.arange(4096)[None] < torch.tensor([[509], [4095]])
+    x = x.to(dtype).expand(2, -1, -1)
+    found = masked_mean(x, mask)
+    assert found.dtype == dtype
+    for b, n in ((0, 509), (1, 4095)):
+        expected = x[b, :n].double().mean(0)
+        assert ((found[b] - expected).abs() <= torch.finfo(dtype).eps / 2 * 1.01 * expected).all()
+
+
 def test_gradient_of_pooling_does_not_reach_padding() -> None:
     for pooled in (masked_mean, masked_max):
         x = torch.randn(2, 3, 4, generator=torch.Generator().manual_seed(0)).requires_grad_()
