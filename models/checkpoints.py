@@ -2,12 +2,12 @@
 
 import argparse
 import pickle
-from collections.abc import Mapping
+import warnings
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
@@ -15,8 +15,10 @@ from models import fan
 from models.deit import DeiT, resize_positions
 from models.fan import FAN
 
+_INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 _WRAPPERS = ("model", "state_dict")  # of DeiT's and Elliptical Attention's training, of timm's
-_PARALLEL = "module."  # what torch's data parallelism puts before every name
+_PREFIXES = ("module.", "_orig_mod.")  # of every name, by data parallelism and torch.compile
+_COUNTER = "num_batches_tracked"  # the only integers among the weights
 _HEADS = ("head.", "head_dist.")
 _NAMES_SHOWN = 8
 
@@ -28,19 +30,28 @@ def save_weights(model: nn.Module, path: Path) -> None:
     partial.replace(path)
 
 
-def load_weights(model: nn.Module, path: Path) -> None:
+def load_weights(model: nn.Module, path: Path | str) -> None:
     """Read weights into the model; names and shapes must match exactly.
 
+    Args:
+        model: left as it is after an error.
+        path: a safetensors file.
+
     Raises:
-        ValueError: the file is no safetensors file, or its tensors are not the model's.
+        ValueError: the file is no safetensors file, its tensors are not the model's, or a value is
+            not finite.
     """
+    path = Path(path)
+    state, own = _read_safetensors(path), _own_tensors(model)
     try:
-        model.load_state_dict(_read_safetensors(path), strict=True)
-    except RuntimeError as error:
+        _check_names(state, own)
+        _check_shapes(state, own)
+        _load(model, state, own)
+    except (ValueError, RuntimeError) as error:
         raise ValueError(f"{path.name} does not fit the model: {error}") from error
 
 
-def load_public(model: nn.Module, path: Path, *, skip_head: bool = False) -> None:
+def load_public(model: nn.Module, path: Path | str, *, skip_head: bool = False) -> None:
     """Read the weights of a public DeiT, FAN-ViT or elliptical checkpoint into a model, by name.
 
     Both twins take the same file. Position embeddings are interpolated where the model has another
@@ -50,36 +61,74 @@ def load_public(model: nn.Module, path: Path, *, skip_head: bool = False) -> Non
     Args:
         model: its class decides how public names are translated; left as it is after an error.
         path: safetensors (by its suffix), or a file of `torch.save` that holds a state dict, alone
-            or under "model" or "state_dict", with or without "module." before the names.
+            or under "model" or "state_dict", with or without "module." or "_orig_mod." before the
+            names.
         skip_head: keep the model's own classification heads, e.g. for another number of classes.
 
     Raises:
         ValueError: the file holds anything but weights, cannot be read, has tensors too many or too
-            few, or of another shape; the message names them.
+            few, of another shape, or with values that are not finite; the message names them.
     """
-    state = _read_safetensors(path) if path.suffix == ".safetensors" else _read_pickle(path)
-    state = _unwrap(state, path.name)
-    own = model.state_dict()
+    path = Path(path)
+    is_safetensors = path.suffix.lower() == ".safetensors"
+    state = _unwrap(_read_safetensors(path) if is_safetensors else _read_pickle(path), path.name)
+    own = _own_tensors(model)
     if skip_head:
         state = {key: value for key, value in state.items() if not key.startswith(_HEADS)}
         own = {key: value for key, value in own.items() if not key.startswith(_HEADS)}
     try:
+        _check_kinds(state)
         if isinstance(model, FAN):
             state = fan.from_public(state)
         _check_names(state, own)
         if isinstance(model, DeiT):
             size, prefix = model.config.grid_size, model.config.num_prefix_tokens
             state["pos_embed"] = resize_positions(state["pos_embed"], size, prefix)
-        _check_shapes(state, own)
-    except ValueError as error:
+        _check_shapes(state, own, hint="; skip_head=True keeps the model's own head")
+        _load(model, state, own)
+    except (ValueError, RuntimeError) as error:
         raise ValueError(f"{path.name} does not fit the model: {error}") from error
-    model.load_state_dict(state, strict=not skip_head)
+
+
+def _own_tensors(model: nn.Module) -> dict[str, Tensor]:
+    """The tensors that a file replaces."""
+    own = model.state_dict()
+    for key, value in own.items():
+        if value.is_meta:
+            raise ValueError(f"model must be in memory, got {key} on the device meta")
+    return own
+
+
+def _load(model: nn.Module, state: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> None:
+    """Load what `own` names or, after an error, nothing: what could fail is done before."""
+    _check_kinds(state)
+    converted = {key: state[key].to(value.dtype) for key, value in own.items()}
+    for key, value in converted.items():
+        if not value.isfinite().all():
+            raise ValueError(f"{key} must be finite in {value.dtype}")
+    model.load_state_dict(converted, strict=False)  # not all where heads are skipped
+
+
+def _check_kinds(state: Mapping[str, Tensor]) -> None:
+    """Refuse tensors that cannot be computed with like any other, or that hold no weights."""
+    for key, value in state.items():
+        plain = value.layout == torch.strided and value.device.type == "cpu"
+        if not plain or value.is_quantized or value.is_nested:
+            raise ValueError(
+                f"{key} must be a dense tensor on the CPU, got {value.layout} on {value.device} "
+                f"with {value.dtype}"
+            )
+        integer = value.dtype in _INTEGERS
+        is_counter = key.endswith(_COUNTER)
+        if not (integer if is_counter else value.is_floating_point()):
+            kind = "integers" if is_counter else "floating point numbers"
+            raise ValueError(f"{key} must hold {kind}, got {value.dtype}")
 
 
 def _read_safetensors(path: Path) -> dict[str, Tensor]:
     try:
         return load_file(path)
-    except (SafetensorError, OSError) as error:
+    except Exception as error:  # a type that torch lacks leads to errors of other kinds
         raise ValueError(f"{path.name} is not a readable safetensors file: {error}") from error
 
 
@@ -87,7 +136,8 @@ def _read_pickle(path: Path) -> Any:
     """Open a file of `torch.save` with torch's unpickler for weights, which runs no code."""
     try:
         # The scripts of DeiT and of Elliptical Attention save their command line with the weights.
-        with torch.serialization.safe_globals([argparse.Namespace]):
+        with torch.serialization.safe_globals([argparse.Namespace]), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of old formats; what was read is checked afterwards
             return torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         raise ValueError(
@@ -107,9 +157,14 @@ def _unwrap(content: Any, name: str) -> dict[str, Tensor]:
     for key, value in content.items():
         if not isinstance(key, str) or not isinstance(value, Tensor):
             raise ValueError(f"{name} must map names to tensors, got {key!r}: {type(value)}")
-    if all(key.startswith(_PARALLEL) for key in content):
-        return {key.removeprefix(_PARALLEL): value for key, value in content.items()}
-    return dict(content)
+    state = {key: value.detach() for key, value in content.items()}
+    while prefix := _shared_prefix(state):
+        state = {key.removeprefix(prefix): value for key, value in state.items()}
+    return state
+
+
+def _shared_prefix(names: Iterable[str]) -> str | None:
+    return next((p for p in _PREFIXES if all(name.startswith(p) for name in names)), None)
 
 
 def _check_names(state: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> None:
@@ -123,14 +178,15 @@ def _check_names(state: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> None
         raise ValueError("; ".join(found))
 
 
-def _check_shapes(state: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> None:
+def _check_shapes(
+    state: Mapping[str, Tensor], own: Mapping[str, Tensor], *, hint: str = ""
+) -> None:
     for key, value in own.items():
         shape = state[key].shape
         if shape == value.shape:
             continue
         if key.startswith(_HEADS) and shape[1:] == value.shape[1:]:
             raise ValueError(
-                f"{key} is for {shape[0]} classes, the model has {value.shape[0]}; "
-                "skip_head=True keeps the model's own head"
+                f"{key} is for {shape[0]} classes, the model has {value.shape[0]}{hint}"
             )
         raise ValueError(f"{key} must be {tuple(value.shape)}, got {tuple(shape)}")

@@ -2,6 +2,7 @@ import argparse
 import copy
 import math
 import os
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -166,6 +167,117 @@ def test_files_of_other_models_are_refused(tmp_path: Path, change: Any, message:
     with pytest.raises(ValueError, match=message):
         load_public(model, tmp_path / "public.pth")
     assert same(model, before)
+
+
+def quantised(rows: int) -> Tensor:
+    return torch.quantize_per_tensor(torch.rand(rows), 0.1, 0, torch.qint8)
+
+
+UNFIT = [
+    ("norm.bias", lambda: torch.rand(12).to_sparse(), "norm.bias must be a dense tensor on the"),
+    ("norm.bias", lambda: torch.rand(12, device="meta"), "norm.bias must be a dense.*on meta"),
+    ("norm.bias", lambda: quantised(12), "norm.bias must be a dense tensor.*qint8"),
+    (
+        "cls_token",
+        lambda: torch.nested.nested_tensor([torch.rand(1, 12)]),
+        "cls_token must be a dense tensor|not a readable|must hold weights alone",
+    ),
+    ("norm.bias", lambda: torch.rand(12).to(torch.complex64), "norm.bias must hold floating point"),
+    ("norm.bias", lambda: torch.ones(12, dtype=torch.int64), "norm.bias must hold floating point"),
+    ("norm.bias", lambda: torch.ones(12).bool(), "norm.bias must hold floating point"),
+    ("norm.bias", lambda: torch.full((12,), math.nan), "norm.bias must be finite"),
+    ("head.bias", lambda: torch.full((3,), -math.inf), "head.bias must be finite"),
+    ("norm.bias", lambda: torch.ones(12).double() * 1e300, "norm.bias must be finite in .*32"),
+    ("pos_embed", lambda: torch.full((1, 5, 12), math.nan), "pos_embed must be finite"),
+    ("pos_embed", lambda: torch.ones(1, 5, 0), "does not fit the model"),
+]
+
+
+@pytest.mark.filterwarnings("ignore")  # torch's own, about how these tensors are made
+@pytest.mark.parametrize(("key", "make", "message"), UNFIT)
+def test_tensors_that_are_no_weights_are_refused(
+    tmp_path: Path, key: str, make: Any, message: str
+) -> None:
+    model = deit()
+    before = copy.deepcopy(model.state_dict())
+    torch.save(deit().state_dict() | {key: make()}, tmp_path / "public.pth")
+    with warnings.catch_warnings(), pytest.raises(ValueError, match=message):
+        warnings.simplefilter("error")
+        load_public(model, tmp_path / "public.pth")
+    assert same(model, before)
+
+
+@pytest.mark.parametrize(
+    ("key", "tensor", "message"),
+    [
+        ("norm.bias", torch.ones(12, dtype=torch.int32), "norm.bias must hold floating point"),
+        ("head.bias", torch.full((3,), math.nan), "head.bias must be finite"),
+        ("head.bias", torch.ones(5), "head.bias is for 5 classes, the model has 3$"),
+        ("head.bais", torch.ones(3), "unexpected tensors: head.bais$"),
+    ],
+)
+def test_own_weights_are_copied_all_or_none(
+    tmp_path: Path, key: str, tensor: Tensor, message: str
+) -> None:
+    model = deit()
+    before = copy.deepcopy(model.state_dict())
+    save_file(deit().state_dict() | {key: tensor}, tmp_path / "w.safetensors")
+    with pytest.raises(ValueError, match=f"w.safetensors does not fit the model: .*{message}"):
+        load_weights(model, tmp_path / "w.safetensors")
+    assert same(model, before)
+
+
+def test_counters_of_a_batch_norm_are_integers(tmp_path: Path) -> None:
+    model = nn.BatchNorm1d(2)
+    counted = {"num_batches_tracked": torch.tensor(7, dtype=torch.int32)}
+    save_file(model.state_dict() | counted, tmp_path / "w.safetensors")
+    load_weights(model, tmp_path / "w.safetensors")
+    assert model.num_batches_tracked == torch.tensor(7)
+    save_file(model.state_dict() | {"num_batches_tracked": torch.tensor(7.5)}, tmp_path / "b.st")
+    with pytest.raises(ValueError, match="num_batches_tracked must hold integers, got .*float32"):
+        load_weights(model, tmp_path / "b.st")
+
+
+def test_weights_of_a_folded_model_load_with_their_steps(tmp_path: Path) -> None:
+    sizes = {"vocab_size": 9, "seq_len": 6, "embed_dim": 8, "depth": 1}
+    unfolded = models.build("transject", **sizes)
+    fresh = models.fold(unfolded)
+    for key, parameter in unfolded.named_parameters():
+        if key.endswith(".r"):
+            nn.init.constant_(parameter, 0.7)
+    trained = models.fold(unfolded)
+    save_weights(trained, tmp_path / "w.safetensors")
+    load_weights(fresh, tmp_path / "w.safetensors")
+    tokens = torch.arange(6)[None]
+    assert torch.equal(fresh(tokens), trained(tokens))
+
+
+@pytest.mark.parametrize("load", [load_weights, load_public])
+def test_a_model_without_memory_is_refused(tmp_path: Path, load: Any) -> None:
+    save_weights(deit(), tmp_path / "w.safetensors")
+    with torch.device("meta"):
+        model = models.build("deit_tiny", **SMALL | {"patch_size": 4})
+    with pytest.raises(ValueError, match="model must be in memory, got cls_token on the device me"):
+        load(model, tmp_path / "w.safetensors")
+
+
+def test_paths_may_be_strings_with_a_suffix_in_capitals(tmp_path: Path) -> None:
+    public, model = deit(), deit()
+    path = tmp_path / "W.SafeTensors"
+    save_weights(public, path)
+    load_public(model, str(path))
+    assert same(model, public.state_dict())
+    own = deit()
+    load_weights(own, str(path))
+    assert same(own, public.state_dict())
+
+
+@pytest.mark.parametrize("prefix", ["_orig_mod.", "module._orig_mod.", "_orig_mod.module."])
+def test_names_of_a_compiled_model_load_too(tmp_path: Path, prefix: str) -> None:
+    public, model = deit().state_dict(), deit()
+    torch.save({prefix + key: value for key, value in public.items()}, tmp_path / "public.pth")
+    load_public(model, tmp_path / "public.pth")
+    assert same(model, public)
 
 
 class Malicious:
