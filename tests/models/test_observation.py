@@ -1,4 +1,5 @@
 import dataclasses
+import itertools
 import math
 
 import numpy as np
@@ -9,6 +10,7 @@ from torch import Tensor, nn
 
 import models
 from models import diagnostics
+from models.class_attention import ClassAttention
 from models.diagnostics import Diagnostics, diagnose
 from models.elliptical import Attention
 from models.folded import fold
@@ -217,9 +219,21 @@ def test_rollout_through_class_attention_is_the_product_of_all_layers() -> None:
 def test_class_attention_maps_are_those_of_the_run() -> None:
     model = tiny("fan_tiny")
     images, _ = inputs_of(model)
-    (found, *_) = observe(model, images).class_maps
-    assert found.shape == (3, 2, 1, 10)
-    assert (found.sum(-1) - 1).abs().max() <= TOLERANCE
+    taken: list[Tensor] = []
+    layers = [each for each in model.modules() if isinstance(each, ClassAttention)]
+    for layer in layers:
+        layer.register_forward_hook(lambda _, args, out: taken.append(args[0]))
+    found = observe(model, images).class_maps
+    assert len(found) == len(layers) == len(taken) == 2
+    for layer, x, attn in zip(layers, taken, found, strict=True):
+        assert attn.shape == (3, 2, 1, 10)
+        q, k = x[:, 0] @ layer.q.weight.T + layer.q.bias, x @ layer.k.weight.T
+        for b, h in itertools.product(range(3), range(2)):
+            part = slice(8 * h, 8 * h + 8)
+            weights = torch.stack(
+                [(q[b, part] @ each / math.sqrt(8)).exp() for each in k[b, :, part]]
+            )
+            assert (attn[b, h, 0] - weights / weights.sum()).abs().max() <= TOLERANCE
 
 
 @pytest.mark.parametrize("name", ["transject", "transject_random", "transject_image"])

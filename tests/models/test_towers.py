@@ -1,11 +1,13 @@
 from typing import Any, cast
 
+import onnxruntime
 import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 import models
+from export.to_onnx import to_onnx
 from models.folded import fold
 from models.towers import TransJectTowers, TwoTower
 
@@ -140,6 +142,21 @@ def test_transject_is_built_with_two_towers_by_name(name: str) -> None:
 
 def test_only_transject_has_a_reconstruction_loss() -> None:
     assert not hasattr(small("lra_transformer"), "logits_and_reconstruction")
+
+
+@pytest.mark.parametrize("name", ENCODERS)
+def test_towers_answer_alike_as_a_graph_of_onnx(name: str) -> None:
+    model = small(name).float()
+    tokens, mask = pairs()
+    session = onnxruntime.InferenceSession(to_onnx(model, (tokens, mask), {}))
+    for count, length in ((3, 6), (1, 5), (2, 9)):
+        given = tokens[:count], mask[:count]
+        given = [F.pad(each, (0, length - 6)) for each in given]
+        feed = {"tokens": given[0].numpy(), "mask": given[1].numpy()}
+        found = torch.from_numpy(session.run(["logits"], feed)[0])
+        expected = model(*given).detach()
+        assert ((found - expected).abs() <= 1e-5 * expected.abs().clamp_min(1.0)).all()
+        assert torch.equal(found.argmax(1), expected.argmax(1))
 
 
 @pytest.mark.parametrize("masked", [False, True])

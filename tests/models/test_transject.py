@@ -1,6 +1,6 @@
 """TransJect against plain implementations, and its guarantees on random and on trained weights."""
 
-import dataclasses
+import copy
 import math
 
 import pytest
@@ -11,6 +11,7 @@ from torch.nn import functional as F
 import models
 from models.inversion import encode, invert, recover_tokens
 from models.transject import MAX_STEP, Encoder, Layer, OrthogonalMap, TransJect
+from models.transject_image import TransJectImage
 
 SMALL = {"vocab_size": 11, "seq_len": 24, "embed_dim": 16, "depth": 2, "num_experts": 3}
 NAMES = ["transject", "transject_random"]
@@ -60,11 +61,33 @@ def elu(x: Tensor) -> Tensor:
 @torch.no_grad()
 def plain_logits(model: TransJect, tokens: Tensor) -> Tensor:
     """SPEC's formulas for one sample (N,), token by token where they say so."""
+    return plain_encoder(model, torch.stack([model.embedding.weight[token] for token in tokens]))
+
+
+@torch.no_grad()
+def plain_image_logits(model: TransJectImage, image: Tensor) -> Tensor:
+    """The same for one image (C, S, S): its patches, row by row, take the place of the tokens."""
+    P, side = model.config.patch_size, model.config.img_size // model.config.patch_size
+    mean, std = (
+        torch.tensor(each, dtype=torch.float64) for each in (model.config.mean, model.config.std)
+    )
+    image = (image - mean[:, None, None]) / std[:, None, None]
+    kernel, bias = model.patch_embed.proj.weight, model.patch_embed.proj.bias
+    assert bias is not None
+    patches = [
+        image[:, P * i : P * i + P, P * j : P * j + P] for i in range(side) for j in range(side)
+    ]
+    embedded = [[(each * patch).sum() for each in kernel] for patch in patches]
+    return plain_encoder(model, torch.tensor(embedded, dtype=torch.float64) + bias)
+
+
+def plain_encoder(model: TransJect | TransJectImage, embedded: Tensor) -> Tensor:
+    """Logits from what is embedded of each token or patch, (N, d / 2)."""
     config, encoder = model.config, model.encoder
-    N, half, d = len(tokens), config.embed_dim // 2, config.embed_dim
+    N, half, d = len(embedded), config.embed_dim // 2, config.embed_dim
     x = torch.zeros(N, d, dtype=torch.float64)
     for p in range(N):
-        x[p, :half] = model.embedding.weight[tokens[p]]
+        x[p, :half] = embedded[p]
         for k in range(half // 2):
             angle = p / 10000 ** (2 * k / half)
             x[p, half + 2 * k], x[p, half + 2 * k + 1] = math.sin(angle), math.cos(angle)
@@ -106,6 +129,23 @@ def test_forward_is_the_formula_on_the_real_tokens(
     )
     assert (model(tokens, mask) - expected).abs().max() <= 1e-10
     assert (model.float()(tokens, mask) - expected).abs().max() <= 1e-5
+
+
+@pytest.mark.parametrize("random_eigenvalues", [False, True])
+@pytest.mark.parametrize("pooling", ["mean", "max"])
+def test_forward_of_images_is_the_formula(random_eigenvalues: bool, pooling: str) -> None:
+    torch.manual_seed(0)
+    # Statistics that float32 holds exactly.
+    sizes = {"img_size": 12, "in_chans": 2, "mean": (0.5, 0.25), "std": (0.25, 0.5)}
+    sizes |= {"embed_dim": 16, "depth": 2, "num_experts": 3, "num_classes": 5}
+    sizes |= {"random_eigenvalues": random_eigenvalues, "pooling": pooling}
+    model = models.build("transject_image", **sizes).double().eval()
+    assert isinstance(model, TransJectImage)
+    set_steps(model)
+    images = torch.rand(3, 2, 12, 12, dtype=torch.float64)
+    expected = torch.stack([plain_image_logits(model, image) for image in images])
+    assert (model(images) - expected).abs().max() <= 1e-10
+    assert (model.float()(images.float()) - expected).abs().max() <= 1e-5
 
 
 def test_eigenvalues_are_the_diagonal_and_at_most_one() -> None:
@@ -201,10 +241,14 @@ def test_every_parameter_receives_a_gradient_once_r_is_off_zero(r: float) -> Non
 
 
 @pytest.fixture(scope="module")
-def trained() -> TransJect:
-    """Trained until it tells which of two tokens occurs more often; its steps left zero."""
+def trained() -> dict[str, TransJect]:
+    return {name: train(name) for name in NAMES}
+
+
+def train(name: str) -> TransJect:
+    """Train until it tells which of two tokens occurs more often; its steps left zero."""
     torch.manual_seed(0)
-    model = models.build("transject", **SMALL)
+    model = models.build(name, **SMALL)
     assert isinstance(model, TransJect)
     generator = torch.Generator().manual_seed(0)
     optimizer = torch.optim.Adam(model.parameters(), lr=5e-3, betas=(0.9, 0.98), eps=1e-9)
@@ -223,13 +267,19 @@ def trained() -> TransJect:
     return model.eval()
 
 
-@pytest.fixture(params=["random", "random eigenvalues", "large steps", "trained"])
-def model(request: pytest.FixtureRequest, trained: TransJect) -> TransJect:
-    if request.param == "trained":
-        copy = models.build("transject", **dataclasses.asdict(trained.config))
-        copy.load_state_dict(trained.state_dict())
-        assert isinstance(copy, TransJect)
-        return copy.double().eval()
+@pytest.fixture(
+    params=[
+        "random",
+        "random eigenvalues",
+        "large steps",
+        "trained transject",
+        "trained transject_random",
+    ]
+)
+def model(request: pytest.FixtureRequest, trained: dict[str, TransJect]) -> TransJect:
+    kind, _, name = request.param.partition(" ")
+    if kind == "trained":
+        return copy.deepcopy(trained[name]).double()
     chosen = example("transject_random" if request.param == "random eigenvalues" else "transject")
     if request.param == "large steps":
         set_steps(chosen, 5.0)
