@@ -301,13 +301,20 @@ def from_public(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
             block, _, name = key.rpartition(".attn.")
             if name == "kv.weight":
                 _absorb(named, block)
-            elif name == "k.bias":  # of a class block: the same for every score of a row
-                del named[key]
+            elif name == "k.bias" and block.startswith("cls_attn_blocks."):
+                _drop_key_bias(named, f"{block}.attn")
     except KeyError as error:
         raise ValueError(f"state must have {error} beside the rest of its block") from error
     except (RuntimeError, IndexError) as error:
         raise ValueError(f"state must hold tensors that fit each other: {error}") from error
     return named
+
+
+def _drop_key_bias(named: dict[str, Tensor], attn: str) -> None:
+    """Leave out the bias of the keys of a class block: the same for every score of a row."""
+    shape, expected = named.pop(f"{attn}.k.bias").shape, named[f"{attn}.k.weight"].shape[:1]
+    if shape != expected:
+        raise ValueError(f"{attn}.k.bias must be {tuple(expected)}, got {tuple(shape)}")
 
 
 def _absorb(named: dict[str, Tensor], block: str) -> None:

@@ -224,6 +224,13 @@ def test_weights_of_our_own_are_no_public_ones() -> None:
     assert all(torch.equal(from_public(state)[key], state[key]) for key in state)
 
 
+def test_only_class_blocks_have_a_bias_of_k_to_leave_out() -> None:
+    weights = small()[1]
+    found = from_public(weights | {"blocks.0.attn.k.bias": torch.zeros(16)})
+    assert "cls_attn_blocks.0.attn.k.bias" in weights
+    assert [key for key in found if key.endswith("k.bias")] == ["blocks.0.attn.k.bias"]
+
+
 def test_public_weights_are_left_as_they_are() -> None:
     weights = plain.public_weights(small()[0].config)
     before = {key: tensor.clone() for key, tensor in weights.items()}
@@ -239,6 +246,10 @@ def test_broken_public_weights_are_refused() -> None:
         from_public(lacking)
     with pytest.raises(ValueError, match="state must hold tensors that fit each other"):
         from_public(weights | {"blocks.0.norm1.bias": torch.zeros(15).double()})
+    with pytest.raises(
+        ValueError, match=r"cls_attn_blocks.1.attn.k.bias must be \(16,\), got \(3,\)"
+    ):
+        from_public(weights | {"cls_attn_blocks.1.attn.k.bias": torch.zeros(3)})
     weights["blocks.0.mlp.mlp_v.dwconv.bn.weight"][3] = 0
     with pytest.raises(ValueError, match="blocks.0.mlp.mlp_v.dwconv.bn.weight must have no 0"):
         from_public(weights)
