@@ -8,7 +8,7 @@ Source: TJ tables 1 and 2; Vaswani et al., "Attention is all you need", 2017.
 """
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +16,7 @@ from torch.nn import functional as F
 
 from models.block import Block, Mlp
 from models.elliptical import Attention
+from models.fields import check_types
 from models.tokens import SinusoidalPositions, check_tokens, pool
 from models.transject import OrthogonalMaps
 
@@ -43,6 +44,7 @@ class BaselineConfig:
 
     def __post_init__(self) -> None:
         """Check every rule, naming the field and the value received."""
+        check_types(self)
         sizes = ("vocab_size", "seq_len", "num_classes", "embed_dim", "depth", "num_heads")
         for field in (*sizes, "hidden_dim"):
             if getattr(self, field) < 1:
@@ -52,9 +54,6 @@ class BaselineConfig:
                 raise ValueError(
                     f"embed_dim must be a multiple of {by}, got {self.embed_dim} and {divisor}"
                 )
-        for field, known in (("variant", get_args(Variant)), ("pooling", get_args(BasePooling))):
-            if getattr(self, field) not in known:
-                raise ValueError(f"{field} must be one of {known}, got {getattr(self, field)!r}")
         if not 0 <= self.dropout < 1:
             raise ValueError(f"dropout must lie in [0, 1), got {self.dropout}")
 

@@ -68,7 +68,7 @@ def config(name: str, **overrides: Any) -> Config:
     Raises:
         ValueError: unknown name or field, or a value against the rules of the config.
     """
-    if name not in CATALOG:
+    if not isinstance(name, str) or name not in CATALOG:
         raise ValueError(f"name must be a known model, got {name!r}{_nearest(name, names())}")
     base = CATALOG[name]
     fields = [field.name for field in dataclasses.fields(base)]
@@ -76,7 +76,7 @@ def config(name: str, **overrides: Any) -> Config:
         if key not in fields:
             raise ValueError(f"{key!r} is no config field of {name}{_nearest(key, fields)}")
     channels = overrides.get("in_chans")
-    if channels is not None and channels != getattr(base, "in_chans", None):
+    if isinstance(channels, int) and channels != getattr(base, "in_chans", None):
         overrides = {"mean": (0.5,) * channels, "std": (0.5,) * channels} | overrides
     return dataclasses.replace(base, **overrides)
 
@@ -95,6 +95,6 @@ def build(name: str, **overrides: Any) -> nn.Module:
     return _ARCHITECTURES[type(chosen)](chosen)
 
 
-def _nearest(word: str, known: list[str]) -> str:
-    close = difflib.get_close_matches(word, known, n=1)
+def _nearest(word: object, known: list[str]) -> str:
+    close = difflib.get_close_matches(str(word), known, n=1)
     return f"; did you mean {close[0]!r}?" if close else f"; known: {', '.join(known)}"

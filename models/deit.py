@@ -16,6 +16,7 @@ from torch.nn import functional as F
 
 from models.block import Block, check_drop_path, drop_path_rate
 from models.elliptical import EllipticalConfig
+from models.fields import check_positive
 from models.images import IMAGENET_MEAN, IMAGENET_STD, check_image_batch, check_images
 
 
@@ -43,6 +44,7 @@ class DeiTConfig(EllipticalConfig):
         EllipticalConfig.__post_init__(self)
         check_images(self)
         check_drop_path(self.drop_path)
+        check_positive(self, "mlp_ratio", "norm_eps")
 
     @property
     def grid_size(self) -> int:

@@ -12,9 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from models.fields import check_positive, check_types
 from models.metric import (
-    ESTIMATORS,
-    SCALINGS,
     Estimator,
     Scaling,
     attention_weights,
@@ -59,6 +58,7 @@ class EllipticalConfig:
 
     def __post_init__(self) -> None:
         """Check every rule, naming the field and the value received."""
+        check_types(self)
         for field in ("embed_dim", "num_heads", "depth"):
             if getattr(self, field) < 1:
                 raise ValueError(f"{field} must be at least 1, got {getattr(self, field)}")
@@ -67,21 +67,10 @@ class EllipticalConfig:
                 "embed_dim must be a multiple of num_heads, "
                 f"got {self.embed_dim} and {self.num_heads}"
             )
-        if self.elliptical_layers is not None:
-            # A config that went through JSON or YAML arrives with lists.
-            object.__setattr__(self, "elliptical_layers", tuple(self.elliptical_layers))
         for layer in self.elliptical_layers or ():
             if not 2 <= layer <= self.depth:
                 raise ValueError(f"elliptical_layers must lie in 2..{self.depth}, got {layer}")
-        self._check_metric()
-
-    def _check_metric(self) -> None:
-        if self.scaling not in SCALINGS:
-            raise ValueError(f"scaling must be one of {SCALINGS}, got {self.scaling!r}")
-        if self.estimator not in ESTIMATORS:
-            raise ValueError(f"estimator must be one of {ESTIMATORS}, got {self.estimator!r}")
-        if not self.delta > 0:
-            raise ValueError(f"delta must be positive, got {self.delta}")
+        check_positive(self, "delta")
         if self.metric_seed is not None and not 0 <= self.metric_seed < 2**32:
             raise ValueError(f"metric_seed must lie in 0..2**32 - 1, got {self.metric_seed}")
 

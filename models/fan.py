@@ -22,6 +22,7 @@ from models.block import DropPath, check_drop_path
 from models.channel_attention import ChannelAttention
 from models.class_attention import ClassBlock
 from models.elliptical import Attention, EllipticalConfig
+from models.fields import check_positive
 from models.images import IMAGENET_MEAN, IMAGENET_STD, check_image_batch, check_images
 
 _CLASS_BLOCKS = 2  # [paper]
@@ -62,6 +63,7 @@ class FANConfig(EllipticalConfig):
                 f"got {self.embed_dim} and {self.num_heads}"
             )
         check_drop_path(self.drop_path)
+        check_positive(self, "mlp_ratio", "norm_eps")
         self._check_stem()
 
     def _check_stem(self) -> None:

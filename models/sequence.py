@@ -6,7 +6,6 @@ length; here it runs over the real tokens.
 """
 
 from dataclasses import dataclass
-from typing import get_args
 
 import torch
 from torch import Tensor, nn
@@ -50,8 +49,6 @@ class SequenceConfig(EllipticalConfig):
                 "embed_dim must be a multiple of num_heads, "
                 f"got {self.embed_dim} and {self.num_heads}"
             )
-        if self.pooling not in get_args(Pooling):
-            raise ValueError(f"pooling must be one of {get_args(Pooling)}, got {self.pooling!r}")
         if self.towers not in (1, 2):
             raise ValueError(f"towers must be 1 or 2, got {self.towers}")
         if not 0 <= self.dropout < 1:

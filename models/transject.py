@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils.parametrizations import orthogonal
 
+from models.fields import check_types
 from models.tokens import SinusoidalPositions, check_tokens, masked_mean, pool
 from models.towers import TransJectTowers
 
@@ -40,6 +41,7 @@ class TransJectConfig:
 
     def __post_init__(self) -> None:
         """Check every rule, naming the field and the value received."""
+        check_types(self)
         check_encoder(self)
         if self.towers not in (1, 2):
             raise ValueError(f"towers must be 1 or 2, got {self.towers}")

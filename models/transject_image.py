@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from models.deit import PatchEmbed
+from models.fields import check_types
 from models.images import check_image_batch, check_images
 from models.tokens import SinusoidalPositions, pool
 from models.transject import Encoder, check_encoder
@@ -36,6 +37,7 @@ class TransJectImageConfig:
 
     def __post_init__(self) -> None:
         """Check every rule, naming the field and the value received."""
+        check_types(self)
         check_images(self)
         check_encoder(self)
 

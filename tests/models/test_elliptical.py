@@ -300,7 +300,7 @@ def test_is_elliptical_tells_whether_any_layer_can_be() -> None:
         ({"scaling": "most"}, "scaling must be one of .*, got 'most'"),
         ({"estimator": "best"}, "estimator must be one of .*, got 'best'"),
         ({"delta": 0.0}, "delta must be positive, got 0.0"),
-        ({"delta": float("nan")}, "delta must be positive, got nan"),
+        ({"delta": float("nan")}, "delta must be a finite number, got nan"),
         ({"metric_seed": -1}, "metric_seed must lie in 0..2.*, got -1"),
         ({"embed_dim": 10, "num_heads": 4}, "embed_dim must be a multiple of num_heads, got 10"),
         ({"num_heads": 0}, "num_heads must be at least 1, got 0"),

@@ -383,7 +383,7 @@ def test_encoder_module_of_an_image_model_is_the_same() -> None:
     [
         ({"embed_dim": 10}, "embed_dim must be a positive multiple of 4, got 10"),
         ({"num_experts": 0}, "num_experts must be at least 1, got 0"),
-        ({"pooling": "cls"}, "pooling must be 'mean' or 'max', got 'cls'"),
+        ({"pooling": "cls"}, r"pooling must be one of \('mean', 'max'\), got 'cls'"),
         ({"vocab_size": 0}, "vocab_size must be at least 1, got 0"),
         ({"num_heads": 2}, "'num_heads' is no config field of transject"),
     ],
