@@ -68,14 +68,20 @@ class FirstProducts(nn.Module):
         return raw / raw.amax().clamp_min(torch.finfo(raw.dtype).tiny)
 
     def forward(
-        self, tokens: Tensor, positions: Positions, scaled_v: Tensor | None, space: "Workspace"
+        self,
+        tokens: Tensor,
+        positions: Positions,
+        eigenvalues: Tensor,
+        v: Tensor | None,
+        space: "Workspace",
     ) -> Product:
         """Prepare the products of one sample.
 
         Args:
             tokens: (N,) ids.
             positions: where they stand.
-            scaled_v: (E, d, d), Sigma V_e of this sample; None where it is part of the tables.
+            eigenvalues: (d,) of the sample.
+            v: (E, d, d); None where the tables contain Sigma V_e.
             space: memory.
 
         Returns:
@@ -83,8 +89,8 @@ class FirstProducts(nn.Module):
         """
         distinct, which = tokens.unique(return_inverse=True)
         rows = torch.cat((self.token_rows[:, distinct], self.position_rows), dim=1)
-        if scaled_v is not None:
-            rows = torch.bmm(rows, scaled_v)
+        if v is not None:
+            rows = torch.bmm(rows.mul_(eigenvalues.to(v.dtype)), v)
         known, shares = rows[:, : len(distinct)], rows[:, len(distinct) :]
         basis = self.basis[positions]
 
@@ -143,11 +149,10 @@ class BlockwiseEncoder(nn.Module):
             space = Workspace()
         for index, module in enumerate(encoder.layers):
             layer = cast("FoldedLayer", module)
-            scaled_v = _scaled_v(layer, eigenvalues, space)
             if index == 0 and self.first is not None and long:
-                product = self.first(tokens, positions, scaled_v, space)
+                product = self.first(tokens, positions, eigenvalues, layer.experts.v, space)
             else:
-                product = _products(x, layer, scaled_v, space)
+                product = _products(x, layer, eigenvalues, space)
             proposed = space.tensor("proposed", (layer.experts.num_experts, *x.shape), x)
             weights = _propose(x, layer, product, proposed, space)
             _mix(x, layer, weights, proposed, space)
@@ -210,29 +215,21 @@ def _mix(
         torch.add(rows, second, alpha=layer.step, out=rows)
 
 
-def _scaled_v(layer: "FoldedLayer", eigenvalues: Tensor, space: Workspace) -> Tensor | None:
-    """Sigma V_e of one sample, (E, d, d); None where the eigenvalues are fixed."""
-    v = layer.experts.v
-    if v is None:
-        return None
-    return torch.mul(v, eigenvalues.to(v.dtype)[:, None], out=space.tensor("scaled", v.shape, v))
-
-
-def _products(
-    x: Tensor, layer: "FoldedLayer", scaled_v: Tensor | None, space: Workspace
-) -> Product:
+def _products(x: Tensor, layer: "FoldedLayer", eigenvalues: Tensor, space: Workspace) -> Product:
     """Return what writes X U_e Sigma V_e of a block of tokens, with U_e Sigma V_e if that pays."""
-    first = layer.experts.first
-    if scaled_v is not None and len(x) > x.shape[1]:
-        out = space.tensor("matrices", first.shape, first)
-        first, scaled_v = torch.bmm(first, scaled_v, out=out), None
+    first, v = layer.experts.first, layer.experts.v
+    if v is not None:  # U_e Sigma
+        scales = eigenvalues.to(v.dtype)
+        first = torch.mul(first, scales, out=space.tensor("scaled", v.shape, v))
+    if v is not None and len(x) > x.shape[1]:
+        first, v = torch.bmm(first, v, out=space.tensor("matrices", v.shape, v)), None
 
     def product(block: slice, out: Tensor) -> None:
         rows = x[block].to(first.dtype).expand(len(first), -1, -1)
-        if scaled_v is None:
+        if v is None:
             torch.bmm(rows, first, out=out)
         else:
-            torch.bmm(torch.bmm(rows, first), scaled_v, out=out)
+            torch.bmm(torch.bmm(rows, first), v, out=out)
 
     return product
 
