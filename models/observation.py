@@ -1,7 +1,8 @@
 """One run of a model with everything that its layers took and gave."""
 
 import inspect
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -105,7 +106,7 @@ def observe(model: nn.Module, inputs: Tensor, mask: Tensor | None = None) -> Obs
     """Run a model once in eval mode and keep what its layers took and gave.
 
     The model's modes and hooks are left as they were, also after an error, and torch's global
-    generator is untouched.
+    generator is untouched. What other threads ask of the model meanwhile is not recorded.
 
     Args:
         model: any model of `models.names()`, not folded.
@@ -113,8 +114,10 @@ def observe(model: nn.Module, inputs: Tensor, mask: Tensor | None = None) -> Obs
         mask: bool, True for real tokens; None if all are.
 
     Raises:
-        ValueError: the model has no layer that can be observed.
+        ValueError: the model has no layer that can be observed, or the inputs hold no sample.
     """
+    if not inputs.ndim or not len(inputs):
+        raise ValueError(f"inputs must hold at least one sample, got {tuple(inputs.shape)}")
     devices = [inputs.device] if inputs.is_cuda else []
     with torch.random.fork_rng(devices), _in_eval_mode(model), _recorded(model) as (layers, heads):
         logits = model(inputs) if mask is None else model(inputs, mask)
@@ -159,7 +162,8 @@ def _recorded(model: nn.Module) -> Iterator[tuple[list[LayerRecord], list[Tensor
             if isinstance(mixer, Attention | Experts):
                 _record_layer(module, mixer, layers, hooks)
             if isinstance(module, ClassAttention):
-                hooks.callback(module.register_forward_hook(keep_class_map).remove)
+                keep = _of_this_thread(keep_class_map)
+                hooks.callback(module.register_forward_hook(keep).remove)
         yield layers, class_maps
 
 
@@ -187,9 +191,21 @@ def _record_layer(
             LayerRecord(inputs=args[0], outputs=result[0], mask=call.arguments[-1], mixer=call)
         )
 
-    hooks.callback(mixer.register_forward_pre_hook(keep_state).remove)
-    hooks.callback(mixer.register_forward_hook(keep_call, with_kwargs=True).remove)
-    hooks.callback(layer.register_forward_hook(keep_layer).remove)
+    before, after = _of_this_thread(keep_state), _of_this_thread(keep_call)
+    hooks.callback(mixer.register_forward_pre_hook(before).remove)
+    hooks.callback(mixer.register_forward_hook(after, with_kwargs=True).remove)
+    hooks.callback(layer.register_forward_hook(_of_this_thread(keep_layer)).remove)
+
+
+def _of_this_thread(hook: Callable[..., None]) -> Callable[..., None]:
+    """A hook that lets pass the calls of other threads, such as predictions served meanwhile."""
+    observer = threading.get_ident()
+
+    def guarded(*args: Any) -> None:
+        if threading.get_ident() == observer:
+            hook(*args)
+
+    return guarded
 
 
 @contextmanager

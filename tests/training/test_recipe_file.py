@@ -31,7 +31,7 @@ from training.recipe_file import read_recipe
         ("data.source=nowhere", "nowhere is no file or folder"),
         ("train.batch_size=500", "train.batch_size must be at most the 128 training samples"),
         ("data.valid=160", "valid must be from 1 to 159, got 160"),
-        ("model.depth=deep", "model holds a value of a wrong type"),
+        ("model.depth=deep", "depth must be an integer, got 'deep'"),
         ("train.epochs=[", "the value of train.epochs must be YAML, got '['"),
         ("epochs", "an override must look like key=value, got 'epochs'"),
         ("size=small", "recipe.yaml offers no sizes, got size=small"),
