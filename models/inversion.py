@@ -8,6 +8,7 @@ Source: TJ section 4 (injectivity); Behrmann et al., "Invertible residual networ
 algorithm 1 (the iteration).
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import cast
@@ -18,6 +19,8 @@ from torch import Tensor
 from models.transject import Encoder, Layer, TransJect
 
 _MAX_ITERATIONS = 10_000
+_PATIENCE = 10  # steps in a row that may fail to shrink, which only rounding makes them
+_MAX_DISTANCES = 2**24  # held at once, 128 MiB in float64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +66,8 @@ def invert(encoder: Encoder, encoding: Encoding, *, tolerance: float = 1e-12) ->
         (B, N, d), for padded tokens too.
 
     Raises:
-        ValueError: the iteration does not end; a tolerance below the precision of the states.
+        ValueError: the iteration does not end; a tolerance below the precision of the states, or
+            an encoding that is not finite.
     """
     x = encoding.states
     layers = zip(encoder.layers, encoding.expert_weights, strict=True)
@@ -92,13 +96,22 @@ def recover_tokens(model: TransJect, encoding: Encoding, *, tolerance: float = 1
     """
     x = invert(model.encoder, encoding, tolerance=tolerance)
     table = model.embedding.weight
-    return torch.cdist(x[..., : table.shape[1]].flatten(0, 1), table).argmin(-1).view(x.shape[:2])
+    rows = x[..., : table.shape[1]].flatten(0, 1).split(max(1, _MAX_DISTANCES // len(table)))
+    return torch.cat([torch.cdist(part, table).argmin(-1) for part in rows]).view(x.shape[:2])
 
 
 def _solve(step: Callable[[Tensor, Tensor], Tensor], y: Tensor, tolerance: float) -> Tensor:
-    x = y
+    x, shortest, stalled = y, math.inf, 0
     for _ in range(_MAX_ITERATIONS):
         x, before = step(x, y), x
-        if (x - before).abs().max() <= tolerance:
+        change = x - before
+        if change.abs().max() <= tolerance:
             return x
+        length = float(change.norm(dim=-1).max())  # of a token's change: each step is a contraction
+        if not math.isfinite(length):
+            raise ValueError(f"encoding must be finite, got a change of {length} in a step back")
+        stalled = 0 if length < shortest else stalled + 1
+        if stalled == _PATIENCE:
+            break
+        shortest = min(length, shortest)
     raise ValueError(f"tolerance must be within reach of {y.dtype}, got {tolerance}")
