@@ -259,6 +259,10 @@ def metric_gradient(model: nn.Module, enabled: bool) -> Iterator[None]:
     The layers' own settings return when the block ends, also after an error. A model without
     elliptical layers is left as it is.
 
+    The setting is the model's: one block at a time. Two that overlap, in threads or in one, would
+    change each other's gradients and leave the wrong setting behind; give each its own copy of the
+    model.
+
     Args:
         model: any module.
         enabled: True lets gradients flow through m.
