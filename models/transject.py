@@ -54,8 +54,7 @@ def check_encoder(config: Any) -> None:
     """Refuse sizes that no encoder can have.
 
     Args:
-        config: a dataclass with the fields `depth`, `num_experts`, `num_classes`, `embed_dim` and
-            `pooling`.
+        config: a dataclass with the fields `depth`, `num_experts`, `num_classes` and `embed_dim`.
 
     Raises:
         ValueError: a field against its rule.
@@ -65,8 +64,6 @@ def check_encoder(config: Any) -> None:
             raise ValueError(f"{field} must be at least 1, got {getattr(config, field)}")
     if config.embed_dim < 4 or config.embed_dim % 4:
         raise ValueError(f"embed_dim must be a positive multiple of 4, got {config.embed_dim}")
-    if config.pooling not in ("mean", "max"):
-        raise ValueError(f"pooling must be 'mean' or 'max', got {config.pooling!r}")
 
 
 class OrthogonalMap(nn.Module):

@@ -2,6 +2,7 @@
 
 import copy
 import math
+from typing import Any, cast
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ from torch.nn import functional as F
 
 import models
 from models.inversion import encode, invert, recover_tokens
-from models.transject import MAX_STEP, Encoder, Layer, OrthogonalMap, TransJect
+from models.transject import MAX_STEP, Layer, OrthogonalMap, TransJect
 from models.transject_image import TransJectImage
 
 SMALL = {"vocab_size": 11, "seq_len": 24, "embed_dim": 16, "depth": 2, "num_experts": 3}
@@ -25,13 +26,17 @@ def set_steps(model: nn.Module, r: float = 0.8) -> None:
                 layer.r.fill_(r)
 
 
+def layers(model: TransJect | TransJectImage) -> list[Layer]:
+    return cast(list[Layer], list(model.encoder.layers))
+
+
 def example(name: str = "transject", **overrides: object) -> TransJect:
     torch.manual_seed(0)
     model = models.build(name, **SMALL | overrides).double().eval()
     assert isinstance(model, TransJect)
     set_steps(model)
     with torch.no_grad():
-        for layer in model.encoder.layers:
+        for layer in layers(model):
             nn.init.normal_(layer.ffn.b1, std=0.1)
             nn.init.normal_(layer.ffn.b2, std=0.1)
     return model
@@ -43,7 +48,7 @@ def tokens_and_mask(B: int = 3, N: int = 7, vocab_size: int = 11) -> tuple[Tenso
     return torch.randint(0, vocab_size, (B, N), generator=generator), mask
 
 
-def cayley(map_: OrthogonalMap) -> Tensor:
+def cayley(map_: Any) -> Tensor:
     """(I - A/2)^-1 (I + A/2) of the skew-symmetric A in the lower triangle."""
     raw = map_.parametrizations.weight.original.detach()
     skew = torch.zeros_like(raw)
@@ -95,11 +100,11 @@ def plain_encoder(model: TransJect | TransJectImage, embedded: Tensor) -> Tensor
         assert encoder.diagonal is not None
         sigma = encoder.diagonal / encoder.diagonal.abs().max()
     else:
-        gram = sum(torch.outer(row, row) for row in x) / N
+        gram = torch.stack([torch.outer(row, row) for row in x]).mean(0)
         u0 = cayley(encoder.u0)
         sigma = torch.diag(u0.T @ gram @ u0)
         sigma = sigma / sigma.max()
-    for layer in encoder.layers:
+    for layer in layers(model):
         step = math.tanh(layer.r.item()) / config.depth
         proposals = []
         for u, v in zip(layer.experts.u, layer.experts.v, strict=True):
@@ -109,7 +114,7 @@ def plain_encoder(model: TransJect | TransJectImage, embedded: Tensor) -> Tensor
         if layer.experts.gate is not None:
             w = layer.experts.gate.weight[0]
             weights = torch.stack([w @ each.max(0).values for each in proposals]).softmax(0)
-        x = sum(weight * each for weight, each in zip(weights, proposals, strict=True))
+        x = torch.stack([w * each for w, each in zip(weights, proposals, strict=True)]).sum(0)
         w1, w2 = (cayley(each) for each in layer.ffn.w)
         x = x + step * elu(elu(x @ w1 + layer.ffn.b1) @ w2 + layer.ffn.b2)
     pooled = x.mean(0) if config.pooling == "mean" else x.max(0).values
@@ -263,7 +268,7 @@ def train(name: str) -> TransJect:
         if step >= 140:
             correct += float((logits.argmax(1) == labels).float().mean()) / 10
     assert correct > 0.85
-    assert all(abs(layer.r.item()) > 1e-2 for layer in model.encoder.layers)
+    assert all(abs(layer.r.item()) > 1e-2 for layer in layers(model))
     return model.eval()
 
 
@@ -305,7 +310,7 @@ def test_distances_between_tokens_of_a_sequence_stay_within_both_bounds(model: T
     x = model.embed(tokens, mask)
     y = encode(model.encoder, x, mask).states
     low = high = 1.0
-    for layer in model.encoder.layers:
+    for layer in layers(model):
         step = abs(layer.step.item())
         low, high = low * (1 - step) ** 2, high * (1 + step) ** 2
     assert high < math.e**2
@@ -314,14 +319,14 @@ def test_distances_between_tokens_of_a_sequence_stay_within_both_bounds(model: T
         ratio = F.pairwise_distance(after[pairs[0]], after[pairs[1]], eps=0)
         ratio = ratio / F.pairwise_distance(before[pairs[0]], before[pairs[1]], eps=0)
         assert low * (1 - 1e-9) <= ratio.min() and ratio.max() <= high * (1 + 1e-9)
-    assert ratio.max() - ratio.min() > 1e-4  # the layers do something
+        assert ratio.max() - ratio.min() > 1e-4  # the layers do something
 
 
 def test_every_sublayer_is_lipschitz_with_a_constant_of_at_most_one(model: TransJect) -> None:
     tokens, _ = tokens_and_mask(B=1, N=5)
     x = model.embed(tokens)
     eigenvalues = model.encoder.eigenvalues(x)
-    for layer in model.encoder.layers:
+    for layer in layers(model):
         for token in x[0]:
             for expert in range(3):
 
@@ -356,7 +361,7 @@ def test_fixed_map_of_one_expert_bounds_distances_between_sequences_too() -> Non
     first, second = (torch.randint(0, 11, (8, 15), generator=generator) for _ in range(2))
     x, y = model.embed(first), model.embed(second)
     ratio = (model.encoder(x) - model.encoder(y)).norm(dim=-1) / (x - y).norm(dim=-1)
-    high = math.prod((1 + abs(each.step.item())) ** 2 for each in model.encoder.layers)
+    high = math.prod((1 + abs(each.step.item())) ** 2 for each in layers(model))
     assert ratio[first != second].max() <= high
 
 
@@ -364,17 +369,17 @@ def test_encoder_module_of_an_image_model_is_the_same() -> None:
     torch.manual_seed(0)
     overrides = {"img_size": 8, "in_chans": 1, "embed_dim": 32, "depth": 2, "num_classes": 3}
     model = models.build("transject_image", **overrides).double().eval()
+    assert isinstance(model, TransJectImage)
     set_steps(model)
-    encoder = model.get_submodule("encoder")
-    assert isinstance(encoder, Encoder)
+    encoder = model.encoder
     images = torch.rand(2, 1, 8, 8, dtype=torch.float64)
     x = model.embed(images)  # 16 values a patch, 16 wide: the embedding is injective
     assert x.shape == (2, 4, 32)
     found = invert(encoder, encode(encoder, x))
     assert (found - x).abs().max() <= 1e-10
     patches = F.unfold((images - 0.5) / 0.5, 4, stride=4).transpose(1, 2)
-    kernel = model.get_submodule("patch_embed.proj").weight.flatten(1)
-    bias = model.get_submodule("patch_embed.proj").bias
+    kernel, bias = model.patch_embed.proj.weight.flatten(1), model.patch_embed.proj.bias
+    assert bias is not None
     assert (torch.linalg.solve(kernel, (found[..., :16] - bias).mT).mT - patches).abs().max() < 1e-8
 
 
