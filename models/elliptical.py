@@ -237,9 +237,9 @@ class Attention(nn.Module):
             m = self.table
         else:
             B, H, _, D = v.shape
-            m = random_metric(H, D, self.generator, batch_size=B)
+            m = random_metric(H, D, self.generator, batch_size=B).to(v.device)
         # Autocast sums in float32. To ask first is cheaper than a conversion that does nothing.
-        return m if m.dtype == v.dtype and m.device == v.device else m.to(v)
+        return m if m.dtype == v.dtype else m.to(v.dtype)
 
 
 def is_elliptical(model: nn.Module) -> bool:
