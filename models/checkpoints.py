@@ -55,8 +55,9 @@ def load_public(model: nn.Module, path: Path | str, *, skip_head: bool = False) 
     """Read the weights of a public DeiT, FAN-ViT or elliptical checkpoint into a model, by name.
 
     Both twins take the same file. Position embeddings are interpolated where the model has another
-    number of patches. Nothing in the file is passed over in silence: tensors that the model does
-    not have, such as a normalisation of its own (`mean`, `std`), would change its predictions.
+    number of patches. No tensor of the state dict is passed over in silence: those that the model
+    does not have, such as a normalisation of its own (`mean`, `std`), would change its predictions.
+    Of several state dicts in a file the one under "model" is read, and not a "model_ema" beside it.
 
     Args:
         model: its class decides how public names are translated; left as it is after an error.
