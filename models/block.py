@@ -66,6 +66,14 @@ def check_drop_path(rate: float) -> None:
         raise ValueError(f"drop_path must lie in [0, 1), got {rate}")
 
 
+def init_linear(module: nn.Module) -> None:
+    """Draw the weights of a linear layer as DeiT and FAN do; leave any other module as it is."""
+    if isinstance(module, nn.Linear):
+        nn.init.trunc_normal_(module.weight, std=0.02)
+        if module.bias is not None:
+            nn.init.zeros_(module.bias)
+
+
 class Block(nn.Module):
     """Attention and an MLP, each behind a norm, that hands its values to the next block.
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from models.block import Block, check_drop_path, drop_path_rate
+from models.block import Block, check_drop_path, drop_path_rate, init_linear
 from models.elliptical import EllipticalConfig
 from models.fields import check_positive
 from models.images import IMAGENET_MEAN, IMAGENET_STD, check_image_batch, check_images
@@ -106,12 +106,15 @@ class DeiT(nn.Module):
             self.dist_token = nn.Parameter(torch.zeros(1, 1, config.embed_dim))
             self.head_dist = nn.Linear(config.embed_dim, config.num_classes)
             nn.init.trunc_normal_(self.dist_token, std=0.02)
-        self.apply(_init_linear)
+        self.apply(init_linear)
         nn.init.trunc_normal_(self.cls_token, std=0.02)
         nn.init.trunc_normal_(self.pos_embed, std=0.02)
 
     def forward(self, images: Tensor) -> Tensor:
         """Compute the logits; of a distilled model the mean over both heads.
+
+        The mean is the authors' code's; their paper (section 4) adds the heads' softmaxes instead,
+        which can rank two classes otherwise.
 
         Args:
             images: (B, C, H, W), pixels in [0, 1], H = W = img_size.
@@ -186,9 +189,3 @@ def resize_positions(pos_embed: Tensor, grid_size: int, num_prefix_tokens: int) 
     grid = patches.float().unflatten(1, (old_size, old_size)).permute(0, 3, 1, 2)
     grid = F.interpolate(grid, size=(grid_size, grid_size), mode="bicubic", align_corners=False)
     return torch.cat((prefix.float(), grid.flatten(2).transpose(1, 2)), dim=1)
-
-
-def _init_linear(module: nn.Module) -> None:
-    if isinstance(module, nn.Linear):
-        nn.init.trunc_normal_(module.weight, std=0.02)
-        nn.init.zeros_(module.bias)

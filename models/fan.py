@@ -18,7 +18,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from models.block import DropPath, check_drop_path
+from models.block import DropPath, check_drop_path, init_linear
 from models.channel_attention import ChannelAttention
 from models.class_attention import ClassBlock
 from models.elliptical import Attention, EllipticalConfig
@@ -38,8 +38,6 @@ class FANConfig(EllipticalConfig):
     token-mixing block and nothing in the class blocks [code].
     """
 
-    embed_dim: int
-    num_heads: int
     mlp_ratio: float = 4.0
     img_size: int = 224
     patch_size: int = 16
@@ -54,14 +52,6 @@ class FANConfig(EllipticalConfig):
         """Check every rule, naming the field and the value received."""
         EllipticalConfig.__post_init__(self)
         check_images(self)
-        for field in ("embed_dim", "num_heads"):
-            if getattr(self, field) < 1:
-                raise ValueError(f"{field} must be at least 1, got {getattr(self, field)}")
-        if self.embed_dim % self.num_heads:
-            raise ValueError(
-                "embed_dim must be a multiple of num_heads, "
-                f"got {self.embed_dim} and {self.num_heads}"
-            )
         check_drop_path(self.drop_path)
         check_positive(self, "mlp_ratio", "norm_eps")
         self._check_stem()
@@ -261,7 +251,7 @@ class FAN(nn.Module):
         )
         self.norm = nn.LayerNorm(width, eps=config.norm_eps)
         self.head = nn.Linear(width, config.num_classes)
-        self.apply(_init_linear)
+        self.apply(init_linear)
         nn.init.trunc_normal_(self.cls_token, std=0.02)
 
     def forward(self, images: Tensor) -> Tensor:
@@ -337,10 +327,3 @@ def _absorb(named: dict[str, Tensor], block: str) -> None:
     named[f"{mlp}.dwconv.bn.bias"] = named[f"{mlp}.dwconv.bn.bias"] / scale
     kernel = named[f"{mlp}.dwconv.conv2.weight"]
     named[f"{mlp}.dwconv.conv2.weight"] = kernel * (gamma * scale)[:, None, None, None]
-
-
-def _init_linear(module: nn.Module) -> None:
-    if isinstance(module, nn.Linear):
-        nn.init.trunc_normal_(module.weight, std=0.02)
-        if module.bias is not None:
-            nn.init.zeros_(module.bias)

@@ -40,15 +40,9 @@ class SequenceConfig(EllipticalConfig):
     def __post_init__(self) -> None:
         """Check every rule, naming the field and the value received."""
         EllipticalConfig.__post_init__(self)
-        sizes = ("vocab_size", "seq_len", "num_classes", "embed_dim", "num_heads", "hidden_dim")
-        for field in sizes:
+        for field in ("vocab_size", "seq_len", "num_classes", "hidden_dim"):
             if getattr(self, field) < 1:
                 raise ValueError(f"{field} must be at least 1, got {getattr(self, field)}")
-        if self.embed_dim % self.num_heads:
-            raise ValueError(
-                "embed_dim must be a multiple of num_heads, "
-                f"got {self.embed_dim} and {self.num_heads}"
-            )
         if self.towers not in (1, 2):
             raise ValueError(f"towers must be 1 or 2, got {self.towers}")
         if not 0 <= self.dropout < 1:
