@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from models.block import Block, check_drop_path, drop_path_rate, init_linear
 from models.elliptical import EllipticalConfig
 from models.fields import check_positive
-from models.images import IMAGENET_MEAN, IMAGENET_STD, check_image_batch, check_images
+from models.images import IMAGENET_MEAN, IMAGENET_STD, ImageModel, check_images
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,19 +69,14 @@ class PatchEmbed(nn.Module):
         return self.proj(x).flatten(2).transpose(1, 2)
 
 
-class DeiT(nn.Module):
+class DeiT(ImageModel):
     """Classify images; the normalisation of pixels is part of the model."""
 
-    mean: Tensor
-    std: Tensor
+    config: DeiTConfig
     dist_token: nn.Parameter | None
 
     def __init__(self, config: DeiTConfig) -> None:
-        super().__init__()
-        self.config = config
-        shape = (1, config.in_chans, 1, 1)
-        self.register_buffer("mean", torch.tensor(config.mean).view(shape), persistent=False)
-        self.register_buffer("std", torch.tensor(config.std).view(shape), persistent=False)
+        super().__init__(config)
         self.patch_embed = PatchEmbed(config.in_chans, config.embed_dim, config.patch_size)
         self.cls_token = nn.Parameter(torch.zeros(1, 1, config.embed_dim))
         num_tokens = config.num_prefix_tokens + config.grid_size**2
@@ -145,8 +140,7 @@ class DeiT(nn.Module):
 
         Source: Touvron et al. 2021, section 4 ("hard-label distillation", "distillation token").
         """
-        check_image_batch(images, self.config)
-        x = self.patch_embed((images - self.mean) / self.std)
+        x = self.patch_embed(self.normalise(images))
         prefix = [token for token in (self.cls_token, self.dist_token) if token is not None]
         x = torch.cat([*(token.expand(x.shape[0], -1, -1) for token in prefix), x], dim=1)
         x = x + self.pos_embed

@@ -23,7 +23,7 @@ from models.channel_attention import ChannelAttention
 from models.class_attention import ClassBlock
 from models.elliptical import Attention, EllipticalConfig
 from models.fields import check_positive
-from models.images import IMAGENET_MEAN, IMAGENET_STD, check_image_batch, check_images
+from models.images import IMAGENET_MEAN, IMAGENET_STD, ImageModel, check_images
 
 _CLASS_BLOCKS = 2  # [paper]
 _POSITION_CHANNELS = 32  # for each of the two axes [code]
@@ -219,18 +219,13 @@ class FANBlock(nn.Module):
         return x + self.drop_path(self.gamma2 * self.mlp(self.norm2(x))), v
 
 
-class FAN(nn.Module):
+class FAN(ImageModel):
     """Classify images; the normalisation of pixels is part of the model."""
 
-    mean: Tensor
-    std: Tensor
+    config: FANConfig
 
     def __init__(self, config: FANConfig) -> None:
-        super().__init__()
-        self.config = config
-        shape = (1, config.in_chans, 1, 1)
-        self.register_buffer("mean", torch.tensor(config.mean).view(shape), persistent=False)
-        self.register_buffer("std", torch.tensor(config.std).view(shape), persistent=False)
+        super().__init__(config)
         width, hidden_dim = config.embed_dim, round(config.embed_dim * config.mlp_ratio)
         sizes = (width, config.num_heads, hidden_dim)
         self.patch_embed = ConvPatchEmbed(config.in_chans, width, config.patch_size)
@@ -266,8 +261,7 @@ class FAN(nn.Module):
         Raises:
             ValueError: see `check_image_batch`.
         """
-        check_image_batch(images, self.config)
-        x = self.patch_embed((images - self.mean) / self.std) + self.pos_embed()
+        x = self.patch_embed(self.normalise(images)) + self.pos_embed()
         v = None
         for block in self.blocks:
             x, v = block(x, v)

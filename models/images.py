@@ -1,8 +1,10 @@
-"""What all image models share: the statistics of ImageNet, checks of their config and input."""
+"""What all image models share: normalisation of pixels, checks of their config and input."""
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Self
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
 from models.tracing import is_traced
 
@@ -61,3 +63,36 @@ def check_image_batch(images: Tensor, config: Any) -> None:
         raise ValueError(f"images must be ({sizes}), got {tuple(images.shape)}")
     if not images.is_floating_point():
         raise ValueError(f"images must be of a floating point type, got {images.dtype}")
+
+
+class ImageModel(nn.Module):
+    """A model of images that normalises their pixels itself.
+
+    Args:
+        config: a dataclass with the fields `in_chans`, `img_size`, `mean` and `std`.
+    """
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, config: Any) -> None:
+        super().__init__()
+        self.config: Any = config
+        for name in ("mean", "std"):
+            statistics = self._statistics(name).to(torch.get_default_dtype())
+            self.register_buffer(name, statistics, persistent=False)
+
+    def normalise(self, images: Tensor) -> Tensor:
+        """(B, C, H, W), pixels in [0, 1], to the same shape; errors as of `check_image_batch`."""
+        check_image_batch(images, self.config)
+        return (images - self.mean) / self.std
+
+    def _statistics(self, name: str) -> Tensor:
+        return torch.tensor(getattr(self.config, name), dtype=torch.float64).view(1, -1, 1, 1)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        # Statistics of float32 turned into float64 would keep the error of float32.
+        super()._apply(fn, recurse)
+        self.mean = self._statistics("mean").to(self.mean)
+        self.std = self._statistics("std").to(self.std)
+        return self

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from models.deit import PatchEmbed
 from models.fields import check_types
-from models.images import check_image_batch, check_images
+from models.images import ImageModel, check_images
 from models.tokens import SinusoidalPositions, pool
 from models.transject import Encoder, check_encoder
 
@@ -47,23 +47,18 @@ class TransJectImageConfig:
         return (self.img_size // self.patch_size) ** 2
 
 
-class TransJectImage(nn.Module):
+class TransJectImage(ImageModel):
     """Classify images.
 
     Args:
         config: see `TransJectImageConfig`.
     """
 
-    mean: Tensor
-    std: Tensor
+    config: TransJectImageConfig
 
     def __init__(self, config: TransJectImageConfig) -> None:
-        super().__init__()
-        self.config = config
+        super().__init__(config)
         half = config.embed_dim // 2
-        shape = (1, config.in_chans, 1, 1)
-        self.register_buffer("mean", torch.tensor(config.mean).view(shape), persistent=False)
-        self.register_buffer("std", torch.tensor(config.std).view(shape), persistent=False)
         self.patch_embed = PatchEmbed(config.in_chans, half, config.patch_size)
         self.positions = SinusoidalPositions(config.seq_len, half)
         self.encoder = Encoder(
@@ -80,8 +75,7 @@ class TransJectImage(nn.Module):
 
     def embed(self, images: Tensor) -> Tensor:
         """X0 = [patch; position], (B, N, embed_dim)."""
-        check_image_batch(images, self.config)
-        patches = self.patch_embed((images - self.mean) / self.std)
+        patches = self.patch_embed(self.normalise(images))
         B, N, _ = patches.shape
         return torch.cat((patches, self.positions(N).expand(B, -1, -1)), dim=-1)
 

@@ -91,9 +91,8 @@ def class_block_shapes(d: int, hidden: int) -> dict[str, tuple[int, ...]]:
 
 def plain_fan(image: Tensor, w: Weights, config: FANConfig) -> Tensor:
     """Logits (K,) of one image (C, H, W) in float64."""
-    # The model keeps both in float32, whatever its precision.
-    mean, std = (torch.tensor(x)[:, None, None].double() for x in (config.mean, config.std))
-    image = (image - mean) / std
+    mean, std = (torch.tensor(x, dtype=torch.float64) for x in (config.mean, config.std))
+    image = (image - mean[:, None, None]) / std[:, None, None]
     x = plain_patches(image, w) + plain_positions(config.grid_size, w)
     v = None
     for i in range(config.depth):

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 import models
 from export.to_onnx import to_onnx
 from export.to_torchscript import load_torchscript, to_torchscript
+from models.images import ImageModel
 from models.transject import Layer
 
 IMAGE: dict[str, object] = {
@@ -184,6 +185,18 @@ def test_prediction_depends_on_neither_batch_nor_padding(variant: str, form: typ
 def test_images_against_the_rules_are_refused(variant: str, images: Tensor, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         build(variant)(images)
+
+
+@pytest.mark.parametrize("name", ["deit_tiny", "fan_tiny", "transject_image"])
+def test_statistics_are_rounded_once_to_the_precision_of_the_model(name: str) -> None:
+    overrides = IMAGE | {"mean": (0.3,), "std": (0.7,), "embed_dim": 48}
+    model = models.build(name, **overrides)
+    assert isinstance(model, ImageModel)
+    for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.float64):
+        model.to(dtype)
+        for statistics, value in ((model.mean, 0.3), (model.std, 0.7)):
+            assert torch.equal(statistics, torch.tensor(value, dtype=dtype).view(1, 1, 1, 1))
+    assert not {"mean", "std"} & set(model.state_dict())
 
 
 @every_image_model
