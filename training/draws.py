@@ -6,7 +6,9 @@ drawn, and a batch draws the same numbers on one process as shared among several
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+
+from models.elliptical import Attention
 
 _PURPOSES = ("order", "augment", "decode", "attack", "model")
 
@@ -23,9 +25,20 @@ def source(seed: int, purpose: str, *place: int) -> np.random.Generator:
     return np.random.default_rng((seed, _PURPOSES.index(purpose), *place))
 
 
-def seed_model(seed: int, *place: int) -> None:
-    """Seed torch's global generators, from which dropout and drop path draw."""
-    torch.manual_seed(int(source(seed, "model", *place).integers(2**63)))
+def seed_model(seed: int, *place: int, model: nn.Module | None = None) -> None:
+    """Seed what is drawn inside of a model.
+
+    Args:
+        seed: of the run.
+        *place: e.g. the step.
+        model: its random metrics draw from generators of their own; dropout and drop path from
+            torch's global ones.
+    """
+    random = source(seed, "model", *place)
+    torch.manual_seed(int(random.integers(2**63)))
+    for layer in model.modules() if model is not None else ():
+        if isinstance(layer, Attention) and layer.generator is not None:
+            layer.generator.manual_seed(int(random.integers(2**63)))
 
 
 class Draws:

@@ -203,11 +203,12 @@ class Trainer:
         return row.get("valid_attacked_accuracy", row["valid_accuracy"])
 
     def _judge(self, samples: Samples, split: str) -> dict[str, float]:
-        clean = judge(self.model, samples, self.processes)
+        progress = split if self._show else None
+        clean = judge(self.model, samples, self.processes, progress=progress)
         figures = {f"{split}_{key}": value for key, value in clean.items()}
-        if self.recipe.adversarial:
+        if attack := self.recipe.adversarial:
             attacked = judge(
-                self.model, samples, self.processes, adversarial=self.recipe.adversarial
+                self.model, samples, self.processes, adversarial=attack, progress=progress
             )
             figures[f"{split}_attacked_accuracy"] = attacked["accuracy"]
         return figures

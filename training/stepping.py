@@ -93,7 +93,7 @@ class Stepper:
         """
         self._model.train()
         # What draws inside of the model must differ among processes, and nowhere else.
-        seed_model(self._recipe.seed, step, self._processes.rank)
+        seed_model(self._recipe.seed, step, self._processes.rank, model=self._model)
         prepared = self._prepare(step, batch)
         count = self._recipe.train.accumulate
         size = len(prepared.targets) // count

@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from tqdm import tqdm
 
 from training.adversarial import attack
 from training.draws import Draws, source
@@ -25,6 +26,7 @@ def judge(
     processes: Processes,
     *,
     adversarial: AdversarialRecipe | None = None,
+    progress: str | None = None,
 ) -> dict[str, float]:
     """Measure a model in eval mode, on several processes together.
 
@@ -33,6 +35,7 @@ def judge(
         samples: the split; of an attacked one the first 1,000 images.
         processes: among which the samples are shared.
         adversarial: the attack (its seed is fixed), or None for clean samples.
+        progress: what to call this on a progress bar; None shows none.
 
     Returns:
         `accuracy` and, of clean samples, `loss`, and `top5_accuracy` where there are more than five
@@ -43,6 +46,7 @@ def judge(
     own = np.arange(count)[processes.rank :: processes.size]
     sums = torch.zeros(3, dtype=torch.float64)
     classes = 0
+    bar = tqdm(desc=progress, total=len(own), unit="sample", leave=False, disable=progress is None)
     for indices in _batches(own, samples.lengths):
         labels = torch.from_numpy(samples.labels[indices]).to(processes.device)
         inputs = to_model(samples.batch(indices), processes.device)
@@ -54,6 +58,8 @@ def judge(
             logits = model(*inputs)
             sums += _sums(logits, labels)
         classes = logits.shape[1]
+        bar.update(len(indices))
+    bar.close()
     correct, loss, top5 = (processes.sum(sums) / count).tolist()
     if adversarial is not None:
         return {"accuracy": correct}

@@ -1,5 +1,6 @@
 import torch
 
+import models
 from training.draws import Draws, seed_model, source
 
 
@@ -35,3 +36,13 @@ def test_model_draws_differ_by_process_and_repeat_by_step() -> None:
         seed_model(0, *place)
         drawn.append(float(torch.rand(())))
     assert drawn[0] == drawn[3] and len(set(drawn)) == 3
+
+
+def test_random_metrics_repeat_by_step() -> None:
+    size = {"img_size": 8, "patch_size": 4, "embed_dim": 16, "num_heads": 2, "depth": 3}
+    model = models.build("deit_tiny_elliptical", **size, estimator="random").eval()
+    logits = []
+    for step in (1, 2, 1):
+        seed_model(0, step, model=model)
+        logits.append(model(torch.ones(2, 3, 8, 8)))
+    assert torch.equal(logits[0], logits[2]) and not torch.equal(logits[0], logits[1])
