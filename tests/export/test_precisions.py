@@ -34,7 +34,6 @@ def shipped_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.data
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("precision", "quantization", "runtime"),
     [
