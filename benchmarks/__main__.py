@@ -12,7 +12,15 @@ from pathlib import Path
 
 from benchmarks.rows import Row
 
-_NOT_BENCHMARKS = {"__main__", "pairs", "rows", "server", "standard_library"}
+_NOT_BENCHMARKS = {
+    "__main__",
+    "agreement",
+    "deit_artifact",
+    "pairs",
+    "rows",
+    "server",
+    "standard_library",
+}
 
 
 def names() -> list[str]:

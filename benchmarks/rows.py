@@ -10,7 +10,7 @@ from typing import Literal
 
 from export.threads import available_cores
 
-_VERSIONS = ("torch", "onnxruntime", "onnx", "numpy", "bentoml")
+_VERSIONS = ("torch", "onnxruntime", "openvino", "onnx", "numpy", "bentoml")
 
 
 def machine() -> str:

@@ -139,7 +139,8 @@ def evaluate_targets(
             )
             for target in targets
         ]
-    report = build_report(spec, verdicts, images, environment(threads))
+    runtimes = {verdict.target.runtime.name for verdict in verdicts}
+    report = build_report(spec, verdicts, images, environment(threads, runtimes))
     write_report(folder, report)
     shards.remove_leftovers(folder)
     return report

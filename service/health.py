@@ -97,15 +97,15 @@ class Readiness:
     async def ready(self) -> bool:
         """Whether all of them answer.
 
-        While one of them predicts, that is the question, and the last outcomes are the answer.
+        While one of them predicts for a request, the last outcomes are the answer.
         """
-        busy_s = max(runtime.busy_s for runtime in self._runtimes)
-        if busy_s > 0:
-            stuck = busy_s > self._timeout_s
-            return not stuck and not any(runtime.failed for runtime in self._runtimes)
-        if self._asking is None or self._asking.done():
-            self._asking = asyncio.create_task(self._ask())
         # One question at a time, however many ask: a device that hangs never answers any.
+        if self._asking is None or self._asking.done():
+            busy_s = max(runtime.busy_s for runtime in self._runtimes)
+            if busy_s > 0:
+                stuck = busy_s > self._timeout_s
+                return not stuck and not any(runtime.failed for runtime in self._runtimes)
+            self._asking = asyncio.create_task(self._ask())
         done, _ = await asyncio.wait({self._asking}, timeout=self._timeout_s)
         return bool(done) and self._asking.result()
 

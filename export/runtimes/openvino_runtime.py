@@ -70,8 +70,10 @@ def precisions(manifest: Manifest, mode: Mode) -> list[str]:
 
 
 def _core() -> "openvino.Core":
-    import openvino
-
+    try:
+        import openvino
+    except ImportError as error:
+        raise RuntimeUnavailable(f"the package openvino cannot be imported: {error}") from error
     return openvino.Core()
 
 

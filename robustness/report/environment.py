@@ -1,6 +1,7 @@
 """Where an evaluation ran: what its bytes may depend on, and nothing that tells who ran it."""
 
 import platform
+from collections.abc import Collection
 from importlib.metadata import version
 
 import torch
@@ -8,15 +9,17 @@ import torch
 _LIBRARIES = ("numpy", "onnxruntime", "pillow", "scipy", "torch", "torchattacks")
 
 
-def environment(threads: int) -> dict[str, str]:
+def environment(threads: int, runtimes: Collection[str]) -> dict[str, str]:
     """Versions, kind of processor and number of threads.
 
     Args:
         threads: threads of torch and of the runtime.
+        runtimes: names of those that judged.
     """
+    engines = {"openvino"}.intersection(runtimes)
     return {
         "python": platform.python_version(),
-        **{name: version(name) for name in _LIBRARIES},
+        **{name: version(name) for name in (*_LIBRARIES, *engines)},
         "machine": platform.machine(),
         "cpu_kernels": torch.backends.cpu.get_cpu_capability(),
         "threads": str(threads),

@@ -15,9 +15,10 @@ from torch import Tensor, nn
 
 import models
 from data.images import ImageSpec
-from data.sources import ImageSet, load_inputs, open_images
+from data.sources import ImageSet, load_inputs, load_pixels, open_images
 from export.run import Run
 from export.runtime import Inputs
+from export.samples import Samples
 from export.write import write_artifact
 from models.checkpoints import save_weights
 from robustness.target import Target
@@ -145,10 +146,13 @@ def _export(name: str, architecture: str, root: Path) -> Path:
         architecture=architecture,
         config=_as_json(dataclasses.asdict(config)),
         labels=labels,
-        image_spec=spec,
+        spec=spec,
     )
     thousand = images.take([i % len(images) for i in range(1000)])
-    return write_artifact(run, thousand, root / name, data_name="made").folder
+    samples = Samples(
+        pixels=load_pixels(thousand, spec), labels=thousand.labels, description="made"
+    )
+    return write_artifact(run, samples, root / name).folder
 
 
 def _teach(model: nn.Module, images: ImageSet, spec: ImageSpec) -> None:

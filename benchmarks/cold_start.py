@@ -1,0 +1,103 @@
+"""How long from an artifact's folder to a runtime that answers, and how much memory does it take?
+
+DeiT-tiny at 224 x 224, each start in a process of its own, which has imported what every start
+needs (`export.runtime`) and nothing else: an engine that is imported when it is asked for pays for
+that here. Memory is the peak of the process from there on, the opening and one prediction included,
+beside the bytes of the weights and of what one image makes of them in torch.
+"""
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from statistics import median
+
+import torch
+
+from benchmarks.deit_artifact import SIZE, write_deit_tiny
+from benchmarks.elliptical_overhead import peak_bytes
+from benchmarks.rows import Row
+from benchmarks.server import ROOT
+from export.artifact import Artifact
+from export.manifest import WEIGHTS
+from export.runtimes.engines import ENGINES, installed
+from export.twin import load_twin
+
+NAME = "cold_start"
+_STARTS = 7
+_SECONDS_TARGET = 1.0
+_WEIGHTS_FACTOR = 2
+
+_START = """
+import json, re, sys, time
+from pathlib import Path
+import numpy as np
+from export.artifact import open_artifact
+from export.runtime import open_runtime
+
+def kilobytes(key):
+    return int(re.search(key + r":\\s+(\\d+)", Path("/proc/self/status").read_text())[1])
+
+folder, name, mode, cache = sys.argv[1:]
+images = np.zeros((1, 3, 224, 224), np.float32)
+Path("/proc/self/clear_refs").write_text("5")
+before = kilobytes("VmRSS")
+start = time.perf_counter()
+runtime = open_runtime(open_artifact(Path(folder)), name=name, precision=mode, cache=Path(cache))
+seconds = time.perf_counter() - start
+runtime.predict(images)
+grown = kilobytes("VmHWM") - before
+print(json.dumps([seconds, grown / 1024, runtime.name, runtime.precision]))
+"""
+
+
+def run() -> Iterable[Row]:
+    """Start every runtime several times."""
+    with tempfile.TemporaryDirectory() as folder:
+        artifact = write_deit_tiny(Path(folder) / "artifact")
+        budget = _budget(artifact)
+        for name in installed():
+            if ENGINES[name].precisions(artifact.manifest, "exact"):
+                yield from _rows(artifact, name, "exact", budget)
+        for mode in ("exact", "fast"):
+            yield from _rows(artifact, "auto", mode, budget)
+
+
+def _rows(artifact: Artifact, name: str, mode: str, budget: float) -> Iterator[Row]:
+    with tempfile.TemporaryDirectory() as cache:
+        # A choice is measured once on a machine, before the first start.
+        _start(artifact, name, mode, cache)
+        starts = [_start(artifact, name, mode, cache) for _ in range(_STARTS)]
+    seconds, grown, used, precision = zip(*starts, strict=True)
+    label = f"{name} {mode} ({used[0]} {precision[0]})" if name == "auto" else f"{name} fp32"
+    figures = (
+        ("artifact to ready", "s", seconds, _SECONDS_TARGET),
+        ("peak memory", "MiB", grown, round(budget, 1)),
+    )
+    for case, unit, values, target in figures:
+        yield Row(
+            name=NAME,
+            case=f"DeiT-tiny 224, {label}, {case}",
+            measured=round(median(values), 3),
+            unit=unit,
+            better="lower",
+            target=target,
+            samples=len(values),
+            spread=(round(min(values), 3), round(max(values), 3)),
+        )
+
+
+def _budget(artifact: Artifact) -> float:
+    """Twice the weights, and what one image makes of them, in MiB."""
+    weights = artifact.file(WEIGHTS).stat().st_size
+    peak = peak_bytes(load_twin(artifact), "forward", torch.zeros(1, 3, SIZE, SIZE))
+    return ((_WEIGHTS_FACTOR - 1) * weights + peak) / 2**20
+
+
+def _start(artifact: Artifact, name: str, mode: str, cache: str) -> tuple[float, float, str, str]:
+    command = [sys.executable, "-c", _START, str(artifact.folder), name, mode, cache]
+    done = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
+    seconds, grown, used, precision = json.loads(done.stdout.splitlines()[-1])
+    return seconds, grown, used, precision
