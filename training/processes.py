@@ -74,7 +74,9 @@ def joined() -> Iterator[Processes]:
     if device.type == "cuda":
         device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
         torch.cuda.set_device(device)
-    distributed.init_process_group("nccl" if device.type == "cuda" else "gloo")
+        distributed.init_process_group("nccl", device_id=device)
+    else:
+        distributed.init_process_group("gloo")
     interrupted: KeyboardInterrupt | None = None
     try:
         yield Processes(rank=rank, size=size, device=device)
