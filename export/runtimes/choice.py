@@ -2,14 +2,13 @@
 
 import hashlib
 import logging
-import os
-import tempfile
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from export.artifact import Artifact
 from export.runtimes.engines import ENGINES
+from export.runtimes.kept import keep_file
 from export.runtimes.machine import fingerprint
 from export.runtimes.protocol import Mode
 
@@ -37,7 +36,7 @@ class Question(_Strict):
     mode: Mode
     threads: int
     machine: dict[str, str]
-    rule: int = 1
+    rule: int = 2
 
 
 class Choice(_Strict):
@@ -78,11 +77,7 @@ def remember(choice: Choice, folder: Path) -> None:
     """Keep an answer; where nothing can be written the next start measures again."""
     path = _file(choice.question, folder)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        descriptor, partial = tempfile.mkstemp(dir=folder, prefix=f".{path.name}.")
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(choice.model_dump_json(indent=2))
-        os.replace(partial, path)
+        keep_file(path, choice.model_dump_json(indent=2).encode())
     except OSError as error:
         logger.warning("The choice of a runtime cannot be kept: %s", error.strerror)
 

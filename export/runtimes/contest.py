@@ -11,8 +11,9 @@ from export.artifact import Artifact, ArtifactError
 from export.probe import read_probe
 from export.runtimes.choice import Choice, Question
 from export.runtimes.engines import ENGINES, installed
-from export.runtimes.gate import ParityFailure, require_parity
+from export.runtimes.gate import ParityFailure, foreign_refusal, is_foreign, require_parity
 from export.runtimes.protocol import Inputs, Runtime, RuntimeUnavailable
+from export.runtimes.quantized import is_derived, make_int8
 
 _BATCHES = (1, 8)
 _LEAST, _MOST = 4, 50
@@ -62,21 +63,51 @@ def _timed(
 ) -> Iterator[tuple[_Key, list[float]]]:
     """Each candidate that opens, with its seconds at each batch size."""
     batches = _batches(artifact)
-    names = installed() if asked.name == "auto" else [asked.name]
-    for name in names:
+    for name, precision in _candidates(artifact, asked, cache, refused):
+        try:
+            runtime = ENGINES[name].open(artifact, precision, asked.threads, cache)
+            yield (name, precision), [_seconds(runtime, batch) for batch in batches]
+        except ArtifactError:
+            raise
+        except Exception as error:  # whatever it is, such an engine is no candidate
+            refused.append(f"{name} {precision}: {error}")
+
+
+def _candidates(
+    artifact: Artifact, asked: Question, cache: Path | None, refused: list[str]
+) -> list[_Key]:
+    """Every engine that was asked for, in every precision that can be judged."""
+    found: list[_Key] = []
+    for name in installed() if asked.name == "auto" else [asked.name]:
         try:
             precisions = ENGINES[name].precisions(artifact.manifest, asked.mode)
         except RuntimeUnavailable as error:
             refused.append(f"{name}: {error}")
             continue
-        for precision in precisions:
-            try:
-                runtime = ENGINES[name].open(artifact, precision, asked.threads, cache)
-                yield (name, precision), [_seconds(runtime, batch) for batch in batches]
-            except ArtifactError:
-                raise
-            except Exception as error:  # whatever it is, such an engine is no candidate
-                refused.append(f"{name} {precision}: {error}")
+        found += [(name, precision) for precision in precisions]
+    if reason := foreign_refusal(artifact):
+        judged = [key for key in found if not is_foreign(artifact, key[1])]
+    elif any(is_derived(artifact, precision) for _, precision in found):
+        reason = _quantise(artifact, cache)
+        judged = [key for key in found if reason is None or not is_derived(artifact, key[1])]
+    else:
+        return found
+    if len(judged) < len(found):
+        refused.append(str(reason))
+    return judged
+
+
+def _quantise(artifact: Artifact, cache: Path | None) -> str | None:
+    """Make the int8 form of an artifact; returns why there is none, or None."""
+    if cache is None:
+        return "int8: its graph needs a folder to be kept in"
+    try:
+        make_int8(artifact, cache)
+    except ArtifactError:
+        raise
+    except Exception as error:  # graphs of others may have whatever int8 cannot express
+        return f"int8: {error}"
+    return None
 
 
 def _ranked(times: dict[_Key, list[float]]) -> list[_Key]:

@@ -42,8 +42,8 @@ ENGINES: dict[str, Engine] = {
     "openvino": Engine(
         missing=openvino_runtime.missing,
         precisions=openvino_runtime.precisions,
-        open=lambda artifact, precision, threads, _: openvino_runtime.OpenVino(
-            artifact, precision=precision, threads=threads
+        open=lambda artifact, precision, threads, cache: openvino_runtime.OpenVino(
+            artifact, precision=precision, threads=threads, cache=cache
         ),
     ),
     "torchscript": Engine(

@@ -16,6 +16,26 @@ class ParityFailure(ValueError):
     """A runtime that does not compute what the artifact's model computes."""
 
 
+def is_foreign(artifact: Artifact, precision: str) -> bool:
+    """Whether no export has measured a precision: it is neither fp32 nor the artifact's own."""
+    return precision not in ("fp32", artifact.manifest.precision)
+
+
+def foreign_refusal(artifact: Artifact) -> str | None:
+    """Why a precision that no export has measured cannot be judged, or None.
+
+    Raises:
+        ArtifactError: the stored inputs cannot be read.
+    """
+    count = len(read_probe(artifact))
+    if count >= PROBE_SAMPLES:
+        return None
+    return (
+        f"other precisions need {PROBE_SAMPLES} stored inputs to be judged, and the artifact has "
+        f"{count}: export it again"
+    )
+
+
 def require_parity(runtime: Runtime, artifact: Artifact, *, limit: int | None = None) -> None:
     """Compare a runtime with the eager model on the artifact's stored inputs.
 
@@ -33,12 +53,8 @@ def require_parity(runtime: Runtime, artifact: Artifact, *, limit: int | None = 
         ArtifactError: the stored inputs cannot be read.
     """
     probe = read_probe(artifact)
-    foreign = runtime.precision not in ("fp32", artifact.manifest.precision)
-    if foreign and len(probe) < PROBE_SAMPLES:
-        raise ParityFailure(
-            f"{runtime.precision} needs {PROBE_SAMPLES} stored inputs to be judged, and the "
-            f"artifact has {len(probe)}: export it again"
-        )
+    if is_foreign(artifact, runtime.precision) and (reason := foreign_refusal(artifact)):
+        raise ParityFailure(f"{runtime.precision}: {reason}")
     count, changed, largest = 0, 0, 0.0
     for feed, expected in probe.batches(_BATCH):
         if limit is not None and count >= limit:

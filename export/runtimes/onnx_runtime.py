@@ -9,6 +9,7 @@ import onnxruntime
 from export.artifact import Artifact, ArtifactError
 from export.manifest import ONNX, WEIGHTS, Manifest, config_digest
 from export.runtimes.protocol import Inputs, Mode, RuntimeUnavailable, as_feed
+from export.runtimes.quantized import read_graph
 
 METADATA_WEIGHTS, METADATA_CONFIG = "weights_sha256", "config_sha256"
 CPU, CUDA, TENSORRT = "onnx-cpu", "onnx-cuda", "onnx-tensorrt"
@@ -17,6 +18,7 @@ _PROVIDERS = {
     CUDA: "CUDAExecutionProvider",
     TENSORRT: "TensorrtExecutionProvider",
 }
+_FASTER = {CPU: ["int8"], CUDA: ["tf32"], TENSORRT: ["bf16", "fp16"]}
 _LARGEST_BATCH = 64
 
 
@@ -26,9 +28,10 @@ class OnnxRuntime:
     Args:
         artifact: a verified artifact.
         name: "onnx-cpu", "onnx-cuda" or "onnx-tensorrt".
-        precision: the graph's own, or "tf32" on CUDA, or "fp16" and "bf16" with TensorRT.
+        precision: the graph's own, "int8", or "tf32" on CUDA, or "fp16" and "bf16" with TensorRT.
         threads: size of the pool that one prediction uses.
-        cache: where TensorRT keeps the engines that it built; None builds them at every start.
+        cache: where int8 forms are, and where TensorRT keeps the engines that it built; None builds
+            them at every start.
 
     Raises:
         ArtifactError: the graph changed since it was verified, cannot be opened, or belongs to
@@ -43,7 +46,8 @@ class OnnxRuntime:
         self.precision = precision
         self._manifest = artifact.manifest
         providers = _providers(name, precision, artifact, cache)
-        self._session = open_session(artifact.read(ONNX), threads=threads, providers=providers)
+        content = read_graph(artifact, precision, cache)
+        self._session = open_session(content, threads=threads, providers=providers)
         # A provider that fails later would otherwise be replaced by the CPU without a word.
         self._session.disable_fallback()
         _check_provider(self._session, name)
@@ -66,12 +70,11 @@ def missing(name: str) -> str | None:
 def precisions(name: str, manifest: Manifest, mode: Mode) -> list[str]:
     """Precisions in which an engine of this module can run a graph, the graph's own first."""
     own = manifest.precision
-    if name == CPU:
-        # Its kernels know no bf16: the session could not even be made.
-        return [] if own == "bf16" else [own]
+    if name == CPU and own == "bf16":  # its kernels know no bf16: no session could be made
+        return []
     if mode == "exact" or own != "fp32":
         return [own]
-    return [own, "tf32"] if name == CUDA else [own, "bf16", "fp16"]
+    return [own, *_FASTER[name]]
 
 
 def open_session(

@@ -6,6 +6,7 @@ the locks leave out; nothing here calls the tools that would.
 
 import importlib.util
 import threading
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,14 +14,16 @@ import numpy as np
 from export.artifact import Artifact
 from export.manifest import ONNX, Manifest
 from export.runtimes.protocol import Inputs, Mode, RuntimeUnavailable, as_feed
+from export.runtimes.quantized import read_graph
 
 if TYPE_CHECKING:
     import openvino
 
 OPENVINO = "openvino"
 _DEVICE = "CPU"
-_HINTS = {"fp32": "f32", "bf16": "bf16", "fp16": "f16", "int8": "f32"}
+_HINTS = {"fp32": "f32", "bf16": "bf16", "fp16": "f16", "int8": "f32", "int8+bf16": "bf16"}
 _CAPABILITIES = {"fp32": "FP32", "bf16": "BF16", "fp16": "FP16", "int8": "INT8"}
+_FASTER = {"fp32": ["bf16", "fp16", "int8", "int8+bf16"], "int8": ["int8+bf16"]}
 
 
 class OpenVino:
@@ -28,8 +31,10 @@ class OpenVino:
 
     Args:
         artifact: a verified artifact.
-        precision: of the matrix products; "int8" where the graph is quantised.
+        precision: of the matrix products: "fp32", "bf16", "fp16", "int8", or "int8+bf16" where what
+            int8 leaves is done in bf16.
         threads: threads of one prediction.
+        cache: where int8 forms are.
 
     Raises:
         ArtifactError: the graph changed since it was verified.
@@ -38,12 +43,13 @@ class OpenVino:
 
     name = OPENVINO
 
-    def __init__(self, artifact: Artifact, *, precision: str, threads: int) -> None:
+    def __init__(
+        self, artifact: Artifact, *, precision: str, threads: int, cache: Path | None
+    ) -> None:
         self.precision = precision
         self._manifest = artifact.manifest
-        self._request = compile_graph(
-            artifact.read(ONNX), precision, threads
-        ).create_infer_request()
+        content = read_graph(artifact, precision, cache)
+        self._request = compile_graph(content, precision, threads).create_infer_request()
         self._lock = threading.Lock()
 
     def predict(self, inputs: Inputs) -> np.ndarray:
@@ -64,9 +70,9 @@ def missing() -> str | None:
 def precisions(manifest: Manifest, mode: Mode) -> list[str]:
     """Precisions in which this processor can run a graph, the graph's own first."""
     own = manifest.precision
-    wanted = [own, "bf16", "fp16"] if mode == "fast" and own == "fp32" else [own]
+    wanted = [own, *_FASTER.get(own, [])] if mode == "fast" else [own]
     able = _core().get_property(_DEVICE, "OPTIMIZATION_CAPABILITIES")
-    return [precision for precision in wanted if _CAPABILITIES[precision] in able]
+    return [p for p in wanted if all(_CAPABILITIES[part] in able for part in p.split("+"))]
 
 
 def _core() -> "openvino.Core":

@@ -11,6 +11,7 @@ from export.artifact import Artifact
 from export.runtimes.choice import Choice, Question, question, recall, remember
 from export.runtimes.engines import ENGINES
 from export.runtimes.protocol import Mode, RuntimeUnavailable
+from export.runtimes.quantized import is_there
 
 logger = logging.getLogger(__name__)
 
@@ -35,15 +36,18 @@ def settle(
         RuntimeUnavailable: no runtime can serve one of them.
     """
     asked = [question(artifact, name=name, mode=mode, threads=threads) for artifact in artifacts]
-    choices = {q.artifact: recall(q, cache) for q in asked} if cache else {}
-    unknown = [
-        (artifact, q)
-        for artifact, q in zip(artifacts, asked, strict=True)
-        if choices.get(q.artifact) is None
-    ]
+    pairs = list(zip(artifacts, asked, strict=True))
+    choices = {q.artifact: _recalled(artifact, q, cache) for artifact, q in pairs}
+    unknown = [(artifact, q) for artifact, q in pairs if choices[q.artifact] is None]
     for choice in _measured(unknown, cache) if unknown else ():
         choices[choice.question.artifact] = choice
     return [choice for q in asked if (choice := choices.get(q.artifact)) is not None]
+
+
+def _recalled(artifact: Artifact, asked: Question, cache: Path | None) -> Choice | None:
+    """The kept answer, unless the graph that it needs was deleted or damaged."""
+    choice = recall(asked, cache) if cache else None
+    return choice if choice and is_there(artifact, choice.precision, cache) else None
 
 
 def _measured(unknown: Sequence[tuple[Artifact, Question]], cache: Path | None) -> list[Choice]:

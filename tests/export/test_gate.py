@@ -88,5 +88,5 @@ def test_few_stored_inputs_judge_fp32_and_nothing_else(
     edit_manifest(artifact_folder)
     old = open_artifact(artifact_folder)
     require_parity(open_runtime(old, threads=1), old)
-    with pytest.raises(ParityFailure, match="bf16 needs 200 stored inputs .* has 8: export it"):
+    with pytest.raises(ParityFailure, match="bf16: .* need 200 stored inputs .* has 8: export it"):
         require_parity(Altered(old, "bf16", wrong_until(0)), old)

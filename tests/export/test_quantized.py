@@ -1,0 +1,100 @@
+"""The int8 form of an fp32 artifact, made where it is served."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from export.artifact import Artifact, open_artifact
+from export.manifest import PROBE
+from export.probe import Probe, read_probe, write_probe
+from export.runtime import RuntimeUnavailable, settle
+from export.runtimes.choice import Choice, question, recall, remember
+from export.runtimes.contest import hold_contest
+from export.runtimes.engines import ENGINES
+from export.runtimes.onnx_runtime import OnnxRuntime
+from export.runtimes.quantized import is_there, make_int8, read_graph
+
+
+@pytest.mark.parametrize("which", ["artifact", "text_artifact"])
+def test_the_int8_form_is_made_of_stored_inputs_and_read_again(
+    which: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    artifact: Artifact = request.getfixturevalue(which)
+    assert not is_there(artifact, "int8", tmp_path)
+    make_int8(artifact, tmp_path)
+    assert is_there(artifact, "int8+bf16", tmp_path)
+    graph = onnx.load_from_string(read_graph(artifact, "int8", tmp_path)).graph
+    assert "QuantizeLinear" in {node.op_type for node in graph.node}
+    runtime = OnnxRuntime(artifact, name="onnx-cpu", precision="int8", threads=1, cache=tmp_path)
+    feed, expected = next(read_probe(artifact).batches(8))
+    assert runtime.precision == "int8"
+    assert np.abs(runtime.predict(feed) - expected).max() < 0.2 * np.abs(expected).max()
+
+
+def test_without_a_folder_or_a_choice_there_is_none(artifact: Artifact, tmp_path: Path) -> None:
+    for cache in (None, tmp_path):
+        with pytest.raises(RuntimeUnavailable, match="no int8 form"):
+            ENGINES["openvino"].open(artifact, "int8", 1, cache)
+    assert is_there(artifact, "fp32", None)
+
+
+def test_a_damaged_form_is_made_again(artifact: Artifact, tmp_path: Path) -> None:
+    make_int8(artifact, tmp_path)
+    [path] = (tmp_path / "int8-1").iterdir()
+    right = path.read_bytes()
+    path.write_bytes(right[:-1])
+    assert not is_there(artifact, "int8", tmp_path)
+    make_int8(artifact, tmp_path)
+    assert read_graph(artifact, "int8", tmp_path) == right
+
+
+def test_fast_tries_int8_wherever_it_can_be_kept(artifact: Artifact, tmp_path: Path) -> None:
+    asked = question(artifact, name="onnx-cpu", mode="fast", threads=1)
+    assert set(hold_contest(artifact, asked, tmp_path).milliseconds) == {
+        "onnx-cpu fp32",
+        "onnx-cpu int8",
+    }
+    without = hold_contest(artifact, asked, None)
+    assert set(without.milliseconds) == {"onnx-cpu fp32"}
+    assert without.refused == ["int8: its graph needs a folder to be kept in"]
+
+
+def test_a_choice_whose_graph_is_gone_is_made_again(artifact: Artifact, tmp_path: Path) -> None:
+    asked = question(artifact, name="onnx-cpu", mode="fast", threads=1)
+    lost = Choice(
+        question=asked, runtime="onnx-cpu", precision="int8", milliseconds={}, refused=["mark"]
+    )
+    remember(lost, tmp_path)
+    assert recall(asked, tmp_path) == lost
+    [again] = settle([artifact], name="onnx-cpu", mode="fast", threads=1, cache=tmp_path)
+    assert again.refused != ["mark"] and is_there(artifact, again.precision, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("images", "reason"),
+    [
+        (lambda stored: stored[:8], "need 200 stored inputs .* has 8"),
+        (lambda stored: stored.astype(np.float32) / 255, "must be 8-bit to calibrate"),
+    ],
+)
+def test_an_artifact_that_cannot_be_calibrated_is_served_without_int8(
+    artifact_folder: Path,
+    edit_manifest: Callable[..., None],
+    tmp_path: Path,
+    images: Callable[[np.ndarray], np.ndarray],
+    reason: str,
+) -> None:
+    whole = read_probe(open_artifact(artifact_folder))
+    stored = images(whole.inputs["images"])
+    probe = Probe(inputs={"images": stored}, logits=whole.logits[: len(stored)])
+    (artifact_folder / PROBE).write_bytes(write_probe(probe))
+    edit_manifest(artifact_folder)
+    old = open_artifact(artifact_folder)
+    asked = question(old, name="onnx-cpu", mode="fast", threads=1)
+    chosen = hold_contest(old, asked, tmp_path)
+    assert chosen.precision == "fp32"
+    assert any(re.search(reason, said) for said in chosen.refused)
