@@ -1,12 +1,10 @@
 """Layers written for graphs: the functions of `models` in few and standard operators."""
 
-from collections.abc import Callable
-
 from torch import Tensor, nn
 
 from models import fold
 from models.elliptical import Attention
-from models.metric import attention_weights
+from models.metric import attention_weights, consistent_metric, scale_metric
 
 
 def plain(model: nn.Module) -> nn.Module:
@@ -29,23 +27,47 @@ class Metric(nn.Module):
     """m of an attention layer as a module of its own, so that it can be watched.
 
     Args:
-        estimate: `Attention.metric` of the layer.
+        layer: an elliptical layer.
     """
 
-    def __init__(self, estimate: Callable[..., Tensor]) -> None:
+    def __init__(self, layer: Attention) -> None:
         super().__init__()
-        self._estimate = estimate
+        self._layer = (layer,)  # no submodule: its parameters are not m's
 
-    def forward(self, *arguments: Tensor | None) -> Tensor:
-        """See `models.elliptical.Attention.metric`."""
-        return self._estimate(*arguments)
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, v_prev: Tensor, real: Tensor) -> Tensor:
+        """Estimate m from (B, N, C) tokens, all heads side by side.
+
+        Args:
+            q: queries, not scaled.
+            k: keys.
+            v: values of this layer.
+            v_prev: values of the previous layer.
+            real: (B or 1, 1, N), 1 for real tokens and 0 for padding.
+
+        Returns:
+            (B or 1, 1, H, D).
+        """
+        (layer,) = self._layer
+        if layer.table is not None:
+            return layer.table.transpose(1, 2)
+        if layer.estimator == "consistent":
+            heads = (_heads(each, layer.num_heads).transpose(1, 2) for each in (q, k, v))
+            mask = real[:, 0] > 0
+            return consistent_metric(*heads, scaling=layer.scaling, mask=mask).transpose(1, 2)
+        # The product sums over the real tokens in half the time of a reduction.
+        change = _heads(real @ (v - v_prev).abs(), layer.num_heads)
+        if layer.scaling == "none":
+            return change / (real.sum(-1)[..., None, None] * layer.delta)
+        return scale_metric(change, layer.scaling)
 
 
-class PlainAttention(Attention):
+class PlainAttention(nn.Module):
     """`models.elliptical.Attention` in as few graph nodes as possible.
 
-    1 / sqrt(D) is applied to the scores, where engines fold it into the product that makes them.
-    m of the estimator "difference" costs one Sub, Abs, ReduceSum, Clip, Reduce and Div.
+    Values are handed on as (B, N, C): m is estimated and applied before the heads are parted, on
+    rows three times as long or more. 1 / sqrt(D) is applied to the scores, where engines fold it
+    into the product that makes them. m of the estimator "difference" under maxscale costs one Sub,
+    Abs, MatMul, Clip, ReduceMax, Div and Mul, of which the Sub, Abs and Mul are over all tokens.
 
     Args:
         layer: the layer whose parameters are used.
@@ -55,22 +77,27 @@ class PlainAttention(Attention):
     """
 
     def __init__(self, layer: Attention) -> None:
-        nn.Module.__init__(self)
-        vars(self).update(vars(layer))
-        if self.generator is not None:
+        super().__init__()
+        if layer.generator is not None:
             raise ValueError("model must not draw m afresh to be exported: give it a metric_seed")
-        self.estimate = Metric(layer.metric)
+        self.num_heads = layer.num_heads
+        self.qkv, self.proj = layer.qkv, layer.proj
+        self.metric = Metric(layer) if layer.elliptical else None
 
     def forward(
         self, x: Tensor, v_prev: Tensor | None = None, mask: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """See `models.elliptical.Attention.forward`."""
-        q, k, v = self.project(x, v_prev, mask)
-        attended = attention_weights(q, k, mask) @ v
+        """See `models.elliptical.Attention.forward`; values are (B, N, C)."""
+        q, k, v = self.qkv(x).chunk(3, dim=-1)
+        if self.metric is not None and v_prev is not None:
+            real = x.new_ones(1, 1, x.shape[1]) if mask is None else mask[:, None].to(x.dtype)
+            m = self.metric(q, k, v, v_prev, real)
+            q = q * m.flatten(2)
+        query, key, value = (_heads(each, self.num_heads).transpose(1, 2) for each in (q, k, v))
+        attended = attention_weights(query, key, mask) @ value
         return self.proj(attended.transpose(1, 2).reshape(x.shape)), v
 
-    def metric(
-        self, q: Tensor, k: Tensor, v: Tensor, v_prev: Tensor, mask: Tensor | None = None
-    ) -> Tensor:
-        """See `models.elliptical.Attention.metric`."""
-        return self.estimate(q, k, v, v_prev, mask)
+
+def _heads(x: Tensor, num_heads: int) -> Tensor:
+    """(B, N, C) to (B, N, H, D)."""
+    return x.unflatten(-1, (num_heads, -1))

@@ -28,7 +28,7 @@ def test_m_of_the_graph_is_m_of_the_model(make_model: Make, form: dict[str, obje
     assert first is None
     for name, m in zip(("m_2", "m_3"), others, strict=True):
         assert m is not None and m.std() > 0.01
-        np.testing.assert_allclose(given[name][:, :, 0], m, rtol=1e-4, atol=1e-6)
+        np.testing.assert_allclose(given[name][:, 0], m, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("form", ["max", "none"])
@@ -45,7 +45,7 @@ def test_m_of_a_token_graph_leaves_padding_out(form: str) -> None:
     for name, layer in zip(("m_2", "m_3"), observe(model, tokens, mask).layers[1:], strict=True):
         m = layer.metric()
         assert m is not None
-        np.testing.assert_allclose(given[name][:, :, 0], m, rtol=1e-4, atol=1e-6)
+        np.testing.assert_allclose(given[name][:, 0], m, rtol=1e-4, atol=1e-6)
 
 
 def test_an_unknown_value_cannot_be_exposed(make_model: Make) -> None:
