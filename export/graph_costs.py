@@ -1,0 +1,131 @@
+"""What a graph is made of: operators, the work of its products, the types of its weights."""
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx
+from onnx import GraphProto, NodeProto, TensorProto, helper, numpy_helper
+
+_PRODUCTS = ("MatMul", "MatMulInteger", "Gemm", "Conv", "Einsum")
+_Shapes = dict[str, tuple[int, ...]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperatorCost:
+    """All nodes of one operator.
+
+    Attributes:
+        name: of the operator.
+        count: number of nodes.
+        flops: of the products for one sample, two for each multiplication with its addition;
+            operators that are no product have 0.
+    """
+
+    name: str
+    count: int
+    flops: int
+
+
+def operator_costs(content: bytes, *, length: int | None = None) -> list[OperatorCost]:
+    """Count the operators of a graph and the work of its products for one sample.
+
+    Args:
+        content: an ONNX file.
+        length: number of tokens of a text model; None for images.
+
+    Returns:
+        The operators, the most work first, then the most nodes.
+
+    Raises:
+        ValueError: the shape of a product does not follow from those of the inputs.
+    """
+    graph = onnx.load_from_string(content)
+    shapes = _shapes(graph, (1,) if length is None else (1, length))
+    counts, flops = Counter(), Counter()
+    for node in graph.graph.node:
+        counts[node.op_type] += 1
+        if node.op_type in _PRODUCTS:
+            flops[node.op_type] += _flops(node, shapes)
+    costs = [OperatorCost(name=name, count=counts[name], flops=flops[name]) for name in counts]
+    return sorted(costs, key=lambda cost: (-cost.flops, -cost.count, cost.name))
+
+
+def weight_types(content: bytes) -> dict[str, tuple[int, int]]:
+    """Numbers and bytes of a graph's constants by their type, the largest share first."""
+    numbers, sizes = Counter(), Counter()
+    for tensor in onnx.load_from_string(content).graph.initializer:
+        name = TensorProto.DataType.Name(tensor.data_type).lower()
+        count = math.prod(tensor.dims)
+        numbers[name] += count
+        sizes[name] += count * helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
+    return {name: (numbers[name], size) for name, size in sizes.most_common()}
+
+
+def _shapes(graph: onnx.ModelProto, leading: Sequence[int]) -> _Shapes:
+    """Shapes of all values once the first axes of every input have these lengths."""
+    fixed = onnx.ModelProto()
+    fixed.CopyFrom(graph)
+    for value in fixed.graph.input:
+        for axis, size in zip(value.type.tensor_type.shape.dim, leading, strict=False):
+            axis.dim_value = size
+    for value in fixed.graph.output:
+        value.type.tensor_type.ClearField("shape")
+    shapes = _inferred(fixed)
+    while _replace_shape_nodes(fixed.graph, shapes):
+        shapes = _inferred(fixed)
+    return shapes
+
+
+def _inferred(graph: onnx.ModelProto) -> _Shapes:
+    """What follows from the shapes of the inputs; an unknown length is 0."""
+    inferred = onnx.shape_inference.infer_shapes(graph, data_prop=True).graph
+    values = (*inferred.input, *inferred.value_info, *inferred.output)
+    shapes = {
+        value.name: tuple(axis.dim_value for axis in value.type.tensor_type.shape.dim)
+        for value in values
+    }
+    return shapes | {tensor.name: tuple(tensor.dims) for tensor in inferred.initializer}
+
+
+def _replace_shape_nodes(graph: GraphProto, shapes: _Shapes) -> int:
+    """Make constants of the Shape nodes whose answers are known, and say how many those are.
+
+    The checker knows a slice up to a constant, not one up to a length that the graph looks up.
+    """
+    kept = []
+    for node in graph.node:
+        shape = shapes.get(node.input[0]) if node.op_type == "Shape" else None
+        if not shape or 0 in shape:
+            kept.append(node)
+            continue
+        ends = {each.name: each.i for each in node.attribute}
+        part = shape[ends.get("start", 0) : ends.get("end", len(shape))]
+        graph.initializer.append(numpy_helper.from_array(np.array(part), node.output[0]))
+    replaced = len(graph.node) - len(kept)
+    del graph.node[:]
+    graph.node.extend(kept)
+    return replaced
+
+
+def _flops(node: NodeProto, shapes: _Shapes) -> int:
+    first, second, result = (shapes.get(name, ()) for name in (*node.input[:2], node.output[0]))
+    if not result or 0 in (*first, *second, *result):
+        raise ValueError(f"graph must tell the shape of every product, not so at {node.name}")
+    if node.op_type == "Conv":
+        return 2 * math.prod(result) * math.prod(second[1:])
+    if node.op_type == "Einsum":
+        return 2 * math.prod(_einsum_lengths(node, first, second).values())
+    transposed = node.op_type == "Gemm" and any(a.name == "transA" and a.i for a in node.attribute)
+    return 2 * math.prod(result) * (first[0] if transposed else first[-1])
+
+
+def _einsum_lengths(
+    node: NodeProto, first: tuple[int, ...], second: tuple[int, ...]
+) -> dict[str, int]:
+    """The length of every index of a product of two tensors."""
+    equation = next(each.s.decode() for each in node.attribute if each.name == "equation")
+    left, right = equation.replace(" ", "").split("->")[0].split(",")
+    return dict(zip(left, first, strict=True)) | dict(zip(right, second, strict=True))

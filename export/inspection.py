@@ -1,0 +1,102 @@
+"""Show what an artifact is, how it was measured, and what its graph is made of."""
+
+import json
+import math
+import struct
+
+from export.artifact import Artifact
+from export.graph_costs import operator_costs, weight_types
+from export.manifest import ONNX, WEIGHTS
+from export.tables import Row, table
+
+_FIGURES = ("max |Δ logit|", "top-1 changes", "accuracy")
+
+
+def inspect_artifact(artifact: Artifact) -> str:
+    """Everything about an artifact as tables."""
+    content = artifact.read(ONNX)
+    weights = [
+        (name, f"{numbers:,}", f"{size / 1000:,.0f}")
+        for name, (numbers, size) in weight_types(content).items()
+    ]
+    parts = [
+        table(("", ""), facts(artifact), left=2),
+        files(artifact),
+        table(("weights of the graph", "numbers", "kB"), weights),
+        table(("operator", "nodes", "MFLOP", "share"), _operators(artifact, content)),
+    ]
+    return "\n\n".join(parts)
+
+
+def files(artifact: Artifact) -> str:
+    """An artifact's files with their sizes and their parity."""
+    parity = artifact.manifest.parity
+    accuracy = "" if parity.accuracy is None else f", whose accuracy is {parity.accuracy:.2%}"
+    measured = f"parity against eager on {parity.samples} samples ({parity.data}){accuracy}"
+    head = ("file", "kB", "precision", "runtime", *_FIGURES)
+    return f"{table(head, _files(artifact))}\n{measured}"
+
+
+def facts(artifact: Artifact) -> list[tuple[str, str]]:
+    """What an artifact is, as names and values."""
+    manifest = artifact.manifest
+    content = artifact.read(ONNX)
+    flops = sum(cost.flops for cost in operator_costs(content, length=_length(artifact)))
+    precision = manifest.precision
+    quantization = f" ({manifest.quantization})" if manifest.quantization else ""
+    return [
+        ("model", f"{artifact.name} {artifact.version}"),
+        ("digest", artifact.digest),
+        ("task", manifest.task),
+        ("architecture", manifest.architecture),
+        ("input", f"{manifest.input.name} {list(manifest.input.shape)} {manifest.input.dtype}"),
+        ("labels", str(len(artifact.labels))),
+        ("precision", f"{precision}{quantization}"),
+        ("parameters", f"{_parameters(artifact):,}"),
+        ("GFLOP a sample", f"{flops / 1e9:.3f}{_tokens(artifact)}"),
+        ("graph, kB", f"{len(content) / 1000:,.0f}"),
+        ("test accuracy", str(manifest.metrics.get("test_accuracy", "unknown"))),
+    ]
+
+
+def _length(artifact: Artifact) -> int | None:
+    return None if artifact.manifest.input.name == "images" else artifact.text_spec.max_len
+
+
+def _tokens(artifact: Artifact) -> str:
+    length = _length(artifact)
+    return "" if length is None else f" (of {length} tokens)"
+
+
+def _parameters(artifact: Artifact) -> int:
+    """Numbers in the weights, from the head of their file."""
+    content = artifact.read(WEIGHTS)
+    (size,) = struct.unpack("<Q", content[:8])
+    entries = json.loads(content[8 : 8 + size])
+    return sum(math.prod(e["shape"]) for name, e in entries.items() if name != "__metadata__")
+
+
+def _files(artifact: Artifact) -> list[Row]:
+    rows: list[Row] = []
+    for name in artifact.manifest.files:
+        size = f"{artifact.file(name).stat().st_size / 1000:,.0f}"
+        figures = artifact.manifest.parity.formats.get(name)
+        if figures is None:
+            rows.append((name, size, "", "", "", "", ""))
+            continue
+        accuracy = "" if figures.accuracy is None else f"{figures.accuracy:.2%}"
+        engine, largest = figures.runtime or "", f"{figures.max_abs_diff:.1e}"
+        row = (figures.precision, engine, largest, figures.top1_mismatches, accuracy)
+        rows.append((name, size, *row))
+    return rows
+
+
+def _operators(artifact: Artifact, content: bytes) -> list[Row]:
+    costs = operator_costs(content, length=_length(artifact))
+    total = sum(cost.flops for cost in costs)
+    return [
+        (cost.name, cost.count, f"{cost.flops / 1e6:,.1f}", f"{cost.flops / max(total, 1):.1%}")
+        if cost.flops
+        else (cost.name, cost.count, "", "")
+        for cost in costs
+    ]

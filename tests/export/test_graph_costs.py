@@ -1,0 +1,85 @@
+from collections.abc import Callable
+
+import onnx
+import pytest
+import torch
+from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+import models
+from export.graph_costs import operator_costs, weight_types
+from export.half import to_half
+from export.int8 import quantize_dynamic
+from export.to_onnx import to_onnx
+
+Make = Callable[..., nn.Module]
+EXAMPLE = torch.zeros(2, 1, 28, 28)
+
+
+def counted(model: nn.Module, *inputs: torch.Tensor) -> int:
+    # torch does not count its fused attention of the CPU.
+    with FlopCounterMode(display=False) as counter, torch.no_grad(), sdpa_kernel(SDPBackend.MATH):
+        model(*inputs)
+    return counter.get_total_flops()
+
+
+@pytest.fixture(scope="module")
+def content(make_model: Make) -> bytes:
+    return to_onnx(make_model("deit_tiny"), EXAMPLE, {})
+
+
+def test_work_of_the_products_is_what_torch_counts(make_model: Make, content: bytes) -> None:
+    costs = {cost.name: cost for cost in operator_costs(content)}
+    expected = counted(make_model("deit_tiny"), torch.zeros(1, 1, 28, 28))
+    assert sum(cost.flops for cost in costs.values()) == expected
+    assert costs["Softmax"].count == 3 and costs["Softmax"].flops == 0
+    assert next(iter(costs)) == "MatMul"
+
+
+def token_graph(model: nn.Module) -> bytes:
+    tokens = torch.zeros(2, 8, dtype=torch.int64)
+    return to_onnx(model, (tokens, torch.ones_like(tokens, dtype=torch.bool)), {})
+
+
+def test_the_work_of_a_token_model_grows_with_its_length() -> None:
+    sizes = {"vocab_size": 20, "seq_len": 40, "embed_dim": 16, "num_heads": 2, "depth": 1}
+    model = models.build("lra_transformer", **sizes).eval()
+    content = token_graph(model)
+    for length in (10, 40):
+        flops = sum(cost.flops for cost in operator_costs(content, length=length))
+        assert flops == counted(model, torch.zeros(1, length, dtype=torch.int64))
+
+
+@pytest.mark.parametrize("seq_len", [12, 40])
+def test_the_work_of_a_folded_transject_is_that_of_its_two_forms(seq_len: int) -> None:
+    E, N, d = 2, 10, 16
+    sizes = {"vocab_size": 20, "seq_len": seq_len, "embed_dim": d, "num_experts": E, "depth": 1}
+    content = token_graph(models.build("transject", **sizes).eval())
+    experts = 2 * E * N * d * d if seq_len <= d else E * N * d * d + E * d**3
+    others = 3 * N * d * d + E * N * d + E * d + 2 * d
+    flops = sum(cost.flops for cost in operator_costs(content, length=N))
+    assert flops == 2 * (experts + others)
+
+
+def test_lower_precisions_do_the_same_work(content: bytes) -> None:
+    expected = sum(cost.flops for cost in operator_costs(content))
+    for graph in (to_half(content, "fp16"), quantize_dynamic(content)):
+        assert sum(cost.flops for cost in operator_costs(graph)) == expected
+
+
+def test_weights_are_counted_by_their_type(make_model: Make, content: bytes) -> None:
+    numbers, size = weight_types(content)["float"]
+    assert size == 4 * numbers
+    half = weight_types(to_half(content, "bf16"))
+    assert half["bfloat16"] == (numbers, 2 * numbers) and "float" not in half
+    assert next(iter(weight_types(quantize_dynamic(content)))) == "int8"
+
+
+def test_a_product_of_unknown_shape_is_refused(content: bytes) -> None:
+    graph = onnx.load_from_string(content)
+    graph.graph.node[0].op_type = "Size"
+    reshape = next(node for node in graph.graph.node if node.op_type == "Reshape")
+    reshape.input[1] = graph.graph.node[0].output[0]
+    with pytest.raises(ValueError, match="graph must tell the shape of every product"):
+        operator_costs(graph.SerializeToString())
