@@ -9,6 +9,7 @@ from export.runtimes.gate import ParityFailure, require_parity
 from export.runtimes.onnx_runtime import METADATA_CONFIG, METADATA_WEIGHTS, open_session
 from export.runtimes.protocol import (
     Inputs,
+    InvalidInputs,
     Mode,
     Runtime,
     RuntimeUnavailable,
@@ -21,6 +22,7 @@ __all__ = [
     "METADATA_CONFIG",
     "METADATA_WEIGHTS",
     "Inputs",
+    "InvalidInputs",
     "Mode",
     "ParityFailure",
     "Runtime",

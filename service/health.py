@@ -8,7 +8,7 @@ from concurrent.futures import Executor
 
 import numpy as np
 
-from export.runtime import Inputs, Runtime
+from export.runtime import Inputs, InvalidInputs, Runtime
 from service.errors import ApiError
 
 logger = logging.getLogger(__name__)
@@ -51,13 +51,13 @@ class Monitored:
         """See `Runtime.predict`.
 
         Raises:
-            ApiError: 503 runtime_failed, when the inputs were right.
+            ApiError: 422 invalid_inputs; 503 runtime_failed, when the inputs were right.
         """
         self._began = time.monotonic()
         try:
             logits = self._runtime.predict(inputs)
-        except ValueError:
-            raise
+        except InvalidInputs as error:
+            raise ApiError(422, "invalid_inputs", f"The {error}.") from error
         except Exception as error:  # engines share no base class of their errors
             self.failed = True
             logger.exception("The runtime %s has failed", self.name)

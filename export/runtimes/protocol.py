@@ -19,6 +19,10 @@ class RuntimeUnavailable(ValueError):
     """A runtime that was asked for and cannot be had here; the message says why."""
 
 
+class InvalidInputs(ValueError):
+    """Inputs that the model does not take; the message names the argument, the rule, the value."""
+
+
 class Runtime(Protocol):
     """An opened graph. `predict` may be called from any thread."""
 
@@ -43,7 +47,7 @@ class Runtime(Protocol):
             (B, K) float32 logits, an array of the caller's own.
 
         Raises:
-            ValueError: wrong names, shapes, types, ids, or a text without a real token.
+            InvalidInputs: wrong names, shapes, types, ids, or a text without a real token.
         """
         ...
 
@@ -55,13 +59,14 @@ def as_feed(inputs: Inputs, manifest: Manifest) -> dict[str, np.ndarray]:
         Contiguous arrays by name, in the order of the graph's inputs.
 
     Raises:
-        ValueError: see `Runtime.predict`.
+        InvalidInputs: see `Runtime.predict`.
     """
     spec = manifest.input
     names = ["images"] if isinstance(spec, InputSpec) else ["tokens", "mask"]
     given = {"images": inputs} if isinstance(inputs, np.ndarray) else inputs
     if sorted(given) != sorted(names):
-        raise ValueError(f"inputs must be {', '.join(names)}, got {', '.join(given) or 'nothing'}")
+        received = ", ".join(given) or "nothing"
+        raise InvalidInputs(f"inputs must be {', '.join(names)}, received {received}")
     if isinstance(spec, InputSpec):
         _check_images(given["images"], tuple(spec.shape[1:]))
     else:
@@ -80,22 +85,29 @@ def blank_inputs(artifact: Artifact, batch_size: int) -> dict[str, np.ndarray]:
 
 def _check_images(images: np.ndarray, shape: tuple[int, ...]) -> None:
     if images.dtype != np.float32:
-        raise ValueError(f"inputs must be float32, got {images.dtype}")
+        raise InvalidInputs(f"images must be float32, received {images.dtype}")
     if images.ndim != 4 or images.shape[1:] != shape or not len(images):
-        raise ValueError(f"inputs must be (B >= 1, {shape}), got {images.shape}")
+        wanted = ", ".join(map(str, shape))
+        raise InvalidInputs(f"images must be (B >= 1, {wanted}), received {images.shape}")
 
 
 def _check_tokens(tokens: np.ndarray, mask: np.ndarray, last: int, longest: int) -> None:
-    if tokens.dtype != np.int64 or mask.dtype != np.bool_:
-        raise ValueError(f"tokens must be int64 and mask bool, got {tokens.dtype} and {mask.dtype}")
-    if tokens.ndim != 2 or tokens.shape != mask.shape or not len(tokens):
-        raise ValueError(
-            f"tokens and mask must be (B >= 1, N) each, got {tokens.shape} and {mask.shape}"
-        )
+    if tokens.dtype != np.int64:
+        raise InvalidInputs(f"tokens must be int64, received {tokens.dtype}")
+    if mask.dtype != np.bool_:
+        raise InvalidInputs(f"mask must be bool, received {mask.dtype}")
+    if tokens.ndim != 2 or not len(tokens):
+        raise InvalidInputs(f"tokens must be (B >= 1, N), received {tokens.shape}")
+    if mask.shape != tokens.shape:
+        raise InvalidInputs(f"mask must be {tokens.shape} as tokens are, received {mask.shape}")
     if tokens.shape[1] > longest:
-        raise ValueError(f"tokens must be at most {longest} a text, got {tokens.shape[1]}")
-    if not mask.any(axis=1).all():
-        raise ValueError("mask must have a real token in every text, got one without")
+        raise InvalidInputs(f"tokens must be at most {longest} a row, received {tokens.shape[1]}")
+    # A row without any gives no number, an id that is none wraps around or reads foreign memory.
+    real = mask.any(axis=1)
+    if not real.all():
+        row = int(real.argmin())
+        raise InvalidInputs(f"mask must be True somewhere in every row, received none in row {row}")
     low, high = int(tokens.min()), int(tokens.max())
     if low < 0 or high > last:
-        raise ValueError(f"tokens must be from 0 to {last}, got {low if low < 0 else high}")
+        wrong = low if low < 0 else high
+        raise InvalidInputs(f"tokens must be from 0 to {last}, received {wrong}")

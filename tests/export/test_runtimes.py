@@ -19,7 +19,7 @@ from export.artifact import Artifact, open_artifact
 from export.half import to_half
 from export.manifest import ONNX, PROBE, TORCHSCRIPT
 from export.probe import Probe, read_probe, write_probe
-from export.runtime import ParityFailure, RuntimeUnavailable, open_runtime
+from export.runtime import InvalidInputs, ParityFailure, RuntimeUnavailable, open_runtime
 from export.runtimes import openvino_runtime
 from export.runtimes.engines import ENGINES, installed
 from export.runtimes.onnx_runtime import METADATA_CONFIG, METADATA_WEIGHTS, OnnxRuntime
@@ -91,18 +91,18 @@ def test_each_predicts_from_many_threads_at_once(artifact: Artifact, name: str) 
 @pytest.mark.parametrize(
     ("inputs", "message"),
     [
-        (np.zeros((1, 1, 28, 28)), "inputs must be float32, got float64"),
-        (np.zeros((1, 1, 28, 27), np.float32), "inputs must be"),
-        (np.zeros((1, 28, 28), np.float32), "inputs must be"),
-        (np.zeros((0, 1, 28, 28), np.float32), "inputs must be"),
-        ({"pixels": np.zeros((1, 1, 28, 28), np.float32)}, "must be images, got pixels"),
-        ({}, "must be images, got nothing"),
+        (np.zeros((1, 1, 28, 28)), "images must be float32, received float64"),
+        (np.zeros((1, 1, 28, 27), np.float32), r"images must be \(B >= 1, 1, 28, 28\), received"),
+        (np.zeros((1, 28, 28), np.float32), r"images must be .* received \(1, 28, 28\)"),
+        (np.zeros((0, 1, 28, 28), np.float32), r"images must be .* received \(0, 1, 28, 28\)"),
+        ({"pixels": np.zeros((1, 1, 28, 28), np.float32)}, "must be images, received pixels"),
+        ({}, "must be images, received nothing"),
     ],
 )
 def test_each_refuses_wrong_inputs(
     artifact: Artifact, name: str, inputs: Any, message: str
 ) -> None:
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(InvalidInputs, match=message):
         open_runtime(artifact, name=name, threads=1).predict(inputs)
 
 
@@ -195,21 +195,29 @@ def test_each_reads_texts_of_any_length(text_artifact: Artifact, name: str) -> N
 @pytest.mark.parametrize(
     ("tokens", "mask", "message"),
     [
-        ([[1, 2]], [[1.0, 1.0]], "tokens must be int64 and mask bool"),
-        ([[1, 2]], [[True]], r"must be \(B >= 1, N\) each"),
-        ([1, 2], [True, True], r"must be \(B >= 1, N\) each"),
-        ([[1, 2]], [[False, False]], "must have a real token in every text"),
-        ([[1] * 13], [[True] * 13], "at most 12 a text, got 13"),
-        ([[1, 60]], [[True, True]], "from 0 to 59, got 60"),
-        ([[1, -1]], [[True, True]], "from 0 to 59, got -1"),
+        ([[1, 2]], [[1.0, 1.0]], "mask must be bool, received float64"),
+        ([[1, 2]], [[True]], r"mask must be \(1, 2\) as tokens are, received \(1, 1\)"),
+        ([1, 2], [True, True], r"tokens must be \(B >= 1, N\), received \(2,\)"),
+        ([[1, 2]] * 2, [[True, True], [False, False]], "mask must be True .* none in row 1"),
+        ([[1] * 13], [[True] * 13], "at most 12 a row, received 13"),
+        ([[1, 60]], [[True, True]], "from 0 to 59, received 60"),
+        ([[1, -1]], [[True, True]], "from 0 to 59, received -1"),
+        ([[1, -1]], [[True, False]], "from 0 to 59, received -1"),
     ],
 )
 def test_each_refuses_wrong_tokens(
     text_artifact: Artifact, name: str, tokens: list[Any], mask: list[Any], message: str
 ) -> None:
     runtime = open_runtime(text_artifact, name=name, threads=1)
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(InvalidInputs, match=message):
         runtime.predict({"tokens": np.array(tokens, np.int64), "mask": np.array(mask)})
+
+
+def test_tokens_must_be_whole_numbers(text_artifact: Artifact) -> None:
+    runtime = open_runtime(text_artifact, threads=1)
+    tokens = np.ones((1, 2), np.int32)
+    with pytest.raises(InvalidInputs, match="tokens must be int64, received int32"):
+        runtime.predict({"tokens": tokens, "mask": tokens.astype(bool)})
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from starlette.testclient import TestClient
 
-from export.runtime import Inputs
+from export.runtime import Inputs, InvalidInputs
 from export.runtimes.onnx_runtime import OnnxRuntime
 from service.errors import ApiError
 from service.health import Monitored, Readiness
@@ -36,7 +36,7 @@ class Device:
         if self.lost:
             raise RuntimeError("CUDA error: device is lost")
         if not isinstance(inputs, np.ndarray):
-            raise ValueError("inputs must be an array")
+            raise InvalidInputs("inputs must be an array")
         return inputs
 
 
@@ -67,9 +67,10 @@ def test_a_prediction_on_a_lost_device_is_503_and_wrong_inputs_are_not(
     runtime = Monitored(device, PROBE)
     assert (runtime.name, runtime.precision) == ("onnx-cuda", "fp32")
     np.testing.assert_array_equal(runtime.predict(PROBE), PROBE)
-    with pytest.raises(ValueError, match="must be an array"):
+    with pytest.raises(ApiError) as refused:
         runtime.predict({})
-    assert not runtime.failed
+    assert (refused.value.status, refused.value.code) == (422, "invalid_inputs")
+    assert refused.value.message == "The inputs must be an array." and not runtime.failed
     device.lost = True
     with caplog.at_level(logging.ERROR), pytest.raises(ApiError) as failed:
         runtime.predict(PROBE)
