@@ -17,6 +17,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
+
+from models.tokens import masked_mean
+from models.transject import scale_eigenvalues
 
 if TYPE_CHECKING:
     from models.folded import FoldedEncoder, FoldedLayer
@@ -64,8 +68,7 @@ class FirstProducts(nn.Module):
             raise ValueError("fixed eigenvalues are not computed from the tokens")
         raw = self.token_projections[tokens]
         raw += self.position_projections[positions]
-        raw = raw.square_().mean(0)
-        return raw / raw.amax().clamp_min(torch.finfo(raw.dtype).tiny)
+        return scale_eigenvalues(raw.square_().mean(0))
 
     def forward(
         self,
@@ -100,6 +103,37 @@ class FirstProducts(nn.Module):
             out += torch.index_select(known, 1, which[block], out=own)
 
         return product
+
+    def traced_eigenvalues(self, tokens: Tensor, mask: Tensor | None) -> Tensor | None:
+        """`eigenvalues` of a batch that starts at position 0: (B, N) ids and mask to (B, d).
+
+        None where they are fixed.
+        """
+        if self.token_projections is None or self.position_projections is None:
+            return None
+        rows = self.token_projections[tokens] + self.position_projections[: tokens.shape[1]]
+        return scale_eigenvalues(masked_mean(rows.square(), mask))
+
+    def traced(self, tokens: Tensor, eigenvalues: Tensor, v: Tensor | None) -> Tensor:
+        """What `forward` prepares, of a batch that starts at position 0.
+
+        Args:
+            tokens: (B, N) ids.
+            eigenvalues: (B, d) of the samples.
+            v: (E, d, d); None where the tables contain Sigma V_e.
+
+        Returns:
+            X0 U_e Sigma V_e, (B, E, N, d).
+        """
+        (B, N), num_tokens = tokens.shape, self.token_rows.shape[1]
+        rows = torch.cat((self.token_rows, self.position_rows), dim=1)  # (E, R, d)
+        E, R, d = rows.shape
+        tables = rows.expand(B, -1, -1, -1)
+        if v is not None:
+            tables = (rows * eigenvalues[:, None, None].to(v.dtype)) @ v
+        starts = torch.arange(B * E, device=tokens.device).view(B, E, 1) * R
+        own = F.embedding(starts + tokens[:, None], tables.reshape(-1, d))
+        return self.basis[None, None, :N] @ tables[:, :, num_tokens:] + own
 
 
 class BlockwiseEncoder(nn.Module):

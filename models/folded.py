@@ -15,7 +15,7 @@ from torch.nn.utils import parametrize
 from models.blockwise import BlockwiseEncoder
 from models.tokens import masked_mean, pool
 from models.tracing import is_traced
-from models.transject import Encoder, Layer, TransJect
+from models.transject import Encoder, Layer, TransJect, scale_eigenvalues
 from models.transject_image import TransJectImage
 
 
@@ -197,14 +197,25 @@ class FoldedLayer(nn.Module):
         """Take the step from a state dict."""
         self.step = float(state)
 
-    def forward(self, x: Tensor, eigenvalues: Tensor, mask: Tensor | None) -> Tensor:
-        """(B, N, d), (B, d) and (B, N) to (B, N, d)."""
-        proposed = x[:, None] + self.step * F.elu(self.experts(x, eigenvalues))
-        real = proposed
-        if mask is not None:
-            real = proposed.masked_fill(~mask[:, None, :, None], -torch.inf)
-        weights = self.experts.weights(real.amax(2))
-        x = torch.einsum("be,bend->bnd", weights, proposed)
+    def forward(
+        self, x: Tensor, eigenvalues: Tensor, mask: Tensor | None, rotated: Tensor | None = None
+    ) -> Tensor:
+        """Encode tokens by one layer.
+
+        Args:
+            x: (B, N, d) tokens.
+            eigenvalues: (B, d) of the samples.
+            mask: (B, N) bool, True for real tokens.
+            rotated: (B, E, N, d), what `FoldedExperts` gives, where it is known already.
+
+        Returns:
+            (B, N, d).
+        """
+        moves = self.step * F.elu(self.experts(x, eigenvalues) if rotated is None else rotated)
+        # Padding is masked in the tokens, not in the proposals, which are E times as many.
+        real = x if mask is None else x.masked_fill(~mask[:, :, None], -torch.inf)
+        weights = self.experts.weights((moves + real[:, None]).amax(2))
+        x = x + (weights[:, None] @ moves.flatten(2)).view_as(x)  # the weights sum to 1
         hidden = F.elu((x.to(self.w1.dtype) @ self.w1).to(x.dtype) + self.b1)
         return x + self.step * F.elu((hidden.to(self.w2.dtype) @ self.w2).to(x.dtype) + self.b2)
 
@@ -237,14 +248,18 @@ class FoldedEncoder(nn.Module):
         """(B, N, d) embeddings to (B, d), the largest 1 in absolute value."""
         if self.u0 is None:
             return cast(Tensor, self.fixed).expand(x.shape[0], -1)
-        raw = masked_mean((x @ self.u0).square(), mask)
-        return raw / raw.amax(-1, keepdim=True).clamp_min(torch.finfo(raw.dtype).tiny)
+        return scale_eigenvalues(masked_mean((x @ self.u0).square(), mask))
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """(B, N, d) embeddings to encoded tokens of the same shape."""
-        eigenvalues = self.eigenvalues(x, mask)
+        return self.encode(x, self.eigenvalues(x, mask), mask)
+
+    def encode(
+        self, x: Tensor, eigenvalues: Tensor, mask: Tensor | None, rotated: Tensor | None = None
+    ) -> Tensor:
+        """The layers alone; `rotated` is for the first one: see `FoldedLayer.forward`."""
         for layer in self.layers:
-            x = layer(x, eigenvalues, mask)
+            x, rotated = layer(x, eigenvalues, mask, rotated), None
         return x
 
 
@@ -272,7 +287,9 @@ class FoldedLongTransJect(nn.Module):
         """See `TransJect.features`."""
         x = self.embed(tokens, mask)
         pooling = self.config.pooling
-        if is_traced() or torch.is_grad_enabled() or not len(tokens):
+        if is_traced():
+            return pool(self._encode_traced(x, tokens, mask), mask, pooling)
+        if torch.is_grad_enabled() or not len(tokens):
             return pool(self.encoder(x, mask), mask, pooling)
         pooled = []
         for index in range(len(tokens)):
@@ -280,3 +297,15 @@ class FoldedLongTransJect(nn.Module):
             encoded = self.blockwise(x[index, real], tokens[index, real], real)
             pooled.append(pool(encoded[None], None, pooling))
         return torch.cat(pooled)
+
+    def _encode_traced(self, x: Tensor, tokens: Tensor, mask: Tensor | None) -> Tensor:
+        """With the products of the first layer from tables, where the vocabulary is small."""
+        first = self.blockwise.first
+        if first is None:
+            return self.encoder(x, mask)
+        eigenvalues = first.traced_eigenvalues(tokens, mask)
+        if eigenvalues is None:
+            eigenvalues = self.encoder.eigenvalues(x, mask)
+        v = cast(FoldedLayer, self.encoder.layers[0]).experts.v
+        rotated = first.traced(tokens, eigenvalues, v).to(x.dtype)
+        return self.encoder.encode(x, eigenvalues, mask, rotated)

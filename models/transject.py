@@ -236,8 +236,7 @@ class Encoder(nn.Module):
         if self.diagonal is not None:
             scale = self.diagonal.abs().amax().clamp_min(torch.finfo(x.dtype).tiny)
             return (self.diagonal / scale).expand(x.shape[0], -1)
-        raw = self._raw_eigenvalues(x, mask)
-        return raw / raw.amax(-1, keepdim=True).clamp_min(torch.finfo(raw.dtype).tiny)
+        return scale_eigenvalues(self._raw_eigenvalues(x, mask))
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Encode (B, N, d) embeddings; padded tokens (mask False) touch no other token."""
@@ -268,6 +267,11 @@ class Encoder(nn.Module):
         if self.u0 is None:
             raise ValueError("random eigenvalues are not computed from the embeddings")
         return masked_mean((x @ self.u0.weight).square(), mask)
+
+
+def scale_eigenvalues(raw: Tensor) -> Tensor:
+    """Divide eigenvalues (..., d) >= 0 by the largest of each sample."""
+    return raw / raw.amax(-1, keepdim=True).clamp_min(torch.finfo(raw.dtype).tiny)
 
 
 class TransJect(nn.Module):
