@@ -18,6 +18,11 @@ _PROVIDERS = {
     CUDA: "CUDAExecutionProvider",
     TENSORRT: "TensorrtExecutionProvider",
 }
+_PACKAGES = {
+    CPU: "onnxruntime (requirements/cpu.txt)",
+    CUDA: "onnxruntime-gpu (requirements/gpu.txt)",
+    TENSORRT: "onnxruntime-gpu (requirements/gpu.txt) and tensorrt",
+}
 _FASTER = {CPU: ["int8"], CUDA: ["tf32"], TENSORRT: ["bf16", "fp16"]}
 _LARGEST_BATCH = 64
 
@@ -64,7 +69,7 @@ def missing(name: str) -> str | None:
     """Why an engine of this module cannot be used, or None."""
     if _PROVIDERS[name] in onnxruntime.get_available_providers():
         return None
-    return f"this build of ONNX Runtime has no {_PROVIDERS[name]}"
+    return f"this build of ONNX Runtime has no {_PROVIDERS[name]}; install {_PACKAGES[name]}"
 
 
 def precisions(name: str, manifest: Manifest, mode: Mode) -> list[str]:

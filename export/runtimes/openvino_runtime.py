@@ -63,7 +63,7 @@ class OpenVino:
 def missing() -> str | None:
     """Why OpenVINO cannot be used, or None."""
     if importlib.util.find_spec("openvino") is None:
-        return "the package openvino is not installed"
+        return "the package openvino is not installed; install openvino (requirements/cpu.txt)"
     return None
 
 

@@ -68,7 +68,7 @@ class TorchScript:
 def missing() -> str | None:
     """Why TorchScript cannot be used, or None."""
     if importlib.util.find_spec("torch") is None:
-        return "the package torch is not installed"
+        return "the package torch is not installed; install torch, as `make install` does"
     return None
 
 

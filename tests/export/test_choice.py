@@ -1,5 +1,6 @@
 """The choice of a runtime: measured in a child process, kept, and measured anew when in doubt."""
 
+import multiprocessing
 import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
@@ -157,3 +158,20 @@ def test_when_measuring_crashes_the_reference_engine_serves_and_nothing_is_kept(
 def test_file_names_do_not_collide(asked: Question, tmp_path: Path) -> None:
     other = asked.model_copy(update={"threads": 2})
     assert choices._file(asked, tmp_path) != choices._file(other, tmp_path)
+
+
+def test_processes_that_choose_at_once_read_whole_answers(asked: Question, tmp_path: Path) -> None:
+    context = multiprocessing.get_context("spawn")
+    writers = [context.Process(target=remember_often, args=(asked, tmp_path)) for _ in range(2)]
+    for writer in writers:
+        writer.start()
+    while any(writer.is_alive() for writer in writers):
+        assert recall(asked, tmp_path) in (None, answer(asked))
+    assert [writer.exitcode for writer in writers] == [0, 0]
+    assert recall(asked, tmp_path) == answer(asked)
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def remember_often(asked: Question, folder: Path) -> None:
+    for _ in range(200):
+        remember(answer(asked), folder)

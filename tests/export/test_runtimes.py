@@ -1,5 +1,6 @@
 """Every engine that is installed here, against the eager model."""
 
+import importlib.util
 import os
 import subprocess
 import sys
@@ -154,9 +155,18 @@ def onnx_metadata(folder: Path) -> dict[str, str]:
 def test_an_engine_that_is_not_here_is_named_with_those_that_are(artifact: Artifact) -> None:
     absent = [name for name in ENGINES if name not in HERE]
     for name in absent:
-        message = f"runtime {name} is not there: .*; installed are {', '.join(HERE)}"
+        message = f"runtime {name} is not there: .*; install .*; installed are {', '.join(HERE)}"
         with pytest.raises(RuntimeUnavailable, match=message):
             open_runtime(artifact, name=name)
+
+
+@pytest.mark.parametrize(("name", "package"), [("openvino", "openvino"), ("torchscript", "torch")])
+def test_a_package_that_is_missing_is_named(
+    artifact: Artifact, name: str, package: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+    with pytest.raises(RuntimeUnavailable, match=f"{name} is not there: .*; install {package}"):
+        open_runtime(artifact, name=name)
 
 
 def test_a_session_that_fell_back_to_the_cpu_is_refused(artifact: Artifact) -> None:

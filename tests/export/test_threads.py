@@ -30,7 +30,9 @@ def cgroup(root: Path, files: dict[str, str], own: str) -> dict[str, Path]:
         ({"cpu.max": "250000 100000\n"}, "0::/\n", 2),
         ({"cpu.max": "50000 100000\n"}, "0::/\n", 1),
         ({"a/b/cpu.max": "max 100000\n", "a/cpu.max": "300000 100000\n"}, "0::/a/b\n", 3),
+        ({"a/b/cpu.max": "500000 100000\n", "cpu.max": "700000 100000\n"}, "0::/a/b/c\n", 5),
         ({"cpu.max": "200000 100000\n"}, "0::/host/path/not/mounted/here\n", 2),
+        ({"cpu.max": "200000 100000\n"}, "0::/../sibling\n", 2),
         ({"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, "", 16),
         ({"cpu/cpu.cfs_quota_us": "300000\n", "cpu/cpu.cfs_period_us": "100000\n"}, "", 3),
         (
@@ -40,6 +42,17 @@ def cgroup(root: Path, files: dict[str, str], own: str) -> dict[str, Path]:
             },
             "4:cpu,cpuacct:/x\n1:memory:/y\n",
             3,
+        ),
+        (
+            {
+                "cpu/a/b/cpu.cfs_quota_us": "-1\n",
+                "cpu/a/b/cpu.cfs_period_us": "100000\n",
+                "cpu/a/cpu.cfs_quota_us": "600000\n",
+                "cpu/a/cpu.cfs_period_us": "100000\n",
+                "unified/cpu.max": "100000 100000\n",
+            },
+            "0::/a/b\n4:cpu:/a/b\n",
+            6,
         ),
     ],
 )
