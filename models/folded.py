@@ -151,10 +151,9 @@ class FoldedExperts(nn.Module):
         low = x.to(self.first.dtype)
         if self.v is not None and self.long:
             return (low[:, None] @ self.products(eigenvalues)).to(x.dtype)
-        rotated = torch.einsum("bnd,edk->benk", low, self.first)
+        rotated = low[:, None] @ self.first
         if self.v is not None:
-            rotated = rotated * eigenvalues[:, None, None].to(low.dtype)
-            rotated = torch.einsum("benk,ekj->benj", rotated, self.v)
+            rotated = (rotated * eigenvalues[:, None, None].to(low.dtype)) @ self.v
         return rotated.to(x.dtype)
 
     def weights(self, largest: Tensor) -> Tensor:
