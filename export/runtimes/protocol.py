@@ -102,7 +102,7 @@ def _check_tokens(tokens: np.ndarray, mask: np.ndarray, last: int, longest: int)
         raise InvalidInputs(f"mask must be {tokens.shape} as tokens are, received {mask.shape}")
     if tokens.shape[1] > longest:
         raise InvalidInputs(f"tokens must be at most {longest} a row, received {tokens.shape[1]}")
-    # A row without any gives no number, an id that is none wraps around or reads foreign memory.
+    # Unchecked, a row without any gives no number, and an id below 0 wraps around.
     real = mask.any(axis=1)
     if not real.all():
         row = int(real.argmin())
