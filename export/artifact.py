@@ -128,9 +128,11 @@ def open_artifact(folder: Path) -> Artifact:
 
     Raises:
         ArtifactError: no manifest, an unknown schema version, an unknown or wrong field, a file
-            that is missing, unlisted, a link, not plainly named or of another sha256, or a graph
-            that keeps data outside its file.
+            that is missing, unlisted, a link, not plainly named or of another sha256, a graph that
+            keeps data outside its file, or a folder that is a link.
     """
+    if folder.is_symlink():
+        raise ArtifactError(f"{folder.name} must be a folder, not a link")
     if not folder.is_dir():
         raise ArtifactError(f"{folder.name} is not an artifact: no such folder")
     content = _read_plain(folder / MANIFEST)
@@ -185,7 +187,9 @@ def _parse_manifest(content: bytes) -> Manifest:
 
 def _parse_json(content: bytes, name: str) -> dict[str, Any]:
     try:
-        fields = json.loads(content, parse_constant=_refuse_constant)
+        fields = json.loads(content, object_pairs_hook=_distinct)
+        # Neither NaN nor 1e999 nor half a surrogate could be told to a client again.
+        json.dumps(fields, allow_nan=False, ensure_ascii=False).encode()
     except (ValueError, RecursionError):
         raise ArtifactError(f"{name} is not valid JSON") from None
     if not isinstance(fields, dict):
@@ -193,8 +197,12 @@ def _parse_json(content: bytes, name: str) -> dict[str, Any]:
     return fields
 
 
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is not JSON")
+def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object; of a key that is there twice, readers would not agree which one counts."""
+    fields = dict(pairs)
+    if len(fields) != len(pairs):
+        raise ValueError("keys must be distinct")
+    return fields
 
 
 def _read_plain(path: Path) -> bytes:

@@ -27,8 +27,13 @@ def refers_outside(content: bytes) -> bool:
 
 def _tensors(model: ModelProto) -> Iterator[TensorProto]:
     yield from _graph_tensors(model.graph)
+    for training in model.training_info:
+        yield from _graph_tensors(training.initialization)
+        yield from _graph_tensors(training.algorithm)
     for function in model.functions:
         yield from _node_tensors(function.node)
+        for attribute in function.attribute_proto:
+            yield from _attribute_tensors(attribute)
 
 
 def _graph_tensors(graph: GraphProto) -> Iterator[TensorProto]:

@@ -101,12 +101,15 @@ def test_a_required_file_must_be_listed(artifact_folder: Path, edit_manifest: Ed
         open_artifact(artifact_folder)
 
 
-def test_external_data_is_refused(artifact_folder: Path, edit_manifest: Edit) -> None:
+@pytest.mark.parametrize("location", ["../../etc/passwd", "/etc/passwd", "weights.safetensors"])
+def test_external_data_is_refused(
+    artifact_folder: Path, edit_manifest: Edit, location: str
+) -> None:
     graph = onnx.load(artifact_folder / "model.onnx")
     tensor = next(t for t in graph.graph.initializer if t.raw_data)
     tensor.ClearField("raw_data")
     tensor.data_location = onnx.TensorProto.EXTERNAL
-    tensor.external_data.add(key="location", value="../../etc/passwd")
+    tensor.external_data.add(key="location", value=location)
     (artifact_folder / "model.onnx").write_bytes(graph.SerializeToString())
     edit_manifest(artifact_folder)
     with pytest.raises(ArtifactError, match="model.onnx must be a readable graph without external"):
@@ -162,7 +165,45 @@ def test_a_wrong_field_is_refused(
     assert str(artifact_folder) not in str(refusal.value)
 
 
-@pytest.mark.parametrize("text", ["{", "[]", '{"a": NaN}', "\xff", "[" * 100_000])
+def test_a_linked_folder_is_refused(artifact: Artifact, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(artifact.folder)
+    with pytest.raises(ArtifactError, match="^link must be a folder, not a link$"):
+        open_artifact(tmp_path / "link")
+    with pytest.raises(ArtifactError, match="^link must be a folder, not a link$"):
+        find_artifacts([tmp_path])
+
+
+def test_a_folder_inside_is_refused(artifact_folder: Path) -> None:
+    (artifact_folder / "model.onnx").unlink()
+    (artifact_folder / "model.onnx").mkdir()
+    with pytest.raises(ArtifactError, match="^model.onnx is missing$"):
+        open_artifact(artifact_folder)
+
+
+def test_a_huge_manifest_is_refused_unread(artifact_folder: Path) -> None:
+    with (artifact_folder / MANIFEST).open("r+b") as file:
+        file.truncate(2**40)  # bytes of a hole: reading them would need a terabyte
+    with pytest.raises(ArtifactError, match="manifest.json must be at most 16777216 bytes"):
+        open_artifact(artifact_folder)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{",
+        "[]",
+        '{"a": NaN}',
+        '{"a": -Infinity}',
+        '{"a": 1e999}',
+        '{"a": "\\ud800"}',
+        '{"a": 1, "a": 2}',
+        '{"files": {"x": 1, "x": 2}}',
+        "\xff",
+        "[" * 100_000,
+        f'{{"a": {"9" * 5000}}}',
+    ],
+    ids=lambda text: text[:24],
+)
 def test_a_manifest_that_is_no_json_object_is_refused(artifact_folder: Path, text: str) -> None:
     (artifact_folder / MANIFEST).write_bytes(text.encode("latin-1"))
     with pytest.raises(ArtifactError, match=r"^manifest.json (is not valid JSON|must be a JSON)"):

@@ -1,7 +1,9 @@
 import io
 import json
+import pickle
 import zipfile
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
@@ -40,3 +42,72 @@ def test_file_holds_no_paths_and_nothing_pickled(content: bytes) -> None:
 
 def test_the_same_weights_give_the_same_bytes(make_model: Make, content: bytes) -> None:
     assert to_program(make_model(), EXAMPLE) == content
+
+
+class Trap:
+    """What runs code when it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Callable[..., object], tuple[object, ...]]:
+        return Path.touch, (self.path,)
+
+
+def with_weight_pickled(parts: dict[str, bytes], trap: bytes) -> None:
+    name = "archive/data/weights/model_weights_config.json"
+    config = json.loads(parts[name])
+    entry = next(iter(config["config"].values()))
+    entry["use_pickle"] = True
+    parts[name] = json.dumps(config).encode()
+    parts[f"archive/data/weights/{entry['path_name']}"] = trap
+
+
+def with_opaque_constant(parts: dict[str, bytes], trap: bytes) -> None:
+    name = "archive/data/constants/model_constants_config.json"
+    config = json.loads(parts[name])
+    next(iter(config["config"].values()))["path_name"] = "opaque_obj_0"
+    parts[name] = json.dumps(config).encode()
+    parts["archive/data/constants/opaque_obj_0"] = trap
+
+
+def with_inputs(parts: dict[str, bytes], trap: bytes) -> None:
+    parts["archive/data/sample_inputs/model.pt"] = trap
+
+
+def with_weights_of_before(parts: dict[str, bytes], trap: bytes) -> None:
+    parts["archive/data/weights/model.pt"] = trap
+
+
+@pytest.mark.parametrize(
+    "spoil", [with_weight_pickled, with_opaque_constant, with_inputs, with_weights_of_before]
+)
+def test_nothing_is_unpickled(
+    content: bytes, tmp_path: Path, spoil: Callable[[dict[str, bytes], bytes], None]
+) -> None:
+    torch.save(Trap(tmp_path / "caught"), trap := io.BytesIO())
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        parts = {name: archive.read(name) for name in archive.namelist()}
+    spoil(parts, trap.getvalue())
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w") as archive:
+        for name, part in parts.items():
+            archive.writestr(name, part)
+    with pytest.raises(ValueError, match="must hold (nothing pickled|the parts of a program)"):
+        load_program(stream.getvalue())
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.filterwarnings("ignore:Duplicate name:UserWarning")
+def test_a_part_that_is_there_twice_is_refused(content: bytes) -> None:
+    stream = io.BytesIO(content)
+    with zipfile.ZipFile(stream, "a") as archive:
+        archive.writestr("archive/byteorder", b"little")
+    with pytest.raises(ValueError, match="must hold every part once"):
+        load_program(stream.getvalue())
+
+
+def test_what_is_no_archive_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="model.pt2 must be an archive"):
+        load_program(pickle.dumps(Trap(tmp_path / "caught")))
+    assert not list(tmp_path.iterdir())
