@@ -4,36 +4,65 @@ import shutil
 from pathlib import Path
 
 from export.artifact import CARD_JSON, CARD_TEXT, MANIFEST, Artifact
+from export.manifest import WEIGHTS
 
 
 def store_artifact(artifact: Artifact) -> str:
     """Save an artifact to the BentoML model store, unless it is there already.
 
-    The stored version ends in the digest, so that one name and version can never mean two models.
-
     Returns:
-        The tag, `name:version-digest`.
+        The tag, `name:version`; graphs below fp32 have versions of their own, such as `1-int8`.
+
+    Raises:
+        ValueError: another artifact is stored under this tag; what is stored never changes.
     """
     import bentoml  # seconds of import that an export without --store need not pay
 
-    tag = f"{artifact.name}:{artifact.version}-{artifact.digest[:12]}"
+    tag = _tag(artifact)
     try:
-        return str(bentoml.models.get(tag).tag)
+        stored = bentoml.models.get(tag)
     except bentoml.exceptions.NotFound:
         pass
-    manifest = artifact.manifest
-    with bentoml.models.create(
-        tag,
-        labels={"task": manifest.task, "precision": manifest.precision},
-        metadata={
-            "digest": artifact.digest,
-            "architecture": manifest.architecture,
-            "weights_sha256": manifest.files["weights.safetensors"],
-            "metrics": manifest.metrics,
-            "labels": manifest.labels,
-        },
-    ) as model:
-        for name in (MANIFEST, CARD_JSON, CARD_TEXT, *manifest.files):
+    except bentoml.exceptions.BentoMLException as error:
+        raise ValueError(f"{tag} lies in the model store, but cannot be read: {error}") from error
+    else:
+        digest = stored.info.metadata.get("digest")
+        if digest != artifact.digest:
+            raise ValueError(
+                f"version must be new in the model store: {tag} is stored with digest {digest}, "
+                f"got {artifact.digest}"
+            )
+        return str(stored.tag)
+    with bentoml.models.create(tag, labels=_labels(artifact), metadata=_metadata(artifact)) as made:
+        for name in artifact.manifest.files:
+            Path(made.path_of(name)).write_bytes(artifact.read(name))
+        for name in (MANIFEST, CARD_JSON, CARD_TEXT):
             if (artifact.folder / name).is_file():
-                shutil.copyfile(artifact.folder / name, Path(model.path_of(name)))
-    return str(model.tag)
+                shutil.copyfile(artifact.folder / name, made.path_of(name))
+    return str(made.tag)
+
+
+def _tag(artifact: Artifact) -> str:
+    manifest = artifact.manifest
+    parts = [artifact.version]
+    if manifest.precision != "fp32":
+        parts.append(manifest.precision)
+    if manifest.quantization == "dynamic":
+        parts.append(manifest.quantization)
+    return f"{artifact.name}:{'-'.join(parts)}"
+
+
+def _labels(artifact: Artifact) -> dict[str, str]:
+    manifest = artifact.manifest
+    return {"task": manifest.task, "precision": manifest.precision}
+
+
+def _metadata(artifact: Artifact) -> dict[str, object]:
+    manifest = artifact.manifest
+    return {
+        "digest": artifact.digest,
+        "architecture": manifest.architecture,
+        "weights_sha256": manifest.files[WEIGHTS],
+        "metrics": manifest.metrics,
+        "labels": manifest.labels,
+    }

@@ -1,28 +1,95 @@
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from export.artifact import Artifact
+from export.artifact import Artifact, open_artifact
+
+Edit = Callable[..., None]
 
 
-# BentoML 1.4.39 imports a pathspec class that pathspec 1.x deprecates.
-@pytest.mark.filterwarnings("ignore:GitWildMatchPattern:DeprecationWarning")
-def test_artifact_is_stored_once_with_its_digest(
-    artifact: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("BENTOML_HOME", str(tmp_path))
-    import bentoml
+@pytest.fixture
+def home(tmp_path: Path) -> Iterator[Path]:
+    """An empty store; bentoml reads BENTOML_HOME once a process."""
     from bentoml._internal.configuration.containers import BentoMLContainer
+    from bentoml._internal.models.model import ModelStore
+
+    folder = tmp_path / "bentoml"
+    (folder / "models").mkdir(parents=True)
+    with BentoMLContainer.model_store.patch(ModelStore(folder / "models")):
+        yield folder
+
+
+def test_the_store_is_where_bentoml_home_says(artifact: Artifact, tmp_path: Path) -> None:
+    code = (
+        "import sys; from pathlib import Path;"
+        "from export.artifact import open_artifact; from export.store import store_artifact;"
+        "print(store_artifact(open_artifact(Path(sys.argv[1]))))"
+    )
+    home = os.environ | {"BENTOML_HOME": str(tmp_path), "BENTOML_DO_NOT_TRACK": "True"}
+    command = [sys.executable, "-c", code, str(artifact.folder)]
+    done = subprocess.run(command, env=home, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "tiny-elliptical:1"
+    assert (tmp_path / "models" / "tiny-elliptical" / "1" / "manifest.json").is_file()
+
+
+def test_artifact_is_stored_once_with_labels_and_metadata(artifact: Artifact, home: Path) -> None:
+    import bentoml
 
     from export.store import store_artifact
 
-    BentoMLContainer.bentoml_home.reset()
-    tag = store_artifact(artifact)
-    assert tag == f"tiny-elliptical:1-{artifact.digest[:12]}"
-    assert store_artifact(artifact) == tag
-    stored = bentoml.models.get(tag)
+    assert store_artifact(artifact) == store_artifact(artifact) == "tiny-elliptical:1"
+    assert len(bentoml.models.list("tiny-elliptical")) == 1
+    stored = bentoml.models.get("tiny-elliptical:1")
     assert stored.info.labels == {"task": "image-classification", "precision": "fp32"}
     assert stored.info.metadata["digest"] == artifact.digest
-    assert len(bentoml.models.list("tiny-elliptical")) == 1
-    files = [path for path in Path(stored.path).iterdir() if path.name != "model.yaml"]
-    assert {path.name for path in files} >= {"manifest.json", "card.json", "model.onnx"}
+    assert stored.info.metadata["architecture"] == "deit_tiny_elliptical"
+    folder = Path(stored.path)
+    assert folder == home / "models" / "tiny-elliptical" / "1"
+    (folder / "model.yaml").unlink()  # of bentoml
+    assert open_artifact(folder).digest == artifact.digest
+
+
+def test_a_broken_store_is_refused(artifact: Artifact, home: Path) -> None:
+    from export.store import store_artifact
+
+    (home / "models" / "tiny-elliptical" / "1").mkdir(parents=True)
+    with pytest.raises(ValueError, match="tiny-elliptical:1 lies in the model store, but cannot"):
+        store_artifact(artifact)
+
+
+def test_what_is_stored_never_changes(
+    artifact: Artifact, home: Path, tmp_path: Path, edit_manifest: Edit
+) -> None:
+    from export.store import store_artifact
+
+    store_artifact(artifact)
+    other = Path(shutil.copytree(artifact.folder, tmp_path / "other"))
+    edit_manifest(other, metrics={"test_accuracy": 0.3})
+    with pytest.raises(ValueError, match="version must be new in the model store: tiny-ell.*:1 is"):
+        store_artifact(open_artifact(other))
+    stored = home / "models" / "tiny-elliptical" / "1" / "manifest.json"
+    assert stored.read_bytes() == (artifact.folder / "manifest.json").read_bytes()
+    for quantization, version in (("static", "1-int8"), ("dynamic", "1-int8-dynamic")):
+        edit_manifest(other, precision="int8", quantization=quantization)
+        assert store_artifact(open_artifact(other)) == f"tiny-elliptical:{version}"
+
+
+def test_an_interrupted_save_stores_nothing(
+    artifact: Artifact, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import bentoml
+
+    from export import store
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(store.shutil, "copyfile", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        store.store_artifact(artifact)
+    assert not bentoml.models.list()
