@@ -22,25 +22,33 @@ from export.manifest import Precision, Quantization
 from export.parity import ParityError
 from export.run import open_run
 from export.samples import open_samples
-from export.write import PARITY_SAMPLES, samples_needed, write_artifact
+from export.write import samples_needed, write_artifact
 
 
 def main(argv: list[str] | None = None) -> int:
     """Run the command line.
 
     Returns:
-        0, or 1 when nothing could be exported or opened; then no artifact is left behind.
+        0; 1 when a graph is not the model; 2 for a bad run, data, folder or option; 130 when
+        interrupted. After anything but 0 an export has written no artifact, and one that lay there
+        before is as it was.
     """
     given = sys.argv[1:] if argv is None else argv
     command, parser = _COMMANDS.get(given[0] if given else "", (_export, _export_parser))
     arguments = parser().parse_args(given if command is _export else given[1:])
     try:
         command(arguments)
-    except (ValueError, OSError) as error:
+    except ParityError as error:
         print(f"error: {error}", file=sys.stderr)
-        if isinstance(error, ParityError) and error.layers:
+        if error.layers:
             _explain(error.layers, arguments.output)
         return 1
+    except (ValueError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
     return 0
 
 
@@ -55,17 +63,26 @@ def _export(arguments: argparse.Namespace) -> None:
 
 
 def _written(arguments: argparse.Namespace) -> Artifact:
+    precision, quantization = arguments.precision, arguments.quantization or "static"
+    if arguments.quantization and precision != "int8":
+        raise ValueError(f"--quantization must come with --precision int8, got {precision}")
     run = open_run(arguments.run)
-    samples = open_samples(run, arguments.data, limit=samples_needed(arguments.precision))
-    total = min(len(samples), PARITY_SAMPLES)
-    with tqdm(total=total, unit="sample", desc=f"parity of {run.name}") as bar:
+    with tqdm(unit="sample", desc=f"{run.name}: reading") as bar:
+        limit = samples_needed(precision, quantization)
+        samples = open_samples(run, arguments.data, limit=limit)
+        bar.reset(total=len(samples))
+
+        def show(stage: str, done: int) -> None:
+            bar.set_description(f"{run.name}: {stage}")
+            bar.update(done)
+
         return write_artifact(
             run,
             samples,
             arguments.output,
-            precision=arguments.precision,
-            quantization=arguments.quantization,
-            on_progress=bar.update,
+            precision=precision,
+            quantization=quantization,
+            on_progress=show,
         )
 
 
@@ -81,29 +98,44 @@ def _inspect(arguments: argparse.Namespace) -> None:
 
 
 def _compare(arguments: argparse.Namespace) -> None:
-    print(compare_artifacts(open_artifact(arguments.first), open_artifact(arguments.second)))
+    first, second = open_artifact(arguments.first), open_artifact(arguments.second)
+    with tqdm(unit="sample", desc="answers") as bar:
+        text = compare_artifacts(first, second, on_progress=bar.update)
+    print(text)
 
 
 def _export_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m export",
-        description="Export a trained run. Other commands: inspect DIR, compare DIR DIR.",
+        description="Export a finished run to an artifact. Every graph must answer at least 1,000 "
+        "real inputs as the trained model does; otherwise nothing is written.",
+        epilog="Other commands: inspect DIR shows what an artifact is made of, compare DIR DIR "
+        "what differs between two. Exit status: 0, 1 a graph is not the model, 2 a bad request.",
     )
     parser.add_argument("run", type=Path, metavar="RUN_DIR", help="folder of a finished run")
-    parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="the artifact")
+    parser.add_argument(
+        "--output",
+        type=Path,
+        required=True,
+        metavar="DIR",
+        help="folder of the artifact: new, empty, or an artifact, which is replaced",
+    )
     parser.add_argument(
         "--data",
         metavar="PATH",
-        help="samples to measure parity on (default: the run's own validation split)",
+        help="labelled samples to calibrate and judge on: a folder, file or name of data "
+        "(default: what the run held out of its training data)",
     )
     parser.add_argument(
-        "--precision", choices=get_args(Precision), default="fp32", help="default: fp32"
+        "--precision",
+        choices=get_args(Precision),
+        default="fp32",
+        help="of model.onnx; the other formats stay fp32 (default: fp32)",
     )
     parser.add_argument(
         "--quantization",
         choices=get_args(Quantization),
-        default="static",
-        help="scales of int8: by calibration, or of each token (default: static)",
+        help="scales of int8: static by calibration, dynamic of each token (default: static)",
     )
     parser.add_argument("--store", action="store_true", help="save to BentoML's model store too")
     return parser

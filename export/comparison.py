@@ -1,5 +1,6 @@
 """Show two artifacts beside each other, and how far their answers differ."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -31,13 +32,20 @@ class Comparison:
     mean: float
 
 
-def compare_artifacts(first: Artifact, second: Artifact) -> str:
+def compare_artifacts(
+    first: Artifact, second: Artifact, *, on_progress: Callable[[int], object] = lambda done: None
+) -> str:
     """What differs between two artifacts, and how far their answers do.
+
+    Args:
+        first: an artifact, whose stored inputs are used.
+        second: another one.
+        on_progress: called with the number of inputs just answered by both.
 
     Raises:
         ArtifactError: they do not read the same inputs or do not know the same labels.
     """
-    answers = compare_answers(first, second)
+    answers = compare_answers(first, second, on_progress=on_progress)
     pairs = zip(facts(first), facts(second), strict=True)
     rows: list[Row] = [(name, a, "=" if b == a else b) for (name, a), (_, b) in pairs]
     configs = (first.manifest.config, second.manifest.config)
@@ -52,8 +60,10 @@ def compare_artifacts(first: Artifact, second: Artifact) -> str:
     return "\n\n".join([table(("", "first", "second"), rows, left=3), "\n".join(judged)])
 
 
-def compare_answers(first: Artifact, second: Artifact) -> Comparison:
-    """Let both graphs answer the stored inputs of the first.
+def compare_answers(
+    first: Artifact, second: Artifact, *, on_progress: Callable[[int], object] = lambda done: None
+) -> Comparison:
+    """Let both graphs answer the stored inputs of the first; see `compare_artifacts`.
 
     Raises:
         ArtifactError: see `compare_artifacts`.
@@ -68,6 +78,7 @@ def compare_answers(first: Artifact, second: Artifact) -> Comparison:
         left, right = (engine(feed) for engine in engines)
         same += int((left.argmax(1) == right.argmax(1)).sum())
         differences.append(np.abs(left - right))
+        on_progress(len(left))
     difference = np.concatenate(differences)
     return Comparison(
         samples=len(probe),

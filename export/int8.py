@@ -35,33 +35,42 @@ def quantize_dynamic(content: bytes) -> bytes:
     return _rewrite(content, _Dynamic)
 
 
-def quantize_static(content: bytes, calibration: Samples) -> bytes:
+def quantize_static(
+    content: bytes,
+    calibration: Samples,
+    on_progress: Callable[[int], object] = lambda done: None,
+) -> bytes:
     """Quantise a graph with scales that hold every value that was seen in calibration.
 
     Args:
         content: an fp32 graph by `to_onnx`.
         calibration: real inputs of the model.
+        on_progress: called with the number of inputs just used.
 
     Raises:
         ValueError: the graph has no product with constant weights, or there are no inputs.
     """
     graph = onnx.load_from_string(content)
     names = dict.fromkeys(node.input[0] for node in _products(graph.graph))
-    bounds = _calibrate(content, list(names), calibration)
+    bounds = _calibrate(content, list(names), calibration, on_progress)
     return _rewrite(content, lambda graph: _Static(graph, bounds))
 
 
-def _calibrate(content: bytes, names: list[str], samples: Samples) -> dict[str, Bounds]:
+def _calibrate(
+    content: bytes, names: list[str], samples: Samples, on_progress: Callable[[int], object]
+) -> dict[str, Bounds]:
     """The smallest and largest value of some tensors, 0 included."""
     if not len(samples):
         raise ValueError("calibration must have samples, got none")
     engine = open_engine(expose(content, names), "fp32")
     bounds = dict.fromkeys(names, (0.0, 0.0))
     for start in range(0, len(samples), _BATCH):
-        given = engine.outputs(samples.feed(np.arange(start, min(start + _BATCH, len(samples)))))
+        indices = np.arange(start, min(start + _BATCH, len(samples)))
+        given = engine.outputs(samples.feed(indices))
         for name, (low, high) in bounds.items():
             values = given[name]
             bounds[name] = min(low, float(values.min())), max(high, float(values.max()))
+        on_progress(len(indices))
     return bounds
 
 

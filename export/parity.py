@@ -104,9 +104,10 @@ def require(parity: Parity) -> None:
     """Refuse figures that are not good enough for an artifact.
 
     Raises:
-        ParityError: too few samples; in fp32 a difference above the tolerance, or another top-1; in
-            other precisions fewer than 99.5 % of equal answers, or an accuracy that is unknown or
-            more than 0.3 points away.
+        ParityError: in fp32 a difference above the tolerance, or another top-1; in other precisions
+            fewer than 99.5 % of equal answers, or an accuracy that is unknown or more than 0.3
+            points away.
+        ValueError: too few samples.
     """
     require_enough(parity.samples)
     for name, figures in parity.formats.items():
@@ -120,10 +121,10 @@ def require_enough(samples: int) -> None:
     """Refuse to measure parity on too few samples.
 
     Raises:
-        ParityError: fewer than 1,000.
+        ValueError: fewer than 1,000.
     """
     if samples < MIN_SAMPLES:
-        raise ParityError(
+        raise ValueError(
             f"parity must be measured on at least {MIN_SAMPLES} samples, got {samples}"
         )
 

@@ -1,6 +1,7 @@
 """Make an artifact out of a run."""
 
 import dataclasses
+import functools
 import hashlib
 import shutil
 import tempfile
@@ -46,13 +47,18 @@ from export.to_program import load_program, to_program
 from export.to_torchscript import load_torchscript, to_torchscript
 
 PARITY_SAMPLES = 2000
+Progress = Callable[[str, int], object]
 _OBSERVED_SAMPLES = 64
 _EXAMPLE_TOKENS = 8
 
 
-def samples_needed(precision: Precision) -> int:
+def samples_needed(precision: Precision, quantization: Quantization = "static") -> int:
     """How many samples an export can use, calibration included."""
-    return PARITY_SAMPLES + (CALIBRATION_SAMPLES if precision == "int8" else 0)
+    return PARITY_SAMPLES + _held_out(precision, quantization)
+
+
+def _held_out(precision: Precision, quantization: Quantization) -> int:
+    return CALIBRATION_SAMPLES if (precision, quantization) == ("int8", "static") else 0
 
 
 def write_artifact(
@@ -62,7 +68,7 @@ def write_artifact(
     *,
     precision: Precision = "fp32",
     quantization: Quantization = "static",
-    on_progress: Callable[[int], object] = lambda done: None,
+    on_progress: Progress = lambda stage, done: None,
 ) -> Artifact:
     """Export a run, measure the parity of every format, and only then move the artifact in place.
 
@@ -73,7 +79,8 @@ def write_artifact(
         output: the artifact's folder; an artifact that lies there is replaced.
         precision: arithmetic of the ONNX graph.
         quantization: see `Manifest`; it matters for int8 alone.
-        on_progress: called with the number of samples just compared.
+        on_progress: called when a stage begins and as it goes on, with the stage and the number of
+            samples just used.
 
     Raises:
         ParityError: a graph differs from the model; nothing is left behind.
@@ -81,17 +88,20 @@ def write_artifact(
             measured here.
     """
     _check_output(output)
-    static = precision == "int8" and quantization == "static"
-    calibration, samples = _divide(samples, CALIBRATION_SAMPLES if static else 0)
+    calibration, samples = _divide(samples, _held_out(precision, quantization))
     parity.require_enough(len(samples))
     with _folder_beside(output) as partial:
         weights = run.weights.read_bytes()  # once: a run that goes on may replace the file
         model = load_model(run, weights)
+        on_progress("graphs", 0)
         files = _export(run, model, weights)
-        files[ONNX] = lower(files[ONNX], precision, quantization, calibration)
+        calibrated = functools.partial(on_progress, "calibration")
+        files[ONNX] = lower(files[ONNX], precision, quantization, calibration, calibrated)
+        on_progress("parity", 0)
         with parametrize.cached():
             files[PROBE] = _probe(model, samples)
-            figures = _measure(model, files, samples, precision, on_progress)
+            compared = functools.partial(on_progress, "parity")
+            figures = _measure(model, files, samples, precision, compared)
             _require(model, files[ONNX], samples, figures)
         for name, content in files.items():
             (partial / name).write_bytes(content)
@@ -235,13 +245,17 @@ def _folder_beside(output: Path) -> Iterator[Path]:
 
 def _replace(output: Path, partial: Path) -> None:
     """Put the finished folder in place; an old artifact stays until the new one is complete."""
-    if output.exists():
-        old = partial.with_name(f"{partial.name}.old")
-        output.rename(old)
+    if not output.exists():
         partial.rename(output)
-        shutil.rmtree(old)
-    else:
+        return
+    old = partial.with_name(f"{partial.name}.old")
+    output.rename(old)
+    try:
         partial.rename(output)
+    except BaseException:  # an interrupt is none of Exception's
+        old.rename(output)
+        raise
+    shutil.rmtree(old)
 
 
 def _sha256(content: bytes) -> str:

@@ -49,7 +49,7 @@ def test_inspect_counts_the_tokens_of_a_text_model(
 def test_a_folder_that_is_no_artifact_is_an_error(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["inspect", str(tmp_path)]) == 1
+    assert main(["inspect", str(tmp_path)]) == 2
     assert "error: manifest.json is missing" in capsys.readouterr().err
 
 

@@ -88,7 +88,7 @@ def test_static_int8_needs_samples_for_calibration_too(
     run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     arguments = [str(run_folder), "--output", str(tmp_path / "out"), "--precision", "int8"]
-    assert main(arguments) == 1
+    assert main(arguments) == 2
     assert "at least 1000 samples, got 944" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
 
@@ -101,6 +101,6 @@ def test_bf16_is_refused_where_nothing_executes_it(
 ) -> None:
     monkeypatch.setattr(engines.openvino_runtime, "missing", lambda: "it is not installed")
     arguments = [str(run_folder), "--output", str(tmp_path / "out"), "--precision", "bf16"]
-    assert main(arguments) == 1
+    assert main(arguments) == 2
     assert "bf16 is measured on a runtime that executes it" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())

@@ -1,3 +1,4 @@
+import hashlib
 import json
 import shutil
 from pathlib import Path
@@ -13,6 +14,12 @@ import export.write
 from export.__main__ import main
 from export.artifact import Artifact, open_artifact
 from export.to_onnx import to_onnx
+
+FILES = ("model.onnx", "model.torchscript.pt", "model.pt2", "weights.safetensors")
+
+
+def interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
 
 
 def perturbed(*arguments: object) -> bytes:
@@ -47,6 +54,16 @@ def test_export_writes_an_artifact_and_prints_its_parity(
     assert written.read("model.onnx") == artifact.read("model.onnx")  # exported twice, same bytes
 
 
+def test_metadata_of_the_graph_names_weights_and_config(artifact: Artifact) -> None:
+    graph = onnx.load_from_string(artifact.read("model.onnx"))
+    weights, config = artifact.read("weights.safetensors"), artifact.manifest.config
+    text = json.dumps(config, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    assert {entry.key: entry.value for entry in graph.metadata_props} == {
+        "weights_sha256": hashlib.sha256(weights).hexdigest(),
+        "config_sha256": hashlib.sha256(text.encode()).hexdigest(),
+    }
+
+
 def test_manifest_tells_where_the_model_came_from(artifact: Artifact) -> None:
     manifest = artifact.manifest
     assert manifest.config["elliptical"] is True
@@ -78,11 +95,88 @@ def test_a_failed_parity_fails_the_export_and_leaves_nothing(
     assert max(errors["layer_1"], errors["layer_3"]) < 1e-5 < errors["logits"]
 
 
+def test_a_failed_export_leaves_an_older_artifact_as_it_was(
+    run_folder: Path, artifact_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    digest = open_artifact(artifact_folder).digest
+    monkeypatch.setattr(export.write, "to_onnx", perturbed)
+    assert main([str(run_folder), "--output", str(artifact_folder)]) == 1
+    assert open_artifact(artifact_folder).digest == digest
+    names = {path.name for path in artifact_folder.parent.iterdir()}
+    assert names == {artifact_folder.name, f"{artifact_folder.name}.parity.png"}
+
+
+@pytest.mark.parametrize("when", ["_export", "write_card", "_replace"])
+def test_an_interrupted_export_leaves_nothing_new(
+    run_folder: Path,
+    artifact_folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    when: str,
+) -> None:
+    digest = open_artifact(artifact_folder).digest
+    stages = {name: (artifact_folder / name).read_bytes() for name in FILES}
+    monkeypatch.setattr(export.write, "_export", lambda *_: stages)
+    monkeypatch.setattr(export.write, when, interrupt)
+    assert main([str(run_folder), "--output", str(artifact_folder)]) == 130
+    assert "interrupted" in capsys.readouterr().err
+    assert open_artifact(artifact_folder).digest == digest
+    assert list(artifact_folder.parent.iterdir()) == [artifact_folder]
+
+
+def test_an_interrupt_between_two_renames_brings_the_old_artifact_back(
+    artifact_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (partial := tmp_path / "partial").mkdir()
+    rename = Path.rename
+    monkeypatch.setattr(
+        Path, "rename", lambda old, new: interrupt() if old == partial else rename(old, new)
+    )
+    with pytest.raises(KeyboardInterrupt):
+        export.write._replace(artifact_folder, partial)
+    assert open_artifact(artifact_folder).name == "tiny-elliptical"
+
+
+def test_every_option_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
+    for command in ([], ["inspect"], ["compare"]):
+        with pytest.raises(SystemExit) as end:
+            main([*command, "--help"])
+        assert end.value.code == 0
+    said = " ".join(capsys.readouterr().out.split())
+    for text in ("labelled samples", "of model.onnx", "static by calibration", "model store"):
+        assert text in said
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--precision", "fp64"], "argument --precision: invalid choice: 'fp64'"),
+        (["--quantization", "slow"], "argument --quantization: invalid choice: 'slow'"),
+        (["--surprise"], "unrecognized arguments: --surprise"),
+    ],
+)
+def test_a_wrong_option_is_refused(
+    run_folder: Path, capsys: pytest.CaptureFixture[str], options: list[str], message: str
+) -> None:
+    with pytest.raises(SystemExit) as end:
+        main([str(run_folder), "--output", "unused", *options])
+    assert end.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+def test_quantization_of_another_precision_is_refused(
+    run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = [str(run_folder), "--output", str(tmp_path / "out"), "--quantization", "dynamic"]
+    assert main(arguments) == 2
+    assert "--quantization must come with --precision int8, got fp32" in capsys.readouterr().err
+
+
 def test_too_few_images_fail_the_export(
     run_folder: Path, images_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     arguments = [str(run_folder), "--output", str(tmp_path / "out"), "--data", str(images_folder)]
-    assert main(arguments) == 1
+    assert main(arguments) == 2
     assert "at least 1000 samples, got 20" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
 
@@ -91,7 +185,7 @@ def test_a_folder_with_something_else_is_not_replaced(
     run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "thesis.tex").write_text("precious")
-    assert main([str(run_folder), "--output", str(tmp_path)]) == 1
+    assert main([str(run_folder), "--output", str(tmp_path)]) == 2
     assert "output must be new, empty or an artifact" in capsys.readouterr().err
     assert (tmp_path / "thesis.tex").read_text() == "precious"
 
@@ -109,7 +203,7 @@ def test_an_unfinished_run_is_refused(
 ) -> None:
     copy = shutil.copytree(run_folder, tmp_path / "run")
     (copy / name).unlink()
-    assert main([str(copy), "--output", str(tmp_path / "out")]) == 1
+    assert main([str(copy), "--output", str(tmp_path / "out")]) == 2
     assert f"holds no finished run: {name} is missing" in capsys.readouterr().err
 
 
@@ -118,7 +212,7 @@ def test_a_run_that_was_not_tested_yet_is_refused(
 ) -> None:
     copy = shutil.copytree(run_folder, tmp_path / "run")
     (copy / "metrics.json").write_text(json.dumps({"valid_accuracy": 0.9}))
-    assert main([str(copy), "--output", str(tmp_path / "out")]) == 1
+    assert main([str(copy), "--output", str(tmp_path / "out")]) == 2
     assert "metrics.json has no test_accuracy yet" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
@@ -131,7 +225,7 @@ def test_a_recipe_without_a_needed_key_is_refused(
     recipe = yaml.safe_load((copy / "recipe.yaml").read_text())
     (recipe if key in recipe else recipe["data"]).pop(key)
     (copy / "recipe.yaml").write_text(yaml.safe_dump(recipe))
-    assert main([str(copy), "--output", str(tmp_path / "out")]) == 1
+    assert main([str(copy), "--output", str(tmp_path / "out")]) == 2
     assert f"recipe.yaml lacks what an artifact needs: '{key}'" in capsys.readouterr().err
 
 
@@ -141,7 +235,7 @@ def test_weights_of_another_model_are_refused(
     copy = shutil.copytree(run_folder, tmp_path / "run")
     recipe = (copy / "recipe.yaml").read_text().replace("depth: 3", "depth: 2")
     (copy / "recipe.yaml").write_text(recipe)
-    assert main([str(copy), "--output", str(tmp_path / "out")]) == 1
+    assert main([str(copy), "--output", str(tmp_path / "out")]) == 2
     assert "best.safetensors does not fit" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
