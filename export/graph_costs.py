@@ -8,8 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 import onnx
 from onnx import GraphProto, NodeProto, TensorProto, helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
 
 _PRODUCTS = ("MatMul", "MatMulInteger", "Gemm", "Conv", "Einsum")
+_SMALL = 100
 _Shapes = dict[str, tuple[int, ...]]
 
 
@@ -66,17 +68,31 @@ def weight_types(content: bytes) -> dict[str, tuple[int, int]]:
 
 def _shapes(graph: onnx.ModelProto, leading: Sequence[int]) -> _Shapes:
     """Shapes of all values once the first axes of every input have these lengths."""
-    fixed = onnx.ModelProto()
-    fixed.CopyFrom(graph)
-    for value in fixed.graph.input:
+    fixed = _without_weights(graph)
+    for value in fixed.graph.input[: len(graph.graph.input)]:
         for axis, size in zip(value.type.tensor_type.shape.dim, leading, strict=False):
             axis.dim_value = size
     for value in fixed.graph.output:
         value.type.tensor_type.ClearField("shape")
     shapes = _inferred(fixed)
-    while _replace_shape_nodes(fixed.graph, shapes):
+    while _fold_lengths(fixed.graph, fixed.opset_import[0].version, shapes):
         shapes = _inferred(fixed)
     return shapes
+
+
+def _without_weights(graph: onnx.ModelProto) -> onnx.ModelProto:
+    """A copy in which large constants are inputs: their shapes say enough, and are no megabytes."""
+    copy = onnx.ModelProto(ir_version=graph.ir_version, opset_import=graph.opset_import)
+    for part in ("node", "input", "output"):
+        getattr(copy.graph, part).extend(getattr(graph.graph, part))
+    copy.graph.name = graph.graph.name
+    for tensor in graph.graph.initializer:
+        if math.prod(tensor.dims) < _SMALL:
+            copy.graph.initializer.append(tensor)
+        else:
+            value = helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
+            copy.graph.input.append(value)
+    return copy
 
 
 def _inferred(graph: onnx.ModelProto) -> _Shapes:
@@ -90,24 +106,34 @@ def _inferred(graph: onnx.ModelProto) -> _Shapes:
     return shapes | {tensor.name: tuple(tensor.dims) for tensor in inferred.initializer}
 
 
-def _replace_shape_nodes(graph: GraphProto, shapes: _Shapes) -> int:
-    """Make constants of the Shape nodes whose answers are known, and say how many those are.
+def _fold_lengths(graph: GraphProto, opset: int, shapes: _Shapes) -> int:
+    """Make constants of lengths and of what is computed from them, and say how many those are.
 
     The checker knows a slice up to a constant, not one up to a length that the graph looks up.
     """
+    known = {t.name: numpy_helper.to_array(t) for t in graph.initializer if _is_length(t)}
     kept = []
     for node in graph.node:
         shape = shapes.get(node.input[0]) if node.op_type == "Shape" else None
-        if not shape or 0 in shape:
+        if shape and 0 not in shape:
+            ends = {each.name: each.i for each in node.attribute}
+            value = np.array(shape[ends.get("start", 0) : ends.get("end", len(shape))])
+        elif node.input and all(name in known for name in node.input):
+            evaluator = ReferenceEvaluator(node, opsets={"": opset})
+            [value] = evaluator.run(None, {name: known[name] for name in node.input})
+        else:
             kept.append(node)
             continue
-        ends = {each.name: each.i for each in node.attribute}
-        part = shape[ends.get("start", 0) : ends.get("end", len(shape))]
-        graph.initializer.append(numpy_helper.from_array(np.array(part), node.output[0]))
-    replaced = len(graph.node) - len(kept)
+        known[node.output[0]] = np.asarray(value)
+        graph.initializer.append(numpy_helper.from_array(np.asarray(value), node.output[0]))
+    folded = len(graph.node) - len(kept)
     del graph.node[:]
     graph.node.extend(kept)
-    return replaced
+    return folded
+
+
+def _is_length(tensor: TensorProto) -> bool:
+    return tensor.data_type == TensorProto.INT64 and math.prod(tensor.dims) < _SMALL
 
 
 def _flops(node: NodeProto, shapes: _Shapes) -> int:
