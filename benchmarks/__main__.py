@@ -15,7 +15,9 @@ from benchmarks.rows import Row
 _NOT_BENCHMARKS = {
     "__main__",
     "agreement",
+    "ceiling",
     "deit_artifact",
+    "long_models",
     "pairs",
     "rows",
     "server",

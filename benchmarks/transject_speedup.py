@@ -24,13 +24,14 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from tqdm import tqdm
 
 import models
+from benchmarks.long_models import transformer, transject
 from benchmarks.pairs import measure_pairs, pair_rows
 from benchmarks.rows import Row
 from benchmarks.standard_library import PACKAGES, disjoint_windows, windows
 from export.threads import available_cores
 from models.elliptical import Attention
 from models.folded import singular_range
-from models.transject import Layer, TransJect
+from models.transject import TransJect
 from robustness.intervals import wilson
 
 NAME = "transject_speedup"
@@ -41,7 +42,6 @@ _PAIRS = (25, 15, 11, 9)
 _STEPS, _BATCH, _WINDOW, _LR = 60, 8, 192, 1e-3
 _FITTED, _RIDGE = 800, 1e-3  # windows of 1k that the classifier is fitted to
 _COMPARED, _TESTED = 250, 200  # windows of every length for answers, and for accuracy
-_SIZE = {"embed_dim": 512, "depth": 2, "vocab_size": 256, "num_classes": len(PACKAGES)}
 
 
 def run() -> Iterable[Row]:
@@ -60,13 +60,13 @@ def run() -> Iterable[Row]:
 
 def _speed(length: int, targets: dict[str, float], count: int) -> Iterator[Row]:
     tokens, _ = next(windows(length, 1, train=False, seed=0))
-    four = _transject("transject", length)
-    transformer = _transformer(length)
-    materialised = _with_attention(transformer, _Reference)
+    four = transject("transject", length)
+    fused = transformer(length)
+    materialised = _with_attention(fused, _Reference)
     against = [
         ("materialised transformer fp32", materialised),
-        ("scaled-first transformer fp32", _with_attention(transformer, _ScaledFirst)),
-        ("fused transformer fp32", transformer),
+        ("scaled-first transformer fp32", _with_attention(fused, _ScaledFirst)),
+        ("fused transformer fp32", fused),
     ]
     low = [("materialised transformer bf16", copy.deepcopy(materialised).bfloat16())]
     cases: list[tuple[str, nn.Module, float | None, list[tuple[str, nn.Module]]]] = [
@@ -79,11 +79,11 @@ def _speed(length: int, targets: dict[str, float], count: int) -> Iterator[Row]:
         ),
         (
             "Random-TransJect E=4 fp32",
-            models.fold(_transject("transject_random", length)),
+            models.fold(transject("transject_random", length)),
             None,
             against[:1],
         ),
-        ("TransJect E=1 fp32", models.fold(_transject("transject", length, 1)), None, against[:1]),
+        ("TransJect E=1 fp32", models.fold(transject("transject", length, 1)), None, against[:1]),
     ]
     for label, ours, target, others in cases:
         for index, (name, other) in enumerate(others):
@@ -102,7 +102,7 @@ def _answers() -> Iterator[Row]:
     trained = _train()
     folded = {
         length: [
-            models.fold(_transject("transject", length, weights=trained), dtype=dtype)
+            models.fold(transject("transject", length, weights=trained), dtype=dtype)
             for dtype in (torch.float32, torch.bfloat16)
         ]
         for length in LENGTHS
@@ -161,7 +161,7 @@ def _accuracy(model: nn.Module) -> float:
 
 
 def _train() -> TransJect:
-    model = _transject("transject", _WINDOW)
+    model = transject("transject", _WINDOW)
     optimizer = torch.optim.Adam(model.parameters(), lr=_LR, betas=(0.9, 0.98), eps=1e-9)
     batches = windows(_WINDOW, _BATCH, train=True, seed=0)
     for _ in (bar := tqdm(range(_STEPS), desc="training", unit="step")):
@@ -179,7 +179,7 @@ def _train() -> TransJect:
 @torch.no_grad()
 def _fit_head(model: TransJect) -> None:
     """Ridge regression from the encoding of windows to their labels: training would take hours."""
-    encoder = models.fold(_transject("transject", LENGTHS[0], weights=model))
+    encoder = models.fold(transject("transject", LENGTHS[0], weights=model))
     batches = windows(LENGTHS[0], 1, train=True, seed=2)
     pairs = [next(batches) for _ in tqdm(range(_FITTED), desc="windows", unit="window")]
     features = torch.cat([cast(TransJect, encoder).features(tokens) for tokens, _ in pairs])
@@ -190,27 +190,6 @@ def _fit_head(model: TransJect) -> None:
     weight = torch.linalg.solve(spread.T @ spread + ridge, spread.T @ (answers - mean)).T
     model.head.weight.copy_(weight)
     model.head.bias.copy_(mean - weight @ centre)
-
-
-def _transject(
-    name: str, length: int, experts: int = 4, *, weights: nn.Module | None = None
-) -> TransJect:
-    torch.manual_seed(0)
-    model = cast(TransJect, models.build(name, seq_len=length, num_experts=experts, **_SIZE).eval())
-    if weights is not None:
-        model.load_state_dict(weights.state_dict())
-        return model
-    with torch.no_grad():
-        for layer in model.encoder.layers:
-            cast(Layer, layer).r.fill_(
-                0.5
-            )  # at zero, where training usually begins, layers are identities
-    return model
-
-
-def _transformer(length: int) -> nn.Module:
-    torch.manual_seed(0)
-    return models.build("transformer", seq_len=length, num_heads=8, **_SIZE).eval()
 
 
 class _Reference(nn.Module):

@@ -1,0 +1,99 @@
+"""How much faster is exported TransJect than an exported dot-product transformer?
+
+Both have L = 2 and d = 512 and random weights, read the same text as bytes (256 token ids) with a
+mask at batch 1, and run in the same runtime and precision; the transformer has 8 heads and an MLP
+of 2048. Its attention is written out in the graph, where OpenVINO finds and fuses it; TorchScript
+has torch's fused kernel. They are measured in turn; a ratio is the median over pairs.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from benchmarks.long_models import transformer, transject
+from benchmarks.pairs import measure_pairs, pair_rows
+from benchmarks.rows import Row
+from benchmarks.standard_library import windows
+from export.int8 import quantize_dynamic
+from export.runtimes.onnx_runtime import open_session
+from export.runtimes.openvino_runtime import compile_graph, missing
+from export.threads import available_cores
+from export.to_onnx import to_onnx
+from export.to_torchscript import load_torchscript, to_torchscript
+
+NAME = "transject_runtime"
+_LENGTHS = {1024: "1k", 4096: "4k"}
+_TARGETS = {1024: 2.0, 4096: 5.0}  # fp32, both on the same runtime
+_FLOOR = 1.0  # any other precision, or against a fused kernel
+_PAIRS = {1024: 25, 4096: 9}
+
+Feed = dict[str, np.ndarray]
+Call = Callable[[Feed], object]
+
+
+def run() -> Iterable[Row]:
+    """Compare at 1k and 4k tokens on every runtime of this CPU."""
+    threads_before = torch.get_num_threads()
+    torch.set_num_threads(available_cores())
+    try:
+        for length in _LENGTHS:
+            yield from _rows(length)
+    finally:
+        torch.set_num_threads(threads_before)
+
+
+def _rows(length: int) -> Iterator[Row]:
+    tokens, _ = next(windows(length, 1, train=False, seed=0))
+    feed = {"tokens": tokens.numpy(), "mask": np.ones((1, length), bool)}
+    for case, target, calls in _cases(length):
+        ours, theirs = (partial(call, feed) for call in calls)
+        pairs = measure_pairs(ours, theirs, _PAIRS[length])
+        yield from pair_rows(
+            NAME,
+            f"{_LENGTHS[length]} tokens, batch 1, {available_cores()} thread(s), {case}",
+            ("TransJect E=4", "dot-product transformer"),
+            pairs,
+            target=target,
+            better="higher",
+        )
+
+
+def _cases(length: int) -> Iterator[tuple[str, float, list[Call]]]:
+    """A name, the ratio to reach, and both calls of every case."""
+    both = (transject("transject", length), transformer(length))
+    graphs = [to_onnx(model, _example(), {}) for model in both]
+    yield "onnx-cpu fp32", _TARGETS[length], [_onnx(graph) for graph in graphs]
+    yield "onnx-cpu int8 dynamic", _FLOOR, [_onnx(quantize_dynamic(graph)) for graph in graphs]
+    yield "torchscript fp32, fused attention", _FLOOR, [_torchscript(model) for model in both]
+    if missing() is not None:
+        return
+    for precision, target in (("fp32", _TARGETS[length]), ("bf16", _FLOOR)):
+        calls = [_openvino(graph, precision) for graph in graphs]
+        yield f"openvino {precision}, fused attention", target, calls
+
+
+def _example() -> tuple[Tensor, Tensor]:
+    return torch.zeros(2, 64, dtype=torch.long), torch.ones(2, 64, dtype=torch.bool)
+
+
+def _onnx(graph: bytes) -> Call:
+    session = open_session(graph, threads=available_cores())
+    return lambda feed: session.run(["logits"], feed)
+
+
+def _torchscript(model: nn.Module) -> Call:
+    module = load_torchscript(to_torchscript(model, _example()))
+
+    @torch.inference_mode()
+    def call(feed: Feed) -> Tensor:
+        return module(*map(torch.from_numpy, feed.values()))
+
+    return call
+
+
+def _openvino(graph: bytes, precision: str) -> Call:
+    request = compile_graph(graph, precision, available_cores()).create_infer_request()
+    return lambda feed: request.infer(feed)
