@@ -49,9 +49,26 @@ def open_engine(content: bytes, precision: Precision) -> Engine:
     """
     if precision != "bf16":
         return _onnx(content, onnx_runtime.CPU)
-    if has_nvidia_gpu() and onnx_runtime.missing(onnx_runtime.CUDA) is None:
+    require_engine(precision)
+    if _has_cuda():
         return _onnx(content, onnx_runtime.CUDA)
     return _openvino(content, precision)
+
+
+def require_engine(precision: Precision) -> None:
+    """Refuse a precision that nothing here executes, before a graph is made for it.
+
+    Raises:
+        ValueError: there is no such engine here.
+    """
+    if precision == "bf16" and not _has_cuda():
+        reason = openvino_runtime.missing()
+        if reason is not None:
+            raise ValueError(_refusal(precision, reason))
+
+
+def _has_cuda() -> bool:
+    return has_nvidia_gpu() and onnx_runtime.missing(onnx_runtime.CUDA) is None
 
 
 def _onnx(content: bytes, name: str) -> Engine:
@@ -68,9 +85,6 @@ def _onnx(content: bytes, name: str) -> Engine:
 
 
 def _openvino(content: bytes, precision: Precision) -> Engine:
-    reason = openvino_runtime.missing()
-    if reason is not None:
-        raise ValueError(_refusal(precision, reason))
     try:
         compiled = openvino_runtime.compile_graph(content, precision, available_cores())
     except RuntimeUnavailable as error:

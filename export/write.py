@@ -18,7 +18,7 @@ from data.images import ImageSpec
 from export import parity
 from export.artifact import Artifact, open_artifact
 from export.card import make_card, write_card
-from export.engines import open_engine
+from export.engines import open_engine, require_engine
 from export.layer_errors import layer_errors
 from export.lower import CALIBRATION_SAMPLES, lower
 from export.manifest import (
@@ -88,6 +88,7 @@ def write_artifact(
             measured here.
     """
     _check_output(output)
+    require_engine(precision)
     calibration, samples = _divide(samples, _held_out(precision, quantization))
     parity.require_enough(len(samples))
     with _folder_beside(output) as partial:
