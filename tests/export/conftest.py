@@ -19,6 +19,7 @@ from data.tokenizer import train_wordpiece
 from export.artifact import MANIFEST, Artifact, open_artifact
 from export.run import open_run
 from export.samples import open_samples
+from export.to_onnx import to_onnx
 from export.write import write_artifact
 from models.checkpoints import save_weights
 
@@ -67,6 +68,19 @@ def write_texts(path: Path, count: int) -> None:
 @pytest.fixture(scope="session")
 def make_model() -> Callable[..., nn.Module]:
     return tiny_model
+
+
+@pytest.fixture(scope="session")
+def elliptical_graph() -> bytes:
+    """The tiny model as ONNX, with made up metadata."""
+    metadata = {"weights_sha256": "w", "config_sha256": "c"}
+    return to_onnx(tiny_model(), torch.zeros(2, 1, 28, 28), metadata)
+
+
+@pytest.fixture(scope="session")
+def dot_graph() -> bytes:
+    """Its dot-product twin."""
+    return to_onnx(tiny_model("deit_tiny"), torch.zeros(2, 1, 28, 28), {})
 
 
 @pytest.fixture(scope="session")

@@ -13,17 +13,15 @@ from torch import nn
 from export.engines import open_engine
 from export.int8 import quantize_dynamic, quantize_static
 from export.samples import Samples
-from export.to_onnx import to_onnx
 
 Make = Callable[..., nn.Module]
-EXAMPLE = torch.zeros(2, 1, 28, 28)
 PIXELS = np.random.default_rng(0).integers(0, 256, (40, 1, 28, 28), dtype=np.uint8)
 SAMPLES = Samples(pixels=PIXELS, labels=None, description="noise")
 
 
 @pytest.fixture(scope="module")
-def content(make_model: Make) -> bytes:
-    return to_onnx(make_model(), EXAMPLE, {"weights_sha256": "w"})
+def content(elliptical_graph: bytes) -> bytes:
+    return elliptical_graph
 
 
 @pytest.fixture(scope="module", params=["static", "dynamic"])

@@ -23,8 +23,13 @@ def interrupt(*_: object) -> None:
 
 
 def perturbed(*arguments: object) -> bytes:
-    """The real export, with one weight of the graph moved by 0.01."""
-    graph = onnx.load_from_string(to_onnx(*arguments))  # pyright: ignore[reportArgumentType]
+    """The real export, with one weight of the graph moved."""
+    return moved(to_onnx(*arguments))  # pyright: ignore[reportArgumentType]
+
+
+def moved(content: bytes) -> bytes:
+    """A graph with one weight moved by 0.01."""
+    graph = onnx.load_from_string(content)
     tensor = next(t for t in graph.graph.initializer if t.name == "head.bias")
     values = numpy_helper.to_array(tensor).copy()
     values[0] += 0.01
@@ -95,17 +100,26 @@ def test_a_failed_parity_fails_the_export_and_leaves_nothing(
     assert max(errors["layer_1"], errors["layer_3"]) < 1e-5 < errors["logits"]
 
 
+@pytest.fixture
+def traced(artifact: Artifact, monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
+    """The graphs of the next exports, already made."""
+    files = {name: artifact.read(name) for name in FILES}
+    monkeypatch.setattr(export.write, "_export", lambda *_: files)
+    return files
+
+
 def test_a_failed_export_leaves_an_older_artifact_as_it_was(
-    run_folder: Path, artifact_folder: Path, monkeypatch: pytest.MonkeyPatch
+    run_folder: Path, artifact_folder: Path, traced: dict[str, bytes]
 ) -> None:
     digest = open_artifact(artifact_folder).digest
-    monkeypatch.setattr(export.write, "to_onnx", perturbed)
+    traced["model.onnx"] = moved(traced["model.onnx"])
     assert main([str(run_folder), "--output", str(artifact_folder)]) == 1
     assert open_artifact(artifact_folder).digest == digest
     names = {path.name for path in artifact_folder.parent.iterdir()}
     assert names == {artifact_folder.name, f"{artifact_folder.name}.parity.png"}
 
 
+@pytest.mark.usefixtures("traced")
 @pytest.mark.parametrize("when", ["_export", "write_card", "_replace"])
 def test_an_interrupted_export_leaves_nothing_new(
     run_folder: Path,
@@ -115,8 +129,6 @@ def test_an_interrupted_export_leaves_nothing_new(
     when: str,
 ) -> None:
     digest = open_artifact(artifact_folder).digest
-    stages = {name: (artifact_folder / name).read_bytes() for name in FILES}
-    monkeypatch.setattr(export.write, "_export", lambda *_: stages)
     monkeypatch.setattr(export.write, when, interrupt)
     assert main([str(run_folder), "--output", str(artifact_folder)]) == 130
     assert "interrupted" in capsys.readouterr().err
@@ -190,6 +202,7 @@ def test_a_folder_with_something_else_is_not_replaced(
     assert (tmp_path / "thesis.tex").read_text() == "precious"
 
 
+@pytest.mark.usefixtures("traced")
 def test_an_older_artifact_is_replaced(run_folder: Path, artifact_folder: Path) -> None:
     (artifact_folder / "model.onnx").write_bytes(b"old and broken")
     assert main([str(run_folder), "--output", str(artifact_folder)]) == 0
