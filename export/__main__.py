@@ -99,7 +99,7 @@ def _inspect(arguments: argparse.Namespace) -> None:
 
 def _compare(arguments: argparse.Namespace) -> None:
     first, second = open_artifact(arguments.first), open_artifact(arguments.second)
-    with tqdm(unit="sample", desc="answers") as bar:
+    with tqdm(unit="sample", desc="answers", leave=False) as bar:
         text = compare_artifacts(first, second, on_progress=bar.update)
     print(text)
 

@@ -53,7 +53,7 @@ def facts(artifact: Artifact) -> list[tuple[str, str]]:
         ("labels", str(len(artifact.labels))),
         ("precision", f"{precision}{quantization}"),
         ("parameters", f"{_parameters(artifact):,}"),
-        ("GFLOP a sample", f"{flops / 1e9:.3f}{_tokens(artifact)}"),
+        ("MFLOP a sample", f"{flops / 1e6:,.1f}{_tokens(artifact)}"),
         ("graph, kB", f"{len(content) / 1000:,.0f}"),
         ("test accuracy", str(manifest.metrics.get("test_accuracy", "unknown"))),
     ]

@@ -1,5 +1,6 @@
 from collections.abc import Callable
 
+import numpy as np
 import onnx
 import pytest
 import torch
@@ -10,7 +11,8 @@ from torch.utils.flop_counter import FlopCounterMode
 import models
 from export.graph_costs import operator_costs, weight_types
 from export.half import to_half
-from export.int8 import quantize_dynamic
+from export.int8 import quantize_dynamic, quantize_static
+from export.samples import Samples
 from export.to_onnx import to_onnx
 
 Make = Callable[..., nn.Module]
@@ -64,7 +66,9 @@ def test_the_work_of_a_folded_transject_is_that_of_its_two_forms(seq_len: int) -
 
 def test_lower_precisions_do_the_same_work(content: bytes) -> None:
     expected = sum(cost.flops for cost in operator_costs(content))
-    for graph in (to_half(content, "fp16"), quantize_dynamic(content)):
+    pixels = np.zeros((1, 1, 28, 28), np.uint8)
+    static = quantize_static(content, Samples(pixels=pixels, labels=None, description=""))
+    for graph in (to_half(content, "fp16"), static, quantize_dynamic(content)):
         assert sum(cost.flops for cost in operator_costs(graph)) == expected
 
 
