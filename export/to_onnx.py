@@ -78,7 +78,8 @@ def check_graph(graph: onnx.ModelProto) -> None:
     """Hold a graph to the rules of an artifact.
 
     Raises:
-        ValueError: an operator of another domain, control flow, or a fixed batch.
+        ValueError: an operator of another domain, control flow, a fixed batch, or shapes and types
+            that do not fit.
     """
     domains = {entry.domain for entry in graph.opset_import} | {n.domain for n in graph.graph.node}
     if not domains <= {"", "ai.onnx"} or graph.functions:
@@ -89,7 +90,10 @@ def check_graph(graph: onnx.ModelProto) -> None:
     for value in (*graph.graph.input, *graph.graph.output):
         if not value.type.tensor_type.shape.dim[0].dim_param:
             raise ValueError(f"{value.name} must have a dynamic batch")
-    onnx.checker.check_model(graph, full_check=True)
+    try:
+        onnx.checker.check_model(graph, full_check=True)
+    except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
+        raise ValueError(f"graph must pass the checker of onnx: {error}") from error
 
 
 def _strip(graph: onnx.ModelProto) -> None:

@@ -15,6 +15,7 @@ import models
 from export import engines
 from export.engines import open_engine
 from export.half import to_half
+from export.runtimes.protocol import RuntimeUnavailable
 from export.to_onnx import to_onnx
 
 Make = Callable[..., nn.Module]
@@ -101,4 +102,18 @@ def test_bf16_is_refused_where_nothing_executes_it(
 ) -> None:
     monkeypatch.setattr(engines.openvino_runtime, "missing", lambda: "it is not installed")
     with pytest.raises(ValueError, match="bf16 is measured on a runtime that executes it"):
+        open_engine(to_half(content, "bf16"), "bf16")
+
+
+@openvino
+def test_bf16_is_refused_where_the_processor_does_not_execute_it(
+    content: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def compile_graph(*_: object) -> None:
+        raise RuntimeUnavailable("this processor runs f32 where bf16 was asked for")
+
+    monkeypatch.setattr(engines, "_has_cuda", lambda: False)
+    monkeypatch.setattr(engines.openvino_runtime, "compile_graph", compile_graph)
+    message = r"bf16 is measured on a runtime that executes it \(OpenVINO, CUDA\): this processor"
+    with pytest.raises(ValueError, match=message):
         open_engine(to_half(content, "bf16"), "bf16")

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+import export.write
+from export.__main__ import main
 from export.artifact import Artifact, open_artifact
 
 Edit = Callable[..., None]
@@ -52,6 +54,24 @@ def test_artifact_is_stored_once_with_labels_and_metadata(artifact: Artifact, ho
     assert folder == home / "models" / "tiny-elliptical" / "1"
     (folder / "model.yaml").unlink()  # of bentoml
     assert open_artifact(folder).digest == artifact.digest
+
+
+def test_an_export_with_store_says_where_it_is_stored(
+    artifact: Artifact,
+    run_folder: Path,
+    home: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    names = ("model.onnx", "model.torchscript.pt", "model.pt2", "weights.safetensors")
+    graphs = {name: artifact.read(name) for name in names}
+    monkeypatch.setattr(export.write, "_export", lambda *_: dict(graphs))
+    command = [str(run_folder), "--output", str(tmp_path / "out"), "--store"]
+    assert main(command) == main(command) == 0
+    assert "stored as tiny-elliptical:1" in capsys.readouterr().out
+    stored = home / "models" / "tiny-elliptical" / "1" / "manifest.json"
+    assert stored.read_bytes() == (tmp_path / "out" / "manifest.json").read_bytes()
 
 
 def test_a_broken_store_is_refused(artifact: Artifact, home: Path) -> None:

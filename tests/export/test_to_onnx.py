@@ -134,12 +134,23 @@ def fix_batch(graph: onnx.ModelProto) -> None:
     graph.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 2
 
 
+def misname_an_input(graph: onnx.ModelProto) -> None:
+    graph.graph.node[-1].input[0] = "nowhere"
+
+
+def shorten_the_head(graph: onnx.ModelProto) -> None:
+    head = next(t for t in graph.graph.initializer if t.name == "head.weight")
+    head.CopyFrom(numpy_helper.from_array(np.zeros((5, 31), np.float32), head.name))
+
+
 @pytest.mark.parametrize(
     ("break_rule", "message"),
     [
         (change_domain, "standard operators only"),
         (add_control_flow, "no control flow, got .'Loop'"),
         (fix_batch, "images must have a dynamic batch"),
+        (misname_an_input, "graph must pass the checker of onnx: .*nowhere"),
+        (shorten_the_head, "(?s)graph must pass the checker of onnx: .*Gemm"),
     ],
 )
 def test_a_graph_against_the_rules_is_refused(
