@@ -26,7 +26,7 @@ from export.runtimes.engines import ENGINES, installed
 from export.twin import load_twin
 
 NAME = "cold_start"
-_STARTS = 7
+STARTS = 5
 _SECONDS_TARGET = 1.0
 _WEIGHTS_FACTOR = 2
 
@@ -53,23 +53,27 @@ print(json.dumps([seconds, grown / 1024, runtime.name, runtime.precision]))
 """
 
 
-def run() -> Iterable[Row]:
-    """Start every runtime several times."""
+def run(starts: int = STARTS) -> Iterable[Row]:
+    """Start every runtime several times.
+
+    Args:
+        starts: how often.
+    """
     with tempfile.TemporaryDirectory() as folder:
         artifact = write_deit_tiny(Path(folder) / "artifact")
         budget = _budget(artifact)
         for name in installed():
             if ENGINES[name].precisions(artifact.manifest, "exact"):
-                yield from _rows(artifact, name, "exact", budget)
+                yield from _rows(artifact, name, "exact", starts, budget)
         for mode in ("exact", "fast"):
-            yield from _rows(artifact, "auto", mode, budget)
+            yield from _rows(artifact, "auto", mode, starts, budget)
 
 
-def _rows(artifact: Artifact, name: str, mode: str, budget: float) -> Iterator[Row]:
+def _rows(artifact: Artifact, name: str, mode: str, count: int, budget: float) -> Iterator[Row]:
     with tempfile.TemporaryDirectory() as cache:
         # A choice is measured once on a machine, before the first start.
         _start(artifact, name, mode, cache)
-        starts = [_start(artifact, name, mode, cache) for _ in range(_STARTS)]
+        starts = [_start(artifact, name, mode, cache) for _ in range(count)]
     seconds, grown, used, precision = zip(*starts, strict=True)
     label = f"{name} {mode} ({used[0]} {precision[0]})" if name == "auto" else f"{name} fp32"
     figures = (

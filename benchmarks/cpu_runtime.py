@@ -1,60 +1,101 @@
 """How fast is each runtime on this CPU, against ONNX Runtime as it comes?
 
 DeiT-tiny at 224 x 224 with elliptical attention, on every engine that is installed and in every
-precision that it has here, in one process. A ratio is the median over pairs of calls measured one
-right after the other; its spread is the interval of the median at 95 %. `auto` is what the parity
-gate lets through and a start measures as the fastest, so it appears under its engine's name again.
-The share of the ceiling is the model's rate of arithmetic over that of one large matrix product in
-the same precision, measured in turn with it.
+precision that it has here, in one process; then against its dot-product twin in the same runtime.
+A ratio is the median over pairs of calls measured one right after the other; its spread is the
+interval of the median at 95 %. `auto` is what the parity gate lets through and a start measures as
+the fastest, so it appears under its engine's name again.
 """
 
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-import numpy as np
 import onnxruntime
 import torch
-from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.agreement import agreement_rows
+from benchmarks.ceiling import ceiling_rows
 from benchmarks.deit_artifact import pictures, write_deit_tiny
-from benchmarks.pairs import measure_pairs, median_interval, pair_rows
+from benchmarks.pairs import measure_pairs, pair_rows
 from benchmarks.rows import Row
 from export.artifact import Artifact
 from export.manifest import ONNX
-from export.runtime import Mode, Runtime, RuntimeUnavailable, open_runtime
+from export.runtime import Mode, Runtime, open_runtime
 from export.runtimes.engines import ENGINES, installed
+from export.runtimes.quantized import make_int8
 from export.threads import available_cores
-from export.twin import load_twin
 
 NAME = "cpu_runtime"
-_PAIRS = {1: 150, 8: 30}
-_CEILING_PAIRS = {1: 60, 8: 20}
-_TARGETS = {("fast", 1): 3.0, ("fast", 8): 4.0, ("exact", 1): 1.2, ("exact", 8): 1.2}
-_CEILING_TARGET = 0.6
-_SIDE = 2048
-_TYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+PAIRS = {1: 60, 8: 12}
+_ENGINES = ("onnx-cpu", "openvino", "torchscript")
+_MODES: tuple[Mode, ...] = ("exact", "fast")
+_TARGETS = {
+    ("auto exact", 1): 1.2,
+    ("auto exact", 8): 1.2,
+    ("auto fast", 1): 3.0,
+    ("auto fast", 8): 4.0,
+    ("onnx-cpu int8", 1): 1.8,
+    ("onnx-cpu int8", 8): 1.8,
+}
+_ELLIPTICAL_TARGET = 1.01
 
 
-def run() -> Iterable[Row]:
-    """Compare every runtime with the stock one, then with the machine, then with the model."""
+def run(counts: Mapping[int, int] = PAIRS) -> Iterable[Row]:
+    """Compare every runtime with the stock one, with the machine, and with the twin.
+
+    Args:
+        counts: how many pairs to measure, by batch size.
+    """
     threads_before = torch.get_num_threads()
     torch.set_num_threads(available_cores())
     try:
         with tempfile.TemporaryDirectory() as folder:
-            artifact = write_deit_tiny(Path(folder) / "artifact")
-            yield from _speed_rows(artifact)
-            yield from _ceiling_rows(artifact)
+            yield from _rows(Path(folder), counts)
         yield from agreement_rows(NAME)
     finally:
         torch.set_num_threads(threads_before)
 
 
-def _speed_rows(artifact: Artifact) -> Iterator[Row]:
+def _rows(folder: Path, counts: Mapping[int, int]) -> Iterator[Row]:
+    cache = folder / "cache"
+    elliptical = write_deit_tiny(folder / "elliptical")
+    dot = write_deit_tiny(folder / "dot", architecture="deit_tiny")
+    chosen = {
+        f"auto {mode}": open_runtime(elliptical, name="auto", precision=mode, cache=cache)
+        for mode in _MODES
+    }
+    for artifact in (elliptical, dot):
+        make_int8(artifact, cache)
+    yield from _speed_rows(elliptical, chosen | _all(elliptical, cache), counts)
+    # Where auto takes a GPU, the ceiling of the processor says nothing.
+    named = {f"{k} ({_name(v)})": v for k, v in chosen.items() if v.name in _ENGINES}
+    yield from ceiling_rows(NAME, elliptical, named, counts)
+    yield from _twin_rows(_all(elliptical, cache), _all(dot, cache), counts)
+
+
+def _all(artifact: Artifact, cache: Path) -> dict[str, Runtime]:
+    """Every engine in every precision that it has here."""
+    runtimes = [
+        ENGINES[name].open(artifact, precision, available_cores(), cache)
+        for name in installed()
+        if name in _ENGINES
+        for precision in ENGINES[name].precisions(artifact.manifest, "fast")
+    ]
+    return {_name(runtime): runtime for runtime in runtimes}
+
+
+def _name(runtime: Runtime) -> str:
+    return f"{runtime.name} {runtime.precision}"
+
+
+def _speed_rows(
+    artifact: Artifact, runtimes: Mapping[str, Runtime], counts: Mapping[int, int]
+) -> Iterator[Row]:
     session = onnxruntime.InferenceSession(artifact.read(ONNX), providers=["CPUExecutionProvider"])
-    for label, runtime, mode in _runtimes(artifact):
-        for batch_size, count in _PAIRS.items():
+    for label, runtime in runtimes.items():
+        shown = label if label == _name(runtime) else f"{label} ({_name(runtime)})"
+        for batch_size, count in counts.items():
             images = pictures(batch_size)
             pairs = measure_pairs(
                 lambda images=images, runtime=runtime: runtime.predict(images),
@@ -63,69 +104,34 @@ def _speed_rows(artifact: Artifact) -> Iterator[Row]:
             )
             yield from pair_rows(
                 NAME,
-                f"DeiT-tiny 224, batch-{batch_size}, {available_cores()} thread(s)",
-                (label, "stock onnx-cpu fp32"),
+                _case(batch_size),
+                (shown, "stock onnx-cpu fp32"),
                 pairs,
-                target=_TARGETS[mode, batch_size] if mode else None,
+                target=_TARGETS.get((label, batch_size)),
                 better="higher",
             )
 
 
-def _runtimes(artifact: Artifact) -> Iterator[tuple[str, Runtime, Mode | None]]:
-    """What `auto` takes in both modes, then every engine in every precision that it has here."""
-    for mode in ("exact", "fast"):
-        runtime = open_runtime(artifact, name="auto", precision=mode)
-        yield f"auto {mode} ({runtime.name} {runtime.precision})", runtime, mode
-    for name in installed():
-        for precision in ENGINES[name].precisions(artifact.manifest, "fast"):
-            try:
-                runtime = ENGINES[name].open(artifact, precision, available_cores(), None)
-            except RuntimeUnavailable:
-                continue
-            yield f"{name} {precision}", runtime, None
-
-
-def _ceiling_rows(artifact: Artifact) -> Iterator[Row]:
-    flops = _flops(artifact)
-    for mode in ("exact", "fast"):
-        runtime = open_runtime(artifact, name="auto", precision=mode)
-        if runtime.precision not in _TYPES:
-            continue
-        product = _product(_TYPES[runtime.precision])
-        for batch_size, count in _CEILING_PAIRS.items():
+def _twin_rows(
+    elliptical: Mapping[str, Runtime], dot: Mapping[str, Runtime], counts: Mapping[int, int]
+) -> Iterator[Row]:
+    for label, runtime in elliptical.items():
+        twin = dot[label]
+        for batch_size, count in counts.items():
             images = pictures(batch_size)
             pairs = measure_pairs(
-                lambda images=images, runtime=runtime: runtime.predict(images), product, count
+                lambda images=images, twin=twin: twin.predict(images),
+                lambda images=images, runtime=runtime: runtime.predict(images),
+                count,
             )
-            work = batch_size * flops / (2 * _SIDE**3)
-            shares = [work * ceiling / seconds for seconds, ceiling in pairs]
-            rates = [2 * _SIDE**3 / ceiling / 1e12 for _, ceiling in pairs]
-            case = f"DeiT-tiny 224, batch-{batch_size}, auto {mode} ({runtime.name} "
-            case += f"{runtime.precision})"
-            yield _median_row(f"{case}, share of the ceiling", shares, "ratio", _CEILING_TARGET)
-            yield _median_row(f"{case}, ceiling", rates, "TFLOP/s", None)
+            yield from pair_rows(
+                NAME,
+                f"{_case(batch_size)}, {label}",
+                ("dot-product", "elliptical"),
+                pairs,
+                target=_ELLIPTICAL_TARGET,
+            )
 
 
-def _median_row(case: str, values: list[float], unit: str, target: float | None) -> Row:
-    return Row(
-        name=NAME,
-        case=case,
-        measured=round(float(np.median(values)), 4),
-        unit=unit,
-        better="higher",
-        target=target,
-        samples=len(values),
-        spread=median_interval(values),
-    )
-
-
-def _product(dtype: torch.dtype) -> Callable[[], object]:
-    left, right = torch.rand(2, _SIDE, _SIDE).to(dtype)
-    return torch.inference_mode()(lambda: left @ right)
-
-
-def _flops(artifact: Artifact) -> int:
-    """Operations of one image, a multiplication and an addition counted as two."""
-    with FlopCounterMode(display=False) as counter, torch.no_grad():
-        load_twin(artifact)(torch.zeros(1, *artifact.manifest.input.shape[1:]))
-    return counter.get_total_flops()
+def _case(batch_size: int) -> str:
+    return f"DeiT-tiny 224, batch-{batch_size}, {available_cores()} thread(s)"

@@ -34,29 +34,29 @@ from export.to_torchscript import to_torchscript
 from models.checkpoints import save_weights
 
 SIZE = 224
-_NAME = "deit_tiny_elliptical"
 _CLASSES = 10
 _SEEN = 4
 
 
-def write_deit_tiny(folder: Path) -> Artifact:
+def write_deit_tiny(folder: Path, *, architecture: str = "deit_tiny_elliptical") -> Artifact:
     """Write and open the artifact.
 
     Args:
         folder: a folder that does not exist yet.
+        architecture: "deit_tiny_elliptical" or its twin "deit_tiny".
     """
     patterns = _patterns()
-    model = _model(patterns)
+    model = _model(architecture, patterns)
     probe = _probe(model, patterns)
     folder.mkdir()
     save_weights(model, folder / WEIGHTS)
-    config = dataclasses.asdict(models.config(_NAME, num_classes=_CLASSES))
+    config = dataclasses.asdict(models.config(architecture, num_classes=_CLASSES))
     metadata = {METADATA_WEIGHTS: _sha256(folder / WEIGHTS), METADATA_CONFIG: config_digest(config)}
     example = torch.zeros(2, 3, SIZE, SIZE)
     (folder / ONNX).write_bytes(to_onnx(model, example, metadata))
     (folder / TORCHSCRIPT).write_bytes(to_torchscript(model, example))
     (folder / PROBE).write_bytes(write_probe(probe))
-    (folder / MANIFEST).write_text(_manifest(folder, config).to_json())
+    (folder / MANIFEST).write_text(_manifest(folder, architecture, config).to_json())
     return open_artifact(folder)
 
 
@@ -78,10 +78,10 @@ def _noisy(patterns: np.ndarray, count: int, *, seed: int) -> np.ndarray:
     return shown.clip(0, 255).round().astype(np.uint8)
 
 
-def _model(patterns: np.ndarray) -> nn.Module:
+def _model(architecture: str, patterns: np.ndarray) -> nn.Module:
     """A random backbone under a head of nearest centres."""
     torch.manual_seed(0)
-    model = models.build(_NAME, num_classes=_CLASSES).eval().requires_grad_(False)
+    model = models.build(architecture, num_classes=_CLASSES).eval().requires_grad_(False)
     head = model.get_submodule("head")
     kept: list[torch.Tensor] = []
     handle = head.register_forward_pre_hook(lambda _, inputs: kept.append(inputs[0]))
@@ -107,13 +107,13 @@ def _probe(model: nn.Module, patterns: np.ndarray) -> Probe:
     return Probe(inputs={"images": pixels}, logits=logits)
 
 
-def _manifest(folder: Path, config: dict[str, object]) -> Manifest:
+def _manifest(folder: Path, architecture: str, config: dict[str, object]) -> Manifest:
     names = (ONNX, TORCHSCRIPT, WEIGHTS, PROBE)
     exact = FormatParity(max_abs_diff=0, top1_mismatches=0)
     return Manifest(
         name="deit-tiny",
         version="1",
-        architecture=_NAME,
+        architecture=architecture,
         config=config,
         input=InputSpec(shape=[-1, 3, SIZE, SIZE]),
         output=OutputSpec(shape=[-1, _CLASSES]),
