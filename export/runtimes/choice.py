@@ -36,7 +36,7 @@ class Question(_Strict):
     mode: Mode
     threads: int
     machine: dict[str, str]
-    rule: int = 2
+    rule: int = 3
 
 
 class Choice(_Strict):
