@@ -10,10 +10,11 @@ from training.recipe import TrainRecipe
 
 
 def build_optimizer(model: nn.Module, train: TrainRecipe) -> torch.optim.Optimizer:
-    """Adam or AdamW; only matrices decay, not biases, scales, nor tables of one row."""
+    """Adam or AdamW; only matrices decay, not biases, scales, nor tables of one row or column."""
     matrices, others = [], []
     for parameter in model.parameters():
-        is_matrix = parameter.ndim > 1 and parameter.shape[0] > 1
+        rows = parameter.shape[0] if parameter.ndim else 1
+        is_matrix = rows > 1 and parameter.numel() > rows
         (matrices if is_matrix else others).append(parameter)
     groups = [
         {"params": matrices, "weight_decay": train.weight_decay},

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 
+import models
 from training.optimizer import Average, build_optimizer
 from training.recipe import TrainRecipe
 
@@ -24,6 +25,19 @@ def test_only_matrices_decay(name: Any, kind: type) -> None:
     assert decayed["params"] == [model.linear.weight] and decayed["weight_decay"] == 0.5
     assert len(others["params"]) == 2 and others["weight_decay"] == 0
     assert decayed["betas"] == (0.9, 0.98) and decayed["eps"] == 1e-9 and decayed["lr"] == 0.1
+
+
+def test_scales_of_heads_do_not_decay() -> None:
+    with torch.device("meta"):
+        model = models.build("fan_tiny", img_size=32, patch_size=4, num_classes=10)
+    decayed, others = build_optimizer(model, TrainRecipe(epochs=1)).param_groups
+    kept = {id(parameter) for parameter in others["params"]}
+    named = dict(model.named_parameters())
+    scales = [name for name in named if "temperature" in name or "bias" in name or "norm" in name]
+    assert "blocks.0.mlp.temperature" in scales
+    assert all(id(named[name]) in kept for name in scales)
+    assert id(named["blocks.0.attn.qkv.weight"]) not in kept
+    assert len(decayed["params"]) + len(kept) == len(named)
 
 
 def test_average_follows_the_weights() -> None:
