@@ -15,6 +15,7 @@ from service.predictions import DEFAULT_TOP_K, Prediction, Predictions
 from service.registry import Registry, check_models
 from service.settings import absolute_paths, get_settings
 from service.site import Front, create_site, fill
+from service.texts import TextPredictions
 
 _Inner = TypeVar("_Inner")
 _site = create_site()
@@ -79,7 +80,7 @@ _LOGGING: Any = {"access": {"enabled": True, "request_content_type": False}}
     name="assay", workers=1, image=_IMAGE, service_class=UntimedService, logging=_LOGGING
 )
 class Assay:
-    """Classifies images and puts the served models on trial."""
+    """Classifies images and texts, and puts the served models on trial."""
 
     # Named only so that BentoML starts it: nothing is ever called through it.
     evaluator = bentoml.depends(Evaluator)
@@ -104,6 +105,7 @@ class Assay:
         settings = get_settings()
         self._registry = Registry.open(settings)
         self._predictions = Predictions(settings, self._registry)
+        self._texts = TextPredictions(settings, self._registry)
         self._store = JobStore(settings.jobs_file)
         await self._registry.warm_up()
         routes = [*catalog.routes(settings, self._registry)]
@@ -114,6 +116,7 @@ class Assay:
             _site,
             routes,
             predictions=self._predictions,
+            texts=self._texts,
             base_document=Assay.openapi_spec.asdict(),
         )
 
@@ -125,6 +128,7 @@ class Assay:
     def stop(self) -> None:
         """Close what `start` opened."""
         self._predictions.close()
+        self._texts.close()
         self._registry.close()
         self._store.close()
 
@@ -139,6 +143,13 @@ class Assay:
         """
         files = [image.read_bytes() for image in images]
         return await self._predictions.classify(files, model=model, top_k=top_k)
+
+    @bentoml.api
+    async def classify_text(
+        self, texts: list[str], model: str | None = None, top_k: int = DEFAULT_TOP_K
+    ) -> list[Prediction]:
+        """Classify texts; see `classify`."""
+        return await self._texts.classify(texts, model=model, top_k=top_k)
 
 
 def _watch_server() -> None:

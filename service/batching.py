@@ -6,10 +6,11 @@ A request is alone in it when the service is idle; nothing ever waits for compan
 import asyncio
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import Executor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -17,10 +18,18 @@ from service.errors import ApiError
 
 logger = logging.getLogger(__name__)
 
+Rows = Sequence[Any] | np.ndarray
+"""Inputs of one request: an array, or anything that can be cut into parts."""
+
+
+def concatenate(parts: Sequence[np.ndarray]) -> np.ndarray:
+    """Join arrays of inputs; one alone is not copied."""
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
 
 @dataclass(slots=True, eq=False)
 class _Request:
-    inputs: np.ndarray
+    inputs: Rows
     future: asyncio.Future[np.ndarray]
     taken: int = 0
     parts: list[np.ndarray] = field(default_factory=list)
@@ -41,23 +50,26 @@ class MicroBatcher:
     """A bounded queue with a deadline before one runtime; belongs to one event loop.
 
     Args:
-        predict: (B, ...) inputs to (B, K) outputs, run in `executor`.
+        predict: joined inputs to (B, K) outputs, run in `executor`.
         executor: where `predict` runs; one worker thread keeps runtimes from competing.
         batch_max: inputs `predict` sees at once; a larger request is cut.
         queue_max: inputs admitted at a time, from `turn` to its end.
         timeout_s: seconds that a turn may last.
+        join: makes parts of requests what `predict` reads.
     """
 
     def __init__(
         self,
-        predict: Callable[[np.ndarray], np.ndarray],
+        predict: Callable[[Any], np.ndarray],
         executor: Executor,
         *,
         batch_max: int,
         queue_max: int,
         timeout_s: float,
+        join: Callable[[Sequence[Any]], Any] = concatenate,
     ) -> None:
         self._predict = predict
+        self._join = join
         self._executor = executor
         self._batch_max = batch_max
         self._queue_max = queue_max
@@ -90,8 +102,8 @@ class MicroBatcher:
         finally:
             self._admitted -= count
 
-    async def predict(self, inputs: np.ndarray) -> np.ndarray:
-        """Outputs (N, K) of inputs (N, ...), computed together with those of other requests."""
+    async def predict(self, inputs: Rows) -> np.ndarray:
+        """Outputs (N, K) of N inputs, computed together with those of other requests."""
         request = _Request(inputs, asyncio.get_running_loop().create_future())
         self._queue.append(request)
         if self._drain is None or self._drain.done():
@@ -109,8 +121,8 @@ class MicroBatcher:
                 request.deliver(outputs[: len(inputs)])
                 outputs = outputs[len(inputs) :]
 
-    def _next_batch(self) -> list[tuple[_Request, np.ndarray]]:
-        batch: list[tuple[_Request, np.ndarray]] = []
+    def _next_batch(self) -> list[tuple[_Request, Rows]]:
+        batch: list[tuple[_Request, Rows]] = []
         room = self._batch_max
         while self._queue and room:
             request = self._queue[0]
@@ -123,9 +135,7 @@ class MicroBatcher:
                 self._queue.popleft()
         return batch
 
-    async def _compute_alone(
-        self, batch: list[tuple[_Request, np.ndarray]], error: Exception
-    ) -> None:
+    async def _compute_alone(self, batch: list[tuple[_Request, Rows]], error: Exception) -> None:
         """Repeat a failed batch request by request, so that only the guilty one fails."""
         logger.warning("A batch of %d requests failed: %r", len(batch), error)
         if len(batch) == 1:
@@ -137,13 +147,13 @@ class MicroBatcher:
             except Exception as own:
                 request.deliver(own)
 
-    async def _compute(self, parts: list[np.ndarray]) -> np.ndarray:
+    async def _compute(self, parts: list[Rows]) -> np.ndarray:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._executor, self._compute_now, parts)
 
-    def _compute_now(self, parts: list[np.ndarray]) -> np.ndarray:
-        inputs = parts[0] if len(parts) == 1 else np.concatenate(parts)
-        outputs = self._predict(inputs)
-        if len(outputs) != len(inputs):
-            raise RuntimeError(f"{len(inputs)} inputs gave {len(outputs)} outputs")
+    def _compute_now(self, parts: list[Rows]) -> np.ndarray:
+        count = sum(map(len, parts))
+        outputs = self._predict(self._join(parts))
+        if len(outputs) != count:
+            raise RuntimeError(f"{count} inputs gave {len(outputs)} outputs")
         return outputs

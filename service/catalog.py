@@ -1,5 +1,6 @@
 """What is served, in JSON: the models and the sample images."""
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,9 @@ from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from data.labels import normalise
+from export.artifact import Artifact
 from service.openapi import describe
-from service.registry import Registry, Served
+from service.registry import IMAGES, Registry, Served
 from service.settings import Settings
 
 
@@ -26,7 +28,7 @@ def routes(settings: Settings, registry: Registry) -> list[BaseRoute]:
     @describe(answer=dict[str, Any], errors=(404,))
     async def model(request: Request) -> Response:
         """One model, by `name` or `name:version`."""
-        return JSONResponse(describe_model(registry.get(request.path_params["name"]), registry))
+        return JSONResponse(describe_model(registry.find(request.path_params["name"]), registry))
 
     @describe(answer=list[dict[str, Any]])
     async def index(_: Request) -> Response:
@@ -47,7 +49,7 @@ def describe_model(served: Served, registry: Registry) -> dict[str, Any]:
     return {
         "name": artifact.name,
         "version": artifact.version,
-        "default": registry.get() is served,
+        "default": registry.is_default(served),
         "digest": artifact.digest,
         "task": manifest.task,
         "architecture": manifest.architecture,
@@ -55,10 +57,16 @@ def describe_model(served: Served, registry: Registry) -> dict[str, Any]:
         "precision": served.runtime.precision,
         "labels": list(artifact.labels),
         "input": manifest.model_dump(mode="json")["input"],
-        "preprocessing": artifact.image_spec.to_dict(),
+        "preprocessing": _preprocessing(artifact),
         "metrics": manifest.metrics,
         "card": artifact.card,
     }
+
+
+def _preprocessing(artifact: Artifact) -> dict[str, Any]:
+    if artifact.manifest.task == IMAGES:
+        return artifact.image_spec.to_dict()
+    return dataclasses.asdict(artifact.text_spec)
 
 
 def sample_index(folder: Path, registry: Registry) -> list[dict[str, Any]]:

@@ -60,6 +60,7 @@ def describe(
     media_type: str = "application/json",
     form: Mapping[str, Any] | None = None,
     required: Iterable[str] = (),
+    body: Mapping[str, Any] | None = None,
     query: Mapping[str, Any] | None = None,
     errors: Iterable[int] = (),
     empty: int | None = None,
@@ -72,6 +73,7 @@ def describe(
         media_type: of the answer.
         form: JSON schema of each multipart field.
         required: names of the form fields that must be given.
+        body: JSON schema of a body in JSON.
         query: JSON schema of each query parameter.
         errors: HTTP statuses of the errors beside 405.
         empty: HTTP status of a second kind of success, without a body.
@@ -82,6 +84,9 @@ def describe(
     if form is not None:
         schema = {"type": "object", "properties": dict(form), "required": list(required)}
         content = {"multipart/form-data": {"schema": schema}}
+        operation["body"] = {"required": True, "content": content}
+    if body is not None:
+        content = {"application/json": {"schema": dict(body)}}
         operation["body"] = {"required": True, "content": content}
 
     def mark(endpoint: _Endpoint) -> _Endpoint:

@@ -16,7 +16,7 @@ from export.artifact import Artifact
 from export.threads import available_cores
 from service.errors import ApiError
 from service.forms import read_form
-from service.registry import Registry
+from service.registry import Registry, Served
 from service.settings import Settings
 
 _STATUS = {"not_an_image": 415, "broken_image": 422, "too_many_pixels": 413}
@@ -32,7 +32,7 @@ class LabelProbability(TypedDict):
 
 
 class Prediction(LabelProbability):
-    """The most probable label of an image, and who said so."""
+    """The most probable label of an input, and who said so."""
 
     top_k: list[LabelProbability]
     model: str
@@ -58,9 +58,7 @@ class Predictions:
             model=model,
             top_k=_top_k(form.fields.get("top_k")),
         )
-        runtime = self._registry.get(model).runtime
-        headers = {"x-assay-runtime": runtime.name, "x-assay-precision": runtime.precision}
-        return JSONResponse(predictions, headers=headers)
+        return answered(predictions, self._registry.get(model))
 
     async def classify(
         self, files: Sequence[bytes], *, model: str | None = None, top_k: int = DEFAULT_TOP_K
@@ -74,11 +72,10 @@ class Predictions:
 
         Raises:
             ApiError: 404 unknown_model; 413, 415 or 422 for a file, naming its index; 422
-                no_images, too_many_images, invalid_top_k; 503 overloaded; 504 timeout.
+                wrong_task, no_images, too_many_images, invalid_top_k; 503 overloaded; 504 timeout.
         """
         served = self._registry.get(model)
-        if top_k < 1:
-            raise ApiError(422, "invalid_top_k", f"top_k must be at least 1, received {top_k}.")
+        check_top_k(top_k)
         if not files:
             raise ApiError(422, "no_images", "The field 'images' must hold at least one file.")
         limit = self._settings.max_images_classify
@@ -88,7 +85,7 @@ class Predictions:
         async with served.batcher.turn(len(files)):
             inputs = await self._decode(files, served.artifact.image_spec)
             logits = await served.batcher.predict(inputs)
-        return [_prediction(row, served.artifact, top_k) for row in logits]
+        return [prediction(row, served.artifact, top_k) for row in logits]
 
     def close(self) -> None:
         """Stop decoding."""
@@ -116,8 +113,25 @@ class Predictions:
             raise ApiError(_STATUS[error.code], error.code, message, {"file": index}) from error
 
 
-def _prediction(logits: np.ndarray, artifact: Artifact, top_k: int) -> Prediction:
-    """The prediction of one image from its logits (K,)."""
+def answered(predictions: list[Prediction], served: Served) -> JSONResponse:
+    """The answer, with headers that say which runtime and precision gave it."""
+    runtime = served.runtime
+    headers = {"x-assay-runtime": runtime.name, "x-assay-precision": runtime.precision}
+    return JSONResponse(predictions, headers=headers)
+
+
+def check_top_k(top_k: int) -> None:
+    """Refuse to list less than one label.
+
+    Raises:
+        ApiError: 422 invalid_top_k.
+    """
+    if top_k < 1:
+        raise ApiError(422, "invalid_top_k", f"top_k must be at least 1, received {top_k}.")
+
+
+def prediction(logits: np.ndarray, artifact: Artifact, top_k: int) -> Prediction:
+    """The prediction of one input from its logits (K,)."""
     shifted = np.exp(logits.astype(np.float64) - logits.max())
     probs = shifted / shifted.sum()
     order = np.argsort(-probs, kind="stable")[:top_k]

@@ -29,7 +29,10 @@ class Settings(BaseSettings):
         description="artifact folders, or folders of them, separated like PATH",
     )
     default_image: str = Field(
-        default="fashion-elliptical", description="model used when none is named"
+        default="fashion-elliptical", description="model of images used when none is named"
+    )
+    default_text: str = Field(
+        default="imdb-transject", description="model of texts used when none is named"
     )
     state: Path = Field(
         default=Path("state"), description="jobs and uploads, the only thing written"
@@ -58,8 +61,11 @@ class Settings(BaseSettings):
         default=50_000_000, gt=0, description="pixels of an image before decoding"
     )
     max_images_classify: int = Field(default=64, gt=0, description="files in one /classify request")
-    batch_max: int = Field(default=32, gt=0, description="images the runtime sees at once")
-    predict_queue: int = Field(default=256, gt=0, description="images waiting for one model")
+    max_texts_classify: int = Field(
+        default=64, gt=0, description="texts in one /classify_text request"
+    )
+    batch_max: int = Field(default=32, gt=0, description="inputs the runtime sees at once")
+    predict_queue: int = Field(default=256, gt=0, description="inputs waiting for one model")
     predict_timeout_s: float = Field(default=30, gt=0, description="deadline of one prediction")
     predict_threads: int | None = Field(default=None, gt=0, description="threads of a runtime")
 

@@ -20,6 +20,7 @@ from service.limits import BodyLimit, SecurityHeaders
 from service.openapi import describe, document, render
 from service.predictions import Prediction, Predictions
 from service.settings import Settings
+from service.texts import TextPredictions, TextRequest
 
 _PAGE = Path(__file__).parent / "page"
 
@@ -57,6 +58,7 @@ def fill(
     routes: Iterable[BaseRoute],
     *,
     predictions: Predictions,
+    texts: TextPredictions,
     base_document: dict[str, Any],
 ) -> None:
     """Replace the routes of `site`.
@@ -65,9 +67,10 @@ def fill(
         site: from `create_site`.
         routes: all that are neither predictions, nor the page, nor the documentation.
         predictions: answers ``/classify``.
+        texts: answers ``/classify_text``.
         base_document: BentoML's OpenAPI document.
     """
-    own = [*_prediction_routes(predictions), *routes]
+    own = [*_prediction_routes(predictions, texts), *routes]
     spec = document(base_document, own)
 
     async def docs_json(_: Request) -> Response:
@@ -86,7 +89,7 @@ def fill(
     ]
 
 
-def _prediction_routes(predictions: Predictions) -> list[Route]:
+def _prediction_routes(predictions: Predictions, texts: TextPredictions) -> list[Route]:
     images = {"type": "array", "items": {"type": "string", "format": "binary"}, "minItems": 1}
     form = {
         "images": images,
@@ -105,7 +108,15 @@ def _prediction_routes(predictions: Predictions) -> list[Route]:
         """Classify images."""
         return await predictions.answer(request)
 
-    return [Route("/classify", classify, methods=["POST"])]
+    @describe(answer=list[Prediction], body=TextRequest.model_json_schema(), errors=errors)
+    async def classify_text(request: Request) -> Response:
+        """Classify texts."""
+        return await texts.answer(request)
+
+    return [
+        Route("/classify", classify, methods=["POST"]),
+        Route("/classify_text", classify_text, methods=["POST"]),
+    ]
 
 
 def _page_routes(folder: Path) -> list[Route]:

@@ -11,15 +11,16 @@ from starlette.testclient import TestClient
 
 from export.artifact import Artifact
 from service.settings import Settings, get_settings
-from tests.service.tiny_artifact import noise, write_artifact
+from tests.service.tiny_artifact import noise, write_artifact, write_text_artifact
 
 
 @pytest.fixture(scope="session")
 def tiny_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with two small real artifacts."""
+    """A folder with small real artifacts: two models of images and one of texts."""
     folder = tmp_path_factory.mktemp("models")
     write_artifact(folder / "dot", "fashion-dot", elliptical=False, seed=1)
     write_artifact(folder / "elliptical", "fashion-elliptical", seed=2)
+    write_text_artifact(folder / "transject", "tiny-transject", seed=3)
     return folder
 
 

@@ -4,15 +4,17 @@ from starlette.testclient import TestClient
 from export.artifact import Artifact
 from service.settings import ROOT
 from tests.service.conftest import png
-from tests.service.tiny_artifact import LABELS
+from tests.service.tiny_artifact import LABELS, MAX_LEN
 
 
 def test_models_are_listed_with_the_default_first(
     client: TestClient, tiny_artifact: Artifact
 ) -> None:
     models = client.get("/v1/models").json()
-    assert [model["name"] for model in models] == ["fashion-elliptical", "fashion-dot"]
-    assert [model["default"] for model in models] == [True, False]
+    names = ["fashion-elliptical", "tiny-transject", "fashion-dot"]
+    assert [model["name"] for model in models] == names
+    assert [model["default"] for model in models] == [True, True, False]
+    assert models[1]["preprocessing"] == {"max_len": MAX_LEN}
     first = models[0]
     assert first["digest"] == tiny_artifact.digest
     assert first["labels"] == LABELS
@@ -123,7 +125,8 @@ def test_evaluations_are_mounted(client: TestClient) -> None:
     assert set(refused.json()["error"]) == {"code", "message", "details"}
 
 
-def test_bentoml_clients_find_the_route(client: TestClient) -> None:
-    (route,) = client.get("/schema.json").json()["routes"]
-    assert (route["name"], route["route"]) == ("classify", "/classify")
-    assert set(route["input"]["properties"]) == {"images", "model", "top_k"}
+def test_bentoml_clients_find_the_routes(client: TestClient) -> None:
+    routes = {route["name"]: route for route in client.get("/schema.json").json()["routes"]}
+    for name, field in (("classify", "images"), ("classify_text", "texts")):
+        assert routes[name]["route"] == f"/{name}"
+        assert set(routes[name]["input"]["properties"]) == {field, "model", "top_k"}

@@ -3,17 +3,21 @@
 import dataclasses
 import hashlib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from safetensors.numpy import save_file
+from torch import nn
 
 import models
 from data.images import ImageSpec
+from data.tokenizer import train_wordpiece
 from export.artifact import MANIFEST, Artifact, open_artifact
 from export.manifest import (
     ONNX,
     PROBE,
+    TOKENIZER,
     TORCHSCRIPT,
     WEIGHTS,
     FormatParity,
@@ -21,6 +25,7 @@ from export.manifest import (
     Manifest,
     OutputSpec,
     Parity,
+    TokensSpec,
     config_digest,
 )
 from export.to_onnx import to_onnx
@@ -42,40 +47,94 @@ _SIZES = {
 }
 
 
+TEXT_LABELS = ["neg", "pos"]
+MAX_LEN = 8
+_WORDS = "good bad film plot the a was is not very"
+_TEXT_SIZES = {
+    "vocab_size": 60,
+    "seq_len": MAX_LEN,
+    "num_classes": 2,
+    "embed_dim": 16,
+    "depth": 1,
+    "num_experts": 2,
+}
+
+
 def write_artifact(folder: Path, name: str, *, elliptical: bool = True, seed: int = 0) -> Artifact:
     """Export an untrained model whose logits differ clearly between images."""
     architecture = "deit_tiny_elliptical" if elliptical else "deit_tiny"
+    model = _model(architecture, _SIZES, seed)
+    example = torch.rand(2, SPEC.channels, SPEC.height, SPEC.width)
+    manifest = {
+        "name": name,
+        "input": InputSpec(shape=[-1, SPEC.channels, SPEC.height, SPEC.width]),
+        "output": OutputSpec(shape=[-1, len(LABELS)]),
+        "labels": LABELS,
+        "preprocessing": SPEC.to_dict(),
+    }
+    return _write(folder, model, architecture, _SIZES, example, {"images": example}, manifest)
+
+
+def write_text_artifact(folder: Path, name: str, *, seed: int = 0) -> Artifact:
+    """Export an untrained model whose logits differ clearly between texts."""
+    model = _model("transject", _TEXT_SIZES, seed)
+    tokenizer = train_wordpiece([_WORDS], vocab_size=60)
+    folder.mkdir(parents=True)
+    tokenizer.save(folder / TOKENIZER)
+    arrays = tokenizer.encode(["good film", "the plot was bad"], MAX_LEN)
+    example = (torch.from_numpy(arrays[0]), torch.from_numpy(arrays[1]))
+    manifest = {
+        "name": name,
+        "task": "text-classification",
+        "input": TokensSpec(range=(0, 59)),
+        "output": OutputSpec(shape=[-1, len(TEXT_LABELS)]),
+        "labels": TEXT_LABELS,
+        "preprocessing": {"max_len": MAX_LEN},
+    }
+    stored = {"tokens": example[0], "mask": example[1]}
+    return _write(folder, model, "transject", _TEXT_SIZES, example, stored, manifest)
+
+
+def _model(architecture: str, sizes: dict[str, Any], seed: int) -> nn.Module:
     torch.manual_seed(seed)
-    model = models.build(architecture, **_SIZES).eval()
+    model = models.build(architecture, **sizes).eval()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.3 * torch.randn_like(parameter))
-    folder.mkdir(parents=True)
-    config = dataclasses.asdict(models.config(architecture, **_SIZES))
-    example = torch.rand(2, SPEC.channels, SPEC.height, SPEC.width)
+    return model
+
+
+def _write(
+    folder: Path,
+    model: nn.Module,
+    architecture: str,
+    sizes: dict[str, Any],
+    example: torch.Tensor | tuple[torch.Tensor, torch.Tensor],
+    stored: dict[str, torch.Tensor],
+    fields: dict[str, Any],
+) -> Artifact:
+    folder.mkdir(parents=True, exist_ok=True)
+    config = dataclasses.asdict(models.config(architecture, **sizes))
     save_weights(model, folder / WEIGHTS)
     metadata = {"weights_sha256": _sha256(folder / WEIGHTS), "config_sha256": config_digest(config)}
     (folder / ONNX).write_bytes(to_onnx(model, example, metadata))
     (folder / TORCHSCRIPT).write_bytes(to_torchscript(model, example))
     with torch.no_grad():
-        logits = model(example).numpy()
-    save_file({"images": example.numpy(), "logits": logits}, folder / PROBE)
+        logits = model(*stored.values()).numpy()
+    arrays = {key: value.numpy() for key, value in stored.items()}
+    save_file(arrays | {"logits": logits}, folder / PROBE)
     exact = FormatParity(max_abs_diff=0.0, top1_mismatches=0)
     manifest = Manifest(
-        name=name,
         version="1",
         architecture=architecture,
         config=config,
-        input=InputSpec(shape=[-1, SPEC.channels, SPEC.height, SPEC.width]),
-        output=OutputSpec(shape=[-1, len(LABELS)]),
-        labels=LABELS,
-        preprocessing=SPEC.to_dict(),
-        files={name: _sha256(folder / name) for name in (ONNX, TORCHSCRIPT, WEIGHTS, PROBE)},
+        files={path.name: _sha256(path) for path in sorted(folder.iterdir())},
         parity=Parity(
             samples=2, data="noise", tolerance=1e-4, formats={"onnx": exact, "torchscript": exact}
         ),
         metrics={},
         training={},
+        **fields,
     )
     (folder / MANIFEST).write_text(manifest.to_json())
     return open_artifact(folder)
