@@ -63,11 +63,15 @@ def read_probe(artifact: Artifact) -> Probe:
     except (SafetensorError, KeyError) as error:
         raise ArtifactError(f"{PROBE} holds no inputs with logits") from error
     names = ["images"] if artifact.manifest.input.name == "images" else ["tokens", "mask"]
-    counts = {len(values) for values in (*tensors.values(), logits)}
-    if sorted(tensors) != sorted(names) or len(counts) != 1:
-        raise ArtifactError(f"{PROBE} must hold {', '.join(names)} and as many logits")
+    counts = {values.shape[:1] for values in (*tensors.values(), logits)}
+    # Of no inputs any engine has the right answers.
+    if sorted(tensors) != sorted(names) or len(counts) != 1 or counts & {(), (0,)}:
+        raise ArtifactError(f"{PROBE} must hold {', '.join(names)} and as many logits, at least 1")
     if logits.shape[1:] != (len(artifact.labels),):
         raise ArtifactError(f"{PROBE} must have {len(artifact.labels)} logits an input")
+    # NaN is neither more nor less than a tolerance.
+    if logits.dtype != np.float32 or not np.isfinite(logits).all():
+        raise ArtifactError(f"{PROBE} must have finite float32 logits")
     return Probe(inputs={name: tensors[name] for name in names}, logits=logits)
 
 

@@ -5,7 +5,7 @@ from typing import get_args
 
 from export.artifact import Artifact
 from export.runtimes.engines import ENGINES, require_runtime
-from export.runtimes.gate import ParityFailure, require_parity
+from export.runtimes.gate import ParityFailure, is_foreign, require_parity
 from export.runtimes.onnx_runtime import METADATA_CONFIG, METADATA_WEIGHTS, open_session
 from export.runtimes.protocol import (
     Inputs,
@@ -48,7 +48,8 @@ def open_runtime(
     """Open an artifact on an engine.
 
     An engine is not taken at its word: in fp32 it must first repeat the logits that the artifact
-    stores, and in any other precision than the artifact's own it must pass the whole parity gate.
+    stores, in a lower precision of the artifact's own most of its classes, and in any other
+    precision it must pass the whole parity gate.
 
     Args:
         artifact: a verified artifact.
@@ -72,7 +73,7 @@ def open_runtime(
         raise ValueError(f"threads must be at least 1, got {threads}")
     engine, arithmetic = _decide(artifact, name, precision, threads, cache)
     runtime = ENGINES[engine].open(artifact, arithmetic, threads, cache)
-    if arithmetic == "fp32":
+    if not is_foreign(artifact, arithmetic):
         require_parity(runtime, artifact, limit=_QUICK)
     return runtime
 

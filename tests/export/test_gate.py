@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from export.artifact import Artifact, open_artifact
+from export.artifact import Artifact, ArtifactError, open_artifact
 from export.manifest import PROBE
 from export.probe import Probe, read_probe, write_probe
 from export.runtime import Inputs, ParityFailure, open_runtime
@@ -90,3 +90,30 @@ def test_few_stored_inputs_judge_fp32_and_nothing_else(
     require_parity(open_runtime(old, threads=1), old)
     with pytest.raises(ParityFailure, match="bf16: .* need 200 stored inputs .* has 8: export it"):
         require_parity(Altered(old, "bf16", wrong_until(0)), old)
+
+
+def test_an_engine_that_fails_on_stored_inputs_does_not_pass(artifact: Artifact) -> None:
+    def fail(logits: np.ndarray, seen: int) -> np.ndarray:
+        raise RuntimeError("no such kernel")
+
+    with pytest.raises(ParityFailure, match="altered cannot answer the stored inputs: RuntimeErr"):
+        require_parity(Altered(artifact, "fp32", fail), artifact)
+
+
+def test_stored_inputs_of_another_model_are_the_fault_of_the_artifact(
+    artifact_folder: Path, edit_manifest: Callable[..., None]
+) -> None:
+    whole = read_probe(open_artifact(artifact_folder))
+    cut = Probe(inputs={"images": whole.inputs["images"][..., :5]}, logits=whole.logits)
+    (artifact_folder / PROBE).write_bytes(write_probe(cut))
+    edit_manifest(artifact_folder)
+    with pytest.raises(ArtifactError, match="probe.safetensors holds no inputs of this model: ima"):
+        open_runtime(open_artifact(artifact_folder), threads=1)
+
+
+def test_a_quick_look_forgives_a_lower_precision_a_few_classes(artifact: Artifact) -> None:
+    require_parity(Altered(artifact, "int8", wrong_until(4)), artifact, limit=8)
+    with pytest.raises(ParityFailure, match="changes the class of 5 of 8"):
+        require_parity(Altered(artifact, "int8", wrong_until(5)), artifact, limit=8)
+    with pytest.raises(ParityFailure, match="changes the class of 1 of 8"):
+        require_parity(Altered(artifact, "fp32", wrong_until(1)), artifact, limit=8)

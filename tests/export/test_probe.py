@@ -45,6 +45,18 @@ def test_a_probe_of_floats_still_opens(name: str) -> None:
             {"images": np.zeros((2, 1, 28, 28), np.uint8), "logits": np.zeros((2, 4), np.float32)},
             "must have 5 logits an input",
         ),
+        (
+            {"images": np.zeros((0, 1, 28, 28), np.uint8), "logits": np.zeros((0, 5), np.float32)},
+            "as many logits, at least 1",
+        ),
+        ({"images": np.array(1.0), "logits": np.array(1.0)}, "as many logits, at least 1"),
+        (
+            {
+                "images": np.zeros((2, 1, 28, 28), np.uint8),
+                "logits": np.full((2, 5), np.nan, np.float32),
+            },
+            "must have finite float32 logits",
+        ),
     ],
 )
 def test_a_probe_that_does_not_fit_is_refused(
