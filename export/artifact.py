@@ -164,8 +164,15 @@ def find_artifacts(roots: Sequence[Path]) -> list[Artifact]:
             raise ArtifactError(f"{root.name} is not a folder of artifacts: no such folder")
         inside = sorted(path for path in root.iterdir() if not path.name.startswith("."))
         folders = [root] if (root / MANIFEST).exists() else inside
-        found += [open_artifact(path) for path in folders if (path / MANIFEST).exists()]
+        found += [_open_named(path) for path in folders if (path / MANIFEST).exists()]
     return found
+
+
+def _open_named(folder: Path) -> Artifact:
+    try:
+        return open_artifact(folder)
+    except ArtifactError as error:  # which names a file that every artifact has
+        raise ArtifactError(f"{folder.name}: {error}") from error
 
 
 def _parse_manifest(content: bytes) -> Manifest:
@@ -221,6 +228,8 @@ def _read_plain(path: Path) -> bytes:
 def _refuse_unlisted(artifact: Artifact) -> None:
     known = {MANIFEST, CARD_JSON, CARD_TEXT, *artifact.manifest.files}
     for path in sorted(artifact.folder.iterdir()):
+        if path.is_symlink():
+            raise ArtifactError(f"{path.name} must be a file, not a link")
         if path.name not in known:
             raise ArtifactError(
                 f"{path.name} lies in the artifact, but {MANIFEST} does not list it"

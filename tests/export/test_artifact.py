@@ -62,6 +62,13 @@ def test_a_link_is_refused_even_with_the_right_content(artifact_folder: Path, na
         open_artifact(artifact_folder)
 
 
+def test_a_linked_card_is_refused_though_nothing_verifies_it(artifact_folder: Path) -> None:
+    (artifact_folder / "card.md").unlink(missing_ok=True)
+    (artifact_folder / "card.md").symlink_to("/etc/hostname")
+    with pytest.raises(ArtifactError, match="card.md must be a file, not a link"):
+        open_artifact(artifact_folder)
+
+
 def test_a_linked_manifest_is_refused(artifact_folder: Path) -> None:
     path = artifact_folder / MANIFEST
     path.rename(artifact_folder.parent / MANIFEST)
@@ -169,7 +176,7 @@ def test_a_linked_folder_is_refused(artifact: Artifact, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(artifact.folder)
     with pytest.raises(ArtifactError, match="^link must be a folder, not a link$"):
         open_artifact(tmp_path / "link")
-    with pytest.raises(ArtifactError, match="^link must be a folder, not a link$"):
+    with pytest.raises(ArtifactError, match="^link: link must be a folder, not a link$"):
         find_artifacts([tmp_path])
 
 
