@@ -70,7 +70,9 @@ def recall(asked: Question, folder: Path) -> Choice | None:
         choice = Choice.model_validate_json(_file(asked, folder).read_bytes())
     except (OSError, ValidationError):
         return None
-    return choice if choice.question == asked and choice.runtime in ENGINES else None
+    measured = f"{choice.runtime} {choice.precision}" in choice.milliseconds
+    there = choice.runtime in ENGINES and ENGINES[choice.runtime].missing() is None
+    return choice if choice.question == asked and measured and there else None
 
 
 def remember(choice: Choice, folder: Path) -> None:

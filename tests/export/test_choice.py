@@ -82,11 +82,13 @@ def test_a_kept_choice_is_for_one_question_only(asked: Question, tmp_path: Path)
         lambda text: "",
         lambda text: "[]",
         lambda text: text.replace('"openvino"', '"abacus"'),
+        lambda text: text.replace('"runtime": "openvino"', '"runtime": "onnx-cuda"'),
+        lambda text: text.replace('"precision": "fp32"', '"precision": "bf16"'),
         lambda text: text.replace('"threads": 1', '"threads": 4'),
         lambda text: text.replace('"refused"', '"rejected"'),
     ],
 )
-def test_a_damaged_or_foreign_file_is_no_answer(asked: Question, tmp_path: Path, damage) -> None:  # pyright: ignore[reportMissingParameterType]  six lambdas
+def test_a_damaged_or_foreign_file_is_no_answer(asked: Question, tmp_path: Path, damage) -> None:  # pyright: ignore[reportMissingParameterType]  lambdas
     remember(answer(asked), tmp_path)
     [path] = tmp_path.iterdir()
     path.write_text(damage(path.read_text()))
