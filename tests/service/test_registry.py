@@ -119,3 +119,20 @@ def test_a_runtime_that_cannot_serve_a_model_is_said_before_the_start(
     wrong = settings.model_copy(update={"runtime": "openvino", "models": [tmp_path / "models"]})
     with pytest.raises(ValueError, match="ASSAY_RUNTIME=openvino: .* fashion-dot: openvino fp32"):
         check_models(wrong)
+
+
+def test_what_no_worker_could_open_is_said_before_the_start(
+    settings: Settings, tiny_models: Path, tmp_path: Path
+) -> None:
+    twice = settings.model_copy(update={"models": [tiny_models, tiny_models]})
+    with pytest.raises(ValueError, match="ASSAY_MODELS must hold a version once"):
+        check_models(twice)
+    folder = tmp_path / "models" / "dot"
+    shutil.copytree(tiny_models / "dot", folder)
+    fields = json.loads((folder / "manifest.json").read_text())
+    (folder / "model.onnx").write_bytes(b"")
+    fields["files"]["model.onnx"] = hashlib.sha256(b"").hexdigest()
+    (folder / "manifest.json").write_text(json.dumps(fields))
+    broken = settings.model_copy(update={"models": [folder], "runtime": "onnx-cpu"})
+    with pytest.raises(ValueError, match="fashion-dot: model.onnx cannot be opened"):
+        check_models(broken)
