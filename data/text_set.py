@@ -1,5 +1,6 @@
 """A data set of texts, read one by one."""
 
+import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -50,3 +51,7 @@ class TextSet:
             description=self.description,
             reader=lambda index: self.reader(chosen[index]),
         )
+
+    def changed(self, change: Callable[[str], str]) -> "TextSet":
+        """The same set with every text changed when it is read."""
+        return dataclasses.replace(self, reader=lambda index: change(self.reader(index)))

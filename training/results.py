@@ -3,6 +3,7 @@
 `docs/results.md` is written from these records alone, see `training.results_page`.
 """
 
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,11 @@ from typing import Any
 from robustness.report.schema import FILE as REPORT
 from robustness.report.schema import read_report
 from training import records
+from training.results_page import page, pictures
 
 PAPERS = "papers.json"
 """The figures of the papers, beside the records; no record itself."""
+KINDS = ("run", "evaluation", "analysis", "word-swap")
 _OF_RUN = ("test_accuracy", "test_samples", "train_samples", "parameters", "seconds", "environment")
 
 
@@ -30,15 +33,39 @@ def collect(folder: Path, target: Path) -> Path:
         ValueError: the folder holds neither, the run is not finished, or its record lacks a figure.
     """
     if (folder / records.METRICS).is_file():
-        name, record = _run(folder)
-    elif (folder / REPORT).is_file():
-        name, record = _evaluation(folder)
-    else:
-        raise ValueError(f"{folder} holds neither a run with metrics nor an evaluation")
-    target.mkdir(parents=True, exist_ok=True)
-    path = target / f"{name}.json"
-    path.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
-    return path
+        return _write(*_run(folder), target)
+    if (folder / REPORT).is_file():
+        return _write(*_evaluation(folder), target)
+    raise ValueError(f"{folder} holds neither a run with metrics nor an evaluation")
+
+
+def keep(kind: str, folder: Path, figures: dict[str, Any], target: Path) -> Path:
+    """Keep what was found about a run's weights as a record; see `collect`.
+
+    Args:
+        kind: "analysis" or "word-swap".
+        folder: of the run.
+        figures: what was found.
+        target: folder of the records.
+    """
+    name = folder.resolve().name
+    weights = hashlib.sha256((folder / records.BEST).read_bytes()).hexdigest()
+    about = {"kind": kind, "run": name, "recipe": _recipe(folder), "weights": weights}
+    record = about | {"environment": records.environment()} | figures
+    return _write(f"{name}-{kind}", record, target)
+
+
+def write_page(output: Path) -> None:
+    """Write the page and its pictures from the records in the folder `results` beside it."""
+    folder = output.parent / "results"
+    papers = folder / PAPERS
+    known = json.loads(papers.read_text()) if papers.is_file() else {}
+    found = read_records(folder)
+    output.write_text(page(found, known), encoding="utf-8")
+    for name, picture in pictures(found).items():
+        path = output.parent / "images" / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(picture, encoding="utf-8")
 
 
 def read_records(folder: Path) -> list[dict[str, Any]]:
@@ -53,7 +80,7 @@ def read_records(folder: Path) -> list[dict[str, Any]]:
             continue
         try:
             record = json.loads(path.read_text(encoding="utf-8"))
-            known = record["kind"] in ("run", "evaluation")
+            known = record["kind"] in KINDS
         except (ValueError, TypeError, KeyError) as error:
             raise ValueError(f"{path.name} is no record: {error}") from error
         if not known:
@@ -62,18 +89,29 @@ def read_records(folder: Path) -> list[dict[str, Any]]:
     return found
 
 
-def _run(folder: Path) -> tuple[str, dict[str, Any]]:
+def _write(name: str, record: dict[str, Any], target: Path) -> Path:
+    target.mkdir(parents=True, exist_ok=True)
+    path = target / f"{name}.json"
+    path.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    return path
+
+
+def _recipe(folder: Path) -> dict[str, Any]:
+    """The resolved recipe of a run; a path of the machine that trained says nothing to others."""
     recipe = records.recorded_recipe(folder)
+    values = recipe.to_dict()
+    values["data"]["source"] = _public(recipe.data.source)
+    values["init"] = recipe.init and _public(recipe.init)
+    return values
+
+
+def _run(folder: Path) -> tuple[str, dict[str, Any]]:
     metrics = json.loads((folder / records.METRICS).read_text())
     missing = [key for key in _OF_RUN if key not in metrics]
     if missing:
         raise ValueError(f"{folder} is no finished run: its metrics lack {', '.join(missing)}")
     sittings = json.loads((folder / records.RUN).read_text())["sittings"]
-    values = recipe.to_dict()
-    # A path of the machine that trained says nothing to others.
-    values["data"]["source"] = _public(recipe.data.source)
-    values["init"] = recipe.init and _public(recipe.init)
-    record = {"kind": "run", "recipe": values, "metrics": metrics, "sittings": sittings}
+    record = {"kind": "run", "recipe": _recipe(folder), "metrics": metrics, "sittings": sittings}
     return folder.resolve().name, record
 
 

@@ -1,10 +1,12 @@
 """Write `docs/results.md` from records: nothing on that page is typed."""
 
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from robustness.intervals import wilson
+from training.inside_page import picture, picture_name, section
+from training.markdown import interval, percent, table
 
 _HEAD = """# Results
 
@@ -15,6 +17,7 @@ A size other than `full` is a recipe scaled down (`size=`): its figures say noth
 of the papers. A `+` behind a commit: a file was changed since. Run time: training and validation,
 over all sittings.
 """
+_PART = "a part, not the whole split"
 _COLUMNS = (
     "model", "size", "seed", "parameters", "trained on", "n", "accuracy", "95 % interval",
     "paper", "run time", "on", "commit",
@@ -28,12 +31,9 @@ def page(records: Sequence[dict[str, Any]], papers: dict[str, dict[str, Any]]) -
         records: see `training.results.read_records`.
         papers: by data set: `source`, and the accuracy of each model.
     """
-    runs = [record for record in records if record["kind"] == "run"]
     evaluations = [record for record in records if record["kind"] == "evaluation"]
-    sources = sorted({run["recipe"]["data"]["source"] for run in runs})
     parts = [_HEAD]
-    for source in sources:
-        own = [run for run in runs if run["recipe"]["data"]["source"] == source]
+    for source, own in by_source(records).items():
         parts.append(_task(source, own, papers.get(source, {})))
     parts += [_evaluation(record) for record in evaluations]
     if not records:
@@ -41,16 +41,79 @@ def page(records: Sequence[dict[str, Any]], papers: dict[str, dict[str, Any]]) -
     return "\n".join(parts)
 
 
-def _task(source: str, runs: list[dict[str, Any]], papers: dict[str, Any]) -> str:
+def pictures(records: Sequence[dict[str, Any]]) -> dict[str, str]:
+    """The pictures of the page, SVG by the names of their files in `images` beside it."""
+    found: dict[str, str] = {}
+    for source, own in by_source(records).items():
+        analyses = _of(own, "analysis")
+        if analyses:
+            found[picture_name(source)] = picture(analyses)
+    return found
+
+
+def by_source(records: Sequence[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    """The records about runs, by the data set that was learnt, both in order of their names."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for record in records:
+        if record["kind"] != "evaluation":
+            found.setdefault(record["recipe"]["data"]["source"], []).append(record)
+    return dict(sorted(found.items()))
+
+
+def _of(records: Sequence[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
+    """The records of a kind, in the order of their runs."""
+    found = (record for record in records if record["kind"] == kind)
+    return sorted(found, key=lambda record: record.get("run", ""))
+
+
+def _task(source: str, records: list[dict[str, Any]], papers: dict[str, Any]) -> str:
+    lines = [f"## {source}", ""]
+    if runs := _of(records, "run"):
+        lines += _accuracies(runs, papers)
+    if swapped := _of(records, "word-swap"):
+        lines += _word_swap(swapped)
+    if analyses := _of(records, "analysis"):
+        lines += section(source, analyses)
+    return "\n".join(lines)
+
+
+def _accuracies(runs: list[dict[str, Any]], papers: dict[str, Any]) -> list[str]:
     described = sorted({run["metrics"]["data"] for run in runs})
-    lines = [f"## {source}", "", *(f"Data: {text}." for text in described)]
+    lines = [f"Data: {text}." for text in described]
+    if any(_PART in text for text in described):
+        lines.append("**Learnt from a part of the training split: no result on the whole set.**")
     if papers:
         lines.append(f"Paper: {papers['source']}, at the paper's size.")
     groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for run in sorted(runs, key=_place):
         groups.setdefault(_place(run)[:2], []).append(run)
     rows = [row for group in groups.values() for row in _rows(group, papers)]
-    return "\n".join([*lines, "", *_table(_COLUMNS, rows), ""])
+    return [*lines, "", *table(_COLUMNS, rows), ""]
+
+
+def _word_swap(records: list[dict[str, Any]]) -> list[str]:
+    """How models of texts answer when words are swapped."""
+    columns = ("model", "words swapped", "seed", "n", "clean", "swapped", "right on both", "p")
+    rows = [
+        [
+            record["run"],
+            f"{100 * record['rate']:g} %",
+            str(record["seed"]),
+            f"{record['samples']:,}",
+            *(_figure(record[name]) for name in ("clean", "swapped", "robust")),
+            f"{record['p_value']:.2g}",
+        ]
+        for record in records
+    ]
+    return [
+        "### Word Swap",
+        "",
+        'Words of the test texts become "AAA", whatever the model answers; p is McNemar\'s for'
+        " clean and swapped texts being answered equally well. The paper gives no accuracy for it.",
+        "",
+        *table(columns, rows),
+        "",
+    ]
 
 
 def _place(run: dict[str, Any]) -> tuple[str, str, int]:
@@ -76,7 +139,8 @@ def _row(run: dict[str, Any], papers: dict[str, Any]) -> list[str]:
     paper = papers.get(recipe["model"]["name"]) if recipe["adversarial"] is None else None
     environment = metrics["environment"]
     device = environment["device"]
-    on = f"{environment['threads']} threads" if device == "cpu" else device
+    threads = environment["threads"]
+    on = f"{threads} thread{'s' * (threads != '1')}" if device == "cpu" else device
     return [
         recipe["name"],
         recipe["size"] or "full",
@@ -85,7 +149,7 @@ def _row(run: dict[str, Any], papers: dict[str, Any]) -> list[str]:
         f"{metrics['train_samples']:,}",
         f"{count:,}",
         f"{100 * accuracy:.2f}",
-        _interval(wilson(round(accuracy * count), count)),
+        interval(wilson(round(accuracy * count), count)),
         "" if paper is None else f"{100 * paper:.1f}",
         f"{metrics['seconds'] / 60:.1f} min",
         on,
@@ -119,7 +183,7 @@ def _evaluation(record: dict[str, Any]) -> str:
     for eps in summary["models"][0]["worst"]:
         worst = (_figure(model["worst"][eps]) for model in summary["models"])
         rows.append(["worst of all", eps, *worst])
-    lines += [*_table(columns, rows), ""]
+    lines += [*table(columns, rows), ""]
     if summary["comparison"] is not None:
         lines += [*_comparison(summary["comparison"]), ""]
     lines += [f"Warning: {each['message']}" for each in summary["warnings"]]
@@ -144,19 +208,9 @@ def _comparison(comparison: dict[str, Any]) -> list[str]:
     return [
         f"First: {comparison['first']}; second: {comparison['second']}.",
         "",
-        *_table(columns, rows),
+        *table(columns, rows),
     ]
 
 
 def _figure(figure: dict[str, Any]) -> str:
-    return f"{100 * figure['top1']:.1f} {_interval(figure['ci'])}"
-
-
-def _interval(bounds: Iterable[float]) -> str:
-    low, high = bounds
-    return f"[{100 * low:.1f}, {100 * high:.1f}]"
-
-
-def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    lines = [f"| {' | '.join(columns)} |", "|" + "---|" * len(columns)]
-    return lines + [f"| {' | '.join(row)} |" for row in rows]
+    return f"{percent(figure['top1'])} {interval(figure['ci'])}"

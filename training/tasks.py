@@ -67,6 +67,41 @@ def open_task(recipe: Recipe, tokenizer: Path, *, progress: bool = False) -> Tas
             return _tokens(recipe, recipe.data)
 
 
+def open_test(recipe: Recipe, tokenizer: Path, *, count: int | None) -> Samples:
+    """Some test samples, the same ones for every recipe of a task.
+
+    Args:
+        recipe: what was trained.
+        tokenizer: the file of the run's tokenizer.
+        count: how many; None, or more than there are, takes all.
+
+    Raises:
+        ValueError: see `open_task`.
+    """
+    data = recipe.data
+    if isinstance(data, ImageData):
+        images = open_images(data.source, split="test", label_names=recipe.labels)
+        return _image_samples(images.take(some(len(images), count)), "test", data, progress=False)
+    if isinstance(data, TextData):
+        texts = open_texts(data.source, split="test", label_names=recipe.labels)
+        texts = texts.take(some(len(texts), count))
+        tokens = tokenize(texts, load_tokenizer(tokenizer), max_len=data.max_len)
+    else:
+        options: dict[str, Any] = {"cache": data.cache, "workers": max(1, data.workers)}
+        tokens = open_tokens(data.source, split="test", **options)
+        tokens = tokens.take(some(len(tokens), count))
+        tokens = tokens if data.max_len is None else _cut(tokens, data.max_len)
+    _check_tokens(recipe, tokens)
+    return Sequences(tokens)
+
+
+def some(total: int, count: int | None) -> np.ndarray:
+    """`count` of `total` indices, ascending and always the same; None or too many takes all."""
+    if count is None or count >= total:
+        return np.arange(total)
+    return np.sort(np.random.default_rng(0).choice(total, count, replace=False))
+
+
 def _images(recipe: Recipe, data: ImageData, progress: bool) -> Task:
     spec, model = data.image, recipe.model
     takes = tuple(model.get(key) for key in ("in_chans", "img_size", "img_size"))
@@ -82,13 +117,13 @@ def _images(recipe: Recipe, data: ImageData, progress: bool) -> Task:
     chosen, held_out = split_indices(len(train), data.valid, recipe.seed)
     parts = {"train": train.take(chosen), "valid": train.take(held_out), "test": test}
     samples: dict[str, Any] = {
-        split: _image_samples(part, split, data, progress) for split, part in parts.items()
+        split: _image_samples(part, split, data, progress=progress) for split, part in parts.items()
     }
     description = f"{Path(data.source).name}, {len(train)} training and {len(test)} test images"
     return Task(**samples, description=description)
 
 
-def _image_samples(images: ImageSet, split: str, data: ImageData, progress: bool) -> Samples:
+def _image_samples(images: ImageSet, split: str, data: ImageData, *, progress: bool) -> Samples:
     if images.labels is None:
         raise DataError(f"the {split} split of {data.source} has no labels")
     if not data.in_memory:

@@ -66,6 +66,32 @@ def judge(
     return {"accuracy": correct, "loss": loss} | ({"top5_accuracy": top5} if classes > 5 else {})
 
 
+def predict(
+    model: nn.Module, samples: Samples, device: torch.device, *, progress: str | None = None
+) -> np.ndarray:
+    """The class that a model gives each sample, in eval mode.
+
+    Args:
+        model: the classifier, on the device; it is left in eval mode.
+        samples: what to classify.
+        device: where to compute.
+        progress: what to call this on a progress bar; None shows none.
+
+    Returns:
+        (N,) int64 in the order of the samples.
+    """
+    model.eval()
+    found = np.empty(len(samples.labels), np.int64)
+    bar = tqdm(desc=progress, total=len(found), unit="sample", disable=progress is None)
+    for indices in _batches(np.arange(len(found)), samples.lengths):
+        with torch.inference_mode():
+            logits = model(*to_model(samples.batch(indices), device))
+        found[indices] = logits.argmax(1).cpu().numpy()
+        bar.update(len(indices))
+    bar.close()
+    return found
+
+
 def to_model(inputs: tuple[Tensor, ...], device: torch.device) -> tuple[Tensor, ...]:
     """Bring a batch to the device; pixels become numbers in [0, 1]."""
     moved = (each.to(device, non_blocking=True) for each in inputs)

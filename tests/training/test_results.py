@@ -9,7 +9,7 @@ from robustness.intervals import wilson
 from training.__main__ import RESULTS, main
 from training.fit import Trainer
 from training.results import PAPERS, collect, read_records
-from training.results_page import page
+from training.results_page import page, pictures
 
 Start = Callable[..., Trainer]
 
@@ -64,6 +64,7 @@ def test_page_is_made_of_what_tiny_runs_recorded(
         )
         assert metrics["environment"]["commit"][:8] in text
     assert "mean of 2, ± s.d." in text and "| 81.3 |" in text
+    assert "**Learnt from a part of the training split: no result on the whole set.**" in text
     assert "a part, not the whole split" in text and "Paper: a table" in text
     assert str(tmp_path) not in "".join(path.read_text() for path in output.parent.rglob("*.*"))
 
@@ -104,4 +105,7 @@ def test_file_that_is_no_record_is_named(tmp_path: Path) -> None:
 def test_shipped_page_is_what_the_shipped_records_give() -> None:
     folder = RESULTS.parent / "results"
     papers = json.loads((folder / PAPERS).read_text())
-    assert RESULTS.read_text(encoding="utf-8") == page(read_records(folder), papers)
+    found = read_records(folder)
+    assert RESULTS.read_text(encoding="utf-8") == page(found, papers)
+    for name, picture in pictures(found).items():
+        assert (RESULTS.parent / "images" / name).read_text(encoding="utf-8") == picture

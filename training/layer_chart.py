@@ -1,0 +1,154 @@
+"""Small charts of lines, side by side, as SVG: text that is the same on every machine."""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from html import escape
+
+_COLUMNS, _WIDTH, _HEIGHT = 3, 320, 220
+_LEFT, _RIGHT, _TOP, _BOTTOM = 52, 12, 30, 38
+_LEGEND_ROW = 18
+# Okabe and Ito's palette, which the colour-blind can tell apart.
+_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#777777")
+_TICKS, _LABELS = 5, 6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """A line of a panel.
+
+    Attributes:
+        group: lines of one group have one colour, and one entry of the legend.
+        values: one per place of the panel; None leaves a gap.
+        band: lower and upper ends of what is shaded around it.
+        dashed: whether it is a bound and no figure.
+    """
+
+    group: str
+    values: Sequence[float | None]
+    band: tuple[Sequence[float | None], Sequence[float | None]] | None = None
+    dashed: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Panel:
+    """One chart.
+
+    Attributes:
+        title: what is drawn.
+        x_title: what the places are.
+        x: the places, ascending, at least one.
+        lines: at least one with a value.
+    """
+
+    title: str
+    x_title: str
+    x: Sequence[float]
+    lines: Sequence[Line]
+
+
+def draw(panels: Sequence[Panel], *, groups: Sequence[str]) -> str:
+    """All panels as one picture, with a legend.
+
+    Args:
+        panels: at least one.
+        groups: names of the groups, in the order of their colours.
+    """
+    rows = math.ceil(len(panels) / _COLUMNS)
+    width = _WIDTH * min(_COLUMNS, len(panels))
+    height = rows * _HEIGHT + _LEGEND_ROW * len(groups) + 10
+    colours = {name: _COLOURS[i % len(_COLOURS)] for i, name in enumerate(groups)}
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" '
+        f'height="{height}" font-family="sans-serif" font-size="11" fill="#222">',
+        f'<rect width="{width}" height="{height}" fill="#fff"/>',
+    ]
+    for number, panel in enumerate(panels):
+        row, column = divmod(number, _COLUMNS)
+        parts.append(f'<g transform="translate({column * _WIDTH},{row * _HEIGHT})">')
+        parts += [*_panel(panel, colours), "</g>"]
+    for number, (name, colour) in enumerate(colours.items()):
+        y = rows * _HEIGHT + _LEGEND_ROW * number + 12
+        parts.append(f'<rect x="{_LEFT}" y="{y - 6}" width="24" height="4" fill="{colour}"/>')
+        parts.append(_text(_LEFT + 32, y, name, "start"))
+    return "\n".join([*parts, "</svg>", ""])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Axes:
+    """Where a panel's figures lie in its picture."""
+
+    first: float
+    last: float
+    low: float
+    high: float
+
+    def across(self, x: float) -> float:
+        share = (x - self.first) / (self.last - self.first) if self.last > self.first else 0.5
+        return _LEFT + share * (_WIDTH - _LEFT - _RIGHT)
+
+    def up(self, y: float) -> float:
+        share = (y - self.low) / (self.high - self.low)
+        return _HEIGHT - _BOTTOM - share * (_HEIGHT - _TOP - _BOTTOM)
+
+    def point(self, x: float, y: float) -> tuple[str, str]:
+        return f"{self.across(x):.1f}", f"{self.up(y):.1f}"
+
+
+def _panel(panel: Panel, colours: dict[str, str]) -> Iterator[str]:
+    low, high = _range(panel.lines)
+    axes = _Axes(first=panel.x[0], last=panel.x[-1], low=low, high=high)
+    yield _text(_LEFT, 18, panel.title, "start", bold=True)
+    for tick in _ticks(low, high):
+        y = axes.up(tick)
+        yield f'<path d="M{_LEFT} {y:.1f}H{_WIDTH - _RIGHT}" stroke="#ddd"/>'
+        yield _text(_LEFT - 6, y + 4, f"{tick:g}", "end")
+    for x in panel.x[:: math.ceil(len(panel.x) / _LABELS)]:
+        yield _text(axes.across(x), _HEIGHT - _BOTTOM + 15, f"{x:g}", "middle")
+    yield _text((_LEFT + _WIDTH - _RIGHT) / 2, _HEIGHT - 6, panel.x_title, "middle")
+    for line in panel.lines:
+        yield from _line(line, panel.x, axes, colours[line.group])
+
+
+def _line(line: Line, xs: Sequence[float], axes: _Axes, colour: str) -> Iterator[str]:
+    if line.band is not None:
+        lower, upper = (_points(xs, end, axes) for end in line.band)
+        outline = " ".join(",".join(point) for point in [*lower, *reversed(upper)])
+        yield f'<polygon points="{outline}" fill="{colour}" fill-opacity="0.12"/>'
+    points = _points(xs, line.values, axes)
+    dash = ' stroke-dasharray="5 3"' if line.dashed else ""
+    path = " ".join(",".join(point) for point in points)
+    yield f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="1.5"{dash}/>'
+    if not line.dashed:
+        dots = (f'<circle cx="{x}" cy="{y}" r="2.5" fill="{colour}"/>' for x, y in points)
+        yield "".join(dots)
+
+
+def _points(xs: Sequence[float], ys: Sequence[float | None], axes: _Axes) -> list[tuple[str, str]]:
+    return [axes.point(x, y) for x, y in zip(xs, ys, strict=True) if y is not None]
+
+
+def _range(lines: Sequence[Line]) -> tuple[float, float]:
+    """What the axis shows: all values and bands, with some room."""
+    shown = [value for line in lines for value in line.values]
+    for line in lines:
+        for end in line.band or ():
+            shown += end
+    values = [value for value in shown if value is not None]
+    low, high = min(values), max(values)
+    room = 0.05 * (high - low) or 0.05 * abs(high) or 1.0
+    return low - room, high + room
+
+
+def _ticks(low: float, high: float) -> list[float]:
+    """Round numbers inside of the axis, about `_TICKS` of them."""
+    rough = (high - low) / _TICKS
+    power = 10.0 ** math.floor(math.log10(rough))
+    step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= rough)
+    numbers = range(math.ceil(low / step), math.floor(high / step) + 1)
+    return [float(f"{number * step:.10g}") for number in numbers]
+
+
+def _text(x: float, y: float, text: str, anchor: str, *, bold: bool = False) -> str:
+    weight = ' font-weight="bold"' if bold else ""
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"{weight}>{escape(text)}</text>'
