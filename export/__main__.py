@@ -53,16 +53,23 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _export(arguments: argparse.Namespace) -> None:
-    artifact = _written(arguments)
-    print(files(artifact))
-    print(f"{artifact.name} {artifact.version}  digest {artifact.digest}")
-    if arguments.store:
+    tags: list[str] = []
+
+    def store(artifact: Artifact) -> None:
         from export.store import store_artifact
 
-        print(f"stored as {store_artifact(artifact)}")
+        tags.append(store_artifact(artifact))
+
+    artifact = _written(arguments, store if arguments.store else lambda _: None)
+    print(files(artifact))
+    print(f"{artifact.name} {artifact.version}  digest {artifact.digest}")
+    for tag in tags:
+        print(f"stored as {tag}")
 
 
-def _written(arguments: argparse.Namespace) -> Artifact:
+def _written(
+    arguments: argparse.Namespace, before_placing: Callable[[Artifact], object]
+) -> Artifact:
     precision, quantization = arguments.precision, arguments.quantization or "static"
     if arguments.quantization and precision != "int8":
         raise ValueError(f"--quantization must come with --precision int8, got {precision}")
@@ -83,6 +90,7 @@ def _written(arguments: argparse.Namespace) -> Artifact:
             precision=precision,
             quantization=quantization,
             on_progress=show,
+            before_placing=before_placing,
         )
 
 

@@ -69,6 +69,7 @@ def write_artifact(
     precision: Precision = "fp32",
     quantization: Quantization = "static",
     on_progress: Progress = lambda stage, done: None,
+    before_placing: Callable[[Artifact], object] = lambda artifact: None,
 ) -> Artifact:
     """Export a run, measure the parity of every format, and only then move the artifact in place.
 
@@ -81,6 +82,8 @@ def write_artifact(
         quantization: see `Manifest`; it matters for int8 alone.
         on_progress: called when a stage begins and as it goes on, with the stage and the number of
             samples just used.
+        before_placing: called with the finished artifact while it still lies beside `output`; what
+            it raises leaves `output` as it was.
 
     Raises:
         ParityError: a graph differs from the model; nothing is left behind.
@@ -110,6 +113,7 @@ def write_artifact(
         manifest = _manifest(run, files, figures, precision, chosen)
         (partial / MANIFEST).write_text(manifest.to_json(), encoding="utf-8")
         write_card(partial, make_card(open_artifact(partial)))
+        before_placing(open_artifact(partial))
         _replace(output, partial)
     return open_artifact(output)
 

@@ -12,6 +12,7 @@ from export.__main__ import main
 from export.artifact import Artifact, open_artifact
 
 Edit = Callable[..., None]
+GRAPHS = ("model.onnx", "model.torchscript.pt", "model.pt2", "weights.safetensors")
 
 
 @pytest.fixture
@@ -64,14 +65,34 @@ def test_an_export_with_store_says_where_it_is_stored(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    names = ("model.onnx", "model.torchscript.pt", "model.pt2", "weights.safetensors")
-    graphs = {name: artifact.read(name) for name in names}
+    graphs = {name: artifact.read(name) for name in GRAPHS}
     monkeypatch.setattr(export.write, "_export", lambda *_: dict(graphs))
     command = [str(run_folder), "--output", str(tmp_path / "out"), "--store"]
     assert main(command) == main(command) == 0
     assert "stored as tiny-elliptical:1" in capsys.readouterr().out
     stored = home / "models" / "tiny-elliptical" / "1" / "manifest.json"
     assert stored.read_bytes() == (tmp_path / "out" / "manifest.json").read_bytes()
+
+
+def test_an_export_that_the_store_refuses_leaves_the_older_artifact(
+    artifact: Artifact,
+    run_folder: Path,
+    home: Path,
+    artifact_folder: Path,
+    edit_manifest: Edit,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    from export.store import store_artifact
+
+    edit_manifest(artifact_folder, metrics={"test_accuracy": 0.3})
+    store_artifact(open_artifact(artifact_folder))
+    before = (artifact_folder / "manifest.json").read_bytes()
+    graphs = {name: artifact.read(name) for name in GRAPHS}
+    monkeypatch.setattr(export.write, "_export", lambda *_: dict(graphs))
+    assert main([str(run_folder), "--output", str(artifact_folder), "--store"]) == 2
+    assert "version must be new in the model store" in capsys.readouterr().err
+    assert (artifact_folder / "manifest.json").read_bytes() == before
 
 
 def test_a_broken_store_is_refused(artifact: Artifact, home: Path) -> None:
