@@ -51,11 +51,14 @@ class Monitored:
         """See `Runtime.predict`.
 
         Raises:
-            ApiError: 422 invalid_inputs; 503 runtime_failed, when the inputs were right.
+            ApiError: 422 invalid_inputs; 503 runtime_failed, when the inputs were right: also
+                for logits that are no numbers, as a faulty device gives.
         """
         self._began = time.monotonic()
         try:
             logits = self._runtime.predict(inputs)
+            if not np.isfinite(logits).all():
+                raise ArithmeticError("the logits are not finite")
         except InvalidInputs as error:
             raise ApiError(422, "invalid_inputs", f"The {error}.") from error
         except Exception as error:  # engines share no base class of their errors

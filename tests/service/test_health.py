@@ -79,6 +79,19 @@ def test_a_prediction_on_a_lost_device_is_503_and_wrong_inputs_are_not(
     assert runtime.failed and runtime.busy_s == 0
 
 
+def test_a_device_that_gives_no_numbers_is_lost() -> None:
+    runtime = Monitored(Device(), PROBE)
+    with pytest.raises(ApiError) as failure:
+        runtime.predict(np.full((1, 2), np.nan, np.float32))
+    assert (failure.value.status, failure.value.code, runtime.failed) == (
+        503,
+        "runtime_failed",
+        True,
+    )
+    runtime.check()
+    assert not runtime.failed
+
+
 def test_a_device_that_hangs_is_not_ready_and_is_asked_once(executor: ThreadPoolExecutor) -> None:
     device = Device()
     device.free.clear()
