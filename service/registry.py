@@ -10,7 +10,7 @@ from typing import Self
 import numpy as np
 
 from data.token_set import Ragged
-from export.artifact import Artifact, find_artifacts
+from export.artifact import Artifact, ArtifactError, find_artifacts
 from export.manifest import Task
 from export.runtime import RuntimeUnavailable, blank_inputs, open_runtime, require_runtime, settle
 from export.threads import available_cores
@@ -160,6 +160,7 @@ def check_models(settings: Settings) -> None:
     artifacts = find_artifacts(settings.models)
     _refuse_twins(artifacts)
     default_models(artifacts, settings)
+    _try_tokenizers(artifacts)
     threads = settings.predict_threads or available_cores()
     try:
         require_runtime(settings.runtime)
@@ -225,6 +226,15 @@ def _try_to_open(artifact: Artifact, threads: int) -> None:
         raise
     except ValueError as error:
         raise ValueError(f"{artifact.name}: {error}") from error
+
+
+def _try_tokenizers(artifacts: Sequence[Artifact]) -> None:
+    for artifact in artifacts:
+        if artifact.manifest.task == TEXTS:
+            try:
+                artifact.tokenizer()
+            except ArtifactError as error:
+                raise ArtifactError(f"{artifact.name}: {error}") from error
 
 
 def _refuse_twins(artifacts: Sequence[Artifact]) -> None:

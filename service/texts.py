@@ -10,8 +10,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 
-from data.tokenizer import TextTokenizer, load_tokenizer
-from export.manifest import TOKENIZER
+from data.tokenizer import TextTokenizer
 from service.errors import ApiError
 from service.predictions import DEFAULT_TOP_K, Prediction, answered, check_top_k, prediction
 from service.registry import TEXTS, Registry
@@ -36,7 +35,7 @@ class TextPredictions:
         self._settings = settings
         self._registry = registry
         self._tokenizers: dict[str, TextTokenizer] = {
-            served.artifact.digest: load_tokenizer(served.artifact.file(TOKENIZER))
+            served.artifact.digest: served.artifact.tokenizer()
             for served in registry.all()
             if served.artifact.manifest.task == TEXTS
         }

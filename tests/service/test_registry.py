@@ -136,3 +136,16 @@ def test_what_no_worker_could_open_is_said_before_the_start(
     broken = settings.model_copy(update={"models": [folder], "runtime": "onnx-cpu"})
     with pytest.raises(ValueError, match="fashion-dot: model.onnx cannot be opened"):
         check_models(broken)
+
+
+def test_a_tokenizer_that_is_not_the_models_is_said_before_the_start(
+    settings: Settings, tiny_models: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "models" / "transject"
+    shutil.copytree(tiny_models / "transject", folder)
+    fields = json.loads((folder / "manifest.json").read_text())
+    (folder / "tokenizer.json").write_bytes(b"{}")
+    fields["files"]["tokenizer.json"] = hashlib.sha256(b"{}").hexdigest()
+    (folder / "manifest.json").write_text(json.dumps(fields))
+    with pytest.raises(ValueError, match=f"{fields['name']}: tokenizer.json is not a readable"):
+        check_models(settings.model_copy(update={"models": [folder]}))
