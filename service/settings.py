@@ -67,7 +67,10 @@ class Settings(BaseSettings):
     batch_max: int = Field(default=32, gt=0, description="inputs the runtime sees at once")
     predict_queue: int = Field(default=256, gt=0, description="inputs waiting for one model")
     predict_timeout_s: float = Field(default=30, gt=0, description="deadline of one prediction")
-    predict_threads: int | None = Field(default=None, gt=0, description="threads of a runtime")
+    # Some engines make as many as they are told to, and the host stands still.
+    predict_threads: int | None = Field(
+        default=None, gt=0, le=1024, description="threads of a runtime"
+    )
 
     queue_length: int = Field(default=16, gt=0, description="evaluations waiting")
     evaluation_max_samples: int = Field(default=2000, gt=0, description="images of one evaluation")
