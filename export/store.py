@@ -19,27 +19,46 @@ def store_artifact(artifact: Artifact) -> str:
     import bentoml  # seconds of import that an export without --store need not pay
 
     tag = _tag(artifact)
+    if tag.endswith(":latest"):  # by which the store means whatever came last
+        raise ValueError(f"version must not be latest in the model store, got {tag}")
+    if found := _find(tag, artifact):
+        return found
+    labels, metadata = _labels(artifact), _metadata(artifact)
+    try:
+        with bentoml.models.create(tag, labels=labels, metadata=metadata) as made:
+            _fill(artifact, Path(made.path))
+    except bentoml.exceptions.BentoMLException as error:
+        if found := _find(tag, artifact):  # another process was faster
+            return found
+        raise ValueError(f"{tag} cannot be put into the model store: {error}") from error
+    return str(made.tag)
+
+
+def _find(tag: str, artifact: Artifact) -> str | None:
+    """The tag, if this very artifact is stored under it; None if nothing is."""
+    import bentoml
+
     try:
         stored = bentoml.models.get(tag)
     except bentoml.exceptions.NotFound:
-        pass
+        return None
     except bentoml.exceptions.BentoMLException as error:
         raise ValueError(f"{tag} lies in the model store, but cannot be read: {error}") from error
-    else:
-        digest = stored.info.metadata.get("digest")
-        if digest != artifact.digest:
-            raise ValueError(
-                f"version must be new in the model store: {tag} is stored with digest {digest}, "
-                f"got {artifact.digest}"
-            )
-        return str(stored.tag)
-    with bentoml.models.create(tag, labels=_labels(artifact), metadata=_metadata(artifact)) as made:
-        for name in artifact.manifest.files:
-            Path(made.path_of(name)).write_bytes(artifact.read(name))
-        for name in (MANIFEST, CARD_JSON, CARD_TEXT):
-            if (artifact.folder / name).is_file():
-                shutil.copyfile(artifact.folder / name, made.path_of(name))
-    return str(made.tag)
+    digest = stored.info.metadata.get("digest")
+    if digest != artifact.digest:
+        raise ValueError(
+            f"version must be new in the model store: {tag} is stored with digest {digest}, "
+            f"got {artifact.digest}"
+        )
+    return str(stored.tag)
+
+
+def _fill(artifact: Artifact, folder: Path) -> None:
+    for name in artifact.manifest.files:
+        (folder / name).write_bytes(artifact.read(name))
+    for name in (MANIFEST, CARD_JSON, CARD_TEXT):
+        if (artifact.folder / name).is_file():
+            shutil.copyfile(artifact.folder / name, folder / name)
 
 
 def _tag(artifact: Artifact) -> str:

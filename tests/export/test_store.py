@@ -134,3 +134,31 @@ def test_an_interrupted_save_stores_nothing(
     with pytest.raises(KeyboardInterrupt):
         store.store_artifact(artifact)
     assert not bentoml.models.list()
+
+
+def test_of_two_that_store_at_once_the_slower_one_finds_the_other(
+    artifact: Artifact, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import bentoml
+
+    from export.store import store_artifact
+
+    create = bentoml.models.create
+
+    def late(*arguments: object, **options: object) -> object:
+        monkeypatch.setattr(bentoml.models, "create", create)
+        store_artifact(artifact)
+        return create(*arguments, **options)  # pyright: ignore[reportArgumentType]  passed on
+
+    monkeypatch.setattr(bentoml.models, "create", late)
+    assert store_artifact(artifact) == "tiny-elliptical:1"
+    assert len(bentoml.models.list("tiny-elliptical")) == 1
+
+
+@pytest.mark.usefixtures("home")
+def test_what_the_store_cannot_name_is_refused(artifact_folder: Path, edit_manifest: Edit) -> None:
+    from export.store import store_artifact
+
+    edit_manifest(artifact_folder, version="latest")
+    with pytest.raises(ValueError, match="version must not be latest"):
+        store_artifact(open_artifact(artifact_folder))
