@@ -14,13 +14,16 @@ def plot_errors(errors: dict[str, float], *, title: str) -> bytes:
     """A PNG with one bar a layer on a logarithmic scale.
 
     Args:
-        errors: relative error by name of the layer, in order; at least one.
+        errors: relative error by name of the layer, in order; at least one. What is not finite has
+            a bar of full height.
         title: written above the bars.
     """
     image = Image.new("RGB", (_WIDTH, _HEIGHT), "white")
     draw, font = ImageDraw.Draw(image), ImageFont.load_default(14)
-    logs = [math.log10(max(value, _LOWEST)) for value in errors.values()]
-    low, high = math.floor(min(logs)), max(math.ceil(max(logs)), math.floor(min(logs)) + 1)
+    finite = [math.log10(max(each, _LOWEST)) for each in errors.values() if math.isfinite(each)]
+    low = math.floor(min(finite, default=0.0))
+    high = max(math.ceil(max(finite, default=0.0)), low + 1)
+    logs = [math.log10(max(min(each, 10.0**high), _LOWEST)) for each in errors.values()]
     bottom = _HEIGHT - _MARGIN
 
     def height(log: float) -> float:

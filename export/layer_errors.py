@@ -1,5 +1,6 @@
 """Where an exported graph begins to differ from the model: the error of every layer."""
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -25,7 +26,8 @@ def layer_errors(
 
     Returns:
         ||graph - model|| / ||model|| of the tokens that each layer gives, padding left out, by the
-        names of the layers in their order, and last of the logits.
+        names of the layers in their order, and last of the logits; infinite where the graph's
+        values are not finite, or have another shape.
     """
     with torch.inference_mode():
         expected = Watched(model)(*(torch.from_numpy(values) for values in feed.values()))
@@ -55,5 +57,7 @@ def _real(values: np.ndarray, mask: np.ndarray | None) -> np.ndarray:
 
 
 def _relative(given: np.ndarray, expected: np.ndarray) -> float:
+    if given.shape != expected.shape or not np.isfinite(given).all():
+        return math.inf
     size = float(np.linalg.norm(expected.astype(np.float64)))
     return float(np.linalg.norm((given - expected).astype(np.float64))) / max(size, 1e-30)

@@ -24,11 +24,20 @@ Predict = Callable[[Feed], np.ndarray]
 class ParityError(ValueError):
     """An exported graph that does not compute what the model computes.
 
+    Args:
+        name: of the graph.
+        problem: what is wrong with it.
+
     Attributes:
+        name: of the graph.
         layers: the error of each of its layers by name, where they could be compared.
     """
 
     layers: dict[str, float] | None = None
+
+    def __init__(self, name: str, problem: str) -> None:
+        super().__init__(f"{name}: {problem}")
+        self.name = name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +93,7 @@ def measure(
         for name, candidate in candidates.items():
             logits = candidate.predict(feed)
             if logits.shape != expected.shape:
-                raise ParityError(f"{name}: logits must be {expected.shape}, got {logits.shape}")
+                raise ParityError(name, f"logits must be {expected.shape}, got {logits.shape}")
             _refuse_non_finite(name, logits)
             totals[name].add(logits, expected, labels)
         on_progress(len(indices))
@@ -132,11 +141,12 @@ def require_enough(samples: int) -> None:
 def _require_equal(name: str, figures: FormatParity, parity: Parity) -> None:
     if figures.max_abs_diff > parity.tolerance:
         raise ParityError(
-            f"{name}: logits differ by {figures.max_abs_diff:.2e}, more than {parity.tolerance:.0e}"
+            name,
+            f"logits differ by {figures.max_abs_diff:.2e}, more than {parity.tolerance:.0e}",
         )
     if figures.top1_mismatches:
         raise ParityError(
-            f"{name}: {figures.top1_mismatches} of {parity.samples} samples change their class"
+            name, f"{figures.top1_mismatches} of {parity.samples} samples change their class"
         )
 
 
@@ -144,16 +154,18 @@ def _require_close(name: str, figures: FormatParity, parity: Parity) -> None:
     changed = figures.top1_mismatches
     if changed > (1 - MIN_AGREEMENT) * parity.samples + 1e-9:
         raise ParityError(
-            f"{name}: {changed} of {parity.samples} samples change their class in "
-            f"{figures.precision}, more than {1 - MIN_AGREEMENT:.1%}"
+            name,
+            f"{changed} of {parity.samples} samples change their class in {figures.precision}, "
+            f"more than {1 - MIN_AGREEMENT:.1%}",
         )
     if figures.accuracy is None or parity.accuracy is None:
-        raise ParityError(f"{name}: samples must have labels to judge {figures.precision}")
+        raise ParityError(name, f"samples must have labels to judge {figures.precision}")
     change = figures.accuracy - parity.accuracy
     if abs(change) > MAX_ACCURACY_CHANGE + 1e-9:
         raise ParityError(
-            f"{name}: accuracy changes by {100 * change:+.2f} points in {figures.precision}, more "
-            f"than {100 * MAX_ACCURACY_CHANGE:.1f}"
+            name,
+            f"accuracy changes by {100 * change:+.2f} points in {figures.precision}, more than "
+            f"{100 * MAX_ACCURACY_CHANGE:.1f}",
         )
 
 
@@ -199,4 +211,4 @@ def _batches(count: int) -> list[np.ndarray]:
 
 def _refuse_non_finite(name: str, logits: np.ndarray) -> None:
     if not np.isfinite(logits).all():
-        raise ParityError(f"{name}: logits must be finite")
+        raise ParityError(name, "logits must be finite")

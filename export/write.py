@@ -105,8 +105,9 @@ def write_artifact(
         with parametrize.cached():
             files[PROBE] = _probe(model, samples)
             compared = functools.partial(on_progress, "parity")
-            figures = _measure(model, files, samples, precision, compared)
-            _require(model, files[ONNX], samples, figures)
+            with _explained(model, files[ONNX], samples, precision):
+                figures = _measure(model, files, samples, precision, compared)
+                parity.require(figures)
         for name, content in files.items():
             (partial / name).write_bytes(content)
         chosen = quantization if precision == "int8" else None
@@ -178,14 +179,17 @@ def _measure(
     return parity.measure(parity.eager(model), candidates, samples, on_progress=on_progress)
 
 
-def _require(model: nn.Module, content: bytes, samples: Samples, figures: Parity) -> None:
-    """Hold the figures to the rules; of an ONNX graph that fails, say in which layer it begins."""
+@contextmanager
+def _explained(
+    model: nn.Module, content: bytes, samples: Samples, precision: Precision
+) -> Iterator[None]:
+    """Of an ONNX graph that fails, say in which layer it begins."""
     try:
-        parity.require(figures)
+        yield
     except parity.ParityError as error:
-        precision = figures.formats[ONNX].precision
-        feed = samples.feed(spread(len(samples), _OBSERVED_SAMPLES))
-        error.layers = layer_errors(model, content, precision, feed)
+        if error.name == ONNX:
+            feed = samples.feed(spread(len(samples), _OBSERVED_SAMPLES))
+            error.layers = layer_errors(model, content, precision, feed)
         raise
 
 

@@ -9,6 +9,7 @@ import pytest
 import yaml
 from onnx import numpy_helper
 from PIL import Image
+from torch import nn
 
 import export.write
 from export.__main__ import main
@@ -27,12 +28,12 @@ def perturbed(*arguments: object) -> bytes:
     return moved(to_onnx(*arguments))  # pyright: ignore[reportArgumentType]
 
 
-def moved(content: bytes) -> bytes:
-    """A graph with one weight moved by 0.01."""
+def moved(content: bytes, step: float = 0.01) -> bytes:
+    """A graph with one weight moved."""
     graph = onnx.load_from_string(content)
     tensor = next(t for t in graph.graph.initializer if t.name == "head.bias")
     values = numpy_helper.to_array(tensor).copy()
-    values[0] += 0.01
+    values[0] += step
     tensor.CopyFrom(numpy_helper.from_array(values.astype(np.float32), tensor.name))
     return graph.SerializeToString()
 
@@ -117,6 +118,37 @@ def test_a_failed_export_leaves_an_older_artifact_as_it_was(
     assert open_artifact(artifact_folder).digest == digest
     names = {path.name for path in artifact_folder.parent.iterdir()}
     assert names == {artifact_folder.name, f"{artifact_folder.name}.parity.png"}
+
+
+def test_a_graph_that_overflows_is_explained(
+    run_folder: Path, tmp_path: Path, traced: dict[str, bytes], capsys: pytest.CaptureFixture[str]
+) -> None:
+    traced["model.onnx"] = moved(traced["model.onnx"], float("inf"))
+    assert main([str(run_folder), "--output", str(tmp_path / "out")]) == 1
+    said = capsys.readouterr().err
+    assert "model.onnx: logits must be finite" in said
+    errors = {name: float(error) for name, error in map(str.split, said.splitlines()[-5:-1])}
+    assert errors["layer_3"] < 1e-5 and errors["logits"] == float("inf")
+    with Image.open(tmp_path / "out.parity.png") as image:
+        assert image.format == "PNG"
+
+
+@pytest.mark.usefixtures("traced")
+def test_no_layers_are_blamed_where_another_format_fails(
+    run_folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    load = export.write.load_torchscript
+    wrong = nn.Softmax(dim=1)
+    monkeypatch.setattr(
+        export.write, "load_torchscript", lambda content: nn.Sequential(load(content), wrong)
+    )
+    assert main([str(run_folder), "--output", str(tmp_path / "out")]) == 1
+    said = capsys.readouterr().err
+    assert "model.torchscript.pt: logits differ" in said and "layer_1" not in said
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.usefixtures("traced")
