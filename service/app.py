@@ -94,7 +94,7 @@ class Assay:
         """
         os.environ.update(absolute_paths(os.environ, Path.cwd()))
         try:
-            check_models(get_settings())
+            os.environ.update(check_models(get_settings()))
         except ValueError as error:
             raise SystemExit(f"Assay cannot start: {error}") from None
 

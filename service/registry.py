@@ -13,6 +13,7 @@ from data.token_set import Ragged
 from export.artifact import Artifact, ArtifactError, find_artifacts
 from export.manifest import Task
 from export.runtime import RuntimeUnavailable, blank_inputs, open_runtime, require_runtime, settle
+from export.runtimes.engines import ENGINES
 from export.threads import available_cores
 from service.batching import MicroBatcher, concatenate
 from service.errors import ApiError
@@ -148,10 +149,13 @@ class Registry:
         return Served(artifact, runtime, batcher)
 
 
-def check_models(settings: Settings) -> None:
+def check_models(settings: Settings) -> dict[str, str]:
     """Check what the settings say of models, before anything starts.
 
     Runtimes are tried in a process of their own, whose answers are kept for the workers.
+
+    Returns:
+        Environment variables for the workers, other than those that this process was given.
 
     Raises:
         ValueError: an artifact is not sound, there is none, two have one name and version, the
@@ -168,15 +172,19 @@ def check_models(settings: Settings) -> None:
             for artifact in artifacts:
                 _try_to_open(artifact, threads)
         else:
-            settle(
+            choices = settle(
                 artifacts,
                 name=settings.runtime,
                 mode=settings.precision,
                 threads=threads,
                 cache=settings.runtimes_folder,
             )
+            # Where measuring has failed, the workers must not begin it again.
+            if any(not c.milliseconds for c in choices) and all(map(_on_reference, artifacts)):
+                return {"ASSAY_RUNTIME": "onnx-cpu", "ASSAY_PRECISION": "exact"}
     except RuntimeUnavailable as error:
         raise ValueError(f"ASSAY_RUNTIME={settings.runtime}: {error}") from error
+    return {}
 
 
 def default_models(artifacts: Sequence[Artifact], settings: Settings) -> dict[Task, str]:
@@ -216,6 +224,10 @@ def pad(parts: Sequence[Sequence[np.ndarray]]) -> dict[str, np.ndarray]:
     rows = Ragged.of([row for part in parts for row in part], np.uint32)
     tokens, mask = rows.padded(int(rows.lengths.max()), 0)  # the mask leaves out whatever pads
     return {"tokens": tokens, "mask": mask}
+
+
+def _on_reference(artifact: Artifact) -> bool:
+    return bool(ENGINES["onnx-cpu"].precisions(artifact.manifest, "exact"))
 
 
 def _try_to_open(artifact: Artifact, threads: int) -> None:

@@ -5,7 +5,10 @@ that serves.
 """
 
 import argparse
+import os
+import stat
 import sys
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -37,5 +40,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
+def _end_with_parent() -> None:
+    """End when the pipe that `settle` holds is closed: it may be killed without a last word."""
+    if stat.S_ISFIFO(os.fstat(0).st_mode):
+        threading.Thread(target=lambda: os.read(0, 1) or os._exit(1), daemon=True).start()
+
+
 if __name__ == "__main__":
+    _end_with_parent()
     sys.exit(main())

@@ -2,6 +2,7 @@
 
 import multiprocessing
 import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -155,6 +156,17 @@ def test_when_measuring_crashes_the_reference_engine_serves_and_nothing_is_kept(
     assert not list(cache.glob("*.json"))
     with pytest.raises(RuntimeUnavailable, match="openvino cannot serve .* status -11"):
         settle([artifact], name="openvino", mode="exact", threads=1, cache=cache)
+
+
+def test_the_child_ends_with_the_process_that_measures(
+    artifact: Artifact, asked: Question, tmp_path: Path
+) -> None:
+    options = ["--name", "auto", "--mode", "exact", "--threads", "1", "--answers", str(tmp_path)]
+    command = [sys.executable, "-m", "export.runtimes", *options, str(artifact.folder)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE) as child:
+        child.stdin.close()  # pyright: ignore[reportOptionalMemberAccess]  it is a pipe
+        assert child.wait(30) == 1
+    assert recall(asked, tmp_path) is None
 
 
 def test_file_names_do_not_collide(asked: Question, tmp_path: Path) -> None:

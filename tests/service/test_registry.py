@@ -149,3 +149,16 @@ def test_a_tokenizer_that_is_not_the_models_is_said_before_the_start(
     (folder / "manifest.json").write_text(json.dumps(fields))
     with pytest.raises(ValueError, match=f"{fields['name']}: tokenizer.json is not a readable"):
         check_models(settings.model_copy(update={"models": [folder]}))
+
+
+def test_workers_do_not_measure_again_what_has_failed(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dies = tmp_path / "dies"
+    dies.write_text("#!/bin/sh\nkill -SEGV $$\n")
+    dies.chmod(0o755)
+    monkeypatch.setattr("sys.executable", str(dies))
+    automatic = settings.model_copy(update={"runtime": "auto", "precision": "fast"})
+    told = {"ASSAY_RUNTIME": "onnx-cpu", "ASSAY_PRECISION": "exact"}
+    assert check_models(automatic) == told
+    assert check_models(settings) == {}
