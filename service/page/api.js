@@ -41,9 +41,9 @@ async function json(path, options) {
 
 const evaluationPath = (id) => `v1/evaluations/${encodeURIComponent(id)}`;
 
-/** The served models that take images. */
-export async function fetchModels() {
-  return (await json("v1/models")).filter((model) => model.task === "image-classification");
+/** The served models of a task: those that take images, or "text-classification". */
+export async function fetchModels(task = "image-classification") {
+  return (await json("v1/models")).filter((model) => model.task === task);
 }
 
 /** The sample images: [{file, label, index}]; empty where the service has none. */
@@ -76,6 +76,13 @@ export function classify(images, model, signal) {
   return json("classify", { method: "POST", body: form, signal });
 }
 classify.limit = CLASSIFY_AT_ONCE;
+
+/** The prediction of one text. */
+export async function classifyText(text, model, signal) {
+  const body = JSON.stringify({ texts: [text], model, top_k: 5 });
+  const headers = { "Content-Type": "application/json" };
+  return (await json("classify_text", { method: "POST", body, headers, signal }))[0];
+}
 
 /**
  * Queues an evaluation; answers {id, status, cost: {model_evaluations, seconds}}.

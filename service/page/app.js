@@ -6,13 +6,15 @@ import { startTrialForm } from "./evaluate.js";
 import { openEvaluation } from "./evaluation.js";
 import { openHistory } from "./history.js";
 import { startSources } from "./sources.js";
+import { startTexts } from "./texts.js";
 
-const TITLES = { bench: "Assay", evaluations: "Evaluations · Assay", evaluation: "Evaluation · Assay" };
+const TITLES = { bench: "Assay", texts: "Texts · Assay", evaluations: "Evaluations · Assay", evaluation: "Evaluation · Assay" };
 
 let leaving = new AbortController();
 
 function place() {
   const [, view, id] = location.hash.split("/");
+  if (view === "texts") return { view };
   if (view !== "evaluations") return { view: "bench" };
   return id ? { view: "evaluation", id } : { view: "evaluations" };
 }
@@ -44,7 +46,7 @@ async function start() {
     (byId(view).querySelector("h1") ?? byId("main")).focus({ preventScroll: true });
   });
   show(place().view);
-  const results = await Promise.allSettled([startPredictions(), startSources()]);
+  const results = await Promise.allSettled([startPredictions(), startSources(), startTexts()]);
   const failed = results.find(({ status }) => status === "rejected");
   if (failed) showError(byId("bench-error"), failed.reason);
   startTrialForm();

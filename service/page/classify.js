@@ -3,7 +3,7 @@
 import { classify, fetchModels } from "./api.js";
 import { byId, h, showError } from "./dom.js";
 import { tray } from "./tray.js";
-import { chance, count, percent } from "./words.js";
+import { chance, count, percent, referenceAmong } from "./words.js";
 
 const SHOWN_AT_FIRST = matchMedia("(max-width: 46rem)").matches ? 6 : 12;
 
@@ -18,7 +18,7 @@ export const chosenModel = () => chosen;
 /** All served models. */
 export const servedModels = () => models;
 
-const reference = (model) => (models.filter(({ name }) => name === model.name).length > 1 ? `${model.name}:${model.version}` : model.name);
+const reference = (model) => referenceAmong(models, model);
 
 function accuracyText({ test_accuracy: test, valid_accuracy: valid }) {
   if (test !== undefined) return `${percent(test, Infinity)} on its test set`;
@@ -44,7 +44,8 @@ function choose(model) {
 /** What a spec or a form calls this model. */
 export const modelReference = reference;
 
-function bar(entry, tone) {
+/** A label with its probability as a bar; `tone` colours it. */
+export function bar(entry, tone) {
   const fill = h("span", { className: "fill" });
   fill.style.width = `${entry.probability * 100}%`;
   return h("li", { className: `bar ${tone}` },

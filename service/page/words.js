@@ -132,3 +132,6 @@ export function confirmation(samples, modelIndex) {
   const part = (number) => (number === successes.length ? "all" : `${number}`);
   return `Of ${all}, ${part(served)} also mislead the model as served and ${part(eightBit)} still do when written as an 8-bit PNG.`;
 }
+
+/** What a request calls a model: its version only where several are served. */
+export const referenceAmong = (models, model) => (models.filter(({ name }) => name === model.name).length > 1 ? `${model.name}:${model.version}` : model.name);
