@@ -106,12 +106,16 @@ def _list(arguments: argparse.Namespace) -> int:
 
 def _fit(arguments: argparse.Namespace) -> int:
     with joined() as processes:
-        trainer = (_resumed if arguments.resume else _started)(arguments, processes)
-        metrics = trainer.run()
+        _train(arguments, processes)
+    return 0
+
+
+def _train(arguments: argparse.Namespace, processes: Processes) -> None:
+    trainer = (_resumed if arguments.resume else _started)(arguments, processes)
+    metrics = trainer.run()
     if processes.is_first:
         print(json.dumps(metrics, indent=2))
         print(f"run: {trainer.folder}")
-    return 0
 
 
 def _resumed(arguments: argparse.Namespace, processes: Processes) -> Trainer:

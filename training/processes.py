@@ -1,6 +1,7 @@
 """The processes that train one model together, as `torchrun` starts them; or the only one."""
 
 import contextlib
+import importlib
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -63,6 +64,8 @@ class Processes:
 def joined() -> Iterator[Processes]:
     """Join the processes that `torchrun` started, over NCCL with GPUs and gloo without.
 
+    What shares gradients must be gone when the `with` block ends, for it keeps the group's threads.
+
     Yields:
         This process; the only one where `torchrun` started none.
     """
@@ -70,6 +73,9 @@ def joined() -> Iterator[Processes]:
     if size == 1:
         yield Processes()
         return
+    # DistributedDataParallel imports it later, and its default arguments would then keep the group
+    # to the end: its threads abort the process if a peer goes while the interpreter ends.
+    importlib.import_module("torch.distributed.nn.functional")
     rank, device = int(os.environ["RANK"]), _default_device()
     if device.type == "cuda":
         device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))

@@ -1,6 +1,7 @@
 """Two processes and one train the same model on the same batches."""
 
 import csv
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -16,11 +17,43 @@ from training.processes import Processes, joined
 
 Start = Callable[..., Trainer]
 ROOT = Path(__file__).parents[2]
+THREADS = """
+import sys
+from pathlib import Path
+from torch import nn, ones
+from torch.nn.parallel import DistributedDataParallel
+from training.processes import joined
+
+def step():
+    DistributedDataParallel(nn.Linear(2, 2))(ones(1, 2)).sum().backward()
+
+def gloo():
+    names = [path.read_text() for path in Path("/proc/self/task").glob("*/comm")]
+    return sum("gloo" in name for name in names)
+
+with joined() as processes:
+    step()
+    assert gloo()
+sys.exit(gloo())
+"""
 
 
 def losses(run: Path) -> list[float]:
     with (run / records.STEPS).open(newline="") as file:
         return [float(row["loss"]) for row in csv.DictReader(file)]
+
+
+def torchrun(*command: str) -> None:
+    launcher = ["torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    done = subprocess.run(
+        [sys.executable, "-m", *launcher, *command],
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": str(ROOT), "PYTHONFAULTHANDLER": "1"},
+        capture_output=True,
+        text=True,
+        timeout=170,
+    )
+    assert done.returncode == 0, done.stderr[-8000:]
 
 
 def test_two_processes_have_the_loss_curve_of_one(
@@ -29,17 +62,19 @@ def test_two_processes_have_the_loss_curve_of_one(
     options = ["train.epochs=5", "data.mixup=0.8", "data.cutmix=1.0", "data.erase=0.25"]
     whole, shared = tmp_path / "whole", tmp_path / "shared"
     start(recipe_file, whole, *options).run()
-    command = [
-        sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
-        "-m", "training", "fit", str(recipe_file), *options, "train.accumulate=2",
-        "--output", str(shared),
-    ]  # fmt: skip
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=170)
-    assert done.returncode == 0, done.stderr[-2000:]
+    command = ["training", "fit", str(recipe_file), *options, "train.accumulate=2"]
+    torchrun("-m", *command, "--output", str(shared))
     assert len(losses(whole)) == 2
     assert losses(shared) == pytest.approx(losses(whole), rel=1e-4)
     one, other = (load_file(run / records.LAST) for run in (whole, shared))
     assert all(torch.allclose(one[key], other[key], atol=2e-3) for key in one)
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="counts threads in /proc")
+def test_no_thread_of_the_group_is_left_to_abort_at_exit(tmp_path: Path) -> None:
+    script = tmp_path / "threads.py"
+    script.write_text(THREADS)
+    torchrun(str(script))
 
 
 def test_alone_nothing_is_shared() -> None:
