@@ -44,6 +44,7 @@ def facts(artifact: Artifact) -> list[tuple[str, str]]:
     flops = sum(cost.flops for cost in operator_costs(content, length=_length(artifact)))
     precision = manifest.precision
     quantization = f" ({manifest.quantization})" if manifest.quantization else ""
+    trained = "" if precision == "fp32" else " (in fp32)"  # training measured it
     return [
         ("model", f"{artifact.name} {artifact.version}"),
         ("digest", artifact.digest),
@@ -55,7 +56,7 @@ def facts(artifact: Artifact) -> list[tuple[str, str]]:
         ("parameters", f"{_parameters(artifact):,}"),
         ("MFLOP a sample", f"{flops / 1e6:,.1f}{_tokens(artifact)}"),
         ("graph, kB", f"{len(content) / 1000:,.0f}"),
-        ("test accuracy", str(manifest.metrics.get("test_accuracy", "unknown"))),
+        ("test accuracy", f"{manifest.metrics.get('test_accuracy', 'unknown')}{trained}"),
     ]
 
 

@@ -10,6 +10,7 @@ from onnx import numpy_helper
 from export.__main__ import main
 from export.artifact import Artifact, ArtifactError, open_artifact
 from export.comparison import compare_answers
+from export.inspection import facts
 from export.tables import table
 
 Edit = Callable[..., None]
@@ -44,6 +45,14 @@ def test_inspect_counts_the_tokens_of_a_text_model(
 ) -> None:
     assert main(["inspect", str(text_artifact.folder)]) == 0
     assert "(of 12 tokens)" in capsys.readouterr().out
+
+
+def test_the_accuracy_of_the_trained_weights_is_not_taken_for_that_of_a_lower_precision(
+    artifact_folder: Path, edit_manifest: Edit
+) -> None:
+    assert ("test accuracy", "0.25") in facts(open_artifact(artifact_folder))
+    edit_manifest(artifact_folder, precision="fp16")
+    assert ("test accuracy", "0.25 (in fp32)") in facts(open_artifact(artifact_folder))
 
 
 def test_a_folder_that_is_no_artifact_is_an_error(
