@@ -126,15 +126,20 @@ def require(parity: Parity) -> None:
             _require_close(name, figures, parity)
 
 
-def require_enough(samples: int) -> None:
+def require_enough(samples: int, *, calibration: int = 0) -> None:
     """Refuse to measure parity on too few samples.
+
+    Args:
+        samples: number of samples left to measure on.
+        calibration: how many more were kept out for calibration.
 
     Raises:
         ValueError: fewer than 1,000.
     """
     if samples < MIN_SAMPLES:
+        kept_out = f" beside {calibration} for calibration" if calibration else ""
         raise ValueError(
-            f"parity must be measured on at least {MIN_SAMPLES} samples, got {samples}"
+            f"parity must be measured on at least {MIN_SAMPLES} samples, got {samples}{kept_out}"
         )
 
 

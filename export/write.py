@@ -93,7 +93,7 @@ def write_artifact(
     _check_output(output)
     require_engine(precision)
     calibration, samples = _divide(samples, _held_out(precision, quantization))
-    parity.require_enough(len(samples))
+    parity.require_enough(len(samples), calibration=len(calibration))
     with _folder_beside(output) as partial:
         weights = run.weights.read_bytes()  # once: a run that goes on may replace the file
         model = load_model(run, weights)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from export.manifest import FormatParity, Parity, Precision
-from export.parity import Candidate, ParityError, Predict, measure, require
+from export.parity import Candidate, ParityError, Predict, measure, require, require_enough
 from export.samples import Feed, Samples
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (1000, 1, 2, 2), dtype=np.uint8)
@@ -112,3 +112,5 @@ def test_good_figures_pass(parity: Parity) -> None:
 def test_too_few_samples_are_refused() -> None:
     with pytest.raises(ValueError, match="at least 1000 samples, got 999"):
         require(figures(samples=999))
+    with pytest.raises(ValueError, match="1000 samples, got 844 beside 256 for calibration"):
+        require_enough(844, calibration=256)
