@@ -4,7 +4,8 @@ Weights are rounded per output channel, symmetrically. What is multiplied with t
 unsigned 8-bit integers: with one scale a tensor, fixed by calibration ("static"), or with one scale
 a token that the token itself sets ("dynamic"), so that no answer depends on what else is in the
 batch. The rest stays fp32: the first and the last layer and products of two computed tensors, which
-are little work and whose rounding costs the most answers.
+are little work in a transformer and whose rounding costs the most answers; and the experts of
+TransJect, whose matrices lie in one tensor of three axes or depend on the sample.
 """
 
 from collections.abc import Callable
