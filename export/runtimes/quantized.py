@@ -89,7 +89,10 @@ def _kept(artifact: Artifact, cache: Path | None) -> bytes | None:
     """The int8 form, from the first file that holds what its name says."""
     files = (cache / _FOLDER).glob(f"{artifact.digest[:16]}-*.onnx") if cache else ()
     for path in sorted(files):
-        content = path.read_bytes()
+        try:
+            content = path.read_bytes()
+        except OSError:  # deleted at this moment, unreadable, or no file
+            continue
         if hashlib.sha256(content).hexdigest() == path.stem.partition("-")[2]:
             return content
     return None

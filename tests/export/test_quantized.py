@@ -50,6 +50,9 @@ def test_a_damaged_form_is_made_again(artifact: Artifact, tmp_path: Path) -> Non
     assert not is_there(artifact, "int8", tmp_path)
     make_int8(artifact, tmp_path)
     assert read_graph(artifact, "int8", tmp_path) == right
+    path.unlink()
+    path.mkdir()
+    assert not is_there(artifact, "int8", tmp_path)
 
 
 def test_fast_tries_int8_wherever_it_can_be_kept(artifact: Artifact, tmp_path: Path) -> None:
