@@ -23,6 +23,7 @@ from training.logs import CsvLog, Logs
 from training.optimizer import Average, build_optimizer
 from training.order import Order
 from training.processes import Processes
+from training.readable import check_readable
 from training.recipe import Recipe
 from training.samples import Samples, StoredImages
 from training.schedule import Schedule
@@ -64,6 +65,9 @@ class Trainer:
         self._show = progress and self.processes.is_first
         _check_shares(recipe, self.processes)
         self.task = open_task(recipe, folder / records.TOKENIZER, progress=self._show)
+        if not (folder / records.RECIPE).exists():
+            workers = recipe.data.workers
+            check_readable(self.task, self.processes, workers=workers, progress=self._show)
         self.order = _order(recipe, self.task)
         self.schedule = Schedule(train=recipe.train, steps_per_epoch=self.order.steps_per_epoch)
         self.model = _model(recipe).to(self.processes.device)

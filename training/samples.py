@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from data.image_set import ImageSet
+from data.image_set import DataError, ImageSet
 from data.images import ImageSpec, to_pixels
 from data.token_set import TokenSet
 from training.draws import Draws
@@ -105,6 +105,14 @@ class ReadImages:
             images = [crop(image, part) for image, part in zip(images, parts, strict=True)]
         pixels = np.stack([to_pixels(image, self._spec) for image in images])
         return (torch.from_numpy(pixels),)
+
+    def fault(self, index: int) -> str:
+        """Why an image cannot be decoded; empty where it can."""
+        try:
+            self._images.read(index)
+        except DataError as error:
+            return str(error)
+        return ""
 
     def digest(self) -> str:
         """The sha256 of names and labels; to read all pixels for it would take too long."""

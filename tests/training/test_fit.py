@@ -1,6 +1,6 @@
 import csv
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
@@ -70,6 +70,33 @@ def test_average_and_bf16_learn_too(recipe_file: Path, tmp_path: Path, start: St
     assert all(value.dtype == torch.float32 for value in best.values())
     last = load_file(tmp_path / "run" / records.LAST)
     assert all(torch.equal(last[key], trainer.state.average.state[key]) for key in last)
+
+
+def test_gradient_is_clipped_to_its_largest_norm(
+    recipe_file: Path, tmp_path: Path, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    norms: list[float] = []
+    clip = torch.nn.utils.clip_grad_norm_
+
+    def watched(parameters: Iterable[torch.nn.Parameter], largest: float) -> torch.Tensor:
+        kept = list(parameters)
+        norm = clip(kept, largest)
+        after = torch.cat([p.grad.flatten() for p in kept if p.grad is not None]).norm()
+        norms.append(float(after))
+        return norm
+
+    monkeypatch.setattr(torch.nn.utils, "clip_grad_norm_", watched)
+    start(recipe_file, tmp_path / "run", "train.epochs=1", "train.clip_norm=0.01").run()
+    assert norms == pytest.approx([0.01] * 8, rel=1e-3)
+
+
+def test_progress_shows_throughput_and_time_left(
+    recipe_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["fit", str(recipe_file), "--output", str(tmp_path / "run")]) == 0
+    shown = capsys.readouterr().err
+    assert "samples/s" in shown and "24/24 [" in shown and "step/s" in shown
+    assert "valid_accuracy" in shown
 
 
 def test_training_stops_when_validation_gets_no_better(

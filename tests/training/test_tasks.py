@@ -102,13 +102,16 @@ def test_image_model_does_not_take_tokens(imdb: Path, tmp_path: Path) -> None:
         task(write(tmp_path / "lra.yaml", recipe))
 
 
-def test_unreadable_image_is_named_before_training(recipe_file: Path, tmp_path: Path) -> None:
+def write_images(folder: Path) -> None:
     for split in ("train", "test"):
         for label in ("dark", "light"):
-            folder = tmp_path / "images" / split / label
-            folder.mkdir(parents=True)
+            (folder / split / label).mkdir(parents=True)
             for number in range(2):
-                Image.new("L", (8, 8)).save(folder / f"{number}.png")
+                Image.new("L", (8, 8)).save(folder / split / label / f"{number}.png")
+
+
+def test_unreadable_image_is_named_before_training(recipe_file: Path, tmp_path: Path) -> None:
+    write_images(tmp_path / "images")
     broken = tmp_path / "images" / "train" / "light" / "1.png"
     broken.write_bytes(broken.read_bytes()[:45])
     options = [f"data.source={tmp_path / 'images'}", "data.valid=1", "train.batch_size=1"]
@@ -118,6 +121,22 @@ def test_unreadable_image_is_named_before_training(recipe_file: Path, tmp_path: 
     (tmp_path / "images" / "train" / "light" / "0.png").unlink()
     with pytest.raises(DataError, match="the class folder light holds no image"):
         task(recipe_file, *options)
+
+
+@pytest.mark.parametrize("split", ["train", "test"])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_images_read_for_every_batch_are_all_tried_before_it(
+    recipe_file: Path, tmp_path: Path, start: Start, split: str, workers: int
+) -> None:
+    write_images(tmp_path / "images")
+    options = [f"data.source={tmp_path / 'images'}", "data.valid=1", "train.batch_size=1"]
+    options += ["data.in_memory=false", f"data.workers={workers}", "train.epochs=1"]
+    start(recipe_file, tmp_path / "run", *options)
+    broken = tmp_path / "images" / split / "dark" / "0.png"
+    broken.write_bytes(broken.read_bytes()[:45])
+    with pytest.raises(DataError, match=r"dark/0\.png: the image data is broken"):
+        start(recipe_file, tmp_path / "run", *options)
+    assert not (tmp_path / "run").exists()
 
 
 def test_images_may_be_read_for_every_batch_by_workers(
