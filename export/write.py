@@ -110,8 +110,7 @@ def write_artifact(
                 parity.require(figures)
         for name, content in files.items():
             (partial / name).write_bytes(content)
-        chosen = quantization if precision == "int8" else None
-        manifest = _manifest(run, files, figures, precision, chosen)
+        manifest = _manifest(run, files, figures, precision, quantization)
         (partial / MANIFEST).write_text(manifest.to_json(), encoding="utf-8")
         write_card(partial, make_card(open_artifact(partial)))
         before_placing(open_artifact(partial))
@@ -198,7 +197,7 @@ def _manifest(
     files: dict[str, bytes],
     figures: Parity,
     precision: Precision,
-    quantization: Quantization | None,
+    quantization: Quantization,
 ) -> Manifest:
     images = isinstance(run.spec, ImageSpec)
     recipe = run.recipe | {"data": run.recipe["data"] | {"source": run.source}}
@@ -213,7 +212,7 @@ def _manifest(
         labels=run.labels,
         preprocessing=dataclasses.asdict(run.spec),
         precision=precision,
-        quantization=quantization,
+        quantization=quantization if precision == "int8" else None,
         files={name: _sha256(content) for name, content in files.items()},
         parity=figures,
         metrics={key: value for key, value in run.metrics.items() if key != "environment"},
