@@ -69,7 +69,11 @@ def test_fast_tries_int8_wherever_it_can_be_kept(artifact: Artifact, tmp_path: P
 def test_a_choice_whose_graph_is_gone_is_made_again(artifact: Artifact, tmp_path: Path) -> None:
     asked = question(artifact, name="onnx-cpu", mode="fast", threads=1)
     lost = Choice(
-        question=asked, runtime="onnx-cpu", precision="int8", milliseconds={}, refused=["mark"]
+        question=asked,
+        runtime="onnx-cpu",
+        precision="int8",
+        milliseconds={"onnx-cpu int8": [1.0, 2.0]},
+        refused=["mark"],
     )
     remember(lost, tmp_path)
     assert recall(asked, tmp_path) == lost
