@@ -7,6 +7,12 @@ from training.analysis import BINS, BY_LAYER
 from training.layer_chart import Line, Panel, draw
 from training.markdown import table
 
+ABOUT = """
+"Inside" shows trained weights on test samples (`python -m training analyse`): lines are means over
+samples, shaded from the 5 % to the 95 % quantile; dashed are the bounds that TransJect guarantees.
+Entropy is our reading of TransJect's equation 10, so the paper's figures for it cannot stand beside
+these.
+"""
 _TITLES = {
     "activation_factor": "activation factor of a layer",
     "total_factor": "activation factor up to a layer",
@@ -30,10 +36,6 @@ def section(source: str, records: Sequence[dict[str, Any]]) -> list[str]:
     """
     return [
         "### Inside",
-        "",
-        "Trained weights on test samples: lines are means over samples, shaded from the 5 % to the "
-        "95 % quantile; dashed are the bounds that TransJect guarantees. Entropy is our reading of "
-        "TransJect's equation 10, so the paper's figures for it cannot stand beside these.",
         "",
         f"![What the models do inside](images/{picture_name(source)})",
         "",

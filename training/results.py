@@ -3,6 +3,7 @@
 `docs/results.md` is written from these records alone, see `training.results_page`.
 """
 
+import csv
 import hashlib
 import json
 from pathlib import Path
@@ -17,6 +18,8 @@ PAPERS = "papers.json"
 """The figures of the papers, beside the records; no record itself."""
 KINDS = ("run", "evaluation", "analysis", "word-swap")
 _OF_RUN = ("test_accuracy", "test_samples", "train_samples", "parameters", "seconds", "environment")
+
+_OF_HISTORY = ("step", "seconds", "waiting")
 
 
 def collect(folder: Path, target: Path) -> Path:
@@ -112,7 +115,16 @@ def _run(folder: Path) -> tuple[str, dict[str, Any]]:
         raise ValueError(f"{folder} is no finished run: its metrics lack {', '.join(missing)}")
     sittings = json.loads((folder / records.RUN).read_text())["sittings"]
     record = {"kind": "run", "recipe": _recipe(folder), "metrics": metrics, "sittings": sittings}
-    return folder.resolve().name, record
+    return folder.resolve().name, record | {"rate": _rate(folder)}
+
+
+def _rate(folder: Path) -> dict[str, float]:
+    """Steps per second of training, and the share of that time spent waiting for data."""
+    with (folder / records.HISTORY).open(newline="") as file:
+        rows = [{key: float(row[key]) for key in _OF_HISTORY} for row in csv.DictReader(file)]
+    seconds = sum(row["seconds"] for row in rows)
+    waited = sum(row["seconds"] * row["waiting"] for row in rows)
+    return {"steps_per_second": rows[-1]["step"] / seconds, "waiting": waited / seconds}
 
 
 def _evaluation(folder: Path) -> tuple[str, dict[str, Any]]:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from robustness.intervals import wilson
-from training.inside_page import picture, picture_name, section
+from training.inside_page import ABOUT, picture, picture_name, section
 from training.markdown import interval, percent, table
 
 _HEAD = """# Results
@@ -15,12 +15,12 @@ Accuracies in percent on the test split, which no run has seen before its end. T
 Wilson's at 95 %: what the number of test samples alone leaves open, not what another seed changes.
 A size other than `full` is a recipe scaled down (`size=`): its figures say nothing about the models
 of the papers. A `+` behind a commit: a file was changed since. Run time: training and validation,
-over all sittings.
+over all sittings. Waiting: the share of the time of training that the model waited for data.
 """
 _PART = "a part, not the whole split"
 _COLUMNS = (
     "model", "size", "seed", "parameters", "trained on", "n", "accuracy", "95 % interval",
-    "paper", "run time", "on", "commit",
+    "paper", "run time", "on", "steps/s", "waiting", "commit",
 )  # fmt: skip
 
 
@@ -32,7 +32,7 @@ def page(records: Sequence[dict[str, Any]], papers: dict[str, dict[str, Any]]) -
         papers: by data set: `source`, and the accuracy of each model.
     """
     evaluations = [record for record in records if record["kind"] == "evaluation"]
-    parts = [_HEAD]
+    parts = [_HEAD + (ABOUT if _of(records, "analysis") else "")]
     for source, own in by_source(records).items():
         parts.append(_task(source, own, papers.get(source, {})))
     parts += [_evaluation(record) for record in evaluations]
@@ -129,7 +129,7 @@ def _rows(runs: list[dict[str, Any]], papers: dict[str, Any]) -> list[list[str]]
         mean = f"{statistics.mean(figures):.2f} ± {statistics.stdev(figures):.2f}"
         first = rows[0]
         seeds = f"mean of {len(runs)}, ± s.d."
-        rows.append([first[0], first[1], seeds, *first[3:6], mean, "", first[8], "", "", ""])
+        rows.append([first[0], first[1], seeds, *first[3:6], mean, "", first[8], *[""] * 5])
     return rows
 
 
@@ -153,6 +153,8 @@ def _row(run: dict[str, Any], papers: dict[str, Any]) -> list[str]:
         "" if paper is None else f"{100 * paper:.1f}",
         f"{metrics['seconds'] / 60:.1f} min",
         on,
+        f"{run['rate']['steps_per_second']:.2f}",
+        f"{percent(run['rate']['waiting'])} %",
         _commits(run["sittings"]),
     ]
 
@@ -170,16 +172,19 @@ def _evaluation(record: dict[str, Any]) -> str:
     lines = [
         f"## Robustness of {names}",
         "",
-        f"{data['samples']:,} images, seed {record['seed']}, {summary['metric']}; images sha256 "
-        f"{data['digest'][:12]}. Robust: see the README.",
+        f"{data['samples']:,} images, seed {record['seed']}, {summary['metric']} with 95 % "
+        f"intervals; images sha256 {data['digest'][:12]}. Under attack an image counts where the "
+        "model is right on it as it is and as the attack made it; eps is in pixels from 0 to 1. "
+        "The papers attacked other tensors, so their figures cannot stand beside these.",
         "",
     ]
     columns = ("attack", "eps", *(model["name"] for model in summary["models"]))
     rows = [["none", "", *(_figure(model["clean"]) for model in summary["models"])]]
     attacks = zip(*(model["attacks"] for model in summary["models"]), strict=True)
     for figures in attacks:
-        name, eps = figures[0]["name"], figures[0]["eps"]
-        rows.append([name, eps, *(_figure(each["robust"]) for each in figures)])
+        first = figures[0]
+        name = f"{first['name']}, {first['steps']} step{'s' * (first['steps'] > 1)}"
+        rows.append([name, first["eps"], *(_figure(each["robust"]) for each in figures)])
     for eps in summary["models"][0]["worst"]:
         worst = (_figure(model["worst"][eps]) for model in summary["models"])
         rows.append(["worst of all", eps, *worst])
@@ -187,14 +192,21 @@ def _evaluation(record: dict[str, Any]) -> str:
     if summary["comparison"] is not None:
         lines += [*_comparison(summary["comparison"]), ""]
     lines += [f"Warning: {each['message']}" for each in summary["warnings"]]
-    return "\n".join(lines)
+    lines += [f"Note: {note}" for note in record["notes"]]
+    return "\n".join([*lines, ""])
 
 
 def _comparison(comparison: dict[str, Any]) -> list[str]:
     pairs = {"clean": comparison["clean"]} | {
         f"worst at {eps}": pair for eps, pair in comparison["worst"].items()
     }
-    columns = ("image by image", "difference", "only the first", "only the second", "McNemar p")
+    columns = (
+        "image by image",
+        "difference, points",
+        "only the first",
+        "only the second",
+        "McNemar p",
+    )
     rows = [
         [
             what,

@@ -25,7 +25,7 @@ def evaluation() -> dict[str, Any]:
         {
             "name": name,
             "clean": figure(clean),
-            "attacks": [{"name": "pgd", "eps": "1/255", "robust": figure(robust)}],
+            "attacks": [{"name": "pgd", "steps": 20, "eps": "1/255", "robust": figure(robust)}],
             "worst": {"1/255": figure(robust)},
         }
         for name, clean, robust in (("one", 0.9, 0.5), ("other", 0.8, 0.4))
@@ -36,7 +36,13 @@ def evaluation() -> dict[str, Any]:
         "warnings": [{"message": "something is odd"}],
     }  # fmt: skip
     data = {"digest": "a" * 64, "samples": 100}
-    return {"kind": "evaluation", "summary": summary, "data": data, "seed": 3}
+    return {
+        "kind": "evaluation",
+        "summary": summary,
+        "data": data,
+        "seed": 3,
+        "notes": ["so it is"],
+    }
 
 
 def test_page_is_made_of_what_tiny_runs_recorded(
@@ -63,6 +69,9 @@ def test_page_is_made_of_what_tiny_runs_recorded(
             in text
         )
         assert metrics["environment"]["commit"][:8] in text
+        record = json.loads((output.parent / "results" / f"words-{seed}.json").read_text())
+        assert 0 <= record["rate"]["waiting"] <= 1
+        assert f"| {record['rate']['steps_per_second']:.2f} |" in text
     assert "mean of 2, ± s.d." in text and "| 81.3 |" in text
     assert "**Learnt from a part of the training split: no result on the whole set.**" in text
     assert "a part, not the whole split" in text and "Paper: a table" in text
@@ -72,9 +81,9 @@ def test_page_is_made_of_what_tiny_runs_recorded(
 def test_evaluations_show_every_attack_and_the_comparison() -> None:
     text = page([evaluation()], {})
     assert "## Robustness of one and other" in text and "100 images, seed 3" in text
-    assert "| pgd | 1/255 | 50.0 [40.0, 60.0] | 40.0 [30.0, 50.0] |" in text
+    assert "| pgd, 20 steps | 1/255 | 50.0 [40.0, 60.0] | 40.0 [30.0, 50.0] |" in text
     assert "| clean | +10.00 | 12 | 2 | 0.013 |" in text
-    assert "Warning: something is odd" in text
+    assert "Warning: something is odd" in text and "Note: so it is" in text
 
 
 def test_unfinished_run_and_foreign_folder_are_refused(
