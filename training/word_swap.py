@@ -42,22 +42,21 @@ def judge_swapped(
     data = recipe.data
     if not isinstance(data, TextData):
         raise ValueError(f"{folder.name} must be a run on texts, got data of {data.source}")
-    device = Processes().device
-    model = trained_model(folder, recipe).to(device)
     texts = open_texts(data.source, split="test", label_names=recipe.labels)
     texts = texts.take(some(len(texts), count))
     tokenizer = load_tokenizer(folder / records.TOKENIZER)
-    right: dict[str, np.ndarray] = {}
-    for name, share in (("clean", 0.0), ("swapped", rate)):
-        swap = partial(swap_words, rate=share, seed=seed)
-        samples = Sequences(tokenize(texts.changed(swap), tokenizer, max_len=data.max_len))
+    device = Processes().device
+    model = trained_model(folder, recipe).to(device)
+
+    def right(name: str, share: float) -> np.ndarray:
+        swapped = texts.changed(partial(swap_words, rate=share, seed=seed))
+        samples = Sequences(tokenize(swapped, tokenizer, max_len=data.max_len))
         shown = f"{folder.name}, {name}" if progress else None
-        right[name] = predict(model, samples, device, progress=shown) == samples.labels
-    clean, swapped = right["clean"], right["swapped"]
-    return {
-        "rate": rate,
-        "seed": seed,
-        "samples": len(texts),
+        return predict(model, samples, device, progress=shown) == samples.labels
+
+    clean, swapped = right("clean", 0.0), right("swapped", rate)
+    asked = {"rate": rate, "seed": seed, "samples": len(texts)}
+    return asked | {
         "clean": _figure(clean),
         "swapped": _figure(swapped),
         "robust": _figure(clean & swapped),

@@ -1,6 +1,7 @@
 """Two processes and one train the same model on the same batches."""
 
 import csv
+import json
 import os
 import subprocess
 import sys
@@ -37,6 +38,36 @@ with joined() as processes:
 sys.exit(gloo())
 """
 
+RESUMED = """
+import sys
+from pathlib import Path
+from training.fit import Trainer
+from training.processes import joined
+from training.recipe_file import read_recipe
+from training.stepping import Stepper
+
+class Killed(Exception):
+    pass
+
+def call(self, step, batch, original=Stepper.__call__):
+    if step == last:
+        raise Killed
+    return original(self, step, batch)
+
+def train(processes, folder):
+    try:
+        Trainer(recipe, Path(folder), processes=processes).run()
+    except Killed:
+        pass
+
+recipe = read_recipe(Path(sys.argv[1]))
+Stepper.__call__ = call
+with joined() as processes:
+    for last, folder in ((-1, sys.argv[2]), (3, sys.argv[3]), (13, sys.argv[3]), (-1, sys.argv[3])):
+        train(processes, folder)
+        processes.wait()
+"""
+
 
 def losses(run: Path) -> list[float]:
     with (run / records.STEPS).open(newline="") as file:
@@ -68,6 +99,17 @@ def test_two_processes_have_the_loss_curve_of_one(
     assert losses(shared) == pytest.approx(losses(whole), rel=1e-4)
     one, other = (load_file(run / records.LAST) for run in (whole, shared))
     assert all(torch.allclose(one[key], other[key], atol=2e-3) for key in one)
+
+
+def test_two_killed_processes_resume_to_the_same_weights(recipe_file: Path, tmp_path: Path) -> None:
+    script, runs = tmp_path / "resumed.py", [tmp_path / "whole", tmp_path / "killed"]
+    script.write_text(RESUMED)
+    torchrun(str(script), str(recipe_file), *map(str, runs))
+    for name in (records.BEST, records.LAST):
+        whole, resumed = (load_file(run / name) for run in runs)
+        assert all(torch.equal(whole[key], resumed[key]) for key in whole)
+    sittings = json.loads((runs[1] / records.RUN).read_text())["sittings"]
+    assert [(each["step"], each["processes"]) for each in sittings] == [(0, 2), (0, 2), (8, 2)]
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="counts threads in /proc")
