@@ -89,6 +89,7 @@ def _written(
             arguments.output,
             precision=precision,
             quantization=quantization,
+            program=not arguments.no_program,
             on_progress=show,
             before_placing=before_placing,
         )
@@ -144,6 +145,11 @@ def _export_parser() -> argparse.ArgumentParser:
         "--quantization",
         choices=get_args(Quantization),
         help="scales of int8: static by calibration, dynamic of each token (default: static)",
+    )
+    parser.add_argument(
+        "--no-program",
+        action="store_true",
+        help="leave out model.pt2, which no runtime here reads, to save its space",
     )
     parser.add_argument("--store", action="store_true", help="save to BentoML's model store too")
     return parser

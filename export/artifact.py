@@ -118,9 +118,27 @@ class Artifact:
             ArtifactError: no such file, or its sha256 is no longer that of the manifest.
         """
         content = _read_plain(self.file(name))
-        if hashlib.sha256(content).hexdigest() != self.manifest.files[name]:
-            raise ArtifactError(f"{name} does not have the sha256 that {MANIFEST} names")
+        self._require_digest(name, hashlib.sha256(content).hexdigest())
         return content
+
+    def verify(self, name: str) -> None:
+        """Check one of the artifact's files without holding it in memory.
+
+        Raises:
+            ArtifactError: see `read`.
+        """
+        path = self.file(name)
+        _refuse_odd(path)
+        try:
+            with path.open("rb") as file:
+                digest = hashlib.file_digest(file, "sha256").hexdigest()
+        except OSError as error:
+            raise ArtifactError(f"{path.name} cannot be read: {error.strerror}") from None
+        self._require_digest(name, digest)
+
+    def _require_digest(self, name: str, digest: str) -> None:
+        if digest != self.manifest.files[name]:
+            raise ArtifactError(f"{name} does not have the sha256 that {MANIFEST} names")
 
 
 def open_artifact(folder: Path) -> Artifact:
@@ -139,8 +157,9 @@ def open_artifact(folder: Path) -> Artifact:
     artifact = Artifact(folder, _parse_manifest(content), hashlib.sha256(content).hexdigest())
     _refuse_unlisted(artifact)
     for name in artifact.manifest.files:
-        content = artifact.read(name)
-        if name == ONNX and refers_outside(content):
+        if name != ONNX:
+            artifact.verify(name)
+        elif refers_outside(artifact.read(name)):
             raise ArtifactError(f"{name} must be a readable graph without external data")
     card = _read_card(artifact)
     return Artifact(folder, artifact.manifest, artifact.digest, card)
@@ -213,16 +232,20 @@ def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _read_plain(path: Path) -> bytes:
+    _refuse_odd(path)
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise ArtifactError(f"{path.name} cannot be read: {error.strerror}") from None
+
+
+def _refuse_odd(path: Path) -> None:
     if path.is_symlink():
         raise ArtifactError(f"{path.name} must be a file, not a link")
     if not path.is_file():
         raise ArtifactError(f"{path.name} is missing")
     if path.suffix == ".json" and path.stat().st_size > _MAX_JSON_BYTES:
         raise ArtifactError(f"{path.name} must be at most {_MAX_JSON_BYTES} bytes")
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise ArtifactError(f"{path.name} cannot be read: {error.strerror}") from None
 
 
 def _refuse_unlisted(artifact: Artifact) -> None:

@@ -1,15 +1,16 @@
 """Show two artifacts beside each other, and how far their answers differ."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from export.artifact import Artifact, ArtifactError
-from export.engines import open_engine
+from export.engines import Engine, open_engine
 from export.inspection import facts
-from export.manifest import ONNX
+from export.manifest import ONNX, PROBE
 from export.probe import read_probe
+from export.runtimes.protocol import InvalidInputs, as_feed
 from export.tables import Row, table
 
 _BATCH = 32
@@ -20,14 +21,16 @@ class Comparison:
     """How two artifacts answer the stored inputs of the first.
 
     Attributes:
+        runtimes: what the first and the second were run on.
         samples: number of inputs.
-        agreement: share of equal answers.
+        same: of them, those to which both give the same class.
         largest: largest absolute difference of a logit.
         mean: mean absolute difference of the logits.
     """
 
+    runtimes: tuple[str, str]
     samples: int
-    agreement: float
+    same: int
     largest: float
     mean: float
 
@@ -43,7 +46,8 @@ def compare_artifacts(
         on_progress: called with the number of inputs just answered by both.
 
     Raises:
-        ArtifactError: they do not read the same inputs or do not know the same labels.
+        ArtifactError: they do not read the same inputs or do not know the same labels, the stored
+            inputs are not what they read, or a graph cannot be read or gives no logits for them.
     """
     answers = compare_answers(first, second, on_progress=on_progress)
     pairs = zip(facts(first), facts(second), strict=True)
@@ -51,9 +55,11 @@ def compare_artifacts(
     configs = (first.manifest.config, second.manifest.config)
     settings = [(key, *(config.get(key) for config in configs)) for key in configs[0] | configs[1]]
     rows += [(f"config.{key}", a, b) for key, a, b in settings if a != b]
+    share = answers.same / answers.samples
     judged = [
         f"on {answers.samples} stored inputs of {first.name}:",
-        f"  same class          {answers.agreement:.2%}",
+        f"  runtimes            {_runtimes(answers, first, second)}",
+        f"  same class          {answers.same} of {answers.samples} ({share:.2%})",
         f"  largest |Δ logit|   {answers.largest:.2e}",
         f"  mean |Δ logit|      {answers.mean:.2e}",
     ]
@@ -74,15 +80,47 @@ def compare_answers(
     engines = [open_engine(each.read(ONNX), each.manifest.precision) for each in (first, second)]
     probe = read_probe(first)
     same, differences = 0, []
-    for feed, _ in probe.batches(_BATCH):
-        left, right = (engine(feed) for engine in engines)
+    for stored, _ in probe.batches(_BATCH):
+        feed = _checked(stored, first)
+        left, right = (
+            _answer(engine, feed, each)
+            for engine, each in zip(engines, (first, second), strict=True)
+        )
         same += int((left.argmax(1) == right.argmax(1)).sum())
         differences.append(np.abs(left - right))
         on_progress(len(left))
     difference = np.concatenate(differences)
     return Comparison(
+        runtimes=(engines[0].name, engines[1].name),
         samples=len(probe),
-        agreement=same / len(probe),
+        same=same,
         largest=float(difference.max()),
         mean=float(difference.mean()),
+    )
+
+
+def _checked(stored: Mapping[str, np.ndarray], artifact: Artifact) -> dict[str, np.ndarray]:
+    try:
+        return as_feed(stored, artifact.manifest)
+    except InvalidInputs as error:
+        raise ArtifactError(f"{PROBE} of {artifact.name}: {error}") from error
+
+
+def _answer(engine: Engine, feed: dict[str, np.ndarray], artifact: Artifact) -> np.ndarray:
+    try:
+        logits = engine(feed)
+    except ArtifactError as error:
+        raise ArtifactError(f"{artifact.name}: {error}") from error
+    expected = (len(next(iter(feed.values()))), len(artifact.labels))
+    if logits.shape != expected:
+        raise ArtifactError(f"{artifact.name}: logits must be {expected}, got {logits.shape}")
+    if not np.isfinite(logits).all():
+        raise ArtifactError(f"{artifact.name}: logits must be finite, got NaN or infinity")
+    return logits
+
+
+def _runtimes(answers: Comparison, *artifacts: Artifact) -> str:
+    return ", ".join(
+        f"{runtime} ({artifact.manifest.precision})"
+        for runtime, artifact in zip(answers.runtimes, artifacts, strict=True)
     )

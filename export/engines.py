@@ -4,7 +4,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from export.manifest import Precision
+from export.artifact import ArtifactError
+from export.manifest import ONNX, Precision
 from export.runtimes import onnx_runtime, openvino_runtime
 from export.runtimes.machine import has_nvidia_gpu
 from export.runtimes.onnx_runtime import open_session
@@ -28,12 +29,26 @@ class Engine:
         self._run = run
 
     def __call__(self, feed: Feed) -> np.ndarray:
-        """The logits, (B, K) float32."""
-        return self.outputs(feed)["logits"]
+        """The logits, (B, K) float32.
+
+        Raises:
+            ArtifactError: the graph has no such output, or does not run on these inputs.
+        """
+        outputs = self.outputs(feed)
+        if "logits" not in outputs:
+            raise ArtifactError(f"{ONNX} must have the output logits, got {', '.join(outputs)}")
+        return outputs["logits"]
 
     def outputs(self, feed: Feed) -> Outputs:
-        """Every output of the graph, by name, as float32."""
-        return {name: np.asarray(value, np.float32) for name, value in self._run(feed).items()}
+        """Every output of the graph, by name, as float32.
+
+        Raises:
+            ArtifactError: the graph does not run on these inputs.
+        """
+        try:
+            return {name: np.asarray(value, np.float32) for name, value in self._run(feed).items()}
+        except Exception as error:  # the exceptions of the engines share no public base class
+            raise ArtifactError(f"{ONNX} must run on {_shapes(feed)}, got {error}") from error
 
 
 def open_engine(content: bytes, precision: Precision) -> Engine:
@@ -97,6 +112,10 @@ def _openvino(content: bytes, precision: Precision) -> Engine:
         return {name: np.array(result[name]) for name in names}
 
     return Engine(openvino_runtime.OPENVINO, run)
+
+
+def _shapes(feed: Feed) -> str:
+    return ", ".join(f"{name} {values.shape} {values.dtype}" for name, values in feed.items())
 
 
 def _refusal(precision: Precision, reason: str) -> str:

@@ -12,6 +12,7 @@ from onnx.reference import ReferenceEvaluator
 
 _PRODUCTS = ("MatMul", "MatMulInteger", "Gemm", "Conv", "Einsum")
 _SMALL = 100
+_TYPES = {*TensorProto.DataType.values()} - {TensorProto.UNDEFINED}
 _Shapes = dict[str, tuple[int, ...]]
 
 
@@ -42,10 +43,19 @@ def operator_costs(content: bytes, *, length: int | None = None) -> list[Operato
         The operators, the most work first, then the most nodes.
 
     Raises:
-        ValueError: the shape of a product does not follow from those of the inputs.
+        ValueError: the graph is empty or names no opset, does not pass the shape inference of onnx,
+            or the shape of a product does not follow from those of the inputs.
     """
     graph = onnx.load_from_string(content)
-    shapes = _shapes(graph, (1,) if length is None else (1, length))
+    if not graph.graph.node:
+        raise ValueError("graph must have nodes, got none")
+    if not _opsets(graph):
+        raise ValueError("graph must name its opset of the standard operators, got none")
+    try:
+        shapes = _shapes(graph, (1,) if length is None else (1, length))
+    except Exception as error:  # onnx and its evaluator raise many kinds over an odd graph
+        reason = f"{type(error).__name__}: {error}"
+        raise ValueError(f"graph must pass the shape inference of onnx, got {reason}") from error
     counts, flops = Counter(), Counter()
     for node in graph.graph.node:
         counts[node.op_type] += 1
@@ -56,9 +66,15 @@ def operator_costs(content: bytes, *, length: int | None = None) -> list[Operato
 
 
 def weight_types(content: bytes) -> dict[str, tuple[int, int]]:
-    """Numbers and bytes of a graph's constants by their type, the largest share first."""
+    """Numbers and bytes of a graph's constants by their type, the largest share first.
+
+    Raises:
+        ValueError: a constant has no type, or one that onnx does not know.
+    """
     numbers, sizes = Counter(), Counter()
     for tensor in onnx.load_from_string(content).graph.initializer:
+        if tensor.data_type not in _TYPES:
+            raise ValueError(f"{tensor.name} must have a type of onnx, got {tensor.data_type}")
         name = TensorProto.DataType.Name(tensor.data_type).lower()
         count = math.prod(tensor.dims)
         numbers[name] += count
@@ -75,9 +91,13 @@ def _shapes(graph: onnx.ModelProto, leading: Sequence[int]) -> _Shapes:
     for value in fixed.graph.output:
         value.type.tensor_type.ClearField("shape")
     shapes = _inferred(fixed)
-    while _fold_lengths(fixed.graph, fixed.opset_import[0].version, shapes):
+    while _fold_lengths(fixed.graph, _opsets(fixed)[0], shapes):
         shapes = _inferred(fixed)
     return shapes
+
+
+def _opsets(graph: onnx.ModelProto) -> list[int]:
+    return [entry.version for entry in graph.opset_import if entry.domain in ("", "ai.onnx")]
 
 
 def _without_weights(graph: onnx.ModelProto) -> onnx.ModelProto:
@@ -137,13 +157,18 @@ def _is_length(tensor: TensorProto) -> bool:
 
 
 def _flops(node: NodeProto, shapes: _Shapes) -> int:
-    first, second, result = (shapes.get(name, ()) for name in (*node.input[:2], node.output[0]))
-    if not result or 0 in (*first, *second, *result):
+    known = [shapes.get(name, ()) for name in (*node.input[:2], *node.output[:1])]
+    if len(known) < 3 or not all(known) or any(0 in shape for shape in known):
         raise ValueError(f"graph must tell the shape of every product, not so at {node.name}")
+    first, second, result = known
     if node.op_type == "Conv":
         return 2 * math.prod(result) * math.prod(second[1:])
     if node.op_type == "Einsum":
-        return 2 * math.prod(_einsum_lengths(node, first, second).values())
+        try:
+            return 2 * math.prod(_einsum_lengths(node, first, second).values())
+        except ValueError as error:
+            rule = "must name every axis of its two tensors, not so at"
+            raise ValueError(f"Einsum {rule} {node.name}") from error
     transposed = node.op_type == "Gemm" and any(a.name == "transA" and a.i for a in node.attribute)
     return 2 * math.prod(result) * (first[0] if transposed else first[-1])
 

@@ -1,11 +1,11 @@
 """Show what an artifact is, how it was measured, and what its graph is made of."""
 
-import json
 import math
-import struct
 
-from export.artifact import Artifact
-from export.graph_costs import operator_costs, weight_types
+from safetensors import SafetensorError, deserialize
+
+from export.artifact import Artifact, ArtifactError
+from export.graph_costs import OperatorCost, operator_costs, weight_types
 from export.manifest import ONNX, WEIGHTS
 from export.tables import Row, table
 
@@ -13,17 +13,16 @@ _FIGURES = ("max |Δ logit|", "top-1 changes", "accuracy")
 
 
 def inspect_artifact(artifact: Artifact) -> str:
-    """Everything about an artifact as tables."""
-    content = artifact.read(ONNX)
-    weights = [
-        (name, f"{numbers:,}", f"{size / 1000:,.0f}")
-        for name, (numbers, size) in weight_types(content).items()
-    ]
+    """Everything about an artifact as tables.
+
+    Raises:
+        ArtifactError: see `facts`.
+    """
     parts = [
         table(("", ""), facts(artifact), left=2),
         files(artifact),
-        table(("weights of the graph", "numbers", "kB"), weights),
-        table(("operator", "nodes", "MFLOP", "share"), _operators(artifact, content)),
+        table(("weights of the graph", "numbers", "kB"), _weights(artifact)),
+        table(("operator", "nodes", "MFLOP", "share"), _operators(artifact)),
     ]
     return "\n\n".join(parts)
 
@@ -38,10 +37,13 @@ def files(artifact: Artifact) -> str:
 
 
 def facts(artifact: Artifact) -> list[tuple[str, str]]:
-    """What an artifact is, as names and values."""
+    """What an artifact is, as names and values.
+
+    Raises:
+        ArtifactError: the work of its graph or the number of its weights cannot be found out.
+    """
     manifest = artifact.manifest
-    content = artifact.read(ONNX)
-    flops = sum(cost.flops for cost in operator_costs(content, length=_length(artifact)))
+    flops = sum(cost.flops for cost in _costs(artifact))
     precision = manifest.precision
     quantization = f" ({manifest.quantization})" if manifest.quantization else ""
     trained = "" if precision == "fp32" else " (in fp32)"  # training measured it
@@ -55,7 +57,7 @@ def facts(artifact: Artifact) -> list[tuple[str, str]]:
         ("precision", f"{precision}{quantization}"),
         ("parameters", f"{_parameters(artifact):,}"),
         ("MFLOP a sample", f"{flops / 1e6:,.1f}{_tokens(artifact)}"),
-        ("graph, kB", f"{len(content) / 1000:,.0f}"),
+        ("graph, kB", f"{artifact.file(ONNX).stat().st_size / 1000:,.0f}"),
         ("test accuracy", f"{manifest.metrics.get('test_accuracy', 'unknown')}{trained}"),
     ]
 
@@ -70,11 +72,27 @@ def _tokens(artifact: Artifact) -> str:
 
 
 def _parameters(artifact: Artifact) -> int:
-    """Numbers in the weights, from the head of their file."""
-    content = artifact.read(WEIGHTS)
-    (size,) = struct.unpack("<Q", content[:8])
-    entries = json.loads(content[8 : 8 + size])
-    return sum(math.prod(e["shape"]) for name, e in entries.items() if name != "__metadata__")
+    try:
+        tensors = deserialize(artifact.read(WEIGHTS))
+    except SafetensorError as error:
+        rule = "must be a safetensors file that can be read"
+        raise ArtifactError(f"{WEIGHTS} of {artifact.name} {rule}, got {error}") from error
+    return sum(math.prod(tensor["shape"]) for _, tensor in tensors)
+
+
+def _costs(artifact: Artifact) -> list[OperatorCost]:
+    try:
+        return operator_costs(artifact.read(ONNX), length=_length(artifact))
+    except ValueError as error:
+        raise ArtifactError(f"{ONNX} of {artifact.name}: {error}") from error
+
+
+def _weights(artifact: Artifact) -> list[Row]:
+    try:
+        types = weight_types(artifact.read(ONNX))
+    except ValueError as error:
+        raise ArtifactError(f"{ONNX} of {artifact.name}: {error}") from error
+    return [(name, f"{count:,}", f"{size / 1000:,.0f}") for name, (count, size) in types.items()]
 
 
 def _files(artifact: Artifact) -> list[Row]:
@@ -92,8 +110,8 @@ def _files(artifact: Artifact) -> list[Row]:
     return rows
 
 
-def _operators(artifact: Artifact, content: bytes) -> list[Row]:
-    costs = operator_costs(content, length=_length(artifact))
+def _operators(artifact: Artifact) -> list[Row]:
+    costs = _costs(artifact)
     total = sum(cost.flops for cost in costs)
     return [
         (cost.name, cost.count, f"{cost.flops / 1e6:,.1f}", f"{cost.flops / max(total, 1):.1%}")

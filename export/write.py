@@ -68,6 +68,7 @@ def write_artifact(
     *,
     precision: Precision = "fp32",
     quantization: Quantization = "static",
+    program: bool = True,
     on_progress: Progress = lambda stage, done: None,
     before_placing: Callable[[Artifact], object] = lambda artifact: None,
 ) -> Artifact:
@@ -80,6 +81,7 @@ def write_artifact(
         output: the artifact's folder; an artifact that lies there is replaced.
         precision: arithmetic of the ONNX graph.
         quantization: see `Manifest`; it matters for int8 alone.
+        program: write a program of `torch.export` too.
         on_progress: called when a stage begins and as it goes on, with the stage and the number of
             samples just used.
         before_placing: called with the finished artifact while it still lies beside `output`; what
@@ -98,7 +100,7 @@ def write_artifact(
         weights = run.weights.read_bytes()  # once: a run that goes on may replace the file
         model = load_model(run, weights)
         on_progress("graphs", 0)
-        files = _export(run, model, weights)
+        files = _export(run, model, weights, program=program)
         calibrated = functools.partial(on_progress, "calibration")
         files[ONNX] = lower(files[ONNX], precision, quantization, calibration, calibrated)
         on_progress("parity", 0)
@@ -125,7 +127,7 @@ def _divide(samples: Samples, held_out: int) -> tuple[Samples, Samples]:
     return samples.take(chosen), samples.take(others[spread(len(others), PARITY_SAMPLES)])
 
 
-def _export(run: Run, model: nn.Module, weights: bytes) -> dict[str, bytes]:
+def _export(run: Run, model: nn.Module, weights: bytes, *, program: bool) -> dict[str, bytes]:
     metadata = {
         METADATA_WEIGHTS: _sha256(weights),
         METADATA_CONFIG: config_digest(run.config),
@@ -134,9 +136,10 @@ def _export(run: Run, model: nn.Module, weights: bytes) -> dict[str, bytes]:
     files = {
         ONNX: to_onnx(model, example, metadata),
         TORCHSCRIPT: to_torchscript(model, example),
-        PROGRAM: to_program(model, example),
         WEIGHTS: weights,
     }
+    if program:
+        files[PROGRAM] = to_program(model, example)
     if not isinstance(run.spec, ImageSpec):
         files[TOKENIZER] = (run.folder / TOKENIZER).read_bytes()
     return files
@@ -171,10 +174,11 @@ def _measure(
         TORCHSCRIPT: parity.Candidate(
             predict=parity.eager(load_torchscript(files[TORCHSCRIPT])), runtime="torchscript"
         ),
-        PROGRAM: parity.Candidate(
-            predict=parity.eager(load_program(files[PROGRAM])), runtime="torch.export"
-        ),
     }
+    if PROGRAM in files:
+        candidates[PROGRAM] = parity.Candidate(
+            predict=parity.eager(load_program(files[PROGRAM])), runtime="torch.export"
+        )
     return parity.measure(parity.eager(model), candidates, samples, on_progress=on_progress)
 
 

@@ -10,7 +10,7 @@ from export.runtimes.protocol import InvalidInputs, Runtime
 MIN_AGREEMENT = 0.995
 """Share of equal answers that a precision below fp32 must reach."""
 
-_BATCH = 8
+_BATCH, _SMALL_BATCH = 8, 2  # a quick look takes little memory
 
 
 class ParityFailure(ValueError):
@@ -55,13 +55,11 @@ def require_parity(runtime: Runtime, artifact: Artifact, *, limit: int | None = 
             few inputs.
         ArtifactError: the stored inputs cannot be read, or are not of this model.
     """
-    probe = read_probe(artifact)
+    probe = read_probe(artifact, limit)
     if is_foreign(artifact, runtime.precision) and (reason := foreign_refusal(artifact)):
         raise ParityFailure(f"{runtime.precision}: {reason}")
     count, changed, largest = 0, 0, 0.0
-    for feed, expected in probe.batches(_BATCH):
-        if limit is not None and count >= limit:
-            break
+    for feed, expected in probe.batches(_BATCH if limit is None else _SMALL_BATCH):
         logits = _answers(runtime, feed)
         if logits.shape != expected.shape or not np.isfinite(logits).all():
             raise ParityFailure(f"{runtime.name} answers with no finite {expected.shape} logits")

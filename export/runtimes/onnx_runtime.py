@@ -9,7 +9,7 @@ import onnxruntime
 from export.artifact import Artifact, ArtifactError
 from export.manifest import ONNX, WEIGHTS, Manifest, config_digest
 from export.runtimes.protocol import Inputs, Mode, RuntimeUnavailable, as_feed
-from export.runtimes.quantized import read_graph
+from export.runtimes.quantized import is_derived, read_graph
 
 METADATA_WEIGHTS, METADATA_CONFIG = "weights_sha256", "config_sha256"
 CPU, CUDA, TENSORRT = "onnx-cpu", "onnx-cuda", "onnx-tensorrt"
@@ -51,8 +51,7 @@ class OnnxRuntime:
         self.precision = precision
         self._manifest = artifact.manifest
         providers = _providers(name, precision, artifact, cache)
-        content = read_graph(artifact, precision, cache)
-        self._session = open_session(content, threads=threads, providers=providers)
+        self._session = _open(artifact, precision, threads, cache, providers)
         # A provider that fails later would otherwise be replaced by the CPU without a word.
         self._session.disable_fallback()
         _check_provider(self._session, name)
@@ -82,10 +81,23 @@ def precisions(name: str, manifest: Manifest, mode: Mode) -> list[str]:
     return [own, *_FASTER[name]]
 
 
-def open_session(
-    content: bytes, *, threads: int, providers: list[Any] | None = None
+def _open(
+    artifact: Artifact, precision: str, threads: int, cache: Path | None, providers: list[Any]
 ) -> onnxruntime.InferenceSession:
-    """Open the bytes of a graph, on the CPU unless told otherwise.
+    if is_derived(artifact, precision):
+        content = read_graph(artifact, precision, cache)
+        return open_session(content, threads=threads, providers=providers)
+    # By its path: bytes would be held twice. Verified again, in case it changed meanwhile.
+    artifact.verify(ONNX)
+    session = open_session(artifact.file(ONNX), threads=threads, providers=providers)
+    artifact.verify(ONNX)
+    return session
+
+
+def open_session(
+    graph: bytes | Path, *, threads: int, providers: list[Any] | None = None
+) -> onnxruntime.InferenceSession:
+    """Open a graph, its bytes or its file, on the CPU unless told otherwise.
 
     Threads do not spin while they wait: evaluation and serving share the cores. On a busy machine
     of two cores spinning cost 2 to 5 times the processor time of a call, and was faster for a
@@ -102,7 +114,7 @@ def open_session(
     options.log_severity_level = 3
     try:
         return onnxruntime.InferenceSession(
-            content, options, providers=providers or [_PROVIDERS[CPU]], enable_fallback=0
+            graph, options, providers=providers or [_PROVIDERS[CPU]], enable_fallback=0
         )
     except Exception as error:  # its exceptions share no public base class
         if providers and len(providers) > 1:

@@ -3,10 +3,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from safetensors.numpy import save_file
+from safetensors.numpy import load, save_file
 
 from export.artifact import Artifact, ArtifactError, open_artifact
-from export.probe import read_probe
+from export.probe import Probe, read_probe, write_probe
 from export.runtime import open_runtime
 
 SHIPPED = Path(__file__).parents[2] / "artifacts"
@@ -69,3 +69,28 @@ def test_a_probe_that_does_not_fit_is_refused(
     edit_manifest(artifact_folder)
     with pytest.raises(ArtifactError, match=message):
         read_probe(open_artifact(artifact_folder))
+
+
+def test_the_first_inputs_can_be_read_alone(artifact: Artifact) -> None:
+    whole, head = read_probe(artifact), read_probe(artifact, 8)
+    assert len(head) == 8
+    np.testing.assert_array_equal(head.inputs["images"], whole.inputs["images"][:8])
+    np.testing.assert_array_equal(head.logits, whole.logits[:8])
+
+
+@pytest.mark.parametrize(("largest", "stored"), [(8000, np.uint16), (70_000, np.int32)])
+def test_token_ids_are_stored_small_and_read_as_int64(largest: int, stored: type) -> None:
+    inputs = {"tokens": np.array([[1, largest]]), "mask": np.ones((1, 2), bool)}
+    probe = Probe(inputs=inputs, logits=np.zeros((1, 2), np.float32))
+    arrays = load(write_probe(probe))
+    assert arrays["tokens"].dtype == stored
+    feed, _ = next(Probe(inputs={"tokens": arrays["tokens"]}, logits=probe.logits).batches(1))
+    assert feed["tokens"].dtype == np.int64 and feed["tokens"].tolist() == [[1, largest]]
+
+
+def test_a_probe_that_changed_is_refused(artifact_folder: Path) -> None:
+    opened = open_artifact(artifact_folder)
+    with (artifact_folder / "probe.safetensors").open("ab") as file:
+        file.write(b"x")
+    with pytest.raises(ArtifactError, match="sha256"):
+        read_probe(opened, 8)

@@ -66,7 +66,7 @@ def test_an_export_with_store_says_where_it_is_stored(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     graphs = {name: artifact.read(name) for name in GRAPHS}
-    monkeypatch.setattr(export.write, "_export", lambda *_: dict(graphs))
+    monkeypatch.setattr(export.write, "_export", lambda *_, **__: dict(graphs))
     command = [str(run_folder), "--output", str(tmp_path / "out"), "--store"]
     assert main(command) == main(command) == 0
     assert "stored as tiny-elliptical:1" in capsys.readouterr().out
@@ -89,7 +89,7 @@ def test_an_export_that_the_store_refuses_leaves_the_older_artifact(
     store_artifact(open_artifact(artifact_folder))
     before = (artifact_folder / "manifest.json").read_bytes()
     graphs = {name: artifact.read(name) for name in GRAPHS}
-    monkeypatch.setattr(export.write, "_export", lambda *_: dict(graphs))
+    monkeypatch.setattr(export.write, "_export", lambda *_, **__: dict(graphs))
     assert main([str(run_folder), "--output", str(artifact_folder), "--store"]) == 2
     assert "version must be new in the model store" in capsys.readouterr().err
     assert (artifact_folder / "manifest.json").read_bytes() == before

@@ -19,7 +19,7 @@ from export.to_onnx import to_onnx
 FILES = ("model.onnx", "model.torchscript.pt", "model.pt2", "weights.safetensors")
 
 
-def interrupt(*_: object) -> None:
+def interrupt(*_: object, **__: object) -> None:
     raise KeyboardInterrupt
 
 
@@ -105,7 +105,7 @@ def test_a_failed_parity_fails_the_export_and_leaves_nothing(
 def traced(artifact: Artifact, monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
     """The graphs of the next exports, already made."""
     files = {name: artifact.read(name) for name in FILES}
-    monkeypatch.setattr(export.write, "_export", lambda *_: files)
+    monkeypatch.setattr(export.write, "_export", lambda *_, **__: files)
     return files
 
 
@@ -223,6 +223,13 @@ def test_too_few_images_fail_the_export(
     assert main(arguments) == 2
     assert "at least 1000 samples, got 20" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_program_can_be_left_out(run_folder: Path, tmp_path: Path) -> None:
+    assert main([str(run_folder), "--output", str(tmp_path / "out"), "--no-program"]) == 0
+    manifest = open_artifact(tmp_path / "out").manifest
+    assert "model.pt2" not in {*manifest.files, *manifest.parity.formats}
+    assert {"model.onnx", "model.torchscript.pt"} <= set(manifest.files)
 
 
 def test_a_folder_with_something_else_is_not_replaced(
