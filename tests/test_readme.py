@@ -30,6 +30,14 @@ def test_readme_tells_the_figures_of_the_shipped_models(name: str) -> None:
     assert row.endswith("| " + " | ".join(expected) + " |")
 
 
+def test_readme_tells_the_figures_of_the_shipped_text_model() -> None:
+    artifact = open_artifact(ROOT / "artifacts" / "imdb-transject")
+    accuracy = 100 * artifact.manifest.metrics["test_accuracy"]
+    size = sum(path.stat().st_size for path in artifact.folder.iterdir()) / 1e6
+    assert f"{accuracy:.2f} % of the 25,000 test reviews" in " ".join(README.split())
+    assert f"its artifact is {size:.1f} MB" in README
+
+
 def test_readme_names_the_commands_of_the_makefile() -> None:
     makefile = (ROOT / "Makefile").read_text()
     for command in ("demo", "test", "help", "install"):

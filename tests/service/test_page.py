@@ -124,6 +124,19 @@ def page(driver: webdriver.Chrome, url: str) -> Iterator[Page]:
     assert [name for name in fetched if not name.startswith((url, f"blob:{url}"))] == []
 
 
+def test_a_text_is_typed_and_classified(page: Page) -> None:
+    page.one("#texts-link").click()
+    field = page.one("#text")
+    field.send_keys("What a waste of time. The plot is dull and the acting is terrible.")
+    page.one("#text-form button").click()
+    assert page.text("#text-answer .bar:first-child").startswith("neg")
+    assert len(page.all("#text-answer .bar")) == 2
+    field.clear()
+    field.send_keys(" ", Keys.CONTROL, Keys.ENTER)
+    assert "The text holds nothing" in page.text("#text-error")
+    assert page.all("#text-answer .bar") == []
+
+
 def test_trial_from_samples_to_evidence(page: Page) -> None:
     page.take_samples()
     assert "All labels are known" in page.text("#plan")
