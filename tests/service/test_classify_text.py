@@ -102,6 +102,19 @@ def test_the_body_must_be_json(client: TestClient) -> None:
     assert client.get("/classify_text").status_code == 405
 
 
+def test_a_key_twice_is_refused_with_its_name(client: TestClient) -> None:
+    typed = {"content-type": "application/json"}
+    for body, key in (
+        (b'{"texts": ["good"], "top_k": 1, "top_k": 2}', "'top_k'"),
+        (b'{"texts": [{"a": 1, "a": 1}]}', "'a'"),
+        (rb'{"\ud800": 1, "\ud800": 2}', r"'\ud800'"),
+    ):
+        response = client.post("/classify_text", content=body, headers=typed)
+        assert _error(response) == (400, "invalid_json")
+        expected = f"the key {key} must not appear twice in an object"
+        assert expected in response.json()["error"]["message"]
+
+
 def test_models_of_texts_take_no_images(client: TestClient) -> None:
     files = [("images", ("0.png", png()))]
     response = client.post("/classify", files=files, data={"model": "tiny-transject"})

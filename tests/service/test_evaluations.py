@@ -176,6 +176,12 @@ BAD_REQUESTS: dict[str, tuple[dict[str, Any], int, str, str]] = {
         "invalid_json",
         "NaN is not JSON",
     ),
+    "key twice": (
+        {"spec": '{"attacks": [{"name": "fgsm", "eps": ["0.1"], "eps": ["0.2"]}]}'},
+        400,
+        "invalid_json",
+        "key 'eps' must not appear twice",
+    ),
     "deep json": ({"spec": "[" * 100_000}, 400, "invalid_json", "spec"),
     "spec is a list": ({"spec": "[]"}, 422, "invalid_spec", "dictionary"),
     "unknown key": (
