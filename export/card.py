@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from export.artifact import CARD_JSON, CARD_TEXT, Artifact
+from export.manifest import ONNX
 
 _LIMITS = [
     "It knows only its labels: every {sample} gets one of them, whatever it shows.",
@@ -81,13 +82,14 @@ def render(card: dict[str, Any]) -> str:
         + (f" Distilled from a convolutional teacher ({_pairs(teacher)})." if teacher else ""),
         "## Metrics",
         _table(("metric", "value"), list(card["metrics"].items())),
+        *_measured_in_fp32(card),
         *([_OWN_ATTACK] if "test_attacked_accuracy" in card["metrics"] else []),
         "## Robustness",
         _robustness(card["robustness"]),
         "## Parity of the exported graphs",
         f"Against the eager model on {card['parity']['samples']} {samples} of "
         f"{card['parity']['data']}:",
-        _parity(card["parity"]["formats"]),
+        _parity(card["parity"]),
         "## Limits",
         "\n".join(f"- {limit}" for limit in card["limits"]),
     ]
@@ -126,17 +128,35 @@ def _accuracy(figure: dict[str, Any]) -> str:
     return f"{figure['top1']:.1%} ({low:.1%} to {high:.1%})"
 
 
-def _parity(formats: dict[str, Any]) -> str:
+def _measured_in_fp32(card: dict[str, Any]) -> list[str]:
+    precision = card["parity"]["formats"].get(ONNX, {}).get("precision", "fp32")
+    if precision == "fp32" or "test_accuracy" not in card["metrics"]:
+        return []
+    return [
+        f"Training measured these in fp32, not on {ONNX}, which is {precision}: see the parity of "
+        "the exported graphs."
+    ]
+
+
+def _parity(parity: dict[str, Any]) -> str:
+    eager = ("eager model", "fp32", "", "", "", _share(parity.get("accuracy")))
     rows = [
         (
             name,
             figures.get("precision", "fp32"),
+            figures.get("runtime") or "",
             f"{figures['max_abs_diff']:.1e}",
             figures["top1_mismatches"],
+            _share(figures.get("accuracy")),
         )
-        for name, figures in formats.items()
+        for name, figures in parity["formats"].items()
     ]
-    return _table(("file", "precision", "largest difference of a logit", "other classes"), rows)
+    head = ("file", "precision", "runtime", "largest difference of a logit", "other classes")
+    return _table((*head, "accuracy"), [eager, *rows] if eager[-1] else rows)
+
+
+def _share(accuracy: float | None) -> str:
+    return "" if accuracy is None else f"{accuracy:.2%}"
 
 
 def _pairs(fields: dict[str, Any]) -> str:

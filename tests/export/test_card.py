@@ -1,3 +1,5 @@
+import copy
+
 from export.artifact import Artifact, open_artifact
 from export.card import make_card, render, write_card
 
@@ -41,3 +43,18 @@ def test_card_shows_accuracy_under_attack(reopened: Artifact) -> None:
     assert "**Unreliable:** one doubt" in text
     assert "| clean |  | 90.0% (83.0% to 94.0%) |  |  |" in text
     assert "| pgd | 4/255 | 31.0% (23.0% to 41.0%) | 31.0% | 32.0% |" in text
+
+
+def test_card_shows_precision_runtime_and_accuracy_of_every_graph(artifact: Artifact) -> None:
+    card = copy.deepcopy(make_card(artifact))
+    assert "in fp32" not in render(card)
+    card["parity"]["accuracy"] = 0.5
+    for figures in card["parity"]["formats"].values():
+        figures.update(runtime=None, accuracy=None, max_abs_diff=0.0, top1_mismatches=0)
+    graph = card["parity"]["formats"]["model.onnx"]
+    graph.update(precision="bf16", runtime="openvino", accuracy=0.499, top1_mismatches=3)
+    text = render(card)
+    assert "| eager model | fp32 |  |  |  | 50.00% |" in text
+    assert "| model.onnx | bf16 | openvino | 0.0e+00 | 3 | 49.90% |" in text
+    assert "| model.torchscript.pt | fp32 |  | 0.0e+00 | 0 |  |" in text
+    assert "Training measured these in fp32, not on model.onnx, which is bf16" in text
