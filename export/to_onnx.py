@@ -23,7 +23,7 @@ from export.to_program import dynamic_shapes
 OPSET = 20  # the first with Gelu; the Attention node of 23 gains nothing and few engines know it
 _CONTROL_FLOW = {"If", "Loop", "Scan"}
 _WATCHED = "model."
-_EXPORTER_LOGS = "torch.onnx._internal.exporter"
+_EXPORTER_LOGS = ("torch.onnx._internal.exporter", "onnx_ir.passes")
 
 
 def to_onnx(
@@ -143,10 +143,14 @@ def _drop_unused(graph: onnx.ModelProto) -> None:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Silence the exporter: it prints its progress and warns about its own use of torch."""
-    logger = logging.getLogger(_EXPORTER_LOGS)
-    level = logger.level
-    logger.setLevel(logging.ERROR)
+    """Silence the exporter: it prints its progress and warns about its own use of torch.
+
+    Its passes warn that they leave constants alone that a layer gives, such as an m that is drawn.
+    """
+    loggers = [logging.getLogger(name) for name in _EXPORTER_LOGS]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
     try:
         with warnings.catch_warnings(), redirect_stdout(io.StringIO()):
             warnings.simplefilter("ignore", FutureWarning)
@@ -155,4 +159,5 @@ def _quiet() -> Iterator[None]:
             warnings.filterwarnings("ignore", "# The axis name", UserWarning)
             yield
     finally:
-        logger.setLevel(level)
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)

@@ -58,6 +58,17 @@ def test_a_model_that_draws_m_afresh_is_refused(make_model: Make) -> None:
             export(make_model(estimator="random"))
 
 
+def test_a_model_whose_m_is_drawn_once_is_exported_without_a_word(
+    make_model: Make, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    model, images = make_model(estimator="random", metric_seed=0), noise(3)
+    with caplog.at_level("WARNING"):
+        logits = run(to_onnx(model, EXAMPLE, {}), images)
+    assert not [record for record in caplog.records if record.levelname == "WARNING"]
+    assert "".join(capfd.readouterr()) == ""
+    np.testing.assert_allclose(logits, model(images).numpy(), atol=1e-4)
+
+
 @pytest.mark.parametrize("scaling", ["max", "mean"])
 def test_an_all_zero_m_becomes_ones_in_the_graph(make_model: Make, scaling: str) -> None:
     model, images = make_model(scaling=scaling), noise(3)
