@@ -80,6 +80,13 @@ def test_weights_are_counted_by_their_type(make_model: Make, content: bytes) -> 
     assert next(iter(weight_types(quantize_dynamic(content)))) == "int8"
 
 
+def test_a_constant_without_a_type_is_refused(content: bytes) -> None:
+    graph = onnx.load_from_string(content)
+    graph.graph.initializer[0].data_type = 99
+    with pytest.raises(ValueError, match="must have a type of onnx, got 99"):
+        weight_types(graph.SerializeToString())
+
+
 def test_a_product_of_unknown_shape_is_refused(content: bytes) -> None:
     graph = onnx.load_from_string(content)
     graph.graph.node[0].op_type = "Size"

@@ -5,7 +5,8 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import numpy_helper
+from onnx import helper, numpy_helper
+from safetensors.numpy import save_file
 
 from export.__main__ import main
 from export.artifact import Artifact, ArtifactError, open_artifact
@@ -87,8 +88,11 @@ def test_compare_shows_what_differs(
     answers = compare_answers(artifact, other)
     assert answers.largest == pytest.approx(0.5, abs=1e-3)
     assert answers.mean == pytest.approx(0.1, abs=1e-3)
-    assert 0.5 < answers.agreement < 1
-    assert compare_answers(artifact, artifact).agreement == 1
+    assert answers.runtimes == ("onnx-cpu", "onnx-cpu")
+    assert 100 < answers.same < answers.samples == 200
+    assert f"same class          {answers.same} of 200 ({answers.same / 200:.2%})" in out
+    assert "runtimes            onnx-cpu (fp32), onnx-cpu (fp32)" in out
+    assert compare_answers(artifact, artifact).same == 200
 
 
 def test_models_of_different_labels_are_not_compared(
@@ -97,3 +101,119 @@ def test_models_of_different_labels_are_not_compared(
     edit_manifest(other.folder, labels=["a", "b", "c", "d", "e"])
     with pytest.raises(ArtifactError, match="must have the same labels"):
         compare_answers(artifact, open_artifact(other.folder))
+
+
+def odd_graph(folder: Path, change: Callable[[onnx.ModelProto], object]) -> None:
+    graph = onnx.load(folder / "model.onnx")
+    change(graph)
+    (folder / "model.onnx").write_bytes(graph.SerializeToString())
+
+
+def rename_output(graph: onnx.ModelProto) -> None:
+    old = graph.graph.output[0].name
+    for node in graph.graph.node:
+        node.output[:] = ["scores" if name == old else name for name in node.output]
+    graph.graph.output[0].name = "scores"
+
+
+def break_rank(graph: onnx.ModelProto) -> None:
+    product = next(node for node in graph.graph.node if node.op_type == "MatMul")
+    del product.input[1:]
+
+
+def flatten_logits(graph: onnx.ModelProto) -> None:
+    old = graph.graph.output[0].name
+    graph.graph.node[-1].output[0] = "before"
+    graph.graph.node.append(helper.make_node("ReduceMax", ["before"], [old], keepdims=0))
+    graph.graph.output[0].type.tensor_type.ClearField("shape")
+
+
+def overflow(graph: onnx.ModelProto) -> None:
+    bias = next(tensor for tensor in graph.graph.initializer if tensor.name == "head.bias")
+    bias.CopyFrom(numpy_helper.from_array(np.full(5, np.inf, np.float32), bias.name))
+
+
+GRAPHS: dict[str, tuple[Callable[[onnx.ModelProto], object], str]] = {
+    "empty": (lambda graph: graph.Clear(), "graph must have nodes, got none"),
+    "no opset": (
+        lambda graph: graph.ClearField("opset_import"),
+        "graph must name its opset of the standard operators, got none",
+    ),
+    "product of one": (break_rank, "graph must tell the shape of every product, not so at MatMul"),
+}
+
+
+@pytest.mark.parametrize("odd", GRAPHS)
+def test_inspect_names_what_is_odd_about_a_graph(
+    odd: str, artifact_folder: Path, edit_manifest: Edit, capsys: pytest.CaptureFixture[str]
+) -> None:
+    change, message = GRAPHS[odd]
+    odd_graph(artifact_folder, change)
+    edit_manifest(artifact_folder)
+    assert main(["inspect", str(artifact_folder)]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: model.onnx of tiny-elliptical: ") and message in error
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"\x01" * 5, b"\xff" * 20, b"\x02" + bytes(7) + b"[]"], ids=range(4)
+)
+def test_inspect_names_odd_weights(
+    content: bytes,
+    artifact_folder: Path,
+    edit_manifest: Edit,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (artifact_folder / "weights.safetensors").write_bytes(content)
+    edit_manifest(artifact_folder)
+    for command in (["inspect"], ["compare", str(artifact_folder)]):
+        assert main([*command, str(artifact_folder)]) == 2
+        expected = "weights.safetensors of tiny-elliptical must be a safetensors file"
+        assert expected in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (rename_output, "other: model.onnx must have the output logits, got scores"),
+        (flatten_logits, "other: logits must be (32, 5), got ()"),
+        (overflow, "other: logits must be finite"),
+        (lambda graph: graph.Clear(), "model.onnx"),
+    ],
+    ids=["renamed output", "no classes", "overflow", "empty"],
+)
+def test_compare_names_a_graph_without_logits(
+    change: Callable[[onnx.ModelProto], object],
+    message: str,
+    artifact: Artifact,
+    other: Artifact,
+    edit_manifest: Edit,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    odd_graph(other.folder, change)
+    edit_manifest(other.folder, name="other")
+    assert main(["compare", str(artifact.folder), str(other.folder)]) == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("images", "message"),
+    [
+        (np.zeros((2, 1, 27, 28), np.uint8), "images must be (B >= 1, 1, 28, 28), received"),
+        (np.zeros((2, 1, 28, 28), np.float64), "images must be float32, received float64"),
+        (np.zeros((0, 1, 28, 28), np.uint8), "at least 1"),
+    ],
+)
+def test_compare_names_stored_inputs_that_do_not_fit(
+    images: np.ndarray,
+    message: str,
+    artifact_folder: Path,
+    edit_manifest: Edit,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    logits = np.zeros((len(images), 5), np.float32)
+    save_file({"images": images, "logits": logits}, artifact_folder / "probe.safetensors")
+    edit_manifest(artifact_folder)
+    assert main(["compare", str(artifact_folder), str(artifact_folder)]) == 2
+    error = capsys.readouterr().err
+    assert "error: probe.safetensors" in error and message in error
