@@ -12,14 +12,23 @@ _WARM_UP = 3
 Pairs = Sequence[tuple[float, float]]
 
 
-def measure_pairs(first: Callable[[], object], second: Callable[[], object], count: int) -> Pairs:
-    """Seconds of both, measured one right after the other; the order changes every time."""
+def measure_pairs(
+    first: Callable[[], object], second: Callable[[], object], count: int, *, pause: float = 0.0
+) -> Pairs:
+    """Seconds of both, measured one right after the other; the order changes every time.
+
+    Args:
+        first: what to measure.
+        second: what to compare with it.
+        count: number of pairs.
+        pause: seconds before every call, where threads of the last one may still spin.
+    """
     pairs = []
     for index in range(-_WARM_UP, count):
         if index % 2:
-            late, early = _seconds(second), _seconds(first)
+            late, early = _seconds(second, pause), _seconds(first, pause)
         else:
-            early, late = _seconds(first), _seconds(second)
+            early, late = _seconds(first, pause), _seconds(second, pause)
         if index >= 0:
             pairs.append((early, late))
     return pairs
@@ -76,7 +85,8 @@ def median_interval(values: Sequence[float]) -> tuple[float, float]:
     return round(ordered[low], 4), round(ordered[high], 4)
 
 
-def _seconds(call: Callable[[], object]) -> float:
+def _seconds(call: Callable[[], object], pause: float) -> float:
+    time.sleep(pause)
     start = time.perf_counter()
     call()
     return time.perf_counter() - start

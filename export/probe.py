@@ -67,7 +67,8 @@ def read_probe(artifact: Artifact, count: int | None = None) -> Probe:
         with safe_open(artifact.file(PROBE), "np") as file:
             shapes = {name: file.get_slice(name).get_shape() for name in file.keys()}
             _check_shapes(shapes, names, len(artifact.labels))
-            tensors = {name: file.get_slice(name)[:count] for name in shapes}
+            read = slice(None if count is None else min(count, shapes["logits"][0]))
+            tensors = {name: file.get_slice(name)[read] for name in shapes}
     except (SafetensorError, OSError) as error:
         raise ArtifactError(f"{PROBE} holds no inputs with logits") from error
     logits = tensors.pop("logits")
