@@ -53,9 +53,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     made: dict[str, bytes] = {}
     export_once = export.write._export
 
-    def shared(*arguments: Any) -> dict[str, bytes]:
+    def shared(*arguments: Any, **options: Any) -> dict[str, bytes]:
         if not made:
-            made.update(export_once(*arguments))
+            made.update(export_once(*arguments, **options))
         return dict(made)
 
     with pytest.MonkeyPatch.context() as patch:
