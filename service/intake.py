@@ -18,7 +18,7 @@ from service.forms import Form, Upload
 from service.job import Job, NewJob, new_job_id
 from service.jobs import JobStore, KeyConflict, QueueFull
 from service.settings import Settings
-from service.strict_json import parse_json
+from service.strict_json import broken_rules, parse_json
 from service.uploads import evaluations_folder, save_inputs
 
 _KEY = re.compile(r"[\x21-\x7e]{1,255}")
@@ -166,13 +166,7 @@ def read_spec(text: str) -> EvaluationSpec:
     try:
         return EvaluationSpec.model_validate(content)
     except ValidationError as error:
-        problems = [
-            {
-                "field": ".".join(str(part) for part in problem["loc"]),
-                "message": problem["msg"].removeprefix("Value error, "),
-            }
-            for problem in error.errors(include_url=False, include_context=False)
-        ]
+        problems = broken_rules(error)
     first = problems[0]
     separator = ": " if first["field"] else ""
     raise _invalid_spec(f"{first['field']}{separator}{first['message']}", problems)

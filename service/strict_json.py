@@ -3,6 +3,8 @@
 import json
 from typing import Any
 
+from pydantic import ValidationError
+
 from service.errors import ApiError
 
 _SHOWN = 64  # characters of a key in a message
@@ -43,3 +45,14 @@ def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
             raise _NotJson(f"the key {ascii(key[:_SHOWN])} must not appear twice in an object")
         fields[key] = value
     return fields
+
+
+def broken_rules(error: ValidationError) -> list[dict[str, str]]:
+    """Every rule that a document breaks: the field, with dots, and what is wrong with it."""
+    return [
+        {
+            "field": ".".join(map(str, problem["loc"])),
+            "message": problem["msg"].removeprefix("Value error, "),
+        }
+        for problem in error.errors(include_url=False, include_context=False)
+    ]

@@ -15,7 +15,7 @@ from service.errors import ApiError
 from service.predictions import DEFAULT_TOP_K, Prediction, answered, check_top_k, prediction
 from service.registry import TEXTS, Registry
 from service.settings import Settings
-from service.strict_json import parse_json
+from service.strict_json import broken_rules, parse_json
 
 
 class TextRequest(BaseModel):
@@ -93,25 +93,20 @@ async def _read(request: Request) -> TextRequest:
     try:
         return TextRequest.model_validate(content)
     except ValidationError as error:
-        problems = [
-            {"field": ".".join(map(str, problem["loc"])), "message": problem["msg"]}
-            for problem in error.errors(include_url=False, include_context=False)
-        ]
+        problems = broken_rules(error)
     first = problems[0]
     message = f"The body is not acceptable: {first['field'] or 'body'}: {first['message']}."
     raise ApiError(422, "invalid_body", message, problems)
 
 
 def _rows(tokenizer: TextTokenizer, texts: Sequence[str], longest: int) -> list[np.ndarray]:
-    for index, text in enumerate(texts):
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:
-            raise _invalid(index, "is not Unicode text") from error
     rows: list[Any] = []
     for index, text in enumerate(texts):
         try:
+            text.encode()
             rows += tokenizer.rows([text], longest)
+        except UnicodeEncodeError as error:  # also a ValueError
+            raise _invalid(index, "is not Unicode text") from error
         except ValueError as error:
             raise _invalid(index, "holds nothing that the model reads") from error
     return rows
