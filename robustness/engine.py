@@ -1,163 +1,203 @@
-"""Run an evaluation: from models, images and a spec to shards, verdicts and a report."""
+"""Run an evaluation: from models, inputs and a spec to shards, verdicts and a report."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import torch
-import torchattacks
 
 from data.sources import ImageSet, load_inputs
+from data.text_set import TextSet
 from export.artifact import Artifact
 from robustness import shards
-from robustness.attacks.gradient import perturb
+from robustness.engines import inline
 from robustness.progress import Cancelled, Meter, Progress
+from robustness.ranges import Task, read_block, read_cell
 from robustness.report.build import build_report
 from robustness.report.environment import environment
 from robustness.report.schema import Report, write_report
-from robustness.shards import Shard
 from robustness.spec import EvaluationSpec, cost
-from robustness.target import (
-    Target,
-    device_of,
-    input_gradient,
-    open_target,
-    predict_served,
-    torch_threads,
-)
-from robustness.verdict import (
-    CleanVerdict,
-    Judgement,
-    ModelVerdict,
-    combine,
-    join,
-    judge,
-    label_rank,
-)
+from robustness.target import Target, open_target, torch_threads
+from robustness.text_target import TextTarget, open_text_target
+from robustness.trial import Trial, inputs_digest
+from robustness.verdict import CellVerdict, CleanVerdict, ModelVerdict, join
 
-__all__ = ["Cancelled", "Progress", "evaluate", "evaluate_targets"]
+__all__ = ["Cancelled", "Inputs", "Progress", "Runner", "evaluate", "evaluate_targets"]
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Block:
-    """One range of images, ready to be attacked and judged."""
-
-    images: range
-    inputs: np.ndarray  # (n, C, H, W) float32
-    digest: str
-    clean: CleanVerdict
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Trial:
-    """One model's part of an evaluation, and what all of its steps need."""
-
-    spec: EvaluationSpec
-    target: Target
-    images: ImageSet
-    folder: Path
-    meter: Meter
-    threads: int
-
-    def say(self, stage: str) -> None:
-        """Name what is running."""
-        self.meter.stage = f"{self.target.name}: {stage}"
+Inputs = ImageSet | TextSet
+AnyTarget = Target | TextTarget
+Runner = Callable[[Sequence[Trial], Iterable[Task]], None]
+"""Does all tasks; see `robustness.engines`."""
 
 
 def evaluate(
     spec: EvaluationSpec,
     artifacts: Sequence[Artifact],
-    images: ImageSet,
+    inputs: Inputs,
     folder: Path,
     *,
     on_progress: Callable[[Progress], None] | None = None,
     should_stop: Callable[[], bool] | None = None,
     threads: int = 1,
+    runner: Runner = inline.run,
 ) -> Report:
-    """Put one artifact on trial, or two on the same images.
+    """Put one artifact on trial, or two on the same inputs.
 
-    The folder afterwards holds `report.json` and `shards/`. A folder left by a run that was stopped
-    or killed is continued: finished shards are read, not computed again, and the result is the same
-    to the byte, given the same arguments, library versions and kind of CPU.
+    The folder afterwards holds `report.json`, what was written from it, and `shards/`. A folder
+    left by a run that was stopped or killed is continued: finished shards are read, not computed
+    again, and the result is the same to the byte, given the same arguments, library versions and
+    kind of CPU, whoever does the work.
 
     Args:
         spec: what to do; its `model` and `compare_with` are the caller's to resolve.
         artifacts: the model, then the one it is compared with if any.
-        images: the images, with labels or without; without them the model's own predictions on
-            clean inputs stand in, and the report speaks of stability.
+        inputs: the images or texts, with labels or without; without them the model's own
+            predictions on clean inputs stand in, and the report speaks of stability.
         folder: where shards and report go; created if missing.
         on_progress: called after every batch.
         should_stop: called before every model evaluation, so within one attack step.
         threads: threads of torch and of the runtime; torch's own setting is restored.
+        runner: does the work; in this process when not given.
 
     Raises:
         Cancelled: `should_stop` said so; finished shards stay.
         ValueError: the arguments do not fit together; the message names argument and rule.
     """
+    opened = open_text_target if spec.on_texts else open_target
     with torch_threads(threads):
-        targets = [open_target(artifact, threads=threads) for artifact in artifacts]
+        targets = [opened(artifact, threads=threads) for artifact in artifacts]
         return evaluate_targets(
             spec,
             targets,
-            images,
+            inputs,
             folder,
             on_progress=on_progress,
             should_stop=should_stop,
             threads=threads,
+            runner=runner,
         )
 
 
 def evaluate_targets(
     spec: EvaluationSpec,
-    targets: Sequence[Target],
-    images: ImageSet,
+    targets: Sequence[AnyTarget],
+    inputs: Inputs,
     folder: Path,
     *,
     on_progress: Callable[[Progress], None] | None = None,
     should_stop: Callable[[], bool] | None = None,
     threads: int = 1,
+    runner: Runner = inline.run,
 ) -> Report:
     """`evaluate` for any classifier given as a callable and its differentiable twin."""
-    _check(targets, images)
+    _check(spec, targets, inputs)
     if len({target.name for target in targets}) < len(targets):
         targets = [replace(target, name=f"{target.name}:{target.version}") for target in targets]
-    total = cost(spec, len(images), [target.elliptical for target in targets])
-    meter = Meter(total, on_progress=on_progress, should_stop=should_stop)
+    num_classes = len(targets[0].labels)
+    elliptical = [target.elliptical for target in targets]
+    meter = Meter(
+        cost(spec, len(inputs), elliptical, num_classes=num_classes),
+        on_progress=on_progress,
+        should_stop=should_stop,
+    )
+    trials = [
+        Trial(spec=spec, target=target, folder=folder, meter=meter, threads=threads)
+        for target in targets
+    ]
     with torch_threads(threads):
-        verdicts = [
-            _try_model(
-                _Trial(
-                    spec=spec,
-                    target=target,
-                    images=images,
-                    folder=folder,
-                    meter=meter,
-                    threads=threads,
-                )
-            )
-            for target in targets
-        ]
-    runtimes = {verdict.target.runtime.name for verdict in verdicts}
-    report = build_report(spec, verdicts, images, environment(threads, runtimes))
+        work = _Work(trials=trials, inputs=inputs)
+        runner(trials, work.tasks())
+        verdicts = [work.verdict(position) for position in range(len(trials))]
+    runtimes = {target.runtime.name for target in targets}
+    report = build_report(spec, verdicts, inputs, environment(threads, runtimes))
     write_report(folder, report)
     shards.remove_leftovers(folder)
     return report
 
 
-def _check(targets: Sequence[Target], images: ImageSet) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Work:
+    """Cuts the inputs into tasks, and puts together what became of them."""
+
+    trials: Sequence[Trial]
+    inputs: Inputs
+    digests: dict[tuple[int, int], str] = field(default_factory=dict[tuple[int, int], str])
+
+    def tasks(self) -> Iterator[Task]:
+        """Every range of every model; inputs are read when their turn comes."""
+        for position, trial in enumerate(self.trials):
+            for chosen in shards.ranges(len(self.inputs)):
+                inputs = _load(self.inputs, chosen, trial.target)
+                self.digests[position, chosen.start] = inputs_digest(inputs)
+                yield Task(
+                    model=position, start=chosen.start, inputs=inputs, labels=self._labels(chosen)
+                )
+
+    def verdict(self, position: int) -> ModelVerdict:
+        """One model's verdict, from the files of all its ranges."""
+        trial = self.trials[position]
+        clean: list[CleanVerdict] = []
+        cells: list[list[CellVerdict]] = [[] for _ in trial.spec.cells]
+        digests: list[str] = []
+        for chosen in shards.ranges(len(self.inputs)):
+            digest = self.digests[position, chosen.start]
+            block = read_block(trial, chosen.start, digest, self._labels(chosen))
+            if block is None:
+                raise OSError(f"the verdict on inputs {chosen.start + 1} and after got lost")
+            clean.append(block.clean)
+            digests.append(digest)
+            for found, cell in zip(cells, trial.spec.cells, strict=True):
+                verdict = read_cell(trial, block, cell)
+                if verdict is None:
+                    raise OSError(f"the verdict on {cell.attack.name} {cell.point} got lost")
+                found.append(verdict)
+        return ModelVerdict(
+            target=trial.target,
+            clean=join(clean),
+            cells=[join(parts) for parts in cells],
+            inputs_digest=shards.content_digest(np.array(digests, dtype="S64")),
+        )
+
+    def _labels(self, chosen: range) -> np.ndarray | None:
+        labels = self.inputs.labels
+        return None if labels is None else labels[chosen.start : chosen.stop]
+
+
+def _load(inputs: Inputs, chosen: range, target: AnyTarget) -> np.ndarray | list[str]:
+    if isinstance(inputs, TextSet):
+        return [inputs.read(index) for index in chosen]
+    if isinstance(target, TextTarget):
+        raise ValueError(f"{target.name!r} reads texts, and the inputs are images")
+    return load_inputs(inputs.take(chosen), target.image_spec)
+
+
+def _check(spec: EvaluationSpec, targets: Sequence[AnyTarget], inputs: Inputs) -> None:
     if not 1 <= len(targets) <= 2:
         raise ValueError(f"artifacts must be one or two, got {len(targets)}")
-    if len(images) == 0:
-        raise ValueError("images must not be empty")
+    if len(inputs) == 0:
+        raise ValueError("inputs must not be empty")
     if len({target.digest for target in targets}) < len(targets):
         raise ValueError("compare_with must be another artifact than model")
     if any(target.labels != targets[0].labels for target in targets):
         raise ValueError("compare_with must have the same labels as model, in the same order")
+    if spec.on_texts != isinstance(inputs, TextSet):
+        wanted, got = ("texts", "images") if spec.on_texts else ("images", "texts")
+        raise ValueError(f"attacks: {spec.attacks[0].name!r} works on {wanted}, got {got}")
+    num_classes = len(targets[0].labels)
+    _check_labels(inputs.labels, num_classes=num_classes)
+    for attack in spec.attacks:
+        if num_classes < attack.kind.min_classes:
+            raise ValueError(
+                f"attacks: {attack.name!r} needs at least {attack.kind.min_classes} classes, "
+                f"and the model has {num_classes}"
+            )
+    _check_twins(spec, targets)
+
+
+def _check_twins(spec: EvaluationSpec, targets: Sequence[AnyTarget]) -> None:
     for target in targets:
-        target.require_twin()
-    _check_labels(images.labels, num_classes=len(targets[0].labels))
+        if isinstance(target, Target) and any(a.kind.needs_gradients for a in spec.attacks):
+            target.require_twin()
 
 
 def _check_labels(labels: np.ndarray | None, *, num_classes: int) -> None:
@@ -170,115 +210,3 @@ def _check_labels(labels: np.ndarray | None, *, num_classes: int) -> None:
         raise ValueError(
             f"labels must be class indices in [0, {num_classes}), got {int(labels[wrong][0])}"
         )
-
-
-def _try_model(trial: _Trial) -> ModelVerdict:
-    blocks: list[_Block] = []
-    judged: list[list[list[Judgement]]] = []  # [range][attack and radius][variant]
-    for images in shards.ranges(len(trial.images)):
-        block = _clean_block(trial, images)
-        blocks.append(replace(block, inputs=block.inputs[:0]))  # the inputs may not fit together
-        cells = shards.plan(trial.spec, trial.target.digest, trial.target.variants, images)
-        judged.append([[_try_shard(trial, block, shard) for shard in cell] for cell in cells])
-    whole = join([block.clean for block in blocks])
-    attacks = [
-        combine(whole, [join(parts) for parts in zip(*cell, strict=True)])
-        for cell in zip(*judged, strict=True)
-    ]
-    digests = np.array([block.digest for block in blocks], dtype="S64")
-    return ModelVerdict(
-        target=trial.target,
-        clean=whole,
-        attacks=attacks,
-        inputs_digest=shards.content_digest(digests),
-    )
-
-
-def _clean_block(trial: _Trial, images: range) -> _Block:
-    """Judge one range of clean inputs, and store them for pictures and for a later replay."""
-    trial.say(f"clean images {images.start + 1} to {images.stop}")
-    target = trial.target
-    inputs = load_inputs(trial.images.take(images), target.image_spec)
-    served = predict_served(target, inputs, trial.meter)
-    labels = trial.images.labels
-    label = served.argmax(axis=1) if labels is None else labels[images.start : images.stop]
-    label = label.astype(np.int64)
-    twin, gradient = input_gradient(target, inputs, label, trial.meter)
-    finite = np.asarray(np.isfinite(np.concatenate([served, twin], axis=1)).all(axis=1))
-    # A second answer is asked once, not counted: it would cost every evaluation for a rare fault.
-    again = predict_served(target, inputs) if images.start == 0 else served
-    clean = CleanVerdict(
-        label=label,
-        rank=label_rank(served, label),
-        index=served.argmax(axis=1),
-        probability=_top_probability(served),
-        twin_index=twin.argmax(axis=1),
-        finite=finite,
-        blind=((gradient == 0) | ~np.isfinite(gradient)).reshape(len(inputs), -1).all(axis=1),
-        normalised=(served >= 0).all(axis=1) & (np.abs(served.sum(axis=1) - 1) < 1e-4),
-        unsteady=np.any(again != served, axis=1) & finite,
-    )
-    digest = shards.content_digest(inputs)
-    path = shards.clean_path(trial.folder, target.digest, images.start)
-    identity = {"images": [images.start, images.stop], "inputs": digest}
-    if shards.read(path, identity) is None:
-        shards.write(path, {"clean": inputs}, identity)
-    return _Block(images=images, inputs=inputs, digest=digest, clean=clean)
-
-
-def _try_shard(trial: _Trial, block: _Block, shard: Shard) -> Judgement:
-    """Attack one range of images, unless that was done before, and judge what is stored."""
-    way = {"plain": "", "stopped": ", gradients stopped at m", "full": ", gradients through m"}
-    trial.say(f"{shard.attack.name} {shard.eps}{way[shard.variant]}, image {shard.stop}")
-    identity = shard.identity(**_circumstances(trial, block))
-    path = shard.path(trial.folder)
-    stored = shards.read(path, identity)
-    if stored is None:
-        shards.write(path, _attack(trial, block, shard), identity)
-        stored = shards.read(path, identity)
-        if stored is None:
-            raise OSError("a shard that was just written cannot be read back")
-    else:
-        trial.meter.before()
-        trial.meter.after(shard.attack.num_steps * len(block.inputs))
-    return judge(
-        trial.target,
-        block.inputs,
-        stored["adversarial"],
-        block.clean.label,
-        eps=shard.eps_value,
-        meter=trial.meter,
-    )
-
-
-def _attack(trial: _Trial, block: _Block, shard: Shard) -> dict[str, np.ndarray]:
-    twin = trial.target.require_twin()
-    device = device_of(twin)
-    adversarial = perturb(
-        twin,
-        torch.from_numpy(block.inputs).to(device),
-        torch.from_numpy(block.clean.label).to(device),
-        attack=shard.attack,
-        eps=shard.eps_value,
-        seed=shard.own_seed,
-        variant=shard.variant,
-        meter=trial.meter,
-    )
-    return {"adversarial": adversarial.cpu().numpy()}
-
-
-def _circumstances(trial: _Trial, block: _Block) -> dict[str, Any]:
-    return {
-        "inputs": block.digest,
-        "labels": block.clean.label.tolist(),
-        "threads": trial.threads,
-        "torch": torch.__version__,
-        "torchattacks": torchattacks.__version__,
-    }
-
-
-def _top_probability(logits: np.ndarray) -> np.ndarray:
-    """Softmax probability of the largest logit, (N,) float64; NaN if a logit is not finite."""
-    with np.errstate(invalid="ignore", over="ignore"):
-        shifted = logits.astype(np.float64) - logits.max(axis=1, keepdims=True)
-        return 1 / np.exp(shifted).sum(axis=1)

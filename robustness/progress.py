@@ -1,6 +1,7 @@
 """Counting model evaluations, and stopping between two of them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 
@@ -42,6 +43,7 @@ class Meter:
         self.total = total
         self.done = 0
         self.stage = "starting"
+        self._ceiling = total
         self._on_progress = on_progress
         self._should_stop = should_stop
 
@@ -52,6 +54,20 @@ class Meter:
 
     def after(self, evaluations: int) -> None:
         """Count finished model evaluations and tell the caller."""
-        self.done += evaluations
+        self._reach(min(self.done + evaluations, self._ceiling))
+
+    @contextmanager
+    def allot(self, evaluations: int) -> Iterator[None]:
+        """Let the block use up to so many evaluations; what it leaves counts as done at its end."""
+        before = self._ceiling
+        self._ceiling = self.done + evaluations
+        try:
+            yield
+            self._reach(self._ceiling)
+        finally:
+            self._ceiling = before
+
+    def _reach(self, done: int) -> None:
+        self.done = done
         if self._on_progress is not None:
-            self._on_progress(Progress(done=self.done, total=self.total, stage=self.stage))
+            self._on_progress(Progress(done=done, total=self.total, stage=self.stage))

@@ -1,15 +1,15 @@
 """The pieces an evaluation is cut into: idempotent files, written whole or not at all.
 
 One shard holds the adversarial inputs of one attack at one radius, with one way of taking
-gradients, for one fixed range of 32 images. Its bytes depend on nothing but its identity, which is
-written into it: whoever finds a shard with the same identity need not compute it again.
+gradients, for one fixed range of 32 inputs. Its bytes depend on nothing but its identity, which is
+written into it: whoever finds a shard with the same identity need not compute it again. Clean
+inputs and verdicts are kept in the same way.
 """
 
 import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,9 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from robustness.spec import AttackSpec, EvaluationSpec, Variant, parse_eps
+from robustness.attack_spec import AttackSpec
+from robustness.catalog import AttackName, Variant
+from robustness.spec import Cell
 
 SHARD_SIZE = 32  # a prediction's last bits depend on its batch, so the partition never changes
 FOLDER = "shards"
@@ -27,66 +29,32 @@ _METADATA = "identity"  # one key only: safetensors writes several in no fixed o
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shard:
-    """One attack x radius x gradient variant x range of images of one model.
+    """One attack x point x gradient variant x range of inputs of one model.
 
     Attributes:
         model: digest of the model.
-        attack: the attack; of its radii only `eps` counts here.
-        eps: the radius as the spec spells it.
+        attack: name of the attack as the spec asks for it.
+        part: the attack that made it: itself, or one of AutoAttack's four.
+        point: where it ran, as the spec spells it; "all" where one run serves every radius.
         variant: "plain", "stopped" or "full".
-        start: index of the first image.
-        stop: index after the last image.
-        seed: the evaluation's seed.
+        start: index of the first input.
     """
 
     model: str
-    attack: AttackSpec
-    eps: str
+    attack: AttackName
+    part: AttackSpec
+    point: str
     variant: Variant
     start: int
-    stop: int
-    seed: int
-
-    @property
-    def eps_value(self) -> float:
-        """The radius as a number."""
-        return parse_eps(self.eps)
-
-    @property
-    def own_seed(self) -> int:
-        """Seed of this shard's random start.
-
-        It depends on the evaluation's seed, the attack, the radius and the first image, and on
-        neither model nor gradient variant: two models meet the same random starts.
-        """
-        text = json.dumps([self.seed, self.attack.name, self.eps_value, self.start])
-        return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8]) >> 1
 
     def path(self, folder: Path) -> Path:
         """Where its file lies in an evaluation's folder."""
-        radius = self.eps.replace("/", "_")
+        made = "" if self.part.name == self.attack else f".{self.part.name}"
+        norm = f"-{self.part.ball}" if self.part.kind.norms else ""
+        point = _as_file_name(self.point)
         return model_folder(folder, self.model) / (
-            f"{self.attack.name}-{radius}-{self.variant}-{self.start:06d}.safetensors"
+            f"{self.attack}{made}{norm}-{point}-{self.variant}-{self.start:06d}.safetensors"
         )
-
-    def identity(self, **circumstances: Any) -> dict[str, Any]:
-        """Everything its bytes depend on.
-
-        Args:
-            circumstances: digest of the inputs, threads and versions, as JSON values.
-        """
-        return {
-            "model": self.model,
-            "attack": self.attack.name,
-            "norm": self.attack.norm,
-            "eps": self.eps_value,
-            "steps": self.attack.num_steps,
-            "alpha": self.attack.step_size(self.eps_value),
-            "variant": self.variant,
-            "images": [self.start, self.stop],
-            "seed": self.own_seed,
-            **circumstances,
-        }
 
 
 def model_folder(folder: Path, digest: str) -> Path:
@@ -95,7 +63,7 @@ def model_folder(folder: Path, digest: str) -> Path:
 
 
 def clean_path(folder: Path, digest: str, start: int) -> Path:
-    """Where the clean inputs of one range of images lie."""
+    """Where the clean inputs of one range of inputs lie."""
     return model_folder(folder, digest) / f"clean-{start:06d}.safetensors"
 
 
@@ -104,25 +72,47 @@ def ranges(samples: int) -> list[range]:
     return [range(i, min(i + SHARD_SIZE, samples)) for i in range(0, samples, SHARD_SIZE)]
 
 
-def plan(
-    spec: EvaluationSpec, model: str, variants: Sequence[Variant], images: range
-) -> list[list[Shard]]:
-    """The shards of one model and range of images: for each attack and radius, its variants."""
-    return [
-        [
-            Shard(
-                model=model,
-                attack=attack,
-                eps=eps,
-                variant=variant,
-                start=images.start,
-                stop=images.stop,
-                seed=spec.seed,
-            )
-            for variant in variants
-        ]
-        for attack, eps in spec.cells
-    ]
+def verdict_path(folder: Path, digest: str, cell: Cell, start: int) -> Path:
+    """Where the verdict on one cell and one range of inputs lies."""
+    norm = f"-{cell.attack.ball}" if cell.attack.kind.norms else ""
+    name = f"verdict-{cell.attack.name}{norm}-{_as_file_name(cell.point)}-{start:06d}.safetensors"
+    return model_folder(folder, digest) / name
+
+
+def shard_point(cell: Cell) -> str:
+    """The point of a cell's shards: a minimum-norm attack's one run serves every radius."""
+    return "all" if cell.attack.name == "fab-t" else cell.point
+
+
+def as_array(inputs: np.ndarray | list[str]) -> np.ndarray:
+    """Inputs as a shard stores them: images as they are, texts as JSON in bytes."""
+    if isinstance(inputs, np.ndarray):
+        return inputs
+    return np.frombuffer(json.dumps(inputs).encode(), np.uint8)
+
+
+def as_texts(array: np.ndarray) -> list[str]:
+    """Texts from what a shard stores."""
+    return json.loads(array.tobytes())
+
+
+def _as_file_name(point: str) -> str:
+    return point.replace("/", "_").replace(":", "_")
+
+
+def input_seed(seed: int, attack: str, content: bytes) -> int:
+    """Seed of all random draws of one input under one attack.
+
+    It depends on the evaluation's seed, the attack and the input alone: not on the other inputs,
+    their order, the radius, the model or the gradient variant. So two models meet the same draws.
+
+    Args:
+        seed: the evaluation's.
+        attack: name of the attack that draws.
+        content: bytes of the input.
+    """
+    digest = hashlib.sha256(json.dumps([seed, attack]).encode() + content).digest()
+    return int.from_bytes(digest[:8]) >> 1
 
 
 def content_digest(*arrays: np.ndarray) -> str:

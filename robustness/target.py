@@ -13,8 +13,8 @@ from export.artifact import Artifact
 from export.runtime import Runtime, RuntimeUnavailable, open_runtime
 from export.twin import load_twin
 from models.elliptical import is_elliptical, metric_gradient
+from robustness.catalog import Variant
 from robustness.progress import Meter
-from robustness.spec import Variant
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +57,7 @@ class Target:
         """
         if self.twin is None:
             raise ValueError(
-                f"attacks fgsm and pgd need gradients, but {self.name!r} has no differentiable twin"
+                f"gradient attacks need the differentiable twin, but {self.name!r} has none"
             )
         return self.twin
 

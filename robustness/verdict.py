@@ -26,10 +26,12 @@ from typing import TypeVar
 import numpy as np
 
 from data.images import ImageSpec, decode_image, to_input, to_png
+from robustness.catalog import Norm, Variant
 from robustness.progress import Meter
 from robustness.target import Target, predict_served, predict_twin
 
 TOLERANCE = 1e-6  # float32 rounding of images + delta
+GRADIENTS: tuple[Variant, ...] = ("stopped", "full")
 
 T = TypeVar("T")
 
@@ -68,15 +70,15 @@ class CleanVerdict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judgement:
-    """One attack at one radius with one gradient variant; arrays have one entry per sample.
+    """What one attack made of every sample, with one gradient variant, at one radius.
 
     Attributes:
-        twin_rank: (N,) rank of the label by the twin.
+        twin_rank: (N,) rank of the label by the twin; by the served model where there is no twin.
         served_rank: (N,) by the served model.
-        eight_bit_rank: (N,) by the served model after rounding to 8 bit.
+        eight_bit_rank: (N,) by the served model after rounding to 8 bit; for texts as served_rank.
         index: (N,) class predicted by the served model.
-        margin: (N,) the twin's logit of the label minus the largest other one.
-        linf: (N,) largest absolute change of a pixel.
+        margin: (N,) logit of the label minus the largest other one, by the twin if there is one.
+        distance: (N,) size of the change: the attack's norm of the pixels', or edits of a text.
         finite: (N,) bool, all logits are finite.
     """
 
@@ -85,32 +87,68 @@ class Judgement:
     eight_bit_rank: np.ndarray
     index: np.ndarray
     margin: np.ndarray
-    linf: np.ndarray
+    distance: np.ndarray
     finite: np.ndarray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttackVerdict:
-    """One attack at one radius, the per-sample worst over its gradient variants.
+    """One attack at one point, the per-sample worst over all that it did.
 
     Attributes:
-        robust: (N,) rank over clean input and the twin on all variants' adversarial inputs.
+        robust: (N,) rank over clean input and the twin on all adversarial inputs.
         confirmed: (N,) the same, by the served model.
         confirmed_8bit: (N,) the same, by the served model after rounding to 8 bit.
-        by_variant: for each variant (N,) its own robust rank.
-        worst: (N,) position of the variant shown for a sample: one that fools the served model if
-            any does, then the one with the smallest margin.
-        shown: the judgement of that variant, sample by sample.
-        finite: (N,) bool, all logits under all variants are finite.
+        by_variant: (V, N) for each gradient variant its own robust rank; one row without any.
+        worst: (N,) position in `parts` of what is shown for a sample: something that fools the
+            served model if anything does, then the smallest margin.
+        index: (N,) class that the served model predicts there.
+        margin: (N,) logit of the label minus the largest other one, there.
+        distance: (N,) size of the change, there.
+        nearest: (N,) distance of the nearest adversarial input at any radius; infinite where none
+            was found, or the attack does not look for it.
+        finite: (N,) bool, all logits under all parts are finite.
     """
 
     robust: np.ndarray
     confirmed: np.ndarray
     confirmed_8bit: np.ndarray
-    by_variant: list[np.ndarray]
+    by_variant: np.ndarray
     worst: np.ndarray
-    shown: Judgement
+    index: np.ndarray
+    margin: np.ndarray
+    distance: np.ndarray
+    nearest: np.ndarray
     finite: np.ndarray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CorruptionVerdict:
+    """The served model on inputs with one corruption at one severity.
+
+    Attributes:
+        rank: (N,) rank of the label on the corrupted input.
+        index: (N,) class predicted there.
+    """
+
+    rank: np.ndarray
+    index: np.ndarray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CertificateVerdict:
+    """What randomized smoothing proves of the smoothed served model.
+
+    Attributes:
+        index: (N,) class of the smoothed classifier; -1 where it abstains.
+        radius: (N,) l2 radius within which it cannot change; 0 where it abstains.
+    """
+
+    index: np.ndarray
+    radius: np.ndarray
+
+
+CellVerdict = AttackVerdict | CorruptionVerdict | CertificateVerdict
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,13 +158,13 @@ class ModelVerdict:
     Attributes:
         target: the model.
         clean: its verdict on clean inputs.
-        attacks: one verdict per attack and radius, in the order of `EvaluationSpec.cells`.
+        cells: one verdict per attack and point, in the order of `EvaluationSpec.cells`.
         inputs_digest: sha256 over the digests of its clean inputs, range by range.
     """
 
     target: Target
     clean: CleanVerdict
-    attacks: list[AttackVerdict]
+    cells: list[CellVerdict]
     inputs_digest: str
 
 
@@ -159,16 +197,19 @@ def margin(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
     return np.where(np.isfinite(logits).all(axis=1), difference, -np.inf)
 
 
-def check_bounds(clean: np.ndarray, adversarial: np.ndarray, eps: float) -> np.ndarray:
+def check_bounds(
+    clean: np.ndarray, adversarial: np.ndarray, *, norm: Norm, eps: float
+) -> np.ndarray:
     """Check that adversarial inputs are ones the attack was allowed to make.
 
     Args:
         clean: (N, C, H, W) in [0, 1].
         adversarial: (N, C, H, W).
-        eps: l-infinity radius.
+        norm: of the ball.
+        eps: its radius.
 
     Returns:
-        (N,) largest absolute change of a pixel, float64.
+        (N,) norm of the change, float64.
 
     Raises:
         BoundsError: a value is not finite, lies outside [0, 1] or further than eps + 1e-6 away.
@@ -179,13 +220,19 @@ def check_bounds(clean: np.ndarray, adversarial: np.ndarray, eps: float) -> np.n
         raise BoundsError("adversarial inputs must be finite")
     if adversarial.min() < 0 or adversarial.max() > 1:
         raise BoundsError("adversarial inputs must lie in [0, 1]")
-    change = np.abs(adversarial.astype(np.float64) - clean.astype(np.float64))
-    distance = change.reshape(len(clean), -1).max(axis=1)
+    distance = change_size(clean, adversarial, norm)
     if distance.max() > eps + TOLERANCE:
         raise BoundsError(
             f"adversarial inputs must stay within {eps:.6g}, got {distance.max():.6g}"
         )
     return distance
+
+
+def change_size(clean: np.ndarray, adversarial: np.ndarray, norm: Norm) -> np.ndarray:
+    """Norm of the change of every sample, (N,) float64."""
+    change = adversarial.astype(np.float64) - clean.astype(np.float64)
+    flat = change.reshape(len(clean), -1)
+    return np.abs(flat).max(axis=1) if norm == "Linf" else np.sqrt((flat**2).sum(axis=1))
 
 
 def in_8bit(inputs: np.ndarray, spec: ImageSpec) -> np.ndarray:
@@ -199,6 +246,7 @@ def judge(
     adversarial: np.ndarray,
     labels: np.ndarray,
     *,
+    norm: Norm,
     eps: float,
     meter: Meter,
 ) -> Judgement:
@@ -209,15 +257,16 @@ def judge(
         clean: (N, C, H, W) clean inputs.
         adversarial: (N, C, H, W) float32.
         labels: (N,) int64.
-        eps: l-infinity radius.
+        norm: of the ball.
+        eps: its radius.
         meter: told of each model evaluation.
 
     Raises:
         BoundsError: see `check_bounds`.
     """
-    distance = check_bounds(clean, adversarial, eps)
-    twin = predict_twin(target, adversarial, meter)
+    distance = check_bounds(clean, adversarial, norm=norm, eps=eps)
     served = predict_served(target, adversarial, meter)
+    twin = served if target.twin is None else predict_twin(target, adversarial, meter)
     rounded = predict_served(target, in_8bit(adversarial, target.image_spec), meter)
     finite = [np.isfinite(logits).all(axis=1) for logits in (twin, served, rounded)]
     return Judgement(
@@ -226,46 +275,63 @@ def judge(
         eight_bit_rank=label_rank(rounded, labels),
         index=served.argmax(axis=1),
         margin=margin(twin, labels),
-        linf=distance,
+        distance=distance,
         finite=np.logical_and.reduce(finite),
     )
 
 
-def combine(clean: CleanVerdict, judgements: Sequence[Judgement]) -> AttackVerdict:
-    """The per-sample worst over the gradient variants of one attack at one radius.
+def combine(
+    clean: CleanVerdict,
+    judgements: Sequence[Judgement],
+    variants: Sequence[Variant],
+    nearest: np.ndarray | None = None,
+) -> AttackVerdict:
+    """The per-sample worst over all that one attack did at one point.
 
     Args:
         clean: the model on clean inputs.
-        judgements: one per variant, of the same samples.
+        judgements: one per part and gradient variant, of the same samples.
+        variants: the variant of each; what has no variant counts for every one.
+        nearest: (N,) distance of the nearest adversarial input, if the attack looks for it.
     """
 
-    def worst_rank(name: str) -> np.ndarray:
-        return np.maximum.reduce([clean.rank, *(getattr(j, name) for j in judgements)])
+    def worst_rank(name: str, chosen: Sequence[Judgement]) -> np.ndarray:
+        return np.maximum.reduce([clean.rank, *(getattr(j, name) for j in chosen)])
 
-    held = np.stack([j.served_rank == 0 for j in judgements])  # (V, N)
-    margins = np.stack([j.margin for j in judgements])  # (V, N)
-    worst = np.lexsort((margins, held), axis=0)[0]  # (N,)
-    columns = np.arange(len(worst))
-    shown = {
-        field.name: np.stack([getattr(j, field.name) for j in judgements])[worst, columns]
-        for field in fields(Judgement)
-    }
+    kinds = [v for v in GRADIENTS if v in variants] or ["plain"]
+    pairs = list(zip(judgements, variants, strict=True))
+    of_kind = [[j for j, variant in pairs if variant in (kind, "plain")] for kind in kinds]
+    worst = _worst_part(judgements)
+    rows = np.arange(len(worst))
+
+    def shown(name: str) -> np.ndarray:
+        return np.stack([getattr(j, name) for j in judgements])[worst, rows]
+
     return AttackVerdict(
-        robust=worst_rank("twin_rank"),
-        confirmed=worst_rank("served_rank"),
-        confirmed_8bit=worst_rank("eight_bit_rank"),
-        by_variant=[np.maximum(clean.rank, j.twin_rank) for j in judgements],
+        robust=worst_rank("twin_rank", judgements),
+        confirmed=worst_rank("served_rank", judgements),
+        confirmed_8bit=worst_rank("eight_bit_rank", judgements),
+        by_variant=np.stack([worst_rank("twin_rank", chosen) for chosen in of_kind]),
         worst=worst,
-        shown=Judgement(**shown),
+        index=shown("index"),
+        margin=shown("margin"),
+        distance=shown("distance"),
+        nearest=np.full(len(worst), np.inf) if nearest is None else nearest,
         finite=np.logical_and.reduce([j.finite for j in judgements]),
     )
 
 
+def _worst_part(judgements: Sequence[Judgement]) -> np.ndarray:
+    held = np.stack([j.served_rank == 0 for j in judgements])  # (V, N)
+    margins = np.stack([j.margin for j in judgements])  # (V, N)
+    return np.lexsort((margins, held), axis=0)[0]  # (N,)
+
+
 def join(parts: Sequence[T]) -> T:
-    """Join the verdicts of consecutive ranges of images into one of all images."""
+    """Join the verdicts of consecutive ranges of inputs into one of all inputs."""
     first = parts[0]
     joined = {
-        field.name: np.concatenate([getattr(part, field.name) for part in parts])
+        field.name: np.concatenate([getattr(part, field.name) for part in parts], axis=-1)
         for field in fields(first)  # pyright: ignore[reportArgumentType]  T is one of the above
     }
     return type(first)(**joined)

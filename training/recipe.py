@@ -4,7 +4,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from robustness.spec import parse_eps
+from robustness.numbers import parse_eps
 from training.data_recipe import DataRecipe, ImageData
 from training.rules import at_least, fraction, one_of, positive
 

@@ -1,0 +1,185 @@
+"""One range of inputs of one model, through every attack: the unit of work of an evaluation.
+
+What it finds is written as files, and files of an earlier attempt are used: a range may be begun by
+one process, ended by another and done twice without harm.
+"""
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+
+from robustness import shards
+from robustness.image_cells import attack_cell, parts
+from robustness.noise_cells import certificate_cell, corruption_cell
+from robustness.shards import Shard
+from robustness.spec import CLEAN_EVALUATIONS, Cell, cell_cost
+from robustness.target import Target, input_gradient, predict_served
+from robustness.text_cells import text_cell, text_clean_verdict
+from robustness.trial import Block, Trial, inputs_digest, read_verdict, write_verdict
+from robustness.verdict import (
+    AttackVerdict,
+    CellVerdict,
+    CertificateVerdict,
+    CleanVerdict,
+    CorruptionVerdict,
+    label_rank,
+)
+
+_KINDS: dict[str, type[CellVerdict]] = {
+    "corruptions": CorruptionVerdict,
+    "smoothing": CertificateVerdict,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """One range of inputs of one model.
+
+    Attributes:
+        model: position of the model among those on trial.
+        start: index of the first input.
+        inputs: (n, C, H, W) float32, or n texts.
+        labels: (n,) int64, or None where the model's own predictions stand in.
+    """
+
+    model: int
+    start: int
+    inputs: np.ndarray | list[str]
+    labels: np.ndarray | None
+
+
+def run_range(trial: Trial, task: Task) -> None:
+    """Do everything that the spec asks for on one range; verdicts and shards are files then.
+
+    Raises:
+        Cancelled: the caller wants to stop; finished files stay.
+    """
+    block = _judge_clean(trial, task)
+    for cell in trial.spec.cells:
+        with trial.meter.allot(len(task.inputs) * _cost(trial, cell)):
+            if read_cell(trial, block, cell) is None:
+                write_verdict(trial, _judge_cell(trial, block, cell), block, cell)
+
+
+def read_block(trial: Trial, start: int, digest: str, labels: np.ndarray | None) -> Block | None:
+    """The stored verdict on a range of clean inputs, without the inputs; None if it must be made.
+
+    Args:
+        trial: the model's part of the evaluation.
+        start: index of the first input.
+        digest: sha256 of the inputs.
+        labels: their labels, if there are any.
+    """
+    path = shards.clean_path(trial.folder, trial.target.digest, start)
+    stored = shards.read(path, _clean_identity(trial, digest, labels))
+    if stored is None:
+        return None
+    verdict = CleanVerdict(**{field.name: stored[field.name] for field in fields(CleanVerdict)})
+    return Block(start=start, inputs=[], digest=digest, clean=verdict)
+
+
+def read_cell(trial: Trial, block: Block, cell: Cell) -> CellVerdict | None:
+    """The stored verdict on a cell, if the shards it speaks of are there, too."""
+    family = cell.attack.kind.family
+    verdict = read_verdict(trial, _KINDS.get(family, AttackVerdict), block, cell)
+    if verdict is None or not isinstance(verdict, AttackVerdict):
+        return verdict
+    whole = all(shard.path(trial.folder).is_file() for shard in cell_shards(trial, block, cell))
+    return verdict if whole else None
+
+
+def cell_shards(trial: Trial, block: Block, cell: Cell) -> list[Shard]:
+    """The shards that the verdict on an attack rests on, in the order of its parts."""
+    target = trial.target
+    pairs = parts(target, cell.attack) if isinstance(target, Target) else [(cell.attack, "plain")]
+    return [
+        Shard(
+            model=target.digest,
+            attack=cell.attack.name,
+            part=part,
+            point=shards.shard_point(cell),
+            variant=variant,
+            start=block.start,
+        )
+        for part, variant in pairs
+    ]
+
+
+def _cost(trial: Trial, cell: Cell) -> int:
+    return cell_cost(cell.attack, trial.num_classes, trial.target.elliptical)
+
+
+def _judge_cell(trial: Trial, block: Block, cell: Cell) -> CellVerdict:
+    target = trial.target
+    if not isinstance(target, Target):
+        return text_cell(trial, target, block, cell)
+    match cell.attack.kind.family:
+        case "corruptions":
+            return corruption_cell(trial, target, block, cell)
+        case "smoothing":
+            return certificate_cell(trial, target, block, cell)
+        case _:
+            return attack_cell(trial, target, block, cell)
+
+
+def _judge_clean(trial: Trial, task: Task) -> Block:
+    """Judge a range of clean inputs, and store them for pictures and for a later replay."""
+    digest = inputs_digest(task.inputs)
+    last = task.start + len(task.inputs)
+    trial.say(f"clean inputs {task.start + 1} to {last}")
+    with trial.meter.allot(CLEAN_EVALUATIONS * len(task.inputs)):
+        known = read_block(trial, task.start, digest, task.labels)
+        verdict = known.clean if known is not None else _clean_verdict(trial, task)
+    if known is None:
+        tensors = {field.name: getattr(verdict, field.name) for field in fields(CleanVerdict)}
+        tensors["clean"] = shards.as_array(task.inputs)
+        path = shards.clean_path(trial.folder, trial.target.digest, task.start)
+        shards.write(path, tensors, _clean_identity(trial, digest, task.labels))
+    return Block(start=task.start, inputs=task.inputs, digest=digest, clean=verdict)
+
+
+def _clean_identity(trial: Trial, digest: str, labels: np.ndarray | None) -> dict[str, Any]:
+    runtime = trial.target.runtime
+    return {
+        "inputs": digest,
+        "labels": None if labels is None else labels.tolist(),
+        "model": trial.target.digest,
+        "runtime": [runtime.name, runtime.precision],
+        "threads": trial.threads,
+    }
+
+
+def _clean_verdict(trial: Trial, task: Task) -> CleanVerdict:
+    target = trial.target
+    if not isinstance(target, Target):
+        return text_clean_verdict(target, task.inputs, task.labels, trial.meter)
+    inputs = np.asarray(task.inputs)
+    served = predict_served(target, inputs, trial.meter)
+    label = (served.argmax(axis=1) if task.labels is None else task.labels).astype(np.int64)
+    if target.twin is None:
+        twin, blind = served, np.zeros(len(inputs), bool)
+    else:
+        twin, gradient = input_gradient(target, inputs, label, trial.meter)
+        blind = ((gradient == 0) | ~np.isfinite(gradient)).reshape(len(inputs), -1).all(axis=1)
+    finite = np.asarray(np.isfinite(np.concatenate([served, twin], axis=1)).all(axis=1))
+    # A second answer is asked once, not counted: it would cost every evaluation for a rare fault.
+    again = predict_served(target, inputs) if task.start == 0 else served
+    return CleanVerdict(
+        label=label,
+        rank=label_rank(served, label),
+        index=served.argmax(axis=1),
+        probability=top_probability(served),
+        twin_index=twin.argmax(axis=1),
+        finite=finite,
+        blind=blind,
+        normalised=(served >= 0).all(axis=1) & (np.abs(served.sum(axis=1) - 1) < 1e-4),
+        unsteady=np.any(again != served, axis=1) & finite,
+    )
+
+
+def top_probability(logits: np.ndarray) -> np.ndarray:
+    """Softmax probability of the largest logit, (N,) float64; NaN if a logit is not finite."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        shifted = logits.astype(np.float64) - logits.max(axis=1, keepdims=True)
+        return 1 / np.exp(shifted).sum(axis=1)
