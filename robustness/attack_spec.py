@@ -10,7 +10,7 @@ from robustness.catalog import (
     AUTOATTACK,
     CORRUPTIONS,
     EXTRA_CORRUPTIONS,
-    KINDS, 
+    KINDS,
     MAX_TARGETS,
     AttackName,
     Kind,
@@ -177,7 +177,11 @@ class AttackSpec(Strict):
         if self.kind.norms:
             return list(self.eps or ())
         if self.name == "corruptions":
-            return [f"{name}:{k}" for name in self.names or CORRUPTIONS for k in self.setting("severities")]
+            return [
+                f"{name}:{k}"
+                for name in self.names or CORRUPTIONS
+                for k in self.setting("severities")
+            ]
         place = {"smoothing": "sigma", "word-swap": "rate"}.get(self.name, "edits")
         return [str(value) for value in self.setting(place)]
 
@@ -213,4 +217,3 @@ class AttackSpec(Strict):
                 return self.setting("samples") + 100
             case _:
                 return 1
-

@@ -129,9 +129,7 @@ def _attack(
     return {"adversarial": adversarial}
 
 
-def _perturb(
-    trial: Trial, target: Target, block: Block, job: _Job, rows: np.ndarray
-) -> np.ndarray:
+def _perturb(trial: Trial, target: Target, block: Block, job: _Job, rows: np.ndarray) -> np.ndarray:
     part, eps = job.part, job.part.radius(job.cell.point)
     inputs, labels = block.images[rows], block.clean.label[rows]
     all_seeds = block.seeds(trial.spec.seed, part)

@@ -57,6 +57,4 @@ def certificate_cell(trial: Trial, target: Target, block: Block, cell: Cell) -> 
             seeds=block.seeds(trial.spec.seed, attack),
             meter=trial.meter,
         )
-    return CertificateVerdict(
-        index=np.where(found.abstained, -1, found.index), radius=found.radius
-    )
+    return CertificateVerdict(index=np.where(found.abstained, -1, found.index), radius=found.radius)
