@@ -6,13 +6,15 @@ the locks leave out; nothing here calls the tools that would.
 
 import importlib.util
 import threading
+import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from export.artifact import Artifact
-from export.manifest import ONNX, Manifest
+from export.manifest import Manifest
 from export.runtimes.protocol import Inputs, Mode, RuntimeUnavailable, as_feed
 from export.runtimes.quantized import read_graph
 
@@ -71,8 +73,13 @@ def precisions(manifest: Manifest, mode: Mode) -> list[str]:
     """Precisions in which this processor can run a graph, the graph's own first."""
     own = manifest.precision
     wanted = [own, *_FASTER.get(own, [])] if mode == "fast" else [own]
+    return [precision for precision in wanted if able_to_run(precision)]
+
+
+def able_to_run(precision: str) -> bool:
+    """Whether this processor has a precision such as "bf16" or "int8+bf16"."""
     able = _core().get_property(_DEVICE, "OPTIMIZATION_CAPABILITIES")
-    return [p for p in wanted if all(_CAPABILITIES[part] in able for part in p.split("+"))]
+    return all(_CAPABILITIES[part] in able for part in precision.split("+"))
 
 
 def _core() -> "openvino.Core":
@@ -94,6 +101,34 @@ def compile_graph(content: bytes, precision: str, threads: int) -> "openvino.Com
     Raises:
         RuntimeUnavailable: OpenVINO cannot open it, or the processor has not this precision.
     """
+    return _compile(lambda core: core.read_model(content), precision, threads)
+
+
+def compile_program(program: Any, precision: str, threads: int) -> "openvino.CompiledModel":
+    """Compile an exported program of torch; see `compile_graph`.
+
+    Args:
+        program: a `torch.export.ExportedProgram`.
+        precision: of the matrix products.
+        threads: threads of one evaluation.
+
+    Raises:
+        RuntimeUnavailable: OpenVINO cannot read it, or the processor has not this precision.
+    """
+
+    def read(core: "openvino.Core") -> "openvino.Model":
+        import openvino
+
+        with warnings.catch_warnings():  # it uses a name that torch is about to drop
+            warnings.simplefilter("ignore", FutureWarning)
+            return openvino.convert_model(program)
+
+    return _compile(read, precision, threads)
+
+
+def _compile(
+    read: Callable[["openvino.Core"], "openvino.Model"], precision: str, threads: int
+) -> "openvino.CompiledModel":
     core = _core()
     settings: dict[str, Any] = {
         "PERFORMANCE_HINT": "LATENCY",
@@ -104,9 +139,9 @@ def compile_graph(content: bytes, precision: str, threads: int) -> "openvino.Com
         "ENABLE_CPU_PINNING": False,
     }
     try:
-        compiled = core.compile_model(core.read_model(content), _DEVICE, settings)
+        compiled = core.compile_model(read(core), _DEVICE, settings)
     except Exception as error:  # it raises bare RuntimeErrors
-        raise RuntimeUnavailable(f"OpenVINO cannot open {ONNX}: {error}") from error
+        raise RuntimeUnavailable(f"OpenVINO cannot open the graph: {error}") from error
     used = compiled.get_property("INFERENCE_PRECISION_HINT").get_type_name()
     if used != _HINTS[precision]:
         raise RuntimeUnavailable(f"this processor runs {used} where {precision} was asked for")
