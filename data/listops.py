@@ -15,12 +15,13 @@ import numpy as np
 from data.token_set import Ragged
 
 MAX_DEPTH = 10
-MAX_ARGS = 10
+MIN_ARGS, MAX_ARGS = 2, 10
 OPERATOR_PROBABILITY = 0.25
 SHORTEST, LONGEST = 501, 1999
 TOKENS = [*"0123456789", "[MIN", "[MAX", "[MED", "[SM", "]"]
 """Token texts in order of id; the next id, 15, is padding."""
 PAD = len(TOKENS)
+_IDS = {token: index for index, token in enumerate(TOKENS)}
 _MIN, _MAX, _MED, _SM, _CLOSE = range(10, 15)
 _BLOCK = 4096
 
@@ -94,7 +95,8 @@ def evaluate(tokens: np.ndarray) -> int:
         tokens: (length,) ids.
 
     Raises:
-        ValueError: the tokens are not one complete tree.
+        ValueError: the tokens are not one complete tree, or an operator of it has fewer or more
+            arguments than the task allows.
     """
     stack: list[int] = []
     for token in tokens.tolist():
@@ -104,12 +106,35 @@ def evaluate(tokens: np.ndarray) -> int:
         arguments: list[int] = []
         while stack and stack[-1] < _MIN:
             arguments.append(stack.pop())
-        if not stack or not arguments:
-            raise ValueError("tokens must be one tree, got a closing bracket too many or too early")
+        if not stack:
+            raise ValueError("tokens must be one tree, got a closing bracket too many")
+        if not MIN_ARGS <= len(arguments) <= MAX_ARGS:
+            raise ValueError(
+                f"tokens must be one tree with {MIN_ARGS} to {MAX_ARGS} arguments each, "
+                f"got an operator with {len(arguments)}"
+            )
         stack.append(_apply(stack.pop(), arguments))
     if len(stack) != 1 or stack[0] >= _MIN:
         raise ValueError(f"tokens must be one tree, {len(stack)} entries were left over")
     return stack[0]
+
+
+def written(tokens: np.ndarray) -> str:
+    """One tree as a text, such as "[MAX 4 [MIN 2 3 ] ]"."""
+    return " ".join(TOKENS[token] for token in tokens.tolist())
+
+
+def value_of(text: str) -> int | None:
+    """The value of an expression as `written`, whatever blanks lie between its tokens.
+
+    Returns:
+        0 to 9, or None where the text is no expression of the task: another word, brackets that
+        do not match, or an operator with fewer than 2 or more than 10 arguments.
+    """
+    try:
+        return evaluate(np.array([_IDS[word] for word in text.split()], np.int64))
+    except (KeyError, ValueError):
+        return None
 
 
 def _apply(operator: int, arguments: list[int]) -> int:
@@ -132,7 +157,7 @@ def _grow(rng: np.random.Generator, count: int) -> list[_Level]:
         if len(levels) == MAX_DEPTH - 1:
             inner[:] = False
         ids = np.where(inner, rng.integers(_MIN, _CLOSE, count), rng.integers(0, 10, count))
-        args = rng.integers(2, MAX_ARGS + 1, np.count_nonzero(inner))
+        args = rng.integers(MIN_ARGS, MAX_ARGS + 1, np.count_nonzero(inner))
         levels.append(_Level(ids, args))
         count = int(args.sum())
     return levels

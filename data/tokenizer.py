@@ -1,10 +1,11 @@
-"""From texts to token ids: WordPiece vocabularies of our own or of the hub, and bytes.
+"""From texts to token ids: WordPiece vocabularies of our own or of the hub, bytes, and ListOps.
 
 All of them are files `tokenizer.json` of the `tokenizers` library. No tokenizer adds marks such as
 [CLS]: the models pool over real tokens.
 """
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_toke
 
 from data.hub import hub_file
 from data.image_set import DataError
+from data.listops import TOKENS as LISTOPS_TOKENS
 from data.text_set import TextSet
 from data.token_set import Ragged, TokenSet
 
@@ -19,6 +21,32 @@ PAD, UNKNOWN = "[PAD]", "[UNK]"
 _PAD_NAMES = (PAD, "<pad>", "<|padding|>", "<|endoftext|>")
 _HTML_BREAK = r"<br\s*/?>"
 _LONGEST_WORD = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pieces:
+    """The tokens of one text, and where they stand in it.
+
+    Attributes:
+        ids: (N,) int64.
+        spans: (N, 2) int64, the first character of each and the one after its last.
+    """
+
+    ids: np.ndarray
+    spans: np.ndarray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Vocabulary:
+    """How tokens are written.
+
+    Attributes:
+        texts: what each id stands for, empty where no text gives this token.
+        continues: (V,) bool, tokens that can only continue a word.
+    """
+
+    texts: list[str]
+    continues: np.ndarray
 
 
 class TextTokenizer:
@@ -61,12 +89,42 @@ class TextTokenizer:
         """
         if max_len < 1:
             raise ValueError(f"max_len must be at least 1, got {max_len}")
-        encodings = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
-        rows = [np.array(encoding.ids[:max_len], np.int64) for encoding in encodings]
+        rows = self.ids(texts, max_len)
         empty = [place for place, row in enumerate(rows) if not len(row)]
         if empty:
             raise ValueError(f"every text must hold a token, got none in {empty[:10]}")
         return rows
+
+    def ids(self, texts: Sequence[str], max_len: int) -> list[np.ndarray]:
+        """As `rows`, but a text without a token gives an empty row."""
+        encodings = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
+        return [np.array(encoding.ids[:max_len], np.int64) for encoding in encodings]
+
+    def pieces(self, text: str, max_len: int) -> Pieces:
+        """The first `max_len` tokens of a text, with their places."""
+        encoding = self._tokenizer.encode(text, add_special_tokens=False)
+        return Pieces(
+            ids=np.array(encoding.ids[:max_len], np.int64),
+            spans=np.array(encoding.offsets[:max_len], np.int64).reshape(-1, 2),
+        )
+
+    def vocabulary(self) -> Vocabulary:
+        """How every token is written; what continues a word is written without its mark."""
+        prefix = getattr(self._tokenizer.model, "continuing_subword_prefix", None)
+        known = self._tokenizer.get_vocab(with_added_tokens=True)
+        texts = [""] * (max(known.values()) + 1)
+        continues = np.zeros(len(texts), np.bool_)
+        for token, index in known.items():
+            continues[index] = bool(prefix) and token.startswith(prefix) and token != prefix
+            texts[index] = token[len(prefix or "") :] if continues[index] else self._decode(index)
+        alone = self.ids(texts, 2)
+        for index, row in enumerate(alone):
+            if not continues[index] and row.tolist() != [index]:
+                texts[index] = ""
+        return Vocabulary(texts=texts, continues=continues)
+
+    def _decode(self, index: int) -> str:
+        return self._tokenizer.decode([index], skip_special_tokens=False)
 
     def encode(
         self, texts: Sequence[str], max_len: int, *, length: int | None = None
@@ -154,24 +212,35 @@ def byte_tokenizer() -> TextTokenizer:
     return TextTokenizer(tokenizer)
 
 
+def listops_tokenizer() -> TextTokenizer:
+    """ListOps written with blanks: ids as in `data.listops`, 15 for padding and any other word."""
+    vocabulary = {token: index for index, token in enumerate([*LISTOPS_TOKENS, PAD])}
+    tokenizer = Tokenizer(models.WordLevel(vocab=vocabulary, unk_token=PAD))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    return TextTokenizer(tokenizer)
+
+
 def _printable(byte: int) -> bool:
     """Whether a byte stands for itself in the alphabet of GPT-2 (Radford et al. 2019)."""
     return 33 <= byte <= 126 or 161 <= byte <= 172 or 174 <= byte <= 255
+
+
+_OURS = {"bytes": byte_tokenizer, "listops": listops_tokenizer}
 
 
 def load_tokenizer(source: str | Path) -> TextTokenizer:
     """Load a tokenizer.
 
     Args:
-        source: a file `tokenizer.json`, a folder that holds one, `hf:NAME` for one of the hub, or
-            `bytes`.
+        source: a file `tokenizer.json`, a folder that holds one, `hf:NAME` for one of the hub,
+            `bytes`, or `listops`.
 
     Raises:
         DataError: it is missing, broken, or has no token for padding.
     """
     text = str(source)
-    if text == "bytes":
-        return byte_tokenizer()
+    if text in _OURS:
+        return _OURS[text]()
     path = hub_file(text.removeprefix("hf:"), "tokenizer.json") if text[:3] == "hf:" else Path(text)
     path = path / "tokenizer.json" if path.is_dir() else path
     if not path.is_file():

@@ -2,8 +2,12 @@
 
 import hashlib
 import re
+from collections.abc import Sequence
 
 import numpy as np
+
+from robustness.attacks.text_search import AttackedTexts, checked
+from robustness.text_target import TextTarget
 
 REPLACEMENT = "AAA"
 RATE = 0.025
@@ -42,3 +46,39 @@ def swap_words(text: str, *, rate: float = RATE, seed: int = 0) -> str:
         parts += [text[end:start], REPLACEMENT]
         end = stop
     return "".join([*parts, text[end:]])
+
+
+def word_swap(
+    target: TextTarget,
+    texts: Sequence[str],
+    labels: Sequence[int],
+    *,
+    rate: float,
+    seeds: Sequence[int],
+) -> AttackedTexts:
+    """`swap_words` on texts of a data set; it asks the model nothing, an edit is a word changed.
+
+    Args:
+        target: the model, for whether its texts may be changed so.
+        texts: N texts.
+        labels: N true classes.
+        rate: share of the words, in [0, 1].
+        seeds: N seeds, at least 0.
+
+    Raises:
+        ValueError: `rate` or a seed is out of range, labels or seeds do not fit, or the true class
+            is computed from the words, among which is no "AAA".
+    """
+    checked(texts, labels=labels, seeds=seeds)
+    if target.relabel is not None:
+        raise ValueError(f"word-swap must not be run on {target.name!r}: no text of it has words")
+    swapped = [
+        swap_words(text, rate=rate, seed=int(seed)) for text, seed in zip(texts, seeds, strict=True)
+    ]
+    pairs = [zip(a.split(), b.split(), strict=True) for a, b in zip(texts, swapped, strict=True)]
+    return AttackedTexts(
+        texts=swapped,
+        labels=np.array(labels, np.int64),
+        edits=np.array([sum(old != new for old, new in pair) for pair in pairs], np.int64),
+        queries=np.zeros(len(texts), np.int64),
+    )

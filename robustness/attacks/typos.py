@@ -1,0 +1,127 @@
+"""Typos: a slip of the fingers in the words that matter most to the model."""
+
+import re
+from collections.abc import Sequence
+
+import numpy as np
+
+from robustness.attacks.text_search import AttackedTexts, Search, checked
+from robustness.progress import Meter
+from robustness.text_target import TextTarget
+
+_WORD = re.compile(r"[^\W\d_]{3,}")  # letters of any script
+_DIGIT = re.compile(r"[0-9]")
+_TRIES = 4  # of each kind of slip
+
+
+def typos(
+    target: TextTarget,
+    texts: Sequence[str],
+    labels: Sequence[int],
+    *,
+    edits: int,
+    queries: int,
+    seeds: Sequence[int],
+    leave: bool = True,
+    meter: Meter | None = None,
+) -> AttackedTexts:
+    """Mistype words of texts, one after the other, so that the model errs.
+
+    Words of three letters or more are ordered by how much the margin falls when each alone is left
+    out; this takes at most half of the queries, beyond which words are drawn. Then, in this order,
+    every word is mistyped in up to sixteen drawn ways (two neighbouring letters swapped, a letter
+    left out, inserted or replaced, never the first one) and the worst is kept if it is worse. A
+    word is mistyped at most once. Words that the model does not read are left alone. All draws of
+    a text come from its own seed.
+
+    Where the true class is recomputed, as for ListOps, it is single digits that are mistyped.
+
+    Args:
+        target: the model; no gradients are needed.
+        texts: N texts.
+        labels: N true classes.
+        edits: typos allowed in a text.
+        queries: model evaluations that may be spent on a text.
+        seeds: N seeds, at least 0.
+        leave: a text that is misclassified is left alone from then on.
+        meter: told of every model evaluation; its `Cancelled` ends the attack.
+
+    Raises:
+        ValueError: a budget below 1, labels or seeds that do not fit, or a text that the model
+            cannot read.
+
+    Source: Gao et al. 2018 (DeepWordBug), sections III-B and III-C; the leave-one-out score on the
+    margin, several slips per word and the kept first letter are our own.
+    """
+    checked(texts, labels=labels, seeds=seeds)
+    searches = []
+    for text, label, seed in zip(texts, labels, seeds, strict=True):
+        search = Search(
+            target, text, int(label), edits=edits, queries=queries, leave=leave, meter=meter
+        )
+        if search.open:
+            _attack(search, target, np.random.default_rng(int(seed)), queries // 2)
+        searches.append(search)
+    return AttackedTexts.of(searches)
+
+
+def _attack(search: Search, target: TextTarget, rng: np.random.Generator, limit: int) -> None:
+    """Run one search to its end; words are ordered by at most `limit` queries."""
+    parts, places = _split(search.text, target)
+    letters = sorted({letter for place in places for letter in parts[place].lower()})
+    for place in _by_importance(search, parts, places, rng, min(limit, search.left)):
+        if not search.open:
+            return
+        slips = _slips(parts[place], letters, rng, fixed=target.relabel is None)
+        chosen = search.advance(["".join(_with(parts, place, slip)) for slip in slips])
+        if chosen is not None:
+            parts = _with(parts, place, slips[chosen])
+
+
+def _split(text: str, target: TextTarget) -> tuple[list[str], list[int]]:
+    """A text in parts, and which parts are words that the model reads and that may be mistyped."""
+    end = int(target.tokenizer.pieces(text, target.max_len).spans[:, 1].max())
+    parts, places, done = [], [], 0
+    for word in (_WORD if target.relabel is None else _DIGIT).finditer(text, 0, end):
+        parts += [text[done : word.start()], word[0]]
+        places.append(len(parts) - 1)
+        done = word.end()
+    return [*parts, text[done:]], places
+
+
+def _by_importance(
+    search: Search,
+    parts: list[str],
+    places: list[int],
+    rng: np.random.Generator,
+    limit: int,
+) -> list[int]:
+    """Places of words, that first without which the margin is smallest."""
+    if len(places) > limit:
+        places = sorted(rng.choice(places, limit, replace=False).tolist())
+    margins = search.margins(["".join(_with(parts, place, "")) for place in places])
+    return [places[index] for index in np.argsort(margins, kind="stable")]
+
+
+def _slips(word: str, letters: list[str], rng: np.random.Generator, *, fixed: bool) -> list[str]:
+    """Different mistyped forms of a word, the first letter kept if `fixed`."""
+    first = int(fixed)
+    found: list[str] = []
+    for _ in range(_TRIES):
+        places = rng.integers(first, len(word), 4).tolist()
+        inserted, replacing = (
+            letters[index] for index in rng.integers(0, len(letters), 2).tolist()
+        )
+        swap, drop, insert, replace = places
+        swap = min(swap, max(len(word) - 2, 0))
+        found += [
+            word[:swap] + word[swap : swap + 2][::-1] + word[swap + 2 :],
+            word[:drop] + word[drop + 1 :],
+            word[:insert] + inserted + word[insert:],
+            word[:replace] + replacing + word[replace + 1 :],
+        ]
+    return [slip for slip in dict.fromkeys(found) if slip != word]
+
+
+def _with(parts: list[str], place: int, word: str) -> list[str]:
+    return [*parts[:place], word, *parts[place + 1 :]]

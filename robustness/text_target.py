@@ -1,0 +1,219 @@
+"""A text model on trial: the served model, and its differentiable twin where gradients are needed.
+
+Texts take the same way as in `/classify_text`: the artifact's tokenizer, cut after `max_len`
+tokens, padded to the longest of the batch with a mask that leaves out whatever pads.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from data import listops
+from data.tokenizer import TextTokenizer
+from export.artifact import Artifact
+from export.runtime import Runtime, RuntimeUnavailable, open_runtime
+from export.twin import load_twin
+from models.elliptical import is_elliptical
+from robustness.catalog import Variant
+from robustness.progress import Meter
+from robustness.target import device_of, gradient_path, undisturbed
+
+Relabel = Callable[[str], int | None]
+"""The true class of a text, or None where it is no text of the task."""
+
+_BATCH = 32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextTarget:
+    """One text model on trial.
+
+    Attributes:
+        name: its name in the report.
+        version: its version in the report.
+        digest: sha256 of what is judged; for an artifact, that of its manifest.
+        labels: names of its K classes.
+        tokenizer: from texts to token ids.
+        max_len: tokens after the first `max_len` of a text are cut off.
+        runtime: the served model; every candidate of an attack is judged on it.
+        twin: the same function as a differentiable module, or None.
+        relabel: where an edit can change the true class and the class can be computed; None where
+            the label of the unchanged text holds.
+    """
+
+    name: str
+    version: str
+    digest: str
+    labels: list[str]
+    tokenizer: TextTokenizer
+    max_len: int
+    runtime: Runtime
+    twin: nn.Module | None
+    relabel: Relabel | None = None
+
+    @property
+    def elliptical(self) -> bool:
+        """Whether the twin estimates a metric, and so is attacked in two ways."""
+        return self.twin is not None and is_elliptical(self.twin)
+
+    @property
+    def variants(self) -> tuple[Variant, ...]:
+        """The ways of taking gradients; the per-sample worst of them is the verdict."""
+        return ("stopped", "full") if self.elliptical else ("plain",)
+
+    def encode(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+        """Tokens (B, N) int64 and mask (B, N) bool, True for real tokens, as the model reads them.
+
+        Raises:
+            ValueError: a text that is not Unicode or holds no token, named by its place.
+        """
+        for index, text in enumerate(texts):
+            try:
+                text.encode()
+            except UnicodeEncodeError:
+                raise ValueError(
+                    f"texts must be Unicode, but text {index} has half a surrogate"
+                ) from None
+        return self.tokenizer.encode(texts, self.max_len)
+
+    def predict(self, texts: Sequence[str], meter: Meter | None = None) -> np.ndarray:
+        """Logits (N, K) float32 of the served model, in batches of at most 32.
+
+        Args:
+            texts: N texts.
+            meter: told of every batch; its `Cancelled` ends the call.
+
+        Raises:
+            ValueError: see `encode`; or the runtime answers in another shape.
+        """
+        logits = np.empty((len(texts), len(self.labels)), np.float32)
+        for start in range(0, len(texts), _BATCH):
+            part = texts[start : start + _BATCH]
+            if meter is not None:
+                meter.before()
+            tokens, mask = self.encode(part)
+            answer = self.runtime.predict({"tokens": tokens, "mask": mask})
+            if answer.shape != (len(part), len(self.labels)):
+                expected = (len(part), len(self.labels))
+                raise ValueError(f"logits of {self.name!r} must be {expected}, got {answer.shape}")
+            logits[start : start + len(part)] = answer
+            if meter is not None:
+                meter.after(len(part))
+        return logits
+
+    def require_twin(self) -> nn.Module:
+        """The twin.
+
+        Raises:
+            ValueError: there is none, so hotflip is impossible.
+        """
+        if self.twin is None:
+            raise ValueError(f"hotflip needs the differentiable twin, but {self.name!r} has none")
+        return self.twin
+
+    def embedding(self) -> nn.Embedding:
+        """The twin's table of token embeddings.
+
+        Raises:
+            ValueError: there is no twin, or it has none or several such tables.
+        """
+        tables = [part for part in self.require_twin().modules() if isinstance(part, nn.Embedding)]
+        if len(tables) != 1:
+            raise ValueError(
+                f"hotflip needs one table of embeddings, but {self.name!r} has {len(tables)}"
+            )
+        return tables[0]
+
+
+def open_text_target(artifact: Artifact, *, threads: int) -> TextTarget:
+    """Open the runtime that judges a text artifact, its tokenizer and its twin.
+
+    A model that reads expressions of ListOps and answers with their digits is one whose labels are
+    recomputed after every edit.
+
+    Args:
+        artifact: a verified artifact of a text model.
+        threads: threads of the runtime.
+    """
+    tokenizer = artifact.tokenizer()
+    return TextTarget(
+        name=artifact.name,
+        version=artifact.version,
+        digest=artifact.digest,
+        labels=list(artifact.labels),
+        tokenizer=tokenizer,
+        max_len=artifact.text_spec.max_len,
+        runtime=_open_judge(artifact, threads),
+        twin=load_twin(artifact),
+        relabel=listops.value_of if _reads_listops(tokenizer, artifact.labels) else None,
+    )
+
+
+def _open_judge(artifact: Artifact, threads: int) -> Runtime:
+    try:
+        return open_runtime(artifact, threads=threads)
+    except RuntimeUnavailable:  # bf16, for which ONNX Runtime's CPU engine has no kernels
+        return open_runtime(artifact, name="openvino", threads=threads)
+
+
+def _reads_listops(tokenizer: TextTokenizer, labels: Sequence[str]) -> bool:
+    """Whether a model knows the digits as classes and nothing but the task's own tokens."""
+    [row] = tokenizer.ids([" ".join(listops.TOKENS)], listops.PAD + 1)
+    same = row.tolist() == list(range(listops.PAD))
+    return same and list(labels) == listops.TOKENS[:10] and tokenizer.vocab_size == listops.PAD + 1
+
+
+def margin_gradient(
+    target: TextTarget,
+    tokens: np.ndarray,
+    label: int,
+    *,
+    variant: Variant,
+    meter: Meter | None = None,
+) -> np.ndarray:
+    """How the margin of a label changes with the embedding of every token, on the twin.
+
+    The margin, the label's logit minus the largest other one, and not the cross-entropy: its
+    gradient does not vanish where the model is very sure. Nothing of the twin is changed.
+
+    Args:
+        target: with a twin.
+        tokens: (N,) int64, all of them real.
+        label: class index.
+        variant: how gradients treat m of elliptical attention.
+        meter: told of the evaluation.
+
+    Returns:
+        (N, E) float32, E the width of the embedding.
+    """
+    twin, table = target.require_twin(), target.embedding()
+    if meter is not None:
+        meter.before()
+    with undisturbed(twin), gradient_path(twin, variant), _observed(table) as embedded:
+        rows = torch.from_numpy(tokens).to(device_of(twin))[None]
+        [logits] = twin(rows, torch.ones_like(rows, dtype=torch.bool))
+        others = torch.cat((logits[:label], logits[label + 1 :]))
+        (gradient,) = torch.autograd.grad(logits[label] - others.max(), embedded)
+    if meter is not None:
+        meter.after(1)
+    return gradient[0].float().cpu().numpy()
+
+
+@contextmanager
+def _observed(table: nn.Embedding) -> Iterator[list[Tensor]]:
+    """Make what a table gives inside the block the start of the graph, and keep it in a list."""
+    embedded: list[Tensor] = []
+
+    def keep(_module: nn.Module, _inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
+        embedded.append(output.detach().requires_grad_())
+        return embedded[-1]
+
+    hook = table.register_forward_hook(keep)
+    try:
+        yield embedded
+    finally:
+        hook.remove()
