@@ -9,8 +9,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from robustness.spec import EvaluationSpec, parse_eps
+from robustness.spec import EvaluationSpec
 from robustness.verdict import ModelVerdict
+from robustness.worst import Place, attacked, worst_cases
 
 GAP = 0.01  # share of samples on which twin and served model may disagree: borderline logits
 RISE = 0.02  # share by which the seed alone moves an accuracy: 1-3 flags of 100 were measured
@@ -29,21 +30,6 @@ class Doubt:
     message: str
 
 
-def worst_ranks(spec: EvaluationSpec, verdict: ModelVerdict) -> dict[str, np.ndarray]:
-    """For each radius, in ascending order, the per-sample worst rank (N,) over all attacks.
-
-    The keys are the radii as the spec spells them first.
-    """
-    spelled: dict[float, str] = {}
-    ranks: dict[float, np.ndarray] = {}
-    for (_, eps), attack in zip(spec.cells, verdict.attacks, strict=True):
-        value = parse_eps(eps)
-        spelled.setdefault(value, eps)
-        known = ranks.get(value, attack.robust)
-        ranks[value] = np.maximum(known, attack.robust)
-    return {spelled[value]: ranks[value] for value in sorted(ranks)}
-
-
 def find_doubts(spec: EvaluationSpec, verdict: ModelVerdict) -> list[Doubt]:
     """All doubts about one model's figures."""
     checks = (
@@ -60,7 +46,8 @@ def find_doubts(spec: EvaluationSpec, verdict: ModelVerdict) -> list[Doubt]:
 
 
 def _not_finite(spec: EvaluationSpec, verdict: ModelVerdict) -> Iterator[Doubt]:
-    finite = np.logical_and.reduce([verdict.clean.finite, *(a.finite for a in verdict.attacks)])
+    found = [one.finite for _, one in attacked(spec, verdict)]
+    finite = np.logical_and.reduce([verdict.clean.finite, *found])
     if not finite.all():
         yield Doubt(
             code="non_finite_logits",
@@ -98,8 +85,8 @@ def _twin_differs(spec: EvaluationSpec, verdict: ModelVerdict) -> Iterator[Doubt
 
 
 def _no_gradient(spec: EvaluationSpec, verdict: ModelVerdict) -> Iterator[Doubt]:
-    held = np.maximum.reduce([attack.robust for attack in verdict.attacks]) == 0
-    blind = verdict.clean.blind & held
+    ranks = [one.robust for _, one in attacked(spec, verdict)]
+    blind = verdict.clean.blind & (np.maximum.reduce([verdict.clean.rank, *ranks]) == 0)
     if blind.any():
         yield Doubt(
             code="zero_gradients",
@@ -110,43 +97,44 @@ def _no_gradient(spec: EvaluationSpec, verdict: ModelVerdict) -> Iterator[Doubt]
 
 
 def _rises_with_eps(spec: EvaluationSpec, verdict: ModelVerdict) -> Iterator[Doubt]:
-    held = {eps: rank == 0 for eps, rank in worst_ranks(spec, verdict).items()}
-    lowest: tuple[str, int] | None = None
-    for eps, flags in held.items():
-        count = int(flags.sum())
-        if lowest is not None and count - lowest[1] > max(1, RISE * len(flags)):
+    lowest: tuple[Place, int] | None = None
+    for place, rank in worst_cases(spec, verdict):
+        if lowest is not None and lowest[0].kind != place.kind:
+            lowest = None
+        count = int((rank == 0).sum())
+        if lowest is not None and count - lowest[1] > max(1, RISE * len(rank)):
             yield Doubt(
                 code="accuracy_rises_with_eps",
-                message=f"More images hold at eps {eps} ({count}) than at eps {lowest[0]} "
-                f"({lowest[1]}). The larger radius allows everything the smaller one does, so the "
+                message=f"More samples hold at {place.point} ({count}) than at {lowest[0].point} "
+                f"({lowest[1]}). The larger budget allows all that the smaller one does, so the "
                 "attack failed at the larger one. Use more steps or a stronger attack.",
             )
         if lowest is None or count < lowest[1]:
-            lowest = (eps, count)
+            lowest = (place, count)
 
 
 def _impossible_at_large_eps(spec: EvaluationSpec, verdict: ModelVerdict) -> Iterator[Doubt]:
     most_common = int(np.bincount(verdict.clean.label).max())
-    for eps, rank in worst_ranks(spec, verdict).items():
+    for place, rank in worst_cases(spec, verdict):
         held = int((rank == 0).sum())
-        if parse_eps(eps) >= 0.5 and held > most_common:
+        if place.kind == "Linf" and place.value >= 0.5 and held > most_common:
             yield Doubt(
                 code="impossible_accuracy",
-                message=f"{held} images hold at eps {eps}, where every image can be turned into "
-                f"the same grey one; at most {most_common} (the commonest class) could. The attack "
-                "failed.",
+                message=f"{held} images hold at eps {place.point}, where every image can be turned "
+                f"into the same grey one; at most {most_common} (the commonest class) could. The "
+                "attack failed.",
             )
 
 
 def _transfer_gap(spec: EvaluationSpec, verdict: ModelVerdict) -> Iterator[Doubt]:
-    for (attack, eps), figures in zip(spec.cells, verdict.attacks, strict=True):
+    for cell, figures in attacked(spec, verdict):
         differs = (figures.robust == 0) != (figures.confirmed == 0)
         if _many(differs, GAP):
             yield Doubt(
                 code="transfer_gap",
-                message=f"{attack.name} at eps {eps}: the served model and its twin disagree on "
-                f"{_images(differs)} under attack. They should be the same function; see "
-                "'confirmed' for what the served model does.",
+                message=f"{cell.attack.name} at {cell.point}: the served model and its twin "
+                f"disagree on {_images(differs)} under attack. They should be the same function; "
+                "see 'confirmed' for what the served model does.",
             )
 
 
@@ -167,10 +155,11 @@ def notes(spec: EvaluationSpec, verdicts: Sequence[ModelVerdict]) -> list[str]:
     ]
     if all(attack.name == "fgsm" for attack in spec.attacks):
         found.append("Only FGSM was run. One step is a weak attack; add pgd before relying on it.")
-    for attack in spec.attacks:
-        for eps in attack.eps:
-            value = parse_eps(eps)
-            if attack.name == "pgd" and attack.num_steps * attack.step_size(value) < 2 * value:
+    for cell in spec.cells:
+        attack, eps = cell.attack, cell.point
+        if attack.name == "pgd":
+            value = attack.radius(eps)
+            if attack.num_steps * attack.step_size(value) < 2 * value:
                 found.append(f"pgd at eps {eps} cannot cross its ball: steps x alpha < 2 eps.")
     num_classes = len(verdicts[0].target.labels)
     dropped = [k for k in spec.top_k if k >= num_classes]

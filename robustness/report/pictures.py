@@ -8,9 +8,11 @@ from typing import Any, Literal
 import numpy as np
 
 from data.images import to_png
+from robustness.numbers import L2_LIMIT, parse_eps
+from robustness.report.flags import AttackFlags
 from robustness.report.schema import FILE
-from robustness.shards import SHARD_SIZE, Shard, clean_path, read
-from robustness.spec import EvaluationSpec, parse_eps
+from robustness.report.stored import InputLost, adversarial_input, cell_of, clean_input
+from robustness.spec import EvaluationSpec
 
 Kind = Literal["clean", "adversarial", "perturbation"]
 
@@ -32,7 +34,7 @@ def picture(
 
     What is not named is chosen as the worst case: the largest radius, then the attack that fooled
     the served model, or came nearest to it. A perturbation is drawn around mid-grey, where black
-    and white are -eps and +eps.
+    and white are -eps and +eps; for l2 they are the largest change of any pixel.
 
     Args:
         folder: what `robustness.engine.evaluate` left behind.
@@ -51,17 +53,58 @@ def picture(
     samples = report["samples"]
     if not 0 <= index < len(samples):
         raise NoSuchSample(f"index must lie in [0, {len(samples)}), got {index}")
+    if report["data"]["kind"] != "image":
+        raise NoSuchSample("this evaluation judged texts, which have no pictures")
     position = _model_position(samples[index]["models"], model)
     digest = report["summary"]["models"][position]["digest"]
-    clean = _tensor(clean_path(folder, digest, _start(index)), "clean", index)
-    if kind == "clean":
-        return to_png(clean)
-    flags = _choose(samples[index]["models"][position]["attacks"], attack, eps)
-    shard = _shard(report, digest, flags, index)
-    adversarial = _tensor(shard.path(folder), "adversarial", index)
+    try:
+        clean = clean_input(folder, digest, index)
+        if kind == "clean":
+            return to_png(_pixels(clean))
+        flags = _choose(samples[index]["models"][position]["attacks"], attack, eps)
+        adversarial = _adversarial(folder, report, digest, flags, index)
+    except InputLost as error:
+        raise NoSuchSample(str(error)) from None
     if kind == "adversarial":
         return to_png(adversarial)
-    return to_png(np.clip(0.5 + (adversarial - clean) / (2 * flags["eps_value"]), 0, 1))
+    return to_png(amplified(_pixels(clean), adversarial, most=_most(flags)))
+
+
+def amplified(clean: np.ndarray, adversarial: np.ndarray, *, most: float | None) -> np.ndarray:
+    """What an attack added, around mid-grey: black and white are -most and +most.
+
+    Args:
+        clean: (C, H, W).
+        adversarial: (C, H, W).
+        most: the largest change that the attack may make; the largest that it made when None.
+
+    Returns:
+        (C, H, W) in [0, 1].
+    """
+    change = adversarial.astype(np.float64) - clean
+    scale = float(np.abs(change).max()) if most is None else most
+    return np.clip(0.5 + change / (2 * (scale or 1.0)), 0, 1)
+
+
+def _most(flags: dict[str, Any]) -> float | None:
+    """An l-infinity radius bounds each pixel's change; another norm does not."""
+    return flags["eps_value"] if flags["norm"] == "Linf" else None
+
+
+def _pixels(stored: np.ndarray | str) -> np.ndarray:
+    if isinstance(stored, str):
+        raise InputLost("the stored inputs of this sample are texts")
+    return stored
+
+
+def _adversarial(
+    folder: Path, report: dict[str, Any], digest: str, flags: dict[str, Any], index: int
+) -> np.ndarray:
+    parsed = AttackFlags.model_validate(flags)
+    cell = cell_of(EvaluationSpec.model_validate(report["spec"]), parsed)
+    part, variant = parsed.part, parsed.variant
+    found = adversarial_input(folder, digest, index, cell=cell, part=part, variant=variant)
+    return _pixels(found)
 
 
 def _load(folder: Path) -> dict[str, Any]:
@@ -90,7 +133,7 @@ def _model_position(models: list[dict[str, Any]], name: str | None) -> int:
 def _choose(attacks: list[dict[str, Any]], name: str | None, eps: str | None) -> dict[str, Any]:
     if eps is not None:
         try:
-            radius = parse_eps(eps)
+            radius = parse_eps(eps, limit=L2_LIMIT)
         except ValueError as error:
             raise NoSuchSample(str(error)) from None
         attacks = [flags for flags in attacks if flags["eps_value"] == radius]
@@ -104,29 +147,3 @@ def _choose(attacks: list[dict[str, Any]], name: str | None, eps: str | None) ->
         return flags["eps_value"], not flags["confirmed"], -margin if margin is not None else np.inf
 
     return max(attacks, key=strength)
-
-
-def _shard(report: dict[str, Any], digest: str, flags: dict[str, Any], index: int) -> Shard:
-    spec = EvaluationSpec.model_validate(report["spec"])
-    attack = next(a for a, eps in spec.cells if (a.name, eps) == (flags["name"], flags["eps"]))
-    start = _start(index)
-    return Shard(
-        model=digest,
-        attack=attack,
-        eps=flags["eps"],
-        variant=flags["variant"],
-        start=start,
-        stop=min(start + SHARD_SIZE, len(report["samples"])),
-        seed=spec.seed,
-    )
-
-
-def _start(index: int) -> int:
-    return index - index % SHARD_SIZE
-
-
-def _tensor(path: Path, name: str, index: int) -> np.ndarray:
-    tensors = read(path)
-    if tensors is None or name not in tensors:
-        raise NoSuchSample("the stored inputs of this image are missing or damaged")
-    return tensors[name][index % SHARD_SIZE]

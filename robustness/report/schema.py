@@ -3,12 +3,12 @@
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict
-
+from robustness.report.figures import Part, Summary
+from robustness.report.flags import Sample
 from robustness.shards import write_whole
-from robustness.spec import EvaluationSpec, GateMetric, GateOperator, Norm, Variant
+from robustness.spec import EvaluationSpec
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 FILE = "report.json"
 
 DEFINITIONS = {
@@ -22,182 +22,48 @@ DEFINITIONS = {
     "through the public preprocessing; rounding moves a pixel by up to 0.5/255, so where eps is no "
     "multiple of 1/255 the rounded input may lie that much outside the radius",
     "transfer_gap": "confirmed minus robust: attacks that fooled the twin but not the served model",
-    "worst": "right under every attack at that radius, image by image",
+    "worst": "right under every attack with that budget, sample by sample",
     "top_k": "the label is among the k best classes; equal scores are ordered by index; "
     "attacks aim at top-1, and the worst case at each k is taken image by image over all attacks "
     "run in full",
     "ci": "Wilson 95 % interval: what the number of images alone leaves open",
-    "eps": "largest change of any pixel, in the model's input space where pixels lie in [0, 1]",
+    "eps": "largest change of any pixel (Linf), or the root of the sum of squares of all changes "
+    "(L2), in the model's input space where pixels lie in [0, 1]",
+    "minimal": "the nearest adversarial input that a minimum-norm attack found; it bounds the true "
+    "distance from above, and one run gives accuracy at every radius",
+    "mean_corruption_error": "error averaged over severities and corruptions; the relative one "
+    "(mCE) divides each corruption's error by that of the model compared with (Hendrycks and "
+    "Dietterich 2019)",
+    "certificate": "what holds for every change within the l2 radius, whatever the attack, of the "
+    "smoothed model: the majority vote over noisy copies (Cohen et al. 2019); at most alpha of the "
+    "certificates are wrong",
     "stability": "no labels were given: the model's own prediction on the unchanged input stands "
     "in, so the figures say how hard it is to change its mind, not whether it was right",
 }
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class Figure(_Part):
-    """An accuracy in [0, 1] with its 95 % interval, and the same at other ranks."""
-
-    top1: float
-    ci: tuple[float, float]
-    top_k: dict[str, float]
-
-
-class AttackFigures(_Part):
-    """One attack at one radius; `eps_value` and `alpha` are the numbers actually used."""
-
-    name: str
-    norm: Norm
-    eps: str
-    eps_value: float
-    steps: int
-    alpha: float
-    robust: Figure
-    confirmed: float
-    confirmed_8bit: float
-    confirmed_top_k: dict[str, float]
-    confirmed_8bit_top_k: dict[str, float]
-    transfer_gap: float
-    gradients: dict[Variant, float] | None
-
-
-class ModelFigures(_Part):
-    """All figures of one model; `worst` has one entry per radius, in ascending order."""
-
-    name: str
-    version: str
-    digest: str
-    runtime: str
-    precision: str
-    samples: int
-    clean: Figure
-    attacks: list[AttackFigures]
-    worst: dict[str, Figure]
-
-
-class Pair(_Part):
-    """Two models on the same images: accuracies, their difference, counts, exact McNemar p."""
-
-    first: float
-    second: float
-    difference: float
-    both: int
-    only_first: int
-    only_second: int
-    neither: int
-    p_value: float
-
-
-class Comparison(_Part):
-    """The model on trial (`first`) beside the one it is compared with."""
-
-    first: str
-    second: str
-    clean: Pair
-    worst: dict[str, Pair]
-
-
-class GateResult(_Part):
-    """Whether the gate held; `value` is the lower bound it was compared with.
-
-    A figure with warnings passes no gate, and without labels clean accuracy, then 1 by definition,
-    passes none.
-    """
-
-    text: str
-    metric: GateMetric
-    op: GateOperator
-    threshold: float
-    value: float
-    passed: bool
-    reason: str
-
-
-class ReportWarning(_Part):
-    """A reason not to believe a figure, in plain words."""
-
-    code: str
-    model: str
-    message: str
-
-
-class Summary(_Part):
-    """The result of an evaluation."""
-
-    metric: Literal["accuracy", "stability"]
-    top_k: list[int]
-    models: list[ModelFigures]
-    comparison: Comparison | None
-    gate: GateResult | None
-    warnings: list[ReportWarning]
-    reliable: bool
-
-
-class CleanFlags(_Part):
-    """One model on one unchanged image; `probability` is None where logits are not finite."""
-
-    index: int
-    probability: float | None
-    correct: bool
-
-
-class AttackFlags(_Part):
-    """One model on one image under one attack at one radius.
-
-    `robust`, `confirmed` and `confirmed_8bit` are True where the model held, so that their means
-    are the accuracies. `adversarial_index` is what the served model says, `variant` the gradients
-    that made the image shown, `margin` the twin's logit of the label minus the largest other one
-    (None where not finite), `linf` the largest change of a pixel.
-    """
-
-    name: str
-    eps: str
-    eps_value: float
-    adversarial_index: int
-    variant: Variant
-    margin: float | None
-    linf: float
-    robust: bool
-    confirmed: bool
-    confirmed_8bit: bool
-
-
-class ModelFlags(_Part):
-    """One model on one image."""
-
-    name: str
-    clean: CleanFlags
-    attacks: list[AttackFlags]
-
-
-class Sample(_Part):
-    """One image; `label` is None where none was given."""
-
-    index: int
-    name: str
-    label: int | None
-    models: list[ModelFlags]
-
-
-class Data(_Part):
+class Data(Part):
     """What was judged: sha256 over the first model's inputs and the labels."""
 
+    kind: Literal["image", "text"]
     digest: str
     samples: int
     labels: list[str]
 
 
-class Report(_Part):
-    """Verdicts, intervals, doubts, and everything needed to repeat them."""
+class Report(Part):
+    """Verdicts, intervals, doubts, and everything needed to repeat them.
 
-    schema_version: Literal[1] = SCHEMA_VERSION
+    `code` is the sha256 over the source that judges.
+    """
+
+    schema_version: Literal[2] = SCHEMA_VERSION
     spec: EvaluationSpec
     seed: int
     summary: Summary
     samples: list[Sample]
     data: Data
+    code: str
     shard_size: int
     environment: dict[str, str]
     notes: list[str]

@@ -1,0 +1,315 @@
+"""`report.html`: one file for a manager's minute and an expert's ten, without scripts.
+
+Everything is inside: style and pictures too. Nothing is asked from anywhere, and the page says so
+to the browser itself by a content security policy. Whatever a stranger named is escaped.
+"""
+
+import base64
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+
+from robustness.catalog import KINDS
+from robustness.report import curves, tables
+from robustness.report.charts import TONES, gauge
+from robustness.report.commands import commands
+from robustness.report.examples import Example, Pixels, Texts
+from robustness.report.exhibits import exhibit
+from robustness.report.figures import Figure, ModelFigures, Summary
+from robustness.report.markup import Markup, element, join, named
+from robustness.report.schema import Report
+from robustness.report.words import (
+    doubtful_width,
+    gap,
+    headline,
+    interval,
+    largest,
+    meaning,
+    percent,
+    rivalry,
+    within,
+)
+
+FILE = "report.html"
+_STYLE = Path(__file__).with_name("page.css")
+
+
+def render(report: Report, exhibits: Sequence[tuple[Example, Pixels | Texts | None]] = ()) -> str:
+    """The whole page.
+
+    Args:
+        report: what is shown.
+        exhibits: samples on which the model on trial was misled, or barely held.
+    """
+    summary, models = report.summary, report.summary.models
+    sections = [
+        _verdict(report),
+        _readings(summary),
+        _warnings(summary),
+        _curves(summary),
+        _exhibits(report, exhibits),
+        _attack_tables(summary),
+        _comparison(summary),
+        *(_classes(model, report.data.labels, models) for model in models),
+        *(_corruptions(model, models) for model in models),
+        _certificates(models),
+        _reading_aid(report),
+        _reproduce(report),
+    ]
+    body = element("main", _header(report), *(one for one in sections if one is not None))
+    return f"<!doctype html>\n{element('html', _head(models), element('body', body), lang='en')}\n"
+
+
+@lru_cache(maxsize=1)
+def _style() -> str:
+    return _STYLE.read_text(encoding="utf-8")
+
+
+def _head(models: Sequence[ModelFigures]) -> Markup:
+    digest = base64.b64encode(hashlib.sha256(_style().encode()).digest()).decode()
+    policy = f"default-src 'none'; style-src 'sha256-{digest}'; img-src data:; base-uri 'none'"
+    return element(
+        "head",
+        element("meta", charset="utf-8"),
+        element("meta", http_equiv="Content-Security-Policy", content=policy),
+        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        element("meta", name="color-scheme", content="light dark"),
+        element("meta", name="referrer", content="no-referrer"),
+        element("title", "Robustness of " + " and ".join(model.name for model in models)),
+        Markup(f"<style>{_style()}</style>"),
+    )
+
+
+def _header(report: Report) -> Markup:
+    first, *others = report.summary.models
+    versus = [element("span", " beside ", named(other.name), class_="versus") for other in others]
+    data = report.data
+    facts = f"{data.samples:,} {data.kind}s · {report.created[:16].replace('T', ' ')} UTC"
+    return element(
+        "header",
+        element("p", "Robustness report", class_="crumb"),
+        element("h1", named(first.name), *versus),
+        element("p", facts, class_="facts"),
+    )
+
+
+def _verdict(report: Report) -> Markup:
+    summary = report.summary
+    first, kind = summary.models[0], report.data.kind
+    stability = (
+        "No labels were given: the model’s own answers stand in. This says how hard it is to "
+        "change its mind, not whether it was right."
+    )
+    lines = [
+        stability if summary.metric == "stability" else None,
+        meaning(first),
+        doubtful_width(first, kind),
+        gap(first),
+        rivalry(summary),
+    ]
+    return element(
+        "section",
+        element("p", headline(first, summary.metric, kind), class_="verdict"),
+        element("p", *_stamps(summary), class_="stamps"),
+        *(element("p", line, class_="finding") for line in lines if line),
+        class_="verdict-section",
+        aria_label="Verdict",
+    )
+
+
+def _stamps(summary: Summary) -> Iterator[Markup]:
+    if summary.reliable:
+        yield element("span", "✓ no sign of a false figure", class_="stamp hold")
+    else:
+        yield element("span", "✗ unreliable: see the warnings", class_="stamp fall")
+    gate = summary.gate
+    if gate is not None:
+        mark, held, tone = ("✓", "held", "hold") if gate.passed else ("✗", "failed", "fall")
+        text = f"{mark} gate {gate.text}: {held} ({gate.reason})"
+        yield element("span", text, class_=f"stamp {tone}")
+
+
+def _readings(summary: Summary) -> Markup:
+    """The few numbers that matter, for each model."""
+    return element("div", *map(_reading_row, summary.models, TONES), class_="panel")
+
+
+def _reading_row(model: ModelFigures, tone: str) -> Markup:
+    readings = [_reading("clean", "before any attack", model.clean, model.samples, tone)]
+    worst = largest(model)
+    if worst is not None:
+        name, figure = worst
+        note = f"worst attack {within(model, name)}"
+        readings.append(_reading("robust", note, figure, model.samples, tone))
+    if model.mean_corruption_error is not None:
+        share = 1 - model.mean_corruption_error
+        readings.append(_share("corrupted", "mean over corruptions", share, model.samples))
+    for one in model.certificates[:1]:
+        note = f"proof by smoothing, sigma {one.sigma}"
+        readings.append(_share("provable", note, one.curve[0].share, model.samples))
+    for found in model.minimal[:1]:
+        if found.median is not None:
+            number = element("span", f"{found.median:.3g}", class_="reading-number")
+            ball = "l∞" if found.norm == "Linf" else "l2"
+            readings.append(_entry("distance", f"half fall within ({ball})", number))
+    name = element("p", named(model.name), class_=f"readings-name key {tone}")
+    return element("section", name, element("dl", *readings), class_="readings")
+
+
+def _reading(name: str, note: str, figure: Figure, samples: int, tone: str) -> Markup:
+    number = element("span", percent(figure.top1, samples), class_="reading-number")
+    whole = element("span", interval(figure.ci, samples), class_="range")
+    return _entry(name, note, join(number, gauge(figure.top1, figure.ci, tone), whole))
+
+
+def _share(name: str, note: str, share: float, samples: int) -> Markup:
+    number = element("span", percent(share, samples), class_="reading-number")
+    return _entry(name, note, join(number, gauge(share, None)))
+
+
+def _entry(name: str, note: str, value: Markup) -> Markup:
+    term = element("dt", name, element("small", note))
+    return element("div", term, element("dd", value), class_="reading")
+
+
+def _warnings(summary: Summary) -> Markup | None:
+    if not summary.warnings:
+        return None
+    several = len(summary.models) > 1
+    items = [
+        element("li", join(element("b", named(w.model), ": ") if several else None, w.message))
+        for w in summary.warnings
+    ]
+    title = element("h2", "Do not rely on these figures")
+    return element("section", title, element("ul", *items), class_="doubts")
+
+
+def _section(title: str, *children: Markup, hint: str = "") -> Markup:
+    about = element("p", hint, class_="hint") if hint else None
+    return element("section", element("h2", title), about, *children)
+
+
+def _curves(summary: Summary) -> Markup | None:
+    stable = summary.metric == "stability"
+    quantity = "Share of answers kept" if stable else "Share named correctly"
+    charts = list(curves.attack_curves(summary.models, quantity))
+    minimal = list(curves.minimal_curves(summary.models, quantity))
+    if not charts + minimal:
+        return None
+    return _section("Accuracy over the size of the change", *charts, *minimal)
+
+
+def _exhibits(
+    report: Report, exhibits: Sequence[tuple[Example, Pixels | Texts | None]]
+) -> Markup | None:
+    if not exhibits:
+        return None
+    titles: Mapping[str, str] = {name: kind.title for name, kind in KINDS.items()}
+    items = [
+        exhibit(one, views, report.data.labels, titles[one.attack.part]) for one, views in exhibits
+    ]
+    hint = (
+        f"On {report.summary.models[0].name}. Misled by the least change first, class by class; "
+        "then those that held most narrowly. Every change is the one that was judged."
+    )
+    return _section("Evidence", element("ul", *items, class_="exhibits"), hint=hint)
+
+
+def _attack_tables(summary: Summary) -> Markup | None:
+    if not any(model.attacks for model in summary.models):
+        return None
+    parts = [
+        tables.attacks(model, i, summary.metric, summary.top_k)
+        for i, model in enumerate(summary.models)
+    ]
+    hint = (
+        "As served: what is left when each success is judged again on the model as it is served. "
+        "In 8 bit: when the picture is first written as a PNG and read by the public path."
+    )
+    return _section("Attacks", *parts, hint=hint)
+
+
+def _comparison(summary: Summary) -> Markup | None:
+    other = summary.comparison
+    if other is None:
+        return None
+    hint = (
+        "The same samples and the same random draws for both. Power: the chance that the test "
+        "finds a true difference as large as the one seen."
+    )
+    table = tables.comparison(other, summary.models[0])
+    return _section("The two models beside each other", table, hint=hint)
+
+
+def _of(title: str, model: ModelFigures, models: Sequence[ModelFigures]) -> str:
+    return f"{title}: {model.name}" if len(models) > 1 else title
+
+
+def _classes(
+    model: ModelFigures, labels: Sequence[str], models: Sequence[ModelFigures]
+) -> Markup | None:
+    if len(model.classes) < 2:
+        return None
+    hint = "Accuracy in percent, the weakest class first."
+    return _section(_of("Class by class", model, models), tables.classes(model, labels), hint=hint)
+
+
+def _corruptions(model: ModelFigures, models: Sequence[ModelFigures]) -> Markup | None:
+    if not model.corruptions:
+        return None
+    error = percent(model.mean_corruption_error, model.samples)
+    hint = f"Accuracy in percent, the worst corruption first. Mean error {error}."
+    if model.relative_corruption_error is not None:
+        ratio = percent(model.relative_corruption_error, model.samples)
+        hint += f" mCE against {models[1].name}: {ratio}; below 100 % is better than it."
+    return _section(_of("Common corruptions", model, models), tables.corruptions(model), hint=hint)
+
+
+def _certificates(models: Sequence[ModelFigures]) -> Markup | None:
+    charts = list(curves.certificate_curves(models))
+    if not charts:
+        return None
+    silent = ", ".join(
+        f"{percent(one.abstained, model.samples)} ({model.name}, sigma {one.sigma})"
+        for model in models
+        for one in model.certificates
+    )
+    hint = (
+        "What no attack within the radius can change, of the smoothed model: the majority vote "
+        f"over noisy copies of an image. It abstains on {silent}."
+    )
+    return _section("Certificates", *charts, hint=hint)
+
+
+def _reading_aid(report: Report) -> Markup:
+    notes = element("ul", *(element("li", note) for note in report.notes), class_="notes")
+    terms = [
+        join(element("dt", name.replace("_", " ")), element("dd", text))
+        for name, text in report.definitions.items()
+    ]
+    details = element("details", element("summary", "What the words mean"), element("dl", *terms))
+    return _section("How to read this", notes, details)
+
+
+def _reproduce(report: Report) -> Markup:
+    digests = {model.name: model.digest for model in report.summary.models}
+    facts = {"data": report.data.digest, "code": report.code, **digests, **report.environment}
+    rows = [
+        join(element("dt", named(name)), element("dd", element("code", value)))
+        for name, value in facts.items()
+    ]
+    spec = json.dumps(report.spec.model_dump(mode="json", exclude_none=True), indent=1)
+    return _section(
+        "How to reproduce",
+        element("pre", element("code", commands(report))),
+        element(
+            "details",
+            element("summary", "Digests and environment"),
+            element("dl", *rows, class_="facts-list"),
+        ),
+        element("details", element("summary", "The spec"), element("pre", element("code", spec))),
+        hint="Same spec, seed and data on the same runtime, precision and kind of processor give "
+        "the same bytes; verify replays the stored inputs and confirms or refutes every flag.",
+    )

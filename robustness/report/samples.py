@@ -1,0 +1,137 @@
+"""What became of every sample, from verdicts to flags."""
+
+import math
+from typing import Any
+
+import numpy as np
+
+from robustness.catalog import AttackName, Variant
+from robustness.report import flags
+from robustness.report.markup import plain
+from robustness.report.summary import nearest
+from robustness.spec import Cell, EvaluationSpec
+from robustness.trial import variants_of
+from robustness.verdict import AttackVerdict, CertificateVerdict, CorruptionVerdict, ModelVerdict
+from robustness.worst import attacked, place_of
+
+
+def sample_flags(
+    spec: EvaluationSpec, verdicts: list[ModelVerdict], names: list[str], labels: np.ndarray | None
+) -> list[flags.Sample]:
+    """The flags of every sample, with one entry per model.
+
+    Args:
+        spec: what was asked for.
+        verdicts: what was found, model by model.
+        names: names of the samples; what no text may hold is replaced.
+        labels: (N,), or None where none were given.
+    """
+    by_model = [_model_flags(spec, verdict) for verdict in verdicts]
+    return [
+        flags.Sample(
+            index=i,
+            name=plain(name),
+            label=None if labels is None else int(labels[i]),
+            models=[found[i] for found in by_model],
+        )
+        for i, name in enumerate(names)
+    ]
+
+
+def _model_flags(spec: EvaluationSpec, verdict: ModelVerdict) -> list[flags.ModelFlags]:
+    clean = verdict.clean
+    attacks = [_attack_flags(verdict, cell, one) for cell, one in attacked(spec, verdict)]
+    corruptions, certificates = _corruption_flags(spec, verdict), _certificates(spec, verdict)
+    minimal = nearest(spec, verdict)
+    return [
+        flags.ModelFlags(
+            name=verdict.target.name,
+            clean=flags.CleanFlags(
+                index=int(clean.index[i]),
+                probability=_finite(clean.probability[i]),
+                correct=bool(clean.rank[i] == 0),
+            ),
+            attacks=[found[i] for found in attacks],
+            corruptions=[found[i] for found in corruptions],
+            certificates=[found[i] for found in certificates],
+            minimal={norm: _finite(distance[i]) for norm, distance in minimal.items()},
+        )
+        for i in range(len(clean.rank))
+    ]
+
+
+def _attack_flags(
+    verdict: ModelVerdict, cell: Cell, found: AttackVerdict
+) -> list[flags.AttackFlags]:
+    made_by = _parts(verdict, cell)
+    attack, on_texts = cell.attack, cell.attack.kind.on_texts
+    shared: dict[str, Any] = {
+        "name": attack.name,
+        "norm": attack.ball if attack.kind.norms else None,
+        "eps": cell.point,
+        "eps_value": place_of(cell).value,
+    }
+    return [
+        flags.AttackFlags(
+            **shared,
+            part=made_by[int(found.worst[i])][0],
+            variant=made_by[int(found.worst[i])][1],
+            adversarial_index=int(found.index[i]),
+            margin=_finite(found.margin[i]),
+            distance=float(found.distance[i]),
+            robust=bool(found.robust[i] == 0),
+            confirmed=bool(found.confirmed[i] == 0),
+            confirmed_8bit=None if on_texts else bool(found.confirmed_8bit[i] == 0),
+        )
+        for i in range(len(found.robust))
+    ]
+
+
+def _parts(verdict: ModelVerdict, cell: Cell) -> list[tuple[AttackName, Variant]]:
+    """What `AttackVerdict.worst` counts: the parts of an attack and their gradients."""
+    target = verdict.target
+    return [
+        (part.name, variant)
+        for part in cell.attack.components(len(target.labels))
+        for variant in variants_of(target, part)
+    ]
+
+
+def _corruption_flags(
+    spec: EvaluationSpec, verdict: ModelVerdict
+) -> list[list[flags.CorruptionFlags]]:
+    found = []
+    for cell, one in zip(spec.cells, verdict.cells, strict=True):
+        if isinstance(one, CorruptionVerdict):
+            name, severity = cell.point.split(":")
+            rows = [
+                flags.CorruptionFlags(
+                    name=name, severity=int(severity), index=int(index), correct=bool(rank == 0)
+                )
+                for index, rank in zip(one.index, one.rank, strict=True)
+            ]
+            found.append(rows)
+    return found
+
+
+def _certificates(
+    spec: EvaluationSpec, verdict: ModelVerdict
+) -> list[list[flags.CertificateFlags]]:
+    label = verdict.clean.label
+    return [
+        [
+            flags.CertificateFlags(
+                sigma=cell.point,
+                index=None if one.index[i] < 0 else int(one.index[i]),
+                radius=float(one.radius[i]),
+                correct=bool(one.index[i] == label[i]),
+            )
+            for i in range(len(label))
+        ]
+        for cell, one in zip(spec.cells, verdict.cells, strict=True)
+        if isinstance(one, CertificateVerdict)
+    ]
+
+
+def _finite(value: float) -> float | None:
+    return float(value) if math.isfinite(value) else None

@@ -1,0 +1,218 @@
+"""From verdicts to figures: what one model's samples add up to."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from robustness.attacks.corruptions import mean_corruption_error
+from robustness.catalog import KINDS, Norm, Variant
+from robustness.intervals import wilson
+from robustness.report import figures
+from robustness.spec import Cell, EvaluationSpec
+from robustness.verdict import (
+    GRADIENTS,
+    AttackVerdict,
+    CertificateVerdict,
+    CorruptionVerdict,
+    ModelVerdict,
+)
+from robustness.worst import attacked, largest_rank, place_name, place_of, worst_ranks
+
+_CURVE = 41  # points of a curve that has one step per sample
+
+
+def model_figures(
+    spec: EvaluationSpec, verdict: ModelVerdict, reference: ModelVerdict | None = None
+) -> figures.ModelFigures:
+    """All figures of one model.
+
+    Args:
+        spec: what was asked for.
+        verdict: what was found.
+        reference: the model whose errors under corruptions are the measure, if any.
+    """
+    target, top_k = verdict.target, spec.ranks(len(verdict.target.labels))
+    largest = largest_rank(spec, verdict)
+    return figures.ModelFigures(
+        name=target.name,
+        version=target.version,
+        digest=target.digest,
+        runtime=target.runtime.name,
+        precision=target.runtime.precision,
+        samples=len(verdict.clean.rank),
+        clean=figure(verdict.clean.rank, top_k),
+        attacks=[_attack(spec, cell, found, top_k) for cell, found in attacked(spec, verdict)],
+        worst={key: figure(rank, top_k) for key, rank in worst_ranks(spec, verdict).items()},
+        largest=None if largest is None else figure(largest, top_k),
+        minimal=_minimal(spec, verdict),
+        corruptions=_corruptions(spec, verdict, top_k),
+        mean_corruption_error=_mean_error(spec, verdict),
+        relative_corruption_error=_relative_error(spec, verdict, reference),
+        certificates=_certificates(spec, verdict),
+        classes=_classes(spec, verdict),
+    )
+
+
+def figure(rank: np.ndarray, top_k: Sequence[int]) -> figures.Figure:
+    """An accuracy with its interval, and the same at other ranks, from ranks (N,)."""
+    return figures.Figure(
+        top1=accuracy(rank),
+        ci=wilson(int((rank == 0).sum()), len(rank)),
+        top_k=_by_rank(rank, top_k),
+    )
+
+
+def accuracy(rank: np.ndarray, k: int = 1) -> float:
+    """Share of samples whose label is among the k best classes."""
+    return float((rank < k).mean())
+
+
+def _by_rank(rank: np.ndarray, top_k: Sequence[int]) -> dict[str, float]:
+    return {str(k): accuracy(rank, k) for k in top_k}
+
+
+def _attack(
+    spec: EvaluationSpec, cell: Cell, found: AttackVerdict, top_k: Sequence[int]
+) -> figures.AttackFigures:
+    attack, place = cell.attack, place_of(cell)
+    on_images = not attack.kind.on_texts
+    robust, confirmed = figure(found.robust, top_k), accuracy(found.confirmed)
+    ways: tuple[Variant, ...] = GRADIENTS if len(found.by_variant) > 1 else ()
+    return figures.AttackFigures(
+        name=attack.name,
+        title=KINDS[attack.name].title,
+        norm=attack.ball if attack.kind.norms else None,
+        eps=cell.point,
+        eps_value=place.value,
+        budget=place_name(spec, place),
+        steps=attack.num_steps if attack.kind.norms and attack.name != "square" else None,
+        alpha=attack.step_size(place.value) if attack.name in ("fgsm", "pgd") else None,
+        robust=robust,
+        confirmed=confirmed,
+        confirmed_8bit=accuracy(found.confirmed_8bit) if on_images else None,
+        confirmed_top_k=_by_rank(found.confirmed, top_k),
+        confirmed_8bit_top_k=_by_rank(found.confirmed_8bit, top_k) if on_images else None,
+        transfer_gap=confirmed - robust.top1,
+        gradients={way: accuracy(row) for way, row in zip(ways, found.by_variant, strict=True)}
+        if ways
+        else None,
+    )
+
+
+def nearest(spec: EvaluationSpec, verdict: ModelVerdict) -> dict[Norm, np.ndarray]:
+    """By norm the distance (N,) to the nearest adversarial input found, where one was looked for.
+
+    A sample that is wrong unattacked has distance 0, one that was never misled an infinite one.
+    """
+    found: dict[Norm, np.ndarray] = {}
+    for cell, one in attacked(spec, verdict):
+        if cell.attack.name == "fab-t":
+            norm = cell.attack.ball
+            found[norm] = np.minimum(found.get(norm, one.nearest), one.nearest)
+    return found
+
+
+def _minimal(spec: EvaluationSpec, verdict: ModelVerdict) -> list[figures.MinimalFigures]:
+    return [_minimal_curve(norm, found) for norm, found in nearest(spec, verdict).items()]
+
+
+def _minimal_curve(norm: Norm, distance: np.ndarray) -> figures.MinimalFigures:
+    known = np.sort(distance[np.isfinite(distance)])
+    shares = np.linspace(0, 1, _CURVE)
+    eps = np.unique(
+        np.append(0.0, np.quantile(known, shares, method="higher")) if len(known) else [0]
+    )
+    middle = float(np.quantile(distance, 0.5, method="higher"))
+    return figures.MinimalFigures(
+        norm=norm,
+        eps=[float(value) for value in eps],
+        accuracy=[float((distance > value).mean()) for value in eps],
+        median=middle if np.isfinite(middle) else None,
+    )
+
+
+def _corrupted(
+    spec: EvaluationSpec, verdict: ModelVerdict
+) -> list[tuple[str, int, CorruptionVerdict]]:
+    """Name, severity and verdict of every corruption."""
+    found = []
+    for cell, one in zip(spec.cells, verdict.cells, strict=True):
+        if isinstance(one, CorruptionVerdict):
+            name, severity = cell.point.split(":")
+            found.append((name, int(severity), one))
+    return found
+
+
+def _corruptions(
+    spec: EvaluationSpec, verdict: ModelVerdict, top_k: Sequence[int]
+) -> list[figures.CorruptionFigures]:
+    return [
+        figures.CorruptionFigures(name=name, severity=severity, accuracy=figure(one.rank, top_k))
+        for name, severity, one in _corrupted(spec, verdict)
+    ]
+
+
+def _errors(spec: EvaluationSpec, verdict: ModelVerdict) -> dict[str, list[float]]:
+    errors: dict[str, list[float]] = {}
+    for name, _, one in _corrupted(spec, verdict):
+        errors.setdefault(name, []).append(1 - accuracy(one.rank))
+    return errors
+
+
+def _mean_error(spec: EvaluationSpec, verdict: ModelVerdict) -> float | None:
+    errors = _errors(spec, verdict)
+    return float(np.mean([np.mean(own) for own in errors.values()])) if errors else None
+
+
+def _relative_error(
+    spec: EvaluationSpec, verdict: ModelVerdict, reference: ModelVerdict | None
+) -> float | None:
+    errors = _errors(spec, verdict)
+    if reference is None or not errors:
+        return None
+    measure = _errors(spec, reference)
+    # Without an error of the reference there is nothing to divide by.
+    return mean_corruption_error(errors, measure) if all(map(sum, measure.values())) else None
+
+
+def _certificates(spec: EvaluationSpec, verdict: ModelVerdict) -> list[figures.CertificateFigures]:
+    label = verdict.clean.label
+    return [
+        figures.CertificateFigures(
+            sigma=cell.point,
+            samples=cell.attack.setting("samples"),
+            alpha=cell.attack.setting("alpha"),
+            abstained=float((found.index < 0).mean()),
+            curve=_certified(np.where(found.index == label, found.radius, -1.0)),
+        )
+        for cell, found in zip(spec.cells, verdict.cells, strict=True)
+        if isinstance(found, CertificateVerdict)
+    ]
+
+
+def _certified(radius: np.ndarray) -> list[figures.Certified]:
+    """The curve, from certified radii (N,) that are negative where the answer is wrong."""
+    places = np.linspace(0, max(float(radius.max()), 0.0), _CURVE)
+    counts = [int((radius >= place).sum()) for place in np.unique(places)]
+    return [
+        figures.Certified(
+            radius=float(place), share=held / len(radius), ci=wilson(held, len(radius))
+        )
+        for place, held in zip(np.unique(places), counts, strict=True)
+    ]
+
+
+def _classes(spec: EvaluationSpec, verdict: ModelVerdict) -> list[figures.ClassFigures]:
+    label, worst = verdict.clean.label, worst_ranks(spec, verdict)
+    found = []
+    for index in np.unique(label):
+        own = label == index
+        found.append(
+            figures.ClassFigures(
+                index=int(index),
+                samples=int(own.sum()),
+                clean=accuracy(verdict.clean.rank[own]),
+                worst={key: accuracy(rank[own]) for key, rank in worst.items()},
+            )
+        )
+    return found

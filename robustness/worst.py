@@ -1,0 +1,82 @@
+"""The worst case: for every sample the largest rank that any attack with one budget reached."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from robustness.numbers import L2_LIMIT, parse_eps
+from robustness.spec import Cell, EvaluationSpec
+from robustness.verdict import AttackVerdict, ModelVerdict
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where attacks can be compared: a budget of one kind.
+
+    Attributes:
+        kind: "Linf", "L2", "rate" or "edits": budgets of two kinds have no order.
+        value: the budget as a number.
+        point: as the spec spells it first.
+    """
+
+    kind: str
+    value: float
+    point: str
+
+
+def place_of(cell: Cell) -> Place:
+    """What a cell's attack may spend."""
+    attack, point = cell.attack, cell.point
+    kind = attack.ball if attack.kind.norms else "rate" if attack.name == "word-swap" else "edits"
+    return Place(kind=kind, value=parse_eps(point, limit=L2_LIMIT), point=point)
+
+
+def attacked(spec: EvaluationSpec, verdict: ModelVerdict) -> list[tuple[Cell, AttackVerdict]]:
+    """The cells that are attacks, with their verdicts, in the order of the spec."""
+    pairs = zip(spec.cells, verdict.cells, strict=True)
+    return [(cell, found) for cell, found in pairs if isinstance(found, AttackVerdict)]
+
+
+def worst_cases(spec: EvaluationSpec, verdict: ModelVerdict) -> list[tuple[Place, np.ndarray]]:
+    """Each budget with the per-sample worst rank (N,) over all attacks that had it.
+
+    Budgets ascend within their kind, kinds come in the order of the spec; `point` is as the spec
+    spells it first.
+    """
+    places: dict[tuple[str, float], Place] = {}
+    ranks: dict[tuple[str, float], np.ndarray] = {}
+    for cell, found in attacked(spec, verdict):
+        place = place_of(cell)
+        key = place.kind, place.value
+        places.setdefault(key, place)
+        ranks[key] = np.maximum(ranks.get(key, found.robust), found.robust)
+    kinds = list(dict.fromkeys(kind for kind, _ in places))
+    ordered = sorted(places, key=lambda key: (kinds.index(key[0]), key[1]))
+    return [(places[key], ranks[key]) for key in ordered]
+
+
+def worst_ranks(spec: EvaluationSpec, verdict: ModelVerdict) -> dict[str, np.ndarray]:
+    """`worst_cases` by name: the point, or "L2:0.5", "edits:5" for kinds after the first."""
+    return {place_name(spec, place): rank for place, rank in worst_cases(spec, verdict)}
+
+
+def largest_rank(spec: EvaluationSpec, verdict: ModelVerdict) -> np.ndarray | None:
+    """The worst rank (N,) over all attacks at the largest budget of each kind; None without any."""
+    found = [(place_of(cell), one.robust) for cell, one in attacked(spec, verdict)]
+    if not found:
+        return None
+    largest: dict[str, float] = {}
+    for place, _ in found:
+        largest[place.kind] = max(place.value, largest.get(place.kind, 0.0))
+    return np.maximum.reduce([rank for place, rank in found if place.value == largest[place.kind]])
+
+
+def place_name(spec: EvaluationSpec, place: Place) -> str:
+    """The key of a budget in `worst_ranks`."""
+    places = [place_of(cell) for cell in spec.cells if _has_budget(cell)]
+    first = next(p.point for p in places if (p.kind, p.value) == (place.kind, place.value))
+    return first if place.kind == places[0].kind else f"{place.kind}:{first}"
+
+
+def _has_budget(cell: Cell) -> bool:
+    return bool(cell.attack.kind.norms) or cell.attack.kind.on_texts
