@@ -62,6 +62,20 @@ def run_range(trial: Trial, task: Task) -> None:
                 write_verdict(trial, _judge_cell(trial, block, cell), block, cell)
 
 
+def is_done(trial: Trial, task: Task) -> bool:
+    """Whether everything that `run_range` would write is there already."""
+    block = read_block(trial, task.start, inputs_digest(task.inputs), task.labels)
+    return block is not None and all(
+        read_cell(trial, block, cell) is not None for cell in trial.spec.cells
+    )
+
+
+def range_cost(trial: Trial, task: Task) -> int:
+    """Model evaluations of a range, at most."""
+    each = CLEAN_EVALUATIONS + sum(_cost(trial, cell) for cell in trial.spec.cells)
+    return len(task.inputs) * each
+
+
 def read_block(trial: Trial, start: int, digest: str, labels: np.ndarray | None) -> Block | None:
     """The stored verdict on a range of clean inputs, without the inputs; None if it must be made.
 
