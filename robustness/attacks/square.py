@@ -2,7 +2,7 @@
 
 from collections import deque
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, Protocol
 
 import numpy as np
 
@@ -80,13 +80,28 @@ def square(
         else OwnDraws(shape, norm, queries, seeds, seats)
     )
     found = images.copy()
-    search = _Search(images, deque(waiting.tolist()), source, norm, np.float32(eps), seats)
+    brush = _Corners() if norm == "Linf" else _Mass()
+    search = _Search(images, deque(waiting.tolist()), source, brush, np.float32(eps), seats)
     while len(search.index):
         trial = search.propose()
-        search.judge(trial, oracle.margins(trial, labels[search.index]))
+        search.judge(oracle.margins(trial, labels[search.index]))
         done = search.step == queries
         search.release(done | (search.margin < 0) if leave else done, found)
     return found
+
+
+class _Brush(Protocol):
+    """How a square is painted, and what was there before."""
+
+    def paint(
+        self, best: np.ndarray, clean: np.ndarray, moving: np.ndarray, moves: Moves, eps: np.float32
+    ) -> np.ndarray:
+        """The images to ask for, (n, C, H, W): the best ones with a move made on `moving` rows."""
+        ...
+
+    def keep(self, best: np.ndarray, better: np.ndarray) -> None:
+        """Let `best` have the painted images where they are better, (n,) bool."""
+        ...
 
 
 class _Search:
@@ -103,38 +118,31 @@ class _Search:
         images: np.ndarray,
         waiting: deque[int],
         draws: Draws,
-        norm: Norm,
+        brush: _Brush,
         eps: np.float32,
         seats: int,
     ) -> None:
         self._images, self._waiting, self._draws = images, waiting, draws
-        self._norm, self._eps = norm, eps
+        self._brush, self._eps = brush, eps
         self.index = np.zeros(seats, np.int64)
         self.step = np.zeros(seats, np.int64)
         self.margin = np.zeros(seats, np.float32)
         self._seat = np.arange(seats)
-        self._clean, self._best, self._low, self._high = (
-            np.zeros((seats, *images.shape[1:]), np.float32) for _ in range(4)
-        )
+        self._clean = np.zeros((seats, *images.shape[1:]), np.float32)
+        self._best = self._clean.copy()
         for place in range(seats):
             self._seat_next(place)
 
     def propose(self) -> np.ndarray:
         """The images to ask for next, (n, C, H, W)."""
-        trial = self._best.copy()
         moving = np.flatnonzero(self.step >= 0)
-        if len(moving) and self._norm == "Linf":
-            moves = self._draws.moves(self._seat[moving], self.step[moving])
-            _repaint(trial, moving, moves, self._low, self._high, self._eps)
-        elif len(moving):
-            moves = self._draws.moves(self._seat[moving], self.step[moving])
-            trial[moving] = _shift_mass(self._clean[moving], trial[moving], moves, self._eps)
-        return trial
+        moves = self._draws.moves(self._seat[moving], self.step[moving])
+        return self._brush.paint(self._best, self._clean, moving, moves, self._eps)
 
-    def judge(self, trial: np.ndarray, margin: np.ndarray) -> None:
+    def judge(self, margin: np.ndarray) -> None:
         """Keep what lowers the margin, and go on to the next step."""
         better = margin < self.margin
-        self._best[better] = trial[better]
+        self._brush.keep(self._best, better)
         self.margin = np.where(better, margin, self.margin)
         self.step += 1
 
@@ -147,67 +155,105 @@ class _Search:
         taken = min(len(free), len(self._waiting))
         for place in free[:taken]:
             self._seat_next(place)
-        keep = np.delete(np.arange(len(done)), free[taken:])
-        if len(keep) < len(done):
-            self.index, self.step, self.margin = (
-                self.index[keep],
-                self.step[keep],
-                self.margin[keep],
-            )
-            self._seat, self._clean, self._best = (
-                self._seat[keep],
-                self._clean[keep],
-                self._best[keep],
-            )
-            self._low, self._high = self._low[keep], self._high[keep]
+        if taken < len(free):
+            keep = np.delete(np.arange(len(done)), free[taken:])
+            self.index, self.step, self._seat = self.index[keep], self.step[keep], self._seat[keep]
+            self.margin, self._clean = self.margin[keep], self._clean[keep]
+            self._best = self._best[keep]
 
     def _seat_next(self, place: int) -> None:
         index = self._waiting.popleft()
-        clean, eps = self._images[index], self._eps
         start = self._draws.start(index, int(self._seat[place]))
         self.index[place], self.step[place], self.margin[place] = index, -1, np.inf
-        self._clean[place] = clean
-        self._low[place], self._high[place] = np.maximum(clean - eps, 0), np.minimum(clean + eps, 1)
-        self._best[place] = (clean + start * eps).clip(0, 1)
+        self._clean[place] = self._images[index]
+        self._best[place] = (self._images[index] + start * self._eps).clip(0, 1)
+
+
+class _Corners:
+    """l-infinity: each channel of a square moves by 2 eps, from wherever to a side of the ball.
+
+    Squares are painted into the best images themselves, and wiped off where they are no better.
+    """
+
+    def __init__(self) -> None:
+        self._before: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
+
+    def paint(
+        self, best: np.ndarray, clean: np.ndarray, moving: np.ndarray, moves: Moves, eps: np.float32
+    ) -> np.ndarray:
+        """See `_Brush.paint`."""
+        flat, centre = best.reshape(-1), clean.reshape(-1)
+        self._before.clear()
+        for side in np.unique(moves.side):
+            rows = np.flatnonzero(moves.side == side)
+            window = _window(best.shape, moving[rows], moves.places[rows, :2], side)
+            old, middle = flat[window], centre[window]
+            moved = old + 2 * eps * moves.signs[rows, :, None, None]
+            np.maximum(moved, np.maximum(middle - eps, 0), out=moved)
+            flat[window] = np.minimum(moved, np.minimum(middle + eps, 1), out=moved)
+            self._before.append((moving[rows], window, old))
+        return best
+
+    def keep(self, best: np.ndarray, better: np.ndarray) -> None:
+        """See `_Brush.keep`."""
+        for rows, window, old in self._before:
+            lost = ~better[rows]
+            best.reshape(-1)[window[lost]] = old[lost]
+
+
+class _Mass:
+    """l2: two squares of the perturbation are cleared; a pattern of their norm fills the first."""
+
+    def __init__(self) -> None:
+        self._painted = self._squares = np.zeros(0, np.float32)
+
+    def paint(
+        self, best: np.ndarray, clean: np.ndarray, moving: np.ndarray, moves: Moves, eps: np.float32
+    ) -> np.ndarray:
+        """See `_Brush.paint`."""
+        if self._painted.shape != best.shape:
+            self._painted, self._squares = np.empty_like(best), np.empty_like(best)
+        delta = np.subtract(best, clean, out=self._painted)
+        room = np.maximum(eps**2 - self._power(delta), 0)[moving]
+        for side in np.unique(moves.side):
+            group = np.flatnonzero(moves.side == side)
+            _repaint(delta, moving[group], moves, group, room[group])
+        delta /= np.sqrt(self._power(delta)) + _TINY
+        delta *= eps
+        delta += clean
+        np.clip(delta, 0, 1, out=delta)
+        if len(moving) < len(best):
+            fresh = np.delete(np.arange(len(best)), moving)
+            delta[fresh] = best[fresh]
+        return delta
+
+    def keep(self, best: np.ndarray, better: np.ndarray) -> None:
+        """See `_Brush.keep`."""
+        best[better] = self._painted[better]
+
+    def _power(self, delta: np.ndarray) -> np.ndarray:
+        """Squared norms, (n, 1, 1, 1); summed in pairs, or eps would be missed by rounding."""
+        squares = np.square(delta, out=self._squares)
+        return squares.reshape(len(delta), -1).sum(1)[:, None, None, None]
 
 
 def _repaint(
-    trial: np.ndarray,
-    moving: np.ndarray,
-    moves: Moves,
-    low: np.ndarray,
-    high: np.ndarray,
-    eps: np.float32,
+    delta: np.ndarray, rows: np.ndarray, moves: Moves, group: np.ndarray, room: np.ndarray
 ) -> None:
-    """Move each square by 2 eps, in place: from wherever it is, that reaches a side of the ball."""
-    flat, floor, ceiling = (array.reshape(-1) for array in (trial, low, high))
-    for side in np.unique(moves.side):
-        rows = np.flatnonzero(moves.side == side)
-        window = _window(trial.shape, moving[rows], moves.places[rows, :2], side)
-        moved = flat[window] + 2 * eps * moves.signs[rows, :, None, None]
-        np.maximum(moved, floor[window], out=moved)
-        flat[window] = np.minimum(moved, ceiling[window], out=moved)
-
-
-def _shift_mass(clean: np.ndarray, best: np.ndarray, moves: Moves, eps: np.float32) -> np.ndarray:
-    """Clear two squares of each perturbation and paint a pattern of their norm into the first."""
-    delta = best - clean
+    """Make the l2 moves `group`, all of one side, on these rows of the perturbations, in place."""
+    side = int(moves.side[group[0]])
     flat = delta.reshape(-1)
-    room = np.maximum(eps**2 - _square_norm(delta), 0)  # (n, 1, 1, 1)
-    for side in np.unique(moves.side):
-        rows = np.flatnonzero(moves.side == side)
-        first = _window(delta.shape, rows, moves.places[rows, :2], side)
-        second = _window(delta.shape, rows, moves.places[rows, 2:], side)
-        old = flat[first]
-        flat[first] = 0
-        mass = _square_norm(old) + _square_norm(flat[second])
-        flat[second] = 0
-        shown = np.where(moves.turned[rows, None, None], pattern(side).T, pattern(side))
-        new = shown[:, None] * moves.signs[rows, :, None, None] + old / (_TINY + _channel_norm(old))
-        length = np.sqrt(room[rows] / delta.shape[1] + mass)
-        flat[first] = new / (_TINY + _channel_norm(new)) * length
-    delta = delta / (np.sqrt(_square_norm(delta)) + _TINY) * eps
-    return np.clip(clean + delta, 0, 1, out=delta)
+    first = _window(delta.shape, rows, moves.places[group, :2], side)
+    second = _window(delta.shape, rows, moves.places[group, 2:], side)
+    old = flat[first]
+    power = np.square(old).sum((2, 3), keepdims=True)  # of each channel
+    flat[first] = 0
+    mass = power.sum(1, keepdims=True) + np.square(flat[second]).sum((1, 2, 3), keepdims=True)
+    flat[second] = 0
+    shown = np.where(moves.turned[group, None, None], pattern(side).T, pattern(side))
+    new = shown[:, None] * moves.signs[group, :, None, None] + old / (_TINY + np.sqrt(power))
+    norm = np.sqrt(np.square(new).sum((2, 3), keepdims=True))
+    flat[first] = new / (_TINY + norm) * np.sqrt(room / delta.shape[1] + mass)
 
 
 def _window(shape: tuple[int, ...], rows: np.ndarray, places: np.ndarray, side: int) -> np.ndarray:
@@ -218,11 +264,3 @@ def _window(shape: tuple[int, ...], rows: np.ndarray, places: np.ndarray, side: 
     square = along[:, None] * width + along
     planes = np.arange(channels)[:, None, None] * (height * width)
     return corner[:, None, None, None] + planes + square
-
-
-def _square_norm(x: np.ndarray) -> np.ndarray:
-    return np.square(x).sum((1, 2, 3), keepdims=True)
-
-
-def _channel_norm(x: np.ndarray) -> np.ndarray:
-    return np.sqrt(np.square(x).sum((2, 3), keepdims=True))

@@ -41,7 +41,7 @@ class Draws(Protocol):
         ...
 
     def moves(self, seats: np.ndarray, steps: np.ndarray) -> Moves:
-        """The next move for each of n images, which may be at different steps, (n,) and (n,)."""
+        """The next moves of n >= 0 images, which may be at different steps, (n,) and (n,)."""
         ...
 
 
@@ -134,6 +134,10 @@ class KernelDraws:
     def moves(self, seats: np.ndarray, steps: np.ndarray) -> Moves:
         """See `Draws.moves`."""
         channels, height, width = self._shape
+        if not len(steps):
+            return Moves(
+                steps, np.zeros((0, 4), int), np.zeros((0, channels), np.float32), steps > 0
+            )
         side, linf = int(self._sides[steps[0]]), self._norm == "Linf"
         room = [height - side, width - side] * (1 if linf else 2)
         places = [int(free * self._uniform()) for free in room]
