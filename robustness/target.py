@@ -1,6 +1,6 @@
 """What is attacked: the served model, and its differentiable twin where gradients are needed."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 
@@ -118,15 +118,31 @@ def predict_twin(target: Target, inputs: np.ndarray, meter: Meter) -> np.ndarray
     return logits
 
 
-def input_gradient(
-    target: Target, inputs: np.ndarray, labels: np.ndarray, meter: Meter
-) -> tuple[np.ndarray, np.ndarray]:
-    """The twin's logits and the gradient of each sample's own cross-entropy, m included.
+def summed_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
+    """A sum and not a mean, so that a sample's gradient does not shrink with the batch."""
+    return nn.functional.cross_entropy(logits, labels, reduction="sum")
 
-    The loss is a sum and not a mean, so that a sample's gradient does not shrink with the batch.
+
+def input_gradient(
+    target: Target,
+    inputs: np.ndarray,
+    labels: np.ndarray,
+    meter: Meter,
+    *,
+    loss: Callable[[Tensor, Tensor], Tensor] = summed_cross_entropy,
+) -> tuple[np.ndarray, np.ndarray]:
+    """The twin's logits and the gradient of each sample's own loss, m included.
+
+    Args:
+        target: the model.
+        inputs: (B, C, H, W) float32.
+        labels: (B,) int64.
+        meter: told of the evaluation.
+        loss: from logits (B, K) and labels (B,) to a sum over the samples.
 
     Returns:
-        Logits (B, K) and gradients (B, C, H, W), both float32.
+        Logits (B, K) and gradients (B, C, H, W), both float32; zero where the logits do not depend
+        on the inputs, or the twin hides how.
     """
     twin = target.require_twin()
     meter.before()
@@ -134,8 +150,12 @@ def input_gradient(
         images = torch.tensor(inputs, device=device_of(twin), requires_grad=True)
         logits = twin(images)
         truth = torch.from_numpy(labels).to(images.device)
-        loss = nn.functional.cross_entropy(logits, truth, reduction="sum")
-        (gradient,) = torch.autograd.grad(loss, images)
+        if logits.requires_grad:
+            (gradient,) = torch.autograd.grad(
+                loss(logits, truth), images, allow_unused=True, materialize_grads=True
+            )
+        else:
+            gradient = torch.zeros_like(images)
     meter.after(len(inputs))
     return logits.detach().float().cpu().numpy(), gradient.cpu().numpy()
 
