@@ -41,7 +41,7 @@ class Vocabulary:
     """How tokens are written.
 
     Attributes:
-        texts: what each id stands for, empty where no text gives this token.
+        texts: what each id stands for, empty for padding and where no text gives this token.
         continues: (V,) bool, tokens that can only continue a word.
     """
 
@@ -119,7 +119,7 @@ class TextTokenizer:
             texts[index] = token[len(prefix or "") :] if continues[index] else self._decode(index)
         alone = self.ids(texts, 2)
         for index, row in enumerate(alone):
-            if not continues[index] and row.tolist() != [index]:
+            if index == self.pad or not continues[index] and row.tolist() != [index]:
                 texts[index] = ""
         return Vocabulary(texts=texts, continues=continues)
 
@@ -244,7 +244,8 @@ def load_tokenizer(source: str | Path) -> TextTokenizer:
     path = hub_file(text.removeprefix("hf:"), "tokenizer.json") if text[:3] == "hf:" else Path(text)
     path = path / "tokenizer.json" if path.is_dir() else path
     if not path.is_file():
-        raise DataError(f"{path.name} is no file; tokenizers are tokenizer.json, hf:NAME or bytes")
+        known = "tokenizer.json, hf:NAME, bytes or listops"
+        raise DataError(f"{path.name} is no file; tokenizers are {known}")
     try:
         tokenizer = Tokenizer.from_str(path.read_text(encoding="utf-8"))
     except Exception as error:  # the library raises its errors as bare exceptions

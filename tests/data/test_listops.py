@@ -1,7 +1,16 @@
 import numpy as np
 import pytest
 
-from data.listops import PAD, TOKENS, draw_block, evaluate, sample_trees, verify
+from data.listops import (
+    PAD,
+    TOKENS,
+    draw_block,
+    evaluate,
+    sample_trees,
+    value_of,
+    verify,
+    written,
+)
 
 _IDS = {text: index for index, text in enumerate(TOKENS)}
 
@@ -56,10 +65,36 @@ def test_tree_has_the_value_of_its_operations(text: str, value: int) -> None:
         verify(tokens_of(text), value + 1)
 
 
-@pytest.mark.parametrize("text", ["[MIN 1 2", "1 2", "[MIN ]", "1 ]", "[MIN 1 2 ] ]", "[MAX", ""])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[MIN 1 2",
+        "1 2",
+        "[MIN ]",
+        "[MIN 1 ]",
+        "[SM" + " 1" * 11 + " ]",
+        "1 ]",
+        "[MIN 1 2 ] ]",
+        "[MAX",
+        "",
+    ],
+)
 def test_what_is_no_tree_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="tokens must be one tree"):
         evaluate(tokens_of(text))
+    assert value_of(text) is None
+
+
+def test_value_of_a_text_is_that_of_its_tokens(drawn: tuple[list[np.ndarray], list[int]]) -> None:
+    for tokens, value in list(zip(*drawn, strict=True))[:40]:
+        assert value_of(written(tokens)) == value
+    assert written(tokens_of("[MAX 4 [MIN 2 3 ] ]")) == "[MAX 4 [MIN 2 3 ] ]"
+    assert value_of(" [SM 7\t8\n 9 ] ") == 4
+
+
+@pytest.mark.parametrize("text", ["[MIN 1 22 ]", "[MEAN 1 2 ]", "[MIN 1 2]", "min 1 2", "[PAD]"])
+def test_another_word_is_no_expression(text: str) -> None:
+    assert value_of(text) is None
 
 
 def test_every_tree_has_its_value_by_another_evaluation(

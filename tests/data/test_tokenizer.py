@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from data.image_set import DataError
+from data.listops import TOKENS
 from data.text_set import TextSet
 from data.tokenizer import TextTokenizer, byte_tokenizer, load_tokenizer, tokenize, train_wordpiece
 
@@ -146,7 +147,7 @@ def test_tokenizer_of_the_hub_is_read_from_the_cache(
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (None, "^t.json is no file; tokenizers are tokenizer.json, hf:NAME or bytes"),
+        (None, "^t.json is no file; tokenizers are tokenizer.json, hf:NAME, bytes"),
         ("{", "^t.json is not a readable tokenizer"),
         ('{"model": {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "a"}}', "padding"),
     ],
@@ -182,3 +183,40 @@ def test_text_set_without_labels_or_tokens_is_refused(wordpiece: TextTokenizer) 
         tokenize(make_set(["a"], None), wordpiece, max_len=3)
     with pytest.raises(DataError, match="two films: every text must hold a token"):
         tokenize(make_set(["\x00"], [0]), wordpiece, max_len=3)
+
+
+def test_pieces_are_found_in_the_text(wordpiece: TextTokenizer) -> None:
+    text = "The gréater<br />play, unacted"
+    pieces = wordpiece.pieces(text, 40)
+    assert np.array_equal(pieces.ids, wordpiece.rows([text], 40)[0])
+    found = [text[start:stop] for start, stop in pieces.spans]
+    assert "".join(found) == "Thegréaterplay,unacted"
+    assert len(wordpiece.pieces(text, 3).ids) == len(wordpiece.pieces(text, 3).spans) == 3
+    assert wordpiece.pieces(" ", 3).spans.shape == (0, 2) and not len(wordpiece.ids([" "], 3)[0])
+
+
+def test_vocabulary_says_how_tokens_are_written(wordpiece: TextTokenizer, tmp_path: Path) -> None:
+    ids = vocabulary(wordpiece, tmp_path)
+    words = wordpiece.vocabulary()
+    assert words.texts[ids["the"]] == "the" and not words.continues[ids["the"]]
+    assert words.texts[ids["##a"]] == "a" and words.continues[ids["##a"]]
+    assert words.texts[ids["[PAD]"]] == words.texts[ids["[UNK]"]] == ""
+    begins = [
+        index for index, text in enumerate(words.texts) if text and not words.continues[index]
+    ]
+    rows = wordpiece.rows([words.texts[index] for index in begins], 2)
+    assert [row.tolist() for row in rows] == [[index] for index in begins]
+
+
+def test_vocabulary_of_bytes_is_that_of_ascii() -> None:
+    words = byte_tokenizer().vocabulary()
+    assert words.texts == [chr(byte) for byte in range(128)] + [""] * 129
+    assert not words.continues.any()
+
+
+def test_expressions_have_the_ids_of_the_task() -> None:
+    tokenizer = load_tokenizer("listops")
+    [row, other] = tokenizer.rows(["[MAX 4 [MIN 2 3 ] ]", "[MAX film"], 20)
+    assert row.tolist() == [11, 4, 10, 2, 3, 14, 14] and other.tolist() == [11, 15]
+    assert (tokenizer.pad, tokenizer.vocab_size) == (15, 16)
+    assert tokenizer.vocabulary().texts == [*TOKENS, ""]
