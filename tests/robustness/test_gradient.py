@@ -1,5 +1,6 @@
 import random
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -9,21 +10,51 @@ import torchattacks
 from torch import Tensor, nn
 
 from data.sources import ImageSet, load_inputs
-from robustness.attacks.gradient import perturb
+from robustness.attacks.gradient import minimal, perturb
+from robustness.catalog import Norm
 from robustness.progress import Cancelled, Meter
-from robustness.spec import AttackSpec
 from robustness.target import Target
 
 EPS = 8 / 255
-Batch = tuple[Any, Tensor, Tensor]  # the linear twin, images, labels
+STEPS = 12
+ALL = [
+    ("fgsm", "Linf"), ("pgd", "Linf"), ("apgd-ce", "Linf"), ("apgd-ce", "L2"),
+    ("apgd-t", "Linf"), ("apgd-t", "L2"), ("fab-t", "Linf"), ("fab-t", "L2"),
+]  # fmt: skip
+Batch = tuple[Any, Tensor, Tensor]  # the twin, images, labels
 
 
-def attack(name: str, **fields: int) -> AttackSpec:
-    return AttackSpec.model_validate({"name": name, "eps": ["8/255"], **fields})
+@dataclass(frozen=True)
+class Attack:
+    name: str
+    norm: Norm | None = None
+    num_steps: int = STEPS
+
+    def step_size(self, eps: float) -> float:
+        return 0.15 * eps
+
+
+def attack(name: str, norm: Norm | None = None, steps: int = STEPS) -> Attack:
+    return Attack(name, norm, 1 if name == "fgsm" else steps)
+
+
+class Rowwise(nn.Module):
+    """Two layers without a matrix product: a row's bits do not depend on the rest of the batch."""
+
+    def __init__(self, num_classes: int = 10) -> None:
+        super().__init__()
+        draw = torch.Generator().manual_seed(1)
+        self.inner = nn.Parameter(torch.randn((24, 36), generator=draw) / 3)
+        self.outer = nn.Parameter(torch.randn((num_classes, 24), generator=draw))
+
+    def forward(self, images: Tensor) -> Tensor:
+        hidden = torch.tanh((images.flatten(1)[:, None] * self.inner - self.inner / 2).sum(-1))
+        return (hidden[:, None] * self.outer).sum(-1)
 
 
 @pytest.fixture
 def batch(make_target: Callable[..., Target], make_images: Callable[..., ImageSet]) -> Batch:
+    """A linear model of two classes and random labels."""
     target = make_target(2)
     images = make_images(64)
     assert images.labels is not None and target.twin is not None
@@ -31,8 +62,33 @@ def batch(make_target: Callable[..., Target], make_images: Callable[..., ImageSe
     return target.twin, inputs, torch.from_numpy(images.labels)
 
 
-@pytest.mark.parametrize("name", ["fgsm", "pgd"])
-def test_two_class_linear_model_falls_exactly_where_theory_says(name: str, batch: Batch) -> None:
+@pytest.fixture
+def ten() -> Batch:
+    """A small network of ten classes; two of its 24 answers are called wrong."""
+    model = Rowwise()
+    images = torch.rand((24, 1, 6, 6), generator=torch.Generator().manual_seed(2)) * 0.6 + 0.2
+    labels = model(images).argmax(1)
+    labels[:2] = (labels[:2] + 1) % 10
+    return model, images, labels
+
+
+def run(batch: Batch, spec: Attack, **options: Any) -> Tensor:
+    model, images, labels = batch
+    given = {"eps": EPS, "seeds": range(len(images)), "attack": spec} | options
+    return perturb(model, images, labels, **given)
+
+
+def flags(batch: Batch, adversarial: Tensor) -> Tensor:
+    model, images, labels = batch
+    with torch.no_grad():
+        return (model(images).argmax(1) == labels) & (model(adversarial).argmax(1) == labels)
+
+
+@pytest.mark.parametrize("leave", [True, False])
+@pytest.mark.parametrize("name", ["fgsm", "pgd", "apgd-ce"])
+def test_two_class_linear_model_falls_exactly_where_theory_says(
+    name: str, leave: bool, batch: Batch
+) -> None:
     twin, inputs, labels = batch
     weight = twin.linear.weight.detach()
     logits = twin(inputs).detach()
@@ -40,45 +96,171 @@ def test_two_class_linear_model_falls_exactly_where_theory_says(name: str, batch
     own_margin = logits[rows, labels] - logits[rows, 1 - labels]
     # An l-infinity ball of radius eps moves the margin by at most eps times the dual norm.
     reach = EPS * (weight[0] - weight[1]).abs().sum()
-    adversarial = perturb(twin, inputs, labels, attack=attack(name), eps=EPS, seed=0)
+    adversarial = run(batch, attack(name, steps=20), leave=leave)
     after = twin(adversarial).detach()
-    margin = after[rows, labels] - after[rows, 1 - labels]
-    torch.testing.assert_close(margin, own_margin - reach, atol=1e-4, rtol=0)
-    clear = (own_margin - reach).abs() > 1e-3
     fooled = after.argmax(1) != labels
+    clear = (own_margin - reach).abs() > 1e-3
     assert torch.equal(fooled[clear], (own_margin < reach)[clear])
     assert 0 < int((own_margin < reach).sum()) < len(labels)
+    margin = after[rows, labels] - after[rows, 1 - labels]
+    whole = ~fooled if leave or name == "apgd-ce" else torch.ones_like(fooled)
+    torch.testing.assert_close(margin[whole], (own_margin - reach)[whole], atol=1e-3, rtol=0)
 
 
-@pytest.mark.parametrize("name", ["fgsm", "pgd"])
-@pytest.mark.parametrize("eps", [1 / 255, 0.3, 1.0])
-def test_perturbation_stays_in_the_ball_and_in_the_image(
-    name: str, eps: float, batch: Batch
+@pytest.mark.parametrize(("norm", "dual"), [("Linf", 1), ("L2", 2)])
+def test_distance_to_a_linear_boundary_is_the_margin_over_the_dual_norm(
+    norm: Norm, dual: int, batch: Batch
 ) -> None:
     twin, inputs, labels = batch
-    adversarial = perturb(twin, inputs, labels, attack=attack(name), eps=eps, seed=0)
-    assert float((adversarial - inputs).abs().max()) <= eps + 1e-6
+    weight = (twin.linear.weight[0] - twin.linear.weight[1]).detach()
+    logits = twin(inputs).detach()
+    rows = torch.arange(len(labels))
+    margin = logits[rows, labels] - logits[rows, 1 - labels]
+    exact = (margin / weight.norm(dual)).clamp_min(0)
+    nearest, distance = minimal(
+        twin, inputs, labels, norm=norm, steps=20, until=0.0, seeds=range(len(labels))
+    )
+    inside = exact < 0.3  # further out the walls of [0, 1] matter
+    assert torch.equal(distance == 0, margin < 0)
+    assert bool((distance[inside] >= exact[inside] - 1e-6).all())
+    assert bool((distance[inside] <= 1.06 * exact[inside] + 1e-6).all())
+    kind = float("inf") if norm == "Linf" else 2
+    torch.testing.assert_close((nearest - inputs).flatten(1).norm(kind, dim=1), distance)
+
+
+@pytest.mark.parametrize("leave", [True, False])
+@pytest.mark.parametrize(("name", "norm"), ALL)
+@pytest.mark.parametrize("eps", [1 / 255, 0.3, 1.0])
+def test_perturbation_stays_in_the_ball_and_in_the_image(
+    name: str, norm: Norm, eps: float, leave: bool, ten: Batch
+) -> None:
+    adversarial = run(ten, attack(name, norm), eps=eps, leave=leave)
+    change = (adversarial - ten[1]).flatten(1).double()
+    size = change.norm(float("inf") if norm == "Linf" else 2, dim=1)
+    assert float(size.max()) <= eps + 1e-6
     assert float(adversarial.min()) >= 0 and float(adversarial.max()) <= 1
-    assert torch.isfinite(adversarial).all()
+    assert torch.isfinite(adversarial).all() and not adversarial.requires_grad
 
 
-def test_flags_equal_the_plain_kernel_under_its_own_draws(batch: Batch) -> None:
-    twin, inputs, labels = batch
+def plain(name: str, norm: Norm, model: nn.Module, eps: float) -> Any:
+    """The kernels as their users run them."""
+    common = {"eps": eps, "steps": STEPS, "n_restarts": 1, "norm": norm, "seed": 5}
+    kernels: dict[str, Callable[[], Any]] = {
+        "fgsm": lambda: torchattacks.FGSM(model, eps=eps),
+        "pgd": lambda: torchattacks.PGD(model, eps=eps, alpha=0.15 * eps, steps=STEPS),
+        "apgd-ce": lambda: torchattacks.APGD(model, loss="ce", rho=0.75, **common),
+        "apgd-t": lambda: torchattacks.APGDT(model, rho=0.75, n_classes=10, **common),
+        "fab-t": lambda: torchattacks.FAB(
+            model, alpha_max=0.1, eta=1.05, beta=0.9, multi_targeted=True, n_classes=10, **common
+        ),
+    }
+    return kernels[name]()
+
+
+@pytest.mark.parametrize(("name", "norm"), [pair for pair in ALL if pair != ("apgd-t", "L2")])
+def test_flags_equal_the_plain_kernel_under_its_own_draws(
+    name: str, norm: Norm, ten: Batch
+) -> None:
+    model, images, labels = ten
+    eps = 0.01 if norm == "Linf" else 0.05
     with torch.random.fork_rng([]):
         torch.manual_seed(5)
-        expected = torchattacks.PGD(twin, eps=EPS, alpha=0.15 * EPS, steps=20)(inputs, labels)
-    found = perturb(twin, inputs, labels, attack=attack("pgd"), eps=EPS, seed=5)
-    assert torch.equal(found, expected)
+        expected = plain(name, norm, model, eps)(images, labels).detach()
+    full, left = (
+        run(ten, attack(name, norm), eps=eps, seeds=[5] * 24, draws="kernel", leave=leave)
+        for leave in (False, True)
+    )
+    robust = flags(ten, expected)
+    assert 0 < int(robust.sum()) < 22
+    assert torch.equal(flags(ten, left), robust)
+    # APGD's kernel answers with the clean image where it found nothing.
+    same = ~robust if name.startswith("apgd") else torch.ones_like(robust)
+    torch.testing.assert_close(full[same], expected[same], atol=1e-5 if name == "fab-t" else 0,
+                               rtol=0)  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "norm"), ALL)
+def test_an_image_fares_alike_in_every_batch_and_order(name: str, norm: Norm, ten: Batch) -> None:
+    model, images, labels = ten
+    whole = run(ten, attack(name, norm), eps=0.1, seeds=range(24))
+    some = torch.tensor([17, 3, 0, 9, 22])
+    part = run(
+        (model, images[some], labels[some]), attack(name, norm), eps=0.1, seeds=some.tolist()
+    )
+    assert torch.equal(part, whole[some])
 
 
 def test_same_seed_repeats_and_another_one_differs(batch: Batch) -> None:
-    twin, inputs, labels = batch
     spec = attack("pgd", steps=2)
-    first = perturb(twin, inputs, labels, attack=spec, eps=EPS, seed=1)
-    again = perturb(twin, inputs, labels, attack=spec, eps=EPS, seed=1)
-    other = perturb(twin, inputs, labels, attack=spec, eps=EPS, seed=2)
+    first = run(batch, spec, leave=False)
+    again = run(batch, spec, leave=False)
+    other = run(batch, spec, leave=False, seeds=range(64, 128))
     assert torch.equal(first, again)
-    assert not torch.equal(first, other)
+    assert not (first == other).flatten(1).all(1).any()
+
+
+@pytest.mark.parametrize("norm", ["Linf", "L2"])
+def test_one_run_serves_every_radius(norm: Norm, ten: Batch) -> None:
+    model, images, labels = ten
+    radii = [0.02, 0.05, 0.1] if norm == "Linf" else [0.1, 0.3, 0.5]
+    _, distance = minimal(
+        model, images, labels, norm=norm, steps=STEPS, until=radii[0], seeds=range(24)
+    )
+    for eps in radii:
+        robust = flags(ten, run(ten, attack("fab-t", norm), eps=eps))
+        assert torch.equal(distance > eps, robust)
+
+
+class Recorded(nn.Module):
+    """Remembers how many images it was shown in each call."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+        self.shown: list[int] = []
+
+    def forward(self, images: Tensor) -> Tensor:
+        self.shown.append(len(images))
+        return self.inner(images)
+
+
+@pytest.mark.parametrize(("name", "norm"), ALL)
+def test_fooled_images_cost_no_more_evaluations(name: str, norm: Norm, ten: Batch) -> None:
+    model, images, labels = ten
+    recorded = Recorded(model)
+    meter = Meter(10**6)
+    run((recorded, images, labels), attack(name, norm), eps=0.5, meter=meter)
+    assert meter.done == sum(recorded.shown)
+    assert recorded.shown == sorted(recorded.shown, reverse=True)
+    recorded.shown.clear()
+    run((recorded, images, (labels + 1) % 10), attack(name, norm), eps=0.5)
+    assert sum(recorded.shown) <= 2 * 24
+
+
+def test_what_is_misclassified_already_is_returned_as_it_is(ten: Batch) -> None:
+    model, images, labels = ten
+    for name in ("fgsm", "apgd-ce", "apgd-t", "fab-t"):
+        assert torch.equal(run(ten, attack(name))[:2], images[:2])
+
+
+@pytest.mark.parametrize("name", ["fgsm", "pgd", "apgd-ce", "apgd-t", "fab-t"])
+def test_a_blind_or_broken_model_yields_finite_images_in_the_ball(name: str, ten: Batch) -> None:
+    _, images, _ = ten
+    labels = torch.zeros(24, dtype=torch.int64)
+
+    class Blind(nn.Module):
+        def forward(self, images: Tensor) -> Tensor:
+            return images.flatten(1)[:, :10] * 0 + self.answer
+
+        answer = torch.arange(10.0).flip(0)
+
+    model = Blind()
+    for answer in (model.answer, torch.full((10,), torch.nan), torch.ones(10)):
+        model.answer = answer
+        for leave in (True, False):
+            found = run((model, images, labels), attack(name), leave=leave)
+            assert torch.isfinite(found).all()
+            assert float((found - images).abs().max()) <= EPS + 1e-6
 
 
 class Failing(nn.Module):
@@ -96,8 +278,12 @@ class Failing(nn.Module):
         return self.inner(images)
 
 
+@pytest.mark.parametrize("draws", ["own", "kernel"])
+@pytest.mark.parametrize("name", ["pgd", "apgd-ce", "fab-t"])
 @pytest.mark.parametrize("fails", [False, True])
-def test_nothing_outside_the_attack_changes(fails: bool, batch: Batch) -> None:
+def test_nothing_outside_the_attack_changes(
+    fails: bool, name: str, draws: str, batch: Batch
+) -> None:
     twin, inputs, labels = batch
     model = Failing(twin) if fails else twin
     model.train()
@@ -109,15 +295,12 @@ def test_nothing_outside_the_attack_changes(fails: bool, batch: Batch) -> None:
     state = {name: value.clone() for name, value in model.state_dict().items()}
     generators = torch.get_rng_state(), random.getstate(), str(np.random.get_state())
 
-    def run() -> None:
-        perturb(model, inputs, labels, attack=attack("pgd"), eps=EPS, seed=0)
-
     with torch.no_grad():
         if fails:
             with pytest.raises(RuntimeError, match="broken model"):
-                run()
+                run((model, inputs, labels), attack(name), draws=draws)
         else:
-            run()
+            run((model, inputs, labels), attack(name), draws=draws)
         assert not torch.is_grad_enabled()
     assert [part.training for part in model.modules()] == modes
     assert twin.linear.weight.requires_grad and not twin.linear.bias.requires_grad
@@ -130,26 +313,70 @@ def test_nothing_outside_the_attack_changes(fails: bool, batch: Batch) -> None:
 
 def test_dropout_is_silent_in_a_model_left_in_training_mode(batch: Batch) -> None:
     twin, inputs, labels = batch
-    expected = perturb(twin, inputs, labels, attack=attack("fgsm"), eps=EPS, seed=0)
-    found = perturb(twin.train(), inputs, labels, attack=attack("fgsm"), eps=EPS, seed=0)
+    expected = run(batch, attack("fgsm"))
+    found = run((twin.train(), inputs, labels), attack("fgsm"))
     assert torch.equal(found, expected)
     assert twin.training
 
 
-def test_cancel_is_heeded_within_one_step(batch: Batch) -> None:
-    twin, inputs, labels = batch
+@pytest.mark.parametrize("name", ["pgd", "apgd-ce", "fab-t"])
+def test_cancel_is_heeded_within_one_step(name: str, batch: Batch) -> None:
     asked: list[int] = []
 
     def should_stop() -> bool:
         asked.append(1)
         return len(asked) > 3
 
-    meter = Meter(20 * len(inputs), should_stop=should_stop)
+    meter = Meter(20 * 64, should_stop=should_stop)
     with pytest.raises(Cancelled):
-        perturb(twin, inputs, labels, attack=attack("pgd"), eps=EPS, seed=0, meter=meter)
-    assert meter.done == 3 * len(inputs)
+        run(batch, attack(name, steps=20), leave=False, meter=meter)
+    assert 2 * 64 < meter.done + 64 <= 4 * 64
 
 
+@pytest.mark.parametrize("num_classes", [2, 3])
+def test_few_classes_leave_the_targeted_loss_without_meaning(num_classes: int, ten: Batch) -> None:
+    model, images = Rowwise(num_classes), ten[1]
+    few = (model, images, model(images).argmax(1))
+    with pytest.raises(ValueError, match=f"at least 4 classes, got {num_classes}"):
+        run(few, attack("apgd-t"))
+    for name in ("fgsm", "pgd", "apgd-ce", "fab-t"):
+        assert run(few, attack(name), eps=0.3).shape == images.shape
+
+
+def test_a_thousand_classes_are_nine_targets(ten: Batch) -> None:
+    model, images = Rowwise(1000), ten[1][:2]
+    many = (Recorded(model), images, model(images).argmax(1))
+    run(many, attack("apgd-t", steps=2), eps=1e-6)
+    assert len(many[0].shown) == 1 + 9 * 3
+
+
+def test_a_model_without_gradients_is_refused(ten: Batch) -> None:
+    class Served(nn.Module):
+        def forward(self, images: Tensor) -> Tensor:
+            return ten[0](images.detach()).detach()
+
+    for name in ("fgsm", "pgd", "apgd-ce", "apgd-t", "fab-t"):
+        with pytest.raises(ValueError, match="model must be differentiable"):
+            run((Served(), *ten[1:]), attack(name))
+
+
+def test_no_images_are_no_work(ten: Batch) -> None:
+    none = (ten[0], ten[1][:0], ten[2][:0])
+    for name in ("fgsm", "pgd", "apgd-ce", "apgd-t", "fab-t"):
+        assert run(none, attack(name)).shape == (0, 1, 6, 6)
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [(attack("pgd", "L2"), "FGSM and PGD under Linf, got 'pgd' under L2"),
+     (attack("square"), "attack must be one of .* got 'square'")],
+)  # fmt: skip
+def test_what_no_kernel_does_is_refused(spec: Attack, message: str, ten: Batch) -> None:
+    with pytest.raises(ValueError, match=message):
+        run(ten, spec)
+
+
+@pytest.mark.parametrize("name", ["fgsm", "fab-t"])
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -160,8 +387,15 @@ def test_cancel_is_heeded_within_one_step(batch: Batch) -> None:
         (lambda x, y: (x, y[:-1]), "int64"),
     ],
 )
-def test_meaningless_input_is_refused(change: Callable, message: str, batch: Batch) -> None:
+def test_meaningless_input_is_refused(
+    change: Callable, message: str, name: str, batch: Batch
+) -> None:
     twin, inputs, labels = batch
     images, truth = change(inputs, labels)
     with pytest.raises(ValueError, match=message):
-        perturb(twin, images, truth, attack=attack("fgsm"), eps=EPS, seed=0)
+        run((twin, images, truth), attack(name))
+
+
+def test_every_image_needs_a_seed(batch: Batch) -> None:
+    with pytest.raises(ValueError, match="seeds must be one an image, 64, got 3"):
+        run(batch, attack("fgsm"), seeds=range(3))
