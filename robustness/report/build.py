@@ -14,10 +14,11 @@ from robustness.report import figures, schema
 from robustness.report.environment import code_digest
 from robustness.report.samples import sample_flags
 from robustness.report.summary import model_figures
+from robustness.report.words import at_largest
 from robustness.shards import SHARD_SIZE, content_digest
 from robustness.spec import EvaluationSpec
 from robustness.verdict import ModelVerdict
-from robustness.worst import worst_ranks
+from robustness.worst import largest_rank, worst_ranks
 
 
 def build_report(
@@ -89,11 +90,13 @@ def _comparison(
         return None
     first, second = verdicts
     others = worst_ranks(spec, second)
+    mine, theirs = largest_rank(spec, first), largest_rank(spec, second)
     return figures.Comparison(
         first=first.target.name,
         second=second.target.name,
         clean=_pair(first.clean.rank, second.clean.rank),
         worst={key: _pair(rank, others[key]) for key, rank in worst_ranks(spec, first).items()},
+        largest=None if mine is None or theirs is None else _pair(mine, theirs),
     )
 
 
@@ -146,5 +149,5 @@ def _gate(
 def _gate_reason(metric: str, model: figures.ModelFigures, judged: figures.Figure | None) -> str:
     if judged is None:
         return "no attack of the spec has a budget, so nothing was measured"
-    where = "clean" if metric == "clean_accuracy" else f"worst case at eps {list(model.worst)[-1]}"
+    where = "clean" if metric == "clean_accuracy" else f"worst case {at_largest(model)}"
     return f"{where}: lower bound {judged.ci[0]:.4f} of {judged.top1:.4f}"

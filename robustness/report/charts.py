@@ -29,13 +29,11 @@ class Curve:
         tone: "first" or "second", the model.
         points: ascending in x.
         thread: dotted and without marks, for what is only context.
-        dashed: dashed, to tell it from another curve of the same tone.
     """
 
     tone: str
     points: Sequence[Point]
     thread: bool = False
-    dashed: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,8 +127,7 @@ def _curve(scale: _Scale, curve: Curve) -> Iterator[Markup]:
     if bounded:
         outline = [(x, ci[1]) for x, ci in bounded] + [(x, ci[0]) for x, ci in reversed(bounded)]
         yield element("path", class_=f"band {curve.tone}", d=scale.path(outline) + "Z")
-    dashed = " dashed" if curve.dashed else ""
-    yield element("path", class_=f"curve {curve.tone}{dashed}", d=scale.path(places))
+    yield element("path", class_=f"curve {curve.tone}", d=scale.path(places))
     yield from (_mark(scale, curve.tone, point) for point in curve.points if point.note)
 
 

@@ -13,7 +13,7 @@ def commands(report: Report) -> str:
     for other in others:
         words += ["--compare", _folder(other.name)]
     words += ["--data", "DATA", "--spec", "spec.json", "--output", "OUTPUT"]
-    evaluate = " ".join(map(shlex.quote, words))
+    evaluate = " ".join(map(shlex.quote, words)).replace(" --data", " \\\n    --data")
     return "\n".join(
         [
             f"# spec.json: the spec below, {len(spec['attacks'])} attack(s), seed {report.seed}",

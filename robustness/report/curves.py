@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from robustness.report.charts import TONES, Chart, Curve, Point, draw, legend
 from robustness.report.figures import Figure, ModelFigures
 from robustness.report.markup import Markup, element, named
-from robustness.report.words import interval, percent
+from robustness.report.words import at_budget, budget_kind, interval, percent
 
 _TICKS = 6
 
@@ -61,26 +61,24 @@ def minimal_curves(models: Sequence[ModelFigures], quantity: str) -> Iterator[Ma
 
 
 def certificate_curves(models: Sequence[ModelFigures]) -> Iterator[Markup]:
-    """Certified accuracy over the radius, one chart for all sigmas of all models."""
-    curves = [
-        Curve(
-            tone=TONES[i],
-            points=[Point(x=p.radius, share=p.share, ci=p.ci) for p in one.curve],
-            dashed=number > 0,
+    """Certified accuracy over the radius, one chart for each sigma."""
+    for sigma in [one.sigma for one in models[0].certificates]:
+        curves = [
+            Curve(
+                tone=TONES[i],
+                points=[Point(x=p.radius, share=p.share, ci=p.ci) for p in one.curve],
+            )
+            for i, model in enumerate(models)
+            for one in model.certificates
+            if one.sigma == sigma
+        ]
+        chart = Chart(
+            title=f"certified accuracy over the radius at sigma {sigma}",
+            x_title="radius (l2)",
+            ticks=_round_ticks(curves),
+            curves=curves,
         )
-        for i, model in enumerate(models)
-        for number, one in enumerate(model.certificates)
-    ]
-    if not curves:
-        return
-    sigmas = ", ".join(one.sigma for one in models[0].certificates)
-    chart = Chart(
-        title="certified accuracy over the radius",
-        x_title="radius (l2)",
-        ticks=_round_ticks(curves),
-        curves=curves,
-    )
-    yield _figure(chart, models, "Provably right, %", f"sigma {sigmas}; 95 % interval")
+        yield _figure(chart, models, f"Provably right at sigma {sigma}, %", "95 % interval")
 
 
 def _figure(chart: Chart, models: Sequence[ModelFigures], quantity: str, note: str) -> Markup:
@@ -95,9 +93,10 @@ def _model_curves(model: ModelFigures, tone: str, kind: str) -> Iterator[Curve]:
     names = dict.fromkeys(attack.name for attack in own)
     if len(names) > 1:
         for name in names:
-            points = [(a.eps_value, a.robust.top1) for a in own if a.name == name]
-            threaded = [clean, *(Point(x=x, share=y) for x, y in sorted(points))]
-            yield Curve(tone=tone, points=threaded, thread=True)
+            points = sorted((a.eps_value, a.robust.top1) for a in own if a.name == name)
+            if len(points) > 1:
+                threaded = [clean, *(Point(x=x, share=y) for x, y in points)]
+                yield Curve(tone=tone, points=threaded, thread=True)
     values = {attack.budget: (attack.eps_value, attack.eps) for attack in own}
     worst = [
         _point(*values[name], figure, model.samples)
@@ -113,8 +112,7 @@ def _point(x: float, name: str, figure: Figure, samples: int) -> Point:
 
 
 def _kind(model: ModelFigures, budget: str) -> str:
-    attack = next(attack for attack in model.attacks if attack.budget == budget)
-    return attack.norm or ("rate" if attack.name == "word-swap" else "edits")
+    return budget_kind(at_budget(model, budget))
 
 
 def _doubling(eps: float) -> float:

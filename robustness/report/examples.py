@@ -8,7 +8,7 @@ import numpy as np
 
 from robustness.report.flags import AttackFlags, ModelFlags, Sample
 
-FALLEN, HELD = 12, 4  # how many of each are shown at most
+FALLEN, HELD = 12, 3  # how many of each are shown at most
 BUDGET = 6 * 2**20  # bytes of pixels: an uncompressible picture is as large as these
 
 Outcome = Literal["fallen", "held"]

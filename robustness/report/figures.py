@@ -147,12 +147,13 @@ class Pair(Part):
 
 
 class Comparison(Part):
-    """The model on trial (`first`) beside the one it is compared with."""
+    """The model on trial (`first`) beside the one it is compared with; `largest` as in figures."""
 
     first: str
     second: str
     clean: Pair
     worst: dict[str, Pair]
+    largest: Pair | None
 
 
 class GateResult(Part):

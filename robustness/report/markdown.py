@@ -6,14 +6,22 @@ from collections.abc import Iterator, Sequence
 from robustness.report.figures import Figure, ModelFigures
 from robustness.report.markup import plain
 from robustness.report.schema import Report
-from robustness.report.words import doubtful_width, headline, interval, percent, rivalry, within
+from robustness.report.words import (
+    at_budget,
+    doubtful_width,
+    headline,
+    interval,
+    percent,
+    rivalry,
+    within,
+)
 
 FILE = "card.md"
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>()#+!|~&])")
 
 
 def render(report: Report) -> str:
-    """A card with the verdict, every attack on every model, warnings and what names the evidence."""
+    """A card with the verdict, every attack on every model, warnings, and what was judged."""
     summary, first = report.summary, report.summary.models[0]
     says = [
         headline(first, summary.metric, report.data.kind),
@@ -54,7 +62,7 @@ def _model(model: ModelFigures, metric: str) -> Iterator[str]:
         measured = _measured(one.robust, model.samples)
         rows.append((one.title, one.eps, *measured, served, in_8bit))
     for name, figure in model.worst.items():
-        where = within(model, name)
+        where = within(at_budget(model, name))
         rows.append(("worst of all", where, *_measured(figure, model.samples), "", ""))
     yield _table(head, rows)
     if model.mean_corruption_error is not None:

@@ -21,15 +21,14 @@ from robustness.report.figures import Figure, ModelFigures, Summary
 from robustness.report.markup import Markup, element, join, named
 from robustness.report.schema import Report
 from robustness.report.words import (
+    at_largest,
     doubtful_width,
     gap,
     headline,
     interval,
-    largest,
-    meaning,
+    meanings,
     percent,
     rivalry,
-    within,
 )
 
 FILE = "report.html"
@@ -104,7 +103,7 @@ def _verdict(report: Report) -> Markup:
     )
     lines = [
         stability if summary.metric == "stability" else None,
-        meaning(first),
+        *meanings(first),
         doubtful_width(first, kind),
         gap(first),
         rivalry(summary),
@@ -138,17 +137,15 @@ def _readings(summary: Summary) -> Markup:
 
 def _reading_row(model: ModelFigures, tone: str) -> Markup:
     readings = [_reading("clean", "before any attack", model.clean, model.samples, tone)]
-    worst = largest(model)
-    if worst is not None:
-        name, figure = worst
-        note = f"worst attack {within(model, name)}"
-        readings.append(_reading("robust", note, figure, model.samples, tone))
+    if model.largest is not None:
+        note = f"worst attack {at_largest(model)}"
+        readings.append(_reading("robust", note, model.largest, model.samples, tone))
     if model.mean_corruption_error is not None:
         share = 1 - model.mean_corruption_error
-        readings.append(_share("corrupted", "mean over corruptions", share, model.samples))
+        readings.append(_share("corrupted", "mean over corruptions", share, model.samples, tone))
     for one in model.certificates[:1]:
         note = f"proof by smoothing, sigma {one.sigma}"
-        readings.append(_share("provable", note, one.curve[0].share, model.samples))
+        readings.append(_share("provable", note, one.curve[0].share, model.samples, tone))
     for found in model.minimal[:1]:
         if found.median is not None:
             number = element("span", f"{found.median:.3g}", class_="reading-number")
@@ -164,9 +161,9 @@ def _reading(name: str, note: str, figure: Figure, samples: int, tone: str) -> M
     return _entry(name, note, join(number, gauge(figure.top1, figure.ci, tone), whole))
 
 
-def _share(name: str, note: str, share: float, samples: int) -> Markup:
+def _share(name: str, note: str, share: float, samples: int, tone: str) -> Markup:
     number = element("span", percent(share, samples), class_="reading-number")
-    return _entry(name, note, join(number, gauge(share, None)))
+    return _entry(name, note, join(number, gauge(share, None, tone)))
 
 
 def _entry(name: str, note: str, value: Markup) -> Markup:

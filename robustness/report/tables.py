@@ -12,20 +12,22 @@ from robustness.report.figures import (
     Pair,
 )
 from robustness.report.markup import Child, Markup, element, join, named
-from robustness.report.words import interval, percent, within
+from robustness.report.words import at_budget, interval, percent, within
 
 _CLASSES = 40  # rows of the heat map: those of most classes are what an expert wants
 
 
-def table(head: Sequence[Child], rows: Sequence[Markup], caption: Markup | str = "") -> Markup:
+def table(
+    head: Sequence[Child], rows: Sequence[Markup], caption: Child = None, *, heat_map: bool = False
+) -> Markup:
     """A table that scrolls by itself where the screen is narrow."""
     cells = (element("th", name, scope="col") for name in head)
     body = element(
         "table",
-        element("caption", caption) if caption else None,
+        None if caption is None else element("caption", caption),
         element("thead", element("tr", *cells)),
         element("tbody", *rows),
-        class_="figures",
+        class_="figures heat-map" if heat_map else "figures",
     )
     return element("div", body, class_="scroll", tabindex="0", role="region", aria_label="table")
 
@@ -43,7 +45,7 @@ def attacks(model: ModelFigures, position: int, metric: str, top_k: Sequence[int
         shares = [percent(share, model.samples) for share in again]
         rows.append(_row(one.title, _budget(one), one.robust, model.samples, ranks, shares, tone))
     for name, figure in model.worst.items():
-        place, blanks = within(model, name), [""] * (1 + in_8bit)
+        place, blanks = within(at_budget(model, name)), [""] * (1 + in_8bit)
         rows.append(_row("worst of all", place, figure, model.samples, ranks, blanks, tone))
     caption = join(
         element("span", named(model.name), class_=f"key {tone}"),
@@ -103,9 +105,9 @@ def classes(model: ModelFigures, labels: Sequence[str]) -> Markup:
         for one in weakest[:_CLASSES]
     ]
     more = len(weakest) - _CLASSES
-    note = f"the {_CLASSES} weakest of {len(weakest)} classes" if more > 0 else ""
-    columns = ["class", "samples", "clean", *(within(model, name) for name in budgets)]
-    return table(columns, rows, note)
+    note = f"the {_CLASSES} weakest of {len(weakest)} classes" if more > 0 else None
+    columns = ["class", "samples", "clean", *(within(at_budget(model, name)) for name in budgets)]
+    return table(columns, rows, note, heat_map=True)
 
 
 def _shares(one: ClassFigures) -> list[float]:
@@ -128,7 +130,9 @@ def corruptions(model: ModelFigures) -> Markup:
         )
         for name, own in sorted(found.items(), key=lambda item: means[item[0]])
     ]
-    return table(["corruption", *(f"severity {k}" for k in severities), "mean"], rows)
+    return table(
+        ["corruption", *(f"severity {k}" for k in severities), "mean"], rows, heat_map=True
+    )
 
 
 def _corruption_cell(share: float | None) -> Markup:
@@ -138,7 +142,7 @@ def _corruption_cell(share: float | None) -> Markup:
 def comparison(other: Comparison, model: ModelFigures) -> Markup:
     """Both models on the same samples, clean and with every budget."""
     pairs = [("no attack", other.clean)]
-    pairs += [(within(model, name), pair) for name, pair in other.worst.items()]
+    pairs += [(within(at_budget(model, name)), pair) for name, pair in other.worst.items()]
     head = [
         "",
         named(other.first),

@@ -25,26 +25,34 @@ def count(number: int, one: str) -> str:
     return f"{number:,} {one}{'s' * (number != 1)}"
 
 
-def largest(model: ModelFigures) -> tuple[str, Figure] | None:
-    """The largest budget and what holds under all attacks at it; None without attacks."""
-    return (list(model.worst)[-1], model.largest) if model.largest else None
+def largest(model: ModelFigures) -> list[AttackFigures]:
+    """One attack with the largest budget of each kind: l-infinity, l2, rates, edits."""
+    found: dict[str, AttackFigures] = {}
+    for name in model.worst:  # ascending within each kind
+        attack = at_budget(model, name)
+        found[budget_kind(attack)] = attack
+    return list(found.values())
 
 
-def at_budget(model: ModelFigures, name: str) -> AttackFigures | None:
-    """One attack with the budget that `worst` calls by that name; it tells the norm."""
-    return next((attack for attack in model.attacks if attack.budget == name), None)
+def budget_kind(attack: AttackFigures) -> str:
+    """What an attack's budget counts: "Linf", "L2", "rate" or "edits"."""
+    return attack.norm or ("rate" if attack.name == "word-swap" else "edits")
+
+
+def at_budget(model: ModelFigures, name: str) -> AttackFigures:
+    """One attack with the budget that `worst` calls by that name."""
+    return next(attack for attack in model.attacks if attack.budget == name)
 
 
 def headline(model: ModelFigures, metric: str, one: str) -> str:
     """The verdict on the model on trial in one sentence or two."""
-    samples, worst = model.samples, largest(model)
+    samples, worst = model.samples, model.largest
     right = _hits(model.clean, samples)
     start = f"all {count(samples, one)}" if right == samples else f"{right:,} of {samples:,} {one}s"
     if worst is None:
         return f"{model.name} names {start} correctly. No adversarial attack was asked for."
-    eps, figure = worst
-    left = _hits(figure, samples)
-    under = f"under the worst attack {within(model, eps)}"
+    left = _hits(worst, samples)
+    under = f"under the worst attack {at_largest(model)}"
     if metric == "stability":
         kept = "every one" if left == samples else f"{left:,}" if left else "none"
         return f"{model.name} keeps {kept} of its {count(samples, 'answer')} {under}."
@@ -53,43 +61,45 @@ def headline(model: ModelFigures, metric: str, one: str) -> str:
     return f"{model.name} names {start} correctly. U{under[1:]}, {stays} {are} left."
 
 
-def within(model: ModelFigures, eps: str) -> str:
-    """The point of an attack as part of a sentence, "within 8/255" or "with 5 edits"."""
-    attack = at_budget(model, eps)
-    if attack is None or attack.norm is not None:
-        ball = " (l2)" if attack is not None and attack.norm == "L2" else ""
-        return f"within {eps.removeprefix('L2:')}{ball}"
+def within(attack: AttackFigures) -> str:
+    """The budget of an attack as part of a sentence, "within 8/255" or "with 5 edits"."""
+    if attack.norm is not None:
+        return f"within {attack.eps}{' (l2)' if attack.norm == 'L2' else ''}"
     if attack.name == "word-swap":
         return f"at a rate of {attack.eps}"
     return f"with {attack.eps} edit{'s' * (attack.eps != '1')}"
 
 
-def meaning(model: ModelFigures) -> str | None:
-    """What the largest radius lets an attacker do."""
-    worst = largest(model)
-    attack = at_budget(model, worst[0]) if worst else None
-    if attack is None:
-        return None
+def at_largest(model: ModelFigures) -> str:
+    """The largest budgets as part of a sentence, "within 8/255 or within 0.5 (l2)"."""
+    return " or ".join(map(within, largest(model)))
+
+
+def meanings(model: ModelFigures) -> list[str]:
+    """What the largest budgets let an attacker do."""
+    return list(map(_meaning, largest(model)))
+
+
+def _meaning(attack: AttackFigures) -> str:
     if attack.norm == "Linf":
         levels = f"{255 * attack.eps_value:.3g}"
         return (
-            f"At {attack.eps} an attacker may move every pixel by at most {levels} of its 255 "
+            f"Within {attack.eps} an attacker may move every pixel by at most {levels} of its 255 "
             "levels of brightness; the pictures below show how little that is."
         )
     if attack.norm == "L2":
         return (
-            f"At {attack.eps} (l2) an attacker may move pixels by {attack.eps_value:.3g} in all, "
-            "counted as the root of the sum of squares over pixels from 0 to 1."
+            f"Within {attack.eps} (l2) the squares of all changes, with pixels from 0 to 1, may "
+            f"add up to at most {attack.eps_value:.3g}²: much at few pixels, or little at many."
         )
     if attack.name == "word-swap":
-        return f"A share of {attack.eps} of the words becomes \u201cAAA\u201d."
+        return f"At a rate of {attack.eps} that share of the words becomes “AAA”."
     return f"An attacker may change up to {attack.eps} places of a text; the texts below show them."
 
 
 def doubtful_width(model: ModelFigures, one: str) -> str | None:
     """What so few samples leave open; None where there are enough."""
-    worst = largest(model)
-    ci = worst[1].ci if worst else model.clean.ci
+    ci = (model.largest or model.clean).ci
     if ci[1] - ci[0] < WIDE:
         return None
     return (
@@ -117,8 +127,8 @@ def rivalry(summary: Summary) -> str | None:
     other, first = summary.comparison, summary.models[0]
     if other is None:
         return None
-    name, pair = list(other.worst.items())[-1] if other.worst else ("", other.clean)
-    where = f"under the worst attack {within(first, name)}" if name else "unattacked"
+    pair = other.largest or other.clean
+    where = f"under the worst attack {at_largest(first)}" if other.largest else "unattacked"
     left = f"{other.second} gets {percent(pair.second, first.samples)} {where}"
     if not pair.only_first and not pair.only_second:
         return f"{left}: no difference."

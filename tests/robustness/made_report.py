@@ -1,0 +1,194 @@
+"""Reports about made-up verdicts, with the shards that they speak of: no model is asked."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from data.images import ImageSpec
+from data.sources import ImageSet
+from robustness import shards
+from robustness.attack_spec import AttackSpec
+from robustness.report.build import build_report
+from robustness.report.schema import Report, write_report
+from robustness.shards import Shard
+from robustness.spec import Cell, EvaluationSpec
+from robustness.target import Target
+from robustness.trial import variants_of
+from robustness.verdict import (
+    AttackVerdict,
+    CellVerdict,
+    CertificateVerdict,
+    CleanVerdict,
+    CorruptionVerdict,
+    ModelVerdict,
+)
+from tests.robustness.conftest import MatmulRuntime
+
+ATTACKS: list[dict[str, Any]] = [
+    {"name": "fgsm", "eps": ["2/255", "8/255"]},
+    {"name": "autoattack", "eps": ["2/255", "4/255", "8/255"]},
+    {"name": "square", "eps": ["0.5"], "norm": "L2"},
+    {"name": "fab-t", "eps": ["4/255"]},
+    {"name": "corruptions", "names": ["fog", "gaussian_noise"]},
+    {"name": "smoothing", "sigma": ["0.25", "0.5"]},
+]
+
+
+def make_report(
+    folder: Path,
+    *,
+    pixels: np.ndarray,
+    labels: np.ndarray | None,
+    classes: Sequence[str],
+    names: Sequence[str] | None = None,
+    models: Sequence[str] = ("one",),
+    digests: Sequence[str] | None = None,
+    **spec: Any,
+) -> Report:
+    """Make up verdicts on images, write their shards and `report.json`.
+
+    Args:
+        folder: of the evaluation.
+        pixels: (N, C, H, W) float32 in [0, 1].
+        labels: (N,) or None.
+        classes: names of the classes.
+        names: of the images.
+        models: names of the models.
+        digests: of the models, made up when not given.
+        spec: fields of the spec; `ATTACKS` when it names none.
+    """
+    asked = EvaluationSpec.model_validate({"attacks": ATTACKS, **spec})
+    draw = np.random.default_rng(0)
+    known = digests or [f"{position:064x}" for position in range(len(models))]
+    verdicts = []
+    for name, digest in zip(models, known, strict=True):
+        target = _target(name, digest, pixels, classes)
+        verdicts.append(_verdict(asked, target, len(pixels), labels, draw))
+        _store(folder, asked, verdicts[-1], pixels, draw)
+    images = ImageSet(
+        names=list(names or (f"{i}.png" for i in range(len(pixels)))),
+        labels=labels,
+        label_names=list(classes),
+        reader=lambda i: Image.new("L", (1, 1)),
+    )
+    report = build_report(asked, verdicts, images, {"python": "3"})
+    write_report(folder, report)
+    return report
+
+
+def _target(name: str, digest: str, pixels: np.ndarray, classes: Sequence[str]) -> Target:
+    _, channels, height, width = pixels.shape
+    return Target(
+        name=name,
+        version="1",
+        digest=digest,
+        labels=list(classes),
+        image_spec=ImageSpec(channels=channels, height=height, width=width),
+        runtime=MatmulRuntime(np.zeros((1, 1)), np.zeros(1)),
+        twin=None,
+    )
+
+
+def _verdict(
+    spec: EvaluationSpec,
+    target: Target,
+    samples: int,
+    labels: np.ndarray | None,
+    draw: np.random.Generator,
+) -> ModelVerdict:
+    num_classes = len(target.labels)
+    index = draw.integers(0, num_classes, samples)
+    label = index.copy() if labels is None else labels
+    right = draw.random(samples) < (0.9 if labels is not None else 1)
+    index = np.where(right, label, (label + 1) % num_classes)
+    yes = np.ones(samples, bool)
+    clean = CleanVerdict(
+        label=label,
+        rank=np.where(right, 0, 1),
+        index=index,
+        probability=draw.random(samples),
+        twin_index=index,
+        finite=yes,
+        blind=~yes,
+        normalised=~yes,
+        unsteady=~yes,
+    )
+    strength = draw.random(samples)  # how much it takes to mislead the model on a sample
+    cells = [_cell(cell, clean, strength, num_classes) for cell in spec.cells]
+    return ModelVerdict(target=target, clean=clean, cells=cells, inputs_digest="0" * 64)
+
+
+def _cell(cell: Cell, clean: CleanVerdict, strength: np.ndarray, num_classes: int) -> CellVerdict:
+    other = (clean.label + 1) % num_classes
+    if cell.attack.name == "corruptions":
+        rank = np.maximum(clean.rank, strength < 0.1 * int(cell.point[-1])).astype(np.int64)
+        return CorruptionVerdict(rank=rank, index=np.where(rank == 0, clean.label, other))
+    if cell.attack.name == "smoothing":
+        silent = strength < 0.2
+        index = np.where(silent, -1, clean.index)
+        return CertificateVerdict(index=index, radius=np.where(silent, 0, strength))
+    eps = cell.attack.radius(cell.point)
+    share = eps if cell.attack.ball == "L2" else eps * 25
+    weak = 0.5 if cell.attack.name == "fgsm" else 1.0
+    rank = np.maximum(clean.rank, strength < weak * share).astype(np.int64)
+    looks = cell.attack.name == "fab-t"
+    return AttackVerdict(
+        robust=rank,
+        confirmed=rank,
+        confirmed_8bit=np.where(strength < weak * share * 0.8, rank, clean.rank),
+        by_part=np.tile(rank, (len(cell.attack.components(num_classes)), 1)),
+        by_variant=rank[None],
+        worst=np.zeros(len(rank), np.int64),
+        index=np.where(rank == 0, clean.label, other),
+        margin=strength - weak * share,
+        distance=np.full(len(rank), eps),
+        nearest=np.where(strength < 0.8, strength / 25, np.inf) if looks else rank + np.inf,
+        finite=np.ones(len(rank), bool),
+    )
+
+
+def _store(
+    folder: Path,
+    spec: EvaluationSpec,
+    verdict: ModelVerdict,
+    pixels: np.ndarray,
+    draw: np.random.Generator,
+) -> None:
+    target = verdict.target
+    assert isinstance(target, Target)
+    for chosen in shards.ranges(len(pixels)):
+        clean = pixels[chosen.start : chosen.stop]
+        path = shards.clean_path(folder, target.digest, chosen.start)
+        shards.write(path, {"clean": clean}, {})
+        for cell in spec.cells:
+            if not cell.attack.kind.norms:
+                continue
+            tensors = _changed(clean, cell, draw)
+            for part in cell.attack.components(len(target.labels)):
+                path = _path(folder, target, cell, part, chosen.start)
+                shards.write(path, tensors, {})
+
+
+def _changed(clean: np.ndarray, cell: Cell, draw: np.random.Generator) -> dict[str, np.ndarray]:
+    eps = cell.attack.radius(cell.point)
+    size = eps if cell.attack.ball == "Linf" else eps / np.sqrt(clean[0].size)
+    signs = draw.choice(np.array([-size, size], np.float32), clean.shape)
+    changed = np.clip(clean + signs, 0, 1).astype(np.float32)
+    if cell.attack.name == "fab-t":
+        return {"minimal": changed, "nearest": np.full(len(clean), eps)}
+    return {"adversarial": changed}
+
+
+def _path(folder: Path, target: Target, cell: Cell, part: AttackSpec, start: int) -> Path:
+    shard = Shard(
+        model=target.digest,
+        attack=cell.attack.name,
+        part=part,
+        point=shards.shard_point(cell),
+        variant=variants_of(target, part)[0],
+        start=start,
+    )
+    return shard.path(folder)
