@@ -75,12 +75,12 @@ def open_target(artifact: Artifact, *, threads: int) -> Target:
         digest=artifact.digest,
         labels=list(artifact.labels),
         image_spec=artifact.image_spec,
-        runtime=_open_judge(artifact, threads),
+        runtime=open_judge(artifact, threads),
         twin=load_twin(artifact),
     )
 
 
-def _open_judge(artifact: Artifact, threads: int) -> Runtime:
+def open_judge(artifact: Artifact, threads: int) -> Runtime:
     """The runtime of verdicts: the same on every host, whatever was the fastest to serve there.
 
     bf16 is judged on OpenVINO, because ONNX Runtime's CPU engine has no kernels for it.

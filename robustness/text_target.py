@@ -15,12 +15,12 @@ from torch import Tensor, nn
 from data import listops
 from data.tokenizer import TextTokenizer
 from export.artifact import Artifact
-from export.runtime import Runtime, RuntimeUnavailable, open_runtime
+from export.runtime import Runtime
 from export.twin import load_twin
 from models.elliptical import is_elliptical
 from robustness.catalog import Variant
 from robustness.progress import Meter
-from robustness.target import device_of, gradient_path, undisturbed
+from robustness.target import device_of, gradient_path, open_judge, undisturbed
 
 Relabel = Callable[[str], int | None]
 """The true class of a text, or None where it is no text of the task."""
@@ -147,17 +147,10 @@ def open_text_target(artifact: Artifact, *, threads: int) -> TextTarget:
         labels=list(artifact.labels),
         tokenizer=tokenizer,
         max_len=artifact.text_spec.max_len,
-        runtime=_open_judge(artifact, threads),
+        runtime=open_judge(artifact, threads),
         twin=load_twin(artifact),
         relabel=listops.value_of if _reads_listops(tokenizer, artifact.labels) else None,
     )
-
-
-def _open_judge(artifact: Artifact, threads: int) -> Runtime:
-    try:
-        return open_runtime(artifact, threads=threads)
-    except RuntimeUnavailable:  # bf16, for which ONNX Runtime's CPU engine has no kernels
-        return open_runtime(artifact, name="openvino", threads=threads)
 
 
 def _reads_listops(tokenizer: TextTokenizer, labels: Sequence[str]) -> bool:
