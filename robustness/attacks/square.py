@@ -32,6 +32,7 @@ def square(
     leave: bool = True,
     draws: Literal["own", "kernel"] = "own",
     batch: int = 64,
+    exact: Predict | None = None,
     meter: Meter | None = None,
 ) -> np.ndarray:
     """Look for misclassified images within a ball, by queries alone.
@@ -53,6 +54,11 @@ def square(
         draws: "kernel" makes the draws of torchattacks' kernel with the seed `seeds[0]` and asks
             for all images at once, as that does.
         batch: how many images are asked for together.
+        exact: the model itself, where `predict` is a quicker one that answers nearly alike: what
+            seems misclassified counts only when the model says so, too, and is sought further
+            otherwise.
+        exact: the model, where `predict` is a faster form of it: an image that seems to be fooled
+            counts only if this says so.
         meter: told of every model evaluation.
 
     Returns:
@@ -70,7 +76,7 @@ def square(
     if draws == "kernel" and not leave:
         raise ValueError("leave must be true with draws='kernel': the kernel always leaves")
     batch = max(len(images), 1) if draws == "kernel" else batch
-    oracle = Oracle(predict, meter)
+    oracle = Oracle(predict, meter, exact=exact)
     waiting = oracle.right(images, labels, batch) if leave else np.arange(len(images))
     shape = images.shape[1:]
     seats = min(batch, len(waiting))
@@ -84,9 +90,12 @@ def square(
     search = _Search(images, deque(waiting.tolist()), source, brush, np.float32(eps), seats)
     while len(search.index):
         trial = search.propose()
-        search.judge(oracle.margins(trial, labels[search.index]))
+        better = search.judge(oracle.margins(trial, labels[search.index]))
         done = search.step == queries
-        search.release(done | (search.margin < 0) if leave else done, found)
+        if leave:
+            fooling = np.flatnonzero(better & (search.margin < 0))
+            done[fooling] |= oracle.confirms(trial[fooling], labels[search.index[fooling]])
+        search.release(done, found)
     return found
 
 
@@ -139,12 +148,13 @@ class _Search:
         moves = self._draws.moves(self._seat[moving], self.step[moving])
         return self._brush.paint(self._best, self._clean, moving, moves, self._eps)
 
-    def judge(self, margin: np.ndarray) -> None:
-        """Keep what lowers the margin, and go on to the next step."""
+    def judge(self, margin: np.ndarray) -> np.ndarray:
+        """Keep what lowers the margin, (n,) bool, and go on to the next step."""
         better = margin < self.margin
         self._brush.keep(self._best, better)
         self.margin = np.where(better, margin, self.margin)
         self.step += 1
+        return better
 
     def release(self, done: np.ndarray, found: np.ndarray) -> None:
         """Write down what was found for some images, and give their places to waiting ones."""
