@@ -11,8 +11,10 @@ from data.text_set import TextSet
 from export.artifact import Artifact
 from robustness import shards
 from robustness.engines import inline
+from robustness.findings import Probe
 from robustness.progress import Cancelled, Meter, Progress
-from robustness.ranges import Task, read_block, read_cell
+from robustness.proposals import available
+from robustness.ranges import Task, is_probed, read_block, read_cell, read_probe
 from robustness.report.build import build_report
 from robustness.report.environment import environment
 from robustness.report.schema import Report, write_report
@@ -24,6 +26,7 @@ from robustness.verdict import CellVerdict, CleanVerdict, ModelVerdict, join
 
 __all__ = ["Cancelled", "Inputs", "Progress", "Runner", "evaluate", "evaluate_targets"]
 
+_LONG_WORK = 200_000  # evaluations of one model, beside which compiling it takes no time
 Inputs = ImageSet | TextSet
 AnyTarget = Target | TextTarget
 Runner = Callable[[Sequence[Trial], Iterable[Task]], None]
@@ -91,6 +94,7 @@ def evaluate_targets(
 ) -> Report:
     """`evaluate` for any classifier given as a callable and its differentiable twin."""
     _check(spec, targets, inputs)
+    spec = settle_proposals(spec, targets, len(inputs))
     if len({target.name for target in targets}) < len(targets):
         targets = [replace(target, name=f"{target.name}:{target.version}") for target in targets]
     num_classes = len(targets[0].labels)
@@ -115,6 +119,29 @@ def evaluate_targets(
     return report
 
 
+def settle_proposals(
+    spec: EvaluationSpec, targets: Sequence[AnyTarget], samples: int
+) -> EvaluationSpec:
+    """Decide in which precision attacks search, so that the report says so and shards agree.
+
+    Raises:
+        ValueError: bfloat16 is asked for where it cannot be had.
+    """
+    on_cpu = all(isinstance(t, Target) and t.twin is not None for t in targets)
+    able = on_cpu and not spec.in_full(len(targets[0].labels)) and available()
+    if spec.proposals == "bfloat16" and not able:
+        raise ValueError(
+            "proposals: bfloat16 needs a processor that has it, OpenVINO, image models with a "
+            "twin, and top_k of [1]"
+        )
+    if spec.proposals != "auto":
+        return spec
+    elliptical = [target.elliptical for target in targets]
+    work = cost(spec, samples, elliptical, num_classes=len(targets[0].labels)) / len(targets)
+    chosen = "bfloat16" if able and work >= _LONG_WORK else "float32"
+    return spec.model_copy(update={"proposals": chosen})
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Work:
     """Cuts the inputs into tasks, and puts together what became of them."""
@@ -137,6 +164,7 @@ class _Work:
         """One model's verdict, from the files of all its ranges."""
         trial = self.trials[position]
         clean: list[CleanVerdict] = []
+        probe: Probe | None = None
         cells: list[list[CellVerdict]] = [[] for _ in trial.spec.cells]
         digests: list[str] = []
         for chosen in shards.ranges(len(self.inputs)):
@@ -144,6 +172,10 @@ class _Work:
             block = read_block(trial, chosen.start, digest, self._labels(chosen))
             if block is None:
                 raise OSError(f"the verdict on inputs {chosen.start + 1} and after got lost")
+            if chosen.start == 0 and is_probed(trial):
+                probe = read_probe(trial, block)
+                if probe is None:
+                    raise OSError(f"what {trial.target.name!r} was found to be like got lost")
             clean.append(block.clean)
             digests.append(digest)
             for found, cell in zip(cells, trial.spec.cells, strict=True):
@@ -156,6 +188,7 @@ class _Work:
             clean=join(clean),
             cells=[join(parts) for parts in cells],
             inputs_digest=shards.content_digest(np.array(digests, dtype="S64")),
+            probe=probe,
         )
 
     def _labels(self, chosen: range) -> np.ndarray | None:

@@ -33,7 +33,7 @@ def attack_cell(trial: Trial, target: Target, block: Block, cell: Cell) -> Attac
     variants: list[Variant] = []
     nearest: list[np.ndarray] = []
     for part, variant in parts(target, cell.attack):
-        touched = list(held) if variant == "plain" else [variant]
+        touched: list[Variant] = list(held) if variant == "plain" else [variant]
         active = np.logical_or.reduce([held[name] for name in touched])
         job = _Job(cell=cell, part=part, variant=variant)
         stored = _shard(trial, target, block, job, active | trial.in_full)
@@ -51,7 +51,7 @@ def attack_cell(trial: Trial, target: Target, block: Block, cell: Cell) -> Attac
 
 
 def parts(target: Target, attack: AttackSpec) -> Iterator[tuple[AttackSpec, Variant]]:
-    """What an attack consists of, in the order in which it runs: `AttackVerdict.worst` counts it."""
+    """What an attack consists of, in the order in which it runs and `AttackVerdict.worst` counts."""
     for part in attack.components(len(target.labels)):
         for variant in variants_of(target, part):
             yield part, variant
@@ -78,7 +78,7 @@ class _Job:
 
     @property
     def serves_every_radius(self) -> bool:
-        """A minimum-norm attack that the spec itself asks for; AutoAttack's runs on what is left."""
+        """A minimum-norm attack that was asked for; AutoAttack's works on what is left."""
         return self.cell.attack.name == "fab-t"
 
 
@@ -146,9 +146,26 @@ def _perturb(trial: Trial, target: Target, block: Block, job: _Job, rows: np.nda
             seeds=seeds,
             variant=job.variant,
             leave=leave,
+            proposer=trial.proposer(job.variant),
             meter=trial.meter,
         )
         return found.cpu().numpy()
+    return _query(trial, target, job.part, inputs, labels, eps, seeds)
+
+
+def _query(
+    trial: Trial,
+    target: Target,
+    part: AttackSpec,
+    inputs: np.ndarray,
+    labels: np.ndarray,
+    eps: float,
+    seeds: list[int],
+) -> np.ndarray:
+    """Attack the served model by queries; Square may ask its twin in bfloat16 first."""
+    same = target.runtime.precision == "fp32"
+    proposer = trial.proposer(target.variants[0]) if same else None
+    leave = not trial.in_full
 
     def ask(images: np.ndarray) -> np.ndarray:
         return predict_served(target, images)
@@ -166,7 +183,7 @@ def _perturb(trial: Trial, target: Target, block: Block, job: _Job, rows: np.nda
             meter=trial.meter,
         )
     return square(
-        ask,
+        ask if proposer is None else proposer.logits,
         inputs,
         labels,
         norm=part.ball,
@@ -174,6 +191,7 @@ def _perturb(trial: Trial, target: Target, block: Block, job: _Job, rows: np.nda
         queries=part.setting("queries"),
         seeds=seeds,
         leave=leave,
+        exact=None if proposer is None else ask,
         meter=trial.meter,
     )
 

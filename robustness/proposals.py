@@ -28,7 +28,7 @@ from robustness.target import gradient_path, undisturbed
 
 Loss = Literal["cross-entropy", "targeted-dlr", "margin"]
 _LOSSES: tuple[Loss, ...] = ("cross-entropy", "targeted-dlr", "margin")
-_BATCHES = (32, 8)  # a shard, and what is left when most of it is fooled
+_BATCHES = (16, 4)  # how many samples still take part changes all the time
 _PRECISION = "bf16"
 
 
@@ -47,7 +47,8 @@ class Proposer:
     """
 
     def __init__(self, twin: nn.Module, *, variant: Variant, threads: int) -> None:
-        self._twin, self._variant, self._threads = twin, variant, threads
+        self._twin, self._threads = twin, threads
+        self._variant: Variant = variant
         self._graphs: dict[tuple[str, int], Callable[..., list[np.ndarray]]] = {}
 
     def logits(self, images: np.ndarray) -> np.ndarray:
@@ -97,15 +98,13 @@ class _Proposed(torch.autograd.Function):
     """Logits whose gradient by the image is known already, up to a factor for each sample."""
 
     @staticmethod
-    def forward(
-        context: Any, images: Tensor, logits: Tensor, pull: Tensor, gradient: Tensor
-    ) -> Tensor:
-        context.save_for_backward(pull, gradient)
+    def forward(ctx: Any, images: Tensor, logits: Tensor, pull: Tensor, gradient: Tensor) -> Tensor:
+        ctx.save_for_backward(pull, gradient)
         return logits.clone()
 
     @staticmethod
-    def backward(context: Any, *asked: Tensor) -> tuple[Tensor, None, None, None]:
-        pull, gradient = context.saved_tensors
+    def backward(ctx: Any, *asked: Tensor) -> tuple[Tensor, None, None, None]:
+        pull, gradient = ctx.saved_tensors
         # A mean instead of a sum scales the loss; a sample that left is asked for with zeros.
         scale = (asked[0] * pull).sum(1) / (pull * pull).sum(1).clamp_min(1e-30)
         return gradient * scale[:, None, None, None], None, None, None
@@ -206,9 +205,11 @@ def _compile(
     program = torch.export.export(traced, example)
     request = compile_program(program, _PRECISION, threads).create_infer_request()
 
+    outputs = range(len(program.graph_signature.user_outputs))
+
     def run(*inputs: np.ndarray) -> list[np.ndarray]:
-        answer = request.infer(list(inputs), share_inputs=True, share_outputs=True)
-        return [np.array(part) for part in answer.values()]
+        request.infer(list(inputs), share_inputs=True, share_outputs=True)
+        return [np.array(request.get_output_tensor(k).data) for k in outputs]
 
     return run
 
@@ -262,13 +263,12 @@ def _layer_norm(
 
 
 def _chunks(count: int) -> list[tuple[np.ndarray, int]]:
-    """Rows and the batch size that evaluates them: full batches, and the smallest for the rest."""
+    """Rows and the batch size that evaluates them: large batches, then small ones for the rest."""
+    large, small = _BATCHES
     chunks: list[tuple[np.ndarray, int]] = []
     start = 0
     while start < count:
-        left = count - start
-        batch = next((b for b in sorted(_BATCHES) if left <= b), max(_BATCHES))
-        batch = min(_BATCHES) if 2 * min(_BATCHES) >= left > min(_BATCHES) else batch
+        batch = large if count - start > large - small else small
         rows = np.arange(start, min(start + batch, count))
         chunks.append((rows, batch))
         start += len(rows)

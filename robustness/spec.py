@@ -2,11 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 
 from robustness.attack_spec import AttackSpec, Strict
+from robustness.findings import probe_cost
 from robustness.gate import parse_gate
 from robustness.numbers import Count
 
@@ -34,6 +35,8 @@ class EvaluationSpec(Strict):
             attack is run in full on every input; else an input leaves when it is fooled.
         attacks: at least one; no attack twice at one point; all on images or all on texts.
         gate: see `robustness.gate.parse_gate`.
+        proposals: precision in which attacks on images search; what they find counts only when it
+            holds in float32. "auto" takes bfloat16 where the processor has it and the work is long.
     """
 
     model: str | None = Field(default=None, min_length=1, max_length=200)
@@ -42,6 +45,7 @@ class EvaluationSpec(Strict):
     top_k: list[Count] = Field(default=[1], min_length=1, max_length=16)
     attacks: list[AttackSpec] = Field(min_length=1)
     gate: str | None = Field(default=None, max_length=200)
+    proposals: Literal["auto", "float32", "bfloat16"] = "auto"
 
     @property
     def cells(self) -> list[Cell]:
@@ -113,7 +117,8 @@ def cost(
             in two ways.
         num_classes: number of classes, on which targeted attacks depend.
     """
-    return samples * sum(
+    probes = 0 if spec.on_texts else len(elliptical) * probe_cost(samples)
+    return probes + samples * sum(
         CLEAN_EVALUATIONS + sum(cell_cost(cell.attack, num_classes, twice) for cell in spec.cells)
         for twice in elliptical
     )

@@ -5,7 +5,7 @@ A sample leaves when its first fooling input is found, and costs no more evaluat
 """
 
 from collections.abc import Sequence
-from contextlib import ExitStack, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -13,17 +13,18 @@ import torch
 from torch import Tensor, nn
 from torchattacks import APGD, FGSM, PGD
 
+from robustness.attacks.batch import check_batch, ranked, target_ranks
+from robustness.attacks.boundary import minimal
 from robustness.attacks.kernels import (
     Observed,
     OwnDraws,
-    SortlessFAB,
     TargetedAPGD,
     Watch,
-    distances,
     kernel_draws,
 )
-from robustness.catalog import MAX_TARGETS, Norm, Variant
+from robustness.catalog import Norm, Variant
 from robustness.progress import Meter
+from robustness.proposals import Aim, Proposer
 from robustness.target import device_of, gradient_path, undisturbed
 
 Draws = Literal["own", "kernel"]
@@ -88,6 +89,7 @@ def perturb(
     variant: Variant = "plain",
     leave: bool = True,
     draws: Draws = "own",
+    proposer: Proposer | None = None,
     meter: Meter | None = None,
 ) -> Tensor:
     """Look for misclassified images within a ball, from the model's gradients.
@@ -110,6 +112,8 @@ def perturb(
             kernel's own choice among fooling inputs (of PGD its last iterate, fooling or not).
         draws: "kernel" repeats the draws of the kernel run plainly on this batch with the first
             of the seeds: only good for comparing.
+        proposer: the model in bfloat16, to search with; what it finds counts only when the model
+            says the same. Where it finds nothing, the model itself is not asked. Needs `leave`.
         meter: told of every model evaluation; its `Cancelled` ends the attack within one step.
 
     Returns:
@@ -123,12 +127,12 @@ def perturb(
 
     Source: Goodfellow et al. 2015; Madry et al. 2018; Croce & Hein 2020, both papers.
     """
-    _check(images, labels, seeds)
+    check_batch(images, labels, seeds)
     own = attack.norm or "Linf"
     if attack.name == "fab-t":
         nearest, distance = minimal(
             model, images, labels, norm=own, steps=attack.num_steps, until=eps, seeds=seeds,
-            variant=variant, leave=leave, meter=meter,
+            variant=variant, leave=leave, proposer=proposer, meter=meter,
         )  # fmt: skip
         return torch.where((distance <= eps)[:, None, None, None], nearest, images)
     if attack.name not in _ATTACKS or (own == "L2" and attack.name in ("fgsm", "pgd")):
@@ -138,89 +142,21 @@ def perturb(
         return images.clone()
     device = device_of(model)
     trial = _Trial(
-        observed=Observed(model, meter),
+        observed=Observed(model, meter, proposer),
         images=images.detach().to(device),
         labels=labels.to(device),
         attack=attack,
         eps=eps,
         leave=leave,
-        generators=[torch.Generator().manual_seed(seed) for seed in seeds]
-        if draws == "own"
-        else None,
+        generators=None if draws == "kernel" else [_generator(seed) for seed in seeds],
     )
-    with ExitStack() as block:
-        block.enter_context(undisturbed(model))
-        block.enter_context(gradient_path(model, variant))
-        block.enter_context(kernel_draws(seeds[0], device) if draws == "kernel" else nullcontext())
+    seeded = kernel_draws(seeds[0], device) if draws == "kernel" else nullcontext()
+    with undisturbed(model), gradient_path(model, variant), seeded:
         return _ATTACKS[attack.name](trial).detach().to(images.device)
 
 
-def minimal(
-    model: nn.Module,
-    images: Tensor,
-    labels: Tensor,
-    *,
-    norm: Norm,
-    steps: int,
-    until: float,
-    seeds: Sequence[int],
-    variant: Variant = "plain",
-    leave: bool = True,
-    meter: Meter | None = None,
-) -> tuple[Tensor, Tensor]:
-    """Look for the nearest misclassified images, with FAB towards each of the likeliest classes.
-
-    One run serves every radius: an image is robust at eps where its distance is larger.
-
-    Args:
-        model: logits from pixels; attacked in evaluation mode.
-        images: (N, C, H, W) float32 in [0, 1].
-        labels: (N,) int64 class indices.
-        norm: of the distance.
-        steps: of each of up to nine targets.
-        until: an image needs no nearer input than that, and leaves: at once where `leave`, else
-            when the run towards the current target ends.
-        seeds: one an image, as for every attack; FAB without restarts draws nothing from them.
-        variant: how gradients treat m of elliptical attention.
-        leave: see `until`.
-        meter: told of every model evaluation; its `Cancelled` ends the attack within one step.
-
-    Returns:
-        The nearest misclassified images (N, C, H, W), the clean one where none was found, and their
-        distances (N,): 0 where the clean image is misclassified, inf where nothing was found.
-
-    Raises:
-        ValueError: images are not float32 in [0, 1], or labels not int64.
-
-    Source: Croce & Hein 2020, "Minimally distorted adversarial examples with a fast adaptive
-    boundary attack".
-    """
-    _check(images, labels, seeds)
-    device = device_of(model)
-    nearest, truth = images.detach().to(device).clone(), labels.to(device)
-    distance = torch.full(truth.shape, torch.inf, device=device)
-    if len(images) == 0:
-        return nearest, distance
-    observed = Observed(model, meter)
-    with undisturbed(model), gradient_path(model, variant), torch.no_grad():
-        logits = observed.evaluate(nearest)
-        distance[logits.max(1)[1] != truth] = 0.0
-        kernel = SortlessFAB(observed, norm=norm, steps=steps, alpha_max=0.1, eta=1.05, beta=0.9,
-                             multi_targeted=True)  # fmt: skip
-        for target in _targets(logits):
-            rows = (distance > until).nonzero().flatten()
-            if len(rows) == 0:
-                break
-            kernel.target_class = target
-            watch = Watch(
-                images.to(device)[rows], truth[rows], norm=norm,
-                until=until if leave else None, logits=logits[rows],
-            )  # fmt: skip
-            observed.run(watch, kernel.attack_single_run_targeted, watch.images, watch.labels)
-            nearer = watch.distance < distance[rows]
-            nearest[rows[nearer]] = watch.nearest[nearer]
-            distance[rows[nearer]] = watch.distance[nearer]
-    return nearest.to(images.device), distance.to(images.device)
+def _generator(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
 
 
 def _signed_steps(trial: _Trial) -> Tensor:
@@ -233,7 +169,8 @@ def _signed_steps(trial: _Trial) -> Tensor:
         kernel = PGD(observed, eps=eps, alpha=size, steps=attack.num_steps, random_start=True)
     everyone = torch.arange(len(trial.images))
     until = torch.inf if trial.leave else None
-    watch = Watch(trial.images, trial.labels, norm=trial.norm, until=until)
+    aim = Aim(loss="cross-entropy", labels=trial.labels, targets=None)
+    watch = Watch(trial.images, trial.labels, norm=trial.norm, until=until, aim=aim)
     draws = trial.draws(everyone)
     last = observed.run(watch, kernel.forward, trial.images, trial.labels, draws=draws)
     if last is None or not trial.leave:
@@ -253,10 +190,12 @@ def _auto_pgd(trial: _Trial) -> Tensor:
         rows = robust.nonzero().flatten()
         if len(rows) == 0:
             break
+        aim = Aim(loss="cross-entropy", labels=labels[rows], targets=None)
         if isinstance(kernel, TargetedAPGD):
-            kernel.target = logits[rows].sort(dim=1)[1][:, -target]
+            kernel.target = ranked(logits[rows], target)
+            aim = Aim(loss="targeted-dlr", labels=labels[rows], targets=kernel.target)
         until = torch.inf if trial.leave else None
-        watch = Watch(images[rows], labels[rows], norm=trial.norm, until=until)
+        watch = Watch(images[rows], labels[rows], norm=trial.norm, until=until, aim=aim)
         draws = trial.draws(rows)
         outcome = observed.run(
             watch, kernel.attack_single_run, watch.images, watch.labels, draws=draws
@@ -287,12 +226,7 @@ def _auto_pgd_kernel(
     kernel = kind(
         trial.observed, norm=trial.norm, eps=trial.eps, steps=attack.num_steps, loss=loss, rho=_RHO
     )
-    return kernel, _targets(logits) if attack.name == "apgd-t" else [0]
-
-
-def _targets(logits: Tensor) -> range:
-    """Ranks of the classes aimed at: the likeliest wrong ones have ranks 2, 3, ..."""
-    return range(2, min(MAX_TARGETS, logits.shape[1] - 1) + 2)
+    return kernel, target_ranks(logits) if attack.name == "apgd-t" else [0]
 
 
 _ATTACKS = {
@@ -301,19 +235,3 @@ _ATTACKS = {
     "apgd-ce": _auto_pgd,
     "apgd-t": _auto_pgd,
 }
-
-
-def _check(images: Tensor, labels: Tensor, seeds: Sequence[int]) -> None:
-    # The kernels clamp silently, which moves a pixel outside [0, 1] by more than eps.
-    if images.dtype != torch.float32 or images.ndim != 4:
-        raise ValueError(
-            f"images must be (N, C, H, W) float32, got {tuple(images.shape)} {images.dtype}"
-        )
-    if not bool(((images >= 0) & (images <= 1)).all()):
-        raise ValueError("images must lie in [0, 1]")
-    if labels.dtype != torch.int64 or labels.shape != images.shape[:1]:
-        raise ValueError(
-            f"labels must be ({len(images)},) int64, got {tuple(labels.shape)} {labels.dtype}"
-        )
-    if len(seeds) != len(images):
-        raise ValueError(f"seeds must be one an image, {len(images)}, got {len(seeds)}")

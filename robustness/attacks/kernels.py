@@ -18,6 +18,7 @@ from torchattacks import APGD, FAB
 from robustness.attacks.projections import nearest_l2, nearest_linf
 from robustness.catalog import Norm
 from robustness.progress import Meter
+from robustness.proposals import Aim, Proposer, propose
 from robustness.target import device_of
 
 
@@ -39,6 +40,7 @@ class Watch:
         norm: of the distance.
         until: a sample leaves once it is fooled within this distance; None lets nobody leave.
         logits: (N, K) of the clean images, for kernels that begin by asking for them.
+        aim: what the kernel pulls at, for a search in bfloat16; None searches with the model.
     """
 
     def __init__(
@@ -49,8 +51,11 @@ class Watch:
         norm: Norm,
         until: float | None,
         logits: Tensor | None = None,
+        aim: Aim | None = None,
     ) -> None:
-        self.images, self.labels, self.norm, self.until = images, labels, norm, until
+        self.aim = aim
+        self.images, self.labels, self.until = images, labels, until
+        self.norm: Norm = norm
         self.clean_logits, self.logits = logits, logits
         self.rows = torch.arange(len(images), device=images.device)
         self.nearest = images.clone()
@@ -67,12 +72,16 @@ class Watch:
         self.logits = logits.detach()
         return logits
 
-    def note(self, inputs: Tensor, logits: Tensor) -> None:
+    def note(
+        self, inputs: Tensor, logits: Tensor, *, exact: Callable[[Tensor], Tensor] | None = None
+    ) -> None:
         """Keep what fools the model; those fooled near enough leave.
 
         Args:
             inputs: of those who take part.
             logits: theirs.
+            exact: the model in float32, where the logits are not its own: what seems to fool it
+                near enough counts only if it really does.
 
         Raises:
             AllFooled: the last one left.
@@ -83,6 +92,11 @@ class Watch:
         rows, inputs = self.rows[fooled], inputs[fooled]
         distance = distances(inputs, self.images[rows], self.norm)
         nearer = distance < self.distance[rows]  # an input that is not a number never is
+        if exact is not None and self.until is not None:
+            nearer &= distance <= self.until
+            asked = nearer.nonzero().flatten()
+            if len(asked):
+                nearer[asked] = exact(inputs[asked]).max(1)[1] != self.labels[rows[asked]]
         self.nearest[rows[nearer]] = inputs[nearer]
         self.distance[rows[nearer]] = distance[nearer]
         if self.until is not None:
@@ -99,8 +113,11 @@ class Observed(nn.Module):
     the module it is given, and never finds the model. The placeholder is how it finds the device.
     """
 
-    def __init__(self, model: nn.Module, meter: Meter | None) -> None:
+    def __init__(
+        self, model: nn.Module, meter: Meter | None, proposer: Proposer | None = None
+    ) -> None:
         super().__init__()
+        self.proposer = proposer
         device = device_of(model)
         self.placeholder = nn.Parameter(torch.empty(0, device=device), requires_grad=False)
         self.outside = (model, meter)
@@ -165,10 +182,28 @@ class Observed(nn.Module):
             self.first()
             self.first = None
         inputs = watch.select(images)
-        logits = self.evaluate(inputs)
+        if self.proposer is None or watch.aim is None:
+            logits = self.evaluate(inputs)
+            exact = None
+        else:
+            logits = self._propose(self.proposer, inputs, watch.aim, watch.rows)
+            exact = self._exact
         whole = watch.spread(logits)
-        watch.note(inputs.detach(), logits.detach())
+        watch.note(inputs.detach(), logits.detach(), exact=exact)
         return whole
+
+    def _propose(self, proposer: Proposer, inputs: Tensor, aim: Aim, rows: Tensor) -> Tensor:
+        _, meter = self.outside
+        if meter is not None:
+            meter.before()
+        logits = propose(proposer, inputs, aim, rows)
+        if meter is not None:
+            meter.after(len(inputs))
+        return logits
+
+    def _exact(self, inputs: Tensor) -> Tensor:
+        with torch.no_grad():
+            return self.evaluate(inputs)
 
 
 class TargetedAPGD(APGD):
