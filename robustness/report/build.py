@@ -12,6 +12,7 @@ from robustness.gate import parse_gate
 from robustness.intervals import mcnemar, paired_effect
 from robustness.report import figures, schema
 from robustness.report.environment import code_digest
+from robustness.report.markup import plain
 from robustness.report.samples import sample_flags
 from robustness.report.summary import model_figures
 from robustness.report.words import at_largest
@@ -47,7 +48,7 @@ def build_report(
             kind="text" if isinstance(inputs, TextSet) else "image",
             digest=content_digest(digests, labels),
             samples=len(inputs),
-            labels=first.labels,
+            labels=[plain(label) for label in first.labels],
         ),
         code=code_digest(),
         shard_size=SHARD_SIZE,

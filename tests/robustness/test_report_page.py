@@ -1,0 +1,207 @@
+"""The page of a report: what it says, what it refuses to run, and that it can be read anywhere."""
+
+import re
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+from selenium import webdriver
+from selenium.webdriver.chrome.service import Service
+
+import models
+from robustness.report.examples import BUDGET, choose
+from robustness.report.schema import Report
+from robustness.report.write import write_companions
+from tests.robustness.made_report import make_report
+
+CHROMIUM, DRIVER = Path("/usr/bin/chromium"), Path("/usr/bin/chromedriver")
+HOSTILE = "</title></style><script>window.hacked=1</script><img src=x onerror=window.hacked=1>"
+WEIRD = "\"'&\x00\x1b\u202e]]><b>"
+ODD = WEIRD + "\ud800"  # what a file system may name a file, and no text may hold
+
+
+def made(
+    folder: Path, samples: int = 48, *, channels: int = 1, side: int = 8, **changes: object
+) -> Report:
+    draw = np.random.default_rng(1)
+    pixels = draw.random((samples, channels, side, side), dtype=np.float32)
+    settings: dict[str, object] = {
+        "pixels": pixels,
+        "labels": np.arange(samples) % 4,
+        "classes": ["a", "b", "c", "d"],
+    }
+    return make_report(folder, **(settings | changes))  # pyright: ignore[reportArgumentType]  changes are any of them
+
+
+class Seen(HTMLParser):
+    """The tags, the attributes and the text of a page."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.attributes: list[tuple[str, str | None]] = []
+        self.text = ""
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes += attrs
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def seen(folder: Path) -> Seen:
+    page = Seen()
+    page.feed((folder / "report.html").read_text(encoding="utf-8"))
+    return page
+
+
+def test_verdict_stands_before_everything_else(tmp_path: Path) -> None:
+    report = made(tmp_path, models=["one", "two"], gate="robust_accuracy >= 0.9")
+    write_companions(tmp_path, report)
+    text = seen(tmp_path).text
+    first = report.summary.models[0]
+    assert first.largest is not None
+    left, right = round(48 * first.largest.top1), round(48 * first.clean.top1)
+    sentence = f"one names {right} of 48 images correctly."
+    worst = f"Under the worst attack within 8/255 or within 0.5 (l2), {left} are left."
+    assert f"{sentence} {worst}" in text
+    assert text.index(sentence) < text.index("Accuracy over the size") < text.index("Evidence")
+    assert "gate robust_accuracy >= 0.9: failed" in text
+    assert "at most 8 of its 255 levels" in text
+    for title in ("Attacks", "Class by class", "Common corruptions", "Certificates", "reproduce"):
+        assert title in text
+    assert "python -m robustness verify" in text
+
+
+def test_warnings_are_shown_and_mark_the_report_unreliable(tmp_path: Path) -> None:
+    report = made(tmp_path)
+    warning = {"code": "odd", "model": "one", "message": "Something <is> odd."}
+    summary = report.summary.model_copy(update={"reliable": False})
+    whole = report.model_dump() | {"summary": summary.model_dump() | {"warnings": [warning]}}
+    write_companions(tmp_path, Report.model_validate(whole))
+    text = seen(tmp_path).text
+    assert "unreliable" in text and "Something <is> odd." in text
+    assert "no sign of a false figure" not in text
+
+
+def test_names_of_strangers_stay_text(tmp_path: Path) -> None:
+    report = made(
+        tmp_path,
+        samples=8,
+        names=[HOSTILE, ODD] * 4,
+        classes=[HOSTILE, ODD, "c", "d"],
+        models=[HOSTILE, WEIRD],
+    )
+    write_companions(tmp_path, report)
+    page = seen(tmp_path)
+    assert "script" not in page.tags and "b" in page.tags
+    assert not [name for name, _ in page.attributes if name.startswith("on") or name == "style"]
+    assert HOSTILE in page.text
+    for _, value in page.attributes:
+        assert "javascript:" not in (value or "")
+
+
+def test_page_asks_for_nothing(tmp_path: Path) -> None:
+    write_companions(tmp_path, made(tmp_path))
+    page = seen(tmp_path)
+    links = [value for name, value in page.attributes if name in ("src", "href", "xlink:href")]
+    assert links and all((value or "").startswith("data:image/png;base64,") for value in links)
+    contents = [value or "" for name, value in page.attributes if name == "content"]
+    assert any(value.startswith("default-src 'none'; style-src 'sha256-") for value in contents)
+    text = (tmp_path / "report.html").read_text()
+    assert "url(" not in text and "@import" not in text
+    assert str(tmp_path) not in text
+
+
+def test_pictures_are_left_out_where_inputs_are_lost(tmp_path: Path) -> None:
+    report = made(tmp_path)
+    for path in (tmp_path / "shards").rglob("*.safetensors"):
+        path.write_bytes(b"damaged")
+    write_companions(tmp_path, report)
+    page = seen(tmp_path)
+    assert "img" not in page.tags and "Evidence" in page.text
+
+
+def test_attention_is_shown_before_and_after(tmp_path: Path) -> None:
+    twin = models.build(
+        "deit_tiny_elliptical", img_size=8, patch_size=4, in_chans=1, num_classes=4, embed_dim=16,
+        num_heads=2, depth=3,
+    )  # fmt: skip
+    report = made(tmp_path)
+    write_companions(tmp_path, report, twins={report.summary.models[0].digest: twin})
+    text = seen(tmp_path).text
+    assert text.count("attention before") == text.count("attention after") > 0
+
+
+def test_examples_are_spread_over_classes_and_limited_by_size(tmp_path: Path) -> None:
+    samples = made(tmp_path, samples=200).samples
+    shown = choose(samples)
+    fallen = [example for example in shown if example.outcome == "fallen"]
+    assert len(fallen) == 12 and len(shown) == 15
+    assert len({example.clean.clean.index for example in fallen[:4]}) == 4
+    assert not any(example.attack.confirmed for example in fallen)
+    assert len(choose(samples, pixel_bytes=BUDGET)) == 2
+
+
+def test_page_of_large_colour_images_stays_small(tmp_path: Path) -> None:
+    report = made(
+        tmp_path, samples=40, channels=3, side=224, attacks=[{"name": "fgsm", "eps": "8/255"}]
+    )
+    write_companions(tmp_path, report)
+    assert 2**20 < (tmp_path / "report.html").stat().st_size < 15 * 10**6
+
+
+def test_evaluation_of_corruptions_alone_has_a_page(tmp_path: Path) -> None:
+    attacks = [{"name": "corruptions", "names": ["fog"], "severities": [1, 3]}]
+    report = made(tmp_path, attacks=attacks, gate="robust_accuracy >= 0.1")
+    write_companions(tmp_path, report)
+    text = seen(tmp_path).text
+    assert "No adversarial attack was asked for." in text and "severity 3" in text
+    assert report.summary.gate is not None and not report.summary.gate.passed
+
+
+@pytest.fixture
+def driver() -> Iterator[webdriver.Chrome]:
+    if not (CHROMIUM.exists() and DRIVER.exists()):
+        pytest.skip("chromium and chromedriver are not installed")
+    options = webdriver.ChromeOptions()
+    options.binary_location = str(CHROMIUM)
+    for flag in ("--headless=new", "--no-sandbox", "--disable-gpu", "--no-first-run"):
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    browser = webdriver.Chrome(options=options, service=Service(str(DRIVER)))
+    yield browser
+    browser.quit()
+
+
+def test_browser_shows_the_page_at_any_width_and_runs_nothing(
+    tmp_path: Path, driver: webdriver.Chrome
+) -> None:
+    report = made(
+        tmp_path, names=[HOSTILE] * 48, classes=[HOSTILE, ODD, "c", "d"], models=[HOSTILE]
+    )
+    write_companions(tmp_path, report)
+    for width in (360, 1200):
+        size = {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": width < 600}
+        driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+        driver.get((tmp_path / "report.html").as_uri())
+        shown = driver.execute_script(
+            "const styled = getComputedStyle(document.body).marginTop;"
+            "return [document.documentElement.scrollWidth, window.hacked || 0, styled]"
+        )
+        assert shown[0] <= width and shown[1:] == [0, "0px"]
+        drawn = driver.execute_script(
+            "return [...document.images].every((image) => image.complete && image.naturalWidth > 0)"
+        )
+        assert drawn
+    assert driver.get_log("browser") == []
+
+
+def test_style_sheet_names_every_shade_once() -> None:
+    style = (Path(models.__file__).parents[1] / "robustness/report/page.css").read_text()
+    assert sorted(re.findall(r"^\.h(\d+) ", style, re.MULTILINE), key=int) == [
+        str(shade) for shade in range(11)
+    ]
