@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from robustness.findings import ALONE, CLIMBERS, SAMPLES, STEPS, Probe
 from robustness.progress import Meter
 from robustness.target import (
     Target,
@@ -22,57 +23,14 @@ from robustness.target import (
     predict_twin,
 )
 
-SAMPLES = 32
-CLIMBERS = 16  # images pushed by gradient steps
-STEPS = 8
 EPS = 8 / 255
 USUAL_SPREAD = 10.0  # of logits, at which the cross-entropy's gradient neither fades nor rounds
 
-_ALONE = 4  # images asked one by one
 _TINY = 1e-4  # a fortieth of a level of 8 bit: no rounding of pixels lets it through
 _FEW = 64  # pixels moved at once: even coarse rounding hardly ever has one of them at a border
 _ROUNDING = 2.0**-23 * 1000  # of the largest logit: changes below that say nothing in float32
 
 Ask = Callable[[np.ndarray], np.ndarray]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Probe:
-    """Findings on the first n <= 32 inputs; NaN, or False, where something was not asked.
-
-    Changes of logits are given relative to the spread of a sample's logits (median over samples).
-
-    Attributes:
-        constant: (1,) bool, different inputs got the same logits, to rounding.
-        inner_gradient: (1,) bool, the twin takes gradients while it answers.
-        company: (n,) change of the served model's logits by what else is in the batch.
-        twin_company: (n,) the same of the twin.
-        twin_repeat: (n,) change of the twin's logits when the same batch is asked again.
-        twin_normalised: (n,) bool, the twin's outputs are probabilities.
-        still: (n,) bool, no logit of the twin (or of the served model, in fp32) changes at all when
-            a few pixels move by 1e-4.
-        flat: (n,) bool, the gradient of the margin is zero, or not a number, in every pixel.
-        slope: (n,) change of the margin over a step of 1e-4 along the gradient's signs, divided by
-            what the gradient promises: 1 for a smooth function.
-        clean_margin: (n,) the twin's logit of the label minus the largest other one.
-        one_step: (n,) fall of that margin by one step of FGSM at eps 8/255.
-        many_steps: (n,) by eight steps, each a quarter of it.
-        rescaled: (n,) by eight steps against logits divided so that their spread is 10.
-    """
-
-    constant: np.ndarray
-    inner_gradient: np.ndarray
-    company: np.ndarray
-    twin_company: np.ndarray
-    twin_repeat: np.ndarray
-    twin_normalised: np.ndarray
-    still: np.ndarray
-    flat: np.ndarray
-    slope: np.ndarray
-    clean_margin: np.ndarray
-    one_step: np.ndarray
-    many_steps: np.ndarray
-    rescaled: np.ndarray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,7 +79,7 @@ def probe(
         inputs: (N, C, H, W) float32 clean inputs, of which the first 32 are used.
         labels: (N,) int64.
         seed: of the choice of pixels.
-        meter: told of every model evaluation, `probe_cost` of them at most.
+        meter: told of every model evaluation, `robustness.findings.probe_cost` of them at most.
         gradients: whether gradients are to be asked for; a target without a twin has none.
     """
     inputs, labels = inputs[:SAMPLES], labels[:SAMPLES]
@@ -137,13 +95,6 @@ def probe(
             _follow_gradients(found, target, asked, inputs, margin, meter)
             _climb_all(found, target, inputs[:CLIMBERS], labels[:CLIMBERS], meter)
     return Probe(**found)
-
-
-def probe_cost(samples: int) -> int:
-    """Model evaluations that `probe` takes at most."""
-    asked, pushed = min(samples, SAMPLES), min(samples, CLIMBERS)
-    company = 2 * asked + 1 + _ALONE
-    return 2 * (company + asked) + asked + 5 * asked + pushed * (2 * STEPS + 5)
 
 
 def rounding(logits: np.ndarray) -> float:
@@ -190,7 +141,7 @@ def _company(ask: Ask, inputs: np.ndarray, logits: np.ndarray) -> np.ndarray:
     """Change of each sample's logits in another order and company, and for a few of them alone."""
     mixed = ask(np.concatenate([inputs[::-1], 1 - inputs[:1]]))[: len(inputs)][::-1]
     alone = logits.copy()
-    for row in range(min(_ALONE, len(inputs))):
+    for row in range(min(ALONE, len(inputs))):
         alone[row] = ask(inputs[row : row + 1])[0]
     return np.maximum(_change(mixed, logits), _change(alone, logits))
 

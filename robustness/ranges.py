@@ -4,14 +4,16 @@ What it finds is written as files, and files of an earlier attempt are used: a r
 one process, ended by another and done twice without harm.
 """
 
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 import numpy as np
 
 from robustness import shards
+from robustness.findings import Probe, probe_cost
 from robustness.image_cells import attack_cell, parts
 from robustness.noise_cells import certificate_cell, corruption_cell
+from robustness.probes import probe
 from robustness.shards import Shard
 from robustness.spec import CLEAN_EVALUATIONS, Cell, cell_cost
 from robustness.target import Target, input_gradient, predict_served
@@ -56,6 +58,8 @@ def run_range(trial: Trial, task: Task) -> None:
         Cancelled: the caller wants to stop; finished files stay.
     """
     block = _judge_clean(trial, task)
+    if task.start == 0:
+        _probe(trial, block)
     for cell in trial.spec.cells:
         with trial.meter.allot(len(task.inputs) * _cost(trial, cell)):
             if read_cell(trial, block, cell) is None:
@@ -65,15 +69,36 @@ def run_range(trial: Trial, task: Task) -> None:
 def is_done(trial: Trial, task: Task) -> bool:
     """Whether everything that `run_range` would write is there already."""
     block = read_block(trial, task.start, inputs_digest(task.inputs), task.labels)
-    return block is not None and all(
-        read_cell(trial, block, cell) is not None for cell in trial.spec.cells
-    )
+    if block is None or (task.start == 0 and is_probed(trial) and read_probe(trial, block) is None):
+        return False
+    return all(read_cell(trial, block, cell) is not None for cell in trial.spec.cells)
 
 
 def range_cost(trial: Trial, task: Task) -> int:
     """Model evaluations of a range, at most."""
     each = CLEAN_EVALUATIONS + sum(_cost(trial, cell) for cell in trial.spec.cells)
-    return len(task.inputs) * each
+    probed = task.start == 0 and is_probed(trial)
+    return len(task.inputs) * each + (probe_cost(len(task.inputs)) if probed else 0)
+
+
+def is_probed(trial: Trial) -> bool:
+    """Whether the model is asked about itself, as those for images are."""
+    return isinstance(trial.target, Target)
+
+
+def read_probe(trial: Trial, block: Block) -> Probe | None:
+    """What the model was found to be like, if that is stored.
+
+    Args:
+        trial: the model's part of the evaluation.
+        block: the first range of inputs.
+    """
+    stored = shards.read(
+        shards.probe_path(trial.folder, trial.target.digest), _probe_identity(trial, block)
+    )
+    if stored is None or set(stored) != {field.name for field in fields(Probe)}:
+        return None
+    return Probe(**stored)
 
 
 def read_block(trial: Trial, start: int, digest: str, labels: np.ndarray | None) -> Block | None:
@@ -151,6 +176,34 @@ def _judge_clean(trial: Trial, task: Task) -> Block:
         path = shards.clean_path(trial.folder, trial.target.digest, task.start)
         shards.write(path, tensors, _clean_identity(trial, digest, task.labels))
     return Block(start=task.start, inputs=task.inputs, digest=digest, clean=verdict)
+
+
+def _probe(trial: Trial, block: Block) -> None:
+    """Ask the model about itself on the first range, and store what it is like."""
+    target = trial.target
+    if not isinstance(target, Target):
+        return
+    trial.say("asking the model about itself")
+    with trial.meter.allot(probe_cost(len(block.images))):
+        if read_probe(trial, block) is None:
+            found = probe(
+                target,
+                block.images,
+                block.clean.label,
+                seed=shards.input_seed(trial.spec.seed, "probe", b""),
+                meter=trial.meter,
+                gradients=any(attack.kind.needs_gradients for attack in trial.spec.attacks),
+            )
+            path = shards.probe_path(trial.folder, target.digest)
+            shards.write(path, asdict(found), _probe_identity(trial, block))
+
+
+def _probe_identity(trial: Trial, block: Block) -> dict[str, Any]:
+    labels = block.clean.label
+    return _clean_identity(trial, block.digest, labels) | {
+        "gradients": any(attack.kind.needs_gradients for attack in trial.spec.attacks),
+        "seed": trial.spec.seed,
+    }
 
 
 def _clean_identity(trial: Trial, digest: str, labels: np.ndarray | None) -> dict[str, Any]:

@@ -67,6 +67,11 @@ def clean_path(folder: Path, digest: str, start: int) -> Path:
     return model_folder(folder, digest) / f"clean-{start:06d}.safetensors"
 
 
+def probe_path(folder: Path, digest: str) -> Path:
+    """Where lies what one model was found to be like."""
+    return model_folder(folder, digest) / "probe.safetensors"
+
+
 def ranges(samples: int) -> list[range]:
     """The fixed partition of the images: ranges of 32, the last one shorter."""
     return [range(i, min(i + SHARD_SIZE, samples)) for i in range(0, samples, SHARD_SIZE)]

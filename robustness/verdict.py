@@ -27,6 +27,7 @@ import numpy as np
 
 from data.images import ImageSpec, decode_image, to_input, to_png
 from robustness.catalog import Norm, Variant
+from robustness.findings import Probe
 from robustness.progress import Meter
 from robustness.target import Target, predict_served, predict_twin
 
@@ -99,6 +100,8 @@ class AttackVerdict:
         robust: (N,) rank over clean input and the twin on all adversarial inputs.
         confirmed: (N,) the same, by the served model.
         confirmed_8bit: (N,) the same, by the served model after rounding to 8 bit.
+        by_part: (P, N) for each of `parts` its own robust rank; a sample that left before keeps its
+            clean one.
         by_variant: (V, N) for each gradient variant its own robust rank; one row without any.
         worst: (N,) position in `parts` of what is shown for a sample: something that fools the
             served model if anything does, then the smallest margin.
@@ -113,6 +116,7 @@ class AttackVerdict:
     robust: np.ndarray
     confirmed: np.ndarray
     confirmed_8bit: np.ndarray
+    by_part: np.ndarray
     by_variant: np.ndarray
     worst: np.ndarray
     index: np.ndarray
@@ -160,12 +164,14 @@ class ModelVerdict:
         clean: its verdict on clean inputs.
         cells: one verdict per attack and point, in the order of `EvaluationSpec.cells`.
         inputs_digest: sha256 over the digests of its clean inputs, range by range.
+        probe: what the model was found to be like on the first range; None where it was not asked.
     """
 
     target: Target
     clean: CleanVerdict
     cells: list[CellVerdict]
     inputs_digest: str
+    probe: Probe | None = None
 
 
 def label_rank(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
@@ -311,6 +317,7 @@ def combine(
         robust=worst_rank("twin_rank", judgements),
         confirmed=worst_rank("served_rank", judgements),
         confirmed_8bit=worst_rank("eight_bit_rank", judgements),
+        by_part=np.stack([worst_rank("twin_rank", [j]) for j in judgements]),
         by_variant=np.stack([worst_rank("twin_rank", chosen) for chosen in of_kind]),
         worst=worst,
         index=shown("index"),
