@@ -1,0 +1,195 @@
+"""How much CPU time do our attacks take, and how much torchattacks' kernels run plainly?
+
+Both attack the same images of the adversarially trained model on one thread, one after the other
+and in changing order; a ratio is the median over such pairs. Processor time counts, so that other
+processes matter less. The plain kernels run on the twin in eager float32 and attack every image to
+the end. Ours let fooled images leave, ask the served graph where logits are enough, and, for PGD,
+search in bfloat16 where the processor multiplies it; its graphs are compiled beforehand.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import torchattacks
+from torch import Tensor, nn
+from tqdm import tqdm
+
+from benchmarks.pairs import pair_rows
+from benchmarks.rows import Row
+from benchmarks.server import ROOT
+from data.sources import load_inputs, open_images
+from export.artifact import find_artifacts
+from export.runtime import Runtime, open_runtime
+from export.twin import load_twin
+from robustness.attack_spec import AttackSpec
+from robustness.attacks.gradient import perturb
+from robustness.attacks.kernels import kernel_draws
+from robustness.attacks.spsa import spsa
+from robustness.attacks.square import square
+from robustness.catalog import AttackName
+from robustness.intervals import paired_interval
+from robustness.proposals import Proposer, available
+from robustness.shards import input_seed
+
+NAME = "attack_speed"
+_ARTIFACT = "fashion-elliptical-adv"
+_SAMPLE = ROOT / "artifacts" / "samples" / "fashion-mnist"
+_EPS = "8/255"  # it was trained at this radius
+_CPU = torch.device("cpu")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Plan:
+    """How an attack is measured: so many pairs of so many images, and the ratio to reach."""
+
+    attack: AttackName
+    pairs: int
+    images: int
+    target: float | None
+
+
+_PLANS = (
+    _Plan(attack="pgd", pairs=6, images=50, target=1 / 1.5),
+    _Plan(attack="spsa", pairs=5, images=4, target=1 / 4),
+    _Plan(attack="square", pairs=3, images=12, target=None),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Subject:
+    """The model on trial, and all that attacks it."""
+
+    twin: nn.Module
+    served: Runtime
+    proposer: Proposer | None
+    images: Tensor
+    labels: Tensor
+
+
+def run() -> Iterable[Row]:
+    """Measure each attack; its rows appear when it is done."""
+    threads_before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        subject = _open()
+        for plan in _PLANS:
+            yield from _measure(subject, plan)
+    finally:
+        torch.set_num_threads(threads_before)
+
+
+def _open() -> _Subject:
+    [artifact] = [a for a in find_artifacts([ROOT / "artifacts"]) if a.name == _ARTIFACT]
+    sample = open_images(_SAMPLE, label_names=artifact.labels)
+    if sample.labels is None:
+        raise ValueError(f"the images of {_SAMPLE.name} must be labelled")
+    # The files lie in order of class: every pair should see all classes.
+    order = np.random.default_rng(0).permutation(len(sample))
+    twin = load_twin(artifact)
+    return _Subject(
+        twin=twin,
+        served=open_runtime(artifact, threads=1),
+        proposer=Proposer(twin, variant="stopped", threads=1) if available() else None,
+        images=torch.from_numpy(load_inputs(sample, artifact.image_spec)[order]),
+        labels=torch.from_numpy(sample.labels[order]),
+    )
+
+
+def _measure(subject: _Subject, plan: _Plan) -> Iterator[Row]:
+    attack = AttackSpec(name=plan.attack, eps=[_EPS])
+    if plan.attack == "pgd":
+        _ours(subject, attack, slice(0, plan.images))  # compiles the graphs of the proposer
+    pairs, robust = [], []
+    for index in tqdm(range(plan.pairs), desc=plan.attack, unit="pair"):
+        rows = slice(index * plan.images, (index + 1) * plan.images)
+        took: dict[str, float] = {}
+        flags: dict[str, np.ndarray] = {}
+        ways = [("plain", _plain), ("ours", _ours)]
+        for name, way in ways[:: 1 if index % 2 else -1]:
+            took[name], found = _cpu_seconds(lambda w=way, r=rows: w(subject, attack, r))
+            flags[name] = _robust(subject, found, rows)
+        pairs.append((took["plain"], took["ours"]))
+        robust.append(np.stack([flags["plain"], flags["ours"]]))
+    case = f"{_ARTIFACT}, {plan.attack}, eps {_EPS}, {plan.images} images, CPU time"
+    yield from pair_rows(NAME, case, ("plain kernel", "ours"), pairs, target=plan.target)
+    yield _accuracy(plan, np.concatenate(robust, axis=1))
+
+
+def _accuracy(plan: _Plan, robust: np.ndarray) -> Row:
+    plain, ours = robust
+    only_ours, only_plain = int((ours & ~plain).sum()), int((plain & ~ours).sum())
+    low, high = paired_interval(only_ours, only_plain, len(ours))
+    difference = (only_ours - only_plain) / len(ours)
+    return Row(
+        name=NAME,
+        case=f"{_ARTIFACT}, {plan.attack}, eps {_EPS}, robust accuracy above the plain kernel's "
+        f"({plain.mean():.4f})",
+        measured=round(difference, 4),
+        unit="share",
+        better="lower",
+        target=round(max(difference - low, 0.0), 4),  # what the paired interval calls chance
+        samples=len(ours),
+        spread=(round(low, 4), round(high, 4)),
+    )
+
+
+def _plain(subject: _Subject, attack: AttackSpec, rows: slice) -> Tensor:
+    images, labels = subject.images[rows], subject.labels[rows]
+    eps = attack.radius(_EPS)
+    if attack.name == "pgd":
+        kernel = torchattacks.PGD(
+            subject.twin, eps=eps, alpha=attack.step_size(eps), steps=attack.num_steps
+        )
+    elif attack.name == "spsa":
+        kernel = torchattacks.SPSA(
+            subject.twin, eps=eps, delta=0.01, lr=0.01, nb_iter=attack.num_steps,
+            nb_sample=attack.setting("samples"), max_batch_size=max(256 // len(images), 1),
+        )  # fmt: skip
+    else:
+        kernel = torchattacks.Square(
+            subject.twin, norm="Linf", eps=eps, n_queries=attack.setting("queries"),
+            resc_schedule=False,
+        )  # fmt: skip
+    with kernel_draws(0, _CPU):
+        return kernel(images, labels)
+
+
+def _ours(subject: _Subject, attack: AttackSpec, rows: slice) -> Tensor:
+    images, labels = subject.images[rows], subject.labels[rows]
+    pixels, truth, eps = images.numpy(), labels.numpy(), attack.radius(_EPS)
+    seeds = [input_seed(0, attack.name, image.tobytes()) for image in pixels]
+    if attack.name == "pgd":
+        return perturb(
+            subject.twin, images, labels, attack=attack, eps=eps, seeds=seeds, variant="stopped",
+            proposer=subject.proposer,
+        )  # fmt: skip
+    predict = subject.served.predict
+    if attack.name == "spsa":
+        found = spsa(
+            predict, pixels, truth, eps=eps, steps=attack.num_steps,
+            samples=attack.setting("samples"), seeds=seeds,
+        )  # fmt: skip
+    else:
+        found = square(
+            predict, pixels, truth, norm="Linf", eps=eps, queries=attack.setting("queries"),
+            seeds=seeds,
+        )  # fmt: skip
+    return torch.from_numpy(found)
+
+
+def _robust(subject: _Subject, found: Tensor, rows: slice) -> np.ndarray:
+    """Flags (n,): the served model is right on the clean image and on the adversarial one."""
+    right = [
+        subject.served.predict(inputs.detach().numpy()).argmax(1) == subject.labels[rows].numpy()
+        for inputs in (subject.images[rows], found)
+    ]
+    return right[0] & right[1]
+
+
+def _cpu_seconds(call: Callable[[], Tensor]) -> tuple[float, Tensor]:
+    start = time.process_time()
+    found = call()
+    return time.process_time() - start, found
