@@ -183,7 +183,7 @@ def _auto_pgd(trial: _Trial) -> Tensor:
     observed, images, labels = trial.observed, trial.images, trial.labels
     with torch.no_grad():
         logits = observed.evaluate(images)
-    kernel, targets = _auto_pgd_kernel(trial, num_classes=logits.shape[1], logits=logits)
+    kernel, targets = _auto_pgd_kernel(trial, logits)
     robust = logits.max(1)[1] == labels
     result, best = images.clone(), torch.full(labels.shape, -torch.inf, device=labels.device)
     for target in targets:
@@ -204,19 +204,21 @@ def _auto_pgd(trial: _Trial) -> Tensor:
         found = watch.nearest
         if outcome is not None:
             climbed, _, loss, kept = outcome
-            found = found if trial.leave else kept
-            better = rows[loss > best[rows]]
-            result[better] = climbed[loss > best[rows]]
-            best[rows] = torch.maximum(best[rows], loss)
+            if not trial.leave:  # an infinite gradient makes a step under l2 that is no number
+                found = torch.where(
+                    kept.isfinite().flatten(1).all(1)[:, None, None, None], kept, found
+                )
+            higher = loss > best[rows]
+            result[rows[higher]] = climbed[higher]
+            best[rows[higher]] = loss[higher]
         result[rows[fooled]] = found[fooled]
         robust[rows[fooled]] = False
     return result
 
 
-def _auto_pgd_kernel(
-    trial: _Trial, *, num_classes: int, logits: Tensor
-) -> tuple[APGD, Sequence[int]]:
-    attack = trial.attack
+def _auto_pgd_kernel(trial: _Trial, logits: Tensor) -> tuple[APGD, Sequence[int]]:
+    """The kernel and the ranks of the classes it aims at, one run each; a 0 aims at none."""
+    attack, num_classes = trial.attack, logits.shape[1]
     if attack.name == "apgd-t" and num_classes < _TARGETED_CLASSES:
         raise ValueError(
             f"attack 'apgd-t' needs a model of at least {_TARGETED_CLASSES} classes, "

@@ -17,7 +17,7 @@ from robustness.target import Target
 
 EPS = 8 / 255
 STEPS = 12
-ALL = [
+ALL: list[tuple[str, Norm]] = [
     ("fgsm", "Linf"), ("pgd", "Linf"), ("apgd-ce", "Linf"), ("apgd-ce", "L2"),
     ("apgd-t", "Linf"), ("apgd-t", "L2"), ("fab-t", "Linf"), ("fab-t", "L2"),
 ]  # fmt: skip
@@ -261,6 +261,23 @@ def test_a_blind_or_broken_model_yields_finite_images_in_the_ball(name: str, ten
             found = run((model, images, labels), attack(name), leave=leave)
             assert torch.isfinite(found).all()
             assert float((found - images).abs().max()) <= EPS + 1e-6
+
+
+def test_a_gradient_that_is_no_number_spoils_no_image() -> None:
+    class Edge(nn.Module):
+        """Infinity, the gradient of a root at 0, is multiplied by 0."""
+
+        def forward(self, images: Tensor) -> Tensor:
+            above = images.flatten(1)[:, :9] - 0.5
+            roots = (above * (above > 0)).sqrt()
+            return torch.cat([roots, torch.ones(len(images), 1)], dim=1)
+
+    images = torch.full((4, 1, 6, 6), 0.49)
+    labels = torch.full((4,), 9)
+    for leave in (True, False):
+        for name, norm in ALL:
+            found = run((Edge(), images, labels), attack(name, norm), eps=0.3, leave=leave)
+            assert torch.isfinite(found).all()
 
 
 class Failing(nn.Module):
