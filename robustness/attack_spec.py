@@ -197,23 +197,21 @@ class AttackSpec(Strict):
 
     def evaluations(self, num_classes: int) -> int:
         """Model evaluations of one sample at one point, at most; fooled samples leave earlier."""
-        targets = min(MAX_TARGETS, num_classes - 1)
-        match self.name:
-            case "autoattack":
-                return sum(part.evaluations(num_classes) for part in self.components(num_classes))
-            case "fgsm" | "pgd":
-                return self.num_steps
-            case "apgd-ce":
-                return self.num_steps + 2
-            case "apgd-t":
-                return targets * (self.num_steps + 2) + 1
-            case "fab-t":
-                return 2 * targets * (self.num_steps + 1) + 1
-            case "square" | "hotflip" | "typos":
-                return self.setting("queries") + 2
-            case "spsa":
-                return self.num_steps * (2 * self.setting("samples") + 1) + 1
-            case "smoothing":
-                return self.setting("samples") + 100
-            case _:
-                return 1
+        if self.name == "autoattack":
+            return sum(part.evaluations(num_classes) for part in self.components(num_classes))
+        steps, targets = self.num_steps, min(MAX_TARGETS, num_classes - 1)
+        own = {
+            "fgsm": steps,
+            "pgd": steps,
+            "apgd-ce": steps + 2,
+            "apgd-t": targets * (steps + 2) + 1,
+            "fab-t": 2 * targets * (steps + 1) + 1,
+        }
+        if self.name in own:
+            return own[self.name]
+        if "queries" in self.kind.fields:
+            return self.setting("queries") + 2
+        if "samples" in self.kind.fields:
+            rounds = steps * 2 if self.name == "spsa" else 1
+            return rounds * self.setting("samples") + 100
+        return 1

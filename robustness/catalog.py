@@ -24,7 +24,7 @@ Family = Literal["gradient", "query", "sequence", "corruptions", "smoothing", "t
 Variant = Literal["plain", "stopped", "full"]  # how gradients treat m of elliptical attention
 
 MAX_TARGETS = 9
-"""Targeted attacks aim at the nine likeliest wrong classes; all 999 would cost 111 times as much."""
+"""Targeted attacks aim at the nine likeliest wrong classes; all 999 would cost 111 times more."""
 CORRUPTIONS = (
     "gaussian_noise",
     "shot_noise",

@@ -51,7 +51,7 @@ def attack_cell(trial: Trial, target: Target, block: Block, cell: Cell) -> Attac
 
 
 def parts(target: Target, attack: AttackSpec) -> Iterator[tuple[AttackSpec, Variant]]:
-    """What an attack consists of, in the order in which it runs and `AttackVerdict.worst` counts."""
+    """What an attack consists of, in the order in which it runs and in which shards are counted."""
     for part in attack.components(len(target.labels)):
         for variant in variants_of(target, part):
             yield part, variant

@@ -10,14 +10,17 @@ from typing import Any
 import numpy as np
 
 from robustness import shards
+from robustness.attack_spec import AttackSpec
+from robustness.catalog import Variant
 from robustness.findings import Probe, probe_cost
 from robustness.image_cells import attack_cell, parts
+from robustness.logits import label_rank, top_probability
 from robustness.noise_cells import certificate_cell, corruption_cell
 from robustness.probes import probe
 from robustness.shards import Shard
 from robustness.spec import CLEAN_EVALUATIONS, Cell, cell_cost
 from robustness.target import Target, input_gradient, predict_served
-from robustness.text_cells import text_cell, text_clean_verdict
+from robustness.text_cells import text_cell, text_clean_verdict, text_variants
 from robustness.trial import Block, Trial, inputs_digest, read_verdict, write_verdict
 from robustness.verdict import (
     AttackVerdict,
@@ -25,7 +28,6 @@ from robustness.verdict import (
     CertificateVerdict,
     CleanVerdict,
     CorruptionVerdict,
-    label_rank,
 )
 
 _KINDS: dict[str, type[CellVerdict]] = {
@@ -131,7 +133,11 @@ def read_cell(trial: Trial, block: Block, cell: Cell) -> CellVerdict | None:
 def cell_shards(trial: Trial, block: Block, cell: Cell) -> list[Shard]:
     """The shards that the verdict on an attack rests on, in the order of its parts."""
     target = trial.target
-    pairs = parts(target, cell.attack) if isinstance(target, Target) else [(cell.attack, "plain")]
+    pairs: list[tuple[AttackSpec, Variant]]
+    if isinstance(target, Target):
+        pairs = list(parts(target, cell.attack))
+    else:
+        pairs = [(cell.attack, variant) for variant in text_variants(target, cell)]
     return [
         Shard(
             model=target.digest,
@@ -220,7 +226,7 @@ def _clean_identity(trial: Trial, digest: str, labels: np.ndarray | None) -> dic
 def _clean_verdict(trial: Trial, task: Task) -> CleanVerdict:
     target = trial.target
     if not isinstance(target, Target):
-        return text_clean_verdict(target, task.inputs, task.labels, trial.meter)
+        return text_clean_verdict(target, list(task.inputs), task.labels, trial.meter)
     inputs = np.asarray(task.inputs)
     served = predict_served(target, inputs, trial.meter)
     label = (served.argmax(axis=1) if task.labels is None else task.labels).astype(np.int64)
@@ -243,10 +249,3 @@ def _clean_verdict(trial: Trial, task: Task) -> CleanVerdict:
         normalised=(served >= 0).all(axis=1) & (np.abs(served.sum(axis=1) - 1) < 1e-4),
         unsteady=np.any(again != served, axis=1) & finite,
     )
-
-
-def top_probability(logits: np.ndarray) -> np.ndarray:
-    """Softmax probability of the largest logit, (N,) float64; NaN if a logit is not finite."""
-    with np.errstate(invalid="ignore", over="ignore"):
-        shifted = logits.astype(np.float64) - logits.max(axis=1, keepdims=True)
-        return 1 / np.exp(shifted).sum(axis=1)

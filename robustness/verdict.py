@@ -28,8 +28,10 @@ import numpy as np
 from data.images import ImageSpec, decode_image, to_input, to_png
 from robustness.catalog import Norm, Variant
 from robustness.findings import Probe
+from robustness.logits import label_rank, margin
 from robustness.progress import Meter
 from robustness.target import Target, predict_served, predict_twin
+from robustness.text_target import TextTarget
 
 TOLERANCE = 1e-6  # float32 rounding of images + delta
 GRADIENTS: tuple[Variant, ...] = ("stopped", "full")
@@ -167,40 +169,11 @@ class ModelVerdict:
         probe: what the model was found to be like on the first range; None where it was not asked.
     """
 
-    target: Target
+    target: Target | TextTarget
     clean: CleanVerdict
     cells: list[CellVerdict]
     inputs_digest: str
     probe: Probe | None = None
-
-
-def label_rank(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """Number of classes that come before the label.
-
-    Equal logits are ordered by index, as argmax does. A row with a value that is not finite gets
-    rank K.
-
-    Args:
-        logits: (N, K).
-        labels: (N,) in [0, K).
-
-    Returns:
-        (N,) int64; 0 means top-1.
-    """
-    own = np.take_along_axis(logits, labels[:, None], axis=1)  # (N, 1)
-    earlier = np.arange(logits.shape[1])[None, :] < labels[:, None]
-    rank = ((logits > own) | ((logits == own) & earlier)).sum(axis=1)
-    return np.where(np.isfinite(logits).all(axis=1), rank, logits.shape[1]).astype(np.int64)
-
-
-def margin(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """Logit of the label minus the largest other one, (N,); minus infinity if not finite."""
-    others = logits.astype(np.float64)
-    own = np.take_along_axis(others, labels[:, None], axis=1)[:, 0]
-    np.put_along_axis(others, labels[:, None], -np.inf, axis=1)
-    with np.errstate(invalid="ignore"):
-        difference = own - others.max(axis=1)
-    return np.where(np.isfinite(logits).all(axis=1), difference, -np.inf)
 
 
 def check_bounds(

@@ -6,9 +6,9 @@ from typing import Self
 
 import numpy as np
 
+from robustness.logits import label_rank, margin
 from robustness.progress import Meter
 from robustness.text_target import TextTarget
-from robustness.verdict import label_rank, margin
 
 _TOGETHER = 32  # candidates judged before it is seen whether one is misclassified
 

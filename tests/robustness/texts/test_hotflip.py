@@ -8,7 +8,7 @@ from data.listops import value_of
 from robustness.attacks.hotflip import hotflip
 from robustness.progress import Cancelled, Meter
 from robustness.text_target import TextTarget
-from robustness.verdict import margin
+from robustness.logits import margin
 
 
 def changed(target: TextTarget, before: str, after: str) -> int:

@@ -8,7 +8,7 @@ from data.listops import value_of
 from robustness.attacks.typos import typos
 from robustness.progress import Meter
 from robustness.text_target import TextTarget
-from robustness.verdict import margin
+from robustness.logits import margin
 
 
 def slips(before: str, after: str) -> int:
