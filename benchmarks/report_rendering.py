@@ -40,7 +40,7 @@ def run(samples: int = _SAMPLES) -> Iterable[Row]:
     artifacts = [open_artifact(ROOT / "artifacts" / name) for name in _MODELS]
     twins = {a.digest: open_target(a, threads=1).require_twin() for a in artifacts}
     spec = EvaluationSpec.model_validate(
-        {"attacks": [{"name": "fgsm", "eps": _EPS}, {"name": "pgd", "eps": _EPS, "steps": 1}]}
+        {"attacks": [{"name": "fgsm", "eps": _EPS}, {"name": "pgd", "eps": _EPS[-1:], "steps": 1}]}
     )
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

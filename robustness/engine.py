@@ -18,6 +18,7 @@ from robustness.ranges import Task, is_probed, read_block, read_cell, read_probe
 from robustness.report.build import build_report
 from robustness.report.environment import environment
 from robustness.report.schema import Report, write_report
+from robustness.report.write import write_companions
 from robustness.spec import EvaluationSpec, cost
 from robustness.target import Target, open_target, torch_threads
 from robustness.text_target import TextTarget, open_text_target
@@ -112,9 +113,11 @@ def evaluate_targets(
         work = _Work(trials=trials, inputs=inputs)
         runner(trials, work.tasks())
         verdicts = [work.verdict(position) for position in range(len(trials))]
-    runtimes = {target.runtime.name for target in targets}
-    report = build_report(spec, verdicts, inputs, environment(threads, runtimes))
-    write_report(folder, report)
+        runtimes = {target.runtime.name for target in targets}
+        report = build_report(spec, verdicts, inputs, environment(threads, runtimes))
+        twins = {target.digest: target.twin for target in targets if target.twin is not None}
+        write_companions(folder, report, twins=twins)
+    write_report(folder, report)  # last: whoever finds it finds the other files, too
     shards.remove_leftovers(folder)
     return report
 

@@ -11,9 +11,14 @@ from selenium import webdriver
 from selenium.webdriver.chrome.service import Service
 
 import models
-from robustness.report.examples import BUDGET, choose
+from robustness import shards
+from robustness.report.examples import BUDGET, Texts, choose
+from robustness.report.exhibits import exhibit
 from robustness.report.schema import Report
+from robustness.report.stored import InputLost, adversarial_input, clean_input
 from robustness.report.write import write_companions
+from robustness.shards import Shard, as_array
+from robustness.spec import EvaluationSpec
 from tests.robustness.made_report import make_report
 
 CHROMIUM, DRIVER = Path("/usr/bin/chromium"), Path("/usr/bin/chromedriver")
@@ -205,3 +210,30 @@ def test_style_sheet_names_every_shade_once() -> None:
     assert sorted(re.findall(r"^\.h(\d+) ", style, re.MULTILINE), key=int) == [
         str(shade) for shade in range(11)
     ]
+
+
+def test_change_of_a_text_is_marked_word_by_word(tmp_path: Path) -> None:
+    report = made(tmp_path, classes=[HOSTILE, "b", "c", "d"])
+    long = "so " * 200
+    views = Texts(clean=f"a <b>good</b> film {long}", adversarial=f"a <i>gaad</i> film {long}")
+    [example, *_] = choose(report.samples)
+    text = exhibit(example, views, report.data.labels, "HotFlip")
+    assert "<del>&lt;b&gt;good&lt;/b&gt;</del><ins>&lt;i&gt;gaad&lt;/i&gt;</ins>" in text
+    assert "<img" not in text and "<b>good" not in text
+    assert len(text) < 1500 and " … " in text
+
+
+def test_stored_texts_are_read_back(tmp_path: Path) -> None:
+    texts, digest = ["one", "two <b>\ud800"], "a" * 64
+    spec = EvaluationSpec.model_validate({"attacks": [{"name": "typos", "edits": [2]}]})
+    [cell] = spec.cells
+    shard = Shard(
+        model=digest, attack="typos", part=cell.attack, point="2", variant="plain", start=0
+    )
+    shards.write(shards.clean_path(tmp_path, digest, 0), {"clean": as_array(texts)}, {})
+    shards.write(shard.path(tmp_path), {"adversarial": as_array(texts[::-1])}, {})
+    assert clean_input(tmp_path, digest, 1) == texts[1]
+    changed = adversarial_input(tmp_path, digest, 0, cell=cell, part="typos", variant="plain")
+    assert changed == texts[1]
+    with pytest.raises(InputLost):
+        clean_input(tmp_path, digest, 32)
