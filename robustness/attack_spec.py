@@ -51,7 +51,7 @@ class AttackSpec(Strict):
         alpha: of pgd the step size, in the same unit as eps, 0.15 eps when not given; of smoothing
             the probability that a certificate is wrong, 0.001.
         queries: model evaluations of an image or text at most: square 5000, hotflip, typos 1000.
-        samples: of spsa pairs of evaluations in an iteration (128), of smoothing noisy copies
+        samples: of spsa random directions in an iteration (128), of smoothing noisy copies
             (1000).
         names: of corruptions, the 15 of ImageNet-C when not given.
         severities: of corruptions, 1 to 5.
@@ -212,6 +212,6 @@ class AttackSpec(Strict):
         if "queries" in self.kind.fields:
             return self.setting("queries") + 2
         if "samples" in self.kind.fields:
-            rounds = steps * 2 if self.name == "spsa" else 1
-            return rounds * self.setting("samples") + 100
+            rounds = steps if self.name == "spsa" else 1
+            return rounds * (self.setting("samples") + 2) + 100
         return 1

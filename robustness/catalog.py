@@ -43,7 +43,7 @@ CORRUPTIONS = (
     "jpeg_compression",
 )
 EXTRA_CORRUPTIONS = ("speckle_noise", "gaussian_blur", "spatter", "saturate")
-AUTOATTACK = ("apgd-ce", "apgd-t", "fab-t", "square")
+AUTOATTACK: tuple[AttackName, ...] = ("apgd-ce", "apgd-t", "fab-t", "square")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
