@@ -4,7 +4,7 @@ No global generator, gradient, module's mode or `requires_grad` is changed, also
 A sample leaves when its first fooling input is found, and costs no more evaluations.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Literal, Protocol
@@ -94,10 +94,9 @@ def perturb(
 ) -> Tensor:
     """Look for misclassified images within a ball, from the model's gradients.
 
-    FGSM takes one step of length eps; PGD starts at a random point and takes signed steps of a
-    fixed length, both up the cross-entropy. APGD steps with momentum and halves its step where it
-    stalls; apgd-ce climbs the cross-entropy, apgd-t the targeted DLR loss towards each of the
-    likeliest nine wrong classes in turn. fab-t is `minimal`, cut off at eps.
+    FGSM and PGD take signed steps up the cross-entropy, PGD from a random point; APGD steps with
+    momentum and halves its step where it stalls, up the cross-entropy or towards each of the
+    likeliest nine wrong classes in turn; fab-t is `minimal`, cut off at eps.
 
     Args:
         model: logits from pixels; attacked in evaluation mode.
@@ -105,22 +104,19 @@ def perturb(
         labels: (N,) int64 class indices.
         attack: which one, with its norm, steps and step size.
         eps: radius in pixel units, e.g. 8 / 255.
-        seeds: one an image; all its draws come from it, so that its result does not depend on the
-            batch, but for the last bits of the model.
+        seeds: one an image, of all its draws: its result does not depend on the batch, but for the
+            last bits of the model.
         variant: how gradients treat m of elliptical attention.
-        leave: stop for a sample at its first fooling input; else run in full, which returns the
-            kernel's own choice among fooling inputs (of PGD its last iterate, fooling or not).
-        draws: "kernel" repeats the draws of the kernel run plainly on this batch with the first
-            of the seeds: only good for comparing.
+        leave: stop for a sample at its first fooling input; else return what the kernel does (of
+            PGD the last iterate, fooling or not).
+        draws: "kernel" draws as the kernel run plainly on this batch with the first seed does.
         proposer: the model in bfloat16, to search with; what it finds counts only when the model
-            says the same. Where it finds nothing, the model itself is not asked. Needs `leave`.
+            says the same, and where it finds nothing, that is not asked. Needs `leave`.
         meter: told of every model evaluation; its `Cancelled` ends the attack within one step.
 
     Returns:
         The adversarial images (N, C, H, W), within eps of the clean ones. Where nothing fooling was
-        found: of FGSM and PGD the last iterate, of APGD the one of largest loss, of FAB the clean
-        image. Where a gradient is zero or not a number, the step is zero: `robustness.doubts`
-        looks for that.
+        found: of FGSM and PGD the last iterate, of APGD that of largest loss, of FAB the clean one.
 
     Raises:
         ValueError: an argument breaks a rule; apgd-t needs 4 classes, FGSM and PGD know Linf only.
@@ -128,31 +124,32 @@ def perturb(
     Source: Goodfellow et al. 2015; Madry et al. 2018; Croce & Hein 2020, both papers.
     """
     check_batch(images, labels, seeds)
-    own = attack.norm or "Linf"
     if attack.name == "fab-t":
         nearest, distance = minimal(
-            model, images, labels, norm=own, steps=attack.num_steps, until=eps, seeds=seeds,
-            variant=variant, leave=leave, proposer=proposer, meter=meter,
+            model, images, labels, norm=attack.norm or "Linf", steps=attack.num_steps, until=eps,
+            seeds=seeds, variant=variant, leave=leave, proposer=proposer, meter=meter,
         )  # fmt: skip
         return torch.where((distance <= eps)[:, None, None, None], nearest, images)
-    if attack.name not in _ATTACKS or (own == "L2" and attack.name in ("fgsm", "pgd")):
-        raise ValueError(f"attack must be one of {', '.join(_ATTACKS)}, FGSM and PGD under Linf, "
-                         f"got {attack.name!r} under {own}")  # fmt: skip
+    start = _start(attack)
     if len(images) == 0:
         return images.clone()
     device = device_of(model)
     trial = _Trial(
         observed=Observed(model, meter, proposer),
-        images=images.detach().to(device),
-        labels=labels.to(device),
-        attack=attack,
-        eps=eps,
-        leave=leave,
+        images=images.detach().to(device), labels=labels.to(device),
+        attack=attack, eps=eps, leave=leave,
         generators=None if draws == "kernel" else [_generator(seed) for seed in seeds],
-    )
+    )  # fmt: skip
     seeded = kernel_draws(seeds[0], device) if draws == "kernel" else nullcontext()
     with undisturbed(model), gradient_path(model, variant), seeded:
-        return _ATTACKS[attack.name](trial).detach().to(images.device)
+        return start(trial).detach().to(images.device)
+
+
+def _start(attack: GradientAttack) -> Callable[[_Trial], Tensor]:
+    if attack.name not in _ATTACKS or (attack.norm == "L2" and attack.name in ("fgsm", "pgd")):
+        raise ValueError(f"attack must be one of {', '.join(_ATTACKS)}, FGSM and PGD under Linf, "
+                         f"got {attack.name!r} under {attack.norm or 'Linf'}")  # fmt: skip
+    return _ATTACKS[attack.name]
 
 
 def _generator(seed: int) -> torch.Generator:
