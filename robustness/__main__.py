@@ -1,37 +1,44 @@
-"""Command line: python -m robustness evaluate."""
+"""Command line: python -m robustness evaluate | verify."""
 
 import argparse
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING
 
 import numpy as np
 from pydantic import ValidationError
 from tqdm import tqdm
 
-from robustness.report.schema import FILE, ModelFigures, Report
-from robustness.spec import AttackName, EvaluationSpec
+from robustness.options import check_numbers, default_workers, parser, read_spec
+from robustness.progress import Cancelled, Progress
+from robustness.spec import EvaluationSpec, cost
 
 if TYPE_CHECKING:
-    from data.sources import ImageSet
     from export.artifact import Artifact
-    from robustness.progress import Progress
+    from robustness.engine import Inputs, Runner
+    from robustness.report.schema import Report
 
 HELD, FAILED, BAD_REQUEST, INTERRUPTED = 0, 1, 2, 130
+_WRITTEN = ("report.json", "report.html", "report.junit.xml", "card.md", "samples.parquet")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code: 0 gate held or none, 1 gate failed, 2 bad request.
+    """Run one command and return its exit code.
+
+    0: the gate held, or there is none; the report was confirmed. 1: the gate failed; the report was
+    refuted. 2: a bad request. 130: stopped by Ctrl-C or the deadline.
 
     Args:
         argv: arguments; those of the process when not given.
     """
-    arguments = _parser().parse_args(argv)
+    arguments = parser().parse_args(argv)
+    command = {"evaluate": _evaluate, "verify": _verify}[arguments.command]
     try:
-        return _evaluate(arguments)
+        return command(arguments)
     except ValidationError as error:
         for problem in error.errors():
             where = ".".join(str(part) for part in problem["loc"]) or "spec"
@@ -41,59 +48,106 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return BAD_REQUEST
-    except KeyboardInterrupt:
-        again = "the same command continues" if arguments.output else "nothing was kept"
-        print(f"interrupted; {again}", file=sys.stderr)
+    except (KeyboardInterrupt, Cancelled) as stop:
+        why = "interrupted" if isinstance(stop, KeyboardInterrupt) else f"deadline reached: {stop}"
+        kept = arguments.command == "evaluate" and arguments.output
+        print(
+            f"{why}; {'the same command continues' if kept else 'nothing was kept'}",
+            file=sys.stderr,
+        )
         return INTERRUPTED
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m robustness", description=__doc__)
-    commands = parser.add_subparsers(dest="command", required=True)
-    evaluate = commands.add_parser("evaluate", help="put an artifact on trial")
-    add = evaluate.add_argument
-    add("--artifact", type=Path, required=True, metavar="DIR", help="the model on trial")
-    add("--compare", type=Path, metavar="DIR", help="a second model, judged on the same images")
-    add("--data", required=True, metavar="PATH", help="image folder, zip, parquet, idx, hf:NAME")
-    many = {"required": True, "nargs": "+", "action": "extend"}
-    names = get_args(AttackName)
-    add("--attack", **many, choices=names, metavar="NAME", help=" or ".join(names))
-    add("--eps", **many, metavar="EPS", help="radii such as 8/255 or 0.03")
-    add("--steps", type=int, metavar="N", help="gradient steps of pgd (default 20)")
-    add("--seed", type=int, default=0, metavar="N", help="seed of every random start (default 0)")
-    add("--limit", type=int, metavar="N", help="judge N images, drawn at random by the seed")
-    add("--output", type=Path, metavar="DIR", help="keep report and shards; a stopped run goes on")
-    add("--gate", metavar="RULE", help='such as "robust_accuracy>=0.40"; exit 1 when it fails')
-    add("--card", action="store_true", help="write the figures onto the artifacts' cards")
-    add("--threads", type=int, default=1, metavar="N", help="threads (default 1)")
-    return parser
-
-
 def _evaluate(arguments: argparse.Namespace) -> int:
-    spec = _spec(arguments)
+    began = time.monotonic()
+    check_numbers(arguments, ("threads", "limit", "workers"))
+    if arguments.address and arguments.engine != "ray":
+        raise ValueError("--address has a meaning for --engine ray only")
+    spec = read_spec(arguments)
     # torch takes seconds to import: a bad request is answered before.
-    from data.sources import open_images
     from export.artifact import open_artifact
+    from robustness.console import render
     from robustness.engine import evaluate
 
     folders = [arguments.artifact] + ([arguments.compare] if arguments.compare else [])
     artifacts = [open_artifact(folder) for folder in folders]
-    images = open_images(arguments.data, label_names=artifacts[0].labels)
-    images = _limit(images, arguments.limit, spec.seed)
+    inputs = _limited(_open(spec, arguments.data, artifacts[0]), arguments.limit, spec.seed)
+    runner = _runner(arguments, folders)
+    print(_announcement(spec, artifacts, len(inputs)), file=sys.stderr)
     with _output(arguments.output) as folder, _bar() as on_progress:
         report = evaluate(
-            spec, artifacts, images, folder, on_progress=on_progress, threads=arguments.threads
+            spec,
+            artifacts,
+            inputs,
+            folder,
+            on_progress=on_progress,
+            should_stop=_deadline(began, arguments.deadline),
+            threads=arguments.threads,
+            runner=runner,
         )
     print(render(report))
     if arguments.card:
         _write_cards(report, artifacts, arguments.data)
     if arguments.output:
-        print(f"\nreport: {arguments.output / FILE}")
+        print()
+        for path in (arguments.output / name for name in _WRITTEN):
+            if path.exists():
+                print(f"{'report' if path.name == _WRITTEN[0] else 'also'}: {path}")
     gate = report.summary.gate
     return HELD if gate is None or gate.passed else FAILED
 
 
-def _write_cards(report: Report, artifacts: Sequence["Artifact"], data: str) -> None:
+def _verify(arguments: argparse.Namespace) -> int:
+    check_numbers(arguments, ("limit",))
+    from robustness.verify import verify
+
+    with _bar() as on_progress:
+        outcome = verify(
+            arguments.report,
+            folders=arguments.artifact,
+            data=arguments.data,
+            limit=arguments.limit,
+            on_progress=on_progress,
+        )
+    print("\n".join(outcome.lines()))
+    return HELD if outcome.confirmed else FAILED
+
+
+def _runner(arguments: argparse.Namespace, folders: Sequence[Path]) -> "Runner":
+    if arguments.engine == "ray":
+        from robustness.engines.on_ray import OnRay
+
+        return OnRay(folders, workers=arguments.workers, address=arguments.address)
+    from robustness.engines.process import Processes
+
+    return Processes(folders, workers=arguments.workers or default_workers(arguments.threads))
+
+
+def _open(spec: EvaluationSpec, data: str, artifact: "Artifact") -> "Inputs":
+    from data.sources import open_images, open_texts
+
+    opened = open_texts if spec.on_texts else open_images
+    return opened(data, label_names=artifact.labels)
+
+
+def _announcement(spec: EvaluationSpec, artifacts: Sequence["Artifact"], samples: int) -> str:
+    """What the evaluation costs at most, before anything is computed."""
+    elliptical = [bool(artifact.manifest.config.get("elliptical")) for artifact in artifacts]
+    total = cost(spec, samples, elliptical, num_classes=len(artifacts[0].labels))
+    what = "texts" if spec.on_texts else "images"
+    models = f", {len(artifacts)} models" if len(artifacts) > 1 else ""
+    return f"at most {total:,} model evaluations: {samples:,} {what}{models}"
+
+
+def _deadline(began: float, seconds: float | None) -> Callable[[], bool] | None:
+    if seconds is None:
+        return None
+    if not seconds > 0:
+        raise ValueError(f"--deadline must be above 0, got {seconds:g}")
+    return lambda: time.monotonic() - began > seconds
+
+
+def _write_cards(report: "Report", artifacts: Sequence["Artifact"], data: str) -> None:
     """Put each model's figures onto the card beside its manifest, with the doubts about them."""
     from export.card import make_card, write_card
 
@@ -105,32 +159,12 @@ def _write_cards(report: Report, artifacts: Sequence["Artifact"], data: str) -> 
         write_card(artifact.folder, make_card(artifact, robustness=figures))
 
 
-def _spec(arguments: argparse.Namespace) -> EvaluationSpec:
-    for name in ("threads", "limit"):
-        value = getattr(arguments, name)
-        if value is not None and value < 1:
-            raise ValueError(f"--{name} must be at least 1, got {value}")
-    steps = {"pgd": {"steps": arguments.steps}} if arguments.steps is not None else {}
-    if steps and "pgd" not in arguments.attack:
-        raise ValueError("--steps has a meaning for pgd only")
-    return EvaluationSpec.model_validate(
-        {
-            "seed": arguments.seed,
-            "gate": arguments.gate,
-            "attacks": [
-                {"name": name, "eps": arguments.eps, **steps.get(name, {})}
-                for name in arguments.attack
-            ],
-        }
-    )
-
-
-def _limit(images: "ImageSet", limit: int | None, seed: int) -> "ImageSet":
-    """A random part of the images: the first ones of a folder would all be of one class."""
-    if limit is None or limit >= len(images):
-        return images
-    chosen = np.random.default_rng(seed).choice(len(images), limit, replace=False)
-    return images.take(sorted(chosen.tolist()))
+def _limited(inputs: "Inputs", limit: int | None, seed: int) -> "Inputs":
+    """A random part of the inputs: the first ones of a folder would all be of one class."""
+    if limit is None or limit >= len(inputs):
+        return inputs
+    chosen = np.random.default_rng(seed).choice(len(inputs), limit, replace=False)
+    return inputs.take(sorted(chosen.tolist()))
 
 
 @contextmanager
@@ -144,63 +178,18 @@ def _output(folder: Path | None) -> Iterator[Path]:
 
 
 @contextmanager
-def _bar() -> Iterator[Callable[["Progress"], None]]:
+def _bar() -> Iterator[Callable[[Progress], None]]:
     # disable=None: no bar where nobody watches, such as the log of a build.
     with tqdm(
         unit=" evaluations", unit_scale=True, smoothing=0.05, leave=False, disable=None
     ) as bar:
 
-        def show(progress: "Progress") -> None:
+        def show(progress: Progress) -> None:
             bar.total = progress.total
             bar.set_description(progress.stage, refresh=False)
             bar.update(progress.done - bar.n)
 
         yield show
-
-
-def render(report: Report) -> str:
-    """A report as text for a terminal, with all figures, intervals and warnings."""
-    summary = report.summary
-    lines = [f"{summary.metric} on {report.data.samples} images, seed {report.seed}"]
-    for model in summary.models:
-        lines += ["", f"{model.name} {model.version} ({model.runtime}, {model.precision})"]
-        lines += _table(model)
-    if summary.comparison is not None:
-        other = summary.comparison
-        lines += ["", f"{other.first} minus {other.second}, exact McNemar"]
-        for where, pair in [("clean", other.clean), *other.worst.items()]:
-            lines.append(
-                f"  {where:14} {100 * pair.difference:+6.1f} points, p = {pair.p_value:.3g}"
-            )
-    lines += ["", *(f"note: {note}" for note in report.notes)]
-    lines += [f"WARNING ({w.model}): {w.message}" for w in summary.warnings]
-    if not summary.reliable:
-        lines.append("UNRELIABLE: do not quote these figures before the warnings are resolved.")
-    if summary.gate is not None:
-        held = "held" if summary.gate.passed else "FAILED"
-        lines.append(f"gate {summary.gate.text}: {held} ({summary.gate.reason})")
-    return "\n".join(lines)
-
-
-def _table(model: ModelFigures) -> list[str]:
-    header = f"  {'attack':8}{'eps':>9}  {'robust':>6}  {'95 % interval':^15}{'confirmed':>10}"
-    lines = [header + f"{'8 bit':>8}{'gap':>7}"]
-    rows = [("clean", "-", model.clean, "")]
-    for attack in model.attacks:
-        served = f"{_percent(attack.confirmed):>10}{_percent(attack.confirmed_8bit):>8}"
-        gap = f"{100 * attack.transfer_gap:>7.1f}"
-        rows.append((attack.name, attack.eps, attack.robust, served + gap))
-    rows += [("worst", eps, figure, "") for eps, figure in model.worst.items()]
-    for name, eps, figure, rest in rows:
-        interval = f"{_percent(figure.ci[0])} - {_percent(figure.ci[1])}"
-        lines.append(
-            f"  {name:8}{eps:>9}  {_percent(figure.top1):>6}  {interval:^15}{rest}".rstrip()
-        )
-    return lines
-
-
-def _percent(value: float) -> str:
-    return f"{100 * value:.1f}"
 
 
 if __name__ == "__main__":

@@ -8,8 +8,8 @@ from export.artifact import open_artifact
 from robustness.progress import Meter, Progress
 from robustness.ranges import Task, range_cost, run_range
 from robustness.spec import EvaluationSpec
-from robustness.target import Target, open_target, torch_threads
-from robustness.text_target import TextTarget, open_text_target
+from robustness.target import open_target, torch_threads
+from robustness.text_target import open_text_target
 from robustness.trial import Trial
 
 
@@ -54,7 +54,7 @@ class Desk:
 
     def __init__(self, workplace: Workplace) -> None:
         self._workplace = workplace
-        self._targets: dict[int, Target | TextTarget] = {}
+        self._trials: dict[int, Trial] = {}
 
     def work(
         self,
@@ -74,30 +74,32 @@ class Desk:
             Cancelled: it is to stop; finished files stay.
             ValueError: an artifact is broken, or another than the evaluation began with.
         """
-        place = self._workplace
-        if task.model not in self._targets:
-            self._targets[task.model] = self._open(place.models[task.model])
-        trial = Trial(
-            spec=place.spec,
-            target=self._targets[task.model],
-            folder=place.folder,
-            meter=Meter(0, on_progress=on_progress, should_stop=should_stop),
-            threads=place.threads,
-        )
-        trial.meter.total = range_cost(trial, task)
+        if task.model not in self._trials:
+            self._trials[task.model] = self._open(task.model)
+        meter = Meter(0, on_progress=on_progress, should_stop=should_stop)
+        trial = replace(self._trials[task.model], meter=meter)
+        meter.total = range_cost(trial, task)
         # In every call, because torch counts the threads of each calling thread.
-        with torch_threads(place.threads):
+        with torch_threads(trial.threads):
             run_range(trial, task)
 
-    def _open(self, model: Model) -> Target | TextTarget:
+    def _open(self, position: int) -> Trial:
+        place, model = self._workplace, self._workplace.models[position]
         artifact = open_artifact(model.folder)
         if artifact.digest != model.digest:
             raise ValueError(
                 f"the artifact of {model.name!r} must not change during an evaluation: expected "
                 f"digest {model.digest[:16]}, got {artifact.digest[:16]}"
             )
-        opened = open_text_target if self._workplace.spec.on_texts else open_target
-        return replace(opened(artifact, threads=self._workplace.threads), name=model.name)
+        opened = open_text_target if place.spec.on_texts else open_target
+        target = opened(artifact, threads=place.threads)
+        return Trial(
+            spec=place.spec,
+            target=replace(target, name=model.name),
+            folder=place.folder,
+            meter=Meter(0),
+            threads=place.threads,
+        )
 
 
 def workplace(trials: Sequence[Trial], folders: Sequence[Path]) -> Workplace:

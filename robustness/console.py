@@ -1,0 +1,95 @@
+"""A report as text for a terminal."""
+
+from collections.abc import Iterator
+
+from robustness.report.figures import (
+    CertificateFigures,
+    Comparison,
+    Figure,
+    GateResult,
+    ModelFigures,
+)
+from robustness.report.schema import Report
+
+
+def render(report: Report) -> str:
+    """All figures, intervals and warnings of a report."""
+    summary, data = report.summary, report.data
+    lines = [f"{summary.metric} on {data.samples} {data.kind}s, seed {report.seed}"]
+    for model in summary.models:
+        lines += ["", f"{model.name} {model.version} ({model.runtime}, {model.precision})"]
+        lines += _table(model)
+        lines += _corruptions(model)
+        for certificate in model.certificates:
+            lines += ["", *_certificate(certificate)]
+    if summary.comparison is not None:
+        lines += ["", *_comparison(summary.comparison)]
+    lines += ["", *(f"note: {note}" for note in report.notes)]
+    lines += [f"WARNING ({w.model}): {w.message}" for w in summary.warnings]
+    if not summary.reliable:
+        lines.append("UNRELIABLE: do not quote these figures before the warnings are resolved.")
+    if summary.gate is not None:
+        lines.append(_gate(summary.gate))
+    return "\n".join(lines)
+
+
+def _table(model: ModelFigures) -> list[str]:
+    header = f"  {'attack':12}{'eps':>9}  {'robust':>6}  {'95 % interval':^15}{'confirmed':>10}"
+    lines = [header + f"{'8 bit':>8}{'gap':>7}", _row("clean", "-", model.clean)]
+    for attack in model.attacks:
+        in_8bit = "-" if attack.confirmed_8bit is None else _percent(attack.confirmed_8bit)
+        served = f"{_percent(attack.confirmed):>10}{in_8bit:>8}"
+        gap = f"{100 * attack.transfer_gap:>7.1f}"
+        ball = " l2" if attack.norm == "L2" else ""
+        lines.append(_row(attack.name + ball, attack.eps, attack.robust, served + gap))
+    return lines + [_row("worst", budget, figure) for budget, figure in model.worst.items()]
+
+
+def _row(name: str, point: str, figure: Figure, rest: str = "") -> str:
+    interval = f"{_percent(figure.ci[0])} - {_percent(figure.ci[1])}"
+    return f"  {name:12}{point:>9}  {_percent(figure.top1):>6}  {interval:^15}{rest}".rstrip()
+
+
+def _corruptions(model: ModelFigures) -> Iterator[str]:
+    """Accuracy by corruption, one column for each severity."""
+    if not model.corruptions:
+        return
+    severities = sorted({found.severity for found in model.corruptions})
+    columns = "".join(f"{severity:>7}" for severity in severities)
+    yield ""
+    yield f"  {'corruption, severity':22}{columns}"
+    for name in dict.fromkeys(found.name for found in model.corruptions):
+        row = {f.severity: f.accuracy.top1 for f in model.corruptions if f.name == name}
+        yield f"  {name:22}" + "".join(f"{_percent(row[s]):>7}" for s in severities if s in row)
+    if model.mean_corruption_error is not None:
+        yield f"  mean corruption error {_percent(model.mean_corruption_error)}"
+    if model.relative_corruption_error is not None:
+        yield f"  mCE against the other model {_percent(model.relative_corruption_error)}"
+
+
+def _certificate(found: CertificateFigures) -> Iterator[str]:
+    yield (
+        f"  smoothing, sigma {found.sigma}: {_percent(found.abstained)} % abstained; "
+        "right, and provably so within an l2 radius of"
+    )
+    for point in found.curve[:: max(1, len(found.curve) // 8)]:
+        interval = f"{_percent(point.ci[0])} - {_percent(point.ci[1])}"
+        yield f"  {point.radius:>12.3f}{_percent(point.share):>11}  {interval:^15}".rstrip()
+
+
+def _comparison(other: Comparison) -> Iterator[str]:
+    yield f"{other.first} minus {other.second}, exact McNemar"
+    for where, pair in [("clean", other.clean), *other.worst.items()]:
+        low, high = (100 * end for end in pair.ci)
+        yield (
+            f"  {where:14} {100 * pair.difference:+6.1f} points ({low:+.1f} to {high:+.1f}), "
+            f"p = {pair.p_value:.3g}, power {pair.power:.2f}"
+        )
+
+
+def _gate(gate: GateResult) -> str:
+    return f"gate {gate.text}: {'held' if gate.passed else 'FAILED'} ({gate.reason})"
+
+
+def _percent(value: float) -> str:
+    return f"{100 * value:.1f}"
