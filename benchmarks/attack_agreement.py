@@ -35,8 +35,16 @@ _SEED = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Case:
-    """One attack on one model."""
+class Case:
+    """One attack on one model.
+
+    Attributes:
+        name: of the model.
+        model: logits from pixels.
+        images: (N, C, H, W) float32 in [0, 1].
+        labels: (N,) int64.
+        attack: at one radius.
+    """
 
     name: str
     model: nn.Module
@@ -46,6 +54,7 @@ class _Case:
 
     @property
     def eps(self) -> float:
+        """The radius."""
         return self.attack.radius(self.attack.points[0])
 
     def robust(self, adversarial: Tensor) -> np.ndarray:
@@ -65,17 +74,18 @@ def run() -> Iterable[Row]:
         if sample.labels is None:
             raise ValueError(f"the images of {_SAMPLE.name} must be labelled")
         for name in _ATTACKS:
-            case = _Case(
+            case = Case(
                 name=artifact.name,
                 model=load_twin(artifact),
                 images=torch.from_numpy(load_inputs(sample, artifact.image_spec)),
                 labels=torch.from_numpy(sample.labels),
                 attack=AttackSpec(name=name, eps=[_RADII[artifact.name]]),
             )
-            yield from _rows(case)
+            yield from compare(case)
 
 
-def _rows(case: _Case) -> Iterator[Row]:
+def compare(case: Case) -> Iterator[Row]:
+    """Flags under the kernel's draws, then accuracy under the product's, beside the kernel's."""
     samples = len(case.images)
     with kernel_draws(_SEED, torch.device("cpu")):
         plain = case.robust(_kernel(case)(case.images, case.labels).detach())
@@ -109,7 +119,7 @@ def _rows(case: _Case) -> Iterator[Row]:
     )
 
 
-def _ours(case: _Case, draws: str) -> Tensor:
+def _ours(case: Case, draws: str) -> Tensor:
     pixels = case.images.numpy()
     if draws == "own":
         seeds = [input_seed(_SEED, case.attack.name, image.tobytes()) for image in pixels]
@@ -133,7 +143,7 @@ def _ours(case: _Case, draws: str) -> Tensor:
     return torch.from_numpy(found)
 
 
-def _kernel(case: _Case) -> Callable[[Tensor, Tensor], Tensor]:
+def _kernel(case: Case) -> Callable[[Tensor, Tensor], Tensor]:
     """The kernel as it is run plainly; PGD draws from the generator that the caller seeds."""
     model, eps, steps = case.model, case.eps, case.attack.num_steps
     common = {"norm": "Linf", "eps": eps, "n_restarts": 1, "seed": _SEED}
