@@ -3,13 +3,15 @@
 Both attack the same images of the adversarially trained model on one thread, one after the other
 and in changing order; a ratio is the median over such pairs. Processor time counts, so that other
 processes matter less. The plain kernels run on the twin in eager float32 and attack every image to
-the end. Ours let fooled images leave, ask the served graph where logits are enough, and, for PGD,
-search in bfloat16 where the processor multiplies it; its graphs are compiled beforehand.
+the end; AutoAttack's run on what still holds, and on parameters as training leaves them, which want
+gradients of their own. Ours let fooled images leave and search in bfloat16 where the processor
+multiplies it; the graphs are compiled beforehand. SPSA asks the served graph in float32.
 """
 
+import copy
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -38,6 +40,7 @@ NAME = "attack_speed"
 _ARTIFACT = "fashion-elliptical-adv"
 _SAMPLE = ROOT / "artifacts" / "samples" / "fashion-mnist"
 _EPS = "8/255"  # it was trained at this radius
+_NUM_CLASSES = 10
 _CPU = torch.device("cpu")
 
 
@@ -55,6 +58,7 @@ _PLANS = (
     _Plan(attack="pgd", pairs=6, images=50, target=1 / 1.5),
     _Plan(attack="spsa", pairs=5, images=4, target=1 / 4),
     _Plan(attack="square", pairs=3, images=12, target=None),
+    _Plan(attack="autoattack", pairs=10, images=30, target=1 / 3),
 )
 
 
@@ -63,6 +67,7 @@ class _Subject:
     """The model on trial, and all that attacks it."""
 
     twin: nn.Module
+    unfrozen: nn.Module
     served: Runtime
     proposer: Proposer | None
     images: Tensor
@@ -91,6 +96,7 @@ def _open() -> _Subject:
     twin = load_twin(artifact)
     return _Subject(
         twin=twin,
+        unfrozen=copy.deepcopy(twin).requires_grad_(True),
         served=open_runtime(artifact, threads=1),
         proposer=Proposer(twin, variant="stopped", threads=1) if available() else None,
         images=torch.from_numpy(load_inputs(sample, artifact.image_spec)[order]),
@@ -100,8 +106,8 @@ def _open() -> _Subject:
 
 def _measure(subject: _Subject, plan: _Plan) -> Iterator[Row]:
     attack = AttackSpec(name=plan.attack, eps=[_EPS])
-    if plan.attack == "pgd":
-        _ours(subject, attack, slice(0, plan.images))  # compiles the graphs of the proposer
+    if attack.kind.needs_gradients and subject.proposer is not None:
+        subject.proposer.prepare(subject.images.numpy())
     pairs, robust = [], []
     for index in tqdm(range(plan.pairs), desc=plan.attack, unit="pair"):
         rows = slice(index * plan.images, (index + 1) * plan.images)
@@ -143,6 +149,8 @@ def _plain(subject: _Subject, attack: AttackSpec, rows: slice) -> Tensor:
         kernel = torchattacks.PGD(
             subject.twin, eps=eps, alpha=attack.step_size(eps), steps=attack.num_steps
         )
+    elif attack.name == "autoattack":
+        return _plain_autoattack(subject, attack, images, labels)
     elif attack.name == "spsa":
         kernel = torchattacks.SPSA(
             subject.twin, eps=eps, delta=0.01, lr=0.01, nb_iter=attack.num_steps,
@@ -159,14 +167,16 @@ def _plain(subject: _Subject, attack: AttackSpec, rows: slice) -> Tensor:
 
 def _ours(subject: _Subject, attack: AttackSpec, rows: slice) -> Tensor:
     images, labels = subject.images[rows], subject.labels[rows]
+    if attack.name == "autoattack":
+        return _our_autoattack(subject, attack, images, labels)
     pixels, truth, eps = images.numpy(), labels.numpy(), attack.radius(_EPS)
     seeds = [input_seed(0, attack.name, image.tobytes()) for image in pixels]
-    if attack.name == "pgd":
+    if attack.kind.needs_gradients:
         return perturb(
             subject.twin, images, labels, attack=attack, eps=eps, seeds=seeds, variant="stopped",
             proposer=subject.proposer,
         )  # fmt: skip
-    predict = subject.served.predict
+    predict, proposer = subject.served.predict, subject.proposer
     if attack.name == "spsa":
         found = spsa(
             predict, pixels, truth, eps=eps, steps=attack.num_steps,
@@ -174,10 +184,56 @@ def _ours(subject: _Subject, attack: AttackSpec, rows: slice) -> Tensor:
         )  # fmt: skip
     else:
         found = square(
-            predict, pixels, truth, norm="Linf", eps=eps, queries=attack.setting("queries"),
-            seeds=seeds,
+            predict if proposer is None else proposer.logits, pixels, truth, norm="Linf", eps=eps,
+            queries=attack.setting("queries"), seeds=seeds,
+            exact=None if proposer is None else predict,
         )  # fmt: skip
     return torch.from_numpy(found)
+
+
+def _our_autoattack(
+    subject: _Subject, attack: AttackSpec, images: Tensor, labels: Tensor
+) -> Tensor:
+    """The four attacks on what still holds, as `robustness.image_cells` runs them."""
+    found = images.clone()
+    for part in attack.components(_NUM_CLASSES):
+        held = _held(subject, found, labels)
+        if not held.any():
+            break
+        rest = replace(subject, images=images[held], labels=labels[held])
+        found[held] = _ours(rest, part, slice(None))
+    return found
+
+
+def _plain_autoattack(
+    subject: _Subject, attack: AttackSpec, images: Tensor, labels: Tensor
+) -> Tensor:
+    """The four kernels on what still holds; the model's parameters are as training left them."""
+    model, eps, found = subject.unfrozen, attack.radius(_EPS), images.clone()
+    more = {"norm": "Linf", "eps": eps, "n_restarts": 1}
+    kernels = (
+        torchattacks.APGD(model, steps=100, loss="ce", **more),
+        torchattacks.APGDT(model, steps=100, n_classes=_NUM_CLASSES, **more),
+        torchattacks.FAB(
+            model, steps=100, multi_targeted=True, n_classes=_NUM_CLASSES, alpha_max=0.1, **more
+        ),
+        torchattacks.Square(model, n_queries=5000, resc_schedule=False, **more),
+    )
+    for kernel in kernels:
+        with torch.no_grad():
+            held = model(found).argmax(1) == labels
+        if not held.any():
+            break
+        with kernel_draws(0, _CPU):
+            found[held] = kernel(images[held], labels[held]).detach()
+    return found
+
+
+def _held(subject: _Subject, found: Tensor, labels: Tensor) -> Tensor:
+    with torch.no_grad():
+        by_twin = subject.twin(found).argmax(1) == labels
+    served = torch.from_numpy(subject.served.predict(found.numpy()))
+    return by_twin | (served.argmax(1) == labels)
 
 
 def _robust(subject: _Subject, found: Tensor, rows: slice) -> np.ndarray:

@@ -51,6 +51,14 @@ class Proposer:
         self._variant: Variant = variant
         self._graphs: dict[tuple[str, int], Callable[..., list[np.ndarray]]] = {}
 
+    def prepare(self, images: np.ndarray) -> None:
+        """Compile all graphs for images (N, C, H, W) of this shape; else they are when needed."""
+        for batch in _BATCHES:
+            some = _filled(images[:1], batch)
+            labels = np.zeros(batch, np.int64)
+            self.logits(some)
+            self.gradients(some, labels, labels, "cross-entropy")
+
     def logits(self, images: np.ndarray) -> np.ndarray:
         """Logits (B, K) float32 for images (B, C, H, W)."""
         parts = [
