@@ -14,7 +14,7 @@ from robustness.engines import inline
 from robustness.findings import Probe
 from robustness.progress import Cancelled, Meter, Progress
 from robustness.proposals import available
-from robustness.ranges import Task, is_probed, read_block, read_cell, read_probe
+from robustness.ranges import Task, read_block, read_cell, read_probe
 from robustness.report.build import build_report
 from robustness.report.environment import environment
 from robustness.report.schema import Report, write_report
@@ -175,7 +175,7 @@ class _Work:
             block = read_block(trial, chosen.start, digest, self._labels(chosen))
             if block is None:
                 raise OSError(f"the verdict on inputs {chosen.start + 1} and after got lost")
-            if chosen.start == 0 and is_probed(trial):
+            if chosen.start == 0:
                 probe = read_probe(trial, block)
                 if probe is None:
                     raise OSError(f"what {trial.target.name!r} was found to be like got lost")

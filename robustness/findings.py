@@ -49,8 +49,10 @@ class Probe:
     rescaled: np.ndarray
 
 
-def probe_cost(samples: int) -> int:
-    """Model evaluations that `robustness.probes.probe` takes at most, of so many samples."""
+def probe_cost(samples: int, *, on_texts: bool) -> int:
+    """Model evaluations that `robustness.probes` takes at most, of so many samples."""
     asked, pushed = min(samples, SAMPLES), min(samples, CLIMBERS)
     company = 2 * asked + 1 + ALONE
+    if on_texts:
+        return company
     return 2 * (company + asked) + asked + 5 * asked + pushed * (2 * STEPS + 5)

@@ -4,7 +4,7 @@ Up to 32 clean images are asked again in other company, moved by next to nothing
 few steps of an attack. `robustness.doubts` reads the answers; nothing here judges them.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
 from typing import Any
@@ -22,6 +22,7 @@ from robustness.target import (
     predict_served,
     predict_twin,
 )
+from robustness.text_target import TextTarget
 
 EPS = 8 / 255
 USUAL_SPREAD = 10.0  # of logits, at which the cross-entropy's gradient neither fades nor rounds
@@ -97,6 +98,26 @@ def probe(
     return Probe(**found)
 
 
+def probe_texts(target: TextTarget, texts: Sequence[str], *, meter: Meter) -> Probe:
+    """Ask a text model about itself: in other company, which also pads the texts otherwise.
+
+    Args:
+        target: the model on trial.
+        texts: of which the first 32 are used.
+        meter: told of every model evaluation.
+    """
+    texts = texts[:SAMPLES]
+    found = _blank(len(texts))
+    logits = target.predict(texts, meter)
+    longest = " ".join(texts)
+    mixed = target.predict([longest, *reversed(texts)], meter)[:0:-1]
+    alone = [target.predict([text], meter) for text in texts[:ALONE]]
+    alone = np.concatenate([*alone, logits[ALONE:]])
+    found["company"] = np.maximum(_change(mixed, logits), _change(alone, logits))
+    found["constant"][:] = len(set(texts)) > 1 and _same_for_all(logits)
+    return Probe(**found)
+
+
 def rounding(logits: np.ndarray) -> float:
     """The size of a change of logits that says nothing in float32."""
     return _ROUNDING * float(np.abs(logits).max(initial=1e-30))
@@ -114,9 +135,7 @@ def _of_served(target: Target, ask: Ask, inputs: np.ndarray, nudged: np.ndarray)
     found = _blank(len(inputs))
     logits = ask(inputs)
     found["company"] = _company(ask, inputs, logits)
-    differ = bool(np.ptp(inputs, axis=0).any())
-    varies = float(np.ptp(logits, axis=0).max()) > 1e-6 * float(np.abs(logits).max())
-    found["constant"][:] = differ and not varies and np.isfinite(logits).all()
+    found["constant"][:] = bool(np.ptp(inputs, axis=0).any()) and _same_for_all(logits)
     if _in_float32(target):
         found["still"] = (ask(nudged) == logits).all(axis=1)
     return found
@@ -151,6 +170,12 @@ def _change(found: np.ndarray, logits: np.ndarray) -> np.ndarray:
     with np.errstate(invalid="ignore", divide="ignore"):
         change = np.abs(found - logits).max(axis=1)
         return np.where(change == 0, 0.0, change / spread)
+
+
+def _same_for_all(logits: np.ndarray) -> bool:
+    if not np.isfinite(logits).all():
+        return False
+    return float(np.ptp(logits, axis=0).max()) <= 1e-6 * float(np.abs(logits).max())
 
 
 def _nudged(inputs: np.ndarray, seed: int) -> np.ndarray:

@@ -16,7 +16,7 @@ from robustness.findings import Probe, probe_cost
 from robustness.image_cells import attack_cell, parts
 from robustness.logits import label_rank, top_probability
 from robustness.noise_cells import certificate_cell, corruption_cell
-from robustness.probes import probe
+from robustness.probes import probe, probe_texts
 from robustness.shards import Shard
 from robustness.spec import CLEAN_EVALUATIONS, Cell, cell_cost
 from robustness.target import Target, input_gradient, predict_served
@@ -71,7 +71,7 @@ def run_range(trial: Trial, task: Task) -> None:
 def is_done(trial: Trial, task: Task) -> bool:
     """Whether everything that `run_range` would write is there already."""
     block = read_block(trial, task.start, inputs_digest(task.inputs), task.labels)
-    if block is None or (task.start == 0 and is_probed(trial) and read_probe(trial, block) is None):
+    if block is None or (task.start == 0 and read_probe(trial, block) is None):
         return False
     return all(read_cell(trial, block, cell) is not None for cell in trial.spec.cells)
 
@@ -79,13 +79,7 @@ def is_done(trial: Trial, task: Task) -> bool:
 def range_cost(trial: Trial, task: Task) -> int:
     """Model evaluations of a range, at most."""
     each = CLEAN_EVALUATIONS + sum(_cost(trial, cell) for cell in trial.spec.cells)
-    probed = task.start == 0 and is_probed(trial)
-    return len(task.inputs) * each + (probe_cost(len(task.inputs)) if probed else 0)
-
-
-def is_probed(trial: Trial) -> bool:
-    """Whether the model is asked about itself, as those for images are."""
-    return isinstance(trial.target, Target)
+    return len(task.inputs) * each + (0 if task.start else _probe_cost(trial, len(task.inputs)))
 
 
 def read_probe(trial: Trial, block: Block) -> Probe | None:
@@ -186,22 +180,29 @@ def _judge_clean(trial: Trial, task: Task) -> Block:
 
 def _probe(trial: Trial, block: Block) -> None:
     """Ask the model about itself on the first range, and store what it is like."""
+    trial.say("asking the model about itself")
+    with trial.meter.allot(_probe_cost(trial, len(block.inputs))):
+        if read_probe(trial, block) is None:
+            path = shards.probe_path(trial.folder, trial.target.digest)
+            shards.write(path, asdict(_asked(trial, block)), _probe_identity(trial, block))
+
+
+def _asked(trial: Trial, block: Block) -> Probe:
     target = trial.target
     if not isinstance(target, Target):
-        return
-    trial.say("asking the model about itself")
-    with trial.meter.allot(probe_cost(len(block.images))):
-        if read_probe(trial, block) is None:
-            found = probe(
-                target,
-                block.images,
-                block.clean.label,
-                seed=shards.input_seed(trial.spec.seed, "probe", b""),
-                meter=trial.meter,
-                gradients=any(attack.kind.needs_gradients for attack in trial.spec.attacks),
-            )
-            path = shards.probe_path(trial.folder, target.digest)
-            shards.write(path, asdict(found), _probe_identity(trial, block))
+        return probe_texts(target, block.texts, meter=trial.meter)
+    return probe(
+        target,
+        block.images,
+        block.clean.label,
+        seed=shards.input_seed(trial.spec.seed, "probe", b""),
+        meter=trial.meter,
+        gradients=any(attack.kind.needs_gradients for attack in trial.spec.attacks),
+    )
+
+
+def _probe_cost(trial: Trial, samples: int) -> int:
+    return probe_cost(samples, on_texts=trial.spec.on_texts)
 
 
 def _probe_identity(trial: Trial, block: Block) -> dict[str, Any]:

@@ -117,7 +117,7 @@ def cost(
             in two ways.
         num_classes: number of classes, on which targeted attacks depend.
     """
-    probes = 0 if spec.on_texts else len(elliptical) * probe_cost(samples)
+    probes = len(elliptical) * probe_cost(samples, on_texts=spec.on_texts)
     return probes + samples * sum(
         CLEAN_EVALUATIONS + sum(cell_cost(cell.attack, num_classes, twice) for cell in spec.cells)
         for twice in elliptical

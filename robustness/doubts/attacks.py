@@ -7,8 +7,9 @@ import numpy as np
 
 from robustness.attack_spec import AttackSpec
 from robustness.doubts.answers import GAP
-from robustness.doubts.case import Case, Doubt, many
+from robustness.doubts.case import Case, Doubt, cannot_cross, many
 from robustness.spec import Cell
+from robustness.target import Target
 from robustness.trial import variants_of
 from robustness.verdict import AttackVerdict
 from robustness.worst import Place, place_of, worst_cases
@@ -87,9 +88,10 @@ def _share_of_range(case: Case, place: Place) -> float:
     """How far, as a share of the range of a pixel, all pixels can move at once."""
     if place.kind == "Linf":
         return place.value
-    if place.kind != "L2":
+    target = case.verdict.target
+    if place.kind != "L2" or not isinstance(target, Target):
         return 0.0
-    spec = case.verdict.target.image_spec
+    spec = target.image_spec
     return place.value / (spec.channels * spec.height * spec.width) ** 0.5
 
 
@@ -104,7 +106,7 @@ def steps_lose(case: Case) -> Iterator[Doubt]:
     """Fooled by one step, not by an iterated attack of the same radius."""
     for place, pairs in _by_radius(case):
         one = _fooled(case, [p for p in pairs if p[0].attack.name == "fgsm"])
-        iterated = [p for p in pairs if _iterates(p[0].attack)]
+        iterated = [p for p in pairs if _iterates(p[0])]
         lost = one & ~_fooled(case, iterated)
         if iterated and many(lost, RISE):
             yield Doubt(
@@ -117,10 +119,10 @@ def steps_lose(case: Case) -> Iterator[Doubt]:
 def black_box_wins(case: Case) -> Iterator[Doubt]:
     """Fooled by queries, not by attacks that see inside."""
     for place, pairs in _by_radius(case):
-        white = _fooled(case, [p for p in pairs if _iterates(p[0].attack)], seeing=True)
+        white = _fooled(case, [p for p in pairs if _iterates(p[0])], seeing=True)
         black = _fooled(case, [p for p in pairs if not _is_fgsm(p[0].attack)], seeing=False)
         won = black & ~white
-        if any(_iterates(cell.attack) for cell, _ in pairs) and many(won, BLACK):
+        if any(_iterates(cell) for cell, _ in pairs) and many(won, BLACK):
             yield Doubt(
                 code="black_box_beats_white_box",
                 message=f"At eps {place.point}, attacks that only ask the model fool "
@@ -164,8 +166,10 @@ def _fooled(
     return (case.clean.rank == 0) & (rank > 0)
 
 
-def _iterates(attack: AttackSpec) -> bool:
-    return attack.kind.needs_gradients and not _is_fgsm(attack)
+def _iterates(cell: Cell) -> bool:
+    """Whether an attack follows gradients over many steps, enough of them to cross its ball."""
+    attack = cell.attack
+    return attack.kind.needs_gradients and not _is_fgsm(attack) and not cannot_cross(cell)
 
 
 def _is_fgsm(attack: AttackSpec) -> bool:

@@ -121,6 +121,18 @@ def climbs_cross_entropy(attack: AttackSpec) -> bool:
     return attack.name in ("fgsm", "pgd", "apgd-ce")
 
 
+def cannot_cross(cell: Cell) -> bool:
+    """Whether a fixed step is so short that PGD cannot get from one side of its ball to the other.
+
+    That is the spec's doing, and no sign of masked gradients.
+    """
+    attack = cell.attack
+    if attack.name != "pgd":
+        return False
+    radius = attack.radius(cell.point)
+    return attack.num_steps * attack.step_size(radius) < 2 * radius
+
+
 def many(flags: np.ndarray, share: float) -> bool:
     """Whether more than one flag, and more than a share of them, are set."""
     return int(flags.sum()) > max(1.0, share * len(flags))

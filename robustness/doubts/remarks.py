@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
+from robustness.doubts.case import cannot_cross
 from robustness.spec import EvaluationSpec
 from robustness.verdict import ModelVerdict
 from robustness.worst import attacked
@@ -36,11 +37,8 @@ def _of_attacks(spec: EvaluationSpec, num_classes: int) -> Iterator[str]:
             "logits."
         )
     for cell in spec.cells:
-        attack, eps = cell.attack, cell.point
-        if attack.name == "pgd":
-            radius = attack.radius(eps)
-            if attack.num_steps * attack.step_size(radius) < 2 * radius:
-                yield f"pgd at eps {eps} cannot cross its ball: steps x alpha < 2 eps."
+        if cannot_cross(cell):
+            yield f"pgd at eps {cell.point} cannot cross its ball: steps x alpha < 2 eps."
 
 
 def _of_gradients_through_m(spec: EvaluationSpec, verdict: ModelVerdict) -> Iterator[str]:

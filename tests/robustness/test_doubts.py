@@ -1,3 +1,6 @@
+"""Every sign of a false figure on a model that has that fault, and none on models without."""
+
+import itertools
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -7,26 +10,43 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from data.sources import ImageSet
-from robustness.engine import evaluate_targets
-from robustness.report.schema import Summary
+import models
+from data.sources import ImageSet, open_images
+from export.artifact import open_artifact
+from robustness.doubts import find_doubts, notes
+from robustness.engine import evaluate, evaluate_targets
+from robustness.report.figures import Summary
 from robustness.spec import EvaluationSpec
 from robustness.target import Target
+from robustness.verdict import CellVerdict, CleanVerdict, Judgement, ModelVerdict, combine
+from tests.robustness import faulty_models as faulty
+from tests.robustness.conftest import SIZE, Artifacts
 
 MakeTarget = Callable[..., Target]
+MakeImages = Callable[..., ImageSet]
 Judge = Callable[..., Summary]
+
+PGD = [{"name": "pgd", "eps": ["4/255"]}]
+SHIPPED = Path(__file__).parents[2] / "artifacts"
 
 
 @pytest.fixture
-def judge(make_images: Callable[..., ImageSet], tmp_path: Path) -> Judge:
-    def run(target: Target, *, eps: tuple[str, ...] = ("4/255",), name: str = "pgd") -> Summary:
-        spec = EvaluationSpec.model_validate(
-            {"attacks": [{"name": name, "eps": list(eps)}], "gate": "robust_accuracy >= 0"}
-        )
-        images = make_images(64, num_classes=None)
-        return evaluate_targets(spec, [target], images, tmp_path).summary
+def judge(make_images: MakeImages, tmp_path: Path) -> Judge:
+    folders = (tmp_path / str(i) for i in itertools.count())  # one digest stands for all faults
+
+    def run(target: Target, attacks: list[dict] = PGD, *, count: int = 64) -> Summary:
+        spec = EvaluationSpec.model_validate({"attacks": attacks, "gate": "robust_accuracy >= 0"})
+        images = make_images(count, num_classes=None)
+        return evaluate_targets(spec, [target], images, next(folders)).summary
 
     return run
+
+
+def elliptical(**options: str) -> nn.Module:
+    return models.build(
+        "deit_tiny_elliptical", img_size=SIZE, patch_size=3, in_chans=1, num_classes=4,
+        embed_dim=16, num_heads=2, depth=2, mlp_ratio=2.0, **options,
+    ).eval()  # fmt: skip
 
 
 def codes(summary: Summary) -> set[str]:
@@ -35,100 +55,267 @@ def codes(summary: Summary) -> set[str]:
     return {warning.code for warning in summary.warnings}
 
 
-class Wrapped(nn.Module):
-    """A twin whose forward is the given function of the inner logits and the images."""
-
-    def __init__(self, inner: nn.Module, change: Callable[[Tensor, Tensor], Tensor]) -> None:
-        super().__init__()
-        self.inner = inner
-        self.change = change
-
-    def forward(self, images: Tensor) -> Tensor:
-        return self.change(self.inner(images), images)
-
-
-class WrappedRuntime:
-    """A served model whose logits are the given function of the inner ones and the inputs."""
-
-    name, precision = "numpy", "fp32"
-
-    def __init__(
-        self, target: Target, change: Callable[[np.ndarray, np.ndarray], np.ndarray]
-    ) -> None:
-        self.inner = target.runtime
-        self.change = change
-
-    def predict(self, inputs: np.ndarray) -> np.ndarray:
-        return self.change(self.inner.predict(inputs), inputs).astype(np.float32)
+@pytest.mark.parametrize("num_classes", [2, 4, 10])
+def test_an_honest_model_raises_no_doubt(
+    num_classes: int, make_target: MakeTarget, judge: Judge
+) -> None:
+    attacks = [
+        {"name": "fgsm", "eps": ["1/255", "4/255"]},
+        {"name": "pgd", "eps": ["1/255", "4/255", "0.6", "1"]},
+        {"name": "fab-t", "eps": ["4/255"], "norm": "L2", "steps": 10},
+        {"name": "square", "eps": ["1/255"], "queries": 50},
+    ]
+    assert codes(judge(make_target(num_classes), attacks)) == set()
 
 
-def test_an_honest_model_raises_no_doubt(make_target: MakeTarget, judge: Judge) -> None:
-    assert codes(judge(make_target(4), eps=("1/255", "4/255", "0.6"))) == set()
+def test_small_trained_transformers_raise_no_doubt(artifacts: Artifacts, tmp_path: Path) -> None:
+    found = [open_artifact(artifacts.dot), open_artifact(artifacts.elliptical)]
+    images = open_images(artifacts.images, label_names=list(found[0].labels))
+    spec = EvaluationSpec.model_validate(
+        {"attacks": [{"name": name, "eps": ["2/255", "16/255"]} for name in ("fgsm", "pgd")]}
+    )
+    assert evaluate(spec, found, images, tmp_path).summary.warnings == []
+
+
+def test_shipped_models_raise_no_doubt(tmp_path: Path) -> None:
+    found = open_artifact(SHIPPED / "fashion-elliptical-adv")
+    images = open_images(SHIPPED / "samples" / "fashion-mnist", label_names=list(found.labels))
+    spec = EvaluationSpec.model_validate({"attacks": [{"name": "pgd", "eps": ["0.1"], "steps": 5}]})
+    chosen = images.take(range(0, len(images), 20))
+    assert evaluate(spec, [found], chosen, tmp_path).summary.warnings == []
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "expected"),
+    [
+        (None, faulty.noise, {"randomised"}),
+        (None, lambda logits: logits.softmax(1), {"probabilities"}),
+        (None, lambda logits: logits.detach() + 0 * logits, {"zero_gradients"}),
+        (faulty.denoised, None, {"optimises_inside"}),
+        (faulty.standardised, None, {"depends_on_batch"}),
+        (faulty.straight_through, None, {"quantised_inputs"}),
+        (faulty.rounded, None, {"quantised_inputs", "zero_gradients"}),
+        (faulty.reversed_gradient, None, {"shattered_gradients"}),
+        (None, lambda logits: 1000 * logits, {"saturated_logits", "zero_gradients"}),
+        (None, lambda logits: 0 * logits + 1, {"constant_output", "zero_gradients"}),
+    ],
+    ids=[
+        "noise", "softmax", "no gradient", "inner optimisation", "batch norm", "straight through",
+        "rounding", "reversed gradient", "large logits", "constant",
+    ],
+)  # fmt: skip
+def test_a_model_with_a_fault_raises_its_doubt_and_no_other(
+    before: faulty.Change | None,
+    after: faulty.Change | None,
+    expected: set[str],
+    make_target: MakeTarget,
+    judge: Judge,
+) -> None:
+    assert codes(judge(faulty.changed(make_target(4), before=before, after=after))) == expected
+
+
+def test_a_jagged_function_is_reported(make_target: MakeTarget, judge: Judge) -> None:
+    found = codes(judge(faulty.changed(make_target(4), before=faulty.jagged)))
+    assert "shattered_gradients" in found
+    assert found <= {"shattered_gradients", "more_steps_weaker", "transfer_gap"}
+
+
+def test_noise_in_the_twin_alone_is_reported(make_target: MakeTarget, judge: Judge) -> None:
+    target = make_target(4)
+    noisy = faulty.Changed(target.require_twin(), before=None, after=faulty.noise)
+    assert codes(judge(replace(target, twin=noisy))) == {"randomised"}
+
+
+def test_attention_with_a_random_metric_is_reported(make_target: MakeTarget, judge: Judge) -> None:
+    summary = judge(faulty.served(make_target(4), elliptical(estimator="random")), count=16)
+    assert "randomised" in codes(summary)
+    assert "draws the metric of its attention at random" in summary.warnings[0].message
+
+
+def test_batch_norm_served_in_training_mode_is_reported(
+    make_target: MakeTarget, judge: Judge
+) -> None:
+    target = make_target(4)
+    module = nn.Sequential(nn.BatchNorm2d(1, momentum=0.0), target.require_twin())
+    found = codes(judge(faulty.served(target, module)))
+    assert "depends_on_batch" in found
+    assert found <= {"depends_on_batch", "twin_differs", "transfer_gap"}
+
+
+def test_scale_is_no_matter_for_attacks_on_the_margin(
+    make_target: MakeTarget, judge: Judge
+) -> None:
+    large = faulty.changed(make_target(4), after=lambda logits: 1000 * logits)
+    attacks = [*PGD, {"name": "apgd-t", "eps": ["4/255"], "steps": 10}]
+    assert codes(judge(large, attacks)) == set()
+
+
+def test_one_class_for_everything_is_reported(
+    make_target: MakeTarget, make_images: MakeImages, tmp_path: Path
+) -> None:
+    one = torch.tensor([9.0, 0, 0, 0])
+    target = faulty.changed(make_target(4), after=lambda logits: logits * 0.1 + one)
+    spec = EvaluationSpec.model_validate({"attacks": PGD})
+    summary = evaluate_targets(spec, [target], make_images(40, num_classes=4), tmp_path).summary
+    assert {warning.code for warning in summary.warnings} == {"constant_output"}
+    assert "puts all 40 images into one class" in summary.warnings[0].message
 
 
 def test_logits_that_are_not_finite_are_reported(make_target: MakeTarget, judge: Judge) -> None:
+    def overflow(logits: Tensor) -> Tensor:
+        return torch.where(logits[:, :1] > 0.5, torch.nan, logits)
+
     target = make_target(3)
-
-    def overflow(logits: np.ndarray, inputs: np.ndarray) -> np.ndarray:
-        return np.where(inputs[:, :, 0, 0] > 0.5, np.nan, logits)
-
-    runtime = WrappedRuntime(target, overflow)
-    assert "non_finite_logits" in codes(judge(replace(target, runtime=runtime)))
+    assert codes(judge(faulty.changed(target, after=overflow))) == {"non_finite_logits"}
+    only_served = faulty.Changed(target.require_twin(), before=None, after=overflow)
+    runtime = faulty.ModuleRuntime(only_served)
+    assert codes(judge(replace(target, runtime=runtime))) == {"non_finite_logits"}
 
 
-def test_saturated_model_without_gradients_is_reported(
+def test_saturated_model_counts_as_robust_and_is_reported(
     make_target: MakeTarget, judge: Judge
 ) -> None:
-    summary = judge(make_target(3, scale=1e5), name="fgsm")
+    summary = judge(make_target(3, scale=1e5), [{"name": "fgsm", "eps": ["4/255"]}])
     assert summary.models[0].attacks[0].robust.top1 > 0.5
-    assert "zero_gradients" in codes(summary)
+    assert codes(summary) == {"saturated_logits", "zero_gradients"}
 
 
-def test_randomised_model_is_reported(make_target: MakeTarget, judge: Judge) -> None:
-    target, draw = make_target(3), np.random.default_rng(0)
-    runtime = WrappedRuntime(target, lambda logits, _: logits + draw.normal(size=logits.shape) / 99)
-    assert "randomised" in codes(judge(replace(target, runtime=runtime)))
-
-
-def test_probabilities_in_place_of_logits_are_reported(
+def test_gradients_that_hide_the_border_make_more_steps_weaker(
     make_target: MakeTarget, judge: Judge
 ) -> None:
-    target = make_target(3)
+    target = faulty.changed(make_target(2), after=faulty.hidden_border)
+    attacks = [{"name": name, "eps": ["8/255"]} for name in ("fgsm", "pgd")]
+    summary = judge(target, attacks)
+    assert codes(summary) == {"more_steps_weaker"}
+    messages = " ".join(warning.message for warning in summary.warnings)
+    assert "eight steps of an attack get less far than one" in messages
+    assert "one step (FGSM) fools" in messages
 
-    def softmax(logits: np.ndarray, _: np.ndarray) -> np.ndarray:
-        return torch.from_numpy(logits).softmax(1).numpy()
 
-    twin = Wrapped(target.require_twin(), lambda logits, _: logits.softmax(1))
-    changed = replace(target, runtime=WrappedRuntime(target, softmax), twin=twin)
-    assert codes(judge(changed)) == {"probabilities"}
+@pytest.mark.parametrize(
+    "attacks",
+    [
+        [*PGD, {"name": "square", "eps": ["4/255"], "queries": 200}],
+        [{"name": "autoattack", "eps": ["4/255"]}],
+    ],
+)
+def test_a_black_box_that_beats_gradients_is_reported(
+    attacks: list[dict], make_target: MakeTarget, judge: Judge
+) -> None:
+    target = faulty.changed(make_target(3), before=faulty.reversed_gradient)
+    found = codes(judge(target, attacks, count=16))
+    assert found == {"black_box_beats_white_box", "shattered_gradients"}
 
 
 def test_served_model_that_hides_behind_rounding_shows_a_transfer_gap(
     make_target: MakeTarget, judge: Judge
 ) -> None:
     target = make_target(3)
-    coarse = WrappedRuntime(
-        target, lambda _, inputs: target.runtime.predict(np.rint(inputs * 8) / 8)
+    coarse = faulty.Changed(
+        target.require_twin(), before=lambda images: (images * 8).round() / 8, after=None
     )
-    summary = judge(replace(target, runtime=coarse))
+    summary = judge(replace(target, runtime=faulty.ModuleRuntime(coarse)))
     attack = summary.models[0].attacks[0]
     assert attack.transfer_gap == pytest.approx(attack.confirmed - attack.robust.top1)
-    assert codes(summary) >= {"transfer_gap", "twin_differs"}
+    assert codes(summary) == {"transfer_gap", "twin_differs", "quantised_inputs"}
 
 
 def test_accuracy_that_rises_with_eps_is_reported(make_target: MakeTarget, judge: Judge) -> None:
+    """Far from grey the twin answers class 0 whatever it is asked, and gives no gradient."""
     target = make_target(3)
 
-    def hide(logits: Tensor, images: Tensor) -> Tensor:
-        far = (images - 0.5).abs().amax((1, 2, 3)) > 0.3
-        return torch.where(far[:, None], logits.detach() * 0 + torch.tensor([9.0, 0, 0]), logits)
+    class Hiding(nn.Module):
+        def __init__(self, inner: nn.Module) -> None:
+            super().__init__()
+            self.inner = inner
 
-    found = codes(
-        judge(replace(target, twin=Wrapped(target.require_twin(), hide)), eps=("0.05", "0.3"))
-    )
+        def forward(self, images: Tensor) -> Tensor:
+            far = (images - 0.5).abs().amax((1, 2, 3)) > 0.3
+            hidden = 0 * images.sum((1, 2, 3))[:, None] + torch.tensor([9.0, 0, 0])
+            return torch.where(far[:, None], hidden, self.inner(images))
+
+    twin = Hiding(target.require_twin())
+    found = codes(judge(replace(target, twin=twin), [{"name": "pgd", "eps": ["0.05", "0.3"]}]))
     assert "accuracy_rises_with_eps" in found
 
 
 def test_accuracy_that_cannot_be_is_reported(make_target: MakeTarget, judge: Judge) -> None:
-    found = codes(judge(make_target(3, scale=1e5), eps=("0.6",), name="fgsm"))
-    assert found >= {"impossible_accuracy", "zero_gradients"}
+    stuck = faulty.changed(make_target(3), after=lambda logits: logits.detach() + 0 * logits)
+    for eps, why in (("0.6", "the same grey one"), ("1", "into any other")):
+        summary = judge(stuck, [{"name": "pgd", "eps": [eps]}])
+        assert codes(summary) == {"zero_gradients", "impossible_accuracy"}
+        assert why in summary.warnings[-1].message
+    apart = judge(stuck, [{"name": "fab-t", "norm": "L2", "eps": ["3.7"], "steps": 2}])
+    assert codes(apart) == {"zero_gradients", "impossible_accuracy"}
+
+
+def test_accuracy_that_stays_over_large_radii_is_reported(
+    make_target: MakeTarget, judge: Judge
+) -> None:
+    stuck = faulty.changed(make_target(3), after=lambda logits: logits.detach() + 0 * logits)
+    summary = judge(stuck, [{"name": "fgsm", "eps": ["0.15", "0.3"]}])
+    assert codes(summary) == {"zero_gradients", "accuracy_does_not_fall"}
+
+
+def test_too_short_an_attack_is_remarked_upon_but_no_fault_of_the_model(
+    make_target: MakeTarget, judge: Judge
+) -> None:
+    attacks = [{"name": "fgsm", "eps": ["4/255"]}, {**PGD[0], "steps": 3}]
+    assert codes(judge(make_target(4), attacks)) == set()
+
+
+def test_a_verdict_that_does_better_under_attack_is_reported(
+    make_target: MakeTarget,
+) -> None:
+    """Made up: no evaluation gives such a verdict, unless files of two are mixed up."""
+    spec = EvaluationSpec.model_validate({"attacks": PGD})
+    target, zeros, ones = make_target(4), np.zeros(40, np.int64), np.ones(40, np.int64)
+    no = np.zeros(40, bool)
+    clean = CleanVerdict(
+        label=zeros, rank=ones, index=np.arange(40) % 2, probability=np.full(40, 0.5),
+        twin_index=np.arange(40) % 2, finite=~no, blind=no, normalised=no, unsteady=no,
+    )  # fmt: skip
+    judged = Judgement(
+        twin_rank=zeros, served_rank=zeros, eight_bit_rank=zeros, index=zeros, margin=ones * 1.0,
+        distance=zeros * 1.0, finite=~no,
+    )  # fmt: skip
+    better = replace(clean, rank=zeros)
+    cells: list[CellVerdict] = [combine(better, [judged], ["plain"])]
+    verdict = ModelVerdict(target=target, clean=clean, cells=cells, inputs_digest="0" * 64)
+    assert [doubt.code for doubt in find_doubts(spec, verdict)] == ["robust_above_clean"]
+
+
+def test_query_attacks_do_not_mind_gradients(make_target: MakeTarget, judge: Judge) -> None:
+    stuck = faulty.changed(make_target(3), after=lambda logits: logits.detach() + 0 * logits)
+    summary = judge(stuck, [{"name": "square", "eps": ["4/255"], "queries": 50}])
+    assert codes(summary) == set()
+
+
+def test_gradients_through_m_that_find_more_are_remarked_upon(
+    make_target: MakeTarget,
+) -> None:
+    """A note with figures and no doubt: the worse of both is what counts already."""
+    no, zeros = np.zeros(10, bool), np.zeros(10, np.int64)
+    clean = CleanVerdict(
+        label=zeros, rank=zeros, index=zeros, probability=np.full(10, 0.5), twin_index=zeros,
+        finite=~no, blind=no, normalised=no, unsteady=no,
+    )  # fmt: skip
+
+    def judged(fooled: int) -> Judgement:
+        rank = (np.arange(10) < fooled).astype(np.int64)
+        return Judgement(
+            twin_rank=rank, served_rank=rank, eight_bit_rank=rank, index=rank,
+            margin=0.5 - rank, distance=zeros * 1.0, finite=~no,
+        )  # fmt: skip
+
+    spec = EvaluationSpec.model_validate({"attacks": PGD})
+    cells: list[CellVerdict] = [combine(clean, [judged(3), judged(5)], ["stopped", "full"])]
+    verdict = ModelVerdict(
+        target=faulty.served(make_target(4), elliptical()),
+        clean=clean,
+        cells=cells,
+        inputs_digest="0" * 64,
+    )
+    assert find_doubts(spec, verdict) == []
+    found = [note for note in notes(spec, [verdict]) if "through m" in note]
+    assert len(found) == 1 and "7 of 10 hold" in found[0] and "through m 5" in found[0]

@@ -1,0 +1,102 @@
+"""Small models with one fault each, served as their own twin."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from export.runtime import Inputs
+from robustness.target import Target
+
+Change = Callable[[Tensor], Tensor]
+
+
+class ModuleRuntime:
+    """Serves a module as it stands, in whatever mode it is."""
+
+    name, precision = "torch", "fp32"
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module = module
+
+    def predict(self, inputs: Inputs) -> np.ndarray:
+        assert isinstance(inputs, np.ndarray)
+        with torch.no_grad():
+            return self.module(torch.from_numpy(inputs)).numpy()
+
+
+class Changed(nn.Module):
+    """A model whose inputs or outputs are changed."""
+
+    def __init__(self, inner: nn.Module, *, before: Change | None, after: Change | None) -> None:
+        super().__init__()
+        self.inner = inner
+        self.before, self.after = before, after
+
+    def forward(self, images: Tensor) -> Tensor:
+        logits = self.inner(images if self.before is None else self.before(images))
+        return logits if self.after is None else self.after(logits)
+
+
+def changed(target: Target, *, before: Change | None = None, after: Change | None = None) -> Target:
+    """The target with a change in its twin and in what is served."""
+    twin = Changed(target.require_twin(), before=before, after=after).eval()
+    return served(target, twin)
+
+
+def served(target: Target, module: nn.Module) -> Target:
+    """The target with another model, served as its own twin."""
+    return replace(target, twin=module, runtime=ModuleRuntime(module))
+
+
+def noise(logits: Tensor) -> Tensor:
+    """A little noise, drawn afresh in every call."""
+    draw = np.random.default_rng()
+    return logits + torch.from_numpy(draw.normal(size=tuple(logits.shape)) / 100).float()
+
+
+def rounded(images: Tensor) -> Tensor:
+    """Sixteen levels of grey; their gradient is zero."""
+    return (images * 15).round() / 15
+
+
+def straight_through(images: Tensor) -> Tensor:
+    """Sixteen levels of grey with the gradient of the unrounded image."""
+    return images + (rounded(images) - images).detach()
+
+
+def reversed_gradient(values: Tensor) -> Tensor:
+    """The same values with the negative gradient."""
+    return 2 * values.detach() - values
+
+
+def jagged(images: Tensor) -> Tensor:
+    """Images with an invisible ripple, far steeper than anything else."""
+    return images + 1e-2 * torch.sin(1e5 * images)
+
+
+def hidden_border(logits: Tensor) -> Tensor:
+    """Logits whose gradient leads away from the border of two classes once it is near."""
+    top = logits.detach().topk(2, dim=1).values
+    near = (top[:, 0] - top[:, 1] < 0.3)[:, None]
+    return torch.where(near, reversed_gradient(logits), logits)
+
+
+def denoised(images: Tensor) -> Tensor:
+    """Images after some steps of an optimisation."""
+    with torch.enable_grad():
+        moved = images.detach().requires_grad_()
+        for _ in range(3):
+            loss = ((moved - images) ** 2).sum() + 0.1 * (
+                moved[..., 1:] - moved[..., :-1]
+            ).abs().sum()
+            (gradient,) = torch.autograd.grad(loss, moved)
+            moved = (moved - 0.01 * gradient).detach().requires_grad_()
+    return images + (moved - images).detach()
+
+
+def standardised(images: Tensor) -> Tensor:
+    """What a batch norm that was left in training mode makes of images."""
+    return 0.5 + 0.1 * nn.functional.batch_norm(images, None, None, training=True)
