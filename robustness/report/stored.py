@@ -54,8 +54,9 @@ def adversarial_input(
         start=_start(index),
     )
     tensors = _tensors(shard.path(folder))
-    if "adversarial" in tensors:
-        return _row(tensors, "adversarial", index)
+    for name in ("adversarial", "texts"):
+        if name in tensors:
+            return _row(tensors, name, index)
     # One run of a minimum-norm attack serves every radius: what lies outside is not used.
     if tensors["nearest"][index % SHARD_SIZE] > made_by.radius(cell.point):
         return clean_input(folder, digest, index)
