@@ -6,6 +6,7 @@ bytes and are written here, so that a run that was killed continues from what wa
 travels, too; libraries must be installed there in the same versions.
 """
 
+import logging
 import os
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
@@ -82,12 +83,16 @@ class OnRay:
     def _connect(self, threads: int) -> None:
         # Ray would report its use to its makers.
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-        settings: dict[str, Any] = {"runtime_env": {"py_modules": _code()}}
+        settings: dict[str, Any] = {
+            "runtime_env": {"py_modules": _code()},
+            "logging_level": logging.WARNING,
+            "log_to_driver": False,
+        }
         if self._address is None:
             settings |= {"include_dashboard": False}
             if self._workers is not None:
                 settings |= {"num_cpus": self._workers * threads}
-        self._ray.init(address=self._address, log_to_driver=False, **settings)
+        self._ray.init(address=self._address, **settings)
 
     def _work(self, trials: Sequence[Trial], jobs: Iterator[Job]) -> None:
         place, threads = workplace(trials, self._folders), trials[0].threads
