@@ -120,6 +120,21 @@ def test_a_jagged_function_is_reported(make_target: MakeTarget, judge: Judge) ->
     assert found <= {"shattered_gradients", "more_steps_weaker", "transfer_gap"}
 
 
+def test_a_twin_that_hides_its_gradients_is_refused_to_attacks_that_need_them(
+    make_target: MakeTarget, judge: Judge
+) -> None:
+    class Closed(faulty.Changed):
+        @torch.no_grad()
+        def forward(self, images: Tensor) -> Tensor:
+            return super().forward(images)
+
+    twin = Closed(make_target(4).require_twin(), before=None, after=None)
+    target = faulty.served(make_target(4), twin)
+    with pytest.raises(ValueError, match="model must be differentiable"):
+        judge(target)
+    assert codes(judge(target, [{"name": "square", "eps": ["4/255"], "queries": 50}])) == set()
+
+
 def test_noise_in_the_twin_alone_is_reported(make_target: MakeTarget, judge: Judge) -> None:
     target = make_target(4)
     noisy = faulty.Changed(target.require_twin(), before=None, after=faulty.noise)
