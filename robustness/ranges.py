@@ -21,6 +21,7 @@ from robustness.shards import Shard
 from robustness.spec import CLEAN_EVALUATIONS, Cell, cell_cost
 from robustness.target import Target, input_gradient, predict_served
 from robustness.text_cells import text_cell, text_clean_verdict, text_variants
+from robustness.text_target import TextTarget
 from robustness.trial import Block, Trial, inputs_digest, read_verdict, write_verdict
 from robustness.verdict import (
     AttackVerdict,
@@ -114,19 +115,31 @@ def read_block(trial: Trial, start: int, digest: str, labels: np.ndarray | None)
     return Block(start=start, inputs=[], digest=digest, clean=verdict)
 
 
-def read_cell(trial: Trial, block: Block, cell: Cell) -> CellVerdict | None:
-    """The stored verdict on a cell, if the shards it speaks of are there, too."""
+def read_cell(trial: Trial, block: Block, cell: Cell, *, check: bool = True) -> CellVerdict | None:
+    """The stored verdict on a cell, if the shards it speaks of are there, too.
+
+    Args:
+        trial: the model's part of the evaluation.
+        block: the range.
+        cell: the attack and its point.
+        check: read those shards, to see that they are whole.
+    """
     family = cell.attack.kind.family
     verdict = read_verdict(trial, _KINDS.get(family, AttackVerdict), block, cell)
-    if verdict is None or not isinstance(verdict, AttackVerdict):
+    if verdict is None or not isinstance(verdict, AttackVerdict) or not check:
         return verdict
-    whole = all(shard.path(trial.folder).is_file() for shard in cell_shards(trial, block, cell))
-    return verdict if whole else None
+    paths = [shard.path(trial.folder) for shard in cell_shards(trial.target, block.start, cell)]
+    return verdict if all(shards.read(path) is not None for path in paths) else None
 
 
-def cell_shards(trial: Trial, block: Block, cell: Cell) -> list[Shard]:
-    """The shards that the verdict on an attack rests on, in the order of its parts."""
-    target = trial.target
+def cell_shards(target: Target | TextTarget, start: int, cell: Cell) -> list[Shard]:
+    """The shards that the verdict on an attack rests on, in the order of its parts.
+
+    Args:
+        target: the model.
+        start: index of the first input of the range.
+        cell: the attack and its point.
+    """
     pairs: list[tuple[AttackSpec, Variant]]
     if isinstance(target, Target):
         pairs = list(parts(target, cell.attack))
@@ -139,7 +152,7 @@ def cell_shards(trial: Trial, block: Block, cell: Cell) -> list[Shard]:
             part=part,
             point=shards.shard_point(cell),
             variant=variant,
-            start=block.start,
+            start=start,
         )
         for part, variant in pairs
     ]

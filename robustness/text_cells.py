@@ -34,7 +34,7 @@ def text_clean_verdict(
         meter: told of every model evaluation.
     """
     served = target.predict(texts, meter)
-    twin = _twin_logits(target, texts, served, meter)
+    twin = twin_logits(target, texts, served, meter)
     label = (served.argmax(axis=1) if labels is None else labels).astype(np.int64)
     finite = np.asarray(np.isfinite(np.concatenate([served, twin], axis=1)).all(axis=1))
     first = texts[:_BATCH]  # one batch is asked again, not counted
@@ -161,7 +161,7 @@ def _judge(trial: Trial, target: TextTarget, stored: dict[str, np.ndarray]) -> J
     texts, labels = shards.as_texts(stored["texts"]), stored["labels"]
     with trial.meter.allot(2 * len(texts)):
         served = target.predict(texts, trial.meter)
-        twin = _twin_logits(target, texts, served, trial.meter)
+        twin = twin_logits(target, texts, served, trial.meter)
     served_rank = label_rank(served, labels)
     return Judgement(
         twin_rank=label_rank(twin, labels),
@@ -174,7 +174,7 @@ def _judge(trial: Trial, target: TextTarget, stored: dict[str, np.ndarray]) -> J
     )
 
 
-def _twin_logits(
+def twin_logits(
     target: TextTarget, texts: list[str], served: np.ndarray, meter: Meter
 ) -> np.ndarray:
     """Logits (N, K) float32 of the twin; those of the served model where there is none."""

@@ -1,0 +1,80 @@
+"""Whether the figures of a report follow from its flags."""
+
+import math
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from robustness.gate import parse_gate
+from robustness.intervals import wilson
+from robustness.report.figures import Figure, ModelFigures
+from robustness.report.schema import Report
+from robustness.worst import place_name, place_of
+
+
+def wrong_figures(report: Report) -> Iterator[str]:
+    """Each figure that is not what the report's own flags give, in words."""
+    for position, model in enumerate(report.summary.models):
+        for name, told, flags in _pairs(report, position, model):
+            share = float(np.mean(flags))
+            value = told.top1 if isinstance(told, Figure) else told
+            if not _equal(value, share):
+                yield f"{model.name}: {name} is {value:.4f}, and its flags give {share:.4f}"
+            elif isinstance(told, Figure) and not _interval_fits(told, flags):
+                yield f"{model.name}: the interval of {name} does not follow from its flags"
+    yield from _gate(report)
+
+
+def _pairs(
+    report: Report, position: int, model: ModelFigures
+) -> Iterator[tuple[str, Figure | float | None, Sequence[bool]]]:
+    """Every figure with the flags of which it is the mean."""
+    flags = [sample.models[position] for sample in report.samples]
+    yield "clean accuracy", model.clean, [found.clean.correct for found in flags]
+    for i, attack in enumerate(model.attacks):
+        own = [found.attacks[i] for found in flags]
+        where = f"{attack.name} {attack.eps}"
+        yield f"robust accuracy under {where}", attack.robust, [f.robust for f in own]
+        yield f"confirmed accuracy under {where}", attack.confirmed, [f.confirmed for f in own]
+        if attack.confirmed_8bit is not None:
+            in_8bit = [bool(f.confirmed_8bit) for f in own]
+            yield f"accuracy in 8 bit under {where}", attack.confirmed_8bit, in_8bit
+    for budget, held in _worst(report, position).items():
+        yield f"worst case at {budget}", model.worst.get(budget), held
+    for i, corruption in enumerate(model.corruptions):
+        right = [found.corruptions[i].correct for found in flags]
+        yield f"{corruption.name} {corruption.severity}", corruption.accuracy, right
+
+
+def _worst(report: Report, position: int) -> dict[str, list[bool]]:
+    """For each budget whether a sample held under all attacks that had it."""
+    held: dict[str, list[bool]] = {}
+    cells = [c for c in report.spec.cells if c.attack.kind.norms or c.attack.kind.on_texts]
+    for i, cell in enumerate(cells):
+        own = [sample.models[position].attacks[i].robust for sample in report.samples]
+        budget = place_name(report.spec, place_of(cell))
+        before = held.get(budget, own)
+        held[budget] = [a and b for a, b in zip(before, own, strict=True)]
+    return held
+
+
+def _gate(report: Report) -> Iterator[str]:
+    gate = report.summary.gate
+    if gate is None:
+        return
+    first = report.summary.models[0]
+    figure = first.clean if gate.metric == "clean_accuracy" else first.largest
+    rule = parse_gate(gate.text)
+    if figure is not None and not _equal(gate.value, figure.ci[0]):
+        yield f"the gate compares {gate.value:.4f}, and the lower bound is {figure.ci[0]:.4f}"
+    if gate.passed and not rule.holds(gate.value):
+        yield f"the gate {gate.text} is said to hold at {gate.value:.4f}"
+
+
+def _interval_fits(figure: Figure, flags: Sequence[bool]) -> bool:
+    low, high = wilson(sum(flags), len(flags))
+    return _equal(figure.ci[0], low) and _equal(figure.ci[1], high)
+
+
+def _equal(told: float | None, found: float) -> bool:
+    return told is not None and math.isclose(told, found, rel_tol=1e-9, abs_tol=1e-9)

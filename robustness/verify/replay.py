@@ -1,0 +1,170 @@
+"""Judge the stored inputs of a report again, on the served models and their twins."""
+
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from export.artifact import MANIFEST, Artifact, open_artifact
+from robustness import shards
+from robustness.progress import Meter, Progress
+from robustness.report.environment import code_digest
+from robustness.report.schema import FILE, Report
+from robustness.spec import Cell
+from robustness.target import Target, open_target, torch_threads
+from robustness.text_target import TextTarget, open_text_target
+from robustness.verify.evidence import Inputs, check_digest, check_same, clean_inputs
+from robustness.verify.figures import wrong_figures
+from robustness.verify.outcome import Outcome, Refuted
+from robustness.verify.rejudge import Bench, judge_range
+from robustness.verify.shape import check_shape
+from robustness.verify.source import check_source
+
+ARTIFACTS = Path("artifacts")
+
+
+def verify(
+    path: Path,
+    *,
+    folders: Sequence[Path] | None = None,
+    data: str | None = None,
+    limit: int | None = None,
+    on_progress: Callable[[Progress], None] | None = None,
+) -> Outcome:
+    """Check a report against the files beside it and the models that it names.
+
+    Its figures must follow from its flags; its stored inputs must be those that its digests name;
+    every stored adversarial input must lie within bounds; and every flag must be what the runtime
+    of verdicts (ONNX Runtime on the CPU) and the twin say to the stored inputs.
+
+    Args:
+        path: `report.json`, or its folder.
+        folders: artifacts, or folders of them; `artifacts` when not given.
+        data: where the inputs came from, to be compared with the stored ones.
+        limit: judge so many inputs, drawn by the report's seed; all when not given.
+        on_progress: called after every batch.
+
+    Raises:
+        OSError: there is no such report.
+        ValueError: it is no report, or a model is not among the folders.
+    """
+    path = path / FILE if path.is_dir() else path
+    report = Report.model_validate_json(path.read_bytes())
+    artifacts = [_find(folders, model.digest, model.name) for model in report.summary.models]
+    outcome = Outcome()
+    try:
+        check_shape(report)
+        outcome.refuted += wrong_figures(report)
+        _replay(report, path.parent, artifacts, outcome, data, limit, on_progress)
+    except Refuted as problem:
+        outcome.refuted.append(str(problem))
+    return outcome
+
+
+def _replay(
+    report: Report,
+    folder: Path,
+    artifacts: Sequence[Artifact],
+    outcome: Outcome,
+    data: str | None,
+    limit: int | None,
+    on_progress: Callable[[Progress], None] | None,
+) -> None:
+    rows = _sample(len(report.samples), limit, report.seed)
+    outcome.inputs = len(rows)
+    _note(report, outcome, len(rows))
+    threads = int(report.environment.get("threads", "1"))
+    meter = Meter(_cost(report, len(rows)), on_progress=on_progress)
+    first: tuple[Inputs, Target | TextTarget] | None = None
+    with torch_threads(threads):
+        for position, artifact in enumerate(artifacts):
+            target = _open(report, artifact, threads)
+            clean = clean_inputs(folder, report, target.digest)
+            if first is None:
+                check_digest(report, clean)
+            else:
+                check_same(*first, clean, target)
+            if data is not None:
+                check_source(report, target, clean, data)
+            first = first or (clean, target)
+            bench = Bench(
+                report=report,
+                position=position,
+                folder=folder,
+                target=target,
+                meter=meter,
+                outcome=outcome,
+            )
+            runtime = target.runtime
+            judge = f"{target.name} {target.version} ({runtime.name}, {runtime.precision})"
+            outcome.judges.append(judge)
+            for start, inputs, own in _ranges(clean, rows):
+                meter.stage = f"{target.name}: input {start + len(inputs)}"
+                judge_range(bench, start, inputs, own)
+
+
+def _ranges(clean: Inputs, rows: np.ndarray) -> Iterator[tuple[int, Inputs, np.ndarray]]:
+    """Every range that has chosen rows: its start, its inputs, and the rows within it."""
+    for chosen in shards.ranges(len(clean)):
+        own = rows[(rows >= chosen.start) & (rows < chosen.stop)] - chosen.start
+        if len(own):
+            yield chosen.start, clean[chosen.start : chosen.stop], own
+
+
+def _open(report: Report, artifact: Artifact, threads: int) -> Target | TextTarget:
+    opened = open_text_target if report.data.kind == "text" else open_target
+    target = opened(artifact, threads=threads)
+    name = next(m.name for m in report.summary.models if m.digest == target.digest)
+    return replace(target, name=name)
+
+
+def _find(folders: Sequence[Path] | None, digest: str, name: str) -> Artifact:
+    """The artifact with a digest."""
+    roots = list(folders) if folders else [ARTIFACTS]
+    for root in roots:
+        for manifest in (root / MANIFEST, *sorted(root.glob(f"*/{MANIFEST}"))):
+            if manifest.is_file() and _sha256(manifest) == digest:
+                return open_artifact(manifest.parent)
+    places = ", ".join(str(root) for root in roots)
+    raise ValueError(
+        f"no artifact in {places} has the digest {digest[:16]} of {name!r}; name its folder with "
+        "--artifact"
+    )
+
+
+def _sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def _sample(count: int, limit: int | None, seed: int) -> np.ndarray:
+    if limit is None or limit >= count:
+        return np.arange(count)
+    return np.sort(np.random.default_rng(seed).choice(count, limit, replace=False))
+
+
+def _note(report: Report, outcome: Outcome, judged: int) -> None:
+    if judged < len(report.samples):
+        outcome.notes.append(f"a sample of {judged} of {len(report.samples)} inputs")
+    if report.code != code_digest():
+        outcome.notes.append("the report was made by another version of the code")
+    if any(model.certificates for model in report.summary.models):
+        outcome.notes.append(
+            "certificates were not judged again: nothing is stored of them; their draws follow "
+            "from the seed, so that the same evaluation repeats them"
+        )
+
+
+def _cost(report: Report, samples: int) -> int:
+    """Model evaluations at most: elliptical models have twice the parts."""
+
+    def each(cell: Cell) -> int:
+        if not cell.attack.kind.norms:
+            return 2 if cell.attack.kind.on_texts else 1
+        return 6 * len(cell.attack.components(len(report.data.labels)))
+
+    per_sample = 1 + sum(
+        each(cell) for cell in report.spec.cells if cell.attack.name != "smoothing"
+    )
+    return samples * per_sample * len(report.summary.models)

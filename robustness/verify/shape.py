@@ -1,0 +1,55 @@
+"""Whether a report has a flag for everything that it speaks of."""
+
+from robustness.report.flags import ModelFlags, Sample
+from robustness.report.schema import Report
+from robustness.verify.outcome import Refuted
+
+
+def check_shape(report: Report) -> None:
+    """Check that samples, models, attacks and classes are as many as the report says.
+
+    Raises:
+        Refuted: some are missing, out of order or too many.
+    """
+    if report.data.samples != len(report.samples):
+        told, found = report.data.samples, len(report.samples)
+        raise Refuted(f"the report speaks of {told} inputs, and has flags of {found}")
+    if not report.samples:
+        raise Refuted("the report has no samples")
+    for model in report.summary.models:
+        figures = len(model.attacks), len(model.corruptions), model.samples
+        if figures != (*_wanted(report), len(report.samples)):
+            raise Refuted(f"{model.name} has not the figures of all attacks of the spec")
+    models = [model.name for model in report.summary.models]
+    for i, sample in enumerate(report.samples):
+        if sample.index != i or [found.name for found in sample.models] != models:
+            raise Refuted(f"the flags of input {i + 1} are missing, or those of others")
+        _check_sample(report, sample)
+
+
+def _check_sample(report: Report, sample: Sample) -> None:
+    where = f"input {sample.index + 1}"
+    if sample.label is not None and not 0 <= sample.label < len(report.data.labels):
+        raise Refuted(f"the label of {where} is no class")
+    for flags in sample.models:
+        _check_flags(report, flags, where)
+
+
+def _check_flags(report: Report, flags: ModelFlags, where: str) -> None:
+    if (len(flags.attacks), len(flags.corruptions)) != _wanted(report):
+        raise Refuted(f"{where} has not the flags of all attacks of the spec")
+    told = [flags.clean.index]
+    told += [found.adversarial_index for found in flags.attacks]
+    told += [found.index for found in flags.corruptions]
+    if any(not 0 <= index < len(report.data.labels) for index in told):
+        raise Refuted(f"{where} has a predicted class that is none")
+    corruptions = [c.point for c in report.spec.cells if c.attack.name == "corruptions"]
+    if [f"{found.name}:{found.severity}" for found in flags.corruptions] != corruptions:
+        raise Refuted(f"{where} has the flags of other corruptions than the spec")
+
+
+def _wanted(report: Report) -> tuple[int, int]:
+    """How many attacks and corruptions the spec has."""
+    kinds = [cell.attack.kind for cell in report.spec.cells]
+    attacks = sum(bool(kind.norms) or kind.on_texts for kind in kinds)
+    return attacks, sum(kind.family == "corruptions" for kind in kinds)
