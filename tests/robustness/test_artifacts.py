@@ -50,7 +50,7 @@ def test_flags_follow_from_the_stored_inputs_on_the_served_model(
     inputs, labels = load_inputs(images, artifact.image_spec), images.labels
     held = {kind: runtime.predict(inputs).argmax(1) == labels for kind in ("fp32", "8bit")}
     for variant in ("stopped", "full"):
-        paths = sorted((folder / "shards" / figures.digest[:16]).glob(f"pgd-20_255-{variant}-*"))
+        paths = sorted((folder / "shards" / figures.digest[:16]).glob(f"pgd-Linf-20_255-{variant}-*"))
         tensors = [read(path) for path in paths]
         adversarial = np.concatenate([t["adversarial"] for t in tensors if t is not None])
         assert np.abs(adversarial - inputs).max() <= 20 / 255 + 1e-6
@@ -79,7 +79,7 @@ def test_gradients_through_m_make_another_attack(
     found, folder = report
     shards = folder / "shards" / found.summary.models[0].digest[:16]
     stopped, full = (
-        read(shards / f"fgsm-0.03-{v}-000000.safetensors") for v in ("stopped", "full")
+        read(shards / f"fgsm-Linf-0.03-{v}-000000.safetensors") for v in ("stopped", "full")
     )
     assert stopped is not None and full is not None
     assert (stopped["adversarial"] != full["adversarial"]).any()
@@ -147,7 +147,7 @@ def test_bad_request_exits_with_2_and_says_why(
 
 def test_steps_without_pgd_are_refused(artifacts: Any, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(arguments(artifacts, "--steps", "3", attack="fgsm")) == 2
-    assert "--steps has a meaning for pgd only" in capsys.readouterr().err
+    assert "--steps has a meaning for pgd" in capsys.readouterr().err
 
 
 def test_unknown_attack_exits_with_2(artifacts: Any) -> None:

@@ -96,7 +96,7 @@ def test_damaged_or_foreign_shard_is_made_again(
 ) -> None:
     expected = evaluate_targets(make_spec(), [make_target(3)], make_images(40), tmp_path)
     before = contents(tmp_path)
-    path = next(p for p in (tmp_path / "shards").rglob("pgd-4_255*000000*"))
+    path = next(p for p in (tmp_path / "shards").rglob("pgd-Linf-4_255*000000*"))
     content = path.read_bytes()
     if damage == "cut":
         path.write_bytes(content[: len(content) // 2])
@@ -191,8 +191,8 @@ def test_global_state_survives_an_evaluation(
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda t, i: ([replace(t, twin=None)], i), "no differentiable twin"),
-        (lambda t, i: ([t], i.take([])), "images must not be empty"),
+        (lambda t, i: ([replace(t, twin=None)], i), "need the differentiable twin"),
+        (lambda t, i: ([t], i.take([])), "inputs must not be empty"),
         (lambda t, i: ([t, t], i), "another artifact"),
         (lambda t, i: ([t], replace(i, labels=i.labels + 2)), r"labels must be class indices"),
         (lambda t, i: ([], i), "one or two"),

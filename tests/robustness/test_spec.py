@@ -42,7 +42,7 @@ def test_eps_outside_zero_to_one_is_refused(text: str) -> None:
         ({"attacks": [{**PGD, "alpha": "nan"}]}, "alpha must"),
         ({"attacks": [{**PGD, "norm": "L2"}]}, "'Linf'"),
         ({"attacks": [{"name": "fgsm", "eps": ["0.1"], "steps": 3}]}, "no meaning for 'fgsm'"),
-        ({"attacks": [{"name": "apgd", "eps": ["0.1"]}]}, "'fgsm' or 'pgd'"),
+        ({"attacks": [{"name": "apgd", "eps": ["0.1"]}]}, "'fgsm', 'pgd', 'apgd-ce'"),
         ({"attacks": [{**PGD, "step": 3}]}, "unknown key 'step'; did you mean 'steps'"),
         ({"seed": -1}, "greater than or equal to 0"),
         ({"seed": math.nan}, "valid integer"),

@@ -40,9 +40,9 @@ def test_forbidden_adversarial_input_is_refused(value: float, message: str) -> N
     adversarial = clean.copy()
     adversarial[1, 0, 0, 0] = value
     with pytest.raises(BoundsError, match=message):
-        check_bounds(clean, adversarial, 0.05)
+        check_bounds(clean, adversarial, norm="Linf", eps=0.05)
     with pytest.raises(BoundsError, match="shape"):
-        check_bounds(clean, adversarial[:1], 0.05)
+        check_bounds(clean, adversarial[:1], norm="Linf", eps=0.05)
 
 
 def test_8bit_path_rounds_to_whole_grey_values() -> None:
@@ -61,7 +61,7 @@ def test_twin_and_served_model_are_judged_apart(
     for parameter in twin.parameters():
         parameter.data.neg_()
     meter = Meter(24)
-    found = judge(target, inputs, inputs, labels, eps=0.1, meter=meter)
+    found = judge(target, inputs, inputs, labels, norm="Linf", eps=0.1, meter=meter)
     assert (found.served_rank == 0).all() and (found.eight_bit_rank == 0).all()
     assert (found.twin_rank == 2).all() and (found.margin < 0).all()
     assert meter.done == 24
