@@ -85,7 +85,7 @@ def render(card: dict[str, Any]) -> str:
         *_measured_in_fp32(card),
         *([_OWN_ATTACK] if "test_attacked_accuracy" in card["metrics"] else []),
         "## Robustness",
-        _robustness(card["robustness"]),
+        _robustness(card["robustness"], samples),
         "## Parity of the exported graphs",
         f"Against the eager model on {card['parity']['samples']} {samples} of "
         f"{card['parity']['data']}:",
@@ -109,16 +109,17 @@ def _reads(spec: dict[str, Any]) -> str:
     return f"{'grey' if channels == 1 else 'RGB'} images of {width} × {height} pixels"
 
 
-def _robustness(result: dict[str, Any] | None) -> str:
+def _robustness(result: dict[str, Any] | None, samples: str) -> str:
     if result is None:
         return "Not judged yet."
     rows = [("clean", "", _accuracy(result["clean"]), "", "")]
     for attack in result["attacks"]:
-        served, eight_bit = (f"{attack[key]:.1%}" for key in ("confirmed", "confirmed_8bit"))
-        rows.append((attack["name"], attack["eps"], _accuracy(attack["robust"]), served, eight_bit))
+        in_8bit = attack["confirmed_8bit"]  # texts know none
+        served = f"{attack['confirmed']:.1%}", "" if in_8bit is None else f"{in_8bit:.1%}"
+        rows.append((attack["name"], attack["eps"], _accuracy(attack["robust"]), *served))
     metric = result["metric"]
     head = ("attack", "eps", f"{metric} (95 % interval)", "confirmed", "confirmed in 8 bit")
-    judged = f"Judged on {result['samples']} images of {result['data']} ({result['runtime']})."
+    judged = f"Judged on {result['samples']} {samples} of {result['data']} ({result['runtime']})."
     doubts = [f"**Unreliable:** {warning}" for warning in result["warnings"]]
     return "\n\n".join([judged, *doubts, _table(head, rows)])
 

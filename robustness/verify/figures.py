@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from robustness.gate import parse_gate
-from robustness.intervals import wilson
+from robustness.intervals import mcnemar, wilson
 from robustness.report.figures import Figure, ModelFigures
 from robustness.report.schema import Report
 from robustness.worst import place_name, place_of
@@ -19,10 +19,14 @@ def wrong_figures(report: Report) -> Iterator[str]:
             share = float(np.mean(flags))
             value = told.top1 if isinstance(told, Figure) else told
             if not _equal(value, share):
-                yield f"{model.name}: {name} is {value:.4f}, and its flags give {share:.4f}"
+                told_as = "missing" if value is None else f"{value:.4f}"
+                yield f"{model.name}: {name} is {told_as}, and its flags give {share:.4f}"
             elif isinstance(told, Figure) and not _interval_fits(told, flags):
                 yield f"{model.name}: the interval of {name} does not follow from its flags"
+    yield from _comparison(report)
     yield from _gate(report)
+    if report.summary.reliable == bool(report.summary.warnings):
+        yield "the report has warnings and is called reliable, or has none and is not"
 
 
 def _pairs(
@@ -30,7 +34,7 @@ def _pairs(
 ) -> Iterator[tuple[str, Figure | float | None, Sequence[bool]]]:
     """Every figure with the flags of which it is the mean."""
     flags = [sample.models[position] for sample in report.samples]
-    yield "clean accuracy", model.clean, [found.clean.correct for found in flags]
+    yield "clean accuracy", model.clean, _right(report, position)
     for i, attack in enumerate(model.attacks):
         own = [found.attacks[i] for found in flags]
         where = f"{attack.name} {attack.eps}"
@@ -56,6 +60,28 @@ def _worst(report: Report, position: int) -> dict[str, list[bool]]:
         before = held.get(budget, own)
         held[budget] = [a and b for a, b in zip(before, own, strict=True)]
     return held
+
+
+def _comparison(report: Report) -> Iterator[str]:
+    """What is wrong with the comparison of two models."""
+    other = report.summary.comparison
+    if other is None:
+        return
+    first, second = ({"clean": _right(report, i)} | _worst(report, i) for i in (0, 1))
+    for where, pair in [("clean", other.clean), *other.worst.items()]:
+        if where not in first:
+            yield f"the models are compared at {where}, where nothing was measured"
+            continue
+        both = list(zip(first[where], second[where], strict=True))
+        only_first, only_second = both.count((True, False)), both.count((False, True))
+        counts = only_first, only_second, both.count((True, True)), both.count((False, False))
+        told = pair.only_first, pair.only_second, pair.both, pair.neither
+        if counts != told or not _equal(pair.p_value, mcnemar(only_first, only_second)):
+            yield f"the comparison at {where} does not follow from the flags"
+
+
+def _right(report: Report, position: int) -> list[bool]:
+    return [sample.models[position].clean.correct for sample in report.samples]
 
 
 def _gate(report: Report) -> Iterator[str]:

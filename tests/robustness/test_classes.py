@@ -1,0 +1,75 @@
+"""Two classes or a thousand: every attack on images runs, or says why it cannot."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from data.sources import ImageSet
+from robustness.catalog import KINDS
+from robustness.engine import evaluate_targets
+from robustness.spec import EvaluationSpec
+from robustness.target import Target
+
+SHORT = {"steps": 3, "queries": 20, "samples": 10, "names": ["contrast"], "severities": [3]}
+MakeTarget = Callable[..., Target]
+MakeImages = Callable[..., ImageSet]
+
+
+def short_attacks(num_classes: int) -> list[dict[str, object]]:
+    """Every attack on images with little to do; AutoAttack, which cannot be shortened, apart."""
+    attacks: list[dict[str, object]] = []
+    for name, kind in KINDS.items():
+        if kind.on_texts or name == "autoattack" or num_classes < kind.min_classes:
+            continue
+        fields = {key: value for key, value in SHORT.items() if key in kind.fields}
+        attacks += [
+            {"name": name, "norm": norm, "eps": ["0.02", "0.1"], **fields} for norm in kind.norms
+        ] or [{"name": name, **fields}]
+    return attacks
+
+
+@pytest.mark.parametrize("num_classes", [2, 3, 4, 10, 1000])
+@pytest.mark.parametrize("top_k", [[1], [1, 5]], ids=["top-1", "top-5"])
+def test_every_attack_runs_with_so_many_classes(
+    num_classes: int,
+    top_k: list[int],
+    make_target: MakeTarget,
+    make_images: MakeImages,
+    tmp_path: Path,
+) -> None:
+    spec = EvaluationSpec.model_validate({"attacks": short_attacks(num_classes), "top_k": top_k})
+    images = make_images(6, num_classes=num_classes)
+    report = evaluate_targets(spec, [make_target(num_classes)], images, tmp_path)
+    [figures] = report.summary.models
+    assert report.summary.top_k == [k for k in top_k if k < num_classes]
+    assert all(attack.robust.top1 <= figures.clean.top1 for attack in figures.attacks)
+    assert {attack.name for attack in figures.attacks} | {"corruptions", "smoothing"} == {
+        attack.name for attack in spec.attacks
+    }
+
+
+@pytest.mark.parametrize("num_classes", [2, 3])
+def test_apgd_t_says_that_it_needs_four_classes(
+    num_classes: int, make_target: MakeTarget, make_images: MakeImages, tmp_path: Path
+) -> None:
+    spec = EvaluationSpec.model_validate({"attacks": [{"name": "apgd-t", "eps": ["0.1"]}]})
+    with pytest.raises(ValueError, match="'apgd-t' needs at least 4 classes"):
+        evaluate_targets(
+            spec,
+            [make_target(num_classes)],
+            make_images(4, num_classes=num_classes),
+            tmp_path,
+        )
+
+
+@pytest.mark.parametrize(("num_classes", "parts"), [(3, 3), (4, 4)])
+def test_autoattack_leaves_out_what_needs_more_classes_and_says_so(
+    num_classes: int, parts: int, make_target: MakeTarget, make_images: MakeImages, tmp_path: Path
+) -> None:
+    spec = EvaluationSpec.model_validate({"attacks": [{"name": "autoattack", "eps": ["0.5"]}]})
+    images = make_images(5, num_classes=num_classes)
+    report = evaluate_targets(spec, [make_target(num_classes)], images, tmp_path)
+    assert len(spec.attacks[0].components(num_classes)) == parts
+    assert any("without APGD-T" in note for note in report.notes) == (num_classes < 4)
+    assert report.summary.models[0].worst["0.5"].top1 == 0

@@ -1,0 +1,271 @@
+"""Reports are confirmed as they are, and refuted when anything that they rest on was changed."""
+
+import json
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from data.sources import open_images
+from export.artifact import open_artifact
+from robustness import shards
+from robustness.__main__ import main
+from robustness.engine import evaluate
+from robustness.spec import EvaluationSpec
+from robustness.verify import Outcome, verify
+from robustness.verify.judgement import all_held, held, names_best
+
+Content = dict[str, Any]
+SPEC = {
+    "attacks": [
+        {"name": "pgd", "eps": ["6/255"], "steps": 4},
+        {"name": "fab-t", "eps": ["4/255", "20/255"], "steps": 4},
+        {"name": "square", "eps": ["0.5"], "norm": "L2", "queries": 10},
+        {"name": "corruptions", "names": ["contrast"], "severities": [4]},
+    ],
+    "gate": "robust_accuracy >= 0.01",
+}
+
+
+@pytest.fixture(scope="module")
+def made(artifacts: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("made")
+    pair = [open_artifact(artifacts.elliptical), open_artifact(artifacts.dot)]
+    images = open_images(artifacts.images, label_names=pair[0].labels)
+    evaluate(EvaluationSpec.model_validate(SPEC), pair, images, folder)
+    return folder
+
+
+@pytest.fixture
+def folder(made: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(made, tmp_path / "evaluation"))
+
+
+@pytest.fixture
+def check(artifacts: Any, folder: Path) -> Callable[..., Outcome]:
+    def run(**options: Any) -> Outcome:
+        return verify(folder, folders=[artifacts.dot.parent], **options)
+
+    return run
+
+
+def edit(folder: Path, change: Callable[[Content], None]) -> None:
+    path = folder / "report.json"
+    content = json.loads(path.read_bytes())
+    change(content)
+    path.write_text(json.dumps(content))
+
+
+def test_report_is_confirmed(check: Callable[..., Outcome], artifacts: Any) -> None:
+    told: list[Any] = []
+    outcome = check(data=str(artifacts.images), on_progress=told.append)
+    assert outcome.refuted == [] and outcome.flips == [] and outcome.confirmed
+    # Of both models: clean, three flags of four attacks, one corruption.
+    assert (outcome.inputs, outcome.flags) == (40, 2 * 40 * (1 + 3 * 4 + 1))
+    assert told[-1].done <= told[-1].total
+    assert outcome.lines()[-1] == "CONFIRMED"
+
+
+def test_sample_of_the_inputs_is_judged(check: Callable[..., Outcome]) -> None:
+    outcome = check(limit=7)
+    assert outcome.confirmed and outcome.flags == 2 * 7 * (1 + 3 * 4 + 1)
+    assert "a sample of 7 of 40 inputs" in outcome.notes
+
+
+def flags_of(content: Content, index: int) -> Content:
+    return content["samples"][index]["models"][0]
+
+
+def flip_flag(kind: str) -> Callable[[Content], None]:
+    def change(content: Content) -> None:
+        flags = flags_of(content, 5)["attacks"][0]
+        flags[kind] = not flags[kind]
+
+    return change
+
+
+def flip_clean(content: Content) -> None:
+    flags = flags_of(content, 35)["clean"]
+    flags["correct"] = not flags["correct"]
+
+
+def flip_corruption(content: Content) -> None:
+    flags = flags_of(content, 2)["corruptions"][0]
+    flags["correct"] = not flags["correct"]
+
+
+def other_class(content: Content) -> None:
+    flags = flags_of(content, 3)["attacks"][3]
+    flags["adversarial_index"] = (flags["adversarial_index"] + 1) % 3
+
+
+def other_label(content: Content) -> None:
+    content["samples"][4]["label"] = (content["samples"][4]["label"] + 1) % 3
+
+
+def better_figure(content: Content) -> None:
+    content["summary"]["models"][0]["attacks"][0]["robust"]["top1"] = 0.999
+
+
+def narrow_interval(content: Content) -> None:
+    content["summary"]["models"][0]["worst"]["6/255"]["ci"] = [0.4, 0.41]
+
+
+def better_comparison(content: Content) -> None:
+    content["summary"]["comparison"]["clean"]["p_value"] = 1e-9
+
+
+def held_gate(content: Content) -> None:
+    content["summary"]["gate"]["value"] = 0.9
+
+
+def smaller_radius(content: Content) -> None:
+    content["spec"]["attacks"][1]["eps"][0] = "3/255"
+
+
+def lost_sample(content: Content) -> None:
+    del content["samples"][7]
+
+
+def lost_attack(content: Content) -> None:
+    del flags_of(content, 1)["attacks"][0]
+
+
+def class_of_none(content: Content) -> None:
+    flags_of(content, 0)["clean"]["index"] = 3
+
+
+def other_model(content: Content) -> None:
+    models = content["summary"]["models"]
+    models[0]["digest"], models[1]["digest"] = models[1]["digest"], models[0]["digest"]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (flip_flag("robust"), r"elliptical, input 6 .*: pgd 6/255, robust is not as"),
+        (flip_flag("confirmed"), "input 6 .*: pgd 6/255, confirmed is not as"),
+        (flip_flag("confirmed_8bit"), "input 6 .*: pgd 6/255, confirmed_8bit is not as"),
+        (flip_clean, "input 36 .*: clean is not as"),
+        (flip_corruption, "input 3 .*: contrast 4 is not as"),
+        (other_class, "input 4 .*: the class predicted under square 0.5 is not as"),
+        (other_label, "the stored inputs or the labels are not those"),
+        (better_figure, "robust accuracy under pgd 6/255 is 0.9990"),
+        (narrow_interval, "the interval of worst case at 6/255"),
+        (better_comparison, "the comparison at clean does not follow"),
+        (held_gate, "the gate compares 0.9"),
+        (smaller_radius, "speak of another attack"),
+        (lost_sample, "speaks of 40 inputs, and has flags of 39"),
+        (lost_attack, "input 2 has not the flags of all attacks"),
+        (class_of_none, "input 1 has a predicted class that is none"),
+        (other_model, "is not as the report says"),
+    ],
+)
+def test_changed_report_is_refuted(
+    change: Callable[[Content], None],
+    message: str,
+    folder: Path,
+    check: Callable[..., Outcome],
+) -> None:
+    edit(folder, change)
+    outcome = check()
+    assert not outcome.confirmed and outcome.lines()[-1] == "REFUTED"
+    assert any(re.search(message, text) for text in outcome.refuted)
+
+
+def rewrite(path: Path, change: Callable[[dict[str, np.ndarray]], None]) -> None:
+    """Forge a shard whose own checksum holds."""
+    tensors = shards.read(path)
+    assert tensors is not None
+    change(tensors)
+    shards.write(path, tensors, {})
+
+
+def shard(folder: Path, pattern: str) -> Path:
+    digest = json.loads((folder / "report.json").read_bytes())["summary"]["models"][0]["digest"]
+    return next((folder / "shards" / digest[:16]).glob(pattern))
+
+
+def test_damaged_or_missing_shard_is_refuted(folder: Path, check: Callable[..., Outcome]) -> None:
+    path = shard(folder, "pgd-*-stopped-000032*")
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    missing = shard(folder, "square-*-000000*")
+    missing.unlink()
+    refuted = check().refuted
+    assert f"elliptical: {path.name} is missing or damaged" in refuted
+    assert f"elliptical: {missing.name} is missing or damaged" in refuted
+    shard(folder, "clean-000000*").unlink()
+    assert check().refuted == ["clean-000000.safetensors is missing or damaged"]
+
+
+def test_forged_adversarial_inputs_are_refuted(folder: Path, check: Callable[..., Outcome]) -> None:
+    clean = shards.read(shard(folder, "clean-000000*"))
+    assert clean is not None
+    for path in folder.rglob("pgd-*-000000*"):
+        rewrite(path, lambda tensors: tensors.update(adversarial=clean["clean"]))
+    assert any("pgd 6/255, robust is not as" in text for text in check().refuted)
+
+    def further(tensors: dict[str, np.ndarray]) -> None:
+        tensors["adversarial"] = np.clip(tensors["adversarial"] + np.float32(0.1), 0, 1)
+
+    rewrite(shard(folder, "pgd-*-stopped-000000*"), further)
+    assert any("must stay within 0.0235294" in text for text in check().refuted)
+
+
+def test_forged_clean_inputs_are_refuted(folder: Path, check: Callable[..., Outcome]) -> None:
+    def swap(tensors: dict[str, np.ndarray]) -> None:
+        tensors["clean"] = tensors["clean"][::-1].copy()
+
+    rewrite(shard(folder, "clean-000000*"), swap)
+    (problem,) = check().refuted
+    assert problem.startswith("the stored inputs or the labels are not those")
+
+
+def test_other_data_are_refuted(
+    artifacts: Any, check: Callable[..., Outcome], tmp_path: Path
+) -> None:
+    other = Path(shutil.copytree(artifacts.images, tmp_path / "images"))
+    first = next(other.rglob("004.png"))
+    Image.fromarray(np.full((8, 8), 9, np.uint8)).save(first)
+    assert "another one in the data" in check(data=str(other)).refuted[0]
+    first.unlink()
+    assert "the data have no input" in check(data=str(other)).refuted[0]
+
+
+def test_command_exits_with_0_1_and_2(
+    artifacts: Any, folder: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    report = str(folder / "report.json")
+    models = ["--artifact", str(artifacts.dot), str(artifacts.elliptical)]
+    assert main(["verify", report, *models, "--limit", "3"]) == 0
+    assert capsys.readouterr().out.endswith("CONFIRMED\n")
+    assert main(["verify", report, "--artifact", str(artifacts.dot)]) == 2
+    assert "of 'elliptical'; name its folder with --artifact" in capsys.readouterr().err
+    assert main(["verify", str(tmp_path / "nothing.json")]) == 2
+    assert main(["verify", report, *models, "--limit", "0"]) == 2
+    edit(folder, flip_clean)
+    assert main(["verify", report, *models]) == 1
+    assert "REFUTED: elliptical, input 36" in capsys.readouterr().out
+    edit(folder, lambda content: content.update(schema_version=7))
+    assert main(["verify", report, *models]) == 2
+    assert "schema_version" in capsys.readouterr().err
+
+
+def test_flips_that_precision_explains_are_told_apart() -> None:
+    logits = np.array([[5.0, 4.9999, 0.0], [5.0, 3.0, 0.0], [3.0, 5.0, 0.0], [4.9999, 5.0, 0.0]])
+    found = held(logits.astype(np.float32), np.zeros(4, np.int64), error=1e-4)
+    assert found.exact.tolist() == [True, True, False, False]
+    assert found.flipped(~found.exact).tolist() == [True, False, False, True]
+    assert found.contradicts(~found.exact).tolist() == [False, True, True, False]
+    assert not found.contradicts(found.exact).any() and not found.flipped(found.exact).any()
+    both = all_held([found, held(logits[:, ::-1], np.full(4, 2), error=1e-4)])
+    assert both.exact.tolist() == found.exact.tolist()
+    index = np.array([1, 1, 0, 0])
+    assert names_best(logits, index, error=1e-4).tolist() == [True, False, False, True]
