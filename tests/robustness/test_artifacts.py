@@ -50,7 +50,8 @@ def test_flags_follow_from_the_stored_inputs_on_the_served_model(
     inputs, labels = load_inputs(images, artifact.image_spec), images.labels
     held = {kind: runtime.predict(inputs).argmax(1) == labels for kind in ("fp32", "8bit")}
     for variant in ("stopped", "full"):
-        paths = sorted((folder / "shards" / figures.digest[:16]).glob(f"pgd-Linf-20_255-{variant}-*"))
+        own = folder / "shards" / figures.digest[:16]
+        paths = sorted(own.glob(f"pgd-Linf-20_255-{variant}-*"))
         tensors = [read(path) for path in paths]
         adversarial = np.concatenate([t["adversarial"] for t in tensors if t is not None])
         assert np.abs(adversarial - inputs).max() <= 20 / 255 + 1e-6

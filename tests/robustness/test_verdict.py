@@ -5,9 +5,9 @@ import pytest
 
 from data.images import ImageSpec
 from data.sources import ImageSet, load_inputs
+from robustness.logits import label_rank, margin
 from robustness.progress import Meter
 from robustness.target import Target
-from robustness.logits import label_rank, margin
 from robustness.verdict import BoundsError, check_bounds, in_8bit, judge
 
 

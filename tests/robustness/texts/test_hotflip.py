@@ -6,9 +6,9 @@ import torch
 
 from data.listops import value_of
 from robustness.attacks.hotflip import hotflip
+from robustness.logits import margin
 from robustness.progress import Cancelled, Meter
 from robustness.text_target import TextTarget
-from robustness.logits import margin
 
 
 def changed(target: TextTarget, before: str, after: str) -> int:

@@ -6,9 +6,9 @@ import pytest
 
 from data.listops import value_of
 from robustness.attacks.typos import typos
+from robustness.logits import margin
 from robustness.progress import Meter
 from robustness.text_target import TextTarget
-from robustness.logits import margin
 
 
 def slips(before: str, after: str) -> int:
