@@ -10,76 +10,204 @@ from typing import Any, get_args
 from robustness.catalog import KINDS, AttackName, Norm
 from robustness.spec import EvaluationSpec
 
-_SETTINGS: dict[str, tuple[type, str]] = {
-    "steps": (int, "gradient steps, or iterations of spsa"),
-    "queries": (int, "model evaluations of one input at most"),
-    "samples": (int, "pairs of evaluations in an iteration of spsa; noisy copies of smoothing"),
-    "names": (str, "corruptions, such as fog; the 15 of ImageNet-C when not given"),
-    "severities": (int, "severities of corruptions, 1 to 5"),
-    "sigma": (str, "standard deviations of the noise of smoothing"),
-    "rate": (str, "shares of the words that word-swap replaces"),
-    "edits": (int, "tokens that hotflip replaces, words that typos changes, at most"),
+_SETTINGS: dict[str, tuple[type, str, str]] = {
+    "steps": (int, "N", "gradient steps, towards each class that is aimed at"),
+    "queries": (int, "N", "model evaluations of one input at most"),
+    "samples": (int, "N", "random directions of an iteration, or noisy copies of an image"),
+    "names": (str, "NAME", "which corruptions, such as fog; default the 15 of ImageNet-C"),
+    "severities": (int, "N", "severities from 1 to 5"),
+    "sigma": (str, "SIGMA", "standard deviations of the noise, where pixels lie in [0, 1]"),
+    "rate": (str, "SHARE", "shares of the words that are replaced"),
+    "edits": (int, "N", "changed tokens (hotflip) or words (typos) at most"),
 }
 _SINGLE = ("steps", "queries", "samples")
+_MANY: dict[str, Any] = {"nargs": "+", "action": "extend"}
+_EPILOGS = {
+    "evaluate": """example:
+  python -m robustness evaluate --artifact artifacts/fashion-elliptical-adv \\
+      --data artifacts/samples/fashion-mnist --attack fgsm pgd --eps 1/255 4/255 \\
+      --output first
+
+exit codes: 0 the gate held, or there was none; 1 the gate failed; 2 a bad request;
+130 interrupted, or the deadline was reached""",
+    "verify": """example:
+  python -m robustness verify first/report.json
+
+exit codes: 0 confirmed; 1 refuted; 2 no such report, or one of its models is not
+there; 130 interrupted""",
+}
 _OF_SPEC = ("attack", "eps", "norm", *_SETTINGS, "top_k", "seed", "gate")
 
 
 def parser() -> argparse.ArgumentParser:
     """The parser of all commands."""
     top = argparse.ArgumentParser(
-        prog="python -m robustness", description="Put artifacts on trial, and check reports."
+        prog="python -m robustness",
+        description="Measure how a classifier holds under attack, and check such measurements.",
+        epilog="docs/robustness.md explains attacks, figures and files.",
     )
-    commands = top.add_subparsers(dest="command", required=True)
-    _add_evaluate(commands.add_parser("evaluate", help="put an artifact on trial"))
-    _add_verify(commands.add_parser("verify", help="judge the stored inputs of a report again"))
+    commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for name, add, told in (
+        ("evaluate", _add_evaluate, "attack a model and write a report"),
+        ("verify", _add_verify, "judge what a report has stored again, and confirm or refute it"),
+    ):
+        add(
+            commands.add_parser(
+                name,
+                help=told,
+                description=f"{told[0].upper()}{told[1:]}.",
+                epilog=_EPILOGS[name],
+                formatter_class=argparse.RawDescriptionHelpFormatter,
+            )
+        )
     return top
 
 
 def _add_evaluate(command: argparse.ArgumentParser) -> None:
-    add = command.add_argument
-    add("--artifact", type=Path, required=True, metavar="DIR", help="the model on trial")
+    add = command.add_argument_group("what is judged").add_argument
+    add("--artifact", type=Path, required=True, metavar="DIR", help="the model, as export wrote it")
     add("--compare", type=Path, metavar="DIR", help="a second model, judged on the same inputs")
-    add("--data", required=True, metavar="PATH", help="folder, zip, parquet, csv, idx, hf:NAME")
-    _add_spec(command)
-    add("--limit", type=int, metavar="N", help="judge N inputs, drawn at random by the seed")
-    add("--output", type=Path, metavar="DIR", help="keep report and shards; a stopped run goes on")
-    add("--card", action="store_true", help="write the figures onto the artifacts' cards")
-    add("--engine", choices=("process", "ray"), default="process", help="who does the work")
-    add("--workers", type=int, metavar="N", help="worker processes (default: one for each core)")
-    add("--address", metavar="HOST:PORT", help="a running Ray cluster, with --engine ray")
-    add("--threads", type=int, default=1, metavar="N", help="threads of each worker (default 1)")
-    add("--deadline", type=float, metavar="SECONDS", help="stop then; the same command goes on")
+    add(
+        "--data",
+        required=True,
+        metavar="SOURCE",
+        help="a folder CLASS/NAME.png (texts: .txt, or csv), a zip of one, parquet or idx files, "
+        "hf:NAME[:SPLIT], or the name of a data set in the folder ASSAY_DATA",
+    )
+    add("--limit", type=int, metavar="N", help="judge N inputs, drawn by the seed; default all")
+    _add_attacks(command)
+    _add_settings(command)
+    _add_figures(command)
+    _add_output(command)
+    _add_work(command)
 
 
-def _add_spec(command: argparse.ArgumentParser) -> None:
-    add = command.add_argument
+def _add_attacks(command: argparse.ArgumentParser) -> None:
+    add = command.add_argument_group("attacks").add_argument
     names = get_args(AttackName)
-    many: dict[str, Any] = {"nargs": "+", "action": "extend"}
-    add("--attack", **many, choices=names, metavar="NAME", help=" or ".join(names))
-    add("--eps", **many, metavar="EPS", help="radii such as 8/255 or 0.03")
-    add("--norm", choices=get_args(Norm), help="of the radii (default Linf)")
-    for name, (kind, text) in _SETTINGS.items():
-        several: dict[str, Any] = {} if name in _SINGLE else many
-        add(f"--{name}", **several, type=kind, metavar="N", help=f"{text} ({_knowing(name)})")
-    add("--top-k", **many, type=int, metavar="K", help="ranks at which accuracy is reported")
-    add("--seed", type=int, metavar="N", help="all random draws derive from it (default 0)")
-    add("--gate", metavar="RULE", help='such as "robust_accuracy>=0.40"; exit 1 when it fails')
-    add("--spec", type=Path, metavar="FILE", help="all of these as JSON, as a report has them")
+    images, texts = ([n for n in names if KINDS[n].on_texts == on_texts] for on_texts in (0, 1))
+    add(
+        "--attack",
+        **_MANY,
+        choices=names,
+        metavar="NAME",
+        help=f"on images: {', '.join(images)}; on texts: {', '.join(texts)}",
+    )
+    add(
+        "--eps",
+        **_MANY,
+        metavar="EPS",
+        help="radii, such as 8/255 or 0.03; every attack that has a norm needs one, and runs at "
+        "each",
+    )
+    add(
+        "--norm",
+        choices=get_args(Norm),
+        help="of the radii; default Linf. L2 is known to "
+        f"{', '.join(name for name in KINDS if 'L2' in KINDS[name].norms)}",
+    )
+    add(
+        "--spec",
+        type=Path,
+        metavar="FILE",
+        help="in place of attacks, settings and figures: the spec as JSON, as a report has it under 'spec'; knows 'alpha' and 'proposals', too",
+    )
+
+
+def _add_settings(command: argparse.ArgumentParser) -> None:
+    group = command.add_argument_group(
+        "settings of attacks",
+        "Each holds for every attack named after it, in brackets with its default.",
+    )
+    for name, (kind, metavar, text) in _SETTINGS.items():
+        several: dict[str, Any] = {} if name in _SINGLE else _MANY
+        group.add_argument(
+            f"--{name}", **several, type=kind, metavar=metavar, help=f"{text} ({_defaults(name)})"
+        )
+
+
+def _add_figures(command: argparse.ArgumentParser) -> None:
+    add = command.add_argument_group("figures").add_argument
+    add(
+        "--gate",
+        metavar="RULE",
+        help="what must hold, or the command exits with 1: robust_accuracy>=0.40 or "
+        "clean_accuracy>=0.80; what is compared is the lower end of the 95 %% interval",
+    )
+    add(
+        "--top-k",
+        **_MANY,
+        type=int,
+        metavar="K",
+        help="right is also an input whose label is among the K best classes; above 1 every "
+        "attack runs to its end, which takes longer; default 1",
+    )
+    add("--seed", type=int, metavar="N", help="all random draws derive from it; default 0")
+
+
+def _add_output(command: argparse.ArgumentParser) -> None:
+    add = command.add_argument_group("output").add_argument
+    add(
+        "--output",
+        type=Path,
+        metavar="DIR",
+        help="keep report and inputs there; the same command continues a run that was stopped; "
+        "without it figures are printed, and nothing is kept",
+    )
+    add(
+        "--card",
+        action="store_true",
+        help="write the figures into the artifacts, too, as the card that the service shows",
+    )
+
+
+def _add_work(command: argparse.ArgumentParser) -> None:
+    add = command.add_argument_group("work").add_argument
+    add(
+        "--engine",
+        choices=("process", "ray"),
+        default="process",
+        help="processes of this machine (default), or a Ray cluster; the results are the same",
+    )
+    add("--workers", type=int, metavar="N", help="how many; default as many as keep the cores busy")
+    add(
+        "--address",
+        metavar="HOST:PORT",
+        help="of a running cluster, for --engine ray; default one on this machine, started for "
+        "the time of the command",
+    )
+    add("--threads", type=int, default=1, metavar="N", help="of each worker; default 1")
+    add(
+        "--deadline",
+        type=float,
+        metavar="SECONDS",
+        help="stop then, with exit code 130; with --output the same command continues",
+    )
 
 
 def _add_verify(command: argparse.ArgumentParser) -> None:
     add = command.add_argument
-    add("report", type=Path, metavar="REPORT.json", help="with its folder of shards beside it")
+    add(
+        "report",
+        type=Path,
+        metavar="REPORT.json",
+        help="beside its folder shards, as evaluate --output wrote them",
+    )
     add(
         "--artifact",
         type=Path,
         nargs="+",
         action="extend",
         metavar="DIR",
-        help="where the models lie, found by digest (default: artifacts/*)",
+        help="where the models lie, found by digest: artifacts, or folders of them; default "
+        "artifacts",
     )
-    add("--data", metavar="PATH", help="compare the stored inputs with their source, too")
-    add("--limit", type=int, metavar="N", help="judge a sample of N inputs")
+    add(
+        "--data",
+        metavar="SOURCE",
+        help="compare the stored inputs with this data set, too; what evaluate --data takes",
+    )
+    add("--limit", type=int, metavar="N", help="judge only N inputs, drawn by the report's seed")
 
 
 def read_spec(arguments: argparse.Namespace) -> EvaluationSpec:
@@ -131,6 +259,19 @@ def _knows(name: AttackName, option: str) -> bool:
 
 def _knowing(option: str) -> str:
     return ", ".join(name for name in KINDS if _knows(name, option))
+
+
+def _defaults(setting: str) -> str:
+    """Who knows a setting, and what each takes without it: "pgd 20, apgd-ce 100"."""
+    return ", ".join(
+        f"{name}{_shown(KINDS[name].fields[setting])}" for name in KINDS if _knows(name, setting)
+    )
+
+
+def _shown(default: Any) -> str:
+    if default is None:
+        return ""
+    return f" {' '.join(map(str, default)) if isinstance(default, list) else default}"
 
 
 def _option(name: str) -> str:
