@@ -1,10 +1,9 @@
 """One attack of an evaluation: its parameters, its points and what it costs at most."""
 
 import difflib
-from collections.abc import Sequence
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, ValidationInfo, field_validator, model_validator
 
 from robustness.catalog import (
     AUTOATTACK,
@@ -38,6 +37,16 @@ class Strict(BaseModel):
                 hint = f"; did you mean {near[0]!r}?" if near else ""
                 raise ValueError(f"unknown key {str(key)[:40]!r}{hint}")
         return values
+
+
+def _distinct_numbers(
+    name: str, texts: list[str] | None, *, limit: float = 1.0
+) -> list[str] | None:
+    values = [parse_eps(text, name=name, limit=limit) for text in texts or ()]
+    if len(set(values)) < len(values):
+        what = "a radius" if name == "eps" else "a value"
+        raise ValueError(f"{name} must not name {what} twice, got {str(texts)[:200]}")
+    return texts
 
 
 class AttackSpec(Strict):
@@ -98,19 +107,39 @@ class AttackSpec(Strict):
             raise ValueError(f"norm of {self.name!r} must be {known}, got {self.norm!r}")
         return self
 
-    @model_validator(mode="after")
-    def _distinct_points(self) -> "AttackSpec":
-        limit = L2_LIMIT if self.norm == "L2" else 1.0
-        self._readable("eps", self.eps, limit)
-        self._readable("sigma", self.sigma, 10.0)
-        self._readable("rate", self.rate, 1.0)
-        if self.alpha is not None:
-            parse_eps(self.alpha, name="alpha")
-        for name in ("names", "severities", "edits"):
-            values = getattr(self, name)
-            if values is not None and len(set(values)) < len(values):
-                raise ValueError(f"{name} must not name a value twice, got {str(values)[:200]}")
-        return self
+    @field_validator("eps")
+    @classmethod
+    def _known_radii(cls, eps: list[str] | None, info: ValidationInfo) -> list[str] | None:
+        # A norm that was refused is absent here, and its own error is enough.
+        linf = info.data.get("norm", "L2") != "L2"
+        return _distinct_numbers("eps", eps, limit=1.0 if linf else L2_LIMIT)
+
+    @field_validator("sigma")
+    @classmethod
+    def _known_sigma(cls, sigma: list[str] | None) -> list[str] | None:
+        return _distinct_numbers("sigma", sigma, limit=10.0)
+
+    @field_validator("rate")
+    @classmethod
+    def _known_rate(cls, rate: list[str] | None) -> list[str] | None:
+        return _distinct_numbers("rate", rate)
+
+    @field_validator("alpha")
+    @classmethod
+    def _known_alpha(cls, alpha: str | None, info: ValidationInfo) -> str | None:
+        if alpha is not None:
+            value = parse_eps(alpha, name="alpha")
+            if info.data.get("name") == "smoothing" and value == 1:
+                raise ValueError(f"alpha must lie in (0, 1) for 'smoothing', got {alpha!r}")
+        return alpha
+
+    @field_validator("names", "severities", "edits")
+    @classmethod
+    def _distinct_values(cls, values: list[Any] | None, info: ValidationInfo) -> list[Any] | None:
+        if values is not None and len(set(values)) < len(values):
+            got = str(values)[:200]
+            raise ValueError(f"{info.field_name} must not name a value twice, got {got}")
+        return values
 
     @field_validator("severities")
     @classmethod
@@ -132,12 +161,6 @@ class AttackSpec(Strict):
                 hint = f"; did you mean {near[0]!r}?" if near else ""
                 raise ValueError(f"names: unknown corruption {name[:40]!r}{hint}")
         return names
-
-    def _readable(self, name: str, texts: Sequence[str] | None, limit: float) -> None:
-        values = [parse_eps(text, name=name, limit=limit) for text in texts or ()]
-        if len(set(values)) < len(values):
-            what = "a radius" if name == "eps" else "a value"
-            raise ValueError(f"{name} must not name {what} twice, got {str(texts)[:200]}")
 
     @property
     def kind(self) -> Kind:
@@ -192,7 +215,9 @@ class AttackSpec(Strict):
         """
         if self.name != "autoattack":
             return [self]
-        names = [name for name in AUTOATTACK if num_classes >= KINDS[name].min_classes]
+        names: list[AttackName] = [
+            name for name in AUTOATTACK if num_classes >= KINDS[name].min_classes
+        ]
         return [AttackSpec(name=name, norm=self.norm, eps=self.eps) for name in names]
 
     def evaluations(self, num_classes: int) -> int:

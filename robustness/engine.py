@@ -19,7 +19,7 @@ from robustness.report.build import build_report
 from robustness.report.environment import environment
 from robustness.report.schema import Report, write_report
 from robustness.report.write import write_companions
-from robustness.spec import EvaluationSpec, cost
+from robustness.spec import EvaluationSpec, NotPossible, cost
 from robustness.target import Target, open_target, torch_threads
 from robustness.text_target import TextTarget, open_text_target
 from robustness.trial import Trial, inputs_digest
@@ -65,7 +65,7 @@ def evaluate(
 
     Raises:
         Cancelled: `should_stop` said so; finished shards stay.
-        ValueError: the arguments do not fit together; the message names argument and rule.
+        NotPossible: the arguments do not fit together; the message names argument and rule.
     """
     opened = open_text_target if spec.on_texts else open_target
     with torch_threads(threads):
@@ -128,12 +128,12 @@ def settle_proposals(
     """Decide in which precision attacks search, so that the report says so and shards agree.
 
     Raises:
-        ValueError: bfloat16 is asked for where it cannot be had.
+        NotPossible: bfloat16 is asked for where it cannot be had.
     """
     on_cpu = all(isinstance(t, Target) and t.twin is not None for t in targets)
     able = on_cpu and not spec.in_full(len(targets[0].labels)) and available()
     if spec.proposals == "bfloat16" and not able:
-        raise ValueError(
+        raise NotPossible(
             "proposals: bfloat16 needs a processor that has it, OpenVINO, image models with a "
             "twin, and top_k of [1]"
         )
@@ -203,27 +203,27 @@ def _load(inputs: Inputs, chosen: range, target: AnyTarget) -> np.ndarray | list
     if isinstance(inputs, TextSet):
         return [inputs.read(index) for index in chosen]
     if isinstance(target, TextTarget):
-        raise ValueError(f"{target.name!r} reads texts, and the inputs are images")
+        raise NotPossible(f"{target.name!r} reads texts, and the inputs are images")
     return load_inputs(inputs.take(chosen), target.image_spec)
 
 
 def _check(spec: EvaluationSpec, targets: Sequence[AnyTarget], inputs: Inputs) -> None:
     if not 1 <= len(targets) <= 2:
-        raise ValueError(f"artifacts must be one or two, got {len(targets)}")
+        raise NotPossible(f"artifacts must be one or two, got {len(targets)}")
     if len(inputs) == 0:
-        raise ValueError("inputs must not be empty")
+        raise NotPossible("inputs must not be empty")
     if len({target.digest for target in targets}) < len(targets):
-        raise ValueError("compare_with must be another artifact than model")
+        raise NotPossible("compare_with must be another artifact than model")
     if any(target.labels != targets[0].labels for target in targets):
-        raise ValueError("compare_with must have the same labels as model, in the same order")
+        raise NotPossible("compare_with must have the same labels as model, in the same order")
     if spec.on_texts != isinstance(inputs, TextSet):
         wanted, got = ("texts", "images") if spec.on_texts else ("images", "texts")
-        raise ValueError(f"attacks: {spec.attacks[0].name!r} works on {wanted}, got {got}")
+        raise NotPossible(f"attacks: {spec.attacks[0].name!r} works on {wanted}, got {got}")
     num_classes = len(targets[0].labels)
     _check_labels(inputs.labels, num_classes=num_classes)
     for attack in spec.attacks:
         if num_classes < attack.kind.min_classes:
-            raise ValueError(
+            raise NotPossible(
                 f"attacks: {attack.name!r} needs at least {attack.kind.min_classes} classes, "
                 f"and the model has {num_classes}"
             )
@@ -238,11 +238,11 @@ def _check_twins(spec: EvaluationSpec, targets: Sequence[AnyTarget]) -> None:
 
 def _check_labels(labels: np.ndarray | None, *, num_classes: int) -> None:
     if num_classes < 2:
-        raise ValueError(f"a classifier must have at least 2 classes, got {num_classes}")
+        raise NotPossible(f"a classifier must have at least 2 classes, got {num_classes}")
     if labels is None:
         return
     wrong = (labels < 0) | (labels >= num_classes)
     if wrong.any():
-        raise ValueError(
+        raise NotPossible(
             f"labels must be class indices in [0, {num_classes}), got {int(labels[wrong][0])}"
         )

@@ -15,6 +15,10 @@ CLEAN_EVALUATIONS = 2  # of one clean input: the twin with its gradient, the ser
 GRADIENT_VARIANTS = 2  # of elliptical attention: stopped at m, and flowing through m
 
 
+class NotPossible(ValueError):
+    """Spec, models and inputs do not fit together; the message is fit for whoever asked."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
     """One attack at one point, as the spec spells it."""

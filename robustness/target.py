@@ -15,6 +15,7 @@ from export.twin import load_twin
 from models.elliptical import is_elliptical, metric_gradient
 from robustness.catalog import Variant
 from robustness.progress import Meter
+from robustness.spec import NotPossible
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,10 +54,10 @@ class Target:
         """The twin.
 
         Raises:
-            ValueError: there is none, so gradient attacks are impossible.
+            NotPossible: there is none, so gradient attacks are impossible.
         """
         if self.twin is None:
-            raise ValueError(
+            raise NotPossible(
                 f"gradient attacks need the differentiable twin, but {self.name!r} has none"
             )
         return self.twin

@@ -20,6 +20,7 @@ from export.twin import load_twin
 from models.elliptical import is_elliptical
 from robustness.catalog import Variant
 from robustness.progress import Meter
+from robustness.spec import NotPossible
 from robustness.target import device_of, gradient_path, open_judge, undisturbed
 
 Relabel = Callable[[str], int | None]
@@ -109,21 +110,21 @@ class TextTarget:
         """The twin.
 
         Raises:
-            ValueError: there is none, so hotflip is impossible.
+            NotPossible: there is none, so hotflip is impossible.
         """
         if self.twin is None:
-            raise ValueError(f"hotflip needs the differentiable twin, but {self.name!r} has none")
+            raise NotPossible(f"hotflip needs the differentiable twin, but {self.name!r} has none")
         return self.twin
 
     def embedding(self) -> nn.Embedding:
         """The twin's table of token embeddings.
 
         Raises:
-            ValueError: there is no twin, or it has none or several such tables.
+            NotPossible: there is no twin, or it has none or several such tables.
         """
         tables = [part for part in self.require_twin().modules() if isinstance(part, nn.Embedding)]
         if len(tables) != 1:
-            raise ValueError(
+            raise NotPossible(
                 f"hotflip needs one table of embeddings, but {self.name!r} has {len(tables)}"
             )
         return tables[0]

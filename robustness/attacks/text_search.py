@@ -8,6 +8,7 @@ import numpy as np
 
 from robustness.logits import label_rank, margin
 from robustness.progress import Meter
+from robustness.spec import NotPossible
 from robustness.text_target import TextTarget
 
 _TOGETHER = 32  # candidates judged before it is seen whether one is misclassified
@@ -86,7 +87,7 @@ class Search:
         if not 0 <= label < len(target.labels):
             raise ValueError(f"labels must lie in [0, {len(target.labels)}), got {label}")
         if target.relabel is not None and target.relabel(text) != label:
-            raise ValueError(f"labels must be what the texts say, {target.relabel(text)}: {label}")
+            raise NotPossible(f"labels must be what the texts say, {target.relabel(text)}: {label}")
         self._target, self._leave, self._meter = target, leave, meter
         self._edits_allowed, self._queries_allowed = edits, queries
         self.text, self.label, self.edits, self.queries = text, label, 0, 0

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from robustness.attacks.text_search import AttackedTexts, checked
+from robustness.spec import NotPossible
 from robustness.text_target import TextTarget
 
 REPLACEMENT = "AAA"
@@ -66,12 +67,12 @@ def word_swap(
         seeds: N seeds, at least 0.
 
     Raises:
-        ValueError: `rate` or a seed is out of range, labels or seeds do not fit, or the true class
-            is computed from the words, among which is no "AAA".
+        ValueError: `rate` or a seed is out of range, or labels or seeds do not fit.
+        NotPossible: the true class is computed from the words, among which is no "AAA".
     """
     checked(texts, labels=labels, seeds=seeds)
     if target.relabel is not None:
-        raise ValueError(f"word-swap must not be run on {target.name!r}: no text of it has words")
+        raise NotPossible(f"word-swap must not be run on {target.name!r}: no text of it has words")
     swapped = [
         swap_words(text, rate=rate, seed=int(seed)) for text, seed in zip(texts, seeds, strict=True)
     ]

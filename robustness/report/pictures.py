@@ -1,24 +1,17 @@
 """Pictures of one judged image: unchanged, attacked, and what was added. Needs no torch."""
 
-import json
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
 from data.images import to_png
-from robustness.numbers import L2_LIMIT, parse_eps
 from robustness.report.flags import AttackFlags
-from robustness.report.schema import FILE
+from robustness.report.lookup import NoSuchSample, choose_attack, find_sample, model_position
 from robustness.report.stored import InputLost, adversarial_input, cell_of, clean_input
 from robustness.spec import EvaluationSpec
 
 Kind = Literal["clean", "adversarial", "perturbation"]
-
-
-class NoSuchSample(ValueError):
-    """The report holds no such image, attack, radius or model."""
 
 
 def picture(
@@ -41,7 +34,7 @@ def picture(
         index: which image.
         kind: "clean", "adversarial" or "perturbation".
         attack: name of the attack.
-        eps: radius, as the spec spells it or as an equal number.
+        eps: radius; see `robustness.report.lookup.choose_attack`.
         model: name of the model; the one on trial when not given.
 
     Raises:
@@ -49,19 +42,15 @@ def picture(
     """
     if kind not in ("clean", "adversarial", "perturbation"):
         raise NoSuchSample(f"kind must be clean, adversarial or perturbation, got {kind!r}")
-    report = _load(folder)
-    samples = report["samples"]
-    if not 0 <= index < len(samples):
-        raise NoSuchSample(f"index must lie in [0, {len(samples)}), got {index}")
-    if report["data"]["kind"] != "image":
-        raise NoSuchSample("this evaluation judged texts, which have no pictures")
-    position = _model_position(samples[index]["models"], model)
+    report = find_sample(folder, index, "image")
+    sample = report["sample"]
+    position = model_position(sample, model)
     digest = report["summary"]["models"][position]["digest"]
     try:
         clean = clean_input(folder, digest, index)
         if kind == "clean":
             return to_png(_pixels(clean))
-        flags = _choose(samples[index]["models"][position]["attacks"], attack, eps)
+        flags = choose_attack(sample["models"][position]["attacks"], attack, eps)
         adversarial = _adversarial(folder, report, digest, flags, index)
     except InputLost as error:
         raise NoSuchSample(str(error)) from None
@@ -105,45 +94,3 @@ def _adversarial(
     part, variant = parsed.part, parsed.variant
     found = adversarial_input(folder, digest, index, cell=cell, part=part, variant=variant)
     return _pixels(found)
-
-
-def _load(folder: Path) -> dict[str, Any]:
-    path = folder / FILE
-    try:
-        return _parse(path, path.stat().st_mtime_ns)
-    except OSError:
-        raise NoSuchSample("there is no report yet") from None
-
-
-@lru_cache(maxsize=4)
-def _parse(path: Path, changed: int) -> dict[str, Any]:
-    """A page asks for many pictures of one report: parse it once per version of the file."""
-    return json.loads(path.read_bytes())
-
-
-def _model_position(models: list[dict[str, Any]], name: str | None) -> int:
-    names = [model["name"] for model in models]
-    if name is None:
-        return 0
-    if name not in names:
-        raise NoSuchSample(f"model must be one of {names}, got {name[:60]!r}")
-    return names.index(name)
-
-
-def _choose(attacks: list[dict[str, Any]], name: str | None, eps: str | None) -> dict[str, Any]:
-    if eps is not None:
-        try:
-            radius = parse_eps(eps, limit=L2_LIMIT)
-        except ValueError as error:
-            raise NoSuchSample(str(error)) from None
-        attacks = [flags for flags in attacks if flags["eps_value"] == radius]
-    if name is not None:
-        attacks = [flags for flags in attacks if flags["name"] == name]
-    if not attacks:
-        raise NoSuchSample(f"attack and eps must be ones of this report, got {name!r}, {eps!r}")
-
-    def strength(flags: dict[str, Any]) -> tuple[float, bool, float]:
-        margin = flags["margin"]
-        return flags["eps_value"], not flags["confirmed"], -margin if margin is not None else np.inf
-
-    return max(attacks, key=strength)
