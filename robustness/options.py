@@ -110,7 +110,8 @@ def _add_attacks(command: argparse.ArgumentParser) -> None:
         "--spec",
         type=Path,
         metavar="FILE",
-        help="in place of attacks, settings and figures: the spec as JSON, as a report has it under 'spec'; knows 'alpha' and 'proposals', too",
+        help="in place of attacks, settings and figures: the spec as JSON, as a report has it "
+        "under 'spec'; knows 'alpha' and 'proposals', too",
     )
 
 

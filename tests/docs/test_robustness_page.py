@@ -1,0 +1,62 @@
+"""docs/robustness.md names everything that it promises to list."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from robustness.catalog import EXTRA_CORRUPTIONS, KINDS, AttackName
+from robustness.report.markdown import FILE as CARD
+from robustness.report.page import FILE as PAGE
+from robustness.report.sample_table import FILE as TABLE
+from robustness.report.schema import FILE as REPORT
+
+ROOT = Path(__file__).parents[2]
+TEXT = (ROOT / "docs" / "robustness.md").read_text()
+
+
+def rows(section: str) -> dict[str, str]:
+    """The table under a heading: by the name in its first column, the rest of the row."""
+    lines = TEXT.split(f"\n## {section}\n", 1)[1].split("\n## ")[0].splitlines()
+    named = (line.split("|", 2) for line in lines if line.startswith("| `"))
+    return {name.strip(" `"): rest for _, name, rest in named}
+
+
+def codes() -> Iterator[str]:
+    """The code of every doubt that the source can raise."""
+    for path in (ROOT / "robustness" / "doubts").glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.keyword) and node.arg == "code":
+                yield ast.literal_eval(node.value)
+
+
+def test_table_of_attacks_names_every_attack_in_order() -> None:
+    assert list(rows("Attacks")) == list(KINDS)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_table_of_attacks_tells_norms_settings_and_defaults(name: AttackName) -> None:
+    row, kind = rows("Attacks")[name], KINDS[name]
+    assert ("l∞" in row, "l2" in row) == ("Linf" in kind.norms, "L2" in kind.norms)
+    for setting, default in kind.fields.items():
+        assert f"`{setting}` {shown(default)}" in row
+
+
+def shown(default: Any) -> str:
+    if isinstance(default, list):
+        return str(default[0])
+    return "" if default is None else str(default)
+
+
+def test_table_of_doubts_names_every_sign_and_no_other() -> None:
+    assert set(rows("Doubts")) == set(codes())
+
+
+def test_files_of_a_report_are_named() -> None:
+    assert {PAGE, REPORT, TABLE, CARD, "report.junit.xml"} <= set(rows("The files of a report"))
+
+
+def test_extra_corruptions_are_named() -> None:
+    assert all(f"`{name}`" in TEXT for name in EXTRA_CORRUPTIONS)
