@@ -110,7 +110,7 @@ class Assay:
         await self._registry.warm_up()
         routes = [*catalog.routes(settings, self._registry)]
         routes += evaluations.routes(
-            self._store, settings, lambda reference: self._registry.get(reference).artifact
+            self._store, settings, lambda name, task: self._registry.get(name, task).artifact
         )
         fill(
             _site,

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from data.image_set import DataError
 from export.artifact import MANIFEST, Artifact, ArtifactError, open_artifact
-from robustness.spec import EvaluationSpec
+from robustness.spec import EvaluationSpec, NotPossible
 from service.job import Job
 from service.jobs import JobStore
 from service.parent import watch_parent
@@ -153,7 +153,9 @@ def _explain(error: Exception) -> tuple[str, str]:
     if isinstance(error, ArtifactError):
         return "broken_artifact", "the artifact of the model does not match its manifest"
     if isinstance(error, DataError):
-        return "unreadable_images", "the stored images can no longer be read"
+        return "unreadable_inputs", "the stored inputs can no longer be read"
+    if isinstance(error, NotPossible):
+        return "not_possible", str(error)
     if isinstance(error, MemoryError):
         return "out_of_memory", "the evaluation needs more memory than there is"
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):

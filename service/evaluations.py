@@ -5,28 +5,28 @@ import re
 import shutil
 import sqlite3
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import anyio
 from anyio import CapacityLimiter, to_thread
 from starlette.requests import Request
-from starlette.responses import FileResponse, JSONResponse, Response
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from export.artifact import Artifact
+from service import evidence
 from service.errors import ApiError
+from service.evidence import find_job
 from service.forms import read_form
-from service.intake import Intake, read_submission
+from service.intake import FindModel, Intake, read_submission
 from service.job import STATUSES, Job
 from service.jobs import JobStore
 from service.openapi import describe
 from service.settings import Settings
-from service.uploads import REPORT, evaluations_folder
+from service.uploads import evaluations_folder
 
 _PREFIX = "/v1/evaluations"
 _MAX_WAIT_S = 30.0
@@ -39,7 +39,8 @@ _FILE = {"type": "string", "format": "binary"}
 _FORM = {
     "spec": {"type": "string", "description": "JSON"},
     "images": {"type": "array", "items": _FILE},
-    "archive": _FILE | {"description": "zip or parquet"},
+    "texts": {"type": "string", "description": "a JSON list of texts"},
+    "archive": _FILE | {"description": "zip or parquet of images, csv or parquet of texts"},
     "labels": {"type": "string", "description": "a JSON list, or csv `file,label`"},
 }
 _PAGE_QUERY = {
@@ -49,16 +50,13 @@ _PAGE_QUERY = {
 }
 
 
-def routes(
-    store: JobStore, settings: Settings, find_model: Callable[[str | None], Artifact]
-) -> list[Route]:
+def routes(store: JobStore, settings: Settings, find_model: FindModel) -> list[Route]:
     """The routes, for the application that is mounted at `/`.
 
     Args:
         store: the table of evaluations.
         settings: limits and the state folder.
-        find_model: the artifact for `name`, `name:version` or None (the default model); raises
-            ApiError 404 for an unknown one.
+        find_model: see `Intake`.
     """
     front = _Evaluations(
         store=store,
@@ -72,8 +70,7 @@ def routes(
         Route(_PREFIX, front.index, methods=["GET"]),
         Route(one, front.show, methods=["GET"]),
         Route(one, front.remove, methods=["DELETE"]),
-        Route(one + "/report.json", front.report, methods=["GET"]),
-        Route(one + "/samples/{index}/{kind}.png", front.sample, methods=["GET"]),
+        *evidence.routes(store, settings, one),
     ]
 
 
@@ -96,7 +93,7 @@ class _Evaluations:
         form = await read_form(
             request,
             files=("images", "archive"),
-            fields=("spec", "labels"),
+            fields=("spec", "labels", "texts"),
             max_files=self.settings.evaluation_max_samples,
         )
         submission = read_submission(form, request.headers.get("idempotency-key"))
@@ -138,13 +135,13 @@ class _Evaluations:
     )
     async def show(self, request: Request) -> Response:
         """State, progress and result of an evaluation."""
-        job = await self._job(request)
+        job = await find_job(self.store, request)
         until = time.monotonic() + _wait(request)
         while job.active and time.monotonic() < until:
             await anyio.sleep(_POLL_S)
             if await request.is_disconnected():
                 break
-            job = await self._job(request)
+            job = await find_job(self.store, request)
         return JSONResponse(_overview(job) | {"result": job.result})
 
     @describe(
@@ -155,58 +152,17 @@ class _Evaluations:
     )
     async def remove(self, request: Request) -> Response:
         """Cancel an active evaluation (202) or delete a finished one (204)."""
-        job = await self._job(request)
+        job = await find_job(self.store, request)
         if job.active:
             await to_thread.run_sync(self.store.request_cancel, job.id)
-            return JSONResponse(_overview(await self._job(request)), status_code=202)
+            return JSONResponse(_overview(await find_job(self.store, request)), status_code=202)
         async with _disk_errors():
             await to_thread.run_sync(self._delete, job)
         return Response(status_code=204)
 
-    @describe(answer=dict[str, Any], errors=(404, 409, 410))
-    async def report(self, request: Request) -> Response:
-        """The report of an evaluation."""
-        path = await self._report_folder(request) / "report.json"
-        if not await anyio.Path(path).is_file():
-            raise ApiError(404, "no_report", "The report's file is no longer there.")
-        return FileResponse(path, media_type="application/json", filename="report.json")
-
-    @describe(
-        answer=bytes,
-        media_type="image/png",
-        query={name: {"type": "string"} for name in ("attack", "eps", "model")},
-        errors=(404, 409, 410),
-    )
-    async def sample(self, request: Request) -> Response:
-        """A sample of an evaluation: clean, adversarial, or their difference."""
-        folder = await self._report_folder(request)
-        index, kind = request.path_params["index"], request.path_params["kind"]
-        if not re.fullmatch(r"[0-9]{1,9}", index):
-            raise _no_such_sample(f"there is no sample {index[:20]!r}")
-        names = {name: request.query_params.get(name) for name in ("attack", "eps", "model")}
-        content = await to_thread.run_sync(_picture, folder, int(index), kind, names)
-        return Response(content, media_type="image/png")
-
     def _delete(self, job: Job) -> None:
         if self.store.delete(job.id):
             shutil.rmtree(evaluations_folder(self.settings.state) / job.id, ignore_errors=True)
-
-    async def _job(self, request: Request) -> Job:
-        job = await to_thread.run_sync(self.store.get, request.path_params["id"])
-        if job is None:
-            raise ApiError(404, "unknown_evaluation", "There is no evaluation with this id.")
-        if job.deleted is not None:
-            raise ApiError(410, "evaluation_deleted", "This evaluation was deleted.")
-        return job
-
-    async def _report_folder(self, request: Request) -> Path:
-        job = await self._job(request)
-        if job.active:
-            message = f"The evaluation is {job.status}; its report comes when it has succeeded."
-            raise ApiError(409, "evaluation_not_finished", message)
-        if job.status != "succeeded":
-            raise ApiError(404, "no_report", f"The evaluation has {job.status} without a report.")
-        return evaluations_folder(self.settings.state) / job.id / REPORT
 
 
 @asynccontextmanager
@@ -219,15 +175,6 @@ async def _disk_errors() -> AsyncIterator[None]:
             message = "The disk of the service is full; nothing was accepted."
             raise ApiError(507, "disk_full", message) from error
         raise
-
-
-def _picture(folder: Path, index: int, kind: Any, names: dict[str, str | None]) -> bytes:
-    from robustness.report.pictures import NoSuchSample, picture  # a front may never draw one
-
-    try:
-        return picture(folder, index, kind, **names)
-    except NoSuchSample as error:
-        raise _no_such_sample(str(error)) from error
 
 
 def _overview(job: Job) -> dict[str, Any]:
@@ -252,10 +199,7 @@ def _overview(job: Job) -> dict[str, Any]:
             "eta_s": None if job.eta is None else round(job.eta, 1),
         },
         "error": job.error,
-        "links": {
-            "self": own,
-            "report": f"{own}/report.json" if job.status == "succeeded" else None,
-        },
+        "links": {"self": own, **evidence.links(job, own)},
     }
 
 
@@ -283,7 +227,3 @@ def _integer(request: Request, name: str, default: int | None, least: int, most:
 
 def _invalid_query(message: str) -> ApiError:
     return ApiError(422, "invalid_query", f"Query parameter {message}.")
-
-
-def _no_such_sample(message: str) -> ApiError:
-    return ApiError(404, "no_such_sample", message[0].upper() + message[1:] + ".")

@@ -12,27 +12,31 @@ from typing import Any
 from pydantic import ValidationError
 
 from export.artifact import Artifact
+from export.manifest import Task
 from robustness.spec import EvaluationSpec, cost
+from service.allowance import check_classes, check_cost, check_sizes, spec_error
 from service.errors import ApiError
 from service.forms import Form, Upload
 from service.job import Job, NewJob, new_job_id
 from service.jobs import JobStore, KeyConflict, QueueFull
+from service.registry import IMAGES, TEXTS
 from service.settings import Settings
 from service.strict_json import broken_rules, parse_json
-from service.uploads import evaluations_folder, save_inputs
+from service.text_uploads import read_texts
+from service.uploads import Uploads, evaluations_folder, save_inputs
 
 _KEY = re.compile(r"[\x21-\x7e]{1,255}")
 _RETRY_AFTER_S = 10
 
+FindModel = Callable[[str | None, Task], Artifact]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Submission:
-    """A request whose parts have the right types; the images are not opened yet."""
+    """A request whose parts have the right types; images and archives are not opened yet."""
 
     spec: EvaluationSpec
-    images: Sequence[Upload]
-    archive: Upload | None
-    labels: str | None
+    uploads: Uploads
     idempotency_key: str | None
 
 
@@ -43,13 +47,13 @@ class Intake:
     Attributes:
         store: the table of evaluations.
         settings: limits and the state folder.
-        find_model: the artifact for `name`, `name:version` or None (the default model); raises
-            ApiError 404 for an unknown one.
+        find_model: the artifact for `name`, `name:version` or None (the default model) that does
+            a task; raises ApiError 404 for an unknown one and 422 for one of another task.
     """
 
     store: JobStore
     settings: Settings
-    find_model: Callable[[str | None], Artifact]
+    find_model: FindModel
 
     def accept(self, submission: Submission) -> tuple[Job, bool]:
         """Store the files, then the row; reads and writes files, so call it in a thread.
@@ -65,19 +69,15 @@ class Intake:
         known = self._known(submission.idempotency_key, fingerprint)
         if known is not None:
             return known, False
-        self._check_limits(submission)
+        check_sizes(submission.spec, self.settings)
         artifacts = self._artifacts(submission.spec)
+        check_classes(submission.spec, len(artifacts[0].labels))
         if self.store.waiting() >= self.settings.queue_length:
             raise _queue_full(self.settings)
         job_id = new_job_id()
         folder = evaluations_folder(self.settings.state) / job_id
         samples = save_inputs(
-            folder,
-            images=submission.images,
-            archive=submission.archive,
-            labels=submission.labels,
-            label_names=artifacts[0].labels,
-            settings=self.settings,
+            folder, submission.uploads, artifacts=artifacts, settings=self.settings
         )
         new = _new_job(job_id, submission, artifacts, samples, fingerprint)
         return self._submit(new, folder)
@@ -85,6 +85,7 @@ class Intake:
     def _submit(self, new: NewJob, folder: Path) -> tuple[Job, bool]:
         created = False
         try:
+            check_cost(new.cost, self.settings)
             job, created = self.store.submit(new, queue_length=self.settings.queue_length)
         except QueueFull:
             raise _queue_full(self.settings) from None
@@ -102,31 +103,19 @@ class Intake:
             raise _key_conflict() from None
 
     def _artifacts(self, spec: EvaluationSpec) -> list[Artifact]:
-        artifacts = [self.find_model(spec.model)]
+        task = TEXTS if spec.on_texts else IMAGES
+        artifacts = [self.find_model(spec.model, task)]
         if spec.compare_with is not None:
-            artifacts.append(self.find_model(spec.compare_with))
+            artifacts.append(self.find_model(spec.compare_with, task))
             if artifacts[0].digest == artifacts[1].digest:
-                raise _invalid_spec("compare_with must name another model than model")
+                raise _incomparable("must name another model than model")
             if artifacts[0].labels != artifacts[1].labels:
-                raise _invalid_spec("model and compare_with must have the same labels")
+                raise _incomparable("must have the same labels as model")
         return artifacts
-
-    def _check_limits(self, submission: Submission) -> None:
-        attacks, settings = submission.spec.attacks, self.settings
-        counts = [("attacks", "attacks", len(attacks), settings.evaluation_max_attacks)]
-        for index, attack in enumerate(attacks):
-            radii, steps = len(attack.eps), attack.num_steps
-            counts += [
-                (f"attacks.{index}.eps", "radii", radii, settings.evaluation_max_eps),
-                (f"attacks.{index}.steps", "steps", steps, settings.evaluation_max_steps),
-            ]
-        for field, what, count, limit in counts:
-            if count > limit:
-                raise _invalid_spec(f"{field}: {count} {what} are more than the {limit} allowed")
 
 
 def read_submission(form: Form, key: str | None) -> Submission:
-    """Sort out the fields `spec`, `labels`, `images` and `archive` of a form.
+    """Sort out the fields `spec`, `labels`, `images`, `texts` and `archive` of a form.
 
     Args:
         form: the form, of these fields only.
@@ -140,19 +129,30 @@ def read_submission(form: Form, key: str | None) -> Submission:
         raise ApiError(422, "invalid_idempotency_key", message)
     if "spec" not in form.fields:
         raise ApiError(422, "no_spec", "The field `spec` is missing.")
-    images, archives = form.files["images"], form.files["archive"]
-    if len(archives) > 1 or (images and archives):
-        message = "Send either files in `images` or one file in `archive`."
-        raise ApiError(422, "ambiguous_images", message)
-    if not images and not archives:
-        message = "There is no image: send files in `images` or one zip or parquet in `archive`."
-        raise ApiError(422, "no_images", message)
-    return Submission(
-        spec=read_spec(form.fields["spec"]),
+    spec = read_spec(form.fields["spec"])
+    return Submission(spec=spec, uploads=_uploads(form, spec), idempotency_key=key)
+
+
+def _uploads(form: Form, spec: EvaluationSpec) -> Uploads:
+    images, archives, texts = form.files["images"], form.files["archive"], form.fields.get("texts")
+    what, other = ("texts", images) if spec.on_texts else ("images", texts)
+    if other:
+        message = f"attacks.0.name: {spec.attacks[0].name!r} works on {what}; send `{what}`."
+        raise ApiError(422, "wrong_inputs", message)
+    single = images or texts is not None
+    if len(archives) > 1 or (single and archives):
+        message = f"Send either {what} in `{what}` or one file in `archive`."
+        raise ApiError(422, f"ambiguous_{what}", message)
+    if not single and not archives:
+        kinds = "csv or parquet" if spec.on_texts else "zip or parquet"
+        message = f"There is no {what[:-1]}: send some in `{what}` or one {kinds} in `archive`."
+        raise ApiError(422, f"no_{what}", message)
+    return Uploads(
+        on_texts=spec.on_texts,
         images=images,
+        texts=() if texts is None else read_texts(texts),
         archive=archives[0] if archives else None,
         labels=form.fields.get("labels"),
-        idempotency_key=key,
     )
 
 
@@ -167,17 +167,17 @@ def read_spec(text: str) -> EvaluationSpec:
         return EvaluationSpec.model_validate(content)
     except ValidationError as error:
         problems = broken_rules(error)
-    first = problems[0]
-    separator = ": " if first["field"] else ""
-    raise _invalid_spec(f"{first['field']}{separator}{first['message']}", problems)
+    raise spec_error(problems)
 
 
 def _fingerprint(submission: Submission) -> str:
+    uploads = submission.uploads
     content: dict[str, Any] = {
         "spec": submission.spec.model_dump(mode="json"),
-        "labels": submission.labels,
-        "images": [_digest(image) for image in submission.images],
-        "archive": submission.archive and _digest(submission.archive),
+        "labels": uploads.labels,
+        "images": [_digest(image) for image in uploads.images],
+        "texts": list(uploads.texts),
+        "archive": uploads.archive and _digest(uploads.archive),
     }
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
@@ -200,14 +200,14 @@ def _new_job(
         spec=spec | {"model": submission.spec.model or artifacts[0].name},
         models=[{"name": a.name, "version": a.version, "digest": a.digest} for a in artifacts],
         samples=samples,
-        cost=cost(submission.spec, samples, elliptical),
+        cost=cost(submission.spec, samples, elliptical, num_classes=len(artifacts[0].labels)),
         fingerprint=fingerprint,
         idempotency_key=submission.idempotency_key,
     )
 
 
-def _invalid_spec(message: str, details: object = None) -> ApiError:
-    return ApiError(422, "invalid_spec", f"The spec is not acceptable: {message}.", details)
+def _incomparable(rule: str) -> ApiError:
+    return spec_error([{"field": "compare_with", "message": rule}])
 
 
 def _key_conflict() -> ApiError:

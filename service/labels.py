@@ -1,4 +1,4 @@
-"""The labels that a client sends with images: a JSON list, or csv lines `file,label`."""
+"""The labels that a client sends with inputs: a JSON list, or csv lines `file,label`."""
 
 import csv
 import io
@@ -10,12 +10,12 @@ from service.strict_json import parse_json
 
 
 def read_labels(text: str, names: Sequence[str], label_names: Sequence[str]) -> list[int]:
-    """One class index per image, in the order of the images.
+    """One class index per input, in the order of the inputs.
 
     Args:
         text: a JSON list of indices or label names, or csv lines of file name and label with or
             without the header `file,label`.
-        names: file names of the images, which the csv refers to.
+        names: names of the inputs, which the csv refers to.
         label_names: classes of the model.
 
     Raises:
@@ -26,7 +26,7 @@ def read_labels(text: str, names: Sequence[str], label_names: Sequence[str]) -> 
     else:
         values = _from_csv(text, names)
     if len(values) != len(names):
-        message = f"There are {len(values)} labels for {len(names)} images."
+        message = f"There are {len(values)} labels for {len(names)} inputs."
         raise ApiError(422, "labels_length", message)
     return [_index(position, value, label_names) for position, value in enumerate(values)]
 

@@ -73,10 +73,26 @@ class Settings(BaseSettings):
     )
 
     queue_length: int = Field(default=16, gt=0, description="evaluations waiting")
-    evaluation_max_samples: int = Field(default=2000, gt=0, description="images of one evaluation")
+    evaluation_max_samples: int = Field(
+        default=2000, gt=0, description="images or texts of one evaluation"
+    )
     evaluation_max_steps: int = Field(default=1000, gt=0, description="steps of one attack")
-    evaluation_max_eps: int = Field(default=16, gt=0, description="radii of one attack")
-    evaluation_max_attacks: int = Field(default=8, gt=0, description="attacks of one evaluation")
+    evaluation_max_eps: int = Field(
+        default=16, gt=0, description="radii, sigmas, rates or numbers of edits of one attack"
+    )
+    evaluation_max_queries: int = Field(
+        default=20_000, gt=0, description="queries of one attack on one input"
+    )
+    evaluation_max_directions: int = Field(
+        default=2048, gt=0, description="random directions in one step of spsa"
+    )
+    evaluation_max_attacks: int = Field(default=16, gt=0, description="attacks of one evaluation")
+    evaluation_max_cost: int = Field(
+        default=100_000_000, gt=0, description="model evaluations of one evaluation"
+    )
+    evaluation_max_characters: int = Field(
+        default=100_000, gt=0, description="characters of one text of an evaluation"
+    )
     archive_max_mb: float = Field(
         default=256, gt=0, description="size of an uploaded archive, unpacked"
     )

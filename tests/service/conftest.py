@@ -9,8 +9,9 @@ import pytest
 from PIL import Image
 from starlette.testclient import TestClient
 
-from export.artifact import Artifact
+from export.artifact import Artifact, open_artifact
 from service.settings import Settings, get_settings
+from tests.service.front import Front
 from tests.service.tiny_artifact import noise, write_artifact, write_text_artifact
 
 
@@ -26,8 +27,6 @@ def tiny_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def tiny_artifact(tiny_models: Path) -> Artifact:
-    from export.artifact import open_artifact
-
     return open_artifact(tiny_models / "elliptical")
 
 
@@ -65,6 +64,20 @@ def client(
 @pytest.fixture
 def settings(tiny_models: Path, tmp_path: Path) -> Settings:
     return Settings(models=[tiny_models], state=tmp_path / "state", runtime="onnx-cpu")
+
+
+@pytest.fixture(scope="session")
+def artifacts(tiny_models: Path) -> dict[str, Artifact]:
+    folders = {"fashion-elliptical": "elliptical", "fashion-dot": "dot"}
+    folders["tiny-transject"] = "transject"
+    return {name: open_artifact(tiny_models / folder) for name, folder in folders.items()}
+
+
+@pytest.fixture
+def front(tmp_path: Path, artifacts: dict[str, Artifact]) -> Iterator[Front]:
+    front = Front(tmp_path / "state", artifacts)
+    yield front
+    front.store.close()
 
 
 def png(seed: int = 0, size: int = 8) -> bytes:

@@ -2,11 +2,9 @@ import asyncio
 import errno
 import io
 import json
-import re
 import shutil
 import stat
 import zipfile
-from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,116 +13,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from starlette.applications import Starlette
 
-from data.images import decode_image, to_png
-from export.artifact import Artifact, open_artifact
-from service.errors import ApiError, ErrorShape
-from service.evaluations import routes
-from service.evaluator import Evaluator
-from service.jobs import JobStore
-from service.settings import Settings
+from data.images import decode_image
+from export.artifact import Artifact
+from robustness.findings import probe_cost
 from service.uploads import evaluations_folder, open_inputs
+from tests.service.front import FGSM, PNG, URL, Front, archive, check_error, pictures, zipped
 from tests.service.tiny_artifact import LABELS, noise
-
-URL = "/v1/evaluations"
-FGSM = {"attacks": [{"name": "fgsm", "eps": ["8/255"]}]}
-PNG = to_png(noise(1)[0][None] / 255)
-Files = list[tuple[str, tuple[str, bytes]]]
-
-
-@pytest.fixture(scope="module")
-def artifacts(tiny_models: Path) -> dict[str, Artifact]:
-    folders = {"fashion-elliptical": "elliptical", "fashion-dot": "dot"}
-    return {name: open_artifact(tiny_models / folder) for name, folder in folders.items()}
-
-
-class Front:
-    """The routes under the service's error shape, called in process."""
-
-    def __init__(self, state: Path, artifacts: dict[str, Artifact], **settings: Any) -> None:
-        root = artifacts["fashion-elliptical"].folder.parent
-        self.settings = Settings(state=state, models=[root], **settings)
-        self.store = JobStore(state / "assay.sqlite3")
-
-        def find_model(name: str | None) -> Artifact:
-            if name not in (None, *artifacts):
-                raise ApiError(404, "unknown_model", f"There is no model {name!r}.")
-            return artifacts[name or "fashion-elliptical"]
-
-        site = Starlette(routes=routes(self.store, self.settings, find_model))
-        self._transport = httpx.ASGITransport(app=ErrorShape(site))
-
-    def talk(self, conversation: Callable[[httpx.AsyncClient], Awaitable[Any]]) -> Any:
-        async def run() -> Any:
-            async with httpx.AsyncClient(transport=self._transport, base_url="http://assay") as c:
-                return await conversation(c)
-
-        return asyncio.run(run())
-
-    def request(self, method: str, url: str, **options: Any) -> httpx.Response:
-        return self.talk(lambda client: client.request(method, url, **options))
-
-    def post(
-        self, files: Files | None = None, *, key: str | None = None, **fields: Any
-    ) -> httpx.Response:
-        fields = {"spec": json.dumps(FGSM)} | fields
-        parts: list[Any] = [
-            (name, (None, value)) for name, value in fields.items() if value is not None
-        ]
-        parts += [("images", ("a.png", PNG))] if files is None else files
-        headers = {"Idempotency-Key": key} if key else {}
-        return self.request("POST", URL, files=parts, headers=headers)
-
-    def folders(self) -> list[str]:
-        folder = evaluations_folder(self.settings.state)
-        return sorted(path.name for path in folder.iterdir()) if folder.exists() else []
-
-    def run_all(self) -> None:
-        evaluator = Evaluator(self.store, self.settings)
-        evaluator.start()
-        try:
-            while self.store.page(status="queued")[0] or self.store.page(status="running")[0]:
-                self.talk(lambda client: asyncio.sleep(0.1))
-        finally:
-            evaluator.stop()
-
-
-@pytest.fixture
-def front(tmp_path: Path, artifacts: dict[str, Artifact]) -> Iterator[Front]:
-    front = Front(tmp_path / "state", artifacts)
-    yield front
-    front.store.close()
-
-
-def pictures(count: int, field: str = "images") -> Files:
-    return [
-        (field, (f"{index}.png", to_png(pixels[None] / 255)))
-        for index, pixels in enumerate(noise(count))
-    ]
-
-
-def zipped(members: dict[str, bytes], **attributes: Any) -> bytes:
-    stream = io.BytesIO()
-    with zipfile.ZipFile(stream, "w") as archive:
-        for name, content in members.items():
-            info = zipfile.ZipInfo(name)
-            for attribute, value in attributes.items():
-                setattr(info, attribute, value)
-            archive.writestr(info, content)
-    return stream.getvalue()
-
-
-def archive(content: bytes) -> Files:
-    return [("archive", ("some.bin", content))]
-
-
-def check_error(response: httpx.Response, status: int, code: str, message: str) -> Any:
-    error = response.json()["error"]
-    assert (response.status_code, error["code"]) == (status, code), error
-    assert re.search(message, error["message"]), error["message"]
-    assert "/tmp" not in response.text and "Traceback" not in response.text
-    return error["details"]
 
 
 def stored_labels(front: Front, response: httpx.Response) -> list[int] | None:
@@ -168,7 +63,7 @@ BAD_REQUESTS: dict[str, tuple[dict[str, Any], int, str, str]] = {
         "either",
     ),
     "no spec": ({"spec": None}, 422, "no_spec", "missing"),
-    "unknown field": ({"texts": "[]"}, 422, "unknown_field", "texts"),
+    "unknown field": ({"text": "[]"}, 422, "unknown_field", "text"),
     "broken json": ({"spec": "{"}, 400, "invalid_json", "spec"),
     "bare NaN": (
         {"spec": '{"attacks": [{"name": "fgsm", "eps": [NaN]}]}'},
@@ -229,7 +124,7 @@ BAD_REQUESTS: dict[str, tuple[dict[str, Any], int, str, str]] = {
         {"files": pictures(3), "labels": "[0, 1]"},
         422,
         "labels_length",
-        "2 labels for 3 images",
+        "2 labels for 3 inputs",
     ),
     "label out of range": ({"labels": "[3]"}, 422, "invalid_labels", "Label 0.*out of range"),
     "negative label": ({"labels": "[-1]"}, 422, "invalid_labels", "Label 0"),
@@ -347,8 +242,10 @@ def test_an_accepted_evaluation_has_its_files_and_says_what_it_costs(front: Fron
     body = response.json()
     assert response.status_code == 202
     assert response.headers["location"] == f"{URL}/{body['id']}"
-    # 3 images x (2 on clean + 2 gradients x 4 for the elliptical, 2 + 4 for the plain model)
-    assert body["cost"] == {"model_evaluations": 48, "seconds": None}
+    # 3 images x (2 on clean + 2 gradients x 4 for the elliptical, 2 + 4 for the plain model), and
+    # what the two models are asked about themselves
+    expected = 48 + 2 * probe_cost(3, on_texts=False)
+    assert body["cost"] == {"model_evaluations": expected, "seconds": None}
     assert front.folders() == [body["id"]]
     shown = front.request("GET", response.headers["location"]).json()
     assert (shown["status"], shown["model"], shown["compare_with"]) == (
@@ -357,9 +254,10 @@ def test_an_accepted_evaluation_has_its_files_and_says_what_it_costs(front: Fron
         "fashion-dot",
     )
     assert shown["samples"] == 3 and shown["result"] is None and shown["error"] is None
-    assert shown["progress"] == {"done": 0, "total": 48, "stage": "", "eta_s": None}
+    assert shown["progress"] == {"done": 0, "total": expected, "stage": "", "eta_s": None}
     assert shown["spec"]["model"] == "fashion-elliptical"
-    assert shown["links"] == {"self": response.headers["location"], "report": None}
+    links = dict.fromkeys(("report", "html", "junit", "card", "samples"))
+    assert shown["links"] == {"self": response.headers["location"], **links}
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,7 @@ class House:
         self.path = state / "assay.sqlite3"
         self.store = JobStore(self.path)
         self._intake = Intake(
-            store=self.store, settings=self.settings, find_model=lambda _: artifact
+            store=self.store, settings=self.settings, find_model=lambda *_: artifact
         )
 
     def submit(self, attack: dict[str, Any], *, count: int = 40, **spec: Any) -> str:
@@ -234,7 +234,7 @@ def test_lost_images_fail_without_a_path_in_the_message(house: House) -> None:
     (house.folder(job_id) / "images.zip").write_bytes(b"PK nothing")
     with house.evaluator():
         job = wait_for(finished(house, job_id))
-    assert job.error is not None and job.error["code"] == "unreadable_images"
+    assert job.error is not None and job.error["code"] == "unreadable_inputs"
     assert "/" not in job.error["message"]
 
 

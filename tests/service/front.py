@@ -1,0 +1,112 @@
+"""The routes of evaluations in this process, and what tests send to them."""
+
+import asyncio
+import io
+import json
+import re
+import zipfile
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+from starlette.applications import Starlette
+
+from data.images import to_png
+from export.artifact import Artifact
+from export.manifest import Task
+from service.errors import ApiError, ErrorShape
+from service.evaluations import routes
+from service.evaluator import Evaluator
+from service.jobs import JobStore
+from service.registry import IMAGES
+from service.settings import Settings
+from service.uploads import evaluations_folder
+from tests.service.tiny_artifact import noise
+
+URL = "/v1/evaluations"
+FGSM = {"attacks": [{"name": "fgsm", "eps": ["8/255"]}]}
+PNG = to_png(noise(1)[0][None] / 255)
+Files = list[tuple[str, tuple[str, bytes]]]
+
+
+class Front:
+    """The routes under the service's error shape, called in process."""
+
+    def __init__(self, state: Path, artifacts: dict[str, Artifact], **settings: Any) -> None:
+        root = artifacts["fashion-elliptical"].folder.parent
+        self.settings = Settings(state=state, models=[root], **settings)
+        self.store = JobStore(state / "assay.sqlite3")
+
+        def find_model(name: str | None, task: Task) -> Artifact:
+            name = name or ("fashion-elliptical" if task == IMAGES else "tiny-transject")
+            if name not in artifacts or artifacts[name].manifest.task != task:
+                raise ApiError(404, "unknown_model", f"There is no model {name!r}.")
+            return artifacts[name]
+
+        site = Starlette(routes=routes(self.store, self.settings, find_model))
+        self._transport = httpx.ASGITransport(app=ErrorShape(site))
+
+    def talk(self, conversation: Callable[[httpx.AsyncClient], Awaitable[Any]]) -> Any:
+        async def run() -> Any:
+            async with httpx.AsyncClient(transport=self._transport, base_url="http://assay") as c:
+                return await conversation(c)
+
+        return asyncio.run(run())
+
+    def request(self, method: str, url: str, **options: Any) -> httpx.Response:
+        return self.talk(lambda client: client.request(method, url, **options))
+
+    def post(
+        self, files: Files | None = None, *, key: str | None = None, **fields: Any
+    ) -> httpx.Response:
+        fields = {"spec": json.dumps(FGSM)} | fields
+        parts: list[Any] = [
+            (name, (None, value)) for name, value in fields.items() if value is not None
+        ]
+        parts += [("images", ("a.png", PNG))] if files is None else files
+        headers = {"Idempotency-Key": key} if key else {}
+        return self.request("POST", URL, files=parts, headers=headers)
+
+    def folders(self) -> list[str]:
+        folder = evaluations_folder(self.settings.state)
+        return sorted(path.name for path in folder.iterdir()) if folder.exists() else []
+
+    def run_all(self) -> None:
+        evaluator = Evaluator(self.store, self.settings)
+        evaluator.start()
+        try:
+            while self.store.page(status="queued")[0] or self.store.page(status="running")[0]:
+                self.talk(lambda client: asyncio.sleep(0.1))
+        finally:
+            evaluator.stop()
+
+
+def pictures(count: int, field: str = "images") -> Files:
+    return [
+        (field, (f"{index}.png", to_png(pixels[None] / 255)))
+        for index, pixels in enumerate(noise(count))
+    ]
+
+
+def zipped(members: dict[str, bytes], **attributes: Any) -> bytes:
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w") as archive:
+        for name, content in members.items():
+            info = zipfile.ZipInfo(name)
+            for attribute, value in attributes.items():
+                setattr(info, attribute, value)
+            archive.writestr(info, content)
+    return stream.getvalue()
+
+
+def archive(content: bytes) -> Files:
+    return [("archive", ("some.bin", content))]
+
+
+def check_error(response: httpx.Response, status: int, code: str, message: str) -> Any:
+    error = response.json()["error"]
+    assert (response.status_code, error["code"]) == (status, code), error
+    assert re.search(message, error["message"]), error["message"]
+    assert "/tmp" not in response.text and "Traceback" not in response.text
+    return error["details"]
