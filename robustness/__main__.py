@@ -126,6 +126,11 @@ def _runner(arguments: argparse.Namespace, folders: Sequence[Path]) -> "Runner":
 def _open(spec: EvaluationSpec, data: str, artifact: "Artifact") -> "Inputs":
     from data.sources import open_images, open_texts
 
+    read = "texts" if artifact.manifest.task == "text-classification" else "images"
+    wanted = "texts" if spec.on_texts else "images"
+    if read != wanted:
+        name = spec.attacks[0].name
+        raise ValueError(f"attack {name!r} works on {wanted}, and {artifact.name!r} reads {read}")
     opened = open_texts if spec.on_texts else open_images
     return opened(data, label_names=artifact.labels)
 

@@ -222,7 +222,7 @@ def read_spec(arguments: argparse.Namespace) -> EvaluationSpec:
     if arguments.spec is not None:
         if given:
             raise ValueError(f"--spec stands for all of its options; leave out {_option(given[0])}")
-        return EvaluationSpec.model_validate(json.loads(arguments.spec.read_bytes()))
+        return EvaluationSpec.model_validate(_json(arguments.spec))
     if not arguments.attack:
         raise ValueError("--attack must name at least one attack, or --spec a file")
     _refuse_useless(arguments)
@@ -234,6 +234,13 @@ def read_spec(arguments: argparse.Namespace) -> EvaluationSpec:
             "attacks": [_attack(name, arguments) for name in arguments.attack],
         }
     )
+
+
+def _json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_bytes())
+    except ValueError as error:
+        raise ValueError(f"--spec must name a file of JSON, and {path.name} is none") from error
 
 
 def _attack(name: AttackName, arguments: argparse.Namespace) -> dict[str, Any]:

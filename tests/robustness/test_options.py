@@ -1,0 +1,50 @@
+"""The command line explains itself, and refuses what it cannot read."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from robustness.__main__ import main
+from robustness.catalog import KINDS
+from robustness.options import parser
+
+
+def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert main(["evaluate", *arguments]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    return captured.err
+
+
+def test_help_names_every_attack_and_every_default(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        parser().parse_args(["evaluate", "--help"])
+    told = " ".join(capsys.readouterr().out.split())
+    assert stop.value.code == 0
+    assert all(name in told for name in KINDS)
+    assert "(square 5000, hotflip 1000, typos 1000)" in told
+
+
+@pytest.mark.parametrize("command", ["evaluate", "verify"])
+def test_help_tells_the_exit_codes(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parser().parse_args([command, "--help"])
+    assert "exit codes: 0 " in capsys.readouterr().out
+
+
+def test_spec_that_is_no_json_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "spec.json").write_text("attacks: pgd")
+    source = ["--artifact", "nowhere", "--data", "nowhere", "--spec", str(tmp_path / "spec.json")]
+    told = refusal(capsys, *source)
+    assert told == "error: --spec must name a file of JSON, and spec.json is none\n"
+
+
+def test_attack_on_texts_is_refused_for_a_model_of_images(
+    artifacts: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = artifacts.dot
+    told = refusal(capsys, "--artifact", str(folder), "--data", "nowhere", "--attack", "typos")
+    assert "attack 'typos' works on texts" in told and "reads images" in told
