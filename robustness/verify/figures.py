@@ -45,6 +45,8 @@ def _pairs(
             yield f"accuracy in 8 bit under {where}", attack.confirmed_8bit, in_8bit
     for budget, held in _worst(report, position).items():
         yield f"worst case at {budget}", model.worst.get(budget), held
+    if model.attacks or model.largest is not None:
+        yield "worst case at the largest budget", model.largest, _largest(report, position)
     for i, corruption in enumerate(model.corruptions):
         right = [found.corruptions[i].correct for found in flags]
         yield f"{corruption.name} {corruption.severity}", corruption.accuracy, right
@@ -60,6 +62,16 @@ def _worst(report: Report, position: int) -> dict[str, list[bool]]:
         before = held.get(budget, own)
         held[budget] = [a and b for a, b in zip(before, own, strict=True)]
     return held
+
+
+def _largest(report: Report, position: int) -> list[bool]:
+    """Whether a sample held under all attacks at the largest budget of each kind."""
+    cells = [c for c in report.spec.cells if c.attack.kind.norms or c.attack.kind.on_texts]
+    places = [place_of(cell) for cell in cells]
+    most = {one.kind: max(p.value for p in places if p.kind == one.kind) for one in places}
+    chosen = [i for i, place in enumerate(places) if place.value == most[place.kind]]
+    flags = [sample.models[position].attacks for sample in report.samples]
+    return [all(own[i].robust for i in chosen) for own in flags]
 
 
 def _comparison(report: Report) -> Iterator[str]:
@@ -93,7 +105,8 @@ def _gate(report: Report) -> Iterator[str]:
     rule = parse_gate(gate.text)
     if figure is not None and not _equal(gate.value, figure.ci[0]):
         yield f"the gate compares {gate.value:.4f}, and the lower bound is {figure.ci[0]:.4f}"
-    if gate.passed and not rule.holds(gate.value):
+    trusted = not any(warning.model == first.name for warning in report.summary.warnings)
+    if gate.passed and not (trusted and rule.holds(gate.value)):
         yield f"the gate {gate.text} is said to hold at {gate.value:.4f}"
 
 

@@ -124,6 +124,21 @@ def held_gate(content: Content) -> None:
     content["summary"]["gate"]["value"] = 0.9
 
 
+def better_headline(content: Content) -> None:
+    summary = content["summary"]
+    summary["models"][0]["largest"] |= {"top1": 1.0, "ci": [0.9, 1.0]}
+    summary["gate"] |= {"value": 0.9, "passed": True}
+
+
+def gate_beside_a_warning(content: Content) -> None:
+    summary = content["summary"]
+    name = summary["models"][0]["name"]
+    summary["warnings"] = [{"code": "randomised", "model": name, "message": "It draws."}]
+    summary["reliable"] = False
+    value = summary["models"][0]["largest"]["ci"][0]
+    summary["gate"] |= {"value": value, "passed": True}
+
+
 def smaller_radius(content: Content) -> None:
     content["spec"]["attacks"][1]["eps"][0] = "3/255"
 
@@ -159,6 +174,8 @@ def other_model(content: Content) -> None:
         (narrow_interval, "the interval of worst case at 6/255"),
         (better_comparison, "the comparison at clean does not follow"),
         (held_gate, "the gate compares 0.9"),
+        (better_headline, "worst case at the largest budget is 1.0000"),
+        (gate_beside_a_warning, "the gate robust_accuracy >= 0.01 is said to hold"),
         (smaller_radius, "speak of another attack"),
         (lost_sample, "speaks of 40 inputs, and has flags of 39"),
         (lost_attack, "input 2 has not the flags of all attacks"),
