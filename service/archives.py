@@ -21,16 +21,23 @@ _END_SIZE = 22 + 65_535  # the record and the longest comment behind it
 _DIRECTORY_ENTRY = 1000
 
 
-def check_archive(content: bytes, settings: Settings) -> Kind:
+def check_archive(
+    content: bytes, settings: Settings, *, what: Literal["images", "texts"] = "images"
+) -> Kind:
     """Tell what an archive is, by its first bytes, and refuse a hostile one.
 
+    Args:
+        content: its bytes.
+        settings: limits.
+        what: what it should hold.
+
     Raises:
-        ApiError: 415 not_an_archive, 413 archive_too_large, 422 unsafe_archive, broken_archive or
-            too_many_images.
+        ApiError: 415 not_an_archive, 413 archive_too_large, 422 unsafe_archive, broken_archive,
+            too_many_images or too_many_texts.
     """
     file = io.BytesIO(content)
     if content[:4] == b"PAR1":
-        _check_parquet(file, settings)
+        _check_parquet(file, settings, what)
         return "parquet"
     if content[:2] == b"PK":
         _check_zip(file, settings)
@@ -38,7 +45,7 @@ def check_archive(content: bytes, settings: Settings) -> Kind:
     raise ApiError(415, "not_an_archive", "The archive is neither a zip nor a parquet file.")
 
 
-def _check_parquet(file: BinaryIO, settings: Settings) -> None:
+def _check_parquet(file: BinaryIO, settings: Settings, what: str) -> None:
     try:
         file.seek(0)
         found = pq.ParquetFile(file).metadata
@@ -46,7 +53,7 @@ def _check_parquet(file: BinaryIO, settings: Settings) -> None:
         size = sum(found.row_group(i).total_byte_size for i in range(found.num_row_groups))
     except (pa.ArrowException, OSError) as error:
         raise ApiError(422, "broken_archive", "The parquet file cannot be read.") from error
-    _check_size(rows, size, settings)
+    _check_size(rows, size, settings, what)
 
 
 def _check_zip(file: BinaryIO, settings: Settings) -> None:
@@ -99,11 +106,11 @@ def _check_member(member: zipfile.ZipInfo) -> None:
         raise ApiError(422, "unsafe_archive", message)
 
 
-def _check_size(images: int, size: int, settings: Settings) -> None:
-    if images > settings.evaluation_max_samples:
+def _check_size(count: int, size: int, settings: Settings, what: str = "images") -> None:
+    if count > settings.evaluation_max_samples:
         limit = settings.evaluation_max_samples
-        message = f"The archive holds {images} files, more than the {limit} images allowed."
-        raise ApiError(422, "too_many_images", message)
+        message = f"The archive holds {count} entries, more than the {limit} {what} allowed."
+        raise ApiError(422, f"too_many_{what}", message)
     if size > settings.archive_max_mb * 1_000_000:
         message = f"The archive unpacks to more than {settings.archive_max_mb} MB."
         raise ApiError(413, "archive_too_large", message)

@@ -64,6 +64,8 @@ def store_texts(
         ApiError: they are not acceptable.
         OSError: the disk is full, or cannot be written.
     """
+    if len(texts) > settings.evaluation_max_samples:
+        raise _too_many(str(len(texts)), settings.evaluation_max_samples)
     content = _as_parquet(texts) if archive is None else archive.content
     container = f"texts.{_kind(content, settings)}"
     write_durably(folder / container, content)
@@ -83,7 +85,7 @@ def _kind(content: bytes, settings: Settings) -> str:
         message = "An archive of texts must be a csv or parquet file, and this is a zip."
         raise ApiError(415, "not_an_archive", message)
     if content[:4] == b"PAR1":
-        return check_archive(content, settings)
+        return check_archive(content, settings, what="texts")
     _count_rows(content, settings.evaluation_max_samples)
     return "csv"
 
@@ -111,9 +113,7 @@ def _open(path: Path, label_names: Sequence[str]) -> TextSet:
 
 
 def _check(texts: TextSet, artifacts: Sequence[Artifact], settings: Settings) -> None:
-    limit, longest = settings.evaluation_max_samples, settings.evaluation_max_characters
-    if len(texts) > limit:
-        raise _too_many(str(len(texts)), limit)
+    longest = settings.evaluation_max_characters
     readers: list[tuple[TextTokenizer, int]] = [
         (artifact.tokenizer(), artifact.text_spec.max_len) for artifact in artifacts
     ]

@@ -113,8 +113,11 @@ export async function removeEvaluation(id) {
   await request(evaluationPath(id), { method: "DELETE" });
 }
 
-/** Where the whole report lies. */
+/** Where the whole report lies, for programs. */
 export const reportUrl = (id) => `${evaluationPath(id)}/report.json`;
+
+/** Where it lies as a page of its own, in one file. */
+export const pageUrl = (id) => `${evaluationPath(id)}/report.html`;
 
 /** The whole report, with its flags for every sample. */
 export const fetchReport = (id) => json(reportUrl(id));

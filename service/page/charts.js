@@ -1,7 +1,7 @@
 /** Small figures drawn as SVG: the eps-accuracy curve and a share with its interval. */
 
 import { h, svg } from "./dom.js";
-import { epsValue, interval, percent } from "./words.js";
+import { epsValue, interval, percent, spokenPoint } from "./words.js";
 
 const TONES = ["first", "second"];
 const HEIGHT = 300;
@@ -18,7 +18,7 @@ function scales(width, radii) {
   };
 }
 
-function axes(width, radii, { x, y }) {
+function axes(width, radii, { x, y }, axis) {
   const levels = [0, 0.25, 0.5, 0.75, 1].map((share) => [
     svg("line", { class: "grid", x1: EDGE.left, x2: width - EDGE.right, y1: y(share), y2: y(share) }),
     svg("text", { class: "tick", x: EDGE.left - 8, y: y(share) + 4, "text-anchor": "end" }, `${share * 100}`),
@@ -35,7 +35,7 @@ function axes(width, radii, { x, y }) {
     ];
   });
   return [levels, ticks,
-    svg("text", { class: "axis-name", x: width - EDGE.right, y: HEIGHT - 5, "text-anchor": "end" }, "eps, on a logarithmic scale")];
+    svg("text", { class: "axis-name", x: width - EDGE.right, y: HEIGHT - 5, "text-anchor": "end" }, `${axis}, on a logarithmic scale`)];
 }
 
 const path = (points) => `M${points.map(([a, b]) => `${a.toFixed(1)} ${b.toFixed(1)}`).join("L")}`;
@@ -57,9 +57,10 @@ function dot({ eps, top1, ci }, { x, y }, tone, samples) {
 function curves(model, tone, radii, scale) {
   const clean = { eps: "0", ...model.clean };
   const worst = [clean, ...radii.filter((eps) => model.worst[eps]).map((eps) => ({ eps, ...model.worst[eps] }))];
-  const names = [...new Set(model.attacks.map((attack) => attack.name))];
+  const attacks = model.attacks.filter((attack) => radii.includes(attack.budget));
+  const names = [...new Set(attacks.map((attack) => attack.name))];
   const single = names.length < 2 ? [] : names.map((name) => {
-    const own = model.attacks.filter((attack) => attack.name === name).sort((a, b) => epsValue(a.eps) - epsValue(b.eps));
+    const own = attacks.filter((attack) => attack.name === name).sort((a, b) => epsValue(a.eps) - epsValue(b.eps));
     const points = [clean, ...own.map(({ eps, robust }) => ({ eps, ...robust }))];
     return svg("path", { class: `thread ${tone}`, d: path(points.map(({ eps, top1 }) => [scale.x(eps), scale.y(top1)])) });
   });
@@ -76,17 +77,20 @@ function legend(models) {
 }
 
 /**
- * The share of images that hold, over eps, for each model, redrawn when its width changes.
+ * The share of inputs that hold, over the first kind of budget, for each model, redrawn when its width changes; null where no attack has a budget.
  * @param {object[]} models the `models` of a result.
  * @param {string} quantity what the vertical axis shows.
  */
 export function robustnessCurve(models, quantity) {
-  const radii = [...new Set(models.flatMap((model) => Object.keys(model.worst)))].sort((a, b) => epsValue(a) - epsValue(b));
+  const radii = Object.keys(models[0].worst).filter((name) => !name.includes(":")).sort((a, b) => epsValue(a) - epsValue(b));
+  if (!radii.length) return null;
+  const [first] = models[0].attacks.filter(({ budget }) => budget === radii[0]);
+  const axis = first.norm === "Linf" ? "eps" : first.norm === "L2" ? "eps in the l2 norm" : spokenPoint(first).split(" ").find((word) => Number.isNaN(Number(word)));
   const plot = h("div", { className: "plot" });
   const draw = (width) => {
     const scale = scales(width, radii);
-    plot.replaceChildren(svg("svg", { viewBox: `0 0 ${width} ${HEIGHT}`, width, height: HEIGHT, role: "img", "aria-label": `${quantity} over eps; the table below holds the same figures` },
-      axes(width, radii, scale), models.map((model, i) => curves(model, TONES[i], radii, scale))));
+    plot.replaceChildren(svg("svg", { viewBox: `0 0 ${width} ${HEIGHT}`, width, height: HEIGHT, role: "img", "aria-label": `${quantity} over ${axis}; the table below holds the same figures` },
+      axes(width, radii, scale, axis), models.map((model, i) => curves(model, TONES[i], radii, scale))));
   };
   new ResizeObserver(([entry]) => {
     const width = Math.floor(entry.contentRect.width);

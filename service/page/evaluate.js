@@ -9,6 +9,8 @@ import { count, epsValue } from "./words.js";
 const ATTACKS = [
   { name: "fgsm", title: "FGSM", what: "one step along the gradient’s sign", options: [] },
   { name: "pgd", title: "PGD", what: "many small steps, each pulled back within eps", options: [{ key: "steps", label: "steps", value: 20, min: 1, max: 1000 }] },
+  { name: "square", title: "Square", what: "repaints squares and only asks for answers, without gradients", options: [{ key: "queries", label: "queries", value: 500, min: 1, max: 20000 }] },
+  { name: "autoattack", title: "AutoAttack", what: "four strong attacks in sequence; takes long where the model holds", options: [] },
 ];
 const RADII = ["1/255", "2/255", "4/255", "8/255", "16/255", "32/255"];
 const PRESETS = [

@@ -5,7 +5,7 @@ import { announce, byId, h, showError } from "./dom.js";
 import { costs } from "./evaluate.js";
 import { evidence } from "./evidence.js";
 import { resultSections } from "./result.js";
-import { attackName, count, duration, moment } from "./words.js";
+import { attackName, count, duration, inputKind, moment, pointOf } from "./words.js";
 
 const WAIT_SECONDS = 1;
 const SPOKEN_EVERY_MS = 5000;
@@ -24,8 +24,8 @@ const pause = (milliseconds, signal) => new Promise((resolve, reject) => {
 /** "PGD, FGSM at eps 2/255, 8/255" */
 export function attackSummary(spec) {
   const names = [...new Set(spec.attacks.map((attack) => attackName(attack.name)))].join(", ");
-  const radii = [...new Set(spec.attacks.flatMap((attack) => attack.eps))].join(", ");
-  return `${names} at eps ${radii}`;
+  const radii = [...new Set(spec.attacks.flatMap(({ norm, eps }) => (eps ?? []).map((one) => pointOf({ norm, eps: one }))))].join(", ");
+  return radii ? `${names} at eps ${radii}` : names;
 }
 
 const subject = (evaluation) => evaluation.model ?? evaluation.spec.model ?? "the default model";
@@ -36,7 +36,7 @@ function heading(evaluation) {
     h("p", { className: "crumb" }, h("a", { href: "#/evaluations" }, "Evaluations"), " / ", h("span", { title: evaluation.id }, evaluation.id.slice(0, 8))),
     h("h1", { tabIndex: -1 }, subject(evaluation), rival ? h("span", { className: "versus" }, " beside ", h("span", {}, rival)) : null),
     h("p", { className: "facts" },
-      [count(evaluation.samples, "image"), attackSummary(evaluation.spec), `seed ${evaluation.spec.seed ?? 0}`, moment(evaluation.created)].filter(Boolean).join(" · ")));
+      [count(evaluation.samples, inputKind(evaluation.spec)), attackSummary(evaluation.spec), `seed ${evaluation.spec.seed ?? 0}`, moment(evaluation.created)].filter(Boolean).join(" · ")));
 }
 
 class ProgressPanel {
@@ -127,7 +127,7 @@ async function showResult(body, evaluation) {
     return;
   }
   const report = await fetchReport(evaluation.id);
-  body.replaceChildren(...resultSections(evaluation, report), evidence(evaluation, report));
+  body.replaceChildren(...[...resultSections(evaluation, report), evidence(evaluation, report)].filter(Boolean));
   announce(`The evaluation has finished. ${body.querySelector(".verdict").textContent}`);
 }
 

@@ -3,7 +3,7 @@
 import { pictureUrl } from "./api.js";
 import { servedModels } from "./classify.js";
 import { h } from "./dom.js";
-import { attackName, chance, epsValue } from "./words.js";
+import { attackName, chance, pointOf } from "./words.js";
 
 const SHOWN_AT_FIRST = 8;
 const SHOWN_MORE = 48;
@@ -24,7 +24,7 @@ function outcome(model, attack) {
 function trials(report, choice) {
   return report.samples.flatMap((sample) => {
     const model = sample.models.find(({ name }) => name === choice.model);
-    const attack = model?.attacks.find(({ name, eps }) => name === choice.attack && eps === choice.eps);
+    const attack = model?.attacks.find((one) => one.name === choice.attack && pointOf(one) === choice.eps);
     return attack ? [{ sample, model, attack, outcome: outcome(model, attack) }] : [];
   });
 }
@@ -45,7 +45,7 @@ function stamps({ attack, outcome: kind }) {
 
 function rivals({ sample }, choice) {
   return sample.models.filter(({ name }) => name !== choice.model).map((model) => {
-    const attack = model.attacks.find(({ name, eps }) => name === choice.attack && eps === choice.eps);
+    const attack = model.attacks.find((one) => one.name === choice.attack && pointOf(one) === choice.eps);
     return attack ? h("span", { className: "rival" }, `${model.name}: ${OUTCOMES[outcome(model, attack)]}`) : null;
   });
 }
@@ -78,9 +78,10 @@ class Evidence {
     Object.assign(this, { evaluation, report, only: null, shown: SHOWN_AT_FIRST });
     this.names = report.samples[0].models.map(({ name }) => name);
     const runs = report.samples[0].models[0].attacks;
-    const strongest = [...runs].sort((a, b) => epsValue(b.eps) - epsValue(a.eps) || b.name.localeCompare(a.name))[0];
+    const usual = runs.filter(({ norm }) => norm === runs[0].norm);
+    const strongest = usual.sort((a, b) => b.eps_value - a.eps_value || b.name.localeCompare(a.name))[0];
     this.runs = runs;
-    this.choice = { model: this.names[0], attack: strongest.name, eps: strongest.eps };
+    this.choice = { model: this.names[0], attack: strongest.name, eps: pointOf(strongest) };
     this.controls = h("div", { className: "row controls" });
     this.grid = h("ul", { className: "exhibits" });
     this.more = h("button", { type: "button", className: "quiet", onclick: () => this.draw({ shown: this.shown + SHOWN_MORE }) });
@@ -102,7 +103,7 @@ class Evidence {
     };
     return [
       this.names.length > 1 ? select("model", this.names.map((name) => [name, name]), this.choice.model, (model) => this.draw({ choice: { ...this.choice, model }, shown: SHOWN_AT_FIRST })) : null,
-      select("attack", this.runs.map(({ name, eps }) => [`${name} ${eps}`, `${attackName(name)} ${eps}`]), run, pick),
+      select("attack", this.runs.map((one) => [`${one.name} ${pointOf(one)}`, `${attackName(one.name)} ${pointOf(one)}`]), run, pick),
     ].filter(Boolean);
   }
 
@@ -122,8 +123,9 @@ class Evidence {
   }
 }
 
-/** The section with the pictures of a finished evaluation. */
+/** The section with the pictures of a finished evaluation; null where no attack made any. */
 export function evidence(evaluation, report) {
+  if (report.data.kind !== "image" || !report.samples[0].models[0].attacks.length) return null;
   const { controls, grid, more } = new Evidence(evaluation, report);
   return h("section", { "aria-labelledby": "evidence-title" }, h("h2", { id: "evidence-title" }, "Evidence"), controls, grid, more);
 }

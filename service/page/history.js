@@ -3,7 +3,7 @@
 import { fetchEvaluation, fetchEvaluations, removeEvaluation } from "./api.js";
 import { announce, byId, h, showError } from "./dom.js";
 import { attackSummary } from "./evaluation.js";
-import { count, moment, percent, worstOf } from "./words.js";
+import { count, inputKind, moment, percent, worstOf } from "./words.js";
 
 let cursor = null;
 
@@ -15,8 +15,9 @@ async function fillOutcomes(evaluations) {
     if (status !== "succeeded") continue;
     const model = (await fetchEvaluation(id)).result.models[0];
     const last = worstOf(model);
-    place.textContent = `${percent(model.clean.top1, model.samples)} → ${percent(last.top1, model.samples)}`;
-    place.title = `correct before any attack, and under the worst one within ${last.eps}`;
+    const clean = percent(model.clean.top1, model.samples);
+    place.textContent = last ? `${clean} → ${percent(last.top1, model.samples)}` : clean;
+    place.title = last ? `correct before any attack, and under the worst one within ${last.eps}` : "correct before any attack";
   }
 }
 
@@ -54,7 +55,7 @@ function row(evaluation) {
   node.append(
     h("a", { className: "past-main", href: `#/evaluations/${encodeURIComponent(id)}` },
       h("span", { className: "past-title" }, title),
-      h("span", { className: "past-detail" }, [count(samples, "image"), attackSummary(spec), moment(evaluation.created)].join(" · "))),
+      h("span", { className: "past-detail" }, [count(samples, inputKind(spec)), attackSummary(spec), moment(evaluation.created)].join(" · "))),
     h("span", { className: "past-outcome", id: `outcome-${id}` }),
     h("span", { className: `status ${status}` }, status),
     deleteButton(evaluation, node));

@@ -1,10 +1,10 @@
 /** A finished evaluation: the verdict in words, the figures, the curve, the doubts. */
 
-import { pictureUrl, reportUrl } from "./api.js";
+import { pageUrl, pictureUrl, reportUrl } from "./api.js";
 import { gauge, robustnessCurve } from "./charts.js";
 import { h } from "./dom.js";
 import { frame, labelNames } from "./evidence.js";
-import { attackName, confirmation, epsValue, figure, headline, interval, leftAtWorst, percent, precisionNote, rivalry, smallestFall, worstOf } from "./words.js";
+import { attackName, confirmation, figure, headline, interval, leftAtWorst, percent, precisionNote, rivalry, smallestFall, spokenPoint, worstOf } from "./words.js";
 
 const TONES = ["first", "second"];
 
@@ -32,17 +32,19 @@ function keyExhibit(evaluation, report) {
 function verdict(evaluation, report) {
   const result = evaluation.result;
   const [first, second] = result.models;
+  const { kind } = report.data;
   const lines = [
     result.metric === "stability" ? "No labels were given: the model’s own answers stand in. This says how hard it is to change its mind, not whether it was right." : null,
     second ? rivalry(first, second, result.comparison) : null,
-    confirmation(report.samples, 0),
-    precisionNote(first),
+    confirmation(report.samples, 0, kind),
+    precisionNote(first, kind),
   ].filter(Boolean);
   return h("section", { className: "verdict-section", "aria-label": "Verdict" },
     h("div", {},
-      h("p", { className: "verdict" }, headline(first, result.metric)),
+      h("p", { className: "verdict" }, headline(first, result.metric, kind)),
       lines.map((line) => h("p", { className: "finding" }, line)),
-      gateLine(result.gate)),
+      gateLine(result.gate),
+      h("p", { className: "finding" }, h("a", { id: "whole-report", href: pageUrl(evaluation.id), target: "_blank", rel: "noopener" }, "Open the whole report"), ", a page in one file to keep or to send.")),
     keyExhibit(evaluation, report));
 }
 
@@ -53,18 +55,21 @@ function reading(name, note, share, samples, tone) {
       h("span", { className: "range" }, share.ci ? interval(share.ci, samples) : "")));
 }
 
-/** One model's four readings: before the attacks, after them, and twice judged again. */
+/** One model's readings: before the attacks, after them, twice judged again, and under corruptions. */
 function readings(model, index, report) {
-  const { eps, ...worst } = worstOf(model);
-  const again = (level) => ({ top1: leftAtWorst(report.samples, index, level), ci: null });
-  const within = `worst attack within ${eps}`;
+  const worst = worstOf(model);
+  const level = (name) => ({ top1: leftAtWorst(report.samples, index, name), ci: null });
+  const error = model.mean_corruption_error;
+  const rows = [
+    ["clean", "before any attack", model.clean],
+    worst && ["robust", `worst attack within ${worst.eps}`, worst],
+    worst && ["confirmed", "judged as served", level("confirmed")],
+    worst && report.data.kind === "image" && ["in 8 bit", "written as PNG first", level("confirmed_8bit")],
+    error !== null && ["corrupted", "mean over corruptions", { top1: 1 - error, ci: null }],
+  ].filter(Boolean);
   return h("section", { className: "readings", "aria-label": model.name },
     h("p", { className: `readings-name key ${TONES[index]}` }, model.name),
-    h("dl", {},
-      reading("clean", "before any attack", model.clean, model.samples, TONES[index]),
-      reading("robust", within, worst, model.samples, TONES[index]),
-      reading("confirmed", "judged as served", again("confirmed"), model.samples, TONES[index]),
-      reading("in 8 bit", "written as PNG first", again("confirmed_8bit"), model.samples, TONES[index])));
+    h("dl", {}, rows.map(([name, note, share]) => reading(name, note, share, model.samples, TONES[index]))));
 }
 
 function doubts({ warnings, reliable, models }) {
@@ -88,9 +93,9 @@ function cell(name, value, samples, tone, withGauge = false) {
 const rankCell = (value, rank, k, samples) => rank && cell(rank, value.top_k[k], samples);
 
 function attackRows(model, tone, rank, k) {
-  const rows = [...model.attacks].sort((a, b) => a.name.localeCompare(b.name) || epsValue(a.eps) - epsValue(b.eps));
+  const rows = [...model.attacks].sort((a, b) => a.name.localeCompare(b.name) || a.eps_value - b.eps_value);
   return rows.map((attack) => h("tr", {},
-    h("th", { scope: "row" }, attackName(attack.name), h("span", { className: "eps" }, attack.eps)),
+    h("th", { scope: "row" }, attackName(attack.name), h("span", { className: "eps" }, spokenPoint(attack))),
     cell("robust", attack.robust, model.samples, tone, true),
     rankCell(attack.robust, rank, k, model.samples),
     cell("confirmed", attack.confirmed, model.samples, tone),
@@ -109,11 +114,11 @@ function table(model, tone, stability, k) {
       attackRows(model, tone, rank, k)));
 }
 
-function figures(evaluation, result, notes) {
+function figures(evaluation, result, { notes, data }) {
   const stability = result.metric === "stability";
   return h("section", { "aria-labelledby": "figures-title" },
     h("h2", { id: "figures-title" }, "Figures"),
-    robustnessCurve(result.models, stability ? "Share of answers kept" : "Share of images named correctly"),
+    robustnessCurve(result.models, stability ? "Share of answers kept" : `Share of ${data.kind}s named correctly`),
     h("div", { className: "tables" }, result.models.map((model, i) => table(model, TONES[i], stability, Math.max(...result.top_k)))),
     h("p", { className: "hint" },
       "Attacks are found on a differentiable twin of the model. Confirmed: what is left when each success is judged again on the model as served. ",
@@ -127,5 +132,5 @@ function figures(evaluation, result, notes) {
 export function resultSections(evaluation, report) {
   const result = evaluation.result;
   const panel = h("div", { className: "panel" }, result.models.map((model, i) => readings(model, i, report)));
-  return [verdict(evaluation, report), panel, doubts(result), figures(evaluation, result, report.notes)].filter(Boolean);
+  return [verdict(evaluation, report), panel, doubts(result), figures(evaluation, result, report)].filter(Boolean);
 }

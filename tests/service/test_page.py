@@ -1,9 +1,12 @@
 """The page in a real browser, against a real server with the shipped models and samples."""
 
+import json
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
+import httpx
 import pytest
 from selenium import webdriver
 from selenium.webdriver.chrome.service import Service
@@ -153,6 +156,58 @@ def test_trial_from_samples_to_evidence(page: Page) -> None:
         page.driver.execute_script("arguments[0].scrollIntoView()", picture)  # they load lazily
         page.until(lambda shown=picture: shown.get_property("naturalWidth") in (8, 28), kind)
     assert page.one("a[download]").get_attribute("href").endswith("/report.json")  # type: ignore
+    whole = page.one("#whole-report").get_attribute("href")
+    assert whole is not None and whole.endswith("/report.html")
+    page.driver.get(whole)
+    assert "fashion-elliptical" in page.text("h1")
+    assert page.one("header").value_of_css_property("border-bottom-style") == "solid"
+    picture = page.one("img")
+    assert picture.get_property("naturalWidth") > 0  # type: ignore
+
+
+POINTS = {"8/255": 8 / 255, "0.03": 0.03, "L2:0.5": 0.5, "L2:1/2": 0.5, "edits:5": 5, "fog:3": 3}
+
+
+def test_points_of_every_kind_have_a_value(page: Page) -> None:
+    code = (
+        "const done = arguments[1]; import('./words.js').then((words) =>"
+        " done(arguments[0].map((point) => words.epsValue(point))));"
+    )
+    assert page.driver.execute_async_script(code, list(POINTS)) == list(POINTS.values())
+
+
+def run_to_the_end(url: str, spec: dict[str, Any], **form: Any) -> str:
+    """The place on the page of an evaluation that has succeeded."""
+    files = [("spec", (None, json.dumps(spec))), *form.get("files", ())]
+    files += [
+        (name, (None, json.dumps(form[name]))) for name in ("texts", "labels") if name in form
+    ]
+    location = httpx.post(f"{url}/v1/evaluations", files=files).headers["location"]
+
+    def ended() -> bool:
+        return httpx.get(f"{url}{location}", timeout=30).json()["status"] == "succeeded"
+
+    assert wait_until(ended, seconds=60), httpx.get(f"{url}{location}").json()
+    return location.replace("/v1", "#", 1)
+
+
+def test_evaluations_of_every_kind_are_shown(page: Page) -> None:
+    images = [("images", (f"{i}.png", png(i, size=28))) for i in range(2)]
+    corruptions = {"name": "corruptions", "names": ["fog"], "severities": [3]}
+    l2 = {"name": "apgd-ce", "norm": "L2", "eps": ["0.5"], "steps": 2}
+    fgsm = {"name": "fgsm", "eps": ["8/255"]}
+    for attacks, shown in (([corruptions], "No attack"), ([fgsm, l2, corruptions], "8/255 and L2")):
+        place = run_to_the_end(page.url, {"attacks": attacks}, files=images, labels=[0, 1])
+        page.open(place)
+        assert shown in page.text(".verdict")
+        assert "corrupted" in page.text(".readings")
+        assert len(page.all(".exhibit")) == (2 if len(attacks) > 1 else 0)
+    texts = ["A dull film.", "Moving and brilliantly acted."]
+    spec = {"attacks": [{"name": "typos", "edits": [1], "queries": 5}]}
+    page.open(run_to_the_end(page.url, spec, texts=texts))
+    assert "of its 2 answers under the worst attack within 1 edit" in page.text(".verdict")
+    page.open("#/evaluations")
+    assert "2 texts · Typos" in page.text(".past:first-child .past-detail")
 
 
 def test_hostile_and_broken_files_are_named_and_stay_inert(page: Page, tmp_path: Path) -> None:
