@@ -94,6 +94,9 @@ class EvaluationSpec(Strict):
                 place = "eps " if attack.kind.norms else ""
                 raise ValueError(f"attacks must not name {attack.name!r} twice at {place}{point}")
             seen.add(key)
+        balls = [attack.ball for attack in self.attacks if attack.name == "fab-t"]
+        if len(set(balls)) < len(balls):
+            raise ValueError("attacks must name 'fab-t' once for each norm, with all its eps")
         if self.model is not None and self.model == self.compare_with:
             raise ValueError(f"compare_with must name another model than {self.model!r}")
         return self

@@ -37,6 +37,7 @@ def test_eps_outside_zero_to_one_is_refused(text: str) -> None:
         ({"attacks": [{"name": "pgd", "eps": [True]}]}, "valid string"),
         ({"attacks": [{"name": "pgd", "eps": ["8/255", 8 / 255]}]}, "a radius twice"),
         ({"attacks": [PGD, PGD]}, "'pgd' twice"),
+        ({"attacks": [{"name": "fab-t", "eps": [e]} for e in ("8/255", "2/255")]}, "once for each"),
         ({"attacks": [{**PGD, "steps": 0}]}, "greater than or equal to 1"),
         ({"attacks": [{**PGD, "steps": 2.5}]}, "valid integer"),
         ({"attacks": [{**PGD, "alpha": "nan"}]}, "alpha must"),
