@@ -26,6 +26,12 @@ from tests.service.tiny_artifact import LABELS, noise
 
 LONG = {"name": "pgd", "eps": ["0.01", "0.02"], "steps": 150}
 SHORT = {"name": "fgsm", "eps": ["0.05"]}
+MIXED = [
+    {"name": "corruptions", "names": ["fog"], "severities": [1, 5]},
+    {"name": "fab-t", "eps": ["0.01", "0.05"], "steps": 5},
+    {"name": "square", "eps": ["0.02"], "queries": 300},
+    {"name": "smoothing", "samples": 200},
+]
 
 
 class House:
@@ -39,13 +45,13 @@ class House:
             store=self.store, settings=self.settings, find_model=lambda *_: artifact
         )
 
-    def submit(self, attack: dict[str, Any], *, count: int = 40, **spec: Any) -> str:
+    def submit(self, *attacks: dict[str, Any], count: int = 40, **spec: Any) -> str:
         images = [
             Upload(f"{index}.png", to_png(pixels[None] / 255))
             for index, pixels in enumerate(noise(count))
         ]
         labels = json.dumps([LABELS[index % 3] for index in range(count)])
-        fields = {"spec": json.dumps({"attacks": [attack]} | spec), "labels": labels}
+        fields = {"spec": json.dumps({"attacks": attacks} | spec), "labels": labels}
         form = Form({"images": images, "archive": []}, fields)
         return self._intake.accept(read_submission(form, None))[0].id
 
@@ -157,6 +163,20 @@ def test_a_killed_child_is_replaced_and_the_result_is_the_same(
     check_same_as_undisturbed(house, job_id, undisturbed)
 
 
+def test_every_kind_of_shard_is_used_again(house: House) -> None:
+    reference, job_id = house.submit(*MIXED), house.submit(*MIXED)
+    with house.evaluator():
+        expected = wait_for(finished(house, reference))
+        wait_for(lambda: any("square" in name for name in house.shards(job_id)))
+        child = wait_for(lambda: child_of(job_id))
+        os.kill(child, signal.SIGKILL)
+        job = wait_for(finished(house, job_id))
+    assert (job.error, job.result) == (None, expected.result)
+    assert house.shards(job_id) == house.shards(reference)
+    tables = [house.folder(i) / "report" / "samples.parquet" for i in (job_id, reference)]
+    assert tables[0].read_bytes() == tables[1].read_bytes()
+
+
 def _run_evaluator_alone(house: House) -> subprocess.Popen[bytes]:
     code = (
         "import sys, time; from pathlib import Path;"
@@ -206,10 +226,21 @@ def test_stopping_the_service_gives_the_job_back(house: House) -> None:
     assert child_of(job_id) is None
 
 
-def test_a_running_evaluation_is_cancelled_between_two_steps(house: House) -> None:
-    job_id = house.submit(LONG | {"steps": 1000})
+@pytest.mark.parametrize(
+    "attack",
+    [
+        LONG | {"steps": 1000},
+        {"name": "square", "eps": ["0.001"], "queries": 20_000},
+        {"name": "smoothing", "samples": 100_000},
+    ],
+    ids=lambda attack: attack["name"],
+)
+def test_a_running_evaluation_is_cancelled_between_two_steps(
+    house: House, attack: dict[str, Any]
+) -> None:
+    job_id = house.submit(attack)
     with house.evaluator():
-        wait_for(lambda: house.job(job_id).done)
+        wait_for(lambda: attack["name"] in house.job(job_id).stage)
         house.store.request_cancel(job_id)
         job = wait_for(finished(house, job_id), timeout=5)
     assert job.status == "cancelled"
