@@ -1,7 +1,9 @@
 VENV ?= .venv
 PORT ?= 3000
+TEST_WORKERS ?= 2
 PYTHON ?= python3
 BIN = $(abspath $(VENV))/bin
+PYTEST = $(BIN)/python -m pytest --numprocesses $(TEST_WORKERS) --dist loadfile
 TORCH = torch==2.13.0
 LOCK = $(BIN)/uv pip compile --override requirements/overrides.txt --universal --python-version 3.11 \
 	--generate-hashes --no-emit-index-url --no-annotate --quiet --custom-compile-command "make lock" \
@@ -17,8 +19,8 @@ demo: $(VENV)/.cpu ## serve the shipped models with the web page [PORT=3000]
 	PATH="$(BIN):$$PATH" BENTOML_HOME="$(CURDIR)/state/bentoml" BENTOML_DO_NOT_TRACK=True \
 		$(BIN)/bentoml serve . --host 127.0.0.1 --port $(PORT) --timeout-graceful-shutdown 10
 
-test: $(VENV)/.dev chromium ## run the whole test suite
-	$(BIN)/python -m pytest
+test: $(VENV)/.dev chromium ## run the whole test suite [TEST_WORKERS=2]
+	$(PYTEST)
 
 install: $(VENV)/.dev ## make the environment for everything
 
@@ -27,7 +29,7 @@ check: $(VENV)/.dev chromium ## format, lint, imports, types, tests
 	$(BIN)/ruff check .
 	$(BIN)/lint-imports
 	PATH="$(BIN):$$PATH" $(BIN)/pyright
-	$(BIN)/python -m pytest
+	$(PYTEST)
 
 bench: $(VENV)/.dev ## run all benchmarks
 	$(BIN)/python -m benchmarks

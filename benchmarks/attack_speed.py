@@ -58,7 +58,7 @@ _PLANS = (
     _Plan(attack="pgd", pairs=6, images=50, target=1 / 1.5),
     _Plan(attack="spsa", pairs=5, images=4, target=1 / 4),
     _Plan(attack="square", pairs=3, images=12, target=None),
-    _Plan(attack="autoattack", pairs=10, images=30, target=1 / 3),
+    _Plan(attack="autoattack", pairs=3, images=50, target=1 / 3),
 )
 
 

@@ -63,8 +63,8 @@ def _corruptions(model: ModelFigures) -> Iterator[str]:
         yield f"  {name:22}" + "".join(f"{_percent(row[s]):>7}" for s in severities if s in row)
     if model.mean_corruption_error is not None:
         yield f"  mean corruption error {_percent(model.mean_corruption_error)}"
-    if model.relative_corruption_error is not None:
-        yield f"  mCE against the other model {_percent(model.relative_corruption_error)}"
+    if model.mce is not None:
+        yield f"  mCE against the other model {_percent(model.mce)}"
 
 
 def _certificate(found: CertificateFigures) -> Iterator[str]:

@@ -32,6 +32,7 @@ class Probe:
         one_step: (n,) fall of that margin by one step of FGSM at eps 8/255.
         many_steps: (n,) by eight steps, each a quarter of it.
         rescaled: (n,) by eight steps against logits divided so that their spread is 10.
+        wide: (n,) bool, right on the clean input and still after such steps within eps 0.5.
     """
 
     constant: np.ndarray
@@ -47,6 +48,7 @@ class Probe:
     one_step: np.ndarray
     many_steps: np.ndarray
     rescaled: np.ndarray
+    wide: np.ndarray
 
 
 def probe_cost(samples: int, *, on_texts: bool) -> int:
@@ -55,4 +57,4 @@ def probe_cost(samples: int, *, on_texts: bool) -> int:
     company = 2 * asked + 1 + ALONE
     if on_texts:
         return company
-    return 2 * (company + asked) + asked + 5 * asked + pushed * (2 * STEPS + 5)
+    return 2 * (company + asked) + asked + 5 * asked + pushed * (3 * STEPS + 6)

@@ -209,7 +209,7 @@ def _nearest(
         torch.from_numpy(block.clean.label[rows]).to(device_of(twin)),
         norm=part.ball,
         steps=part.num_steps,
-        until=min(part.radius(eps) for eps in part.points),
+        until=0.0,  # a curve over all radii wants the nearest, not the first within some radius
         seeds=[seeds[row] for row in rows],
         variant=job.variant,
         leave=not trial.in_full,

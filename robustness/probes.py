@@ -25,6 +25,7 @@ from robustness.target import (
 from robustness.text_target import TextTarget
 
 EPS = 8 / 255
+HALF = 0.5  # a radius at which every image can be turned into the same grey one
 USUAL_SPREAD = 10.0  # of logits, at which the cross-entropy's gradient neither fades nor rounds
 
 _TINY = 1e-4  # a fortieth of a level of 8 bit: no rounding of pixels lets it through
@@ -126,7 +127,7 @@ def rounding(logits: np.ndarray) -> float:
 def _blank(samples: int) -> dict[str, Any]:
     """Nothing asked yet."""
     numbers = {field.name: np.full(samples, np.nan) for field in fields(Probe)}
-    flags = {name: np.zeros(samples, bool) for name in ("twin_normalised", "still", "flat")}
+    flags = {name: np.zeros(samples, bool) for name in ("twin_normalised", "still", "flat", "wide")}
     once = {name: np.zeros(1, bool) for name in ("constant", "inner_gradient")}
     return numbers | flags | once
 
@@ -233,25 +234,29 @@ def _climb_all(
         ("many_steps", STEPS, 1.0),
         ("rescaled", STEPS, usual),
     ):
-        pushed = _climb(target, inputs, labels, steps=steps, scale=scale, meter=meter)
+        pushed = _climb(target, inputs, labels, EPS, steps=steps, scale=scale, meter=meter)
         logits = predict_twin(target, pushed, meter)
         left = _Margin(labels=labels, rivals=_rivals(logits, labels)).of(logits)
         with np.errstate(invalid="ignore"):
             found[name][: len(inputs)] = start - left
+    far = _climb(target, inputs, labels, HALF, steps=STEPS, scale=usual, meter=meter)
+    held = predict_twin(target, far, meter).argmax(axis=1) == labels
+    found["wide"][: len(inputs)] = held & (clean.argmax(axis=1) == labels)
 
 
 def _climb(
     target: Target,
     inputs: np.ndarray,
     labels: np.ndarray,
+    eps: float,
     *,
     steps: int,
     scale: float,
     meter: Meter,
 ) -> np.ndarray:
-    """Follow the signs of the cross-entropy's gradient, from the clean input, within 8/255."""
-    size = np.float32(EPS if steps == 1 else EPS / 4)
-    low, high = np.maximum(inputs - np.float32(EPS), 0), np.minimum(inputs + np.float32(EPS), 1)
+    """Follow the signs of the cross-entropy's gradient, from the clean input, within a radius."""
+    size = np.float32(eps if steps == 1 else eps / 4)
+    low, high = np.maximum(inputs - np.float32(eps), 0), np.minimum(inputs + np.float32(eps), 1)
 
     def loss(logits: Tensor, truth: Tensor) -> Tensor:
         return nn.functional.cross_entropy(logits * scale, truth, reduction="sum")

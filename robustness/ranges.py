@@ -22,7 +22,7 @@ from robustness.spec import CLEAN_EVALUATIONS, Cell, cell_cost
 from robustness.target import Target, input_gradient, predict_served
 from robustness.text_cells import text_cell, text_clean_verdict, text_variants
 from robustness.text_target import TextTarget
-from robustness.trial import Block, Trial, inputs_digest, read_verdict, write_verdict
+from robustness.trial import Block, Trial, inputs_digest, read_verdict, surroundings, write_verdict
 from robustness.verdict import (
     AttackVerdict,
     CellVerdict,
@@ -31,7 +31,7 @@ from robustness.verdict import (
     CorruptionVerdict,
 )
 
-_KINDS: dict[str, type[CellVerdict]] = {
+KINDS: dict[str, type[CellVerdict]] = {
     "corruptions": CorruptionVerdict,
     "smoothing": CertificateVerdict,
 }
@@ -125,7 +125,7 @@ def read_cell(trial: Trial, block: Block, cell: Cell, *, check: bool = True) -> 
         check: read those shards, to see that they are whole.
     """
     family = cell.attack.kind.family
-    verdict = read_verdict(trial, _KINDS.get(family, AttackVerdict), block, cell)
+    verdict = read_verdict(trial, KINDS.get(family, AttackVerdict), block, cell)
     if verdict is None or not isinstance(verdict, AttackVerdict) or not check:
         return verdict
     paths = [shard.path(trial.folder) for shard in cell_shards(trial.target, block.start, cell)]
@@ -227,13 +227,9 @@ def _probe_identity(trial: Trial, block: Block) -> dict[str, Any]:
 
 
 def _clean_identity(trial: Trial, digest: str, labels: np.ndarray | None) -> dict[str, Any]:
-    runtime = trial.target.runtime
-    return {
+    return surroundings(trial) | {
         "inputs": digest,
         "labels": None if labels is None else labels.tolist(),
-        "model": trial.target.digest,
-        "runtime": [runtime.name, runtime.precision],
-        "threads": trial.threads,
     }
 
 

@@ -135,7 +135,8 @@ def cell_cost(attack: AttackSpec, num_classes: int, elliptical: bool) -> int:
     """Model evaluations of one sample under one attack at one point at most, judging included."""
     total = 0
     for part in attack.components(num_classes):
-        variants = GRADIENT_VARIANTS if elliptical and part.kind.needs_gradients else 1
+        follows = part.kind.needs_gradients or part.name == "hotflip"
+        variants = GRADIENT_VARIANTS if elliptical and follows else 1
         total += variants * (part.evaluations(num_classes) + judgements(part))
     return total
 

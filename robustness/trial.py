@@ -12,6 +12,7 @@ import numpy as np
 from robustness import shards
 from robustness.attack_spec import AttackSpec
 from robustness.catalog import Variant
+from robustness.code import code_digest
 from robustness.progress import Meter
 from robustness.proposals import Proposer
 from robustness.spec import Cell, EvaluationSpec
@@ -117,18 +118,25 @@ def inputs_digest(inputs: np.ndarray | Sequence[str]) -> str:
 
 def identity(trial: Trial, block: Block, attack: AttackSpec, point: str) -> dict[str, Any]:
     """Everything that the bytes of a shard or a verdict depend on, as JSON values."""
-    runtime = trial.target.runtime
-    return {
+    return surroundings(trial) | {
         "attack": attack.model_dump(mode="json", exclude_none=True),
         "in_full": trial.in_full,
         "inputs": block.digest,
         "labels": block.clean.label.tolist(),
-        "model": trial.target.digest,
         "point": point,
         "proposals": trial.spec.proposals,
-        "runtime": [runtime.name, runtime.precision],
         "seed": trial.spec.seed,
         "start": block.start,
+    }
+
+
+def surroundings(trial: Trial) -> dict[str, Any]:
+    """What the bytes of everything depend on: the model, and what it and the attacks run on."""
+    runtime = trial.target.runtime
+    return {
+        "code": code_digest(),
+        "model": trial.target.digest,
+        "runtime": [runtime.name, runtime.precision],
         "threads": trial.threads,
         "versions": {name: version(name) for name in _LIBRARIES},
     }

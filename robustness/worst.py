@@ -1,4 +1,7 @@
-"""The worst case: for every sample the largest rank that any attack with one budget reached."""
+"""The worst case: for every sample the largest rank that any attack with one budget reached.
+
+Twin and served model are one function; where rounding parts them, the worse of both counts.
+"""
 
 from dataclasses import dataclass
 
@@ -49,7 +52,7 @@ def worst_cases(spec: EvaluationSpec, verdict: ModelVerdict) -> list[tuple[Place
         place = place_of(cell)
         key = place.kind, place.value
         places.setdefault(key, place)
-        ranks[key] = np.maximum(ranks.get(key, found.robust), found.robust)
+        ranks[key] = np.maximum(ranks.get(key, found.robust), _by_either(found))
     kinds = list(dict.fromkeys(kind for kind, _ in places))
     ordered = sorted(places, key=lambda key: (kinds.index(key[0]), key[1]))
     return [(places[key], ranks[key]) for key in ordered]
@@ -62,13 +65,17 @@ def worst_ranks(spec: EvaluationSpec, verdict: ModelVerdict) -> dict[str, np.nda
 
 def largest_rank(spec: EvaluationSpec, verdict: ModelVerdict) -> np.ndarray | None:
     """The worst rank (N,) over all attacks at the largest budget of each kind; None without any."""
-    found = [(place_of(cell), one.robust) for cell, one in attacked(spec, verdict)]
+    found = [(place_of(cell), _by_either(one)) for cell, one in attacked(spec, verdict)]
     if not found:
         return None
     largest: dict[str, float] = {}
     for place, _ in found:
         largest[place.kind] = max(place.value, largest.get(place.kind, 0.0))
     return np.maximum.reduce([rank for place, rank in found if place.value == largest[place.kind]])
+
+
+def _by_either(found: AttackVerdict) -> np.ndarray:
+    return np.maximum(found.robust, found.confirmed)
 
 
 def place_name(spec: EvaluationSpec, place: Place) -> str:

@@ -8,6 +8,7 @@ import numpy as np
 from robustness.attack_spec import AttackSpec
 from robustness.doubts.answers import GAP
 from robustness.doubts.case import Case, Doubt, cannot_cross, many
+from robustness.findings import CLIMBERS, STEPS
 from robustness.spec import Cell
 from robustness.target import Target
 from robustness.trial import variants_of
@@ -82,6 +83,24 @@ def impossible(case: Case) -> Iterator[Doubt]:
                 "every image can be turned into the same grey one: at most "
                 f"{most_common} (the commonest class) can hold",
             )
+
+
+def held_halfway(case: Case) -> Iterator[Doubt]:
+    """Images held at eps 0.5 when the model was asked, whatever radii the spec has.
+
+    Most signs go with it and say more; so it speaks where they are silent.
+    """
+    if case.followed is None:
+        return
+    pushed = case.clean.label[:CLIMBERS]
+    held, most_common = int(case.followed.wide.sum()), int(np.bincount(pushed).max())
+    if held > most_common:
+        yield Doubt(
+            code="impossible_accuracy",
+            message=f"{held} of {len(pushed)} images hold against {STEPS} gradient steps within "
+            "eps 0.5, where every image can be turned into the same grey one: at most "
+            f"{most_common} (the commonest class) can hold. Gradients do not lead anywhere.",
+        )
 
 
 def _share_of_range(case: Case, place: Place) -> float:

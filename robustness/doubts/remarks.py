@@ -2,6 +2,9 @@
 
 from collections.abc import Iterator, Sequence
 
+from scipy.stats import norm
+
+from robustness.attack_spec import AttackSpec
 from robustness.doubts.case import cannot_cross
 from robustness.spec import EvaluationSpec
 from robustness.verdict import ModelVerdict
@@ -11,7 +14,7 @@ from robustness.worst import attacked
 def notes(spec: EvaluationSpec, verdicts: Sequence[ModelVerdict]) -> list[str]:
     """What a reader must know to read the figures, though nothing is wrong with them."""
     num_classes = len(verdicts[0].target.labels)
-    found = [*_of_attacks(spec, num_classes)]
+    found = [*_of_attacks(spec, num_classes), *_of_noise(spec)]
     for verdict in verdicts:
         found += _of_gradients_through_m(spec, verdict)
     dropped = [k for k in spec.top_k if k >= num_classes]
@@ -39,6 +42,31 @@ def _of_attacks(spec: EvaluationSpec, num_classes: int) -> Iterator[str]:
     for cell in spec.cells:
         if cannot_cross(cell):
             yield f"pgd at eps {cell.point} cannot cross its ball: steps x alpha < 2 eps."
+
+
+def _of_noise(spec: EvaluationSpec) -> Iterator[str]:
+    for attack in spec.attacks:
+        if attack.name == "smoothing":
+            yield _of_smoothing(attack)
+        elif attack.name == "corruptions" and not _is_imagenet_c(attack):
+            yield (
+                "mCE here is over the corruptions and severities asked for, not over the 15 at 5 "
+                "severities of ImageNet-C: it stands beside no published figure."
+            )
+
+
+def _of_smoothing(attack: AttackSpec) -> str:
+    """How far certificates can reach with so many noisy copies, were all of them answered alike."""
+    samples, alpha = attack.setting("samples"), float(attack.setting("alpha"))
+    reach = float(norm.ppf(alpha ** (1 / samples)))
+    return (
+        f"Smoothing with {samples:,} noisy copies cannot certify a radius above {reach:.2f} sigma; "
+        "100,000 copies, as in the paper, reach 3.81 at alpha 0.001."
+    )
+
+
+def _is_imagenet_c(attack: AttackSpec) -> bool:
+    return set(attack.points) == set(AttackSpec(name="corruptions").points)
 
 
 def _of_gradients_through_m(spec: EvaluationSpec, verdict: ModelVerdict) -> Iterator[str]:

@@ -7,11 +7,11 @@ import numpy as np
 
 from data.sources import ImageSet
 from data.text_set import TextSet
+from robustness.code import code_digest
 from robustness.doubts import find_doubts, notes
 from robustness.gate import parse_gate
 from robustness.intervals import mcnemar, paired_effect
 from robustness.report import figures, schema
-from robustness.report.environment import code_digest
 from robustness.report.markup import plain
 from robustness.report.samples import sample_flags
 from robustness.report.summary import model_figures
@@ -42,7 +42,9 @@ def build_report(
     return schema.Report(
         spec=spec,
         seed=spec.seed,
-        summary=_summary(spec, verdicts, labelled=inputs.labels is not None),
+        summary=summarise(
+            spec, verdicts, warnings_of(spec, verdicts), labelled=inputs.labels is not None
+        ),
         samples=sample_flags(spec, list(verdicts), inputs.names, inputs.labels),
         data=schema.Data(
             kind="text" if isinstance(inputs, TextSet) else "image",
@@ -59,17 +61,24 @@ def build_report(
     )
 
 
-def _summary(
-    spec: EvaluationSpec, verdicts: Sequence[ModelVerdict], *, labelled: bool
+def summarise(
+    spec: EvaluationSpec,
+    verdicts: Sequence[ModelVerdict],
+    warnings: list[figures.ReportWarning],
+    *,
+    labelled: bool,
 ) -> figures.Summary:
+    """What the verdicts add up to.
+
+    Args:
+        spec: what was asked for.
+        verdicts: the model on trial, then the one it is compared with if any.
+        warnings: reasons not to believe them.
+        labelled: whether labels were given, or the models' own predictions stand in.
+    """
     reference = verdicts[1] if len(verdicts) > 1 else None
     models = [model_figures(spec, verdicts[0], reference)]
     models += [model_figures(spec, verdict) for verdict in verdicts[1:]]
-    warnings = [
-        figures.ReportWarning(code=doubt.code, model=verdict.target.name, message=doubt.message)
-        for verdict in verdicts
-        for doubt in find_doubts(spec, verdict)
-    ]
     trusted = not any(warning.model == models[0].name for warning in warnings)
     return figures.Summary(
         metric="accuracy" if labelled else "stability",
@@ -82,6 +91,17 @@ def _summary(
         warnings=warnings,
         reliable=not warnings,
     )
+
+
+def warnings_of(
+    spec: EvaluationSpec, verdicts: Sequence[ModelVerdict]
+) -> list[figures.ReportWarning]:
+    """Every reason not to believe what was found."""
+    return [
+        figures.ReportWarning(code=doubt.code, model=verdict.target.name, message=doubt.message)
+        for verdict in verdicts
+        for doubt in find_doubts(spec, verdict)
+    ]
 
 
 def _comparison(

@@ -101,7 +101,7 @@ class ModelFigures(Part):
 
     `largest` is the worst case over the attacks at the largest budget; a gate asks for it.
     `mean_corruption_error` is the mean error over corruptions, in [0, 1];
-    `relative_corruption_error` is mCE against the compared model: the mean ratio of errors.
+    `mce` is mCE against the compared model: the mean ratio of errors.
     """
 
     name: str
@@ -117,7 +117,7 @@ class ModelFigures(Part):
     minimal: list[MinimalFigures]
     corruptions: list[CorruptionFigures]
     mean_corruption_error: float | None
-    relative_corruption_error: float | None
+    mce: float | None
     certificates: list[CertificateFigures]
     classes: list[ClassFigures]
 

@@ -19,7 +19,8 @@ class AttackFlags(Part):
     are the accuracies; texts know no 8 bit. `part` is the attack that made the input shown (itself
     or one of AutoAttack's four) and `variant` its gradients; `adversarial_index` is what the served
     model says to it, `margin` the logit of the label minus the largest other one (None where not
-    finite), `distance` how far it was moved in the attack's norm (for texts: edits).
+    finite), `distance` how far it was moved in the attack's norm (for texts: edits). `gradients`
+    says for each way of taking gradients whether the model held, where there are two.
     """
 
     name: AttackName
@@ -34,6 +35,7 @@ class AttackFlags(Part):
     robust: bool
     confirmed: bool
     confirmed_8bit: bool | None
+    gradients: dict[Variant, bool] | None
 
 
 class CorruptionFlags(Part):

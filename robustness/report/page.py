@@ -258,8 +258,8 @@ def _corruptions(model: ModelFigures, models: Sequence[ModelFigures]) -> Markup 
         return None
     error = percent(model.mean_corruption_error, model.samples)
     hint = f"Accuracy in percent, the worst corruption first. Mean error {error}."
-    if model.relative_corruption_error is not None:
-        ratio = percent(model.relative_corruption_error, model.samples)
+    if model.mce is not None:
+        ratio = percent(model.mce, model.samples)
         hint += f" mCE against {models[1].name}: {ratio}; below 100 % is better than it."
     return _section(_of("Common corruptions", model, models), tables.corruptions(model), hint=hint)
 

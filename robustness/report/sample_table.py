@@ -5,6 +5,7 @@ from typing import Any
 import pyarrow
 from pyarrow import parquet
 
+from robustness.numbers import L2_LIMIT, parse_eps
 from robustness.report.flags import ModelFlags, Sample
 from robustness.report.schema import Report
 
@@ -26,6 +27,8 @@ _SCHEMA = pyarrow.schema(
         ("margin", pyarrow.float64()),
         ("distance", pyarrow.float64()),
         ("robust", pyarrow.bool_()),
+        ("robust_stopped", pyarrow.bool_()),
+        ("robust_full", pyarrow.bool_()),
         ("confirmed", pyarrow.bool_()),
         ("confirmed_8bit", pyarrow.bool_()),
         ("correct", pyarrow.bool_()),
@@ -66,7 +69,11 @@ def _attacks(model: ModelFlags) -> list[dict[str, Any]]:
             "point": flags.eps,
             "value": flags.eps_value,
             "index": flags.adversarial_index,
-            **flags.model_dump(exclude={"name", "eps", "eps_value", "adversarial_index"}),
+            "robust_stopped": (flags.gradients or {}).get("stopped"),
+            "robust_full": (flags.gradients or {}).get("full"),
+            **flags.model_dump(
+                exclude={"name", "eps", "eps_value", "adversarial_index", "gradients"}
+            ),
         }
         for flags in model.attacks
     ]
@@ -90,7 +97,7 @@ def _certificates(model: ModelFlags) -> list[dict[str, Any]]:
         {
             "attack": "smoothing",
             "point": flags.sigma,
-            "value": float(flags.sigma) if "/" not in flags.sigma else None,
+            "value": parse_eps(flags.sigma, limit=L2_LIMIT),
             "index": flags.index,
             "radius": flags.radius,
             "correct": flags.correct,

@@ -8,7 +8,7 @@ import numpy as np
 from robustness.catalog import AttackName, Variant
 from robustness.report import flags
 from robustness.report.markup import plain
-from robustness.report.summary import nearest
+from robustness.report.summary import by_gradients, nearest
 from robustness.spec import Cell, EvaluationSpec
 from robustness.trial import variants_of
 from robustness.verdict import AttackVerdict, CertificateVerdict, CorruptionVerdict, ModelVerdict
@@ -71,6 +71,7 @@ def _attack_flags(
         "eps": cell.point,
         "eps_value": place_of(cell).value,
     }
+    ways = by_gradients(found)
     return [
         flags.AttackFlags(
             **shared,
@@ -82,6 +83,7 @@ def _attack_flags(
             robust=bool(found.robust[i] == 0),
             confirmed=bool(found.confirmed[i] == 0),
             confirmed_8bit=None if on_texts else bool(found.confirmed_8bit[i] == 0),
+            gradients={way: bool(row[i] == 0) for way, row in ways.items()} or None,
         )
         for i in range(len(found.robust))
     ]

@@ -47,7 +47,7 @@ def model_figures(
         minimal=_minimal(spec, verdict),
         corruptions=_corruptions(spec, verdict, top_k),
         mean_corruption_error=_mean_error(spec, verdict),
-        relative_corruption_error=_relative_error(spec, verdict, reference),
+        mce=_relative_error(spec, verdict, reference),
         certificates=_certificates(spec, verdict),
         classes=_classes(spec, verdict),
     )
@@ -77,7 +77,6 @@ def _attack(
     attack, place = cell.attack, place_of(cell)
     on_images = not attack.kind.on_texts
     robust, confirmed = figure(found.robust, top_k), accuracy(found.confirmed)
-    ways: tuple[Variant, ...] = GRADIENTS if len(found.by_variant) > 1 else ()
     return figures.AttackFigures(
         name=attack.name,
         title=KINDS[attack.name].title,
@@ -93,10 +92,15 @@ def _attack(
         confirmed_top_k=_by_rank(found.confirmed, top_k),
         confirmed_8bit_top_k=_by_rank(found.confirmed_8bit, top_k) if on_images else None,
         transfer_gap=confirmed - robust.top1,
-        gradients={way: accuracy(row) for way, row in zip(ways, found.by_variant, strict=True)}
-        if ways
-        else None,
+        gradients={way: accuracy(rank) for way, rank in by_gradients(found).items()} or None,
     )
+
+
+def by_gradients(found: AttackVerdict) -> dict[Variant, np.ndarray]:
+    """The ranks (N,) by each way of taking gradients, where there are two."""
+    if len(found.by_variant) < 2:
+        return {}
+    return dict(zip(GRADIENTS, found.by_variant, strict=True))
 
 
 def nearest(spec: EvaluationSpec, verdict: ModelVerdict) -> dict[Norm, np.ndarray]:

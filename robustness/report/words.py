@@ -110,16 +110,16 @@ def doubtful_width(model: ModelFigures, one: str) -> str | None:
 
 def gap(model: ModelFigures) -> str | None:
     """What became of the attacks' successes on the model as served."""
-    widest = max((attack.transfer_gap for attack in model.attacks), default=0.0)
     if not model.attacks:
         return None
-    if widest <= 0:
-        return "Every success was confirmed on the model as it is served."
-    return (
-        f"Successes were found on a differentiable twin and judged again on the model as it is "
-        f"served: there, up to {percent(widest, model.samples)} of the samples hold that fall on "
-        "the twin."
-    )
+    gaps = [attack.transfer_gap for attack in model.attacks]
+    widest = max(gaps, key=abs)
+    judged = "Successes were judged again on the model as it is served: there "
+    if widest == 0:
+        return f"{judged}the figures are the same."
+    more = "more samples hold" if widest > 0 else "fewer samples hold"
+    share = percent(abs(widest), model.samples)
+    return f"{judged}up to {share} {more} than on its differentiable twin."
 
 
 def rivalry(summary: Summary) -> str | None:

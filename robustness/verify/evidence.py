@@ -15,7 +15,7 @@ from robustness.shards import Shard
 from robustness.target import Target
 from robustness.text_target import TextTarget
 from robustness.trial import inputs_digest
-from robustness.verdict import BoundsError, check_bounds
+from robustness.verdict import TOLERANCE, BoundsError, change_size, check_bounds
 from robustness.verify.outcome import Refuted
 
 Inputs = np.ndarray | list[str]
@@ -113,6 +113,31 @@ def changed_images(
     except (KeyError, ValueError) as error:
         raise Refuted(f"{path.name} does not hold what it should") from error
     return found[rows]
+
+
+def nearest_distances(
+    folder: Path, shard: Shard, clean: np.ndarray, rows: np.ndarray
+) -> np.ndarray:
+    """Distances (len(rows),) of the nearest adversarial images of a range; inf where there is none.
+
+    Args:
+        folder: of the evaluation.
+        shard: of a minimum-norm attack.
+        clean: (n, C, H, W) the whole range.
+        rows: positions within it.
+
+    Raises:
+        Refuted: the file is missing or damaged, or its images lie at other distances.
+    """
+    path = shard.path(folder)
+    distance, images = (_tensor(path, name) for name in ("nearest", "minimal"))
+    if distance.shape != clean.shape[:1] or images.shape != clean.shape:
+        raise Refuted(f"{path.name} does not hold what it should")
+    found = np.isfinite(distance)
+    size = change_size(clean, images, shard.part.ball)
+    if not np.allclose(distance[found], size[found], rtol=1e-6, atol=TOLERANCE):
+        raise Refuted(f"{path.name} tells other distances than those of its images")
+    return distance[rows]
 
 
 def changed_texts(

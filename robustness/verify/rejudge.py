@@ -17,8 +17,8 @@ from robustness.spec import Cell
 from robustness.target import Target, predict_served, predict_twin
 from robustness.text_cells import twin_logits
 from robustness.text_target import TextTarget
-from robustness.verdict import in_8bit
-from robustness.verify.evidence import Inputs, changed_images, changed_texts
+from robustness.verdict import TOLERANCE, change_size, in_8bit
+from robustness.verify.evidence import Inputs, changed_images, changed_texts, nearest_distances
 from robustness.verify.judgement import Held, all_held, float_error, held, names_best
 from robustness.verify.outcome import Outcome, Refuted
 from robustness.worst import place_of
@@ -121,6 +121,14 @@ class _Part:
         return self.start + self.rows
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Shown:
+    """What a shard shows for the chosen rows: logits (n, K) served, sizes (n,) of the change."""
+
+    logits: np.ndarray
+    size: np.ndarray | None
+
+
 def _check_cell(bench: Bench, part: _Part, cell: Cell, told: Sequence[AttackFlags]) -> None:
     """Judge what one attack made at one point."""
     where = f"{cell.attack.name} {cell.point}"
@@ -128,19 +136,43 @@ def _check_cell(bench: Bench, part: _Part, cell: Cell, told: Sequence[AttackFlag
     said = {(flags.name, flags.norm, flags.eps, flags.eps_value) for flags in told}
     if said != {(cell.attack.name, ball, cell.point, place_of(cell).value)}:
         raise Refuted(f"the flags of {where} speak of another attack")
+    made = cell_shards(bench.target, part.start, cell)
     kinds: dict[str, list[Held]] = {"robust": [], "confirmed": [], "confirmed_8bit": []}
-    shown: dict[tuple[AttackName, Variant], np.ndarray] = {}
-    for shard in cell_shards(bench.target, part.start, cell):
+    shown: dict[tuple[AttackName, Variant], _Shown] = {}
+    for shard in made:
         changed, labels = _changed(bench, part, shard, cell)
         logits = _logits(bench, changed)
-        shown[shard.part.name, shard.variant] = logits["confirmed"]
+        size = _size(part, changed, shard)
+        shown[shard.part.name, shard.variant] = _Shown(logits=logits["confirmed"], size=size)
         for kind, found in logits.items():
             kinds[kind].append(held(found, labels, error=bench.error))
     for kind, found in kinds.items():
         flags = [getattr(one, kind) for one in told]
         if found and None not in flags:
             bench.compare(f"{where}, {kind}", flags, all_held([part.upright, *found]), part.indices)
+    _check_ways(bench, part, where, told, list(zip(made, kinds["robust"], strict=True)))
     _check_shown(bench, part, where, told, shown)
+    if cell.attack.name == "fab-t":
+        _check_minimal(bench, part, cell, made)
+
+
+def _check_ways(
+    bench: Bench,
+    part: _Part,
+    where: str,
+    told: Sequence[AttackFlags],
+    judged: Sequence[tuple[shards.Shard, Held]],
+) -> None:
+    """Compare the flags of each way of taking gradients, where there are two."""
+    ways: set[Variant] = {shard.variant for shard, _ in judged if shard.variant != "plain"}
+    wanted = ways if len(ways) > 1 else set[Variant]()
+    if any(set(flags.gradients or {}) != wanted for flags in told):
+        raise Refuted(f"the flags of {where} do not tell the two ways of taking gradients apart")
+    for way in sorted(wanted):
+        flags = [bool((one.gradients or {}).get(way)) for one in told]
+        own = [found for shard, found in judged if shard.variant in (way, "plain")]
+        found = all_held([part.upright, *own])
+        bench.compare(f"{where}, gradients {way}", flags, found, part.indices)
 
 
 def _check_shown(
@@ -148,18 +180,36 @@ def _check_shown(
     part: _Part,
     where: str,
     told: Sequence[AttackFlags],
-    shown: dict[tuple[AttackName, Variant], np.ndarray],
+    shown: dict[tuple[AttackName, Variant], _Shown],
 ) -> None:
     for row, flags in enumerate(told):
-        logits = shown.get((flags.part, flags.variant))
-        if logits is None:
+        found = shown.get((flags.part, flags.variant))
+        if found is None:
             raise Refuted(f"{where} has no part {flags.part} with {flags.variant} gradients")
+        chosen = slice(row, row + 1)
         bench.compare_classes(
-            f"under {where}",
-            [flags.adversarial_index],
-            logits[row : row + 1],
-            part.indices[row : row + 1],
+            f"under {where}", [flags.adversarial_index], found.logits[chosen], part.indices[chosen]
         )
+        if found.size is not None and abs(flags.distance - found.size[row]) > TOLERANCE:
+            raise Refuted(f"{where} moved input {part.indices[row] + 1} by another distance")
+
+
+def _check_minimal(bench: Bench, part: _Part, cell: Cell, made: Sequence[shards.Shard]) -> None:
+    """Compare the distances of the nearest adversarial images with those stored."""
+    clean = np.asarray(part.clean)
+    each = [nearest_distances(bench.folder, shard, clean, part.rows) for shard in made]
+    for index, found in zip(part.indices, np.minimum.reduce(each), strict=True):
+        [flags] = bench.flags(np.array([index]))
+        told = flags.minimal.get(cell.attack.ball)
+        if not np.isclose(np.inf if told is None else told, found, rtol=1e-6, atol=TOLERANCE):
+            raise Refuted(f"the nearest adversarial image of input {index + 1} is not as told")
+
+
+def _size(part: _Part, changed: Inputs, shard: shards.Shard) -> np.ndarray | None:
+    """How far images were moved; texts have no such distance."""
+    if not isinstance(part.clean, np.ndarray):
+        return None
+    return change_size(part.clean[part.rows], np.asarray(changed), shard.part.ball)
 
 
 def _changed(

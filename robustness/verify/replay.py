@@ -9,8 +9,8 @@ import numpy as np
 
 from export.artifact import MANIFEST, Artifact, open_artifact
 from robustness import shards
+from robustness.code import code_digest
 from robustness.progress import Meter, Progress
-from robustness.report.environment import code_digest
 from robustness.report.schema import FILE, Report
 from robustness.spec import Cell
 from robustness.target import Target, open_target, torch_threads
@@ -21,6 +21,7 @@ from robustness.verify.outcome import Outcome, Refuted
 from robustness.verify.rejudge import Bench, judge_range
 from robustness.verify.shape import check_shape
 from robustness.verify.source import check_source
+from robustness.verify.stored import stored_verdict
 
 ARTIFACTS = Path("artifacts")
 
@@ -56,7 +57,6 @@ def verify(
     outcome = Outcome()
     try:
         check_shape(report)
-        outcome.refuted += wrong_figures(report)
         _replay(report, path.parent, artifacts, outcome, data, limit, on_progress)
     except Refuted as problem:
         outcome.refuted.append(str(problem))
@@ -79,8 +79,10 @@ def _replay(
     meter = Meter(_cost(report, len(rows)), on_progress=on_progress)
     first: tuple[Inputs, Target | TextTarget] | None = None
     with torch_threads(threads):
-        for position, artifact in enumerate(artifacts):
-            target = _open(report, artifact, threads)
+        targets = [_open(report, artifact, threads) for artifact in artifacts]
+        verdicts = [stored_verdict(folder, report, target) for target in targets]
+        outcome.refuted += wrong_figures(report, verdicts)
+        for position, target in enumerate(targets):
             clean = clean_inputs(folder, report, target.digest)
             if first is None:
                 check_digest(report, clean)

@@ -17,7 +17,7 @@ def check_shape(report: Report) -> None:
     if not report.samples:
         raise Refuted("the report has no samples")
     for model in report.summary.models:
-        figures = len(model.attacks), len(model.corruptions), model.samples
+        figures = *map(len, (model.attacks, model.corruptions, model.certificates)), model.samples
         if figures != (*_wanted(report), len(report.samples)):
             raise Refuted(f"{model.name} has not the figures of all attacks of the spec")
     models = [model.name for model in report.summary.models]
@@ -36,7 +36,8 @@ def _check_sample(report: Report, sample: Sample) -> None:
 
 
 def _check_flags(report: Report, flags: ModelFlags, where: str) -> None:
-    if (len(flags.attacks), len(flags.corruptions)) != _wanted(report):
+    found = len(flags.attacks), len(flags.corruptions), len(flags.certificates)
+    if found != _wanted(report):
         raise Refuted(f"{where} has not the flags of all attacks of the spec")
     told = [flags.clean.index]
     told += [found.adversarial_index for found in flags.attacks]
@@ -48,8 +49,9 @@ def _check_flags(report: Report, flags: ModelFlags, where: str) -> None:
         raise Refuted(f"{where} has the flags of other corruptions than the spec")
 
 
-def _wanted(report: Report) -> tuple[int, int]:
-    """How many attacks and corruptions the spec has."""
+def _wanted(report: Report) -> tuple[int, int, int]:
+    """How many attacks, corruptions and certificates the spec has."""
     kinds = [cell.attack.kind for cell in report.spec.cells]
     attacks = sum(bool(kind.norms) or kind.on_texts for kind in kinds)
-    return attacks, sum(kind.family == "corruptions" for kind in kinds)
+    corruptions = sum(kind.family == "corruptions" for kind in kinds)
+    return attacks, corruptions, len(kinds) - attacks - corruptions

@@ -15,10 +15,20 @@ from data.sources import ImageSet, open_images
 from export.artifact import open_artifact
 from robustness.doubts import find_doubts, notes
 from robustness.engine import evaluate, evaluate_targets
+from robustness.probes import probe
+from robustness.progress import Meter
 from robustness.report.figures import Summary
 from robustness.spec import EvaluationSpec
 from robustness.target import Target
-from robustness.verdict import CellVerdict, CleanVerdict, Judgement, ModelVerdict, combine
+from robustness.verdict import (
+    CellVerdict,
+    CertificateVerdict,
+    CleanVerdict,
+    CorruptionVerdict,
+    Judgement,
+    ModelVerdict,
+    combine,
+)
 from tests.robustness import faulty_models as faulty
 from tests.robustness.conftest import SIZE, Artifacts
 
@@ -272,6 +282,24 @@ def test_accuracy_that_stays_over_large_radii_is_reported(
     assert codes(summary) == {"zero_gradients", "accuracy_does_not_fall"}
 
 
+def test_what_noise_cannot_tell_is_remarked_upon(make_target: MakeTarget) -> None:
+    attacks = [{"name": "smoothing", "samples": 1000}, {"name": "corruptions", "names": ["fog"]}]
+    spec = EvaluationSpec.model_validate({"attacks": attacks})
+    label, no = np.zeros(3, np.int64), np.zeros(3, bool)
+    clean = CleanVerdict(
+        label=label, rank=label, index=label, probability=np.full(3, 0.5), twin_index=label,
+        finite=~no, blind=no, normalised=no, unsteady=no,
+    )  # fmt: skip
+    cells: list[CellVerdict] = [
+        CertificateVerdict(index=label, radius=np.zeros(3)),
+        *[CorruptionVerdict(rank=label, index=label)] * 5,
+    ]
+    verdict = ModelVerdict(target=make_target(4), clean=clean, cells=cells, inputs_digest="")
+    smoothing, corruptions = notes(spec, [verdict])
+    assert "1,000 noisy copies" in smoothing and "above 2.46 sigma" in smoothing
+    assert "no published figure" in corruptions
+
+
 def test_too_short_an_attack_is_remarked_upon_but_no_fault_of_the_model(
     make_target: MakeTarget, judge: Judge
 ) -> None:
@@ -298,6 +326,31 @@ def test_a_verdict_that_does_better_under_attack_is_reported(
     cells: list[CellVerdict] = [combine(better, [judged], ["plain"])]
     verdict = ModelVerdict(target=target, clean=clean, cells=cells, inputs_digest="0" * 64)
     assert [doubt.code for doubt in find_doubts(spec, verdict)] == ["robust_above_clean"]
+
+
+@pytest.mark.parametrize("held", [True, False])
+def test_images_that_hold_at_half_the_range_are_reported_where_nothing_else_is(
+    held: bool, make_target: MakeTarget
+) -> None:
+    """Made up: what this stands for is a fault that no other sign knows."""
+    target, label, no = make_target(4), np.arange(40) % 4, np.zeros(40, bool)
+    inputs = np.random.default_rng(0).random((40, 1, SIZE, SIZE), np.float32)
+    asked = probe(target, inputs, label, seed=0, meter=Meter(1000))
+    assert not asked.wide.any()
+    clean = CleanVerdict(
+        label=label, rank=label * 0, index=label, probability=np.full(40, 0.5), twin_index=label,
+        finite=~no, blind=no, normalised=no, unsteady=no,
+    )  # fmt: skip
+    fooled = Judgement(
+        twin_rank=label * 0 + 1, served_rank=label * 0 + 1, eight_bit_rank=label * 0 + 1,
+        index=label, margin=label - 9.0, distance=label * 0.0, finite=~no,
+    )  # fmt: skip
+    verdict = ModelVerdict(
+        target=target, clean=clean, cells=[combine(clean, [fooled], ["plain"])], inputs_digest="",
+        probe=replace(asked, wide=np.full_like(asked.wide, held)),
+    )  # fmt: skip
+    found = find_doubts(EvaluationSpec.model_validate({"attacks": PGD}), verdict)
+    assert {doubt.code for doubt in found} == ({"impossible_accuracy"} if held else set())
 
 
 def test_query_attacks_do_not_mind_gradients(make_target: MakeTarget, judge: Judge) -> None:

@@ -84,8 +84,8 @@ def test_corruptions_are_measured_against_the_second_model(tmp_path: Path) -> No
         for model in (first, second)
     ]
     ratios = [sum(errors[i]) / sum(errors[i + 1]) for i in (0, 2)]
-    assert first.relative_corruption_error == pytest.approx(sum(ratios) / 2)
-    assert second.relative_corruption_error is None
+    assert first.mce == pytest.approx(sum(ratios) / 2)
+    assert second.mce is None
 
 
 def test_gate_asks_for_the_worst_over_all_kinds_of_budget(tmp_path: Path) -> None:

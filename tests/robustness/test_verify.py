@@ -65,15 +65,16 @@ def test_report_is_confirmed(check: Callable[..., Outcome], artifacts: Any) -> N
     told: list[Any] = []
     outcome = check(data=str(artifacts.images), on_progress=told.append)
     assert outcome.refuted == [] and outcome.flips == [] and outcome.confirmed
-    # Of both models: clean, three flags of four attacks, one corruption.
-    assert (outcome.inputs, outcome.flags) == (40, 2 * 40 * (1 + 3 * 4 + 1))
+    # Of both models: clean, three flags of four attacks, one corruption; of the elliptical one
+    # two ways of taking gradients under three of them.
+    assert (outcome.inputs, outcome.flags) == (40, 2 * 40 * (1 + 3 * 4 + 1) + 40 * 3 * 2)
     assert told[-1].done <= told[-1].total
     assert outcome.lines()[-1] == "CONFIRMED"
 
 
 def test_sample_of_the_inputs_is_judged(check: Callable[..., Outcome]) -> None:
     outcome = check(limit=7)
-    assert outcome.confirmed and outcome.flags == 2 * 7 * (1 + 3 * 4 + 1)
+    assert outcome.confirmed and outcome.flags == 2 * 7 * (1 + 3 * 4 + 1) + 7 * 3 * 2
     assert "a sample of 7 of 40 inputs" in outcome.notes
 
 
@@ -170,13 +171,16 @@ def other_model(content: Content) -> None:
         (flip_corruption, "input 3 .*: contrast 4 is not as"),
         (other_class, "input 4 .*: the class predicted under square 0.5 is not as"),
         (other_label, "the stored inputs or the labels are not those"),
-        (better_figure, "robust accuracy under pgd 6/255 is 0.9990"),
-        (narrow_interval, "the interval of worst case at 6/255"),
-        (better_comparison, "the comparison at clean does not follow"),
-        (held_gate, "the gate compares 0.9"),
-        (better_headline, "worst case at the largest budget is 1.0000"),
-        (gate_beside_a_warning, "the gate robust_accuracy >= 0.01 is said to hold"),
-        (smaller_radius, "speak of another attack"),
+        (
+            better_figure,
+            r"models\[0\].attacks\[0\].robust.top1 is 0.9990, and the stored verdicts give",
+        ),
+        (narrow_interval, r"models\[0\].worst.6/255.ci\[0\] is 0.4000"),
+        (better_comparison, "comparison.clean.p_value is 0.0000"),
+        (held_gate, "gate.value is 0.9000"),
+        (better_headline, r"models\[0\].largest.top1 is 1.0000"),
+        (gate_beside_a_warning, "gate.passed is True, and the stored verdicts give False"),
+        (smaller_radius, "verdict-fab-t-.* is missing or damaged"),
         (lost_sample, "speaks of 40 inputs, and has flags of 39"),
         (lost_attack, "input 2 has not the flags of all attacks"),
         (class_of_none, "input 1 has a predicted class that is none"),
