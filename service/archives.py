@@ -16,9 +16,11 @@ from service.settings import Settings
 Kind = Literal["zip", "parquet"]
 
 _END_OF_DIRECTORY = b"PK\x05\x06"
-_END_SIZE = 22 + 65_535  # the record and the longest comment behind it
+_LOCATOR_64 = b"PK\x06\x07"  # of the zip64 record, 56 bytes before it, which overrides the other
+_END_SIZE = 56 + 20 + 22 + 65_535  # both records, and the longest comment behind them
 # Bytes of directory per image: name, extra fields, and as much again for folders and side files.
 _DIRECTORY_ENTRY = 1000
+_COLUMNS = ("image", "text", "label")  # of a parquet file, what is read
 
 
 def check_archive(
@@ -48,12 +50,18 @@ def check_archive(
 def _check_parquet(file: BinaryIO, settings: Settings, what: str) -> None:
     try:
         file.seek(0)
-        found = pq.ParquetFile(file).metadata
-        rows = found.num_rows
+        parquet = pq.ParquetFile(file)
+        found = parquet.metadata
         size = sum(found.row_group(i).total_byte_size for i in range(found.num_row_groups))
-    except (pa.ArrowException, OSError) as error:
+        _check_size(found.num_rows, size, settings, what)
+        # A value that many rows share is stored once: only the rows tell how long they are.
+        columns = [name for name in _COLUMNS if name in parquet.schema_arrow.names]
+        size = 0
+        for row in parquet.iter_batches(batch_size=1, columns=columns, use_threads=False):
+            size += row.get_total_buffer_size()
+            _check_size(found.num_rows, size, settings, what)
+    except (pa.ArrowException, OSError, ValueError) as error:
         raise ApiError(422, "broken_archive", "The parquet file cannot be read.") from error
-    _check_size(rows, size, settings, what)
 
 
 def _check_zip(file: BinaryIO, settings: Settings) -> None:
@@ -81,6 +89,8 @@ def _check_directory_size(file: BinaryIO, settings: Settings) -> None:
     if position < 0 or len(tail) < position + 16:
         raise ApiError(422, "broken_archive", "The zip file is incomplete.")
     (size,) = struct.unpack_from("<L", tail, position + 12)
+    if position >= 76 and tail[position - 20 :].startswith(_LOCATOR_64):
+        (size,) = struct.unpack_from("<Q", tail, position - 36)
     if size > _DIRECTORY_ENTRY * (settings.evaluation_max_samples + 100):
         raise ApiError(413, "archive_too_large", "The zip file lists too many files.")
 
