@@ -1,9 +1,9 @@
 """One attack of an evaluation: its parameters, its points and what it costs at most."""
 
 import difflib
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, ValidationInfo, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
 from robustness.catalog import (
     AUTOATTACK,
@@ -15,7 +15,7 @@ from robustness.catalog import (
     Kind,
     Norm,
 )
-from robustness.numbers import L2_LIMIT, Count, Counts, Radii, Radius, parse_eps
+from robustness.numbers import L2_LIMIT, MOST, Count, Counts, Radii, Radius, parse_eps
 
 PGD_ALPHA = 0.15  # of eps, per step: Nielsen et al. 2024; 20 steps can cross the whole ball
 _FIELDS = (
@@ -76,7 +76,7 @@ class AttackSpec(Strict):
     alpha: Radius | None = None
     queries: Count | None = None
     samples: Count | None = None
-    names: list[str] | None = None
+    names: Annotated[list[str], Field(max_length=MOST)] | None = None
     severities: Counts | None = None
     sigma: Radii | None = None
     rate: Radii | None = None

@@ -9,6 +9,9 @@ from pydantic import BeforeValidator, Field
 L2_LIMIT = 1000.0
 """Largest l2 radius that is read; the diagonal of a colour image of 224 x 224 is 388."""
 
+MOST = 1000
+"""Attacks of a spec, or values of a setting, at most: each is checked, and told what is wrong."""
+
 _NUMBER = r"(?:[0-9]{1,12}(?:\.[0-9]{0,20})?|\.[0-9]{1,20})(?:[eE][+-]?[0-9]{1,2})?"
 _FRACTION = re.compile(rf"({_NUMBER})(?:/({_NUMBER}))?", re.ASCII)
 
@@ -50,6 +53,6 @@ def _as_list(value: Any) -> Any:
 
 
 Radius = Annotated[str, BeforeValidator(_as_text), Field(max_length=40)]
-Radii = Annotated[list[Radius], BeforeValidator(_as_list), Field(min_length=1)]
-Count = Annotated[int, Field(strict=True, ge=1)]
-Counts = Annotated[list[Count], BeforeValidator(_as_list), Field(min_length=1)]
+Radii = Annotated[list[Radius], Field(min_length=1, max_length=MOST), BeforeValidator(_as_list)]
+Count = Annotated[int, Field(strict=True, ge=1, le=1_000_000_000)]
+Counts = Annotated[list[Count], Field(min_length=1, max_length=MOST), BeforeValidator(_as_list)]

@@ -239,7 +239,7 @@ def read_spec(arguments: argparse.Namespace) -> EvaluationSpec:
 def _json(path: Path) -> Any:
     try:
         return json.loads(path.read_bytes())
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"--spec must name a file of JSON, and {path.name} is none") from error
 
 

@@ -9,7 +9,7 @@ from pydantic import Field, field_validator, model_validator
 from robustness.attack_spec import AttackSpec, Strict
 from robustness.findings import probe_cost
 from robustness.gate import parse_gate
-from robustness.numbers import Count
+from robustness.numbers import MOST, Count
 
 CLEAN_EVALUATIONS = 2  # of one clean input: the twin with its gradient, the served model
 GRADIENT_VARIANTS = 2  # of elliptical attention: stopped at m, and flowing through m
@@ -47,7 +47,7 @@ class EvaluationSpec(Strict):
     compare_with: str | None = Field(default=None, min_length=1, max_length=200)
     seed: Annotated[int, Field(strict=True, ge=0, lt=2**63)] = 0
     top_k: list[Count] = Field(default=[1], min_length=1, max_length=16)
-    attacks: list[AttackSpec] = Field(min_length=1)
+    attacks: list[AttackSpec] = Field(min_length=1, max_length=MOST)
     gate: str | None = Field(default=None, max_length=200)
     proposals: Literal["auto", "float32", "bfloat16"] = "auto"
 

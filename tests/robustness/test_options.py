@@ -33,10 +33,11 @@ def test_help_tells_the_exit_codes(command: str, capsys: pytest.CaptureFixture[s
     assert "exit codes: 0 " in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("content", ["attacks: pgd", "[" * 100_000])
 def test_spec_that_is_no_json_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    content: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "spec.json").write_text("attacks: pgd")
+    (tmp_path / "spec.json").write_text(content)
     source = ["--artifact", "nowhere", "--data", "nowhere", "--spec", str(tmp_path / "spec.json")]
     told = refusal(capsys, *source)
     assert told == "error: --spec must name a file of JSON, and spec.json is none\n"

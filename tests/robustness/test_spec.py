@@ -31,6 +31,10 @@ def test_eps_outside_zero_to_one_is_refused(text: str) -> None:
     ("change", "message"),
     [
         ({"attacks": []}, "at least 1"),
+        ({"attacks": [{"name": "x"}] * 1001}, "at most 1000"),
+        ({"attacks": [{"name": "fgsm", "eps": [{}] * 1001}]}, "at most 1000"),
+        ({"attacks": [{"name": "corruptions", "names": [{}] * 1001}]}, "at most 1000"),
+        ({"attacks": [{"name": "typos", "edits": 10**300}]}, "less than or equal"),
         ({"attacks": [{"name": "pgd", "eps": []}]}, "at least 1"),
         ({"attacks": [{"name": "pgd", "eps": [-0.1]}]}, "eps must"),
         ({"attacks": [{"name": "pgd", "eps": [math.nan]}]}, "eps must"),
