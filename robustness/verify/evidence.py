@@ -44,6 +44,8 @@ def clean_inputs(folder: Path, report: Report, digest: str) -> Inputs:
             images.append(found)
         else:
             texts += found
+    if len({image.shape[1:] for image in images}) > 1:
+        raise Refuted("the stored images are of different sizes")
     return np.concatenate(images) if images else texts
 
 

@@ -42,7 +42,12 @@ class Outcome:
         lines += _listed("flipped by precision alone", self.flips)
         lines += _listed("REFUTED", self.refuted)
         lines.append("REFUTED" if self.refuted else "CONFIRMED")
-        return lines
+        return [_printable(line) for line in lines]
+
+
+def _printable(line: str) -> str:
+    """A line in which nothing that a report names can move the cursor or hide a verdict."""
+    return "".join(char if char.isprintable() else "\ufffd" for char in line)
 
 
 def _listed(head: str, found: list[str]) -> list[str]:

@@ -1,6 +1,7 @@
 """Judge the stored inputs of a report again, on the served models and their twins."""
 
 import hashlib
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -57,6 +58,7 @@ def verify(
     outcome = Outcome()
     try:
         check_shape(report)
+        _check_names(report, artifacts)
         _replay(report, path.parent, artifacts, outcome, data, limit, on_progress)
     except Refuted as problem:
         outcome.refuted.append(str(problem))
@@ -75,13 +77,16 @@ def _replay(
     rows = _sample(len(report.samples), limit, report.seed)
     outcome.inputs = len(rows)
     _note(report, outcome, len(rows))
-    threads = int(report.environment.get("threads", "1"))
+    threads = _threads(report)
     meter = Meter(_cost(report, len(rows)), on_progress=on_progress)
     first: tuple[Inputs, Target | TextTarget] | None = None
     with torch_threads(threads):
         targets = [_open(report, artifact, threads) for artifact in artifacts]
-        verdicts = [stored_verdict(folder, report, target) for target in targets]
-        outcome.refuted += wrong_figures(report, verdicts)
+        try:
+            verdicts = [stored_verdict(folder, report, target) for target in targets]
+            outcome.refuted += wrong_figures(report, verdicts)
+        except (LookupError, OverflowError, TypeError, ValueError) as error:
+            raise Refuted("the stored verdicts do not hold what they should") from error
         for position, target in enumerate(targets):
             clean = clean_inputs(folder, report, target.digest)
             if first is None:
@@ -107,12 +112,31 @@ def _replay(
                 judge_range(bench, start, inputs, own)
 
 
+def _threads(report: Report) -> int:
+    told = report.environment.get("threads", "1")
+    # Torch ends the process when it is told to start more than there can be.
+    if not re.fullmatch("[1-9][0-9]{0,2}", told, re.ASCII):
+        raise Refuted("the report speaks of an impossible number of threads")
+    return int(told)
+
+
 def _ranges(clean: Inputs, rows: np.ndarray) -> Iterator[tuple[int, Inputs, np.ndarray]]:
     """Every range that has chosen rows: its start, its inputs, and the rows within it."""
     for chosen in shards.ranges(len(clean)):
         own = rows[(rows >= chosen.start) & (rows < chosen.stop)] - chosen.start
         if len(own):
             yield chosen.start, clean[chosen.start : chosen.stop], own
+
+
+def _check_names(report: Report, artifacts: Sequence[Artifact]) -> None:
+    """Check that models and classes are called what the artifacts call them."""
+    for model, artifact in zip(report.summary.models, artifacts, strict=True):
+        if model.name not in (artifact.name, f"{artifact.name}:{artifact.version}"):
+            raise Refuted(f"the artifact of {model.name} is called {artifact.name}")
+        if model.version != artifact.version:
+            raise Refuted(f"{model.name} has the version {artifact.version}")
+        if report.data.labels != list(artifact.labels):
+            raise Refuted(f"the classes of {model.name} are not those that the report names")
 
 
 def _open(report: Report, artifact: Artifact, threads: int) -> Target | TextTarget:

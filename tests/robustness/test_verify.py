@@ -156,6 +156,24 @@ def class_of_none(content: Content) -> None:
     flags_of(content, 0)["clean"]["index"] = 3
 
 
+def better_name(content: Content) -> None:
+    content["summary"]["models"][0]["name"] = "safe"
+    for sample in content["samples"]:
+        sample["models"][0]["name"] = "safe"
+
+
+def newer_version(content: Content) -> None:
+    content["summary"]["models"][0]["version"] += "1"
+
+
+def renamed_classes(content: Content) -> None:
+    content["data"]["labels"].reverse()
+
+
+def impossible_threads(content: Content) -> None:
+    content["environment"]["threads"] = "0"
+
+
 def other_model(content: Content) -> None:
     models = content["summary"]["models"]
     models[0]["digest"], models[1]["digest"] = models[1]["digest"], models[0]["digest"]
@@ -184,7 +202,11 @@ def other_model(content: Content) -> None:
         (lost_sample, "speaks of 40 inputs, and has flags of 39"),
         (lost_attack, "input 2 has not the flags of all attacks"),
         (class_of_none, "input 1 has a predicted class that is none"),
-        (other_model, "is not as the report says"),
+        (better_name, "the artifact of safe is called"),
+        (newer_version, "has the version"),
+        (impossible_threads, "impossible number of threads"),
+        (renamed_classes, "the classes of .* are not those"),
+        (other_model, "is not as the report says|is called"),
     ],
 )
 def test_changed_report_is_refuted(
@@ -290,3 +312,27 @@ def test_flips_that_precision_explains_are_told_apart() -> None:
     assert both.exact.tolist() == found.exact.tolist()
     index = np.array([1, 1, 0, 0])
     assert names_best(logits, index, error=1e-4).tolist() == [True, False, False, True]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "name", "change", "message"),
+    [
+        ("verdict-pgd-*-000000*", "worst", lambda a: a + 99, "verdicts do not hold"),
+        ("verdict-pgd-*-000000*", "worst", lambda a: a * np.nan, "verdicts do not hold"),
+        ("probe*", "constant", lambda a: a[:0], "verdicts do not hold"),
+        ("clean-000032*", "clean", lambda a: a[..., :3], "different sizes"),
+    ],
+)
+def test_files_of_another_shape_are_refuted(
+    pattern: str, name: str, change: Any, message: str, folder: Path, check: Callable[..., Outcome]
+) -> None:
+    rewrite(shard(folder, pattern), lambda tensors: tensors.update({name: change(tensors[name])}))
+    assert any(message in text for text in check().refuted)
+
+
+def test_names_cannot_hide_the_verdict_on_a_terminal() -> None:
+    outcome = Outcome(
+        refuted=["input 1 (\x1b[2J\nCONFIRMED\x9b8m\u202e) is not as the report says"]
+    )
+    told = "".join(outcome.lines())
+    assert told.isprintable() and outcome.lines()[-1] == "REFUTED" and len(outcome.lines()) == 3
