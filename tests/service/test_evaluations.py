@@ -4,6 +4,7 @@ import io
 import json
 import shutil
 import stat
+import struct
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,15 @@ def stored_labels(front: Front, response: httpx.Response) -> list[int] | None:
     folder = evaluations_folder(front.settings.state) / response.json()["id"]
     labels = open_inputs(folder, LABELS).labels
     return None if labels is None else labels.tolist()
+
+
+def zip64(members: int) -> bytes:
+    """An archive whose plain record of its end tells of fewer entries than its zip64 record."""
+    entry = struct.pack("<4s6H3L5H2L", b"PK\1\2", 20, 20, 0, 0, 0, 33, 0, 0, 0, 60, *[0] * 6)
+    entries = entry.ljust(106, b"x") * members
+    end = struct.pack("<4sQ2H2L4Q", b"PK\6\6", 44, 45, 45, 0, 0, members, members, len(entries), 0)
+    end += struct.pack("<4sLQL", b"PK\6\7", 0, len(entries), 1)
+    return entries + end + struct.pack("<4s4H2LH", b"PK\5\6", 0, 0, 1, 1, 106, 0, 0)
 
 
 # (form, status, code, part of the message)
@@ -204,6 +214,12 @@ BAD_REQUESTS: dict[str, tuple[dict[str, Any], int, str, str]] = {
     ),
     "endless list of files": (
         {"files": archive(zipped({f"{'x' * 2000}{i}/": b"" for i in range(1100)}))},
+        413,
+        "archive_too_large",
+        "too many files",
+    ),
+    "endless list of files in zip64": (
+        {"files": archive(zip64(40_000))},
         413,
         "archive_too_large",
         "too many files",

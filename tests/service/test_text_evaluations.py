@@ -23,8 +23,13 @@ ROWS = b'text,label\na good film,pos\n"bad, very bad",neg\n'
 
 def parquet(**columns: Any) -> bytes:
     stream = io.BytesIO()
-    pq.write_table(pa.table(columns), stream)
+    pq.write_table(pa.table(columns), stream, store_schema=False)
     return stream.getvalue()
+
+
+def repeated(text: str, rows: int) -> pa.DictionaryArray:
+    """Rows that share a value, which the file and the memory hold once."""
+    return pa.DictionaryArray.from_arrays(pa.array([0] * rows), pa.array([text]))
 
 
 def post(front: Front, **form: Any) -> Any:
@@ -80,6 +85,12 @@ BAD_TEXTS: dict[str, tuple[dict[str, Any], int, str, str]] = {
         422,
         "too_many_texts",
         "2001 entries, more than the 2000 texts",
+    ),
+    "parquet of one long text again and again": (
+        {"files": archive(parquet(text=repeated("a " * 100_000, 2000)))},
+        413,
+        "archive_too_large",
+        "256",
     ),
     "csv without texts": ({"files": archive(b"a,b\n1,2\n")}, 422, "invalid_archive", "'text'"),
     "csv of bytes": ({"files": archive(b"text\n\xff\n")}, 422, "invalid_archive", "UTF-8"),
