@@ -145,7 +145,7 @@ class _Evidence:
         folder, index = await self._folder(request), _index(request)
         kind = request.path_params["kind"]
         content = await to_thread.run_sync(_picture, folder, index, kind, _named(request))
-        return Response(content, media_type="image/png")
+        return Response(content, media_type="image/png", headers=_PRIVATE)
 
     @describe(answer=dict[str, Any], query=_WHICH, errors=_ERRORS)
     async def text(self, request: Request) -> Response:

@@ -458,6 +458,7 @@ def test_a_finished_evaluation_shows_result_report_and_pictures(front: Front) ->
             picture = front.request("GET", f"{location}/samples/4/{kind}.png{query}")
             assert picture.status_code == 200, picture.text
             assert picture.headers["content-type"] == "image/png"
+            assert picture.headers["cache-control"] == "private, no-cache"
             assert picture.content.startswith(b"\x89PNG")
     for path in ("5/clean.png", "x/clean.png", "0/other.png", "0/adversarial.png?attack=pgd"):
         response = front.request("GET", f"{location}/samples/{path}")
