@@ -61,6 +61,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _evaluate(arguments: argparse.Namespace) -> int:
     began = time.monotonic()
     check_numbers(arguments, ("threads", "limit", "workers"))
+    should_stop = _deadline(began, arguments.deadline)
     if arguments.address and arguments.engine != "ray":
         raise ValueError("--address has a meaning for --engine ray only")
     spec = read_spec(arguments)
@@ -81,7 +82,7 @@ def _evaluate(arguments: argparse.Namespace) -> int:
             inputs,
             folder,
             on_progress=on_progress,
-            should_stop=_deadline(began, arguments.deadline),
+            should_stop=should_stop,
             threads=arguments.threads,
             runner=runner,
         )

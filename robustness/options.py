@@ -20,6 +20,7 @@ _SETTINGS: dict[str, tuple[type, str, str]] = {
     "rate": (str, "SHARE", "shares of the words that are replaced"),
     "edits": (int, "N", "changed tokens (hotflip) or words (typos) at most"),
 }
+_MOST = 1024  # threads or processes; torch ends the process on absurd numbers
 _SINGLE = ("steps", "queries", "samples")
 _MANY: dict[str, Any] = {"nargs": "+", "action": "extend"}
 _EPILOGS = {
@@ -287,15 +288,17 @@ def _option(name: str) -> str:
 
 
 def check_numbers(arguments: argparse.Namespace, names: Sequence[str]) -> None:
-    """Refuse numbers that count nothing.
+    """Refuse numbers that count nothing, and more threads or processes than any machine runs.
 
     Raises:
-        ValueError: one of these options was given and is below 1, or not above 0 for seconds.
+        ValueError: one of these options was given and is below 1, or too large.
     """
     for name in names:
         value = getattr(arguments, name)
         if value is not None and value < 1:
             raise ValueError(f"{_option(name)} must be at least 1, got {value}")
+        if value is not None and name in ("threads", "workers") and value > _MOST:
+            raise ValueError(f"{_option(name)} must be at most {_MOST}, got {value}")
 
 
 def default_workers(threads: int) -> int:

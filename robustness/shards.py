@@ -162,7 +162,8 @@ def read(path: Path, identity: dict[str, Any] | None = None) -> dict[str, np.nda
 def write_whole(path: Path, content: bytes) -> None:
     """Write a file so that it is found either complete or not at all, also after a power cut."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
+    prefix = f".{path.name}.{os.getpid()}-"
+    descriptor, name = tempfile.mkstemp(prefix=prefix, suffix=".tmp", dir=path.parent)
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(content)
@@ -176,6 +177,21 @@ def write_whole(path: Path, content: bytes) -> None:
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Remove the temporary files of a process that was killed while it wrote one."""
+    """Remove the temporary files of a process that was killed while it wrote one.
+
+    Those of a living process stay: another one may be at work in the same folder.
+    """
     for path in folder.rglob(".*.tmp"):
-        path.unlink(missing_ok=True)
+        owner = path.name.split(".")[-2].split("-")[0]
+        if not (owner.isdecimal() and _lives(int(owner))):
+            path.unlink(missing_ok=True)
+
+
+def _lives(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:  # somebody else's
+        return True
+    return True

@@ -14,11 +14,14 @@ import signal
 import sqlite3
 import sys
 import time
+import traceback
+import zlib
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from zipfile import BadZipFile
 
 from data.image_set import DataError
 from export.artifact import MANIFEST, Artifact, ArtifactError, open_artifact
@@ -142,7 +145,9 @@ def _store_failure(store: JobStore, job: Job, worker: str, error: Exception) -> 
 
     if isinstance(error, Cancelled):
         return store.cancelled(job.id, worker)
-    logger.error("Evaluation %s failed", job.id, exc_info=error)
+    # No message: it may hold the name of an upload.
+    where = "".join(traceback.format_tb(error.__traceback__))
+    logger.error("Evaluation %s failed with %s at\n%s", job.id, type(error).__name__, where)
     return store.fail(job.id, worker, *_explain(error))
 
 
@@ -152,7 +157,7 @@ def _explain(error: Exception) -> tuple[str, str]:
         return "model_gone", str(error)
     if isinstance(error, ArtifactError):
         return "broken_artifact", "the artifact of the model does not match its manifest"
-    if isinstance(error, DataError):
+    if isinstance(error, DataError | BadZipFile | zlib.error | EOFError):
         return "unreadable_inputs", "the stored inputs can no longer be read"
     if isinstance(error, NotPossible):
         return "not_possible", str(error)

@@ -12,6 +12,7 @@ from export.artifact import MANIFEST, Artifact, open_artifact
 from robustness import shards
 from robustness.code import code_digest
 from robustness.progress import Meter, Progress
+from robustness.report.markup import plain
 from robustness.report.schema import FILE, Report
 from robustness.spec import Cell
 from robustness.target import Target, open_target, torch_threads
@@ -45,7 +46,7 @@ def verify(
         path: `report.json`, or its folder.
         folders: artifacts, or folders of them; `artifacts` when not given.
         data: where the inputs came from, to be compared with the stored ones.
-        limit: judge so many inputs, drawn by the report's seed; all when not given.
+        limit: judge so many inputs, drawn anew every time; all when not given.
         on_progress: called after every batch.
 
     Raises:
@@ -74,7 +75,7 @@ def _replay(
     limit: int | None,
     on_progress: Callable[[Progress], None] | None,
 ) -> None:
-    rows = _sample(len(report.samples), limit, report.seed)
+    rows = _sample(len(report.samples), limit)
     outcome.inputs = len(rows)
     _note(report, outcome, len(rows))
     threads = _threads(report)
@@ -135,7 +136,7 @@ def _check_names(report: Report, artifacts: Sequence[Artifact]) -> None:
             raise Refuted(f"the artifact of {model.name} is called {artifact.name}")
         if model.version != artifact.version:
             raise Refuted(f"{model.name} has the version {artifact.version}")
-        if report.data.labels != list(artifact.labels):
+        if report.data.labels != [plain(label) for label in artifact.labels]:
             raise Refuted(f"the classes of {model.name} are not those that the report names")
 
 
@@ -164,13 +165,16 @@ def _sha256(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def _sample(count: int, limit: int | None, seed: int) -> np.ndarray:
+def _sample(count: int, limit: int | None) -> np.ndarray:
+    """Rows to judge: nobody who makes a report can know which."""
     if limit is None or limit >= count:
         return np.arange(count)
-    return np.sort(np.random.default_rng(seed).choice(count, limit, replace=False))
+    return np.sort(np.random.default_rng().choice(count, limit, replace=False))
 
 
 def _note(report: Report, outcome: Outcome, judged: int) -> None:
+    if report.summary.top_k != [1]:
+        outcome.notes.append("ranks below the first were read, and not judged again")
     if judged < len(report.samples):
         outcome.notes.append(f"a sample of {judged} of {len(report.samples)} inputs")
     if report.code != code_digest():

@@ -1,7 +1,8 @@
 """Whether a report has a flag for everything that it speaks of."""
 
 from robustness.report.flags import ModelFlags, Sample
-from robustness.report.schema import Report
+from robustness.report.schema import DEFINITIONS, Report
+from robustness.shards import SHARD_SIZE
 from robustness.verify.outcome import Refuted
 
 
@@ -16,6 +17,9 @@ def check_shape(report: Report) -> None:
         raise Refuted(f"the report speaks of {told} inputs, and has flags of {found}")
     if not report.samples:
         raise Refuted("the report has no samples")
+    told = report.seed, report.shard_size, report.definitions
+    if told != (report.spec.seed, SHARD_SIZE, DEFINITIONS):
+        raise Refuted("seed, shard size or definitions are not those of the spec and this format")
     for model in report.summary.models:
         figures = *map(len, (model.attacks, model.corruptions, model.certificates)), model.samples
         if figures != (*_wanted(report), len(report.samples)):

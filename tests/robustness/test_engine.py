@@ -1,3 +1,6 @@
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -106,8 +109,16 @@ def test_damaged_or_foreign_shard_is_made_again(
     else:
         evaluate_targets(make_spec(seed=1), [make_target(3)], make_images(40), tmp_path)
         assert contents(tmp_path) != before
-    (path.parent / ".left.safetensors.x.tmp").write_bytes(b"half")
+    ended = subprocess.run(
+        [sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, check=True
+    )
+    left = path.parent / f".left.safetensors.{int(ended.stdout)}-x.tmp"
+    left.write_bytes(b"half")
+    at_work = path.parent / f".left.safetensors.{os.getpid()}-x.tmp"
+    at_work.write_bytes(b"half")
     again = evaluate_targets(make_spec(), [make_target(3)], make_images(40), tmp_path)
+    assert not left.exists() and at_work.exists()
+    at_work.unlink()
     assert contents(tmp_path) == before
     assert again.summary == expected.summary
 

@@ -174,6 +174,14 @@ def impossible_threads(content: Content) -> None:
     content["environment"]["threads"] = "0"
 
 
+def other_seed(content: Content) -> None:
+    content["seed"] = 7
+
+
+def other_definition(content: Content) -> None:
+    content["definitions"]["robust"] = "right on the clean input"
+
+
 def other_model(content: Content) -> None:
     models = content["summary"]["models"]
     models[0]["digest"], models[1]["digest"] = models[1]["digest"], models[0]["digest"]
@@ -206,6 +214,8 @@ def other_model(content: Content) -> None:
         (newer_version, "has the version"),
         (impossible_threads, "impossible number of threads"),
         (renamed_classes, "the classes of .* are not those"),
+        (other_seed, "seed, shard size or definitions"),
+        (other_definition, "seed, shard size or definitions"),
         (other_model, "is not as the report says|is called"),
     ],
 )
