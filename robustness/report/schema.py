@@ -22,7 +22,7 @@ DEFINITIONS = {
     "through the public preprocessing; rounding moves a pixel by up to 0.5/255, so where eps is no "
     "multiple of 1/255 the rounded input may lie that much outside the radius",
     "transfer_gap": "confirmed minus robust: attacks that fooled the twin but not the served model",
-    "worst": "right under every attack with that budget, by twin and served model, sample by sample",
+    "worst": "right under every attack with that budget, by twin and served model, input by input",
     "top_k": "the label is among the k best classes; equal scores are ordered by index; "
     "attacks aim at top-1, and the worst case at each k is taken image by image over all attacks "
     "run in full",
