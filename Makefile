@@ -4,16 +4,13 @@ PYTHON ?= python3
 BIN = $(abspath $(VENV))/bin
 PYTEST = $(BIN)/python -m pytest
 HALF = tests/robustness tests/service
-# Two processes, each in the order of the folders; the log of the first appears when both are done.
-TEST = $(PYTEST) $(HALF) > .pytest-half.log 2>&1 & half=$$!; \
-	$(PYTEST) $(HALF:%=--ignore=%); rest=$$?; \
-	wait $$half; half=$$?; cat .pytest-half.log; rm -f .pytest-half.log; exit $$((half + rest))
+HALVES = $(MAKE) --jobs=2 --keep-going --output-sync=target half rest
 TORCH = torch==2.13.0
 LOCK = $(BIN)/uv pip compile --override requirements/overrides.txt --universal --python-version 3.11 \
 	--generate-hashes --no-emit-index-url --no-annotate --quiet --custom-compile-command "make lock" \
 	--no-emit-package torch --no-emit-package torchvision
 
-.PHONY: help demo test install check bench image lock clean chromium
+.PHONY: help demo test half rest install check bench image lock clean chromium
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -23,8 +20,14 @@ demo: $(VENV)/.cpu ## serve the shipped models with the web page [PORT=3000]
 	PATH="$(BIN):$$PATH" BENTOML_HOME="$(CURDIR)/state/bentoml" BENTOML_DO_NOT_TRACK=True \
 		$(BIN)/bentoml serve . --host 127.0.0.1 --port $(PORT) --timeout-graceful-shutdown 10
 
-test: $(VENV)/.dev chromium ## run the whole test suite
-	$(TEST)
+test: $(VENV)/.dev chromium ## run the whole test suite, two halves side by side
+	$(HALVES)
+
+half:
+	$(PYTEST) $(HALF)
+
+rest:
+	$(PYTEST) $(HALF:%=--ignore=%)
 
 install: $(VENV)/.dev ## make the environment for everything
 
@@ -33,7 +36,7 @@ check: $(VENV)/.dev chromium ## format, lint, imports, types, tests
 	$(BIN)/ruff check .
 	$(BIN)/lint-imports
 	PATH="$(BIN):$$PATH" $(BIN)/pyright
-	$(TEST)
+	$(HALVES)
 
 bench: $(VENV)/.dev ## run all benchmarks
 	$(BIN)/python -m benchmarks
