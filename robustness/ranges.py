@@ -14,7 +14,6 @@ from robustness.attack_spec import AttackSpec
 from robustness.catalog import Variant
 from robustness.findings import Probe, probe_cost
 from robustness.image_cells import attack_cell, parts
-from robustness.logits import label_rank, top_probability
 from robustness.noise_cells import certificate_cell, corruption_cell
 from robustness.probes import probe, probe_texts
 from robustness.shards import Shard
@@ -29,6 +28,7 @@ from robustness.verdict import (
     CertificateVerdict,
     CleanVerdict,
     CorruptionVerdict,
+    judge_clean,
 )
 
 KINDS: dict[str, type[CellVerdict]] = {
@@ -245,17 +245,6 @@ def _clean_verdict(trial: Trial, task: Task) -> CleanVerdict:
     else:
         twin, gradient = input_gradient(target, inputs, label, trial.meter)
         blind = ((gradient == 0) | ~np.isfinite(gradient)).reshape(len(inputs), -1).all(axis=1)
-    finite = np.asarray(np.isfinite(np.concatenate([served, twin], axis=1)).all(axis=1))
     # A second answer is asked once, not counted: it would cost every evaluation for a rare fault.
     again = predict_served(target, inputs) if task.start == 0 else served
-    return CleanVerdict(
-        label=label,
-        rank=label_rank(served, label),
-        index=served.argmax(axis=1),
-        probability=top_probability(served),
-        twin_index=twin.argmax(axis=1),
-        finite=finite,
-        blind=blind,
-        normalised=(served >= 0).all(axis=1) & (np.abs(served.sum(axis=1) - 1) < 1e-4),
-        unsteady=np.any(again != served, axis=1) & finite,
-    )
+    return judge_clean(served, again, twin, task.labels, blind)

@@ -9,7 +9,7 @@ from robustness.attacks.text_search import AttackedTexts
 from robustness.attacks.typos import typos
 from robustness.attacks.word_swap import word_swap
 from robustness.catalog import Variant
-from robustness.logits import label_rank, margin, top_probability
+from robustness.logits import label_rank, margin
 from robustness.numbers import parse_eps
 from robustness.progress import Meter
 from robustness.shards import Shard
@@ -17,7 +17,7 @@ from robustness.spec import Cell
 from robustness.target import device_of, undisturbed
 from robustness.text_target import TextTarget
 from robustness.trial import Block, Trial, identity
-from robustness.verdict import AttackVerdict, CleanVerdict, Judgement, combine
+from robustness.verdict import AttackVerdict, CleanVerdict, Judgement, combine, judge_clean
 
 _BATCH = 32
 
@@ -35,22 +35,9 @@ def text_clean_verdict(
     """
     served = target.predict(texts, meter)
     twin = twin_logits(target, texts, served, meter)
-    label = (served.argmax(axis=1) if labels is None else labels).astype(np.int64)
-    finite = np.asarray(np.isfinite(np.concatenate([served, twin], axis=1)).all(axis=1))
     first = texts[:_BATCH]  # one batch is asked again, not counted
-    unsteady = np.zeros(len(texts), bool)
-    unsteady[: len(first)] = np.any(target.predict(first) != served[: len(first)], axis=1)
-    return CleanVerdict(
-        label=label,
-        rank=label_rank(served, label),
-        index=served.argmax(axis=1),
-        probability=top_probability(served),
-        twin_index=twin.argmax(axis=1),
-        finite=finite,
-        blind=np.zeros(len(texts), bool),
-        normalised=(served >= 0).all(axis=1) & (np.abs(served.sum(axis=1) - 1) < 1e-4),
-        unsteady=unsteady & finite,
-    )
+    again = np.concatenate([target.predict(first), served[len(first) :]])
+    return judge_clean(served, again, twin, labels, np.zeros(len(texts), bool))
 
 
 def text_cell(trial: Trial, target: TextTarget, block: Block, cell: Cell) -> AttackVerdict:

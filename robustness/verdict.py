@@ -28,7 +28,7 @@ import numpy as np
 from data.images import ImageSpec, decode_image, to_input, to_png
 from robustness.catalog import Norm, Variant
 from robustness.findings import Probe
-from robustness.logits import label_rank, margin
+from robustness.logits import label_rank, margin, top_probability
 from robustness.progress import Meter
 from robustness.target import Target, predict_served, predict_twin
 from robustness.text_target import TextTarget
@@ -174,6 +174,37 @@ class ModelVerdict:
     cells: list[CellVerdict]
     inputs_digest: str
     probe: Probe | None = None
+
+
+def judge_clean(
+    served: np.ndarray,
+    again: np.ndarray,
+    twin: np.ndarray,
+    labels: np.ndarray | None,
+    blind: np.ndarray,
+) -> CleanVerdict:
+    """Judge clean inputs from what a model says to them.
+
+    Args:
+        served: (N, K) logits of the served model.
+        again: (N, K) its second answer; the first one where it was not asked again.
+        twin: (N, K) logits of the twin; of the served model where there is no twin.
+        labels: (N,) int64, or None, where the model's own predictions stand in.
+        blind: (N,) bool, see `CleanVerdict`.
+    """
+    label = (served.argmax(axis=1) if labels is None else labels).astype(np.int64)
+    finite = np.asarray(np.isfinite(np.concatenate([served, twin], axis=1)).all(axis=1))
+    return CleanVerdict(
+        label=label,
+        rank=label_rank(served, label),
+        index=served.argmax(axis=1),
+        probability=top_probability(served),
+        twin_index=twin.argmax(axis=1),
+        finite=finite,
+        blind=blind,
+        normalised=(served >= 0).all(axis=1) & (np.abs(served.sum(axis=1) - 1) < 1e-4),
+        unsteady=np.any(again != served, axis=1) & finite,
+    )
 
 
 def check_bounds(

@@ -1,15 +1,19 @@
 """Archives from strangers, refused before anything in them is unpacked."""
 
 import io
+import os
 import stat
 import struct
 import zipfile
-from pathlib import PurePosixPath
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath
 from typing import BinaryIO, Literal
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from data.image_set import DataError
 from service.errors import ApiError
 from service.settings import Settings
 
@@ -45,6 +49,27 @@ def check_archive(
         _check_zip(file, settings)
         return "zip"
     raise ApiError(415, "not_an_archive", "The archive is neither a zip nor a parquet file.")
+
+
+@contextmanager
+def telling_of_faults(path: Path) -> Iterator[None]:
+    """Turn what makes an archive unreadable within the block into an answer for its sender.
+
+    Args:
+        path: of the archive.
+
+    Raises:
+        ApiError: 422 invalid_archive with the reason, or broken_archive.
+    """
+    try:
+        yield
+    except DataError as error:
+        # The cause of an unreadable parquet file may quote where it lies.
+        reason = str(error).replace(str(path.parent) + os.sep, "")
+        raise ApiError(422, "invalid_archive", f"The archive cannot be used: {reason}.") from error
+    except (ValueError, TypeError, LookupError, AttributeError, NotImplementedError) as error:
+        # A parquet file may hold columns and metadata of any type.
+        raise ApiError(422, "broken_archive", "The archive cannot be read.") from error
 
 
 def _check_parquet(file: BinaryIO, settings: Settings, what: str) -> None:

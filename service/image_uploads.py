@@ -1,7 +1,6 @@
 """Images of an evaluation: written as they came, and every one of them decoded once."""
 
 import dataclasses
-import os
 import zipfile
 import zlib
 from collections.abc import Sequence
@@ -9,7 +8,7 @@ from pathlib import Path
 
 from data.images import ImageError
 from data.sources import DataError, ImageSet, open_images
-from service.archives import check_archive
+from service.archives import check_archive, telling_of_faults
 from service.durable import sync, write_durably
 from service.errors import ApiError
 from service.forms import Upload
@@ -67,15 +66,8 @@ def _pack(path: Path, images: Sequence[Upload]) -> None:
 
 
 def _open(path: Path, label_names: Sequence[str]) -> ImageSet:
-    try:
+    with telling_of_faults(path):
         return open_images(path, label_names=label_names)
-    except DataError as error:
-        # The cause of an unreadable parquet file may quote where it lies.
-        reason = str(error).replace(str(path.parent) + os.sep, "")
-        raise ApiError(422, "invalid_archive", f"The archive cannot be used: {reason}.") from error
-    except (ValueError, TypeError, LookupError, AttributeError, NotImplementedError) as error:
-        # A parquet file may hold columns and metadata of any type.
-        raise ApiError(422, "broken_archive", "The archive cannot be read.") from error
 
 
 def _check(images: ImageSet, settings: Settings) -> None:

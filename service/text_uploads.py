@@ -2,17 +2,16 @@
 
 import csv
 import io
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from data.sources import DataError, TextSet, open_texts
+from data.sources import TextSet, open_texts
 from data.tokenizer import TextTokenizer
 from export.artifact import Artifact
-from service.archives import check_archive
+from service.archives import check_archive, telling_of_faults
 from service.durable import write_durably
 from service.errors import ApiError
 from service.forms import Upload
@@ -102,14 +101,8 @@ def _count_rows(content: bytes, limit: int) -> None:
 
 
 def _open(path: Path, label_names: Sequence[str]) -> TextSet:
-    try:
+    with telling_of_faults(path):
         return open_texts(path, label_names=label_names)
-    except DataError as error:
-        reason = str(error).replace(str(path.parent) + os.sep, "")
-        raise ApiError(422, "invalid_archive", f"The archive cannot be used: {reason}.") from error
-    except (ValueError, TypeError, LookupError, AttributeError, NotImplementedError) as error:
-        # A parquet file may hold columns and metadata of any type.
-        raise ApiError(422, "broken_archive", "The archive cannot be read.") from error
 
 
 def _check(texts: TextSet, artifacts: Sequence[Artifact], settings: Settings) -> None:

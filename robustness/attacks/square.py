@@ -57,8 +57,6 @@ def square(
         exact: the model itself, where `predict` is a quicker one that answers nearly alike: what
             seems misclassified counts only when the model says so, too, and is sought further
             otherwise.
-        exact: the model, where `predict` is a faster form of it: an image that seems to be fooled
-            counts only if this says so.
         meter: told of every model evaluation.
 
     Returns:

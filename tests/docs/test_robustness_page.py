@@ -1,6 +1,7 @@
 """docs/robustness.md names everything that it promises to list."""
 
 import ast
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,23 @@ def codes() -> Iterator[str]:
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.keyword) and node.arg == "code":
                 yield ast.literal_eval(node.value)
+
+
+def test_measured_figures_are_those_of_the_record() -> None:
+    path = ROOT / "benchmarks" / "results" / "attack_speed.jsonl"
+    records = [json.loads(line) for line in path.read_text().splitlines()]
+    table = TEXT.split("\n## Figures\n", 1)[1]
+    found = {}
+    for record in records:
+        name = record["case"].split(", ")[1]
+        if record["unit"] == "ratio":
+            low, high = record["spread"]
+            found[name] = f"| {record['measured']:.2f} ({low:.2f} - {high:.2f}) |"
+        elif record["unit"] == "share":
+            plain = float(record["case"].rsplit("(", 1)[1][:-1])
+            assert f"| {plain:.3f}, {plain + record['measured']:.3f} |" in table
+    assert set(found) == {"pgd", "spsa", "square", "autoattack"}
+    assert all(row in table for row in found.values()), found
 
 
 def test_table_of_attacks_names_every_attack_in_order() -> None:

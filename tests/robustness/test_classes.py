@@ -63,7 +63,7 @@ def test_apgd_t_says_that_it_needs_four_classes(
         )
 
 
-@pytest.mark.parametrize(("num_classes", "parts"), [(3, 3), (4, 4)])
+@pytest.mark.parametrize(("num_classes", "parts"), [(2, 3), (3, 3), (4, 4)])
 def test_autoattack_leaves_out_what_needs_more_classes_and_says_so(
     num_classes: int, parts: int, make_target: MakeTarget, make_images: MakeImages, tmp_path: Path
 ) -> None:

@@ -123,6 +123,18 @@ def test_damaged_or_foreign_shard_is_made_again(
     assert again.summary == expected.summary
 
 
+def test_curve_of_nearest_images_does_not_depend_on_the_radii_asked_for(
+    make_target: MakeTarget, make_images: MakeImages, tmp_path: Path
+) -> None:
+    curves = []
+    for eps in ("1/255", "60/255"):
+        attack = {"name": "fab-t", "eps": [eps], "steps": 10}
+        spec = EvaluationSpec.model_validate({"attacks": [attack]})
+        report = evaluate_targets(spec, [make_target(3)], make_images(12), tmp_path / eps[:2])
+        curves.append(report.summary.models[0].minimal)
+    assert curves[0] == curves[1] and curves[0][0].median is not None
+
+
 def test_without_labels_the_report_speaks_of_stability(
     make_target: MakeTarget, make_images: MakeImages, tmp_path: Path
 ) -> None:

@@ -33,6 +33,23 @@ def test_help_tells_the_exit_codes(command: str, capsys: pytest.CaptureFixture[s
     assert "exit codes: 0 " in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("option", "value", "rule"),
+    [
+        ("--threads", "2000", "--threads must be at most 1024, got 2000"),
+        ("--workers", "0", "--workers must be at least 1, got 0"),
+        ("--deadline", "nan", "--deadline must be above 0, got nan"),
+    ],
+)
+def test_impossible_numbers_are_refused_before_anything_is_read(
+    option: str, value: str, rule: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    places = ["--artifact", "none", "--data", "none", "--output", str(tmp_path / "out")]
+    attack = ["--attack", "fgsm", "--eps", "1/255"]
+    assert rule in refusal(capsys, *places, *attack, option, value)
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.parametrize("content", ["attacks: pgd", "[" * 100_000])
 def test_spec_that_is_no_json_is_refused(
     content: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -311,6 +311,62 @@ def test_command_exits_with_0_1_and_2(
     assert "schema_version" in capsys.readouterr().err
 
 
+def test_forged_distances_are_refuted(folder: Path, check: Callable[..., Outcome]) -> None:
+    pattern = "fab-t-*-stopped-000000*"
+
+    def nearer(tensors: dict[str, np.ndarray]) -> None:
+        tensors["nearest"] = tensors["nearest"] / 2
+
+    def never(tensors: dict[str, np.ndarray]) -> None:
+        tensors["nearest"] = np.full_like(tensors["nearest"], np.inf)
+
+    def too_few(tensors: dict[str, np.ndarray]) -> None:
+        tensors["nearest"] = tensors["nearest"][:3]
+
+    path = shard(folder, pattern)
+    honest = path.read_bytes()
+    for change, message in [
+        (nearer, "tells other distances than those of its images"),
+        (too_few, "does not hold what it should"),
+    ]:
+        rewrite(path, change)
+        assert any(message in text for text in check().refuted), message
+        path.write_bytes(honest)
+    for path in (shard(folder, pattern), shard(folder, "fab-t-*-full-000000*")):
+        rewrite(path, never)
+    assert any("the nearest adversarial image of input" in text for text in check().refuted)
+
+
+def further_away(content: Content) -> None:
+    flags_of(content, 0)["attacks"][0]["distance"] += 0.01
+
+
+def one_way_only(content: Content) -> None:
+    flags_of(content, 0)["attacks"][0]["gradients"] = None
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [(further_away, "moved input 1 by another distance"), (one_way_only, "two ways of taking")],
+)
+def test_flags_are_held_against_the_shards_too(
+    change: Callable[[Content], None], message: str, folder: Path, check: Callable[..., Outcome]
+) -> None:
+    edit(folder, change)
+    assert any(message in text for text in check().refuted)
+
+
+def test_ranks_that_are_not_judged_again_are_told(artifacts: Any, tmp_path: Path) -> None:
+    artifact = open_artifact(artifacts.dot)
+    images = open_images(artifacts.images, label_names=artifact.labels).take(range(4))
+    attacks = [{"name": "fgsm", "eps": ["6/255"]}]
+    spec = EvaluationSpec.model_validate({"attacks": attacks, "top_k": [1, 2]})
+    evaluate(spec, [artifact], images, tmp_path)
+    outcome = verify(tmp_path, folders=[artifacts.dot.parent])
+    assert outcome.confirmed
+    assert "ranks below the first were read, and not judged again" in outcome.notes
+
+
 def test_flips_that_precision_explains_are_told_apart() -> None:
     logits = np.array([[5.0, 4.9999, 0.0], [5.0, 3.0, 0.0], [3.0, 5.0, 0.0], [4.9999, 5.0, 0.0]])
     found = held(logits.astype(np.float32), np.zeros(4, np.int64), error=1e-4)

@@ -260,9 +260,13 @@ def test_a_model_that_is_gone_fails_with_its_name(house: House, tmp_path: Path) 
     }
 
 
-def test_lost_images_fail_without_a_path_in_the_message(house: House) -> None:
+@pytest.mark.parametrize("damage", ["cut", "flip"])
+def test_lost_images_fail_without_a_path_in_the_message(house: House, damage: str) -> None:
     job_id = house.submit(SHORT)
-    (house.folder(job_id) / "images.zip").write_bytes(b"PK nothing")
+    path = house.folder(job_id) / "images.zip"
+    content = bytearray(path.read_bytes())
+    content[content.index(b"IDAT") + 6] ^= 255  # of a picture, whose checksum is then wrong
+    path.write_bytes(b"PK nothing" if damage == "cut" else bytes(content))
     with house.evaluator():
         job = wait_for(finished(house, job_id))
     assert job.error is not None and job.error["code"] == "unreadable_inputs"

@@ -1,0 +1,52 @@
+"""The worst case counts what fools the twin or the served model."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from robustness.report.summary import model_figures
+from robustness.report.words import gap
+from robustness.spec import EvaluationSpec
+from robustness.target import Target
+from robustness.verdict import Judgement, ModelVerdict, combine, judge_clean
+from robustness.worst import largest_rank, worst_ranks
+
+SPEC = EvaluationSpec.model_validate({"attacks": [{"name": "pgd", "eps": ["4/255"]}]})
+
+
+def verdict(target: Target, twin: list[int], served: list[int]) -> ModelVerdict:
+    """Four images of class 0 that are right unattacked, with these ranks under attack."""
+    logits, no = np.tile([1.0, 0.0, 0.0], (4, 1)), np.zeros(4, bool)
+    clean = judge_clean(logits, logits, logits, np.zeros(4, np.int64), no)
+    judged = Judgement(
+        twin_rank=np.array(twin), served_rank=np.array(served), eight_bit_rank=np.array(served),
+        index=np.array(served), margin=np.zeros(4), distance=np.zeros(4), finite=~no,
+    )  # fmt: skip
+    cells = [combine(clean, [judged], ["plain"])]
+    return ModelVerdict(target=target, clean=clean, cells=list(cells), inputs_digest="")
+
+
+def test_either_judge_can_make_an_image_fall(make_target: Callable[..., Target]) -> None:
+    found = verdict(make_target(3), twin=[0, 1, 0, 1], served=[0, 0, 1, 1])
+    assert worst_ranks(SPEC, found)["4/255"].tolist() == [0, 1, 1, 1]
+    largest = largest_rank(SPEC, found)
+    assert largest is not None and largest.tolist() == [0, 1, 1, 1]
+    figures = model_figures(SPEC, found)
+    assert figures.attacks[0].robust.top1 == figures.attacks[0].confirmed == 0.5
+    assert figures.worst["4/255"].top1 == 0.25
+
+
+@pytest.mark.parametrize(
+    ("twin", "served", "words"),
+    [
+        ([0, 0, 1, 1], [0, 0, 1, 1], "the figures are the same."),
+        ([0, 1, 1, 1], [0, 0, 1, 1], "more samples hold than on"),
+        ([0, 0, 0, 1], [0, 0, 1, 1], "fewer samples hold than on"),
+    ],
+)
+def test_page_says_which_way_served_and_twin_differ(
+    twin: list[int], served: list[int], words: str, make_target: Callable[..., Target]
+) -> None:
+    told = gap(model_figures(SPEC, verdict(make_target(3), twin, served)))
+    assert told is not None and words in told
