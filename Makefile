@@ -46,7 +46,7 @@ image: $(VENV)/.dev ## build the bento and its container image (needs a containe
 	PATH="$(BIN):$$PATH" $(BIN)/bentoml containerize assay:latest
 
 lock: ## pin requirements/*.in again (needs uv in VENV)
-	for name in cpu gpu dev; do $(LOCK) requirements/$$name.in -o requirements/$$name.txt; done
+	for name in cpu gpu dev sbom; do $(LOCK) requirements/$$name.in -o requirements/$$name.txt; done
 
 clean: ## remove what was made here, except runs and state
 	rm -rf $(VENV) build

@@ -20,15 +20,6 @@ from service.texts import TextPredictions
 _Inner = TypeVar("_Inner")
 _site = create_site()
 
-# torch first, with its own dependencies; then the lock as it is, because torchattacks' metadata
-# asks for versions that exclude each other.
-_IMAGE = (
-    bentoml.images.Image(python_version="3.11", lock_python_packages=False)
-    .python_packages("torch==2.13.0")
-    .build_include("requirements")
-    .run("uv pip install --no-deps --require-hashes -r src/requirements/cpu.txt")
-)
-
 
 class UntimedService(Service[_Inner]):
     """A service without BentoML's own timeout.
@@ -76,9 +67,7 @@ class Evaluator:
 _LOGGING: Any = {"access": {"enabled": True, "request_content_type": False}}
 
 
-@bentoml.service(
-    name="assay", workers=1, image=_IMAGE, service_class=UntimedService, logging=_LOGGING
-)
+@bentoml.service(name="assay", workers=1, service_class=UntimedService, logging=_LOGGING)
 class Assay:
     """Classifies images and texts, and puts the served models on trial."""
 

@@ -1,0 +1,18 @@
+#!/bin/sh
+# Serve, or run the command that was given. Only ASSAY_STATE has to be writable: what BentoML and
+# Python write for themselves goes to /tmp, or below ASSAY_STATE where /tmp is read-only.
+set -eu
+
+scratch=/tmp/assay
+if [ ! -w /tmp ]; then
+    # One folder a container, since evaluators of one team share a volume; emptied at its start.
+    scratch=${ASSAY_STATE}/scratch/$(hostname)
+    rm -rf "${scratch}"
+fi
+mkdir -p "${scratch}/tmp" "${scratch}/bentoml"
+export TMPDIR="${scratch}/tmp" HOME="${scratch}" BENTOML_HOME="${scratch}/bentoml"
+
+if [ $# -gt 0 ]; then
+    exec "$@"
+fi
+exec bentoml serve /app/bento --timeout-graceful-shutdown "${ASSAY_DRAIN_S:-30}"
