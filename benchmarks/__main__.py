@@ -4,6 +4,7 @@ import argparse
 import dataclasses
 import difflib
 import importlib
+import itertools
 import json
 import pkgutil
 import sys
@@ -11,14 +12,17 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from benchmarks.rows import Row
+from data.image_set import DataError
 
 _NOT_BENCHMARKS = {
     "__main__",
     "agreement",
     "ceiling",
     "deit_artifact",
+    "load",
     "long_models",
     "pairs",
+    "photos",
     "rows",
     "server",
     "standard_library",
@@ -35,25 +39,48 @@ def main(argv: list[str] | None = None) -> int:
     """Run the command line.
 
     Returns:
-        0, or 2 for an unknown benchmark. A missed target is a finding, told in the row's `met`.
+        0; 1 when a benchmark had no data; 2 for an unknown benchmark or option. A missed target is
+        a finding, told in the row's `met`.
     """
-    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Measure.")
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks",
+        description="Measure. Options of one benchmark follow its name: NAME --help.",
+    )
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of: {', '.join(names())}")
-    chosen = parser.parse_args(argv).names or names()
+    given = sys.argv[1:] if argv is None else argv
+    before = list(itertools.takewhile(lambda word: not word.startswith("-"), given))
+    options = given[len(before) :]
+    chosen = parser.parse_args(before if len(before) == 1 else given).names or names()
     for name in chosen:
         if name not in names():
             near = difflib.get_close_matches(name, names(), n=1)
             hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(names())}"
             print(f"error: no benchmark {name!r}; {hint}", file=sys.stderr)
             return 2
-    for name in chosen:
-        for row in _run(name):
+    return max([_show(name, options if len(before) == 1 else []) for name in chosen])
+
+
+def _show(name: str, options: list[str]) -> int:
+    """Print the rows of one benchmark; 1 when its data are missing."""
+    try:
+        for row in _run(name, options):
             print(json.dumps(dataclasses.asdict(row)), flush=True)
+    except DataError as error:
+        print(f"error: {name}: {error}", file=sys.stderr)
+        return 1
     return 0
 
 
-def _run(name: str) -> Iterable[Row]:
-    return importlib.import_module(f"benchmarks.{name}").run()
+def _run(name: str, options: list[str]) -> Iterable[Row]:
+    """Run a benchmark; those that have a `parser` take options."""
+    module = importlib.import_module(f"benchmarks.{name}")
+    if hasattr(module, "parser"):
+        return module.run(**vars(module.parser().parse_args(options)))
+    parser = argparse.ArgumentParser(
+        prog=f"python -m benchmarks {name}", description=module.__doc__
+    )
+    parser.parse_args(options)
+    return module.run()
 
 
 if __name__ == "__main__":

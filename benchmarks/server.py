@@ -7,11 +7,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import httpx
+import psutil
 
 ROOT = Path(__file__).parent.parent
 _READY_S = 60
@@ -19,8 +20,11 @@ _STOP_S = 30
 
 
 @contextmanager
-def serving() -> Iterator[str]:
+def serving(settings: Mapping[str, str] | None = None) -> Iterator[str]:
     """Serve the project and wait until it is ready.
+
+    Args:
+        settings: environment variables beside those of this process.
 
     Yields:
         The address, such as "http://127.0.0.1:4711".
@@ -28,9 +32,19 @@ def serving() -> Iterator[str]:
     Raises:
         RuntimeError: it was not ready in time.
     """
-    with tempfile.TemporaryDirectory() as state, started(state) as (process, address):
-        wait_until_ready(process, address)
+    with serving_process(settings) as (_, address):
         yield address
+
+
+@contextmanager
+def serving_process(settings: Mapping[str, str] | None = None) -> Iterator[tuple[int, str]]:
+    """The same, yielding also the id of the server's first process."""
+    with (
+        tempfile.TemporaryDirectory() as state,
+        started(state, settings) as (process, address),
+    ):
+        wait_until_ready(process, address)
+        yield process.pid, address
 
 
 def wait_until_ready(process: subprocess.Popen[bytes], address: str) -> None:
@@ -51,28 +65,86 @@ def wait_until_ready(process: subprocess.Popen[bytes], address: str) -> None:
 
 
 @contextmanager
-def started(state: str) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
-    """Start the server on a free port, without waiting; end it by its pid."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+def started(
+    state: str, settings: Mapping[str, str] | None = None, *, port: int | None = None
+) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
+    """Start the server, without waiting; end it by its pid.
+
+    Args:
+        state: where it keeps its state.
+        settings: environment variables beside those of this process.
+        port: where it listens; None: at a free port.
+    """
+    port = port or free_port()
+    process = start(state, settings or {}, port)
+    try:
+        yield process, f"http://127.0.0.1:{port}"
+    finally:
+        end(process)
+
+
+def start(state: str, settings: Mapping[str, str], port: int) -> subprocess.Popen[bytes]:
+    """Start the server; whoever calls ends it."""
     environ = {"ASSAY_STATE": state, "BENTOML_HOME": f"{state}/bentoml"}
-    environ["BENTOML_DO_NOT_TRACK"] = "True"
+    environ |= {"BENTOML_DO_NOT_TRACK": "True", **settings}
     command = [sys.executable, "-m", "bentoml", "serve", ".", "--host", "127.0.0.1"]
     command += ["--port", str(port), "--timeout-graceful-shutdown", "5"]
-    process = subprocess.Popen(
+    return subprocess.Popen(
         command,
         cwd=ROOT,
         env=os.environ | environ,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    """Ask a process to end; kill it, and what it started, when it does not."""
+    processes = family(process.pid)
+    process.send_signal(signal.SIGTERM)
     try:
-        yield process, f"http://127.0.0.1:{port}"
-    finally:
-        process.send_signal(signal.SIGTERM)
-        try:
-            process.wait(_STOP_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        process.wait(_STOP_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+    _, left = psutil.wait_procs(processes, timeout=5)
+    for one in left:
+        with suppress(psutil.NoSuchProcess):
+            one.kill()
+
+
+def family(pid: int) -> list[psutil.Process]:
+    """A process and all that it started, as far as they live."""
+    try:
+        parent = psutil.Process(pid)
+        return [parent, *parent.children(recursive=True)]
+    except psutil.NoSuchProcess:
+        return []
+
+
+def pss(pid: int) -> float:
+    """Memory of a process and all that it started in MiB, what they share counted once (PSS)."""
+    total = 0
+    for process in family(pid):
+        with suppress(psutil.NoSuchProcess):
+            total += process.memory_full_info().pss
+    return total / 2**20
+
+
+def pause(pid: int) -> None:
+    """Hold a process and all that it started still: some poll while they are idle."""
+    for process in family(pid):
+        process.suspend()
+
+
+def resume(pid: int) -> None:
+    """Let them go on."""
+    for process in family(pid):
+        process.resume()
+
+
+def free_port() -> int:
+    """A port that nobody listens on."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]

@@ -1,0 +1,1 @@
+"""Servers that ours is compared with, each in an environment of its own."""

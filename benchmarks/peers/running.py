@@ -1,0 +1,154 @@
+"""Starts a peer on an artifact, in its own environment, with its own batching on.
+
+Both read the same files through our preprocessing and run the same ONNX file on ONNX Runtime with
+its default options, see `benchmarks.peers.graph`. What else they can be told was tried, and is set
+to what was fastest at 16 connections on two cores:
+
+- LitServe: batches of up to 16, waiting 5 ms for company; its fast queue; one worker, as two would
+  share the cores. It reads the same form as ours.
+- MLServer: batches of up to 16, waiting 5 ms for company; no pool of workers, the graph runs in a
+  thread of the server; no gzip, no metrics, no debugging. Its REST surface has neither forms nor
+  binary tensors, so that a file comes as base64 in JSON.
+"""
+
+import base64
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+
+from benchmarks.load import form_request, json_request
+from benchmarks.server import ROOT, end, free_port
+
+MODEL = "deit-tiny"
+BATCH = 16
+WAIT_S = 0.005
+_READY_S = 90
+_ENVIRONMENTS = ROOT / "build" / "peers"
+_LOCKS = ROOT / "requirements" / "peers"
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """A system that ours is compared with.
+
+    Attributes:
+        name: of its lock and its environment.
+        title: how it is called.
+        path: what tells that it is ready.
+        request: a complete HTTP request of an image file.
+        command: what starts it, from its Python, the artifact's folder, a port and a folder.
+    """
+
+    name: str
+    title: str
+    path: str
+    request: Callable[[bytes], bytes]
+    command: Callable[[Path, Path, int, Path], Sequence[str]]
+
+
+def environment(name: str) -> Path:
+    """Python of a peer's environment; it is made from its lock when missing or outdated."""
+    folder, lock = _ENVIRONMENTS / name, _LOCKS / f"{name}.txt"
+    digest = hashlib.sha256(lock.read_bytes()).hexdigest()
+    stamp, python = folder / "lock.sha256", folder / "bin" / "python"
+    if not stamp.is_file() or stamp.read_text() != digest:
+        shutil.rmtree(folder, ignore_errors=True)
+        subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
+        install = [str(python), "-m", "pip", "install", "--quiet", "--no-deps", "--require-hashes"]
+        subprocess.run([*install, "-r", str(lock)], check=True, stderr=subprocess.DEVNULL)
+        stamp.write_text(digest)
+    return python
+
+
+@contextmanager
+def serving_peer(peer: Peer, artifact: Path) -> Iterator[tuple[int, str]]:
+    """Serve an artifact until the end of the block.
+
+    Yields:
+        The process's id, and the address.
+
+    Raises:
+        RuntimeError: it was not ready in time.
+    """
+    port = free_port()
+    with tempfile.TemporaryDirectory() as folder:
+        command = peer.command(environment(peer.name), artifact, port, Path(folder))
+        # Our preprocessing is imported from here; nothing else of ours needs more than a peer has.
+        own = {"PYTHONPATH": str(ROOT)}
+        log = Path(folder) / "log"
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                command, cwd=folder, env=os.environ | own, stdout=output, stderr=output
+            )
+        try:
+            _wait_until_ready(process, f"http://127.0.0.1:{port}{peer.path}", log)
+            yield process.pid, f"http://127.0.0.1:{port}"
+        finally:
+            end(process)
+
+
+def _wait_until_ready(process: subprocess.Popen[bytes], url: str, log: Path) -> None:
+    deadline = time.monotonic() + _READY_S
+    while process.poll() is None and time.monotonic() < deadline:
+        try:
+            if httpx.get(url, timeout=1).status_code == 200:
+                return
+        except httpx.TransportError:
+            pass
+        time.sleep(0.1)
+    raise RuntimeError(f"a peer was not ready within {_READY_S} s: {log.read_text()[-2000:]}")
+
+
+def _litserve(python: Path, artifact: Path, port: int, _: Path) -> Sequence[str]:
+    options = ["--batch", str(BATCH), "--wait", str(WAIT_S)]
+    return [
+        *(str(python), "-m", "benchmarks.peers.litserve_server"),
+        *(str(artifact), str(port), *options),
+    ]
+
+
+def _mlserver(python: Path, artifact: Path, port: int, folder: Path) -> Sequence[str]:
+    server = {"host": "127.0.0.1", "http_port": port, "grpc_port": free_port()}
+    server |= {"parallel_workers": 0, "debug": False, "gzip_enabled": False}
+    server |= {"metrics_endpoint": None}
+    model = {"name": MODEL, "implementation": "benchmarks.peers.mlserver_model.Classifier"}
+    model |= {"max_batch_size": BATCH, "max_batch_time": WAIT_S}
+    model |= {"parameters": {"uri": str(artifact)}}
+    (folder / "settings.json").write_text(json.dumps(server))
+    (folder / "model-settings.json").write_text(json.dumps(model))
+    return [str(python.parent / "mlserver"), "start", str(folder)]
+
+
+def _mlserver_request(content: bytes) -> bytes:
+    text = base64.b64encode(content).decode()
+    tensor = {"name": "images", "shape": [1, 1], "datatype": "BYTES", "data": [text]}
+    return json_request(f"/v2/models/{MODEL}/infer", {"inputs": [tensor]})
+
+
+PEERS = (
+    Peer(
+        name="litserve",
+        title="LitServe",
+        path="/health",
+        request=lambda content: form_request("/classify", "photo", content),
+        command=_litserve,
+    ),
+    Peer(
+        name="mlserver",
+        title="MLServer",
+        path=f"/v2/models/{MODEL}/ready",
+        request=_mlserver_request,
+        command=_mlserver,
+    ),
+)
