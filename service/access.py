@@ -12,19 +12,16 @@ from service.rates import Rates
 
 Access = callers.Scope | Literal["free", "any"]
 
-# By route; what is not named here is for administrators.
-_RULES: tuple[tuple[re.Pattern[str], Access], ...] = tuple(
-    (re.compile(pattern), access)
-    for pattern, access in (
-        (r"/(livez|readyz|docs|docs\.json)?", "free"),
-        (r"/[a-z-]+\.(html|css|js|svg)", "free"),
-        (r"/classify(_text)?", "predict"),
-        (r"/v2/repository/.*/(load|unload)", "admin"),
-        (r"/v2(/.*)?", "predict"),
-        (r"/v1/models(/.*)?", "any"),
-        (r"/samples(/.*)?", "any"),
-        (r"/v1/evaluations(/.*)?", "evaluate"),
-    )
+# By route, the first that fits; what is not named here is for administrators.
+_RULES: tuple[tuple[str, Access], ...] = (
+    (r"/(livez|readyz|docs|docs\.json|schema\.json)?", "free"),
+    (r"/[a-z-]+\.(html|css|js|svg)", "free"),
+    (r"/classify(_text)?", "predict"),
+    (r"/v2/repository/.*/(load|unload)", "admin"),
+    (r"/v2(/.*)?", "predict"),
+    (r"/v1/models(/.*)?", "any"),
+    (r"/samples(/.*)?", "any"),
+    (r"/v1/evaluations(/.*)?", "evaluate"),
 )
 _CHALLENGE = {"www-authenticate": 'Bearer realm="assay"'}
 
@@ -41,7 +38,10 @@ def access_of(route: str, *, open_metrics: bool = False) -> Access:
     """
     if route == "/metrics" and open_metrics:
         return "free"
-    return next((access for rule, access in _RULES if rule.fullmatch(route)), "admin")
+    for pattern, access in _RULES:
+        if re.fullmatch(pattern, route):
+            return access
+    return "admin"
 
 
 class Gate:

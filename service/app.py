@@ -1,125 +1,115 @@
 """The BentoML services: `Assay` answers requests, `Evaluator` runs evaluations beside it."""
 
 import os
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, TypeVar
 
 import bentoml
+from _bentoml_impl.server.app import ContextMiddleware
 from bentoml import Service
 from starlette.types import ASGIApp
 
-from service import catalog, evaluations, evaluator
+from service import evaluator
 from service.jobs import JobStore
+from service.keys import read_keys
+from service.logs import set_up_logs
 from service.parent import watch_parent
-from service.predictions import DEFAULT_TOP_K, Prediction, Predictions
-from service.registry import Registry, check_models
-from service.settings import absolute_paths, get_settings
-from service.site import Front, create_site, fill
-from service.texts import TextPredictions
+from service.predictions import DEFAULT_TOP_K, Prediction
+from service.registry import check_models
+from service.settings import Settings, absolute_paths, get_settings, process_count
+from service.site import Front, Site
+from service.start import StartGuard, is_worker, prepare_state, run_folder
+from service.worker import Worker
 
 _Inner = TypeVar("_Inner")
-_site = create_site()
+_site = Site()
+
+if is_worker():  # BentoML logs before it calls anything here
+    set_up_logs(get_settings().log_format)
 
 
-class UntimedService(Service[_Inner]):
-    """A service without BentoML's own timeout.
-
-    That one keeps a timer for every request until it would have fired, and its answer is not in
-    our shape. Bodies and predictions have deadlines of their own, see `service.settings`.
-    """
+class BareService(Service[_Inner]):
+    """A service without BentoML's middlewares: their work is done in `service.site`."""
 
     def to_asgi(self, is_main: bool = True) -> ASGIApp:
-        """BentoML's application less one middleware."""
+        """BentoML's application, with what it needs itself and what was added to it."""
         app: Any = super().to_asgi(is_main)
-        kept = [m for m in app.user_middleware if m.cls.__name__ != "TimeoutMiddleware"]
+        kept = [m for m in app.user_middleware if m.cls in (Front, ContextMiddleware)]
         app.user_middleware = kept
         return app
 
 
-@bentoml.service(name="evaluator", workers=1)
+# Its log of requests and its metrics give way to ours.
+_OFF: Any = {"logging": {"access": {"enabled": False}}, "metrics": {"enabled": False}}
+
+
+@bentoml.service(name="evaluator", workers=process_count("ASSAY_EVALUATORS"), **_OFF)
 class Evaluator:
     """Runs evaluations one at a time, in processes of their own; answers no request."""
 
     @bentoml.on_startup
     def start(self) -> None:
-        """Begin to claim evaluations, unless this host only predicts."""
-        _watch_server()
+        """Begin to claim evaluations."""
         settings = get_settings()
-        self._loop: evaluator.Evaluator | None = None
-        if settings.role != "predict":
-            self._store = JobStore(settings.jobs_file)
+        with _starting("evaluator", settings):
+            self._store = JobStore.open(settings)
             self._loop = evaluator.Evaluator(self._store, settings)
             self._loop.start()
 
     @bentoml.on_shutdown
     def stop(self) -> None:
         """Give the running evaluation back to the queue."""
-        if self._loop is not None:
-            self._loop.stop()
-            self._store.close()
+        self._loop.stop()
+        self._store.close()
 
     def __is_ready__(self) -> bool:
-        """Whether evaluations are being claimed, or need not be."""
-        return self._loop is None or self._loop.alive()
+        """Whether evaluations are being claimed."""
+        return self._loop.alive()
 
 
-# BentoML's log of requests reads the content type as UTF-8 and breaks off the answer if it is not.
-_LOGGING: Any = {"access": {"enabled": True, "request_content_type": False}}
-
-
-@bentoml.service(name="assay", workers=1, service_class=UntimedService, logging=_LOGGING)
+@bentoml.service(
+    name="assay", workers=process_count("ASSAY_WORKERS"), service_class=BareService, **_OFF
+)
 class Assay:
     """Classifies images and texts, and puts the served models on trial."""
 
-    # Named only so that BentoML starts it: nothing is ever called through it.
-    evaluator = bentoml.depends(Evaluator)
+    if os.environ.get("ASSAY_ROLE") != "predict":
+        # Named only so that BentoML starts it: nothing is ever called through it.
+        evaluator = bentoml.depends(Evaluator)
 
     @bentoml.on_deployment
     @staticmethod
     def prepare() -> None:
-        """Take relative paths from the directory where the server was started; check the models.
+        """Take relative paths from the directory where the server was started; check everything.
 
-        A worker that cannot start is started again for ever: what is wrong must be said before.
+        A worker that cannot start is started again: what is wrong must be said before.
         """
         os.environ.update(absolute_paths(os.environ, Path.cwd()))
         try:
-            os.environ.update(check_models(get_settings()))
+            settings = get_settings()
+            set_up_logs(settings.log_format)
+            read_keys(settings.api_keys.get_secret_value())
+            prepare_state(settings)
+            if settings.role != "evaluate":
+                os.environ.update(check_models(settings))
         except ValueError as error:
             raise SystemExit(f"Assay cannot start: {error}") from None
 
     @bentoml.on_startup
     async def start(self) -> None:
-        """Open the models, run each once, and put the routes in place."""
-        _watch_server()
+        """Open what this host's role needs, and answer."""
         settings = get_settings()
-        self._registry = Registry.open(settings)
-        self._predictions = Predictions(settings, self._registry)
-        self._texts = TextPredictions(settings, self._registry)
-        self._store = JobStore(settings.jobs_file)
-        await self._registry.warm_up()
-        routes = [*catalog.routes(settings, self._registry)]
-        routes += evaluations.routes(
-            self._store, settings, lambda name, task: self._registry.get(name, task).artifact
-        )
-        fill(
-            _site,
-            routes,
-            predictions=self._predictions,
-            texts=self._texts,
-            base_document=Assay.openapi_spec.asdict(),
-        )
-
-    async def __is_ready__(self) -> bool:
-        """Whether every model answers: a runtime may lose its device at any time."""
-        return await self._registry.ready()
+        with _starting("worker", settings):
+            self._worker = Worker(
+                settings, _site, schema=Assay.schema(), evaluator_url=Evaluator.url
+            )
+            await self._worker.start()
 
     @bentoml.on_shutdown
     def stop(self) -> None:
         """Close what `start` opened."""
-        self._predictions.close()
-        self._texts.close()
-        self._registry.close()
-        self._store.close()
+        self._worker.close()
 
     @bentoml.api
     async def classify(
@@ -131,21 +121,23 @@ class Assay:
         takes; a request over HTTP is read by `service.forms`, which is stricter.
         """
         files = [image.read_bytes() for image in images]
-        return await self._predictions.classify(files, model=model, top_k=top_k)
+        return await self._worker.predictions.classify(files, model=model, top_k=top_k)
 
     @bentoml.api
     async def classify_text(
         self, texts: list[str], model: str | None = None, top_k: int = DEFAULT_TOP_K
     ) -> list[Prediction]:
         """Classify texts; see `classify`."""
-        return await self._texts.classify(texts, model=model, top_k=top_k)
+        return await self._worker.texts.classify(texts, model=model, top_k=top_k)
 
 
-def _watch_server() -> None:
-    """End with the server; in a process that is no worker of one, nothing is watched."""
-    if bentoml.server_context.worker_index is not None:
-        watch_parent()
+def _starting(name: str, settings: Settings) -> AbstractContextManager[None]:
+    """What every process of a server does first; a process that is no worker does nothing."""
+    if not is_worker():
+        return nullcontext()
+    watch_parent()
+    return StartGuard(run_folder(settings), f"{name} {bentoml.server_context.worker_index}")
 
 
 # BentoML's protocol describes a function here, while what it wants is a class.
-Assay.add_asgi_middleware(Front, site=_site, settings=get_settings)  # pyright: ignore[reportArgumentType]
+Assay.add_asgi_middleware(Front, site=_site)  # pyright: ignore[reportArgumentType]

@@ -15,7 +15,7 @@ import signal
 import socket
 from collections.abc import Callable
 from http import HTTPStatus
-from typing import Any, Self
+from typing import Any
 
 import h11
 import uvicorn
@@ -24,6 +24,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 logger = logging.getLogger(__name__)
 
 _LAST_CALLS_S = 1.0
+_LAST_REQUESTS_S = 0.25
 
 
 def running_server() -> uvicorn.Server | None:
@@ -39,11 +40,11 @@ class GuardedProtocol(H11Protocol):
     _deadline: asyncio.TimerHandle | None = None
 
     @classmethod
-    def within(cls, header_timeout_s: float) -> type[Self]:
+    def within(cls, header_timeout_s: float) -> type["GuardedProtocol"]:
         """The protocol with a time limit of its own."""
         return type(cls.__name__, (cls,), {"header_timeout_s": header_timeout_s})
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+    def connection_made(self, transport: asyncio.Transport) -> None:
         """A connection is open: its first request must come."""
         super().connection_made(transport)
         self._wait_for_headers()
@@ -132,6 +133,7 @@ class Departure:
         while self._somebody_waits() and asyncio.get_running_loop().time() < until:
             await asyncio.sleep(0)  # the loop accepts them
         self._close()
+        await asyncio.sleep(_LAST_REQUESTS_S)  # uvicorn closes connections without a request
         self._server.handle_exit(signal.SIGTERM, None)
 
     def _listeners(self) -> list[Any]:

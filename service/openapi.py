@@ -1,4 +1,4 @@
-"""One OpenAPI document of all routes, BentoML's and ours, and its rendering as plain HTML.
+"""One OpenAPI document of all routes, and its rendering as plain HTML.
 
 A route describes itself: `describe` marks its endpoint, and `document` collects the marks.
 """
@@ -11,11 +11,18 @@ from typing import Any, TypeVar
 from pydantic import TypeAdapter
 from starlette.routing import BaseRoute, Route
 
+from service.access import Access
+
 API_VERSION = "1"
 _REFERENCE = "#/components/schemas/{model}"
 _MARK = "__openapi__"
 _Endpoint = TypeVar("_Endpoint", bound=Callable[..., Any])
 
+# Two ways to send the same key.
+_SCHEMES = {
+    "bearer": {"type": "http", "scheme": "bearer"},
+    "header": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
+}
 _ERROR = {
     "type": "object",
     "required": ["error"],
@@ -31,13 +38,10 @@ _ERROR = {
         }
     },
 }
-_BENTOML_PATHS = {
-    "/livez": "Whether the service runs",
-    "/readyz": "Whether the service answers: models are open and warm",
-    "/metrics": "Figures for Prometheus",
-}
 _PHRASES = {
     400: "Malformed",
+    401: "No key, or a wrong one",
+    403: "The key lacks the scope",
     404: "Unknown",
     405: "Method not allowed",
     408: "Too slow",
@@ -46,7 +50,7 @@ _PHRASES = {
     413: "Too large",
     415: "Wrong type",
     422: "Not acceptable",
-    429: "Too many waiting",
+    429: "Too many requests, or too many waiting",
     503: "Overloaded",
     504: "Too slow",
     507: "Disk full",
@@ -97,38 +101,51 @@ def describe(
     return mark
 
 
-def document(base: dict[str, Any], routes: Iterable[BaseRoute]) -> dict[str, Any]:
-    """The merged document.
+def query_names(endpoint: Callable[..., Any]) -> tuple[str, ...]:
+    """The query parameters that an endpoint's description names."""
+    return tuple(getattr(endpoint, _MARK)["query"])
+
+
+def document(
+    routes: Iterable[BaseRoute], *, access: Callable[[str], Access] | None = None
+) -> dict[str, Any]:
+    """The document of the service as it runs.
 
     Args:
-        base: BentoML's document; its paths that no route of ours answers are kept.
-        routes: ours; one without a description appears with its name.
+        routes: all of them; one without a description appears with its name.
+        access: what a route needs, by its template; None when keys are off.
     """
     schemas: dict[str, Any] = {"Error": _ERROR}
-    ours: dict[str, Any] = {}
+    paths: dict[str, Any] = {}
     for route in routes:
         if isinstance(route, Route) and route.include_in_schema:
             for method in sorted((route.methods or {"GET"}) - {"HEAD"}):
                 operation = _operation(route, method, schemas)
-                ours.setdefault(route.path_format, {})[method.lower()] = operation
+                if access is not None:
+                    _lock(operation, access(route.path))
+                paths.setdefault(route.path_format, {})[method.lower()] = operation
+    components: dict[str, Any] = {"schemas": schemas}
+    if access is not None:
+        components["securitySchemes"] = _SCHEMES
     return {
         "openapi": "3.0.2",
         "info": {"title": "Assay", "version": API_VERSION},
         "servers": [{"url": "."}],
-        "paths": {**_infrastructure(base), **ours},
-        "components": {"schemas": schemas},
+        "paths": paths,
+        "components": components,
     }
 
 
-def _infrastructure(base: dict[str, Any]) -> dict[str, Any]:
-    """BentoML's own paths, its summaries (in HTML) and error shapes replaced by ours."""
-    answers = {"200": {"description": "Success"}, **_failures([405])}
-    not_ready = _failures([503])
-    return {
-        path: {"get": {"summary": summary, "responses": answers | not_ready}}
-        for path, summary in _BENTOML_PATHS.items()
-        if path in base.get("paths", {})
-    }
+def _lock(operation: dict[str, Any], access: Access) -> None:
+    """Say what an operation needs, where keys are in use."""
+    if access == "free":
+        operation["security"] = []
+        return
+    operation["security"] = [{name: []} for name in _SCHEMES]
+    scope = "any scope" if access == "any" else f"the scope {access!r}"
+    operation["description"] = f"Needs a key with {scope}."
+    statuses = (401, 429) if access == "any" else (401, 403, 429)
+    operation["responses"] = dict(sorted((operation["responses"] | _failures(statuses)).items()))
 
 
 def _operation(route: Route, method: str, schemas: dict[str, Any]) -> dict[str, Any]:

@@ -30,12 +30,12 @@ class RequestLog:
 
     Args:
         app: the application; it puts the request's route into its state as ``route``.
-        metrics: where requests are counted; None until the service has started.
+        metrics: where requests are counted, if anywhere.
     """
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, metrics: Metrics | None = None) -> None:
         self._app = app
-        self.metrics: Metrics | None = None
+        self._metrics = metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -43,7 +43,7 @@ class RequestLog:
         state["request_id"] = request_id = _request_id(scope)
         state.setdefault("route", "unmatched")
         outcome = _Outcome(send, request_id)
-        metrics = self.metrics
+        metrics = self._metrics
         if metrics is not None:
             metrics.began()
         began = time.perf_counter()

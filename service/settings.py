@@ -1,13 +1,16 @@
 """The settings of the service: environment variables ``ASSAY_*`` and their defaults."""
 
 import os
+import re
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, SecretStr, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+from service.logs import LogFormat
 
 ROOT = Path(__file__).resolve().parents[1]  # the project, or its copy inside a built bento
 _PATH_SETTINGS = ("ASSAY_STATE", "ASSAY_MODELS", "ASSAY_DATA", "ASSAY_SAMPLES")
@@ -21,7 +24,10 @@ class Settings(BaseSettings):
     current directory.
     """
 
-    model_config = SettingsConfigDict(env_prefix="ASSAY_", frozen=True, env_ignore_empty=True)
+    # A value in an error may be a password or a key.
+    model_config = SettingsConfigDict(
+        env_prefix="ASSAY_", frozen=True, env_ignore_empty=True, hide_input_in_errors=True
+    )
 
     models: Annotated[list[Path], NoDecode] = Field(
         default=[ROOT / "artifacts"],
@@ -37,12 +43,39 @@ class Settings(BaseSettings):
     state: Path = Field(
         default=Path("state"), description="jobs and uploads, the only thing written"
     )
+    database: SecretStr = Field(
+        default=SecretStr(""),
+        description="PostgreSQL URL of the table of evaluations; without one, SQLite in the state",
+    )
     samples: Path = Field(
         default=ROOT / "artifacts" / "samples", description="images the page offers"
     )
     data: Path | None = Field(default=None, description="folder of known data sets")
     role: Literal["all", "predict", "evaluate"] = Field(
-        default="all", description="`predict` leaves evaluations to other hosts"
+        default="all",
+        description="`predict` leaves evaluations to other hosts, `evaluate` runs nothing else",
+    )
+    workers: int = Field(default=1, gt=0, le=256, description="processes that answer requests")
+    evaluators: int = Field(
+        default=1, gt=0, le=256, description="processes that run evaluations, one each at a time"
+    )
+    drain_s: float = Field(
+        default=1,
+        ge=0,
+        le=300,
+        description="seconds in which `/readyz` says that the server stops, before it does",
+    )
+    log_format: LogFormat = Field(
+        default="auto", description="`text`, `json`, or `auto`: text on a terminal only"
+    )
+
+    api_keys: SecretStr = Field(
+        default=SecretStr(""),
+        description="API keys: a JSON list, or the path of a file with one; without them everybody"
+        " may do everything",
+    )
+    open_metrics: bool = Field(
+        default=False, description="whether `/metrics` needs no key where keys are in use"
     )
 
     runtime: Literal[
@@ -55,6 +88,7 @@ class Settings(BaseSettings):
         description="`exact` is the artifact's own; `fast` any that agrees with it to 99.5 %",
     )
 
+    header_timeout_s: float = Field(default=10, gt=0, description="time for a request's headers")
     max_body_mb: float = Field(default=64, gt=0, description="size of a request's body in MB")
     upload_timeout_s: float = Field(default=300, gt=0, description="time for a request's body")
     max_pixels: int = Field(
@@ -64,9 +98,20 @@ class Settings(BaseSettings):
     max_texts_classify: int = Field(
         default=64, gt=0, description="texts in one /classify_text request"
     )
+    reload_s: float = Field(
+        default=5, ge=0, description="pause between looks for new and removed models; 0: no look"
+    )
     batch_max: int = Field(default=32, gt=0, description="inputs the runtime sees at once")
     predict_queue: int = Field(default=256, gt=0, description="inputs waiting for one model")
-    predict_timeout_s: float = Field(default=30, gt=0, description="deadline of one prediction")
+    predict_timeout_s: float = Field(
+        default=30, gt=0, description="time from a prediction's arrival to its answer"
+    )
+    predict_bodies_mb: float = Field(
+        default=512, gt=0, description="bodies of predictions in memory at a time, in MB"
+    )
+    max_json_mb: float = Field(
+        default=8, gt=0, description="JSON of a prediction in MB; tensors may also come as binary"
+    )
     # Some engines make as many as they are told to, and the host stands still.
     predict_threads: int | None = Field(
         default=None, gt=0, le=1024, description="threads of a runtime"
@@ -96,8 +141,24 @@ class Settings(BaseSettings):
     archive_max_mb: float = Field(
         default=256, gt=0, description="size of an uploaded archive, unpacked"
     )
-    evaluation_threads: int = Field(
-        default=1, gt=0, description="threads of the evaluating process"
+    evaluation_threads: int | None = Field(
+        default=None,
+        gt=0,
+        le=1024,
+        description="threads of an evaluation; without a number, its share of the cores that"
+        " predictions leave, half of all where `ASSAY_PREDICT_THREADS` is not set",
+    )
+    evaluation_memory_mb: float | None = Field(
+        default=None,
+        gt=0,
+        description="resident memory at which an evaluation is ended; without a number, its share"
+        " of half of the memory",
+    )
+    evaluation_max_hours: float = Field(
+        default=24, gt=0, description="time that an evaluation may run, all attempts together"
+    )
+    event_streams: int = Field(
+        default=100, gt=0, description="clients of one process that follow evaluations' events"
     )
     retention_hours: float = Field(
         default=168, gt=0, description="age at which a result is deleted"
@@ -118,14 +179,20 @@ class Settings(BaseSettings):
         return value and value.expanduser().absolute()
 
     @property
-    def jobs_file(self) -> Path:
+    def database_url(self) -> str:
         """The table of evaluations."""
-        return self.state / "assay.sqlite3"
+        given = self.database.get_secret_value()
+        return given or f"sqlite:///{self.state / 'assay.sqlite3'}"
 
     @property
     def runtimes_folder(self) -> Path:
         """Which runtime was the fastest here, and what engines built."""
         return self.state / "runtimes"
+
+    @property
+    def unloaded_folder(self) -> Path:
+        """Names of models that were unloaded, for all workers of this start."""
+        return self.state / "unloaded"
 
     @property
     def max_body_bytes(self) -> int:
@@ -140,6 +207,9 @@ def absolute_paths(environ: Mapping[str, str], folder: Path) -> dict[str, str]:
     """
     given = {name: environ[name] for name in _PATH_SETTINGS if environ.get(name)}
     given.setdefault("ASSAY_STATE", "state")
+    keys = environ.get("ASSAY_API_KEYS", "").strip()
+    if keys and keys[0] not in "[{":
+        given["ASSAY_API_KEYS"] = keys
     return {
         name: os.pathsep.join(
             str(folder / Path(part).expanduser()) for part in value.split(os.pathsep) if part
@@ -155,9 +225,20 @@ def table() -> str:
         value = field.default[0] if isinstance(field.default, list) else field.default
         if isinstance(value, Path):
             value = value.relative_to(ROOT) if value.is_absolute() else value
-        shown = "" if value is None else f"`{value}`"
+        value = value.get_secret_value() if isinstance(value, SecretStr) else value
+        shown = "" if value in (None, "") else f"`{value}`"
         rows.append(f"| `ASSAY_{name.upper()}` | {shown} | {field.description} |")
     return "\n".join(rows)
+
+
+def process_count(variable: str) -> int:
+    """A number of processes, which BentoML must know before settings are read and checked.
+
+    Args:
+        variable: such as ``ASSAY_WORKERS``; a value that is refused later counts as 1.
+    """
+    text = os.environ.get(variable, "")
+    return int(text) if re.fullmatch(r"[1-9][0-9]{0,2}", text) else 1
 
 
 @lru_cache

@@ -1,138 +1,145 @@
-"""Our own routes and the way every request takes: checks first, then our routes, then BentoML's.
+"""The way every request takes: log, security headers, error shape, route, key, limits, answer.
 
-BentoML tries the routes of its APIs before those of a mounted application, and its reading of
-forms is not safe (see `service.forms`). So this middleware answers what is ours, `/classify`
-included, and leaves `/livez`, `/readyz`, `/metrics` and `/schema.json` to BentoML.
+BentoML's own reading of forms is not safe (see `service.forms`), its errors have other shapes and
+its routes no keys. So this middleware answers every request itself; BentoML starts and stops the
+service, and its clients find `/schema.json`.
 """
 
-from collections.abc import Callable, Iterable
-from pathlib import Path
+import json
+from collections.abc import Iterable
 from typing import Any
 
 from starlette.applications import Starlette
-from starlette.requests import Request
-from starlette.responses import FileResponse, HTMLResponse, JSONResponse, Response
-from starlette.routing import BaseRoute, Match, Route
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.datastructures import MutableHeaders
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Match, Mount, Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from service.errors import ApiError, ErrorShape, handle_api_error
+from service.access import Gate
+from service.errors import ApiError, ErrorShape, foreign_error, handle_api_error
+from service.keys import Keys
 from service.limits import BodyLimit, SecurityHeaders
-from service.openapi import describe, document, render
-from service.predictions import Prediction, Predictions
+from service.metrics import Metrics
+from service.rates import Rates
+from service.request_log import RequestLog
 from service.settings import Settings
-from service.texts import TextPredictions, TextRequest
-
-_PAGE = Path(__file__).parent / "page"
 
 
-def create_site() -> Starlette:
-    """An empty site; `fill` gives it its routes when the models are open."""
-    return Starlette(exception_handlers={ApiError: handle_api_error})
+class Site:
+    """Everything that is answered over HTTP; `open` gives it its routes.
+
+    Attributes:
+        draining: whether the server is about to stop; connections are not kept then.
+    """
+
+    def __init__(self) -> None:
+        self._answer: ASGIApp = _closed
+        self._app = Starlette()
+        self.draining = False
+
+    def open(
+        self,
+        routes: Iterable[BaseRoute],
+        settings: Settings,
+        *,
+        keys: Keys | None = None,
+        rates: Rates | None = None,
+        metrics: Metrics | None = None,
+    ) -> None:
+        """Answer requests from now on.
+
+        Args:
+            routes: all of them.
+            settings: limits.
+            keys: None lets everybody do everything.
+            rates: counts the requests of `keys`.
+            metrics: where requests are counted.
+        """
+        self.draining = False
+        self._app = Starlette(routes=list(routes), exception_handlers={ApiError: handle_api_error})
+        limited = BodyLimit(self._app, settings.max_body_bytes, timeout_s=settings.upload_timeout_s)
+        gate = Gate(limited, keys=keys, rates=rates, open_metrics=settings.open_metrics)
+        finder = RouteFinder(gate, self._app.routes)
+        self._answer = RequestLog(SecurityHeaders(ErrorShape(finder)), metrics)
+
+    def leave(self) -> None:
+        """Keep no connection open, and end answers that would go on for ever."""
+        self.draining = True
+        self._app.state.leaving = True
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+
+        async def without_keeping(message: Message) -> None:
+            """`send`, and the connection ends with this answer."""
+            if message["type"] == "http.response.start" and self.draining:
+                MutableHeaders(raw=message["headers"])["connection"] = "close"
+            await send(message)
+
+        await self._answer(scope, receive, without_keeping)
 
 
 class Front:
-    """ASGI middleware: limits, security headers and error shape around `site`, then `app`."""
+    """ASGI middleware around BentoML's application: the site answers, BentoML lives and dies."""
 
-    def __init__(self, app: ASGIApp, *, site: Starlette, settings: Callable[[], Settings]) -> None:
+    def __init__(self, app: ASGIApp, *, site: Site) -> None:
         self._bentoml = app
         self._site = site
-        limits = settings()
-        limited = BodyLimit(
-            self._dispatch, limits.max_body_bytes, timeout_s=limits.upload_timeout_s
-        )
-        self._app = SecurityHeaders(ErrorShape(limited))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one ASGI connection."""
-        await self._app(scope, receive, send)
+        if scope["type"] == "http":
+            await self._site(scope, receive, send)
+        elif scope["type"] == "websocket":
+            await send({"type": "websocket.close"})
+        else:
+            await self._bentoml(scope, receive, send)
 
-    async def _dispatch(self, scope: Scope, receive: Receive, send: Send) -> None:
-        ours = scope["type"] == "http" and any(
-            route.matches(scope)[0] is not Match.NONE for route in self._site.routes
-        )
-        await (self._site if ours else self._bentoml)(scope, receive, send)
 
+class RouteFinder:
+    """Finds the route of a request before anything else looks at it.
 
-def fill(
-    site: Starlette,
-    routes: Iterable[BaseRoute],
-    *,
-    predictions: Predictions,
-    texts: TextPredictions,
-    base_document: dict[str, Any],
-) -> None:
-    """Replace the routes of `site`.
-
-    Args:
-        site: from `create_site`.
-        routes: all that are neither predictions, nor the page, nor the documentation.
-        predictions: answers ``/classify``.
-        texts: answers ``/classify_text``.
-        base_document: BentoML's OpenAPI document.
+    Answers OPTIONS with the methods of an address, and refuses addresses and methods that are not
+    there, so that a wrong address is never a question of keys.
     """
-    own = [*_prediction_routes(predictions, texts), *routes]
-    spec = document(base_document, own)
 
-    async def docs_json(_: Request) -> Response:
-        """The OpenAPI document."""
-        return JSONResponse(spec)
+    def __init__(self, app: ASGIApp, routes: list[BaseRoute]) -> None:
+        self._app = app
+        self._routes = routes
 
-    async def docs(_: Request) -> Response:
-        """The same, to read."""
-        return HTMLResponse(render(spec))
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        found = [(route.matches(scope)[0], route) for route in self._routes]
+        exact = [route for match, route in found if match is Match.FULL]
+        known = [route for match, route in found if match is not Match.NONE]
+        if not known:
+            raise foreign_error(404)
+        scope["state"]["route"] = _template((exact or known)[0])
+        allowed = ", ".join(sorted({m for route in known for m in _methods(route)} | {"OPTIONS"}))
+        if scope["method"] == "OPTIONS":
+            await Response(status_code=204, headers={"allow": allowed})(scope, receive, send)
+        elif not exact or scope["method"] not in allowed.split(", "):
+            raise foreign_error(405, {"allow": allowed})
+        else:
+            await self._app(scope, receive, send)
 
-    site.router.routes[:] = [
-        *own,
-        Route("/docs.json", docs_json),
-        Route("/docs", docs),
-        *_page_routes(_PAGE),
-    ]
+
+def _template(route: BaseRoute) -> str:
+    return route.path if isinstance(route, Route | Mount) else "unmatched"
 
 
-def _prediction_routes(predictions: Predictions, texts: TextPredictions) -> list[Route]:
-    images = {"type": "array", "items": {"type": "string", "format": "binary"}, "minItems": 1}
-    form = {
-        "images": images,
-        "model": {"type": "string"},
-        "top_k": {"type": "integer", "minimum": 1, "default": 5},
-    }
-    errors = (400, 404, 408, 413, 415, 422, 503, 504)
+def _methods(route: BaseRoute) -> set[str]:
+    """What a route answers; mounted folders of files can be read only."""
+    return set(getattr(route, "methods", None) or {"GET", "HEAD"})
 
-    @describe(
-        answer=list[Prediction],
-        form=form,
-        required=["images"],
-        errors=errors,
+
+async def _closed(scope: Scope, receive: Receive, send: Send) -> None:
+    """What a service answers that has not started."""
+    error = {"code": "unavailable", "message": "The service is starting.", "details": None}
+    answer: Any = Response(
+        json.dumps({"error": error}),
+        status_code=503,
+        media_type="application/json",
+        headers={"retry-after": "1"},
     )
-    async def classify(request: Request) -> Response:
-        """Classify images."""
-        return await predictions.answer(request)
-
-    @describe(answer=list[Prediction], body=TextRequest.model_json_schema(), errors=errors)
-    async def classify_text(request: Request) -> Response:
-        """Classify texts."""
-        return await texts.answer(request)
-
-    return [
-        Route("/classify", classify, methods=["POST"]),
-        Route("/classify_text", classify_text, methods=["POST"]),
-    ]
-
-
-def _page_routes(folder: Path) -> list[Route]:
-    """A route for each file of the page, and `/` for its index."""
-
-    def static(address: str, path: Path) -> Route:
-        """The route of one file."""
-
-        async def file(_: Request) -> Response:
-            """The file; the browser asks each time whether it has changed."""
-            return FileResponse(path, headers={"cache-control": "no-cache"})
-
-        return Route(address, file, include_in_schema=False)
-
-    files = [path for path in sorted(folder.iterdir()) if path.is_file()]
-    return [
-        static("/", folder / "index.html"),
-        *(static(f"/{path.name}", path) for path in files),
-    ]
+    await answer(scope, receive, send)

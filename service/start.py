@@ -7,6 +7,7 @@ import shutil
 import signal
 import socket
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import bentoml
@@ -46,7 +47,8 @@ def prepare_state(settings: Settings) -> None:
     os.umask(0o077)  # for every process: nothing in the state is for others to read
     try:
         settings.state.mkdir(mode=0o700, parents=True, exist_ok=True)
-        settings.state.chmod(0o700)
+        with suppress(PermissionError):  # a volume may belong to somebody else
+            settings.state.chmod(0o700)
         own = run_folder(settings)
         _remove_leftovers(own)
         own.mkdir(parents=True)
