@@ -1,0 +1,252 @@
+"""What does ten times the load that the service sustains do to it?
+
+DeiT-tiny at 224 x 224 with the default settings. The sustained load is what 16 connections get
+answered with nothing else to do; ten times as many requests a second are then due for ten minutes,
+whether or not those before were answered. A request that finds none of the generator's connections
+free waits for one, and its time counts from when it was due. The generator shares the cores.
+
+- Answers: only 200, 429 and 503; a broken connection is no answer and counts against the service.
+- The 99th percentile of the accepted requests against the deadline, `ASSAY_PREDICT_TIMEOUT_S`.
+- Memory of all processes of the server, what they share counted once (PSS): the last tenth of the
+  time against the first, of which its first half is left out as warming up.
+- Recovery: from the end of the load until half the sustained load is answered as it was before,
+  every request with 200 and the median within 1.5 times, for two seconds on end.
+"""
+
+import argparse
+import io
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Literal
+
+import numpy as np
+from PIL import Image
+from tqdm import tqdm
+
+from benchmarks.deit_artifact import pictures, write_deit_tiny
+from benchmarks.isolation import sustained
+from benchmarks.load import Answer, drive, form_request, throughput, write_requests
+from benchmarks.rows import Row
+from benchmarks.server import pss, serving_process
+from service.settings import Settings
+
+NAME = "overload"
+FACTOR = 10
+ACCEPTED, REFUSED = 200, (429, 503)
+_CONNECTIONS = 512
+_PICTURES = 64
+_SAMPLE_EVERY_S = 2.0
+_RECOVERY_WATCHED_S = 12.0
+_BIN_S, _STEADY_BINS = 0.5, 4
+_SLOWER = 1.5
+_RECOVERY_TARGET_S = 5.0
+_GROWTH_TARGET = 1.1
+# The generator itself must have kept its word, or nothing follows from the rest.
+_OFFERED_TARGET = 0.95 * FACTOR
+
+
+def parser() -> argparse.ArgumentParser:
+    """The options of this benchmark."""
+    options = argparse.ArgumentParser(prog=f"python -m benchmarks {NAME}", description=__doc__)
+    options.add_argument("--seconds", type=float, default=600, help="of overload (%(default)s)")
+    return options
+
+
+def run(*, seconds: float = 600) -> Iterable[Row]:
+    """Overload a server, then watch it recover.
+
+    Args:
+        seconds: how long the overload lasts.
+    """
+    with tempfile.TemporaryDirectory() as name:
+        folder, file = Path(name), Path(name) / "requests"
+        artifact = write_deit_tiny(folder / "models")
+        write_requests(file, [form_request("/classify", "p.jpg", p) for p in _jpegs()])
+        settings = {"ASSAY_MODELS": str(artifact.folder), "ASSAY_DEFAULT_IMAGE": artifact.name}
+        with serving_process(settings) as (pid, address):
+            rate = sustained(file, address)
+            half = {"connections": _CONNECTIONS, "rate": rate / 2}
+            before = drive(file, address, seconds=_RECOVERY_WATCHED_S, **half)
+            throughput(before)  # refuses failures
+            with _Memory(pid, seconds) as memory:
+                begin = time.monotonic()
+                answers = drive(
+                    file, address, connections=_CONNECTIONS, seconds=seconds, rate=FACTOR * rate
+                )
+            waited = max(0.0, time.monotonic() - begin - seconds)
+            after = drive(file, address, seconds=_RECOVERY_WATCHED_S, **half)
+    usual = median(answer.seconds for answer in before)
+    yield from answer_rows(rate, seconds, answers)
+    yield memory_row(rate, seconds, memory.samples)
+    yield recovery_row(rate, waited, after, usual)
+
+
+def answer_rows(rate: float, seconds: float, answers: Sequence[Answer]) -> Iterator[Row]:
+    """Rows about the answers: how many were due and accepted, which were wrong, how long.
+
+    Args:
+        rate: the sustained load in requests per second.
+        seconds: how long the overload lasted.
+        answers: all of them.
+    """
+    counts = Counter(answer.status for answer in answers)
+    accepted = [answer.seconds for answer in answers if answer.status == ACCEPTED]
+    wrong = sum(n for status, n in counts.items() if status not in (ACCEPTED, *REFUSED))
+    shown = ", ".join(f"{status or 'no answer'}: {n}" for status, n in sorted(counts.items()))
+    case = _case(rate)
+    yield _row(
+        f"{case}, requests due / sustained load",
+        "ratio",
+        len(answers) / seconds / rate,
+        _OFFERED_TARGET,
+        len(answers),
+        better="higher",
+    )
+    yield _row(
+        f"{case}, accepted / sustained load",
+        "ratio",
+        len(accepted) / seconds / rate,
+        None,
+        len(accepted),
+        better="higher",
+    )
+    yield _row(f"{case}, answers but 200, 429 and 503 ({shown})", "answers", wrong, 0, len(answers))
+    deadline = Settings().predict_timeout_s
+    spread = [float(v) for v in np.percentile(accepted or [np.inf], (50, 100))]
+    yield _row(
+        f"{case}, p99 of accepted requests (deadline {deadline:g} s; spread: p50 to p100)",
+        "s",
+        float(np.percentile(accepted or [np.inf], 99)),
+        1.2 * deadline,
+        len(accepted),
+        spread=spread,
+    )
+
+
+def memory_row(rate: float, seconds: float, samples: Sequence[tuple[float, float]]) -> Row:
+    """Memory at the end of the overload over that at its beginning.
+
+    Args:
+        rate: the sustained load in requests per second.
+        seconds: how long the overload lasted.
+        samples: seconds since its beginning, and MiB.
+    """
+    first = median(m for at, m in samples if 0.05 * seconds <= at <= 0.1 * seconds)
+    last = median(m for at, m in samples if 0.9 * seconds <= at <= seconds)
+    spread = (min(m for _, m in samples) / first, max(m for _, m in samples) / first)
+    case = f"{_case(rate)}, memory (PSS) at the end / begin ({first:.0f} MiB), {seconds:.0f} s"
+    return _row(case, "ratio", last / first, _GROWTH_TARGET, len(samples), spread=spread)
+
+
+def recovery_row(rate: float, waited: float, after: Sequence[Answer], usual: float) -> Row:
+    """How long after the overload answers were as usual again.
+
+    Args:
+        rate: the sustained load in requests per second.
+        waited: seconds from the end of the overload to the first of `after`.
+        after: answers at half the sustained load.
+        usual: median seconds at half the sustained load before.
+    """
+    case = f"after {_case(rate)}, until half the load is answered as before"
+    seconds = waited + recovered_after(after, usual)
+    return _row(case, "s", seconds, _RECOVERY_TARGET_S, len(after))
+
+
+def recovered_after(answers: Sequence[Answer], usual: float) -> float:
+    """Seconds until everything is answered with 200, half of it nearly as fast as usual.
+
+    Args:
+        answers: of requests due at a steady rate.
+        usual: median seconds of an answer at that rate.
+
+    Returns:
+        The begin of the first two such seconds; infinity when there are none.
+    """
+    bins: dict[int, list[Answer]] = {}
+    for answer in answers:
+        bins.setdefault(int(answer.due / _BIN_S), []).append(answer)
+    steady = 0
+    for index in range(max(bins, default=-1) + 1):
+        steady = steady + 1 if _as_usual(bins.get(index, []), usual) else 0
+        if steady == _STEADY_BINS:
+            return (index + 1 - _STEADY_BINS) * _BIN_S
+    return float("inf")
+
+
+def _as_usual(answers: Sequence[Answer], usual: float) -> bool:
+    if not answers or any(answer.status != ACCEPTED for answer in answers):
+        return False
+    return median(answer.seconds for answer in answers) <= _SLOWER * usual
+
+
+class _Memory:
+    """Samples the memory of a server inside its block, with a bar that shows the time."""
+
+    def __init__(self, pid: int, seconds: float) -> None:
+        self._pid = pid
+        self._seconds = seconds
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._sample)
+        self.samples: list[tuple[float, float]] = []
+
+    def __enter__(self) -> "_Memory":
+        """Begin to sample."""
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Sample no more."""
+        self._stop.set()
+        self._thread.join()
+
+    def _sample(self) -> None:
+        begin = time.monotonic()
+        # Reading it costs the server time as well, the more the more it holds.
+        every = min(_SAMPLE_EVERY_S, self._seconds / 100)
+        with tqdm(total=round(self._seconds), desc=NAME, unit="s") as bar:
+            while not self._stop.wait(every):
+                at = time.monotonic() - begin
+                self.samples.append((at, pss(self._pid)))
+                bar.update(min(round(at), round(self._seconds)) - bar.n)
+
+
+def _jpegs() -> list[bytes]:
+    """Pictures of 224 x 224 as files."""
+    files = []
+    for pixels in (255 * pictures(_PICTURES)).round().astype(np.uint8):
+        stream = io.BytesIO()
+        Image.fromarray(pixels.transpose(1, 2, 0)).save(stream, "JPEG", quality=75)
+        files.append(stream.getvalue())
+    return files
+
+
+def _case(rate: float) -> str:
+    return f"DeiT-tiny 224, {FACTOR} x {rate:.0f} requests/s"
+
+
+def _row(
+    case: str,
+    unit: str,
+    measured: float,
+    target: float | None,
+    samples: int,
+    *,
+    better: Literal["lower", "higher"] = "lower",
+    spread: Sequence[float] | None = None,
+) -> Row:
+    shown = round(measured, 3)
+    return Row(
+        name=NAME,
+        case=case,
+        measured=shown,
+        unit=unit,
+        better=better,
+        target=target,
+        samples=samples,
+        spread=(shown, shown) if spread is None else [round(value, 3) for value in spread],
+    )
