@@ -113,7 +113,11 @@ class Assay:
 
     @bentoml.api
     async def classify(
-        self, images: list[Path], model: str | None = None, top_k: int = DEFAULT_TOP_K
+        self,
+        images: list[Path],
+        model: str | None = None,
+        top_k: int = DEFAULT_TOP_K,
+        explain: bool = False,
     ) -> list[Prediction]:
         """Classify image files.
 
@@ -121,14 +125,20 @@ class Assay:
         takes; a request over HTTP is read by `service.forms`, which is stricter.
         """
         files = [image.read_bytes() for image in images]
-        return await self._worker.predictions.classify(files, model=model, top_k=top_k)
+        return await self._worker.predictions.classify(
+            files, model=model, top_k=top_k, explain=explain
+        )
 
     @bentoml.api
     async def classify_text(
-        self, texts: list[str], model: str | None = None, top_k: int = DEFAULT_TOP_K
+        self,
+        texts: list[str],
+        model: str | None = None,
+        top_k: int = DEFAULT_TOP_K,
+        explain: bool = False,
     ) -> list[Prediction]:
         """Classify texts; see `classify`."""
-        return await self._worker.texts.classify(texts, model=model, top_k=top_k)
+        return await self._worker.texts.classify(texts, model=model, top_k=top_k, explain=explain)
 
 
 def _starting(name: str, settings: Settings) -> AbstractContextManager[None]:
