@@ -48,6 +48,18 @@ def check_classes(spec: EvaluationSpec, num_classes: int) -> None:
         raise spec_error(problems)
 
 
+def check_samples(samples: int, settings: Settings, *, on_texts: bool) -> None:
+    """Refuse more inputs than allowed.
+
+    Raises:
+        ApiError: 422 too_many_images or too_many_texts.
+    """
+    limit, what = settings.evaluation_max_samples, "texts" if on_texts else "images"
+    if samples > limit:
+        message = f"{samples} {what} are more than the {limit} allowed."
+        raise ApiError(422, f"too_many_{what}", message, {"limit": limit})
+
+
 def check_cost(evaluations: int, settings: Settings) -> None:
     """Refuse an evaluation that takes more model evaluations than allowed.
 

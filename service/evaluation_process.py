@@ -11,7 +11,6 @@ import json
 import logging
 import os
 import signal
-import sqlite3
 import sys
 import time
 import traceback
@@ -23,9 +22,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from zipfile import BadZipFile
 
+from sqlalchemy.exc import DBAPIError
+
 from data.image_set import DataError
 from export.artifact import MANIFEST, Artifact, ArtifactError, open_artifact
 from robustness.spec import EvaluationSpec, NotPossible
+from service.evaluation_child import ADDRESS
 from service.job import Job
 from service.jobs import JobStore
 from service.parent import watch_parent
@@ -68,7 +70,7 @@ class Watch:
         self._recent.append((now, progress.done))
         while now - self._recent[0][0] > _ETA_WINDOW_S:
             self._recent.popleft()
-        with suppress(sqlite3.OperationalError):  # a full disk; the next report may succeed
+        with suppress(DBAPIError):  # a full disk, a restart; the next report may succeed
             self._store.progress(
                 self._job_id,
                 self._worker,
@@ -83,7 +85,8 @@ class Watch:
         now = time.monotonic()
         if not self._stop and now - self._polled >= _POLL_EVERY_S:
             self._polled = now
-            self._stop = self._store.should_stop(self._job_id, self._worker)
+            with suppress(DBAPIError):  # the evaluator ends this process if it lasts
+                self._stop = self._store.should_stop(self._job_id, self._worker)
         return self._stop
 
     def _eta(self, total: int) -> float | None:
@@ -96,7 +99,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = _options(argv)
     watch_parent(parent=options.parent, grace=0)
     _be_humble()
-    store = JobStore(options.table)
+    store = JobStore(os.environ[ADDRESS])
     job = store.get(options.job)
     if job is None:
         return 1
@@ -180,7 +183,6 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--job", required=True)
     parser.add_argument("--worker", required=True)
     parser.add_argument("--parent", type=int, required=True, help="process to end with")
-    parser.add_argument("--table", type=Path, required=True, help="the table of evaluations")
     parser.add_argument("--state", type=Path, required=True)
     parser.add_argument("--models", type=Path, nargs="+", required=True)
     parser.add_argument("--threads", type=int, default=1)

@@ -11,26 +11,27 @@ import secrets
 import shutil
 import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
 
+from sqlalchemy.exc import DBAPIError
+
+from service.evaluation_child import EvaluationChild
+from service.evaluation_watch import Ending, EvaluationWatch
 from service.job import Job
 from service.jobs import JobStore
-from service.settings import ROOT, Settings
-from service.uploads import evaluations_folder
+from service.settings import Settings
+from service.uploads import REPORT, evaluations_folder
 
 logger = logging.getLogger(__name__)
 
 _IDLE_S = 0.25
-_HEARTBEAT_S = 1.0
+_LOOK_S = 1.0
 # Well above the heartbeat and above the time in which an orphaned child ends (`watch_parent`).
 _LOST_AFTER_S = 6.0
-# A child stops within one attack step; one that does not is stuck.
-_CANCEL_S = 30.0
-_STOP_S = 3.0
+_STOP_S = 6.0
+_AFTER_FAULT_S = 2.0
 _CLEAN_EVERY_S = 3600.0
 # A folder without a row may belong to an upload that is still being written.
 _LEFTOVER_S = 900.0
@@ -41,7 +42,7 @@ class Evaluator:
 
     Args:
         store: the table of evaluations.
-        settings: where the state and the artifacts are, threads of a child, retention.
+        settings: where the state and the artifacts are, limits of a child, retention.
         lost_after: seconds without a heartbeat after which a running job is queued again.
     """
 
@@ -61,7 +62,7 @@ class Evaluator:
         """Start the thread."""
         self._thread.start()
 
-    def stop(self, timeout: float = 2 * _STOP_S) -> None:
+    def stop(self, timeout: float = _STOP_S) -> None:
         """End the running child, give its job back to the queue, and end the thread."""
         self._stopping.set()
         self._thread.join(timeout)
@@ -72,23 +73,28 @@ class Evaluator:
 
     def _loop(self) -> None:
         while not self._stopping.is_set():
-            job = None
+            idle = _IDLE_S
             try:
                 self._keep_house()
                 job = self._store.claim(self._worker) if self._store.waiting() else None
                 if job is not None:
                     self._run(job)
-            except Exception:  # a full disk or a locked table must not end the loop
+                    idle = 0.0
+            except DBAPIError as error:  # its text may quote rows; the table may be back soon
+                logger.error("The table of evaluations does not answer: %s", type(error.orig))
+                idle = _AFTER_FAULT_S
+            except Exception:  # a full disk must not end the loop
                 logger.exception("The evaluator could not go on; it tries again")
-            if job is None:
-                self._stopping.wait(_IDLE_S)
+                idle = _AFTER_FAULT_S
+            self._stopping.wait(idle)
 
     def _keep_house(self) -> None:
         now = time.monotonic()
         if now >= self._next_look:
-            self._next_look = now + _HEARTBEAT_S
+            self._next_look = now + _LOOK_S
             for job_id in self._store.requeue_lost(silent_for=self._lost_after):
                 logger.warning("Evaluation %s had lost its evaluator", job_id)
+                self._drop_unfinished(job_id)
         if now >= self._next_clean:
             self._next_clean = now + _CLEAN_EVERY_S
             self._clean()
@@ -102,70 +108,42 @@ class Evaluator:
                 shutil.rmtree(entry, ignore_errors=True)
 
     def _run(self, job: Job) -> None:
-        child = self._spawn(job)
-        try:
-            cause = self._watch(job, child)
-        finally:
-            _end(child)
-        # The child reports its own end; a job that is still ours was left in the middle.
-        if cause is None:
-            self._store.cancelled(job.id, self._worker)
-        elif self._store.release(
-            job.id, self._worker, cause=cause, counted=not self._innocent(child)
-        ):
-            logger.warning("Evaluation %s was interrupted: %s", job.id, cause)
-
-    def _watch(self, job: Job, child: subprocess.Popen[bytes]) -> str | None:
-        """Wait for the child; returns why it ended, None when it was stopped as cancelled."""
-        next_beat, cancel_until = 0.0, None
-        while (status := _wait(child, 0.1)) is None:
-            now = time.monotonic()
-            if self._stopping.is_set():
-                return "the service was stopped"
-            if now < next_beat:
-                continue
-            next_beat = now + _HEARTBEAT_S
-            if not self._beat(job):
-                return "another evaluator has taken over"
-            if self._store.should_stop(job.id, self._worker):
-                cancel_until = cancel_until or now + _CANCEL_S
-                if now > cancel_until:
-                    return None
-        return f"killed by signal {-status}" if status < 0 else f"ended with status {status}"
-
-    def _beat(self, job: Job) -> bool:
-        return self._store.heartbeat(job.id, self._worker)
-
-    def _innocent(self, child: subprocess.Popen[bytes]) -> bool:
-        # On shutdown the server may signal the child before this loop learns of it.
-        return self._stopping.is_set() or child.returncode == -signal.SIGTERM
-
-    def _spawn(self, job: Job) -> subprocess.Popen[bytes]:
-        threads = str(self._settings.evaluation_threads)
-        command = [sys.executable, "-m", "service.evaluation_process", "--job", job.id]
-        command += ["--worker", self._worker, "--table", str(self._store.path)]
-        command += ["--state", str(self._settings.state)]
-        command += ["--parent", str(os.getpid()), "--threads", threads]
-        command += ["--models", *map(str, self._settings.models)]
-        limits = {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
-        return subprocess.Popen(
-            command, cwd=ROOT, env=os.environ | limits, stdin=subprocess.DEVNULL
+        child = EvaluationChild(job, self._worker, self._store.address, self._settings)
+        watch = EvaluationWatch(
+            self._store,
+            job,
+            self._worker,
+            self._settings,
+            stopping=self._stopping,
+            lost_after=self._lost_after,
         )
+        ending = Ending("left", "the evaluator failed")
+        try:
+            ending = watch.until_end(child)
+        finally:
+            child.end(at_once=ending.kind == "failed")
+        self._record(job, ending)
+        self._drop_unfinished(job.id)
 
+    def _record(self, job: Job, ending: Ending) -> None:
+        """Say how it ended, unless the child has done so: then the job is not ours any more."""
+        if ending.kind == "cancelled":
+            self._store.cancelled(job.id, self._worker)
+        elif ending.kind == "failed":
+            if self._store.fail(job.id, self._worker, ending.code, ending.reason):
+                logger.warning("Evaluation %s was ended: %s", job.id, ending.reason)
+        else:
+            # On shutdown the server may signal the child before this loop learns of it.
+            innocent = self._stopping.is_set() or ending.status == -signal.SIGTERM
+            if self._store.release(job.id, self._worker, cause=ending.reason, counted=not innocent):
+                logger.warning("Evaluation %s was interrupted: %s", job.id, ending.reason)
 
-def _wait(child: subprocess.Popen[bytes], timeout: float) -> int | None:
-    try:
-        return child.wait(timeout)
-    except subprocess.TimeoutExpired:
-        return None
-
-
-def _end(child: subprocess.Popen[bytes]) -> None:
-    if child.poll() is None:
-        child.terminate()
-        if _wait(child, _STOP_S) is None:
-            child.kill()
-            child.wait()
+    def _drop_unfinished(self, job_id: str) -> None:
+        """Of an evaluation that will have no report, only what was uploaded is kept."""
+        job = self._store.get(job_id)
+        if job is not None and job.status in ("failed", "cancelled"):
+            folder = evaluations_folder(self._settings.state) / job_id / REPORT
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _age(path: Path) -> float:

@@ -12,10 +12,12 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import Route
 
+from service.callers import caller_of
 from service.errors import ApiError
 from service.job import Job
 from service.jobs import JobStore
 from service.openapi import describe
+from service.queries import strict
 from service.settings import Settings
 from service.uploads import REPORT, evaluations_folder
 
@@ -27,7 +29,7 @@ _PAGE_POLICY = (
 )
 # What strangers uploaded is kept by no proxy, and asked for again once it is deleted.
 _PRIVATE = {"cache-control": "private, no-cache"}
-_ERRORS = (404, 409, 410)
+_ERRORS = (404, 409, 410, 422)
 _WHICH = {name: {"type": "string"} for name in ("attack", "eps", "model")}
 
 
@@ -85,9 +87,12 @@ def routes(store: JobStore, settings: Settings, prefix: str) -> list[Route]:
     evidence = _Evidence(store=store, settings=settings)
     samples = prefix + "/samples/{index}"
     return [
-        *(Route(f"{prefix}/{name}", evidence.form(name, form)) for name, form in _FORMS.items()),
-        Route(samples + "/{kind}.png", evidence.picture, methods=["GET"]),
-        Route(samples + ".json", evidence.text, methods=["GET"]),
+        *(
+            Route(f"{prefix}/{name}", strict(evidence.form(name, form)))
+            for name, form in _FORMS.items()
+        ),
+        Route(samples + "/{kind}.png", strict(evidence.picture), methods=["GET"]),
+        Route(samples + ".json", strict(evidence.text), methods=["GET"]),
     ]
 
 
@@ -98,17 +103,26 @@ def links(job: Job, address: str) -> dict[str, str | None]:
 
 
 async def find_job(store: JobStore, request: Request) -> Job:
-    """The evaluation that a request names.
+    """The evaluation that a request names, if its sender may see it.
 
     Raises:
-        ApiError: 404 unknown_evaluation, 410 evaluation_deleted.
+        ApiError: 404 unknown_evaluation, the same for one of somebody else; 410
+            evaluation_deleted.
     """
     job = await to_thread.run_sync(store.get, request.path_params["id"])
-    if job is None:
+    sees = caller_of(request).sees
+    if job is None or sees not in (None, job.owner):
         raise ApiError(404, "unknown_evaluation", "There is no evaluation with this id.")
     if job.deleted is not None:
         raise ApiError(410, "evaluation_deleted", "This evaluation was deleted.")
     return job
+
+
+def forget_deleted() -> None:
+    """Drop what this process keeps in memory of reports that are no longer there."""
+    from robustness.report import lookup
+
+    lookup.forget_deleted()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

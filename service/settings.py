@@ -190,11 +190,6 @@ class Settings(BaseSettings):
         return self.state / "runtimes"
 
     @property
-    def unloaded_folder(self) -> Path:
-        """Names of models that were unloaded, for all workers of this start."""
-        return self.state / "unloaded"
-
-    @property
     def max_body_bytes(self) -> int:
         """Size limit of a request's body in bytes."""
         return int(self.max_body_mb * 1_000_000)

@@ -1,7 +1,8 @@
 """Find one sample of a finished evaluation, and what an attack made of it. Needs no torch."""
 
 import json
-from functools import lru_cache
+import threading
+from collections import OrderedDict
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -10,6 +11,10 @@ import numpy as np
 from robustness.catalog import Norm
 from robustness.numbers import L2_LIMIT, parse_eps
 from robustness.report.schema import FILE, SCHEMA_VERSION
+
+_KEPT = 4
+_parsed: OrderedDict[Path, tuple[int, dict[str, Any]]] = OrderedDict()  # time of change, report
+_lock = threading.Lock()
 
 
 class NoSuchSample(ValueError):
@@ -98,7 +103,23 @@ def _point(eps: str) -> tuple[str | None, float]:
     return norm or None, radius
 
 
-@lru_cache(maxsize=4)
+def forget_deleted() -> None:
+    """Drop the parsed reports whose file is gone, so that nothing of a deleted one is kept."""
+    with _lock:
+        for path in [path for path in _parsed if not path.exists()]:
+            del _parsed[path]
+
+
 def _parse(path: Path, changed: int) -> dict[str, Any]:
     """A page asks for many samples of one report: parse it once per version of the file."""
-    return json.loads(path.read_bytes())
+    with _lock:
+        if path in _parsed and _parsed[path][0] == changed:
+            _parsed.move_to_end(path)
+            return _parsed[path][1]
+    report = json.loads(path.read_bytes())
+    forget_deleted()
+    with _lock:
+        _parsed[path] = (changed, report)
+        while len(_parsed) > _KEPT:
+            _parsed.popitem(last=False)
+    return report

@@ -3,6 +3,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from starlette.testclient import TestClient
 from export.artifact import Artifact, open_artifact
 from service.settings import Settings, get_settings
 from tests.service.front import Front
+from tests.service.postgres import postgresql, truncated
 from tests.service.tiny_artifact import noise, write_artifact, write_text_artifact
 
 
@@ -72,6 +74,23 @@ def artifacts(tiny_models: Path) -> dict[str, Artifact]:
     folders = {"fashion-elliptical": "elliptical", "fashion-dot": "dot"}
     folders["tiny-transject"] = "transject"
     return {name: open_artifact(tiny_models / folder) for name, folder in folders.items()}
+
+
+@pytest.fixture(scope="session")
+def postgresql_server() -> Iterator[str]:
+    """The address of a running PostgreSQL server's own database."""
+    # Not pytest's folder: the path of a socket may have 107 characters.
+    with TemporaryDirectory(prefix="pg") as folder, postgresql(Path(folder) / "data") as address:
+        yield address
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def database(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The address of an empty database of each kind."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'assay.sqlite3'}"
+    address: str = request.getfixturevalue("postgresql_server")
+    return truncated(address)
 
 
 @pytest.fixture

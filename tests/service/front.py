@@ -36,7 +36,7 @@ class Front:
     def __init__(self, state: Path, artifacts: dict[str, Artifact], **settings: Any) -> None:
         root = artifacts["fashion-elliptical"].folder.parent
         self.settings = Settings(state=state, models=[root], **settings)
-        self.store = JobStore(state / "assay.sqlite3")
+        self.store = JobStore.open(self.settings)
 
         def find_model(name: str | None, task: Task) -> Artifact:
             name = name or ("fashion-elliptical" if task == IMAGES else "tiny-transject")

@@ -273,7 +273,9 @@ def test_an_accepted_evaluation_has_its_files_and_says_what_it_costs(front: Fron
     assert shown["progress"] == {"done": 0, "total": expected, "stage": "", "eta_s": None}
     assert shown["spec"]["model"] == "fashion-elliptical"
     links = dict.fromkeys(("report", "html", "junit", "card", "samples"))
-    assert shown["links"] == {"self": response.headers["location"], **links}
+    own = response.headers["location"]
+    assert shown["links"] == {"self": own, "events": f"{own}/events", **links}
+    assert (shown["owner"], shown["priority"], shown["queue_position"]) == ("", "normal", 1)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,9 @@ from data.images import to_png
 from export.artifact import Artifact
 from service.evaluator import Evaluator
 from service.forms import Form, Upload
-from service.intake import Intake, read_submission
+from service.callers import ANYONE
+from service.intake import Intake
+from service.submission import read_submission
 from service.job import Job
 from service.jobs import JobStore
 from service.settings import ROOT, Settings
@@ -39,8 +41,7 @@ class House:
 
     def __init__(self, state: Path, artifact: Artifact) -> None:
         self.settings = Settings(state=state, models=[artifact.folder.parent])
-        self.path = state / "assay.sqlite3"
-        self.store = JobStore(self.path)
+        self.store = JobStore.open(self.settings)
         self._intake = Intake(
             store=self.store, settings=self.settings, find_model=lambda *_: artifact
         )
@@ -53,7 +54,7 @@ class House:
         labels = json.dumps([LABELS[index % 3] for index in range(count)])
         fields = {"spec": json.dumps({"attacks": attacks} | spec), "labels": labels}
         form = Form({"images": images, "archive": []}, fields)
-        return self._intake.accept(read_submission(form, None))[0].id
+        return self._intake.accept(read_submission(form, None, ANYONE))[0].id
 
     def job(self, job_id: str) -> Job:
         job = self.store.get(job_id)
@@ -184,7 +185,7 @@ def _run_evaluator_alone(house: House) -> subprocess.Popen[bytes]:
         "from service.settings import Settings;"
         "state, models = map(Path, sys.argv[1:]);"
         "settings = Settings(state=state, models=[models]);"
-        "Evaluator(JobStore(state / 'assay.sqlite3'), settings).start(); time.sleep(600)"
+        "Evaluator(JobStore.open(settings), settings).start(); time.sleep(600)"
     )
     places = [str(house.settings.state), str(house.settings.models[0])]
     return subprocess.Popen([sys.executable, "-c", code, *places], cwd=ROOT)

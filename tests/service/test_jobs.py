@@ -1,21 +1,23 @@
 import multiprocessing
-import sqlite3
 import threading
+import time
 from collections.abc import Iterator
-from pathlib import Path
+from typing import Any
 
 import pytest
 
-from service.job import NewJob, new_job_id
-from service.jobs import MAX_ATTEMPTS, JobStore, KeyConflict, QueueFull
-from service.jobs_schema import StateError
+from service.job import PRIORITIES, NewJob, new_job_id
+from service.job_claims import MAX_ATTEMPTS
+from service.jobs import BudgetSpent, JobStore, KeyConflict, QueueFull
 
 MODELS = [{"name": "m", "version": "1", "digest": "d"}]
+DAY_S = 86_400
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[JobStore]:
-    store = JobStore(tmp_path / "assay.sqlite3")
+def store(database: str) -> Iterator[JobStore]:
+    """A table in each kind of database."""
+    store = JobStore(database)
     yield store
     store.close()
 
@@ -54,21 +56,13 @@ def test_a_job_runs_from_queue_to_result(store: JobStore) -> None:
     assert job.finished is not None and not job.active
 
 
-def test_rows_survive_reopening(tmp_path: Path) -> None:
-    first = JobStore(tmp_path / "state" / "assay.sqlite3")
+def test_rows_survive_reopening(database: str) -> None:
+    first = JobStore(database)
     job_id = submit(first)
     first.close()
-    second = JobStore(tmp_path / "state" / "assay.sqlite3")
+    second = JobStore(database)
     assert status(second, job_id) == "queued"
     second.close()
-
-
-def test_another_schema_version_is_refused(tmp_path: Path) -> None:
-    db = sqlite3.connect(tmp_path / "assay.sqlite3")
-    db.execute("PRAGMA user_version = 99")
-    db.close()
-    with pytest.raises(StateError, match="schema version 99"):
-        JobStore(tmp_path / "assay.sqlite3")
 
 
 def test_oldest_job_is_claimed_first_and_none_twice(store: JobStore) -> None:
@@ -77,21 +71,21 @@ def test_oldest_job_is_claimed_first_and_none_twice(store: JobStore) -> None:
     assert [job.id if job else None for job in claimed] == [*ids, None]
 
 
-def _claim_all(path: Path, worker: str, start: object, found: object) -> None:
-    store = JobStore(path)
-    start.wait()  # type: ignore[attr-defined]
+def _claim_all(address: str, worker: str, start: Any, found: Any) -> None:
+    store = JobStore(address)
+    start.wait()
     while (job := store.claim(worker)) is not None:
-        found.put(job.id)  # type: ignore[attr-defined]
+        found.put(job.id)
     store.close()
 
 
-def test_two_processes_never_claim_the_same_job(store: JobStore) -> None:
+def test_several_processes_never_claim_the_same_job(store: JobStore) -> None:
     ids = {submit(store) for _ in range(60)}
     context = multiprocessing.get_context("spawn")
     start, found = context.Event(), context.Queue()
     claimers = [
-        context.Process(target=_claim_all, args=(store.path, f"w{i}", start, found))
-        for i in range(2)
+        context.Process(target=_claim_all, args=(store.address, f"w{i}", start, found))
+        for i in range(3)
     ]
     for claimer in claimers:
         claimer.start()
@@ -225,7 +219,7 @@ def test_only_a_finished_job_is_deleted_and_leaves_a_tombstone(store: JobStore) 
     assert job is not None and job.deleted is not None and job.spec == {}
     assert not store.keeps_files(job_id)
     assert store.page() == ([], None)
-    assert store.find_key("k", "f") is None
+    assert store.find_key("", "k", "f") is None
 
 
 def test_pages_follow_the_cursor_and_the_status(store: JobStore) -> None:
@@ -258,3 +252,107 @@ def test_finished_jobs_expire(store: JobStore) -> None:
     store.request_cancel(done)
     assert store.expired(older_than=3600) == []
     assert store.expired(older_than=-1) == [done]
+
+
+def test_a_higher_priority_is_claimed_first_and_places_tell_so(store: JobStore) -> None:
+    low, normal, high, later = (
+        submit(store, priority=PRIORITIES[name]) for name in ("low", "normal", "high", "high")
+    )
+    jobs = store.get_all([low, normal, high, later])
+    places = {job_id: jobs[job_id].position for job_id in (high, later, normal, low)}
+    assert places == {high: 1, later: 2, normal: 3, low: 4}
+    assert [jobs[job_id].priority_name for job_id in (low, high)] == ["low", "high"]
+    first = store.claim("w")
+    assert first is not None and first.id == high
+    running = store.get(high)
+    assert running is not None and running.position is None
+    waiting = store.get(low)
+    assert waiting is not None and waiting.position == 3
+
+
+def test_idempotency_keys_are_those_of_their_owner(store: JobStore) -> None:
+    ids = {submit(store, owner=owner, idempotency_key="k") for owner in ("a", "b", "")}
+    assert len(ids) == 3
+    found = store.find_key("b", "k", "f")
+    assert found is not None and found.owner == "b"
+    assert store.find_key("c", "k", "f") is None
+
+
+def test_a_page_shows_one_owner_or_all_and_one_model(store: JobStore) -> None:
+    mine, other = submit(store, owner="a"), submit(store, owner="b")
+    third = submit(store, owner="a", models=[MODELS[0] | {"name": "n"}])
+    assert {job.id for job in store.page(owner="a")[0]} == {mine, third}
+    assert {job.id for job in store.page()[0]} == {mine, other, third}
+    assert [job.id for job in store.page(owner="a", model="n")[0]] == [third]
+
+
+def test_a_budget_counts_what_was_accepted_in_a_day(store: JobStore) -> None:
+    first = submit(store, owner="a", cost=60)
+    since = time.time() - DAY_S
+    assert (store.spent("a", since), store.spent("b", since)) == (60, 0)
+    assert store.spent("a", time.time() + 60) == 0
+    with pytest.raises(BudgetSpent):
+        store.submit(new_job(owner="a", cost=41), queue_length=9, budget=100)
+    store.submit(new_job(owner="a", cost=40), queue_length=9, budget=100)
+    store.submit(new_job(owner="b", cost=100), queue_length=9, budget=100)
+    store.request_cancel(first)
+    store.delete(first)
+    assert store.spent("a", since) == 100
+    assert DAY_S - 60 < store.affordable_in("a", 1, 100) <= DAY_S
+    assert store.affordable_in("b", 1, 200) == 0
+
+
+def test_figures_count_states_and_work_done(store: JobStore) -> None:
+    done, gone = submit(store), submit(store)
+    submit(store)
+    store.claim("w")
+    store.progress(done, "w", done=60, total=60, stage="", eta=2.5)
+    assert store.next_place_in() == 2.5
+    store.finish(done, "w", {})
+    store.request_cancel(gone)
+    expected = {"queued": 1, "running": 0, "succeeded": 1, "failed": 0, "cancelled": 1}
+    assert store.counts() == expected
+    store.delete(gone)
+    store.delete(done)
+    assert store.counts() == expected | {"succeeded": 0, "cancelled": 0}
+    assert (store.totals(), store.next_place_in()) == (60, None)
+
+
+def test_the_time_of_all_attempts_adds_up(store: JobStore) -> None:
+    job_id = submit(store)
+    for _ in range(2):
+        store.claim("w")
+        time.sleep(0.05)
+        store.heartbeat(job_id, "w")
+        store.release(job_id, "w", cause="x")
+    job = store.get(job_id)
+    assert job is not None and 0.1 <= job.ran < 10
+
+
+@pytest.mark.parametrize("odd", ["", "\0", "x" * 32, "\udcff", "A" * 32])
+def test_what_is_no_identifier_is_not_looked_for(store: JobStore, odd: str) -> None:
+    assert store.get(odd) is None and not store.keeps_files(odd)
+
+
+def test_an_odd_stage_or_owner_is_stored_as_it_is(store: JobStore) -> None:
+    job_id = submit(store, owner="Ümläut '; --", spec={"x": "\0\ud800"})
+    job = store.get(job_id)
+    assert job is not None
+    assert (job.owner, job.spec) == ("Ümläut '; --", {"x": "\0\ud800"})
+
+
+def test_full_queue_and_budget_hold_for_threads_at_once(store: JobStore) -> None:
+    refused: list[type[Exception]] = []
+
+    def send() -> None:
+        try:
+            store.submit(new_job(owner="a", cost=10), queue_length=100, budget=50)
+        except BudgetSpent as error:
+            refused.append(type(error))
+
+    threads = [threading.Thread(target=send) for _ in range(12)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (store.waiting(), len(refused)) == (5, 7)
