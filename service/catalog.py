@@ -12,7 +12,8 @@ from starlette.staticfiles import StaticFiles
 from data.labels import normalise
 from export.artifact import Artifact
 from service.openapi import describe
-from service.registry import IMAGES, Registry, Served
+from service.registry import Registry
+from service.served import IMAGES, Served
 from service.settings import Settings
 
 

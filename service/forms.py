@@ -4,18 +4,15 @@ BentoML's own reading of a form fetches a text value in a file field as an addre
 broken body with 500 and writes files to the disk; none of its routes reads a form here.
 """
 
-import sys
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+from urllib.parse import parse_qsl
 
-from starlette.datastructures import UploadFile
-from starlette.exceptions import HTTPException
-from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import Request
 
 from service.errors import ApiError
+from service.multipart import Part, boundary_of, parts
 
-_Items = list[tuple[str, str | UploadFile]]
 _MAX_FIELDS = 64
 
 
@@ -35,32 +32,28 @@ class Form:
     fields: dict[str, str]
 
 
-class _Parser(MultiPartParser):
-    spool_max_size = sys.maxsize  # in memory: the body's limit bounds it, and no disk is written
-    complete = False
-
-    def on_end(self) -> None:
-        """Called at the last boundary."""
-        self.complete = True
-
-    def close(self) -> None:
-        """Close every file."""
-        for file in self._files_to_close_on_error:  # also a file whose end never came
-            file.close()
-
-    @property
-    def num_files(self) -> int:
-        """Files read to their end."""
-        return sum(isinstance(value, UploadFile) for _, value in self.items)
-
-
 async def read_form(
     request: Request, *, files: Collection[str], fields: Collection[str], max_files: int
 ) -> Form:
-    """The form of a request, with only the named file fields and text fields.
+    """The form of a request, whose body is read here; see `form_of`."""
+    content_type = request.headers.get("content-type", "")
+    body = await request.body()
+    return form_of(content_type, body, files=files, fields=fields, max_files=max_files)
+
+
+def form_of(
+    content_type: str,
+    body: bytes,
+    *,
+    files: Collection[str],
+    fields: Collection[str],
+    max_files: int,
+) -> Form:
+    """A form with only the named file fields and text fields.
 
     Args:
-        request: its body is read here.
+        content_type: the request's.
+        body: the whole of it.
         files: fields whose every value must be a file.
         fields: fields of text, each at most once; a file is taken as its text.
         max_files: files in the whole form.
@@ -69,87 +62,62 @@ async def read_form(
         ApiError: 400 malformed_multipart, malformed_form; 415 not_multipart, not_a_file; 422
             too_many_images, unknown_field, duplicate_field, invalid_text.
     """
-    # Text fields may come as files, and must not count as such.
-    items = await _parse(request, max_files, extra_files=len(fields))
-    try:
-        form = await _sort(items, files, fields)
-    finally:
-        for _, value in items:
-            if isinstance(value, UploadFile):
-                await value.close()
-    if sum(map(len, form.files.values())) > max_files:
-        raise _too_many(max_files)
-    return form
-
-
-async def _sort(items: _Items, files: Collection[str], fields: Collection[str]) -> Form:
     form = Form({name: [] for name in files}, {})
-    for name, value in items:
-        if name in files:
-            upload = await _file(name, value)
+    count = 0
+    for part in _parts(content_type, body):
+        if part.name in files:
+            upload = _file(part)
             if upload is not None:
-                form.files[name].append(upload)
-        elif name not in fields:
+                form.files[part.name].append(upload)
+                count += 1
+            if count > max_files:
+                message = f"At most {max_files} files may be sent at once."
+                raise ApiError(422, "too_many_images", message, {"limit": max_files})
+        elif part.name not in fields:
             known = ", ".join([*files, *fields])
-            message = f"There is no field {name[:64]!r} here; known: {known}."
+            message = f"There is no field {part.name[:64]!r} here; known: {known}."
             raise ApiError(422, "unknown_field", message)
-        elif name in form.fields:
-            raise ApiError(422, "duplicate_field", f"The field {name!r} may be given once.")
+        elif part.name in form.fields:
+            message = f"The field {part.name!r} may be given once."
+            raise ApiError(422, "duplicate_field", message)
         else:
-            form.fields[name] = await _text(name, value)
+            form.fields[part.name] = _text(part)
     return form
 
 
-async def _parse(request: Request, max_files: int, *, extra_files: int) -> _Items:
-    content_type = request.headers.get("content-type", "").split(";")[0].strip().lower()
-    if content_type == "application/x-www-form-urlencoded":
-        return await _parse_text(request)
-    if content_type != "multipart/form-data":
-        if not content_type and not await request.body():
+def _parts(content_type: str, body: bytes) -> Iterable[Part]:
+    kind = content_type.partition(";")[0].strip().lower()
+    if kind == "application/x-www-form-urlencoded":
+        return _text_parts(body)
+    if kind != "multipart/form-data":
+        if not kind and not body:
             return []
         message = "The body must be multipart/form-data with the files in it."
         raise ApiError(415, "not_multipart", message)
-    limit = max_files + extra_files + 1
-    parser = _Parser(request.headers, request.stream(), max_files=limit, max_fields=_MAX_FIELDS)
-    try:
-        form = await parser.parse()
-    except MultiPartException as error:
-        if parser.num_files == limit:
-            raise _too_many(max_files) from error
-        raise ApiError(400, "malformed_multipart", error.message) from error
-    if not parser.complete:
-        parser.close()
-        raise ApiError(400, "malformed_multipart", "The multipart body ends too early.")
-    return form.multi_items()
+    return parts(body, boundary_of(content_type))
 
 
-async def _parse_text(request: Request) -> _Items:
+def _text_parts(body: bytes) -> list[Part]:
     """A form without any file: what clients send when they are given none."""
     try:
-        return (await request.form(max_fields=_MAX_FIELDS)).multi_items()
-    except (MultiPartException, HTTPException) as error:
+        pairs = parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=_MAX_FIELDS)
+    except ValueError as error:
         raise ApiError(400, "malformed_form", "The form in the body cannot be read.") from error
+    return [Part(name, None, value.encode()) for name, value in pairs]
 
 
-def _too_many(max_files: int) -> ApiError:
-    message = f"At most {max_files} files may be sent at once."
-    return ApiError(422, "too_many_images", message, {"limit": max_files})
-
-
-async def _file(name: str, value: str | UploadFile) -> Upload | None:
-    if isinstance(value, str):
-        message = f"The field {name!r} takes files only; text and addresses are never fetched."
+def _file(part: Part) -> Upload | None:
+    if part.filename is None:
+        message = f"The field {part.name!r} takes files only; text and addresses are never fetched."
         raise ApiError(415, "not_a_file", message)
-    content = await value.read()
-    if not content and not value.filename:
+    if not part.content and not part.filename:
         return None  # what a browser sends for a file field left empty
-    return Upload(value.filename or "", content)
+    return Upload(part.filename, part.content)
 
 
-async def _text(name: str, value: str | UploadFile) -> str:
-    if isinstance(value, str):
-        return value
+def _text(part: Part) -> str:
     try:
-        return (await value.read()).decode()
+        return part.content.decode()
     except UnicodeDecodeError as error:
-        raise ApiError(422, "invalid_text", f"The field {name!r} must be UTF-8 text.") from error
+        message = f"The field {part.name!r} must be UTF-8 text."
+        raise ApiError(422, "invalid_text", message) from error

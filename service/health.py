@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 
 import numpy as np
@@ -84,13 +84,17 @@ class Readiness:
     """Asks runtimes whether they answer, without standing in the way of predictions.
 
     Args:
-        runtimes: all of them.
+        runtimes: gives all of them, which may be others each time.
         executor: where they predict, one at a time.
         timeout_s: seconds after which a prediction counts as stuck.
     """
 
     def __init__(
-        self, runtimes: Sequence[Monitored], executor: Executor, *, timeout_s: float
+        self,
+        runtimes: Callable[[], Sequence[Monitored]],
+        executor: Executor,
+        *,
+        timeout_s: float,
     ) -> None:
         self._runtimes = runtimes
         self._executor = executor
@@ -104,17 +108,18 @@ class Readiness:
         """
         # One question at a time, however many ask: a device that hangs never answers any.
         if self._asking is None or self._asking.done():
-            busy_s = max(runtime.busy_s for runtime in self._runtimes)
+            runtimes = self._runtimes()
+            busy_s = max((runtime.busy_s for runtime in runtimes), default=0.0)
             if busy_s > 0:
                 stuck = busy_s > self._timeout_s
-                return not stuck and not any(runtime.failed for runtime in self._runtimes)
+                return not stuck and not any(runtime.failed for runtime in runtimes)
             self._asking = asyncio.create_task(self._ask())
         done, _ = await asyncio.wait({self._asking}, timeout=self._timeout_s)
         return bool(done) and self._asking.result()
 
     async def _ask(self) -> bool:
         loop = asyncio.get_running_loop()
-        for runtime in self._runtimes:
+        for runtime in self._runtimes():
             try:
                 await loop.run_in_executor(self._executor, runtime.check)
             except ApiError:

@@ -9,7 +9,8 @@ from starlette.responses import FileResponse, HTMLResponse, JSONResponse, Respon
 from starlette.routing import Route
 
 from service.openapi import describe, render
-from service.predictions import Prediction, Predictions
+from service.predictions import DEFAULT_TOP_K, Prediction, Predictions
+from service.queries import strict
 from service.texts import TextPredictions, TextRequest
 
 _PAGE = Path(__file__).parent / "page"
@@ -21,7 +22,8 @@ def prediction_routes(predictions: Predictions, texts: TextPredictions) -> list[
     form = {
         "images": images,
         "model": {"type": "string"},
-        "top_k": {"type": "integer", "minimum": 1, "default": 5},
+        "top_k": {"type": "integer", "minimum": 1, "default": DEFAULT_TOP_K},
+        "explain": {"type": "boolean", "default": False},
     }
     errors = (400, 404, 408, 413, 415, 422, 503, 504)
 
@@ -41,8 +43,8 @@ def prediction_routes(predictions: Predictions, texts: TextPredictions) -> list[
         return await texts.answer(request)
 
     return [
-        Route("/classify", classify, methods=["POST"]),
-        Route("/classify_text", classify_text, methods=["POST"]),
+        Route("/classify", strict(classify), methods=["POST"]),
+        Route("/classify_text", strict(classify_text), methods=["POST"]),
     ]
 
 

@@ -1,71 +1,80 @@
-"""The models that are served: opened artifacts, each with its runtime and its batcher."""
+"""The models that are served, by name and version; the set may change at any time."""
 
 import asyncio
 import re
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Self
 
-import numpy as np
-
-from data.token_set import Ragged
 from export.artifact import Artifact, ArtifactError, find_artifacts
 from export.manifest import Task
-from export.runtime import RuntimeUnavailable, blank_inputs, open_runtime, require_runtime, settle
+from export.runtime import RuntimeUnavailable, open_runtime, require_runtime, settle
 from export.runtimes.engines import ENGINES
 from export.threads import available_cores
-from service.batching import MicroBatcher, concatenate
 from service.errors import ApiError
-from service.health import Monitored, Readiness
+from service.health import Readiness
+from service.metrics import SILENT, Observer
+from service.served import IMAGES, TEXTS, Opener, Served
 from service.settings import Settings
 
-IMAGES: Task = "image-classification"
-TEXTS: Task = "text-classification"
 _READS = {IMAGES: "images", TEXTS: "texts"}
+_DEFAULTS: dict[Task, str] = {IMAGES: "default_image", TEXTS: "default_text"}
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
-    """One version of a model, ready to predict."""
+class _Shelf:
+    """What is served at one time; replaced as a whole, so that a request sees one or the other."""
 
-    artifact: Artifact
-    runtime: Monitored
-    batcher: MicroBatcher
+    models: dict[str, dict[str, Served]]
+    defaults: dict[Task, str]
 
 
 class Registry:
-    """Finds served models by name and version.
+    """Finds served models by name and version; belongs to one event loop.
+
+    A request keeps what it was given, so that a model that leaves answers whoever came before.
 
     Args:
         artifacts: at least one; no two share name and version.
         settings: limits, and the default model.
+        observer: is told of every model's batches.
 
     Raises:
         ValueError: nothing to serve, two artifacts of one name and version, one name for models
             that read different things, or a default model that was asked for and is not served.
     """
 
-    def __init__(self, artifacts: Sequence[Artifact], settings: Settings) -> None:
-        self._settings = settings
-        # One thread for all models: runtimes use every core themselves.
-        self._executor = ThreadPoolExecutor(1, "runtime")
-        self._models: dict[str, dict[str, Served]] = {}
+    def __init__(
+        self, artifacts: Sequence[Artifact], settings: Settings, observer: Observer = SILENT
+    ) -> None:
         _refuse_twins(artifacts)
-        for artifact in artifacts:
-            versions = self._models.setdefault(artifact.name, {})
-            versions[artifact.version] = self._serve(artifact)
-        self._defaults = default_models(artifacts, settings)
+        default_models(artifacts, settings)
+        self._settings = settings
+        self.opener = Opener(settings, observer)
+        self._shelf = _Shelf({}, {})
+        self.replace([self.opener.open(artifact) for artifact in artifacts])
         self._readiness = Readiness(
-            [served.runtime for served in self.all()],
-            self._executor,
+            lambda: [served.runtime for served in self.all()],
+            self.opener.executor,
             timeout_s=settings.predict_timeout_s,
         )
 
     @classmethod
-    def open(cls, settings: Settings) -> Self:
+    def open(cls, settings: Settings, observer: Observer = SILENT) -> Self:
         """A registry of all artifacts that the settings name."""
-        return cls(find_artifacts(settings.models), settings)
+        return cls(find_artifacts(settings.models), settings, observer)
+
+    def replace(self, models: Sequence[Served]) -> None:
+        """Serve these models and no others, from the next request on."""
+        shelf = _Shelf({}, {})
+        for served in models:
+            shelf.models.setdefault(served.artifact.name, {})[served.artifact.version] = served
+        for task, field in _DEFAULTS.items():
+            names = [s.artifact.name for s in models if s.artifact.manifest.task == task]
+            name = _default(names, field, self._settings)
+            if name is not None:
+                shelf.defaults[task] = name
+        self._shelf = shelf
 
     def get(self, reference: str | None = None, task: Task = IMAGES) -> Served:
         """The model called ``name`` (its highest version) or ``name:version``; None: the default.
@@ -73,7 +82,7 @@ class Registry:
         Raises:
             ApiError: 404 unknown_model, 422 wrong_task for a model that reads something else.
         """
-        served = self.find(reference or self._defaults.get(task, ""))
+        served = self.find(reference or self._shelf.defaults.get(task, ""))
         if served.artifact.manifest.task != task:
             name = served.artifact.name
             message = f"The model {name!r} does not read {_READS[task]}."
@@ -87,66 +96,57 @@ class Registry:
             ApiError: 404 unknown_model.
         """
         name, _, version = reference.partition(":")
-        versions = self._models.get(name, {})
+        versions = self.versions(name)
         if versions and not version:
-            version = max(versions, key=_by_number)
+            version = versions[-1]
         if version not in versions:
             message = f"There is no model {name[:100]!r}." if name else "There is no such model."
             if versions:
                 message = f"The model {name!r} has no version {version[:100]!r}."
-            raise ApiError(404, "unknown_model", message, {"known": sorted(self._models)})
-        return versions[version]
+            known = sorted(self._shelf.models)
+            raise ApiError(404, "unknown_model", message, {"known": known})
+        return self._shelf.models[name][version]
+
+    def versions(self, name: str) -> list[str]:
+        """The versions of a model, the highest last; none of a model that is not served."""
+        return sorted(self._shelf.models.get(name, {}), key=_by_number)
 
     def is_default(self, served: Served) -> bool:
         """Whether this is what answers when nobody names a model."""
-        name = self._defaults[served.artifact.manifest.task]
-        return served is self.find(name)
+        name = self._shelf.defaults.get(served.artifact.manifest.task)
+        return name is not None and served is self.find(name)
 
     def all(self) -> list[Served]:
         """Every version of every model, the default models first, those of images before."""
-        first = [self._defaults[task] for task in _READS if task in self._defaults]
-        others = sorted(name for name in self._models if name not in first)
-        return [
-            self._models[name][v] for name in first + others for v in sorted(self._models[name])
-        ]
+        models, defaults = self._shelf.models, self._shelf.defaults
+        first = [defaults[task] for task in _READS if task in defaults]
+        others = sorted(name for name in models if name not in first)
+        return [models[name][v] for name in first + others for v in sorted(models[name])]
+
+    def check_room(self, task: Task) -> None:
+        """Refuse a request whose model is not known yet, when no model of its kind has room.
+
+        Raises:
+            ApiError: 503 overloaded.
+        """
+        models = [served for served in self.all() if served.artifact.manifest.task == task]
+        refusals = [error for served in models if (error := _refusal(served)) is not None]
+        if models and len(refusals) == len(models):
+            raise refusals[0]
 
     async def warm_up(self) -> None:
-        """Run every model once alone and once on a full batch, before the first request does."""
+        """Run every model before the first request does."""
         loop = asyncio.get_running_loop()
         for served in self.all():
-            for size in {1, self._settings.batch_max}:
-                blank = blank_inputs(served.artifact, size)
-                await loop.run_in_executor(self._executor, served.runtime.predict, blank)
+            await loop.run_in_executor(self.opener.executor, self.opener.warm_up, served)
 
     async def ready(self) -> bool:
-        """Whether every runtime answers now."""
-        return await self._readiness.ready()
+        """Whether there is a model, and every runtime answers now."""
+        return bool(self._shelf.models) and await self._readiness.ready()
 
     def close(self) -> None:
         """Let the running batch end and start no other."""
-        self._executor.shutdown(wait=True, cancel_futures=True)
-
-    def _serve(self, artifact: Artifact) -> Served:
-        settings = self._settings
-        runtime = Monitored(
-            open_runtime(
-                artifact,
-                name=settings.runtime,
-                precision=settings.precision,
-                threads=settings.predict_threads,
-                cache=settings.runtimes_folder,
-            ),
-            blank_inputs(artifact, 1),
-        )
-        batcher = MicroBatcher(
-            runtime.predict,
-            self._executor,
-            batch_max=settings.batch_max,
-            queue_max=settings.predict_queue,
-            timeout_s=settings.predict_timeout_s,
-            join=concatenate if artifact.manifest.task == IMAGES else pad,
-        )
-        return Served(artifact, runtime, batcher)
+        self.opener.close()
 
 
 def check_models(settings: Settings) -> dict[str, str]:
@@ -200,30 +200,34 @@ def default_models(artifacts: Sequence[Artifact], settings: Settings) -> dict[Ta
     for artifact in artifacts:
         if tasks[artifact.name] != artifact.manifest.task:
             raise ValueError(f"ASSAY_MODELS must use a name for one task, received {artifact.name}")
-    fields: dict[Task, str] = {IMAGES: "default_image", TEXTS: "default_text"}
-    return {
-        task: name
-        for task, field in fields.items()
-        if (name := _default([n for n in tasks if tasks[n] == task], field, settings))
-    }
+    names = {t: [name for name in tasks if tasks[name] == t] for t in _DEFAULTS}
+    found = {}
+    for task, field in _DEFAULTS.items():
+        name = _default(names[task], field, settings)
+        if name is None and field in settings.model_fields_set:
+            known = ", ".join(sorted(names[task])) or "there is none"
+            wanted = getattr(settings, field)
+            variable = f"ASSAY_{field.upper()}"
+            raise ValueError(f"{variable} must be a served model ({known}), received {wanted!r}")
+        if name is not None:
+            found[task] = name
+    return found
 
 
-def _default(names: list[str], field: str, settings: Settings) -> str | None:
+def _default(names: Sequence[str], field: str, settings: Settings) -> str | None:
+    """The default among some models; one that was asked for has no stand-in."""
     wanted = getattr(settings, field)
-    if wanted in names:
-        return wanted
-    if field in settings.model_fields_set:
-        known = ", ".join(sorted(names)) or "there is none"
-        variable = f"ASSAY_{field.upper()}"
-        raise ValueError(f"{variable} must be a served model ({known}), received {wanted!r}")
+    if wanted in names or field in settings.model_fields_set:
+        return wanted if wanted in names else None
     return min(names, default=None)
 
 
-def pad(parts: Sequence[Sequence[np.ndarray]]) -> dict[str, np.ndarray]:
-    """Token ids of some requests, padded to the longest text: tokens and mask, (B, N) each."""
-    rows = Ragged.of([row for part in parts for row in part], np.uint32)
-    tokens, mask = rows.padded(int(rows.lengths.max()), 0)  # the mask leaves out whatever pads
-    return {"tokens": tokens, "mask": mask}
+def _refusal(served: Served) -> ApiError | None:
+    try:
+        served.batcher.check_room()
+    except ApiError as error:
+        return error
+    return None
 
 
 def _on_reference(artifact: Artifact) -> bool:

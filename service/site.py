@@ -23,6 +23,7 @@ from service.metrics import Metrics
 from service.rates import Rates
 from service.request_log import RequestLog
 from service.settings import Settings
+from service.v2.errors import PlainErrors
 
 
 class Site:
@@ -60,7 +61,7 @@ class Site:
         limited = BodyLimit(self._app, settings.max_body_bytes, timeout_s=settings.upload_timeout_s)
         gate = Gate(limited, keys=keys, rates=rates, open_metrics=settings.open_metrics)
         finder = RouteFinder(gate, self._app.routes)
-        self._answer = RequestLog(SecurityHeaders(ErrorShape(finder)), metrics)
+        self._answer = RequestLog(SecurityHeaders(PlainErrors(ErrorShape(finder))), metrics)
 
     def leave(self) -> None:
         """Keep no connection open, and end answers that would go on for ever."""

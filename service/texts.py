@@ -11,9 +11,11 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 
 from data.tokenizer import TextTokenizer
+from service.bodies import Bodies
 from service.errors import ApiError
 from service.predictions import DEFAULT_TOP_K, Prediction, answered, check_top_k, prediction
-from service.registry import TEXTS, Registry
+from service.registry import Registry
+from service.served import TEXTS, Served
 from service.settings import Settings
 from service.strict_json import broken_rules, parse_json
 
@@ -26,31 +28,41 @@ class TextRequest(BaseModel):
     texts: list[str]
     model: str | None = None
     top_k: int | None = None
+    explain: bool | None = None
 
 
 class TextPredictions:
     """Answers ``/classify_text`` with the models of a registry."""
 
-    def __init__(self, settings: Settings, registry: Registry) -> None:
+    def __init__(self, settings: Settings, registry: Registry, bodies: Bodies) -> None:
         self._settings = settings
         self._registry = registry
-        self._tokenizers: dict[str, TextTokenizer] = {
-            served.artifact.digest: served.artifact.tokenizer()
-            for served in registry.all()
-            if served.artifact.manifest.task == TEXTS
-        }
+        self._bodies = bodies
         self._executor = ThreadPoolExecutor(1, "tokenize")
 
     async def answer(self, request: Request) -> JSONResponse:
         """The route: reads the body, then `classify`."""
-        asked = await _read(request)
-        top_k = DEFAULT_TOP_K if asked.top_k is None else asked.top_k
-        model = asked.model or None
-        predictions = await self.classify(asked.texts, model=model, top_k=top_k)
-        return answered(predictions, self._registry.get(model, TEXTS))
+        arrived = asyncio.get_running_loop().time()
+        _require_json(request)
+        self._registry.check_room(TEXTS)
+        async with self._bodies.read(request, arrived=arrived) as body:
+            self._bodies.check_json(len(body))
+            asked = _read(body)
+            served = self._registry.get(asked.model or None, TEXTS)
+            if asked.explain:
+                raise _no_map(served)
+            top_k = DEFAULT_TOP_K if asked.top_k is None else asked.top_k
+            check_top_k(top_k)
+            logits = await self.logits(asked.texts, served, arrived=arrived)
+        return answered([prediction(row, served.artifact, top_k) for row in logits], served)
 
     async def classify(
-        self, texts: Sequence[str], *, model: str | None = None, top_k: int = DEFAULT_TOP_K
+        self,
+        texts: Sequence[str],
+        *,
+        model: str | None = None,
+        top_k: int = DEFAULT_TOP_K,
+        explain: bool = False,
     ) -> list[Prediction]:
         """Predictions of texts, in order; what is longer than the model reads is cut off.
 
@@ -58,38 +70,64 @@ class TextPredictions:
             texts: 1 to ``ASSAY_MAX_TEXTS_CLASSIFY``.
             model: ``name`` or ``name:version``; None is the default model of texts.
             top_k: labels to list, at least 1; a model with fewer labels lists them all.
+            explain: refused for every model of texts.
 
         Raises:
-            ApiError: 404 unknown_model; 422 wrong_task, no_texts, too_many_texts, invalid_text
-                (naming its index), invalid_top_k; 503 overloaded; 504 timeout.
+            ApiError: 404 unknown_model; 422 wrong_task, not_explainable, invalid_top_k, and see
+                `logits`.
         """
         served = self._registry.get(model, TEXTS)
+        if explain:
+            raise _no_map(served)
         check_top_k(top_k)
+        arrived = asyncio.get_running_loop().time()
+        logits = await self.logits(texts, served, arrived=arrived)
+        return [prediction(row, served.artifact, top_k) for row in logits]
+
+    async def logits(self, texts: Sequence[str], served: Served, *, arrived: float) -> np.ndarray:
+        """Logits (N, K) of texts.
+
+        Raises:
+            ApiError: 422 no_texts, too_many_texts, invalid_text (naming its index); 503
+                overloaded; 504 timeout.
+        """
         if not texts:
             raise ApiError(422, "no_texts", "The field 'texts' must hold at least one text.")
         limit = self._settings.max_texts_classify
         if len(texts) > limit:
             message = f"At most {limit} texts may be sent at once, received {len(texts)}."
             raise ApiError(422, "too_many_texts", message, {"limit": limit})
-        tokenizer = self._tokenizers[served.artifact.digest]
-        longest = served.artifact.text_spec.max_len
+        tokenizer, longest = served.tokenizer, served.artifact.text_spec.max_len
+        if tokenizer is None:
+            raise ValueError(f"served must be a model of texts, got {served.artifact.name}")
         loop = asyncio.get_running_loop()
-        async with served.batcher.turn(len(texts)):
-            rows = await loop.run_in_executor(self._executor, _rows, tokenizer, texts, longest)
-            logits = await served.batcher.predict(rows)
-        return [prediction(row, served.artifact, top_k) for row in logits]
+
+        async def read() -> list[np.ndarray]:
+            """Tokenize when there is a place."""
+            return await loop.run_in_executor(self._executor, _rows, tokenizer, texts, longest)
+
+        async with served.batcher.turn(len(texts), arrived=arrived) as turn:
+            return await turn.predict(read)
 
     def close(self) -> None:
         """Stop reading texts."""
         self._executor.shutdown(wait=False, cancel_futures=True)
 
 
-async def _read(request: Request) -> TextRequest:
+def _require_json(request: Request) -> None:
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":
         message = "The body must be JSON, with the content type application/json."
         raise ApiError(415, "wrong_content_type", message)
-    content = parse_json(await request.body(), "body")
+
+
+def _no_map(served: Served) -> ApiError:
+    message = f"The model {served.artifact.name!r} reads texts; only attention to images is shown."
+    return ApiError(422, "not_explainable", message)
+
+
+def _read(body: bytes) -> TextRequest:
+    content = parse_json(body, "body")
     try:
         return TextRequest.model_validate(content)
     except ValidationError as error:

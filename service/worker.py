@@ -7,19 +7,18 @@ from typing import Any
 
 from starlette.routing import BaseRoute
 
-from service import catalog, evaluations
+from service import evaluations
 from service.access import Access, access_of
-from service.bodies import Bodies
 from service.connections import Departure, GuardedProtocol, running_server
 from service.jobs import JobStore
 from service.keys import Keys, read_keys
 from service.metrics import Metrics, share_figures
 from service.openapi import document
-from service.pages import documentation_routes, page_routes, prediction_routes, schema_route
+from service.pages import documentation_routes, page_routes, schema_route
 from service.predictions import Predictions
 from service.probes import Check, Probes, asks
 from service.rates import Rates
-from service.registry import Registry
+from service.serving import Serving
 from service.settings import Settings
 from service.site import Site
 from service.start import is_worker, run_folder, server_pid
@@ -68,11 +67,14 @@ class Worker:
         self._closing.callback(store.close)
         routes, checks = [], {}
         if settings.role != "evaluate":
-            registry = Registry.open(settings, metrics)
-            self._closing.callback(registry.close)
-            await registry.warm_up()
-            routes += self._serve(registry, store)
-            checks["models"] = registry.ready
+            serving = Serving(settings, metrics, unloaded=self._folder / "unloaded")
+            self._closing.callback(serving.close)
+            await serving.start()
+            self.predictions, self.texts = serving.predictions, serving.texts
+            routes += serving.routes()
+            routes += evaluations.routes(store, settings, serving.artifact)
+            routes.append(schema_route(self._schema))
+            checks["models"] = serving.ready
         probes = self._probes(checks, store, metrics)
         self._open_site([*routes, *probes.routes()], metrics)
         self._guard_connections(probes)
@@ -80,23 +82,6 @@ class Worker:
     def close(self) -> None:
         """Close what `start` opened."""
         self._closing.close()
-
-    def _serve(self, registry: Registry, store: JobStore) -> list[BaseRoute]:
-        """Routes of what is asked about models."""
-        settings = self._settings
-        bodies = Bodies(settings)
-        self.predictions = Predictions(settings, registry, bodies)
-        self._closing.callback(self.predictions.close)
-        self.texts = TextPredictions(settings, registry, bodies)
-        self._closing.callback(self.texts.close)
-        return [
-            *prediction_routes(self.predictions, self.texts),
-            *catalog.routes(settings, registry),
-            *evaluations.routes(
-                store, settings, lambda name, task: registry.get(name, task).artifact
-            ),
-            schema_route(self._schema),
-        ]
 
     def _probes(self, checks: dict[str, Check], store: JobStore, metrics: Metrics) -> Probes:
         if self._alive is not None:

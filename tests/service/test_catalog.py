@@ -109,7 +109,7 @@ def test_one_document_describes_every_route(client: TestClient) -> None:
     identifiers = [op["operationId"] for op in operations if "operationId" in op]
     assert len(identifiers) == len(set(identifiers))
     form = spec["paths"]["/classify"]["post"]["requestBody"]["content"]["multipart/form-data"]
-    assert set(form["schema"]["properties"]) == {"images", "model", "top_k"}
+    assert set(form["schema"]["properties"]) == {"images", "model", "top_k", "explain"}
 
 
 def test_document_is_shown_without_scripts(client: TestClient) -> None:
@@ -129,4 +129,4 @@ def test_bentoml_clients_find_the_routes(client: TestClient) -> None:
     routes = {route["name"]: route for route in client.get("/schema.json").json()["routes"]}
     for name, field in (("classify", "images"), ("classify_text", "texts")):
         assert routes[name]["route"] == f"/{name}"
-        assert set(routes[name]["input"]["properties"]) == {field, "model", "top_k"}
+        assert set(routes[name]["input"]["properties"]) == {field, "model", "top_k", "explain"}

@@ -67,7 +67,7 @@ def test_a_text_is_answered_as_if_it_were_alone(client: TestClient) -> None:
         ({"texts": ["good", 1]}, 422, "invalid_body"),
         ({"texts": ["good"], "top_k": 0}, 422, "invalid_top_k"),
         ({"texts": ["good"], "top_k": True}, 422, "invalid_body"),
-        ({"texts": ["good"], "explain": True}, 422, "invalid_body"),
+        ({"texts": ["good"], "explain": True}, 422, "not_explainable"),
         ({"texts": ["good"], "model": "nope"}, 404, "unknown_model"),
         ({"texts": ["good"], "model": "fashion-dot"}, 422, "wrong_task"),
         ({}, 422, "invalid_body"),

@@ -48,7 +48,8 @@ def executor() -> Iterator[ThreadPoolExecutor]:
 
 def test_a_lost_device_is_noticed_without_any_request(executor: ThreadPoolExecutor) -> None:
     device = Device()
-    readiness = Readiness([Monitored(device, PROBE)], executor, timeout_s=5)
+    monitored = Monitored(device, PROBE)
+    readiness = Readiness(lambda: [monitored], executor, timeout_s=5)
 
     async def ask() -> list[bool]:
         answers = [await readiness.ready()]
@@ -95,7 +96,8 @@ def test_a_device_that_gives_no_numbers_is_lost() -> None:
 def test_a_device_that_hangs_is_not_ready_and_is_asked_once(executor: ThreadPoolExecutor) -> None:
     device = Device()
     device.free.clear()
-    readiness = Readiness([Monitored(device, PROBE)], executor, timeout_s=0.05)
+    monitored = Monitored(device, PROBE)
+    readiness = Readiness(lambda: [monitored], executor, timeout_s=0.05)
 
     async def ask() -> list[bool]:
         answers = [await readiness.ready() for _ in range(3)]
@@ -115,7 +117,7 @@ def test_a_device_that_hangs_is_not_ready_and_is_asked_once(executor: ThreadPool
 def test_while_it_predicts_the_last_outcome_counts(executor: ThreadPoolExecutor) -> None:
     device = Device()
     runtime = Monitored(device, PROBE)
-    readiness = Readiness([runtime], executor, timeout_s=5)
+    readiness = Readiness(lambda: [runtime], executor, timeout_s=5)
     device.free.clear()
     running = executor.submit(runtime.predict, PROBE)
     while not runtime.busy_s:

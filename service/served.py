@@ -1,0 +1,121 @@
+"""One version of a model, opened: its runtime, its batcher, its tokenizer, its explainer."""
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+
+from data.token_set import Ragged
+from data.tokenizer import TextTokenizer
+from export.artifact import Artifact
+from export.manifest import Task
+from export.runtime import blank_inputs, open_runtime
+from service.attention import AttentionMaps
+from service.batching import MicroBatcher
+from service.health import Monitored
+from service.metrics import Observer
+from service.settings import Settings
+from service.turn import concatenate
+
+IMAGES: Task = "image-classification"
+TEXTS: Task = "text-classification"
+
+_EXPLAINED_AT_ONCE = 4  # every layer's maps of a batch are in memory together
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Served:
+    """One version of a model, ready to predict.
+
+    Attributes:
+        artifact: what it was opened from.
+        runtime: computes logits.
+        batcher: the queue before the runtime.
+        tokenizer: reads texts; None for a model of images.
+        explainer: the queue before attention maps (N, h, w); None where there are none.
+    """
+
+    artifact: Artifact
+    runtime: Monitored
+    batcher: MicroBatcher
+    tokenizer: TextTokenizer | None
+    explainer: MicroBatcher | None
+
+
+class Opener:
+    """Opens artifacts as the settings say; used by the start and by every reload.
+
+    Args:
+        settings: runtime, precision and limits.
+        observer: is told of every model's batches.
+    """
+
+    def __init__(self, settings: Settings, observer: Observer) -> None:
+        self._settings, self._observer = settings, observer
+        # One thread for all models: runtimes use every core themselves.
+        self.executor = ThreadPoolExecutor(1, "runtime")
+        self._explaining = ThreadPoolExecutor(1, "explain")
+
+    def open(self, artifact: Artifact) -> Served:
+        """Open an artifact; takes long, and may run in any thread.
+
+        Raises:
+            ValueError: its runtime cannot be opened, or its tokenizer not be read.
+        """
+        settings = self._settings
+        runtime = Monitored(
+            open_runtime(
+                artifact,
+                name=settings.runtime,
+                precision=settings.precision,
+                threads=settings.predict_threads,
+                cache=settings.runtimes_folder,
+            ),
+            blank_inputs(artifact, 1),
+        )
+        texts = artifact.manifest.task == TEXTS
+        batcher = MicroBatcher(
+            runtime.predict,
+            self.executor,
+            batch_max=settings.batch_max,
+            queue_max=settings.predict_queue,
+            timeout_s=settings.predict_timeout_s,
+            join=pad if texts else concatenate,
+            model=artifact.name,
+            observer=self._observer,
+        )
+        tokenizer = artifact.tokenizer() if texts else None
+        return Served(artifact, runtime, batcher, tokenizer, self._explainer(artifact))
+
+    def warm_up(self, served: Served) -> None:
+        """Run a model once alone and once on a full batch, before the first request does.
+
+        Raises:
+            ApiError: its runtime fails.
+        """
+        for size in {1, self._settings.batch_max}:
+            served.runtime.predict(blank_inputs(served.artifact, size))
+
+    def close(self, *, wait: bool = True) -> None:
+        """Let the running batch end and start no other."""
+        self.executor.shutdown(wait=wait, cancel_futures=True)
+        self._explaining.shutdown(wait=wait, cancel_futures=True)
+
+    def _explainer(self, artifact: Artifact) -> MicroBatcher | None:
+        if not AttentionMaps.may_have(artifact):
+            return None
+        return MicroBatcher(
+            AttentionMaps(artifact).predict,
+            self._explaining,
+            batch_max=_EXPLAINED_AT_ONCE,
+            queue_max=self._settings.predict_queue,
+            timeout_s=self._settings.predict_timeout_s,
+        )
+
+
+def pad(parts: Sequence[Sequence[np.ndarray]]) -> dict[str, np.ndarray]:
+    """Token ids of some requests, padded to the longest text: tokens and mask, (B, N) each."""
+    rows = Ragged.of([row for part in parts for row in part], np.uint32)
+    tokens, mask = rows.padded(int(rows.lengths.max()), 0)  # the mask leaves out whatever pads
+    return {"tokens": tokens, "mask": mask}

@@ -1,0 +1,72 @@
+"""Everything that predicts, opened and closed together."""
+
+from pathlib import Path
+
+from starlette.routing import BaseRoute
+
+from export.artifact import Artifact
+from export.manifest import Task
+from service import catalog
+from service.bodies import Bodies
+from service.metrics import SILENT, Observer
+from service.pages import prediction_routes
+from service.predictions import Predictions
+from service.registry import Registry
+from service.reload import Reloader
+from service.settings import Settings
+from service.texts import TextPredictions
+from service.v2.routes import V2
+
+
+class Serving:
+    """The served models and the routes that answer with them; belongs to one event loop.
+
+    Args:
+        settings: models, runtime and limits.
+        observer: is told of every model's batches.
+        unloaded: see `Reloader`.
+
+    Attributes:
+        predictions: answers ``/classify``.
+        texts: answers ``/classify_text``.
+
+    Raises:
+        ValueError: a model cannot be opened.
+    """
+
+    def __init__(self, settings: Settings, observer: Observer = SILENT, *, unloaded: Path) -> None:
+        bodies = Bodies(settings)
+        self._settings = settings
+        self._registry = Registry.open(settings, observer)
+        self._reloader = Reloader(self._registry, settings, unloaded=unloaded)
+        self.predictions = Predictions(settings, self._registry, bodies)
+        self.texts = TextPredictions(settings, self._registry, bodies)
+        self._v2 = V2(settings, self._registry, self._reloader, texts=self.texts, bodies=bodies)
+
+    async def start(self) -> None:
+        """Run every model once, then follow the folders of models."""
+        await self._registry.warm_up()
+        self._reloader.start()
+
+    def routes(self) -> list[BaseRoute]:
+        """Predictions, the protocol V2, the catalogue of models, and the samples."""
+        return [
+            *prediction_routes(self.predictions, self.texts),
+            *self._v2.routes(),
+            *catalog.routes(self._settings, self._registry),
+        ]
+
+    def artifact(self, reference: str | None, task: Task) -> Artifact:
+        """The artifact of a served model; see `Registry.get`."""
+        return self._registry.get(reference, task).artifact
+
+    async def ready(self) -> bool:
+        """Whether every model answers: a runtime may lose its device at any time."""
+        return await self._registry.ready()
+
+    def close(self) -> None:
+        """Let the running batch end and start no other."""
+        self._reloader.close()
+        self.predictions.close()
+        self.texts.close()
+        self._registry.close()

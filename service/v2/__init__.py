@@ -1,0 +1,1 @@
+"""The Open Inference Protocol V2, with binary tensors and the repository extension."""
