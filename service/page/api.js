@@ -1,50 +1,18 @@
-/** The service's HTTP surface, as this page uses it. Paths are relative: a proxy may serve us below a prefix. */
+/** The service's routes, as this page uses them. */
+
+import { blob, json, request } from "./http.js";
 
 const CLASSIFY_AT_ONCE = 32;
+const JSON_BODY = { "Content-Type": "application/json" };
 
-/** An answer that is not a success; `message` is the service's own sentence. */
-export class ApiError extends Error {
-  constructor(status, { code = "unknown", message = "", details = null } = {}) {
-    super(message || `The service answered with status ${status}.`);
-    Object.assign(this, { name: "ApiError", status, code, details });
-  }
-
-  /** True where the request itself is at fault, so that sending it again is no use. */
-  get isRefusal() {
-    return this.status >= 400 && this.status < 500 && this.status !== 429;
-  }
-}
-
-async function failure(response) {
-  try {
-    return new ApiError(response.status, (await response.json()).error);
-  } catch {
-    return new ApiError(response.status);
-  }
-}
-
-async function request(path, options = {}) {
-  let response;
-  try {
-    response = await fetch(path, options);
-  } catch (error) {
-    if (error.name === "AbortError") throw error;
-    throw new ApiError(0, { code: "unreachable", message: "The service cannot be reached. Is it still running?" });
-  }
-  if (!response.ok) throw await failure(response);
-  return response;
-}
-
-async function json(path, options) {
-  return (await request(path, options)).json();
-}
+/** What a model can be given. */
+export const IMAGES = "image-classification";
+export const TEXTS = "text-classification";
 
 const evaluationPath = (id) => `v1/evaluations/${encodeURIComponent(id)}`;
 
-/** The served models of a task: those that take images, or "text-classification". */
-export async function fetchModels(task = "image-classification") {
-  return (await json("v1/models")).filter((model) => model.task === task);
-}
+/** The served models of a task. */
+export const fetchModels = async (task) => (await json("v1/models")).filter((model) => model.task === task);
 
 /** The sample images: [{file, label, index}]; empty where the service has none. */
 export async function fetchSamples() {
@@ -59,74 +27,78 @@ export async function fetchSamples() {
 /** Where a sample's picture lies. */
 export const sampleUrl = (file) => `samples/${file.split("/").map(encodeURIComponent).join("/")}`;
 
-/** The bytes behind an address of this service. */
-export async function fetchBlob(path) {
-  return (await request(path)).blob();
-}
-
 /**
  * Predictions in the order of the images.
- * @param {{name: string, blob: Blob}[]} images at most `CLASSIFY_AT_ONCE`.
+ * @param {{name: string, blob: Blob}[]} images at most `classify.limit`.
+ * @param {boolean} explain also asks for a map of the model's attention.
  */
-export function classify(images, model, signal) {
+export function classify(images, model, { explain = false, signal } = {}) {
   const form = new FormData();
-  for (const { name, blob } of images) form.append("images", blob, name);
+  for (const { name, blob: bytes } of images) form.append("images", bytes, name);
   form.append("model", model);
   form.append("top_k", "3");
+  if (explain) form.append("explain", "true");
   return json("classify", { method: "POST", body: form, signal });
 }
 classify.limit = CLASSIFY_AT_ONCE;
 
-/** The prediction of one text. */
-export async function classifyText(text, model, signal) {
-  const body = JSON.stringify({ texts: [text], model, top_k: 5 });
-  const headers = { "Content-Type": "application/json" };
-  return (await json("classify_text", { method: "POST", body, headers, signal }))[0];
+/** Predictions in the order of the texts, at most `classifyTexts.limit`. */
+export function classifyTexts(texts, model, { signal } = {}) {
+  const body = JSON.stringify({ texts, model, top_k: 5 });
+  return json("classify_text", { method: "POST", body, headers: JSON_BODY, signal });
+}
+classifyTexts.limit = CLASSIFY_AT_ONCE;
+
+/** What an evaluation would cost: {model_evaluations, seconds | null}. */
+export function fetchCost(spec, samples, signal) {
+  return json("v1/evaluations/cost", { method: "POST", body: JSON.stringify({ spec, samples }), headers: JSON_BODY, signal });
 }
 
 /**
- * Queues an evaluation; answers {id, status, cost: {model_evaluations, seconds}}.
- * @param {string[] | null} labels one name per image, or null to judge stability.
+ * Queues an evaluation; answers {id, status, cost}.
+ * @param {{images?: {name: string, blob: Blob}[], texts?: string[]}} inputs one of both.
+ * @param {(string | number)[] | null} labels one per input, or null to judge stability.
  * @param {string} key the same key never starts a second evaluation.
  */
-export function submitEvaluation(spec, images, labels, key) {
+export function submitEvaluation(spec, { images, texts }, { labels, priority, key }) {
   const form = new FormData();
   form.append("spec", JSON.stringify(spec));
-  for (const { name, blob } of images) form.append("images", blob, name);
+  for (const { name, blob: bytes } of images ?? []) form.append("images", bytes, name);
+  if (texts) form.append("texts", JSON.stringify(texts));
   if (labels) form.append("labels", JSON.stringify(labels));
+  if (priority !== "normal") form.append("priority", priority);
   return json("v1/evaluations", { method: "POST", body: form, headers: { "Idempotency-Key": key } });
 }
 
-/** One evaluation; with `wait`, the service holds the answer back that many seconds while nothing changes. */
-export function fetchEvaluation(id, { wait = 0, signal } = {}) {
-  return json(evaluationPath(id) + (wait ? `?wait=${wait}` : ""), { signal });
-}
+/** One evaluation; with `wait`, the service holds the answer back that many seconds while it runs. */
+export const fetchEvaluation = (id, { wait = 0, signal } = {}) => json(evaluationPath(id) + (wait ? `?wait=${wait}` : ""), { signal });
+
+/** The progress of an evaluation as server-sent events. */
+export const openEvents = (id, signal) => request(`${evaluationPath(id)}/events`, { signal, headers: { Accept: "text/event-stream" } });
 
 /** A page of evaluations, newest first: {evaluations, next_cursor}. */
-export function fetchEvaluations(cursor = null) {
-  const query = new URLSearchParams({ limit: "20", ...(cursor ? { cursor } : {}) });
-  return json(`v1/evaluations?${query}`);
+export function fetchEvaluations({ cursor, status, signal }) {
+  const query = new URLSearchParams({ limit: "20", ...(cursor ? { cursor } : {}), ...(status ? { status } : {}) });
+  return json(`v1/evaluations?${query}`, { signal });
 }
 
 /** Cancels an active evaluation, deletes a finished one. */
-export async function removeEvaluation(id) {
-  await request(evaluationPath(id), { method: "DELETE" });
-}
+export const removeEvaluation = (id) => request(evaluationPath(id), { method: "DELETE" });
 
-/** Where the whole report lies, for programs. */
-export const reportUrl = (id) => `${evaluationPath(id)}/report.json`;
-
-/** Where it lies as a page of its own, in one file. */
-export const pageUrl = (id) => `${evaluationPath(id)}/report.html`;
+/** Where a form of the report lies: "report.json", "report.html", … */
+export const reportUrl = (id, form) => `${evaluationPath(id)}/${form}`;
 
 /** The whole report, with its flags for every sample. */
-export const fetchReport = (id) => json(reportUrl(id));
+export const fetchReport = (id, signal) => json(reportUrl(id, "report.json"), { signal });
 
 /**
  * Where a sample's picture lies.
  * @param {"clean" | "adversarial" | "perturbation"} kind
  * @param {{attack?: string, eps?: string, model?: string}} which
  */
-export function pictureUrl(id, index, kind, which) {
-  return `${evaluationPath(id)}/samples/${index}/${kind}.png?${new URLSearchParams(which)}`;
-}
+export const pictureUrl = (id, index, kind, which) => `${evaluationPath(id)}/samples/${index}/${kind}.png?${new URLSearchParams(which)}`;
+
+/** A sample of texts before and after an attack: {clean: {text, …}, adversarial: {text, …}}. */
+export const fetchChangedText = (id, index, which, signal) => json(`${evaluationPath(id)}/samples/${index}.json?${new URLSearchParams(which)}`, { signal });
+
+export { blob as fetchBlob };

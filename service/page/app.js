@@ -1,12 +1,15 @@
 /** Start of the page: wires the parts and shows the view that the address names. */
 
-import { startPredictions } from "./classify.js";
-import { byId, showError } from "./dom.js";
-import { startTrialForm } from "./evaluate.js";
+import { startAccess } from "./access.js";
+import { byId } from "./dom.js";
 import { openEvaluation } from "./evaluation.js";
 import { openHistory } from "./history.js";
-import { startSources } from "./sources.js";
-import { startTexts } from "./texts.js";
+import { startImageBench } from "./image-bench.js";
+import { imageModels, textModels } from "./models.js";
+import { showError } from "./problem.js";
+import { loadSamples, startSources } from "./sources.js";
+import { startTextBench } from "./text-bench.js";
+import { startTrials } from "./trial.js";
 
 const TITLES = { bench: "Assay", texts: "Texts · Assay", evaluations: "Evaluations · Assay", evaluation: "Evaluation · Assay" };
 
@@ -35,21 +38,34 @@ function route() {
   leaving = new AbortController();
   const { view, id } = place();
   show(view);
-  if (view === "evaluations") openHistory();
-  if (view === "evaluation") openEvaluation(id, leaving.signal);
+  if (view === "evaluations") openHistory(leaving.signal);
+  if (view === "evaluation") openEvaluation(decodeURIComponent(id), leaving.signal);
   return view;
 }
 
+/** Reads what is served; what cannot be read is said above the predictions. */
+async function load() {
+  const results = await Promise.allSettled([imageModels.load(byId("models")), textModels.load(byId("text-models")), loadSamples()]);
+  const failed = results.find(({ status }) => status === "rejected");
+  for (const name of ["image-error", "text-error"]) showError(byId(name), failed?.reason ?? null, failed && load);
+}
+
 async function start() {
+  startAccess();
+  startImageBench();
+  startTextBench();
+  startSources();
+  startTrials();
   window.addEventListener("hashchange", () => {
     const view = route();
     (byId(view).querySelector("h1") ?? byId("main")).focus({ preventScroll: true });
   });
+  document.addEventListener("key-changed", async () => {
+    await load();
+    route();
+  });
   show(place().view);
-  const results = await Promise.allSettled([startPredictions(), startSources(), startTexts()]);
-  const failed = results.find(({ status }) => status === "rejected");
-  if (failed) showError(byId("bench-error"), failed.reason);
-  startTrialForm();
+  await load();
   route();
 }
 

@@ -30,12 +30,6 @@ export function svg(tag, attributes = {}, ...children) {
 /** The element with this id. */
 export const byId = (id) => document.getElementById(id);
 
-/** Shows an error (or clears it, with null) in a `role="alert"` element. */
-export function showError(place, error) {
-  place.replaceChildren();
-  if (error) place.append(h("p", { className: "notice error" }, error.message));
-}
-
 /** Says one sentence to screen readers. */
 export function announce(text) {
   const place = byId("announcer");

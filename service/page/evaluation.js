@@ -1,141 +1,84 @@
 /** One evaluation: followed while it runs, shown with its result when it has ended. */
 
-import { ApiError, fetchEvaluation, fetchReport, removeEvaluation } from "./api.js";
-import { announce, byId, h, showError } from "./dom.js";
-import { costs } from "./evaluate.js";
-import { evidence } from "./evidence.js";
+import { fetchEvaluation, fetchReport, removeEvaluation } from "./api.js";
+import { announce, byId, h } from "./dom.js";
+import { follow, isActive } from "./events.js";
+import { imageEvidence } from "./image-evidence.js";
+import { showError } from "./problem.js";
+import { ProgressPanel } from "./progress.js";
 import { resultSections } from "./result.js";
-import { attackName, count, duration, inputKind, moment, pointOf } from "./words.js";
+import { textEvidence } from "./text-evidence.js";
+import { attackSummary, count, inputKind, moment } from "./words.js";
 
-const WAIT_SECONDS = 1;
-const SPOKEN_EVERY_MS = 5000;
-const RETRY_MS = 2000;
+const subject = (evaluation) => evaluation.model ?? "the default model";
 
-const isActive = ({ status }) => status === "queued" || status === "running";
-
-const pause = (milliseconds, signal) => new Promise((resolve, reject) => {
-  const timer = setTimeout(resolve, milliseconds);
-  signal.addEventListener("abort", () => {
-    clearTimeout(timer);
-    reject(new DOMException("left the view", "AbortError"));
-  }, { once: true });
-});
-
-/** "PGD, FGSM at eps 2/255, 8/255" */
-export function attackSummary(spec) {
-  const names = [...new Set(spec.attacks.map((attack) => attackName(attack.name)))].join(", ");
-  const radii = [...new Set(spec.attacks.flatMap(({ norm, eps }) => (eps ?? []).map((one) => pointOf({ norm, eps: one }))))].join(", ");
-  return radii ? `${names} at eps ${radii}` : names;
+function facts({ samples, spec, created, priority, owner }) {
+  return [
+    count(samples, inputKind(spec)),
+    attackSummary(spec),
+    `seed ${spec.seed ?? 0}`,
+    priority && priority !== "normal" && `${priority} priority`,
+    owner && `by ${owner}`,
+    moment(created),
+  ].filter(Boolean).join(" · ");
 }
-
-const subject = (evaluation) => evaluation.model ?? evaluation.spec.model ?? "the default model";
 
 function heading(evaluation) {
   const rival = evaluation.compare_with;
   return h("header", { className: "lead wide" },
     h("p", { className: "crumb" }, h("a", { href: "#/evaluations" }, "Evaluations"), " / ", h("span", { title: evaluation.id }, evaluation.id.slice(0, 8))),
     h("h1", { tabIndex: -1 }, subject(evaluation), rival ? h("span", { className: "versus" }, " beside ", h("span", {}, rival)) : null),
-    h("p", { className: "facts" },
-      [count(evaluation.samples, inputKind(evaluation.spec)), attackSummary(evaluation.spec), `seed ${evaluation.spec.seed ?? 0}`, moment(evaluation.created)].filter(Boolean).join(" · ")));
+    h("p", { className: "facts" }, facts(evaluation)));
 }
 
-class ProgressPanel {
-  #spoken = 0;
-
-  constructor(id, onCancel) {
-    this.percent = h("p", { className: "percent" });
-    this.bar = h("progress", { max: 1, "aria-label": "Progress of the evaluation" });
-    this.stage = h("p", { className: "stage" });
-    this.cost = h("p", { className: "hint" });
-    this.error = h("div", { role: "alert" });
-    this.cancel = h("button", { type: "button", onclick: () => onCancel(this) }, "Cancel");
-    this.node = h("section", { className: "progress", "aria-label": "Progress" },
-      this.percent, h("div", { className: "meter" }, this.bar, h("span", { className: "ruler", "aria-hidden": "true" })), this.stage, this.cost, this.error, this.cancel);
-    const cost = costs.get(id);
-    this.cost.textContent = cost ? `Estimated cost: ${count(cost.model_evaluations, "model evaluation")}${cost.seconds ? `, about ${duration(cost.seconds)}` : ""}.` : "";
-  }
-
-  show(evaluation) {
-    const { done = 0, total = 0, stage = "", eta_s: eta } = evaluation.progress ?? {};
-    const share = total ? done / total : 0;
-    const queued = evaluation.status === "queued";
-    this.percent.textContent = queued ? "waiting" : `${Math.floor(share * 100)} %`;
-    if (queued) this.bar.removeAttribute("value");
-    else this.bar.value = share;
-    const left = eta === null || eta === undefined ? "" : ` · about ${duration(eta)} left`;
-    if (evaluation.cancel_requested) this.#cancelling();
-    this.stage.textContent = queued ? "in the queue, it starts as soon as the evaluator is free" : `${stage} · ${done.toLocaleString("en")} of ${total.toLocaleString("en")}${left}`;
-    document.title = queued ? "Waiting · Assay" : `${Math.floor(share * 100)} % · Assay`;
-    this.#speak(queued ? "The evaluation waits in the queue." : `${Math.floor(share * 100)} percent, ${stage}${left}`);
-  }
-
-  #cancelling() {
-    this.cancel.disabled = true;
-    this.cancel.textContent = "Cancelling …";
-  }
-
-  #speak(sentence) {
-    if (Date.now() - this.#spoken < SPOKEN_EVERY_MS) return;
-    this.#spoken = Date.now();
-    announce(sentence);
-  }
-}
-
-function cancelled(id) {
-  return async (panel) => {
-    panel.cancel.disabled = true;
-    panel.cancel.textContent = "Cancelling …";
-    try {
-      await removeEvaluation(id);
-    } catch (error) {
-      showError(panel.error, error);
-      panel.cancel.disabled = false;
-      panel.cancel.textContent = "Cancel";
-    }
-  };
-}
-
-async function follow(body, evaluation, signal) {
-  const panel = new ProgressPanel(evaluation.id, cancelled(evaluation.id));
-  body.replaceChildren(panel.node);
-  let latest = evaluation;
-  while (isActive(latest)) {
-    panel.show(latest);
-    try {
-      latest = await fetchEvaluation(latest.id, { wait: WAIT_SECONDS, signal });
-      showError(panel.error, null);
-    } catch (error) {
-      if (!(error instanceof ApiError) || error.isRefusal) throw error;
-      showError(panel.error, error); // out of reach or overloaded: the job runs on without us
-      await pause(RETRY_MS, signal);
-    }
-  }
-  return latest;
+/** Deletes after a second press, and goes back to the list. */
+function deleteSection(id) {
+  const error = h("div", { role: "alert" });
+  const button = h("button", {
+    type: "button",
+    className: "quiet",
+    id: "delete",
+    onblur: () => { button.textContent = "Delete this evaluation"; },
+    onclick: async () => {
+      if (button.textContent !== "Really delete") {
+        button.textContent = "Really delete";
+        announce("Press again to delete it for good.");
+        return;
+      }
+      try {
+        await removeEvaluation(id);
+        location.hash = "#/evaluations";
+      } catch (problem) {
+        showError(error, problem);
+      }
+    },
+  }, "Delete this evaluation");
+  return h("section", { "aria-label": "Delete" }, button, error);
 }
 
 function ending(evaluation) {
   if (evaluation.status === "cancelled") return h("p", { className: "notice" }, "This evaluation was cancelled. Nothing was kept of it.");
-  const reason = evaluation.error?.message ?? evaluation.error ?? "no reason was recorded";
+  const reason = evaluation.error?.message ?? "no reason was recorded";
   return h("p", { className: "notice error" }, `This evaluation failed: ${reason}`);
 }
 
-async function showResult(body, evaluation) {
+async function showResult(body, evaluation, signal) {
   document.title = `${subject(evaluation)} · Assay`;
   if (evaluation.status !== "succeeded") {
-    body.replaceChildren(ending(evaluation));
-    announce(body.textContent);
+    body.replaceChildren(ending(evaluation), deleteSection(evaluation.id));
+    announce(body.firstElementChild.textContent);
     return;
   }
-  const report = await fetchReport(evaluation.id);
-  body.replaceChildren(...[...resultSections(evaluation, report), evidence(evaluation, report)].filter(Boolean));
+  const report = await fetchReport(evaluation.id, signal);
+  const evidence = report.data.kind === "text" ? textEvidence : imageEvidence;
+  body.replaceChildren(...resultSections(evaluation, report, evidence(evaluation, report, signal)), deleteSection(evaluation.id));
   announce(`The evaluation has finished. ${body.querySelector(".verdict").textContent}`);
 }
 
 function nothing(error) {
-  return [
-    h("header", { className: "lead" }, h("p", { className: "crumb" }, h("a", { href: "#/evaluations" }, "Evaluations")), h("h1", { tabIndex: -1 }, "Nothing to show")),
-    h("p", { className: "notice error", role: "alert" }, error.message),
-  ];
+  const place = h("div", { role: "alert" });
+  showError(place, error);
+  return [h("header", { className: "lead" }, h("p", { className: "crumb" }, h("a", { href: "#/evaluations" }, "Evaluations")), h("h1", { tabIndex: -1 }, "Nothing to show")), place];
 }
 
 /** Shows the evaluation `id` until `signal` says that the reader has left. */
@@ -147,9 +90,15 @@ export async function openEvaluation(id, signal) {
     const body = h("div", { className: "outcome-body" });
     view.replaceChildren(heading(first), body);
     view.querySelector("h1").focus({ preventScroll: true });
-    const last = isActive(first) ? await follow(body, first, signal) : first;
-    if (!signal.aborted) await showResult(body, last);
+    let last = first;
+    if (isActive(first)) {
+      const panel = new ProgressPanel(id);
+      panel.show(first);
+      body.replaceChildren(panel.node);
+      last = await follow(first, { signal, show: (evaluation) => panel.show(evaluation), trouble: (error) => panel.trouble(error) });
+    }
+    if (!signal.aborted) await showResult(body, last, signal);
   } catch (error) {
-    if (error.name !== "AbortError") view.replaceChildren(...nothing(error));
+    if (!signal.aborted) view.replaceChildren(...nothing(error));
   }
 }

@@ -1,19 +1,12 @@
-/** The pictures: clean, perturbation and adversarial side by side, with the answers before and after. */
+/** The samples of a finished evaluation, one attack at a time: chosen by model, attack and outcome. */
 
-import { pictureUrl } from "./api.js";
-import { servedModels } from "./classify.js";
 import { h } from "./dom.js";
-import { attackName, chance, pointOf } from "./words.js";
+import { attackName, chance, count, pointOf, spokenPoint } from "./words.js";
 
 const SHOWN_AT_FIRST = 8;
-const SHOWN_MORE = 48;
+const SHOWN_MORE = 24;
 const OUTCOMES = { fallen: "misled", held: "held", lost: "wrong from the start" };
-
-/** What an index means. The served model's own names, where it is still served: two models need not share their classes. */
-export function labelNames(report, model) {
-  const names = servedModels().find(({ name }) => name === model)?.labels ?? report.data.labels;
-  return (index) => names[index] ?? `class ${index}`;
-}
+const ORDER = { fallen: 0, held: 1, lost: 2 };
 
 function outcome(model, attack) {
   if (!model.clean.correct) return "lost";
@@ -29,18 +22,11 @@ function trials(report, choice) {
   });
 }
 
-/** One picture with what it is and what the model says to it; `tone` is hold, fall or neither. */
-export function frame(src, alt, title, answer, tone = "") {
-  const image = h("img", { src, alt, loading: "lazy", width: 112, height: 112 });
-  image.addEventListener("load", () => image.classList.toggle("pixelated", image.naturalWidth <= 64));
-  return h("figure", { className: "frame" }, image,
-    h("figcaption", {}, h("span", { className: "frame-title" }, title), h("span", { className: `answer ${tone}`, title: answer }, answer)));
-}
-
 function stamps({ attack, outcome: kind }) {
   if (kind !== "fallen") return null;
   const stamp = (holds, text) => h("span", { className: `stamp ${holds ? "" : "not"}` }, `${holds ? "✓" : "✗"} ${text}`);
-  return h("span", { className: "stamps" }, stamp(!attack.confirmed, "confirmed as served"), stamp(!attack.confirmed_8bit, "in 8 bit"));
+  return h("span", { className: "stamps" }, stamp(!attack.confirmed, "confirmed as served"),
+    attack.confirmed_8bit === null ? null : stamp(!attack.confirmed_8bit, "in 8 bit"));
 }
 
 function rivals({ sample }, choice) {
@@ -50,22 +36,22 @@ function rivals({ sample }, choice) {
   });
 }
 
-function exhibit(evaluation, trial, choice, nameOf) {
-  const { sample, model, attack } = trial;
-  const url = (kind) => pictureUrl(evaluation.id, sample.index, kind, choice);
-  const before = nameOf(model.clean.index);
-  const after = nameOf(attack.adversarial_index);
+/** The answers before and after. */
+export function answersLine({ model, attack, outcome: kind }, nameOf) {
   const sure = model.clean.probability === null ? "" : ` ${chance(model.clean.probability)}`;
-  return h("li", { className: `exhibit ${trial.outcome}` },
-    h("div", { className: "frames" },
-      frame(url("clean"), `image ${sample.index}, unchanged`, "clean", before + sure, model.clean.correct ? "hold" : "fall"),
-      frame(url("perturbation"), `what the attack changed in image ${sample.index}, amplified`, "change, amplified", `within ${choice.eps}`),
-      frame(url("adversarial"), `image ${sample.index} after the attack`, "adversarial", after, trial.outcome === "held" ? "hold" : "fall")),
-    h("p", { className: "exhibit-line" },
-      h("b", {}, `#${sample.index}`),
-      sample.label === null ? null : h("span", {}, `label ${nameOf(sample.label)}`),
-      h("span", { className: `outcome ${trial.outcome}` }, OUTCOMES[trial.outcome]),
-      stamps(trial), rivals(trial, choice)));
+  return h("p", { className: "answers" },
+    h("span", { className: `answer ${model.clean.correct ? "hold" : "fall"}` }, nameOf(model.clean.index) + sure), " → ",
+    h("span", { className: `answer ${kind === "held" ? "hold" : "fall"}` }, nameOf(attack.adversarial_index)));
+}
+
+/** What stands below every sample: its number, its label, and what became of it. */
+export function exhibitLine(trial, choice, nameOf) {
+  const { sample } = trial;
+  return h("p", { className: "exhibit-line" },
+    h("b", { title: sample.name }, `#${sample.index}`),
+    sample.label === null ? null : h("span", {}, `label ${nameOf(sample.label)}`),
+    h("span", { className: `outcome ${trial.outcome}` }, OUTCOMES[trial.outcome]),
+    stamps(trial), rivals(trial, choice));
 }
 
 function select(label, options, value, onChoice) {
@@ -73,24 +59,23 @@ function select(label, options, value, onChoice) {
   return h("label", { className: "inline" }, label, field);
 }
 
-class Evidence {
-  constructor(evaluation, report) {
-    Object.assign(this, { evaluation, report, only: null, shown: SHOWN_AT_FIRST });
+/** Draws controls and samples; a subclass says how one sample looks, by `exhibit(trial)`. */
+export class Evidence {
+  constructor(evaluation, report, signal) {
+    Object.assign(this, { evaluation, report, signal, only: null, shown: SHOWN_AT_FIRST });
     this.names = report.samples[0].models.map(({ name }) => name);
-    const runs = report.samples[0].models[0].attacks;
-    const usual = runs.filter(({ norm }) => norm === runs[0].norm);
-    const strongest = usual.sort((a, b) => b.eps_value - a.eps_value || b.name.localeCompare(a.name))[0];
-    this.runs = runs;
+    this.runs = report.samples[0].models[0].attacks;
+    const usual = this.runs.filter(({ norm }) => norm === this.runs[0].norm);
+    const [strongest] = usual.sort((a, b) => b.eps_value - a.eps_value || b.name.localeCompare(a.name));
     this.choice = { model: this.names[0], attack: strongest.name, eps: pointOf(strongest) };
     this.controls = h("div", { className: "row controls" });
     this.grid = h("ul", { className: "exhibits" });
     this.more = h("button", { type: "button", className: "quiet", onclick: () => this.draw({ shown: this.shown + SHOWN_MORE }) });
-    this.draw();
   }
 
   #filters(all) {
     const button = (key, text, number) => h("button", { type: "button", className: "chip-button", "aria-pressed": String(this.only === key), disabled: number === 0, onclick: () => this.draw({ only: key, shown: SHOWN_AT_FIRST }) }, `${text} ${number}`);
-    return h("div", { className: "segmented", role: "group", "aria-label": "Which images" },
+    return h("div", { className: "segmented", role: "group", "aria-label": "Which samples" },
       button(null, "all", all.length),
       Object.entries(OUTCOMES).map(([key, text]) => button(key, text, all.filter((trial) => trial.outcome === key).length)));
   }
@@ -101,31 +86,36 @@ class Evidence {
       const [attack, eps] = text.split(" ");
       this.draw({ choice: { ...this.choice, attack, eps }, shown: SHOWN_AT_FIRST });
     };
-    return [
-      this.names.length > 1 ? select("model", this.names.map((name) => [name, name]), this.choice.model, (model) => this.draw({ choice: { ...this.choice, model }, shown: SHOWN_AT_FIRST })) : null,
-      select("attack", this.runs.map((one) => [`${one.name} ${pointOf(one)}`, `${attackName(one.name)} ${pointOf(one)}`]), run, pick),
-    ].filter(Boolean);
+    const models = select("model", this.names.map((name) => [name, name]), this.choice.model, (model) => this.draw({ choice: { ...this.choice, model }, shown: SHOWN_AT_FIRST }));
+    const attacks = select("attack", this.runs.map((one) => [`${one.name} ${pointOf(one)}`, `${attackName(one.name)} ${spokenPoint(one)}`]), run, pick);
+    return this.names.length > 1 ? [models, attacks] : [attacks];
+  }
+
+  /** Further controls; none unless a subclass has some. */
+  extras() {
+    return [];
   }
 
   draw(change = {}) {
     Object.assign(this, change);
     const all = trials(this.report, this.choice);
     const some = this.only ? all.filter((trial) => trial.outcome === this.only) : all;
-    const focused = [...this.controls.querySelectorAll("button, select")].indexOf(document.activeElement);
-    this.controls.replaceChildren(...this.#selectors(), this.#filters(all));
-    this.controls.querySelectorAll("button, select")[focused]?.focus();
-    const nameOf = labelNames(this.report, this.choice.model);
-    const order = { fallen: 0, held: 1, lost: 2 };
-    const sorted = [...some].sort((a, b) => order[a.outcome] - order[b.outcome]);
-    this.grid.replaceChildren(...sorted.slice(0, this.shown).map((trial) => exhibit(this.evaluation, trial, this.choice, nameOf)));
+    const fields = () => [...this.controls.querySelectorAll("button, select")];
+    const focused = fields().indexOf(document.activeElement);
+    this.controls.replaceChildren(...this.#selectors(), this.#filters(all), ...this.extras());
+    fields()[focused]?.focus();
+    const sorted = [...some].sort((a, b) => ORDER[a.outcome] - ORDER[b.outcome]);
+    this.grid.replaceChildren(...sorted.slice(0, this.shown).map((trial) => this.exhibit(trial)));
     this.more.hidden = some.length <= this.shown;
-    this.more.textContent = `Show ${Math.min(SHOWN_MORE, some.length - this.shown)} more`;
+    this.more.textContent = `Show ${Math.min(SHOWN_MORE, some.length - this.shown)} more of ${count(some.length, "sample")}`;
+  }
+
+  /** The section with the samples. */
+  section(title, hint) {
+    this.draw();
+    return h("section", { "aria-labelledby": "evidence-title" }, h("h2", { id: "evidence-title" }, title), h("p", { className: "hint controls-hint" }, hint), this.controls, this.grid, this.more);
   }
 }
 
-/** The section with the pictures of a finished evaluation; null where no attack made any. */
-export function evidence(evaluation, report) {
-  if (report.data.kind !== "image" || !report.samples[0].models[0].attacks.length) return null;
-  const { controls, grid, more } = new Evidence(evaluation, report);
-  return h("section", { "aria-labelledby": "evidence-title" }, h("h2", { id: "evidence-title" }, "Evidence"), controls, grid, more);
-}
+/** Whether any attack left samples to show. */
+export const hasEvidence = (report) => report.samples[0].models[0].attacks.length > 0;

@@ -1,28 +1,44 @@
-/** Past evaluations: opened again by their address, or deleted. */
+/** Past evaluations: filtered by state, opened again by their address, cancelled or deleted. */
 
 import { fetchEvaluation, fetchEvaluations, removeEvaluation } from "./api.js";
-import { announce, byId, h, showError } from "./dom.js";
-import { attackSummary } from "./evaluation.js";
-import { count, inputKind, moment, percent, worstOf } from "./words.js";
+import { announce, byId, h } from "./dom.js";
+import { isActive } from "./events.js";
+import { worstOf } from "./findings.js";
+import { showError } from "./problem.js";
+import { attackSummary, count, inputKind, moment, ordinal, percent } from "./words.js";
 
+const STATES = ["queued", "running", "succeeded", "failed", "cancelled"];
+const REFRESH_MS = 3000;
+
+let status = null;
 let cursor = null;
+let leaving = null;
+let rounds = null;
+
+const outcomeOf = (id) => byId(`outcome-${id}`);
 
 /** The list holds no results: each finished one is asked for its own, one after the other. */
-async function fillOutcomes(evaluations) {
-  for (const { id, status, progress } of evaluations) {
-    const place = byId(`outcome-${id}`);
-    if (status === "running" && progress.total) place.textContent = percent(progress.done / progress.total);
-    if (status !== "succeeded") continue;
-    const model = (await fetchEvaluation(id)).result.models[0];
+async function fillOutcomes(evaluations, signal) {
+  for (const { id } of evaluations.filter((evaluation) => evaluation.status === "succeeded")) {
+    const { result } = await fetchEvaluation(id, { signal });
+    const [model] = result.models;
     const last = worstOf(model);
+    const place = outcomeOf(id);
+    if (!place) continue;
     const clean = percent(model.clean.top1, model.samples);
     place.textContent = last ? `${clean} → ${percent(last.top1, model.samples)}` : clean;
     place.title = last ? `correct before any attack, and under the worst one within ${last.eps}` : "correct before any attack";
+    if (!result.reliable) place.append(h("span", { className: "doubtful", title: "do not rely on these figures" }, " !"));
   }
 }
 
-function deleteButton(evaluation, row) {
-  const active = ["queued", "running"].includes(evaluation.status);
+function standing({ status: state, progress, queue_position: place }) {
+  if (state === "running" && progress.total) return percent(progress.done / progress.total);
+  return state === "queued" && place ? ordinal(place) : "";
+}
+
+function removeButton(evaluation) {
+  const active = isActive(evaluation);
   const ask = active ? "Cancel" : "Delete";
   const button = h("button", {
     type: "button",
@@ -37,8 +53,7 @@ function deleteButton(evaluation, row) {
       }
       try {
         await removeEvaluation(evaluation.id);
-        if (active) await openHistory();
-        else row.remove();
+        await openHistory(leaving);
         byId("evaluations-title").focus();
       } catch (error) {
         showError(byId("history-error"), error);
@@ -49,39 +64,80 @@ function deleteButton(evaluation, row) {
 }
 
 function row(evaluation) {
-  const { id, status, spec, samples } = evaluation;
-  const node = h("li", { className: "past" });
-  const title = [evaluation.model ?? spec.model ?? "default model", evaluation.compare_with].filter(Boolean).join(" beside ");
-  node.append(
+  const { id, status: state, spec, samples, priority, owner } = evaluation;
+  const title = [evaluation.model ?? "default model", evaluation.compare_with].filter(Boolean).join(" beside ");
+  const details = [count(samples, inputKind(spec)), attackSummary(spec), priority && priority !== "normal" && `${priority} priority`, owner && `by ${owner}`, moment(evaluation.created)];
+  return h("li", { className: "past", "data-id": id },
     h("a", { className: "past-main", href: `#/evaluations/${encodeURIComponent(id)}` },
       h("span", { className: "past-title" }, title),
-      h("span", { className: "past-detail" }, [count(samples, inputKind(spec)), attackSummary(spec), moment(evaluation.created)].join(" · "))),
-    h("span", { className: "past-outcome", id: `outcome-${id}` }),
-    h("span", { className: `status ${status}` }, status),
-    deleteButton(evaluation, node));
-  return node;
+      h("span", { className: "past-detail" }, details.filter(Boolean).join(" · "))),
+    h("span", { className: "past-outcome", id: `outcome-${id}` }, standing(evaluation)),
+    h("span", { className: `status ${state}` }, state),
+    removeButton(evaluation));
 }
 
-async function load() {
-  const answer = await fetchEvaluations(cursor);
+function filters() {
+  const button = (state, text) => h("button", {
+    type: "button",
+    className: "chip-button",
+    "aria-pressed": String(status === state),
+    onclick: async () => {
+      status = state;
+      await openHistory(leaving);
+      byId("history-filters").querySelector("[aria-pressed=true]").focus();
+      announce(`${byId("history").querySelectorAll(".past").length} evaluations shown`);
+    },
+  }, text);
+  byId("history-filters").replaceChildren(button(null, "all"), ...STATES.map((state) => button(state, state)));
+}
+
+async function load(signal) {
+  const answer = await fetchEvaluations({ cursor, status, signal });
+  if (cursor === null) byId("history").replaceChildren();
   byId("history").append(...answer.evaluations.map(row));
   cursor = answer.next_cursor ?? null;
   byId("older").hidden = cursor === null;
-  fillOutcomes(answer.evaluations).catch(() => {}); // one may be deleted meanwhile; the list stands without it
+  fillOutcomes(answer.evaluations, signal).catch(() => {}); // one may be deleted meanwhile; the list stands without it
 }
 
-/** Shows the list from its newest entry. */
-export async function openHistory() {
+/** Brings the rows of what still runs up to date, until the reader leaves. */
+async function refresh(signal) {
+  const rows = [...byId("history").querySelectorAll(".past:has(.status:is(.queued, .running))")];
+  for (const node of rows) {
+    if (node.contains(document.activeElement)) continue; // a row in use is not replaced under the hand
+    const evaluation = await fetchEvaluation(node.dataset.id, { signal });
+    node.replaceWith(row(evaluation));
+    fillOutcomes([evaluation], signal).catch(() => {});
+  }
+}
+
+function keepFresh(signal) {
+  const timer = setInterval(() => refresh(signal).catch(() => {}), REFRESH_MS); // the next round may find the service again
+  signal.addEventListener("abort", () => clearInterval(timer), { once: true });
+}
+
+function none() {
+  if (status) return h("li", { className: "notice" }, `None is ${status}.`);
+  return h("li", { className: "notice" }, "None yet. ", h("a", { href: "#/" }, "Start one on the bench"), ".");
+}
+
+/** Shows the list from its newest entry, until `signal` says that the reader has left. */
+export async function openHistory(signal) {
+  leaving = signal;
   cursor = null;
+  rounds?.abort();
+  rounds = new AbortController();
+  const own = AbortSignal.any([signal, rounds.signal]);
+  const fail = (error) => { if (!own.aborted) showError(byId("history-error"), error); };
   showError(byId("history-error"), null);
-  byId("history").replaceChildren();
-  byId("older").onclick = () => load().catch((error) => showError(byId("history-error"), error));
+  filters();
+  byId("history").replaceChildren(h("li", { className: "hint" }, "reading …"));
+  byId("older").onclick = () => load(own).catch(fail);
   try {
-    await load();
-    if (!byId("history").childElementCount) {
-      byId("history").append(h("li", { className: "notice" }, "None yet. ", h("a", { href: "#/" }, "Start one on the bench"), "."));
-    }
+    await load(own);
+    if (!byId("history").childElementCount) byId("history").append(none());
+    keepFresh(own);
   } catch (error) {
-    showError(byId("history-error"), error);
+    fail(error);
   }
 }

@@ -1,12 +1,24 @@
-/** A finished evaluation: the verdict in words, the figures, the curve, the doubts. */
+/** A finished evaluation: the verdict in words, the figures, the curves, the doubts. */
 
-import { pageUrl, pictureUrl, reportUrl } from "./api.js";
-import { gauge, robustnessCurve } from "./charts.js";
+import { pictureUrl, reportUrl } from "./api.js";
+import { gauge } from "./chart.js";
+import { comparisonSection } from "./comparison.js";
+import { attackCurves, certificateCurves, minimalCurves } from "./curves.js";
 import { h } from "./dom.js";
-import { frame, labelNames } from "./evidence.js";
-import { attackName, confirmation, figure, headline, interval, leftAtWorst, percent, precisionNote, rivalry, smallestFall, spokenPoint, worstOf } from "./words.js";
+import { confirmation, headline, leftAtWorst, precisionNote, rivalry, smallestFall, worstOf } from "./findings.js";
+import { frame, labelNames } from "./frames.js";
+import { downloadLink } from "./pictures.js";
+import { attackTable, corruptionTable } from "./tables.js";
+import { interval, percent } from "./words.js";
 
 const TONES = ["first", "second"];
+const FORMS = [
+  ["report.html", "a page in one file, to keep or to send"],
+  ["report.json", "every judgement of every input, for programs"],
+  ["samples.parquet", "the same as a table"],
+  ["card.md", "the robustness card, in Markdown"],
+  ["report.junit.xml", "for a build server"],
+];
 
 function gateLine(gate) {
   if (!gate) return null;
@@ -15,7 +27,7 @@ function gateLine(gate) {
 
 /** The picture beside the verdict: how little it took. */
 function keyExhibit(evaluation, report) {
-  const fall = smallestFall(report.samples, 0);
+  const fall = report.data.kind === "image" ? smallestFall(report.samples, 0) : null;
   if (!fall) return null;
   const { sample, attack } = fall;
   const model = sample.models[0];
@@ -29,8 +41,10 @@ function keyExhibit(evaluation, report) {
     h("p", { className: "hint" }, `The smallest eps that misled it: no pixel of image #${sample.index} moved by more than ${attack.eps}.`));
 }
 
+const reportLink = ({ id }, form, text) => downloadLink(reportUrl(id, form), `assay-${id.slice(0, 8)}-${form}`, text, { "data-form": form });
+
 function verdict(evaluation, report) {
-  const result = evaluation.result;
+  const { result } = evaluation;
   const [first, second] = result.models;
   const { kind } = report.data;
   const lines = [
@@ -44,7 +58,7 @@ function verdict(evaluation, report) {
       h("p", { className: "verdict" }, headline(first, result.metric, kind)),
       lines.map((line) => h("p", { className: "finding" }, line)),
       gateLine(result.gate),
-      h("p", { className: "finding" }, h("a", { id: "whole-report", href: pageUrl(evaluation.id), target: "_blank", rel: "noopener" }, "Open the whole report"), ", a page in one file to keep or to send.")),
+      h("p", { className: "row take" }, reportLink(evaluation, "report.html", "Download the report"), reportLink(evaluation, "report.json", "report.json"))),
     keyExhibit(evaluation, report));
 }
 
@@ -60,12 +74,14 @@ function readings(model, index, report) {
   const worst = worstOf(model);
   const level = (name) => ({ top1: leftAtWorst(report.samples, index, name), ci: null });
   const error = model.mean_corruption_error;
+  const proven = model.certificates[0]?.curve[0];
   const rows = [
     ["clean", "before any attack", model.clean],
     worst && ["robust", `worst attack within ${worst.eps}`, worst],
     worst && ["confirmed", "judged as served", level("confirmed")],
     worst && report.data.kind === "image" && ["in 8 bit", "written as PNG first", level("confirmed_8bit")],
     error !== null && ["corrupted", "mean over corruptions", { top1: 1 - error, ci: null }],
+    proven && ["smoothed", `the vote is right, sigma ${model.certificates[0].sigma}`, { top1: proven.share, ci: proven.ci }],
   ].filter(Boolean);
   return h("section", { className: "readings", "aria-label": model.name },
     h("p", { className: `readings-name key ${TONES[index]}` }, model.name),
@@ -75,62 +91,43 @@ function readings(model, index, report) {
 function doubts({ warnings, reliable, models }) {
   if (!warnings.length && reliable) return null;
   const sentence = ({ model, message }) => (models.length > 1 ? `${model}: ${message}` : message);
-  return h("section", { className: "doubts", "aria-labelledby": "doubts-title" },
+  return h("section", { className: reliable ? "doubts mild" : "doubts", "aria-labelledby": "doubts-title" },
     h("h2", { id: "doubts-title" }, reliable ? "Worth knowing" : "Do not rely on these figures"),
     h("ul", {}, warnings.map((warning) => h("li", {}, sentence(warning)))));
 }
 
-function cell(name, value, samples, tone, withGauge = false) {
-  const { top1, ci } = figure(value);
-  if (top1 === null) return h("td", { "data-name": name }, "–");
-  return h("td", { "data-name": name },
-    h("span", { className: "measure" },
-      h("span", { className: "number" }, percent(top1, samples)),
-      ci && withGauge ? h("span", { className: "range" }, interval(ci, samples)) : null,
-      withGauge ? gauge({ top1, ci }, tone) : null));
+const quantityOf = (result, { data }) => (result.metric === "stability" ? "Share of answers kept" : `Share of ${data.kind}s named correctly`);
+
+function curves(result, report) {
+  const quantity = quantityOf(result, report);
+  const drawn = [...attackCurves(result.models, quantity), ...minimalCurves(result.models, quantity), ...certificateCurves(result.models)];
+  return drawn.length ? h("section", { "aria-labelledby": "curves-title" }, h("h2", { id: "curves-title" }, "What holds, and how far"), h("div", { className: "curves" }, drawn)) : null;
 }
 
-const rankCell = (value, rank, k, samples) => rank && cell(rank, value.top_k[k], samples);
-
-function attackRows(model, tone, rank, k) {
-  const rows = [...model.attacks].sort((a, b) => a.name.localeCompare(b.name) || a.eps_value - b.eps_value);
-  return rows.map((attack) => h("tr", {},
-    h("th", { scope: "row" }, attackName(attack.name), h("span", { className: "eps" }, spokenPoint(attack))),
-    cell("robust", attack.robust, model.samples, tone, true),
-    rankCell(attack.robust, rank, k, model.samples),
-    cell("confirmed", attack.confirmed, model.samples, tone),
-    cell("in 8 bit", attack.confirmed_8bit, model.samples, tone)));
-}
-
-function table(model, tone, stability, k) {
-  const rank = k > 1 ? `top ${k}` : null;
-  const heads = ["attack", stability ? "keeps its answer" : "still correct", rank, "confirmed", "in 8 bit"].filter((head) => head !== null);
-  return h("table", { className: "figures" },
-    h("caption", {}, h("span", { className: `key ${tone}` }, model.name),
-      h("span", { className: "caption-detail" }, `${model.runtime}, ${model.precision} · `, h("code", { title: model.digest }, model.digest.slice(0, 12)))),
-    h("thead", {}, h("tr", {}, heads.map((head) => h("th", { scope: "col" }, head)))),
-    h("tbody", {},
-      h("tr", { className: "clean" }, h("th", { scope: "row" }, "clean"), cell(heads[1], model.clean, model.samples, tone, true), rankCell(model.clean, rank, k, model.samples), h("td"), h("td")),
-      attackRows(model, tone, rank, k)));
-}
-
-function figures(evaluation, result, { notes, data }) {
-  const stability = result.metric === "stability";
+function figures(result, { notes, data }) {
+  const shape = { stability: result.metric === "stability", k: Math.max(...result.top_k), kind: data.kind };
+  const tables = (make) => h("div", { className: "tables" }, result.models.map((model, i) => make(model, TONES[i], shape)).filter(Boolean));
   return h("section", { "aria-labelledby": "figures-title" },
     h("h2", { id: "figures-title" }, "Figures"),
-    robustnessCurve(result.models, stability ? "Share of answers kept" : `Share of ${data.kind}s named correctly`),
-    h("div", { className: "tables" }, result.models.map((model, i) => table(model, TONES[i], stability, Math.max(...result.top_k)))),
+    tables(attackTable), tables(corruptionTable),
     h("p", { className: "hint" },
       "Attacks are found on a differentiable twin of the model. Confirmed: what is left when each success is judged again on the model as served. ",
-      "In 8 bit: when the picture is first written as a PNG. Ranges are 95 % Wilson intervals. ",
-      h("a", { href: reportUrl(evaluation.id), download: `assay-${evaluation.id}.json` }, "Download report.json"),
-      ", which holds every judgement of every image."),
+      data.kind === "image" ? "In 8 bit: when the picture is first written as a PNG. " : "", "Ranges are 95 % Wilson intervals."),
     h("ul", { className: "notes hint" }, notes.map((note) => h("li", {}, note))));
 }
 
-/** The sections of a finished evaluation, without the pictures. */
-export function resultSections(evaluation, report) {
-  const result = evaluation.result;
+function downloads(evaluation) {
+  return h("section", { "aria-labelledby": "downloads-title" },
+    h("h2", { id: "downloads-title" }, "Take it along"),
+    h("ul", { className: "downloads" }, FORMS.map(([form, what]) => h("li", {}, reportLink(evaluation, form, form), h("span", { className: "hint" }, what)))));
+}
+
+/** The sections of a finished evaluation, `evidence` (its samples, or null) among them. */
+export function resultSections(evaluation, report, evidence) {
+  const { result } = evaluation;
   const panel = h("div", { className: "panel" }, result.models.map((model, i) => readings(model, i, report)));
-  return [verdict(evaluation, report), panel, doubts(result), figures(evaluation, result, report)].filter(Boolean);
+  return [
+    verdict(evaluation, report), doubts(result), panel, curves(result, report),
+    comparisonSection(result, report.data.kind, worstOf(result.models[0])?.eps), evidence, figures(result, report), downloads(evaluation),
+  ].filter(Boolean);
 }

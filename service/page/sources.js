@@ -1,8 +1,10 @@
 /** Where images come from: files, drops, the clipboard, and the samples that ship with the service. */
 
 import { fetchSamples, sampleUrl } from "./api.js";
-import { byId, h, announce, showError } from "./dom.js";
-import { tray } from "./tray.js";
+import { announce, byId, h } from "./dom.js";
+import { picture } from "./pictures.js";
+import { showError } from "./problem.js";
+import { fileItems, imageTray as tray, sampleItems } from "./tray.js";
 
 let samples = [];
 
@@ -16,7 +18,7 @@ function listenForFiles() {
   const drop = byId("drop");
   const isFileDrag = (event) => [...(event.dataTransfer?.types ?? [])].includes("Files");
   input.addEventListener("change", () => {
-    take(() => tray.addFiles(input.files));
+    take(() => tray.add(fileItems(input.files)));
     input.value = "";
   });
   document.addEventListener("dragover", (event) => {
@@ -30,11 +32,12 @@ function listenForFiles() {
   document.addEventListener("drop", (event) => {
     drop.classList.remove("over");
     if (!isFileDrag(event)) return;
-    event.preventDefault();
-    take(() => tray.addFiles(event.dataTransfer.files));
+    event.preventDefault(); // a file that misses must not replace the page
+    if (drop.closest(".view").hidden) return;
+    take(() => tray.add(fileItems(event.dataTransfer.files)));
   });
   document.addEventListener("paste", (event) => {
-    if (event.clipboardData?.files.length) take(() => tray.addFiles(event.clipboardData.files));
+    if (event.clipboardData?.files.length && !drop.closest(".view").hidden) take(() => tray.add(fileItems(event.clipboardData.files)));
   });
 }
 
@@ -50,7 +53,7 @@ function shuffled(list) {
 function takeRandom() {
   const fresh = samples.filter((sample) => !tray.has(`sample:${sample.file}`));
   const count = Number(byId("random-count").value);
-  take(() => tray.addSamples(shuffled(fresh).slice(0, count)));
+  take(() => tray.add(sampleItems(shuffled(fresh).slice(0, count))));
 }
 
 function thumbnail(sample) {
@@ -61,8 +64,8 @@ function thumbnail(sample) {
     "data-key": key,
     tabIndex: -1,
     title: sample.label,
-    onclick: () => (tray.has(key) ? tray.remove(key) : take(() => tray.addSamples([sample]))),
-  }, h("img", { src: sampleUrl(sample.file), alt: sample.label, loading: "lazy", width: 40, height: 40 }));
+    onclick: () => (tray.has(key) ? tray.remove(key) : take(() => tray.add(sampleItems([sample])))),
+  }, picture(sampleUrl(sample.file), sample.label, { width: 40, height: 40 }));
 }
 
 /** Arrow keys move inside the gallery, which is one stop of the tab key. */
@@ -90,11 +93,10 @@ function showGallery() {
   gallery.replaceChildren(...labels.map((label) => {
     const own = samples.filter((sample) => sample.label === label);
     return h("div", { className: "shelf" },
-      h("button", { type: "button", className: "shelf-name", title: `Take all ${own.length}`, onclick: () => take(() => tray.addSamples(own)) }, label),
+      h("button", { type: "button", className: "shelf-name", title: `Take all ${own.length}`, onclick: () => take(() => tray.add(sampleItems(own))) }, label),
       h("div", { className: "thumbs" }, own.map(thumbnail)));
   }));
   gallery.querySelector(".thumb").tabIndex = 0;
-  gallery.addEventListener("keydown", (event) => moveInside(gallery, event));
   markTaken();
 }
 
@@ -112,12 +114,20 @@ function toggleGallery() {
   announce(gallery.hidden ? "Samples closed" : `${samples.length} samples shown`);
 }
 
+/** Reads the index of samples. */
+export async function loadSamples() {
+  samples = await fetchSamples();
+  byId("gallery").replaceChildren();
+  byId("gallery").hidden = true;
+  byId("browse").setAttribute("aria-expanded", "false");
+  byId("sample-tools").hidden = samples.length === 0;
+}
+
 /** Wires files, drops, paste and samples to the tray. */
-export async function startSources() {
+export function startSources() {
   listenForFiles();
   byId("random").addEventListener("click", takeRandom);
   byId("browse").addEventListener("click", toggleGallery);
+  byId("gallery").addEventListener("keydown", (event) => moveInside(byId("gallery"), event));
   tray.addEventListener("change", markTaken);
-  samples = await fetchSamples();
-  byId("sample-tools").hidden = samples.length === 0;
 }

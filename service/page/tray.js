@@ -1,83 +1,59 @@
-/** The images on the bench, in order, and what is known about each of them. */
+/** The inputs on a bench, in order, and what is known about each of them. */
 
 import { fetchBlob, sampleUrl } from "./api.js";
 
-const CAPACITY = 300;
-
 /**
  * @typedef {object} Item
- * @property {string} key      the same image is on the bench once
- * @property {string} name     file name as given; may be hostile, shown as text only
- * @property {string} url      picture for <img>
+ * @property {string} key      the same input is on the bench once
+ * @property {string} name     file name as given, or the text itself; may be hostile, shown as text only
+ * @property {string | null} url      where the picture is, of an image
  * @property {string | null} label   name of the true class, where it is known
- * @property {boolean} known   the label came with the image and is not for the user to choose
- * @property {() => Promise<Blob>} blob
+ * @property {boolean} known   the label came with the input and is not for the user to choose
+ * @property {() => Promise<Blob>} blob   the bytes, of an image
  * @property {object | null} prediction
  * @property {Error | null} error
  */
 
+/** Says "change" when inputs or labels have changed, and "judged" when answers have come in. */
 class Tray extends EventTarget {
   /** @type {Item[]} */
   items = [];
 
-  #changed() {
-    this.dispatchEvent(new Event("change"));
+  constructor(kind, capacity) {
+    super();
+    Object.assign(this, { kind, capacity });
   }
 
-  #add(items) {
-    const present = new Set(this.items.map((item) => item.key));
-    const fresh = items.filter((item) => !present.has(item.key));
-    const room = CAPACITY - this.items.length;
-    this.items = [...this.items, ...fresh.slice(0, room)];
-    this.#changed();
-    return Math.max(0, fresh.length - room);
+  #changed() {
+    this.dispatchEvent(new Event("change"));
   }
 
   has(key) {
     return this.items.some((item) => item.key === key);
   }
 
-  /** Adds files from the user's disk; answers how many found no room. */
-  addFiles(files) {
-    return this.#add([...files].map((file) => ({
-      key: `file:${file.name}:${file.size}:${file.lastModified}`,
-      name: file.name || "pasted.png",
-      url: URL.createObjectURL(file),
-      label: null,
-      known: false,
-      blob: async () => file,
-      prediction: null,
-      error: null,
-    })));
+  /** Adds inputs that are not there yet; answers how many found no room. */
+  add(items) {
+    const fresh = [...new Map(items.map((item) => [item.key, item])).values()].filter(({ key }) => !this.has(key));
+    const room = this.capacity - this.items.length;
+    const added = fresh.slice(0, room).map((item) => ({ url: null, label: null, known: false, prediction: null, error: null, ...item }));
+    this.items = [...this.items, ...added];
+    this.#changed();
+    return Math.max(0, fresh.length - room);
   }
 
-  /** Adds entries of the sample index; answers how many found no room. */
-  addSamples(samples) {
-    return this.#add(samples.map((sample) => {
-      let bytes = null;
-      return {
-        key: `sample:${sample.file}`,
-        name: sample.file.split("/").slice(-2).join("-"),
-        url: sampleUrl(sample.file),
-        label: sample.label,
-        known: true,
-        blob: () => (bytes ??= fetchBlob(sampleUrl(sample.file))),
-        prediction: null,
-        error: null,
-      };
-    }));
+  #release(item) {
+    if (item.url?.startsWith("blob:")) URL.revokeObjectURL(item.url);
   }
 
   remove(key) {
-    for (const item of this.items) {
-      if (item.key === key && item.url.startsWith("blob:")) URL.revokeObjectURL(item.url);
-    }
+    this.items.filter((item) => item.key === key).forEach(this.#release);
     this.items = this.items.filter((item) => item.key !== key);
     this.#changed();
   }
 
   clear() {
-    for (const item of [...this.items]) if (item.url.startsWith("blob:")) URL.revokeObjectURL(item.url);
+    this.items.forEach(this.#release);
     this.items = [];
     this.#changed();
   }
@@ -97,13 +73,35 @@ class Tray extends EventTarget {
     item.label = label;
     this.#changed();
   }
-
-  /** Name and bytes of the items, ready for an upload. */
-  async uploads(items = this.items) {
-    return Promise.all(items.map(async (item) => ({ name: item.name, blob: await item.blob() })));
-  }
 }
 
-/** The one bench of this page. */
-export const tray = new Tray();
-tray.capacity = CAPACITY;
+/** What is on the page's two benches. */
+export const imageTray = new Tray("image", 300);
+export const textTray = new Tray("text", 300);
+
+/** Files of images from the user's disk. */
+export const fileItems = (files) => [...files].map((file) => ({
+  key: `file:${file.name}:${file.size}:${file.lastModified}`,
+  name: file.name || "pasted.png",
+  url: URL.createObjectURL(file),
+  blob: async () => file,
+}));
+
+/** Entries of the sample index. */
+export const sampleItems = (samples) => samples.map((sample) => {
+  let bytes = null;
+  return {
+    key: `sample:${sample.file}`,
+    name: sample.file.split("/").slice(-2).join("-"),
+    url: sampleUrl(sample.file),
+    label: sample.label,
+    known: true,
+    blob: () => (bytes ??= fetchBlob(sampleUrl(sample.file))),
+  };
+});
+
+/** Texts, with the labels that came with them if any. */
+export const textItems = (texts) => texts.map(({ text, label = null }) => ({ key: `text:${text}`, name: text, label, known: label !== null }));
+
+/** Name and bytes of images, ready for an upload. */
+export const uploads = (items) => Promise.all(items.map(async (item) => ({ name: item.name, blob: await item.blob() })));

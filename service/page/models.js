@@ -1,0 +1,74 @@
+/** The choice of a model among those served for one task. */
+
+import { fetchModels, IMAGES, TEXTS } from "./api.js";
+import { h } from "./dom.js";
+import { percent } from "./words.js";
+
+function accuracyText({ test_accuracy: test, valid_accuracy: valid }) {
+  if (test !== undefined) return `${percent(test, Infinity)} on its test set`;
+  return valid === undefined ? "accuracy not stated" : `${percent(valid, Infinity)} on held-out inputs`;
+}
+
+function inputText({ input, preprocessing, task }) {
+  if (task === TEXTS) return `up to ${preprocessing.max_len} tokens`;
+  const [, channels, height, width] = input.shape;
+  return `${height} × ${width} × ${channels}`;
+}
+
+/** Says "change" when another model is chosen, or when the models were read again. */
+class Models extends EventTarget {
+  #radios = "";
+
+  constructor(task) {
+    super();
+    Object.assign(this, { task, all: [], chosen: null });
+    this.#radios = task === TEXTS ? "text-model" : "model";
+  }
+
+  /** What a request calls a model: its version only where several are served. */
+  reference(model) {
+    return this.all.filter(({ name }) => name === model.name).length > 1 ? `${model.name}:${model.version}` : model.name;
+  }
+
+  /** The served model of this name and version, if it is still the one with that digest. */
+  find(digest) {
+    return this.all.find((model) => model.digest === digest) ?? null;
+  }
+
+  /** What a second model may be compared as: it must share the labels of the chosen one. */
+  rivals() {
+    const same = ({ labels }) => labels.length === this.chosen.labels.length && labels.every((label, i) => label === this.chosen.labels[i]);
+    return this.chosen ? this.all.filter((model) => model !== this.chosen && same(model)).map((model) => this.reference(model)) : [];
+  }
+
+  #choose(model) {
+    this.chosen = model;
+    this.dispatchEvent(new Event("change"));
+  }
+
+  #tile(model) {
+    return h("label", { className: "model" },
+      h("input", { type: "radio", name: this.#radios, value: this.reference(model), checked: model === this.chosen, onchange: () => this.#choose(model) }),
+      h("span", { className: "model-name" }, model.name),
+      h("span", { className: "model-figure" }, accuracyText(model.metrics)),
+      h("span", { className: "model-detail" },
+        `${model.architecture} · version ${model.version} · ${inputText(model)} · ${model.runtime}, ${model.precision} · `,
+        h("code", { title: model.digest }, model.digest.slice(0, 8))));
+  }
+
+  /** Reads the served models and draws a tile for each into `place`. */
+  async load(place) {
+    const before = this.chosen && this.reference(this.chosen);
+    this.all = await fetchModels(this.task);
+    const kept = this.all.find((model) => this.reference(model) === before);
+    const chosen = kept ?? this.all.find((model) => model.default) ?? this.all[0] ?? null;
+    this.chosen = chosen;
+    const none = h("p", { className: "notice" }, `No model of ${this.task === TEXTS ? "texts" : "images"} is served.`);
+    place.replaceChildren(...(this.all.length ? this.all.map((model) => this.#tile(model)) : [none]));
+    this.#choose(chosen);
+  }
+}
+
+/** Those that take images, and those that take texts. */
+export const imageModels = new Models(IMAGES);
+export const textModels = new Models(TEXTS);

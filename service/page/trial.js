@@ -1,0 +1,151 @@
+/** The form that starts an evaluation of what is on a bench. */
+
+import { fetchCost, submitEvaluation } from "./api.js";
+import { byId, h } from "./dom.js";
+import { imageModels, textModels } from "./models.js";
+import { showError } from "./problem.js";
+import { imageTray, textTray, uploads } from "./tray.js";
+import { TrialFields } from "./trial-fields.js";
+import { count, duration } from "./words.js";
+
+const COST_AFTER_MS = 300;
+
+/** `crypto.randomUUID` exists in secure contexts only, and a service on the local network has none. */
+const newKey = () => [...crypto.getRandomValues(new Uint8Array(16))].map((byte) => byte.toString(16).padStart(2, "0")).join("");
+
+const inline = (text, field) => h("label", { className: "inline" }, text, field);
+
+class Trial {
+  #asking = null;
+  #timer = 0;
+
+  constructor(form, tray, models) {
+    Object.assign(this, { form, tray, models });
+    this.fields = new TrialFields(form, tray.kind);
+    this.plan = h("p", { className: "plan" });
+    this.cost = h("p", { className: "cost", role: "status" });
+    this.error = h("div", { className: "trial-error", role: "alert" });
+    this.button = h("button", { type: "submit", className: "primary start" }, "Start evaluation");
+    form.replaceChildren(
+      h("div", { className: "fields" }, this.fields.presets, this.fields.details, this.#circumstances()),
+      h("div", { className: "launch" }, this.plan, this.cost, this.error, this.button));
+    form.addEventListener("input", ({ target }) => {
+      this.fields.changed(target);
+      this.update();
+    });
+    form.addEventListener("submit", (event) => {
+      event.preventDefault();
+      this.start();
+    });
+    tray.addEventListener("judged", () => this.update());
+    tray.addEventListener("change", () => this.update());
+    models.addEventListener("change", () => this.#fillRivals());
+    this.fields.apply(form.querySelector("[name=preset]:checked").value);
+  }
+
+  #circumstances() {
+    const priority = ["low", "normal", "high"].map((value) => h("option", { value, selected: value === "normal" }, value));
+    return h("div", { className: "row circumstances" },
+      inline("compare with", h("select", { name: "compare" })),
+      inline("must keep", h("span", {}, h("input", { type: "number", name: "gate", min: 0, max: 100, step: 1, placeholder: "–", inputMode: "numeric", title: "Sets a gate: the lower bound of what holds under the worst attack" }), " %")),
+      inline("seed", h("input", { type: "number", name: "seed", value: 0, min: 0, inputMode: "numeric" })),
+      inline("priority", h("select", { name: "priority", title: "High needs a key of an administrator" }, priority)));
+  }
+
+  #fillRivals() {
+    const field = this.form.elements.compare;
+    const before = field.value;
+    const rivals = this.models.rivals();
+    field.replaceChildren(h("option", { value: "" }, "no other model"), ...rivals.map((name) => h("option", { value: name }, name)));
+    if (rivals.includes(before)) field.value = before;
+    this.update();
+  }
+
+  #spec() {
+    const { compare, gate, seed } = this.form.elements;
+    return {
+      model: this.models.reference(this.models.chosen),
+      seed: Number(seed.value),
+      attacks: this.fields.read(),
+      ...(compare.value ? { compare_with: compare.value } : {}),
+      ...(gate.value ? { gate: `robust_accuracy >= ${Number(gate.value) / 100}` } : {}),
+    };
+  }
+
+  /** Label names in the order of the tray, or null where any input has no label this model knows. */
+  #labels() {
+    const names = this.tray.items.map((item) => item.label);
+    return names.every((name) => this.models.chosen.labels.includes(name)) ? names : null;
+  }
+
+  #missing() {
+    const { items, kind } = this.tray;
+    if (!this.models.chosen) return "There is no model to try.";
+    if (!items.length) return `Put some ${kind}s on the bench first.`;
+    if (items.some((item) => item.error?.isRefusal)) return `Remove the ${kind}s that the service refused.`;
+    return this.fields.missing();
+  }
+
+  #planText() {
+    const { items, kind } = this.tray;
+    const unknown = items.filter((item) => !this.models.chosen.labels.includes(item.label)).length;
+    const models = this.form.elements.compare.value ? "2 models" : "1 model";
+    const start = `${count(items.length, kind)}, ${models}.`;
+    if (!unknown) return `${start} All labels are known: it measures accuracy.`;
+    const who = unknown === items.length ? "No label is known" : `${count(unknown, `${kind} has`, `${kind}s have`)} no label`;
+    return `${start} ${who}: it measures stability, whether the model keeps its own answer.`;
+  }
+
+  /** Brings plan and cost in step with the fields, the tray and the model. */
+  update() {
+    const lack = this.#missing();
+    this.button.disabled = lack !== null;
+    this.plan.textContent = lack ?? this.#planText();
+    clearTimeout(this.#timer);
+    this.#asking?.abort();
+    if (lack) this.cost.textContent = "";
+    else this.#timer = setTimeout(() => this.#showCost(), COST_AFTER_MS);
+  }
+
+  async #showCost() {
+    const { signal } = this.#asking = new AbortController();
+    this.cost.textContent = "working out the cost …";
+    try {
+      const { model_evaluations: evaluations, seconds } = await fetchCost(this.#spec(), this.tray.items.length, signal);
+      const time = seconds === null ? "How long that takes shows once it runs" : `About ${duration(seconds)} once it runs`;
+      this.cost.replaceChildren(h("b", {}, `Up to ${count(evaluations, "model evaluation")}`), ` ${time}.`);
+      showError(this.error, null);
+    } catch (error) {
+      if (signal.aborted) return;
+      this.cost.textContent = "";
+      showError(this.error, error);
+    }
+  }
+
+  async #inputs() {
+    const { items, kind } = this.tray;
+    return kind === "text" ? { texts: items.map(({ name }) => name) } : { images: await uploads(items) };
+  }
+
+  async start() {
+    if (this.#missing()) return;
+    this.button.disabled = true;
+    this.button.textContent = "Sending …";
+    showError(this.error, null);
+    try {
+      const terms = { labels: this.#labels(), priority: this.form.elements.priority.value, key: newKey() };
+      const answer = await submitEvaluation(this.#spec(), await this.#inputs(), terms);
+      location.hash = `#/evaluations/${encodeURIComponent(answer.id)}`;
+    } catch (error) {
+      showError(this.error, error);
+    }
+    this.button.textContent = "Start evaluation";
+    this.button.disabled = this.#missing() !== null;
+  }
+}
+
+/** Builds the forms below both benches. */
+export function startTrials() {
+  new Trial(byId("image-trial"), imageTray, imageModels);
+  new Trial(byId("text-trial"), textTray, textModels);
+}
