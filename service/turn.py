@@ -11,6 +11,7 @@ from typing import Any, Protocol, Self
 import numpy as np
 
 from service.errors import ApiError
+from service.tracing import span
 
 Rows = Sequence[Any] | np.ndarray
 """Inputs of one request: an array, or anything that can be cut into parts."""
@@ -192,11 +193,13 @@ class Turn:
                 is small and what is refused late was never read.
         """
         async with self._batcher.places.taken(self._count):
-            inputs = await read()
+            with span("decode", inputs=self._count):
+                inputs = await read()
             future: asyncio.Future[np.ndarray] = asyncio.get_running_loop().create_future()
             self._request = Waiting(inputs, future, came=self._came, until=self._until)
-            self._batcher.enqueue(self._request)
-            return await future
+            with span("queue and batch", inputs=self._count):
+                self._batcher.enqueue(self._request)
+                return await future
 
 
 def overloaded(wait_s: float) -> ApiError:
