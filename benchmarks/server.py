@@ -61,7 +61,8 @@ def wait_until_ready(process: subprocess.Popen[bytes], address: str) -> None:
         except httpx.TransportError:
             pass
         time.sleep(0.02)
-    raise RuntimeError(f"the server was not ready within {_READY_S} s")
+    ended = process.poll() is not None
+    raise RuntimeError("the server ended" if ended else f"it was not ready within {_READY_S} s")
 
 
 @contextmanager

@@ -1,0 +1,221 @@
+"""Does any request make the service answer with a 5xx, or as its document does not say?
+
+Schemathesis makes requests from the published OpenAPI document of a running server, half of them as
+the document says and half not, for every operation in turn. Where a path names an evaluation or a
+model, half of the requests name one that exists. Each answer must have a documented status, type of
+content and, for JSON, schema, and never a status of 500 or more.
+"""
+
+import argparse
+import json
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+import hypothesis
+import requests
+import schemathesis
+from hypothesis import HealthCheck, Phase, strategies
+from schemathesis import GenerationMode
+from schemathesis.checks import not_a_server_error
+from schemathesis.core.errors import InvalidSchema
+from schemathesis.core.failures import FailureGroup
+from schemathesis.core.result import Err, Result
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
+from tqdm import tqdm
+
+from benchmarks.isolation import sample_files
+from benchmarks.rows import Row
+from benchmarks.server import serving
+
+NAME = "fuzz"
+_CHECKS = [
+    not_a_server_error,
+    status_code_conformance,
+    content_type_conformance,
+    response_schema_conformance,
+]
+_MODES = (GenerationMode.POSITIVE, GenerationMode.NEGATIVE)
+_TIMEOUT_S = 40
+_ROUND = 25
+_SPEC = {"attacks": [{"name": "fgsm", "eps": ["4/255"]}]}
+# Unloading a model that exists would leave the rest of the trial without it.
+_UNHARMED = "unload"
+
+
+@dataclass(slots=True)
+class Found:
+    """What the requests were answered.
+
+    Attributes:
+        statuses: how often each status was answered, by operation.
+        failures: what was wrong, by operation and kind, and a request that shows it.
+    """
+
+    statuses: dict[str, Counter[int]] = field(default_factory=dict)
+    failures: dict[tuple[str, str], str] = field(default_factory=dict)
+
+    @property
+    def cases(self) -> int:
+        """How many requests were answered."""
+        return sum(counter.total() for counter in self.statuses.values())
+
+    @property
+    def server_errors(self) -> int:
+        """How many answers had a status of 500 or more."""
+        by_status: Counter[int] = sum(self.statuses.values(), Counter())
+        return sum(count for status, count in by_status.items() if status >= 500)
+
+
+def parser() -> argparse.ArgumentParser:
+    """The options of this benchmark."""
+    options = argparse.ArgumentParser(prog=f"python -m benchmarks {NAME}", description=__doc__)
+    options.add_argument("--cases", type=int, default=10_000, help="at least (%(default)s)")
+    options.add_argument("--seed", type=int, default=0, help="of the requests (%(default)s)")
+    return options
+
+
+def run(*, cases: int = 10_000, seed: int = 0) -> Iterable[Row]:
+    """Try a server with the demo models.
+
+    Args:
+        cases: requests, at least.
+        seed: of the requests.
+    """
+    with serving() as address:
+        found = fuzz(address, cases=cases, seed=seed)
+    return rows(found)
+
+
+def fuzz(address: str, *, cases: int, seed: int = 0) -> Found:
+    """Send requests to a running server.
+
+    Args:
+        address: of the server, such as "http://127.0.0.1:4711".
+        cases: requests, at least.
+        seed: of the requests.
+    """
+    known = _known(address)
+    schema = schemathesis.openapi.from_url(f"{address}/docs.json")
+    operations = [_operation(result) for result in schema.get_all_operations()]
+    pairs = [(operation, mode) for operation in operations for mode in _MODES]
+    found, session = Found(), requests.Session()
+    with tqdm(total=cases, desc=NAME, unit="request") as bar:
+        while found.cases < cases:
+            seed += 1
+            count = max(1, min(_ROUND, (cases - found.cases) // len(pairs) + 1))
+            for operation, mode in pairs:
+                _try(operation, mode, count, known, session, found, seed)
+                bar.update(min(found.cases, cases) - bar.n)
+    return found
+
+
+def rows(found: Found) -> Iterator[Row]:
+    """How many answers were 5xx, and how many kinds of answers the document does not describe."""
+    case = f"{found.cases} requests to {len(found.statuses)} operations"
+    shown = "; ".join(f"{operation} {kind}" for operation, kind in sorted(found.failures))
+    wrong = len(found.failures)
+    for label, unit, measured in (
+        ("answers of 500 or more", "answers", found.server_errors),
+        (f"kinds of undocumented answers{': ' * bool(wrong)}{shown}", "kinds", wrong),
+    ):
+        yield Row(
+            name=NAME,
+            case=f"{case}, {label}",
+            measured=measured,
+            unit=unit,
+            better="lower",
+            target=0,
+            samples=found.cases,
+            spread=(measured, measured),
+        )
+
+
+def _operation(result: Result[Any, InvalidSchema]) -> Any:
+    """The operation; raises why it could not be read."""
+    if isinstance(result, Err):
+        raise result.err()
+    return result.ok()
+
+
+def _try(
+    operation: Any,
+    mode: GenerationMode,
+    count: int,
+    known: dict[str, Sequence[str]],
+    session: requests.Session,
+    found: Found,
+    seed: int,
+) -> None:
+    """Send some requests of one operation; an answer that is wrong is noted, not raised."""
+    names = {name: value for name, value in known.items() if f"{{{name}}}" in operation.path}
+    if _UNHARMED in operation.path:
+        names = {}
+    chosen = strategies.fixed_dictionaries(
+        {
+            name: strategies.none() | strategies.sampled_from(values)
+            for name, values in names.items()
+        }
+    )
+
+    def send(case: Any, parameters: dict[str, str | None]) -> None:
+        """Send one request and judge its answer."""
+        for name, value in parameters.items():
+            if value is not None:
+                case.path_parameters[name] = value
+        _judge(operation.label, case, session, found)
+
+    given = hypothesis.given(case=operation.as_strategy(generation_mode=mode), parameters=chosen)(
+        send
+    )
+    settings = hypothesis.settings(
+        max_examples=count,
+        deadline=None,
+        database=None,
+        phases=[Phase.generate],
+        suppress_health_check=[*HealthCheck.__members__.values()],
+        print_blob=False,
+    )
+    hypothesis.seed(seed)(settings(given))()
+
+
+def _judge(label: str, case: Any, session: requests.Session, found: Found) -> None:
+    try:
+        response = case.call(session=session, timeout=_TIMEOUT_S)
+    except requests.RequestException as error:
+        found.failures.setdefault((label, type(error).__name__), case.as_curl_command()[:2000])
+        found.statuses.setdefault(label, Counter())[599] += 1
+        return
+    found.statuses.setdefault(label, Counter())[response.status_code] += 1
+    try:
+        case.validate_response(response, checks=_CHECKS)
+    except FailureGroup as group:
+        for failure in group.exceptions:
+            kind = f"{response.status_code} {type(failure).__name__}"
+            found.failures.setdefault((label, kind), f"{failure}\n{case.as_curl_command()[:2000]}")
+
+
+def _known(address: str) -> dict[str, Sequence[str]]:
+    """Names of models, and an evaluation that has ended, to put into paths."""
+    models = httpx.get(f"{address}/v1/models").raise_for_status().json()
+    images = [("images", file) for file in sample_files()[:2]]
+    created = httpx.post(
+        f"{address}/v1/evaluations", data={"spec": json.dumps(_SPEC)}, files=images, timeout=60
+    ).raise_for_status()
+    location = f"{address}{created.headers['location']}"
+    deadline = time.monotonic() + 120
+    while httpx.get(location).json()["status"] in ("queued", "running"):
+        if time.monotonic() > deadline:
+            raise RuntimeError("the evaluation did not end in time")
+        time.sleep(0.2)
+    names = [model["name"] for model in models]
+    versions = [model["version"] for model in models]
+    known: dict[str, Sequence[str]] = {"id": [created.json()["id"]], "i": ["0", "1"]}
+    return known | {"name": names, "model": names, "version": versions}
