@@ -3,8 +3,8 @@
 # Python write for themselves goes to /tmp, or below ASSAY_STATE where /tmp is read-only.
 set -eu
 
-scratch=/tmp/assay
-if [ ! -w /tmp ]; then
+scratch=${TMPDIR:-/tmp}/assay
+if [ ! -w "${TMPDIR:-/tmp}" ]; then
     # One folder a container, since evaluators of one team share a volume; emptied at its start.
     scratch=${ASSAY_STATE}/scratch/$(hostname)
     rm -rf "${scratch}"
@@ -15,4 +15,5 @@ export TMPDIR="${scratch}/tmp" HOME="${scratch}" BENTOML_HOME="${scratch}/bentom
 if [ $# -gt 0 ]; then
     exec "$@"
 fi
-exec bentoml serve /app/bento --timeout-graceful-shutdown "${ASSAY_DRAIN_S:-30}"
+# Requests in flight may take as long as ASSAY_PREDICT_TIMEOUT_S allows by default.
+exec bentoml serve /app/bento --timeout-graceful-shutdown 30

@@ -1,0 +1,1 @@
+"""What turns the repository into something that runs elsewhere."""

@@ -1,0 +1,16 @@
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from service.settings import ROOT
+from tests.service.test_server import serve
+
+
+@pytest.fixture(scope="session")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A server of the shipped models over a socket."""
+    folder: Path = tmp_path_factory.mktemp("served")
+    runtime = {"ASSAY_RUNTIME": "onnx-cpu"}
+    with serve(str(ROOT), cwd=folder, home=folder / "home", **runtime) as server:
+        yield server.url

@@ -1,0 +1,86 @@
+"""The examples of clients and the smoke test, against a server over a socket."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from service.settings import ROOT
+
+CLIENTS = ROOT / "deploy" / "clients"
+SAMPLES = ROOT / "artifacts" / "samples" / "fashion-mnist"
+IMAGES = [str(SAMPLES / "bag" / "00018.png"), str(SAMPLES / "coat" / "00006.png")]
+
+
+def run(*command: str, cwd: Path = ROOT, home: Path | None = None, expected: int = 0) -> str:
+    """What a command prints that ends with the expected status."""
+    environment = os.environ | {"BENTOML_DO_NOT_TRACK": "True"}
+    if home is not None:
+        environment["BENTOML_HOME"] = str(home)
+    ended = subprocess.run(
+        command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=120
+    )
+    assert ended.returncode == expected, ended.stdout + ended.stderr
+    return ended.stdout
+
+
+def test_smoke_test_passes(url: str) -> None:
+    told = run(sys.executable, "-m", "deploy.smoke", url, "--samples", "4")
+    assert "classified 4 images" in told and "inferred with 4 models" in told
+    *_, last = told.splitlines()
+    identity = last.rpartition(" ")[2]
+    again = run(sys.executable, "-m", "deploy.smoke", url, "--expect", identity)
+    assert last in again
+
+
+def test_smoke_test_fails_where_nothing_answers() -> None:
+    command = [sys.executable, "-m", "deploy.smoke", "http://127.0.0.1:9", "--wait", "0.2"]
+    assert "FAILED: /readyz" in run(*command, expected=1)
+
+
+def test_bentoml_example(url: str, tmp_path: Path) -> None:
+    script = str(CLIENTS / "with_bentoml.py")
+    told = run(sys.executable, script, *IMAGES, "--url", url, home=tmp_path)
+    assert [line.partition(": ")[2].split(" (")[0] for line in told.splitlines()] == ["Bag", "Coat"]
+
+
+def test_tritonclient_example(url: str) -> None:
+    script = str(CLIENTS / "with_tritonclient.py")
+    address = url.removeprefix("http://")
+    told = run(sys.executable, script, *IMAGES, "--address", address)
+    assert [line.partition(": ")[2].split(" (")[0] for line in told.splitlines()] == [
+        "class 8",
+        "class 4",
+    ]
+
+
+def few(folder: Path) -> Path:
+    """A folder with two images of three classes."""
+    for label in ("bag", "coat", "trouser"):
+        (folder / label).mkdir(parents=True)
+        for path in sorted((SAMPLES / label).glob("*.png"))[:2]:
+            (folder / label / path.name).write_bytes(path.read_bytes())
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("gate", "code"),
+    [("robust_accuracy >= 0", 0), ("robust_accuracy >= 0.99", 1), ("nonsense", 2)],
+)
+def test_httpx_example_ends_as_the_gate_says(
+    url: str, tmp_path: Path, gate: str, code: int
+) -> None:
+    command = [sys.executable, str(CLIENTS / "with_httpx.py"), str(few(tmp_path / "images"))]
+    command += ["--url", url, "--gate", gate, "--output", str(tmp_path / "report.html")]
+    run(*command, expected=code)
+    assert (tmp_path / "report.html").exists() == (code < 2)
+    if code < 2:
+        assert "</html>" in (tmp_path / "report.html").read_text()
+
+
+def test_curl_example(url: str, tmp_path: Path) -> None:
+    told = run("sh", str(CLIENTS / "with_curl.sh"), IMAGES[0], url, cwd=tmp_path)
+    assert '"label":"Bag"' in told and "report.html is about /v1/evaluations/" in told
+    assert "</html>" in (tmp_path / "report.html").read_text()

@@ -1,0 +1,161 @@
+"""What goes into the image, and the few programs that only it needs."""
+
+import http.server
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from cyclonedx.schema import SchemaVersion
+from cyclonedx.validation.json import JsonStrictValidator
+
+from deploy.image.__main__ import BENTOFILES, project_version
+from deploy.image.healthcheck import ready
+from deploy.image.sbom import main as complete
+from export.artifact import open_artifact
+from service.settings import ROOT
+
+ENTRYPOINT = ROOT / "deploy" / "image" / "entrypoint.sh"
+
+
+@pytest.fixture(scope="module", params=BENTOFILES)
+def bento(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A built bento of a flavour, which is its folder's `flavour`."""
+    home = tmp_path_factory.mktemp("home")
+    command = [sys.executable, "-m", "bentoml", "build", ".", "--output", "tag"]
+    environment = os.environ | {"BENTOML_HOME": str(home), "BENTOML_DO_NOT_TRACK": "True"}
+    subprocess.run(
+        [*command, "--bentofile", BENTOFILES[request.param]],
+        cwd=ROOT, env=environment, check=True, capture_output=True, timeout=120,
+    )  # fmt: skip
+    (folder,) = home.glob("bentos/assay/*/bento.yaml")
+    (folder.parent / "flavour").write_text(request.param)
+    return folder.parent
+
+
+def test_bento_holds_what_serving_needs_and_nothing_else(bento: Path) -> None:
+    source = bento / "src"
+    held = {path.name for path in source.iterdir()}
+    packages = {"service", "robustness", "export", "models", "data", "artifacts"}
+    assert held == packages | {"deploy", "requirements", "LICENSE", "bentofile.yaml"}
+    lock = "gpu.txt" if (bento / "flavour").read_text() == "cuda" else "cpu.txt"
+    assert {path.name for path in (source / "requirements").iterdir()} == {lock, "sbom.txt"}
+    files = {
+        path.relative_to(source / "deploy").as_posix() for path in source.glob("deploy/**/*.*")
+    }
+    assert files == {"image/entrypoint.sh", "image/healthcheck.py", "image/sbom.py"}
+    assert not [path for path in source.rglob("*") if path.suffix in (".pyc", ".sqlite3")]
+
+
+def test_image_of_a_bento_serves_as_nobody_and_says_whether_it_is_ready(bento: Path) -> None:
+    flavour = (bento / "flavour").read_text()
+    lines = (bento / "env" / "docker" / "Dockerfile").read_text().splitlines()
+    assert "ARG BASE=docker.io/library/python:3.11-slim-bookworm" in lines
+    assert "USER 10001:10001" in lines
+    assert "VOLUME /state" in lines
+    assert [line for line in lines if line.startswith("HEALTHCHECK")]
+    text = "\n".join(lines)
+    lock = "gpu" if flavour == "cuda" else "cpu"
+    assert f"--require-hashes -r /opt/requirements/{lock}.txt" in text
+    assert text.index("pip install torch==2.13.0") < text.index(f"{lock}.txt")
+    assert f'assay.flavour="{flavour}"' in text
+    assert ("ldconfig" in text) == (flavour == "cuda")
+    assert "{{" not in text and "{%" not in text
+
+
+def test_both_flavours_hold_the_same_but_for_their_lock() -> None:
+    cpu, cuda = (yaml.safe_load((ROOT / name).read_text()) for name in BENTOFILES.values())
+    assert cuda["docker"]["env"] == {"FLAVOUR": "cuda"}
+    cuda["docker"]["env"] = {"FLAVOUR": "cpu"}
+    cuda["include"] = [each.replace("gpu.txt", "cpu.txt") for each in cuda["include"]]
+    assert cuda == cpu
+
+
+def test_torch_of_the_image_is_the_one_of_the_environment() -> None:
+    (line,) = (each for each in (ROOT / "Makefile").read_text().splitlines() if "TORCH =" in each)
+    pinned = line.partition("= ")[2]
+    assert f"pip install {pinned}\n" in (ROOT / "deploy" / "image" / "Dockerfile.j2").read_text()
+
+
+def test_manifests_name_the_version_that_is_built() -> None:
+    for name in ("single", "scaled"):
+        path = ROOT / "deploy" / "kubernetes" / name / "kustomization.yaml"
+        (image,) = yaml.safe_load(path.read_text())["images"]
+        assert image == {"name": "assay", "newTag": f"{project_version()}-cpu"}
+
+
+def test_bill_of_materials_names_packages_and_models(tmp_path: Path) -> None:
+    packages, bill = tmp_path / "packages.json", tmp_path / "sbom.json"
+    command = [sys.executable, "-m", "cyclonedx_py", "environment", "--output-file", str(packages)]
+    subprocess.run([*command, sys.prefix], check=True, capture_output=True, timeout=120)
+    (tmp_path / "bento").mkdir()
+    (tmp_path / "bento" / "src").symlink_to(ROOT)
+    complete(packages, tmp_path / "bento", bill)
+    text = bill.read_text()
+    assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(text) is None
+    components = json.loads(text)["components"]
+    assert {"torch", "onnxruntime", "bentoml"} <= {each["name"] for each in components}
+    models = {
+        each["name"]: each["hashes"][0]["content"]
+        for each in components
+        if each["type"] == "machine-learning-model"
+    }
+    artifact = open_artifact(ROOT / "artifacts" / "imdb-transject")
+    assert models["imdb-transject"] == artifact.digest and len(models) == 4
+
+
+@contextmanager
+def answering(status: int) -> Iterator[int]:
+    """A server on this host that answers everything with a status; its port."""
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(status if self.path == "/readyz" else 500)
+            self.end_headers()
+
+        def log_message(self, format: str, *args: Any) -> None:
+            pass
+
+    with http.server.HTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}).start()
+        yield server.server_port
+        server.shutdown()
+
+
+def test_health_check_tells_ready_from_not_ready_and_gone() -> None:
+    for status, expected in ((200, True), (503, False)):
+        with answering(status) as port:
+            assert ready(port) is expected
+    assert ready(port) is False
+
+
+def entered(temporary: str, state: Path) -> dict[str, str]:
+    """What a command sees that is run by the entry point."""
+    environment = {"PATH": os.environ["PATH"], "TMPDIR": temporary, "ASSAY_STATE": str(state)}
+    seen = subprocess.run(
+        ["sh", str(ENTRYPOINT), "env"],
+        env=environment, check=True, capture_output=True, text=True, timeout=20,
+    )  # fmt: skip
+    return dict(line.split("=", 1) for line in seen.stdout.splitlines())
+
+
+def test_scratch_files_go_to_the_temporary_folder(tmp_path: Path) -> None:
+    seen = entered(str(tmp_path), tmp_path / "state")
+    assert seen["BENTOML_HOME"] == f"{tmp_path}/assay/bentoml"
+    assert Path(seen["BENTOML_HOME"]).is_dir() and Path(seen["TMPDIR"]).is_dir()
+    assert not (tmp_path / "state").exists()
+
+
+def test_scratch_files_go_below_the_state_where_nothing_else_is_writable(tmp_path: Path) -> None:
+    left = tmp_path / "scratch"
+    seen = entered("/proc", tmp_path)
+    assert Path(seen["BENTOML_HOME"]).is_relative_to(left)
+    (Path(seen["TMPDIR"]) / "leftover").touch()
+    assert not (Path(entered("/proc", tmp_path)["TMPDIR"]) / "leftover").exists()

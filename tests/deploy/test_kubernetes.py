@@ -1,0 +1,223 @@
+"""The manifests: valid for Kubernetes, complete, hardened, and about settings that exist."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import yaml
+from kubernetes_validate.utils import all_versions
+
+from service.database import read_url
+from service.keys import parse_keys
+from service.settings import ROOT, Settings
+
+FOLDER = ROOT / "deploy" / "kubernetes"
+FILES = sorted(FOLDER.glob("**/*.yaml"))
+Resource = dict[str, Any]
+
+
+def documents(path: Path) -> list[Resource]:
+    return [each for each in yaml.safe_load_all(path.read_text()) if each is not None]
+
+
+def arrangement(name: str) -> list[Resource]:
+    """Everything that `kubectl apply -k` would send."""
+    (kustomization,) = documents(FOLDER / name / "kustomization.yaml")
+    found: list[Resource] = []
+    for entry in kustomization["resources"]:
+        path = (FOLDER / name / entry).resolve()
+        nested = path.is_dir()
+        found += arrangement(path.relative_to(FOLDER).as_posix()) if nested else documents(path)
+    return found
+
+
+def of_kind(resources: list[Resource], kind: str) -> list[Resource]:
+    return [resource for resource in resources if resource["kind"] == kind]
+
+
+def pods(resources: list[Resource]) -> dict[str, Resource]:
+    return {
+        each["metadata"]["name"]: each["spec"]["template"]
+        for each in of_kind(resources, "Deployment")
+    }
+
+
+def variables(pod: Resource) -> dict[str, Resource]:
+    return {each["name"]: each for each in pod["spec"]["containers"][0]["env"]}
+
+
+@pytest.mark.parametrize("version", all_versions())
+def test_manifests_are_valid_in_every_version_that_is_known(version: str) -> None:
+    checked = 0
+    for path in FILES:
+        for resource in documents(path):
+            if resource["kind"] != "Kustomization":
+                kubernetes_validate.validate(resource, version, strict=True)
+                checked += 1
+    assert checked >= 14
+
+
+def test_strict_validation_refuses_a_field_that_does_not_exist() -> None:
+    (pod,) = of_kind(arrangement("single"), "Deployment")
+    pod["spec"]["template"]["spec"]["containers"][0]["readOnlyRootFileSystem"] = True
+    with pytest.raises(kubernetes_validate.ValidationError):
+        kubernetes_validate.validate(pod, all_versions()[-1], strict=True)
+
+
+def test_every_file_belongs_to_an_arrangement_or_is_an_example() -> None:
+    listed = {
+        (FOLDER / name / entry).resolve()
+        for name in ("base", "single", "scaled")
+        for entry in documents(FOLDER / name / "kustomization.yaml")[0]["resources"]
+    }
+    rest = {path for path in FILES if path not in listed and path.name != "kustomization.yaml"}
+    assert {path.name for path in rest} == {"keys.example.yaml", "database.example.yaml"}
+    assert all(path.exists() for path in listed)
+
+
+EVERY_POD = [
+    pytest.param(template, id=pod)
+    for name in ("single", "scaled")
+    for pod, template in pods(arrangement(name)).items()
+]
+
+
+@pytest.mark.parametrize("template", EVERY_POD)
+def test_pods_may_do_nothing_that_they_need_not(template: Resource) -> None:
+    spec = template["spec"]
+    assert spec["automountServiceAccountToken"] is False
+    assert spec["securityContext"]["runAsNonRoot"] is True
+    assert spec["securityContext"]["runAsUser"] == 10001
+    assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    (container,) = spec["containers"]
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    writable = {each["mountPath"] for each in container["volumeMounts"] if not each.get("readOnly")}
+    assert writable == {"/state", "/tmp"}
+    assert {"memory"} <= set(container["resources"]["limits"])
+    assert set(container["resources"]["requests"]) == {"cpu", "memory"}
+
+
+@pytest.mark.parametrize("template", EVERY_POD)
+def test_pods_are_asked_and_stopped_as_the_service_expects(template: Resource) -> None:
+    (container,) = template["spec"]["containers"]
+    assert container["readinessProbe"]["httpGet"]["path"] == "/readyz"
+    assert container["livenessProbe"]["httpGet"]["path"] == "/livez"
+    assert container["startupProbe"]["httpGet"]["path"] == "/livez"
+    (_, pause) = container["lifecycle"]["preStop"]["exec"]["command"]
+    longest = Settings().drain_s + Settings().predict_timeout_s
+    assert template["spec"]["terminationGracePeriodSeconds"] > int(pause) + longest
+
+
+@pytest.mark.parametrize("template", EVERY_POD)
+def test_settings_in_manifests_exist(template: Resource) -> None:
+    plain = {
+        name.removeprefix("ASSAY_").lower(): each["value"]
+        for name, each in variables(template).items()
+        if "value" in each
+    }
+    assert all(name.startswith("ASSAY_") for name in variables(template))
+    names = {name.removeprefix("ASSAY_").lower() for name in variables(template)}
+    assert names <= set(Settings.model_fields)
+    Settings.model_validate(plain)
+
+
+def test_one_pod_with_sqlite_is_never_two() -> None:
+    (deployment,) = of_kind(arrangement("single"), "Deployment")
+    assert deployment["spec"]["replicas"] == 1
+    assert deployment["spec"]["strategy"] == {"type": "Recreate"}
+    assert variables(deployment["spec"]["template"])["ASSAY_ROLE"]["value"] == "all"
+    assert of_kind(arrangement("single"), "HorizontalPodAutoscaler") == []
+
+
+def test_many_pods_share_a_database_and_a_volume() -> None:
+    resources = arrangement("scaled")
+    templates = pods(resources)
+    roles = {name: variables(pod)["ASSAY_ROLE"]["value"] for name, pod in templates.items()}
+    assert roles == {"assay-predictors": "predict", "assay-evaluators": "evaluate"}
+    for pod in templates.values():
+        assert "secretKeyRef" in variables(pod)["ASSAY_DATABASE"]["valueFrom"]
+    (claim,) = of_kind(resources, "PersistentVolumeClaim")
+    assert claim["spec"]["accessModes"] == ["ReadWriteMany"]
+
+
+def test_only_predictors_are_scaled_and_found() -> None:
+    resources = arrangement("scaled")
+    (scaler,) = of_kind(resources, "HorizontalPodAutoscaler")
+    assert scaler["spec"]["scaleTargetRef"]["name"] == "assay-predictors"
+    (predictors,) = (
+        each for each in resources if each["metadata"]["name"] == "assay-predictors"
+        and each["kind"] == "Deployment"
+    )  # fmt: skip
+    assert "replicas" not in predictors["spec"]  # it is the autoscaler's
+    (service,) = of_kind(resources, "Service")
+    found = [name for name, pod in pods(resources).items() if _selects(service, pod)]
+    assert found == ["assay-predictors"]
+    assert [name for name, pod in pods(arrangement("single")).items() if _selects(service, pod)]
+
+
+def _selects(service: Resource, pod: Resource) -> bool:
+    return service["spec"]["selector"].items() <= pod["metadata"]["labels"].items()
+
+
+@pytest.mark.parametrize("name", ["single", "scaled"])
+def test_selectors_and_references_have_what_they_name(name: str) -> None:
+    resources = arrangement(name)
+    named = {(each["kind"], each["metadata"]["name"]) for each in resources}
+    secrets = {
+        resource["metadata"]["name"]: set(resource["stringData"])
+        for path in FOLDER.glob("*.example.yaml")
+        for resource in documents(path)
+    }
+    for pod in pods(resources).values():
+        spec = pod["spec"]
+        assert ("ServiceAccount", spec["serviceAccountName"]) in named
+        for volume in spec["volumes"]:
+            if "persistentVolumeClaim" in volume:
+                claim = volume["persistentVolumeClaim"]["claimName"]
+                assert ("PersistentVolumeClaim", claim) in named
+            if "secret" in volume:
+                assert volume["secret"]["secretName"] in secrets
+        for variable in variables(pod).values():
+            if "valueFrom" in variable:
+                reference = variable["valueFrom"]["secretKeyRef"]
+                assert reference["key"] in secrets[reference["name"]]
+    for budget in of_kind(resources, "PodDisruptionBudget"):
+        labels = budget["spec"]["selector"]["matchLabels"]
+        assert any(
+            labels.items() <= p["metadata"]["labels"].items() for p in pods(resources).values()
+        )
+
+
+@pytest.mark.parametrize("name", ["single", "scaled"])
+def test_network_is_closed_both_ways_but_for_what_is_named(name: str) -> None:
+    policies = of_kind(arrangement(name), "NetworkPolicy")
+    base = next(each for each in policies if each["metadata"]["name"] == "assay")
+    assert base["spec"]["policyTypes"] == ["Ingress", "Egress"] and base["spec"]["egress"] == []
+    for pod in pods(arrangement(name)).values():
+        labels = base["spec"]["podSelector"]["matchLabels"]
+        assert labels.items() <= pod["metadata"]["labels"].items()
+    ports = [
+        port["port"]
+        for policy in policies
+        for rule in policy["spec"].get("egress", [])
+        for port in rule["ports"]
+    ]
+    assert sorted(ports) == ([] if name == "single" else [53, 53, 5432])
+
+
+def test_examples_are_what_the_service_reads() -> None:
+    (keys,) = documents(FOLDER / "keys.example.yaml")
+    callers = parse_keys(json.loads(keys["stringData"]["keys.json"])).callers
+    assert {scope for caller in callers for scope in caller.scopes} == {
+        "predict",
+        "evaluate",
+        "admin",
+    }
+    (database,) = documents(FOLDER / "database.example.yaml")
+    assert read_url(database["stringData"]["url"]).get_backend_name() == "postgresql"
