@@ -20,9 +20,9 @@ function row(title, pair, names) {
     return bar;
   });
   const said = parts(pair, names).map(([kind, text, number]) => h("li", {}, h("span", { className: `swatch ${kind}`, "aria-hidden": "true" }), `${text} ${number}`));
-  const [low, high] = pair.ci.map((value) => `${value > 0 ? "+" : ""}${(value * 100).toFixed(0)}`);
+  const [low, high] = pair.ci.map((value) => `${value > 0 ? "+" : ""}${(value * 100).toFixed(0)}`.replace("-", "−"));
   return h("div", { className: "pair" },
-    h("p", { className: "pair-title" }, title, h("span", { className: "range" }, ` ${percent(pair.first, total)} and ${percent(pair.second, total)}; difference between ${low} and ${high} points`)),
+    h("p", { className: "pair-title" }, title, h("span", { className: "range" }, ` ${percent(pair.first, total)} and ${percent(pair.second, total)}; the true difference lies between ${low} and ${high} points`)),
     h("div", { className: "shares", "aria-hidden": "true" }, bars),
     h("ul", { className: "legend" }, said));
 }

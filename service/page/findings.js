@@ -47,6 +47,15 @@ function unaimed({ mean_corruption_error: error, certificates: [proof], samples 
   return `Smoothed with sigma ${proof.sigma}, ${percent(proof.curve[0].share, samples)} are provably right, the last of them up to an l2 radius of ${(held ?? proof.curve[0]).radius.toFixed(2)}.`;
 }
 
+/** What is left of a model at the worst, and by what: {share, what}; null where only clean inputs were judged. */
+export function remainder(model) {
+  const worst = worstOf(model);
+  if (worst) return { share: worst.top1, what: `under the worst attack within ${worst.eps}` };
+  if (model.mean_corruption_error !== null) return { share: 1 - model.mean_corruption_error, what: "on average over common corruptions" };
+  const [proof] = model.certificates;
+  return proof ? { share: proof.curve[0].share, what: `provably, smoothed with sigma ${proof.sigma}` } : null;
+}
+
 /** The headline: what the tried model does without and with attack. */
 export function headline(model, metric, kind) {
   const n = model.samples;
@@ -73,10 +82,10 @@ export function precisionNote(model, kind) {
 
 /** The second model in one sentence. */
 export function rivalry(first, second, comparison) {
-  const a = worstOf(first) ?? first.clean;
-  const b = worstOf(second) ?? second.clean;
+  if (!worstOf(second)) return `${second.name}: ${unaimed(second)}`;
+  const [a, b] = [worstOf(first), worstOf(second)];
   const left = `${second.name} is left with ${hits(b.top1, second.samples)} of ${second.samples}`;
-  const p = (comparison?.largest ?? comparison?.clean)?.p_value;
+  const p = comparison?.largest?.p_value;
   if (a.top1 === b.top1) return `${left}: no difference.`;
   if (p === undefined) return `${left}.`;
   const better = a.top1 > b.top1 ? first.name : second.name;

@@ -3,7 +3,7 @@
 import { fetchEvaluation, fetchEvaluations, removeEvaluation } from "./api.js";
 import { announce, byId, h } from "./dom.js";
 import { isActive } from "./events.js";
-import { worstOf } from "./findings.js";
+import { remainder } from "./findings.js";
 import { showError } from "./problem.js";
 import { attackSummary, count, inputKind, moment, ordinal, percent } from "./words.js";
 
@@ -22,12 +22,12 @@ async function fillOutcomes(evaluations, signal) {
   for (const { id } of evaluations.filter((evaluation) => evaluation.status === "succeeded")) {
     const { result } = await fetchEvaluation(id, { signal });
     const [model] = result.models;
-    const last = worstOf(model);
+    const last = remainder(model);
     const place = outcomeOf(id);
     if (!place) continue;
     const clean = percent(model.clean.top1, model.samples);
-    place.textContent = last ? `${clean} → ${percent(last.top1, model.samples)}` : clean;
-    place.title = last ? `correct before any attack, and under the worst one within ${last.eps}` : "correct before any attack";
+    place.textContent = last ? `${clean} → ${percent(last.share, model.samples)}` : clean;
+    place.title = last ? `correct before any attack, and ${last.what}` : "correct before any attack";
     if (!result.reliable) place.append(h("span", { className: "doubtful", title: "do not rely on these figures" }, " !"));
   }
 }

@@ -86,6 +86,11 @@ export class TrialFields {
     return this.attacks.filter(({ name }) => names.includes(name));
   }
 
+  /** Whether anything chosen aims at the model, so that a worst case exists. */
+  aimed() {
+    return this.chosen().some(({ budget }) => !["severities", "sigma"].includes(budget));
+  }
+
   #values({ name, budget, only }) {
     const own = only ? typed(this.form.elements[`${name}-only`].value) : [];
     if (own.length) return own;

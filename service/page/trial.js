@@ -68,7 +68,7 @@ class Trial {
       seed: Number(seed.value),
       attacks: this.fields.read(),
       ...(compare.value ? { compare_with: compare.value } : {}),
-      ...(gate.value ? { gate: `robust_accuracy >= ${Number(gate.value) / 100}` } : {}),
+      ...(gate.value && !gate.disabled ? { gate: `robust_accuracy >= ${Number(gate.value) / 100}` } : {}),
     };
   }
 
@@ -100,6 +100,7 @@ class Trial {
   update() {
     const lack = this.#missing();
     this.button.disabled = lack !== null;
+    this.form.elements.gate.disabled = !this.fields.aimed();
     this.plan.textContent = lack ?? this.#planText();
     clearTimeout(this.#timer);
     this.#asking?.abort();

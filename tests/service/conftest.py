@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -11,10 +12,15 @@ from PIL import Image
 from starlette.testclient import TestClient
 
 from export.artifact import Artifact, open_artifact
-from service.settings import Settings, get_settings
+from service.settings import ROOT, Settings, get_settings
 from tests.service.front import Front
 from tests.service.postgres import postgresql, truncated
 from tests.service.tiny_artifact import noise, write_artifact, write_text_artifact
+
+if TYPE_CHECKING:
+    from selenium.webdriver import Chrome
+
+    from tests.service.page import Page
 
 
 @pytest.fixture(scope="session")
@@ -98,6 +104,47 @@ def front(tmp_path: Path, artifacts: dict[str, Artifact]) -> Iterator[Front]:
     front = Front(tmp_path / "state", artifacts)
     yield front
     front.store.close()
+
+
+@pytest.fixture(scope="session")
+def page_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Address of a whole server with the shipped models and samples."""
+    from tests.service.test_server import serve
+
+    folder = tmp_path_factory.mktemp("page")
+    with serve(str(ROOT), cwd=folder, home=folder / "home") as server:
+        yield server.url
+
+
+@pytest.fixture(scope="session")
+def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator["Chrome"]:
+    from tests.service.page import browser
+
+    with browser(tmp_path_factory.mktemp("browser")) as chromium:
+        yield chromium
+
+
+@pytest.fixture
+def page(driver: "Chrome", page_url: str) -> Iterator["Page"]:
+    """The bench, freshly opened; no script may fail, no policy be broken, no request leave."""
+    from tests.service.page import Page
+
+    driver.set_window_size(1280, 900)
+    driver.get_log("browser")  # forget older lines
+    driver.get_log("performance")
+    opened = Page(driver, page_url)
+    opened.open()
+    opened.one(".model")
+    yield opened
+    # A status that the page shows as a message is also logged by the browser.
+    said = [line["message"] for line in driver.get_log("browser")]
+    assert [line for line in said if "the server responded with a status" not in line] == []
+    assert [url for url in opened.requested() if not url.startswith(own_addresses(page_url))] == []
+
+
+def own_addresses(url: str) -> tuple[str, ...]:
+    """How requests begin that stay with the service or in the browser."""
+    return (f"{url}/", f"blob:{url}/", "data:image/png;base64,", "about:")
 
 
 def png(seed: int = 0, size: int = 8) -> bytes:

@@ -1,0 +1,159 @@
+"""The page in a real browser: what a person does on it, and what they see."""
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from selenium import webdriver
+from selenium.webdriver.chrome.service import Service
+from selenium.webdriver.common.action_chains import ActionChains
+from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.remote.webelement import WebElement
+
+from tests.service.conftest import wait_until
+
+CHROMIUM = Path("/usr/bin/chromium")
+DRIVER = Path("/usr/bin/chromedriver")
+FLAGS = (
+    "--headless=new",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+)
+
+needs_browser = pytest.mark.skipif(
+    not (CHROMIUM.exists() and DRIVER.exists()),
+    reason="chromium and chromedriver are not installed",
+)
+
+
+@contextmanager
+def browser(folder: Path) -> Iterator[webdriver.Chrome]:
+    """Chromium with a profile of its own; every request it sends is recorded."""
+    options = webdriver.ChromeOptions()
+    options.binary_location = str(CHROMIUM)
+    for flag in FLAGS:
+        options.add_argument(flag)
+    options.add_argument(f"--user-data-dir={folder / 'profile'}")
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    downloads = {"download.default_directory": str(folder / "downloads")}
+    options.add_experimental_option("prefs", downloads)
+    driver = webdriver.Chrome(options=options, service=Service(str(DRIVER)))
+    driver.set_page_load_timeout(30)
+    try:
+        yield driver
+    finally:
+        driver.quit()
+
+
+class Page:
+    """What a person does on the page, and what they see."""
+
+    def __init__(self, driver: webdriver.Chrome, url: str) -> None:
+        self.driver = driver
+        self.url = url
+
+    def open(self, place: str = "#/") -> None:
+        self.driver.get("about:blank")
+        self.driver.get(f"{self.url}/{place}")
+
+    def all(self, selector: str) -> list[WebElement]:
+        return self.driver.find_elements(By.CSS_SELECTOR, selector)
+
+    def shown(self, selector: str) -> list[WebElement]:
+        return [element for element in self.all(selector) if element.is_displayed()]
+
+    def one(self, selector: str, *, seconds: float = 20) -> WebElement:
+        """The first such element that is visible, once there is one."""
+        self.until(lambda: bool(self.shown(selector)), f"no visible {selector}", seconds=seconds)
+        return self.shown(selector)[0]
+
+    def text(self, selector: str) -> str:
+        return self.one(selector).text
+
+    def until(self, condition: Callable[[], bool], what: str, *, seconds: float = 20) -> None:
+        if not wait_until(condition, seconds=seconds):
+            pytest.fail(f"{what}; the page shows:\n{self.driver.find_element(By.ID, 'main').text}")
+
+    def says(self, selector: str, part: str, *, seconds: float = 20) -> None:
+        """Wait until an element shows these words."""
+        self.until(lambda: part in self.text(selector), f"no {part!r}", seconds=seconds)
+
+    def run(self, script: str, *arguments: Any) -> Any:
+        return self.driver.execute_script(script, *arguments)
+
+    def cdp(self, command: str, **parameters: Any) -> None:
+        self.driver.execute_cdp_cmd(command, parameters)
+
+    def requested(self) -> list[str]:
+        """Addresses of all requests since the last call, as the browser's network saw them."""
+        messages = [json.loads(line["message"]) for line in self.driver.get_log("performance")]
+        sent = [one["message"] for one in messages]
+        return [
+            one["params"]["request"]["url"]
+            for one in sent
+            if one["method"] == "Network.requestWillBeSent"
+        ]
+
+    def keys(self, *keys: str) -> None:
+        """Press keys, wherever the focus is."""
+        for key in keys:
+            ActionChains(self.driver).send_keys(key).perform()
+
+    def set_field(self, selector: str, value: str) -> None:
+        field = self.one(selector)
+        field.send_keys(Keys.CONTROL, "a")
+        field.send_keys(value)
+
+    def width(self) -> int:
+        return self.run("return document.documentElement.scrollWidth")
+
+    def place(self) -> str:
+        return self.driver.current_url.removeprefix(f"{self.url}/")
+
+    def take_samples(self) -> None:
+        """Two boots and two bags, through the gallery."""
+        self.one("#browse").click()
+        for shelf in (1, 2):
+            for thumb in (1, 2):
+                self.one(f".shelf:nth-child({shelf}) .thumb:nth-child({thumb})").click()
+        self.until(lambda: len(self.all("#image-tray .bars")) == 4, "no four predictions")
+
+    def preset(self, key: str) -> None:
+        self.one(f"[name=preset][value={key}]").click()
+
+    def adjust(self) -> None:
+        """Open the fields behind the presets."""
+        self.one("summary").click()
+
+    def start(self) -> None:
+        self.until(lambda: self.one(".start").is_enabled(), "cannot be started")
+        self.one(".start").click()
+        self.until(lambda: "#/evaluations/" in self.driver.current_url, "not started")
+
+    def finish(self) -> None:
+        self.one(".verdict", seconds=90)
+
+
+def evaluate(url: str, spec: dict[str, Any], **form: Any) -> str:
+    """The place on the page of an evaluation that has succeeded."""
+    files = [("spec", (None, json.dumps(spec))), *form.get("files", ())]
+    files += [
+        (name, (None, json.dumps(form[name]))) for name in ("texts", "labels") if name in form
+    ]
+    location = httpx.post(f"{url}/v1/evaluations", files=files).headers["location"]
+
+    def ended() -> bool:
+        return httpx.get(f"{url}{location}", timeout=30).json()["status"] == "succeeded"
+
+    assert wait_until(ended, seconds=60), httpx.get(f"{url}{location}").json()
+    return location.replace("/v1", "#", 1)

@@ -1,0 +1,56 @@
+"""The page of a service that asks for keys, in a real browser."""
+
+import json
+from collections.abc import Iterator
+
+import pytest
+from selenium.webdriver import Chrome
+
+from service.settings import ROOT
+from tests.service.page import Page, needs_browser
+from tests.service.test_server import serve
+
+pytestmark = needs_browser
+KEYS = [
+    {"name": "reader", "key": "reader-key-0123456789", "scopes": ["predict"]},
+    {"name": "tester", "key": "tester-key-0123456789", "scopes": ["predict", "evaluate"]},
+]
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    folder = tmp_path_factory.mktemp("guarded")
+    keys = json.dumps(KEYS)
+    with serve(str(ROOT), cwd=folder, home=folder / "home", ASSAY_API_KEYS=keys) as server:
+        yield server.url
+
+
+def give_key(page: Page, key: str) -> None:
+    page.set_field("#key", key)
+    page.one("#key-form .primary").click()
+
+
+def test_a_key_is_asked_for_used_and_forgotten(driver: Chrome, guarded: str) -> None:
+    page = Page(driver, guarded)
+    page.open()
+    assert "only with an API key" in page.text("#key-reason")
+    give_key(page, "wrong-key-0123456789ab")
+    page.says("#key-reason", "does not know the key")
+    give_key(page, "reader-key-0123456789")
+    page.take_samples()
+    for picture in page.all("#image-tray img"):
+        page.until(lambda shown=picture: shown.get_property("naturalWidth") > 0, "no picture")  # type: ignore
+    page.says("#image-trial .trial-error", "Use another key")
+    page.one("#image-trial .trial-error button").click()
+    give_key(page, "tester-key-0123456789")
+    page.says("#image-trial .cost", "Up to")
+    page.start()
+    page.finish()
+    assert "by tester" in page.text(".facts")
+    wipe = page.one(".wipe img")
+    page.run("arguments[0].scrollIntoView({block: 'center'})", wipe)
+    page.until(lambda: wipe.get_property("naturalWidth") > 0, "no evidence")  # type: ignore
+    assert str(wipe.get_attribute("src")).startswith("blob:")
+    page.one("#key-button").click()
+    page.one("#key-forget").click()
+    assert page.run("return sessionStorage.length") == 0

@@ -1,0 +1,135 @@
+"""Trials of images in a real browser: from the form over progress to the evidence."""
+
+from pathlib import Path
+
+from selenium.webdriver.common.keys import Keys
+
+from tests.service.conftest import png
+from tests.service.page import Page, evaluate, needs_browser
+
+pytestmark = needs_browser
+POINTS = {"8/255": 8 / 255, "0.03": 0.03, "L2:0.5": 0.5, "L2:1/2": 0.5, "edits:5": 5, "fog:3": 3}
+
+
+def test_presets_fill_the_form_and_tell_their_cost(page: Page) -> None:
+    page.take_samples()
+    page.says("#image-trial .cost", "Up to")
+    quick = page.text("#image-trial .cost")
+    page.preset("paper")
+    page.until(lambda: "Up to" in (said := page.text(".cost")) and said != quick, "same cost")
+    page.adjust()
+    ticked = [box.get_attribute("value") for box in page.all("#image-trial [name=attack]:checked")]
+    assert ticked == ["fgsm", "pgd", "spsa"]
+    own = page.all("#image-trial [name=spsa-only]")[0]
+    assert own.get_attribute("value") == "1/255"
+    assert page.all("[name=other-eps]")[0].get_attribute("value") == "3/255 5/255 6/255"
+    page.preset("damage")
+    assert [field.get_attribute("data-budget") for field in page.shown(".budget")] == ["severities"]
+    assert not page.one("[name=gate]").is_enabled()
+
+
+def test_trial_from_samples_to_evidence(page: Page) -> None:
+    page.take_samples()
+    assert "All labels are known" in page.text("#image-trial .plan")
+    page.adjust()
+    page.set_field("[name=pgd-steps]", "3")
+    page.one("[name=compare] option:nth-child(2)").click()
+    page.set_field("[name=gate]", "1")
+    page.start()
+    page.finish()
+    assert " of 4 images correctly" in page.text(".verdict") or "all 4" in page.text(".verdict")
+    assert "Gate robust_accuracy >= 0.01" in page.text(".gate")
+    assert len(page.all(".figures")) == 2
+    assert len(page.all(".figures tbody tr")) == 2 * (1 + 2 * 2)  # clean, 2 attacks at 2 radii
+    assert len(page.all(".band")) == 2 and len(page.all(".line-name")) == 2
+    assert len(page.all(".pair")) == 2
+    assert len(page.all(".exhibit")) == 4
+
+
+def result(page: Page) -> str:
+    images = [("images", (f"{i}.png", png(i, size=28))) for i in range(2)]
+    spec = {"attacks": [{"name": "fgsm", "eps": ["16/255"]}]}
+    return evaluate(page.url, spec, files=images)
+
+
+def test_slider_uncovers_the_adversarial_picture(page: Page) -> None:
+    page.open(result(page))
+    slider = page.one(".wipe input")
+    page.run("arguments[0].scrollIntoView({block: 'center'})", slider)
+    for picture in page.all(".exhibit:first-child img"):
+        page.until(lambda shown=picture: shown.get_property("naturalWidth") > 0, "no picture")  # type: ignore
+    clip = "return getComputedStyle(document.querySelector('.wipe-above')).clipPath"
+    slider.send_keys(Keys.END)
+    assert slider.get_attribute("aria-valuetext") == "100 % adversarial"
+    uncovered = page.run(clip)
+    slider.send_keys(Keys.HOME)
+    assert page.run(clip) != uncovered
+
+
+def test_attention_is_shown_before_and_after(page: Page) -> None:
+    page.open(result(page))
+    page.one("#evidence-attention").click()
+    page.until(lambda: len(page.all(".maps canvas.attention")) == 4, "no two pairs of maps")
+    captions = [caption.text for caption in page.all(".exhibit:first-child .maps figcaption")]
+    assert captions == ["attention before", "attention after"]
+
+
+def test_report_is_downloaded(page: Page, tmp_path: Path) -> None:
+    page.open(result(page))
+    page.cdp("Browser.setDownloadBehavior", behavior="allow", downloadPath=str(tmp_path))
+    page.one(".take [data-form='report.html']").click()
+
+    def saved() -> bool:
+        return any(path.name.endswith("-report.html") for path in tmp_path.iterdir())
+
+    page.until(saved, "no file was saved")
+    assert page.one(".downloads [data-form='samples.parquet']").is_displayed()
+
+
+def test_points_of_every_kind_have_a_value(page: Page) -> None:
+    code = (
+        "const done = arguments[1]; import('./words.js').then((words) =>"
+        " done(arguments[0].map((point) => words.epsValue(point))));"
+    )
+    assert page.driver.execute_async_script(code, list(POINTS)) == list(POINTS.values())
+
+
+def test_evaluations_of_every_kind_are_shown(page: Page) -> None:
+    images = [("images", (f"{i}.png", png(i, size=28))) for i in range(2)]
+    corruptions = {"name": "corruptions", "names": ["fog"], "severities": [3]}
+    smoothing = {"name": "smoothing", "sigma": ["0.25"], "samples": 20}
+    page.open(
+        evaluate(page.url, {"attacks": [corruptions, smoothing]}, files=images, labels=[0, 1])
+    )
+    assert "Under common corruptions" in page.text(".verdict")
+    assert "fog" in page.text(".corruptions")
+    assert "Provably right" in page.text(".curve-figure")
+    assert page.all(".exhibit") == []
+    fgsm = {"name": "fgsm", "eps": ["8/255"]}
+    l2 = {"name": "apgd-ce", "norm": "L2", "eps": ["0.5"], "steps": 2}
+    page.open(evaluate(page.url, {"attacks": [fgsm, l2, corruptions]}, files=images))
+    assert "its 2 answers under the worst attack within 8/255 and L2 0.5" in page.text(".verdict")
+    assert "corrupted" in page.text(".readings")
+    assert len(page.all(".curve-figure")) == 2
+    assert len(page.all(".exhibit")) == 2
+
+
+def test_refusal_is_shown_in_the_words_of_the_service(page: Page) -> None:
+    page.take_samples()
+    page.adjust()
+    page.set_field("[name=other-eps]", "2")
+    page.says("#image-trial .trial-error", "eps must lie in (0, 1]")
+    page.one(".start").click()
+    page.says("#image-trial .trial-error", "eps must lie in (0, 1]")
+
+
+def test_progress_is_polled_where_no_stream_gets_through(page: Page) -> None:
+    page.take_samples()
+    page.cdp("Network.enable")
+    page.cdp("Network.setBlockedURLs", urls=["*/events"])
+    try:
+        page.start()
+        page.finish()
+    finally:
+        page.cdp("Network.setBlockedURLs", urls=[])
+        page.driver.get_log("browser")  # the browser notes what it has blocked
