@@ -17,6 +17,7 @@ from service.logs import set_up_logs
 from service.parent import watch_parent
 from service.predictions import DEFAULT_TOP_K, Prediction
 from service.registry import check_models
+from service.replica import claim_replica
 from service.settings import Settings, absolute_paths, get_settings, process_count
 from service.site import Front, Site
 from service.start import StartGuard, is_worker, prepare_state, run_folder
@@ -91,6 +92,7 @@ class Assay:
             set_up_logs(settings.log_format)
             read_keys(settings.api_keys.get_secret_value())
             prepare_state(settings)
+            claim_replica(settings)
             if settings.role != "evaluate":
                 os.environ.update(check_models(settings))
         except ValueError as error:

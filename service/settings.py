@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Literal
+from urllib.parse import quote
 
 from pydantic import Field, SecretStr, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
@@ -182,7 +183,7 @@ class Settings(BaseSettings):
     def database_url(self) -> str:
         """The table of evaluations."""
         given = self.database.get_secret_value()
-        return given or f"sqlite:///{self.state / 'assay.sqlite3'}"
+        return given or f"sqlite:///{quote(str(self.state / 'assay.sqlite3'))}"
 
     @property
     def runtimes_folder(self) -> Path:

@@ -39,4 +39,3 @@ def truncated(address: str) -> str:
         if row is not None and row[0] is not None:
             connection.execute("TRUNCATE evaluations RESTART IDENTITY")
     return address
-

@@ -1,0 +1,91 @@
+"""Servers that share a state, as processes."""
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from service.settings import ROOT
+
+_CODE = (
+    "import sys; from service.replica import claim_replica; from service.settings import Settings\n"
+    "try: claim_replica(Settings())\n"
+    "except ValueError as error: sys.exit(f'Assay cannot start: {error}')\n"
+    "print('ready', flush=True); sys.stdin.read()"
+)
+
+
+@contextmanager
+def server(state: Path, role: str, **more: str) -> Iterator[subprocess.Popen[str]]:
+    environ = {"ASSAY_STATE": str(state), "ASSAY_ROLE": role, **more}
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        [sys.executable, "-c", _CODE],
+        cwd=ROOT,
+        env=environ,
+        stdin=pipe,
+        stdout=pipe,
+        stderr=pipe,
+        text=True,
+    ) as process:
+        yield process
+        process.kill()
+
+
+def ready(process: subprocess.Popen[str]) -> bool:
+    assert process.stdout is not None
+    return process.stdout.readline() == "ready\n"
+
+
+def refusal(process: subprocess.Popen[str]) -> str:
+    assert process.stderr is not None
+    return process.stderr.read() if not ready(process) else "it is ready"
+
+
+def test_a_state_has_one_server_of_each_role_until_it_dies(tmp_path: Path) -> None:
+    with server(tmp_path, "predict") as first:
+        assert ready(first)
+        with server(tmp_path, "evaluate") as second, server(tmp_path, "predict") as third:
+            assert ready(second)
+            words = refusal(third)
+            assert "Assay cannot start: another server uses this ASSAY_STATE to predict" in words
+            assert "PostgreSQL" in words
+            with server(tmp_path, "all") as fourth:
+                assert "another server" in refusal(fourth)
+        with server(tmp_path, "evaluate") as fifth:
+            assert ready(fifth)
+        first.kill()
+        first.wait()
+        with server(tmp_path, "predict") as sixth:
+            assert ready(sixth)
+
+
+def test_postgresql_has_any_number_of_servers(tmp_path: Path, postgresql_server: str) -> None:
+    given = {"ASSAY_DATABASE": postgresql_server}
+    with server(tmp_path, "all", **given) as first, server(tmp_path, "all", **given) as second:
+        assert ready(first) and ready(second)
+
+
+@pytest.mark.parametrize(
+    ("address", "words"),
+    [
+        ("postgresql://me:s3cret@127.0.0.1:1/assay", "127.0.0.1, database assay.*cannot be used"),
+        ("postgresql://me:s3cret@127.0.0.1:port/assay", "must be a URL"),
+        ("mysql://me:s3cret@localhost/assay", "must be a URL"),
+        ("s3cret", "must be a URL"),
+        ("sqlite:///s3cret.sqlite3", "absolute path"),
+        ("sqlite:////dev/null/x.sqlite3", "cannot be opened: .*"),
+    ],
+)
+def test_an_unusable_database_is_named_without_its_password(
+    tmp_path: Path, address: str, words: str
+) -> None:
+    with server(tmp_path, "all", ASSAY_DATABASE=address) as process:
+        said = refusal(process)
+    assert "Assay cannot start: " in said and "Traceback" not in said
+    assert "s3cret" not in said
+    assert re.search(words, said), said
