@@ -19,7 +19,7 @@ from service.turn import Places, Rows, Totals, Turn, Waiting, concatenate, late,
 
 logger = logging.getLogger(__name__)
 
-_HEADROOM = 0.8  # share of the deadline that the wait may fill by estimate
+_HEADROOM = 0.8  # share of the time left that estimates may fill
 _MEMORY = 0.8  # weight of earlier batches in the estimated time of an input
 
 
@@ -108,8 +108,8 @@ class MicroBatcher:
                 request.deliver(late())
             if not request.future.done():  # cancelled by its client, or failed in a part
                 if not batch and self._pace_s:  # what the oldest can wait for, at least itself
-                    room = min(room, max(1, int((request.until - now) / self._pace_s)))
-                part = request.take(room)
+                    room = min(room, max(1, int(_HEADROOM * (request.until - now) / self._pace_s)))
+                part = request.take(room, now)
                 batch.append((request, part))
                 room -= len(part)
             if request.future.done() or request.is_taken():

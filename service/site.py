@@ -110,19 +110,20 @@ class RouteFinder:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
-        found = [(route.matches(scope)[0], route) for route in self._routes]
-        exact = [route for match, route in found if match is Match.FULL]
-        known = [route for match, route in found if match is not Match.NONE]
+        exact = next((r for r in self._routes if r.matches(scope)[0] is Match.FULL), None)
+        if exact is not None and scope["method"] in _methods(exact):
+            scope["state"]["route"] = _template(exact)
+            await self._app(scope, receive, send)
+            return
+        known = [route for route in self._routes if route.matches(scope)[0] is not Match.NONE]
         if not known:
             raise foreign_error(404)
-        scope["state"]["route"] = _template((exact or known)[0])
+        scope["state"]["route"] = _template(exact or known[0])
         allowed = ", ".join(sorted({m for route in known for m in _methods(route)} | {"OPTIONS"}))
         if scope["method"] == "OPTIONS":
             await Response(status_code=204, headers={"allow": allowed})(scope, receive, send)
-        elif not exact or scope["method"] not in allowed.split(", "):
-            raise foreign_error(405, {"allow": allowed})
         else:
-            await self._app(scope, receive, send)
+            raise foreign_error(405, {"allow": allowed})
 
 
 def _template(route: BaseRoute) -> str:

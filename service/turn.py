@@ -52,17 +52,25 @@ class Totals:
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Waiting:
-    """A request in the queue; `until` is when nobody waits for it any more."""
+    """A request in the queue.
+
+    Attributes:
+        came: when it was admitted, by the event loop's clock.
+        began: when the runtime saw the first of it.
+        until: when nobody waits for it any more.
+    """
 
     inputs: Rows = field(kw_only=False)
     future: asyncio.Future[np.ndarray] = field(kw_only=False)
     came: float
     until: float
+    began: float = math.inf
     _taken: int = 0
     _parts: list[np.ndarray] = field(default_factory=list)
 
-    def take(self, room: int) -> Rows:
-        """The next inputs, at most `room`."""
+    def take(self, room: int, now: float) -> Rows:
+        """The next inputs, at most `room`, for a batch that begins now."""
+        self.began = min(self.began, now)
         part = self.inputs[self._taken : self._taken + room]
         self._taken += len(part)
         return part
@@ -70,10 +78,6 @@ class Waiting:
     def is_taken(self) -> bool:
         """Whether no input is left to take."""
         return self._taken == len(self.inputs)
-
-    def is_begun(self) -> bool:
-        """Whether the runtime has seen any of it."""
-        return self._taken > 0
 
     def deliver(self, part: np.ndarray | Exception) -> None:
         """Keep the next outputs; resolve the future with the last of them or an error."""
@@ -137,8 +141,8 @@ class Batcher(Protocol):
 class Turn:
     """One request's way through a batcher, inside an `async with`.
 
-    A request that did not reach the runtime before its deadline is refused with 503, as if it had
-    been refused at once; one that the runtime did not finish ends with 504.
+    A request whose time went by with waiting is refused with 503, as if it had been refused at
+    once; one that the runtime did not finish, although it had half of the time, ends with 504.
 
     Args:
         batcher: the model's.
@@ -180,7 +184,8 @@ class Turn:
         try:
             return await self._deadline.__aexit__(kind, error, trace)
         except TimeoutError as end:
-            if self._request is None or not self._request.is_begun():
+            began = math.inf if self._request is None else self._request.began
+            if self._until - began < self._batcher.timeout_s / 2:
                 raise late() from end
             message = f"The prediction took longer than {self._batcher.timeout_s:g} s."
             raise ApiError(504, "timeout", message) from end
