@@ -17,7 +17,7 @@ import traceback
 import zlib
 from collections import deque
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from zipfile import BadZipFile
@@ -31,6 +31,7 @@ from service.evaluation_child import ADDRESS
 from service.job import Job
 from service.jobs import JobStore
 from service.parent import watch_parent
+from service.tracing import Stages, continued, start_tracing, stop_tracing
 from service.uploads import REPORT, evaluations_folder, open_inputs
 
 if TYPE_CHECKING:
@@ -59,9 +60,11 @@ class Watch:
         self._reported = self._polled = -1e9
         self._stop = False
         self._recent: deque[tuple[float, int]] = deque()
+        self.stages = Stages()
 
     def on_progress(self, progress: "Progress") -> None:
         """Report how far the evaluation is."""
+        self.stages.enter(progress.stage)
         now = time.monotonic()
         if now - self._reported < _REPORT_EVERY_S and progress.done < progress.total:
             return
@@ -98,18 +101,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one claimed evaluation and store its outcome; 0 when one was stored."""
     options = _options(argv)
     watch_parent(parent=options.parent, grace=0)
+    start_tracing("assay-evaluation")
     _be_humble()
     store = JobStore(os.environ[ADDRESS])
     job = store.get(options.job)
     if job is None:
         return 1
+    watch = Watch(store, job.id, options.worker)
     try:
-        result = _evaluate(job, options, Watch(store, job.id, options.worker))
+        with continued(job.traceparent, "evaluation", evaluation=job.id), closing(watch.stages):
+            result = _evaluate(job, options, watch)
     except Exception as error:  # whatever it is, whoever waits is told
         stored = _store_failure(store, job, options.worker, error)
     else:
         stored = store.finish(job.id, options.worker, result)
     store.close()
+    stop_tracing()
     return 0 if stored else 1
 
 

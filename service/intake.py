@@ -19,6 +19,7 @@ from service.jobs import BudgetSpent, JobStore, KeyConflict, QueueFull
 from service.served import IMAGES, TEXTS
 from service.settings import Settings
 from service.submission import Submission
+from service.tracing import traceparent
 from service.uploads import evaluations_folder, save_inputs
 
 # For a full queue, where no running evaluation tells how long it takes, and at most.
@@ -170,6 +171,7 @@ def _new_job(
         owner=submission.caller.name,
         priority=PRIORITIES[submission.priority],
         idempotency_key=submission.idempotency_key,
+        traceparent=traceparent(),
     )
 
 

@@ -19,7 +19,7 @@ class NewJob:
 
     `models` holds one {"name", "version", "digest"} per model, the attacked one first; `cost`
     counts model evaluations; `fingerprint` is a digest of the whole request; `owner` is the name
-    of the caller, empty where there are no keys.
+    of the caller, empty where there are no keys; `traceparent` is the span of the request.
     """
 
     id: str
@@ -31,6 +31,7 @@ class NewJob:
     owner: str = ""
     priority: int = PRIORITIES["normal"]
     idempotency_key: str | None = None
+    traceparent: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +65,7 @@ class Job:
     result: dict[str, Any] | None
     error: dict[str, str] | None
     deleted: float | None
+    traceparent: str | None
     position: int | None
 
     @property

@@ -91,6 +91,7 @@ class JobStore(JobClaims, JobFigures):
             "cost": new.cost,
             "fingerprint": new.fingerprint,
             "idempotency_key": new.idempotency_key,
+            "traceparent": new.traceparent,
             "created": present(self._engine),
         }
         with writing_alone(self._engine) as connection:

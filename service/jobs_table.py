@@ -56,6 +56,7 @@ jobs = Table(
     Column("result", Text),
     Column("error", Text),
     Column("deleted", Double),
+    Column("traceparent", Text),
 )
 
 
@@ -98,6 +99,7 @@ def read_row(row: Row[Any]) -> Job:
         result=json.loads(fields["result"]) if fields["result"] else None,
         error=json.loads(fields["error"]) if fields["error"] else None,
         deleted=fields["deleted"],
+        traceparent=fields["traceparent"],
         position=fields.get("position"),
     )
 

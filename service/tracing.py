@@ -94,11 +94,11 @@ class Stages:
     def enter(self, stage: str) -> None:
         """The work is in this stage now."""
         if stage != self._stage:
-            self.leave()
+            self.close()
             self._stage, self._span = stage, span(f"stage {stage}")
             self._span.__enter__()
 
-    def leave(self) -> None:
+    def close(self) -> None:
         """The last stage is over."""
         self._span.__exit__(None, None, None)
         self._stage, self._span = "", nullcontext()

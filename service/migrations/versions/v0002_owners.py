@@ -72,7 +72,7 @@ def _create() -> sa.Table:
         _counter("ran", sa.Double()),
         *(_counter(name, sa.Integer()) for name in ("attempts", "starts")),
         sa.Column("cancel_requested", sa.Boolean, nullable=False, server_default=sa.false()),
-        *(sa.Column(name, sa.Text) for name in ("result", "error")),
+        *(sa.Column(name, sa.Text) for name in ("result", "error", "traceparent")),
         sa.UniqueConstraint("owner", "idempotency_key"),
         sqlite_autoincrement=True,
     )
