@@ -4,7 +4,7 @@
 set -eu
 
 scratch=${TMPDIR:-/tmp}/assay
-if [ ! -w "${TMPDIR:-/tmp}" ]; then
+if ! mkdir -p "${scratch}" 2>/dev/null; then
     # One folder a container, since evaluators of one team share a volume; emptied at its start.
     scratch=${ASSAY_STATE}/scratch/$(hostname)
     rm -rf "${scratch}"
@@ -15,5 +15,5 @@ export TMPDIR="${scratch}/tmp" HOME="${scratch}" BENTOML_HOME="${scratch}/bentom
 if [ $# -gt 0 ]; then
     exec "$@"
 fi
-# Requests in flight may take as long as ASSAY_PREDICT_TIMEOUT_S allows by default.
+# The default of ASSAY_PREDICT_TIMEOUT_S: a prediction that was accepted is answered.
 exec bentoml serve /app/bento --timeout-graceful-shutdown 30
