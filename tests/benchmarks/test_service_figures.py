@@ -1,0 +1,108 @@
+"""How the benchmarks of the service judge what they have measured."""
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks import kills
+from benchmarks.__main__ import main
+from benchmarks.fuzz import Found
+from benchmarks.fuzz import rows as fuzz_rows
+from benchmarks.isolation import latency_rows
+from benchmarks.load import Answer
+from benchmarks.overload import answer_rows, memory_row, recovered_after, recovery_row
+from benchmarks.service_throughput import bare, rate_rows
+
+
+def _steady(count: int, *, status: int = 200, seconds: float = 0.01) -> list[Answer]:
+    """Ten requests a second."""
+    return [Answer(number / 10, seconds, status) for number in range(count)]
+
+
+def test_the_rate_row_is_the_median_of_the_ratios() -> None:
+    ratio, ours, other = rate_rows("X", "auto exact", [(12.0, 10.0), (15.0, 10.0)], 1.2)
+    assert (ratio.measured, ratio.met, ratio.samples) == (1.35, True, 2)
+    assert (ours.measured, other.measured, other.met) == (13.5, 10.0, None)
+
+
+def test_the_bare_runtime_is_fed_whole_batches_of_the_files() -> None:
+    batches: list[int] = []
+    rate = bare(lambda files: batches.append(len(files)), [b""] * 40)(0.01)
+    assert rate > 0 and set(batches) == {16}
+
+
+def test_latencies_are_compared_window_by_window() -> None:
+    idle, busy = _steady(20), _steady(20, seconds=0.012)
+    *_, ratio = latency_rows(10, 95, [(idle, busy), (idle, idle)])
+    assert ratio.measured == pytest.approx(1.1) and ratio.met
+
+
+def test_only_some_answers_are_right_under_overload() -> None:
+    good = [*_steady(90), *_steady(5, status=503), *_steady(5, status=429)]
+    offered, accepted, wrong, slowest = answer_rows(1, 10, good)
+    assert (offered.measured, offered.met) == (10, True)
+    assert accepted.measured == 9 and wrong.met and slowest.met
+    _, _, wrong, slowest = answer_rows(1, 10, [*good, *_steady(1, status=504), Answer(9, 99, 0)])
+    assert wrong.measured == 2 and not wrong.met and slowest.met
+    *_, slowest = answer_rows(1, 10, _steady(100, seconds=37.0))
+    assert not slowest.met
+
+
+def test_memory_is_compared_after_a_warm_up() -> None:
+    samples = [(float(at), 100.0 + (at >= 50) * 9 - (at < 5) * 60) for at in range(101)]
+    assert memory_row(1, 100, samples).measured == pytest.approx(1.09)
+
+
+def test_recovery_needs_two_steady_seconds() -> None:
+    late = [Answer(a.due, a.seconds, 503 if a.due < 1.5 else 200) for a in _steady(60)]
+    assert recovered_after(late, 0.01) == 1.5
+    slow = [Answer(a.due, 0.02 if a.due < 3 else 0.01, 200) for a in _steady(60)]
+    assert recovered_after(slow, 0.01) == 3
+    assert recovered_after(_steady(60, status=503), 0.01) == np.inf
+    assert recovery_row(1, 4.0, late, 0.01).met is False
+
+
+def test_findings_of_kills_are_rows_that_should_be_zero() -> None:
+    found = kills.Findings(kills=Counter(worker=2), accepted=5, lost=["a gone"])
+    lost, *others = kills.rows(found)
+    assert not lost.met and "a gone" in lost.case and lost.samples == 5
+    assert len(others) == 3 and all(row.met for row in others)
+
+
+def test_a_result_is_the_same_whenever_it_was_made(tmp_path: Path) -> None:
+    digests = []
+    for name, created, verdict in (("a", "now", b"1"), ("b", "later", b"1"), ("c", "now", b"2")):
+        folder = tmp_path / name
+        (folder / "shards").mkdir(parents=True)
+        report = {"created": created, "summary": {"models": []}}
+        (folder / "report.json").write_text(json.dumps(report))
+        (folder / "report.html").write_text(created)
+        (folder / "shards" / "x").write_bytes(verdict)
+        digests.append(kills.result_digest(folder))
+    assert digests[0] == digests[1] != digests[2]
+
+
+def test_fuzzing_counts_server_errors_and_kinds_of_failures() -> None:
+    found = Found(statuses={"GET /a": Counter({200: 3, 404: 1}), "GET /b": Counter({500: 2})})
+    found.failures["GET /b", "500 ServerError"] = "curl"
+    errors, kinds = fuzz_rows(found)
+    assert (errors.measured, errors.samples, errors.met) == (2, 6, False)
+    assert kinds.measured == 1 and "GET /b 500 ServerError" in kinds.case
+
+
+@pytest.mark.parametrize("name", ["overload", "kills", "fuzz", "isolation", "service_throughput"])
+def test_a_benchmark_tells_its_own_options(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        main([name, "--help"])
+    assert f"python -m benchmarks {name}" in capsys.readouterr().out
+
+
+def test_a_benchmark_says_that_its_data_are_missing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("ASSAY_DATA", raising=False)
+    assert main(["service_throughput"]) == 1
+    assert "set ASSAY_DATA to the folder that holds photos" in capsys.readouterr().err
