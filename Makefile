@@ -1,6 +1,8 @@
 VENV ?= .venv
 PORT ?= 3000
 PYTHON ?= python3
+ENGINE ?= docker
+FLAVOUR ?= cpu
 BIN = $(abspath $(VENV))/bin
 PYTEST = $(BIN)/python -m pytest
 HALF = tests/robustness tests/service
@@ -41,9 +43,8 @@ check: $(VENV)/.dev chromium ## format, lint, imports, types, tests
 bench: $(VENV)/.dev ## run all benchmarks
 	$(BIN)/python -m benchmarks
 
-image: $(VENV)/.dev ## build the bento and its container image (needs a container engine)
-	PATH="$(BIN):$$PATH" $(BIN)/bentoml build .
-	PATH="$(BIN):$$PATH" $(BIN)/bentoml containerize assay:latest
+image: $(VENV)/.dev ## build the bento and its image [ENGINE=docker|podman|buildah FLAVOUR=cpu|cuda]
+	$(BIN)/python -m deploy.image --engine $(ENGINE) --flavour $(FLAVOUR) $(OPTIONS)
 
 lock: ## pin requirements/*.in again (needs uv in VENV)
 	for name in cpu gpu dev sbom; do $(LOCK) requirements/$$name.in -o requirements/$$name.txt; done
