@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 
 from data.image_set import DataError
 from service.errors import ApiError
+from service.parquet_pages import check_footer, declared_size
 from service.settings import Settings
 
 Kind = Literal["zip", "parquet"]
@@ -41,12 +42,11 @@ def check_archive(
         ApiError: 415 not_an_archive, 413 archive_too_large, 422 unsafe_archive, broken_archive,
             too_many_images or too_many_texts.
     """
-    file = io.BytesIO(content)
     if content[:4] == b"PAR1":
-        _check_parquet(file, settings, what)
+        _check_parquet(content, settings, what)
         return "parquet"
     if content[:2] == b"PK":
-        _check_zip(file, settings)
+        _check_zip(io.BytesIO(content), settings)
         return "zip"
     raise ApiError(415, "not_an_archive", "The archive is neither a zip nor a parquet file.")
 
@@ -72,12 +72,15 @@ def telling_of_faults(path: Path) -> Iterator[None]:
         raise ApiError(422, "broken_archive", "The archive cannot be read.") from error
 
 
-def _check_parquet(file: BinaryIO, settings: Settings, what: str) -> None:
+def _check_parquet(content: bytes, settings: Settings, what: str) -> None:
     try:
-        file.seek(0)
-        parquet = pq.ParquetFile(file)
+        check_footer(content)
+        parquet = pq.ParquetFile(pa.BufferReader(content))
         found = parquet.metadata
         size = sum(found.row_group(i).total_byte_size for i in range(found.num_row_groups))
+        _check_size(found.num_rows, size, settings, what)
+        # A page may say that it becomes larger than its column is, and memory is reserved for it.
+        size = declared_size(content, found, set(_COLUMNS))
         _check_size(found.num_rows, size, settings, what)
         # A value that many rows share is stored once: only the rows tell how long they are.
         columns = [name for name in _COLUMNS if name in parquet.schema_arrow.names]

@@ -3,14 +3,14 @@
 import errno
 import shutil
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from anyio import CapacityLimiter, to_thread
 from sqlalchemy.exc import DBAPIError
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
@@ -103,12 +103,13 @@ class _Evaluations:
     )
     async def create(self, request: Request) -> Response:
         """Accept an evaluation."""
-        form = await read_form(
-            request,
-            files=("images", "archive"),
-            fields=("spec", "labels", "texts", "priority"),
-            max_files=self.settings.evaluation_max_samples,
-        )
+        with _complete_body():
+            form = await read_form(
+                request,
+                files=("images", "archive"),
+                fields=("spec", "labels", "texts", "priority"),
+                max_files=self.settings.evaluation_max_samples,
+            )
         key = request.headers.get("idempotency-key")
         submission = read_submission(form, key, caller_of(request))
         async with _disk_errors():
@@ -130,7 +131,8 @@ class _Evaluations:
     )
     async def cost(self, request: Request) -> Response:
         """What an evaluation would cost; nothing is stored."""
-        asked = await read_cost_request(request)
+        with _complete_body():
+            asked = await read_cost_request(request)
         return JSONResponse(await to_thread.run_sync(self._price, asked))
 
     @describe(answer=dict[str, Any], query=_PAGE_QUERY, errors=(422,))
@@ -203,6 +205,14 @@ class _Evaluations:
         if self.store.delete(job.id):
             shutil.rmtree(evaluations_folder(self.settings.state) / job.id, ignore_errors=True)
             evidence.forget_deleted()
+
+
+@contextmanager
+def _complete_body() -> Iterator[None]:
+    try:
+        yield
+    except ClientDisconnect as error:  # nobody hears this; nothing was written yet
+        raise ApiError(400, "incomplete_body", "The body is not complete.") from error
 
 
 @asynccontextmanager

@@ -11,10 +11,12 @@ from typing import Any
 
 import httpx
 from starlette.applications import Starlette
+from starlette.types import Receive, Scope, Send
 
 from data.images import to_png
 from export.artifact import Artifact
 from export.manifest import Task
+from service.callers import ANYONE
 from service.errors import ApiError, ErrorShape
 from service.evaluations import routes
 from service.evaluator import Evaluator
@@ -44,8 +46,15 @@ class Front:
                 raise ApiError(404, "unknown_model", f"There is no model {name!r}.")
             return artifacts[name]
 
-        site = Starlette(routes=routes(self.store, self.settings, find_model))
-        self._transport = httpx.ASGITransport(app=ErrorShape(site))
+        self.site = Starlette(routes=routes(self.store, self.settings, find_model))
+        self.app = ErrorShape(self.site)
+        self.caller = ANYONE
+        self._transport = httpx.ASGITransport(app=self._as_caller)
+
+    async def _as_caller(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """What the service's gate does when it knows the key."""
+        scope["state"] = {"caller": self.caller}
+        await self.app(scope, receive, send)
 
     def talk(self, conversation: Callable[[httpx.AsyncClient], Awaitable[Any]]) -> Any:
         async def run() -> Any:

@@ -1,0 +1,155 @@
+"""Progress as server-sent events, in process and over a socket."""
+
+import asyncio
+import contextlib
+import json
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import uvicorn
+
+from export.artifact import Artifact
+from tests.service.conftest import wait_until
+from tests.service.front import URL, Front, check_error
+
+
+@contextlib.contextmanager
+def served(front: Front) -> Iterator[str]:
+    """The routes on a real socket, because only there a client can leave."""
+    config = uvicorn.Config(front.app, log_level="critical", lifespan="off")
+    server = uvicorn.Server(config)
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
+        thread.start()
+        assert wait_until(lambda: server.started, seconds=10)
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+        server.should_exit = True
+        thread.join(10)
+        assert not thread.is_alive()
+
+
+class Stream:
+    """A client that reads events."""
+
+    def __init__(self, url: str) -> None:
+        self._stack = contextlib.ExitStack()
+        client = self._stack.enter_context(httpx.Client(timeout=20))
+        self.response = self._stack.enter_context(client.stream("GET", url))
+        self._lines = self.response.iter_lines()
+
+    def next(self) -> tuple[str, dict[str, Any]]:
+        name = ""
+        for line in self._lines:
+            if line.startswith("event: "):
+                name = line.removeprefix("event: ")
+            elif line.startswith("data: "):
+                return name, json.loads(line.removeprefix("data: "))
+        return "", {}
+
+    def close(self) -> None:
+        self._stack.close()
+
+
+def test_events_tell_of_every_change_until_the_end(front: Front) -> None:
+    location = front.post().headers["location"]
+    job_id = location.removeprefix(f"{URL}/")
+    with served(front) as server:
+        stream = Stream(server + location + "/events")
+        assert stream.response.headers["content-type"].startswith("text/event-stream")
+        assert stream.response.headers["cache-control"] == "no-store"
+        name, shown = stream.next()
+        assert name == "progress" and shown == front.request("GET", location).json()
+        assert (shown["status"], shown["queue_position"]) == ("queued", 1)
+        front.store.claim("w")
+        assert stream.next()[1]["status"] == "running"
+        front.store.progress(job_id, "w", done=5, total=9, stage="fgsm", eta=1.0)
+        assert stream.next()[1]["progress"]["done"] == 5
+        front.store.heartbeat(job_id, "w")  # nothing that anybody sees
+        front.store.finish(job_id, "w", {"models": []})
+        names = [stream.next() for _ in range(3)]
+        assert [name for name, _ in names] == ["progress", "end", ""]
+        assert names[0][1] == names[1][1] == front.request("GET", location).json()
+        stream.close()
+
+
+def test_events_of_a_finished_evaluation_end_at_once(front: Front) -> None:
+    location = front.post().headers["location"]
+    front.request("DELETE", location)
+    with served(front) as server:
+        stream = Stream(server + location + "/events")
+        assert [stream.next()[0] for _ in range(3)] == ["progress", "end", ""]
+        stream.close()
+
+
+def test_streams_are_few_and_a_client_that_leaves_makes_room(
+    tmp_path: Path, artifacts: dict[str, Artifact]
+) -> None:
+    front = Front(tmp_path, artifacts, event_streams=2)
+    location = front.post().headers["location"]
+    with served(front) as server:
+        url = server + location + "/events"
+        streams = [Stream(url) for _ in range(2)]
+        assert [stream.next()[0] for stream in streams] == ["progress"] * 2
+        refused = httpx.get(url)
+        check_error(refused, 503, "too_many_streams", "2 clients")
+        assert int(refused.headers["retry-after"]) > 0
+        assert httpx.head(url).status_code == 200
+        streams[0].close()
+        assert wait_until(lambda: _opens(url), seconds=5)
+        front.request("DELETE", location)
+        assert streams[1].next()[1]["status"] == "cancelled"
+        streams[1].close()
+    front.store.close()
+
+
+def _opens(url: str) -> bool:
+    stream = Stream(url)
+    stream.close()
+    return stream.response.status_code == 200
+
+
+def test_streams_and_waits_end_when_the_server_leaves(front: Front) -> None:
+    location = front.post().headers["location"]
+    with served(front) as server:
+        stream = Stream(server + location + "/events")
+        stream.next()
+        begun, answers = time.monotonic(), []
+        waiting = threading.Thread(
+            target=lambda: answers.append(httpx.get(f"{server}{location}?wait=30", timeout=40))
+        )
+        waiting.start()
+        front.site.state.leaving = True
+        assert stream.next() == ("", {})
+        waiting.join(10)
+        assert time.monotonic() - begun < 8
+        assert answers[0].json()["status"] == "queued"
+        stream.close()
+
+
+def test_many_followers_read_the_table_together(
+    front: Front, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    location = front.post().headers["location"]
+    asked: list[int] = []
+    read = front.store.get_all
+
+    def counted(ids: set[str]) -> Any:
+        asked.append(len(ids))
+        return read(ids)
+
+    async def conversation(client: httpx.AsyncClient) -> list[httpx.Response]:
+        waits = [client.get(f"{location}?wait=1") for _ in range(20)]
+        monkeypatch.setattr(front.store, "get_all", counted)
+        return await asyncio.gather(*waits)
+
+    answers = front.talk(conversation)
+    assert {answer.json()["status"] for answer in answers} == {"queued"}
+    # 40 of them are the first and the last look of each request.
+    assert len(asked) <= 40 + 10
