@@ -47,7 +47,7 @@ image: $(VENV)/.dev ## build the bento and its image [ENGINE=docker|podman|build
 	$(BIN)/python -m deploy.image --engine $(ENGINE) --flavour $(FLAVOUR) $(OPTIONS)
 
 lock: ## pin requirements/*.in again (needs uv in VENV)
-	for name in cpu gpu dev sbom; do $(LOCK) requirements/$$name.in -o requirements/$$name.txt; done
+	for name in cpu gpu dev sbom peers/litserve peers/mlserver; do $(LOCK) requirements/$$name.in -o requirements/$$name.txt; done
 
 clean: ## remove what was made here, except runs and state
 	rm -rf $(VENV) build
