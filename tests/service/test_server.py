@@ -1,13 +1,10 @@
 """The service over a socket: `bentoml serve` from the sources and from a built bento."""
 
 import json
-import os
-import signal
-import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import bentoml
@@ -18,70 +15,7 @@ from bentoml.exceptions import BentoMLException, NotFound
 
 from service.settings import ROOT
 from tests.service.conftest import png, wait_until
-
-
-class Server:
-    """A running `bentoml serve`, and what it started."""
-
-    def __init__(self, process: subprocess.Popen[bytes], url: str, log: Path) -> None:
-        self.process = process
-        self.url = url
-        self.log = log
-
-    def family(self) -> list[psutil.Process]:
-        parent = psutil.Process(self.process.pid)
-        return [parent, *parent.children(recursive=True)]
-
-    def ready(self) -> bool:
-        if self.process.poll() is not None:
-            pytest.fail(f"the server ended:\n{self.log.read_text()[-3000:]}")
-        try:
-            return httpx.get(f"{self.url}/readyz", timeout=2).status_code == 200
-        except httpx.TransportError:
-            return False
-
-
-def _environment(home: Path, extra: Mapping[str, object]) -> dict[str, str]:
-    clean = {k: v for k, v in os.environ.items() if not k.startswith(("ASSAY_", "BENTOML_"))}
-    own = {"BENTOML_HOME": home, "BENTOML_DO_NOT_TRACK": "True", "OMP_NUM_THREADS": "1", **extra}
-    return clean | {name: str(value) for name, value in own.items()}
-
-
-@contextmanager
-def serve(target: str, *, cwd: Path, home: Path, **extra: object) -> Iterator[Server]:
-    """`bentoml serve TARGET` in `cwd`, ready; ended with all its processes."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    command = [sys.executable, "-m", "bentoml", "serve", target, "--host", "127.0.0.1"]
-    command += ["--port", str(port), "--timeout-graceful-shutdown", "5"]
-    log = home.parent / f"{home.name}.log"
-    environment = _environment(home, extra)
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            command, cwd=cwd, env=environment, stdout=output, stderr=subprocess.STDOUT
-        )
-    server = Server(process, f"http://127.0.0.1:{port}", log)
-    try:
-        if not wait_until(server.ready, seconds=60):
-            pytest.fail(f"the server is not ready:\n{log.read_text()[-3000:]}")
-        yield server
-    finally:
-        _end(process)
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    family = []
-    if process.poll() is None:
-        family = psutil.Process(process.pid).children(recursive=True)
-        process.send_signal(signal.SIGINT)
-        try:
-            process.wait(15)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-    for child in psutil.wait_procs(family, timeout=5)[1]:
-        child.kill()
+from tests.service.server import Server, environment, serve
 
 
 def test_sources_serve_bentomls_client_and_leave_no_orphan(tmp_path: Path) -> None:
@@ -103,7 +37,7 @@ def test_sources_serve_bentomls_client_and_leave_no_orphan(tmp_path: Path) -> No
         refused = httpx.post(f"{server.url}/classify", content=b"x", headers=odd)
         assert refused.json()["error"]["code"] == "malformed_multipart"
         metrics = httpx.get(f"{server.url}/metrics").text
-        assert 'bentoml_service_request_total{endpoint="/classify"' in metrics
+        assert 'assay_requests_total{method="POST",route="/classify",status="200"} 1.0' in metrics
         assert (start / "state").is_dir()
         assert {path.name for path in start.iterdir()} == {"state"}
 
@@ -127,7 +61,7 @@ def test_server_that_cannot_start_says_why_and_ends(
     ended = subprocess.run(
         command,
         cwd=tmp_path,
-        env=_environment(tmp_path / "home", setting),
+        env=environment(tmp_path / "home", setting),
         capture_output=True,
         text=True,
         timeout=60,
@@ -157,7 +91,7 @@ def test_built_bento_serves_from_anywhere(tmp_path: Path) -> None:
     start.mkdir()
     command = [sys.executable, "-m", "bentoml", "build", ".", "--output", "tag"]
     built = subprocess.run(
-        command, cwd=ROOT, env=_environment(home, {}), capture_output=True, text=True, timeout=120
+        command, cwd=ROOT, env=environment(home, {}), capture_output=True, text=True, timeout=120
     )
     assert built.returncode == 0, built.stderr
     tag = built.stdout.strip().removeprefix("__tag__:")

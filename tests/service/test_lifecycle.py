@@ -1,0 +1,167 @@
+"""How a server starts, says whether it is ready, and leaves; over real servers."""
+
+import json
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+
+import httpx
+import psutil
+import pytest
+
+from export.artifact import Artifact
+from service.settings import ROOT
+from tests.service.conftest import png, wait_until
+from tests.service.server import QUICK, Server, environment, serve
+
+
+class Load:
+    """Clients that ask until the server refuses connections."""
+
+    def __init__(self, url: str, clients: int) -> None:
+        self.outcomes: Counter[str] = Counter()
+        self._url = url
+        self._image = png(size=28)
+        self._threads = [threading.Thread(target=self._fire, args=(n,)) for n in range(clients)]
+        for thread in self._threads:
+            thread.start()
+
+    def wait(self) -> None:
+        for thread in self._threads:
+            thread.join(60)
+
+    def _fire(self, number: int) -> None:
+        keep = number % 2 == 0  # half of them keep their connection
+        with httpx.Client(timeout=30) as client:
+            while True:
+                headers = {} if keep else {"connection": "close"}
+                try:
+                    files = {"images": self._image}
+                    answer = client.post(f"{self._url}/classify", files=files, headers=headers)
+                except httpx.ConnectError:
+                    return
+                except httpx.TransportError as error:
+                    self.outcomes[repr(error)] += 1
+                    return
+                self.outcomes[str(answer.status_code)] += 1
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_no_request_is_lost_when_the_server_stops_under_load(tmp_path: Path, workers: int) -> None:
+    options = {**QUICK, "ASSAY_ROLE": "predict", "ASSAY_WORKERS": workers, "ASSAY_DRAIN_S": 1.5}
+    with serve(str(ROOT), cwd=tmp_path, home=tmp_path / "home", **options) as server:
+        load = Load(server.url, clients=6)
+        assert wait_until(lambda: load.outcomes["200"] > 30, seconds=30)
+        began = time.monotonic()
+        server.process.send_signal(signal.SIGTERM)
+        assert wait_until(lambda: not _is_ready(server), seconds=1.4)
+        load.wait()
+        server.process.wait(15)
+        assert 1.5 <= time.monotonic() - began < 12
+        assert set(load.outcomes) == {"200"}, load.outcomes
+        errors = [line for line in server.lines() if line["level"] == "error"]
+        assert not errors
+        assert not list((tmp_path / "state" / "run").iterdir())
+
+
+def _is_ready(server: Server) -> bool:
+    answer = httpx.get(f"{server.url}/readyz")
+    if answer.status_code == 200:
+        return True
+    error = answer.json()["error"]
+    assert (answer.status_code, error["details"]) == (503, {"failing": ["draining"]})
+    assert answer.headers["connection"] == "close" and answer.headers["retry-after"]
+    assert httpx.get(f"{server.url}/livez").status_code == 200
+    return False
+
+
+def test_a_running_evaluation_survives_a_stop(tmp_path: Path) -> None:
+    spec = {"attacks": [{"name": "square", "eps": ["8/255"], "queries": 20000}]}
+    files = [("images", (f"{n}.png", png(n, size=28))) for n in range(20)]
+    home = tmp_path / "home"
+    with serve(str(ROOT), cwd=tmp_path, home=home, **QUICK) as server:
+        form = {"spec": json.dumps(spec)}
+        asked = httpx.post(f"{server.url}/v1/evaluations", data=form, files=files)
+        url = asked.headers["location"]
+
+        def running() -> bool:
+            return httpx.get(f"{server.url}{url}").json()["progress"]["done"] > 0
+
+        assert wait_until(running, seconds=90)
+        family = server.family()
+        server.process.send_signal(signal.SIGTERM)
+        server.process.wait(20)
+        assert not psutil.wait_procs(family, timeout=5)[1]
+    options = {**QUICK, "ASSAY_ROLE": "predict"}
+    with serve(str(ROOT), cwd=tmp_path, home=home, **options) as server:
+        evaluation = httpx.get(f"{server.url}{url}").json()
+        assert (evaluation["status"], evaluation["error"]) == ("queued", None)
+        assert not any("evaluator" in process.cmdline() for process in server.family())
+        assert "assay_evaluator_alive" not in httpx.get(f"{server.url}/metrics").text
+
+
+def test_a_host_that_only_evaluates_answers_nothing_else(tmp_path: Path) -> None:
+    options = {"ASSAY_ROLE": "evaluate", "ASSAY_EVALUATORS": 2, "ASSAY_MODELS": "nowhere"}
+    with serve(str(ROOT), cwd=tmp_path, home=tmp_path / "home", **options) as server:
+        commands = [process.cmdline() for process in server.family()]
+        assert sum("evaluator" in command for command in commands) == 2
+        assert httpx.get(f"{server.url}/livez").status_code == 200
+        assert "assay_evaluator_alive 1.0" in httpx.get(f"{server.url}/metrics").text
+        for path in ("/", "/v1/models", "/v1/evaluations", "/docs"):
+            answer = httpx.get(f"{server.url}{path}")
+            assert (answer.status_code, answer.json()["error"]["code"]) == (404, "not_found")
+        for process in server.family():
+            if "evaluator" in process.cmdline():
+                process.suspend()
+        failing = httpx.get(f"{server.url}/readyz", timeout=20)
+        assert failing.json()["error"]["details"] == {"failing": ["evaluator"]}
+        for process in server.family():
+            process.resume()
+
+
+def test_a_worker_that_cannot_start_again_ends_the_server(
+    tmp_path: Path, tiny_artifact: Artifact
+) -> None:
+    models = tmp_path / "models" / "one"
+    models.mkdir(parents=True)
+    for path in tiny_artifact.folder.iterdir():
+        (models / path.name).write_bytes(path.read_bytes())
+    options = {"ASSAY_MODELS": models, "ASSAY_RUNTIME": "onnx-cpu", "ASSAY_ROLE": "predict"}
+    with serve(str(ROOT), cwd=tmp_path, home=tmp_path / "home", **options) as server:
+        (models / "model.onnx").write_bytes(b"broken")
+        worker = [p for p in server.family() if "--worker-id" in p.cmdline()][-1]
+        worker.kill()
+        assert server.process.wait(60) == 1
+        log = server.log.read_text()
+        assert "Assay ends: the worker 1 could not start 3 times in a row: " in log
+        assert "Traceback" not in log.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ({"ASSAY_API_KEYS": '[{"name": "a", "key": "hidden-key"}]'}, r"entry 0 (a) scopes must be"),
+        ({"ASSAY_API_KEYS": "keys.json"}, "ASSAY_API_KEYS: the file cannot be read: No such file"),
+        ({"ASSAY_WORKERS": "0"}, "workers"),
+        ({"ASSAY_STATE": "/proc/nothing"}, "ASSAY_STATE must be a folder to write in"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused_at_start(
+    tmp_path: Path, setting: dict[str, str], message: str
+) -> None:
+    command = [sys.executable, "-m", "bentoml", "serve", str(ROOT), "--port", "0"]
+    ended = subprocess.run(
+        command,
+        cwd=tmp_path,
+        env=environment(tmp_path / "home", setting),
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert ended.returncode != 0
+    assert "Assay cannot start: " in ended.stderr and message in ended.stderr
+    assert "Traceback" not in ended.stderr and "hidden-key" not in ended.stderr + ended.stdout

@@ -1,0 +1,195 @@
+"""Bytes on the wire: what a sender may do that is no decent client, over a real server."""
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from service.settings import ROOT
+from tests.service.server import QUICK, Server, serve
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    folder = tmp_path_factory.mktemp("wire")
+    limits = {"ASSAY_HEADER_TIMEOUT_S": 1, "ASSAY_MAX_BODY_MB": 1, "ASSAY_UPLOAD_TIMEOUT_S": 2}
+    roles = {"ASSAY_ROLE": "predict", "ASSAY_WORKERS": 2}
+    options = {**QUICK, **limits, **roles}
+    with serve(str(ROOT), cwd=folder, home=folder / "home", **options) as running:
+        yield running
+
+
+def parts(answer: bytes) -> tuple[int, dict[str, str], Any]:
+    """Status, headers and error code of the first answer."""
+    head, _, body = answer.partition(b"\r\n\r\n")
+    status, *lines = head.decode().split("\r\n")
+    headers = {name.lower(): text for name, _, text in (line.partition(": ") for line in lines)}
+    error = json.loads(body)["error"] if body.startswith(b'{"error"') else {"code": None}
+    return int(status.split()[1]), headers, error["code"]
+
+
+GET = b"GET /v1/models HTTP/1.1\r\nHost: a\r\n"
+POST = b"POST /classify HTTP/1.1\r\nHost: a\r\nContent-Type: multipart/form-data; boundary=B\r\n"
+
+
+@pytest.mark.parametrize(
+    "request_bytes",
+    [
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+        b"GET / HTTP/11\r\nHost: a\r\n\r\n",
+        b"GET /\r\n\r\n",
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: a\r\nBad Header: x\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: a\r\nX: a\x00b\r\n\r\n",
+        POST + b"Content-Length: 3\r\nContent-Length: 4\r\n\r\nabcd",
+        POST + b"Content-Length: -1\r\n\r\n",
+        POST + b"Content-Length: abc\r\n\r\n",
+        POST + b"Transfer-Encoding: gzip\r\n\r\n",
+        POST + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n",
+        POST + b"Transfer-Encoding: chunked\r\n\r\n-5\r\nabc",
+        POST + b"Transfer-Encoding: chunked\r\n\r\nfffffffffffffffffffffff\r\n",
+        GET + b"X-Long: " + b"a" * 200_000 + b"\r\n\r\n",
+        b"".join((GET, *(b"X-%d: a\r\n" % i for i in range(20_000)), b"\r\n")),
+        b"GET /" + b"a" * 200_000 + b" HTTP/1.1\r\nHost: a\r\n\r\n",
+    ],
+)
+def test_what_is_not_http_is_400_in_our_shape(server: Server, request_bytes: bytes) -> None:
+    status, headers, code = parts(server.send(request_bytes))
+    assert (status, code) == (400, "malformed_http")
+    assert headers["connection"] == "close" and headers["x-content-type-options"] == "nosniff"
+
+
+@pytest.mark.parametrize("method", [b"BREW", b"get", b"TRACE", b"CONNECT", b"PROPFIND", b"X" * 99])
+def test_unknown_methods_are_405(server: Server, method: bytes) -> None:
+    answer = server.send(method + b" /v1/models HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+    status, headers, code = parts(answer)
+    assert (status, code) == (405, "method_not_allowed")
+    assert headers["allow"] == "GET, HEAD, OPTIONS"
+
+
+def test_http_1_0_is_answered_and_closed(server: Server) -> None:
+    status, _, _ = parts(server.send(b"GET /livez HTTP/1.0\r\n\r\n"))
+    assert status == 200
+
+
+def test_a_protocol_switch_is_ignored(server: Server) -> None:
+    switch = b"Connection: Upgrade, close\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
+    switch += b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+    assert parts(server.send(GET + switch))[0] == 200
+
+
+def test_requests_behind_one_another_are_answered_in_order(server: Server) -> None:
+    last = b"GET /nowhere HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"
+    answer = server.send(GET + b"\r\n" + last)
+    assert answer.index(b"HTTP/1.1 200") < answer.index(b"HTTP/1.1 404")
+
+
+@pytest.mark.parametrize("begin", [b"", b"G", GET, GET + b"X-Slow: "])
+def test_headers_that_do_not_come_are_408(server: Server, begin: bytes) -> None:
+    began = time.monotonic()
+    status, headers, code = parts(server.send(begin))
+    assert (status, code, headers["connection"]) == (408, "header_timeout", "close")
+    assert time.monotonic() - began >= 0.9
+
+
+def test_headers_that_drip_are_408_on_a_used_connection_too(server: Server) -> None:
+    first = GET + b"\r\n"
+    answer = server.send(first, b"GET /v1/models HTTP/1.1\r\n", b"Host: a\r\n", pause=0.4)
+    assert answer.startswith(b"HTTP/1.1 200") and b"408 Request Timeout" in answer
+
+
+def test_a_body_that_does_not_come_is_408(server: Server) -> None:
+    head = POST + b"Content-Length: 100\r\n\r\n--B"
+    status, _, code = parts(server.send(head))
+    assert (status, code) == (408, "upload_timeout")
+
+
+def test_a_body_over_the_limit_is_413_before_it_is_read(server: Server) -> None:
+    status, _, code = parts(server.send(POST + b"Content-Length: 1000001\r\n\r\n"))
+    assert (status, code) == (413, "body_too_large")
+    chunk = b"40000\r\n" + bytes(0x40000) + b"\r\n"
+    chunked = POST + b"Transfer-Encoding: chunked\r\n\r\n"
+    status, _, code = parts(server.send(chunked, chunk, chunk, chunk, chunk))
+    assert (status, code) == (413, "body_too_large")
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "application/vnd.bentoml+pickle",
+        "application/octet-stream",
+        "application/x-python-pickle",
+        "text/plain",
+        "application/json",
+    ],
+)
+def test_pickle_and_other_types_are_415(server: Server, kind: str) -> None:
+    for path in ("/classify", "/classify_text", "/v1/evaluations"):
+        if (kind, path) == ("application/json", "/classify_text"):
+            continue
+        answer = httpx.post(
+            f"{server.url}{path}", content=b"\x80\x04N.", headers={"content-type": kind}
+        )
+        assert answer.status_code == 415, (kind, path, answer.text)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/healthz",
+        "/docs/",
+        "/static_content/main.js",
+        "/assets/index.js",
+        "/classify/submit",
+        "/classify/status",
+        "/openapi.json",
+        "/.git/config",
+        "/..%2f..%2fetc/passwd",
+        "/samples/..%2f..%2fREADME.md",
+        "/samples/%2e%2e/%2e%2e/pyproject.toml",
+        "//etc/passwd",
+        "/style.css%00.png",
+    ],
+)
+def test_what_is_not_ours_is_404_in_our_shape(server: Server, path: str) -> None:
+    target = path.encode()
+    answer = server.send(b"GET " + target + b" HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+    status, headers, code = parts(answer)
+    assert (status, code) == (404, "not_found")
+    assert "default-src 'none'" in headers["content-security-policy"]
+    assert str(ROOT).encode() not in answer
+
+
+def test_the_log_is_json_lines_of_all_processes_and_no_secret(server: Server) -> None:
+    answer = httpx.get(f"{server.url}/v1/models?secret=hidden-one", headers={"x-api-key": "hidden"})
+    lines = server.lines()
+    (line,) = [x for x in lines if x.get("request_id") == answer.headers["x-request-id"]]
+    assert (line["route"], line["status"]) == ("/v1/models", 200)
+    log = server.log.read_text()
+    assert "hidden" not in log
+    plain = [text for text in log.splitlines() if text and text[0] != "{"]
+    assert not plain, plain[:5]
+
+
+def test_two_workers_count_together(server: Server) -> None:
+    before = _answered(server)
+    for _ in range(10):
+        httpx.get(f"{server.url}/v1/models")
+    assert _answered(server) - before == 10
+
+
+def _answered(server: Server) -> float:
+    text = httpx.get(f"{server.url}/metrics").text
+    name = 'assay_requests_total{method="GET",route="/v1/models",status="200"}'
+    return sum(float(x.split()[-1]) for x in text.splitlines() if x.startswith(name))
+
+
+def test_the_state_is_for_nobody_else(server: Server) -> None:
+    state = Path(server.log.parent / "state")
+    for path in [state, *state.rglob("*")]:
+        assert path.stat().st_mode & 0o077 == 0, path
