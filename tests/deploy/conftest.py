@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from service.settings import ROOT
-from tests.service.test_server import serve
+from tests.service.server import serve
 
 
 @pytest.fixture(scope="session")
