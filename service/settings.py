@@ -15,6 +15,16 @@ from service.logs import LogFormat
 
 ROOT = Path(__file__).resolve().parents[1]  # the project, or its copy inside a built bento
 _PATH_SETTINGS = ("ASSAY_STATE", "ASSAY_MODELS", "ASSAY_DATA", "ASSAY_SAMPLES")
+# The table's headings, each before the setting named here.
+_GROUPS = {
+    "models": "What is served, and where it is kept",
+    "role": "Processes",
+    "api_keys": "Access",
+    "runtime": "Runtimes",
+    "header_timeout_s": "Requests",
+    "reload_s": "Predictions",
+    "queue_length": "Evaluations",
+}
 
 
 class Settings(BaseSettings):
@@ -215,16 +225,23 @@ def absolute_paths(environ: Mapping[str, str], folder: Path) -> dict[str, str]:
 
 
 def table() -> str:
-    """Every setting, its default and its meaning, as a Markdown table for the README."""
-    rows = ["| variable | default | meaning |", "|---|---|---|"]
+    """Every setting, its default and its meaning, as Markdown tables for the README."""
+    lines: list[str] = []
     for name, field in Settings.model_fields.items():
-        value = field.default[0] if isinstance(field.default, list) else field.default
-        if isinstance(value, Path):
-            value = value.relative_to(ROOT) if value.is_absolute() else value
-        value = value.get_secret_value() if isinstance(value, SecretStr) else value
-        shown = "" if value in (None, "") else f"`{value}`"
-        rows.append(f"| `ASSAY_{name.upper()}` | {shown} | {field.description} |")
-    return "\n".join(rows)
+        if name in _GROUPS:
+            title = f"**{_GROUPS[name]}**"
+            lines += ["", title, "", "| variable | default | meaning |", "|---|---|---|"]
+        lines.append(f"| `ASSAY_{name.upper()}` | {_shown(field.default)} | {field.description} |")
+    return "\n".join(lines).strip()
+
+
+def _shown(default: object) -> str:
+    value = default[0] if isinstance(default, list) else default
+    if isinstance(value, SecretStr):
+        value = value.get_secret_value()
+    if isinstance(value, Path) and value.is_absolute():
+        value = value.relative_to(ROOT)
+    return "" if value in (None, "") else f"`{value}`"
 
 
 def process_count(variable: str) -> int:
