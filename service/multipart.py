@@ -57,8 +57,7 @@ def parts(body: bytes, boundary: bytes) -> Iterator[Part]:
     while not body.startswith(b"--", position):
         start = _after_line(body, position)
         head = body.find(b"\r\n\r\n", start, start + _MAX_HEADER_BYTES)
-        # The header's last line end may be the delimiter's first: an empty part.
-        end = -1 if head < 0 else body.find(delimiter, head + 2)
+        end = -1 if head < 0 else body.find(delimiter, head + 4)
         if end < 0:
             raise malformed("The multipart body ends too early")
         name, filename = _disposition(body[start:head])

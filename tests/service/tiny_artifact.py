@@ -60,10 +60,19 @@ _TEXT_SIZES = {
 }
 
 
-def write_artifact(folder: Path, name: str, *, elliptical: bool = True, seed: int = 0) -> Artifact:
+def write_artifact(
+    folder: Path,
+    name: str,
+    *,
+    elliptical: bool = True,
+    seed: int = 0,
+    architecture: str = "deit_tiny",
+    **sizes: Any,
+) -> Artifact:
     """Export an untrained model whose logits differ clearly between images."""
-    architecture = "deit_tiny_elliptical" if elliptical else "deit_tiny"
-    model = _model(architecture, _SIZES, seed)
+    architecture += "_elliptical" if elliptical else ""
+    sizes = {key: size for key, size in (_SIZES | sizes).items() if size is not None}
+    model = _model(architecture, sizes, seed)
     example = torch.rand(2, SPEC.channels, SPEC.height, SPEC.width)
     manifest = {
         "name": name,
@@ -72,7 +81,7 @@ def write_artifact(folder: Path, name: str, *, elliptical: bool = True, seed: in
         "labels": LABELS,
         "preprocessing": SPEC.to_dict(),
     }
-    return _write(folder, model, architecture, _SIZES, example, {"images": example}, manifest)
+    return _write(folder, model, architecture, sizes, example, {"images": example}, manifest)
 
 
 def write_text_artifact(folder: Path, name: str, *, seed: int = 0) -> Artifact:
