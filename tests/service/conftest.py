@@ -109,7 +109,7 @@ def front(tmp_path: Path, artifacts: dict[str, Artifact]) -> Iterator[Front]:
 @pytest.fixture(scope="session")
 def page_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Address of a whole server with the shipped models and samples."""
-    from tests.service.test_server import serve
+    from tests.service.server import serve
 
     folder = tmp_path_factory.mktemp("page")
     with serve(str(ROOT), cwd=folder, home=folder / "home") as server:

@@ -8,7 +8,7 @@ from selenium.webdriver import Chrome
 
 from service.settings import ROOT
 from tests.service.page import Page, needs_browser
-from tests.service.test_server import serve
+from tests.service.server import serve
 
 pytestmark = needs_browser
 KEYS = [
