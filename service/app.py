@@ -86,6 +86,8 @@ class Assay:
 
         A worker that cannot start is started again: what is wrong must be said before.
         """
+        # In its own containers BentoML would leave a process that has died, and answer no more.
+        os.environ.pop("BENTOML_CONTAINERIZED", None)
         os.environ.update(absolute_paths(os.environ, Path.cwd()))
         try:
             settings = get_settings()

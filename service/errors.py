@@ -110,7 +110,9 @@ class ErrorShape:
             if answer.started:
                 raise
             if not isinstance(error, ApiError):
-                logger.exception("Exception on %s %s", scope["method"], scope["path"])
+                state = scope.get("state", {})
+                request = (scope["method"], state.get("route"), state.get("request_id"))
+                logger.exception("Exception on %s %s, request %s", *request)
                 error = foreign_error(500)
             await error_response(error)(scope, receive, send)
             return

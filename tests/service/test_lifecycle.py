@@ -131,6 +131,7 @@ def test_a_worker_that_cannot_start_again_ends_the_server(
     for path in tiny_artifact.folder.iterdir():
         (models / path.name).write_bytes(path.read_bytes())
     options = {"ASSAY_MODELS": models, "ASSAY_RUNTIME": "onnx-cpu", "ASSAY_ROLE": "predict"}
+    options["BENTOML_CONTAINERIZED"] = "true"
     with serve(str(ROOT), cwd=tmp_path, home=tmp_path / "home", **options) as server:
         (models / "model.onnx").write_bytes(b"broken")
         worker = [p for p in server.family() if "--worker-id" in p.cmdline()][-1]
