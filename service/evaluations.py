@@ -99,7 +99,7 @@ class _Evaluations:
         status=202,
         form=_FORM,
         required=["spec"],
-        errors=(400, 403, 404, 408, 409, 413, 415, 422, 429, 507),
+        errors=(400, 403, 404, 408, 409, 413, 415, 422, 429, 503, 507),
     )
     async def create(self, request: Request) -> Response:
         """Accept an evaluation."""
@@ -127,7 +127,7 @@ class _Evaluations:
     @describe(
         answer=dict[str, Any],
         body=SCHEMA,
-        errors=(400, 404, 408, 413, 415, 422),
+        errors=(400, 404, 408, 413, 415, 422, 503),
     )
     async def cost(self, request: Request) -> Response:
         """What an evaluation would cost; nothing is stored."""
@@ -135,7 +135,7 @@ class _Evaluations:
             asked = await read_cost_request(request)
         return JSONResponse(await to_thread.run_sync(self._price, asked))
 
-    @describe(answer=dict[str, Any], query=_PAGE_QUERY, errors=(422,))
+    @describe(answer=dict[str, Any], query=_PAGE_QUERY, errors=(422, 503))
     async def index(self, request: Request) -> Response:
         """List evaluations."""
         sees, owner = caller_of(request).sees, queries.word(request, "owner")
@@ -158,7 +158,7 @@ class _Evaluations:
     @describe(
         answer=dict[str, Any],
         query={"wait": {"type": "number", "minimum": 0, "maximum": _MAX_WAIT_S}},
-        errors=(404, 410, 422),
+        errors=(404, 410, 422, 503),
     )
     async def show(self, request: Request) -> Response:
         """State, progress and result of an evaluation."""
@@ -173,7 +173,7 @@ class _Evaluations:
         answer=dict[str, Any],
         status=202,
         empty=204,
-        errors=(404, 410, 422, 507),
+        errors=(404, 410, 422, 503, 507),
     )
     async def remove(self, request: Request) -> Response:
         """Cancel an active evaluation (202) or delete a finished one (204)."""

@@ -29,7 +29,7 @@ _PAGE_POLICY = (
 )
 # What strangers uploaded is kept by no proxy, and asked for again once it is deleted.
 _PRIVATE = {"cache-control": "private, no-cache"}
-_ERRORS = (404, 409, 410, 422)
+_ERRORS = (404, 409, 410, 422, 503)
 _WHICH = {name: {"type": "string"} for name in ("attack", "eps", "model")}
 
 

@@ -1,14 +1,18 @@
 """Query parameters of `/v1/evaluations`: what is not understood is refused, never ignored."""
 
 import functools
+import logging
 import re
 from collections.abc import Awaitable, Callable, Collection
 
+from sqlalchemy.exc import OperationalError
 from starlette.requests import Request
 from starlette.responses import Response
 
 from service.errors import ApiError
 from service.openapi import query_names
+
+logger = logging.getLogger(__name__)
 
 _Endpoint = Callable[[Request], Awaitable[Response]]
 
@@ -16,8 +20,10 @@ _Endpoint = Callable[[Request], Awaitable[Response]]
 def strict(endpoint: _Endpoint) -> _Endpoint:
     """An endpoint that refuses query parameters which its description does not name.
 
+    It answers 503 while the table of evaluations does not.
+
     Args:
-        endpoint: marked by `service.openapi.describe`, with 422 among its errors.
+        endpoint: marked by `service.openapi.describe`, with 422 and 503 among its errors.
     """
     known = query_names(endpoint)
 
@@ -25,7 +31,12 @@ def strict(endpoint: _Endpoint) -> _Endpoint:
     async def checked(request: Request) -> Response:
         """Check, then answer."""
         _check_names(request, known)
-        return await endpoint(request)
+        try:
+            return await endpoint(request)
+        except OperationalError as error:  # it restarts, or cannot be reached
+            logger.error("The table of evaluations does not answer: %s", type(error.orig))
+            message = "The table of evaluations does not answer now; try again later."
+            raise ApiError(503, "unavailable", message, headers={"Retry-After": "5"}) from error
 
     return checked
 

