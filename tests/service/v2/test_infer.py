@@ -1,0 +1,282 @@
+"""Inference over the protocol V2, in this process: what is answered, and all that is refused."""
+
+import json
+import struct
+from typing import Any
+
+import httpx2
+import numpy as np
+import pytest
+from starlette.testclient import TestClient
+
+from export.artifact import Artifact
+from export.runtime import open_runtime
+from tests.service.conftest import encoded, png
+from tests.service.tiny_artifact import LABELS, TEXT_LABELS, noise
+
+URL = "/v2/models/fashion-elliptical/infer"
+TEXT_URL = "/v2/models/tiny-transject/infer"
+SHAPE = [2, 1, 8, 8]
+PIXELS = noise(2)[:, None].astype(np.float32) / np.float32(255)
+
+
+def _images(**changes: Any) -> dict[str, Any]:
+    tensor = {"name": "images", "datatype": "FP32", "shape": SHAPE, "data": PIXELS.tolist()}
+    return {key: value for key, value in (tensor | changes).items() if value is not None}
+
+
+def _body(*inputs: dict[str, Any], **fields: Any) -> dict[str, Any]:
+    return {"inputs": list(inputs) or [_images()], **fields}
+
+
+def _binary(
+    client: TestClient, url: str, body: Any, raw: bytes, *, length: str | None = None
+) -> httpx2.Response:
+    text = body if isinstance(body, bytes) else json.dumps(body).encode()
+    headers = {"inference-header-content-length": length or str(len(text))}
+    return client.post(url, content=text + raw, headers=headers)
+
+
+def _raw_images(**changes: Any) -> dict[str, Any]:
+    size = {"binary_data_size": PIXELS.nbytes}
+    return _images(data=None, parameters=size, **changes)
+
+
+def _texts(*texts: bytes) -> tuple[dict[str, Any], bytes]:
+    raw = b"".join(struct.pack("<I", len(text)) + text for text in texts)
+    tensor = {"name": "texts", "datatype": "BYTES", "shape": [len(texts)]}
+    return tensor | {"parameters": {"binary_data_size": len(raw)}}, raw
+
+
+def _error(response: httpx2.Response) -> tuple[int, str]:
+    error = response.json()["error"]
+    assert set(error) == {"code", "message", "details"}
+    return response.status_code, error["code"]
+
+
+def test_json_gives_what_classify_gives(client: TestClient, tiny_artifact: Artifact) -> None:
+    answer = client.post(URL, json=_body(id="a-1"))
+    assert answer.status_code == 200
+    found = answer.json()
+    assert (found["model_name"], found["model_version"], found["id"]) == (
+        "fashion-elliptical",
+        "1",
+        "a-1",
+    )
+    outputs = {output["name"]: output for output in found["outputs"]}
+    assert list(outputs) == ["logits", "probabilities"]
+    assert {output["datatype"] for output in outputs.values()} == {"FP32"}
+    logits = np.array(outputs["logits"]["data"], np.float32).reshape(outputs["logits"]["shape"])
+    expected = open_runtime(tiny_artifact).predict(PIXELS)
+    np.testing.assert_allclose(logits, expected, rtol=1e-5, atol=1e-6)
+    files = [("images", ("a.png", encoded(image))) for image in noise(2)]
+    classified = client.post("/classify", files=files, data={"top_k": "3"}).json()
+    probabilities = np.array(outputs["probabilities"]["data"]).reshape(2, 3)
+    for row, prediction in zip(probabilities, classified, strict=True):
+        for entry in prediction["top_k"]:
+            assert row[entry["index"]] == pytest.approx(entry["probability"], rel=1e-6)
+    headers = answer.headers
+    assert headers["x-assay-model"] == "fashion-elliptical:1"
+    assert (headers["x-assay-runtime"], headers["x-assay-precision"]) == ("onnx-cpu", "fp32")
+
+
+def test_bytes_go_both_ways(client: TestClient, tiny_artifact: Artifact) -> None:
+    outputs = [
+        {"name": "probabilities", "parameters": {"binary_data": False}},
+        {"name": "logits"},
+    ]
+    asked = _body(_raw_images(), outputs=outputs, parameters={"binary_data_output": True})
+    answer = _binary(client, URL, asked, PIXELS.tobytes())
+    assert answer.status_code == 200
+    assert answer.headers["content-type"] == "application/octet-stream"
+    length = int(answer.headers["inference-header-content-length"])
+    head = json.loads(answer.content[:length])
+    assert "id" not in head
+    probabilities, logits = head["outputs"]
+    assert len(probabilities["data"]) == 6 and "parameters" not in probabilities
+    assert logits["parameters"]["binary_data_size"] == 24 and "data" not in logits
+    found = np.frombuffer(answer.content[length:], "<f4").reshape(2, 3)
+    np.testing.assert_allclose(found, open_runtime(tiny_artifact).predict(PIXELS), rtol=1e-5)
+
+
+def test_flat_data_and_a_named_version_are_taken(client: TestClient) -> None:
+    nested = client.post(URL, json=_body()).json()
+    flat = _body(_images(data=PIXELS.ravel().tolist()))
+    assert client.post(URL, json=flat).json() == nested
+    assert client.post("/v2/models/fashion-elliptical/versions/1/infer", json=flat).json() == nested
+
+
+def test_the_best_classes_by_name(client: TestClient) -> None:
+    wanted = [{"name": "probabilities", "parameters": {"classification": 2, "binary_data": True}}]
+    answer = client.post(URL, json=_body(outputs=wanted))
+    length = int(answer.headers["inference-header-content-length"])
+    [output] = json.loads(answer.content[:length])["outputs"]
+    assert (output["datatype"], output["shape"]) == ("BYTES", [2, 2])
+    raw, words = answer.content[length:], []
+    while raw:
+        (size,) = struct.unpack_from("<I", raw)
+        words.append(raw[4 : 4 + size].decode())
+        raw = raw[4 + size :]
+    assert output["parameters"]["binary_data_size"] == len(answer.content) - length
+    for first, second in (words[:2], words[2:]):
+        value, index, label = first.split(":")
+        assert label == LABELS[int(index)] and float(value) >= float(second.split(":")[0])
+    wanted[0]["parameters"] = {"classification": 99}
+    [output] = client.post(URL, json=_body(outputs=wanted)).json()["outputs"]
+    assert output["shape"] == [2, 3] and len(output["data"]) == 6
+
+
+def test_texts_as_json_and_as_bytes(client: TestClient) -> None:
+    texts = ["good", "the plot was very bad", "a film " * 20]
+    tensor = {"name": "texts", "datatype": "BYTES", "shape": [3], "data": texts}
+    found = client.post(TEXT_URL, json=_body(tensor)).json()
+    own, raw = _texts(*(text.encode() for text in texts))
+    assert _binary(client, TEXT_URL, _body(own), raw).json() == found
+    probabilities = np.array(found["outputs"][1]["data"]).reshape(3, 2)
+    classified = client.post("/classify_text", json={"texts": texts}).json()
+    for row, prediction in zip(probabilities, classified, strict=True):
+        assert prediction["label"] == TEXT_LABELS[int(row.argmax())]
+        assert row.max() == pytest.approx(prediction["probability"], rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "code"),
+    [
+        ([], 422, "invalid_body"),
+        ({}, 422, "invalid_body"),
+        ({"inputs": []}, 422, "missing_input"),
+        ({"inputs": [{}]}, 422, "invalid_body"),
+        (_body(extra=1), 422, "invalid_body"),
+        (_body(id=1), 422, "invalid_body"),
+        (_body(parameters={"sequence_id": 1}), 422, "unknown_parameter"),
+        (_body(parameters={"binary_data_output": 1}), 422, "invalid_parameter"),
+        (_body(_images(), _images()), 422, "duplicate_tensor"),
+        (_body(_images(name="pixels")), 422, "unknown_input"),
+        (_body(_images(), _images(name="x")), 422, "unknown_input"),
+        (_body(_images(datatype="FP16")), 422, "invalid_tensor"),
+        (_body(_images(datatype="BYTES")), 422, "invalid_tensor"),
+        (_body(_images(shape=[2, 64])), 422, "invalid_tensor"),
+        (_body(_images(shape=[2, 1, 8, 9])), 422, "invalid_tensor"),
+        (_body(_images(shape=[0, 1, 8, 8], data=[])), 422, "invalid_tensor"),
+        (_body(_images(shape=[3, 1, 8, 8])), 400, "invalid_tensor"),
+        (_body(_images(shape=[65, 1, 8, 8])), 422, "too_many_inputs"),
+        (_body(_images(shape=[-2, 1, 8, 8])), 422, "invalid_body"),
+        (_body(_images(shape=[True, 1, 8, 8])), 422, "invalid_body"),
+        (_body(_images(shape=[2**40, 1, 8, 8])), 422, "invalid_body"),
+        (_body(_images(data=None)), 400, "invalid_tensor"),
+        (_body(_images(data="x")), 422, "invalid_body"),
+        (_body(_images(data=["x"] * 128)), 422, "invalid_tensor"),
+        (_body(_images(data=[True] * 128)), 422, "invalid_tensor"),
+        (_body(_images(data=[None] * 128)), 422, "invalid_tensor"),
+        (_body(_images(data=[[1], [1, 2]])), 400, "invalid_tensor"),
+        (_body(_images(data=PIXELS.reshape(2, 64).tolist())), 400, "invalid_tensor"),
+        (_body(_images(data=(PIXELS + 1).tolist())), 422, "invalid_tensor"),
+        (_body(_images(data=[10**400] + [0] * 127)), 422, "invalid_tensor"),
+        (_body(_images(data=[-0.001] + [0] * 127)), 422, "invalid_tensor"),
+        (_body(_images(parameters={"shared_memory_region": "x"})), 422, "unknown_parameter"),
+        (_body(outputs=[{"name": "nope"}]), 422, "unknown_output"),
+        (_body(outputs=[{"name": "logits"}] * 2), 422, "duplicate_tensor"),
+        (
+            _body(outputs=[{"name": "logits", "parameters": {"classification": -1}}]),
+            422,
+            "invalid_parameter",
+        ),
+        (
+            _body(outputs=[{"name": "logits", "parameters": {"binary_data": "yes"}}]),
+            422,
+            "invalid_parameter",
+        ),
+        (_body(outputs=[{"name": "logits", "parameters": {"x": 1}}]), 422, "unknown_parameter"),
+    ],
+)
+def test_what_json_may_not_say(client: TestClient, body: Any, status: int, code: str) -> None:
+    assert _error(client.post(URL, json=body)) == (status, code)
+
+
+@pytest.mark.parametrize(
+    "text", [b"", b"{", b"[" * 100_000, b'{"inputs": [NaN]}', b'{"id": "a", "id": "b"}', b"\xff"]
+)
+def test_what_is_no_json_is_400(client: TestClient, text: bytes) -> None:
+    assert _error(client.post(URL, content=text)) == (400, "invalid_json")
+    assert _error(_binary(client, URL, text, b"")) == (400, "invalid_json")
+
+
+@pytest.mark.parametrize("length", ["-1", "x", "1.5", "99999", "9" * 500, "１"])
+def test_a_wrong_length_of_the_json_is_400(client: TestClient, length: str) -> None:
+    headers = {b"inference-header-content-length": length.encode()}
+    answer = client.post(URL, content=json.dumps(_body()), headers=headers)
+    assert _error(answer) == (400, "invalid_header_length")
+
+
+def _with_size(size: Any) -> dict[str, Any]:
+    return _body(_images(data=None, parameters={"binary_data_size": size}))
+
+
+@pytest.mark.parametrize(
+    ("body", "raw", "status"),
+    [
+        (_body(_raw_images()), PIXELS.tobytes()[:-1], 400),
+        (_body(_raw_images()), PIXELS.tobytes() + b"x", 400),
+        (_body(_raw_images()), b"", 400),
+        (_with_size(511), PIXELS.tobytes()[:-1], 400),
+        (_with_size(0), b"", 400),
+        (_with_size(-1), b"", 400),
+        (_with_size("512"), PIXELS.tobytes(), 400),
+        (_with_size(True), b"x", 400),
+        (_body(_images(parameters={"binary_data_size": 512})), PIXELS.tobytes(), 400),
+        (_body(_raw_images()), (PIXELS * np.nan).tobytes(), 422),
+        (_body(_raw_images()), (PIXELS + np.inf).tobytes(), 422),
+        (_body(_raw_images()), (PIXELS - 1).tobytes(), 422),
+    ],
+)
+def test_what_bytes_may_not_be(client: TestClient, body: Any, raw: bytes, status: int) -> None:
+    assert _error(_binary(client, URL, body, raw)) == (status, "invalid_tensor")
+
+
+def test_what_texts_may_not_be(client: TestClient) -> None:
+    good, raw = _texts(b"good", b"bad")
+
+    def sized(content: bytes, rows: int = 2) -> httpx2.Response:
+        size = {"binary_data_size": len(content)}
+        return _binary(
+            client, TEXT_URL, _body(good | {"shape": [rows], "parameters": size}), content
+        )
+
+    assert sized(raw).status_code == 200
+    for content in (raw[:-1], raw[:-4], raw[:3], raw + raw, raw[:8], b"\xff" * 8):
+        assert _error(sized(content)) == (400, "invalid_tensor"), content
+    assert _error(sized(_texts(b"good", b"\xff")[1])) == (422, "invalid_tensor")
+    assert _error(sized(_texts(b"good", b"")[1])) == (422, "invalid_text")
+    assert _error(sized(raw, 65)) == (422, "too_many_inputs")
+    for data in (["good", 1], ["good", None], [["good"], ["bad"]]):
+        tensor = {"name": "texts", "datatype": "BYTES", "shape": [2], "data": data}
+        assert _error(client.post(TEXT_URL, json=_body(tensor))) == (422, "invalid_tensor")
+
+
+def test_other_kinds_of_bodies_are_415(client: TestClient) -> None:
+    text = json.dumps(_body())
+    for kind in ("application/vnd.bentoml+pickle", "text/plain", "multipart/form-data"):
+        answer = client.post(URL, content=text, headers={"content-type": kind})
+        assert _error(answer) == (415, "wrong_content_type")
+    for url, content in ((URL, text), ("/classify", png()), ("/classify_text", "{}")):
+        headers = {"content-encoding": "gzip", "content-type": "application/json"}
+        answer = client.post(url, content=content, headers=headers)
+        assert _error(answer) == (415, "compressed_body")
+        assert answer.headers["accept-encoding"] == "identity"
+
+
+def test_json_that_would_hold_up_others_is_413(client: TestClient) -> None:
+    long = json.dumps({"inputs": [], "id": "x" * 8_000_000})
+    for url in (URL, "/classify_text"):
+        headers = {"content-type": "application/json"}
+        answer = client.post(url, content=long, headers=headers)
+        assert _error(answer) == (413, "body_too_large")
+
+
+def test_unknown_models_and_queries_are_refused(client: TestClient) -> None:
+    for url in ("/v2/models/nope/infer", "/v2/models/fashion-dot/versions/7/infer"):
+        assert _error(client.post(url, json=_body())) == (404, "unknown_model")
+    for url in (URL, "/classify", "/classify_text"):
+        assert client.post(f"{url}?top_k=1", json=_body()).status_code == 422
+    for url in ("/v2", "/v2/health/live", "/v2/models/fashion-dot"):
+        assert client.get(f"{url}?x=1").status_code == 422

@@ -1,0 +1,96 @@
+"""What the protocol V2 says of the server and its models, in this process."""
+
+import httpx2
+import pytest
+from starlette.testclient import TestClient
+
+from export.artifact import Artifact
+
+PREFIX = "/v2/models/fashion-elliptical"
+
+
+def test_health_and_the_server(client: TestClient) -> None:
+    assert client.get("/v2/health/live").json() == {"live": True}
+    assert client.get("/v2/health/ready").json() == {"ready": True}
+    server = client.get("/v2").json()
+    assert server["name"] == "assay" and "binary_tensor_data" in server["extensions"]
+
+
+@pytest.mark.parametrize("prefix", [PREFIX, f"{PREFIX}/versions/1"])
+def test_a_model_describes_itself(client: TestClient, tiny_artifact: Artifact, prefix: str) -> None:
+    model = client.get(prefix).json()
+    assert (model["name"], model["versions"]) == ("fashion-elliptical", ["1"])
+    assert model["inputs"] == [{"name": "images", "datatype": "FP32", "shape": [-1, 1, 8, 8]}]
+    outputs = {"datatype": "FP32", "shape": [-1, 3]}
+    assert model["outputs"] == [{"name": name, **outputs} for name in ("logits", "probabilities")]
+    assert model["parameters"]["digest"] == tiny_artifact.digest
+    assert client.get(f"{prefix}/ready").json()["ready"] is True
+    config = client.get(f"{prefix}/config").json()
+    assert config["input"] == [{"name": "images", "data_type": "TYPE_FP32", "dims": [-1, 1, 8, 8]}]
+    assert config["max_batch_size"] == 0
+    text = client.get("/v2/models/tiny-transject").json()
+    assert text["inputs"] == [{"name": "texts", "datatype": "BYTES", "shape": [-1]}]
+
+
+def test_statistics_count_what_was_done(client: TestClient) -> None:
+    def count(stats: httpx2.Response) -> int:
+        [found] = [s for s in stats.json()["model_stats"] if s["name"] == "fashion-dot"]
+        return found["inference_count"]
+
+    before = count(client.get("/v2/models/fashion-dot/stats"))
+    tensor = {"name": "images", "datatype": "FP32", "shape": [3, 1, 8, 8], "data": [0.5] * 192}
+    client.post("/v2/models/fashion-dot/infer", json={"inputs": [tensor]})
+    assert count(client.get("/v2/models/fashion-dot/versions/1/stats")) == before + 3
+    every = client.get("/v2/models/stats")
+    assert count(every) == before + 3 and len(every.json()["model_stats"]) == 3
+
+
+def test_models_are_unloaded_and_loaded(client: TestClient) -> None:
+    def states() -> dict[str, str]:
+        rows = client.post("/v2/repository/index").json()
+        return {row["name"]: row["state"] for row in rows}
+
+    url = "/v2/repository/models/fashion-dot"
+    assert set(states().values()) == {"READY"}
+    assert client.post(f"{url}/unload").status_code == 200
+    try:
+        assert states()["fashion-dot"] == "UNAVAILABLE"
+        ready = client.post("/v2/repository/index", json={"ready": True}).json()
+        assert "fashion-dot" not in {row["name"] for row in ready}
+        assert client.get("/v2/models/fashion-dot/ready").status_code == 404
+        assert client.get("/v1/models/fashion-dot").status_code == 404
+        assert client.post(f"{url}/unload").status_code == 404
+    finally:
+        assert client.post(f"{url}/load", json={}).status_code == 200
+    assert set(states().values()) == {"READY"}
+
+
+def test_models_come_from_folders_alone(client: TestClient) -> None:
+    url = "/v2/repository/models/fashion-dot/load"
+    for body in ({"parameters": {"config": "{}"}}, {"parameters": {"file:1/m.onnx": "eA=="}}, []):
+        answer = client.post(url, json=body)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (422, "invalid_body")
+    unknown = client.post(url, json={"parameters": {"unload_dependents": True}})
+    assert unknown.json()["error"]["code"] == "unknown_parameter"
+    for name in ("nope", "..", "a%2F..%2Fb"):
+        assert client.post(f"/v2/repository/models/{name}/load").status_code == 404
+
+
+def test_errors_have_the_shape_of_all_others(client: TestClient) -> None:
+    for path in ("/v2/nope", "/v2/models/nope", "/v2/models/fashion-dot/versions/9/config"):
+        answer = client.get(path)
+        assert answer.status_code == 404
+        assert set(answer.json()["error"]) == {"code", "message", "details"}
+    assert client.get(f"{PREFIX}/infer").status_code == 405
+
+
+def test_a_client_that_reads_only_a_sentence_gets_one(client: TestClient) -> None:
+    headers = {"user-agent": "python/gevent-http-client-2.0"}
+    answer = client.get("/v2/models/nope", headers=headers)
+    error = answer.json()
+    assert answer.status_code == 404 and int(answer.headers["content-length"]) == len(
+        answer.content
+    )
+    assert error["error"] == "There is no model 'nope'." and error["code"] == "unknown_model"
+    assert client.get("/v2", headers=headers).json()["name"] == "assay"
+    assert "code" in client.get("/v1/models/nope", headers=headers).json()["error"]
