@@ -7,6 +7,7 @@ import importlib
 import itertools
 import json
 import pkgutil
+import signal
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -84,4 +85,6 @@ def _run(name: str, options: list[str]) -> Iterable[Row]:
 
 
 if __name__ == "__main__":
+    # Servers are ended on the way out; the default would leave them running.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     sys.exit(main())

@@ -11,8 +11,8 @@ What must hold at the end, for every evaluation that was accepted:
 - It has succeeded: none is lost, none is given up.
 - It is there once: as many evaluations as were sent, and a key once more sent finds its own.
 - Its result is that of the same request on a server that was left alone, byte for byte: every file
-  of the report but `report.html` and `report.json`, which name the time, and of the latter the
-  whole `summary`.
+  of the report, the shards with the adversarial inputs included, but `report.json`, `report.html`
+  and `card.md`, which name the time; of the first, everything except `created`.
 - Nothing is left over: no process of a server that is gone, no folder without an evaluation, no
   unfinished file.
 
@@ -24,25 +24,26 @@ import argparse
 import hashlib
 import json
 import random
-import sqlite3
 import tempfile
 import time
 import uuid
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import httpx
 import psutil
+from sqlalchemy import NullPool, create_engine, select
 from tqdm import tqdm
 
 from benchmarks.isolation import sample_files
 from benchmarks.rows import Row
 from benchmarks.server import end, family, free_port, start, wait_until_ready
 from service.job_claims import MAX_ATTEMPTS
+from service.jobs_table import jobs
 from service.uploads import REPORT, evaluations_folder
 
 NAME = "kills"
@@ -53,7 +54,7 @@ _LONGEST_DELAY_S = 2.5
 _ORPHAN_S = 10.0
 _RETRY_S = 90.0
 _END_S = 600.0
-_TIMED = ("report.html", "report.json")
+_TIMED = ("report.html", "report.json", "card.md")
 _MODEL = "fashion-elliptical"
 SPECS: Sequence[Mapping[str, Any]] = (
     {"model": _MODEL, "seed": 1, "attacks": [{"name": "pgd", "eps": ["2/255", "4/255", "8/255"]}]},
@@ -188,7 +189,11 @@ class Server:
 
     def __enter__(self) -> "Server":
         """Start it and wait until it is ready."""
-        self._start()
+        try:
+            self._start()
+        except RuntimeError:
+            end(self._process)
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -293,11 +298,11 @@ class Server:
 
     def _running_attempts(self) -> list[int]:
         """Read from the table: the service does not tell, and only this benchmark needs it."""
-        table = f"file:{self.state / 'assay.sqlite3'}?mode=ro"
-        with suppress(sqlite3.OperationalError), closing(sqlite3.connect(table, uri=True)) as db:
-            running = db.execute("SELECT attempts FROM jobs WHERE status = 'running'")
-            return [attempts for (attempts,) in running]
-        return []
+        # Not read-only: SQLite cannot read a log written ahead without writing beside it.
+        engine = create_engine(f"sqlite:///{self.state / 'assay.sqlite3'}", poolclass=NullPool)
+        with engine.connect() as connection:
+            running = select(jobs.c.attempts).where(jobs.c.status == "running")
+            return list(connection.execute(running).scalars())
 
 
 def result_digest(report: Path) -> str:
@@ -307,8 +312,9 @@ def result_digest(report: Path) -> str:
         report: the folder of the report.
     """
     digest = hashlib.sha256()
-    summary = json.loads((report / "report.json").read_bytes())["summary"]
-    digest.update(json.dumps(summary, sort_keys=True).encode())
+    told = json.loads((report / "report.json").read_bytes())
+    del told["created"]
+    digest.update(json.dumps(told, sort_keys=True).encode())
     for path in sorted(p for p in report.rglob("*") if p.is_file() and p.name not in _TIMED):
         digest.update(f"\n{path.relative_to(report)}\n".encode())
         digest.update(path.read_bytes())
