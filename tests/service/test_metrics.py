@@ -101,8 +101,10 @@ sys.stdout.write(metrics.exposition([]).decode())
 def _worker(folder: Path) -> "subprocess.Popen[str]":
     command = [sys.executable, "-c", _WORKER, str(folder)]
     environment = {"PROMETHEUS_MULTIPROC_DIR": str(folder), "PATH": ""}
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    worker = subprocess.Popen(command, cwd=ROOT, env=environment, text=True, **pipes)
+    pipe = subprocess.PIPE
+    worker = subprocess.Popen(
+        command, cwd=ROOT, env=environment, text=True, stdin=pipe, stdout=pipe
+    )
     assert worker.stdout and worker.stdout.readline() == "ready\n"
     return worker
 
