@@ -15,7 +15,7 @@ import httpx
 import psutil
 
 ROOT = Path(__file__).parent.parent
-_READY_S = 60
+_READY_S = 120
 _STOP_S = 30
 
 
