@@ -1,0 +1,147 @@
+"""The unmodified tritonclient, and BentoML's client, with a real server and the shipped models."""
+
+import base64
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import bentoml
+import httpx
+import numpy as np
+import pytest
+import tritonclient.http as triton
+from tritonclient.utils import InferenceServerException, np_to_triton_dtype
+
+from data.images import decode_image, to_input
+from export.artifact import find_artifacts
+from service.served import IMAGES
+from service.settings import ROOT
+from tests.service.conftest import png
+from tests.service.server import serve
+
+TEXTS = ["a fine film", "dull and far too long"]
+ARTIFACTS = {artifact.name: artifact for artifact in find_artifacts([ROOT / "artifacts"])}
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    folder = tmp_path_factory.mktemp("server")
+    options = {"ASSAY_RUNTIME": "onnx-cpu", "ASSAY_ROLE": "predict"}
+    with serve(str(ROOT), cwd=folder, home=folder / "home", **options) as server:
+        yield server.url
+
+
+@pytest.fixture
+def client(address: str) -> Iterator[triton.InferenceServerClient]:
+    with triton.InferenceServerClient(address.removeprefix("http://")) as client:
+        yield client
+
+
+def _inputs(name: str, *, binary: bool) -> triton.InferInput:
+    artifact = ARTIFACTS[name]
+    if artifact.manifest.task == IMAGES:
+        pixels = [to_input(decode_image(png(s, 28)), artifact.image_spec) for s in range(3)]
+        values: np.ndarray = np.stack(pixels)
+        tensor = triton.InferInput("images", list(values.shape), "FP32")
+    else:
+        values = np.array([text.encode() for text in TEXTS], np.object_)
+        tensor = triton.InferInput("texts", [2], np_to_triton_dtype(values.dtype))
+    return tensor.set_data_from_numpy(values, binary_data=binary)
+
+
+def _classified(address: str, name: str) -> list[dict[str, Any]]:
+    if ARTIFACTS[name].manifest.task == IMAGES:
+        files = [("images", (f"{s}.png", png(s, 28))) for s in range(3)]
+        answer = httpx.post(f"{address}/classify", files=files, data={"model": name, "top_k": "10"})
+    else:
+        body = {"texts": TEXTS, "model": name, "top_k": 10}
+        answer = httpx.post(f"{address}/classify_text", json=body)
+    return answer.raise_for_status().json()
+
+
+def test_it_lists_and_describes_every_model(client: triton.InferenceServerClient) -> None:
+    assert client.is_server_live() and client.is_server_ready()
+    assert "binary_tensor_data" in client.get_server_metadata()["extensions"]
+    index = client.get_model_repository_index()
+    assert {row["name"] for row in index} == set(ARTIFACTS)
+    assert {row["state"] for row in index} == {"READY"}
+    for name, artifact in ARTIFACTS.items():
+        for version in ("", artifact.version):
+            assert client.is_model_ready(name, version)
+            metadata = client.get_model_metadata(name, version)
+            assert metadata["versions"] == [artifact.version]
+            assert metadata["outputs"][0]["shape"] == [-1, len(artifact.labels)]
+            assert client.get_model_config(name, version)["name"] == name
+            [stats] = client.get_inference_statistics(name, version)["model_stats"]
+            assert stats["name"] == name
+    assert len(client.get_inference_statistics()["model_stats"]) == len(ARTIFACTS)
+
+
+@pytest.mark.parametrize("name", sorted(ARTIFACTS))
+@pytest.mark.parametrize("binary", [True, False])
+def test_it_infers_every_model_as_classify_does(
+    client: triton.InferenceServerClient, address: str, name: str, binary: bool
+) -> None:
+    wanted = [
+        triton.InferRequestedOutput("probabilities", binary_data=binary),
+        triton.InferRequestedOutput("logits", binary_data=not binary),
+    ]
+    result = client.infer(name, [_inputs(name, binary=binary)], outputs=wanted, request_id="7")
+    assert result.get_response()["id"] == "7"
+    found, logits = result.as_numpy("probabilities"), result.as_numpy("logits")
+    assert found is not None and logits is not None and found.shape == logits.shape
+    for row, prediction in zip(found, _classified(address, name), strict=True):
+        assert len(prediction["top_k"]) == min(10, len(row))
+        for entry in prediction["top_k"]:
+            assert row[entry["index"]] == pytest.approx(entry["probability"], rel=1e-5)
+    every = client.infer(name, [_inputs(name, binary=binary)], ARTIFACTS[name].version)
+    np.testing.assert_array_equal(every.as_numpy("probabilities"), found)
+
+
+def test_it_asks_for_the_best_classes(client: triton.InferenceServerClient, address: str) -> None:
+    name = "fashion-elliptical"
+    wanted = triton.InferRequestedOutput("probabilities", class_count=2)
+    found = client.infer(name, [_inputs(name, binary=True)], outputs=[wanted])
+    rows = found.as_numpy("probabilities")
+    assert rows is not None and rows.shape == (3, 2)
+    for row, prediction in zip(rows, _classified(address, name), strict=True):
+        assert row[0].decode().split(":", 2)[2] == prediction["label"]
+
+
+def test_it_raises_errors_that_can_be_read(client: triton.InferenceServerClient) -> None:
+    tensor = triton.InferInput("images", [1, 1, 28, 28], "FP32")
+    tensor.set_data_from_numpy(np.full((1, 1, 28, 28), np.nan, np.float32))
+    with pytest.raises(InferenceServerException, match=r"\[422\] .*must hold numbers from 0 to 1"):
+        client.infer("fashion-dot", [tensor])
+    with pytest.raises(InferenceServerException, match=r"\[404\] There is no model 'nope'"):
+        client.get_model_metadata("nope")
+    with pytest.raises(InferenceServerException, match=r"\[415\] A compressed body"):
+        good = _inputs("fashion-dot", binary=True)
+        client.infer("fashion-dot", [good], request_compression_algorithm="gzip")
+    with pytest.raises(InferenceServerException, match=r"\[422\] The parameter 'sequence_id'"):
+        client.infer("fashion-dot", [_inputs("fashion-dot", binary=True)], sequence_id=1)
+    assert not client.is_model_ready("nope")
+
+
+def test_it_unloads_and_loads(client: triton.InferenceServerClient) -> None:
+    client.unload_model("fashion-dot")
+    assert not client.is_model_ready("fashion-dot")
+    client.load_model("fashion-dot")
+    assert client.is_model_ready("fashion-dot")
+    with pytest.raises(InferenceServerException, match="folders alone"):
+        client.load_model("fashion-dot", config="{}")
+
+
+def test_bentomls_client_calls_both_methods(address: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.png"
+    path.write_bytes(png(size=28))
+    with bentoml.SyncHTTPClient(address) as client:
+        [found] = client.classify(images=[path], model="fashion-dot", top_k=2, explain=True)  # type: ignore
+        assert found["model"] == "fashion-dot" and len(found["top_k"]) == 2
+        assert base64.b64decode(found["explanation"]["png"]).startswith(b"\x89PNG")
+        [plain] = client.classify(images=[path])  # type: ignore
+        assert "explanation" not in plain
+        texts = client.classify_text(texts=TEXTS, top_k=1)  # type: ignore
+        assert [prediction["model"] for prediction in texts] == ["imdb-transject"] * 2
+        with pytest.raises(bentoml.exceptions.BentoMLException, match="not_explainable"):
+            client.classify_text(texts=TEXTS, explain=True)  # type: ignore
