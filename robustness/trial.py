@@ -3,7 +3,6 @@
 import hashlib
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ from robustness import shards
 from robustness.attack_spec import AttackSpec
 from robustness.catalog import Variant
 from robustness.code import code_digest
+from robustness.libraries import versions
 from robustness.progress import Meter
 from robustness.proposals import Proposer
 from robustness.spec import Cell, EvaluationSpec
@@ -138,7 +138,7 @@ def surroundings(trial: Trial) -> dict[str, Any]:
         "model": trial.target.digest,
         "runtime": [runtime.name, runtime.precision],
         "threads": trial.threads,
-        "versions": {name: version(name) for name in _LIBRARIES},
+        "versions": versions(_LIBRARIES),
     }
 
 

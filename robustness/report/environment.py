@@ -2,9 +2,10 @@
 
 import platform
 from collections.abc import Collection
-from importlib.metadata import version
 
 import torch
+
+from robustness.libraries import versions
 
 _LIBRARIES = ("numpy", "onnxruntime", "pillow", "scipy", "torch", "torchattacks")
 
@@ -19,7 +20,7 @@ def environment(threads: int, runtimes: Collection[str]) -> dict[str, str]:
     engines = {"openvino"}.intersection(runtimes)
     return {
         "python": platform.python_version(),
-        **{name: version(name) for name in (*_LIBRARIES, *engines)},
+        **versions((*_LIBRARIES, *engines)),
         "machine": platform.machine(),
         "cpu_kernels": torch.backends.cpu.get_cpu_capability(),
         "threads": str(threads),
