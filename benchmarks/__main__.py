@@ -22,6 +22,7 @@ _NOT_BENCHMARKS = {
     "deit_artifact",
     "load",
     "long_models",
+    "mortal_server",
     "pairs",
     "photos",
     "rows",

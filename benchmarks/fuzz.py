@@ -10,7 +10,7 @@ import argparse
 import json
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -45,12 +45,18 @@ _CHECKS = [
     response_schema_conformance,
 ]
 _MODES = (GenerationMode.POSITIVE, GenerationMode.NEGATIVE)
-# A document may ask for what takes long to make up.
-_SUPPRESSED = (
-    HealthCheck.too_slow,
-    HealthCheck.data_too_large,
-    HealthCheck.filter_too_much,
-    HealthCheck.large_base_example,
+_SETTINGS = hypothesis.settings(
+    deadline=None,
+    database=None,
+    phases=[Phase.generate],
+    print_blob=False,
+    # A document may ask for what takes long to make up.
+    suppress_health_check=(
+        HealthCheck.too_slow,
+        HealthCheck.data_too_large,
+        HealthCheck.filter_too_much,
+        HealthCheck.large_base_example,
+    ),
 )
 _TIMEOUT_S = 40
 _SPEC = {"attacks": [{"name": "fgsm", "eps": ["4/255"]}]}
@@ -159,23 +165,12 @@ def _try(
     operation: Any,
     mode: GenerationMode,
     count: int,
-    known: dict[str, Sequence[str]],
+    known: Mapping[str, Sequence[str]],
     session: requests.Session,
     found: Found,
     seed: int,
 ) -> None:
     """Send some requests of one operation; an answer that is wrong is noted, not raised."""
-    names = {name: value for name, value in known.items() if f"{{{name}}}" in operation.path}
-    if _UNHARMED in operation.path:
-        names = {}
-    if operation.method == "delete":
-        names = {"id": known[_VICTIM]}
-    chosen = strategies.fixed_dictionaries(
-        {
-            name: strategies.none() | strategies.sampled_from(values)
-            for name, values in names.items()
-        }
-    )
 
     def send(case: Any, parameters: dict[str, str | None]) -> None:
         """Send one request and judge its answer."""
@@ -184,20 +179,26 @@ def _try(
                 case.path_parameters[name] = value
         _judge(operation.label, case, session, found)
 
-    given = hypothesis.given(case=operation.as_strategy(generation_mode=mode), parameters=chosen)(
-        send
-    )
-    settings = hypothesis.settings(
-        max_examples=count,
-        deadline=None,
-        database=None,
-        phases=[Phase.generate],
-        suppress_health_check=_SUPPRESSED,
-        print_blob=False,
-    )
+    cases = operation.as_strategy(generation_mode=mode)
+    given = hypothesis.given(case=cases, parameters=_parameters(operation, known))(send)
+    settings = hypothesis.settings(_SETTINGS, max_examples=count)
     # An operation without any parameter cannot be asked in a wrong way.
     with suppress(Unsatisfiable):
         hypothesis.seed(seed)(settings(given))()
+
+
+def _parameters(
+    operation: Any, known: Mapping[str, Sequence[str]]
+) -> strategies.SearchStrategy[dict[str, str | None]]:
+    """Parameters of the path that name what exists; None leaves one as it was made up."""
+    names = {name: values for name, values in known.items() if f"{{{name}}}" in operation.path}
+    if _UNHARMED in operation.path:
+        names = {}
+    if operation.method == "delete":
+        names = {"id": known[_VICTIM]}
+    return strategies.fixed_dictionaries(
+        {name: strategies.none() | strategies.sampled_from(v) for name, v in names.items()}
+    )
 
 
 def _judge(label: str, case: Any, session: requests.Session, found: Found) -> None:

@@ -2,7 +2,8 @@
 
 import pytest
 
-from benchmarks.kills import KINDS, trial
+from benchmarks.kills import trial
+from benchmarks.mortal_server import KINDS
 
 
 @pytest.mark.slow
