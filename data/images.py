@@ -105,8 +105,14 @@ def to_pixels(image: Image.Image, spec: ImageSpec) -> np.ndarray:
 
     Returns:
         (C, H, W) uint8.
+
+    Raises:
+        ImageError: colours of a kind that cannot be turned into grey or RGB.
     """
-    image = _flatten(image).convert(_MODES[spec.channels])
+    try:
+        image = _flatten(image).convert(_MODES[spec.channels])
+    except ValueError as error:
+        raise ImageError("broken_image", f"colours of the kind {image.mode} are unknown") from error
     if image.size != (spec.width, spec.height):
         image = image.resize((spec.width, spec.height), _FILTERS[spec.resample])
     pixels = np.asarray(image)
@@ -146,7 +152,10 @@ def _flatten(image: Image.Image) -> Image.Image:
     if image.mode in _SIXTEEN_BIT or image.mode == "I":
         return Image.fromarray((np.asarray(image).clip(0, 65535) / 257).round().astype(np.uint8))
     if image.mode == "F":
-        return Image.fromarray(np.asarray(image).clip(0, 255).round().astype(np.uint8))
+        numbers = np.nan_to_num(np.asarray(image), nan=0)  # NaN has no colour; black is one
+        return Image.fromarray(numbers.clip(0, 255).round().astype(np.uint8))
+    if image.mode == "LAB":  # grey cannot be had from it directly
+        return image.convert("RGB")
     if not image.has_transparency_data:
         return image
     image = image.convert("RGBA")

@@ -1,9 +1,11 @@
 import io
+import struct
+import zlib
 from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, ImageCms
 
 from data.images import ImageError, ImageSpec, decode_image, to_input, to_pixels, to_png
 
@@ -76,6 +78,118 @@ def test_truncated_png_is_refused() -> None:
     assert caught.value.code == "broken_image"
 
 
+_FILES = {
+    "PNG": "1 L LA P RGB RGBA I;16",
+    "JPEG": "1 L RGB CMYK YCbCr",
+    "WEBP": "1 L LA P RGB RGBA CMYK",
+    "GIF": "1 L LA P RGB RGBA",
+    "BMP": "1 L P RGB RGBA",
+    "TIFF": "1 L LA P PA RGB RGBA RGBX CMYK YCbCr LAB I F I;16 I;16B",
+    "PPM": "1 L RGB I",
+    "AVIF": "L LA RGB RGBA",
+    "JPEG2000": "L LA RGB RGBA",
+}
+
+
+@pytest.mark.parametrize("kind", _FILES)
+def test_a_picture_is_the_same_in_every_format_and_mode(kind: str) -> None:
+    """A picture in shades of grey: what comes back is near it, whatever it was written as."""
+    # Lossy formats keep two halves, palettes and one bit keep black and white.
+    pixels = np.zeros((32, 20), np.uint8)
+    pixels[16:] = 255
+    for mode in _FILES[kind].split():
+        data = file_of(_in_mode(pixels, mode), kind)
+        for channels in (1, 3):
+            found = to_pixels(decode_image(data), ImageSpec(channels=channels, height=32, width=20))
+            error = np.abs(found.astype(int) - pixels).max()
+            assert error <= 8, (kind, mode, channels, error)
+
+
+def _in_mode(pixels: np.ndarray, mode: str) -> Image.Image:
+    image = Image.fromarray(pixels)
+    if mode.startswith("I;16"):
+        return Image.fromarray(
+            (pixels.astype(np.uint16) * 257).astype(">u2" if "B" in mode else "<u2")
+        )
+    if mode == "I":
+        return Image.fromarray(pixels.astype(np.int32) * 257)
+    if mode == "LAB":
+        srgb, lab = ImageCms.createProfile("sRGB"), ImageCms.createProfile("LAB")
+        turn = ImageCms.buildTransformFromOpenProfiles(srgb, lab, "RGB", "LAB")
+        turned = ImageCms.applyTransform(image.convert("RGB"), turn)
+        assert turned is not None
+        return turned
+    return (
+        image.convert("RGB").convert(mode) if mode in ("CMYK", "YCbCr") else _convert(image, mode)
+    )
+
+
+def _convert(image: Image.Image, mode: str) -> Image.Image:
+    return image.convert("P").convert("PA") if mode == "PA" else image.convert(mode)
+
+
+def _png(colour_type: int, channels: int, rows: np.ndarray) -> bytes:
+    """A 16-bit PNG of kinds that Pillow does not write."""
+
+    def chunk(kind: bytes, body: bytes) -> bytes:
+        check = struct.pack(">I", zlib.crc32(kind + body))
+        return struct.pack(">I", len(body)) + kind + body + check
+
+    height, width = rows.shape[0], rows.shape[1] // channels
+    header = struct.pack(">IIBBBBB", width, height, 16, colour_type, 0, 0, 0)
+    lines = b"".join(b"\0" + row.astype(">u2").tobytes() for row in rows)
+    body = chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(lines)) + chunk(b"IEND", b"")
+    return b"\x89PNG\r\n\x1a\n" + body
+
+
+@pytest.mark.parametrize(("colour_type", "channels"), [(0, 1), (2, 3), (4, 2), (6, 4)])
+def test_sixteen_bit_pngs_of_every_kind(colour_type: int, channels: int) -> None:
+    grey = np.repeat(np.linspace(0, 65535, 6).round().astype(int)[:, None], 5, axis=1)
+    rows = np.repeat(grey[:, :, None], channels, axis=2)
+    if channels in (2, 4):
+        rows[..., -1] = 65535  # opaque
+    data = _png(colour_type, channels, rows.reshape(6, -1))
+    found = to_pixels(decode_image(data), GREY)[0]
+    assert np.abs(found - grey / 257).max() <= 1
+
+
+@pytest.mark.parametrize("mode", ["P", "L", "RGB"])
+def test_a_transparent_colour_is_laid_on_white(mode: str) -> None:
+    image = Image.new("L", (5, 6), 0).convert(mode)
+    stream = io.BytesIO()
+    image.save(stream, "PNG", transparency=(0, 0, 0) if mode == "RGB" else 0)
+    for spec in (GREY, RGB):
+        assert (to_pixels(decode_image(stream.getvalue()), spec) == 255).all()
+
+
+def test_half_transparent_palettes_are_laid_on_white() -> None:
+    image = Image.new("P", (5, 6), 0)
+    image.putpalette([0, 0, 0])
+    stream = io.BytesIO()
+    image.save(stream, "PNG", transparency=bytes([128]))
+    assert np.abs(to_pixels(decode_image(stream.getvalue()), GREY).astype(int) - 127).max() <= 1
+
+
+@pytest.mark.parametrize("size", [(1, 1), (20_000, 1), (1, 20_000)])
+def test_tiny_and_very_wide_pictures_become_inputs(size: tuple[int, int]) -> None:
+    found = to_pixels(decode_image(file_of(Image.new("L", size, 77))), RGB)
+    assert found.shape == (3, 6, 5) and (found == 77).all()
+
+
+@pytest.mark.parametrize("kind", ["GIF", "WEBP", "PNG", "TIFF"])
+def test_the_first_frame_of_several_counts(kind: str) -> None:
+    frames = [Image.new("L", (5, 6), shade) for shade in (255, 0)]
+    stream = io.BytesIO()
+    frames[0].save(stream, kind, save_all=True, append_images=frames[1:])
+    assert (to_pixels(decode_image(stream.getvalue()), GREY) >= 253).all()
+
+
+def test_numbers_that_are_none_are_black() -> None:
+    pixels = np.array([[np.nan, np.inf, -np.inf, 100]], np.float32)
+    found = to_pixels(Image.fromarray(pixels), ImageSpec(channels=1, height=1, width=4))
+    assert found.tolist() == [[[0, 255, 0, 100]]]
+
+
 @pytest.mark.parametrize("data", [b"", b"just some text", b"%PDF-1.7", b"\x89PNG\r\n"])
 def test_what_is_no_image_is_refused(data: bytes) -> None:
     with pytest.raises(ImageError) as caught:
@@ -109,3 +223,9 @@ def test_error_holds_no_path(tmp_path: Path) -> None:
 def test_input_against_the_rules_is_refused(fields: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         ImageSpec(**fields)  # pyright: ignore[reportArgumentType] -- wrong on purpose
+
+
+def test_colours_of_an_unknown_kind_are_refused() -> None:
+    with pytest.raises(ImageError, match="colours of the kind La are unknown") as caught:
+        to_pixels(Image.new("La", (5, 6)), GREY)
+    assert caught.value.code == "broken_image"

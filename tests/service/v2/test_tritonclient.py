@@ -26,8 +26,10 @@ ARTIFACTS = {artifact.name: artifact for artifact in find_artifacts([ROOT / "art
 @pytest.fixture(scope="module")
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder = tmp_path_factory.mktemp("server")
-    options = {"ASSAY_RUNTIME": "onnx-cpu", "ASSAY_ROLE": "predict"}
-    with serve(str(ROOT), cwd=folder, home=folder / "home", **options) as server:
+    home, root = folder / "home", str(ROOT)
+    with serve(
+        root, cwd=folder, home=home, ASSAY_RUNTIME="onnx-cpu", ASSAY_ROLE="predict"
+    ) as server:
         yield server.url
 
 
