@@ -117,6 +117,14 @@ def page_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
+def places(page_url: str) -> dict[str, str]:
+    """Where the page shows finished evaluations of every kind."""
+    from tests.service.page import evaluations
+
+    return evaluations(page_url)
+
+
+@pytest.fixture(scope="session")
 def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator["Chrome"]:
     from tests.service.page import browser
 

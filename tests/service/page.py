@@ -15,7 +15,7 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.remote.webelement import WebElement
 
-from tests.service.conftest import wait_until
+from tests.service.conftest import png, wait_until
 
 CHROMIUM = Path("/usr/bin/chromium")
 DRIVER = Path("/usr/bin/chromedriver")
@@ -144,16 +144,41 @@ class Page:
         self.one(".verdict", seconds=90)
 
 
-def evaluate(url: str, spec: dict[str, Any], **form: Any) -> str:
-    """The place on the page of an evaluation that has succeeded."""
-    files = [("spec", (None, json.dumps(spec))), *form.get("files", ())]
+def submit(url: str, spec: dict[str, Any], **form: Any) -> str:
+    """Queue an evaluation of two small images, or of `texts`; its address."""
+    files: list[tuple[str, Any]] = [("spec", (None, json.dumps(spec)))]
     files += [
         (name, (None, json.dumps(form[name]))) for name in ("texts", "labels") if name in form
     ]
-    location = httpx.post(f"{url}/v1/evaluations", files=files).headers["location"]
+    if "texts" not in form:
+        files += [("images", (f"{i}.png", png(i, size=28))) for i in range(2)]
+    return httpx.post(f"{url}/v1/evaluations", files=files).headers["location"]
+
+
+def place_when_done(url: str, location: str) -> str:
+    """Where on the page an evaluation is shown, once it has succeeded."""
 
     def ended() -> bool:
         return httpx.get(f"{url}{location}", timeout=30).json()["status"] == "succeeded"
 
-    assert wait_until(ended, seconds=60), httpx.get(f"{url}{location}").json()
+    assert wait_until(ended, seconds=120), httpx.get(f"{url}{location}").json()
     return location.replace("/v1", "#", 1)
+
+
+_FGSM = {"name": "fgsm", "eps": ["2/255", "16/255"]}
+_FOG = {"name": "corruptions", "names": ["fog", "elastic_transform"], "severities": [3]}
+HOSTILE_TEXT = "<script>window.hacked=1</script> a dull film, badly written and boring"
+
+
+def evaluations(url: str) -> dict[str, str]:
+    """Places of finished evaluations: "images", "budgets", "unaimed" and "texts"."""
+    smoothing = {"name": "smoothing", "sigma": ["0.25"], "samples": 20}
+    l2 = {"name": "apgd-ce", "norm": "L2", "eps": ["0.5"], "steps": 2}
+    typos = {"name": "typos", "edits": [2], "queries": 40}
+    asked = {
+        "images": submit(url, {"attacks": [_FGSM, _FOG], "compare_with": "fashion-dot"}),
+        "budgets": submit(url, {"attacks": [_FGSM, l2]}),
+        "unaimed": submit(url, {"attacks": [_FOG, smoothing]}, labels=[0, 1]),
+        "texts": submit(url, {"attacks": [typos]}, texts=[HOSTILE_TEXT, "A moving film."]),
+    }
+    return {name: place_when_done(url, location) for name, location in asked.items()}

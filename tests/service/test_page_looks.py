@@ -4,8 +4,7 @@ import time
 
 import pytest
 
-from tests.service.conftest import png
-from tests.service.page import Page, evaluate, needs_browser
+from tests.service.page import Page, needs_browser
 
 pytestmark = needs_browser
 # For every visible piece of text: its colour against what lies behind it (WCAG 2.2, 1.4.3).
@@ -48,27 +47,11 @@ return poor;
 """
 
 
-@pytest.fixture(scope="module")
-def results(page_url: str) -> list[str]:
-    """Evaluations of images, of damage, and of texts."""
-    images = [("images", (f"{i}.png", png(i, size=28))) for i in range(2)]
-    fgsm = {"name": "fgsm", "eps": ["2/255", "16/255"]}
-    damage = {"name": "corruptions", "names": ["fog", "elastic_transform"]}
-    spec = {"attacks": [fgsm, damage], "compare_with": "fashion-dot"}
-    texts = {"attacks": [{"name": "typos", "edits": [2], "queries": 40}]}
-    return [
-        evaluate(page_url, spec, files=images),
-        evaluate(page_url, texts, texts=["A dull and boring film."]),
-    ]
+VIEWS = ("#/", "#/texts", "#/evaluations", "images", "unaimed", "texts")
 
 
-def each_view(page: Page, results: list[str]) -> list[str]:
-    """The views, filled; the page is left on each in turn by whoever opens them."""
-    return ["#/", "#/texts", "#/evaluations", *results]
-
-
-def fill(page: Page, place: str) -> None:
-    page.open(place)
+def fill(page: Page, places: dict[str, str], place: str) -> None:
+    page.open(places.get(place, place))
     if place == "#/":
         page.take_samples()
         page.adjust()
@@ -77,11 +60,13 @@ def fill(page: Page, place: str) -> None:
         page.one("#examples").click()
         page.until(lambda: len(page.all("#text-tray .bars")) == 8, "no predictions")
     else:
-        page.one(".past" if place == "#/evaluations" else ".exhibit")
+        page.one(".past" if place == "#/evaluations" else ".downloads")
     time.sleep(0.3)  # the curve is drawn after the layout
 
 
-def test_phone_shows_everything_without_scrolling_sideways(page: Page, results: list[str]) -> None:
+def test_phone_shows_everything_without_scrolling_sideways(
+    page: Page, places: dict[str, str]
+) -> None:
     page.cdp(
         "Emulation.setDeviceMetricsOverride",
         width=360,
@@ -90,17 +75,17 @@ def test_phone_shows_everything_without_scrolling_sideways(page: Page, results: 
         mobile=True,
     )
     try:
-        for place in each_view(page, results):
-            fill(page, place)
+        for place in VIEWS:
+            fill(page, places, place)
             assert page.width() == 360, place
     finally:
         page.cdp("Emulation.clearDeviceMetricsOverride")
 
 
-def test_twice_enlarged_text_still_fits(page: Page, results: list[str]) -> None:
+def test_twice_enlarged_text_still_fits(page: Page, places: dict[str, str]) -> None:
     try:
-        for place in each_view(page, results):
-            fill(page, place)
+        for place in VIEWS:
+            fill(page, places, place)
             page.cdp(
                 "Emulation.setDeviceMetricsOverride",
                 width=640,
@@ -109,7 +94,7 @@ def test_twice_enlarged_text_still_fits(page: Page, results: list[str]) -> None:
                 mobile=False,
             )
             time.sleep(0.3)
-            assert page.width() == 640, place
+            assert page.width() <= 640, place
             page.cdp("Emulation.clearDeviceMetricsOverride")
     finally:
         page.cdp("Emulation.clearDeviceMetricsOverride")
@@ -117,15 +102,15 @@ def test_twice_enlarged_text_still_fits(page: Page, results: list[str]) -> None:
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_text_stands_out_from_what_lies_behind_it(
-    page: Page, results: list[str], scheme: str
+    page: Page, places: dict[str, str], scheme: str
 ) -> None:
     page.cdp(
         "Emulation.setEmulatedMedia",
         features=[{"name": "prefers-color-scheme", "value": scheme}],
     )
     try:
-        for place in each_view(page, results):
-            fill(page, place)
+        for place in VIEWS:
+            fill(page, places, place)
             assert page.run(CONTRAST) == [], place
         paper = page.run("return getComputedStyle(document.body).backgroundColor")
         assert (paper == "rgb(14, 19, 21)") == (scheme == "dark")
@@ -156,7 +141,8 @@ def test_every_field_and_button_has_a_name(page: Page) -> None:
     page.adjust()
     unnamed = (
         "return [...document.querySelectorAll('input, select, textarea, button')].filter((node) =>"
-        " !(node.labels?.length || node.textContent.trim() || node.getAttribute('aria-label')))"
+        " !(node.labels?.length || node.textContent.trim() || node.ariaLabel"
+        " || node.querySelector('img[alt]')))"
         ".map((node) => node.outerHTML)"
     )
     assert page.run(unnamed) == []

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from selenium.webdriver.common.keys import Keys
 
-from tests.service.page import Page, evaluate, needs_browser
+from tests.service.page import Page, needs_browser
 
 pytestmark = needs_browser
 
@@ -55,11 +55,10 @@ def test_a_trial_of_texts_marks_the_changed_words(page: Page) -> None:
     assert "edits of a text" in page.text(".curve-figure")
 
 
-def test_a_hostile_text_stays_inert_in_the_evidence(page: Page) -> None:
-    text = "<script>window.hacked=1</script> a dull film, badly written and boring"
-    spec = {"attacks": [{"name": "typos", "edits": [2], "queries": 40}]}
-    page.open(evaluate(page.url, spec, texts=[text]))
-    page.says(".changed", "<script>")
+def test_a_hostile_text_stays_inert_in_the_evidence(page: Page, places: dict[str, str]) -> None:
+    page.open(places["texts"])
+    assert "its 2 answers under the worst attack within 2 edits" in page.text(".verdict")
+    page.until(lambda: any("<script>" in one.text for one in page.all(".changed")), "no text")
     assert page.run("return window.hacked") is None
     assert page.all("main script") == []
 

@@ -4,8 +4,7 @@ from pathlib import Path
 
 from selenium.webdriver.common.keys import Keys
 
-from tests.service.conftest import png
-from tests.service.page import Page, evaluate, needs_browser
+from tests.service.page import Page, needs_browser
 
 pytestmark = needs_browser
 POINTS = {"8/255": 8 / 255, "0.03": 0.03, "L2:0.5": 0.5, "L2:1/2": 0.5, "edits:5": 5, "fog:3": 3}
@@ -46,41 +45,36 @@ def test_trial_from_samples_to_evidence(page: Page) -> None:
     assert len(page.all(".exhibit")) == 4
 
 
-def result(page: Page) -> str:
-    images = [("images", (f"{i}.png", png(i, size=28))) for i in range(2)]
-    spec = {"attacks": [{"name": "fgsm", "eps": ["16/255"]}]}
-    return evaluate(page.url, spec, files=images)
-
-
-def test_slider_uncovers_the_adversarial_picture(page: Page) -> None:
-    page.open(result(page))
-    slider = page.one(".wipe input")
-    page.run("arguments[0].scrollIntoView({block: 'center'})", slider)
+def test_slider_uncovers_the_adversarial_picture(page: Page, places: dict[str, str]) -> None:
+    page.open(places["images"])
+    page.run("arguments[0].scrollIntoView({block: 'center'})", page.one(".wipe"))
     for picture in page.all(".exhibit:first-child img"):
         page.until(lambda shown=picture: shown.get_property("naturalWidth") > 0, "no picture")  # type: ignore
     clip = "return getComputedStyle(document.querySelector('.wipe-above')).clipPath"
-    slider.send_keys(Keys.END)
+    slider = page.all(".wipe input")[0]
+    page.run("arguments[0].focus()", slider)
+    page.keys(Keys.END)
     assert slider.get_attribute("aria-valuetext") == "100 % adversarial"
     uncovered = page.run(clip)
-    slider.send_keys(Keys.HOME)
+    page.keys(Keys.HOME)
     assert page.run(clip) != uncovered
 
 
-def test_attention_is_shown_before_and_after(page: Page) -> None:
-    page.open(result(page))
+def test_attention_is_shown_before_and_after(page: Page, places: dict[str, str]) -> None:
+    page.open(places["images"])
     page.one("#evidence-attention").click()
     page.until(lambda: len(page.all(".maps canvas.attention")) == 4, "no two pairs of maps")
     captions = [caption.text for caption in page.all(".exhibit:first-child .maps figcaption")]
     assert captions == ["attention before", "attention after"]
 
 
-def test_report_is_downloaded(page: Page, tmp_path: Path) -> None:
-    page.open(result(page))
+def test_report_is_downloaded(page: Page, places: dict[str, str], tmp_path: Path) -> None:
+    page.open(places["images"])
     page.cdp("Browser.setDownloadBehavior", behavior="allow", downloadPath=str(tmp_path))
     page.one(".take [data-form='report.html']").click()
 
     def saved() -> bool:
-        return any(path.name.endswith("-report.html") for path in tmp_path.iterdir())
+        return any(path.name.endswith("report.html") for path in tmp_path.iterdir())
 
     page.until(saved, "no file was saved")
     assert page.one(".downloads [data-form='samples.parquet']").is_displayed()
@@ -94,24 +88,18 @@ def test_points_of_every_kind_have_a_value(page: Page) -> None:
     assert page.driver.execute_async_script(code, list(POINTS)) == list(POINTS.values())
 
 
-def test_evaluations_of_every_kind_are_shown(page: Page) -> None:
-    images = [("images", (f"{i}.png", png(i, size=28))) for i in range(2)]
-    corruptions = {"name": "corruptions", "names": ["fog"], "severities": [3]}
-    smoothing = {"name": "smoothing", "sigma": ["0.25"], "samples": 20}
-    page.open(
-        evaluate(page.url, {"attacks": [corruptions, smoothing]}, files=images, labels=[0, 1])
-    )
+def test_evaluations_of_every_kind_are_shown(page: Page, places: dict[str, str]) -> None:
+    page.open(places["unaimed"])
     assert "Under common corruptions" in page.text(".verdict")
     assert "fog" in page.text(".corruptions")
     assert "Provably right" in page.text(".curve-figure")
     assert page.all(".exhibit") == []
-    fgsm = {"name": "fgsm", "eps": ["8/255"]}
-    l2 = {"name": "apgd-ce", "norm": "L2", "eps": ["0.5"], "steps": 2}
-    page.open(evaluate(page.url, {"attacks": [fgsm, l2, corruptions]}, files=images))
-    assert "its 2 answers under the worst attack within 8/255 and L2 0.5" in page.text(".verdict")
-    assert "corrupted" in page.text(".readings")
+    page.open(places["budgets"])
+    assert "its 2 answers under the worst attack within 16/255 and L2 0.5" in page.text(".verdict")
     assert len(page.all(".curve-figure")) == 2
     assert len(page.all(".exhibit")) == 2
+    page.open(places["images"])
+    assert "corrupted" in page.text(".readings")
 
 
 def test_refusal_is_shown_in_the_words_of_the_service(page: Page) -> None:
