@@ -5,7 +5,7 @@ import logging
 import re
 from collections.abc import Awaitable, Callable, Collection
 
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import OperationalError, TimeoutError
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -33,8 +33,10 @@ def strict(endpoint: _Endpoint) -> _Endpoint:
         _check_names(request, known)
         try:
             return await endpoint(request)
-        except OperationalError as error:  # it restarts, or cannot be reached
-            logger.error("The table of evaluations does not answer: %s", type(error.orig))
+        except (OperationalError, TimeoutError) as error:  # it restarts, or all connections wait
+            logger.error(
+                "The table of evaluations does not answer: %s", type(getattr(error, "orig", error))
+            )
             message = "The table of evaluations does not answer now; try again later."
             raise ApiError(503, "unavailable", message, headers={"Retry-After": "5"}) from error
 

@@ -9,10 +9,12 @@ from pathlib import Path
 import psutil
 import pytest
 
+from export.artifact import Artifact
 from export.threads import available_cores
 from service.evaluation_child import evaluation_memory, evaluation_threads
 from service.memory import available_memory, family, resident_bytes
 from service.settings import Settings
+from tests.service.postgres import truncated
 from tests.service.test_evaluator import SHORT, House, child_of, finished, house, wait_for
 
 __all__ = ["house"]  # the fixture
@@ -65,9 +67,23 @@ def test_several_evaluators_share_one_table(house: House) -> None:
     ids = [house.submit(SHORT, count=2, seed=seed) for seed in range(4)]
     with house.evaluator(), house.evaluator():
         jobs = [wait_for(finished(house, job_id)) for job_id in ids]
-    assert [(job.status, job.attempts) for job in jobs] == [("succeeded", 1)] * 4
+    assert [(job.status, job.error) for job in jobs] == [("succeeded", None)] * 4
     spans = sorted((job.started, job.finished) for job in jobs)
     assert any(later[0] < earlier[1] for earlier, later in zip(spans, spans[1:], strict=False))
+
+
+def test_an_evaluation_runs_over_postgresql(
+    tmp_path: Path, tiny_artifact: Artifact, postgresql_server: str
+) -> None:
+    house = House(tmp_path, tiny_artifact, database=truncated(postgresql_server))
+    job_id = house.submit(SHORT, count=2)
+    with house.evaluator():
+        child = wait_for(lambda: child_of(job_id))
+        assert postgresql_server.encode() not in Path(f"/proc/{child}/cmdline").read_bytes()
+        job = wait_for(finished(house, job_id))
+    assert (job.status, job.done, job.error) == ("succeeded", job.total, None)
+    assert not (tmp_path / "assay.sqlite3").exists()
+    house.store.close()
 
 
 def test_the_memory_of_descendants_counts() -> None:

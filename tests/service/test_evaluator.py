@@ -15,14 +15,14 @@ import pytest
 
 from data.images import to_png
 from export.artifact import Artifact
+from service.callers import ANYONE
 from service.evaluator import Evaluator
 from service.forms import Form, Upload
-from service.callers import ANYONE
 from service.intake import Intake
-from service.submission import read_submission
 from service.job import Job
 from service.jobs import JobStore
 from service.settings import ROOT, Settings
+from service.submission import read_submission
 from service.uploads import evaluations_folder
 from tests.service.tiny_artifact import LABELS, noise
 
@@ -39,8 +39,8 @@ MIXED = [
 class House:
     """A state folder, one model, and what is needed to submit evaluations and to run them."""
 
-    def __init__(self, state: Path, artifact: Artifact) -> None:
-        self.settings = Settings(state=state, models=[artifact.folder.parent])
+    def __init__(self, state: Path, artifact: Artifact, **settings: Any) -> None:
+        self.settings = Settings(state=state, models=[artifact.folder.parent], **settings)
         self.store = JobStore.open(self.settings)
         self._intake = Intake(
             store=self.store, settings=self.settings, find_model=lambda *_: artifact

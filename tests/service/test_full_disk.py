@@ -150,7 +150,7 @@ def test_an_upload_that_breaks_off_leaves_nothing(front: Front) -> None:
         "headers": [(b"content-type", b"multipart/form-data; boundary=B")],
         "state": {},
     }
-    asyncio.run(front.app(scope, receive, send))  # type: ignore[arg-type]
+    asyncio.run(front.app(scope, receive, send))
     assert answer[0]["status"] == 400 and b"incomplete_body" in answer[1]["body"]
     assert front.folders() == [] and front.store.page() == ([], None)
 
