@@ -129,9 +129,7 @@ def trial(kinds: Sequence[str], *, seed: int, seconds: float) -> Findings:
             if time.monotonic() - begin > seconds:
                 break
             _keep_busy(server, sent)
-            server.wait_for_attempt()
-            time.sleep(moments.uniform(0, _LONGEST_DELAY_S))
-            server.kill(kind)
+            _kill(server, kind, moments)
             findings.kills[kind] += 1
             findings.orphans += server.revive()
         _wait_until_done(server)
@@ -201,6 +199,21 @@ def _keep_busy(server: Server, sent: dict[str, tuple[str, int]]) -> None:
         identifier = server.send(SPECS[index], key)
         if identifier is not None:
             sent[key] = identifier, index
+
+
+def _kill(server: Server, kind: str, moments: random.Random) -> None:
+    """Kill at a random moment of a running evaluation.
+
+    Raises:
+        RuntimeError: no evaluation ran, or what is to be killed never lived.
+    """
+    deadline = time.monotonic() + _END_S
+    while time.monotonic() < deadline:
+        server.wait_for_attempt()
+        time.sleep(moments.uniform(0, _LONGEST_DELAY_S))
+        if server.kill(kind):
+            return
+    raise RuntimeError(f"nothing lived for {_END_S:g} s that is called {kind!r}")
 
 
 def _wait_until_done(server: Server) -> None:

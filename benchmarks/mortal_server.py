@@ -48,13 +48,16 @@ class Server:
         """End it."""
         end(self._process)
 
-    def kill(self, kind: str) -> None:
-        """Send SIGKILL to what `kind` names, if it lives; see `KINDS`."""
+    def kill(self, kind: str) -> bool:
+        """Send SIGKILL to what `kind` names, see `KINDS`; False when nothing of it lives now."""
         self._family = family(self._process.pid)
+        killed = False
         for process in self._family:
             if kind == "everything" or _kind(process, self._process.pid) == kind:
                 with suppress(psutil.NoSuchProcess):
                     process.kill()
+                    killed = True
+        return killed
 
     def revive(self) -> list[str]:
         """Start it again if its parent died, when all of the old one is gone.
