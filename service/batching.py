@@ -20,6 +20,7 @@ from service.turn import Places, Rows, Totals, Turn, Waiting, concatenate, late,
 logger = logging.getLogger(__name__)
 
 _HEADROOM = 0.8  # share of the time left that estimates may fill
+_SHARE = 0.25  # of the deadline, that one batch may take by estimate
 _MEMORY = 0.8  # weight of earlier batches in the estimated time of an input
 
 
@@ -107,8 +108,9 @@ class MicroBatcher:
             if not request.future.done() and now > request.until:
                 request.deliver(late())
             if not request.future.done():  # cancelled by its client, or failed in a part
-                if not batch and self._pace_s:  # what the oldest can wait for, at least itself
-                    room = min(room, max(1, int(_HEADROOM * (request.until - now) / self._pace_s)))
+                if not batch and self._pace_s:
+                    left_s = min(_HEADROOM * (request.until - now), _SHARE * self.timeout_s)
+                    room = min(room, max(1, int(left_s / self._pace_s)))
                 part = request.take(room, now)
                 batch.append((request, part))
                 room -= len(part)

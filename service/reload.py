@@ -6,6 +6,7 @@ counts as changed when it looks the same twice, so that half a copy is not opene
 """
 
 import asyncio
+import ctypes
 import dataclasses
 import logging
 from collections.abc import Callable
@@ -50,6 +51,7 @@ class Reloader:
         self._thread = ThreadPoolExecutor(1, "reload")
         self._lock = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
+        self._untidy = 0  # looks after which freed memory is given back
         found = {served.artifact.folder: served.artifact for served in registry.all()}
         self._seen = scan(settings.models)
         self._known = {
@@ -77,7 +79,11 @@ class Reloader:
             for path, look in seen.items():
                 if not settled or before.get(path) == look:
                     await self._follow(path, look, unloaded)
-            self._remove(unloaded)
+            if self._remove(unloaded):
+                self._untidy = 2  # a request in flight may keep a model until the next look
+            if self._untidy:
+                self._untidy -= 1
+                await self._in_thread(return_memory)
 
     async def load(self, name: str) -> None:
         """Serve a model that was unloaded, or whose folder is new.
@@ -193,8 +199,8 @@ class Reloader:
             if other.name == artifact.name and other.manifest.task != artifact.manifest.task:
                 raise ValueError(f"the name {artifact.name} is that of a model for another task")
 
-    def _remove(self, unloaded: set[str]) -> None:
-        """Let go of what was unloaded, and of what its folder no longer holds."""
+    def _remove(self, unloaded: set[str]) -> bool:
+        """Let go of what was unloaded, and of what its folder no longer holds, if anything."""
         kept = []
         for served in self._registry.all():
             folder = self._known.get(served.artifact.folder)
@@ -208,8 +214,10 @@ class Reloader:
                 kept.append(served)
             else:
                 logger.info("%s is served no longer", _reference(served.artifact))
-        if len(kept) < len(self._registry.all()):
-            self._registry.replace(kept)
+        if len(kept) == len(self._registry.all()):
+            return False
+        self._registry.replace(kept)
+        return True
 
     def _mark(self, name: str) -> Path:
         return self._marks / name
@@ -242,6 +250,13 @@ def _look(folder: Path) -> Look:
             continue
         found.append((path.name, state.st_size, state.st_mtime_ns))
     return tuple(found)
+
+
+def return_memory() -> None:
+    """Give freed memory back to the system; without this it stays with the allocator (glibc)."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
 
 
 def _reference(artifact: Artifact) -> str:

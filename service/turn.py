@@ -17,6 +17,7 @@ Rows = Sequence[Any] | np.ndarray
 """Inputs of one request: an array, or anything that can be cut into parts."""
 
 _RETRY_MAX_S = 30
+_NEARLY_ALL = 0.9  # of the deadline: who waited for longer than the rest met an overload
 
 
 def concatenate(parts: Sequence[np.ndarray]) -> np.ndarray:
@@ -142,7 +143,7 @@ class Turn:
     """One request's way through a batcher, inside an `async with`.
 
     A request whose time went by with waiting is refused with 503, as if it had been refused at
-    once; one that the runtime did not finish, although it had half of the time, ends with 504.
+    once; one that the runtime did not finish, although it had nearly all the time, ends with 504.
 
     Args:
         batcher: the model's.
@@ -185,7 +186,7 @@ class Turn:
             return await self._deadline.__aexit__(kind, error, trace)
         except TimeoutError as end:
             began = math.inf if self._request is None else self._request.began
-            if self._until - began < self._batcher.timeout_s / 2:
+            if self._until - began < _NEARLY_ALL * self._batcher.timeout_s:
                 raise late() from end
             message = f"The prediction took longer than {self._batcher.timeout_s:g} s."
             raise ApiError(504, "timeout", message) from end
