@@ -15,7 +15,7 @@ from export.runtimes.protocol import (
     RuntimeUnavailable,
     blank_inputs,
 )
-from export.runtimes.settle import settle
+from export.runtimes.settle import recalled, settle
 from export.threads import available_cores
 
 __all__ = [
@@ -30,6 +30,7 @@ __all__ = [
     "blank_inputs",
     "open_runtime",
     "open_session",
+    "recalled",
     "require_runtime",
     "settle",
 ]

@@ -96,7 +96,7 @@ class Assay:
             prepare_state(settings)
             claim_replica(settings)
             if settings.role != "evaluate":
-                os.environ.update(check_models(settings))
+                check_models(settings)
         except ValueError as error:
             raise SystemExit(f"Assay cannot start: {error}") from None
 

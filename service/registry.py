@@ -9,12 +9,11 @@ from typing import Self
 from export.artifact import Artifact, ArtifactError, find_artifacts
 from export.manifest import Task
 from export.runtime import RuntimeUnavailable, open_runtime, require_runtime, settle
-from export.runtimes.engines import ENGINES
 from export.threads import available_cores
 from service.errors import ApiError
 from service.health import Readiness
 from service.metrics import SILENT, Observer
-from service.served import IMAGES, TEXTS, Opener, Served
+from service.served import IMAGES, REFERENCE, TEXTS, Opener, Served, runs_on_reference
 from service.settings import Settings
 
 _READS = {IMAGES: "images", TEXTS: "texts"}
@@ -52,7 +51,7 @@ class Registry:
         self._settings = settings
         self.opener = Opener(settings, observer)
         self._shelf = _Shelf({}, {})
-        self.replace([self.opener.open(artifact) for artifact in artifacts])
+        self.replace([self.opener.open(artifact, at_once=True) for artifact in artifacts])
         self._readiness = Readiness(
             lambda: [served.runtime for served in self.all()],
             self.opener.executor,
@@ -140,6 +139,10 @@ class Registry:
         for served in self.all():
             await loop.run_in_executor(self.opener.executor, self.opener.warm_up, served)
 
+    def swap(self, old: Served, new: Served) -> None:
+        """Serve one in place of another, unless that has left meanwhile."""
+        self.replace([new if served is old else served for served in self.all()])
+
     async def ready(self) -> bool:
         """Whether there is a model, and every runtime answers now."""
         return bool(self._shelf.models) and await self._readiness.ready()
@@ -149,13 +152,11 @@ class Registry:
         self.opener.close()
 
 
-def check_models(settings: Settings) -> dict[str, str]:
+def check_models(settings: Settings) -> None:
     """Check what the settings say of models, before anything starts.
 
-    Runtimes are tried in a process of their own, whose answers are kept for the workers.
-
-    Returns:
-        Environment variables for the workers, other than those that this process was given.
+    Runtimes that must be measured before anything can be served are measured here, in a process
+    of their own, whose answers are kept for the workers; see `settling` for the others.
 
     Raises:
         ValueError: an artifact is not sound, there is none, two have one name and version, the
@@ -166,25 +167,24 @@ def check_models(settings: Settings) -> dict[str, str]:
     default_models(artifacts, settings)
     _try_tokenizers(artifacts)
     threads = settings.predict_threads or available_cores()
+    at_once = settings.runtime == "auto" or (
+        settings.runtime == REFERENCE and settings.precision == "exact"
+    )
     try:
         require_runtime(settings.runtime)
-        if settings.runtime == "onnx-cpu" and settings.precision == "exact":
+        if at_once and all(map(runs_on_reference, artifacts)):
             for artifact in artifacts:
                 _try_to_open(artifact, threads)
         else:
-            choices = settle(
+            settle(
                 artifacts,
                 name=settings.runtime,
                 mode=settings.precision,
                 threads=threads,
                 cache=settings.runtimes_folder,
             )
-            # Where measuring has failed, the workers must not begin it again.
-            if any(not c.milliseconds for c in choices) and all(map(_on_reference, artifacts)):
-                return {"ASSAY_RUNTIME": "onnx-cpu", "ASSAY_PRECISION": "exact"}
     except RuntimeUnavailable as error:
         raise ValueError(f"ASSAY_RUNTIME={settings.runtime}: {error}") from error
-    return {}
 
 
 def default_models(artifacts: Sequence[Artifact], settings: Settings) -> dict[Task, str]:
@@ -228,10 +228,6 @@ def _refusal(served: Served) -> ApiError | None:
     except ApiError as error:
         return error
     return None
-
-
-def _on_reference(artifact: Artifact) -> bool:
-    return bool(ENGINES["onnx-cpu"].precisions(artifact.manifest, "exact"))
 
 
 def _try_to_open(artifact: Artifact, threads: int) -> None:

@@ -14,6 +14,7 @@ from service.predictions import Predictions
 from service.registry import Registry
 from service.reload import Reloader
 from service.settings import Settings
+from service.settling import Settler
 from service.texts import TextPredictions
 from service.v2.routes import V2
 
@@ -39,13 +40,15 @@ class Serving:
         self._settings = settings
         self._registry = Registry.open(settings, observer)
         self._reloader = Reloader(self._registry, settings, unloaded=unloaded)
+        self._settler = Settler(self._registry, settings)
         self.predictions = Predictions(settings, self._registry, bodies)
         self.texts = TextPredictions(settings, self._registry, bodies)
         self._v2 = V2(settings, self._registry, self._reloader, texts=self.texts, bodies=bodies)
 
     async def start(self) -> None:
-        """Run every model once, then follow the folders of models."""
+        """Run every model once; then find faster runtimes, and follow the folders of models."""
         await self._registry.warm_up()
+        self._settler.start()
         self._reloader.start()
 
     def routes(self) -> list[BaseRoute]:
@@ -66,6 +69,7 @@ class Serving:
 
     def close(self) -> None:
         """Let the running batch end and start no other."""
+        self._settler.close()
         self._reloader.close()
         self.predictions.close()
         self.texts.close()

@@ -45,6 +45,13 @@ def settle(
     return [choice for q in asked if (choice := choices.get(q.artifact)) is not None]
 
 
+def recalled(
+    artifact: Artifact, *, name: str, mode: Mode, threads: int, cache: Path
+) -> Choice | None:
+    """What an earlier `settle` with the same arguments has kept; None before it."""
+    return _recalled(artifact, question(artifact, name=name, mode=mode, threads=threads), cache)
+
+
 def _recalled(artifact: Artifact, asked: Question, cache: Path | None) -> Choice | None:
     """The kept answer, unless the graph that it needs was deleted or damaged."""
     choice = recall(asked, cache) if cache else None

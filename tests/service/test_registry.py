@@ -2,7 +2,6 @@ import asyncio
 import hashlib
 import json
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -84,18 +83,6 @@ def test_samples_may_be_missing(settings: Settings, tmp_path: Path) -> None:
     registry.close()
 
 
-def test_auto_serves_every_model_on_a_runtime_that_passed(
-    settings: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    automatic = settings.model_copy(update={"runtime": "auto"})
-    check_models(automatic)
-    monkeypatch.setattr(subprocess, "run", None)  # the workers measure nothing again
-    registry = Registry.open(automatic)
-    assert {served.runtime.name for served in registry.all()} <= set(installed())
-    assert {served.runtime.precision for served in registry.all()} == {"fp32"}
-    registry.close()
-
-
 def test_a_runtime_that_is_not_there_is_said_before_the_start(settings: Settings) -> None:
     if "onnx-cuda" in installed():
         pytest.skip("CUDA is here")
@@ -149,16 +136,3 @@ def test_a_tokenizer_that_is_not_the_models_is_said_before_the_start(
     (folder / "manifest.json").write_text(json.dumps(fields))
     with pytest.raises(ValueError, match=f"{fields['name']}: tokenizer.json is not a readable"):
         check_models(settings.model_copy(update={"models": [folder]}))
-
-
-def test_workers_do_not_measure_again_what_has_failed(
-    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    dies = tmp_path / "dies"
-    dies.write_text("#!/bin/sh\nkill -SEGV $$\n")
-    dies.chmod(0o755)
-    monkeypatch.setattr("sys.executable", str(dies))
-    automatic = settings.model_copy(update={"runtime": "auto", "precision": "fast"})
-    told = {"ASSAY_RUNTIME": "onnx-cpu", "ASSAY_PRECISION": "exact"}
-    assert check_models(automatic) == told
-    assert check_models(settings) == {}
