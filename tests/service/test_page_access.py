@@ -39,6 +39,7 @@ def test_a_key_is_asked_for_used_and_forgotten(driver: Chrome, guarded: str) -> 
     give_key(page, "reader-key-0123456789")
     page.take_samples()
     for picture in page.all("#image-tray img"):
+        page.run("arguments[0].scrollIntoView({block: 'center'})", picture)  # it loads lazily
         page.until(lambda shown=picture: shown.get_property("naturalWidth") > 0, "no picture")  # type: ignore
     page.says("#image-trial .trial-error", "Use another key")
     page.one("#image-trial .trial-error button").click()
