@@ -17,7 +17,7 @@ What must hold at the end, for every evaluation that was accepted:
   unfinished file.
 
 An evaluation that has died three times without any progress is given up by design, because the
-cause may be itself. So a fourth kill waits until the evaluation has gone on.
+cause may be itself. So a third kill waits until the evaluation has gone on.
 """
 
 import argparse
@@ -37,7 +37,7 @@ from tqdm import tqdm
 
 from benchmarks.mortal_server import KINDS, Server
 from benchmarks.rows import Row
-from service.uploads import REPORT, evaluations_folder
+from service.evaluations.uploads import REPORT, evaluations_folder
 
 NAME = "kills"
 _WAITING = 3

@@ -13,8 +13,8 @@ from sqlalchemy import NullPool, create_engine, select
 
 from benchmarks.isolation import sample_files
 from benchmarks.server import end, family, free_port, start, wait_until_ready
-from service.job_claims import MAX_ATTEMPTS
-from service.jobs_table import jobs
+from service.evaluations.job_claims import MAX_ATTEMPTS
+from service.evaluations.jobs_table import jobs
 
 KINDS = ("evaluator", "evaluation", "worker", "parent", "everything")
 """What may be killed: a process, or all of them."""
@@ -162,7 +162,7 @@ def _kind(process: psutil.Process, parent: int) -> str:
         if process.pid == parent:
             return "parent"
         words = " ".join(process.cmdline())
-        if "service.evaluation_process" in words:
+        if "service.evaluations.process" in words:
             return "evaluation"
         if "worker.service" in words:
             return "evaluator" if "--service-name evaluator" in words else "worker"

@@ -10,16 +10,16 @@ from _bentoml_impl.server.app import ContextMiddleware
 from bentoml import Service
 from starlette.types import ASGIApp
 
-from service import evaluator
-from service.jobs import JobStore
-from service.keys import read_keys
-from service.logs import set_up_logs
+from service.evaluations import evaluator
+from service.evaluations.jobs import JobStore
+from service.http.keys import read_keys
+from service.http.site import Front, Site
+from service.operation.logs import set_up_logs
 from service.parent import watch_parent
-from service.predictions import DEFAULT_TOP_K, Prediction
-from service.registry import check_models
+from service.predictions.images import DEFAULT_TOP_K, Prediction
+from service.predictions.registry import check_models
 from service.replica import claim_replica
 from service.settings import Settings, absolute_paths, get_settings, process_count
-from service.site import Front, Site
 from service.start import StartGuard, is_worker, prepare_state, run_folder
 from service.worker import Worker
 
@@ -31,7 +31,7 @@ if is_worker():  # BentoML logs before it calls anything here
 
 
 class BareService(Service[_Inner]):
-    """A service without BentoML's middlewares: their work is done in `service.site`."""
+    """A service without BentoML's middlewares: their work is done in `service.http.site`."""
 
     def to_asgi(self, is_main: bool = True) -> ASGIApp:
         """BentoML's application, with what it needs itself and what was added to it."""
@@ -126,7 +126,7 @@ class Assay:
         """Classify image files.
 
         This method serves callers in this process and tells BentoML's clients what `/classify`
-        takes; a request over HTTP is read by `service.forms`, which is stricter.
+        takes; a request over HTTP is read by `service.http.forms`, which is stricter.
         """
         files = [image.read_bytes() for image in images]
         return await self._worker.predictions.classify(

@@ -6,16 +6,16 @@ from starlette.routing import BaseRoute
 
 from export.artifact import Artifact
 from export.manifest import Task
-from service import catalog
-from service.bodies import Bodies
-from service.metrics import SILENT, Observer
-from service.pages import prediction_routes
-from service.predictions import Predictions
-from service.registry import Registry
-from service.reload import Reloader
+from service.http.bodies import Bodies
+from service.http.pages import prediction_routes
+from service.operation.metrics import SILENT, Observer
+from service.predictions import catalog
+from service.predictions.images import Predictions
+from service.predictions.registry import Registry
+from service.predictions.reload import Reloader
+from service.predictions.settling import Settler
+from service.predictions.texts import TextPredictions
 from service.settings import Settings
-from service.settling import Settler
-from service.texts import TextPredictions
 from service.v2.routes import V2
 
 

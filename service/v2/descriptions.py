@@ -3,10 +3,10 @@
 from typing import Any
 
 from export.artifact import Artifact
-from service.openapi import API_VERSION
-from service.registry import Registry
-from service.reload import Reloader
-from service.served import Served
+from service.http.openapi import API_VERSION
+from service.predictions.registry import Registry
+from service.predictions.reload import Reloader
+from service.predictions.served import Served
 from service.v2.inputs import input_of
 from service.v2.outputs import OUTPUTS
 

@@ -16,7 +16,7 @@ _AGENT = "python/gevent-http-client"
 
 
 class PlainErrors:
-    """ASGI middleware outside of `service.errors.ErrorShape`."""
+    """ASGI middleware outside of `service.http.errors.ErrorShape`."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

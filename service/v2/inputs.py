@@ -5,8 +5,8 @@ import struct
 import numpy as np
 
 from export.artifact import Artifact
-from service.errors import ApiError
-from service.served import IMAGES
+from service.http.errors import ApiError
+from service.predictions.served import IMAGES
 from service.v2.request import InferRequest, Tensor, invalid_tensor
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from starlette.responses import JSONResponse, Response
 
-from service.errors import ApiError
-from service.predictions import probabilities
+from service.http.errors import ApiError
+from service.predictions.images import probabilities
 from service.v2.request import InferRequest, Wanted, check_parameters
 
 OUTPUTS = ("logits", "probabilities")

@@ -4,8 +4,8 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from service.errors import ApiError
-from service.strict_json import broken_rules, parse_json
+from service.http.errors import ApiError
+from service.http.strict_json import broken_rules, parse_json
 
 _BINARY_SIZE = "binary_data_size"
 _MOST = 2**31  # no shape is larger, and products of shapes stay small

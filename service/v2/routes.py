@@ -9,17 +9,17 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from service.bodies import Bodies
-from service.errors import ApiError, foreign_error
-from service.openapi import describe
-from service.predictions import model_headers
-from service.queries import strict
-from service.registry import Registry
-from service.reload import Reloader
-from service.served import IMAGES, Served
+from service.evaluations.queries import strict
+from service.http.bodies import Bodies
+from service.http.errors import ApiError, foreign_error
+from service.http.openapi import describe
+from service.http.strict_json import parse_json
+from service.predictions.images import model_headers
+from service.predictions.registry import Registry
+from service.predictions.reload import Reloader
+from service.predictions.served import IMAGES, Served
+from service.predictions.texts import TextPredictions
 from service.settings import Settings
-from service.strict_json import parse_json
-from service.texts import TextPredictions
 from service.v2 import descriptions
 from service.v2.inputs import read_images, read_texts, the_input
 from service.v2.outputs import answer, forms

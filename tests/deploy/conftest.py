@@ -11,6 +11,5 @@ from tests.service.server import serve
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A server of the shipped models over a socket."""
     folder: Path = tmp_path_factory.mktemp("served")
-    runtime = {"ASSAY_RUNTIME": "onnx-cpu"}
-    with serve(str(ROOT), cwd=folder, home=folder / "home", **runtime) as server:
+    with serve(str(ROOT), cwd=folder, home=folder / "home", ASSAY_RUNTIME="onnx-cpu") as server:
         yield server.url

@@ -9,8 +9,8 @@ import pytest
 import yaml
 from kubernetes_validate.utils import all_versions
 
-from service.database import read_url
-from service.keys import parse_keys
+from service.evaluations.database import read_url
+from service.http.keys import parse_keys
 from service.settings import ROOT, Settings
 
 FOLDER = ROOT / "deploy" / "kubernetes"

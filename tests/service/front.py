@@ -16,14 +16,14 @@ from starlette.types import Receive, Scope, Send
 from data.images import to_png
 from export.artifact import Artifact
 from export.manifest import Task
-from service.callers import ANYONE
-from service.errors import ApiError, ErrorShape
-from service.evaluations import routes
-from service.evaluator import Evaluator
-from service.jobs import JobStore
-from service.registry import IMAGES
+from service.evaluations.evaluator import Evaluator
+from service.evaluations.jobs import JobStore
+from service.evaluations.routes import routes
+from service.evaluations.uploads import evaluations_folder
+from service.http.callers import ANYONE
+from service.http.errors import ApiError, ErrorShape
+from service.predictions.registry import IMAGES
 from service.settings import Settings
-from service.uploads import evaluations_folder
 from tests.service.tiny_artifact import noise
 
 URL = "/v1/evaluations"

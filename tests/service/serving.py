@@ -7,8 +7,8 @@ from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
 from service.app import Assay
+from service.http.site import Front, Site
 from service.settings import Settings
-from service.site import Front, Site
 from service.worker import Worker
 
 

@@ -18,7 +18,7 @@ from export.write import write_artifact
 from models.checkpoints import save_weights
 from robustness.progress import Cancelled, Meter
 from robustness.text_target import TextTarget, margin_gradient, open_text_target
-from service.served import pad
+from service.predictions.served import pad
 
 REVIEWS = ["A moving film, brilliantly acted.", "Dull.", "I left<br />after ten minutes. " * 90]
 

@@ -1,0 +1,8 @@
+"""Alembic's entry: runs the steps on the connection that `upgrade` hands it."""
+
+from alembic import context
+
+# Both databases undo a change of the schema with its transaction; of SQLite, Alembic doubts it.
+context.configure(connection=context.config.attributes["connection"], transactional_ddl=True)
+with context.begin_transaction():
+    context.run_migrations()

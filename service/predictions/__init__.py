@@ -1,0 +1,1 @@
+"""The served models, and the routes that answer with them."""

@@ -1,0 +1,85 @@
+"""What is served, in JSON: the models and the sample images."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import BaseRoute, Mount, Route
+from starlette.staticfiles import StaticFiles
+
+from data.labels import normalise
+from export.artifact import Artifact
+from service.http.openapi import describe
+from service.predictions.registry import Registry
+from service.predictions.served import IMAGES, Served
+from service.settings import Settings
+
+
+def routes(settings: Settings, registry: Registry) -> list[BaseRoute]:
+    """The routes ``/v1/models`` and ``/samples``."""
+    samples = sample_index(settings.samples, registry)
+
+    @describe(answer=list[dict[str, Any]])
+    async def models(_: Request) -> Response:
+        """The served models."""
+        return JSONResponse([describe_model(served, registry) for served in registry.all()])
+
+    @describe(answer=dict[str, Any], errors=(404,))
+    async def model(request: Request) -> Response:
+        """One model, by `name` or `name:version`."""
+        return JSONResponse(describe_model(registry.find(request.path_params["name"]), registry))
+
+    @describe(answer=list[dict[str, Any]])
+    async def index(_: Request) -> Response:
+        """Images to try, with their labels."""
+        return JSONResponse(samples)
+
+    return [
+        Route("/v1/models", models),
+        Route("/v1/models/{name}", model),
+        Route("/samples/index.json", index),
+        Mount("/samples", StaticFiles(directory=settings.samples, check_dir=False)),
+    ]
+
+
+def describe_model(served: Served, registry: Registry) -> dict[str, Any]:
+    """A model as ``/v1/models`` shows it."""
+    artifact, manifest = served.artifact, served.artifact.manifest
+    return {
+        "name": artifact.name,
+        "version": artifact.version,
+        "default": registry.is_default(served),
+        "digest": artifact.digest,
+        "task": manifest.task,
+        "architecture": manifest.architecture,
+        "runtime": served.runtime.name,
+        "precision": served.runtime.precision,
+        "labels": list(artifact.labels),
+        "input": manifest.model_dump(mode="json")["input"],
+        "preprocessing": _preprocessing(artifact),
+        "metrics": manifest.metrics,
+        "card": artifact.card,
+    }
+
+
+def _preprocessing(artifact: Artifact) -> dict[str, Any]:
+    if artifact.manifest.task == IMAGES:
+        return artifact.image_spec.to_dict()
+    return dataclasses.asdict(artifact.text_spec)
+
+
+def sample_index(folder: Path, registry: Registry) -> list[dict[str, Any]]:
+    """The images ``set/label/name.png`` below a folder, each with the label a model knows it by."""
+    known = {
+        normalise(label): (label, index)
+        for served in reversed(registry.all())  # so that the default model's names win
+        for index, label in enumerate(served.artifact.labels)
+    }
+    entries = []
+    for path in sorted(folder.glob("*/*/*.png")):
+        label, index = known.get(path.parent.name, (path.parent.name, None))
+        file = path.relative_to(folder).as_posix()
+        entries.append({"file": file, "label": label, "index": index})
+    return entries

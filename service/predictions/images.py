@@ -1,0 +1,261 @@
+"""``POST /classify``: images in a form, predictions as JSON."""
+
+import asyncio
+import base64
+import json
+import re
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Literal, NotRequired
+
+import numpy as np
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from typing_extensions import TypedDict  # pydantic needs this one before Python 3.12
+
+from data.images import ImageError, ImageSpec, decode_image, to_input
+from export.artifact import Artifact
+from export.threads import available_cores
+from service.http.bodies import Bodies
+from service.http.errors import ApiError
+from service.http.forms import Form, form_of
+from service.predictions.attention import not_explainable, to_picture
+from service.predictions.registry import Registry
+from service.predictions.served import IMAGES, Served
+from service.settings import Settings
+
+_STATUS = {"not_an_image": 415, "broken_image": 422, "too_many_pixels": 413}
+_NOTHING = (None, "", "null")  # BentoML's client writes text fields as JSON
+DEFAULT_TOP_K = 5
+
+
+class LabelProbability(TypedDict):
+    """A label of the model, its index, and the probability given to it."""
+
+    label: str
+    index: int
+    probability: float
+
+
+class Explanation(TypedDict):
+    """Where the model looked: a grey PNG in base64, of the size of its input, brightest = most."""
+
+    kind: Literal["attention-rollout"]
+    png: str
+
+
+class Prediction(LabelProbability):
+    """The most probable label of an input, and who said so."""
+
+    top_k: list[LabelProbability]
+    model: str
+    digest: str
+    explanation: NotRequired[Explanation]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What a request asks of a model, beside its inputs."""
+
+    top_k: int = DEFAULT_TOP_K
+    explain: bool = False
+
+
+class Predictions:
+    """Answers ``/classify`` with the models of a registry."""
+
+    def __init__(self, settings: Settings, registry: Registry, bodies: Bodies) -> None:
+        self._settings = settings
+        self._registry = registry
+        self._bodies = bodies
+        self._decoders = ThreadPoolExecutor(available_cores(), "decode")
+
+    async def answer(self, request: Request) -> JSONResponse:
+        """The route: reads the form, then `classify`."""
+        arrived = asyncio.get_running_loop().time()
+        self._registry.check_room(IMAGES)
+        async with self._bodies.read(request, arrived=arrived) as body:
+            form = self._form(request, body)
+            served = self._registry.get(_text(form.fields.get("model")))
+            asked = Asked(
+                top_k=_top_k(form.fields.get("top_k")), explain=_flag(form.fields.get("explain"))
+            )
+            files = [upload.content for upload in form.files["images"]]
+            return answered(await self._classify(files, served, asked, arrived), served)
+
+    async def classify(
+        self,
+        files: Sequence[bytes],
+        *,
+        model: str | None = None,
+        top_k: int = DEFAULT_TOP_K,
+        explain: bool = False,
+    ) -> list[Prediction]:
+        """Predictions of image files, in order.
+
+        Args:
+            files: contents of image files, 1 to ``ASSAY_MAX_IMAGES_CLASSIFY``.
+            model: ``name`` or ``name:version``; None is the default model.
+            top_k: labels to list, at least 1; a model with fewer labels lists them all.
+            explain: add a map of what the model attended to.
+
+        Raises:
+            ApiError: 404 unknown_model; 413, 415 or 422 for a file, naming its index; 422
+                wrong_task, no_images, too_many_images, invalid_top_k, not_explainable; 503
+                overloaded; 504 timeout.
+        """
+        served = self._registry.get(model)
+        arrived = asyncio.get_running_loop().time()
+        return await self._classify(files, served, Asked(top_k=top_k, explain=explain), arrived)
+
+    def close(self) -> None:
+        """Stop decoding."""
+        self._decoders.shutdown(wait=False, cancel_futures=True)
+
+    def _form(self, request: Request, body: bytes) -> Form:
+        return form_of(
+            request.headers.get("content-type", ""),
+            body,
+            files=["images"],
+            fields=["model", "top_k", "explain"],
+            max_files=self._settings.max_images_classify,
+        )
+
+    async def _classify(
+        self, files: Sequence[bytes], served: Served, asked: Asked, arrived: float
+    ) -> list[Prediction]:
+        check_top_k(asked.top_k)
+        if not files:
+            raise ApiError(422, "no_images", "The field 'images' must hold at least one file.")
+        limit = self._settings.max_images_classify
+        if len(files) > limit:
+            message = f"At most {limit} files may be sent at once, received {len(files)}."
+            raise ApiError(422, "too_many_images", message, {"limit": limit})
+        if asked.explain and served.explainer is None:
+            raise not_explainable(served.artifact)
+        inputs: list[np.ndarray] = []
+
+        async def read() -> np.ndarray:
+            """Decode when there is a place, and keep the pixels for a map of them."""
+            inputs.append(await self._decode(files, served.artifact.image_spec))
+            return inputs[0]
+
+        async with served.batcher.turn(len(files), arrived=arrived) as turn:
+            logits = await turn.predict(read)
+        found = [prediction(row, served.artifact, asked.top_k) for row in logits]
+        if asked.explain:
+            await self._explain(found, inputs[0], served, arrived)
+        return found
+
+    async def _explain(
+        self, found: list[Prediction], inputs: np.ndarray, served: Served, arrived: float
+    ) -> None:
+        """Add to each prediction its map."""
+        if served.explainer is None:
+            raise not_explainable(served.artifact)
+
+        async def read() -> np.ndarray:
+            """What was read for the prediction."""
+            return inputs
+
+        async with served.explainer.turn(len(inputs), arrived=arrived) as turn:
+            maps = await turn.predict(read)
+        height, width = inputs.shape[2:]
+        loop = asyncio.get_running_loop()
+        for prediction, shares in zip(found, maps, strict=True):
+            picture = await loop.run_in_executor(self._decoders, to_picture, shares, height, width)
+            encoded = base64.b64encode(picture).decode()
+            prediction["explanation"] = {"kind": "attention-rollout", "png": encoded}
+
+    async def _decode(self, files: Sequence[bytes], spec: ImageSpec) -> np.ndarray:
+        """Inputs (N, C, H, W) of image files, read outside the event loop."""
+        loop = asyncio.get_running_loop()
+        jobs = [
+            loop.run_in_executor(self._decoders, self._read, index, content, spec)
+            for index, content in enumerate(files)
+        ]
+        try:
+            return np.stack(await asyncio.gather(*jobs))
+        finally:
+            for job in jobs:
+                job.cancel()
+
+    def _read(self, index: int, content: bytes, spec: ImageSpec) -> np.ndarray:
+        try:
+            image = decode_image(content, max_pixels=self._settings.max_pixels)
+            return to_input(image, spec)
+        except ImageError as error:
+            message = f"File {index}: {error}."
+            raise ApiError(_STATUS[error.code], error.code, message, {"file": index}) from error
+
+
+def answered(predictions: list[Prediction], served: Served) -> JSONResponse:
+    """The answer, with headers that say what gave it."""
+    return JSONResponse(predictions, headers=model_headers(served))
+
+
+def model_headers(served: Served) -> dict[str, str]:
+    """Headers that say which model, runtime and precision gave an answer."""
+    return {
+        "x-assay-model": f"{served.artifact.name}:{served.artifact.version}",
+        "x-assay-runtime": served.runtime.name,
+        "x-assay-precision": served.runtime.precision,
+    }
+
+
+def check_top_k(top_k: int) -> None:
+    """Refuse to list less than one label.
+
+    Raises:
+        ApiError: 422 invalid_top_k.
+    """
+    if top_k < 1:
+        raise ApiError(422, "invalid_top_k", f"top_k must be at least 1, received {top_k}.")
+
+
+def probabilities(logits: np.ndarray) -> np.ndarray:
+    """Softmax of logits (..., K), in float64."""
+    shifted = np.exp(logits.astype(np.float64) - logits.max(-1, keepdims=True))
+    return shifted / shifted.sum(-1, keepdims=True)
+
+
+def prediction(logits: np.ndarray, artifact: Artifact, top_k: int) -> Prediction:
+    """The prediction of one input from its logits (K,)."""
+    probs = probabilities(logits)
+    order = np.argsort(-probs, kind="stable")[:top_k]
+    best: list[LabelProbability] = [
+        {"label": artifact.labels[i], "index": int(i), "probability": float(probs[i])}
+        for i in order
+    ]
+    return {**best[0], "top_k": best, "model": artifact.name, "digest": artifact.digest}
+
+
+def _text(value: str | None) -> str | None:
+    """A text field; BentoML's client writes it as JSON (``"name"``, ``null``)."""
+    if value in _NOTHING:
+        return None
+    if value.startswith('"'):
+        try:
+            return str(json.loads(value))
+        except ValueError:
+            return value
+    return value
+
+
+def _top_k(text: str | None) -> int:
+    if text in _NOTHING:
+        return DEFAULT_TOP_K
+    if not re.fullmatch(r"[+-]?[0-9]{1,9}", text):
+        message = f"top_k must be a whole number of at least 1, received {text[:40]!r}."
+        raise ApiError(422, "invalid_top_k", message)
+    return int(text)
+
+
+def _flag(text: str | None) -> bool:
+    if text in (*_NOTHING, "false"):
+        return False
+    if text != "true":
+        message = f"explain must be true or false, received {text[:40]!r}."
+        raise ApiError(422, "invalid_explain", message)
+    return True

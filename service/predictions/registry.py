@@ -1,0 +1,262 @@
+"""The models that are served, by name and version; the set may change at any time."""
+
+import asyncio
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Self
+
+from export.artifact import Artifact, ArtifactError, find_artifacts
+from export.manifest import Task
+from export.runtime import RuntimeUnavailable, open_runtime, require_runtime, settle
+from export.threads import available_cores
+from service.http.errors import ApiError
+from service.operation.metrics import SILENT, Observer
+from service.predictions.health import Readiness
+from service.predictions.served import IMAGES, REFERENCE, TEXTS, Opener, Served, runs_on_reference
+from service.settings import Settings
+
+_READS = {IMAGES: "images", TEXTS: "texts"}
+_DEFAULTS: dict[Task, str] = {IMAGES: "default_image", TEXTS: "default_text"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Shelf:
+    """What is served at one time; replaced as a whole, so that a request sees one or the other."""
+
+    models: dict[str, dict[str, Served]]
+    defaults: dict[Task, str]
+
+
+class Registry:
+    """Finds served models by name and version; belongs to one event loop.
+
+    A request keeps what it was given, so that a model that leaves answers whoever came before.
+
+    Args:
+        artifacts: at least one; no two share name and version.
+        settings: limits, and the default model.
+        observer: is told of every model's batches.
+
+    Raises:
+        ValueError: nothing to serve, two artifacts of one name and version, one name for models
+            that read different things, or a default model that was asked for and is not served.
+    """
+
+    def __init__(
+        self, artifacts: Sequence[Artifact], settings: Settings, observer: Observer = SILENT
+    ) -> None:
+        _refuse_twins(artifacts)
+        default_models(artifacts, settings)
+        self._settings = settings
+        self.opener = Opener(settings, observer)
+        self._shelf = _Shelf({}, {})
+        self.replace([self.opener.open(artifact, at_once=True) for artifact in artifacts])
+        self._readiness = Readiness(
+            lambda: [served.runtime for served in self.all()],
+            self.opener.executor,
+            timeout_s=settings.predict_timeout_s,
+        )
+
+    @classmethod
+    def open(cls, settings: Settings, observer: Observer = SILENT) -> Self:
+        """A registry of all artifacts that the settings name."""
+        return cls(find_artifacts(settings.models), settings, observer)
+
+    def replace(self, models: Sequence[Served]) -> None:
+        """Serve these models and no others, from the next request on."""
+        shelf = _Shelf({}, {})
+        for served in models:
+            shelf.models.setdefault(served.artifact.name, {})[served.artifact.version] = served
+        for task, field in _DEFAULTS.items():
+            names = [s.artifact.name for s in models if s.artifact.manifest.task == task]
+            name = _default(names, field, self._settings)
+            if name is not None:
+                shelf.defaults[task] = name
+        self._shelf = shelf
+
+    def get(self, reference: str | None = None, task: Task = IMAGES) -> Served:
+        """The model called ``name`` (its highest version) or ``name:version``; None: the default.
+
+        Raises:
+            ApiError: 404 unknown_model, 422 wrong_task for a model that reads something else.
+        """
+        served = self.find(reference or self._shelf.defaults.get(task, ""))
+        if served.artifact.manifest.task != task:
+            name = served.artifact.name
+            message = f"The model {name!r} does not read {_READS[task]}."
+            raise ApiError(422, "wrong_task", message, {"task": served.artifact.manifest.task})
+        return served
+
+    def find(self, reference: str) -> Served:
+        """The model called ``name`` or ``name:version``, whatever it reads.
+
+        Raises:
+            ApiError: 404 unknown_model.
+        """
+        name, _, version = reference.partition(":")
+        versions = self.versions(name)
+        if versions and not version:
+            version = versions[-1]
+        if version not in versions:
+            message = f"There is no model {name[:100]!r}." if name else "There is no such model."
+            if versions:
+                message = f"The model {name!r} has no version {version[:100]!r}."
+            known = sorted(self._shelf.models)
+            raise ApiError(404, "unknown_model", message, {"known": known})
+        return self._shelf.models[name][version]
+
+    def versions(self, name: str) -> list[str]:
+        """The versions of a model, the highest last; none of a model that is not served."""
+        return sorted(self._shelf.models.get(name, {}), key=_by_number)
+
+    def is_default(self, served: Served) -> bool:
+        """Whether this is what answers when nobody names a model."""
+        name = self._shelf.defaults.get(served.artifact.manifest.task)
+        return name is not None and served is self.find(name)
+
+    def all(self) -> list[Served]:
+        """Every version of every model, the default models first, those of images before."""
+        models, defaults = self._shelf.models, self._shelf.defaults
+        first = [defaults[task] for task in _READS if task in defaults]
+        others = sorted(name for name in models if name not in first)
+        return [models[name][v] for name in first + others for v in sorted(models[name])]
+
+    def check_room(self, task: Task) -> None:
+        """Refuse a request whose model is not known yet, when no model of its kind has room.
+
+        Raises:
+            ApiError: 503 overloaded.
+        """
+        models = [served for served in self.all() if served.artifact.manifest.task == task]
+        refusals = [error for served in models if (error := _refusal(served)) is not None]
+        if models and len(refusals) == len(models):
+            raise refusals[0]
+
+    async def warm_up(self) -> None:
+        """Run every model before the first request does."""
+        loop = asyncio.get_running_loop()
+        for served in self.all():
+            await loop.run_in_executor(self.opener.executor, self.opener.warm_up, served)
+
+    def swap(self, old: Served, new: Served) -> None:
+        """Serve one in place of another, unless that has left meanwhile."""
+        self.replace([new if served is old else served for served in self.all()])
+
+    async def ready(self) -> bool:
+        """Whether there is a model, and every runtime answers now."""
+        return bool(self._shelf.models) and await self._readiness.ready()
+
+    def close(self) -> None:
+        """Let the running batch end and start no other."""
+        self.opener.close()
+
+
+def check_models(settings: Settings) -> None:
+    """Check what the settings say of models, before anything starts.
+
+    Runtimes that must be measured before anything can be served are measured here, in a process
+    of their own, whose answers are kept for the workers; see `settling` for the others.
+
+    Raises:
+        ValueError: an artifact is not sound, there is none, two have one name and version, the
+            default model is not served, or the runtime is not there.
+    """
+    artifacts = find_artifacts(settings.models)
+    _refuse_twins(artifacts)
+    default_models(artifacts, settings)
+    _try_tokenizers(artifacts)
+    threads = settings.predict_threads or available_cores()
+    at_once = settings.runtime == "auto" or (
+        settings.runtime == REFERENCE and settings.precision == "exact"
+    )
+    try:
+        require_runtime(settings.runtime)
+        if at_once and all(map(runs_on_reference, artifacts)):
+            for artifact in artifacts:
+                _try_to_open(artifact, threads)
+        else:
+            settle(
+                artifacts,
+                name=settings.runtime,
+                mode=settings.precision,
+                threads=threads,
+                cache=settings.runtimes_folder,
+            )
+    except RuntimeUnavailable as error:
+        raise ValueError(f"ASSAY_RUNTIME={settings.runtime}: {error}") from error
+
+
+def default_models(artifacts: Sequence[Artifact], settings: Settings) -> dict[Task, str]:
+    """The model used for each task when a request names none.
+
+    Raises:
+        ValueError: nothing is served, one name is used for both tasks, or a default model that was
+            asked for and is not served.
+    """
+    if not artifacts:
+        raise ValueError("ASSAY_MODELS must name at least one artifact, found none")
+    tasks = {artifact.name: artifact.manifest.task for artifact in artifacts}
+    for artifact in artifacts:
+        if tasks[artifact.name] != artifact.manifest.task:
+            raise ValueError(f"ASSAY_MODELS must use a name for one task, received {artifact.name}")
+    names = {t: [name for name in tasks if tasks[name] == t] for t in _DEFAULTS}
+    found = {}
+    for task, field in _DEFAULTS.items():
+        name = _default(names[task], field, settings)
+        if name is None and field in settings.model_fields_set:
+            known = ", ".join(sorted(names[task])) or "there is none"
+            wanted = getattr(settings, field)
+            variable = f"ASSAY_{field.upper()}"
+            raise ValueError(f"{variable} must be a served model ({known}), received {wanted!r}")
+        if name is not None:
+            found[task] = name
+    return found
+
+
+def _default(names: Sequence[str], field: str, settings: Settings) -> str | None:
+    """The default among some models; one that was asked for has no stand-in."""
+    wanted = getattr(settings, field)
+    if wanted in names or field in settings.model_fields_set:
+        return wanted if wanted in names else None
+    return min(names, default=None)
+
+
+def _refusal(served: Served) -> ApiError | None:
+    try:
+        served.batcher.check_room()
+    except ApiError as error:
+        return error
+    return None
+
+
+def _try_to_open(artifact: Artifact, threads: int) -> None:
+    """Open ONNX Runtime's CPU engine here: it takes milliseconds and loads nothing else."""
+    try:
+        open_runtime(artifact, threads=threads)
+    except RuntimeUnavailable:
+        raise
+    except ValueError as error:
+        raise ValueError(f"{artifact.name}: {error}") from error
+
+
+def _try_tokenizers(artifacts: Sequence[Artifact]) -> None:
+    for artifact in artifacts:
+        if artifact.manifest.task == TEXTS:
+            try:
+                artifact.tokenizer()
+            except ArtifactError as error:
+                raise ArtifactError(f"{artifact.name}: {error}") from error
+
+
+def _refuse_twins(artifacts: Sequence[Artifact]) -> None:
+    references = [f"{artifact.name}:{artifact.version}" for artifact in artifacts]
+    for index, reference in enumerate(references):
+        if reference in references[:index]:
+            raise ValueError(f"ASSAY_MODELS must hold a version once, received {reference}")
+
+
+def _by_number(version: str) -> list[tuple[bool, int, str]]:
+    """Key that puts version 10 after version 9 and before a version that is a word."""
+    parts = re.split(r"[.\-+_]", version)
+    return [(not p.isdecimal(), int(p) if p.isdecimal() else 0, p) for p in parts]

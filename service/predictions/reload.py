@@ -1,0 +1,272 @@
+"""Hot reload: the folders of `ASSAY_MODELS` are looked at, and what is served follows them.
+
+A new version is opened, checked and run once in a thread beside the predictions, and only then
+served. A version is immutable: other bytes under the same name and version are refused. A folder
+counts as changed when it looks the same twice, so that half a copy is not opened.
+"""
+
+import asyncio
+import ctypes
+import dataclasses
+import logging
+import re
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from export.artifact import MANIFEST, Artifact, open_artifact
+from service.http.errors import ApiError
+from service.predictions.registry import Registry
+from service.predictions.served import Served
+from service.settings import Settings
+
+logger = logging.getLogger(__name__)
+
+Look = tuple[tuple[str, int, int], ...]
+"""How a folder looks: name, size and time of each file."""
+_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
+_Result = TypeVar("_Result")
+
+
+@dataclass(slots=True)
+class _Folder:
+    """What is known of an artifact's folder, as it looked when it was opened."""
+
+    look: Look
+    artifact: Artifact | None = None
+    problem: str | None = None
+
+
+class Reloader:
+    """Keeps a registry in step with the folders; belongs to the registry's event loop.
+
+    Args:
+        registry: opened at the start from the same settings.
+        settings: the folders of models, and how often they are looked at.
+        unloaded: a folder that the workers of a server share, for the names that were unloaded.
+    """
+
+    def __init__(self, registry: Registry, settings: Settings, *, unloaded: Path) -> None:
+        self._registry, self._settings, self._marks = registry, settings, unloaded
+        self._thread = ThreadPoolExecutor(1, "reload")
+        self._lock = asyncio.Lock()
+        self._task: asyncio.Task[None] | None = None
+        self._untidy = 0  # looks after which freed memory is given back
+        found = {served.artifact.folder: served.artifact for served in registry.all()}
+        self._seen = scan(settings.models)
+        self._known = {
+            path: _Folder(look, found[path]) for path, look in self._seen.items() if path in found
+        }
+
+    def start(self) -> None:
+        """Look at the folders from time to time, unless that is switched off."""
+        if self._settings.reload_s:
+            self._task = asyncio.create_task(self._run(self._settings.reload_s))
+
+    async def look(self, *, settled: bool = True) -> None:
+        """Open what is new, and let go of what is gone.
+
+        Args:
+            settled: leave folders alone that look otherwise than the last time.
+        """
+        async with self._lock:
+            seen, unloaded = await self._in_thread(
+                lambda: (scan(self._settings.models), self._unloaded())
+            )
+            before, self._seen = self._seen, seen
+            lasting = seen.keys() | before.keys() if settled else seen.keys()
+            self._known = {p: folder for p, folder in self._known.items() if p in lasting}
+            for path, look in seen.items():
+                if not settled or before.get(path) == look:
+                    await self._follow(path, look, unloaded)
+            if self._remove(unloaded):
+                self._untidy = 2  # a request in flight may keep a model until the next look
+            if self._untidy:
+                self._untidy -= 1
+                await self._in_thread(return_memory)
+
+    async def load(self, name: str) -> None:
+        """Serve a model that was unloaded, or whose folder is new.
+
+        Raises:
+            ApiError: 404 unknown_model, 422 not_loadable.
+        """
+        if _NAME.fullmatch(name):  # a name becomes a file's, and comes from a stranger
+            await self._in_thread(lambda: self._mark(name).unlink(missing_ok=True))
+            await self.look(settled=False)
+        if self._registry.versions(name):
+            return
+        for folder, problem in self.problems():
+            if folder == name:
+                raise ApiError(422, "not_loadable", f"The model {name!r} is refused: {problem}.")
+        raise ApiError(404, "unknown_model", f"There is no model {name[:100]!r} to load.")
+
+    async def unload(self, name: str) -> None:
+        """Serve a model no longer, until it is loaded or the server starts anew.
+
+        Raises:
+            ApiError: 404 unknown_model.
+        """
+        if not self._registry.versions(name):
+            raise ApiError(404, "unknown_model", f"There is no model {name[:100]!r}.")
+        mark = self._mark(name)
+
+        def write() -> None:
+            """Leave the mark, which all workers find."""
+            mark.parent.mkdir(parents=True, exist_ok=True)
+            mark.touch()
+
+        await self._in_thread(write)
+        await self.look(settled=False)
+
+    def problems(self) -> list[tuple[str, str]]:
+        """Names of models, or of folders that could not be read, and why they are not served."""
+        named = [(f.artifact.name if f.artifact else p.name, f) for p, f in self._known.items()]
+        return [(name, folder.problem) for name, folder in named if folder.problem is not None]
+
+    def unloaded(self) -> list[Artifact]:
+        """Sound artifacts that are not served."""
+        served = {each.artifact.digest for each in self._registry.all()}
+        artifacts = [f.artifact for f in self._known.values() if f.artifact and not f.problem]
+        return [artifact for artifact in artifacts if artifact.digest not in served]
+
+    def close(self) -> None:
+        """Look no more."""
+        if self._task is not None:
+            self._task.cancel()
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+    async def _run(self, pause_s: float) -> None:
+        while True:
+            await asyncio.sleep(pause_s)
+            try:
+                await self.look()
+            except Exception:  # a disk that cannot be read now may be read later
+                logger.exception("The folders of models could not be looked at")
+
+    async def _follow(self, path: Path, look: Look, unloaded: set[str]) -> None:
+        """Open a folder if it changed; serve its artifact if it is not served yet."""
+        folder = self._known.get(path)
+        if folder is None or folder.look != look:
+            folder = _Folder(look)
+            try:
+                folder.artifact = await self._in_thread(lambda: open_artifact(path))
+            except ValueError as error:
+                _refuse(folder, path, str(error))
+            self._known[path] = folder
+        artifact = folder.artifact
+        if artifact is None or folder.problem is not None or artifact.name in unloaded:
+            return
+        try:
+            await self._serve(artifact)
+        except (ValueError, ApiError) as error:
+            _refuse(folder, path, str(error))
+
+    async def _serve(self, artifact: Artifact) -> None:
+        served = self._same_version(artifact)
+        if served is None:
+            self._check_task(artifact)
+            opened = await self._in_thread(lambda: self._open(artifact))
+            logger.info("%s is served now", _reference(artifact))
+            self._registry.replace([*self._registry.all(), opened])
+        elif served.artifact.digest != artifact.digest:
+            raise ValueError(
+                f"a version is immutable: {_reference(artifact)} is served with other contents; "
+                "give the new contents a new version"
+            )
+        elif served.artifact.folder != artifact.folder:
+            if served.artifact.folder in self._seen:
+                raise ValueError(f"{_reference(artifact)} lies in two folders")
+            self._swap(served, artifact)
+        elif served.artifact.card != artifact.card:
+            self._swap(served, artifact)
+
+    def _open(self, artifact: Artifact) -> Served:
+        served = self._registry.opener.open(artifact)
+        self._registry.opener.warm_up(served)
+        return served
+
+    def _swap(self, old: Served, artifact: Artifact) -> None:
+        new = dataclasses.replace(old, artifact=artifact)
+        self._registry.replace([new if s is old else s for s in self._registry.all()])
+
+    def _same_version(self, artifact: Artifact) -> Served | None:
+        key = _reference(artifact)
+        return next((s for s in self._registry.all() if _reference(s.artifact) == key), None)
+
+    def _check_task(self, artifact: Artifact) -> None:
+        for served in self._registry.all():
+            other = served.artifact
+            if other.name == artifact.name and other.manifest.task != artifact.manifest.task:
+                raise ValueError(f"the name {artifact.name} is that of a model for another task")
+
+    def _remove(self, unloaded: set[str]) -> bool:
+        """Let go of what was unloaded, and of what its folder no longer holds, if anything."""
+        kept = []
+        for served in self._registry.all():
+            folder = self._known.get(served.artifact.folder)
+            # Contents that are refused do not end the version that was opened from there.
+            there = folder is not None and (
+                folder.artifact is None
+                or folder.problem is not None
+                or _reference(folder.artifact) == _reference(served.artifact)
+            )
+            if there and served.artifact.name not in unloaded:
+                kept.append(served)
+            else:
+                logger.info("%s is served no longer", _reference(served.artifact))
+        if len(kept) == len(self._registry.all()):
+            return False
+        self._registry.replace(kept)
+        return True
+
+    def _mark(self, name: str) -> Path:
+        return self._marks / name
+
+    def _unloaded(self) -> set[str]:
+        return {path.name for path in self._marks.iterdir()} if self._marks.is_dir() else set()
+
+    async def _in_thread(self, work: Callable[[], _Result]) -> _Result:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+
+
+def scan(roots: list[Path]) -> dict[Path, Look]:
+    """The folders of artifacts below `roots`, as `find_artifacts` finds them, and how they look."""
+    looks = {}
+    for root in roots:
+        inside = sorted(root.iterdir()) if root.is_dir() else []
+        folders = [root] if (root / MANIFEST).exists() else inside
+        for path in folders:
+            if not path.name.startswith(".") and (path / MANIFEST).exists():
+                looks[path] = _look(path)
+    return looks
+
+
+def _look(folder: Path) -> Look:
+    found = []
+    for path in sorted(folder.iterdir()):
+        try:
+            state = path.stat()
+        except OSError:  # it went away meanwhile
+            continue
+        found.append((path.name, state.st_size, state.st_mtime_ns))
+    return tuple(found)
+
+
+def return_memory() -> None:
+    """Give freed memory back to the system; without this it stays with the allocator (glibc)."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
+
+
+def _reference(artifact: Artifact) -> str:
+    return f"{artifact.name}:{artifact.version}"
+
+
+def _refuse(folder: _Folder, path: Path, problem: str) -> None:
+    """Keep why a folder is not served, and say it once."""
+    folder.problem = problem
+    logger.warning("%s is not served: %s", path.name, problem)

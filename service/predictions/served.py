@@ -1,0 +1,152 @@
+"""One version of a model, opened: its runtime, its batcher, its tokenizer, its explainer."""
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+
+from data.token_set import Ragged
+from data.tokenizer import TextTokenizer
+from export.artifact import Artifact
+from export.manifest import Task
+from export.runtime import blank_inputs, open_runtime, recalled
+from export.runtimes.engines import ENGINES
+from export.threads import available_cores
+from service.operation.metrics import Observer
+from service.predictions.attention import AttentionMaps
+from service.predictions.batching import MicroBatcher
+from service.predictions.health import Monitored
+from service.predictions.turn import concatenate
+from service.settings import Settings
+
+IMAGES: Task = "image-classification"
+TEXTS: Task = "text-classification"
+REFERENCE = "onnx-cpu"
+"""The runtime on which the export judged every artifact; it opens in milliseconds."""
+
+_EXPLAINED_AT_ONCE = 4  # every layer's maps of a batch are in memory together
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Served:
+    """One version of a model, ready to predict.
+
+    Attributes:
+        artifact: what it was opened from.
+        runtime: computes logits.
+        batcher: the queue before the runtime.
+        tokenizer: reads texts; None for a model of images.
+        explainer: the queue before attention maps (N, h, w); None where there are none.
+    """
+
+    artifact: Artifact
+    runtime: Monitored
+    batcher: MicroBatcher
+    tokenizer: TextTokenizer | None
+    explainer: MicroBatcher | None
+
+
+class Opener:
+    """Opens artifacts as the settings say; used by the start and by every reload.
+
+    Args:
+        settings: runtime, precision and limits.
+        observer: is told of every model's batches.
+    """
+
+    def __init__(self, settings: Settings, observer: Observer) -> None:
+        self._settings, self._observer = settings, observer
+        # One thread for all models: runtimes use every core themselves.
+        self.executor = ThreadPoolExecutor(1, "runtime")
+        self._explaining = ThreadPoolExecutor(1, "explain")
+
+    def open(self, artifact: Artifact, *, at_once: bool = False) -> Served:
+        """Open an artifact; takes long, and may run in any thread.
+
+        Args:
+            artifact: what to serve.
+            at_once: measure nothing: where the fastest runtime is not known yet, take the one that
+                every artifact was judged on.
+
+        Raises:
+            ValueError: its runtime cannot be opened, or its tokenizer not be read.
+        """
+        settings = self._settings
+        name, precision = settings.runtime, settings.precision
+        if at_once and unmeasured(artifact, settings):
+            name, precision = REFERENCE, "exact"
+        runtime = Monitored(
+            open_runtime(
+                artifact,
+                name=name,
+                precision=precision,
+                threads=settings.predict_threads,
+                cache=settings.runtimes_folder,
+            ),
+            blank_inputs(artifact, 1),
+        )
+        texts = artifact.manifest.task == TEXTS
+        batcher = MicroBatcher(
+            runtime.predict,
+            self.executor,
+            batch_max=settings.batch_max,
+            queue_max=settings.predict_queue,
+            timeout_s=settings.predict_timeout_s,
+            join=pad if texts else concatenate,
+            model=artifact.name,
+            observer=self._observer,
+        )
+        tokenizer = artifact.tokenizer() if texts else None
+        return Served(artifact, runtime, batcher, tokenizer, self._explainer(artifact))
+
+    def warm_up(self, served: Served) -> None:
+        """Run a model once alone and once on a full batch, before the first request does.
+
+        Raises:
+            ApiError: its runtime fails.
+        """
+        for size in {1, self._settings.batch_max}:
+            served.runtime.predict(blank_inputs(served.artifact, size))
+
+    def close(self, *, wait: bool = True) -> None:
+        """Let the running batch end and start no other."""
+        self.executor.shutdown(wait=wait, cancel_futures=True)
+        self._explaining.shutdown(wait=wait, cancel_futures=True)
+
+    def _explainer(self, artifact: Artifact) -> MicroBatcher | None:
+        if not AttentionMaps.may_have(artifact):
+            return None
+        return MicroBatcher(
+            AttentionMaps(artifact).predict,
+            self._explaining,
+            batch_max=_EXPLAINED_AT_ONCE,
+            queue_max=self._settings.predict_queue,
+            timeout_s=self._settings.predict_timeout_s,
+        )
+
+
+def unmeasured(artifact: Artifact, settings: Settings) -> bool:
+    """Whether the fastest runtime is asked for and not known yet, and another can serve so long."""
+    if settings.runtime != "auto" or not runs_on_reference(artifact):
+        return False
+    kept = recalled(
+        artifact,
+        name=settings.runtime,
+        mode=settings.precision,
+        threads=settings.predict_threads or available_cores(),
+        cache=settings.runtimes_folder,
+    )
+    return kept is None
+
+
+def runs_on_reference(artifact: Artifact) -> bool:
+    """Whether ONNX Runtime's CPU engine runs an artifact in its own precision."""
+    return bool(ENGINES[REFERENCE].precisions(artifact.manifest, "exact"))
+
+
+def pad(parts: Sequence[Sequence[np.ndarray]]) -> dict[str, np.ndarray]:
+    """Token ids of some requests, padded to the longest text: tokens and mask, (B, N) each."""
+    rows = Ragged.of([row for part in parts for row in part], np.uint32)
+    tokens, mask = rows.padded(int(rows.lengths.max()), 0)  # the mask leaves out whatever pads
+    return {"tokens": tokens, "mask": mask}

@@ -1,0 +1,154 @@
+"""``POST /classify_text``: texts in JSON, predictions as JSON."""
+
+import asyncio
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, ValidationError
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+
+from data.tokenizer import TextTokenizer
+from service.http.bodies import Bodies
+from service.http.errors import ApiError
+from service.http.strict_json import broken_rules, parse_json
+from service.predictions.images import DEFAULT_TOP_K, Prediction, answered, check_top_k, prediction
+from service.predictions.registry import Registry
+from service.predictions.served import TEXTS, Served
+from service.settings import Settings
+
+
+class TextRequest(BaseModel):
+    """What `/classify_text` reads."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    texts: list[str]
+    model: str | None = None
+    top_k: int | None = None
+    explain: bool | None = None
+
+
+class TextPredictions:
+    """Answers ``/classify_text`` with the models of a registry."""
+
+    def __init__(self, settings: Settings, registry: Registry, bodies: Bodies) -> None:
+        self._settings = settings
+        self._registry = registry
+        self._bodies = bodies
+        self._executor = ThreadPoolExecutor(1, "tokenize")
+
+    async def answer(self, request: Request) -> JSONResponse:
+        """The route: reads the body, then `classify`."""
+        arrived = asyncio.get_running_loop().time()
+        _require_json(request)
+        self._registry.check_room(TEXTS)
+        async with self._bodies.read(request, arrived=arrived) as body:
+            self._bodies.check_json(len(body))
+            asked = _read(body)
+            served = self._registry.get(asked.model or None, TEXTS)
+            if asked.explain:
+                raise _no_map(served)
+            top_k = DEFAULT_TOP_K if asked.top_k is None else asked.top_k
+            check_top_k(top_k)
+            logits = await self.logits(asked.texts, served, arrived=arrived)
+        return answered([prediction(row, served.artifact, top_k) for row in logits], served)
+
+    async def classify(
+        self,
+        texts: Sequence[str],
+        *,
+        model: str | None = None,
+        top_k: int = DEFAULT_TOP_K,
+        explain: bool = False,
+    ) -> list[Prediction]:
+        """Predictions of texts, in order; what is longer than the model reads is cut off.
+
+        Args:
+            texts: 1 to ``ASSAY_MAX_TEXTS_CLASSIFY``.
+            model: ``name`` or ``name:version``; None is the default model of texts.
+            top_k: labels to list, at least 1; a model with fewer labels lists them all.
+            explain: refused for every model of texts.
+
+        Raises:
+            ApiError: 404 unknown_model; 422 wrong_task, not_explainable, invalid_top_k, and see
+                `logits`.
+        """
+        served = self._registry.get(model, TEXTS)
+        if explain:
+            raise _no_map(served)
+        check_top_k(top_k)
+        arrived = asyncio.get_running_loop().time()
+        logits = await self.logits(texts, served, arrived=arrived)
+        return [prediction(row, served.artifact, top_k) for row in logits]
+
+    async def logits(self, texts: Sequence[str], served: Served, *, arrived: float) -> np.ndarray:
+        """Logits (N, K) of texts.
+
+        Raises:
+            ApiError: 422 no_texts, too_many_texts, invalid_text (naming its index); 503
+                overloaded; 504 timeout.
+        """
+        if not texts:
+            raise ApiError(422, "no_texts", "The field 'texts' must hold at least one text.")
+        limit = self._settings.max_texts_classify
+        if len(texts) > limit:
+            message = f"At most {limit} texts may be sent at once, received {len(texts)}."
+            raise ApiError(422, "too_many_texts", message, {"limit": limit})
+        tokenizer, longest = served.tokenizer, served.artifact.text_spec.max_len
+        if tokenizer is None:
+            raise ValueError(f"served must be a model of texts, got {served.artifact.name}")
+        loop = asyncio.get_running_loop()
+
+        async def read() -> list[np.ndarray]:
+            """Tokenize when there is a place."""
+            return await loop.run_in_executor(self._executor, _rows, tokenizer, texts, longest)
+
+        async with served.batcher.turn(len(texts), arrived=arrived) as turn:
+            return await turn.predict(read)
+
+    def close(self) -> None:
+        """Stop reading texts."""
+        self._executor.shutdown(wait=False, cancel_futures=True)
+
+
+def _require_json(request: Request) -> None:
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/json":
+        message = "The body must be JSON, with the content type application/json."
+        raise ApiError(415, "wrong_content_type", message)
+
+
+def _no_map(served: Served) -> ApiError:
+    message = f"The model {served.artifact.name!r} reads texts; only attention to images is shown."
+    return ApiError(422, "not_explainable", message)
+
+
+def _read(body: bytes) -> TextRequest:
+    content = parse_json(body, "body")
+    try:
+        return TextRequest.model_validate(content)
+    except ValidationError as error:
+        problems = broken_rules(error)
+    first = problems[0]
+    message = f"The body is not acceptable: {first['field'] or 'body'}: {first['message']}."
+    raise ApiError(422, "invalid_body", message, problems)
+
+
+def _rows(tokenizer: TextTokenizer, texts: Sequence[str], longest: int) -> list[np.ndarray]:
+    rows: list[Any] = []
+    for index, text in enumerate(texts):
+        try:
+            text.encode()
+            rows += tokenizer.rows([text], longest)
+        except UnicodeEncodeError as error:  # also a ValueError
+            raise _invalid(index, "is not Unicode text") from error
+        except ValueError as error:
+            raise _invalid(index, "holds nothing that the model reads") from error
+    return rows
+
+
+def _invalid(index: int, reason: str) -> ApiError:
+    return ApiError(422, "invalid_text", f"Text {index} {reason}.", {"text": index})

@@ -1,0 +1,200 @@
+"""Whose evaluations are seen, how many are accepted, and in which order they wait."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+from export.artifact import Artifact
+from service.http.callers import ANYONE, Caller
+from tests.service.front import FGSM, URL, Front, check_error, pictures
+
+ADA = Caller(name="ada", scopes=frozenset({"evaluate"}))
+BOB = Caller(name="bob", scopes=frozenset({"evaluate", "predict"}))
+ROOT = Caller(name="root", scopes=frozenset({"admin", "evaluate"}))
+
+
+@contextmanager
+def acting(front: Front, caller: Caller) -> Iterator[None]:
+    before, front.caller = front.caller, caller
+    yield
+    front.caller = before
+
+
+def send(front: Front, caller: Caller, *, key: str | None = None, **fields: str) -> str:
+    with acting(front, caller):
+        response = front.post(None, key=key, **fields)
+    assert response.status_code == 202, response.text
+    return response.headers["location"]
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("GET", ""),
+        ("DELETE", ""),
+        ("GET", "/events"),
+        ("GET", "/report.json"),
+        ("GET", "/samples/0/clean.png"),
+        ("GET", "/samples/0.json"),
+    ],
+)
+def test_an_evaluation_of_somebody_else_is_as_unknown_as_none(
+    front: Front, method: str, path: str
+) -> None:
+    location = send(front, ADA)
+    with acting(front, BOB):
+        hidden = front.request(method, location + path)
+        unknown = front.request(method, f"{URL}/{'0' * 32}{path}")
+    check_error(hidden, 404, "unknown_evaluation", "no evaluation")
+    assert (hidden.status_code, hidden.content) == (unknown.status_code, unknown.content)
+    assert front.request("GET", location).json()["status"] == "queued"
+
+
+def test_a_deleted_evaluation_of_somebody_else_is_unknown_too(front: Front) -> None:
+    location = send(front, ADA)
+    for _ in range(2):
+        with acting(front, ADA):
+            front.request("DELETE", location)
+    with acting(front, BOB):
+        check_error(front.request("GET", location), 404, "unknown_evaluation", "")
+    with acting(front, ADA):
+        check_error(front.request("GET", location), 410, "evaluation_deleted", "")
+
+
+def test_lists_show_what_the_caller_may_see(front: Front) -> None:
+    ids = {caller.name: send(front, caller).removeprefix(f"{URL}/") for caller in (ADA, BOB)}
+
+    def seen(caller: Caller, query: str = "") -> set[str]:
+        with acting(front, caller):
+            page = front.request("GET", URL + query).json()
+        return {evaluation["id"] for evaluation in page["evaluations"]}
+
+    assert seen(ADA) == {ids["ada"]} == seen(ADA, "?owner=ada")
+    assert seen(ADA, "?owner=bob") == set()
+    assert seen(ROOT) == seen(ANYONE) == set(ids.values())
+    assert seen(ROOT, "?owner=bob") == {ids["bob"]}
+    assert seen(ROOT, "?model=fashion-dot") == set()
+    assert seen(ROOT, "?model=fashion-elliptical&status=queued") == set(ids.values())
+
+
+def test_idempotency_keys_of_two_owners_do_not_meet(front: Front) -> None:
+    first, other = send(front, ADA, key="k"), send(front, BOB, key="k", labels="[0]")
+    assert first != other and send(front, ADA, key="k") == first
+
+
+def test_higher_priorities_go_first_and_the_highest_needs_a_key_for_it(front: Front) -> None:
+    low = send(front, ADA, priority="low")
+    normal = send(front, BOB)
+    with acting(front, BOB):
+        refused = front.post(priority="high")
+        details = check_error(refused, 403, "missing_scope", "priority `high`.*'admin'")
+        check_error(front.post(priority="urgent"), 422, "invalid_priority", "low, normal, high")
+    assert details == {"scope": "admin"} and len(front.folders()) == 2
+    high = send(front, ROOT, priority="high")
+    shown = [front.request("GET", place).json() for place in (high, normal, low)]
+    assert [each["queue_position"] for each in shown] == [1, 2, 3]
+    assert [each["priority"] for each in shown] == ["high", "normal", "low"]
+    assert [each["owner"] for each in shown] == ["root", "bob", "ada"]
+    listed = front.request("GET", URL).json()["evaluations"]
+    assert [each["queue_position"] for each in listed] == [1, 2, 3]
+
+
+def test_a_spent_budget_refuses_with_the_time_until_there_is_some(front: Front) -> None:
+    cost = front.post(pictures(1)).json()["cost"]["model_evaluations"]
+    poor = Caller(name="poor", scopes=ADA.scopes, evaluations_budget=2 * cost)
+    for _ in range(2):
+        send(front, poor)
+    with acting(front, poor):
+        refused = front.post()
+    assert check_error(refused, 429, "budget_spent", "24 hours") == {"limit": 2 * cost}
+    assert 86_000 < int(refused.headers["retry-after"]) <= 86_400
+    send(front, ADA)
+    assert len(front.folders()) == 4
+
+
+def test_what_no_day_allows_is_refused_for_good(front: Front) -> None:
+    poor = Caller(name="poor", scopes=ADA.scopes, evaluations_budget=5)
+    with acting(front, poor):
+        details = check_error(front.post(), 422, "too_expensive", "this key's 5")
+    assert details["limit"] == 5 and front.folders() == []
+
+
+def test_a_full_queue_tells_when_a_place_may_be_free(
+    tmp_path: Path, artifacts: dict[str, Artifact]
+) -> None:
+    front = Front(tmp_path, artifacts, queue_length=1)
+    running = send(front, ADA).removeprefix(f"{URL}/")
+    front.store.claim("w")
+    front.store.progress(running, "w", done=1, total=2, stage="fgsm", eta=41.5)
+    send(front, ADA)
+    refused = front.post()
+    check_error(refused, 429, "queue_full", "1 evaluations are waiting")
+    assert refused.headers["retry-after"] == "42"
+    front.store.close()
+
+
+def cost_of(front: Front, body: object, **options: str) -> httpx.Response:
+    headers = {"content-type": options.get("kind", "application/json")}
+    return front.request("POST", f"{URL}/cost", content=json.dumps(body), headers=headers)
+
+
+def test_the_cost_is_known_before_anything_is_sent(front: Front) -> None:
+    for spec in (FGSM, FGSM | {"compare_with": "fashion-dot"}):
+        asked = cost_of(front, {"spec": spec, "samples": 3})
+        sent = front.post(pictures(3), spec=json.dumps(spec))
+        assert asked.json() == sent.json()["cost"]
+    assert len(front.folders()) == 2
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "code", "message"),
+    [
+        ({"spec": FGSM}, 422, "invalid_body", "`spec` and `samples`"),
+        ({"spec": FGSM, "samples": 1, "x": 1}, 422, "invalid_body", "`spec` and `samples`"),
+        ([], 422, "invalid_body", "object"),
+        ({"spec": FGSM, "samples": 0}, 422, "invalid_body", "at least 1"),
+        ({"spec": FGSM, "samples": True}, 422, "invalid_body", "whole number"),
+        ({"spec": FGSM, "samples": 2001}, 422, "too_many_images", "2000 allowed"),
+        ({"spec": {"attacks": []}, "samples": 1}, 422, "invalid_spec", "attacks"),
+        ({"spec": "x", "samples": 1}, 422, "invalid_spec", ""),
+        ({"spec": FGSM | {"model": "no"}, "samples": 1}, 404, "unknown_model", "'no'"),
+    ],
+)
+def test_a_cost_is_refused_as_the_evaluation_would_be(
+    front: Front, body: object, status: int, code: str, message: str
+) -> None:
+    check_error(cost_of(front, body), status, code, message)
+
+
+def test_only_json_is_asked_for_its_cost(front: Front) -> None:
+    body = {"spec": FGSM, "samples": 1}
+    check_error(cost_of(front, body, kind="text/plain"), 415, "wrong_content_type", "JSON")
+    check_error(front.request("GET", f"{URL}/cost"), 404, "unknown_evaluation", "")
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "known"),
+    [
+        ("GET", "?limits=3", "limit, cursor, status, model, owner"),
+        ("GET", "?limit=3&limit=4", "once"),
+        ("GET", "?model=%00", "printable"),
+        ("POST", "?priority=high", "not known here"),
+        ("POST", "/cost?x=1", "not known here"),
+        ("GET", "/ID?wait_s=3", "known: wait"),
+        ("DELETE", "/ID?force=1", "not known here"),
+        ("GET", "/ID/events?wait=1", "not known here"),
+        ("GET", "/ID/report.json?x", "not known here"),
+        ("GET", "/ID/samples/0/clean.png?epsilon=1", "attack, eps, model"),
+        ("GET", "/ID/samples/0.json?index=1", "attack, eps, model"),
+    ],
+)
+def test_a_query_parameter_that_nobody_reads_is_refused(
+    front: Front, method: str, path: str, known: str
+) -> None:
+    location = front.post().headers["location"]
+    url = path.replace("/ID", location) if "/ID" in path else URL + path
+    check_error(front.request(method, url), 422, "invalid_query", known)

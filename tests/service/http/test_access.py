@@ -1,0 +1,179 @@
+"""Who may do what, over the whole service in this process."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import SecretStr
+from starlette.testclient import TestClient
+
+from service.http.access import access_of
+from service.settings import Settings
+from tests.service.conftest import png
+from tests.service.serving import serving
+
+KEYS = {name: f"key-of-the-caller-{name}" for name in ("pat", "eve", "ada", "ron")}
+ENTRIES: list[dict[str, Any]] = [
+    {"name": "pat", "key": KEYS["pat"], "scopes": ["predict"]},
+    {"name": "eve", "key": KEYS["eve"], "scopes": ["evaluate"]},
+    {"name": "ada", "key": KEYS["ada"], "scopes": ["admin", "predict", "evaluate"]},
+    {"name": "ron", "key": KEYS["ron"], "scopes": ["predict"], "requests_per_minute": 2},
+]
+FREE = ["/", "/livez", "/readyz", "/docs", "/docs.json", "/schema.json", "/style.css", "/app.js"]
+METHODS = {"get", "put", "post", "delete", "options", "head", "patch", "trace"}
+
+
+@pytest.fixture(scope="module")
+def locked(
+    tiny_models: Path, samples: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[TestClient]:
+    settings = Settings(
+        models=[tiny_models],
+        samples=samples,
+        state=tmp_path_factory.mktemp("locked"),
+        runtime="onnx-cpu",
+        api_keys=SecretStr(json.dumps(ENTRIES)),
+    )
+    with serving(settings) as client:
+        yield client
+
+
+def bearer(name: str) -> dict[str, str]:
+    return {"authorization": f"Bearer {KEYS[name]}"}
+
+
+def code(response: Any) -> tuple[int, str]:
+    return response.status_code, response.json()["error"]["code"]
+
+
+def test_without_keys_everybody_may_do_everything(client: TestClient) -> None:
+    for path in ("/v1/evaluations", "/v1/models", "/metrics", "/"):
+        assert client.get(path).status_code == 200
+    assert client.get("/v1/models", headers={"x-api-key": "any"}).status_code == 200
+
+
+@pytest.mark.parametrize("path", FREE)
+def test_page_probes_and_documentation_need_no_key(locked: TestClient, path: str) -> None:
+    assert locked.get(path).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("POST", "/classify"),
+        ("POST", "/classify_text"),
+        ("GET", "/v1/models"),
+        ("GET", "/v1/models/fashion-dot"),
+        ("GET", "/samples/index.json"),
+        ("GET", "/v1/evaluations"),
+        ("POST", "/v1/evaluations"),
+        ("GET", "/v1/evaluations/" + "0" * 32),
+        ("GET", "/metrics"),
+    ],
+)
+def test_everything_else_is_401_without_a_key(locked: TestClient, method: str, path: str) -> None:
+    missing = locked.request(method, path)
+    assert code(missing) == (401, "missing_key")
+    assert missing.headers["www-authenticate"] == 'Bearer realm="assay"'
+    wrong = locked.request(method, path, headers={"authorization": "Bearer wrong-key-wrong-key"})
+    assert code(wrong) == (401, "wrong_key")
+    assert "wrong-key" not in wrong.text
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"authorization": KEYS["pat"]},
+        {"authorization": f"Basic {KEYS['pat']}"},
+        {"authorization": "Bearer"},
+        {"x-api-key": ""},
+        {"x-api-key": KEYS["pat"] + "x"},
+        {"x-api-key": KEYS["pat"], "authorization": f"Bearer {KEYS['ada']}"},
+    ],
+)
+def test_a_key_in_any_other_form_is_401(locked: TestClient, headers: dict[str, str]) -> None:
+    assert locked.get("/v1/models", headers=headers).status_code == 401
+
+
+def test_a_key_works_in_both_headers_and_within_its_scope_only(locked: TestClient) -> None:
+    files = {"images": png()}
+    for headers in (bearer("pat"), {"x-api-key": KEYS["pat"]}):
+        assert locked.post("/classify", files=files, headers=headers).status_code == 200
+    refused = locked.post("/classify", files=files, headers=bearer("eve"))
+    assert code(refused) == (403, "missing_scope")
+    assert refused.json()["error"]["details"] == {"scope": "predict"}
+    assert locked.get("/v1/evaluations", headers=bearer("eve")).status_code == 200
+    assert code(locked.get("/v1/evaluations", headers=bearer("pat"))) == (403, "missing_scope")
+
+
+def test_any_scope_reads_models_and_samples_and_admin_the_metrics(locked: TestClient) -> None:
+    for name in ("pat", "eve", "ada"):
+        for path in ("/v1/models", "/v1/models/fashion-dot", "/samples/index.json"):
+            assert locked.get(path, headers=bearer(name)).status_code == 200
+    assert locked.get("/metrics", headers=bearer("ada")).status_code == 200
+    assert code(locked.get("/metrics", headers=bearer("pat"))) == (403, "missing_scope")
+
+
+def test_metrics_may_be_open() -> None:
+    assert access_of("/metrics") == "admin"
+    assert access_of("/metrics", open_metrics=True) == "free"
+    assert access_of("/some/route/of/tomorrow") == "admin"
+    assert access_of("/v2/repository/models/{name}/load") == "admin"
+    assert access_of("/v2/repository/index") == "predict"
+    assert access_of("/v1/evaluationsx") == "admin"
+
+
+def test_too_many_requests_of_a_key_are_429(locked: TestClient) -> None:
+    headers = bearer("ron")
+    statuses = [locked.get("/v1/models", headers=headers).status_code for _ in range(3)]
+    assert statuses == [200, 200, 429]
+    late = locked.get("/v1/models", headers=headers)
+    assert code(late) == (429, "rate_limited") and 1 <= int(late.headers["retry-after"]) <= 30
+    assert locked.get("/v1/models", headers=bearer("pat")).status_code == 200
+    assert locked.get("/livez", headers=headers).status_code == 200
+
+
+def test_a_wrong_address_or_method_is_no_question_of_keys(locked: TestClient) -> None:
+    assert code(locked.get("/nowhere")) == (404, "not_found")
+    wrong = locked.put("/classify")
+    assert code(wrong) == (405, "method_not_allowed")
+    assert wrong.headers["allow"] == "OPTIONS, POST"
+
+
+def test_options_are_answered_without_a_key_and_without_cors(locked: TestClient) -> None:
+    preflight = {"origin": "http://evil.example", "access-control-request-method": "POST"}
+    answer = locked.options("/v1/evaluations", headers=preflight)
+    assert (answer.status_code, answer.content) == (204, b"")
+    assert answer.headers["allow"] == "GET, HEAD, OPTIONS, POST"
+    assert not [name for name in answer.headers if name.startswith("access-control")]
+    assert locked.options("/").status_code == 204
+    assert code(locked.options("/nowhere")) == (404, "not_found")
+
+
+def test_the_document_says_what_the_running_service_needs(
+    locked: TestClient, client: TestClient
+) -> None:
+    free = client.get("/docs.json").json()
+    assert "securitySchemes" not in free["components"]
+    assert not any("security" in o or "401" in o["responses"] for _, o in _operations(free))
+    spec = locked.get("/docs.json").json()
+    assert spec["components"]["securitySchemes"]["header"]["name"] == "X-API-Key"
+    seen = dict(_operations(spec))
+    for (path, _), operation in seen.items():
+        needed = access_of(path)
+        assert bool(operation["security"]) == (needed != "free")
+        given = {"401", "403", "429"} & set(operation["responses"])
+        expected = {"free": set(), "any": {"401", "429"}}.get(needed, {"401", "403", "429"})
+        assert expected <= given, (path, given)
+    assert {"/livez", "/readyz", "/metrics", "/schema.json"} <= {path for path, _ in seen}
+
+
+def _operations(spec: dict[str, Any]) -> list[tuple[tuple[str, str], dict[str, Any]]]:
+    return [
+        ((path, method), operation)
+        for path, item in spec["paths"].items()
+        for method, operation in item.items()
+        if method in METHODS
+    ]

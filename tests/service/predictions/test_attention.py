@@ -1,0 +1,154 @@
+"""Attention maps: those of the torch model, and what `/classify` shows of them."""
+
+import base64
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from starlette.testclient import TestClient
+
+from data.images import decode_image, to_input
+from export.artifact import Artifact
+from export.runtime import open_runtime
+from export.twin import load_twin
+from models.diagnostics import diagnose
+from service.http.errors import ApiError
+from service.predictions.attention import AttentionMaps, patch_shares, to_picture
+from tests.service.conftest import encoded, png
+from tests.service.tiny_artifact import noise, write_artifact
+
+
+def _images(count: int) -> np.ndarray:
+    return noise(count)[:, None].astype(np.float32) / np.float32(255)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "elliptical", "sizes"),
+    [
+        ("deit_tiny", False, {}),
+        ("deit_tiny", True, {}),
+        ("deit_tiny", True, {"distilled": True, "depth": 3}),
+        ("fan_tiny", False, {"patch_size": 4}),
+        # As many tokens as channels of a head, so that only the rank tells the maps apart.
+        ("fan_tiny", True, {"patch_size": 2, "num_heads": 1, "depth": 3}),
+    ],
+)
+def test_the_map_is_the_rollout_of_the_torch_model(
+    tmp_path: Path, architecture: str, elliptical: bool, sizes: dict[str, Any]
+) -> None:
+    artifact = write_artifact(
+        tmp_path / "a", "a", architecture=architecture, elliptical=elliptical, **sizes
+    )
+    images = _images(3)
+    found = AttentionMaps(artifact).predict(images)
+    expected = diagnose(load_twin(artifact), torch.from_numpy(images)).rollout
+    assert expected is not None and found.shape == expected.shape
+    np.testing.assert_allclose(found, expected.numpy(), atol=1e-6)
+    assert found.std() > 1e-4
+
+
+def test_the_graph_that_explains_is_the_one_that_predicts(tiny_artifact: Artifact) -> None:
+    """Each image's map is independent of what else is in the batch."""
+    images = _images(3)
+    maps = AttentionMaps(tiny_artifact)
+    alone = np.concatenate([maps.predict(image[None]) for image in images])
+    np.testing.assert_allclose(maps.predict(images), alone, atol=1e-6)
+
+
+def test_a_graph_without_attention_over_patches_is_told_apart() -> None:
+    tokens = np.full((2, 2, 5, 5), 0.2, np.float32)
+    head = np.full((2, 2, 1, 5), 0.2, np.float32)
+    channels = np.full((2, 5, 16), 0.2, np.float32)
+    shares = patch_shares([tokens, channels, tokens], 4, 2)
+    assert shares is not None and shares.shape == (2, 4)
+    assert patch_shares([tokens], 4, 2) is None  # a layer is missing
+    assert patch_shares([channels, channels], 4, 2) is None
+    assert patch_shares([tokens, tokens], 5, 2) is None  # nothing reads the patches
+    assert patch_shares([tokens, tokens, head], 5, 2) is None  # it reads other tokens
+    assert patch_shares([tokens, tokens[..., :3, :3]], 3, 2) is None
+
+
+def test_a_model_without_attention_is_refused(tmp_path: Path, client: TestClient) -> None:
+    sizes = {"num_heads": None, "num_experts": 2}
+    artifact = write_artifact(
+        tmp_path / "a", "a", architecture="transject_image", elliptical=False, **sizes
+    )
+    assert open_runtime(artifact).predict(_images(1)).shape == (1, 3)
+    assert not AttentionMaps.may_have(artifact)
+    with pytest.raises(ApiError) as refused:
+        AttentionMaps(artifact).predict(_images(1))
+    assert (refused.value.status, refused.value.code) == (422, "not_explainable")
+    for value in (True, False):
+        body = {"texts": ["good"], "explain": value}
+        answer = client.post("/classify_text", json=body)
+        assert answer.status_code == (422 if value else 200)
+        assert not value or answer.json()["error"]["code"] == "not_explainable"
+
+
+def test_the_most_attended_pixel_is_white_and_the_least_black() -> None:
+    shares = np.array([[0.1, 0.2], [0.3, 0.05]], np.float32)
+    picture = np.asarray(Image.open(io.BytesIO(to_picture(shares, 8, 16))))
+    assert picture.shape == (8, 16) and picture.dtype == np.uint8
+    assert (picture.min(), picture.max()) == (0, 255)
+    assert picture[-1, 0] == 255 and picture[-1, -1] == 0
+    flat = np.asarray(Image.open(io.BytesIO(to_picture(np.full((2, 2), 0.2), 4, 4))))
+    assert (flat == 255).all()
+
+
+def _explained(client: TestClient, *files: bytes, **fields: str) -> list[dict[str, Any]]:
+    parts = [("images", ("a.png", file)) for file in files]
+    answer = client.post("/classify", files=parts, data={"explain": "true"} | fields)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def _picture(prediction: dict[str, Any]) -> np.ndarray:
+    explanation = prediction["explanation"]
+    assert explanation["kind"] == "attention-rollout"
+    image = Image.open(io.BytesIO(base64.b64decode(explanation["png"])))
+    assert (image.format, image.mode) == ("PNG", "L")
+    return np.asarray(image)
+
+
+def test_every_prediction_has_its_own_map_and_is_otherwise_the_same(
+    client: TestClient, tiny_artifact: Artifact
+) -> None:
+    files = [png(seed) for seed in range(6)]  # more than are explained at once
+    found = _explained(client, *files)
+    spec = tiny_artifact.image_spec
+    inputs = np.stack([to_input(decode_image(file), spec) for file in files])
+    for prediction, shares in zip(found, AttentionMaps(tiny_artifact).predict(inputs), strict=True):
+        expected = Image.open(io.BytesIO(to_picture(shares, spec.height, spec.width)))
+        np.testing.assert_array_equal(_picture(prediction), np.asarray(expected))
+    plain = client.post("/classify", files=[("images", ("a.png", file)) for file in files]).json()
+    assert [{k: v for k, v in p.items() if k != "explanation"} for p in found] == plain
+
+
+def test_the_map_is_of_the_picture_as_the_model_sees_it(client: TestClient) -> None:
+    """Transparency, turned photos and other sizes are dealt with before."""
+    pixels = np.random.default_rng(0).integers(0, 256, (30, 20), dtype=np.uint8)
+    masked = np.zeros((30, 20, 4), np.uint8)
+    masked[..., :3], masked[10:, :, 3] = pixels[..., None], 255
+    on_white = pixels.copy()
+    on_white[:10] = 255
+    turned = Image.fromarray(np.rot90(pixels))
+    exif = turned.getexif()
+    exif[0x0112] = 6  # the viewer turns it clockwise by 90 degrees
+    stream = io.BytesIO()
+    turned.save(stream, "PNG", exif=exif)
+    pairs = [(encoded(masked), encoded(on_white)), (stream.getvalue(), encoded(pixels))]
+    for first, second in pairs:
+        one, other = map(_picture, _explained(client, first, second))
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("value", ["1", "True", "yes", "[]"])
+def test_explain_is_true_or_false(client: TestClient, value: str) -> None:
+    answer = client.post("/classify", files={"images": png()}, data={"explain": value})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (422, "invalid_explain")
+    plain = client.post("/classify", files={"images": png()}, data={"explain": "false"})
+    assert "explanation" not in plain.json()[0]

@@ -1,0 +1,153 @@
+"""A runtime that stops answering makes the service unready, and never slow in silence."""
+
+import asyncio
+import logging
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from starlette.testclient import TestClient
+
+from export.runtime import Inputs, InvalidInputs
+from export.runtimes.onnx_runtime import OnnxRuntime
+from service.http.errors import ApiError
+from service.predictions.health import Monitored, Readiness
+from tests.service.conftest import png
+
+PROBE = np.zeros((1, 2), np.float32)
+
+
+class Device:
+    """A runtime whose device can be lost, or hang, and come back."""
+
+    name, precision = "onnx-cuda", "fp32"
+
+    def __init__(self) -> None:
+        self.lost = False
+        self.free = threading.Event()
+        self.free.set()
+        self.calls = 0
+
+    def predict(self, inputs: Inputs) -> np.ndarray:
+        self.calls += 1
+        assert self.free.wait(10)
+        if self.lost:
+            raise RuntimeError("CUDA error: device is lost")
+        if not isinstance(inputs, np.ndarray):
+            raise InvalidInputs("inputs must be an array")
+        return inputs
+
+
+@pytest.fixture
+def executor() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(1) as pool:
+        yield pool
+
+
+def test_a_lost_device_is_noticed_without_any_request(executor: ThreadPoolExecutor) -> None:
+    device = Device()
+    monitored = Monitored(device, PROBE)
+    readiness = Readiness(lambda: [monitored], executor, timeout_s=5)
+
+    async def ask() -> list[bool]:
+        answers = [await readiness.ready()]
+        device.lost = True
+        answers += [await readiness.ready(), await readiness.ready()]
+        device.lost = False
+        return [*answers, await readiness.ready()]
+
+    assert asyncio.run(ask()) == [True, False, False, True]
+
+
+def test_a_prediction_on_a_lost_device_is_503_and_wrong_inputs_are_not(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    device = Device()
+    runtime = Monitored(device, PROBE)
+    assert (runtime.name, runtime.precision) == ("onnx-cuda", "fp32")
+    np.testing.assert_array_equal(runtime.predict(PROBE), PROBE)
+    with pytest.raises(ApiError) as refused:
+        runtime.predict({})
+    assert (refused.value.status, refused.value.code) == (422, "invalid_inputs")
+    assert refused.value.message == "The inputs must be an array." and not runtime.failed
+    device.lost = True
+    with caplog.at_level(logging.ERROR), pytest.raises(ApiError) as failed:
+        runtime.predict(PROBE)
+    assert (failed.value.status, failed.value.code) == (503, "runtime_failed")
+    assert "CUDA" not in failed.value.message and "device is lost" in caplog.text
+    assert runtime.failed and runtime.busy_s == 0
+
+
+def test_a_device_that_gives_no_numbers_is_lost() -> None:
+    runtime = Monitored(Device(), PROBE)
+    with pytest.raises(ApiError) as failure:
+        runtime.predict(np.full((1, 2), np.nan, np.float32))
+    assert (failure.value.status, failure.value.code, runtime.failed) == (
+        503,
+        "runtime_failed",
+        True,
+    )
+    runtime.check()
+    assert not runtime.failed
+
+
+def test_a_device_that_hangs_is_not_ready_and_is_asked_once(executor: ThreadPoolExecutor) -> None:
+    device = Device()
+    device.free.clear()
+    monitored = Monitored(device, PROBE)
+    readiness = Readiness(lambda: [monitored], executor, timeout_s=0.05)
+
+    async def ask() -> list[bool]:
+        answers = [await readiness.ready() for _ in range(3)]
+        await asyncio.sleep(0.1)
+        answers.append(await readiness.ready())
+        calls.append(device.calls)
+        device.free.set()
+        while not await readiness.ready():
+            await asyncio.sleep(0.01)
+        return answers
+
+    calls: list[int] = []
+    assert asyncio.run(ask()) == [False] * 4
+    assert calls == [1]
+
+
+def test_while_it_predicts_the_last_outcome_counts(executor: ThreadPoolExecutor) -> None:
+    device = Device()
+    runtime = Monitored(device, PROBE)
+    readiness = Readiness(lambda: [runtime], executor, timeout_s=5)
+    device.free.clear()
+    running = executor.submit(runtime.predict, PROBE)
+    while not runtime.busy_s:
+        pass
+    assert asyncio.run(readiness.ready())
+    runtime.failed = True
+    assert not asyncio.run(readiness.ready())
+    device.free.set()
+    running.result()
+    assert device.calls == 1
+
+
+def test_the_service_is_not_ready_while_a_runtime_is_lost(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lost(self: OnnxRuntime, inputs: Inputs) -> np.ndarray:
+        raise RuntimeError("CUDA error: device is lost")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(OnnxRuntime, "predict", lost)
+        answer = client.get("/readyz")
+        assert (answer.status_code, answer.json()["error"]["code"]) == (503, "unavailable")
+        failed = client.post("/classify", files={"images": png()})
+        assert (failed.status_code, failed.json()["error"]["code"]) == (503, "runtime_failed")
+        assert failed.headers["retry-after"] and "CUDA" not in failed.text
+        assert client.get("/livez").status_code == 200
+    assert client.get("/readyz").status_code == 200
+    assert client.post("/classify", files={"images": png()}).status_code == 200
+
+
+def test_predictions_say_which_runtime_made_them(client: TestClient) -> None:
+    headers = client.post("/classify", files={"images": png()}).headers
+    assert (headers["x-assay-runtime"], headers["x-assay-precision"]) == ("onnx-cpu", "fp32")

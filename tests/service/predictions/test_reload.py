@@ -1,0 +1,299 @@
+"""Models come and go while the service runs."""
+
+import asyncio
+import gc
+import json
+import logging
+import shutil
+import weakref
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from export.artifact import CARD_JSON, MANIFEST, Artifact, open_artifact
+from service.http.bodies import Bodies
+from service.http.errors import ApiError
+from service.predictions.images import Predictions
+from service.predictions.registry import Registry
+from service.predictions.reload import Reloader
+from service.settings import Settings
+from tests.service.conftest import png
+
+
+def _copy(artifact: Artifact, folder: Path, *, version: str, name: str | None = None) -> Path:
+    """The same model under another version, complete at once."""
+    half = folder.parent / f".{folder.name}"
+    shutil.copytree(artifact.folder, half)
+    fields = json.loads((half / MANIFEST).read_text())
+    fields |= {"version": version, "name": name or artifact.name}
+    (half / MANIFEST).write_text(json.dumps(fields))
+    half.rename(folder)
+    return folder
+
+
+class World:
+    """A registry over a folder of its own, and what keeps both in step."""
+
+    def __init__(self, settings: Settings, folder: Path) -> None:
+        self.folder = folder
+        self.settings = settings.model_copy(update={"models": [folder], "reload_s": 0.02})
+        self.registry = Registry.open(self.settings)
+        marks = settings.state / "unloaded"
+        self.reloader = Reloader(self.registry, self.settings, unloaded=marks)
+        self.predictions = Predictions(self.settings, self.registry, Bodies(self.settings))
+
+    def served(self) -> list[str]:
+        return [f"{s.artifact.name}:{s.artifact.version}" for s in self.registry.all()]
+
+    async def look_twice(self) -> None:
+        await self.reloader.look()
+        await self.reloader.look()
+
+
+@pytest.fixture
+def run(
+    settings: Settings, tiny_artifact: Artifact, tmp_path: Path
+) -> Callable[[Callable[[World], Awaitable[Any]]], Any]:
+    """Runs a test in an event loop, with version 1 of a model served."""
+    folder = tmp_path / "models"
+    folder.mkdir()
+    _copy(tiny_artifact, folder / "one", version="1")
+
+    @asynccontextmanager
+    async def opened() -> AsyncIterator[World]:
+        world = World(settings, folder)
+        try:
+            yield world
+        finally:
+            world.reloader.close()
+            world.predictions.close()
+            world.registry.close()
+
+    async def main(test: Callable[[World], Awaitable[Any]]) -> None:
+        async with opened() as world:
+            await test(world)
+
+    return lambda test: asyncio.run(main(test))
+
+
+Run = Callable[[Callable[[World], Awaitable[None]]], None]
+ONE, TWO = "fashion-elliptical:1", "fashion-elliptical:2"
+
+
+def test_a_new_version_is_served_and_a_removed_one_is_not(
+    run: Run, tiny_artifact: Artifact
+) -> None:
+    async def test(world: World) -> None:
+        two = _copy(tiny_artifact, world.folder / "two", version="2")
+        await world.reloader.look()
+        assert world.served() == [ONE]  # it may still be half a copy
+        await world.reloader.look()
+        assert world.served() == [ONE, TWO]
+        assert world.registry.get().artifact.version == "2"
+        shutil.rmtree(two)
+        await world.look_twice()
+        assert world.served() == [ONE]
+        shutil.rmtree(world.folder / "one")
+        await world.look_twice()
+        assert world.served() == [] and not await world.registry.ready()
+        with pytest.raises(ApiError) as nothing:
+            world.registry.get()
+        assert nothing.value.code == "unknown_model"
+
+    run(test)
+
+
+def test_a_copy_is_opened_when_it_is_complete(
+    run: Run, tiny_artifact: Artifact, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def test(world: World) -> None:
+        whole = _copy(tiny_artifact, world.folder.parent / "whole", version="2")
+        (world.folder / "two").mkdir()
+        for path in sorted(whole.iterdir()):
+            (world.folder / "two" / path.name).write_bytes(path.read_bytes())
+            await world.reloader.look()
+        assert world.served() == [ONE]
+        await world.reloader.look()
+        assert world.served() == [ONE, TWO]
+
+    run(test)
+    assert "not served" not in caplog.text
+
+
+def test_a_broken_folder_is_told_once_and_left(
+    run: Run, tiny_artifact: Artifact, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def test(world: World) -> None:
+        two = _copy(tiny_artifact, world.folder / "two", version="2")
+        (two / "weights.safetensors").write_bytes(b"x")
+        for _ in range(5):
+            await world.reloader.look()
+        assert world.served() == [ONE]
+        [(name, problem)] = world.reloader.problems()
+        assert (name, str(world.folder) in problem) == ("two", False)
+        with pytest.raises(ApiError) as refused:
+            await world.reloader.load("two")
+        assert (refused.value.status, refused.value.code) == (422, "not_loadable")
+        good = tiny_artifact.folder / "weights.safetensors"
+        (two / "weights.safetensors").write_bytes(good.read_bytes())
+        await world.look_twice()
+        assert world.served() == [ONE, TWO] and not world.reloader.problems()
+
+    with caplog.at_level(logging.WARNING):
+        run(test)
+    assert caplog.text.count("two is not served") == 1
+
+
+def test_a_version_never_changes_its_contents(
+    run: Run, tiny_models: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def test(world: World) -> None:
+        before = world.registry.find(ONE)
+        shutil.rmtree(world.folder / "one")
+        other = open_artifact(tiny_models / "dot")
+        _copy(other, world.folder / "one", version="1", name="fashion-elliptical")
+        await world.look_twice()
+        await world.reloader.look()
+        assert world.registry.find(ONE) is before  # the old one goes on answering
+
+    with caplog.at_level(logging.WARNING):
+        run(test)
+    assert caplog.text.count("a version is immutable: fashion-elliptical:1") == 1
+
+
+def test_a_folder_may_be_replaced_by_a_new_version_of_the_same_model(
+    run: Run, tiny_artifact: Artifact
+) -> None:
+    async def test(world: World) -> None:
+        shutil.rmtree(world.folder / "one")
+        _copy(tiny_artifact, world.folder / "one", version="2")
+        await world.look_twice()
+        assert world.served() == [TWO]
+
+    run(test)
+
+
+def test_a_name_keeps_its_task_and_a_version_its_folder(
+    run: Run, tiny_artifact: Artifact, tiny_models: Path
+) -> None:
+    async def test(world: World) -> None:
+        text = open_artifact(tiny_models / "transject")
+        _copy(text, world.folder / "text", version="9", name="fashion-elliptical")
+        _copy(tiny_artifact, world.folder / "twin", version="1")
+        await world.look_twice()
+        assert world.served() == [ONE]
+        problems = dict(world.reloader.problems())
+        assert len(world.reloader.problems()) == 2 and set(problems) == {"fashion-elliptical"}
+        before = world.registry.find(ONE).runtime
+        shutil.rmtree(world.folder / "twin")
+        (world.folder / "one").rename(world.folder / "moved")
+        await world.look_twice()
+        assert world.registry.find(ONE).runtime is before
+        assert world.registry.find(ONE).artifact.folder.name == "moved"
+
+    run(test)
+
+
+def test_a_card_written_later_is_shown(run: Run) -> None:
+    async def test(world: World) -> None:
+        before = world.registry.find(ONE)
+        card = {"digest": before.artifact.digest, "judged": True}
+        (world.folder / "one" / CARD_JSON).write_text(json.dumps(card))
+        await world.look_twice()
+        now = world.registry.find(ONE)
+        assert now.artifact.card == card and now.runtime is before.runtime
+
+    run(test)
+
+
+def test_unloaded_is_unloaded_for_every_worker(run: Run, settings: Settings) -> None:
+    async def test(world: World) -> None:
+        marks = settings.state / "unloaded"
+        other = Reloader(world.registry, world.settings, unloaded=marks)
+        await world.reloader.unload("fashion-elliptical")
+        assert world.served() == []
+        assert [artifact.version for artifact in world.reloader.unloaded()] == ["1"]
+        await other.look()
+        assert world.served() == []
+        for act in (world.reloader.unload, world.reloader.load):
+            with pytest.raises(ApiError) as unknown:
+                await act("nope")
+            assert (unknown.value.status, unknown.value.code) == (404, "unknown_model")
+        await world.reloader.load("fashion-elliptical")
+        assert world.served() == [ONE]
+        await other.look()
+        assert world.served() == [ONE]
+        other.close()
+
+    run(test)
+
+
+def test_no_request_fails_while_versions_come_and_go(run: Run, tiny_artifact: Artifact) -> None:
+    versions: set[str] = set()
+
+    async def test(world: World) -> None:
+        stop = asyncio.Event()
+        world.reloader.start()
+
+        async def ask() -> int:
+            done = 0
+            while not stop.is_set():
+                [found] = await world.predictions.classify([png(done)])
+                versions.add(world.registry.get().artifact.version)
+                assert found["model"] == "fashion-elliptical"
+                done += 1
+            return done
+
+        asking = [asyncio.create_task(ask()) for _ in range(4)]
+        for version in ("2", "3", "4"):
+            path = _copy(tiny_artifact, world.folder / version, version=version)
+            async with asyncio.timeout(20):
+                while world.registry.get().artifact.version != version:
+                    await asyncio.sleep(0.01)
+            shutil.rmtree(path)
+            async with asyncio.timeout(20):
+                while len(world.registry.all()) > 1:
+                    await asyncio.sleep(0.01)
+        stop.set()
+        assert sum(await asyncio.gather(*asking)) > 10
+
+    run(test)
+    assert versions == {"1", "2", "3", "4"}
+
+
+def test_a_request_in_flight_ends_on_the_model_it_began_with(
+    run: Run, tiny_artifact: Artifact
+) -> None:
+    async def test(world: World) -> None:
+        served = world.registry.find(ONE)
+
+        async def read() -> np.ndarray:
+            """The model goes away after the request was admitted."""
+            shutil.rmtree(world.folder / "one")
+            await world.look_twice()
+            assert world.served() == []
+            return np.zeros((1, 1, 8, 8), np.float32)
+
+        async with served.batcher.turn(1) as turn:
+            assert (await turn.predict(read)).shape == (1, 3)
+
+    run(test)
+
+
+def test_what_is_gone_is_not_kept_in_memory(run: Run, tiny_artifact: Artifact) -> None:
+    async def test(world: World) -> None:
+        path = _copy(tiny_artifact, world.folder / "two", version="2")
+        await world.look_twice()
+        await world.predictions.classify([png()], explain=True)
+        gone = weakref.ref(world.registry.find(TWO).runtime)
+        assert gone() is not None
+        shutil.rmtree(path)
+        await world.look_twice()
+        gc.collect()
+        assert gone() is None
+
+    run(test)
