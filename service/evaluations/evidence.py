@@ -14,11 +14,11 @@ from starlette.routing import Route
 
 from service.evaluations.job import Job
 from service.evaluations.jobs import JobStore
-from service.evaluations.queries import strict
 from service.evaluations.uploads import REPORT, evaluations_folder
 from service.http.callers import caller_of
 from service.http.errors import ApiError
 from service.http.openapi import describe
+from service.http.queries import strict
 from service.settings import Settings
 
 # The page of a report brings its style and its pictures along, and nothing may run in it or leave

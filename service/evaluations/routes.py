@@ -14,7 +14,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from service.evaluations import evidence, queries
+from service.evaluations import evidence
 from service.evaluations.cost import SCHEMA, CostRequest, read_cost_request
 from service.evaluations.database import is_full
 from service.evaluations.events import Events
@@ -23,14 +23,15 @@ from service.evaluations.feed import Feed
 from service.evaluations.intake import FindModel, Intake
 from service.evaluations.job import PRIORITIES, STATUSES, Job
 from service.evaluations.jobs import JobStore
-from service.evaluations.queries import strict
 from service.evaluations.submission import read_submission
 from service.evaluations.uploads import evaluations_folder
 from service.evaluations.view import PREFIX, overview, price, whole
+from service.http import queries
 from service.http.callers import caller_of
 from service.http.errors import ApiError
 from service.http.forms import read_form
 from service.http.openapi import describe
+from service.http.queries import strict
 from service.settings import Settings
 
 _MAX_WAIT_S = 30.0

@@ -8,8 +8,8 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
-from service.evaluations.queries import strict
 from service.http.openapi import describe, render
+from service.http.queries import strict
 from service.predictions.images import DEFAULT_TOP_K, Prediction, Predictions
 from service.predictions.texts import TextPredictions, TextRequest
 

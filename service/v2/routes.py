@@ -9,10 +9,10 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from service.evaluations.queries import strict
 from service.http.bodies import Bodies
 from service.http.errors import ApiError, foreign_error
 from service.http.openapi import describe
+from service.http.queries import strict
 from service.http.strict_json import parse_json
 from service.predictions.images import model_headers
 from service.predictions.registry import Registry

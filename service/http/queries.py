@@ -1,4 +1,4 @@
-"""Query parameters of `/v1/evaluations`: what is not understood is refused, never ignored."""
+"""Query parameters: what is not understood is refused, never ignored."""
 
 import functools
 import logging
