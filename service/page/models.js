@@ -59,7 +59,12 @@ class Models extends EventTarget {
   /** Reads the served models and draws a tile for each into `place`. */
   async load(place) {
     const before = this.chosen && this.reference(this.chosen);
-    this.all = await fetchModels(this.task);
+    try {
+      this.all = await fetchModels(this.task);
+    } catch (error) {
+      place.replaceChildren(h("p", { className: "hint" }, "The served models could not be read."));
+      throw error;
+    }
     const kept = this.all.find((model) => this.reference(model) === before);
     const chosen = kept ?? this.all.find((model) => model.default) ?? this.all[0] ?? null;
     this.chosen = chosen;

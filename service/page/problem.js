@@ -19,6 +19,9 @@ function remedy({ status }) {
   return h("button", { type: "button", onclick: () => askForKey() }, status === 401 ? "Give an API key" : "Use another key");
 }
 
+/** The service tells programs which header is missing; a reader only needs to know that a key is. */
+const plain = ({ status, message }) => (status === 401 ? "This service answers only with an API key that it knows." : message);
+
 /** The rules that were broken, where the service names several. */
 function broken(details) {
   if (!Array.isArray(details) || details.length < 2) return null;
@@ -34,8 +37,7 @@ export function showError(place, error, retry = null) {
   place.replaceChildren();
   if (!error) return;
   place.append(h("div", { className: "notice error" },
-    h("p", {}, [error.message, advice(error)].filter(Boolean).join(" ")),
+    h("p", {}, [plain(error), advice(error)].filter(Boolean).join(" ")),
     broken(error.details),
-    remedy(error),
-    retry && h("button", { type: "button", onclick: retry }, "Try again")));
+    h("p", { className: "row" }, remedy(error), retry && h("button", { type: "button", onclick: retry }, "Try again"))));
 }

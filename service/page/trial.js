@@ -41,6 +41,7 @@ class Trial {
     tray.addEventListener("change", () => this.update());
     models.addEventListener("change", () => this.#fillRivals());
     this.fields.apply(form.querySelector("[name=preset]:checked").value);
+    this.update();
   }
 
   #circumstances() {

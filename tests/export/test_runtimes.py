@@ -188,6 +188,20 @@ def test_openvino_brings_neither_torch_nor_telemetry(artifact: Artifact) -> None
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
+def test_onnx_runtime_reports_nothing(artifact: Artifact, tmp_path: Path) -> None:
+    code = (
+        "from pathlib import Path; import service;"
+        "from export.artifact import open_artifact; from export.runtime import open_runtime;"
+        f"open_runtime(open_artifact(Path({str(artifact.folder)!r})), name='onnx-cpu', threads=1)"
+    )
+    own = ("ORT_DISABLE_TELEMETRY", "XDG_CACHE_HOME", "XDG_DATA_HOME")
+    environment = {name: value for name, value in os.environ.items() if name not in own}
+    environment["HOME"] = str(tmp_path)
+    subprocess.run([sys.executable, "-c", code], check=True, env=environment)
+    # Where it reports, it keeps an identifier of the device and what it has yet to send.
+    assert not list(tmp_path.rglob("*onnxruntime*"))
+
+
 @pytest.mark.parametrize("name", HERE)
 def test_each_reads_texts_of_any_length(text_artifact: Artifact, name: str) -> None:
     runtime = open_runtime(text_artifact, name=name, threads=1)
