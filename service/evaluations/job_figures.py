@@ -1,6 +1,8 @@
 """What the table tells of many evaluations together: for metrics, estimates and budgets."""
 
 import json
+from collections.abc import Sequence
+from statistics import fmean
 
 from sqlalchemy import Engine, func, select
 
@@ -10,6 +12,7 @@ from service.evaluations.jobs_table import jobs, spent
 
 DAY_S = 86_400.0
 _LAST = 20  # jobs from which the speed is measured
+_REACH = 10  # times the cost of the largest of them
 
 
 class JobFigures:
@@ -65,17 +68,41 @@ class JobFigures:
         with self._engine.begin() as connection:
             return connection.execute(eta).scalar()
 
-    def seconds_per_evaluation(self, models: list[dict[str, str]]) -> float | None:
-        """Measured over the last undisturbed jobs of the same models; None before the first."""
+    def seconds_of(self, models: list[dict[str, str]], cost: int) -> float | None:
+        """How long an evaluation would run, from the last undisturbed ones of the same models.
+
+        Args:
+            models: as in the table.
+            cost: model evaluations.
+
+        Returns:
+            None when none of them, or only much smaller ones, are known.
+        """
         undisturbed = (
-            select((jobs.c.finished - jobs.c.started).label("seconds"), jobs.c.cost)
+            select(jobs.c.cost, jobs.c.finished - jobs.c.started)
             .where(jobs.c.status == "succeeded", jobs.c.starts == 1, jobs.c.cost > 0)
             .where(jobs.c.models == json.dumps(models))
             .order_by(jobs.c.seq.desc())
             .limit(_LAST)
-            .subquery()
         )
-        sums = select(func.sum(undisturbed.c.seconds), func.sum(undisturbed.c.cost))
         with self._engine.begin() as connection:
-            seconds, cost = connection.execute(sums).one()
-        return None if seconds is None else seconds / int(cost)
+            known = [(int(size), float(took)) for size, took in connection.execute(undisturbed)]
+        return predict_seconds(known, cost)
+
+
+def predict_seconds(known: Sequence[tuple[int, float]], cost: int) -> float | None:
+    """Seconds of an evaluation of `cost`, from pairs of costs and seconds.
+
+    Every evaluation takes some seconds to start, whatever it costs: a straight line through the
+    known ones tells the two apart. Beyond ten times the largest known one nothing is said.
+    """
+    if not known or cost > _REACH * max(size for size, _ in known):
+        return None
+    mean_size = fmean(size for size, _ in known)
+    mean_took = fmean(took for _, took in known)
+    spread = sum((size - mean_size) ** 2 for size, _ in known)
+    if not spread:
+        return mean_took * max(1.0, cost / mean_size)
+    slope = sum((size - mean_size) * (took - mean_took) for size, took in known) / spread
+    slope = min(max(slope, 0.0), mean_took / mean_size)  # neither part is negative
+    return mean_took + slope * (cost - mean_size)

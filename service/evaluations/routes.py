@@ -117,12 +117,12 @@ class _Evaluations:
             job, created = await to_thread.run_sync(
                 self.intake.accept, submission, limiter=self.uploads
             )
-            speed = await to_thread.run_sync(self.store.seconds_per_evaluation, job.models)
+            seconds = await to_thread.run_sync(self.store.seconds_of, job.models, job.cost)
         headers = {"Location": f"{PREFIX}/{job.id}"}
         if not created:
             headers["Idempotency-Replayed"] = "true"
         body = {"id": job.id, "status": job.status, "queue_position": job.position}
-        body["cost"] = price(job.cost, speed)
+        body["cost"] = price(job.cost, seconds)
         return JSONResponse(body, status_code=202, headers=headers)
 
     @describe(
@@ -200,7 +200,7 @@ class _Evaluations:
 
     def _price(self, asked: CostRequest) -> dict[str, Any]:
         cost, models = self.intake.estimate(asked.spec, asked.samples)
-        return price(cost, self.store.seconds_per_evaluation(models))
+        return price(cost, self.store.seconds_of(models, cost))
 
     def _delete(self, job: Job) -> None:
         if self.store.delete(job.id):

@@ -44,14 +44,9 @@ def whole(job: Job) -> dict[str, Any]:
     return overview(job) | {"result": job.result}
 
 
-def price(cost: int, speed: float | None) -> dict[str, Any]:
-    """What an evaluation costs: model evaluations, and seconds where the speed is known.
-
-    Args:
-        cost: model evaluations.
-        speed: seconds of one, or None.
-    """
-    return {"model_evaluations": cost, "seconds": None if speed is None else round(speed * cost, 1)}
+def price(cost: int, seconds: float | None) -> dict[str, Any]:
+    """What an evaluation costs: model evaluations, and seconds where they can be told."""
+    return {"model_evaluations": cost, "seconds": None if seconds is None else round(seconds, 1)}
 
 
 def _moment(seconds: float | None) -> str | None:

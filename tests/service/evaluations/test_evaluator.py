@@ -136,7 +136,7 @@ def test_an_evaluation_runs_to_its_report(undisturbed: House) -> None:
     report = json.loads((undisturbed.folder(job.id) / "report" / "report.json").read_bytes())
     assert job.result == report["summary"]
     assert job.result is not None and job.result["models"][0]["samples"] == 40
-    assert undisturbed.store.seconds_per_evaluation(job.models)
+    assert undisturbed.store.seconds_of(job.models, job.cost)
 
 
 def test_the_child_is_of_low_priority_and_alone_brings_torch(house: House) -> None:

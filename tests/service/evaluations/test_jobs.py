@@ -8,6 +8,7 @@ import pytest
 
 from service.evaluations.job import PRIORITIES, NewJob, new_job_id
 from service.evaluations.job_claims import MAX_ATTEMPTS
+from service.evaluations.job_figures import predict_seconds
 from service.evaluations.jobs import BudgetSpent, JobStore, KeyConflict, QueueFull
 
 MODELS = [{"name": "m", "version": "1", "digest": "d"}]
@@ -233,7 +234,7 @@ def test_pages_follow_the_cursor_and_the_status(store: JobStore) -> None:
 
 
 def test_speed_comes_from_undisturbed_jobs_of_the_same_models_only(store: JobStore) -> None:
-    assert store.seconds_per_evaluation(MODELS) is None
+    assert store.seconds_of(MODELS, 10) is None
     for disturbed in (False, True):
         job_id = submit(store)
         store.claim("w")
@@ -241,9 +242,27 @@ def test_speed_comes_from_undisturbed_jobs_of_the_same_models_only(store: JobSto
             store.release(job_id, "w", cause="x")
             store.claim("w")
         store.finish(job_id, "w", {})
-        measured = store.seconds_per_evaluation(MODELS)
+        measured = store.seconds_of(MODELS, 10)
         assert measured is not None and 0 <= measured < 1
-    assert store.seconds_per_evaluation([{"name": "other"}]) is None
+    assert store.seconds_of([{"name": "other"}], 10) is None
+
+
+@pytest.mark.parametrize(
+    ("known", "cost", "expected"),
+    [
+        ([], 5, None),
+        ([(100, 3.0)], 50, 3.0),  # the start may be all of it
+        ([(100, 3.0)], 1000, 30.0),
+        ([(100, 3.0)], 1001, None),
+        ([(100, 3.0), (1100, 4.0)], 5100, 8.0),  # 2.9 s to start, 1 ms each
+        ([(100, 3.0), (1000, 2.0)], 500, 2.5),  # noise: no part is negative
+        ([(1, 1.0), (2, 3.0)], 4, 4 * 2.0 / 1.5),
+    ],
+)
+def test_the_start_of_an_evaluation_is_no_part_of_its_speed(
+    known: list[tuple[int, float]], cost: int, expected: float | None
+) -> None:
+    assert predict_seconds(known, cost) == (None if expected is None else pytest.approx(expected))
 
 
 def test_finished_jobs_expire(store: JobStore) -> None:
