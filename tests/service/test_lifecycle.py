@@ -1,6 +1,7 @@
 """How a server starts, says whether it is ready, and leaves; over real servers."""
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,7 +14,7 @@ import httpx
 import psutil
 import pytest
 
-from export.artifact import Artifact
+from export.artifact import MANIFEST, Artifact
 from service.settings import ROOT
 from tests.service.conftest import png, wait_until
 from tests.service.server import QUICK, Server, environment, serve
@@ -24,7 +25,9 @@ class Load:
 
     def __init__(self, url: str, clients: int) -> None:
         self.outcomes: Counter[str] = Counter()
+        self.models: Counter[str] = Counter()
         self._url = url
+        self._ended = threading.Event()
         self._image = png(size=28)
         self._threads = [threading.Thread(target=self._fire, args=(n,)) for n in range(clients)]
         for thread in self._threads:
@@ -34,10 +37,14 @@ class Load:
         for thread in self._threads:
             thread.join(60)
 
+    def end(self) -> None:
+        self._ended.set()
+        self.wait()
+
     def _fire(self, number: int) -> None:
         keep = number % 2 == 0  # half of them keep their connection
         with httpx.Client(timeout=30) as client:
-            while True:
+            while not self._ended.is_set():
                 headers = {} if keep else {"connection": "close"}
                 try:
                     files = {"images": self._image}
@@ -48,6 +55,31 @@ class Load:
                     self.outcomes[repr(error)] += 1
                     return
                 self.outcomes[str(answer.status_code)] += 1
+                self.models[answer.headers.get("x-assay-model", "")] += 1
+
+
+def test_no_request_is_lost_when_versions_come_and_go_under_load(tmp_path: Path) -> None:
+    folder = tmp_path / "models"
+    shutil.copytree(ROOT / "artifacts" / "fashion-dot", folder / "one")
+    options = {**QUICK, "ASSAY_MODELS": folder, "ASSAY_RELOAD_S": 0.2, "ASSAY_ROLE": "predict"}
+    with serve(str(ROOT), cwd=tmp_path, home=tmp_path / "home", **options) as server:
+        load = Load(server.url, clients=4)
+        try:
+            for version in ("2", "3"):
+                fields = json.loads((folder / "one" / MANIFEST).read_text()) | {"version": version}
+                shutil.copytree(folder / "one", folder / version)
+                (folder / version / MANIFEST).write_text(json.dumps(fields))
+                model = f"fashion-dot:{version}"
+                assert wait_until(lambda name=model: load.models[name] > 20, seconds=30)
+            shutil.rmtree(folder / "3")
+            shutil.rmtree(folder / "one")
+            again = load.models["fashion-dot:2"] + 20
+            assert wait_until(lambda: load.models["fashion-dot:2"] > again, seconds=30)
+        finally:
+            load.end()
+        (left,) = httpx.get(f"{server.url}/v1/models").json()
+    assert left["version"] == "2"
+    assert set(load.outcomes) == {"200"}
 
 
 @pytest.mark.parametrize("workers", [1, 2])
