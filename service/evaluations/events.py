@@ -44,7 +44,7 @@ class Events:
         self._render = render
         self._open = 0
 
-    @describe(answer=str, media_type=_MEDIA_TYPE, errors=(404, 410, 422, 503))
+    @describe(media_type=_MEDIA_TYPE, errors=(404, 410, 422, 503))
     async def stream(self, request: Request) -> Response:
         """Progress of an evaluation as server-sent events."""
         job = await find_job(self._store, request)
