@@ -198,6 +198,10 @@ def admit_newcomers(listener: Any, *, admit: bool) -> None:
 
     A client that is ignored sends it again after a second, and is then refused. Whoever arrived
     between the last look at those who wait and the shutdown would instead lose a request.
+
+    Args:
+        listener: a listening socket; what is set holds for every process that has it.
+        admit: False ignores newcomers, True admits them again.
     """
     program = ctypes.create_string_buffer(_NO_SYN)
     filtered = struct.pack("HP", len(_NO_SYN) // _INSTRUCTION.size, ctypes.addressof(program))
