@@ -14,6 +14,8 @@ from service.evaluations.job import Job, Status
 from service.evaluations.jobs_table import jobs, read_row
 
 MAX_ATTEMPTS = 3
+# An evaluator that disappears says little about the job: it is given up only when that goes on.
+MAX_LOST = 20
 # An attempt that got this much further than the best before it counts as the first again:
 # a machine that is often restarted must not wear out a long evaluation.
 PROGRESS_SHARE = 0.01
@@ -67,6 +69,7 @@ class JobClaims:
             "stage": stage,
             "eta": eta,
             "attempts": case((further, 1), else_=jobs.c.attempts),
+            "lost": case((further, 0), else_=jobs.c.lost),
             "best": case((further, done), else_=jobs.c.best),
         }
         return self._own(values, job_id, worker)
@@ -104,25 +107,34 @@ class JobClaims:
             if not counted:
                 fewer = {"attempts": jobs.c.attempts - 1}
                 connection.execute(update(jobs).where(owned).values(fewer))
-            return bool(self._let_go(connection, owned, cause))
+            worn = jobs.c.attempts >= MAX_ATTEMPTS
+            message = _given_up(MAX_ATTEMPTS, cause)
+            return bool(self._let_go(connection, owned, worn, message))
 
     def requeue_lost(self, *, silent_for: float) -> list[str]:
-        """Queue again, or fail, the running jobs whose heart has not beaten for some seconds."""
+        """Queue again the running jobs whose heart has not beaten for some seconds.
+
+        Their attempts do not count, but a job fails after `MAX_LOST` of them without progress.
+        """
         silent = jobs.c.heartbeat < present(self._engine) - silent_for
         lost = and_(jobs.c.status == "running", silent)
         with self._engine.begin() as connection:
             if connection.execute(select(jobs.c.id).where(lost).limit(1)).first() is None:
                 return []
         with writing(self._engine) as connection:
-            return self._let_go(connection, lost, "the evaluator disappeared")
+            counts = {"attempts": jobs.c.attempts - 1, "lost": jobs.c.lost + 1}
+            connection.execute(update(jobs).where(lost).values(counts))
+            message = _given_up(MAX_LOST, "the evaluator disappeared")
+            return self._let_go(connection, lost, jobs.c.lost >= MAX_LOST, message)
 
-    def _let_go(self, connection: Connection, which: ColumnElement[bool], cause: str) -> list[str]:
-        message = (
-            f"the evaluation ended early {MAX_ATTEMPTS} times without progress ({cause});"
-            " it is not tried again"
-        )
+    def _let_go(
+        self,
+        connection: Connection,
+        which: ColumnElement[bool],
+        worn: ColumnElement[bool],
+        message: str,
+    ) -> list[str]:
         stopped = jobs.c.cancel_requested
-        worn = jobs.c.attempts >= MAX_ATTEMPTS
         ended = or_(stopped, worn)
         values = {
             "worker": None,
@@ -166,3 +178,8 @@ def _owned(job_id: str, worker: str) -> ColumnElement[bool]:
 
 def _error(code: str, message: str) -> str:
     return json.dumps({"code": code, "message": message})
+
+
+def _given_up(times: int, cause: str) -> str:
+    early = f"the evaluation ended early {times} times without progress"
+    return f"{early} ({cause}); it is not tried again"

@@ -52,6 +52,7 @@ jobs = Table(
     Column("ran", Double, nullable=False, server_default="0"),
     Column("attempts", Integer, nullable=False, server_default="0"),
     Column("starts", Integer, nullable=False, server_default="0"),
+    Column("lost", Integer, nullable=False, server_default="0"),
     Column("cancel_requested", Boolean, nullable=False, server_default="0"),
     Column("result", Text),
     Column("error", Text),

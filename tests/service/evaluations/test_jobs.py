@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from service.evaluations.job import PRIORITIES, NewJob, new_job_id
-from service.evaluations.job_claims import MAX_ATTEMPTS
+from service.evaluations.job_claims import MAX_ATTEMPTS, MAX_LOST
 from service.evaluations.job_figures import predict_seconds
 from service.evaluations.jobs import BudgetSpent, JobStore, KeyConflict, QueueFull
 
@@ -141,6 +141,24 @@ def test_attempts_without_progress_end_in_a_clear_failure(store: JobStore) -> No
     assert job is not None and job.status == "failed" and job.finished is not None
     assert job.error is not None and job.error["code"] == "evaluator_died"
     assert "3 times without progress (killed by signal 9)" in job.error["message"]
+
+
+def test_a_job_outlives_its_evaluators_many_times(store: JobStore) -> None:
+    job_id = submit(store)
+    for _ in range(MAX_LOST - 1):
+        store.claim("w")
+        assert store.requeue_lost(silent_for=-1) == [job_id]
+    assert status(store, job_id) == "queued"
+    job = store.claim("w")
+    assert job is not None and job.attempts == 1
+    store.progress(job_id, "w", done=500, total=1000, stage="", eta=None)
+    for _ in range(MAX_LOST):
+        assert status(store, job_id) == "running"
+        assert store.requeue_lost(silent_for=-1) == [job_id]
+        store.claim("w")
+    job = store.get(job_id)
+    assert job is not None and job.status == "failed" and job.error is not None
+    assert f"{MAX_LOST} times without progress (the evaluator disappeared)" in job.error["message"]
 
 
 def test_attempts_that_get_further_do_not_wear_a_job_out(store: JobStore) -> None:

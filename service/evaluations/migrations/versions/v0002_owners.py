@@ -70,7 +70,7 @@ def _create() -> sa.Table:
         sa.Column("worker", sa.Text),
         sa.Column("heartbeat", sa.Double),
         _counter("ran", sa.Double()),
-        *(_counter(name, sa.Integer()) for name in ("attempts", "starts")),
+        *(_counter(name, sa.Integer()) for name in ("attempts", "starts", "lost")),
         sa.Column("cancel_requested", sa.Boolean, nullable=False, server_default=sa.false()),
         *(sa.Column(name, sa.Text) for name in ("result", "error", "traceparent")),
         sa.UniqueConstraint("owner", "idempotency_key"),
