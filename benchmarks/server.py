@@ -16,6 +16,7 @@ import psutil
 
 ROOT = Path(__file__).parent.parent
 _READY_S = 120
+_SETTLED_S = 600
 _STOP_S = 30
 
 
@@ -44,6 +45,7 @@ def serving_process(settings: Mapping[str, str] | None = None) -> Iterator[tuple
         started(state, settings) as (process, address),
     ):
         wait_until_ready(process, address)
+        wait_until_settled(process, address)
         yield process.pid, address
 
 
@@ -63,6 +65,22 @@ def wait_until_ready(process: subprocess.Popen[bytes], address: str) -> None:
         time.sleep(0.02)
     ended = process.poll() is not None
     raise RuntimeError("the server ended" if ended else f"it was not ready within {_READY_S} s")
+
+
+def wait_until_settled(process: subprocess.Popen[bytes], address: str) -> None:
+    """Wait until every model has the runtime that it keeps.
+
+    Raises:
+        RuntimeError: the process ended, or time ran out.
+    """
+    deadline = time.monotonic() + _SETTLED_S
+    while process.poll() is None and time.monotonic() < deadline:
+        models = httpx.get(f"{address}/v1/models", timeout=30).json()
+        if not any(model["measuring"] for model in models):
+            return
+        time.sleep(0.5)
+    ended = process.poll() is not None
+    raise RuntimeError("the server ended" if ended else f"it measured for over {_SETTLED_S} s")
 
 
 @contextmanager

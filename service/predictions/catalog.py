@@ -56,6 +56,7 @@ def describe_model(served: Served, registry: Registry) -> dict[str, Any]:
         "architecture": manifest.architecture,
         "runtime": served.runtime.name,
         "precision": served.runtime.precision,
+        "measuring": artifact.digest in registry.measuring,
         "labels": list(artifact.labels),
         "input": manifest.model_dump(mode="json")["input"],
         "preprocessing": _preprocessing(artifact),

@@ -38,6 +38,9 @@ class Registry:
         settings: limits, and the default model.
         observer: is told of every model's batches.
 
+    Attributes:
+        measuring: digests of the artifacts for which a faster runtime is being looked for.
+
     Raises:
         ValueError: nothing to serve, two artifacts of one name and version, one name for models
             that read different things, or a default model that was asked for and is not served.
@@ -50,6 +53,7 @@ class Registry:
         default_models(artifacts, settings)
         self._settings = settings
         self.opener = Opener(settings, observer)
+        self.measuring: set[str] = set()
         self._shelf = _Shelf({}, {})
         self.replace([self.opener.open(artifact, at_once=True) for artifact in artifacts])
         self._readiness = Readiness(

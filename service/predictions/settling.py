@@ -42,6 +42,7 @@ class Settler:
         """Begin to measure, if there is a model whose fastest runtime is not known."""
         waiting = [s for s in self._registry.all() if unmeasured(s.artifact, self._settings)]
         if waiting:
+            self._registry.measuring = {served.artifact.digest for served in waiting}
             self._task = asyncio.create_task(self._settle(waiting))
 
     def close(self) -> None:
@@ -57,6 +58,8 @@ class Settler:
                     self._registry.swap(served, await _in_background(partial(self._open, served)))
         except (ValueError, ApiError, OSError):
             logger.exception("Models stay on the runtime that they started on")
+        finally:
+            self._registry.measuring = set()
 
     def _measure(self, waiting: list[Served]) -> None:
         """Let a child measure; of several workers the first one does, and the others find it."""

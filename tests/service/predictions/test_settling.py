@@ -9,6 +9,7 @@ import pytest
 from export.runtime import recalled
 from export.runtimes.engines import installed
 from export.threads import available_cores
+from service.predictions.catalog import describe_model
 from service.predictions.registry import Registry, check_models
 from service.predictions.served import REFERENCE
 from service.predictions.settling import Settler
@@ -24,6 +25,8 @@ def automatic(tiny_models: Path, tmp_path: Path) -> Settings:
 async def _settle(registry: Registry, settings: Settings) -> None:
     settler = Settler(registry, settings)
     settler.start()
+    measuring = [describe_model(served, registry)["measuring"] for served in registry.all()]
+    assert all(measuring) if settler._task is not None else not any(measuring)
     if settler._task is not None:
         await asyncio.wait_for(settler._task, 120)
 
@@ -36,6 +39,7 @@ def test_models_answer_at_once_and_move_to_what_measuring_finds(
     before = registry.all()
     assert {served.runtime.name for served in before} == {REFERENCE}
     asyncio.run(_settle(registry, automatic))
+    assert registry.measuring == set()
     for old, new in zip(before, registry.all(), strict=True):
         choice = recalled(
             new.artifact,
