@@ -1,18 +1,21 @@
-"""Cuts a multipart/form-data body into its parts, strictly (RFC 7578).
+"""Cuts a multipart/form-data body into its parts (RFC 7578), with the parser of python-multipart.
 
-The body is in memory already, so that a few searches in C are enough.
+Starlette's own use of that parser writes files and counts parts only when all have been read; here
+whoever takes the parts may stop at any of them.
 """
 
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
-from python_multipart.multipart import parse_options_header
+from python_multipart.exceptions import FormParserError
+from python_multipart.multipart import MultipartParser, MultipartState, parse_options_header
 
 from service.http.errors import ApiError
 
 _BOUNDARY = re.compile(r"[0-9A-Za-z'()+_,\-./:=? ]{0,69}[0-9A-Za-z'()+_,\-./:=?]")  # RFC 2046
-_MAX_HEADER_BYTES = 8192
+_STEP = 1 << 16  # bytes read before the parts in them are handed out
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,23 +49,16 @@ def parts(body: bytes, boundary: bytes) -> Iterator[Part]:
     Raises:
         ApiError: 400 malformed_multipart.
     """
-    dashes = b"--" + boundary
-    if body.startswith(dashes):
-        position = len(dashes)
-    else:  # a preamble, which nobody reads
-        position = body.find(b"\r\n" + dashes) + len(dashes) + 2
-        if position < len(dashes) + 2:
-            raise malformed("The body does not begin with its boundary")
-    delimiter = b"\r\n" + dashes
-    while not body.startswith(b"--", position):
-        start = _after_line(body, position)
-        head = body.find(b"\r\n\r\n", start, start + _MAX_HEADER_BYTES)
-        end = -1 if head < 0 else body.find(delimiter, head + 4)
-        if end < 0:
-            raise malformed("The multipart body ends too early")
-        name, filename = _disposition(body[start:head])
-        yield Part(name, filename, body[head + 4 : end])
-        position = end + len(delimiter)
+    reader = _Reader()
+    parser = MultipartParser(boundary, reader.callbacks())
+    try:
+        for start in range(0, len(body), _STEP):
+            parser.write(body[start : start + _STEP])
+            yield from reader.take()
+    except FormParserError as error:
+        raise malformed("The multipart body cannot be read") from error
+    if parser.state != MultipartState.END:
+        raise malformed("The multipart body ends too early")
 
 
 def malformed(reason: str) -> ApiError:
@@ -70,24 +66,45 @@ def malformed(reason: str) -> ApiError:
     return ApiError(400, "malformed_multipart", f"{reason}.")
 
 
-def _after_line(body: bytes, position: int) -> int:
-    """Where the line that holds a boundary ends; nothing but blanks may follow the boundary."""
-    end = body.find(b"\r\n", position, position + _MAX_HEADER_BYTES)
-    if end < 0 or body[position:end].strip(b" \t"):
-        raise malformed("A boundary is not alone on its line")
-    return end + 2
+class _Reader:
+    """Collects what the parser reports of a part, until it is complete."""
 
+    def __init__(self) -> None:
+        self._complete: list[Part] = []
+        self._headers: dict[bytes, bytes] = {}
+        self._field, self._value = bytearray(), bytearray()
+        self._content: list[bytes] = []
 
-def _disposition(head: bytes) -> tuple[str, str | None]:
-    """Name and file name of a part, from its header lines."""
-    for line in head.split(b"\r\n"):
-        key, _, value = line.partition(b":")
-        if key.strip().lower() == b"content-disposition":
-            kind, options = parse_options_header(value.strip())
-            name, filename = options.get(b"name"), options.get(b"filename")
-            if kind == b"form-data" and name:
-                return _text(name), None if filename is None else _text(filename)
-    raise malformed("A part has no Content-Disposition with a name")
+    def callbacks(self) -> Any:
+        """What the parser calls."""
+        return {
+            "on_part_begin": self._begin,
+            "on_header_field": lambda data, start, end: self._field.extend(data[start:end]),
+            "on_header_value": lambda data, start, end: self._value.extend(data[start:end]),
+            "on_header_end": self._header,
+            "on_part_data": lambda data, start, end: self._content.append(data[start:end]),
+            "on_part_end": self._end,
+        }
+
+    def take(self) -> list[Part]:
+        """The parts that are complete and were not taken yet."""
+        complete, self._complete = self._complete, []
+        return complete
+
+    def _begin(self) -> None:
+        self._headers, self._content = {}, []
+
+    def _header(self) -> None:
+        self._headers.setdefault(bytes(self._field).strip().lower(), bytes(self._value).strip())
+        self._field, self._value = bytearray(), bytearray()
+
+    def _end(self) -> None:
+        kind, options = parse_options_header(self._headers.get(b"content-disposition", b""))
+        name, filename = options.get(b"name"), options.get(b"filename")
+        if kind != b"form-data" or not name:
+            raise malformed("A part has no Content-Disposition with a name")
+        shown = None if filename is None else _text(filename)
+        self._complete.append(Part(_text(name), shown, b"".join(self._content)))
 
 
 def _text(value: bytes) -> str:

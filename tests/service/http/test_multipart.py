@@ -16,14 +16,27 @@ def _parts(body: bytes, boundary: bytes = b"B") -> list[Part]:
 
 
 def test_contents_come_as_they_are() -> None:
-    contents = [b"", b"\r\n", b"--B-", b"\r\n-B\r\n", b"\r\n--", bytes(range(256)) * 300]
+    contents = [
+        b"",
+        b"\r\n",
+        b"--B-",
+        b"\r\n-B\r\n",
+        b"\r\n--",
+        b"\r\n--Bx",
+        bytes(range(256)) * 300,
+    ]
     assert [part.content for part in _parts(_body(*contents))] == contents
 
 
-def test_a_preamble_an_epilogue_and_blanks_are_passed_over() -> None:
-    body = b"hello\r\n--B \t\r\n" + _HEAD + b"x\r\n--B-- \r\nbye\r\n--B\r\nnothing"
+def test_what_follows_the_last_boundary_is_passed_over() -> None:
+    body = _body(b"x") + b"bye\r\n--B\r\nnothing"
     assert _parts(body) == [Part("a", "x.png", b"x")]
     assert _parts(b"--B--") == _parts(b"\r\n--B--\r\n") == []
+
+
+def test_a_part_may_be_longer_than_what_is_read_at_once() -> None:
+    contents = [b"\r\n--" * 50_000, b"y", bytes(300_000)]
+    assert [part.content for part in _parts(_body(*contents))] == contents
 
 
 @pytest.mark.parametrize(
@@ -53,7 +66,7 @@ def test_names_of_a_part(disposition: bytes, name: str, filename: str | None) ->
         b"--B\n" + _HEAD + b"x\n--B--",
         _body(b"x", end=b""),
         _body(b"x", end=b"--"),
-        _body(b"x\r\n--Bx"),
+        b"hello\r\n" + _body(b"x"),
         _body(b"x")[:-8],
         b"--B\r\nContent-Disposition: form-data\r\n\r\nx\r\n--B--",
         b'--B\r\nContent-Disposition: attachment; name="a"\r\n\r\nx\r\n--B--',
