@@ -242,7 +242,7 @@ def _judge(
     for key, (identifier, index) in sent.items():
         status = statuses.get(identifier, "gone")
         if status != "succeeded":
-            findings.lost.append(f"{identifier} {status}")
+            findings.lost.append(f"{identifier} {status} {server.reason(identifier)}".strip())
         elif result_digest(folder / identifier / REPORT) != expected[index]:
             findings.differing.append(identifier)
         if server.send(SPECS[index], key) != identifier:

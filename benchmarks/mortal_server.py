@@ -12,9 +12,10 @@ import psutil
 from sqlalchemy import NullPool, create_engine, select
 
 from benchmarks.isolation import sample_files
-from benchmarks.server import end, family, free_port, start, wait_until_ready
+from benchmarks.server import end, free_port, start, wait_until_ready
 from service.evaluations.job_claims import MAX_ATTEMPTS
 from service.evaluations.jobs_table import jobs
+from service.operation.memory import family
 
 KINDS = ("evaluator", "evaluation", "worker", "parent", "everything")
 """What may be killed: a process, or all of them."""
@@ -138,6 +139,11 @@ class Server:
             if page["next_cursor"] is None:
                 return found
             cursor = f"&cursor={page['next_cursor']}"
+
+    def reason(self, identifier: str) -> str:
+        """Why an evaluation has failed; empty when it has not, or is gone."""
+        error = self.ask("GET", f"/v1/evaluations/{identifier}").json().get("error")
+        return json.dumps(error) if error else ""
 
     @property
     def _address(self) -> str:

@@ -14,6 +14,8 @@ from pathlib import Path
 import httpx
 import psutil
 
+from service.operation.memory import family
+
 ROOT = Path(__file__).parent.parent
 _READY_S = 120
 _SETTLED_S = 600
@@ -130,15 +132,6 @@ def end(process: subprocess.Popen[bytes]) -> None:
     for one in left:
         with suppress(psutil.NoSuchProcess):
             one.kill()
-
-
-def family(pid: int) -> list[psutil.Process]:
-    """A process and all that it started, as far as they live."""
-    try:
-        parent = psutil.Process(pid)
-        return [parent, *parent.children(recursive=True)]
-    except psutil.NoSuchProcess:
-        return []
 
 
 def pss(pid: int) -> float:

@@ -8,7 +8,7 @@ from starlette.requests import Request
 from robustness.spec import EvaluationSpec
 from service.evaluations.submission import check_spec
 from service.http.errors import ApiError
-from service.http.strict_json import parse_json
+from service.http.strict_json import parse_json, require_json
 
 SCHEMA: dict[str, Any] = {
     "type": "object",
@@ -32,10 +32,7 @@ async def read_cost_request(request: Request) -> CostRequest:
     Raises:
         ApiError: 400 invalid_json; 415 wrong_content_type; 422 invalid_body or invalid_spec.
     """
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind != "application/json":
-        message = "The body must be JSON, with the content type application/json."
-        raise ApiError(415, "wrong_content_type", message)
+    require_json(request)
     content = parse_json(await request.body(), "body")
     if not isinstance(content, dict) or set(content) != {"spec", "samples"}:
         raise _invalid("must be an object of `spec` and `samples`")

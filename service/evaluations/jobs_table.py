@@ -1,5 +1,6 @@
 """The table of evaluations as the newest migration leaves it, and its rows as jobs."""
 
+import dataclasses
 import json
 from typing import Any
 
@@ -23,6 +24,8 @@ from sqlalchemy import (
 )
 
 from service.evaluations.job import Job
+
+_IN_JSON = ("spec", "models", "result", "error")
 
 jobs = Table(
     "evaluations",
@@ -75,34 +78,13 @@ def select_jobs() -> Select[Any]:
 
 def read_row(row: Row[Any]) -> Job:
     """The job in a row of `select_jobs`, or in one that an update returned."""
-    fields = row._mapping
-    return Job(
-        seq=fields["seq"],
-        id=fields["id"],
-        status=fields["status"],
-        owner=fields["owner"],
-        priority=fields["priority"],
-        spec=json.loads(fields["spec"]),
-        models=json.loads(fields["models"]),
-        samples=fields["samples"],
-        cost=fields["cost"],
-        fingerprint=fields["fingerprint"],
-        created=fields["created"],
-        started=fields["started"],
-        finished=fields["finished"],
-        done=fields["done"],
-        total=fields["total"],
-        stage=fields["stage"],
-        eta=fields["eta"],
-        ran=fields["ran"],
-        attempts=fields["attempts"],
-        cancel_requested=fields["cancel_requested"],
-        result=json.loads(fields["result"]) if fields["result"] else None,
-        error=json.loads(fields["error"]) if fields["error"] else None,
-        deleted=fields["deleted"],
-        traceparent=fields["traceparent"],
-        position=fields.get("position"),
-    )
+    stored = row._mapping
+    values: dict[str, Any] = {
+        field.name: stored.get(field.name) for field in dataclasses.fields(Job)
+    }
+    for name in _IN_JSON:
+        values[name] = json.loads(values[name]) if values[name] else None
+    return Job(**values)
 
 
 def spent(connection: Connection, owner: str, since: Any) -> int:

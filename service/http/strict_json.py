@@ -4,10 +4,23 @@ import json
 from typing import Any
 
 from pydantic import ValidationError
+from starlette.requests import Request
 
 from service.http.errors import ApiError
 
 _SHOWN = 64  # characters of a key in a message
+
+
+def require_json(request: Request) -> None:
+    """Refuse a body that does not say that it is JSON.
+
+    Raises:
+        ApiError: 415 wrong_content_type.
+    """
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/json":
+        message = "The body must be JSON, with the content type application/json."
+        raise ApiError(415, "wrong_content_type", message)
 
 
 def parse_json(text: str | bytes, what: str) -> Any:

@@ -14,6 +14,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 
+from service.operation.memory import family
+
 _FOLDER = "PROMETHEUS_MULTIPROC_DIR"
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
@@ -200,12 +202,7 @@ def state_metrics(
 def memory_of(server: int) -> dict[str, int]:
     """Proportional set size in bytes of a server's processes, by what they do."""
     sizes: dict[str, int] = {}
-    try:
-        parent = psutil.Process(server)
-        family = [parent, *parent.children(recursive=True)]
-    except psutil.Error:
-        return sizes
-    for process in family:
+    for process in family(server):
         try:
             name = _role_of(process.pid, server, process.cmdline())
             sizes[name] = sizes.get(name, 0) + _proportional(process)

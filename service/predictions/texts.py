@@ -13,7 +13,7 @@ from starlette.responses import JSONResponse
 from data.tokenizer import TextTokenizer
 from service.http.bodies import Bodies
 from service.http.errors import ApiError
-from service.http.strict_json import broken_rules, parse_json
+from service.http.strict_json import broken_rules, parse_json, require_json
 from service.predictions.images import DEFAULT_TOP_K, Prediction, answered, check_top_k, prediction
 from service.predictions.registry import Registry
 from service.predictions.served import TEXTS, Served
@@ -43,7 +43,7 @@ class TextPredictions:
     async def answer(self, request: Request) -> JSONResponse:
         """The route: reads the body, then `classify`."""
         arrived = asyncio.get_running_loop().time()
-        _require_json(request)
+        require_json(request)
         self._registry.check_room(TEXTS)
         async with self._bodies.read(request, arrived=arrived) as body:
             self._bodies.check_json(len(body))
@@ -112,13 +112,6 @@ class TextPredictions:
     def close(self) -> None:
         """Stop reading texts."""
         self._executor.shutdown(wait=False, cancel_futures=True)
-
-
-def _require_json(request: Request) -> None:
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind != "application/json":
-        message = "The body must be JSON, with the content type application/json."
-        raise ApiError(415, "wrong_content_type", message)
 
 
 def _no_map(served: Served) -> ApiError:

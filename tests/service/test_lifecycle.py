@@ -180,6 +180,8 @@ def test_a_worker_that_cannot_start_again_ends_the_server(
         ({"ASSAY_API_KEYS": '[{"name": "a", "key": "hidden-key"}]'}, r"entry 0 (a) scopes must be"),
         ({"ASSAY_API_KEYS": "keys.json"}, "ASSAY_API_KEYS: the file cannot be read: No such file"),
         ({"ASSAY_WORKERS": "0"}, "workers"),
+        ({"ASSAY_MODELS": "nowhere"}, "nowhere is not a folder of artifacts"),
+        ({"ASSAY_DEFAULT_IMAGE": "other"}, "ASSAY_DEFAULT_IMAGE must be a served model"),
         ({"ASSAY_STATE": "/proc/nothing"}, "ASSAY_STATE must be a folder to write in"),
     ],
 )

@@ -47,29 +47,6 @@ def test_sources_serve_bentomls_client_and_leave_no_orphan(tmp_path: Path) -> No
         assert wait_until(lambda: not any(map(_lives, family)), seconds=10), family
 
 
-@pytest.mark.parametrize(
-    ("setting", "message"),
-    [
-        ({"ASSAY_MODELS": "nowhere"}, "Assay cannot start: nowhere is not a folder of artifacts"),
-        ({"ASSAY_DEFAULT_IMAGE": "other"}, "ASSAY_DEFAULT_IMAGE must be a served model"),
-    ],
-)
-def test_server_that_cannot_start_says_why_and_ends(
-    tmp_path: Path, setting: dict[str, str], message: str
-) -> None:
-    command = [sys.executable, "-m", "bentoml", "serve", str(ROOT), "--port", "0"]
-    ended = subprocess.run(
-        command,
-        cwd=tmp_path,
-        env=environment(tmp_path / "home", setting),
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert ended.returncode != 0
-    assert message in ended.stderr and "Traceback" not in ended.stderr
-
-
 def _lives(process: psutil.Process) -> bool:
     return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
 

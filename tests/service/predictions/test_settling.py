@@ -11,7 +11,7 @@ from export.runtimes.engines import installed
 from export.threads import available_cores
 from service.predictions.catalog import describe_model
 from service.predictions.registry import Registry, check_models
-from service.predictions.served import REFERENCE
+from service.predictions.served import REFERENCE, Served
 from service.predictions.settling import Settler
 from service.settings import Settings
 
@@ -82,4 +82,21 @@ def test_models_stay_where_they_are_when_measuring_fails(
     before = registry.all()
     asyncio.run(_settle(registry, fast))
     assert registry.all() == before
+    registry.close()
+
+
+def test_models_stay_where_they_are_when_the_measured_runtime_cannot_open_them(
+    automatic: Settings, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    check_models(automatic)
+    registry = Registry.open(automatic)
+    before = registry.all()
+
+    def refuses(*_: object, **__: object) -> Served:
+        raise ValueError("the runtime differs from torch")
+
+    monkeypatch.setattr(registry.opener, "open", refuses)
+    asyncio.run(_settle(registry, automatic))
+    assert registry.all() == before and registry.measuring == set()
+    assert "Models stay on the runtime" in caplog.text
     registry.close()
