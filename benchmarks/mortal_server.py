@@ -15,7 +15,7 @@ from benchmarks.isolation import sample_files
 from benchmarks.server import end, free_port, start, wait_until_ready
 from service.evaluations.job_claims import MAX_ATTEMPTS
 from service.evaluations.jobs_table import jobs
-from service.operation.memory import family
+from service.operation.processes import family
 
 KINDS = ("evaluator", "evaluation", "worker", "parent", "everything")
 """What may be killed: a process, or all of them."""

@@ -4,10 +4,14 @@ BentoML's workers run in their own session, so killing their parent with SIGKILL
 what they started, running for ever. Every process of the service watches its parent instead.
 """
 
+import ctypes
 import os
 import signal
+import sys
 import threading
 import time
+
+_PR_SET_PDEATHSIG = 1
 
 
 def watch_parent(
@@ -15,8 +19,7 @@ def watch_parent(
 ) -> threading.Thread:
     """Start a thread that ends this process soon after its parent died.
 
-    The kernel's own parent-death signal is not used: it fires when the *thread* that started the
-    child ends, and the evaluator starts its children from a thread.
+    This thread stands still while its process is stopped; see `die_with_starter`.
 
     Args:
         parent: process id that the parent is known to have; closes the gap in which it dies
@@ -37,6 +40,15 @@ def watch_parent(
     )
     thread.start()
     return thread
+
+
+def die_with_starter() -> None:
+    """Have the kernel kill this process, stopped or not, when the thread that started it ends.
+
+    Only on Linux; elsewhere nothing happens.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 def _watch(parent: int, interval: float, grace: float) -> None:

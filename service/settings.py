@@ -159,6 +159,13 @@ class Settings(BaseSettings):
         description="threads of an evaluation; without a number, its share of the cores that"
         " predictions leave, half of all where `ASSAY_PREDICT_THREADS` is not set",
     )
+    evaluation_share: float = Field(
+        default=0.15,
+        gt=0,
+        le=1,
+        description="share of its time that an evaluation works while predictions are computed on"
+        " the same host; 1 never gives way",
+    )
     evaluation_memory_mb: float | None = Field(
         default=None,
         gt=0,

@@ -1,6 +1,7 @@
 """The process of one evaluation as the evaluator sees it: started, watched, ended."""
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -9,7 +10,8 @@ import psutil
 
 from export.threads import available_cores
 from service.evaluations.job import Job
-from service.operation.memory import available_memory, family, resident_bytes
+from service.operation.memory import available_memory, resident_bytes
+from service.operation.processes import family
 from service.settings import ROOT, Settings
 
 ADDRESS = "ASSAY_DATABASE"  # a URL may hold a password, and every user may read command lines
@@ -55,6 +57,14 @@ class EvaluationChild:
             self._next_look = now + _LOOK_FOR_CHILDREN_S
             self._family = family(self._process.pid)
         return resident_bytes(self._family)
+
+    def pause(self) -> None:
+        """Let the process stand still until `resume`; it has no children."""
+        self._process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let the process go on."""
+        self._process.send_signal(signal.SIGCONT)
 
     def end(self, *, at_once: bool = False) -> None:
         """End the process and those that it has started, the first one gently unless `at_once`."""

@@ -20,9 +20,11 @@ from sqlalchemy.exc import DBAPIError
 from service.evaluations.child import EvaluationChild
 from service.evaluations.job import Job
 from service.evaluations.jobs import JobStore
+from service.evaluations.pace import Predictors, giving_way
 from service.evaluations.uploads import REPORT, evaluations_folder
 from service.evaluations.watch import Ending, EvaluationWatch
 from service.settings import Settings
+from service.start import server_pid
 
 logger = logging.getLogger(__name__)
 
@@ -53,6 +55,7 @@ class Evaluator:
         self._settings = settings
         self._lost_after = lost_after
         self._worker = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
+        self._predictors = Predictors(server_pid())
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._loop, name="evaluator", daemon=True)
         self._next_clean = 0.0
@@ -119,7 +122,8 @@ class Evaluator:
         )
         ending = Ending("left", "the evaluator failed")
         try:
-            ending = watch.until_end(child)
+            with giving_way(child, self._predictors, self._settings.evaluation_share):
+                ending = watch.until_end(child)
         finally:
             child.end(at_once=ending.kind == "failed")
         self._record(job, ending)

@@ -32,14 +32,14 @@ from service.evaluations.job import Job
 from service.evaluations.jobs import JobStore
 from service.evaluations.uploads import REPORT, evaluations_folder, open_inputs
 from service.operation.tracing import Stages, continued, start_tracing, stop_tracing
-from service.parent import watch_parent
+from service.parent import die_with_starter, watch_parent
 
 if TYPE_CHECKING:
     from robustness.progress import Progress
 
 logger = logging.getLogger(__name__)
 
-_NICENESS = 10
+_NICENESS = 19
 _OOM_SCORE = "500"  # of 1000: when memory runs out, this process goes before those that serve
 _REPORT_EVERY_S = 0.5
 _POLL_EVERY_S = 0.2
@@ -100,6 +100,7 @@ class Watch:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one claimed evaluation and store its outcome; 0 when one was stored."""
     options = _options(argv)
+    die_with_starter()
     watch_parent(parent=options.parent, grace=0)
     start_tracing("assay-evaluation")
     _be_humble()

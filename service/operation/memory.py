@@ -18,15 +18,6 @@ def available_memory(*, root: Path = _CGROUP_ROOT) -> int:
     return min([psutil.virtual_memory().total, *(limit for limit in limits if limit)])
 
 
-def family(pid: int) -> list[psutil.Process]:
-    """A process and all its descendants; empty when it is gone."""
-    try:
-        process = psutil.Process(pid)
-        return [process, *process.children(recursive=True)]
-    except psutil.NoSuchProcess:
-        return []
-
-
 def resident_bytes(processes: list[psutil.Process]) -> int:
     """Bytes of memory that some processes hold; what two of them share counts twice."""
     total = 0

@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 
-from service.operation.memory import family
+from service.operation.processes import family, role_of
 
 _FOLDER = "PROMETHEUS_MULTIPROC_DIR"
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
@@ -204,19 +204,11 @@ def memory_of(server: int) -> dict[str, int]:
     sizes: dict[str, int] = {}
     for process in family(server):
         try:
-            name = _role_of(process.pid, server, process.cmdline())
+            name = role_of(process, server)
             sizes[name] = sizes.get(name, 0) + _proportional(process)
         except (psutil.Error, OSError):  # it has just ended
             continue
     return sizes
-
-
-def _role_of(pid: int, server: int, command: list[str]) -> str:
-    if pid == server:
-        return "server"
-    if "service.evaluations.process" in command:
-        return "evaluation"
-    return "evaluator" if "evaluator" in command else "worker"
 
 
 def _proportional(process: psutil.Process) -> int:

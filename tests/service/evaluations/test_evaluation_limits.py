@@ -12,7 +12,8 @@ import pytest
 from export.artifact import Artifact
 from export.threads import available_cores
 from service.evaluations.child import evaluation_memory, evaluation_threads
-from service.operation.memory import available_memory, family, resident_bytes
+from service.operation.memory import available_memory, resident_bytes
+from service.operation.processes import family
 from service.settings import Settings
 from tests.service.evaluations.postgres import truncated
 from tests.service.evaluations.test_evaluator import (

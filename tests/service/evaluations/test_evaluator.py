@@ -193,13 +193,16 @@ def _run_evaluator_alone(house: House) -> subprocess.Popen[bytes]:
     return subprocess.Popen([sys.executable, "-c", code, *places], cwd=ROOT)
 
 
+@pytest.mark.parametrize("stands_still", [False, True])
 def test_a_killed_evaluator_leaves_no_orphan_and_loses_nothing(
-    house: House, undisturbed: House
+    house: House, undisturbed: House, stands_still: bool
 ) -> None:
     job_id = house.submit(LONG)
     with _run_evaluator_alone(house) as alone:
         wait_for(lambda: house.shards(job_id))
         child = wait_for(lambda: child_of(job_id))
+        if stands_still:
+            os.kill(child, signal.SIGSTOP)
         alone.kill()
     wait_for(lambda: child_of(job_id) != child, timeout=2)
     assert house.job(job_id).status == "running"
