@@ -15,18 +15,11 @@ from typing import Any
 import numpy as np
 
 from service.operation.metrics import SILENT, Observer
-from service.predictions.turn import (
-    Places,
-    Rows,
-    Totals,
-    Turn,
-    Waiting,
-    concatenate,
-    late,
-    overloaded,
-)
+from service.predictions import turn as turns  # `turn` is a method
 
 logger = logging.getLogger(__name__)
+
+_Batch = list[tuple[turns.Waiting, turns.Rows]]
 
 _HEADROOM = 0.8  # share of the time left that estimates may fill
 _SHARE = 0.25  # of the deadline, that one batch may take by estimate
@@ -39,36 +32,30 @@ class MicroBatcher:
     Args:
         predict: joined inputs to outputs, one row each, run in `executor`.
         executor: where `predict` runs; one worker thread keeps runtimes from competing.
-        batch_max: inputs `predict` sees at once; a larger request is cut.
-        queue_max: inputs admitted at a time, from `turn` to its end.
-        timeout_s: seconds from a request's arrival to its answer.
+        limits: how much it takes on.
         join: makes parts of requests what `predict` reads.
-        model: its name, for the observer.
-        observer: is told of batches and of the queue.
+        model: its name, under which `observer` is told of batches and of the queue.
     """
 
     def __init__(
         self,
         predict: Callable[[Any], np.ndarray],
         executor: Executor,
+        limits: turns.Limits,
         *,
-        batch_max: int,
-        queue_max: int,
-        timeout_s: float,
-        join: Callable[[Sequence[Any]], Any] = concatenate,
+        join: Callable[[Sequence[Any]], Any] = turns.concatenate,
         model: str = "",
         observer: Observer = SILENT,
     ) -> None:
-        self.totals = Totals()
-        self.timeout_s = timeout_s
-        self.places = Places(2 * batch_max)  # a batch is read while the one before is computed
+        self.totals = turns.Totals()
+        self.limits = limits
+        # A batch is read while the one before is computed.
+        self.places = turns.Places(2 * limits.batch_max)
         self._predict, self._join, self._executor = predict, join, executor
-        self._batch_max, self._queue_max = batch_max, queue_max
         self._model, self._observer = model, observer
         self._admitted = 0
-        self._pace_s = 0.0  # seconds per input of the latest batches
-        self._ended = 0.0  # when the latest batch did
-        self._queue = deque[Waiting]()
+        self._pace_s, self._ended = 0.0, 0.0  # seconds per input of the latest batches; their end
+        self._queue = deque[turns.Waiting]()
         self._drain: asyncio.Task[None] | None = None
 
     def check_room(self, count: int = 1, *, left_s: float | None = None) -> None:
@@ -77,22 +64,22 @@ class MicroBatcher:
         Raises:
             ApiError: 503 overloaded.
         """
-        wait_s, limit_s = self._pace_s * self._admitted, left_s or self.timeout_s
+        wait_s, left_s = self._pace_s * self._admitted, left_s or self.limits.timeout_s
         # An oversized request still gets in when nobody else is here, or it never would.
-        full = self._admitted + count > self._queue_max
-        if self._admitted and (full or wait_s > _HEADROOM * limit_s):
-            raise overloaded(wait_s)
+        full = self._admitted + count > self.limits.queue_max
+        if self._admitted and (full or wait_s > min(self.limits.wait_s, _HEADROOM * left_s)):
+            raise turns.overloaded(wait_s)
 
-    def turn(self, count: int, *, arrived: float | None = None) -> Turn:
+    def turn(self, count: int, *, arrived: float | None = None) -> turns.Turn:
         """Admission of `count` inputs, as a context to `predict` inside; see `Turn`."""
-        return Turn(self, count, arrived)
+        return turns.Turn(self, count, arrived)
 
     def admit(self, change: int) -> None:
         """Count inputs that came in, or went out."""
         self._admitted += change
         self._observer.queued(self._model, self._admitted)
 
-    def enqueue(self, request: Waiting) -> None:
+    def enqueue(self, request: turns.Waiting) -> None:
         """Have a request computed, together with others."""
         self._queue.append(request)
         if self._drain is None or self._drain.done():
@@ -109,16 +96,16 @@ class MicroBatcher:
                 request.deliver(outputs[: len(inputs)])
                 outputs = outputs[len(inputs) :]
 
-    def _next_batch(self) -> list[tuple[Waiting, Rows]]:
-        batch: list[tuple[Waiting, Rows]] = []
-        now, room = asyncio.get_running_loop().time(), self._batch_max
+    def _next_batch(self) -> _Batch:
+        batch: _Batch = []
+        now, room = asyncio.get_running_loop().time(), self.limits.batch_max
         while self._queue and room > 0:
             request = self._queue[0]
             if not request.future.done() and now > request.until:
-                request.deliver(late())
+                request.deliver(turns.late())
             if not request.future.done():  # cancelled by its client, or failed in a part
                 if not batch and self._pace_s:
-                    left_s = min(_HEADROOM * (request.until - now), _SHARE * self.timeout_s)
+                    left_s = min(_HEADROOM * (request.until - now), _SHARE * self.limits.timeout_s)
                     room = min(room, max(1, int(left_s / self._pace_s)))
                 part = request.take(room, now)
                 batch.append((request, part))
@@ -127,7 +114,7 @@ class MicroBatcher:
                 self._queue.popleft()
         return batch
 
-    async def _compute_alone(self, batch: list[tuple[Waiting, Rows]], error: Exception) -> None:
+    async def _compute_alone(self, batch: _Batch, error: Exception) -> None:
         """Repeat a failed batch request by request, so that only the guilty one fails."""
         logger.warning("A batch of %d requests failed: %r", len(batch), error)
         if len(batch) == 1:
@@ -139,10 +126,13 @@ class MicroBatcher:
             except Exception as own:
                 request.deliver(own)
 
-    async def _compute(self, batch: list[tuple[Waiting, Rows]]) -> np.ndarray:
+    async def _compute(self, batch: _Batch) -> np.ndarray:
         loop = asyncio.get_running_loop()
-        count, began = sum(len(inputs) for _, inputs in batch), loop.time()
-        outputs = await loop.run_in_executor(self._executor, self._compute_now, batch)
+        parts = [inputs for _, inputs in batch]
+        count, began = sum(map(len, parts)), loop.time()
+        outputs = await loop.run_in_executor(
+            self._executor, lambda: self._predict(self._join(parts))
+        )
         if len(outputs) != count:
             raise RuntimeError(f"{count} inputs gave {len(outputs)} outputs")
         oldest, now = min(request.came for request, _ in batch), loop.time()
@@ -153,6 +143,3 @@ class MicroBatcher:
         self.totals.add(count, began - oldest, now - began)
         self._observer.batch(self._model, count, began - oldest, now - began)
         return outputs
-
-    def _compute_now(self, batch: list[tuple[Waiting, Rows]]) -> np.ndarray:
-        return self._predict(self._join([inputs for _, inputs in batch]))

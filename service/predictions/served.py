@@ -17,7 +17,7 @@ from service.operation.metrics import Observer
 from service.predictions.attention import AttentionMaps
 from service.predictions.batching import MicroBatcher
 from service.predictions.health import Monitored
-from service.predictions.turn import concatenate
+from service.predictions.turn import Limits, concatenate
 from service.settings import Settings
 
 IMAGES: Task = "image-classification"
@@ -90,9 +90,7 @@ class Opener:
         batcher = MicroBatcher(
             runtime.predict,
             self.executor,
-            batch_max=settings.batch_max,
-            queue_max=settings.predict_queue,
-            timeout_s=settings.predict_timeout_s,
+            self._limits(settings.batch_max),
             join=pad if texts else concatenate,
             model=artifact.name,
             observer=self._observer,
@@ -120,8 +118,14 @@ class Opener:
         return MicroBatcher(
             AttentionMaps(artifact).predict,
             self._explaining,
-            batch_max=_EXPLAINED_AT_ONCE,
+            self._limits(_EXPLAINED_AT_ONCE),
+        )
+
+    def _limits(self, batch_max: int) -> Limits:
+        return Limits(
+            batch_max=batch_max,
             queue_max=self._settings.predict_queue,
+            wait_s=self._settings.predict_wait_s,
             timeout_s=self._settings.predict_timeout_s,
         )
 

@@ -25,6 +25,23 @@ def concatenate(parts: Sequence[np.ndarray]) -> np.ndarray:
     return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What a micro-batcher takes on.
+
+    Attributes:
+        batch_max: inputs that the model sees at once; a larger request is cut.
+        queue_max: inputs admitted at a time, from their admission to their answer.
+        wait_s: expected wait in seconds, above which a request is refused.
+        timeout_s: seconds from a request's arrival to its answer.
+    """
+
+    batch_max: int
+    queue_max: int
+    wait_s: float
+    timeout_s: float
+
+
 @dataclass(slots=True)
 class Totals:
     """What a batcher has done since it was made; times in seconds.
@@ -122,7 +139,7 @@ class Places:
 class Batcher(Protocol):
     """What a turn needs of a micro-batcher; see `MicroBatcher`."""
 
-    timeout_s: float
+    limits: Limits
     places: Places
     totals: Totals
 
@@ -154,7 +171,7 @@ class Turn:
     def __init__(self, batcher: Batcher, count: int, arrived: float | None) -> None:
         self._batcher, self._count = batcher, count
         self._came = asyncio.get_running_loop().time()
-        self._until = (self._came if arrived is None else arrived) + batcher.timeout_s
+        self._until = (self._came if arrived is None else arrived) + batcher.limits.timeout_s
         self._deadline = asyncio.timeout_at(self._until)
         self._request: Waiting | None = None
 
@@ -186,9 +203,9 @@ class Turn:
             return await self._deadline.__aexit__(kind, error, trace)
         except TimeoutError as end:
             began = math.inf if self._request is None else self._request.began
-            if self._until - began < _NEARLY_ALL * self._batcher.timeout_s:
+            if self._until - began < _NEARLY_ALL * self._batcher.limits.timeout_s:
                 raise late() from end
-            message = f"The prediction took longer than {self._batcher.timeout_s:g} s."
+            message = f"The prediction took longer than {self._batcher.limits.timeout_s:g} s."
             raise ApiError(504, "timeout", message) from end
 
     async def predict(self, read: Callable[[], Awaitable[Rows]]) -> np.ndarray:

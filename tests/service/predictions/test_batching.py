@@ -9,7 +9,7 @@ import pytest
 
 from service.http.errors import ApiError
 from service.predictions.batching import MicroBatcher
-from service.predictions.turn import Places
+from service.predictions.turn import Limits, Places
 
 Make = Callable[..., MicroBatcher]
 
@@ -54,8 +54,9 @@ def executor() -> Iterator[ThreadPoolExecutor]:
 @pytest.fixture
 def batcher(executor: ThreadPoolExecutor) -> Make:
     def make(predict: Callable[[np.ndarray], np.ndarray], **changes: Any) -> MicroBatcher:
-        limits = {"batch_max": 4, "queue_max": 16, "timeout_s": 10.0} | changes
-        return MicroBatcher(predict, executor, **limits)
+        limits = {"batch_max": 4, "queue_max": 16, "wait_s": 10.0, "timeout_s": 10.0}
+        known = {name: changes.pop(name) for name in limits if name in changes}
+        return MicroBatcher(predict, executor, Limits(**limits | known), **changes)
 
     return make
 
@@ -173,6 +174,24 @@ def test_what_could_not_be_answered_in_time_is_refused_at_once(batcher: Make) ->
             with pytest.raises(ApiError) as refused:
                 subject.check_room(1, left_s=0.2)
             assert (refused.value.status, refused.value.headers["retry-after"]) == (503, "1")
+
+    _run(main)
+
+
+def test_who_would_wait_too_long_is_refused_whatever_the_deadline(batcher: Make) -> None:
+    def slow(inputs: np.ndarray) -> np.ndarray:
+        threading.Event().wait(0.1 * len(inputs))
+        return inputs
+
+    async def main() -> None:
+        subject = batcher(slow, wait_s=0.25)
+        await _predict(subject, _rows(1))
+        async with subject.turn(2):
+            subject.check_room()  # 0.2 s
+            async with subject.turn(1):
+                with pytest.raises(ApiError) as refused:
+                    subject.check_room()
+        assert (refused.value.status, refused.value.code) == (503, "overloaded")
 
     _run(main)
 
