@@ -1,8 +1,8 @@
 """Starts a peer on an artifact, in its own environment, with its own batching on.
 
 Both read the same files through our preprocessing and run the same ONNX file on ONNX Runtime with
-its default options, see `benchmarks.peers.graph`. What else they can be told was tried, and is set
-to what was fastest at 16 connections on two cores:
+its default options, see `benchmarks.peers.graph`. What else they can be told was tried at 16
+connections on two cores, and nothing was clearly faster than this:
 
 - LitServe: batches of up to 16, waiting 5 ms for company; its fast queue; one worker, as two would
   share the cores. It reads the same form as ours.
