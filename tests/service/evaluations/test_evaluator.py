@@ -222,7 +222,7 @@ def test_an_evaluation_that_gives_way_comes_to_the_same(
     with house.evaluator():
         child = wait_for(lambda: child_of(job_id))
         wait_for(lambda: psutil.Process(child).status() == psutil.STATUS_STOPPED)
-        wait_for(finished(house, job_id))
+        wait_for(finished(house, job_id), timeout=180)
     check_same_as_undisturbed(house, job_id, undisturbed)
 
 
