@@ -8,7 +8,7 @@ import numpy as np
 from PIL import Image
 
 from data.image_set import DataError, ImageSet
-from data.images import decode_image
+from data.images import MAX_PIXELS, decode_image
 from data.labels import label_index
 
 _SUFFIXES = {".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"}
@@ -28,8 +28,10 @@ def open_folder(folder: Path, label_names: list[str] | None) -> ImageSet:
     return _open(folder.name, files, lambda name: decode_image(folder / name), label_names)
 
 
-def open_zip(path: Path, label_names: list[str] | None) -> ImageSet:
-    """Open a zip of an image folder, without unpacking it.
+def open_zip(
+    path: Path, label_names: list[str] | None, *, max_pixels: int = MAX_PIXELS
+) -> ImageSet:
+    """Open a zip of an image folder, without unpacking it; no image may have more pixels.
 
     Raises:
         DataError: not a zip, no image in it, or a class folder that is no known class.
@@ -39,7 +41,12 @@ def open_zip(path: Path, label_names: list[str] | None) -> ImageSet:
     except (zipfile.BadZipFile, OSError) as error:
         raise DataError(f"{path.name} is not a readable zip file") from error
     files = sorted(info.filename for info in archive.infolist() if not info.is_dir())
-    return _open(path.name, files, lambda name: decode_image(archive.read(name)), label_names)
+
+    def read(name: str) -> Image.Image:
+        """One image."""
+        return decode_image(archive.read(name), max_pixels=max_pixels)
+
+    return _open(path.name, files, read, label_names)
 
 
 def _open(

@@ -70,16 +70,7 @@ def decode_image(source: bytes | Path, *, max_pixels: int = MAX_PIXELS) -> Image
     Raises:
         ImageError: no known image format, too many pixels, or broken data.
     """
-    stream = io.BytesIO(source) if isinstance(source, bytes) else source
-    try:
-        image = Image.open(stream, formats=_FORMATS)
-    except UnidentifiedImageError:
-        if _starts_like_an_image(source):
-            raise ImageError("broken_image", _BROKEN) from None
-        raise ImageError("not_an_image", "not an image in a known format") from None
-    except Exception as error:  # Pillow's decoders raise nearly anything on broken data
-        raise ImageError("broken_image", _BROKEN) from error
-    with image:
+    with _open(source) as image:
         if image.width * image.height > max_pixels:
             message = f"{image.width} x {image.height} is more than {max_pixels} pixels"
             raise ImageError("too_many_pixels", message)
@@ -88,6 +79,32 @@ def decode_image(source: bytes | Path, *, max_pixels: int = MAX_PIXELS) -> Image
             return ImageOps.exif_transpose(image)
         except Exception as error:
             raise ImageError("broken_image", _BROKEN) from error
+
+
+def count_pixels(source: bytes | Path) -> int:
+    """Width times height of an image, which is not decoded for it.
+
+    Args:
+        source: the bytes of an image file, or a path to one.
+
+    Raises:
+        ImageError: no known image format, or a broken header.
+    """
+    with _open(source) as image:
+        return image.width * image.height
+
+
+def _open(source: bytes | Path) -> Image.Image:
+    """An image of which only the header has been read."""
+    stream = io.BytesIO(source) if isinstance(source, bytes) else source
+    try:
+        return Image.open(stream, formats=_FORMATS)
+    except UnidentifiedImageError:
+        if _starts_like_an_image(source):
+            raise ImageError("broken_image", _BROKEN) from None
+        raise ImageError("not_an_image", "not an image in a known format") from None
+    except Exception as error:  # Pillow's decoders raise nearly anything on broken data
+        raise ImageError("broken_image", _BROKEN) from error
 
 
 def _starts_like_an_image(source: bytes | Path) -> bool:

@@ -10,13 +10,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from data.image_set import DataError, ImageSet
-from data.images import decode_image
+from data.images import MAX_PIXELS, decode_image
 from data.labels import label_index, normalise
 from data.text_set import TextSet
 
 
-def open_parquet(paths: Sequence[Path], label_names: list[str] | None) -> ImageSet:
+def open_parquet(
+    paths: Sequence[Path], label_names: list[str] | None, *, max_pixels: int = MAX_PIXELS
+) -> ImageSet:
     """Open parquet files of images as one data set; images are bytes or struct{bytes, path}.
+
+    No image may have more than `max_pixels`.
 
     Where the file's own class names are `label_names` in another order, its indices are
     translated by name.
@@ -39,7 +43,7 @@ def open_parquet(paths: Sequence[Path], label_names: list[str] | None) -> ImageS
         names=[f"{stem}/{index:06d}" for index in range(len(table))],
         labels=_labels(table, label_names, own_names),
         label_names=label_names,
-        reader=lambda index: decode_image(column[index].as_py()),
+        reader=lambda index: decode_image(column[index].as_py(), max_pixels=max_pixels),
     )
 
 

@@ -10,6 +10,7 @@ from data.hub import hub_files
 from data.idx import has_idx, open_idx
 from data.image_set import DataError, ImageSet, load_inputs, load_pixels
 from data.imagenet import open_imagenet
+from data.images import MAX_PIXELS
 from data.known import KNOWN, KNOWN_TEXTS, data_folder
 from data.parquet import open_parquet, open_text_parquet
 from data.text_folder import open_text_folder
@@ -29,7 +30,11 @@ __all__ = [
 
 
 def open_images(
-    source: str | Path, *, split: str = "test", label_names: Sequence[str] | None = None
+    source: str | Path,
+    *,
+    split: str = "test",
+    label_names: Sequence[str] | None = None,
+    max_pixels: int = MAX_PIXELS,
 ) -> ImageSet:
     """Open a data set of images.
 
@@ -39,6 +44,7 @@ def open_images(
             `KNOWN`.
         split: which part, where the source has several.
         label_names: names of the classes in order of index.
+        max_pixels: of an image in a zip or parquet file; a larger one is not decoded.
 
     Raises:
         DataError: the source is missing, broken, empty, or its labels are not these classes.
@@ -55,9 +61,9 @@ def open_images(
     if not path.is_file():
         raise DataError(f"{text} is no file or folder; known names: {', '.join(KNOWN)}, hf:NAME")
     if path.suffix == ".parquet":
-        return open_parquet([path], labels)
+        return open_parquet([path], labels, max_pixels=max_pixels)
     if path.suffix == ".zip":
-        return open_zip(path, labels)
+        return open_zip(path, labels, max_pixels=max_pixels)
     raise DataError(f"{path.name} must be a folder, a .zip or a .parquet file")
 
 

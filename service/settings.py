@@ -164,10 +164,10 @@ class Settings(BaseSettings):
     )
     evaluation_share: float = Field(
         default=0.15,
-        gt=0,
+        ge=0.02,
         le=1,
-        description="share of its time that an evaluation works while predictions are computed on"
-        " the same host; 1 never gives way",
+        description="share of its time that an evaluation works while its server computes"
+        " predictions; 1 never gives way",
     )
     evaluation_memory_mb: float | None = Field(
         default=None,

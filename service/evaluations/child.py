@@ -1,6 +1,7 @@
 """The process of one evaluation as the evaluator sees it: started, watched, ended."""
 
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -36,10 +37,22 @@ class EvaluationChild:
         command += ["--worker", worker, "--state", str(settings.state)]
         command += ["--parent", str(os.getpid()), "--threads", threads]
         command += ["--models", *map(str, settings.models)]
+        self._armed, armed = os.pipe()
+        command += ["--armed", str(armed)]
         given = {ADDRESS: address, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
-        self._process = subprocess.Popen(
-            command, cwd=ROOT, env=os.environ | given, stdin=subprocess.DEVNULL
-        )
+        try:
+            self._process = subprocess.Popen(
+                command,
+                cwd=ROOT,
+                env=os.environ | given,
+                stdin=subprocess.DEVNULL,
+                pass_fds=(armed,),
+            )
+        except BaseException:
+            os.close(self._armed)
+            raise
+        finally:
+            os.close(armed)
         self._family: list[psutil.Process] = []
         self._next_look = 0.0
 
@@ -59,8 +72,12 @@ class EvaluationChild:
         return resident_bytes(self._family)
 
     def pause(self) -> None:
-        """Let the process stand still until `resume`; it has no children."""
-        self._process.send_signal(signal.SIGSTOP)
+        """Let the process, which has no children, stand still until `resume`.
+
+        Nothing happens before the process has seen to it that it ends with this one.
+        """
+        if select.select([self._armed], [], [], 0)[0]:
+            self._process.send_signal(signal.SIGSTOP)
 
     def resume(self) -> None:
         """Let the process go on."""
@@ -69,6 +86,7 @@ class EvaluationChild:
     def end(self, *, at_once: bool = False) -> None:
         """End the process and those that it has started, the first one gently unless `at_once`."""
         if self._process.poll() is not None:
+            self._close()
             return
         others = family(self._process.pid)[1:]
         if not at_once:
@@ -81,6 +99,12 @@ class EvaluationChild:
                 process.kill()
             except psutil.NoSuchProcess:
                 continue
+        self._close()
+
+    def _close(self) -> None:
+        if self._armed >= 0:
+            os.close(self._armed)
+            self._armed = -1
 
 
 def evaluation_threads(settings: Settings) -> int:

@@ -77,7 +77,10 @@ class Feed:
             ids = {follower.job_id for follower in self._followers}
             try:
                 found = await to_thread.run_sync(self._store.get_all, ids)
-            except DBAPIError:  # it restarts, perhaps; whoever waits goes on waiting
+            except (
+                DBAPIError,
+                TimeoutError,
+            ):  # it restarts, perhaps; whoever waits goes on waiting
                 logger.warning("The table of evaluations does not answer")
                 found = {}
             for follower in self._followers:

@@ -46,11 +46,11 @@ def store_images(
     if archive is not None:
         container = f"images.{check_archive(archive.content, settings)}"
         write_durably(folder / container, archive.content)
-        found = _open(folder / container, label_names)
+        found = _open(folder / container, label_names, settings)
     else:
         container = "images.zip"
         _pack(folder / container, images)
-        found = _open(folder / container, label_names)
+        found = _open(folder / container, label_names, settings)
         found = dataclasses.replace(found, names=[image.name for image in images])
     _check(found, settings)
     return container, found
@@ -65,9 +65,9 @@ def _pack(path: Path, images: Sequence[Upload]) -> None:
         sync(file)
 
 
-def _open(path: Path, label_names: Sequence[str]) -> ImageSet:
+def _open(path: Path, label_names: Sequence[str], settings: Settings) -> ImageSet:
     with telling_of_faults(path):
-        return open_images(path, label_names=label_names)
+        return open_images(path, label_names=label_names, max_pixels=settings.max_pixels)
 
 
 def _check(images: ImageSet, settings: Settings) -> None:
@@ -86,8 +86,7 @@ def _check(images: ImageSet, settings: Settings) -> None:
         except (zipfile.BadZipFile, zlib.error, EOFError) as error:
             message = f"The archive is damaged at {name[:100]!r}."
             raise ApiError(422, "broken_archive", message) from error
-        size = image.width * image.height
-        pixels += size
-        if size > settings.max_pixels or pixels > _TOTAL_OF_LARGEST * settings.max_pixels:
-            message = f"Image {name[:100]!r}: too many pixels, alone or with those before it."
+        pixels += image.width * image.height
+        if pixels > _TOTAL_OF_LARGEST * settings.max_pixels:
+            message = f"Image {name[:100]!r}: too many pixels with those before it."
             raise ApiError(413, "too_many_pixels", message, {"index": index})

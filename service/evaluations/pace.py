@@ -1,4 +1,4 @@
-"""An evaluation steps back while predictions are being computed on the same host.
+"""An evaluation steps back while its server computes predictions.
 
 A niced process still costs the others the caches, the memory bandwidth and, where two cores are one
 for the hardware, half of a core. So an evaluation is stopped for most of the time as long as the
@@ -66,7 +66,8 @@ def giving_way(child: EvaluationChild, predictors: Predictors, share: float) -> 
     Args:
         child: the evaluation; it runs again when the block ends.
         predictors: who goes first.
-        share: above 0, at most 1, which changes nothing.
+        share: at least 0.02, so that no rest is long enough for others to wait for a lock of the
+            table in vain; at most 1, which changes nothing.
     """
     ended = threading.Event()
     rest = _PULSE_S * (1 / share - 1)

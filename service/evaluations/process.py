@@ -101,6 +101,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one claimed evaluation and store its outcome; 0 when one was stored."""
     options = _options(argv)
     die_with_starter()
+    if options.armed is not None:
+        os.close(options.armed)  # from now on this process may be stopped
     watch_parent(parent=options.parent, grace=0)
     start_tracing("assay-evaluation")
     _be_humble()
@@ -191,6 +193,7 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--job", required=True)
     parser.add_argument("--worker", required=True)
     parser.add_argument("--parent", type=int, required=True, help="process to end with")
+    parser.add_argument("--armed", type=int, help="to close when it ends with its parent")
     parser.add_argument("--state", type=Path, required=True)
     parser.add_argument("--models", type=Path, nargs="+", required=True)
     parser.add_argument("--threads", type=int, default=1)

@@ -7,6 +7,7 @@ and `inputs.json` with names and labels; the evaluation's own files lie in `repo
 import dataclasses
 import json
 import shutil
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -99,8 +100,10 @@ def open_inputs(folder: Path, label_names: Sequence[str]) -> ImageSet | TextSet:
     """
     content = json.loads((folder / INPUTS).read_text())
     container = folder / content["container"]
-    opened = open_texts if container.stem == "texts" else open_images
-    found = opened(container, label_names=label_names)
+    if container.stem == "texts":
+        found: ImageSet | TextSet = open_texts(container, label_names=label_names)
+    else:  # their size was checked when they came
+        found = open_images(container, label_names=label_names, max_pixels=sys.maxsize)
     labels = content["labels"]
     return dataclasses.replace(
         found,

@@ -64,7 +64,8 @@ class MicroBatcher:
         Raises:
             ApiError: 503 overloaded.
         """
-        wait_s, left_s = self._pace_s * self._admitted, left_s or self.limits.timeout_s
+        wait_s = self._pace_s * self._admitted
+        left_s = self.limits.timeout_s if left_s is None else left_s
         # An oversized request still gets in when nobody else is here, or it never would.
         full = self._admitted + count > self.limits.queue_max
         if self._admitted and (full or wait_s > min(self.limits.wait_s, _HEADROOM * left_s)):
@@ -121,6 +122,8 @@ class MicroBatcher:
             batch[0][0].deliver(error)
             return
         for request, inputs in batch:
+            if request.future.done():  # nobody waits any more
+                continue
             try:
                 request.deliver(await self._compute([(request, inputs)]))
             except Exception as own:

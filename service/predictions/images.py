@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal, NotRequired
 
@@ -14,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from typing_extensions import TypedDict  # pydantic needs this one before Python 3.12
 
-from data.images import ImageError, ImageSpec, decode_image, to_input
+from data.images import ImageError, ImageSpec, count_pixels, decode_image, to_input
 from export.artifact import Artifact
 from export.threads import available_cores
 from service.http.bodies import Bodies
@@ -26,6 +27,8 @@ from service.predictions.served import IMAGES, Served
 from service.settings import Settings
 
 _STATUS = {"not_an_image": 415, "broken_image": 422, "too_many_pixels": 413}
+# One request may decode to this many of the largest images allowed: others want the decoders too.
+_TOTAL_OF_LARGEST = 16
 _NOTHING = (None, "", "null")  # BentoML's client writes text fields as JSON
 DEFAULT_TOP_K = 5
 
@@ -171,6 +174,8 @@ class Predictions:
     async def _decode(self, files: Sequence[bytes], spec: ImageSpec) -> np.ndarray:
         """Inputs (N, C, H, W) of image files, read outside the event loop."""
         loop = asyncio.get_running_loop()
+        if len(files) > _TOTAL_OF_LARGEST:
+            await loop.run_in_executor(self._decoders, self._check_total, files)
         jobs = [
             loop.run_in_executor(self._decoders, self._read, index, content, spec)
             for index, content in enumerate(files)
@@ -180,6 +185,16 @@ class Predictions:
         finally:
             for job in jobs:
                 job.cancel()
+
+    def _check_total(self, files: Sequence[bytes]) -> None:
+        limit = _TOTAL_OF_LARGEST * self._settings.max_pixels
+        pixels = 0
+        for index, content in enumerate(files):
+            with suppress(ImageError):  # `_read` says so
+                pixels += count_pixels(content)
+            if pixels > limit:
+                message = f"File {index}: with those before it more than {limit} pixels."
+                raise ApiError(413, "too_many_pixels", message, {"file": index})
 
     def _read(self, index: int, content: bytes, spec: ImageSpec) -> np.ndarray:
         try:

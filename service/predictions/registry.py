@@ -3,7 +3,7 @@
 import asyncio
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 from export.artifact import Artifact, ArtifactError, find_artifacts
@@ -144,8 +144,13 @@ class Registry:
             await loop.run_in_executor(self.opener.executor, self.opener.warm_up, served)
 
     def swap(self, old: Served, new: Served) -> None:
-        """Serve one in place of another, unless that has left meanwhile."""
-        self.replace([new if served is old else served for served in self.all()])
+        """Serve one in place of another, unless that has left; a newer card of it stays."""
+        self.replace(
+            [
+                replace(new, artifact=served.artifact) if served.batcher is old.batcher else served
+                for served in self.all()
+            ]
+        )
 
     async def ready(self) -> bool:
         """Whether there is a model, and every runtime answers now."""

@@ -16,7 +16,6 @@ from typing import TypeVar
 
 from export.runtime import settle
 from export.threads import available_cores
-from service.http.errors import ApiError
 from service.predictions.registry import Registry
 from service.predictions.served import Served, unmeasured
 from service.settings import Settings
@@ -55,11 +54,20 @@ class Settler:
             await _in_background(partial(self._measure, waiting))
             for served in waiting:
                 if not unmeasured(served.artifact, self._settings):
-                    self._registry.swap(served, await _in_background(partial(self._open, served)))
-        except (ValueError, ApiError, OSError):
+                    await self._move(served)
+        except (ValueError, OSError):
             logger.exception("Models stay on the runtime that they started on")
         finally:
             self._registry.measuring = set()
+
+    async def _move(self, served: Served) -> None:
+        try:
+            opened = await _in_background(partial(self._open, served))
+        except Exception:  # whatever an engine raises, the others move all the same
+            name = served.artifact.name
+            logger.exception("The model %s stays on the runtime that it started on", name)
+        else:
+            self._registry.swap(served, opened)
 
     def _measure(self, waiting: list[Served]) -> None:
         """Let a child measure; of several workers the first one does, and the others find it."""

@@ -1,6 +1,8 @@
 import io
 import os
+import struct
 import time
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -165,6 +167,18 @@ def encoded(pixels: np.ndarray, *, kind: str = "PNG", mode: str | None = None) -
     image = Image.fromarray(pixels)
     (image.convert(mode) if mode else image).save(stream, kind)
     return stream.getvalue()
+
+
+def bomb(width: int, height: int) -> bytes:
+    """A PNG of a few bytes that promises many pixels and holds none."""
+
+    def chunk(kind: bytes, body: bytes) -> bytes:
+        return (
+            struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+        )
+
+    header = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", b"") + chunk(b"IEND", b"")
 
 
 def wait_until(condition: Callable[[], bool], *, seconds: float) -> bool:

@@ -1,10 +1,12 @@
 import subprocess
 import sys
 
+import psutil
 import pytest
 
 from service.parent import watch_parent
 from service.settings import ROOT
+from tests.service.conftest import wait_until
 
 _CHILD = """
 import signal, sys, time
@@ -46,3 +48,18 @@ def test_a_parent_that_died_before_the_watch_began_is_noticed() -> None:
 def test_meaningless_times_are_refused() -> None:
     with pytest.raises(ValueError, match="received 0 and 1.0 seconds"):
         watch_parent(interval=0)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel's signal is Linux's")
+def test_the_kernel_ends_a_process_that_stands_still() -> None:
+    child = "from service.parent import die_with_starter; import time; die_with_starter();"
+    child += "print('ready', flush=True); time.sleep(60)"
+    starter = f"import subprocess, sys; p = subprocess.Popen([sys.executable, '-c', {child!r}]);"
+    starter += "print(p.pid, flush=True); p.wait()"
+    with subprocess.Popen([sys.executable, "-c", starter], stdout=subprocess.PIPE) as parent:
+        assert parent.stdout is not None
+        lines = {parent.stdout.readline().strip() for _ in range(2)}
+        process = psutil.Process(int(next(line for line in lines if line != b"ready")))
+        process.suspend()
+        parent.kill()
+    assert wait_until(lambda: not psutil.pid_exists(process.pid), seconds=5)

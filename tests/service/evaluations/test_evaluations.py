@@ -19,6 +19,7 @@ from data.images import decode_image
 from export.artifact import Artifact
 from robustness.findings import probe_cost
 from service.evaluations.uploads import evaluations_folder, open_inputs
+from tests.service.conftest import bomb
 from tests.service.front import FGSM, PNG, URL, Front, archive, check_error, pictures, zipped
 from tests.service.tiny_artifact import LABELS, noise
 
@@ -250,6 +251,16 @@ def test_every_broken_rule_is_listed(front: Front) -> None:
 def test_too_many_pixels_are_refused(tmp_path: Path, artifacts: dict[str, Artifact]) -> None:
     front = Front(tmp_path, artifacts, max_pixels=63)
     check_error(front.post(), 413, "too_many_pixels", "a.png")
+    front.store.close()
+
+
+@pytest.mark.parametrize(("limit", "status"), [(1_000_000, 413), (60_000_000, 422)])
+def test_pixels_are_counted_before_decoding(
+    tmp_path: Path, artifacts: dict[str, Artifact], limit: int, status: int
+) -> None:
+    front = Front(tmp_path, artifacts, max_pixels=limit)
+    code = {413: "too_many_pixels", 422: "broken_image"}[status]  # to decode it would tell
+    check_error(front.post([("images", ("a.png", bomb(7_400, 7_400)))]), status, code, "a.png")
     front.store.close()
 
 

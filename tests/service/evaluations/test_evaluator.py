@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from data.images import to_png
@@ -19,6 +20,7 @@ from service.evaluations.evaluator import Evaluator
 from service.evaluations.intake import Intake
 from service.evaluations.job import Job
 from service.evaluations.jobs import JobStore
+from service.evaluations.pace import Predictors
 from service.evaluations.submission import read_submission
 from service.evaluations.uploads import evaluations_folder
 from service.http.callers import ANYONE
@@ -144,7 +146,7 @@ def test_the_child_is_of_low_priority_and_alone_brings_torch(house: House) -> No
     with house.evaluator():
         child = wait_for(lambda: child_of(job_id))
         wait_for(lambda: house.job(job_id).done)
-        assert os.getpriority(os.PRIO_PROCESS, child) == min(os.nice(0) + 10, 19)
+        assert os.getpriority(os.PRIO_PROCESS, child) == 19
     code = "import service.evaluations.evaluator, service.evaluations.routes, sys;"
     code += "print('torch' in sys.modules)"
     ran = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, check=True)
@@ -208,6 +210,19 @@ def test_a_killed_evaluator_leaves_no_orphan_and_loses_nothing(
     assert house.job(job_id).status == "running"
     with house.evaluator():
         wait_for(finished(house, job_id))
+    check_same_as_undisturbed(house, job_id, undisturbed)
+
+
+def test_an_evaluation_that_gives_way_comes_to_the_same(
+    house: House, undisturbed: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Predictors, "busy", lambda _: True)
+    house.settings = house.settings.model_copy(update={"evaluation_share": 0.4})
+    job_id = house.submit(LONG)
+    with house.evaluator():
+        child = wait_for(lambda: child_of(job_id))
+        wait_for(lambda: psutil.Process(child).status() == psutil.STATUS_STOPPED)
+        wait_for(finished(house, job_id), timeout=180)
     check_same_as_undisturbed(house, job_id, undisturbed)
 
 

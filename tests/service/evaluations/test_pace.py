@@ -37,6 +37,7 @@ class Spinning(EvaluationChild):
     """Computes until it is ended."""
 
     def __init__(self) -> None:
+        self._armed, self.unarmed = os.pipe()
         self._process = subprocess.Popen([sys.executable, "-c", "while True: pass"])
         self.process = psutil.Process(self._process.pid)
 
@@ -44,6 +45,7 @@ class Spinning(EvaluationChild):
 @pytest.fixture
 def spinning() -> Iterator[Spinning]:
     child = Spinning()
+    os.close(child.unarmed)
     yield child
     child.end(at_once=True)
 
@@ -68,6 +70,16 @@ def test_a_process_goes_on_when_nothing_paces_it_any_more(spinning: Spinning) ->
         with giving_way(spinning, Busy(True), 0.01):
             time.sleep(0.05)
         assert wait_until(lambda: spinning.process.status() != psutil.STATUS_STOPPED, seconds=2)
+
+
+def test_a_process_is_not_stopped_before_it_ends_with_its_parent() -> None:
+    child = Spinning()
+    child.pause()
+    assert not wait_until(lambda: child.process.status() == psutil.STATUS_STOPPED, seconds=0.3)
+    os.close(child.unarmed)
+    child.pause()
+    assert wait_until(lambda: child.process.status() == psutil.STATUS_STOPPED, seconds=2)
+    child.end(at_once=True)
 
 
 def test_predictions_are_what_the_workers_of_the_server_compute() -> None:

@@ -2,10 +2,12 @@
 
 import asyncio
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from export.artifact import Artifact
 from export.runtime import recalled
 from export.runtimes.engines import installed
 from export.threads import available_cores
@@ -69,6 +71,18 @@ def test_a_model_that_left_meanwhile_does_not_return(automatic: Settings) -> Non
     registry.close()
 
 
+def test_a_card_written_meanwhile_stays(automatic: Settings) -> None:
+    registry = Registry.open(automatic)
+    old, *others = registry.all()
+    opened = registry.opener.open(old.artifact, at_once=True)
+    newer = replace(old.artifact, card="# Written meanwhile")
+    registry.replace([replace(old, artifact=newer), *others])
+    registry.swap(old, opened)
+    found = next(s for s in registry.all() if s.artifact is newer)
+    assert found.batcher is opened.batcher
+    registry.close()
+
+
 def test_models_stay_where_they_are_when_measuring_fails(
     automatic: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -92,11 +106,18 @@ def test_models_stay_where_they_are_when_the_measured_runtime_cannot_open_them(
     registry = Registry.open(automatic)
     before = registry.all()
 
-    def refuses(*_: object, **__: object) -> Served:
-        raise ValueError("the runtime differs from torch")
+    opens = registry.opener.open
+    refused = before[0].artifact
+
+    def refuses(artifact: Artifact) -> Served:
+        if artifact is refused:
+            raise ValueError("the runtime differs from torch")
+        return opens(artifact)
 
     monkeypatch.setattr(registry.opener, "open", refuses)
     asyncio.run(_settle(registry, automatic))
-    assert registry.all() == before and registry.measuring == set()
-    assert "Models stay on the runtime" in caplog.text
+    after = registry.all()
+    assert after[0] is before[0] and registry.measuring == set()
+    assert all(new is not old for new, old in zip(after[1:], before[1:], strict=True))
+    assert f"{refused.name} stays on the runtime" in caplog.text
     registry.close()
