@@ -64,19 +64,19 @@ class Server:
         """Start it again if its parent died, when all of the old one is gone.
 
         Returns:
-            Processes that outlived their parent by ten seconds; they are killed.
+            Processes that outlived by ten seconds who started them; they are killed.
         """
         # BentoML's parent starts its own workers again; only its own end is ours to mend.
         with suppress(psutil.TimeoutExpired):
             psutil.Process(self._process.pid).wait(0.2)
-        if self._process.poll() is None:
-            return []
-        _, left = psutil.wait_procs(self._family, timeout=_ORPHAN_S)
+        present = family(self._process.pid) if self._process.poll() is None else []
+        _, left = psutil.wait_procs(set(self._family) - set(present), timeout=_ORPHAN_S)
         names = [f"process {_kind(process, self._process.pid)}" for process in left]
         for process in left:
             with suppress(psutil.NoSuchProcess):
                 process.kill()
-        self._start()
+        if self._process.poll() is not None:
+            self._start()
         return names
 
     def wait_for_attempt(self) -> None:
