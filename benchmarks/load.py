@@ -27,6 +27,7 @@ _CLOSE = re.compile(rb"connection: *close", re.IGNORECASE)
 _BOUNDARY = "benchmark-5f3a"
 # An answer may take as long as a server allows it to; a silent one must not hold the benchmark.
 _PATIENCE_S = 60.0
+_LATE_S = 0.5  # after the last moment: what was due just before is still sent
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +208,7 @@ class Generator:
     async def _as_due(self, due: asyncio.Queue[float | None], seconds: float) -> None:
         connection = None
         while (moment := await due.get()) is not None:
-            if self._now() < seconds:
+            if self._now() < seconds + _LATE_S:
                 connection = await self._ask(connection, moment)
             else:  # what found no connection in time was not answered either
                 self._answers.append((moment, self._now() - moment, NO_ANSWER))

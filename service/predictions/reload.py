@@ -20,6 +20,7 @@ from export.artifact import MANIFEST, Artifact, open_artifact
 from service.http.errors import ApiError
 from service.predictions.registry import Registry
 from service.predictions.served import Served
+from service.predictions.settling import alone
 from service.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -184,7 +185,8 @@ class Reloader:
             self._swap(served, artifact)
 
     def _open(self, artifact: Artifact) -> Served:
-        served = self._registry.opener.open(artifact)
+        with alone(self._settings.runtimes_folder):  # its runtimes may have to be measured
+            served = self._registry.opener.open(artifact)
         self._registry.opener.warm_up(served)
         return served
 

@@ -72,7 +72,7 @@ class Settler:
     def _measure(self, waiting: list[Served]) -> None:
         """Let a child measure; of several workers the first one does, and the others find it."""
         settings = self._settings
-        with _alone(settings.runtimes_folder):
+        with alone(settings.runtimes_folder):
             settle(
                 [served.artifact for served in waiting],
                 name=settings.runtime,
@@ -88,7 +88,7 @@ class Settler:
 
 
 @contextmanager
-def _alone(folder: Path) -> Iterator[None]:
+def alone(folder: Path) -> Iterator[None]:
     """Keep the other workers of this host out of a block."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / ".measuring").open("w") as lock:

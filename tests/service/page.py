@@ -145,13 +145,14 @@ class Page:
 
 
 def submit(url: str, spec: dict[str, Any], **form: Any) -> str:
-    """Queue an evaluation of two small images, or of `texts`; its address."""
+    """Queue an evaluation of two small images, one with a hostile name, or of `texts`; its address."""
     files: list[tuple[str, Any]] = [("spec", (None, json.dumps(spec)))]
     files += [
         (name, (None, json.dumps(form[name]))) for name in ("texts", "labels") if name in form
     ]
     if "texts" not in form:
-        files += [("images", (f"{i}.png", png(i, size=28))) for i in range(2)]
+        names = ("0.png", HOSTILE_NAME)
+        files += [("images", (name, png(i, size=28))) for i, name in enumerate(names)]
     return httpx.post(f"{url}/v1/evaluations", files=files).headers["location"]
 
 
@@ -167,6 +168,7 @@ def place_when_done(url: str, location: str) -> str:
 
 _FGSM = {"name": "fgsm", "eps": ["2/255", "16/255"]}
 _FOG = {"name": "corruptions", "names": ["fog", "elastic_transform"], "severities": [3]}
+HOSTILE_NAME = "<img src=x onerror=window.hacked=1>.png"
 HOSTILE_TEXT = "<script>window.hacked=1</script> a dull film, badly written and boring"
 
 

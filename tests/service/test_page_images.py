@@ -5,10 +5,9 @@ from pathlib import Path
 from selenium.webdriver.common.keys import Keys
 
 from tests.service.conftest import png
-from tests.service.page import Page, needs_browser
+from tests.service.page import HOSTILE_NAME, Page, needs_browser
 
 pytestmark = needs_browser
-HOSTILE = "<img src=x onerror=window.hacked=1>.png"
 DROP = """
 const [kind, bytes] = arguments;
 const data = new DataTransfer();
@@ -59,12 +58,12 @@ def test_attention_lies_over_the_pictures_that_it_explains(page: Page) -> None:
 
 
 def test_hostile_and_broken_files_are_named_and_stay_inert(page: Page, tmp_path: Path) -> None:
-    (tmp_path / HOSTILE).write_bytes(png(size=28))
+    (tmp_path / HOSTILE_NAME).write_bytes(png(size=28))
     (tmp_path / "letter.png").write_text("not an image")
-    files = f"{tmp_path / HOSTILE}\n{tmp_path / 'letter.png'}"
+    files = f"{tmp_path / HOSTILE_NAME}\n{tmp_path / 'letter.png'}"
     page.all("#files")[0].send_keys(files)
     page.until(lambda: len(page.all(".bars, .card-error")) == 2, "no two answers")
-    assert page.text(".file") == HOSTILE
+    assert page.text(".file") == HOSTILE_NAME
     assert "image" in page.text(".card-error")
     assert page.all("img[src='x']") == []
     assert page.run("return window.hacked") is None

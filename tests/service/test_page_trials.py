@@ -4,7 +4,7 @@ from pathlib import Path
 
 from selenium.webdriver.common.keys import Keys
 
-from tests.service.page import Page, needs_browser
+from tests.service.page import HOSTILE_NAME, Page, needs_browser
 
 pytestmark = needs_browser
 POINTS = {"8/255": 8 / 255, "0.03": 0.03, "L2:0.5": 0.5, "L2:1/2": 0.5, "edits:5": 5, "fog:3": 3}
@@ -66,6 +66,17 @@ def test_attention_is_shown_before_and_after(page: Page, places: dict[str, str])
     page.until(lambda: len(page.all(".maps canvas.attention")) == 4, "no two pairs of maps")
     captions = [caption.text for caption in page.all(".exhibit:first-child .maps figcaption")]
     assert captions == ["attention before", "attention after"]
+
+
+def test_a_hostile_file_name_stays_inert_in_the_evidence(
+    page: Page, places: dict[str, str]
+) -> None:
+    page.open(places["images"])
+    page.until(lambda: len(page.all(".exhibit")) == 2, "no samples")
+    names = [mark.get_attribute("title") for mark in page.all(".exhibit-line b")]
+    assert sorted(names) == ["0.png", HOSTILE_NAME]
+    assert page.all("main img[src='x']") == []
+    assert page.run("return window.hacked") is None
 
 
 def test_report_is_downloaded(page: Page, places: dict[str, str], tmp_path: Path) -> None:

@@ -215,6 +215,23 @@ def test_a_batch_is_no_larger_than_the_oldest_request_can_wait_for(batcher: Make
     assert sizes[0] == 1 and 1 <= sizes[1] <= 7
 
 
+def test_a_batch_takes_no_more_than_a_quarter_of_the_deadline(batcher: Make) -> None:
+    sizes: list[int] = []
+
+    def slow(inputs: np.ndarray) -> np.ndarray:
+        sizes.append(len(inputs))
+        threading.Event().wait(0.05 * len(inputs))
+        return inputs
+
+    async def main() -> None:
+        subject = batcher(slow, batch_max=32, queue_max=64, timeout_s=2)
+        await _predict(subject, _rows(1))
+        await _predict(subject, _rows(*range(12)))
+
+    _run(main)
+    assert sum(sizes) == 13 and 1 <= max(sizes) <= 10
+
+
 def test_the_deadline_counts_from_the_arrival(batcher: Make) -> None:
     model = Doubler()
     model.gate.set()
