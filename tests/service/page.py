@@ -145,7 +145,7 @@ class Page:
 
 
 def submit(url: str, spec: dict[str, Any], **form: Any) -> str:
-    """Queue an evaluation of two small images, one with a hostile name, or of `texts`; its address."""
+    """Queue an evaluation of two images, one with a hostile name, or of `texts`; its address."""
     files: list[tuple[str, Any]] = [("spec", (None, json.dumps(spec)))]
     files += [
         (name, (None, json.dumps(form[name]))) for name in ("texts", "labels") if name in form

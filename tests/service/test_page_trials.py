@@ -74,7 +74,7 @@ def test_a_hostile_file_name_stays_inert_in_the_evidence(
     page.open(places["images"])
     page.until(lambda: len(page.all(".exhibit")) == 2, "no samples")
     names = [mark.get_attribute("title") for mark in page.all(".exhibit-line b")]
-    assert sorted(names) == ["0.png", HOSTILE_NAME]
+    assert set(names) == {"0.png", HOSTILE_NAME}
     assert page.all("main img[src='x']") == []
     assert page.run("return window.hacked") is None
 
