@@ -25,8 +25,6 @@ from service.serving import Serving
 from service.settings import Settings
 from service.start import is_worker, run_folder, server_pid
 
-_KEEP_ALIVE_S = 75  # nginx, Envoy and the clouds' balancers keep idle connections for up to 60 s
-
 
 class Worker:
     """Opens the models and the table of evaluations, and gives a site its routes.
@@ -117,7 +115,6 @@ class Worker:
         if server is None:
             return
         server.config.http_protocol_class = GuardedProtocol.within(settings.header_timeout_s)
-        server.config.timeout_keep_alive = _KEEP_ALIVE_S
         if server.config.timeout_graceful_shutdown is None:
             server.config.timeout_graceful_shutdown = math.ceil(settings.predict_timeout_s)
 
