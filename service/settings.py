@@ -115,7 +115,7 @@ class Settings(BaseSettings):
     batch_max: int = Field(default=32, gt=0, description="inputs the runtime sees at once")
     predict_queue: int = Field(default=256, gt=0, description="inputs waiting for one model")
     predict_wait_s: float = Field(
-        default=4, gt=0, description="expected wait above which a prediction is refused"
+        default=3, gt=0, description="expected wait above which a prediction is refused"
     )
     predict_timeout_s: float = Field(
         default=30, gt=0, description="time from a prediction's arrival to its answer"
