@@ -1,5 +1,6 @@
 import asyncio
 import threading
+import time
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -59,6 +60,18 @@ def batcher(executor: ThreadPoolExecutor) -> Make:
         return MicroBatcher(predict, executor, Limits(**limits | known), **changes)
 
     return make
+
+
+def _slow(seconds: float) -> tuple[Callable[[np.ndarray], np.ndarray], list[int]]:
+    """A model that takes so long for an input, and the sizes of its batches."""
+    sizes: list[int] = []
+
+    def predict(inputs: np.ndarray) -> np.ndarray:
+        sizes.append(len(inputs))
+        time.sleep(seconds * len(inputs))
+        return inputs
+
+    return predict, sizes
 
 
 def _rows(*values: float) -> np.ndarray:
@@ -179,9 +192,7 @@ def test_what_could_not_be_answered_in_time_is_refused_at_once(batcher: Make) ->
 
 
 def test_who_would_wait_too_long_is_refused_whatever_the_deadline(batcher: Make) -> None:
-    def slow(inputs: np.ndarray) -> np.ndarray:
-        threading.Event().wait(0.1 * len(inputs))
-        return inputs
+    slow, _ = _slow(0.1)
 
     async def main() -> None:
         subject = batcher(slow, wait_s=0.25)
@@ -197,12 +208,7 @@ def test_who_would_wait_too_long_is_refused_whatever_the_deadline(batcher: Make)
 
 
 def test_a_batch_is_no_larger_than_the_oldest_request_can_wait_for(batcher: Make) -> None:
-    sizes: list[int] = []
-
-    def slow(inputs: np.ndarray) -> np.ndarray:
-        sizes.append(len(inputs))
-        threading.Event().wait(0.05 * len(inputs))
-        return inputs
+    slow, sizes = _slow(0.05)
 
     async def main() -> None:
         subject = batcher(slow, batch_max=32, queue_max=64, timeout_s=2)
@@ -216,12 +222,7 @@ def test_a_batch_is_no_larger_than_the_oldest_request_can_wait_for(batcher: Make
 
 
 def test_a_batch_takes_no_more_than_a_quarter_of_the_deadline(batcher: Make) -> None:
-    sizes: list[int] = []
-
-    def slow(inputs: np.ndarray) -> np.ndarray:
-        sizes.append(len(inputs))
-        threading.Event().wait(0.05 * len(inputs))
-        return inputs
+    slow, sizes = _slow(0.05)
 
     async def main() -> None:
         subject = batcher(slow, batch_max=32, queue_max=64, timeout_s=2)
