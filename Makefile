@@ -5,7 +5,7 @@ ENGINE ?= docker
 FLAVOUR ?= cpu
 BIN = $(abspath $(VENV))/bin
 PYTEST = $(BIN)/python -m pytest
-HALF = tests/robustness tests/service
+HALF = tests/service
 HALVES = $(MAKE) --jobs=2 --keep-going --output-sync=target half rest
 TORCH = torch==2.13.0
 LOCK = $(BIN)/uv pip compile --override requirements/overrides.txt --universal --python-version 3.11 \

@@ -8,7 +8,7 @@ import numpy as np
 from PIL import Image
 
 from data.image_set import DataError, ImageSet
-from data.images import MAX_PIXELS, decode_image
+from data.images import MAX_PIXELS, ImageError, decode_image
 from data.labels import label_index
 
 _SUFFIXES = {".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"}
@@ -24,8 +24,16 @@ def open_folder(folder: Path, label_names: list[str] | None) -> ImageSet:
     filled = {name.partition("/")[0] for name in files if _is_image(name)}
     for entry in sorted(folder.iterdir()):
         if entry.is_dir() and entry.name not in filled:
-            raise DataError(f"the class folder {entry.name} holds no image")
-    return _open(folder.name, files, lambda name: decode_image(folder / name), label_names)
+            raise DataError(f"{folder.name}: the class folder {entry.name} holds no image")
+
+    def read(name: str) -> Image.Image:
+        """One image; the sets of two splits hold the same names, so the folder is named, too."""
+        try:
+            return decode_image(folder / name)
+        except ImageError as error:
+            raise DataError(f"{folder.name}/{name}: {error}") from error
+
+    return _open(folder.name, files, read, label_names)
 
 
 def open_zip(
@@ -60,18 +68,21 @@ def _open(
         raise DataError(f"{source} holds no image")
     return ImageSet(
         names=names,
-        labels=folder_labels(names, label_names),
+        labels=folder_labels(names, label_names, source=source),
         label_names=label_names,
         reader=lambda index: read(names[index]),
     )
 
 
-def folder_labels(names: list[str], label_names: list[str] | None) -> np.ndarray | None:
+def folder_labels(
+    names: list[str], label_names: list[str] | None, *, source: str
+) -> np.ndarray | None:
     """Label files by the folders they lie in.
 
     Args:
         names: files as `class/name`; without any folder there are no labels.
         label_names: names of the classes in order of index.
+        source: what holds the files, for messages.
 
     Raises:
         DataError: a folder that is no known class, or a file in none.
@@ -82,11 +93,11 @@ def folder_labels(names: list[str], label_names: list[str] | None) -> np.ndarray
     index: dict[str, int] = {}
     for folder, name in zip(folders, names, strict=True):
         if not folder:
-            raise DataError(f"{name} lies in no class folder, others do")
+            raise DataError(f"{source}: {name} lies in no class folder, others do")
         try:
             index.setdefault(folder, label_index(folder, label_names))
         except ValueError as error:
-            raise DataError(f"the class folder {error}") from error
+            raise DataError(f"{source}: the class folder {error}") from error
     return np.array([index[folder] for folder in folders], np.int64)
 
 

@@ -43,12 +43,21 @@ def open_idx(folder: Path, split: str, label_names: list[str] | None) -> ImageSe
     Raises:
         DataError: files are missing or broken, or images and labels do not match.
     """
-    images = read_idx(_find(folder, split, "images-idx3-ubyte"))
-    labels = read_idx(_find(folder, split, "labels-idx1-ubyte")).astype(np.int64)
-    if images.ndim != 3 or len(images) != len(labels):
-        raise DataError(f"{len(images)} images of shape {images.shape[1:]}, {len(labels)} labels")
+    path = _find(folder, split, "images-idx3-ubyte")
+    images = read_idx(path)
+    labels_path = _find(folder, split, "labels-idx1-ubyte")
+    labels = read_idx(labels_path).astype(np.int64)
+    if images.ndim != 3 or labels.shape != images.shape[:1]:
+        shapes = f"shape {images.shape}, the labels of {labels_path.name} {labels.shape}"
+        raise DataError(f"the images of {path.name} have {shapes}")
+    if not len(images):
+        raise DataError(f"{path.name} holds no image")
     if label_names is not None and labels.max() >= len(label_names):
-        raise DataError(f"label {labels.max()} is out of range: {len(label_names)} classes")
+        row = int((labels >= len(label_names)).argmax())
+        raise DataError(
+            f"{labels_path.name}, row {row}: label {labels[row]} is out of range: "
+            f"there are {len(label_names)} classes"
+        )
     return ImageSet(
         names=[f"{split}/{index:05d}" for index in range(len(images))],
         labels=labels,

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -26,22 +27,17 @@ def open_parquet(
     translated by name.
 
     Raises:
-        DataError: not a parquet file, no image column, or a label out of range.
+        DataError: not a parquet file, no image column, a row without image, or a label out
+            of range.
     """
-    table = _read(paths, "image")
-    own_names = _class_names(table.schema)
+    tables = _read(paths, "image")
+    own_names = _class_names(tables[paths[0]].schema)
     label_names = label_names or own_names
-    column = table.column("image")
-    if pa.types.is_struct(column.type):
-        column = pa.chunked_array([chunk.field("bytes") for chunk in column.chunks])
-    if not (pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type)):
-        raise DataError(f"the column 'image' must hold bytes, got {column.type}")
-    if column.null_count:
-        raise DataError(f"{paths[0].name}: {column.null_count} rows hold no image bytes")
-    stem = paths[0].stem
+    parts = [_image_bytes(path, table) for path, table in tables.items()]
+    column = pa.chunked_array([chunk for part in parts for chunk in part.chunks])
     return ImageSet(
-        names=[f"{stem}/{index:06d}" for index in range(len(table))],
-        labels=_labels(table, label_names, own_names),
+        names=_names(tables),
+        labels=_labels(tables, label_names, own_names),
         label_names=label_names,
         reader=lambda index: decode_image(column[index].as_py(), max_pixels=max_pixels),
     )
@@ -53,40 +49,62 @@ def open_text_parquet(paths: Sequence[Path], label_names: list[str] | None) -> T
     Raises:
         DataError: not a parquet file, no text column, a row without text, or a label out of range.
     """
-    table = _read(paths, "text")
-    own_names = _class_names(table.schema)
+    tables = _read(paths, "text")
+    own_names = _class_names(tables[paths[0]].schema)
     label_names = label_names or own_names
-    column = table.column("text")
-    if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
-        raise DataError(f"{paths[0].name}: the column 'text' must hold strings, got {column.type}")
-    for row, text in enumerate(column.to_pylist()):
-        if not (text or "").strip():
-            raise DataError(f"{paths[0].name}: row {row} holds no text")
-    stem = paths[0].stem
+    for path, table in tables.items():
+        _check_texts(path, table.column("text"))
+    column = pa.concat_tables(tables.values()).column("text")
     return TextSet(
-        names=[f"{stem}/{index:06d}" for index in range(len(table))],
-        labels=_labels(table, label_names, own_names),
+        names=_names(tables),
+        labels=_labels(tables, label_names, own_names),
         label_names=label_names,
-        description=f"{stem}, {len(table)} rows",
+        description=f"{paths[0].stem}, {len(column)} rows",
         reader=lambda index: column[index].as_py(),
     )
 
 
-def _read(paths: Sequence[Path], content: str) -> pa.Table:
-    tables = []
+def _read(paths: Sequence[Path], content: str) -> dict[Path, pa.Table]:
+    tables: dict[Path, pa.Table] = {}
     for path in paths:
         try:
             schema = pq.read_schema(path)
             columns = [name for name in (content, "label") if name in schema.names]
-            tables.append(pq.read_table(path, columns=columns))
+            tables[path] = pq.read_table(path, columns=columns)
         except (pa.ArrowException, OSError) as error:
             raise DataError(f"{path.name} is not a readable parquet file: {error}") from error
         if content not in columns:
             raise DataError(f"{path.name} has no column {content!r}, only {schema.names}")
-    try:
-        return pa.concat_tables(tables)
-    except pa.ArrowInvalid as error:
-        raise DataError(f"{paths[-1].name} has other columns than {paths[0].name}") from error
+        if not tables[path].schema.equals(tables[paths[0]].schema):
+            raise DataError(f"{path.name} has other columns than {paths[0].name}")
+    if not any(map(len, tables.values())):
+        raise DataError(f"{paths[0].name} holds no row")
+    return tables
+
+
+def _names(tables: dict[Path, pa.Table]) -> list[str]:
+    return [f"{path.stem}/{row:06d}" for path, table in tables.items() for row in range(len(table))]
+
+
+def _image_bytes(path: Path, table: pa.Table) -> pa.ChunkedArray:
+    column = table.column("image")
+    if pa.types.is_struct(column.type) and column.type.get_field_index("bytes") >= 0:
+        chunks = [chunk.field("bytes") for chunk in column.chunks]
+        column = pa.chunked_array(chunks, column.type.field("bytes").type)
+    if not (pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type)):
+        raise DataError(f"{path.name}: the column 'image' must hold bytes, got {column.type}")
+    if column.null_count:
+        row = column.is_null().index(True).as_py()
+        raise DataError(f"{path.name}: row {row} holds no image bytes")
+    return column
+
+
+def _check_texts(path: Path, column: pa.ChunkedArray) -> None:
+    if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
+        raise DataError(f"{path.name}: the column 'text' must hold strings, got {column.type}")
+    for row, text in enumerate(column.to_pylist()):
+        if not (text or "").strip():
+            raise DataError(f"{path.name}: row {row} holds no text")
 
 
 def _class_names(schema: pa.Schema) -> list[str] | None:
@@ -97,19 +115,29 @@ def _class_names(schema: pa.Schema) -> list[str] | None:
 
 
 def _labels(
-    table: pa.Table, label_names: list[str] | None, own_names: list[str] | None
+    tables: dict[Path, pa.Table], label_names: list[str] | None, own_names: list[str] | None
 ) -> np.ndarray | None:
-    if "label" not in table.column_names:
+    if any("label" not in table.column_names for table in tables.values()):
         return None
-    values = table.column("label").to_pylist()
-    try:
-        index = {value: label_index(str(value), label_names) for value in set(values)}
-        if own_names and label_names and _same_classes(own_names, label_names):
-            own = {value: own_names[label_index(str(value), own_names)] for value in index}
-            index = {value: label_index(name, label_names) for value, name in own.items()}
-        return np.array([index[value] for value in values], np.int64)
-    except ValueError as error:
-        raise DataError(f"the column 'label': {error}") from error
+    if label_names and own_names and not _same_classes(own_names, label_names):
+        own_names = None
+    index = cache(partial(_label, label_names=label_names, own_names=own_names))
+    labels: list[int] = []
+    for path, table in tables.items():
+        for row, value in enumerate(table.column("label").to_pylist()):
+            try:
+                labels.append(index(value))
+            except ValueError as error:
+                raise DataError(f"{path.name}, row {row}: {error}") from error
+    return np.array(labels, np.int64)
+
+
+def _label(value: Any, *, label_names: list[str] | None, own_names: list[str] | None) -> int:
+    if value is None:
+        raise ValueError("the row holds no label")
+    if own_names is None:
+        return label_index(str(value), label_names)
+    return label_index(own_names[label_index(str(value), own_names)], label_names)
 
 
 def _same_classes(own_names: list[str], label_names: list[str]) -> bool:

@@ -13,6 +13,7 @@ from data.imagenet import open_imagenet
 from data.images import MAX_PIXELS
 from data.known import KNOWN, KNOWN_TEXTS, data_folder
 from data.parquet import open_parquet, open_text_parquet
+from data.split_paths import find_splits, split_paths
 from data.text_folder import open_text_folder
 from data.text_set import TextSet
 
@@ -33,6 +34,7 @@ def open_images(
     source: str | Path,
     *,
     split: str = "test",
+    own_split: bool = False,
     label_names: Sequence[str] | None = None,
     max_pixels: int = MAX_PIXELS,
 ) -> ImageSet:
@@ -43,14 +45,18 @@ def open_images(
             or parquet files or with a folder of that split, `hf:NAME[:SPLIT]`, or a name in
             `KNOWN`.
         split: which part, where the source has several.
+        own_split: refuse a source that is the same for every split.
         label_names: names of the classes in order of index.
         max_pixels: of an image in a zip or parquet file; a larger one is not decoded.
 
     Raises:
-        DataError: the source is missing, broken, empty, or its labels are not these classes.
+        DataError: the source is missing, broken, empty, lacks the split, or its labels are not
+            these classes.
     """
     labels = list(label_names) if label_names is not None else None
     text = str(source)
+    if own_split:
+        _check_splits(text)
     if text.startswith("hf:"):
         return open_parquet(_hub(text, split), labels)
     if text in KNOWN and not Path(text).exists():
@@ -68,33 +74,37 @@ def open_images(
 
 
 def open_texts(
-    source: str | Path, *, split: str = "test", label_names: Sequence[str] | None = None
+    source: str | Path,
+    *,
+    split: str = "test",
+    own_split: bool = False,
+    label_names: Sequence[str] | None = None,
 ) -> TextSet:
     """Open a data set of texts.
 
     Args:
         source: a text folder (`class/name.txt`), a csv or parquet file with the columns `text` and
-            `label`, a folder with parquet files or with a folder of that split,
+            `label`, a folder with parquet files or with a folder or csv file of that split,
             `hf:NAME[:SPLIT]`, or a name in `KNOWN_TEXTS`.
         split: which part, where the source has several.
+        own_split: refuse a source that is the same for every split.
         label_names: names of the classes in order of index.
 
     Raises:
-        DataError: the source is missing, broken, empty, holds a text of blanks only, or its labels
-            are not these classes.
+        DataError: the source is missing, broken, empty, lacks the split, holds a text of blanks
+            only, or its labels are not these classes.
     """
     labels = list(label_names) if label_names is not None else None
     text = str(source)
+    if own_split:
+        _check_splits(text, csv=True)
     if text.startswith("hf:"):
         return open_text_parquet(_hub(text, split), labels)
     if text in KNOWN_TEXTS and not Path(text).exists():
         return _open_known_texts(text, split, labels)
     path = Path(source)
     if path.is_dir():
-        parquet = _parquet_files(path, split)
-        if parquet:
-            return open_text_parquet(parquet, labels)
-        return open_text_folder(_split_folder(path, split), labels)
+        return _open_text_directory(path, split, labels)
     if not path.is_file():
         known = ", ".join(KNOWN_TEXTS)
         raise DataError(f"{text} is no file or folder; known names: {known}, hf:NAME")
@@ -110,24 +120,39 @@ def _hub(source: str, split: str) -> list[Path]:
     return hub_files(name, own_split or split)
 
 
-def _split_folder(folder: Path, split: str) -> Path:
-    """The folder of a split, told from a class of that name (a train) by its class folders."""
-    part = folder / split
-    return part if part.is_dir() and any(path.is_dir() for path in part.iterdir()) else folder
-
-
-def _parquet_files(folder: Path, split: str) -> list[Path]:
-    parquet = sorted(folder.glob("*.parquet"))
-    return [path for path in parquet if split in path.name] or parquet
+def _check_splits(source: str, *, csv: bool = False) -> None:
+    """Refuse a source of which the same samples are read for every split."""
+    path = Path(source)
+    if source.startswith("hf:"):
+        splits = ":" not in source.removeprefix("hf:")
+    elif path.is_dir():
+        splits = has_idx(path) or bool(find_splits(path, csv=csv))
+    else:
+        splits = not path.is_file()  # a known name
+    if not splits:
+        raise DataError(
+            f"{source} is the same for every split, and no model may be tested on what it learnt "
+            f"from: give a folder with train/ and test/, {'train.csv and test.csv, ' * csv}"
+            "or parquet files named by their split"
+        )
 
 
 def _open_directory(folder: Path, split: str, labels: list[str] | None) -> ImageSet:
     if has_idx(folder):
         return open_idx(folder, split, labels)
-    parquet = _parquet_files(folder, split)
-    if parquet:
-        return open_parquet(parquet, labels)
-    return open_folder(_split_folder(folder, split), labels)
+    paths = split_paths(folder, split)
+    if paths[0].is_dir():
+        return open_folder(paths[0], labels)
+    return open_parquet(paths, labels)
+
+
+def _open_text_directory(folder: Path, split: str, labels: list[str] | None) -> TextSet:
+    paths = split_paths(folder, split, csv=True)
+    if paths[0].is_dir():
+        return open_text_folder(paths[0], labels)
+    if paths[0].suffix == ".csv":
+        return open_csv(paths[0], labels)
+    return open_text_parquet(paths, labels)
 
 
 def _open_known(name: str, split: str, labels: list[str]) -> ImageSet:

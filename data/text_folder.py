@@ -21,15 +21,15 @@ def open_text_folder(folder: Path, label_names: list[str] | None) -> TextSet:
     for path in [path for path in classes if path.name != _UNLABELLED] or [folder]:
         found = sorted(file for file in path.rglob("*.txt") if not file.name.startswith("."))
         if not found:
-            raise DataError(f"the folder {path.name} holds no text file")
+            raise DataError(f"the folder {path.relative_to(folder.parent)} holds no text file")
         files += found
     names = [file.relative_to(folder).as_posix() for file in files]
     return TextSet(
         names=names,
-        labels=folder_labels(names, label_names),
+        labels=folder_labels(names, label_names, source=folder.name),
         label_names=label_names,
         description=f"{folder.name}, {len(names)} texts",
-        reader=lambda index: _read(files[index], names[index]),
+        reader=lambda index: _read(files[index], f"{folder.name}/{names[index]}"),
     )
 
 

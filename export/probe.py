@@ -1,4 +1,4 @@
-"""The probe: a few real inputs with the logits that the eager model gave, stored in the artifact.
+"""The probe: a few inputs with the logits that the eager model gave, stored in the artifact.
 
 Whoever opens the graph on another engine can ask whether it is still the same model.
 """

@@ -59,6 +59,14 @@ class Samples:
             labels=None if self.labels is None else self.labels[indices],
         )
 
+    def in_disorder(self, seed: int) -> "Samples":
+        """The same samples, the tokens of each in a drawn order: no text can be read from them."""
+        if self.tokens is None:
+            return self
+        random = np.random.default_rng(seed)
+        rows = [random.permutation(self.tokens[i]) for i in range(len(self))]
+        return replace(self, tokens=Ragged.of(rows, np.uint32))
+
     def feed(self, indices: Sequence[int] | np.ndarray | None = None) -> Feed:
         """The inputs of some samples, or of all: images, or tokens padded to the longest of them.
 

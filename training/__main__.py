@@ -136,9 +136,15 @@ def _started(arguments: argparse.Namespace, processes: Processes) -> Trainer:
 
 
 def _results(arguments: argparse.Namespace) -> int:
+    unfinished = 0
     for folder in arguments.folders:
-        print(f"{folder} -> {collect(folder, arguments.output.parent / 'results')}")
-    return _page(arguments)
+        try:
+            target = arguments.output.parent / "results"
+            print(f"{folder} -> {collect(folder, target, RECIPES)}")
+        except ValueError as error:
+            print(f"left out: {error}", file=sys.stderr)
+            unfinished = 2
+    return _page(arguments) or unfinished
 
 
 def _analyse(arguments: argparse.Namespace) -> int:

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from models.elliptical import metric_gradient
 from training.objective import disagreement
 from training.recipe import AdversarialRecipe
 
@@ -19,7 +20,8 @@ def attack(
     """Find the worst images within a recipe's ball.
 
     The model is in eval mode meanwhile, so that dropout and batch statistics do not blur the
-    gradient; the gradients of its parameters are not touched.
+    gradient, and the gradient takes the path through M, too: without it elliptical attention looks
+    more robust than it is. The gradients of its parameters are not touched.
 
     Args:
         model: maps (B, C, H, W) in [0, 1] to logits.
@@ -34,10 +36,11 @@ def attack(
     training = model.training
     model.eval()
     ball = {"eps": recipe.eps, "alpha": recipe.alpha, "steps": recipe.steps}
-    if recipe.method == "pgd":
-        found = pgd(model, images, targets, noise=noise, **ball)
-    else:
-        found = trades(model, images, noise=noise, **ball)
+    with metric_gradient(model, True):
+        if recipe.method == "pgd":
+            found = pgd(model, images, targets, noise=noise, **ball)
+        else:
+            found = trades(model, images, noise=noise, **ball)
     model.train(training)
     return found
 

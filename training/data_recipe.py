@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from data.images import ImageSpec
-from training.rules import at_least, fraction
+from training.rules import at_least, check_types, fraction
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +48,7 @@ class ImageData:
 
     def __post_init__(self) -> None:
         """Check every rule, naming the field and the value received."""
+        check_types(self)
         at_least(self, 0, "shift", "rand_augment", "mixup", "cutmix", "workers")
         at_least(self, 1, "repeats")
         fraction(self, "color_jitter", "erase")
@@ -89,6 +90,7 @@ class TextData:
 
     def __post_init__(self) -> None:
         """Check every rule, naming the field and the value received."""
+        check_types(self)
         at_least(self, 1, "max_len")
         at_least(self, 0, "workers")
         if (self.tokenizer == "wordpiece") != (self.vocab_size is not None):
@@ -122,6 +124,7 @@ class TokenData:
 
     def __post_init__(self) -> None:
         """Check every rule, naming the field and the value received."""
+        check_types(self)
         at_least(self, 1, "max_len", "size")
         at_least(self, 0, "workers")
 

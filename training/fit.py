@@ -17,7 +17,7 @@ from training import records
 from training.data_recipe import ImageData
 from training.distillation import teacher_opinions
 from training.draws import seed_model
-from training.interruption import interruption
+from training.interruption import interruption, sheltered
 from training.loading import Batch, batches
 from training.logs import CsvLog, Logs
 from training.optimizer import Average, build_optimizer
@@ -70,7 +70,7 @@ class Trainer:
             check_readable(self.task, self.processes, workers=workers, progress=self._show)
         self.order = _order(recipe, self.task)
         self.schedule = Schedule(train=recipe.train, steps_per_epoch=self.order.steps_per_epoch)
-        self.model = _model(recipe).to(self.processes.device)
+        self.model = _model(recipe, folder).to(self.processes.device)
         optimizer = build_optimizer(self.model, recipe.train)
         average = Average(self.model, recipe.train.ema) if recipe.train.ema else None
         self.state = State(self.model, optimizer, average, self.processes, self.task.digest())
@@ -109,8 +109,10 @@ class Trainer:
         if self.processes.is_first:
             if not (self.folder / records.RECIPE).exists():
                 records.start_run(self.folder, self.recipe, self.task.tokenizer)
-            data = {"data": self.task.description, "data_digest": self.state.data_digest}
-            records.record_sitting(self.folder, self.state.step, data, self.processes.size)
+            inputs = {"data": self.task.description, "data_digest": self.state.data_digest}
+            if self.recipe.init and not self.state.step:
+                inputs["init_digest"] = records.digest(Path(self.recipe.init))
+            records.record_sitting(self.folder, self.state.step, inputs, self.processes.size)
         self.processes.wait()
 
     def _train(self, asked: Callable[[], bool], logs: Logs, bar: tqdm) -> None:
@@ -129,7 +131,8 @@ class Trainer:
             if validated:
                 self._validate(logs)
             late = time.monotonic() - saved >= self.recipe.train.checkpoint_seconds
-            wish = self._agreed(_STOP if asked() else _SAVE if late else _GO_ON)
+            # Asked after every step: `torchrun` kills what has not ended 30 s after its signal.
+            wish = self.processes.max(_STOP if asked() else _SAVE if late else _GO_ON)
             if validated or wish != _GO_ON:
                 state.save(self.folder)
                 saved = time.monotonic()
@@ -137,21 +140,16 @@ class Trainer:
                 raise KeyboardInterrupt
 
     def _batches(self) -> Iterator[Batch]:
-        return batches(
-            self.task.train,
-            self.order,
-            range(self.state.step, self.schedule.total_steps),
-            part=self.processes.part(self.recipe.train.batch_size),
-            seed=self.recipe.seed,
-            workers=self.recipe.data.workers,
-            pin=self.processes.device.type == "cuda",
-        )
-
-    def _agreed(self, wish: int) -> int:
-        """What the process that wishes most wishes; several ask each other now and then."""
-        if self.processes.size > 1 and self.state.step % LOG_STEPS:
-            return _GO_ON
-        return self.processes.max(wish)
+        with sheltered():
+            return batches(
+                self.task.train,
+                self.order,
+                range(self.state.step, self.schedule.total_steps),
+                part=self.processes.part(self.recipe.train.batch_size),
+                seed=self.recipe.seed,
+                workers=self.recipe.data.workers,
+                pin=self.processes.device.type == "cuda",
+            )
 
     def _report(self, logs: Logs, bar: tqdm) -> None:
         recent = self.state.recent
@@ -273,11 +271,14 @@ class Trainer:
         )
 
 
-def _model(recipe: Recipe) -> nn.Module:
-    """The model with its first weights: drawn from the seed, or those that the recipe names."""
+def _model(recipe: Recipe, folder: Path) -> nn.Module:
+    """The model with its first weights: drawn from the seed, or those that the recipe names.
+
+    The file of the latter may be gone once the run has a state, which replaces them.
+    """
     seed_model(recipe.seed)
     model = models.build(**recipe.model)
-    if recipe.init:
+    if recipe.init and not (folder / records.STATE).exists():
         load_weights(model, Path(recipe.init))
     return model
 

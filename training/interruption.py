@@ -6,6 +6,8 @@ import threading
 from collections.abc import Callable, Iterator
 from types import FrameType
 
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
 
 @contextlib.contextmanager
 def interruption() -> Iterator[Callable[[], bool]]:
@@ -26,9 +28,23 @@ def interruption() -> Iterator[Callable[[], bool]]:
             raise KeyboardInterrupt
         asked.set()
 
-    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, ask) for number in _SIGNALS}
     try:
         yield asked.is_set
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def sheltered() -> Iterator[None]:
+    """Processes started inside the `with` block hear neither Ctrl-C nor SIGTERM.
+
+    Launchers signal all processes of a group. Workers that died of it would end the run, with an
+    error, before it has saved; so they live until the run ends them.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)  # children inherit what is blocked
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

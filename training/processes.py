@@ -47,10 +47,10 @@ class Processes:
         return shared.cpu()
 
     def max(self, value: int) -> int:
-        """The largest value of all processes."""
+        """The largest value of all processes, without waiting for what a GPU still has to do."""
         if self.size == 1:
             return value
-        shared = torch.tensor(value, device=self.device)
+        shared = torch.tensor(value)
         distributed.all_reduce(shared, distributed.ReduceOp.MAX)
         return int(shared)
 
@@ -62,7 +62,7 @@ class Processes:
 
 @contextlib.contextmanager
 def joined() -> Iterator[Processes]:
-    """Join the processes that `torchrun` started, over NCCL with GPUs and gloo without.
+    """Join the processes that `torchrun` started, over gloo and, between GPUs, over NCCL.
 
     What shares gradients must be gone when the `with` block ends, for it keeps the group's threads.
 
@@ -80,7 +80,7 @@ def joined() -> Iterator[Processes]:
     if device.type == "cuda":
         device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
         torch.cuda.set_device(device)
-        distributed.init_process_group("nccl", device_id=device)
+        distributed.init_process_group("cpu:gloo,cuda:nccl", device_id=device)
     else:
         distributed.init_process_group("gloo")
     interrupted: KeyboardInterrupt | None = None

@@ -2,11 +2,11 @@
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from robustness.numbers import parse_eps
 from training.data_recipe import DataRecipe, ImageData
-from training.rules import at_least, fraction, one_of, positive
+from training.rules import at_least, check_types, fraction, positive
 
 Optimizer = Literal["adamw", "adam"]
 Schedule = Literal["cosine", "linear", "constant"]
@@ -79,8 +79,7 @@ class TrainRecipe:
 
     def __post_init__(self) -> None:
         """Check every rule, naming the field and the value received."""
-        object.__setattr__(self, "restarts", tuple(self.restarts))
-        object.__setattr__(self, "betas", tuple(self.betas))
+        check_types(self)
         if (self.epochs is None) == (self.steps is None):
             raise ValueError(
                 f"either epochs or steps must be given, got {self.epochs} and {self.steps}"
@@ -90,7 +89,6 @@ class TrainRecipe:
         at_least(self, 0, "warmup_epochs", "warmup_steps", "warmup_lr", "min_lr", "weight_decay")
         at_least(self, 0, "cooldown_epochs", "reconstruction", "checkpoint_seconds")
         positive(self, "lr", "adam_eps", "clip_norm", "restart_decay")
-        one_of(self, optimizer=Optimizer, schedule=Schedule, precision=Precision, monitor=Monitor)
         self._check_ranges()
 
     def _check_ranges(self) -> None:
@@ -130,9 +128,9 @@ class AdversarialRecipe:
         for name in ("eps", "alpha"):
             radius = parse_eps(str(getattr(self, name)), name=name)
             object.__setattr__(self, name, radius)
+        check_types(self)
         at_least(self, 1, "steps")
         positive(self, "beta")
-        one_of(self, method=Method)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,6 +151,7 @@ class DistillationRecipe:
 
     def __post_init__(self) -> None:
         """Check every rule, naming the field and the value received."""
+        check_types(self)
         at_least(self, 1, "teacher_epochs")
         if not 0 < self.weight <= 1:
             raise ValueError(f"weight must lie in (0, 1], got {self.weight}")
@@ -194,10 +193,8 @@ class Recipe:
     logs: tuple[Log, ...] = ("tensorboard",)
 
     def __post_init__(self) -> None:
-        """Check what concerns several sections."""
-        object.__setattr__(self, "logs", tuple(self.logs))
-        if not set(self.logs) <= set(get_args(Log)):
-            raise ValueError(f"logs must be among {', '.join(get_args(Log))}, got {self.logs}")
+        """Check every rule, and what concerns several sections."""
+        check_types(self)
         at_least(self, 0, "seed")
         if len(self.labels) != self.model["num_classes"]:
             raise ValueError(
@@ -205,12 +202,24 @@ class Recipe:
                 f"num_classes={self.model['num_classes']}"
             )
         if isinstance(self.data, ImageData):
-            if self.distillation is not None and not self.data.in_memory:
-                raise ValueError("distillation needs data.in_memory: the teacher sees every image")
+            if self.distillation is not None:
+                self._check_distillation(self.data)
             return
         for section in ("distillation", "adversarial"):
             if getattr(self, section) is not None:
                 raise ValueError(f"{section} is for images only, got data of {self.data.source}")
+
+    def _check_distillation(self, data: ImageData) -> None:
+        if not data.in_memory:
+            raise ValueError("distillation needs data.in_memory: the teacher sees every image")
+        # The teacher is asked once about each image, as it is stored.
+        if data.mixes:
+            raise ValueError(
+                "distillation needs data.mixup and data.cutmix 0: the teacher sees no mixed "
+                f"images, got {data.mixup} and {data.cutmix}"
+            )
+        if self.adversarial is not None:
+            raise ValueError("distillation needs adversarial null: the teacher sees no attack")
 
     @property
     def run_name(self) -> str:

@@ -1,6 +1,7 @@
 """The run: the folder a recipe leaves behind."""
 
 import csv
+import hashlib
 import json
 import platform
 import subprocess
@@ -25,6 +26,7 @@ STATE, BEST, LAST, TEACHER = (
 )
 TOKENIZER, STEPS = "tokenizer.json", "steps.csv"
 _STATE_VERSION = 2
+_CODE = Path(__file__).parent
 _PACKAGES = ("torch", "numpy", "safetensors", "tokenizers")
 
 
@@ -64,19 +66,33 @@ def recorded_recipe(folder: Path) -> Recipe:
     return read_recipe(folder / RECIPE)
 
 
-def record_sitting(folder: Path, step: int, data: dict[str, str], processes: int) -> None:
+def record_sitting(folder: Path, step: int, inputs: dict[str, str], processes: int) -> None:
     """Note in `run.json` what the run depends on from a step on, each time that it goes on.
+
+    Where tracked files of the code differ from its commit, the difference is kept beside it: as
+    `changes.patch`, and as `changes-STEP.patch` of a sitting that goes on from a step.
 
     Args:
         folder: of the run.
         step: steps done before.
-        data: what describes the data.
+        inputs: what describes the data, and the first weights where a file gave them.
         processes: number of processes that train.
     """
+    changes = _git("diff", "--binary", "HEAD")
+    if changes:
+        patch = f"changes-{step}.patch" if step else "changes.patch"
+        (folder / patch).write_bytes(changes)
     path = folder / RUN
-    sittings = json.loads(path.read_text())["sittings"] if path.is_file() else []
+    run = json.loads(path.read_text()) if path.is_file() else {}
+    sittings = run.pop("sittings", [])
     sittings.append({"step": step, "processes": processes} | environment())
-    _write(path, json.dumps(data | {"sittings": sittings}, indent=2) + "\n")
+    _write(path, json.dumps(run | inputs | {"sittings": sittings}, indent=2) + "\n")
+
+
+def digest(path: Path) -> str:
+    """The sha256 of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def write_metrics(
@@ -130,18 +146,19 @@ def environment() -> dict[str, str]:
 
 def _commit() -> str:
     """The commit of the code, with a `+` where files of it were changed since."""
-    root = Path(__file__).parent
-    try:
-        commit = _git(root, "rev-parse", "HEAD")
-        changed = _git(root, "status", "--porcelain", "--untracked-files=no")
-    except (OSError, subprocess.CalledProcessError):
+    commit = _git("rev-parse", "HEAD").decode().strip()
+    if not commit:
         return "unknown"
-    return commit + ("+" if changed else "")
+    return commit + ("+" if _git("status", "--porcelain", "--untracked-files=no") else "")
 
 
-def _git(folder: Path, *arguments: str) -> str:
-    command = ["git", "-C", str(folder), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+def _git(*arguments: str) -> bytes:
+    """What git says of the code; nothing where git or the repository is missing."""
+    command = ["git", "-C", str(_CODE), *arguments]
+    try:
+        return subprocess.run(command, capture_output=True, check=True).stdout
+    except (OSError, subprocess.CalledProcessError):
+        return b""
 
 
 def _write(path: Path, text: str) -> None:

@@ -12,22 +12,25 @@ from typing import Any
 from robustness.report.schema import FILE as REPORT
 from robustness.report.schema import read_report
 from training import records
+from training.recipe_file import read_file, read_recipe
 from training.results_page import page, pictures
 
 PAPERS = "papers.json"
 """The figures of the papers, beside the records; no record itself."""
 KINDS = ("run", "evaluation", "analysis", "word-swap")
 _OF_RUN = ("test_accuracy", "test_samples", "train_samples", "parameters", "seconds", "environment")
-
+_NO_CHANGE = ("seed", "data.source", "model.seq_len", "model.vocab_size")
+"""Told elsewhere, or following from another entry."""
 _OF_HISTORY = ("step", "seconds", "waiting")
 
 
-def collect(folder: Path, target: Path) -> Path:
+def collect(folder: Path, target: Path, recipes: Path) -> Path:
     """Take up the run or the evaluation that a folder holds.
 
     Args:
         folder: of a finished run, or of a finished evaluation.
         target: folder of the records.
+        recipes: folder of recipe files; what a run changed of its own is recorded.
 
     Returns:
         The record; one of the same name is replaced.
@@ -36,7 +39,7 @@ def collect(folder: Path, target: Path) -> Path:
         ValueError: the folder holds neither, the run is not finished, or its record lacks a figure.
     """
     if (folder / records.METRICS).is_file():
-        return _write(*_run(folder), target)
+        return _write(*_run(folder, recipes), target)
     if (folder / REPORT).is_file():
         return _write(*_evaluation(folder), target)
     raise ValueError(f"{folder} holds neither a run with metrics nor an evaluation")
@@ -108,14 +111,37 @@ def _recipe(folder: Path) -> dict[str, Any]:
     return values
 
 
-def _run(folder: Path) -> tuple[str, dict[str, Any]]:
+def _run(folder: Path, recipes: Path) -> tuple[str, dict[str, Any]]:
     metrics = json.loads((folder / records.METRICS).read_text())
     missing = [key for key in _OF_RUN if key not in metrics]
     if missing:
         raise ValueError(f"{folder} is no finished run: its metrics lack {', '.join(missing)}")
     sittings = json.loads((folder / records.RUN).read_text())["sittings"]
-    record = {"kind": "run", "recipe": _recipe(folder), "metrics": metrics, "sittings": sittings}
-    return folder.resolve().name, record | {"rate": _rate(folder)}
+    recipe = _recipe(folder)
+    record = {"kind": "run", "recipe": recipe, "metrics": metrics, "sittings": sittings}
+    changes = _changes(recipe, recipes)
+    return folder.resolve().name, record | {"changes": changes, "rate": _rate(folder)}
+
+
+def _changes(recipe: dict[str, Any], recipes: Path) -> list[str]:
+    """What a run did otherwise than its recipe file says today, as `fit` would be told."""
+    choice = [f"{key}={recipe[key]}" for key in ("variant", "size") if recipe[key] is not None]
+    for path in sorted(recipes.glob("*.yaml")):
+        written = read_file(path)
+        offered = recipe["variant"] in written.get("variants", [])
+        if offered and recipe["name"] == f"{written['name']}-{recipe['variant']}":
+            before, after = _flat(read_recipe(path, choice).to_dict()), _flat(recipe)
+            changed = [key for key, value in after.items() if before.get(key) != value]
+            return [f"{key}={after[key]}" for key in changed if key not in _NO_CHANGE]
+    return []
+
+
+def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in values.items():
+        inner = _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {}
+        flat |= inner or {f"{prefix}{key}": value}
+    return flat
 
 
 def _rate(folder: Path) -> dict[str, float]:
@@ -131,8 +157,10 @@ def _evaluation(folder: Path) -> tuple[str, dict[str, Any]]:
     report = read_report(folder).to_json()
     del report["samples"], report["definitions"]
     names = "-".join(model["name"] for model in report["summary"]["models"])
-    digest = report["data"]["digest"][:8]
     attacks = "-".join(attack["name"] for attack in report["spec"]["attacks"])
+    digests = [model["digest"] for model in report["summary"]["models"]]
+    identity = json.dumps([digests, report["data"]["digest"], report["spec"]])
+    digest = hashlib.sha256(identity.encode()).hexdigest()[:8]
     return f"{names}-{attacks}-{digest}", {"kind": "evaluation"} | report
 
 

@@ -14,8 +14,9 @@ Written by `python -m training results` from the records in [`results/`](results
 Accuracies in percent on the test split, which no run has seen before its end. The interval is
 Wilson's at 95 %: what the number of test samples alone leaves open, not what another seed changes.
 A size other than `full` is a recipe scaled down (`size=`): its figures say nothing about the models
-of the papers. A `+` behind a commit: a file was changed since. Run time: training and validation,
-over all sittings. Waiting: the share of the time of training that the model waited for data.
+of the papers. After it stands what a run did otherwise than its recipe says today. A `+` behind a
+commit: a file was changed since. Run time: training and validation, over all sittings. Waiting: the
+share of the time of training that the model waited for data.
 """
 _PART = "a part, not the whole split"
 _COLUMNS = (
@@ -84,9 +85,9 @@ def _accuracies(runs: list[dict[str, Any]], papers: dict[str, Any]) -> list[str]
         lines.append("**Learnt from a part of the training split: no result on the whole set.**")
     if papers:
         lines.append(f"Paper: {papers['source']}, at the paper's size.")
-    groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    groups: dict[tuple[str, ...], list[dict[str, Any]]] = {}
     for run in sorted(runs, key=_place):
-        groups.setdefault(_place(run)[:2], []).append(run)
+        groups.setdefault((*_place(run)[:2], *run["changes"]), []).append(run)
     rows = [row for group in groups.values() for row in _rows(group, papers)]
     return [*lines, "", *table(_COLUMNS, rows), ""]
 
@@ -142,8 +143,8 @@ def _row(run: dict[str, Any], papers: dict[str, Any]) -> list[str]:
     threads = environment["threads"]
     on = f"{threads} thread{'s' * (threads != '1')}" if device == "cpu" else device
     return [
-        recipe["name"],
-        recipe["size"] or "full",
+        recipe["name"] + (", distilled" if recipe["distillation"] else ""),
+        ", ".join([recipe["size"] or "full", *run["changes"]]),
         str(recipe["seed"]),
         f"{metrics['parameters'] / 1e6:.2f} M",
         f"{metrics['train_samples']:,}",
@@ -172,6 +173,8 @@ def _evaluation(record: dict[str, Any]) -> str:
     lines = [
         f"## Robustness of {names}",
         "",
+        *(_artifact(model) for model in summary["models"]),
+        "",
         f"{data['samples']:,} images, seed {record['seed']}, {summary['metric']} with 95 % "
         f"intervals; images sha256 {data['digest'][:12]}. Under attack an image counts where the "
         "model is right on it as it is and as the attack made it; eps is in pixels from 0 to 1. "
@@ -183,8 +186,7 @@ def _evaluation(record: dict[str, Any]) -> str:
     attacks = zip(*(model["attacks"] for model in summary["models"]), strict=True)
     for figures in attacks:
         first = figures[0]
-        name = f"{first['name']}, {first['steps']} step{'s' * (first['steps'] > 1)}"
-        rows.append([name, first["eps"], *(_figure(each["robust"]) for each in figures)])
+        rows.append([_attack(first), first["eps"], *(_figure(each["robust"]) for each in figures)])
     for eps in summary["models"][0]["worst"]:
         worst = (_figure(model["worst"][eps]) for model in summary["models"])
         rows.append(["worst of all", eps, *worst])
@@ -194,6 +196,15 @@ def _evaluation(record: dict[str, Any]) -> str:
     lines += [f"Warning: {each['message']}" for each in summary["warnings"]]
     lines += [f"Note: {note}" for note in record["notes"]]
     return "\n".join([*lines, ""])
+
+
+def _artifact(model: dict[str, Any]) -> str:
+    return f"- {model['name']}, version {model['version']}, artifact {model['digest'][:12]}"
+
+
+def _attack(figures: dict[str, Any]) -> str:
+    steps = figures["steps"]  # None where an attack takes none
+    return figures["name"] + ("" if steps is None else f", {steps} step{'s' * (steps > 1)}")
 
 
 def _comparison(comparison: dict[str, Any]) -> list[str]:

@@ -1,6 +1,36 @@
 """Rules that several sections of a recipe share."""
 
-from typing import Any, get_args
+import dataclasses
+import sys
+from types import NoneType
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+_KINDS: dict[Any, tuple[tuple[type, ...], str]] = {
+    bool: ((bool,), "true or false"),
+    int: ((int,), "a whole number"),
+    float: ((int, float), "a number"),  # YAML reads 1e-3 as text: its numbers need a point, 1.0e-3
+    str: ((str,), "text"),
+    dict: ((dict,), "a mapping"),
+}
+"""The types of a field's values, compared exactly, for Python takes True for an int; the rule."""
+
+
+def check_types(recipe: Any, prefix: str = "") -> None:
+    """Refuse values of another type than their field's; lists become tuples where those are meant.
+
+    Args:
+        recipe: a dataclass, which may be frozen, of numbers, booleans, texts, literals, mappings,
+            lists of one type, dataclasses, and None beside one of these.
+        prefix: comes before the names of its fields.
+
+    Raises:
+        ValueError: naming the field, the rule and the value.
+    """
+    hints = get_type_hints(type(recipe))
+    for field in dataclasses.fields(recipe):
+        value = getattr(recipe, field.name)
+        value = _checked(prefix + field.name, value, hints[field.name])
+        object.__setattr__(recipe, field.name, value)
 
 
 def at_least(recipe: Any, least: int, *names: str) -> None:
@@ -10,7 +40,7 @@ def at_least(recipe: Any, least: int, *names: str) -> None:
         ValueError: naming the field and its value.
     """
     for name in names:
-        value = _number(recipe, name)
+        value = getattr(recipe, name)
         if value is not None and not value >= least:
             raise ValueError(f"{name} must be at least {least}, got {value}")
 
@@ -22,7 +52,7 @@ def positive(recipe: Any, *names: str) -> None:
         ValueError: naming the field and its value.
     """
     for name in names:
-        value = _number(recipe, name)
+        value = getattr(recipe, name)
         if value is not None and not value > 0:
             raise ValueError(f"{name} must be positive, got {value}")
 
@@ -34,26 +64,30 @@ def fraction(recipe: Any, *names: str) -> None:
         ValueError: naming the field and its value.
     """
     for name in names:
-        value = _number(recipe, name)
-        if value is None or not 0 <= value < 1:
+        value = getattr(recipe, name)
+        if not 0 <= value < 1:
             raise ValueError(f"{name} must lie in [0, 1), got {value}")
 
 
-def one_of(recipe: Any, **kinds: Any) -> None:
-    """Refuse fields that are not among the words of their `Literal`.
-
-    Raises:
-        ValueError: naming the field, its words and its value.
-    """
-    for name, kind in kinds.items():
-        if getattr(recipe, name) not in get_args(kind):
-            known = ", ".join(get_args(kind))
-            raise ValueError(f"{name} must be one of {known}, got {getattr(recipe, name)!r}")
-
-
-def _number(recipe: Any, name: str) -> int | float | None:
-    value = getattr(recipe, name)
-    # YAML reads 1e-3 as text: its numbers need a point, 1.0e-3.
-    if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
-        raise ValueError(f"{name} must be a number, got {value!r}")
+def _checked(name: str, value: Any, hint: Any) -> Any:
+    kind, options = get_origin(hint) or hint, get_args(hint)
+    if NoneType in options:
+        (other,) = (option for option in options if option is not NoneType)
+        return None if value is None else _checked(name, value, other)
+    if kind in (list, tuple):
+        if not isinstance(value, list | tuple):
+            raise ValueError(f"{name} must be a list, got {value!r}")
+        return kind(_checked(f"{name}[{i}]", each, options[0]) for i, each in enumerate(value))
+    if kind is Literal and value not in options:
+        raise ValueError(f"{name} must be one of {', '.join(options)}, got {value!r}")
+    if kind in _KINDS and not _fits(value, kind):
+        raise ValueError(f"{name} must be {_KINDS[kind][1]}, got {value!r}")
+    if dataclasses.is_dataclass(value):
+        check_types(value, f"{name}.")
     return value
+
+
+def _fits(value: Any, kind: Any) -> bool:
+    if type(value) not in _KINDS[kind][0]:
+        return False
+    return kind is not float or abs(value) <= sys.float_info.max  # an int may lie beyond it

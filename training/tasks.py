@@ -55,8 +55,8 @@ def open_task(recipe: Recipe, tokenizer: Path, *, progress: bool = False) -> Tas
         progress: show progress bars.
 
     Raises:
-        ValueError: the data is missing or broken, has no labels, has other classes than the recipe
-            or is too long or too wide for the model.
+        ValueError: the data is missing or broken, has no test split of its own, has no labels, has
+            other classes than the recipe or is too long or too wide for the model.
     """
     match recipe.data:
         case ImageData():
@@ -80,10 +80,10 @@ def open_test(recipe: Recipe, tokenizer: Path, *, count: int | None) -> Samples:
     """
     data = recipe.data
     if isinstance(data, ImageData):
-        images = open_images(data.source, split="test", label_names=recipe.labels)
+        images = open_images(data.source, split="test", own_split=True, label_names=recipe.labels)
         return _image_samples(images.take(some(len(images), count)), "test", data, progress=False)
     if isinstance(data, TextData):
-        texts = open_texts(data.source, split="test", label_names=recipe.labels)
+        texts = open_texts(data.source, split="test", own_split=True, label_names=recipe.labels)
         texts = texts.take(some(len(texts), count))
         tokens = tokenize(texts, load_tokenizer(tokenizer), max_len=data.max_len)
     else:
@@ -111,7 +111,7 @@ def _images(recipe: Recipe, data: ImageData, progress: bool) -> Task:
             f"got {spec.channels} x {spec.height} x {spec.width} for {takes}"
         )
     train, test = (
-        open_images(data.source, split=split, label_names=recipe.labels)
+        open_images(data.source, split=split, own_split=True, label_names=recipe.labels)
         for split in ("train", "test")
     )
     chosen, held_out = split_indices(len(train), data.valid, recipe.seed)
@@ -138,7 +138,7 @@ def _image_samples(images: ImageSet, split: str, data: ImageData, *, progress: b
 
 def _texts(recipe: Recipe, data: TextData, saved: Path) -> Task:
     train, test = (
-        open_texts(data.source, split=split, label_names=recipe.labels)
+        open_texts(data.source, split=split, own_split=True, label_names=recipe.labels)
         for split in ("train", "test")
     )
     chosen, held_out = split_indices(len(train), data.valid, recipe.seed)

@@ -42,7 +42,7 @@ def judge_swapped(
     data = recipe.data
     if not isinstance(data, TextData):
         raise ValueError(f"{folder.name} must be a run on texts, got data of {data.source}")
-    texts = open_texts(data.source, split="test", label_names=recipe.labels)
+    texts = open_texts(data.source, split="test", own_split=True, label_names=recipe.labels)
     texts = texts.take(some(len(texts), count))
     tokenizer = load_tokenizer(folder / records.TOKENIZER)
     device = Processes().device

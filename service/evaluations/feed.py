@@ -10,6 +10,7 @@ from contextlib import contextmanager
 
 from anyio import to_thread
 from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import TimeoutError as AllConnectionsTakenError
 
 from service.evaluations.job import Job
 from service.evaluations.jobs import JobStore
@@ -77,10 +78,8 @@ class Feed:
             ids = {follower.job_id for follower in self._followers}
             try:
                 found = await to_thread.run_sync(self._store.get_all, ids)
-            except (
-                DBAPIError,
-                TimeoutError,
-            ):  # it restarts, perhaps; whoever waits goes on waiting
+            except (DBAPIError, AllConnectionsTakenError):
+                # It restarts, perhaps; whoever waits goes on waiting.
                 logger.warning("The table of evaluations does not answer")
                 found = {}
             for follower in self._followers:

@@ -37,7 +37,7 @@ def test_class_folders_are_found_by_their_identifiers(
     ("files", "empty", "message"),
     [
         (["train/n01440764/a.JPEG"], None, "imagenet needs the folder imagenet/val"),
-        (["val/n01440764/a.JPEG"], "n01443537", "class folder n01443537 holds no image"),
+        (["val/n01440764/a.JPEG"], "n01443537", "^val: the class folder n01443537 holds no image"),
         (["val/n00000000/a.JPEG"], None, "class folder 'n00000000' is neither a label name"),
         (["val/a.JPEG"], None, "imagenet/val holds images outside class folders"),
     ],

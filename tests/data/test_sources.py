@@ -64,9 +64,9 @@ def test_flat_folder_has_no_labels(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("classes", "message"),
     [
-        ({"horse": 1}, "class folder 'horse' is neither a label name nor an index"),
-        ({"7": 1}, "label 7 is out of range: there are 3 classes"),
-        ({"cat": 1, "0x": 0}, "class folder 0x holds no image"),
+        ({"horse": 1}, "^set: the class folder 'horse' is neither a label name nor an index"),
+        ({"7": 1}, "^set: the class folder label 7 is out of range: there are 3 classes"),
+        ({"cat": 1, "0x": 0}, "^set: the class folder 0x holds no image"),
     ],
 )
 def test_unknown_or_empty_class_folder_is_named(
@@ -101,6 +101,55 @@ def test_parquet_of_the_hub_is_read(tmp_path: Path, struct: bool) -> None:
 def test_parquet_labels_may_be_names(tmp_path: Path) -> None:
     images = open_images(write_parquet(tmp_path / "s.parquet", ["cat"]), label_names=LABELS)
     assert images.labels is not None and images.labels.tolist() == [0]
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        ([0, 7], "^test-1.parquet, row 1: label 7 is out of range: there are 3 classes"),
+        ([0, None], "^test-1.parquet, row 1: the row holds no label"),
+    ],
+)
+def test_label_of_a_parquet_file_is_named_with_file_and_row(
+    tmp_path: Path, labels: list[object], message: str
+) -> None:
+    write_parquet(tmp_path / "test-0.parquet", [0, 1, 2])
+    write_parquet(tmp_path / "test-1.parquet", labels)
+    with pytest.raises(DataError, match=message):
+        open_images(tmp_path, label_names=LABELS)
+
+
+def test_images_of_several_parquet_files_are_named_by_file_and_row(tmp_path: Path) -> None:
+    write_parquet(tmp_path / "test-0.parquet", [0, 1])
+    broken = pa.table({"image": [png(0), b"text"], "label": [2, 0]})
+    pq.write_table(broken, tmp_path / "test-1.parquet")
+    with pytest.raises(DataError, match="test-1.parquet has other columns than test-0.parquet"):
+        open_images(tmp_path, label_names=LABELS)
+    write_parquet(tmp_path / "test-0.parquet", [0, 1], struct=False)
+    images = open_images(tmp_path, label_names=LABELS)
+    assert images.names == ["test-0/000000", "test-0/000001", "test-1/000000", "test-1/000001"]
+    assert images.labels is not None and images.labels.tolist() == [0, 1, 2, 0]
+    assert np.array_equal(np.asarray(images.read(1)), np.ones((4, 4)))
+    with pytest.raises(DataError, match="^test-1/000001: not an image"):
+        images.read(3)
+
+
+@pytest.mark.parametrize(
+    ("images", "message"),
+    [
+        ([b"", None], "^test-1.parquet: row 1 holds no image bytes"),
+        ([{"bytes": b""}, {"bytes": None}], "^test-1.parquet: row 1 holds no image bytes"),
+        ([7], "^test-1.parquet: the column 'image' must hold bytes, got int64"),
+        ([{"path": "a.png"}], "^test-1.parquet: the column 'image' must hold bytes, got struct"),
+        ([], "^test-1.parquet holds no row"),
+    ],
+)
+def test_parquet_without_images_is_named(
+    tmp_path: Path, images: list[object], message: str
+) -> None:
+    pq.write_table(pa.table({"image": images}), tmp_path / "test-1.parquet")
+    with pytest.raises(DataError, match=message):
+        open_images(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -145,6 +194,30 @@ def test_idx_files_are_read_plain_and_gzipped(tmp_path: Path) -> None:
     assert np.array_equal(np.asarray(images.read(1)), pixels[1])
 
 
+def test_idx_label_out_of_range_is_named_with_file_and_row(tmp_path: Path) -> None:
+    write_idx(tmp_path / "t10k-images-idx3-ubyte.gz", np.zeros((3, 4, 4), np.uint8))
+    write_idx(tmp_path / "t10k-labels-idx1-ubyte", np.array([1, 5, 7], np.uint8))
+    message = "^t10k-labels-idx1-ubyte, row 1: label 5 is out of range: there are 3 classes"
+    with pytest.raises(DataError, match=message):
+        open_images(tmp_path, label_names=LABELS)
+
+
+@pytest.mark.parametrize(
+    ("images", "labels", "message"),
+    [
+        ((2, 4, 4), (3,), r"t10k-images\S* have shape \(2, 4, 4\), the labels of t10k-l\S* \(3,\)"),
+        ((0, 4, 4), (0,), "^t10k-images-idx3-ubyte holds no image"),
+    ],
+)
+def test_idx_files_that_do_not_fit_are_named(
+    tmp_path: Path, images: tuple[int, ...], labels: tuple[int, ...], message: str
+) -> None:
+    write_idx(tmp_path / "t10k-images-idx3-ubyte", np.zeros(images, np.uint8))
+    write_idx(tmp_path / "t10k-labels-idx1-ubyte", np.zeros(labels, np.uint8))
+    with pytest.raises(DataError, match=message):
+        open_images(tmp_path, label_names=LABELS)
+
+
 def test_broken_idx_file_is_named(tmp_path: Path) -> None:
     write_idx(tmp_path / "t10k-images-idx3-ubyte", np.zeros((2, 4, 4), np.uint8), cut=3)
     with pytest.raises(DataError, match="t10k-images-idx3-ubyte is broken"):
@@ -163,9 +236,12 @@ def test_known_name_needs_the_data_folder(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_broken_image_is_named_when_read(tmp_path: Path) -> None:
-    (tmp_path / "a.png").write_bytes(b"text")
-    with pytest.raises(DataError, match="a.png: not an image"):
-        load_inputs(open_images(tmp_path), SPEC)
+    for split in ("train", "test"):
+        make_folder(tmp_path / split, {"cat": 2})
+    (tmp_path / "train" / "cat" / "1.png").write_bytes(b"text")
+    load_inputs(open_images(tmp_path, label_names=LABELS), SPEC)
+    with pytest.raises(DataError, match="^train/cat/1.png: not an image"):
+        load_inputs(open_images(tmp_path, split="train", label_names=LABELS), SPEC)
 
 
 @pytest.mark.data

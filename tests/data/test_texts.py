@@ -64,9 +64,10 @@ def test_parquet_class_names_translate_its_indices(tmp_path: Path) -> None:
     [
         (["a", " \n"], [0, 1], "set.parquet: row 1 holds no text"),
         ([None, "a"], [0, 1], "set.parquet: row 0 holds no text"),
-        (["a"], [3], "label 3 is out of range: there are 3 classes"),
-        (["a"], ["maybe"], "'maybe' is neither a label name nor an index"),
-        ([1], [0], "the column 'text' must hold strings, got int64"),
+        (["a"], [3], "^set.parquet, row 0: label 3 is out of range: there are 3 classes"),
+        (["a", "b"], [0, None], "^set.parquet, row 1: the row holds no label"),
+        (["a"], ["maybe"], "^set.parquet, row 0: 'maybe' is neither a label name nor an index"),
+        ([1], [0], "^set.parquet: the column 'text' must hold strings, got int64"),
     ],
 )
 def test_broken_parquet_row_is_named(
@@ -74,6 +75,26 @@ def test_broken_parquet_row_is_named(
 ) -> None:
     with pytest.raises(DataError, match=message):
         open_texts(write_parquet(tmp_path / "set.parquet", texts, labels), label_names=LABELS)
+
+
+@pytest.mark.parametrize(
+    ("texts", "labels", "message"),
+    [
+        (["c", " "], [0, 0], "^test-1.parquet: row 1 holds no text"),
+        (["c"], [7], "^test-1.parquet, row 0: label 7 is out of range"),
+    ],
+)
+def test_broken_row_of_a_later_parquet_file_is_named_there(
+    tmp_path: Path, texts: list[object], labels: list[object], message: str
+) -> None:
+    write_parquet(tmp_path / "test-0.parquet", ["a", "b"], [0, 1])
+    write_parquet(tmp_path / "test-1.parquet", ["c"], [2])
+    opened = open_texts(tmp_path, label_names=LABELS)
+    assert list(opened) == ["a", "b", "c"] and labels_of(opened) == [0, 1, 2]
+    assert opened.names == ["test-0/000000", "test-0/000001", "test-1/000000"]
+    write_parquet(tmp_path / "test-1.parquet", texts, labels)
+    with pytest.raises(DataError, match=message):
+        open_texts(tmp_path, label_names=LABELS)
 
 
 def test_missing_text_column_is_named(tmp_path: Path) -> None:
@@ -155,9 +176,9 @@ def test_flat_text_folder_has_no_labels(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("files", "message"),
     [
-        ({"fun/a.txt": "x"}, "class folder 'fun' is neither a label name nor an index"),
-        ({"pos/a.txt": "x", "neg/a.md": "x"}, "the folder neg holds no text file"),
-        ({"a.md": "x"}, "holds no text file"),
+        ({"fun/a.txt": "x"}, "^set: the class folder 'fun' is neither a label name nor an index"),
+        ({"pos/a.txt": "x", "neg/a.md": "x"}, "^the folder set/neg holds no text file"),
+        ({"a.md": "x"}, "^the folder set holds no text file"),
     ],
 )
 def test_unknown_or_empty_text_folder_is_named(
@@ -168,12 +189,12 @@ def test_unknown_or_empty_text_folder_is_named(
 
 
 def test_broken_text_file_is_named_when_read(tmp_path: Path) -> None:
-    write_folder(tmp_path, {"pos/blank.txt": " \n"})
-    (tmp_path / "pos" / "latin.txt").write_bytes(b"na\xefve")
+    write_folder(tmp_path, {"test/pos/blank.txt": " \n"})
+    (tmp_path / "test" / "pos" / "latin.txt").write_bytes(b"na\xefve")
     texts = open_texts(tmp_path, label_names=LABELS)
-    with pytest.raises(DataError, match="^pos/blank.txt holds no text"):
+    with pytest.raises(DataError, match="^test/pos/blank.txt holds no text"):
         texts.read(0)
-    with pytest.raises(DataError, match="^pos/latin.txt is not readable UTF-8 text"):
+    with pytest.raises(DataError, match="^test/pos/latin.txt is not readable UTF-8 text"):
         texts.read(1)
 
 

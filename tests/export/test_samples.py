@@ -39,3 +39,13 @@ def test_samples_need_inputs() -> None:
     tokens = Ragged.of([np.array([3, 4]), np.array([5])], np.uint16)
     feed = Samples(tokens=tokens, pad=1, labels=None, description="").feed()
     assert feed["tokens"].tolist() == [[3, 4], [5, 1]]
+
+
+def test_texts_in_disorder_keep_their_tokens_but_not_their_order() -> None:
+    rows = [np.arange(50), np.arange(30, 90), np.array([7])]
+    samples = Samples(tokens=Ragged.of(rows, np.uint32), labels=None, description="three")
+    mixed = samples.in_disorder(seed=0)
+    assert mixed.tokens is not None and len(mixed) == 3
+    for i, row in enumerate(rows):
+        assert np.array_equal(np.sort(mixed.tokens[i]), row)
+    assert (mixed.tokens.values == np.concatenate(rows)).mean() < 0.2

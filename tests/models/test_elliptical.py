@@ -2,6 +2,7 @@ import copy
 import pickle
 from itertools import product
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -231,6 +232,23 @@ def test_autocast_keeps_the_values_in_its_precision(estimator: Estimator) -> Non
         out, v = layer(x, draw(2, 3, 5, 4, seed=1, dtype=torch.float32))
     assert out.dtype == v.dtype == torch.bfloat16
     assert (out - exact).abs().max() < 0.02 * exact.abs().max()
+
+
+@pytest.mark.parametrize(("tokens", "trained"), [(5, True), (5, False), (600, True)])
+def test_training_in_half_precision_attends_alike_whatever_the_length(
+    tokens: int, trained: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layer, x = make(), draw(2, tokens, 12, dtype=torch.float32)
+    v_prev = draw(2, 3, tokens, 4, seed=1, dtype=torch.float32)
+    mask = torch.arange(tokens) < torch.tensor([[tokens], [tokens - 2]])
+    exact, _ = layer(x, v_prev, mask)
+    fused = Mock(wraps=F.scaled_dot_product_attention)
+    monkeypatch.setattr(F, "scaled_dot_product_attention", fused)
+    with torch.set_grad_enabled(trained), torch.autocast("cpu", dtype=torch.bfloat16):
+        out, v = layer(x, v_prev, mask)
+    assert fused.called is not (trained and tokens == 5)  # it is slow in training, see _attend
+    assert out.dtype == v.dtype == torch.bfloat16
+    assert (out - exact)[mask].abs().max() < 0.02 * exact.abs().max()
 
 
 def test_draws_are_fresh_for_every_pass_and_sample_and_leave_the_global_generator() -> None:

@@ -3,6 +3,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+import models
+from models.elliptical import metric_gradient
 from training.adversarial import attack, pgd, trades
 from training.objective import disagreement
 from training.recipe import AdversarialRecipe
@@ -45,6 +47,20 @@ def test_attack_stays_in_the_ball_and_in_the_pixel_range(method: str) -> None:
     assert (found - images).abs().max() <= 0.3 + 1e-6
     assert found.min() >= 0 and found.max() <= 1
     assert model.training and not found.requires_grad
+
+
+def test_attack_follows_the_path_through_the_metric() -> None:
+    torch.manual_seed(0)
+    options = {"img_size": 8, "patch_size": 4, "num_classes": 3, "embed_dim": 16, "num_heads": 2}
+    model = models.build("deit_tiny_elliptical", **options, depth=3)
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.5)
+    images, labels = torch.rand(8, 3, 8, 8), torch.randint(0, 3, (8,))
+    ball, noise = {"eps": 0.1, "alpha": 0.1, "steps": 1}, torch.rand(8, 3, 8, 8)
+    found = attack(model, images, labels, AdversarialRecipe(method="pgd", **ball), noise)
+    with metric_gradient(model, True):
+        assert torch.equal(found, pgd(model.eval(), images, labels, noise=noise, **ball))
+    assert not torch.equal(found, pgd(model, images, labels, noise=noise, **ball))
 
 
 def test_disagreement_is_the_divergence_written_out() -> None:

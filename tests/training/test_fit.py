@@ -1,4 +1,5 @@
 import csv
+import hashlib
 import json
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -7,6 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from models.checkpoints import save_weights
 from training import records
 from training.__main__ import main
 from training.fit import Trainer
@@ -135,6 +137,20 @@ def test_run_may_start_from_given_weights(recipe_file: Path, tmp_path: Path, sta
     )
     with pytest.raises(ValueError, match="nothing is not a readable safetensors file"):
         start(recipe_file, tmp_path / "third", "init=nothing")
+
+
+def test_run_goes_on_without_the_file_of_its_first_weights(
+    recipe_file: Path, tmp_path: Path, start: Start
+) -> None:
+    run, first = tmp_path / "run", tmp_path / "first.safetensors"
+    save_weights(start(recipe_file, tmp_path / "nowhere").model, first)
+    digest = hashlib.sha256(first.read_bytes()).hexdigest()
+    metrics = start(recipe_file, run, f"init={first}", "train.epochs=1").run()
+    first.unlink()
+    assert main(["fit", "--resume", str(run)]) == 0
+    assert json.loads((run / records.METRICS).read_text()) == metrics
+    recorded = json.loads((run / records.RUN).read_text())
+    assert recorded["init_digest"] == digest and len(recorded["sittings"]) == 2
 
 
 def test_loss_that_is_no_number_ends_the_run(

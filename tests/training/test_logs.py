@@ -73,5 +73,5 @@ def test_tracker_that_is_not_installed_is_named(
     monkeypatch.setitem(sys.modules, "wandb", None)
     with pytest.raises(ValueError, match="logs names wandb, which is not installed"):
         start(recipe_file, tmp_path / "run", "logs=[wandb]").run()
-    with pytest.raises(ValueError, match="logs must be among tensorboard, mlflow, wandb"):
+    with pytest.raises(ValueError, match=r"logs\[0\] must be one of tensorboard, mlflow, wandb"):
         start(recipe_file, tmp_path / "run", "logs=[visdom]")

@@ -3,8 +3,10 @@
 import csv
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -68,23 +70,45 @@ with joined() as processes:
         processes.wait()
 """
 
+SLOW = """
+import sys
+import time
+from pathlib import Path
+from training.__main__ import main
+from training.stepping import Stepper
+
+def call(self, step, batch, original=Stepper.__call__):
+    loss = original(self, step, batch)
+    Path(sys.argv[1]).touch()
+    time.sleep(0.5)
+    return loss
+
+Stepper.__call__ = call
+sys.exit(main(["fit", *sys.argv[2:]]))
+"""
+
 
 def losses(run: Path) -> list[float]:
     with (run / records.STEPS).open(newline="") as file:
         return [float(row["loss"]) for row in csv.DictReader(file)]
 
 
-def torchrun(*command: str) -> None:
+def launch(*command: str) -> subprocess.Popen[str]:
     launcher = ["torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    done = subprocess.run(
+    return subprocess.Popen(
         [sys.executable, "-m", *launcher, *command],
         cwd=ROOT,
         env=os.environ | {"PYTHONPATH": str(ROOT), "PYTHONFAULTHANDLER": "1"},
-        capture_output=True,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
         text=True,
-        timeout=170,
     )
-    assert done.returncode == 0, done.stderr[-8000:]
+
+
+def torchrun(*command: str) -> None:
+    with launch(*command) as process:
+        _, errors = process.communicate(timeout=170)
+    assert process.returncode == 0, errors[-8000:]
 
 
 def test_two_processes_have_the_loss_curve_of_one(
@@ -110,6 +134,24 @@ def test_two_killed_processes_resume_to_the_same_weights(recipe_file: Path, tmp_
         assert all(torch.equal(whole[key], resumed[key]) for key in whole)
     sittings = json.loads((runs[1] / records.RUN).read_text())["sittings"]
     assert [(each["step"], each["processes"]) for each in sittings] == [(0, 2), (0, 2), (8, 2)]
+
+
+def test_sigterm_to_torchrun_saves_at_the_end_of_the_step(
+    recipe_file: Path, tmp_path: Path
+) -> None:
+    script, begun, run = tmp_path / "slow.py", tmp_path / "begun", tmp_path / "run"
+    script.write_text(SLOW)
+    options = ["train.epochs=20", "train.validate_steps=160", "data.workers=1"]
+    command = [str(script), str(begun), str(recipe_file), *options, "--output", str(run)]
+    with launch(*command) as process:
+        while not begun.exists():
+            assert process.poll() is None
+            time.sleep(0.05)
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=60)
+    state = records.load_state(run)
+    assert state is not None and state["step"] < 20, errors[-8000:]
+    assert "continue with --resume" in errors
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="counts threads in /proc")

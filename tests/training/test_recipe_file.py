@@ -1,4 +1,5 @@
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -36,6 +37,17 @@ from training.recipe_file import read_recipe
         ("epochs", "an override must look like key=value, got 'epochs'"),
         ("size=small", "recipe.yaml offers no sizes, got size=small"),
         ("seed=-1", "seed must be at least 0, got -1"),
+        ("train.epochs=1.5", "train.epochs must be a whole number, got 1.5"),
+        ("train.batch_size=4.0", "train.batch_size must be a whole number, got 4.0"),
+        ("train.betas=0.9", "train.betas must be a list, got 0.9"),
+        ("data.valid=2.0", "data.valid must be a whole number, got 2.0"),
+        ("data.flip=no_thanks", "data.flip must be true or false, got 'no_thanks'"),
+        ("data.image.height=8.0", "data.image.height must be a whole number, got 8.0"),
+        ("distillation={teacher_epochs: 1.5}", "distillation.teacher_epochs must be a whole"),
+        ("adversarial={eps: 0.1, alpha: 0.1, steps: 1.0}", "adversarial.steps must be a whole"),
+        ("seed=0.5", "seed must be a whole number, got 0.5"),
+        ("version=2", "version must be text, got 2"),
+        ("labels=[no, yes]", "labels[0] must be text, got False"),
     ],
 )
 def test_bad_recipe_is_an_error_before_training(
@@ -98,6 +110,49 @@ def test_variant_may_bring_sizes_of_its_own(text_recipe: Path) -> None:
     assert read_recipe(text_recipe, ["variant=transject"]).model["embed_dim"] == 16
     small = read_recipe(text_recipe, ["variant=transformer", "size=small"])
     assert small.train.epochs == 1 and small.model["embed_dim"] != 8
+
+
+def test_null_takes_a_section_away_in_variants_and_in_their_sizes(recipe_file: Path) -> None:
+    layers: dict[str, Any] = {
+        "distillation": {"teacher_epochs": 1},
+        "variants": {
+            "plain": {},
+            "alone": {"distillation": None},
+            "attacked": {
+                "adversarial": {"eps": 0.1, "alpha": 0.1, "steps": 1},
+                "distillation": None,
+                "sizes": {"long": {"distillation": None}},
+            },
+        },
+        "sizes": {"small": {}, "long": {"distillation": {"teacher_epochs": 2}}},
+    }
+    recipe_file.write_text(yaml.safe_dump(yaml.safe_load(recipe_file.read_text()) | layers))
+
+    def teacher_epochs(variant: str, size: str) -> int | None:
+        recipe = read_recipe(recipe_file, [f"variant={variant}", f"size={size}"])
+        return recipe.distillation and recipe.distillation.teacher_epochs
+
+    assert [teacher_epochs("plain", size) for size in ("small", "long")] == [1, 2]
+    assert [teacher_epochs("alone", size) for size in ("small", "long")] == [None, 2]
+    assert [teacher_epochs("attacked", size) for size in ("small", "long")] == [None, None]
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("data.mixup=0.8", "distillation needs data.mixup and data.cutmix 0: .* got 0.8 and 0.0"),
+        ("data.cutmix=1.0", "distillation needs data.mixup and data.cutmix 0: .* got 0.0 and 1.0"),
+        ("adversarial={eps: 0.1, alpha: 0.1, steps: 1}", "distillation needs adversarial null"),
+        ("data.in_memory=false", "distillation needs data.in_memory"),
+    ],
+)
+def test_teacher_is_heard_only_on_the_images_that_it_saw(
+    recipe_file: Path, override: str, message: str
+) -> None:
+    teacher = "distillation={teacher_epochs: 1}"
+    assert read_recipe(recipe_file, [teacher]).distillation is not None
+    with pytest.raises(ValueError, match=message):
+        read_recipe(recipe_file, [teacher, override])
 
 
 def test_resolved_recipe_reads_as_itself(recipe_file: Path, text_recipe: Path) -> None:

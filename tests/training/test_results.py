@@ -1,11 +1,15 @@
+import copy
 import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from robustness.intervals import wilson
+from robustness.report.schema import FILE as REPORT
+from training import results
 from training.__main__ import RESULTS, main
 from training.fit import Trainer
 from training.results import PAPERS, collect, read_records
@@ -25,7 +29,12 @@ def evaluation() -> dict[str, Any]:
         {
             "name": name,
             "clean": figure(clean),
-            "attacks": [{"name": "pgd", "steps": 20, "eps": "1/255", "robust": figure(robust)}],
+            "version": "3",
+            "digest": "b" * 64,
+            "attacks": [
+                {"name": attack, "steps": steps, "eps": "1/255", "robust": figure(robust)}
+                for attack, steps in (("pgd", 20), ("square", None))
+            ],
             "worst": {"1/255": figure(robust)},
         }
         for name, clean, robust in (("one", 0.9, 0.5), ("other", 0.8, 0.4))
@@ -50,7 +59,7 @@ def test_page_is_made_of_what_tiny_runs_recorded(
 ) -> None:
     runs = []
     for seed in (0, 1):
-        choice = ["variant=transformer", "size=small", f"seed={seed}"]
+        choice = ["variant=transformer", "size=small", f"seed={seed}", "train.clip_norm=0.5"]
         trainer = start(text_recipe, tmp_path / f"words-{seed}", *choice)
         runs.append((trainer.folder, trainer.run()))
     output = tmp_path / "docs" / "results.md"
@@ -72,6 +81,8 @@ def test_page_is_made_of_what_tiny_runs_recorded(
         record = json.loads((output.parent / "results" / f"words-{seed}.json").read_text())
         assert 0 <= record["rate"]["waiting"] <= 1
         assert f"| {record['rate']['steps_per_second']:.2f} |" in text
+    again = collect(runs[0][0], tmp_path / "own", text_recipe.parent)
+    assert json.loads(again.read_text())["changes"] == ["train.clip_norm=0.5"]
     assert "mean of 2, ± s.d." in text and "| 81.3 |" in text
     assert "**Learnt from a part of the training split: no result on the whole set.**" in text
     assert "a part, not the whole split" in text and "Paper: a table" in text
@@ -82,6 +93,8 @@ def test_evaluations_show_every_attack_and_the_comparison() -> None:
     text = page([evaluation()], {})
     assert "## Robustness of one and other" in text and "100 images, seed 3" in text
     assert "| pgd, 20 steps | 1/255 | 50.0 [40.0, 60.0] | 40.0 [30.0, 50.0] |" in text
+    assert "| square | 1/255 | 50.0 [40.0, 60.0] | 40.0 [30.0, 50.0] |" in text
+    assert "- one, version 3, artifact bbbbbbbbbbbb" in text
     assert "| clean | +10.00 | 12 | 2 | 0.013 |" in text
     assert "Warning: something is odd" in text and "Note: so it is" in text
 
@@ -95,11 +108,30 @@ def test_unfinished_run_and_foreign_folder_are_refused(
     del content["test_accuracy"]
     metrics.write_text(json.dumps(content))
     with pytest.raises(ValueError, match="no finished run: its metrics lack test_accuracy"):
-        collect(tmp_path / "run", tmp_path / "results")
+        collect(tmp_path / "run", tmp_path / "results", tmp_path)
     (tmp_path / "empty").mkdir()
     output = str(tmp_path / "results.md")
     assert main(["results", str(tmp_path / "empty"), "--output", output]) == 2
+    assert Path(output).is_file()  # what can be taken up is, whatever stands beside it
     assert "holds neither a run with metrics nor an evaluation" in capsys.readouterr().err
+
+
+def test_evaluations_of_other_models_or_radii_are_records_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / REPORT).touch()
+    report = evaluation() | {"samples": [], "definitions": {}}
+    spec: dict[str, Any] = {"attacks": [{"name": "pgd", "eps": ["1/255"]}]}
+    other = copy.deepcopy(report)
+    other["summary"]["models"][0]["digest"] = "c" * 64  # another seed's
+    kept = set[Path]()
+    for each, eps in ((report, "1/255"), (other, "1/255"), (report, "2/255")):
+        each["spec"] = copy.deepcopy(spec)
+        each["spec"]["attacks"][0]["eps"] = [eps]
+        found = Mock(**{"to_json.return_value": copy.deepcopy(each)})
+        monkeypatch.setattr(results, "read_report", Mock(return_value=found))
+        kept.add(collect(tmp_path, tmp_path / "results", tmp_path))
+    assert len(kept) == len(read_records(tmp_path / "results")) == 3
 
 
 def test_file_that_is_no_record_is_named(tmp_path: Path) -> None:

@@ -3,6 +3,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.csv as pacsv
+import pyarrow.parquet as pq
 import pytest
 import yaml
 from PIL import Image
@@ -10,7 +12,7 @@ from PIL import Image
 from data.image_set import DataError
 from training.fit import Trainer
 from training.recipe_file import read_recipe
-from training.tasks import Task, open_task
+from training.tasks import Task, open_task, open_test
 
 Start = Callable[..., Trainer]
 LRA: dict[str, Any] = {
@@ -115,12 +117,49 @@ def test_unreadable_image_is_named_before_training(recipe_file: Path, tmp_path: 
     broken = tmp_path / "images" / "train" / "light" / "1.png"
     broken.write_bytes(broken.read_bytes()[:45])
     options = [f"data.source={tmp_path / 'images'}", "data.valid=1", "train.batch_size=1"]
-    with pytest.raises(DataError, match=r"light/1\.png: the image data is broken"):
+    with pytest.raises(DataError, match=r"train/light/1\.png: the image data is broken"):
         task(recipe_file, *options)
     broken.unlink()
     (tmp_path / "images" / "train" / "light" / "0.png").unlink()
-    with pytest.raises(DataError, match="the class folder light holds no image"):
+    with pytest.raises(DataError, match="train: the class folder light holds no image"):
         task(recipe_file, *options)
+
+
+@pytest.mark.parametrize("in_memory", ["true", "false"])
+def test_images_without_a_test_split_are_refused_before_training(
+    recipe_file: Path, tmp_path: Path, start: Start, in_memory: str
+) -> None:
+    write_images(tmp_path / "images")
+    plain = f"data.source={tmp_path / 'images' / 'train'}"
+    options = [plain, "data.valid=1", f"data.in_memory={in_memory}"]
+    with pytest.raises(ValueError, match="images/train is the same for every split.*give a folder"):
+        start(recipe_file, tmp_path / "run", *options)
+    assert not (tmp_path / "run").exists()
+    recipe = read_recipe(recipe_file, options)
+    with pytest.raises(ValueError, match="images/train is the same for every split"):
+        open_test(recipe, tmp_path / "tokenizer.json", count=None)
+
+
+def test_validation_images_are_no_test_images(recipe_file: Path, tmp_path: Path) -> None:
+    write_images(tmp_path / "images")
+    (tmp_path / "images" / "test").rename(tmp_path / "images" / "val")
+    with pytest.raises(ValueError, match="images has no test split, only train, val"):
+        task(recipe_file, f"data.source={tmp_path / 'images'}", "data.valid=1")
+
+
+def test_texts_need_a_test_split(text_recipe: Path, imdb: Path, tmp_path: Path) -> None:
+    for split in ("train", "test"):
+        table = pq.read_table(imdb / f"imdb-{split}.parquet")
+        pacsv.write_csv(table, imdb / f"{split}.csv")
+        (imdb / f"imdb-{split}.parquet").unlink()
+    options = ["variant=transject", f"data.source={imdb}"]
+    opened = task(text_recipe, *options)
+    assert len(opened.test.labels) == 32 and len(opened.train.labels) == 144 - 16
+    options[1] = f"data.source={imdb / 'train.csv'}"
+    with pytest.raises(ValueError, match="train.csv is the same for every split"):
+        task(text_recipe, *options)
+    with pytest.raises(ValueError, match="train.csv is the same for every split"):
+        open_test(read_recipe(text_recipe, options), tmp_path / "tokenizer.json", count=None)
 
 
 @pytest.mark.parametrize("split", ["train", "test"])
@@ -134,7 +173,7 @@ def test_images_read_for_every_batch_are_all_tried_before_it(
     start(recipe_file, tmp_path / "run", *options)
     broken = tmp_path / "images" / split / "dark" / "0.png"
     broken.write_bytes(broken.read_bytes()[:45])
-    with pytest.raises(DataError, match=r"dark/0\.png: the image data is broken"):
+    with pytest.raises(DataError, match=rf"{split}/dark/0\.png: the image data is broken"):
         start(recipe_file, tmp_path / "run", *options)
     assert not (tmp_path / "run").exists()
 

@@ -20,6 +20,7 @@ from service.http.errors import ApiError
 from service.predictions.images import Predictions
 from service.predictions.registry import Registry
 from service.predictions.reload import Reloader
+from service.predictions.settling import alone
 from service.settings import Settings
 from tests.service.conftest import png
 
@@ -103,6 +104,22 @@ def test_a_new_version_is_served_and_a_removed_one_is_not(
         with pytest.raises(ApiError) as nothing:
             world.registry.get()
         assert nothing.value.code == "unknown_model"
+
+    run(test)
+
+
+def test_a_new_version_waits_while_another_worker_measures(
+    run: Run, tiny_artifact: Artifact
+) -> None:
+    async def test(world: World) -> None:
+        _copy(tiny_artifact, world.folder / "two", version="2")
+        await world.reloader.look()
+        with alone(world.settings.runtimes_folder):
+            opening = asyncio.create_task(world.reloader.look())
+            await asyncio.sleep(0.3)
+            assert not opening.done() and world.served() == [ONE]
+        await opening
+        assert world.served() == [ONE, TWO]
 
     run(test)
 
