@@ -28,7 +28,7 @@ class Trial {
     this.button = h("button", { type: "submit", className: "primary start" }, "Start evaluation");
     form.replaceChildren(
       h("div", { className: "fields" }, this.fields.presets, this.fields.details, this.#circumstances()),
-      h("div", { className: "launch" }, this.plan, this.cost, this.error, this.button));
+      h("div", { className: "launch" }, this.plan, this.button, this.cost, this.error));
     form.addEventListener("input", ({ target }) => {
       this.fields.changed(target);
       this.update();
