@@ -50,8 +50,10 @@ class ImageSpec:
         """Check every rule, naming the field and the value received."""
         if self.channels not in _MODES:
             raise ValueError(f"channels must be 1 or 3, got {self.channels}")
-        if self.height < 1 or self.width < 1:
-            raise ValueError(f"height and width must be positive, got {self.height}, {self.width}")
+        for name in ("height", "width"):
+            value = getattr(self, name)
+            if type(value) is not int or value < 1:
+                raise ValueError(f"{name} must be a positive whole number, got {value!r}")
         if self.resample not in _FILTERS:
             raise ValueError(f"resample must be one of {sorted(_FILTERS)}, got {self.resample!r}")
 

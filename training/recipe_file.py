@@ -26,6 +26,7 @@ from data.images import ImageSpec
 from data.sources import KNOWN, KNOWN_TEXTS
 from training.data_recipe import DataRecipe, ImageData, TextData, TokenData
 from training.recipe import AdversarialRecipe, DistillationRecipe, Recipe, TrainRecipe
+from training.recipe_yaml import read_yaml
 
 
 def read_recipe(path: Path, overrides: list[str] | None = None) -> Recipe:
@@ -61,7 +62,7 @@ def read_file(path: Path) -> dict[str, Any]:
         ValueError: the file is no YAML mapping.
     """
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        content = read_yaml(path.read_text(encoding="utf-8"))
     except (yaml.YAMLError, OSError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} is not a readable YAML file: {error}") from error
     if not isinstance(content, dict):
@@ -192,7 +193,7 @@ def _split_override(text: str) -> tuple[str, Any]:
     if not equals:
         raise ValueError(f"an override must look like key=value, got {text!r}")
     try:
-        return key, yaml.safe_load(value)
+        return key, read_yaml(value)
     except yaml.YAMLError:
         raise ValueError(f"the value of {key} must be YAML, got {value!r}") from None
 

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
 
 from data.tokenizer import TextTokenizer
 from training.recipe import Recipe
 from training.recipe_file import read_recipe
+from training.recipe_yaml import write_yaml
 
 RECIPE, RUN, METRICS, HISTORY = "recipe.yaml", "run.json", "metrics.json", "history.csv"
 STATE, BEST, LAST, TEACHER = (
@@ -52,7 +52,7 @@ def start_run(folder: Path, recipe: Recipe, tokenizer: TextTokenizer | None = No
         partial = folder / f"{TOKENIZER}.partial"
         tokenizer.save(partial)
         partial.replace(folder / TOKENIZER)
-    _write(folder / RECIPE, yaml.safe_dump(recipe.to_dict(), sort_keys=False))
+    _write(folder / RECIPE, write_yaml(recipe.to_dict()))
 
 
 def recorded_recipe(folder: Path) -> Recipe:

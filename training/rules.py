@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 _KINDS: dict[Any, tuple[tuple[type, ...], str]] = {
     bool: ((bool,), "true or false"),
     int: ((int,), "a whole number"),
-    float: ((int, float), "a number"),  # YAML reads 1e-3 as text: its numbers need a point, 1.0e-3
+    float: ((int, float), "a number"),
     str: ((str,), "text"),
     dict: ((dict,), "a mapping"),
 }

@@ -7,6 +7,7 @@ import yaml
 from training.__main__ import main
 from training.data_recipe import ImageData, TextData, TokenData
 from training.recipe_file import read_recipe
+from training.recipe_yaml import read_yaml, write_yaml
 
 
 @pytest.mark.parametrize(
@@ -17,7 +18,7 @@ from training.recipe_file import read_recipe
         ("train.epoch=1", "unknown key train.epoch; did you mean train.epochs?"),
         ("train.epochs=0", "train.epochs must be at least 1, got 0"),
         ("train.steps=10", "train.either epochs or steps must be given, got 3 and 10"),
-        ("train.lr=1e-3", "train.lr must be a number, got '1e-3'"),
+        ("train.lr=fast", "train.lr must be a number, got 'fast'"),
         (
             "train.schedule=step",
             "train.schedule must be one of cosine, linear, constant, got 'step'",
@@ -90,6 +91,16 @@ def test_bad_text_recipe_is_an_error_before_training(
     assert main(["fit", str(text_recipe), "variant=transject", override, *run]) == 2
     assert message in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
+
+
+def test_number_with_an_exponent_needs_no_point(recipe_file: Path) -> None:
+    assert read_recipe(recipe_file, ["train.lr=2e-3"]).train.lr == 0.002
+    assert read_recipe(recipe_file, ["train.weight_decay=1E-4"]).train.weight_decay == 1e-4
+
+
+def test_texts_that_look_like_numbers_are_recorded_as_texts() -> None:
+    values = {"labels": ["1e3", "-2E+4", "12", "1e", "n01440764"], "lr": 1e-6}
+    assert read_yaml(write_yaml(values)) == values
 
 
 def test_variant_and_size_are_laid_over_the_file_and_overrides_come_last(text_recipe: Path) -> None:

@@ -89,6 +89,13 @@ def test_page_is_made_of_what_tiny_runs_recorded(
     assert str(tmp_path) not in "".join(path.read_text() for path in output.parent.rglob("*.*"))
 
 
+def test_run_that_heard_a_teacher_is_marked() -> None:
+    run = json.loads((RESULTS.parent / "results" / "cifar10-deit-small.json").read_text())
+    assert "| cifar10-deit | small |" in page([run], {})
+    run["recipe"]["distillation"] = {"teacher_epochs": 1, "weight": 0.5, "temperature": 2.0}
+    assert "| cifar10-deit, distilled | small |" in page([run], {})
+
+
 def test_evaluations_show_every_attack_and_the_comparison() -> None:
     text = page([evaluation()], {})
     assert "## Robustness of one and other" in text and "100 images, seed 3" in text
