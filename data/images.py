@@ -52,8 +52,10 @@ class ImageSpec:
             raise ValueError(f"channels must be 1 or 3, got {self.channels}")
         for name in ("height", "width"):
             value = getattr(self, name)
-            if type(value) is not int or value < 1:
-                raise ValueError(f"{name} must be a positive whole number, got {value!r}")
+            if type(value) is not int:
+                raise ValueError(f"{name} must be a whole number, got {value!r}")
+            if value < 1:
+                raise ValueError(f"{name} must be positive, got {value}")
         if self.resample not in _FILTERS:
             raise ValueError(f"resample must be one of {sorted(_FILTERS)}, got {self.resample!r}")
 
