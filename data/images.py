@@ -48,14 +48,14 @@ class ImageSpec:
 
     def __post_init__(self) -> None:
         """Check every rule, naming the field and the value received."""
-        if self.channels not in _MODES:
-            raise ValueError(f"channels must be 1 or 3, got {self.channels}")
-        for name in ("height", "width"):
+        for name in ("channels", "height", "width"):
             value = getattr(self, name)
-            if type(value) is not int:
+            if type(value) is not int:  # Python takes True for 1, and 3.0 for 3
                 raise ValueError(f"{name} must be a whole number, got {value!r}")
             if value < 1:
                 raise ValueError(f"{name} must be positive, got {value}")
+        if self.channels not in _MODES:
+            raise ValueError(f"channels must be 1 or 3, got {self.channels}")
         if self.resample not in _FILTERS:
             raise ValueError(f"resample must be one of {sorted(_FILTERS)}, got {self.resample!r}")
 

@@ -15,13 +15,12 @@ _KINDS: dict[Any, tuple[tuple[type, ...], str]] = {
 """The types of a field's values, compared exactly, for Python takes True for an int; the rule."""
 
 
-def check_types(recipe: Any, prefix: str = "") -> None:
+def check_types(recipe: Any) -> None:
     """Refuse values of another type than their field's; lists become tuples where those are meant.
 
     Args:
         recipe: a dataclass, which may be frozen, of numbers, booleans, texts, literals, mappings,
-            lists of one type, dataclasses, and None beside one of these.
-        prefix: comes before the names of its fields.
+            lists of one type, dataclasses (which check themselves), and None beside one of these.
 
     Raises:
         ValueError: naming the field, the rule and the value.
@@ -29,7 +28,7 @@ def check_types(recipe: Any, prefix: str = "") -> None:
     hints = get_type_hints(type(recipe))
     for field in dataclasses.fields(recipe):
         value = getattr(recipe, field.name)
-        value = _checked(prefix + field.name, value, hints[field.name])
+        value = _checked(field.name, value, hints[field.name])
         object.__setattr__(recipe, field.name, value)
 
 
@@ -82,8 +81,6 @@ def _checked(name: str, value: Any, hint: Any) -> Any:
         raise ValueError(f"{name} must be one of {', '.join(options)}, got {value!r}")
     if kind in _KINDS and not _fits(value, kind):
         raise ValueError(f"{name} must be {_KINDS[kind][1]}, got {value!r}")
-    if dataclasses.is_dataclass(value):
-        check_types(value, f"{name}.")
     return value
 
 

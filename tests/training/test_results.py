@@ -7,6 +7,8 @@ from unittest.mock import Mock
 
 import pytest
 
+import models
+from models.checkpoints import load_weights
 from robustness.intervals import wilson
 from robustness.report.schema import FILE as REPORT
 from training import results
@@ -148,6 +150,16 @@ def test_file_that_is_no_record_is_named(tmp_path: Path) -> None:
     (tmp_path / "some.json").write_text('{"kind": "poem"}')
     with pytest.raises(ValueError, match="of no known kind: 'poem'"):
         read_records(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "path", sorted((RESULTS.parent / "results" / "weights").iterdir()), ids=lambda path: path.stem
+)
+def test_kept_weights_are_of_the_model_that_the_record_names(path: Path) -> None:
+    record = json.loads((path.parent.parent / f"{path.stem}.json").read_text())
+    model = models.build(**record["recipe"]["model"])
+    load_weights(model, path)
+    assert sum(each.numel() for each in model.parameters()) == record["metrics"]["parameters"]
 
 
 def test_shipped_page_is_what_the_shipped_records_give() -> None:
