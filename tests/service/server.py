@@ -59,8 +59,9 @@ class Server:
             return bytes(received)
 
     def lines(self) -> list[dict[str, Any]]:
-        """The log: every line but those that Python's warnings write is JSON."""
-        return [json.loads(line) for line in self.log.read_text().splitlines() if line[0] == "{"]
+        """The log's whole lines: every one but those that Python's warnings write is JSON."""
+        whole = self.log.read_text().rpartition("\n")[0]
+        return [json.loads(line) for line in whole.splitlines() if line.startswith("{")]
 
 
 def environment(home: Path, extra: Mapping[str, object]) -> dict[str, str]:

@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 from service.settings import ROOT
+from tests.service.conftest import wait_until
 from tests.service.server import QUICK, Server, serve
 
 
@@ -167,8 +168,13 @@ def test_what_is_not_ours_is_404_in_our_shape(server: Server, path: str) -> None
 
 def test_the_log_is_json_lines_of_all_processes_and_no_secret(server: Server) -> None:
     answer = httpx.get(f"{server.url}/v1/models?secret=hidden-one", headers={"x-api-key": "hidden"})
-    lines = server.lines()
-    (line,) = [x for x in lines if x.get("request_id") == answer.headers["x-request-id"]]
+    asked = answer.headers["x-request-id"]
+
+    def logged() -> list[dict[str, Any]]:
+        return [line for line in server.lines() if line.get("request_id") == asked]
+
+    assert wait_until(lambda: bool(logged()), seconds=10)  # it is written after the answer
+    (line,) = logged()
     assert (line["route"], line["status"]) == ("/v1/models", 200)
     log = server.log.read_text()
     assert "hidden" not in log
@@ -180,6 +186,7 @@ def test_two_workers_count_together(server: Server) -> None:
     before = _answered(server)
     for _ in range(10):
         httpx.get(f"{server.url}/v1/models")
+    wait_until(lambda: _answered(server) - before >= 10, seconds=10)  # counted after the answer
     assert _answered(server) - before == 10
 
 
