@@ -38,9 +38,9 @@ def shipped_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ("precision", "quantization", "runtime"),
     [
         ("fp16", None, "onnx-cpu"),
-        pytest.param("bf16", None, "openvino", marks=openvino),
         ("int8", "static", "onnx-cpu"),
-        ("int8", "dynamic", "onnx-cpu"),
+        pytest.param("bf16", None, "openvino", marks=[openvino, pytest.mark.slow]),
+        pytest.param("int8", "dynamic", "onnx-cpu", marks=pytest.mark.slow),
     ],
 )
 def test_a_trained_model_passes_the_gate_in_every_precision(

@@ -71,6 +71,16 @@ VARIANTS: dict[str, tuple[str, dict[str, object]]] = {
     ),
 }
 every_model = pytest.mark.parametrize("variant", VARIANTS)
+# One of each architecture. What takes seconds is done for these; for all others when asked for.
+ARCHITECTURES = (
+    "deit_tiny_elliptical",
+    "fan_tiny_elliptical",
+    "lra_transformer_elliptical",
+    "transformer",
+    "transject",
+    "transject_random",
+    "transject_image",
+)
 
 
 def build(variant: str) -> nn.Module:
@@ -159,17 +169,16 @@ def _example(given: tuple[Tensor, ...]) -> Tensor | tuple[Tensor, Tensor]:
     return given[0] if len(given) == 1 else (given[0], given[1])
 
 
-# Seconds each; tests/export compares these with m and logits of the model.
-ONNX_ELSEWHERE = {"deit, consistent", "deit, mean", "lra, none"}
+def unless_slow(variant: str, *values: object) -> Any:
+    slow = () if variant in ARCHITECTURES else (pytest.mark.slow,)
+    return pytest.param(variant, *values, marks=slow)
 
 
 @pytest.mark.parametrize(
     ("variant", "form"),
     [
-        (variant, form)
-        for variant in VARIANTS
-        for form in (Eager, Folded, TorchScript, Onnx)
-        if form is not Onnx or variant not in ONNX_ELSEWHERE
+        *((variant, form) for variant in VARIANTS for form in (Eager, Folded, TorchScript)),
+        *(unless_slow(variant, Onnx) for variant in VARIANTS),
     ],
 )
 def test_prediction_depends_on_neither_batch_nor_padding(variant: str, form: type) -> None:
@@ -300,7 +309,7 @@ def compiled_matches(variant: str, backend: str) -> None:
     assert all(parameter.grad is not None for parameter in model.parameters())
 
 
-@every_model
+@pytest.mark.parametrize("variant", [unless_slow(variant) for variant in VARIANTS])
 def test_torch_compile_traces_the_whole_training_step(variant: str) -> None:
     compiled_matches(variant, "aot_eager")
 

@@ -144,7 +144,11 @@ def test_only_transject_has_a_reconstruction_loss() -> None:
     assert not hasattr(small("lra_transformer"), "logits_and_reconstruction")
 
 
-@pytest.mark.parametrize("name", ENCODERS)
+@pytest.mark.parametrize(
+    "name",
+    ["lra_transformer_elliptical", "transject"]
+    + [pytest.param(name, marks=pytest.mark.slow) for name in ("lra_transformer", "transformer")],
+)
 def test_towers_answer_alike_as_a_graph_of_onnx(name: str) -> None:
     model = small(name).float()
     tokens, mask = pairs()
