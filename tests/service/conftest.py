@@ -114,7 +114,8 @@ def page_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     from tests.service.server import serve
 
     folder = tmp_path_factory.mktemp("page")
-    with serve(str(ROOT), cwd=folder, home=folder / "home") as server:
+    options = {"ASSAY_RUNTIME": "onnx-cpu"}  # nothing is measured beside the tests
+    with serve(str(ROOT), cwd=folder, home=folder / "home", **options) as server:
         yield server.url
 
 

@@ -20,8 +20,8 @@ KEYS = [
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder = tmp_path_factory.mktemp("guarded")
-    keys = json.dumps(KEYS)
-    with serve(str(ROOT), cwd=folder, home=folder / "home", ASSAY_API_KEYS=keys) as server:
+    options = {"ASSAY_API_KEYS": json.dumps(KEYS), "ASSAY_RUNTIME": "onnx-cpu"}
+    with serve(str(ROOT), cwd=folder, home=folder / "home", **options) as server:
         yield server.url
 
 

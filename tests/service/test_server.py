@@ -15,7 +15,7 @@ from bentoml.exceptions import BentoMLException, NotFound
 
 from service.settings import ROOT
 from tests.service.conftest import png, wait_until
-from tests.service.server import Server, environment, serve
+from tests.service.server import QUICK, Server, environment, serve
 
 
 def test_sources_serve_bentomls_client_and_leave_no_orphan(tmp_path: Path) -> None:
@@ -95,7 +95,8 @@ def test_evaluation_survives_a_kill_and_its_pictures_mislead_the_public_path(
     spec = {"model": "fashion-elliptical", "attacks": [{"name": "pgd", "eps": ["8/255"]}]}
     form = {"spec": json.dumps(spec), "labels": json.dumps([path.parent.name for path in paths])}
     files = [("images", (path.name, path.read_bytes())) for path in paths]
-    with serve(str(ROOT), cwd=tmp_path, home=tmp_path / "home") as server:
+    options = {**QUICK, "ASSAY_MODELS": ROOT / "artifacts" / "fashion-elliptical"}
+    with serve(str(ROOT), cwd=tmp_path, home=tmp_path / "home", **options) as server:
         accepted = httpx.post(f"{server.url}/v1/evaluations", data=form, files=files)
         assert accepted.status_code == 202, accepted.text
         job = f"{server.url}{accepted.headers['location']}"
