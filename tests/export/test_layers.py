@@ -40,7 +40,7 @@ def test_m_of_the_graph_is_m_of_the_model(
         np.testing.assert_allclose(given[name][:, 0], m, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("form", ["max", "none"])
+@pytest.mark.parametrize("form", ["max", pytest.param("none", marks=pytest.mark.slow)])
 def test_m_of_a_token_graph_leaves_padding_out(form: str) -> None:
     torch.manual_seed(0)
     sizes = {"vocab_size": 20, "seq_len": 9, "embed_dim": 16, "num_heads": 2, "depth": 3}

@@ -287,7 +287,7 @@ def test_bfloat16_autocast_comes_close(variant: str) -> None:
     assert (close.float() - exact).abs().max() <= 0.05 * exact.abs().max().clamp_min(1.0)
 
 
-@every_model
+@pytest.mark.parametrize("variant", [unless_slow(variant) for variant in VARIANTS])
 def test_torch_export_keeps_batch_and_length_free(variant: str) -> None:
     model, given = build(variant), inputs(variant)
     shape: dict[int, object] = {0: torch.export.Dim("batch", min=1)}

@@ -76,7 +76,7 @@ def folders(pair: list[Artifact]) -> list[Path]:
     return [artifact.folder for artifact in pair]
 
 
-@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize("count", [pytest.param(1, marks=pytest.mark.slow), 3])
 def test_bytes_do_not_depend_on_the_number_of_workers(
     count: int, artifacts: Any, pair: list[Artifact], expected: dict[str, bytes], tmp_path: Path
 ) -> None:
