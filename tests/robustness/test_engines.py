@@ -183,7 +183,9 @@ def test_unfit_engine_is_refused(
 
 
 def start(artifacts: Any, folder: Path) -> subprocess.Popen[str]:
+    # A job in the background of a shell ignores Ctrl-C, and so would its children.
     command = [
+        "env", "--default-signal=INT",
         sys.executable, "-m", "robustness", "evaluate", "--artifact", str(artifacts.elliptical),
         "--data", str(artifacts.images), "--attack", "pgd", "--eps", "6/255", "20/255",
         "--steps", "400", "--workers", "2", "--output", str(folder),
