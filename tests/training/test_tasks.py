@@ -181,7 +181,7 @@ def test_images_read_for_every_batch_are_all_tried_before_it(
 
 
 def fit_with_workers(recipe: Path, *options: str | Path) -> subprocess.CompletedProcess[str]:
-    """In a process of its own: torch forks the workers, and from then on hears of every child."""
+    """In a process of its own: torch forks workers, and handles SIGCHLD from then until its end."""
     command = [sys.executable, "-m", "training", "fit", recipe, "data.workers=2", *options]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
 
