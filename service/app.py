@@ -18,9 +18,10 @@ from service.operation.logs import set_up_logs
 from service.parent import watch_parent
 from service.predictions.images import DEFAULT_TOP_K, Prediction
 from service.predictions.registry import check_models
+from service.process_manager import use_private_sockets
 from service.replica import claim_replica
 from service.settings import Settings, absolute_paths, get_settings, process_count
-from service.start import StartGuard, is_worker, prepare_state, run_folder
+from service.start import StartGuard, is_worker, open_run_folder, prepare_state, run_folder
 from service.worker import Worker
 
 _Inner = TypeVar("_Inner")
@@ -95,6 +96,9 @@ class Assay:
             read_keys(settings.api_keys.get_secret_value())
             prepare_state(settings)
             claim_replica(settings)
+            folder = open_run_folder(settings)
+            os.environ["ASSAY_RUN"] = str(folder)  # for the workers
+            use_private_sockets(folder)
             if settings.role != "evaluate":
                 check_models(settings)
         except ValueError as error:

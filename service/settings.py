@@ -14,7 +14,7 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 from service.operation.logs import LogFormat
 
 ROOT = Path(__file__).resolve().parents[1]  # the project, or its copy inside a built bento
-_PATH_SETTINGS = ("ASSAY_STATE", "ASSAY_MODELS", "ASSAY_DATA", "ASSAY_SAMPLES")
+_PATH_SETTINGS = ("ASSAY_STATE", "ASSAY_RUN", "ASSAY_MODELS", "ASSAY_DATA", "ASSAY_SAMPLES")
 # The table's headings, each before the setting named here.
 _GROUPS = {
     "models": "What is served, and where it is kept",
@@ -52,7 +52,12 @@ class Settings(BaseSettings):
         default="imdb-transject", description="model of texts used when none is named"
     )
     state: Path = Field(
-        default=Path("state"), description="jobs and uploads, the only thing written"
+        default=Path("state"), description="jobs and uploads, all that outlives a run"
+    )
+    run: Path | None = Field(
+        default=None,
+        description="private folder of one run (sockets, counters), removed at exit; without one, a"
+        " new folder in the temporary directory",
     )
     database: SecretStr = Field(
         default=SecretStr(""),
@@ -192,7 +197,7 @@ class Settings(BaseSettings):
             return [part for part in value.split(os.pathsep) if part]
         return value
 
-    @field_validator("models", "state", "samples", "data")
+    @field_validator("models", "state", "run", "samples", "data")
     @classmethod
     def _absolute(cls, value: list[Path] | Path | None) -> list[Path] | Path | None:
         if isinstance(value, list):

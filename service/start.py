@@ -1,24 +1,32 @@
-"""What surrounds a server's processes: its private folder, and starts that fail again and again."""
+"""What surrounds a server's processes: their private folder, and starts that fail repeatedly."""
 
 import atexit
+import fcntl
 import logging
 import os
 import shutil
 import signal
-import socket
+import stat
 import sys
+import tempfile
 from contextlib import suppress
 from pathlib import Path
+from typing import IO
 
 import bentoml
-import psutil
 
 from service.settings import Settings
 
 logger = logging.getLogger(__name__)
 
 _TRIES = 3
-_LAST_WORDS = "last-words"
+_ERROR_FILE = "error"
+_LOCK = "lock"
+_PREFIX = "assay-"
+# Of the path of a Unix socket, without the longest name in the folder.
+_LONGEST_PATH = (107 if sys.platform == "linux" else 103) - len("/control")
+# The locks end with the process, however it ends; nothing else may close the files.
+_held: list[IO[bytes]] = []
 
 
 def is_worker() -> bool:
@@ -31,15 +39,8 @@ def server_pid() -> int:
     return os.getppid() if is_worker() else os.getpid()
 
 
-def run_folder(settings: Settings) -> Path:
-    """Where the processes of one running server share what need not outlive it."""
-    return settings.state / "run" / f"{socket.gethostname()}-{server_pid()}"
-
-
 def prepare_state(settings: Settings) -> None:
-    """Make the state's folder and the server's own one in it, for the eyes of this user only.
-
-    Folders of servers of this host that run no more are removed.
+    """Make the state's folder, for the eyes of this user only.
 
     Raises:
         ValueError: the folder cannot be written.
@@ -49,30 +50,95 @@ def prepare_state(settings: Settings) -> None:
         settings.state.mkdir(mode=0o700, parents=True, exist_ok=True)
         with suppress(PermissionError):  # a volume may belong to somebody else
             settings.state.chmod(0o700)
-        own = run_folder(settings)
-        _remove_leftovers(own)
-        own.mkdir(parents=True)
+        with tempfile.TemporaryFile(dir=settings.state):
+            pass
     except OSError as error:
         raise ValueError(f"ASSAY_STATE must be a folder to write in: {error.strerror}") from error
-    atexit.register(_end, own, os.getpid())
 
 
-def _remove_leftovers(own: Path) -> None:
-    shutil.rmtree(own, ignore_errors=True)
-    host = own.name.rpartition("-")[0]
-    for folder in own.parent.glob(f"{host}-*"):
-        pid = folder.name.rpartition("-")[2]
-        if pid.isdecimal() and not psutil.pid_exists(int(pid)):
+def run_folder(settings: Settings) -> Path:
+    """Where the processes of one running server share what need not outlive it."""
+    if is_worker() and settings.run:
+        return settings.run  # as `open_run_folder` named it
+    return open_run_folder(settings)
+
+
+def open_run_folder(settings: Settings) -> Path:
+    """Make the private folder of this run, removed at exit; what killed runs left is removed.
+
+    Raises:
+        ValueError: the folder cannot be private, is in use, or its path is too long for sockets.
+    """
+    try:
+        if settings.run is None:
+            _remove_leftovers(Path(tempfile.gettempdir()))
+            folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
+        else:
+            folder = settings.run
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            _check_private(folder)
+        _lock(folder)
+    except OSError as error:
+        raise ValueError(f"ASSAY_RUN must be a folder to write in: {error.strerror}") from error
+    atexit.register(_end, folder, os.getpid())
+    if len(os.fsencode(folder)) > _LONGEST_PATH:
+        raise ValueError(f"ASSAY_RUN must be a path of at most {_LONGEST_PATH} bytes, got {folder}")
+    return folder
+
+
+def _check_private(folder: Path) -> None:
+    status = folder.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
+        raise ValueError("ASSAY_RUN must be a folder that belongs to this user")
+    folder.chmod(0o700)
+    if any(folder.iterdir()) and not (folder / _LOCK).is_file():
+        raise ValueError("ASSAY_RUN must be a new or empty folder: it is removed at exit")
+    if not _is_abandoned(folder) and (folder / _LOCK).exists():
+        raise ValueError("another server uses this ASSAY_RUN")
+    _empty(folder)
+
+
+def _lock(folder: Path) -> None:
+    """Show other servers that this folder is in use: the lock file is never seen unlocked."""
+    file = (folder / f"{_LOCK}.new").open("wb")
+    fcntl.flock(file, fcntl.LOCK_EX)
+    os.rename(file.name, folder / _LOCK)
+    _held.append(file)
+
+
+def _is_abandoned(folder: Path) -> bool:
+    try:
+        with (folder / _LOCK).open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+def _remove_leftovers(parent: Path) -> None:
+    for folder in parent.glob(f"{_PREFIX}*"):
+        own = folder.lstat().st_uid == os.geteuid() and not folder.is_symlink()
+        if own and _is_abandoned(folder):
             shutil.rmtree(folder, ignore_errors=True)
 
 
+def _empty(folder: Path) -> None:
+    for path in folder.iterdir():
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
+
+
 def _end(folder: Path, server: int) -> None:
-    """Say why the server ends, if it was made to, and take its folder away."""
+    """Say why the server ends, if it was made to, and remove its folder."""
     if os.getpid() != server:
         return  # a fork of the server
-    words = folder / _LAST_WORDS
-    message = words.read_text() if words.is_file() else ""
-    shutil.rmtree(folder, ignore_errors=True)
+    error = folder / _ERROR_FILE
+    message = error.read_text() if error.is_file() else ""
+    with suppress(OSError):
+        _empty(folder)
+        folder.rmdir()
     if message:
         sys.stderr.write(f"Assay ends: {message}\n")
         sys.stderr.flush()
@@ -97,7 +163,7 @@ class StartGuard:
 
     def __enter__(self) -> None:
         if self._count() >= _TRIES:
-            self._give_up("it died without a word")
+            self._give_up("exited without an error message")
         with self._attempts.open("ab") as file:
             file.write(b".")
 
@@ -114,5 +180,5 @@ class StartGuard:
 
     def _give_up(self, reason: str) -> None:
         message = f"the {self._name} could not start {_TRIES} times in a row: {reason}"
-        (self._folder / _LAST_WORDS).write_text(message)
+        (self._folder / _ERROR_FILE).write_text(message)
         os.kill(server_pid(), signal.SIGTERM)

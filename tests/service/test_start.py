@@ -1,0 +1,56 @@
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+
+from service.settings import ROOT, Settings
+from service.start import open_run_folder
+
+KILLED = """
+import os, signal
+from pathlib import Path
+from service.settings import Settings
+from service.start import open_run_folder
+print(open_run_folder(Settings()), flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.fixture
+def temporary(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    with TemporaryDirectory(prefix="a") as folder:
+        monkeypatch.setenv("TMPDIR", folder)
+        monkeypatch.setattr("tempfile.tempdir", None)
+        monkeypatch.setattr("atexit.register", lambda *_: None)
+        yield Path(folder)
+
+
+def test_each_run_has_a_private_folder_and_removes_those_of_killed_runs(temporary: Path) -> None:
+    command = [sys.executable, "-c", KILLED]
+    killed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True).stdout.strip()
+    assert Path(killed).parent == temporary and Path(killed).is_dir()
+    (temporary / "assay-other").mkdir()  # without our lock
+    folders = {open_run_folder(Settings()) for _ in range(2)}
+    assert len(folders) == 2 and not Path(killed).exists()
+    assert set(temporary.iterdir()) == {*folders, temporary / "assay-other"}
+    assert all(folder.stat().st_mode & 0o777 == 0o700 for folder in folders)
+
+
+def test_a_named_folder_is_used_by_one_run_and_holds_nothing_else(temporary: Path) -> None:
+    settings = Settings(run=temporary / "run")
+    assert open_run_folder(settings) == temporary / "run"
+    with pytest.raises(ValueError, match="another server uses this ASSAY_RUN"):
+        open_run_folder(settings)
+    (temporary / "full").mkdir()
+    (temporary / "full" / "mine").write_text("kept")
+    with pytest.raises(ValueError, match="new or empty"):
+        open_run_folder(Settings(run=temporary / "full"))
+    (temporary / "link").symlink_to(temporary / "full")
+    with pytest.raises(ValueError, match="belongs to this user"):
+        open_run_folder(Settings(run=temporary / "link"))
+    with pytest.raises(ValueError, match="at most [0-9]+ bytes"):
+        open_run_folder(Settings(run=temporary / ("x" * 100)))
+    assert (temporary / "full" / "mine").read_text() == "kept"
