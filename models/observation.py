@@ -114,7 +114,8 @@ def observe(model: nn.Module, inputs: Tensor, mask: Tensor | None = None) -> Obs
         mask: bool, True for real tokens; None if all are.
 
     Raises:
-        ValueError: the model has no layer that can be observed, or the inputs hold no sample.
+        ValueError: the model has no layer that can be observed, calls one more than once or wraps
+            the network that has them, or the inputs hold no sample.
     """
     if not inputs.ndim or not len(inputs):
         raise ValueError(f"inputs must hold at least one sample, got {tuple(inputs.shape)}")
@@ -123,8 +124,12 @@ def observe(model: nn.Module, inputs: Tensor, mask: Tensor | None = None) -> Obs
         logits = model(inputs) if mask is None else model(inputs, mask)
     if not layers:
         raise ValueError("model must have attention or experts to observe, and not be folded")
+    if len({id(layer.mixer.module) for layer in layers}) < len(layers):
+        raise ValueError("model must call each of its layers once to be observed")
     images = inputs.is_floating_point()
-    config: Any = model.config
+    config: Any = getattr(model, "config", None)
+    if config is None:
+        raise ValueError("model must be built by models.build to be observed, not wrap such a one")
     length = (config.img_size // config.patch_size) ** 2 if images else inputs.shape[-1]
     return Observation(
         logits=logits,
@@ -133,6 +138,11 @@ def observe(model: nn.Module, inputs: Tensor, mask: Tensor | None = None) -> Obs
         class_tokens=layers[-1].outputs.shape[1] - length,
         images=images,
     )
+
+
+def has_observable_layers(model: nn.Module) -> bool:
+    """Whether a model, or one inside it, has attention or experts that `observe` knows."""
+    return any(isinstance(module, Attention | Experts) for module in model.modules())
 
 
 @contextmanager

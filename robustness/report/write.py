@@ -1,17 +1,23 @@
 """Everything that is written from a report, beside `report.json`."""
 
-from collections.abc import Iterator, Mapping, Sequence
+import logging
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
+import torch
 from torch import nn
 
+from models.diagnostics import diagnose
+from models.observation import has_observable_layers
 from robustness.report import junit, markdown, page, sample_table
-from robustness.report.attention import attention_maps
 from robustness.report.examples import Example, Pixels, Texts, choose
 from robustness.report.schema import Report
 from robustness.report.stored import InputLost, adversarial_input, cell_of, clean_input
 from robustness.shards import write_whole
+
+_BATCH = 4  # diagnostics keep every layer of every image
+_LOG = logging.getLogger(__name__)
 
 
 def write_companions(
@@ -26,8 +32,9 @@ def write_companions(
     """
     digest = report.summary.models[0].digest
     twin = (twins or {}).get(digest)
-    shown = _with_attention(list(_exhibits(folder, report)), twin)
-    write_whole(folder / page.FILE, page.render(report, shown).encode())
+    shown, note = _with_attention(list(_exhibits(folder, report)), twin)
+    noted = report if note is None else report.model_copy(update={"notes": [*report.notes, note]})
+    write_whole(folder / page.FILE, page.render(noted, shown).encode())
     write_whole(folder / junit.FILE, junit.render(report))
     write_whole(folder / markdown.FILE, markdown.render(report).encode())
     write_whole(folder / sample_table.FILE, sample_table.render(report))
@@ -66,23 +73,54 @@ def _views(folder: Path, report: Report, example: Example) -> Pixels | Texts:
 
 
 def _with_attention(
-    shown: Sequence[tuple[Example, Pixels | Texts | None]], twin: nn.Module | None
-) -> list[tuple[Example, Pixels | Texts | None]]:
+    shown: list[tuple[Example, Pixels | Texts | None]], twin: nn.Module | None
+) -> tuple[list[tuple[Example, Pixels | Texts | None]], str | None]:
+    """Add attention maps to pictures, or say in a note why there are none.
+
+    The maps are optional and the evaluation is complete: nothing that they raise may end it.
+    """
     pictures = [(i, views) for i, (_, views) in enumerate(shown) if isinstance(views, Pixels)]
     if twin is None or not pictures:
-        return list(shown)
-    both = np.concatenate(
-        [
-            np.stack([views.clean for _, views in pictures]),
-            np.stack([views.adversarial for _, views in pictures]),
-        ]
-    )
-    maps = attention_maps(twin, both)
+        return shown, None
+    both = [views.clean for _, views in pictures] + [views.adversarial for _, views in pictures]
+    try:
+        maps = _attention_maps(twin, np.stack(both))
+    except Exception as error:
+        _LOG.warning("no attention maps in the report: %s", error, exc_info=True)
+        return shown, f"Attention maps are not shown: {error}."
     if maps is None:
-        return list(shown)
+        return shown, None
     changed = list(shown)
     for place, (i, views) in enumerate(pictures):
         pair = maps[place], maps[len(pictures) + place]
         seen = Pixels(clean=views.clean, adversarial=views.adversarial, attention=pair)
         changed[i] = shown[i][0], seen
-    return changed
+    return changed, None
+
+
+def _attention_maps(twin: nn.Module, images: np.ndarray) -> np.ndarray | None:
+    """Attention of the head on the patches of images, through all layers (rollout).
+
+    Args:
+        twin: the model under attack as a module; its state is left as it was.
+        images: (N, C, H, W) float32 in [0, 1].
+
+    Returns:
+        (N, h, w) shares of the patches, or None where the model has no attention to show.
+
+    Raises:
+        ValueError: the model cannot be observed.
+    """
+    if not has_observable_layers(twin):
+        return None
+    parameter = next(twin.parameters(), None)
+    device = torch.device("cpu") if parameter is None else parameter.device
+    found = []
+    for batch in np.array_split(images, max(1, len(images) // _BATCH)):
+        flow = diagnose(twin, torch.from_numpy(batch).to(device)).rollout
+        if flow is None:
+            return None
+        if flow.ndim != 3 or len(flow) != len(batch):
+            raise ValueError(f"expected one map per image, got {tuple(flow.shape)}")
+        found.append(flow.float().cpu().numpy())
+    return np.concatenate(found)

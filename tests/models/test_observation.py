@@ -348,6 +348,23 @@ def test_a_model_without_layers_is_refused() -> None:
         observe(nn.Linear(2, 2), torch.ones(1, 2))
 
 
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_network_inside_a_module_is_refused(times: int) -> None:
+    network = tiny("deit_tiny")
+
+    class Wrapped(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.network = network
+
+        def forward(self, images: Tensor) -> Tensor:
+            return torch.stack([self.network(images) for _ in range(times)]).sum(0)
+
+    message = "not wrap such a one" if times == 1 else "must call each of its layers once"
+    with pytest.raises(ValueError, match=message):
+        observe(Wrapped(), inputs_of(network)[0])
+
+
 def test_a_folded_transject_is_refused() -> None:
     model = tiny("transject").float()
     with pytest.raises(ValueError, match="and not be folded"):

@@ -2,23 +2,32 @@
 
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from PIL import Image
 from selenium import webdriver
 from selenium.webdriver.chrome.service import Service
+from torch import Tensor, nn
 
 import models
+from data.images import ImageSpec
+from data.sources import ImageSet
+from export.runtime import Inputs
 from robustness import shards
+from robustness.engine import evaluate_targets
 from robustness.report.examples import BUDGET, Texts, choose
 from robustness.report.exhibits import exhibit
-from robustness.report.schema import Report
+from robustness.report.schema import Report, read_report
 from robustness.report.stored import InputLost, adversarial_input, clean_input
 from robustness.report.write import write_companions
 from robustness.shards import Shard, as_array
 from robustness.spec import EvaluationSpec
+from robustness.target import Target
 from tests.robustness.made_report import make_report
 
 CHROMIUM, DRIVER = Path("/usr/bin/chromium"), Path("/usr/bin/chromedriver")
@@ -139,6 +148,66 @@ def test_attention_is_shown_before_and_after(tmp_path: Path) -> None:
     write_companions(tmp_path, report, twins={report.summary.models[0].digest: twin})
     text = seen(tmp_path).text
     assert text.count("attention before") == text.count("attention after") > 0
+
+
+class Wrapped(nn.Module):
+    """One of our networks inside another module, called once or on the mirrored image, too."""
+
+    def __init__(self, *, mirrored: bool) -> None:
+        super().__init__()
+        self.network = models.build(
+            "deit_tiny", img_size=8, patch_size=4, in_chans=1, num_classes=4, embed_dim=16,
+            num_heads=2, depth=3,
+        )  # fmt: skip
+        self.mirrored = mirrored
+
+    def forward(self, images: Tensor) -> Tensor:
+        logits = self.network(images)
+        return logits + self.network(images.flip(-1)) if self.mirrored else logits
+
+
+@pytest.mark.parametrize(
+    ("mirrored", "reason"),
+    [(False, "model must be built by models.build"), (True, "model must call each of its layers")],
+)
+def test_a_network_without_maps_is_evaluated_to_a_finished_report(
+    mirrored: bool, reason: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with torch.random.fork_rng([]):
+        torch.manual_seed(0)
+        model = Wrapped(mirrored=mirrored).eval()
+
+    @dataclass
+    class Runtime:
+        name: str = "torch"
+        precision: str = "fp32"
+
+        def predict(self, inputs: Inputs) -> np.ndarray:
+            assert isinstance(inputs, np.ndarray)
+            with torch.no_grad():
+                return model(torch.from_numpy(inputs)).numpy()
+
+    target = Target(
+        name="wrapped",
+        version="1",
+        digest="0" * 64,
+        labels=list("abcd"),
+        image_spec=ImageSpec(channels=1, height=8, width=8),
+        runtime=Runtime(),
+        twin=model,
+    )
+    pixels = np.random.default_rng(0).integers(0, 255, (6, 8, 8), dtype=np.uint8)
+    images = ImageSet(
+        names=[f"{i}.png" for i in range(6)],
+        labels=None,
+        label_names=None,
+        reader=lambda i: Image.fromarray(pixels[i]),
+    )
+    spec = EvaluationSpec.model_validate({"attacks": [{"name": "fgsm", "eps": ["8/255"]}]})
+    report = evaluate_targets(spec, [target], images, tmp_path)
+    assert read_report(tmp_path) == report
+    assert f"Attention maps are not shown: {reason}" in seen(tmp_path).text
+    assert "no attention maps in the report" in caplog.text
 
 
 def test_examples_are_spread_over_classes_and_limited_by_size(tmp_path: Path) -> None:
