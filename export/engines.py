@@ -76,10 +76,13 @@ def require_engine(precision: Precision) -> None:
     Raises:
         ValueError: there is no such engine here.
     """
-    if precision == "bf16" and not _has_cuda():
-        reason = openvino_runtime.missing()
-        if reason is not None:
-            raise ValueError(_refusal(precision, reason))
+    if precision != "bf16" or _has_cuda():
+        return
+    reason = openvino_runtime.missing()
+    if reason is None and not openvino_runtime.able_to_run(precision):
+        reason = f"this processor does not run {precision}"
+    if reason is not None:
+        raise ValueError(_refusal(precision, reason))
 
 
 def _has_cuda() -> bool:

@@ -1,11 +1,12 @@
 """Turn an fp32 graph into one of int8: products with constant weights in 8-bit integers.
 
-Weights are rounded per output channel, symmetrically. What is multiplied with them is rounded to
-unsigned 8-bit integers: with one scale a tensor, fixed by calibration ("static"), or with one scale
-a token that the token itself sets ("dynamic"), so that no answer depends on what else is in the
-batch. The rest stays fp32: the first and the last layer and products of two computed tensors, which
-are little work in a transformer and whose rounding costs the most answers; and the experts of
-TransJect, whose matrices lie in one tensor of three axes or depend on the sample.
+Weights are rounded per output channel, symmetrically, to 7 bits, which every processor multiplies
+exactly. What is multiplied with them is rounded to unsigned 8-bit integers: with one scale a
+tensor, fixed by calibration ("static"), or with one scale a token that the token itself sets
+("dynamic"), so that no answer depends on what else is in the batch. The rest stays fp32: the first
+and the last layer and products of two computed tensors, which are little work in a transformer and
+whose rounding costs the most answers; and the experts of TransJect, whose matrices lie in one
+tensor of three axes or depend on the sample.
 """
 
 from collections.abc import Callable
@@ -19,6 +20,9 @@ from export.layers import expose
 from export.samples import Samples
 from export.to_onnx import check_graph
 
+_WEIGHT_LEVELS = 64
+"""Largest weight. x86 processors without VNNI add pairs of products u8 x s8 in a saturating int16:
+255 * 64 + 255 * 64 fits, 255 * 127 + 255 * 127 of 8-bit weights does not."""
 _BATCH = 16
 _SMALLEST_SCALE = 1e-12
 Bounds = tuple[float, float]
@@ -119,7 +123,9 @@ class _Rules:
     def _weight(self, name: str) -> tuple[str, str]:
         """The names of a matrix (K, M) as int8 and of the scales (M,) of its columns."""
         values = numpy_helper.to_array(self.tensors[name])
-        scales = np.maximum(np.abs(values).max(0) / 127, _SMALLEST_SCALE).astype(np.float32)
+        scales = np.maximum(np.abs(values).max(0) / _WEIGHT_LEVELS, _SMALLEST_SCALE).astype(
+            np.float32
+        )
         rounded = np.rint(values / scales).astype(np.int8)
         return self._constant(f"{name}|int8", rounded), self._constant(f"{name}|scale", scales)
 

@@ -20,7 +20,7 @@ from export.runtimes.protocol import RuntimeUnavailable
 if TYPE_CHECKING:
     from export.samples import Samples
 
-_FOLDER = "int8-1"
+_FOLDER = "int8-2"
 """Counted up when `export.int8` makes other graphs."""
 
 

@@ -17,6 +17,7 @@ from torch import nn
 import models
 from data.tokenizer import train_wordpiece
 from export.artifact import MANIFEST, Artifact, open_artifact
+from export.engines import require_engine
 from export.run import open_run
 from export.samples import open_samples
 from export.to_onnx import to_onnx
@@ -63,6 +64,16 @@ def write_texts(path: Path, count: int) -> None:
         for _ in range(count):
             line = " ".join(generator.choice(words, generator.integers(1, 16)))
             writer.writerow([line, generator.choice(["neg", "pos"])])
+
+
+@pytest.fixture(autouse=True)
+def skip_without_bf16(request: pytest.FixtureRequest) -> None:
+    """Skips what is marked, with the reason of the refusal, where nothing executes bf16."""
+    if request.node.get_closest_marker("bf16"):
+        try:
+            require_engine("bf16")
+        except ValueError as error:
+            pytest.skip(str(error))
 
 
 @pytest.fixture(scope="session")

@@ -7,11 +7,13 @@ import numpy as np
 import onnx
 import pytest
 import torch
-from onnx import TensorProto
+from onnx import TensorProto, numpy_helper
 from torch import nn
 
+from export import int8
 from export.engines import open_engine
 from export.int8 import quantize_dynamic, quantize_static
+from export.layers import expose
 from export.samples import Samples
 
 Make = Callable[..., nn.Module]
@@ -24,41 +26,91 @@ def content(elliptical_graph: bytes) -> bytes:
     return elliptical_graph
 
 
-@pytest.fixture(scope="module", params=["static", "dynamic"])
-def quantised(content: bytes, request: pytest.FixtureRequest) -> bytes:
-    if request.param == "dynamic":
-        return quantize_dynamic(content)
-    return quantize_static(content, SAMPLES)
+FORMS: dict[str, Callable[[bytes], bytes]] = {
+    "static": lambda content: quantize_static(content, SAMPLES),
+    "dynamic": quantize_dynamic,
+}
 
 
-def test_logits_come_close(make_model: Make, quantised: bytes) -> None:
+@pytest.fixture(scope="module", params=list(FORMS))
+def quantized(content: bytes, request: pytest.FixtureRequest) -> bytes:
+    return FORMS[request.param](content)
+
+
+def factors(graph: onnx.GraphProto) -> list[tuple[str, np.ndarray]]:
+    """The name of the unsigned factor (..., K) and the weights (K, M) of every product of int8."""
+    weights = {t.name: numpy_helper.to_array(t) for t in graph.initializer}
+    integers = {n.output[0]: n.input[0] for n in graph.node if n.op_type == "DequantizeLinear"}
+    products = [n for n in graph.node if n.op_type in ("MatMul", "MatMulInteger")]
+    pairs = [[integers.get(name, name) for name in node.input[:2]] for node in products]
+    return [(x, weights[w]) for x, w in pairs if w in weights and weights[w].dtype == np.int8]
+
+
+def without_vnni(x: np.ndarray, w: np.ndarray) -> np.ndarray:
+    """The product (N, M) as vpmaddubsw computes it: sums of two products saturate at 16 bit."""
+    products = x.astype(np.int32)[:, :, None] * w.astype(np.int32)  # (N, K, M)
+    pairs = products[:, ::2] + products[:, 1::2]
+    return np.clip(pairs, -(2**15), 2**15 - 1).sum(1)
+
+
+def assert_exact_without_vnni(quantized: bytes) -> None:
+    pairs = factors(onnx.load_from_string(quantized).graph)
+    assert len(pairs) == 4 * 3
+    given = open_engine(expose(quantized, [name for name, _ in pairs]), "int8").outputs(
+        SAMPLES.feed(range(4))
+    )
+    for name, w in pairs:
+        x = given[name].reshape(-1, len(w))
+        np.testing.assert_array_equal(without_vnni(x, w), (x @ w.astype(np.float32)).astype(int))
+
+
+def test_products_are_exact_on_processors_without_vnni(quantized: bytes) -> None:
+    assert_exact_without_vnni(quantized)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_weights_in_8_bits_would_saturate_there(
+    content: bytes, form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(int8, "_WEIGHT_LEVELS", 127)
+    with pytest.raises(AssertionError, match="Arrays are not equal"):
+        assert_exact_without_vnni(FORMS[form](content))
+
+
+def test_two_of_the_largest_products_fit_into_16_bits() -> None:
+    largest = np.full((2, 1), int8._WEIGHT_LEVELS)
+    for sign in (1, -1):
+        assert abs(without_vnni(np.array([[255, 255]]), sign * largest)) == 2 * 255 * largest[0]
+
+
+def test_logits_come_close(make_model: Make, quantized: bytes) -> None:
     feed = SAMPLES.feed()
     expected = make_model()(torch.from_numpy(feed["images"])).numpy()
-    logits = open_engine(quantised, "int8")(feed)
+    logits = open_engine(quantized, "int8")(feed)
     assert 0 < np.abs(logits - expected).max() < 0.1 * np.abs(expected).max()
 
 
-def test_an_answer_does_not_depend_on_its_batch(quantised: bytes) -> None:
-    engine = open_engine(quantised, "int8")
+def test_an_answer_does_not_depend_on_its_batch(quantized: bytes) -> None:
+    engine = open_engine(quantized, "int8")
     together = engine(SAMPLES.feed())
     alone = np.concatenate([engine(SAMPLES.feed([index])) for index in range(8)])
     np.testing.assert_allclose(together[:8], alone, atol=1e-4)
 
 
 def test_all_products_but_the_first_and_last_layers_are_int8(
-    content: bytes, quantised: bytes
+    content: bytes, quantized: bytes
 ) -> None:
-    graph = onnx.load_from_string(quantised)
+    graph = onnx.load_from_string(quantized)
     matrices = [t for t in graph.graph.initializer if t.data_type == TensorProto.INT8]
     assert sum(len(t.dims) == 2 for t in matrices) == 4 * 3
     floats = {t.name for t in graph.graph.initializer if t.data_type == TensorProto.FLOAT}
     assert {"patch_embed.proj.weight", "head.weight"} <= floats
-    assert len(quantised) < 0.5 * len(content)
+    assert len(quantized) < 0.5 * len(content)
     assert graph.metadata_props == onnx.load_from_string(content).metadata_props
 
 
-def test_what_several_products_share_is_rounded_once(quantised: bytes) -> None:
-    kinds = Counter(node.op_type for node in onnx.load_from_string(quantised).graph.node)
+def test_what_several_products_share_is_rounded_once(quantized: bytes) -> None:
+    kinds = Counter(node.op_type for node in onnx.load_from_string(quantized).graph.node)
     assert kinds["QuantizeLinear"] + kinds["MatMulInteger"] == 12
 
 
@@ -77,7 +129,7 @@ def test_rounding_of_a_product_is_at_most_half_a_step_of_each_factor() -> None:
     logits = open_engine(quantize_dynamic(model.SerializeToString()), "int8")(
         {"images": x.astype(np.float32)}
     )
-    steps_x, steps_w = np.abs(x).max(1, keepdims=True) / 127, np.abs(w).max(0) / 127
+    steps_x, steps_w = np.abs(x).max(1, keepdims=True) / 127, np.abs(w).max(0) / 64
     bound = 0.5 * (steps_x * np.abs(w).sum(0) + np.abs(x).sum(1, keepdims=True) * steps_w)
     assert (np.abs(logits - x @ w) <= bound + 8 * 0.25 * steps_x * steps_w + 1e-5).all()
 

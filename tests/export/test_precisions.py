@@ -15,9 +15,6 @@ from export.manifest import Precision, Quantization
 from export.probe import read_probe
 
 SHIPPED = Path(__file__).parents[2] / "artifacts"
-openvino = pytest.mark.skipif(
-    engines.openvino_runtime.missing() is not None, reason="OpenVINO is not installed"
-)
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +36,7 @@ def shipped_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     [
         ("fp16", None, "onnx-cpu"),
         ("int8", "static", "onnx-cpu"),
-        pytest.param("bf16", None, "openvino", marks=[openvino, pytest.mark.slow]),
+        pytest.param("bf16", None, "openvino", marks=[pytest.mark.bf16, pytest.mark.slow]),
         pytest.param("int8", "dynamic", "onnx-cpu", marks=pytest.mark.slow),
     ],
 )

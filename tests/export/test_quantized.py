@@ -44,7 +44,7 @@ def test_without_a_folder_or_a_choice_there_is_none(artifact: Artifact, tmp_path
 
 def test_a_damaged_form_is_made_again(artifact: Artifact, tmp_path: Path) -> None:
     make_int8(artifact, tmp_path)
-    [path] = (tmp_path / "int8-1").iterdir()
+    [path] = (tmp_path / "int8-2").iterdir()
     right = path.read_bytes()
     path.write_bytes(right[:-1])
     assert not is_there(artifact, "int8", tmp_path)

@@ -11,7 +11,6 @@ import pytest
 import yaml
 
 import export.write
-from export import engines
 from export.__main__ import main
 from export.artifact import open_artifact
 from export.manifest import Precision, Quantization
@@ -27,9 +26,6 @@ RECIPE = {
     "data": {"source": "imdb", "valid": 1300, "max_len": 12, "vocab_size": 60},
     "train": {"epochs": 8, "batch_size": 16, "lr": 5.0e-2, "optimizer": "adam", "weight_decay": 0},
 }
-openvino = pytest.mark.skipif(
-    engines.openvino_runtime.missing() is not None, reason="OpenVINO is not installed"
-)
 
 
 def write_reviews(path: Path, count: int) -> None:
@@ -70,7 +66,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     [
         ("fp32", None, "onnx-cpu"),
         ("fp16", None, "onnx-cpu"),
-        pytest.param("bf16", None, "openvino", marks=openvino),
+        pytest.param("bf16", None, "openvino", marks=pytest.mark.bf16),
         ("int8", "static", "onnx-cpu"),
         ("int8", "dynamic", "onnx-cpu"),
     ],
