@@ -9,13 +9,13 @@ import numpy as np
 
 from benchmarks.rows import Row
 from benchmarks.server import ROOT
+from core.stats import wilson
 from data.sources import load_inputs, open_images
-from export.artifact import Artifact, find_artifacts
 from export.runtime import Runtime, open_runtime
-from export.runtimes.engines import ENGINES, installed
-from export.runtimes.quantized import is_there
-from export.threads import available_cores
-from robustness.intervals import wilson
+from runtimes.artifact import Artifact, find_artifacts
+from runtimes.quantized import is_there
+from runtimes.registry import ENGINES, installed
+from runtimes.threads import available_cores
 
 _TARGET = 0.999
 _BATCH = 64

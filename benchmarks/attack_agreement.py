@@ -15,16 +15,16 @@ from torch import Tensor, nn
 
 from benchmarks.rows import Row
 from benchmarks.server import ROOT
+from core.stats import paired_interval, wilson
 from data.sources import load_inputs, open_images
-from export.artifact import find_artifacts
-from export.twin import load_twin
 from robustness.attack_spec import AttackSpec
 from robustness.attacks.gradient import perturb
 from robustness.attacks.kernels import kernel_draws
 from robustness.attacks.square import square
 from robustness.catalog import AttackName
-from robustness.intervals import paired_interval, wilson
-from robustness.shards import input_seed
+from robustness.store import input_seed
+from runtimes.artifact import find_artifacts
+from runtimes.torch_model import load_twin
 
 _RADII = {"fashion-dot": "4/255", "fashion-elliptical-adv": "24/255"}
 """Where about half of the images fall, so that flags can differ."""

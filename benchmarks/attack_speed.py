@@ -22,19 +22,19 @@ from tqdm import tqdm
 from benchmarks.pairs import pair_rows
 from benchmarks.rows import Row
 from benchmarks.server import ROOT
+from core.stats import paired_interval
 from data.sources import load_inputs, open_images
-from export.artifact import find_artifacts
 from export.runtime import Runtime, open_runtime
-from export.twin import load_twin
 from robustness.attack_spec import AttackSpec
 from robustness.attacks.gradient import perturb
 from robustness.attacks.kernels import kernel_draws
 from robustness.attacks.spsa import spsa
 from robustness.attacks.square import square
 from robustness.catalog import AttackName
-from robustness.intervals import paired_interval
 from robustness.proposals import Proposer, available
-from robustness.shards import input_seed
+from robustness.store import input_seed
+from runtimes.artifact import find_artifacts
+from runtimes.torch_model import load_twin
 
 NAME = "attack_speed"
 _ARTIFACT = "fashion-elliptical-adv"

@@ -13,9 +13,9 @@ from torch.utils.flop_counter import FlopCounterMode
 from benchmarks.deit_artifact import pictures
 from benchmarks.pairs import measure_pairs, median_interval
 from benchmarks.rows import Row
-from export.artifact import Artifact
 from export.runtime import Runtime
-from export.twin import load_twin
+from runtimes.artifact import Artifact
+from runtimes.torch_model import load_twin
 
 _TARGET = 0.6
 _SIDE = 2048

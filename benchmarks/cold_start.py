@@ -20,10 +20,10 @@ from benchmarks.deit_artifact import SIZE, write_deit_tiny
 from benchmarks.elliptical_overhead import peak_bytes
 from benchmarks.rows import Row
 from benchmarks.server import ROOT
-from export.artifact import Artifact
-from export.manifest import WEIGHTS
-from export.runtimes.engines import ENGINES, installed
-from export.twin import load_twin
+from runtimes.artifact import Artifact
+from runtimes.manifest import WEIGHTS
+from runtimes.registry import ENGINES, installed
+from runtimes.torch_model import load_twin
 
 NAME = "cold_start"
 STARTS = 5
@@ -34,7 +34,7 @@ _START = """
 import json, re, sys, time
 from pathlib import Path
 import numpy as np
-from export.artifact import open_artifact
+from runtimes.artifact import open_artifact
 from export.runtime import open_runtime
 
 def kilobytes(key):

@@ -19,12 +19,12 @@ from benchmarks.ceiling import ceiling_rows
 from benchmarks.deit_artifact import pictures, write_deit_tiny
 from benchmarks.pairs import measure_pairs, pair_rows
 from benchmarks.rows import Row
-from export.artifact import Artifact
-from export.manifest import ONNX
 from export.runtime import Mode, Runtime, open_runtime
-from export.runtimes.engines import ENGINES, installed
-from export.runtimes.quantized import make_int8
-from export.threads import available_cores
+from runtimes.artifact import Artifact
+from runtimes.manifest import ONNX
+from runtimes.quantized import make_int8
+from runtimes.registry import ENGINES, installed
+from runtimes.threads import available_cores
 
 NAME = "cpu_runtime"
 PAIRS = {1: 60, 8: 12}

@@ -14,8 +14,12 @@ from torch import nn
 
 import models
 from data.images import ImageSpec
-from export.artifact import MANIFEST, Artifact, open_artifact
-from export.manifest import (
+from export.onnx import to_onnx
+from export.runtime import METADATA_CONFIG, METADATA_WEIGHTS
+from export.torchscript import to_torchscript
+from models.checkpoints import save_weights
+from runtimes.artifact import MANIFEST, Artifact, open_artifact
+from runtimes.manifest import (
     ONNX,
     PROBE,
     TORCHSCRIPT,
@@ -27,11 +31,7 @@ from export.manifest import (
     Parity,
     config_digest,
 )
-from export.probe import PROBE_SAMPLES, Probe, write_probe
-from export.runtime import METADATA_CONFIG, METADATA_WEIGHTS
-from export.to_onnx import to_onnx
-from export.to_torchscript import to_torchscript
-from models.checkpoints import save_weights
+from runtimes.probe import PROBE_SAMPLES, Probe, write_probe
 
 SIZE = 224
 _CLASSES = 10

@@ -18,7 +18,7 @@ from torch.profiler import profile
 import models
 from benchmarks.pairs import measure_pairs, pair_rows
 from benchmarks.rows import Row
-from export.threads import available_cores
+from runtimes.threads import available_cores
 
 NAME = "elliptical_overhead"
 TARGETS = {"forward": 1.02, "forward and input gradient": 1.05}

@@ -14,10 +14,10 @@ import torch
 import models
 from benchmarks.pairs import measure_pairs, pair_rows
 from benchmarks.rows import Row
-from export.runtimes.onnx_runtime import open_session
-from export.runtimes.openvino_runtime import compile_graph, missing
-from export.threads import available_cores
-from export.to_onnx import to_onnx
+from export.onnx import to_onnx
+from runtimes.onnx import open_session
+from runtimes.openvino import compile_graph, missing
+from runtimes.threads import available_cores
 
 TARGET = 1.01
 _PAIRS = {1: 300, 8: 60}

@@ -2,7 +2,7 @@
 
 import pyarrow.parquet as pq
 
-from data.known import data_folder
+from data.datasets.known import data_folder
 
 _FILE = "imagenet1k-1perclass-224.parquet"
 

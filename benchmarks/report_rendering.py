@@ -14,14 +14,14 @@ from torch import nn
 
 from benchmarks.rows import Row
 from data.sources import ImageSet, open_images
-from export.artifact import open_artifact
-from robustness import shards
-from robustness.engine import evaluate
+from robustness import store as shards
+from robustness.evaluation import evaluate
 from robustness.report.examples import choose
 from robustness.report.schema import Report, write_report
 from robustness.report.write import write_companions
 from robustness.spec import EvaluationSpec
 from robustness.target import open_target
+from runtimes.artifact import open_artifact
 from service.settings import ROOT
 
 _SAMPLES = 1000

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from export.threads import available_cores
+from runtimes.threads import available_cores
 
 _VERSIONS = ("torch", "onnxruntime", "openvino", "onnx", "numpy", "bentoml")
 

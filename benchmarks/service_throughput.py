@@ -32,8 +32,8 @@ from benchmarks.peers.running import PEERS, Peer, serving_peer
 from benchmarks.photos import photos
 from benchmarks.rows import Row
 from benchmarks.server import pause, resume, serving_process
-from export.artifact import Artifact
 from export.runtime import Runtime, open_runtime
+from runtimes.artifact import Artifact
 
 NAME = "service_throughput"
 CONNECTIONS = 16

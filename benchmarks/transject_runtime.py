@@ -17,12 +17,12 @@ from benchmarks.long_models import transformer, transject
 from benchmarks.pairs import measure_pairs, pair_rows
 from benchmarks.rows import Row
 from benchmarks.standard_library import windows
-from export.int8 import quantize_dynamic
-from export.runtimes.onnx_runtime import open_session
-from export.runtimes.openvino_runtime import compile_graph, missing
-from export.threads import available_cores
-from export.to_onnx import to_onnx
-from export.to_torchscript import load_torchscript, to_torchscript
+from export.onnx import to_onnx
+from export.precision.int8 import quantize_dynamic
+from export.torchscript import load_torchscript, to_torchscript
+from runtimes.onnx import open_session
+from runtimes.openvino import compile_graph, missing
+from runtimes.threads import available_cores
 
 NAME = "transject_runtime"
 _LENGTHS = {1024: "1k", 4096: "4k"}

@@ -28,11 +28,11 @@ from benchmarks.long_models import transformer, transject
 from benchmarks.pairs import measure_pairs, pair_rows
 from benchmarks.rows import Row
 from benchmarks.standard_library import PACKAGES, disjoint_windows, windows
-from export.threads import available_cores
-from models.elliptical import Attention
-from models.folded import singular_range
+from core.stats import wilson
+from models.attention.elliptical import Attention
+from models.inference.folded import singular_range
 from models.transject import TransJect
-from robustness.intervals import wilson
+from runtimes.threads import available_cores
 
 NAME = "transject_speedup"
 LENGTHS = (1024, 2048, 3072, 4096)

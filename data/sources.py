@@ -4,17 +4,17 @@ import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
-from data.csv_file import open_csv
-from data.folder import open_folder, open_zip
-from data.hub import hub_files
-from data.idx import has_idx, open_idx
+from data.datasets.imagenet import open_imagenet
+from data.datasets.known import KNOWN, KNOWN_TEXTS, data_folder
+from data.formats.csv import open_csv
+from data.formats.folder import open_folder, open_zip
+from data.formats.hub import hub_files
+from data.formats.idx import has_idx, open_idx
+from data.formats.parquet import open_parquet, open_text_parquet
+from data.formats.split_paths import find_splits, split_paths
+from data.formats.text_folder import open_text_folder
 from data.image_set import DataError, ImageSet, load_inputs, load_pixels
-from data.imagenet import open_imagenet
 from data.images import MAX_PIXELS
-from data.known import KNOWN, KNOWN_TEXTS, data_folder
-from data.parquet import open_parquet, open_text_parquet
-from data.split_paths import find_splits, split_paths
-from data.text_folder import open_text_folder
 from data.text_set import TextSet
 
 __all__ = [

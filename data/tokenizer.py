@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
-from data.hub import hub_file
+from data.datasets.listops import TOKENS as LISTOPS_TOKENS
+from data.formats.hub import hub_file
 from data.image_set import DataError
-from data.listops import TOKENS as LISTOPS_TOKENS
 from data.text_set import TextSet
 from data.token_set import Ragged, TokenSet
 
@@ -213,7 +213,7 @@ def byte_tokenizer() -> TextTokenizer:
 
 
 def listops_tokenizer() -> TextTokenizer:
-    """ListOps written with blanks: ids as in `data.listops`, 15 for padding and any other word."""
+    """ListOps written with blanks: ids of `data.datasets.listops`, 15 for padding and unknown."""
     vocabulary = {token: index for index, token in enumerate([*LISTOPS_TOKENS, PAD])}
     tokenizer = Tokenizer(models.WordLevel(vocab=vocabulary, unk_token=PAD))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()

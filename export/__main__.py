@@ -13,16 +13,16 @@ from typing import get_args
 
 from tqdm import tqdm
 
-from export.artifact import Artifact, open_artifact
 from export.comparison import compare_artifacts
 from export.error_plot import plot_errors
-from export.inspection import files, inspect_artifact
+from export.inspect import files, inspect_artifact
 from export.layer_errors import error_table
-from export.manifest import Precision, Quantization
 from export.parity import ParityError
 from export.run import open_run
 from export.samples import open_samples
 from export.write import samples_needed, write_artifact
+from runtimes.artifact import Artifact, open_artifact
+from runtimes.manifest import Precision, Quantization
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -56,7 +56,7 @@ def _export(arguments: argparse.Namespace) -> None:
     tags: list[str] = []
 
     def store(artifact: Artifact) -> None:
-        from export.store import store_artifact
+        from runtimes.store import store_artifact
 
         tags.append(store_artifact(artifact))
 

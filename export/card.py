@@ -7,8 +7,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from export.artifact import CARD_JSON, CARD_TEXT, Artifact
-from export.manifest import ONNX
+from runtimes.artifact import CARD_JSON, CARD_TEXT, Artifact
+from runtimes.manifest import ONNX
 
 _LIMITS = [
     "It knows only its labels: every {sample} gets one of them, whatever it shows.",

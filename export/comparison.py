@@ -5,13 +5,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from export.artifact import Artifact, ArtifactError
+from core.tables import Row, table
 from export.engines import Engine, open_engine
-from export.inspection import facts
-from export.manifest import ONNX, PROBE
-from export.probe import read_probe
-from export.runtimes.protocol import InvalidInputs, as_feed
-from export.tables import Row, table
+from export.inspect import facts
+from runtimes.artifact import Artifact, ArtifactError
+from runtimes.base import InvalidInputs, as_feed
+from runtimes.manifest import ONNX, PROBE
+from runtimes.probe import read_probe
 
 _BATCH = 32
 

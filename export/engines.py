@@ -4,14 +4,15 @@ from collections.abc import Callable
 
 import numpy as np
 
-from export.artifact import ArtifactError
-from export.manifest import ONNX, Precision
-from export.runtimes import onnx_runtime, openvino_runtime
-from export.runtimes.machine import has_nvidia_gpu
-from export.runtimes.onnx_runtime import open_session
-from export.runtimes.protocol import RuntimeUnavailable
 from export.samples import Feed
-from export.threads import available_cores
+from runtimes import onnx as onnx_runtime
+from runtimes import openvino as openvino_runtime
+from runtimes.artifact import ArtifactError
+from runtimes.base import RuntimeUnavailable
+from runtimes.machine import has_nvidia_gpu
+from runtimes.manifest import ONNX, Precision
+from runtimes.onnx import open_session
+from runtimes.threads import available_cores
 
 Outputs = dict[str, np.ndarray]
 

@@ -9,8 +9,8 @@ from torch import nn
 
 from export.engines import open_engine
 from export.layers import Watched, expose
-from export.manifest import Precision
 from export.samples import Feed
+from runtimes.manifest import Precision
 
 
 def layer_errors(

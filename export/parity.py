@@ -7,8 +7,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from export.manifest import FormatParity, Parity, Precision
 from export.samples import Feed, Samples
+from runtimes.manifest import FormatParity, Parity, Precision
 
 TOLERANCE = 1e-4
 MIN_SAMPLES = 1000

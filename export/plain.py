@@ -3,8 +3,8 @@
 from torch import Tensor, nn
 
 from models import fold
-from models.elliptical import Attention
-from models.metric import attention_weights, consistent_metric, scale_metric
+from models.attention.elliptical import Attention
+from models.attention.metric import attention_weights, consistent_metric, scale_metric
 
 
 def plain(model: nn.Module) -> nn.Module:
@@ -62,7 +62,7 @@ class Metric(nn.Module):
 
 
 class PlainAttention(nn.Module):
-    """`models.elliptical.Attention` in as few graph nodes as possible.
+    """`models.attention.elliptical.Attention` in as few graph nodes as possible.
 
     Values are handed on as (B, N, C): m is estimated and applied before the heads are parted, on
     rows three times as long or more. 1 / sqrt(D) is applied to the scores, where engines fold it
@@ -87,7 +87,7 @@ class PlainAttention(nn.Module):
     def forward(
         self, x: Tensor, v_prev: Tensor | None = None, mask: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """See `models.elliptical.Attention.forward`; values are (B, N, C)."""
+        """See `models.attention.elliptical.Attention.forward`; values are (B, N, C)."""
         q, k, v = self.qkv(x).chunk(3, dim=-1)
         if self.metric is not None and v_prev is not None:
             real = x.new_ones(1, 1, x.shape[1]) if mask is None else mask[:, None].to(x.dtype)

@@ -13,7 +13,7 @@ from torch import nn
 
 import models
 from data.images import ImageSpec
-from export.manifest import TOKENIZER, TextSpec
+from runtimes.manifest import TOKENIZER, TextSpec
 
 RECIPE, METRICS, BEST = "recipe.yaml", "metrics.json", "best.safetensors"
 

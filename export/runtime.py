@@ -3,11 +3,9 @@
 from pathlib import Path
 from typing import get_args
 
-from export.artifact import Artifact
-from export.runtimes.engines import ENGINES, require_runtime
-from export.runtimes.gate import ParityFailure, require_parity
-from export.runtimes.onnx_runtime import METADATA_CONFIG, METADATA_WEIGHTS, open_session
-from export.runtimes.protocol import (
+from export.select.settle import recalled, settle
+from runtimes.artifact import Artifact
+from runtimes.base import (
     Inputs,
     InvalidInputs,
     Mode,
@@ -15,8 +13,10 @@ from export.runtimes.protocol import (
     RuntimeUnavailable,
     blank_inputs,
 )
-from export.runtimes.settle import recalled, settle
-from export.threads import available_cores
+from runtimes.gate import ParityFailure, require_parity
+from runtimes.onnx import METADATA_CONFIG, METADATA_WEIGHTS, open_session
+from runtimes.registry import ENGINES, require_runtime
+from runtimes.threads import available_cores
 
 __all__ = [
     "METADATA_CONFIG",

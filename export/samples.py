@@ -13,8 +13,8 @@ from data.splits import split_indices
 from data.text_set import TextSet
 from data.token_set import Ragged
 from data.tokenizer import load_tokenizer
-from export.manifest import TOKENIZER
 from export.run import Run
+from runtimes.manifest import TOKENIZER
 
 Feed = dict[str, np.ndarray]
 """What a graph reads, by the names of its inputs and in their order."""

@@ -16,12 +16,18 @@ from torch.nn.utils import parametrize
 
 from data.images import ImageSpec
 from export import parity
-from export.artifact import Artifact, open_artifact
 from export.card import make_card, write_card
 from export.engines import open_engine, require_engine
 from export.layer_errors import layer_errors
-from export.lower import CALIBRATION_SAMPLES, lower
-from export.manifest import (
+from export.onnx import to_onnx
+from export.precision.lower import CALIBRATION_SAMPLES, lower
+from export.program import load_program, to_program
+from export.run import Run, load_model
+from export.runtime import METADATA_CONFIG, METADATA_WEIGHTS
+from export.samples import Samples, spread
+from export.torchscript import load_torchscript, to_torchscript
+from runtimes.artifact import Artifact, open_artifact
+from runtimes.manifest import (
     MANIFEST,
     ONNX,
     PROBE,
@@ -38,13 +44,7 @@ from export.manifest import (
     TokensSpec,
     config_digest,
 )
-from export.probe import PROBE_SAMPLES, Probe, write_probe
-from export.run import Run, load_model
-from export.runtime import METADATA_CONFIG, METADATA_WEIGHTS
-from export.samples import Samples, spread
-from export.to_onnx import to_onnx
-from export.to_program import load_program, to_program
-from export.to_torchscript import load_torchscript, to_torchscript
+from runtimes.probe import PROBE_SAMPLES, Probe, write_probe
 
 PARITY_SAMPLES = 2000
 Progress = Callable[[str, int], object]

@@ -14,10 +14,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from models.block import Block, Mlp
-from models.elliptical import Attention
+from models.attention.elliptical import Attention
 from models.fields import check_types
-from models.tokens import SinusoidalPositions, check_tokens, pool
+from models.layers.block import Block, Mlp
+from models.layers.tokens import SinusoidalPositions, check_tokens, pool
 from models.transject import OrthogonalMaps
 
 Variant = Literal["plain", "rezero", "orthogonal"]

@@ -14,10 +14,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from models.block import Block, check_drop_path, drop_path_rate, init_linear
-from models.elliptical import EllipticalConfig
+from models.attention.elliptical import EllipticalConfig
 from models.fields import check_positive
-from models.images import IMAGENET_MEAN, IMAGENET_STD, ImageModel, check_images
+from models.layers.block import Block, check_drop_path, drop_path_rate, init_linear
+from models.layers.images import IMAGENET_MEAN, IMAGENET_STD, ImageModel, check_images
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,12 +18,12 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from models.block import DropPath, check_drop_path, init_linear
-from models.channel_attention import ChannelAttention
-from models.class_attention import ClassBlock
-from models.elliptical import Attention, EllipticalConfig
+from models.attention.channel_attention import ChannelAttention
+from models.attention.class_attention import ClassBlock
+from models.attention.elliptical import Attention, EllipticalConfig
 from models.fields import check_positive
-from models.images import IMAGENET_MEAN, IMAGENET_STD, ImageModel, check_images
+from models.layers.block import DropPath, check_drop_path, init_linear
+from models.layers.images import IMAGENET_MEAN, IMAGENET_STD, ImageModel, check_images
 
 _CLASS_BLOCKS = 2  # [paper]
 _POSITION_CHANNELS = 32  # for each of the two axes [code]

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from models.block import Block
-from models.elliptical import EllipticalConfig
-from models.tokens import Pooling, check_tokens, pool
-from models.towers import TwoTower, classifier
+from models.attention.elliptical import EllipticalConfig
+from models.layers.block import Block
+from models.layers.tokens import Pooling, check_tokens, pool
+from models.layers.towers import TwoTower, classifier
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

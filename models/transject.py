@@ -1,9 +1,9 @@
 """TransJect: an encoder of orthogonal, injective, Lipschitz-bounded layers, linear in length.
 
 Every sublayer is x + (alpha / L) F(x) with Lip(F) <= 1, token by token, once the eigenvalues and
-the expert weights of a sample are given; so it can be inverted (`models.inversion`), and distances
-between the tokens of one sequence change by a bounded factor. Nothing follows between different
-sequences, where both differ, except for random eigenvalues and one expert.
+the expert weights of a sample are given; so it can be inverted (`models.analysis.inversion`), and
+distances between the tokens of one sequence change by a bounded factor. Nothing follows between
+different sequences, where both differ, except for random eigenvalues and one expert.
 
 Source: "Designing Injective and Low-Entropic Transformer for Short-Long Range Encoding" (TJ). Where
 the paper leaves a choice open, the docstrings say what ours is.
@@ -18,8 +18,8 @@ from torch.nn import functional as F
 from torch.nn.utils.parametrizations import orthogonal
 
 from models.fields import check_types
-from models.tokens import SinusoidalPositions, check_tokens, masked_mean, pool
-from models.towers import TransJectTowers
+from models.layers.tokens import SinusoidalPositions, check_tokens, masked_mean, pool
+from models.layers.towers import TransJectTowers
 
 _PAIR_WIDTH = 128  # of the head over two towers, as in the other models of Long Range Arena
 MAX_STEP = 1 - 1e-4  # |alpha| stays below 1, so that no sublayer folds two tokens into one

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from models.deit import PatchEmbed
 from models.fields import check_types
-from models.images import ImageModel, check_images
-from models.tokens import SinusoidalPositions, pool
+from models.layers.images import ImageModel, check_images
+from models.layers.tokens import SinusoidalPositions, pool
 from models.transject import Encoder, check_encoder
 
 

@@ -2,7 +2,7 @@
 
 from robustness.attack_spec import AttackSpec
 from robustness.gate import Gate, parse_gate
-from robustness.numbers import parse_eps
+from robustness.parsing import parse_eps
 from robustness.spec import EvaluationSpec, cost
 
 __all__ = ["AttackSpec", "EvaluationSpec", "Gate", "cost", "parse_eps", "parse_gate"]

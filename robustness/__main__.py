@@ -18,9 +18,9 @@ from robustness.progress import Cancelled, Progress
 from robustness.spec import EvaluationSpec, cost
 
 if TYPE_CHECKING:
-    from export.artifact import Artifact
-    from robustness.engine import Inputs, Runner
+    from robustness.evaluation import Inputs, Runner
     from robustness.report.schema import Report
+    from runtimes.artifact import Artifact
 
 HELD, FAILED, BAD_REQUEST, INTERRUPTED = 0, 1, 2, 130
 _WRITTEN = ("report.json", "report.html", "report.junit.xml", "card.md", "samples.parquet")
@@ -66,9 +66,9 @@ def _evaluate(arguments: argparse.Namespace) -> int:
         raise ValueError("--address has a meaning for --engine ray only")
     spec = read_spec(arguments)
     # torch takes seconds to import: a bad request is answered before.
-    from export.artifact import open_artifact
     from robustness.console import render
-    from robustness.engine import evaluate
+    from robustness.evaluation import evaluate
+    from runtimes.artifact import open_artifact
 
     folders = [arguments.artifact] + ([arguments.compare] if arguments.compare else [])
     artifacts = [open_artifact(folder) for folder in folders]
@@ -116,10 +116,10 @@ def _verify(arguments: argparse.Namespace) -> int:
 
 def _runner(arguments: argparse.Namespace, folders: Sequence[Path]) -> "Runner":
     if arguments.engine == "ray":
-        from robustness.engines.on_ray import OnRay
+        from robustness.executors.on_ray import OnRay
 
         return OnRay(folders, workers=arguments.workers, address=arguments.address)
-    from robustness.engines.process import Processes
+    from robustness.executors.process import Processes
 
     return Processes(folders, workers=arguments.workers or default_workers(arguments.threads))
 

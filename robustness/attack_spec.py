@@ -15,7 +15,7 @@ from robustness.catalog import (
     Kind,
     Norm,
 )
-from robustness.numbers import L2_LIMIT, MOST, Count, Counts, Radii, Radius, parse_eps
+from robustness.parsing import L2_LIMIT, MOST, Count, Counts, Radii, Radius, parse_eps
 
 PGD_ALPHA = 0.15  # of eps, per step: Nielsen et al. 2024; 20 steps can cross the whole ball
 _FIELDS = (

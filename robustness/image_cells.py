@@ -6,17 +6,17 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from robustness import shards
+from robustness import store as shards
 from robustness.attack_spec import AttackSpec
 from robustness.attacks.gradient import minimal, perturb
 from robustness.attacks.spsa import spsa
 from robustness.attacks.square import square
 from robustness.catalog import Variant
-from robustness.shards import Shard
+from robustness.context import Block, Trial, identity, variants_of
+from robustness.scoring import AttackVerdict, Judgement, change_size, combine, judge
 from robustness.spec import Cell
+from robustness.store import Shard
 from robustness.target import Target, device_of, predict_served
-from robustness.trial import Block, Trial, identity, variants_of
-from robustness.verdict import AttackVerdict, Judgement, change_size, combine, judge
 
 _WAY = {"plain": "", "stopped": ", gradients stopped at m", "full": ", gradients through m"}
 

@@ -3,14 +3,14 @@
 import numpy as np
 
 from robustness.attacks.corruptions import corrupt
-from robustness.attacks.smoothing import certify
+from robustness.certificates.smoothing import certify
+from robustness.context import Block, Trial
 from robustness.logits import label_rank
-from robustness.numbers import parse_eps
-from robustness.shards import input_seed
+from robustness.parsing import parse_eps
+from robustness.scoring import CertificateVerdict, CorruptionVerdict
 from robustness.spec import Cell
+from robustness.store import input_seed
 from robustness.target import Target, predict_served
-from robustness.trial import Block, Trial
-from robustness.verdict import CertificateVerdict, CorruptionVerdict
 
 
 def corruption_cell(trial: Trial, target: Target, block: Block, cell: Cell) -> CorruptionVerdict:

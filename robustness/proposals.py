@@ -22,9 +22,9 @@ from torch._decomp import core_aten_decompositions
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from export.runtimes.openvino_runtime import able_to_run, compile_program, missing
 from robustness.catalog import Variant
 from robustness.target import gradient_path, undisturbed
+from runtimes.openvino import able_to_run, compile_program, missing
 
 Loss = Literal["cross-entropy", "targeted-dlr", "margin"]
 _LOSSES: tuple[Loss, ...] = ("cross-entropy", "targeted-dlr", "margin")

@@ -9,20 +9,22 @@ from typing import Any
 
 import numpy as np
 
-from robustness import shards
+from robustness import store as shards
 from robustness.attack_spec import AttackSpec
 from robustness.catalog import Variant
-from robustness.findings import Probe, probe_cost
+from robustness.context import (
+    Block,
+    Trial,
+    inputs_digest,
+    read_verdict,
+    surroundings,
+    write_verdict,
+)
 from robustness.image_cells import attack_cell, parts
 from robustness.noise_cells import certificate_cell, corruption_cell
-from robustness.probes import probe, probe_texts
-from robustness.shards import Shard
-from robustness.spec import CLEAN_EVALUATIONS, Cell, cell_cost
-from robustness.target import Target, input_gradient, predict_served
-from robustness.text_cells import text_cell, text_clean_verdict, text_variants
-from robustness.text_target import TextTarget
-from robustness.trial import Block, Trial, inputs_digest, read_verdict, surroundings, write_verdict
-from robustness.verdict import (
+from robustness.sanity.findings import Probe, probe_cost
+from robustness.sanity.probes import probe, probe_texts
+from robustness.scoring import (
     AttackVerdict,
     CellVerdict,
     CertificateVerdict,
@@ -30,6 +32,11 @@ from robustness.verdict import (
     CorruptionVerdict,
     judge_clean,
 )
+from robustness.spec import CLEAN_EVALUATIONS, Cell, cell_cost
+from robustness.store import Shard
+from robustness.target import Target, input_gradient, predict_served
+from robustness.text_cells import text_cell, text_clean_verdict, text_variants
+from robustness.text_target import TextTarget
 
 KINDS: dict[str, type[CellVerdict]] = {
     "corruptions": CorruptionVerdict,

@@ -7,9 +7,9 @@ from typing import Annotated, Literal
 from pydantic import Field, field_validator, model_validator
 
 from robustness.attack_spec import AttackSpec, Strict
-from robustness.findings import probe_cost
 from robustness.gate import parse_gate
-from robustness.numbers import MOST, Count
+from robustness.parsing import MOST, Count
+from robustness.sanity.findings import probe_cost
 
 CLEAN_EVALUATIONS = 2  # of one clean input: the twin with its gradient, the served model
 GRADIENT_VARIANTS = 2  # of elliptical attention: stopped at m, and flowing through m

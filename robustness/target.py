@@ -9,13 +9,13 @@ import torch
 from torch import Tensor, nn
 
 from data.images import ImageSpec
-from export.artifact import Artifact
 from export.runtime import Runtime, RuntimeUnavailable, open_runtime
-from export.twin import load_twin
-from models.elliptical import is_elliptical, metric_gradient
+from models.attention.elliptical import is_elliptical, metric_gradient
 from robustness.catalog import Variant
 from robustness.progress import Meter
 from robustness.spec import NotPossible
+from runtimes.artifact import Artifact
+from runtimes.torch_model import load_twin
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

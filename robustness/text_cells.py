@@ -3,21 +3,21 @@
 import numpy as np
 import torch
 
-from robustness import shards
+from robustness import store as shards
 from robustness.attacks.hotflip import hotflip
 from robustness.attacks.text_search import AttackedTexts
 from robustness.attacks.typos import typos
 from robustness.attacks.word_swap import word_swap
 from robustness.catalog import Variant
+from robustness.context import Block, Trial, identity
 from robustness.logits import label_rank, margin
-from robustness.numbers import parse_eps
+from robustness.parsing import parse_eps
 from robustness.progress import Meter
-from robustness.shards import Shard
+from robustness.scoring import AttackVerdict, CleanVerdict, Judgement, combine, judge_clean
 from robustness.spec import Cell
+from robustness.store import Shard
 from robustness.target import device_of, undisturbed
 from robustness.text_target import TextTarget
-from robustness.trial import Block, Trial, identity
-from robustness.verdict import AttackVerdict, CleanVerdict, Judgement, combine, judge_clean
 
 _BATCH = 32
 

@@ -12,16 +12,16 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from data import listops
+from data.datasets import listops
 from data.tokenizer import TextTokenizer
-from export.artifact import Artifact
 from export.runtime import Runtime
-from export.twin import load_twin
-from models.elliptical import is_elliptical
+from models.attention.elliptical import is_elliptical
 from robustness.catalog import Variant
 from robustness.progress import Meter
 from robustness.spec import NotPossible
 from robustness.target import device_of, gradient_path, open_judge, undisturbed
+from runtimes.artifact import Artifact
+from runtimes.torch_model import load_twin
 
 Relabel = Callable[[str], int | None]
 """The true class of a text, or None where it is no text of the task."""

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from robustness.numbers import L2_LIMIT, parse_eps
+from robustness.parsing import L2_LIMIT, parse_eps
+from robustness.scoring import AttackVerdict, ModelVerdict
 from robustness.spec import Cell, EvaluationSpec
-from robustness.verdict import AttackVerdict, ModelVerdict
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,8 +4,8 @@ from pathlib import Path
 
 from starlette.routing import BaseRoute
 
-from export.artifact import Artifact
-from export.manifest import Task
+from runtimes.artifact import Artifact
+from runtimes.manifest import Task
 from service.http.bodies import Bodies
 from service.http.pages import prediction_routes
 from service.operation.metrics import SILENT, Observer

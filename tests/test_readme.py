@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import models
-from export.artifact import open_artifact
+from runtimes.artifact import open_artifact
 from service.settings import ROOT, table
 
 README = (ROOT / "README.md").read_text()

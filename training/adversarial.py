@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from models.elliptical import metric_gradient
+from models.attention.elliptical import metric_gradient
 from training.objective import disagreement
 from training.recipe import AdversarialRecipe
 

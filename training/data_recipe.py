@@ -105,7 +105,7 @@ class TokenData:
     """A task of the Long Range Arena.
 
     Attributes:
-        source: see `data.lra.open_tokens`.
+        source: see `data.datasets.lra.open_tokens`.
         valid: samples held out of the training split; None where the task has a split of its own.
         max_len: cut sequences after so many tokens; None keeps them whole.
         size: draw only so many training samples of a task that is drawn.

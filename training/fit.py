@@ -13,7 +13,7 @@ from tqdm import tqdm
 
 import models
 from models.checkpoints import load_weights, save_weights
-from training import records
+from training import run as records
 from training.data_recipe import ImageData
 from training.distillation import teacher_opinions
 from training.draws import seed_model

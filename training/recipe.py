@@ -4,7 +4,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from robustness.numbers import parse_eps
+from robustness.parsing import parse_eps
 from training.data_recipe import DataRecipe, ImageData
 from training.rules import at_least, check_types, fraction, positive
 

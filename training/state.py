@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from training import records
+from training import run as records
 from training.meter import Meter
 from training.optimizer import Average
 from training.processes import Processes

@@ -9,11 +9,11 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from training.adversarial import attack
-from training.augment import augment
+from training.augment.mixing import mix
+from training.augment.pipeline import augment
 from training.data_recipe import ImageData
 from training.draws import Draws, seed_model, source
 from training.loading import Batch
-from training.mixing import mix
 from training.objective import Objective
 from training.optimizer import Average
 from training.processes import Processes

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
+from data.datasets.lra import open_tokens
 from data.image_set import DataError, ImageSet
 from data.images import to_pixels
-from data.lra import open_tokens
 from data.sources import open_images, open_texts
 from data.splits import split_indices
 from data.token_set import Ragged, TokenSet

@@ -6,7 +6,7 @@ from torch import nn
 
 import models
 from models.checkpoints import load_weights
-from training import records
+from training import run as records
 from training.recipe import Recipe
 
 

@@ -5,20 +5,21 @@ from datetime import UTC, datetime
 
 import numpy as np
 
+from core.revision import code_digest
+from core.stats import mcnemar, paired_effect
 from data.sources import ImageSet
 from data.text_set import TextSet
-from robustness.code import code_digest
-from robustness.doubts import find_doubts, notes
 from robustness.gate import parse_gate
-from robustness.intervals import mcnemar, paired_effect
 from robustness.report import figures, schema
 from robustness.report.markup import plain
 from robustness.report.samples import sample_flags
+from robustness.report.sentences import at_largest
 from robustness.report.summary import model_figures
-from robustness.report.words import at_largest
-from robustness.shards import SHARD_SIZE, content_digest
+from robustness.sanity.find import find_doubts
+from robustness.sanity.remarks import notes
+from robustness.scoring import ModelVerdict
 from robustness.spec import EvaluationSpec
-from robustness.verdict import ModelVerdict
+from robustness.store import SHARD_SIZE, content_digest
 from robustness.worst import largest_rank, worst_ranks
 
 

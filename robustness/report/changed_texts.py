@@ -20,7 +20,7 @@ def changed_text(
     """A text of a finished evaluation, before and after an attack, with the model's answers.
 
     Args:
-        folder: what `robustness.engine.evaluate` left behind.
+        folder: what `robustness.evaluation.evaluate` left behind.
         index: which text.
         attack: name of the attack; see `choose_attack`.
         eps: where it ran, a rate or a number of edits.

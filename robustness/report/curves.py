@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from robustness.report.charts import TONES, Chart, Curve, Point, draw, legend
 from robustness.report.figures import Figure, ModelFigures
 from robustness.report.markup import Markup, element, named
-from robustness.report.words import at_budget, budget_kind, interval, percent
+from robustness.report.sentences import at_budget, budget_kind, interval, percent
 
 _TICKS = 6
 

@@ -5,7 +5,7 @@ from collections.abc import Collection
 
 import torch
 
-from robustness.libraries import versions
+from core.libraries import versions
 
 _LIBRARIES = ("numpy", "onnxruntime", "pillow", "scipy", "torch", "torchattacks")
 

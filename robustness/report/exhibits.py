@@ -11,7 +11,7 @@ from data.images import to_png
 from robustness.report.examples import Example, Pixels, Texts
 from robustness.report.markup import Markup, element, join, named
 from robustness.report.pictures import amplified
-from robustness.report.words import NBSP
+from robustness.report.sentences import NBSP
 
 _OUTCOMES = {"fallen": "misled", "held": "held"}
 _ENLARGED = 64  # pictures up to this size are shown with hard pixels

@@ -5,7 +5,7 @@ from xml.etree import ElementTree
 from robustness.report.figures import Figure, ModelFigures, Summary
 from robustness.report.markup import plain
 from robustness.report.schema import Report
-from robustness.report.words import interval, percent
+from robustness.report.sentences import interval, percent
 
 FILE = "report.junit.xml"
 

@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from robustness.catalog import Norm
-from robustness.numbers import L2_LIMIT, parse_eps
+from robustness.parsing import L2_LIMIT, parse_eps
 from robustness.report.schema import FILE, SCHEMA_VERSION
 
 _KEPT = 4
@@ -25,7 +25,7 @@ def find_sample(folder: Path, index: int, kind: Literal["image", "text"]) -> dic
     """The report with one sample, as it stands in `report.json`, under the key `sample`.
 
     Args:
-        folder: what `robustness.engine.evaluate` left behind.
+        folder: what `robustness.evaluation.evaluate` left behind.
         index: of the sample.
         kind: what the evaluation must have judged.
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from robustness.report.figures import Figure, ModelFigures
 from robustness.report.markup import plain
 from robustness.report.schema import Report
-from robustness.report.words import (
+from robustness.report.sentences import (
     at_budget,
     doubtful_width,
     headline,

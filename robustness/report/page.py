@@ -20,7 +20,7 @@ from robustness.report.exhibits import exhibit
 from robustness.report.figures import Figure, ModelFigures, Summary
 from robustness.report.markup import Markup, element, join, named
 from robustness.report.schema import Report
-from robustness.report.words import (
+from robustness.report.sentences import (
     at_largest,
     doubtful_width,
     gap,

@@ -30,7 +30,7 @@ def picture(
     and white are -eps and +eps; for l2 they are the largest change of any pixel.
 
     Args:
-        folder: what `robustness.engine.evaluate` left behind.
+        folder: what `robustness.evaluation.evaluate` left behind.
         index: which image.
         kind: "clean", "adversarial" or "perturbation".
         attack: name of the attack.

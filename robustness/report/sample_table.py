@@ -5,7 +5,7 @@ from typing import Any
 import pyarrow
 from pyarrow import parquet
 
-from robustness.numbers import L2_LIMIT, parse_eps
+from robustness.parsing import L2_LIMIT, parse_eps
 from robustness.report.flags import ModelFlags, Sample
 from robustness.report.schema import Report
 

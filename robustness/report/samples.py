@@ -6,12 +6,12 @@ from typing import Any
 import numpy as np
 
 from robustness.catalog import AttackName, Variant
+from robustness.context import variants_of
 from robustness.report import flags
 from robustness.report.markup import plain
 from robustness.report.summary import by_gradients, nearest
+from robustness.scoring import AttackVerdict, CertificateVerdict, CorruptionVerdict, ModelVerdict
 from robustness.spec import Cell, EvaluationSpec
-from robustness.trial import variants_of
-from robustness.verdict import AttackVerdict, CertificateVerdict, CorruptionVerdict, ModelVerdict
 from robustness.worst import attacked, place_of
 
 

@@ -5,8 +5,8 @@ from typing import Any, Literal
 
 from robustness.report.figures import Part, Summary
 from robustness.report.flags import Sample
-from robustness.shards import write_whole
 from robustness.spec import EvaluationSpec
+from robustness.store import write_whole
 
 SCHEMA_VERSION = 2
 FILE = "report.json"

@@ -6,8 +6,8 @@ import numpy as np
 
 from robustness.catalog import AttackName, Variant
 from robustness.report.flags import AttackFlags
-from robustness.shards import SHARD_SIZE, Shard, as_texts, clean_path, read, shard_point
 from robustness.spec import Cell, EvaluationSpec
+from robustness.store import SHARD_SIZE, Shard, as_texts, clean_path, read, shard_point
 
 
 class InputLost(ValueError):

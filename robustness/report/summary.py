@@ -4,18 +4,18 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from core.stats import wilson
 from robustness.attacks.corruptions import mean_corruption_error
 from robustness.catalog import KINDS, Norm, Variant
-from robustness.intervals import wilson
 from robustness.report import figures
-from robustness.spec import Cell, EvaluationSpec
-from robustness.verdict import (
+from robustness.scoring import (
     GRADIENTS,
     AttackVerdict,
     CertificateVerdict,
     CorruptionVerdict,
     ModelVerdict,
 )
+from robustness.spec import Cell, EvaluationSpec
 from robustness.worst import attacked, largest_rank, place_name, place_of, worst_ranks
 
 _CURVE = 41  # points of a curve that has one step per sample

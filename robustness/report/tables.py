@@ -12,7 +12,7 @@ from robustness.report.figures import (
     Pair,
 )
 from robustness.report.markup import Child, Markup, element, join, named
-from robustness.report.words import at_budget, interval, percent, within
+from robustness.report.sentences import at_budget, interval, percent, within
 
 _CLASSES = 40  # rows of the heat map: those of most classes are what an expert wants
 

@@ -5,17 +5,17 @@ from pathlib import Path
 
 import numpy as np
 
-from robustness import shards
+from robustness import store as shards
 from robustness.attack_spec import AttackSpec
 from robustness.attacks.word_swap import swap_words
+from robustness.context import inputs_digest
 from robustness.image_cells import adversarial_inputs
-from robustness.numbers import parse_eps
+from robustness.parsing import parse_eps
 from robustness.report.schema import Report
-from robustness.shards import Shard
+from robustness.scoring import TOLERANCE, BoundsError, change_size, check_bounds
+from robustness.store import Shard
 from robustness.target import Target
 from robustness.text_target import TextTarget
-from robustness.trial import inputs_digest
-from robustness.verdict import TOLERANCE, BoundsError, change_size, check_bounds
 from robustness.verify.outcome import Refuted
 
 Inputs = np.ndarray | list[str]

@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from robustness.doubts import notes
 from robustness.report.build import summarise, warnings_of
 from robustness.report.samples import sample_flags
 from robustness.report.schema import Report
-from robustness.verdict import ModelVerdict
+from robustness.sanity.remarks import notes
+from robustness.scoring import ModelVerdict
 
 _OF_THE_JUDGE = {"version", "runtime", "precision"}  # need not be those of the report
 

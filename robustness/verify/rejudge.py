@@ -6,18 +6,18 @@ from pathlib import Path
 
 import numpy as np
 
-from robustness import shards
+from robustness import store as shards
 from robustness.catalog import AttackName, Variant
 from robustness.noise_cells import corrupted_inputs
 from robustness.progress import Meter
 from robustness.ranges import cell_shards
 from robustness.report.flags import AttackFlags, ModelFlags
 from robustness.report.schema import Report
+from robustness.scoring import TOLERANCE, change_size, in_8bit
 from robustness.spec import Cell
 from robustness.target import Target, predict_served, predict_twin
 from robustness.text_cells import twin_logits
 from robustness.text_target import TextTarget
-from robustness.verdict import TOLERANCE, change_size, in_8bit
 from robustness.verify.evidence import Inputs, changed_images, changed_texts, nearest_distances
 from robustness.verify.judgement import Held, all_held, float_error, held, names_best
 from robustness.verify.outcome import Outcome, Refuted

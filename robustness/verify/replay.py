@@ -8,9 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from export.artifact import MANIFEST, Artifact, open_artifact
-from robustness import shards
-from robustness.code import code_digest
+from core.revision import code_digest
+from robustness import store as shards
 from robustness.progress import Meter, Progress
 from robustness.report.markup import plain
 from robustness.report.schema import FILE, Report
@@ -24,6 +23,7 @@ from robustness.verify.rejudge import Bench, judge_range
 from robustness.verify.shape import check_shape
 from robustness.verify.source import check_source
 from robustness.verify.stored import stored_verdict
+from runtimes.artifact import MANIFEST, Artifact, open_artifact
 
 ARTIFACTS = Path("artifacts")
 

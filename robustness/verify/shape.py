@@ -2,7 +2,7 @@
 
 from robustness.report.flags import ModelFlags, Sample
 from robustness.report.schema import DEFINITIONS, Report
-from robustness.shards import SHARD_SIZE
+from robustness.store import SHARD_SIZE
 from robustness.verify.outcome import Refuted
 
 

@@ -7,13 +7,13 @@ from typing import TypeVar
 
 import numpy as np
 
-from robustness import shards
-from robustness.findings import Probe
+from robustness import store as shards
 from robustness.ranges import KINDS
 from robustness.report.schema import Report
+from robustness.sanity.findings import Probe
+from robustness.scoring import AttackVerdict, CellVerdict, CleanVerdict, ModelVerdict, join
 from robustness.target import Target
 from robustness.text_target import TextTarget
-from robustness.verdict import AttackVerdict, CellVerdict, CleanVerdict, ModelVerdict, join
 from robustness.verify.outcome import Refuted
 
 T = TypeVar("T", CleanVerdict, Probe, CellVerdict)

@@ -9,7 +9,7 @@ import time
 
 import psutil
 
-from export.threads import available_cores
+from runtimes.threads import available_cores
 from service.evaluations.job import Job
 from service.operation.memory import available_memory, resident_bytes
 from service.operation.processes import family

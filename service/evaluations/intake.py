@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from export.artifact import Artifact
-from export.manifest import Task
 from robustness.spec import EvaluationSpec, cost
+from runtimes.artifact import Artifact
+from runtimes.manifest import Task
 from service.evaluations.allowance import (
     check_classes,
     check_cost,

@@ -25,8 +25,8 @@ from zipfile import BadZipFile
 from sqlalchemy.exc import DBAPIError
 
 from data.image_set import DataError
-from export.artifact import MANIFEST, Artifact, ArtifactError, open_artifact
 from robustness.spec import EvaluationSpec, NotPossible
+from runtimes.artifact import MANIFEST, Artifact, ArtifactError, open_artifact
 from service.evaluations.child import ADDRESS
 from service.evaluations.job import Job
 from service.evaluations.jobs import JobStore
@@ -124,7 +124,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _evaluate(job: Job, options: argparse.Namespace, watch: Watch) -> dict[str, Any]:
-    from robustness.engine import evaluate  # brings torch: seconds, and hundreds of megabytes
+    from robustness.evaluation import evaluate  # brings torch: seconds, and hundreds of megabytes
 
     folder = evaluations_folder(options.state) / job.id
     artifacts = [_artifact(model, options.models) for model in job.models]

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 
 from data.sources import TextSet, open_texts
 from data.tokenizer import TextTokenizer
-from export.artifact import Artifact
+from runtimes.artifact import Artifact
 from service.evaluations.archives import check_archive, telling_of_faults
 from service.evaluations.durable import write_durably
 from service.http.errors import ApiError

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from data.sources import ImageSet, TextSet, open_images, open_texts
-from export.artifact import Artifact
+from runtimes.artifact import Artifact
 from service.evaluations.durable import sync_folder, write_durably
 from service.evaluations.image_uploads import store_images
 from service.evaluations.labels import read_labels

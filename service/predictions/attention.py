@@ -2,7 +2,7 @@
 
 The maps come from a second session over the same graph, whose softmax outputs are made outputs of
 the graph; the session that predicts stays as it is. Nothing here imports torch: the same figures
-are computed from the torch model by `models.diagnostics.diagnose`, and a test compares the two.
+are computed from the torch model by `models.analysis.diagnostics`, and a test compares the two.
 
 Source: Abnar & Zuidema, "Quantifying attention flow in transformers", ACL 2020, section 3.
 """
@@ -16,9 +16,9 @@ import onnx
 import onnxruntime
 from PIL import Image
 
-from export.artifact import Artifact, ArtifactError
-from export.manifest import ONNX
 from export.runtime import open_session
+from runtimes.artifact import Artifact, ArtifactError
+from runtimes.manifest import ONNX
 from service.http.errors import ApiError
 
 _FAMILIES = ("deit_", "fan_")  # vision transformers whose head reads class tokens
@@ -80,7 +80,7 @@ def patch_shares(maps: Sequence[np.ndarray], patches: int, depth: int) -> np.nda
         (B, patches), or None where the maps are not those of such a model.
 
     Source: Abnar & Zuidema 2020, section 3, R = A_L ... A_1 with A = (mean_h A_h + I) / 2; class
-    attention as a layer whose other tokens stay, as `models.diagnostics` has it.
+    attention as a layer whose other tokens stay, as `models.analysis.diagnostics` has it.
     """
     layers = [m.mean(1) for m in maps if m.ndim == 4 and m.shape[2] == m.shape[3] >= patches]
     heads = [m.mean(1) for m in maps if m.ndim == 4 and m.shape[2] == 1 < m.shape[3]]

@@ -10,7 +10,7 @@ from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from data.labels import normalise
-from export.artifact import Artifact
+from runtimes.artifact import Artifact
 from service.http.openapi import describe
 from service.predictions.registry import Registry
 from service.predictions.served import IMAGES, Served

@@ -16,8 +16,8 @@ from starlette.responses import JSONResponse
 from typing_extensions import TypedDict  # pydantic needs this one before Python 3.12
 
 from data.images import ImageError, ImageSpec, count_pixels, decode_image, to_input
-from export.artifact import Artifact
-from export.threads import available_cores
+from runtimes.artifact import Artifact
+from runtimes.threads import available_cores
 from service.http.bodies import Bodies
 from service.http.errors import ApiError
 from service.http.forms import Form, form_of

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Self
 
-from export.artifact import Artifact, ArtifactError, find_artifacts
-from export.manifest import Task
 from export.runtime import RuntimeUnavailable, open_runtime, require_runtime, settle
-from export.threads import available_cores
+from runtimes.artifact import Artifact, ArtifactError, find_artifacts
+from runtimes.manifest import Task
+from runtimes.threads import available_cores
 from service.http.errors import ApiError
 from service.operation.metrics import SILENT, Observer
 from service.predictions.health import Readiness

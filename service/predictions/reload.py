@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from export.artifact import MANIFEST, Artifact, open_artifact
+from runtimes.artifact import MANIFEST, Artifact, open_artifact
 from service.http.errors import ApiError
 from service.predictions.registry import Registry
 from service.predictions.served import Served

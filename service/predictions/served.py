@@ -8,11 +8,11 @@ import numpy as np
 
 from data.token_set import Ragged
 from data.tokenizer import TextTokenizer
-from export.artifact import Artifact
-from export.manifest import Task
 from export.runtime import blank_inputs, open_runtime, recalled
-from export.runtimes.engines import ENGINES
-from export.threads import available_cores
+from runtimes.artifact import Artifact
+from runtimes.manifest import Task
+from runtimes.registry import ENGINES
+from runtimes.threads import available_cores
 from service.operation.metrics import Observer
 from service.predictions.attention import AttentionMaps
 from service.predictions.batching import MicroBatcher

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from export.runtime import settle
-from export.threads import available_cores
+from runtimes.threads import available_cores
 from service.predictions.registry import Registry
 from service.predictions.served import Served, unmeasured
 from service.settings import Settings

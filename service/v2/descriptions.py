@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from export.artifact import Artifact
+from runtimes.artifact import Artifact
 from service.http.openapi import API_VERSION
 from service.predictions.registry import Registry
 from service.predictions.reload import Reloader

@@ -4,7 +4,7 @@ import struct
 
 import numpy as np
 
-from export.artifact import Artifact
+from runtimes.artifact import Artifact
 from service.http.errors import ApiError
 from service.predictions.served import IMAGES
 from service.v2.request import InferRequest, Tensor, invalid_tensor

@@ -3,7 +3,7 @@
 import pytest
 
 from benchmarks import cold_start
-from export.runtimes.engines import installed
+from runtimes.registry import installed
 
 
 @pytest.mark.slow

@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks import cpu_runtime
 from benchmarks.rows import Row
-from export.runtimes.engines import installed
+from runtimes.registry import installed
 
 _ONCE: Mapping[int, int] = {1: 1, 8: 1}
 

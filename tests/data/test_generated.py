@@ -3,8 +3,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data import listops
-from data.generated import Stream, open_generated
+from data.datasets import listops
+from data.datasets.generated import Stream, open_generated
 from data.image_set import DataError
 from data.token_set import Ragged
 

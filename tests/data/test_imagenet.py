@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from data.imagenet import LABELS, WNIDS
+from data.datasets.imagenet import LABELS, WNIDS
 from data.sources import DataError, open_images
 
 

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from data.listops import (
+from data.datasets.listops import (
     PAD,
     TOKENS,
     draw_block,

@@ -3,8 +3,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from data.datasets.lra import LRA, grey, open_tokens
 from data.image_set import DataError
-from data.lra import LRA, grey, open_tokens
 
 _ROW = b"1.0\tA1\tB2\tone text\tthe other\n"
 

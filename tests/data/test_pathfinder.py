@@ -3,9 +3,9 @@ import math
 import numpy as np
 import pytest
 
-from data import paddles
-from data.contours import contour_ends
-from data.pathfinder import SIZE, Scenes, draw_block, draw_scenes, render, unclear, verify
+from data.datasets import paddles
+from data.datasets.contours import contour_ends
+from data.datasets.pathfinder import SIZE, Scenes, draw_block, draw_scenes, render, unclear, verify
 
 Dash = tuple[int, int, float]
 

@@ -4,8 +4,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from data.formats.split_paths import find_splits
 from data.sources import DataError, open_images, open_texts
-from data.split_paths import find_splits
 
 LABELS = ["neg", "pos"]
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from data.datasets.listops import TOKENS
 from data.image_set import DataError
-from data.listops import TOKENS
 from data.text_set import TextSet
 from data.tokenizer import TextTokenizer, byte_tokenizer, load_tokenizer, tokenize, train_wordpiece
 

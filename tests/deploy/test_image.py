@@ -17,7 +17,7 @@ import yaml
 from deploy.image.__main__ import BENTOFILES, project_version
 from deploy.image.healthcheck import ready
 from deploy.image.sbom import main as complete
-from export.artifact import open_artifact
+from runtimes.artifact import open_artifact
 from service.settings import ROOT
 
 ENTRYPOINT = ROOT / "deploy" / "image" / "entrypoint.sh"
@@ -41,7 +41,16 @@ def bento(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 def test_bento_holds_what_serving_needs_and_nothing_else(bento: Path) -> None:
     source = bento / "src"
     held = {path.name for path in source.iterdir()}
-    packages = {"service", "robustness", "export", "models", "data", "artifacts"}
+    packages = {
+        "core",
+        "models",
+        "data",
+        "runtimes",
+        "export",
+        "robustness",
+        "service",
+        "artifacts",
+    }
     assert held == packages | {"deploy", "requirements", "LICENSE", "bentofile.yaml"}
     lock = "gpu.txt" if (bento / "flavour").read_text() == "cuda" else "cpu.txt"
     assert {path.name for path in (source / "requirements").iterdir()} == {lock, "sbom.txt"}

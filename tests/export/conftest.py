@@ -16,13 +16,13 @@ from torch import nn
 
 import models
 from data.tokenizer import train_wordpiece
-from export.artifact import MANIFEST, Artifact, open_artifact
 from export.engines import require_engine
+from export.onnx import to_onnx
 from export.run import open_run
 from export.samples import open_samples
-from export.to_onnx import to_onnx
 from export.write import write_artifact
 from models.checkpoints import save_weights
+from runtimes.artifact import MANIFEST, Artifact, open_artifact
 
 WORDS = "the film was a Very good one, and not at all as bad as they say it is"
 LABELS = ["T-shirt/top", "Trouser", "Pullover", "Dress", "Coat"]

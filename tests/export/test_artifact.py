@@ -9,7 +9,7 @@ from pathlib import Path
 import onnx
 import pytest
 
-from export.artifact import MANIFEST, Artifact, ArtifactError, find_artifacts, open_artifact
+from runtimes.artifact import MANIFEST, Artifact, ArtifactError, find_artifacts, open_artifact
 
 Edit = Callable[..., None]
 
@@ -251,7 +251,7 @@ def test_a_missing_root_is_refused(tmp_path: Path) -> None:
 
 def test_opening_and_predicting_need_no_torch() -> None:
     code = (
-        "import sys, export.artifact, export.runtime, export.threads;"
+        "import sys, runtimes.artifact, export.runtime, runtimes.threads;"
         "sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0

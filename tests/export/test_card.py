@@ -1,7 +1,7 @@
 import copy
 
-from export.artifact import Artifact, open_artifact
 from export.card import make_card, render, write_card
+from runtimes.artifact import Artifact, open_artifact
 
 RESULT = {
     "metric": "accuracy",

@@ -10,14 +10,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from export.artifact import Artifact
 from export.runtime import Inputs, RuntimeUnavailable, open_runtime, settle
-from export.runtimes import choice as choices
-from export.runtimes import contest
-from export.runtimes.choice import Choice, Question, question, recall, remember
-from export.runtimes.contest import hold_contest
-from export.runtimes.engines import ENGINES, installed
-from export.runtimes.protocol import Mode
+from export.select import choice as choices
+from export.select import contest
+from export.select.choice import Choice, Question, question, recall, remember
+from export.select.contest import hold_contest
+from runtimes.artifact import Artifact
+from runtimes.base import Mode
+from runtimes.registry import ENGINES, installed
 
 
 @pytest.fixture
@@ -162,7 +162,7 @@ def test_the_child_ends_with_the_process_that_measures(
     artifact: Artifact, asked: Question, tmp_path: Path
 ) -> None:
     options = ["--name", "auto", "--mode", "exact", "--threads", "1", "--answers", str(tmp_path)]
-    command = [sys.executable, "-m", "export.runtimes", *options, str(artifact.folder)]
+    command = [sys.executable, "-m", "export.select", *options, str(artifact.folder)]
     with subprocess.Popen(command, stdin=subprocess.PIPE) as child:
         child.stdin.close()  # pyright: ignore[reportOptionalMemberAccess]  it is a pipe
         assert child.wait(30) == 1

@@ -6,11 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from export.artifact import Artifact, ArtifactError, open_artifact
-from export.manifest import PROBE
-from export.probe import Probe, read_probe, write_probe
 from export.runtime import Inputs, ParityFailure, open_runtime
-from export.runtimes.gate import require_parity
+from runtimes.artifact import Artifact, ArtifactError, open_artifact
+from runtimes.gate import require_parity
+from runtimes.manifest import PROBE
+from runtimes.probe import Probe, read_probe, write_probe
 
 
 class Altered:

@@ -14,8 +14,8 @@ from torch import nn
 import models
 from export import engines
 from export.engines import open_engine
-from export.half import to_half
-from export.to_onnx import to_onnx
+from export.onnx import to_onnx
+from export.precision.half import to_half
 
 Make = Callable[..., nn.Module]
 Half = Literal["fp16", "bf16"]

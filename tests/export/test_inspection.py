@@ -8,11 +8,11 @@ import pytest
 from onnx import helper, numpy_helper
 from safetensors.numpy import save_file
 
+from core.tables import table
 from export.__main__ import main
-from export.artifact import Artifact, ArtifactError, open_artifact
 from export.comparison import compare_answers
-from export.inspection import facts
-from export.tables import table
+from export.inspect import facts
+from runtimes.artifact import Artifact, ArtifactError, open_artifact
 
 Edit = Callable[..., None]
 

@@ -11,8 +11,8 @@ import models
 from export.engines import open_engine
 from export.layer_errors import error_table, layer_errors
 from export.layers import expose
-from export.to_onnx import to_onnx
-from models.observation import observe
+from export.onnx import to_onnx
+from models.analysis.observation import observe
 
 Make = Callable[..., nn.Module]
 EXAMPLE = torch.zeros(2, 1, 28, 28)

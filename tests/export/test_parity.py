@@ -3,9 +3,9 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from export.manifest import FormatParity, Parity, Precision
 from export.parity import Candidate, ParityError, Predict, measure, require, require_enough
 from export.samples import Feed, Samples
+from runtimes.manifest import FormatParity, Parity, Precision
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (1000, 1, 2, 2), dtype=np.uint8)
 LABELS = PIXELS.reshape(1000, 4).argmax(1)

@@ -9,10 +9,10 @@ import yaml
 
 from export import engines
 from export.__main__ import main
-from export.artifact import Artifact, open_artifact
 from export.engines import open_engine
-from export.manifest import Precision, Quantization
-from export.probe import read_probe
+from runtimes.artifact import Artifact, open_artifact
+from runtimes.manifest import Precision, Quantization
+from runtimes.probe import read_probe
 
 SHIPPED = Path(__file__).parents[2] / "artifacts"
 

@@ -8,15 +8,15 @@ import numpy as np
 import onnx
 import pytest
 
-from export.artifact import Artifact, open_artifact
-from export.manifest import PROBE
-from export.probe import Probe, read_probe, write_probe
 from export.runtime import RuntimeUnavailable, settle
-from export.runtimes.choice import Choice, question, recall, remember
-from export.runtimes.contest import hold_contest
-from export.runtimes.engines import ENGINES
-from export.runtimes.onnx_runtime import OnnxRuntime
-from export.runtimes.quantized import is_there, make_int8, read_graph
+from export.select.choice import Choice, question, recall, remember
+from export.select.contest import hold_contest
+from runtimes.artifact import Artifact, open_artifact
+from runtimes.manifest import PROBE
+from runtimes.onnx import OnnxRuntime
+from runtimes.probe import Probe, read_probe, write_probe
+from runtimes.quantized import is_there, make_int8, read_graph
+from runtimes.registry import ENGINES
 
 
 @pytest.mark.parametrize("which", ["artifact", "text_artifact"])

@@ -6,8 +6,8 @@ import onnx
 import pytest
 from safetensors.numpy import load_file
 
-from export.artifact import Artifact, ArtifactError, open_artifact
 from export.runtime import open_runtime
+from runtimes.artifact import Artifact, ArtifactError, open_artifact
 
 
 def test_runtime_repeats_the_logits_of_the_probe(artifact: Artifact) -> None:

@@ -16,17 +16,17 @@ import pytest
 import torch
 from torch import nn
 
-from export.artifact import Artifact, open_artifact
-from export.half import to_half
-from export.manifest import ONNX, PROBE, TORCHSCRIPT
-from export.probe import Probe, read_probe, write_probe
+from export.onnx import to_onnx
+from export.precision.half import to_half
 from export.runtime import InvalidInputs, ParityFailure, RuntimeUnavailable, open_runtime
-from export.runtimes import openvino_runtime
-from export.runtimes.engines import ENGINES, installed
-from export.runtimes.onnx_runtime import METADATA_CONFIG, METADATA_WEIGHTS, OnnxRuntime
-from export.to_onnx import to_onnx
-from export.to_torchscript import to_torchscript
-from export.twin import load_twin
+from export.torchscript import to_torchscript
+from runtimes import openvino as openvino_runtime
+from runtimes.artifact import Artifact, open_artifact
+from runtimes.manifest import ONNX, PROBE, TORCHSCRIPT
+from runtimes.onnx import METADATA_CONFIG, METADATA_WEIGHTS, OnnxRuntime
+from runtimes.probe import Probe, read_probe, write_probe
+from runtimes.registry import ENGINES, installed
+from runtimes.torch_model import load_twin
 
 HERE = installed()
 
@@ -181,7 +181,7 @@ def test_a_session_that_fell_back_to_the_cpu_is_refused(artifact: Artifact) -> N
 def test_openvino_brings_neither_torch_nor_telemetry(artifact: Artifact) -> None:
     code = (
         "import sys; from pathlib import Path;"
-        "from export.artifact import open_artifact; from export.runtime import open_runtime;"
+        "from runtimes.artifact import open_artifact; from export.runtime import open_runtime;"
         f"open_runtime(open_artifact(Path({str(artifact.folder)!r})), name='openvino', threads=1);"
         "sys.exit(bool({'torch', 'openvino_telemetry'} & set(sys.modules)))"
     )
@@ -191,7 +191,7 @@ def test_openvino_brings_neither_torch_nor_telemetry(artifact: Artifact) -> None
 def test_onnx_runtime_reports_nothing(artifact: Artifact, tmp_path: Path) -> None:
     code = (
         "from pathlib import Path; import service;"
-        "from export.artifact import open_artifact; from export.runtime import open_runtime;"
+        "from runtimes.artifact import open_artifact; from export.runtime import open_runtime;"
         f"open_runtime(open_artifact(Path({str(artifact.folder)!r})), name='onnx-cpu', threads=1)"
     )
     own = ("ORT_DISABLE_TELEMETRY", "XDG_CACHE_HOME", "XDG_DATA_HOME")

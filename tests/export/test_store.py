@@ -9,7 +9,7 @@ import pytest
 
 import export.write
 from export.__main__ import main
-from export.artifact import Artifact, open_artifact
+from runtimes.artifact import Artifact, open_artifact
 
 Edit = Callable[..., None]
 GRAPHS = ("model.onnx", "model.torchscript.pt", "model.pt2", "weights.safetensors")
@@ -30,7 +30,7 @@ def home(tmp_path: Path) -> Iterator[Path]:
 def test_the_store_is_where_bentoml_home_says(artifact: Artifact, tmp_path: Path) -> None:
     code = (
         "import sys; from pathlib import Path;"
-        "from export.artifact import open_artifact; from export.store import store_artifact;"
+        "from runtimes.artifact import open_artifact; from runtimes.store import store_artifact;"
         "print(store_artifact(open_artifact(Path(sys.argv[1]))))"
     )
     home = os.environ | {"BENTOML_HOME": str(tmp_path), "BENTOML_DO_NOT_TRACK": "True"}
@@ -43,7 +43,7 @@ def test_the_store_is_where_bentoml_home_says(artifact: Artifact, tmp_path: Path
 def test_artifact_is_stored_once_with_labels_and_metadata(artifact: Artifact, home: Path) -> None:
     import bentoml
 
-    from export.store import store_artifact
+    from runtimes.store import store_artifact
 
     assert store_artifact(artifact) == store_artifact(artifact) == "tiny-elliptical:1"
     assert len(bentoml.models.list("tiny-elliptical")) == 1
@@ -83,7 +83,7 @@ def test_an_export_that_the_store_refuses_leaves_the_older_artifact(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    from export.store import store_artifact
+    from runtimes.store import store_artifact
 
     edit_manifest(artifact_folder, metrics={"test_accuracy": 0.3})
     store_artifact(open_artifact(artifact_folder))
@@ -96,7 +96,7 @@ def test_an_export_that_the_store_refuses_leaves_the_older_artifact(
 
 
 def test_a_broken_store_is_refused(artifact: Artifact, home: Path) -> None:
-    from export.store import store_artifact
+    from runtimes.store import store_artifact
 
     (home / "models" / "tiny-elliptical" / "1").mkdir(parents=True)
     with pytest.raises(ValueError, match="tiny-elliptical:1 lies in the model store, but cannot"):
@@ -106,7 +106,7 @@ def test_a_broken_store_is_refused(artifact: Artifact, home: Path) -> None:
 def test_what_is_stored_never_changes(
     artifact: Artifact, home: Path, tmp_path: Path, edit_manifest: Edit
 ) -> None:
-    from export.store import store_artifact
+    from runtimes.store import store_artifact
 
     store_artifact(artifact)
     other = Path(shutil.copytree(artifact.folder, tmp_path / "other"))
@@ -125,7 +125,7 @@ def test_an_interrupted_save_stores_nothing(
 ) -> None:
     import bentoml
 
-    from export import store
+    from runtimes import store
 
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
@@ -141,7 +141,7 @@ def test_of_two_that_store_at_once_the_slower_one_finds_the_other(
 ) -> None:
     import bentoml
 
-    from export.store import store_artifact
+    from runtimes.store import store_artifact
 
     create = bentoml.models.create
 
@@ -157,7 +157,7 @@ def test_of_two_that_store_at_once_the_slower_one_finds_the_other(
 
 @pytest.mark.usefixtures("home")
 def test_what_the_store_cannot_name_is_refused(artifact_folder: Path, edit_manifest: Edit) -> None:
-    from export.store import store_artifact
+    from runtimes.store import store_artifact
 
     edit_manifest(artifact_folder, version="latest")
     with pytest.raises(ValueError, match="version must not be latest"):

@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from export.artifact import Artifact, ArtifactError, open_artifact
 from export.engines import open_engine
-from export.probe import read_probe
 from export.run import open_run
+from runtimes.artifact import Artifact, ArtifactError, open_artifact
+from runtimes.probe import read_probe
 
 Edit = Callable[..., None]
 

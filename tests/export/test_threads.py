@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from export.threads import available_cores
+from runtimes.threads import available_cores
 
 
 @pytest.fixture

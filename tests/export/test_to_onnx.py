@@ -9,9 +9,9 @@ import torch
 from onnx import numpy_helper
 from torch import Tensor, nn
 
+from export.onnx import check_graph, to_onnx
 from export.runtime import open_session
-from export.to_onnx import check_graph, to_onnx
-from export.to_torchscript import to_torchscript
+from export.torchscript import to_torchscript
 
 Make = Callable[..., nn.Module]
 EXAMPLE = torch.zeros(2, 1, 28, 28)

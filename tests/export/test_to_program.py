@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from export.to_program import load_program, to_program
+from export.program import load_program, to_program
 
 Make = Callable[..., nn.Module]
 EXAMPLE = torch.zeros(2, 1, 28, 28)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from export.to_torchscript import load_torchscript, to_torchscript
+from export.torchscript import load_torchscript, to_torchscript
 
 
 @pytest.mark.parametrize("batch_size", [1, 3, 64])

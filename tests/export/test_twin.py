@@ -5,9 +5,9 @@ import pytest
 import torch
 from safetensors.torch import load, save
 
-from export.artifact import Artifact, ArtifactError, open_artifact
-from export.probe import read_probe
-from export.twin import load_twin
+from runtimes.artifact import Artifact, ArtifactError, open_artifact
+from runtimes.probe import read_probe
+from runtimes.torch_model import load_twin
 
 
 def test_twin_repeats_the_logits_of_the_probe(artifact: Artifact) -> None:

@@ -13,8 +13,8 @@ from torch import nn
 
 import export.write
 from export.__main__ import main
-from export.artifact import Artifact, open_artifact
-from export.to_onnx import to_onnx
+from export.onnx import to_onnx
+from runtimes.artifact import Artifact, open_artifact
 
 FILES = ("model.onnx", "model.torchscript.pt", "model.pt2", "weights.safetensors")
 

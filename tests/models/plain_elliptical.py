@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from models.elliptical import Attention
+from models.attention.elliptical import Attention
 
 
 def attend(query: Tensor, k: Tensor, v: Tensor) -> Tensor:

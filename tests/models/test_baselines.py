@@ -8,10 +8,10 @@ from torch.nn import functional as F
 from torch.nn.utils import parametrize
 
 import models
+from models.attention.elliptical import Attention
 from models.baselines import BaselineTransformer
-from models.block import Mlp
-from models.elliptical import Attention
-from models.folded import fold
+from models.inference.folded import fold
+from models.layers.block import Mlp
 from models.transject import OrthogonalMap
 from tests.models import plain_transformer as plain
 

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 import models
-from models.block import DropPath, drop_path_rate
+from models.layers.block import DropPath, drop_path_rate
 
 DEIT = {"img_size": 8, "patch_size": 4, "embed_dim": 16, "num_heads": 2, "num_classes": 3}
 

@@ -6,7 +6,7 @@ import scipy.stats
 import torch
 from torch import Tensor
 
-from models import diagnostics
+from models.analysis import diagnostics
 
 TOLERANCE = 1e-10
 LENGTHS = [6, 4, 1]  # real tokens of the three samples

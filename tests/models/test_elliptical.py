@@ -10,14 +10,14 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import models
-from models.elliptical import (
+from models.attention.elliptical import (
     Attention,
     EllipticalConfig,
     is_elliptical,
     is_randomised,
     metric_gradient,
 )
-from models.metric import ESTIMATORS, SCALINGS, Estimator, Scaling
+from models.attention.metric import ESTIMATORS, SCALINGS, Estimator, Scaling
 from tests.models import plain_elliptical as plain
 
 REAL = torch.tensor([[True] * 5, [True, False, True, True, False]])

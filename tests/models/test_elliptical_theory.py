@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from models.elliptical import Attention
-from models.metric import ESTIMATORS, SCALINGS, Estimator, Scaling, attention_weights
+from models.attention.elliptical import Attention
+from models.attention.metric import ESTIMATORS, SCALINGS, Estimator, Scaling, attention_weights
 
 N, D = 6, 4
 

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import models
-from export.to_onnx import to_onnx
-from export.to_torchscript import load_torchscript, to_torchscript
-from models.images import ImageModel
+from export.onnx import to_onnx
+from export.torchscript import load_torchscript, to_torchscript
+from models.layers.images import ImageModel
 from models.transject import Layer
 
 IMAGE: dict[str, object] = {

@@ -6,8 +6,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import models
-from models.block import DropPath
 from models.fan import FAN, FANBlock, FANConfig, fourier_positions, from_public, stem_divisors
+from models.layers.block import DropPath
 from tests.models import plain_fan as plain
 
 SMALL = {"img_size": 16, "patch_size": 4, "in_chans": 1, "num_classes": 5, "embed_dim": 16}

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 import models
-from models import blockwise
 from models.checkpoints import save_weights
-from models.folded import FoldedExperts, FoldedLongTransJect, singular_range
+from models.inference import blockwise
+from models.inference.folded import FoldedExperts, FoldedLongTransJect, singular_range
 from models.transject import Layer, OrthogonalMap, TransJect
 
 WIDE = 32

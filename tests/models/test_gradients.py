@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 import models
-from models.elliptical import metric_gradient
+from models.attention.elliptical import metric_gradient
 
 SMALL = {"img_size": 16, "patch_size": 4, "in_chans": 1, "num_classes": 5, "depth": 2}
 SMALL |= {"embed_dim": 32, "num_heads": 2}

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 
 import models
-from models import inversion
-from models.inversion import Encoding, encode, invert, recover_tokens
+from models.analysis import inversion
+from models.analysis.inversion import Encoding, encode, invert, recover_tokens
 from models.transject import FeedForward, Layer, TransJect
 
 

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from models.metric import (
+from models.attention.metric import (
     SCALINGS,
     Scaling,
     attention_weights,

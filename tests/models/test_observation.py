@@ -9,12 +9,12 @@ import torch
 from torch import Tensor, nn
 
 import models
-from models import diagnostics
-from models.class_attention import ClassAttention
-from models.diagnostics import Diagnostics, diagnose
-from models.elliptical import Attention
-from models.folded import fold
-from models.observation import observe
+from models.analysis import diagnostics
+from models.analysis.diagnostics import Diagnostics, diagnose
+from models.analysis.observation import observe
+from models.attention.class_attention import ClassAttention
+from models.attention.elliptical import Attention
+from models.inference.folded import fold
 
 TOLERANCE = 1e-10
 LENGTHS = [6, 4, 1]  # real tokens of the three samples

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import models
-from models.elliptical import Attention
+from models.attention.elliptical import Attention
 from models.sequence import SequenceConfig
 from tests.models import plain_transformer as plain
 

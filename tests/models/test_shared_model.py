@@ -7,8 +7,8 @@ import pytest
 import torch
 
 import models
-from models.diagnostics import diagnose
-from models.observation import observe
+from models.analysis.diagnostics import diagnose
+from models.analysis.observation import observe
 
 SMALL = {"img_size": 16, "patch_size": 4, "in_chans": 1, "num_classes": 5, "depth": 3}
 SMALL |= {"embed_dim": 32, "num_heads": 2}

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from models.tokens import (
+from models.layers.tokens import (
     Pooling,
     SinusoidalPositions,
     check_tokens,

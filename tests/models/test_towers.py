@@ -7,9 +7,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import models
-from export.to_onnx import to_onnx
-from models.folded import fold
-from models.towers import TransJectTowers, TwoTower
+from export.onnx import to_onnx
+from models.inference.folded import fold
+from models.layers.towers import TransJectTowers, TwoTower
 
 SMALL = {"vocab_size": 11, "seq_len": 9, "embed_dim": 16, "depth": 2, "num_classes": 3}
 ENCODERS = ["lra_transformer", "lra_transformer_elliptical", "transject", "transformer"]

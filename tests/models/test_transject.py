@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import models
-from models.inversion import encode, invert, recover_tokens
+from models.analysis.inversion import encode, invert, recover_tokens
 from models.transject import MAX_STEP, Layer, OrthogonalMap, TransJect
 from models.transject_image import TransJectImage
 

@@ -9,15 +9,12 @@ from PIL import Image
 
 from data.images import ImageSpec
 from data.sources import ImageSet
-from robustness import shards
+from robustness import store as shards
 from robustness.attack_spec import AttackSpec
+from robustness.context import variants_of
 from robustness.report.build import build_report
 from robustness.report.schema import Report, write_report
-from robustness.shards import Shard
-from robustness.spec import Cell, EvaluationSpec
-from robustness.target import Target
-from robustness.trial import variants_of
-from robustness.verdict import (
+from robustness.scoring import (
     AttackVerdict,
     CellVerdict,
     CertificateVerdict,
@@ -25,6 +22,9 @@ from robustness.verdict import (
     CorruptionVerdict,
     ModelVerdict,
 )
+from robustness.spec import Cell, EvaluationSpec
+from robustness.store import Shard
+from robustness.target import Target
 from tests.robustness.conftest import MatmulRuntime
 
 ATTACKS: list[dict[str, Any]] = [

@@ -14,13 +14,13 @@ import pytest
 
 from data.images import decode_image, to_input, to_png
 from data.sources import load_inputs, open_images
-from export.artifact import open_artifact
 from export.runtime import open_runtime
 from robustness.__main__ import main
-from robustness.engine import evaluate
+from robustness.evaluation import evaluate
 from robustness.report.schema import Report, read_report
-from robustness.shards import read
 from robustness.spec import EvaluationSpec
+from robustness.store import read
+from runtimes.artifact import open_artifact
 
 
 def run(artifacts: Any, folder: Path) -> Report:

@@ -7,7 +7,7 @@ import pytest
 
 from data.sources import ImageSet
 from robustness.catalog import KINDS
-from robustness.engine import evaluate_targets
+from robustness.evaluation import evaluate_targets
 from robustness.spec import EvaluationSpec
 from robustness.target import Target
 

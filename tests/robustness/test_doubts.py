@@ -12,15 +12,13 @@ from torch import Tensor, nn
 
 import models
 from data.sources import ImageSet, open_images
-from export.artifact import open_artifact
-from robustness.doubts import find_doubts, notes
-from robustness.engine import evaluate, evaluate_targets
-from robustness.probes import probe
+from robustness.evaluation import evaluate, evaluate_targets
 from robustness.progress import Meter
 from robustness.report.figures import Summary
-from robustness.spec import EvaluationSpec
-from robustness.target import Target
-from robustness.verdict import (
+from robustness.sanity.find import find_doubts
+from robustness.sanity.probes import probe
+from robustness.sanity.remarks import notes
+from robustness.scoring import (
     CellVerdict,
     CertificateVerdict,
     CleanVerdict,
@@ -29,6 +27,9 @@ from robustness.verdict import (
     ModelVerdict,
     combine,
 )
+from robustness.spec import EvaluationSpec
+from robustness.target import Target
+from runtimes.artifact import open_artifact
 from tests.robustness import faulty_models as faulty
 from tests.robustness.conftest import SIZE, Artifacts
 

@@ -14,13 +14,13 @@ import psutil
 import pytest
 
 from data.sources import open_images
-from export.artifact import Artifact, open_artifact
-from robustness.engine import Runner, evaluate
-from robustness.engines import inline
-from robustness.engines.job import WorkerDied
-from robustness.engines.process import Processes
+from robustness.evaluation import Runner, evaluate
+from robustness.executors import inline
+from robustness.executors.job import WorkerDied
+from robustness.executors.process import Processes
 from robustness.progress import Cancelled, Progress
 from robustness.spec import EvaluationSpec
+from runtimes.artifact import Artifact, open_artifact
 
 SPEC = {
     "attacks": [
@@ -42,7 +42,7 @@ def workers() -> list[psutil.Process]:
 
 def _works(process: psutil.Process) -> bool:
     try:
-        return "robustness.engines.worker" in process.cmdline()
+        return "robustness.executors.worker" in process.cmdline()
     except psutil.Error:  # it died, or was not reaped yet
         return False
 

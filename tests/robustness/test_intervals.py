@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from robustness.intervals import (
+from core.stats import (
     clopper_pearson,
     detectable_difference,
     lower_bound,

@@ -2,7 +2,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 import pytest
 
-from robustness import libraries
+from core import libraries
 
 
 def test_versions_are_those_that_are_installed() -> None:

@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from robustness.__main__ import main
-from robustness.engines.on_ray import OnRay
+from robustness.executors.on_ray import OnRay
 
 pytest.importorskip("ray")
 

@@ -10,11 +10,11 @@ from torch import Tensor, nn
 
 import models
 from data.sources import ImageSet
-from robustness import engine
+from robustness import evaluation as engine
 from robustness.attack_spec import AttackSpec
 from robustness.attacks.gradient import perturb
 from robustness.catalog import Variant
-from robustness.engine import evaluate_targets
+from robustness.evaluation import evaluate_targets
 from robustness.proposals import Aim, Loss, Proposer, available, propose
 from robustness.spec import EvaluationSpec
 from robustness.target import Target, gradient_path, undisturbed

@@ -18,15 +18,15 @@ import models
 from data.images import ImageSpec
 from data.sources import ImageSet
 from export.runtime import Inputs
-from robustness import shards
-from robustness.engine import evaluate_targets
+from robustness import store as shards
+from robustness.evaluation import evaluate_targets
 from robustness.report.examples import BUDGET, Texts, choose
 from robustness.report.exhibits import exhibit
 from robustness.report.schema import Report, read_report
 from robustness.report.stored import InputLost, adversarial_input, clean_input
 from robustness.report.write import write_companions
-from robustness.shards import Shard, as_array
 from robustness.spec import EvaluationSpec
+from robustness.store import Shard, as_array
 from robustness.target import Target
 from tests.robustness.made_report import make_report
 

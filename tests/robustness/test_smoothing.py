@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from robustness.attacks.smoothing import SELECTION, certify
+from robustness.certificates.smoothing import SELECTION, certify
 from robustness.progress import Cancelled, Meter
 
 SIGMA, ALPHA = 0.5, 0.001

@@ -6,7 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from robustness import AttackSpec, EvaluationSpec, cost, parse_eps, parse_gate
-from robustness.findings import probe_cost
+from robustness.sanity.findings import probe_cost
 
 PGD = {"name": "pgd", "eps": ["4/255"]}
 

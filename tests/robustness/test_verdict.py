@@ -7,8 +7,8 @@ from data.images import ImageSpec
 from data.sources import ImageSet, load_inputs
 from robustness.logits import label_rank, margin
 from robustness.progress import Meter
+from robustness.scoring import BoundsError, check_bounds, in_8bit, judge
 from robustness.target import Target
-from robustness.verdict import BoundsError, check_bounds, in_8bit, judge
 
 
 def test_rank_counts_the_classes_before_the_label() -> None:

@@ -12,13 +12,13 @@ import pytest
 from PIL import Image
 
 from data.sources import open_images
-from export.artifact import open_artifact
-from robustness import shards
+from robustness import store as shards
 from robustness.__main__ import main
-from robustness.engine import evaluate
+from robustness.evaluation import evaluate
 from robustness.spec import EvaluationSpec
 from robustness.verify import Outcome, verify
 from robustness.verify.judgement import all_held, held, names_best
+from runtimes.artifact import open_artifact
 
 Content = dict[str, Any]
 SPEC = {

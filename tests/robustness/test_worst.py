@@ -5,11 +5,11 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from robustness.report.sentences import gap
 from robustness.report.summary import model_figures
-from robustness.report.words import gap
+from robustness.scoring import Judgement, ModelVerdict, combine, judge_clean
 from robustness.spec import EvaluationSpec
 from robustness.target import Target
-from robustness.verdict import Judgement, ModelVerdict, combine, judge_clean
 from robustness.worst import largest_rank, worst_ranks
 
 SPEC = EvaluationSpec.model_validate({"attacks": [{"name": "pgd", "eps": ["4/255"]}]})

@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 from starlette.testclient import TestClient
 
-from export.artifact import Artifact, open_artifact
+from runtimes.artifact import Artifact, open_artifact
 from service.settings import ROOT, Settings, get_settings
 from tests.service.evaluations.postgres import postgresql, truncated
 from tests.service.front import Front

@@ -14,8 +14,8 @@ from starlette.applications import Starlette
 from starlette.types import Receive, Scope, Send
 
 from data.images import to_png
-from export.artifact import Artifact
-from export.manifest import Task
+from runtimes.artifact import Artifact
+from runtimes.manifest import Task
 from service.evaluations.evaluator import Evaluator
 from service.evaluations.jobs import JobStore
 from service.evaluations.routes import routes

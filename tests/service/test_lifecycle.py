@@ -14,7 +14,7 @@ import httpx
 import psutil
 import pytest
 
-from export.artifact import MANIFEST, Artifact
+from runtimes.artifact import MANIFEST, Artifact
 from service.settings import ROOT
 from tests.service.conftest import png, wait_until
 from tests.service.server import QUICK, Server, environment, serve

@@ -13,8 +13,11 @@ from torch import nn
 import models
 from data.images import ImageSpec
 from data.tokenizer import train_wordpiece
-from export.artifact import MANIFEST, Artifact, open_artifact
-from export.manifest import (
+from export.onnx import to_onnx
+from export.torchscript import to_torchscript
+from models.checkpoints import save_weights
+from runtimes.artifact import MANIFEST, Artifact, open_artifact
+from runtimes.manifest import (
     ONNX,
     PROBE,
     TOKENIZER,
@@ -28,9 +31,6 @@ from export.manifest import (
     TokensSpec,
     config_digest,
 )
-from export.to_onnx import to_onnx
-from export.to_torchscript import to_torchscript
-from models.checkpoints import save_weights
 
 LABELS = ["Ankle boot", "Bag", "T-shirt/top"]
 SPEC = ImageSpec(channels=1, height=8, width=8)

@@ -4,7 +4,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import models
-from models.elliptical import metric_gradient
+from models.attention.elliptical import metric_gradient
 from training.adversarial import attack, pgd, trades
 from training.objective import disagreement
 from training.recipe import AdversarialRecipe

@@ -3,7 +3,7 @@ from typing import Any
 import torch
 
 from data.images import ImageSpec
-from training.augment import augment, color_jitter, erase, flip, move
+from training.augment.pipeline import augment, color_jitter, erase, flip, move
 from training.data_recipe import ImageData
 from training.draws import Draws, source
 

@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file
 
 from models.checkpoints import save_weights
-from training import records
+from training import run as records
 from training.__main__ import main
 from training.fit import Trainer
 

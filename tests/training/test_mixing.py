@@ -1,8 +1,8 @@
 import pytest
 import torch
 
+from training.augment.mixing import mix
 from training.draws import Draws, source
-from training.mixing import mix
 
 LABELS = torch.tensor([0, 1, 2, 2, 1, 0])
 

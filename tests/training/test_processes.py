@@ -14,7 +14,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from training import records
+from training import run as records
 from training.fit import Trainer
 from training.processes import Processes, joined
 

@@ -6,9 +6,9 @@ import torch
 from PIL import Image, ImageEnhance, ImageOps
 from torch import Tensor
 
-from training import rand_augment
+from training.augment import rand_augment
+from training.augment.rand_augment import OPERATIONS
 from training.draws import Draws, source
-from training.rand_augment import OPERATIONS
 
 LEVEL = 0.5
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from training import records
+from training import run as records
 
 
 def git(folder: Path, *arguments: str) -> None:

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from training import records
+from training import run as records
 from training.__main__ import main
 from training.fit import Trainer
 from training.loading import Batch

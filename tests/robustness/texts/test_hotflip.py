@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from data.listops import value_of
+from data.datasets.listops import value_of
 from robustness.attacks.hotflip import hotflip
 from robustness.logits import margin
 from robustness.progress import Cancelled, Meter

@@ -9,7 +9,7 @@ import pytest
 
 from data.text_set import TextSet
 from export.runtime import Inputs, Runtime
-from robustness.engine import evaluate_targets
+from robustness.evaluation import evaluate_targets
 from robustness.spec import EvaluationSpec
 from robustness.text_target import TextTarget
 

@@ -8,16 +8,16 @@ import pytest
 import torch
 from torch import nn
 
-from data.listops import TOKENS, value_of
+from data.datasets.listops import TOKENS, value_of
 from data.token_set import Ragged
 from data.tokenizer import listops_tokenizer
-from export.manifest import TextSpec
 from export.run import Run
 from export.samples import Samples
 from export.write import write_artifact
 from models.checkpoints import save_weights
 from robustness.progress import Cancelled, Meter
 from robustness.text_target import TextTarget, margin_gradient, open_text_target
+from runtimes.manifest import TextSpec
 from service.predictions.served import pad
 
 REVIEWS = ["A moving film, brilliantly acted.", "Dull.", "I left<br />after ten minutes. " * 90]

@@ -4,7 +4,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-from data.listops import value_of
+from data.datasets.listops import value_of
 from robustness.attacks.typos import typos
 from robustness.logits import margin
 from robustness.progress import Meter

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from export.artifact import Artifact
 from robustness import EvaluationSpec, cost
+from runtimes.artifact import Artifact
 from tests.service.front import Front, check_error, pictures
 
 # (attack, field, part of the message)

@@ -9,8 +9,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from export.artifact import Artifact
-from export.threads import available_cores
+from runtimes.artifact import Artifact
+from runtimes.threads import available_cores
 from service.evaluations.child import evaluation_memory, evaluation_threads
 from service.operation.memory import available_memory, resident_bytes
 from service.operation.processes import family

@@ -16,8 +16,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from data.images import decode_image
-from export.artifact import Artifact
-from robustness.findings import probe_cost
+from robustness.sanity.findings import probe_cost
+from runtimes.artifact import Artifact
 from service.evaluations.uploads import evaluations_folder, open_inputs
 from tests.service.conftest import bomb
 from tests.service.front import FGSM, PNG, URL, Front, archive, check_error, pictures, zipped

@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from data.images import to_png
-from export.artifact import Artifact
+from runtimes.artifact import Artifact
 from service.evaluations.evaluator import Evaluator
 from service.evaluations.intake import Intake
 from service.evaluations.job import Job

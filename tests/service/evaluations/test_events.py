@@ -14,7 +14,7 @@ import httpx
 import pytest
 import uvicorn
 
-from export.artifact import Artifact
+from runtimes.artifact import Artifact
 from tests.service.conftest import wait_until
 from tests.service.front import URL, Front, check_error
 

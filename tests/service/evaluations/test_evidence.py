@@ -13,8 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from data.images import to_png
-from export.artifact import Artifact, open_artifact
 from robustness.catalog import KINDS, AttackName
+from runtimes.artifact import Artifact, open_artifact
 from service.evaluations.uploads import evaluations_folder
 from service.settings import ROOT
 from tests.service.front import URL, Files, Front, check_error

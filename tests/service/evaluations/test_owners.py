@@ -8,7 +8,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from export.artifact import Artifact
+from runtimes.artifact import Artifact
 from service.http.callers import ANYONE, Caller
 from tests.service.front import FGSM, URL, Front, check_error, pictures
 

@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from data.sources import TextSet
-from export.artifact import Artifact
 from robustness.catalog import KINDS
+from runtimes.artifact import Artifact
 from service.evaluations.uploads import evaluations_folder, open_inputs
 from tests.service.front import PNG, Front, archive, check_error, pictures, zipped
 from tests.service.tiny_artifact import TEXT_LABELS

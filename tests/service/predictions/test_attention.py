@@ -12,10 +12,10 @@ from PIL import Image
 from starlette.testclient import TestClient
 
 from data.images import decode_image, to_input
-from export.artifact import Artifact
 from export.runtime import open_runtime
-from export.twin import load_twin
-from models.diagnostics import diagnose
+from models.analysis.diagnostics import diagnose
+from runtimes.artifact import Artifact
+from runtimes.torch_model import load_twin
 from service.http.errors import ApiError
 from service.predictions.attention import AttentionMaps, patch_shares, to_picture
 from tests.service.conftest import encoded, png

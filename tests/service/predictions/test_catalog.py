@@ -1,7 +1,7 @@
 import pytest
 from starlette.testclient import TestClient
 
-from export.artifact import Artifact
+from runtimes.artifact import Artifact
 from service.settings import ROOT
 from tests.service.conftest import png
 from tests.service.tiny_artifact import LABELS, MAX_LEN

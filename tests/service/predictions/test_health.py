@@ -11,7 +11,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from export.runtime import Inputs, InvalidInputs
-from export.runtimes.onnx_runtime import OnnxRuntime
+from runtimes.onnx import OnnxRuntime
 from service.http.errors import ApiError
 from service.predictions.health import Monitored, Readiness
 from tests.service.conftest import png

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from export.artifact import Artifact, ArtifactError, find_artifacts, open_artifact
-from export.runtimes.engines import installed
+from runtimes.artifact import Artifact, ArtifactError, find_artifacts, open_artifact
+from runtimes.registry import installed
 from service.http.errors import ApiError
 from service.predictions.catalog import sample_index
 from service.predictions.registry import Registry, check_models

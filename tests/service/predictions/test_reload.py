@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from export.artifact import CARD_JSON, MANIFEST, Artifact, open_artifact
+from runtimes.artifact import CARD_JSON, MANIFEST, Artifact, open_artifact
 from service.http.bodies import Bodies
 from service.http.errors import ApiError
 from service.predictions.images import Predictions

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from export.artifact import Artifact
 from export.runtime import recalled
-from export.runtimes.engines import installed
-from export.threads import available_cores
+from runtimes.artifact import Artifact
+from runtimes.registry import installed
+from runtimes.threads import available_cores
 from service.predictions.catalog import describe_model
 from service.predictions.registry import Registry, check_models
 from service.predictions.served import REFERENCE, Served

@@ -4,7 +4,7 @@ import httpx2
 import pytest
 from starlette.testclient import TestClient
 
-from export.artifact import Artifact
+from runtimes.artifact import Artifact
 
 PREFIX = "/v2/models/fashion-elliptical"
 

@@ -13,7 +13,7 @@ import tritonclient.http as triton
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
 from data.images import decode_image, to_input
-from export.artifact import find_artifacts
+from runtimes.artifact import find_artifacts
 from service.predictions.served import IMAGES
 from service.settings import ROOT
 from tests.service.conftest import png

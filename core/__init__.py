@@ -1,0 +1,1 @@
+"""What several packages need and none owns: files, statistics, tables, environment."""

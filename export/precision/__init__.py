@@ -1,0 +1,1 @@
+"""Lower precisions of an fp32 graph: half and int8."""

@@ -1,0 +1,1 @@
+"""Benchmark the runtimes of an artifact once and keep the choice."""

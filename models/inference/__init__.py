@@ -1,0 +1,1 @@
+"""Inference forms of TransJect: folded matrices and blockwise computation."""

@@ -1,0 +1,1 @@
+"""Layers and checks that several architectures share."""

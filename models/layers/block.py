@@ -1,0 +1,124 @@
+"""The pre-norm transformer block of DeiT and of the sequence transformers.
+
+Source: Vaswani et al., "Attention is all you need", 2017, with the norms moved before the layers.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from models.attention.elliptical import Attention
+
+
+class Mlp(nn.Module):
+    """Two linear layers with an exact GELU between them.
+
+    Args:
+        embed_dim: width d of input and output.
+        hidden_dim: width between the two layers.
+    """
+
+    def __init__(self, embed_dim: int, hidden_dim: int) -> None:
+        super().__init__()
+        self.fc1 = nn.Linear(embed_dim, hidden_dim)
+        self.act = nn.GELU()
+        self.fc2 = nn.Linear(hidden_dim, embed_dim)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, N, embed_dim) to the same shape."""
+        return self.fc2(self.act(self.fc1(x)))
+
+
+class DropPath(nn.Module):
+    """In training, leave out a sublayer for some samples and scale it up for the others.
+
+    Args:
+        rate: share of the samples that do without it, in [0, 1).
+
+    Source: Huang et al., "Deep networks with stochastic depth", 2016.
+    """
+
+    def __init__(self, rate: float) -> None:
+        super().__init__()
+        self.rate = rate
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, N, embed_dim), what a sublayer adds, to the same shape."""
+        if not self.training or not self.rate:
+            return x
+        kept = torch.full((x.shape[0], 1, 1), 1 - self.rate, dtype=x.dtype, device=x.device)
+        return x * kept.bernoulli() / (1 - self.rate)
+
+
+def drop_path_rate(rate: float, layer: int, depth: int) -> float:
+    """The share of layer 1..depth: it grows evenly from 0 in the first to `rate` in the last."""
+    return rate * (layer - 1) / max(depth - 1, 1)
+
+
+def check_drop_path(rate: float) -> None:
+    """Refuse shares that no model can have.
+
+    Raises:
+        ValueError: `drop_path` outside [0, 1).
+    """
+    if not 0 <= rate < 1:
+        raise ValueError(f"drop_path must lie in [0, 1), got {rate}")
+
+
+def init_linear(module: nn.Module) -> None:
+    """Draw the weights of a linear layer as DeiT and FAN do; leave any other module as it is."""
+    if isinstance(module, nn.Linear):
+        nn.init.trunc_normal_(module.weight, std=0.02)
+        if module.bias is not None:
+            nn.init.zeros_(module.bias)
+
+
+class Block(nn.Module):
+    """Attention and an MLP, each behind a norm, that hands its values to the next block.
+
+    Args:
+        embed_dim: width d.
+        num_heads: number of heads.
+        hidden_dim: width inside the MLP.
+        norm_eps: constant of the norms.
+        dropout: share of each sublayer's output that training drops.
+        drop_path: share of the samples for which training leaves out a sublayer.
+        **attention: options of `Attention`.
+    """
+
+    def __init__(
+        self,
+        embed_dim: int,
+        num_heads: int,
+        hidden_dim: int,
+        *,
+        norm_eps: float = 1e-6,
+        dropout: float = 0.0,
+        drop_path: float = 0.0,
+        **attention: Any,
+    ) -> None:
+        super().__init__()
+        self.norm1 = nn.LayerNorm(embed_dim, eps=norm_eps)
+        self.attn = Attention(embed_dim, num_heads, **attention)
+        self.norm2 = nn.LayerNorm(embed_dim, eps=norm_eps)
+        self.mlp = Mlp(embed_dim, hidden_dim)
+        self.dropout = nn.Dropout(dropout)
+        self.drop_path = DropPath(drop_path)
+
+    def forward(
+        self, x: Tensor, v_prev: Tensor | None = None, mask: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Compute the block's tokens and values.
+
+        Args:
+            x: (B, N, C) tokens.
+            v_prev: (B, H, N, D) values of the previous block; None in the first one.
+            mask: (B, N) bool, True for real tokens; None if all are.
+
+        Returns:
+            The tokens (B, N, C) and this block's values (B, H, N, D).
+        """
+        attended, v = self.attn(self.norm1(x), v_prev, mask)
+        x = x + self.drop_path(self.dropout(attended))
+        return x + self.drop_path(self.dropout(self.mlp(self.norm2(x)))), v

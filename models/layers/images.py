@@ -1,0 +1,98 @@
+"""What all image models share: normalisation of pixels, checks of their config and input."""
+
+from collections.abc import Callable
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+
+from models.layers.tracing import is_traced
+
+IMAGENET_MEAN = (0.485, 0.456, 0.406)
+IMAGENET_STD = (0.229, 0.224, 0.225)
+
+
+def check_images(config: Any) -> None:
+    """Refuse sizes and statistics that no image model can have; lists become tuples.
+
+    Args:
+        config: a dataclass with the fields `img_size`, `patch_size`, `in_chans`, `num_classes`,
+            `mean` and `std`; it may be frozen.
+
+    Raises:
+        ValueError: a size below 1, an image that patches do not fill, or statistics that are not
+            one positive `std` and one `mean` per channel.
+    """
+    for field in ("img_size", "patch_size", "in_chans", "num_classes"):
+        if getattr(config, field) < 1:
+            raise ValueError(f"{field} must be at least 1, got {getattr(config, field)}")
+    if config.img_size % config.patch_size:
+        raise ValueError(
+            "img_size must be a multiple of patch_size, "
+            f"got {config.img_size} and {config.patch_size}"
+        )
+    for field in ("mean", "std"):
+        # A config that went through JSON or YAML arrives with lists.
+        values = tuple(getattr(config, field))
+        object.__setattr__(config, field, values)
+        if len(values) != config.in_chans:
+            raise ValueError(
+                f"{field} must have one value per channel ({config.in_chans}), got {values}"
+            )
+    if min(config.std) <= 0:
+        raise ValueError(f"std must be positive, got {config.std}")
+
+
+def check_image_batch(images: Tensor, config: Any) -> None:
+    """Refuse what is no batch of the model's images; silent while the model is traced.
+
+    Unchecked, a batch of another shape could pass by broadcasting and get logits without meaning.
+
+    Args:
+        images: (B, in_chans, img_size, img_size), of a floating point type.
+        config: a dataclass with the fields `in_chans` and `img_size`.
+
+    Raises:
+        ValueError: a wrong shape or type.
+    """
+    if is_traced():
+        return
+    expected = (config.in_chans, config.img_size, config.img_size)
+    if images.ndim != 4 or images.shape[1:] != expected:
+        sizes = ", ".join(["B", *map(str, expected)])
+        raise ValueError(f"images must be ({sizes}), got {tuple(images.shape)}")
+    if not images.is_floating_point():
+        raise ValueError(f"images must be of a floating point type, got {images.dtype}")
+
+
+class ImageModel(nn.Module):
+    """A model of images that normalises their pixels itself.
+
+    Args:
+        config: a dataclass with the fields `in_chans`, `img_size`, `mean` and `std`.
+    """
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, config: Any) -> None:
+        super().__init__()
+        self.config: Any = config
+        for name in ("mean", "std"):
+            statistics = self._statistics(name).to(torch.get_default_dtype())
+            self.register_buffer(name, statistics, persistent=False)
+
+    def normalise(self, images: Tensor) -> Tensor:
+        """(B, C, H, W), pixels in [0, 1], to the same shape; errors as of `check_image_batch`."""
+        check_image_batch(images, self.config)
+        return (images - self.mean) / self.std
+
+    def _statistics(self, name: str) -> Tensor:
+        return torch.tensor(getattr(self.config, name), dtype=torch.float64).view(1, -1, 1, 1)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        # Statistics of float32 turned into float64 would keep the error of float32.
+        super()._apply(fn, recurse)
+        self.mean = self._statistics("mean").to(self.mean)
+        self.std = self._statistics("std").to(self.std)
+        return self

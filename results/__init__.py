@@ -1,0 +1,1 @@
+"""Records of runs and evaluations, and the pages made from them."""

@@ -1,0 +1,111 @@
+"""`python -m results`: collect records of runs and evaluations, and write their pages."""
+
+import argparse
+import sys
+from pathlib import Path
+
+from results.analysis import analyse
+from results.records import collect, keep, write_page
+from results.word_swap import judge_swapped
+from robustness.attacks.word_swap import RATE
+from training.__main__ import RECIPES
+
+RESULTS = Path(__file__).parent.parent / "docs" / "results.md"
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the command line.
+
+    Returns:
+        0, or 2 for a folder that is not a finished run or evaluation.
+    """
+    arguments = _parser().parse_args(argv)
+    try:
+        return arguments.command(arguments)
+    except (ValueError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m results", description="Records of runs and evaluations, and their pages."
+    )
+    commands = parser.add_subparsers(required=True)
+    results = commands.add_parser(
+        "collect",
+        help="write docs/results.md from the records of runs and evaluations",
+        description="Take up finished runs and evaluations as records in the folder results beside "
+        "the page, and write the page from all records there.",
+    )
+    results.add_argument("folders", type=Path, nargs="*", help="folders of runs and evaluations")
+    results.set_defaults(command=_results)
+    analyse = commands.add_parser(
+        "analyze",
+        help="record and draw what trained models do inside, layer by layer",
+        description="Record activation factors, entropies, expert weights and cosine similarities "
+        "of finished runs on test samples; write page and pictures from all records.",
+    )
+    analyse.set_defaults(command=_analyse)
+    swap = commands.add_parser("word-swap", help="judge runs on texts with words swapped")
+    swap.add_argument("--rate", type=float, default=RATE, help=f"share of words (default {RATE})")
+    swap.add_argument("--seed", type=int, default=0, metavar="N", help="of the swaps (default 0)")
+    swap.set_defaults(command=_word_swap)
+    for command, limit in ((analyse, 128), (swap, None)):
+        command.add_argument("folders", type=Path, nargs="+", help="folders of runs")
+        command.add_argument(
+            "--limit",
+            type=int,
+            default=limit,
+            metavar="N",
+            help=f"samples (default {limit or 'all'})",
+        )
+    for command in (results, analyse, swap):
+        command.add_argument(
+            "--output", type=Path, default=RESULTS, help="default: docs/results.md"
+        )
+    return parser
+
+
+def _results(arguments: argparse.Namespace) -> int:
+    unfinished = 0
+    for folder in arguments.folders:
+        try:
+            target = arguments.output.parent / "results"
+            print(f"{folder} -> {collect(folder, target, RECIPES)}")
+        except ValueError as error:
+            print(f"left out: {error}", file=sys.stderr)
+            unfinished = 2
+    return _page(arguments) or unfinished
+
+
+def _analyse(arguments: argparse.Namespace) -> int:
+    count = _limit(arguments)
+    for folder in arguments.folders:
+        figures = analyse(folder, count=count, progress=True)
+        print(keep("analysis", folder, figures, arguments.output.parent / "results"))
+    return _page(arguments)
+
+
+def _word_swap(arguments: argparse.Namespace) -> int:
+    options = {"rate": arguments.rate, "seed": arguments.seed, "count": _limit(arguments)}
+    for folder in arguments.folders:
+        figures = judge_swapped(folder, **options, progress=True)
+        print(keep("word-swap", folder, figures, arguments.output.parent / "results"))
+    return _page(arguments)
+
+
+def _limit(arguments: argparse.Namespace) -> int | None:
+    if arguments.limit is not None and arguments.limit < 1:
+        raise ValueError(f"--limit must be at least 1, got {arguments.limit}")
+    return arguments.limit
+
+
+def _page(arguments: argparse.Namespace) -> int:
+    write_page(arguments.output)
+    print(arguments.output)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,131 @@
+"""What a trained model does inside, layer by layer, on real test data.
+
+The figures are those of TransJect, section 6, and of Elliptical Attention, appendix F.2 and F.3;
+`models.analysis.diagnostics` defines each.
+"""
+
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from tqdm import tqdm
+
+from models.analysis.diagnostics import Diagnostics, diagnose
+from models.transject import Layer
+from training import run as records
+from training.tasks import open_test
+from training.trained import trained_model
+from training.validation import to_model
+
+BY_LAYER = (
+    "activation_factor",
+    "total_factor",
+    "entropy",
+    "expert_entropy",
+    "cosine_similarity",
+    "head_redundancy",
+)
+"""Figures with one value for each sample and layer."""
+BINS = 20
+"""Bins of the histogram of expert weights, over [0, 1]."""
+_SPREAD = (0.05, 0.95)
+
+
+def analyse(folder: Path, *, count: int | None = None, progress: bool = False) -> dict[str, Any]:
+    """Look into the best weights of a run.
+
+    Args:
+        folder: of the run.
+        count: test samples, drawn by a fixed seed, so that the runs of a task see the same ones;
+            None takes all.
+        progress: show a progress bar.
+
+    Returns:
+        Of `BY_LAYER` the mean and the 5 % and 95 % quantiles over samples, one per layer, as far as
+        the model has them; `bounds` of TransJect's total factor; `expert_weights`; and the
+        `correlation` of activation factor and entropy over samples and layers.
+
+    Raises:
+        ValueError: the folder holds no run, or its data cannot be read.
+    """
+    recipe = records.recorded_recipe(folder)
+    model = trained_model(folder, recipe)
+    samples = open_test(recipe, folder / records.TOKENIZER, count=count)
+    seen: defaultdict[str, list[Tensor]] = defaultdict(list)
+    indices = range(len(samples.labels))
+    for index in tqdm(indices, folder.name, unit="sample", disable=not progress):
+        # One by one: distances between all tokens of long sequences fill the memory.
+        inputs = to_model(samples.batch(np.array([index])), torch.device("cpu"))
+        for name, values in _figures(diagnose(model, *inputs)).items():
+            seen[name].append(values)
+    figures = {name: torch.cat(parts).double().numpy() for name, parts in seen.items()}
+    weights = figures.get("expert_weights")
+    return {
+        "samples": len(indices),
+        "figures": {name: _summary(figures[name]) for name in BY_LAYER if name in figures},
+        "bounds": _bounds(model),
+        "expert_weights": None if weights is None else _shares(weights),
+        "correlation": _correlation(figures["activation_factor"], figures["entropy"]),
+    }
+
+
+def _figures(found: Diagnostics) -> dict[str, Tensor]:
+    """What is kept of one sample; each (S, L), the weights of experts (S, L, E)."""
+    figures = {name: getattr(found, name) for name in (*BY_LAYER, "expert_weights")}
+    if found.expert_entropy is not None:
+        figures["expert_entropy"] = found.expert_entropy.mean(-1)
+    return {name: values for name, values in figures.items() if values is not None}
+
+
+def _summary(values: np.ndarray) -> dict[str, list[float | None]]:
+    """Of (S, L) values, those that are finite; a layer without any has None."""
+    columns = [column[np.isfinite(column)] for column in values.T]
+    low, high = _SPREAD
+    return {
+        "mean": [_rounded(column.mean()) if len(column) else None for column in columns],
+        "low": [_rounded(np.quantile(column, low)) if len(column) else None for column in columns],
+        "high": [
+            _rounded(np.quantile(column, high)) if len(column) else None for column in columns
+        ],
+    }
+
+
+def _shares(weights: np.ndarray) -> dict[str, Any]:
+    """Mean (L, E) and histogram (L, BINS) of the experts' shares (S, L, E)."""
+    bins = [np.histogram(layer, BINS, (0, 1))[0] for layer in weights.transpose(1, 0, 2)]
+    return {
+        "mean": [[_rounded(share) for share in layer] for layer in weights.mean(0)],
+        "histogram": [[_rounded(part) for part in counts / counts.sum()] for counts in bins],
+    }
+
+
+@torch.no_grad()
+def _bounds(model: nn.Module) -> dict[str, list[float]] | None:
+    """Of the total factor after each layer: products of (1 -+ |alpha| / L)^2; None without any.
+
+    Source: TJ section 4; see `models.transject`.
+    """
+    steps = [abs(float(layer.step)) for layer in model.modules() if isinstance(layer, Layer)]
+    if not steps:
+        return None
+    return {
+        "low": [_rounded(value) for value in np.cumprod([(1 - step) ** 2 for step in steps])],
+        "high": [_rounded(value) for value in np.cumprod([(1 + step) ** 2 for step in steps])],
+    }
+
+
+def _correlation(factor: np.ndarray, entropy: np.ndarray) -> float | None:
+    """Pearson's, over samples and layers; None where one of them does not vary."""
+    finite = np.isfinite(factor) & np.isfinite(entropy)
+    x, y = factor[finite], entropy[finite]
+    if len(x) < 2 or x.std() == 0 or y.std() == 0:
+        return None
+    return _rounded(np.corrcoef(x, y)[0, 1])
+
+
+def _rounded(value: float) -> float:
+    """Five digits: records are for people, and kept in the repository."""
+    return float(f"{value:.5g}")

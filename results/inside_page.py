@@ -1,0 +1,119 @@
+"""The part of `docs/results.md` on what models do inside: a picture and a table for each task."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from results.analysis import BINS, BY_LAYER
+from results.layer_chart import Line, Panel, draw
+from results.markdown import table
+
+ABOUT = """
+"Inside" shows trained weights on test samples (`python -m results analyze`): lines are means over
+samples, shaded from the 5 % to the 95 % quantile; dashed are the bounds that TransJect guarantees.
+Entropy is our reading of TransJect's equation 10, so the paper's figures for it cannot stand beside
+these.
+"""
+_TITLES = {
+    "activation_factor": "activation factor of a layer",
+    "total_factor": "activation factor up to a layer",
+    "entropy": "entropy of activations (nats)",
+    "expert_entropy": "entropy within experts (nats)",
+    "cosine_similarity": "cosine similarity of tokens",
+    "head_redundancy": "distance between heads' maps",
+}
+_COLUMNS = (
+    "model", "samples", "factor, whole model", "bounds", "entropy, last layer",
+    "cosine similarity, last layer", "distance between heads, mean", "factor and entropy, r",
+)  # fmt: skip
+
+
+def section(source: str, records: Sequence[dict[str, Any]]) -> list[str]:
+    """The lines on the analyses of one task.
+
+    Args:
+        source: the data set.
+        records: at least one of kind "analysis".
+    """
+    return [
+        "### Inside",
+        "",
+        f"![What the models do inside](images/{picture_name(source)})",
+        "",
+        *table(_COLUMNS, (_row(record) for record in records)),
+        "",
+    ]
+
+
+def picture_name(source: str) -> str:
+    """The file of a task's picture, in the folder `images` beside the page."""
+    return f"inside-{source}.svg"
+
+
+def picture(records: Sequence[dict[str, Any]]) -> str:
+    """The picture of a task's analyses as SVG.
+
+    Args:
+        records: at least one of kind "analysis".
+    """
+    panels = [panel for name in BY_LAYER for panel in _by_layer(name, records)]
+    return draw([*panels, *_experts(records)], groups=[record["run"] for record in records])
+
+
+def _row(record: dict[str, Any]) -> list[str]:
+    figures, bounds = record["figures"], record["bounds"]
+    redundancy = figures.get("head_redundancy", {}).get("mean")
+    return [
+        record["run"],
+        str(record["samples"]),
+        _number(figures["total_factor"]["mean"][-1]),
+        "" if bounds is None else f"[{bounds['low'][-1]:.2f}, {bounds['high'][-1]:.2f}]",
+        _number(figures["entropy"]["mean"][-1]),
+        _number(figures["cosine_similarity"]["mean"][-1]),
+        "" if redundancy is None else _number(sum(redundancy) / len(redundancy)),
+        _number(record["correlation"]),
+    ]
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.2f}"
+
+
+def _by_layer(name: str, records: Sequence[dict[str, Any]]) -> Iterator[Panel]:
+    lines: list[Line] = []
+    depth = max(len(record["figures"]["entropy"]["mean"]) for record in records)
+
+    def filled(values: list[float | None]) -> list[float | None]:
+        return [*values, *[None] * (depth - len(values))]
+
+    for record in records:
+        figure = record["figures"].get(name)
+        if figure is None:
+            continue
+        band = filled(figure["low"]), filled(figure["high"])
+        lines.append(Line(group=record["run"], values=filled(figure["mean"]), band=band))
+        if name == "total_factor" and record["bounds"] is not None:
+            ends = record["bounds"].values()
+            lines += [Line(group=record["run"], values=filled(e), dashed=True) for e in ends]
+    if any(value is not None for line in lines for value in line.values):
+        layers = list(range(1, depth + 1))
+        yield Panel(title=_TITLES[name], x_title="layer", x=layers, lines=lines)
+
+
+def _experts(records: Sequence[dict[str, Any]]) -> Iterator[Panel]:
+    weights = [(each["run"], each["expert_weights"]) for each in records if each["expert_weights"]]
+    if not weights:
+        return
+    depth = max(len(found["mean"]) for _, found in weights)
+    means = [
+        Line(group=run, values=[*expert, *[None] * (depth - len(expert))])
+        for run, found in weights
+        for expert in zip(*found["mean"], strict=True)
+    ]
+    title = "mean weight of each expert"
+    yield Panel(title=title, x_title="layer", x=list(range(1, depth + 1)), lines=means)
+    shares = [
+        Line(group=run, values=[sum(part) / len(part) for part in zip(*layers, strict=True)])
+        for run, layers in ((run, found["histogram"]) for run, found in weights)
+    ]
+    centres = [(bin_ + 0.5) / BINS for bin_ in range(BINS)]
+    yield Panel(title="share of expert weights", x_title="weight", x=centres, lines=shares)

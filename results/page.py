@@ -1,0 +1,239 @@
+"""Write `docs/results.md` from records: nothing on that page is typed."""
+
+import statistics
+from collections.abc import Sequence
+from typing import Any
+
+from core.stats import wilson
+from results.inside_page import ABOUT, picture, picture_name, section
+from results.markdown import interval, percent, table
+
+_HEAD = """# Results
+
+Written by `python -m results collect` from the records in [`results/`](results); do not edit it.
+Accuracies in percent on the test split, which no run has seen before its end. The interval is
+Wilson's at 95 %: what the number of test samples alone leaves open, not what another seed changes.
+A size other than `full` is a recipe scaled down (`size=`): its figures say nothing about the models
+of the papers. After it stands what a run did otherwise than its recipe says today. A `+` behind a
+commit: a file was changed since. Run time: training and validation, over all sittings. Waiting: the
+share of the time of training that the model waited for data.
+"""
+_PART = "a part, not the whole split"
+_COLUMNS = (
+    "model", "size", "seed", "parameters", "trained on", "n", "accuracy", "95 % interval",
+    "paper", "run time", "on", "steps/s", "waiting", "commit",
+)  # fmt: skip
+
+
+def page(records: Sequence[dict[str, Any]], papers: dict[str, dict[str, Any]]) -> str:
+    """The whole page.
+
+    Args:
+        records: see `results.records.read_records`.
+        papers: by data set: `source`, and the accuracy of each model.
+    """
+    evaluations = [record for record in records if record["kind"] == "evaluation"]
+    parts = [_HEAD + (ABOUT if _of(records, "analysis") else "")]
+    for source, own in by_source(records).items():
+        parts.append(_task(source, own, papers.get(source, {})))
+    parts += [_evaluation(record) for record in evaluations]
+    if not records:
+        parts.append("No run has been recorded yet.\n")
+    return "\n".join(parts)
+
+
+def pictures(records: Sequence[dict[str, Any]]) -> dict[str, str]:
+    """The pictures of the page, SVG by the names of their files in `images` beside it."""
+    found: dict[str, str] = {}
+    for source, own in by_source(records).items():
+        analyses = _of(own, "analysis")
+        if analyses:
+            found[picture_name(source)] = picture(analyses)
+    return found
+
+
+def by_source(records: Sequence[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    """The records about runs, by the data set that was learnt, both in order of their names."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for record in records:
+        if record["kind"] != "evaluation":
+            found.setdefault(record["recipe"]["data"]["source"], []).append(record)
+    return dict(sorted(found.items()))
+
+
+def _of(records: Sequence[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
+    """The records of a kind, in the order of their runs."""
+    found = (record for record in records if record["kind"] == kind)
+    return sorted(found, key=lambda record: record.get("run", ""))
+
+
+def _task(source: str, records: list[dict[str, Any]], papers: dict[str, Any]) -> str:
+    lines = [f"## {source}", ""]
+    if runs := _of(records, "run"):
+        lines += _accuracies(runs, papers)
+    if swapped := _of(records, "word-swap"):
+        lines += _word_swap(swapped)
+    if analyses := _of(records, "analysis"):
+        lines += section(source, analyses)
+    return "\n".join(lines)
+
+
+def _accuracies(runs: list[dict[str, Any]], papers: dict[str, Any]) -> list[str]:
+    described = sorted({run["metrics"]["data"] for run in runs})
+    lines = [f"Data: {text}." for text in described]
+    if any(_PART in text for text in described):
+        lines.append("**Learnt from a part of the training split: no result on the whole set.**")
+    if papers:
+        lines.append(f"Paper: {papers['source']}, at the paper's size.")
+    groups: dict[tuple[str, ...], list[dict[str, Any]]] = {}
+    for run in sorted(runs, key=_place):
+        groups.setdefault((*_place(run)[:2], *run["changes"]), []).append(run)
+    rows = [row for group in groups.values() for row in _rows(group, papers)]
+    return [*lines, "", *table(_COLUMNS, rows), ""]
+
+
+def _word_swap(records: list[dict[str, Any]]) -> list[str]:
+    """How models of texts answer when words are swapped."""
+    columns = ("model", "words swapped", "seed", "n", "clean", "swapped", "right on both", "p")
+    rows = [
+        [
+            record["run"],
+            f"{100 * record['rate']:g} %",
+            str(record["seed"]),
+            f"{record['samples']:,}",
+            *(_figure(record[name]) for name in ("clean", "swapped", "robust")),
+            f"{record['p_value']:.2g}",
+        ]
+        for record in records
+    ]
+    return [
+        "### Word Swap",
+        "",
+        'Words of the test texts become "AAA", whatever the model answers; p is McNemar\'s for'
+        " clean and swapped texts being answered equally well. The paper gives no accuracy for it.",
+        "",
+        *table(columns, rows),
+        "",
+    ]
+
+
+def _place(run: dict[str, Any]) -> tuple[str, str, int]:
+    recipe = run["recipe"]
+    return recipe["size"] or "full", recipe["name"], recipe["seed"]
+
+
+def _rows(runs: list[dict[str, Any]], papers: dict[str, Any]) -> list[list[str]]:
+    """A row for each seed, and one for their mean where there are several."""
+    rows = [_row(run, papers) for run in runs]
+    if len(runs) > 1:
+        figures = [100 * run["metrics"]["test_accuracy"] for run in runs]
+        mean = f"{statistics.mean(figures):.2f} ± {statistics.stdev(figures):.2f}"
+        first = rows[0]
+        seeds = f"mean of {len(runs)}, ± s.d."
+        rows.append([first[0], first[1], seeds, *first[3:6], mean, "", first[8], *[""] * 5])
+    return rows
+
+
+def _row(run: dict[str, Any], papers: dict[str, Any]) -> list[str]:
+    recipe, metrics = run["recipe"], run["metrics"]
+    count, accuracy = metrics["test_samples"], metrics["test_accuracy"]
+    paper = papers.get(recipe["model"]["name"]) if recipe["adversarial"] is None else None
+    environment = metrics["environment"]
+    device = environment["device"]
+    threads = environment["threads"]
+    on = f"{threads} thread{'s' * (threads != '1')}" if device == "cpu" else device
+    return [
+        recipe["name"] + (", distilled" if recipe["distillation"] else ""),
+        ", ".join([recipe["size"] or "full", *run["changes"]]),
+        str(recipe["seed"]),
+        f"{metrics['parameters'] / 1e6:.2f} M",
+        f"{metrics['train_samples']:,}",
+        f"{count:,}",
+        f"{100 * accuracy:.2f}",
+        interval(wilson(round(accuracy * count), count)),
+        "" if paper is None else f"{100 * paper:.1f}",
+        f"{metrics['seconds'] / 60:.1f} min",
+        on,
+        f"{run['rate']['steps_per_second']:.2f}",
+        f"{percent(run['rate']['waiting'])} %",
+        _commits(run["sittings"]),
+    ]
+
+
+def _commits(sittings: list[dict[str, Any]]) -> str:
+    """The commits that a run was trained at, in the order of its sittings."""
+    commits = [sitting["commit"] for sitting in sittings]
+    short = [commit[:8] + ("+" if commit.endswith("+") else "") for commit in commits]
+    return ", ".join(dict.fromkeys(short))
+
+
+def _evaluation(record: dict[str, Any]) -> str:
+    summary, data = record["summary"], record["data"]
+    names = " and ".join(model["name"] for model in summary["models"])
+    lines = [
+        f"## Robustness of {names}",
+        "",
+        *(_artifact(model) for model in summary["models"]),
+        "",
+        f"{data['samples']:,} images, seed {record['seed']}, {summary['metric']} with 95 % "
+        f"intervals; images sha256 {data['digest'][:12]}. Under attack an image counts where the "
+        "model is right on it as it is and as the attack made it; eps is in pixels from 0 to 1. "
+        "The papers attacked other tensors, so their figures cannot stand beside these.",
+        "",
+    ]
+    columns = ("attack", "eps", *(model["name"] for model in summary["models"]))
+    rows = [["none", "", *(_figure(model["clean"]) for model in summary["models"])]]
+    attacks = zip(*(model["attacks"] for model in summary["models"]), strict=True)
+    for figures in attacks:
+        first = figures[0]
+        rows.append([_attack(first), first["eps"], *(_figure(each["robust"]) for each in figures)])
+    for eps in summary["models"][0]["worst"]:
+        worst = (_figure(model["worst"][eps]) for model in summary["models"])
+        rows.append(["worst of all", eps, *worst])
+    lines += [*table(columns, rows), ""]
+    if summary["comparison"] is not None:
+        lines += [*_comparison(summary["comparison"]), ""]
+    lines += [f"Warning: {each['message']}" for each in summary["warnings"]]
+    lines += [f"Note: {note}" for note in record["notes"]]
+    return "\n".join([*lines, ""])
+
+
+def _artifact(model: dict[str, Any]) -> str:
+    return f"- {model['name']}, version {model['version']}, artifact {model['digest'][:12]}"
+
+
+def _attack(figures: dict[str, Any]) -> str:
+    steps = figures["steps"]  # None where an attack takes none
+    return figures["name"] + ("" if steps is None else f", {steps} step{'s' * (steps > 1)}")
+
+
+def _comparison(comparison: dict[str, Any]) -> list[str]:
+    pairs = {"clean": comparison["clean"]} | {
+        f"worst at {eps}": pair for eps, pair in comparison["worst"].items()
+    }
+    columns = (
+        "image by image",
+        "difference, points",
+        "only the first",
+        "only the second",
+        "McNemar p",
+    )
+    rows = [
+        [
+            what,
+            f"{100 * pair['difference']:+.2f}",
+            str(pair["only_first"]),
+            str(pair["only_second"]),
+            f"{pair['p_value']:.2g}",
+        ]
+        for what, pair in pairs.items()
+    ]
+    return [
+        f"First: {comparison['first']}; second: {comparison['second']}.",
+        "",
+        *table(columns, rows),
+    ]
+
+
+def _figure(figure: dict[str, Any]) -> str:
+    return f"{percent(figure['top1'])} {interval(figure['ci'])}"

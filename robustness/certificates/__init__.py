@@ -1,0 +1,1 @@
+"""Certificates: accuracy that is proved, up to a stated error."""

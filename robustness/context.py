@@ -1,0 +1,167 @@
+"""What every step of an evaluation needs: the model on trial, and one range of its inputs."""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from core.libraries import versions
+from core.revision import code_digest
+from robustness import store as shards
+from robustness.attack_spec import AttackSpec
+from robustness.catalog import Variant
+from robustness.progress import Meter
+from robustness.proposals import Proposer
+from robustness.scoring import CellVerdict, CleanVerdict
+from robustness.spec import Cell, EvaluationSpec
+from robustness.target import Target
+from robustness.text_target import TextTarget
+
+_LIBRARIES = ("torch", "torchattacks", "numpy", "scipy", "onnxruntime")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """One model's part of an evaluation.
+
+    Attributes:
+        spec: what was asked for.
+        target: the model.
+        folder: where shards go.
+        meter: told of every model evaluation.
+        threads: of torch and of the runtime; results depend on them to the last bits.
+        proposers: those compiled so far.
+    """
+
+    spec: EvaluationSpec
+    target: Target | TextTarget
+    folder: Path
+    meter: Meter
+    threads: int
+    proposers: dict[Variant, Proposer] = field(default_factory=dict[Variant, Proposer])
+
+    @property
+    def num_classes(self) -> int:
+        """Number of classes."""
+        return len(self.target.labels)
+
+    @property
+    def in_full(self) -> bool:
+        """Whether fooled inputs are attacked to the end."""
+        return self.spec.in_full(self.num_classes)
+
+    def proposer(self, variant: Variant) -> Proposer | None:
+        """What searches in bfloat16; None where float32 does."""
+        twin = self.target.twin
+        if self.spec.proposals != "bfloat16" or self.in_full or twin is None:
+            return None
+        if variant not in self.proposers:
+            self.proposers[variant] = Proposer(twin, variant=variant, threads=self.threads)
+        return self.proposers[variant]
+
+    def say(self, stage: str) -> None:
+        """Name what is running."""
+        self.meter.stage = f"{self.target.name}: {stage}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    """One range of inputs, judged as they are and ready to be attacked.
+
+    Attributes:
+        start: index of the first input.
+        inputs: (n, C, H, W) float32, or n texts.
+        digest: sha256 of the inputs.
+        clean: the verdict on them.
+    """
+
+    start: int
+    inputs: np.ndarray | list[str]
+    digest: str
+    clean: CleanVerdict
+
+    @property
+    def images(self) -> np.ndarray:
+        """The inputs of an image model."""
+        if not isinstance(self.inputs, np.ndarray):
+            raise TypeError("texts are not images")
+        return self.inputs
+
+    @property
+    def texts(self) -> list[str]:
+        """The inputs of a text model."""
+        if isinstance(self.inputs, np.ndarray):
+            raise TypeError("images are not texts")
+        return self.inputs
+
+    def contents(self) -> list[bytes]:
+        """The bytes that an input's random draws derive from, one by one."""
+        if isinstance(self.inputs, np.ndarray):
+            return [image.tobytes() for image in self.inputs]
+        return [text.encode("utf-8", "surrogatepass") for text in self.inputs]
+
+    def seeds(self, seed: int, attack: AttackSpec) -> list[int]:
+        """One seed per input for the draws of an attack."""
+        return [shards.input_seed(seed, attack.name, content) for content in self.contents()]
+
+
+def inputs_digest(inputs: np.ndarray | Sequence[str]) -> str:
+    """sha256 of a range of inputs."""
+    if isinstance(inputs, np.ndarray):
+        return shards.content_digest(inputs)
+    whole = "\0".join(inputs).encode("utf-8", "surrogatepass")
+    return hashlib.sha256(f"{len(inputs)}:".encode() + whole).hexdigest()
+
+
+def identity(trial: Trial, block: Block, attack: AttackSpec, point: str) -> dict[str, Any]:
+    """Everything that the bytes of a shard or a verdict depend on, as JSON values."""
+    return surroundings(trial) | {
+        "attack": attack.model_dump(mode="json", exclude_none=True),
+        "in_full": trial.in_full,
+        "inputs": block.digest,
+        "labels": block.clean.label.tolist(),
+        "point": point,
+        "proposals": trial.spec.proposals,
+        "seed": trial.spec.seed,
+        "start": block.start,
+    }
+
+
+def surroundings(trial: Trial) -> dict[str, Any]:
+    """What the bytes of everything depend on: the model, and what it and the attacks run on."""
+    runtime = trial.target.runtime
+    return {
+        "code": code_digest(),
+        "model": trial.target.digest,
+        "runtime": [runtime.name, runtime.precision],
+        "threads": trial.threads,
+        "versions": versions(_LIBRARIES),
+    }
+
+
+def read_verdict(
+    trial: Trial, kind: type[CellVerdict], block: Block, cell: Cell
+) -> CellVerdict | None:
+    """The stored verdict on a cell; None if it has to be made."""
+    path = shards.verdict_path(trial.folder, trial.target.digest, cell, block.start)
+    stored = shards.read(path, identity(trial, block, cell.attack, cell.point))
+    if stored is None or set(stored) != {field.name for field in fields(kind)}:
+        return None
+    return kind(**stored)
+
+
+def write_verdict(trial: Trial, verdict: CellVerdict, block: Block, cell: Cell) -> None:
+    """Store the verdict on a cell."""
+    path = shards.verdict_path(trial.folder, trial.target.digest, cell, block.start)
+    tensors = {name: np.asarray(array) for name, array in asdict(verdict).items()}
+    shards.write(path, tensors, identity(trial, block, cell.attack, cell.point))
+
+
+def variants_of(target: Target | TextTarget, part: AttackSpec) -> tuple[Variant, ...]:
+    """The ways of taking gradients in which a part of an attack runs."""
+    if isinstance(target, TextTarget) or not part.kind.needs_gradients:
+        return ("plain",)
+    return target.variants

@@ -1,0 +1,248 @@
+"""Run an evaluation: from models, inputs and a spec to shards, verdicts and a report."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+
+from data.sources import ImageSet, load_inputs
+from data.text_set import TextSet
+from robustness import store as shards
+from robustness.context import Trial, inputs_digest
+from robustness.executors import inline
+from robustness.progress import Cancelled, Meter, Progress
+from robustness.proposals import available
+from robustness.ranges import Task, read_block, read_cell, read_probe
+from robustness.report.build import build_report
+from robustness.report.environment import environment
+from robustness.report.schema import Report, write_report
+from robustness.report.write import write_companions
+from robustness.sanity.findings import Probe
+from robustness.scoring import CellVerdict, CleanVerdict, ModelVerdict, join
+from robustness.spec import EvaluationSpec, NotPossible, cost
+from robustness.target import Target, open_target, torch_threads
+from robustness.text_target import TextTarget, open_text_target
+from runtimes.artifact import Artifact
+
+__all__ = ["Cancelled", "Inputs", "Progress", "Runner", "evaluate", "evaluate_targets"]
+
+_LONG_WORK = 200_000  # evaluations of one model, beside which compiling it takes no time
+Inputs = ImageSet | TextSet
+AnyTarget = Target | TextTarget
+Runner = Callable[[Sequence[Trial], Iterable[Task]], None]
+"""Does all tasks; see `robustness.executors`."""
+
+
+def evaluate(
+    spec: EvaluationSpec,
+    artifacts: Sequence[Artifact],
+    inputs: Inputs,
+    folder: Path,
+    *,
+    on_progress: Callable[[Progress], None] | None = None,
+    should_stop: Callable[[], bool] | None = None,
+    threads: int = 1,
+    runner: Runner = inline.run,
+) -> Report:
+    """Put one artifact on trial, or two on the same inputs.
+
+    The folder afterwards holds `report.json`, what was written from it, and `shards/`. A folder
+    left by a run that was stopped or killed is continued: finished shards are read, not computed
+    again, and the result is the same to the byte, given the same arguments, library versions and
+    kind of CPU, whoever does the work.
+
+    Args:
+        spec: what to do; its `model` and `compare_with` are the caller's to resolve.
+        artifacts: the model, then the one it is compared with if any.
+        inputs: the images or texts, with labels or without; without them the model's own
+            predictions on clean inputs stand in, and the report speaks of stability.
+        folder: where shards and report go; created if missing.
+        on_progress: called after every batch.
+        should_stop: called before every model evaluation, so within one attack step.
+        threads: threads of torch and of the runtime; torch's own setting is restored.
+        runner: does the work; in this process when not given.
+
+    Raises:
+        Cancelled: `should_stop` said so; finished shards stay.
+        NotPossible: the arguments do not fit together; the message names argument and rule.
+    """
+    opened = open_text_target if spec.on_texts else open_target
+    with torch_threads(threads):
+        targets = [opened(artifact, threads=threads) for artifact in artifacts]
+        return evaluate_targets(
+            spec,
+            targets,
+            inputs,
+            folder,
+            on_progress=on_progress,
+            should_stop=should_stop,
+            threads=threads,
+            runner=runner,
+        )
+
+
+def evaluate_targets(
+    spec: EvaluationSpec,
+    targets: Sequence[AnyTarget],
+    inputs: Inputs,
+    folder: Path,
+    *,
+    on_progress: Callable[[Progress], None] | None = None,
+    should_stop: Callable[[], bool] | None = None,
+    threads: int = 1,
+    runner: Runner = inline.run,
+) -> Report:
+    """`evaluate` for any classifier given as a callable and its differentiable twin."""
+    _check(spec, targets, inputs)
+    spec = settle_proposals(spec, targets, len(inputs))
+    if len({target.name for target in targets}) < len(targets):
+        targets = [replace(target, name=f"{target.name}:{target.version}") for target in targets]
+    num_classes = len(targets[0].labels)
+    elliptical = [target.elliptical for target in targets]
+    meter = Meter(
+        cost(spec, len(inputs), elliptical, num_classes=num_classes),
+        on_progress=on_progress,
+        should_stop=should_stop,
+    )
+    trials = [
+        Trial(spec=spec, target=target, folder=folder, meter=meter, threads=threads)
+        for target in targets
+    ]
+    with torch_threads(threads):
+        work = _Work(trials=trials, inputs=inputs)
+        runner(trials, work.tasks())
+        verdicts = [work.verdict(position) for position in range(len(trials))]
+        runtimes = {target.runtime.name for target in targets}
+        report = build_report(spec, verdicts, inputs, environment(threads, runtimes))
+        twins = {target.digest: target.twin for target in targets if target.twin is not None}
+        write_companions(folder, report, twins=twins)
+    write_report(folder, report)  # last: whoever finds it finds the other files, too
+    shards.remove_leftovers(folder)
+    return report
+
+
+def settle_proposals(
+    spec: EvaluationSpec, targets: Sequence[AnyTarget], samples: int
+) -> EvaluationSpec:
+    """Decide in which precision attacks search, so that the report says so and shards agree.
+
+    Raises:
+        NotPossible: bfloat16 is asked for where it cannot be had.
+    """
+    on_cpu = all(isinstance(t, Target) and t.twin is not None for t in targets)
+    able = on_cpu and not spec.in_full(len(targets[0].labels)) and available()
+    if spec.proposals == "bfloat16" and not able:
+        raise NotPossible(
+            "proposals: bfloat16 needs a processor that has it, OpenVINO, image models with a "
+            "twin, and top_k of [1]"
+        )
+    if spec.proposals != "auto":
+        return spec
+    elliptical = [target.elliptical for target in targets]
+    work = cost(spec, samples, elliptical, num_classes=len(targets[0].labels)) / len(targets)
+    chosen = "bfloat16" if able and work >= _LONG_WORK else "float32"
+    return spec.model_copy(update={"proposals": chosen})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Work:
+    """Cuts the inputs into tasks, and puts together what became of them."""
+
+    trials: Sequence[Trial]
+    inputs: Inputs
+    digests: dict[tuple[int, int], str] = field(default_factory=dict[tuple[int, int], str])
+
+    def tasks(self) -> Iterator[Task]:
+        """Every range of every model; inputs are read when their turn comes."""
+        for position, trial in enumerate(self.trials):
+            for chosen in shards.ranges(len(self.inputs)):
+                inputs = _load(self.inputs, chosen, trial.target)
+                self.digests[position, chosen.start] = inputs_digest(inputs)
+                yield Task(
+                    model=position, start=chosen.start, inputs=inputs, labels=self._labels(chosen)
+                )
+
+    def verdict(self, position: int) -> ModelVerdict:
+        """One model's verdict, from the files of all its ranges."""
+        trial = self.trials[position]
+        clean: list[CleanVerdict] = []
+        probe: Probe | None = None
+        cells: list[list[CellVerdict]] = [[] for _ in trial.spec.cells]
+        digests: list[str] = []
+        for chosen in shards.ranges(len(self.inputs)):
+            digest = self.digests[position, chosen.start]
+            block = read_block(trial, chosen.start, digest, self._labels(chosen))
+            if block is None:
+                raise OSError(f"the verdict on inputs {chosen.start + 1} and after got lost")
+            if chosen.start == 0:
+                probe = read_probe(trial, block)
+                if probe is None:
+                    raise OSError(f"what {trial.target.name!r} was found to be like got lost")
+            clean.append(block.clean)
+            digests.append(digest)
+            for found, cell in zip(cells, trial.spec.cells, strict=True):
+                verdict = read_cell(trial, block, cell, check=False)
+                if verdict is None:
+                    raise OSError(f"the verdict on {cell.attack.name} {cell.point} got lost")
+                found.append(verdict)
+        return ModelVerdict(
+            target=trial.target,
+            clean=join(clean),
+            cells=[join(parts) for parts in cells],
+            inputs_digest=shards.content_digest(np.array(digests, dtype="S64")),
+            probe=probe,
+        )
+
+    def _labels(self, chosen: range) -> np.ndarray | None:
+        labels = self.inputs.labels
+        return None if labels is None else labels[chosen.start : chosen.stop]
+
+
+def _load(inputs: Inputs, chosen: range, target: AnyTarget) -> np.ndarray | list[str]:
+    if isinstance(inputs, TextSet):
+        return [inputs.read(index) for index in chosen]
+    if isinstance(target, TextTarget):
+        raise NotPossible(f"{target.name!r} reads texts, and the inputs are images")
+    return load_inputs(inputs.take(chosen), target.image_spec)
+
+
+def _check(spec: EvaluationSpec, targets: Sequence[AnyTarget], inputs: Inputs) -> None:
+    if not 1 <= len(targets) <= 2:
+        raise NotPossible(f"artifacts must be one or two, got {len(targets)}")
+    if len(inputs) == 0:
+        raise NotPossible("inputs must not be empty")
+    if len({target.digest for target in targets}) < len(targets):
+        raise NotPossible("compare_with must be another artifact than model")
+    if any(target.labels != targets[0].labels for target in targets):
+        raise NotPossible("compare_with must have the same labels as model, in the same order")
+    if spec.on_texts != isinstance(inputs, TextSet):
+        wanted, got = ("texts", "images") if spec.on_texts else ("images", "texts")
+        raise NotPossible(f"attacks: {spec.attacks[0].name!r} works on {wanted}, got {got}")
+    num_classes = len(targets[0].labels)
+    _check_labels(inputs.labels, num_classes=num_classes)
+    for attack in spec.attacks:
+        if num_classes < attack.kind.min_classes:
+            raise NotPossible(
+                f"attacks: {attack.name!r} needs at least {attack.kind.min_classes} classes, "
+                f"and the model has {num_classes}"
+            )
+    _check_twins(spec, targets)
+
+
+def _check_twins(spec: EvaluationSpec, targets: Sequence[AnyTarget]) -> None:
+    for target in targets:
+        if isinstance(target, Target) and any(a.kind.needs_gradients for a in spec.attacks):
+            target.require_twin()
+
+
+def _check_labels(labels: np.ndarray | None, *, num_classes: int) -> None:
+    if num_classes < 2:
+        raise NotPossible(f"a classifier must have at least 2 classes, got {num_classes}")
+    if labels is None:
+        return
+    wrong = (labels < 0) | (labels >= num_classes)
+    if wrong.any():
+        raise NotPossible(
+            f"labels must be class indices in [0, {num_classes}), got {int(labels[wrong][0])}"
+        )

@@ -1,0 +1,275 @@
+"""What a model is asked about itself, once per evaluation, so that false figures can be told.
+
+Up to 32 clean images are asked again in other company, moved by next to nothing, and pushed by a
+few steps of an attack. `robustness.sanity` reads the answers; nothing here judges them.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from robustness.progress import Meter
+from robustness.sanity.findings import ALONE, CLIMBERS, SAMPLES, STEPS, Probe
+from robustness.target import (
+    Target,
+    input_gradient,
+    predict_served,
+    predict_twin,
+)
+from robustness.text_target import TextTarget
+
+EPS = 8 / 255
+HALF = 0.5  # a radius at which every image can be turned into the same grey one
+USUAL_SPREAD = 10.0  # of logits, at which the cross-entropy's gradient neither fades nor rounds
+
+_TINY = 1e-4  # a fortieth of a level of 8 bit: no rounding of pixels lets it through
+_FEW = 64  # pixels moved at once: even coarse rounding hardly ever has one of them at a border
+_ROUNDING = 2.0**-23 * 1000  # of the largest logit: changes below that say nothing in float32
+
+Ask = Callable[[np.ndarray], np.ndarray]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Margin:
+    """Logit of the label minus that of one other class, (N,) each."""
+
+    labels: np.ndarray
+    rivals: np.ndarray
+
+    def of(self, logits: np.ndarray) -> np.ndarray:
+        rows = np.arange(len(logits))
+        with np.errstate(invalid="ignore"):
+            return logits[rows, self.labels].astype(np.float64) - logits[rows, self.rivals]
+
+    def total(self, logits: Tensor, truth: Tensor) -> Tensor:
+        rivals = torch.from_numpy(self.rivals).to(truth.device)
+        return (logits.gather(1, truth[:, None]) - logits.gather(1, rivals[:, None])).sum()
+
+
+class _GradientsSeen(TorchFunctionMode):
+    """Notices within its block who takes gradients, in this thread only."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen = False
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in (torch.autograd.grad, torch.autograd.backward, Tensor.backward):
+            self.seen = True
+        return func(*args, **(kwargs or {}))
+
+
+def probe(
+    target: Target,
+    inputs: np.ndarray,
+    labels: np.ndarray,
+    *,
+    seed: int,
+    meter: Meter,
+    gradients: bool = True,
+) -> Probe:
+    """Ask a model about itself.
+
+    Args:
+        target: the model on trial.
+        inputs: (N, C, H, W) float32 clean inputs, of which the first 32 are used.
+        labels: (N,) int64.
+        seed: of the choice of pixels.
+        meter: counts every model evaluation, `findings.probe_cost` of them at most.
+        gradients: whether gradients are to be asked for; a target without a twin has none.
+    """
+    inputs, labels = inputs[:SAMPLES], labels[:SAMPLES]
+    nudged = _nudged(inputs, seed)
+    served: Ask = partial(predict_served, target, meter=meter)
+    found = _of_served(target, served, inputs, nudged)
+    if target.twin is not None:
+        twin: Ask = partial(predict_twin, target, meter=meter)
+        logits = _ask_twin(found, twin, inputs, nudged)
+        if gradients:
+            margin = _Margin(labels=labels, rivals=_rivals(logits, labels))
+            asked = [twin, served] if _in_float32(target) else [twin]
+            _follow_gradients(found, target, asked, inputs, margin, meter)
+            _climb_all(found, target, inputs[:CLIMBERS], labels[:CLIMBERS], meter)
+    return Probe(**found)
+
+
+def probe_texts(target: TextTarget, texts: Sequence[str], *, meter: Meter) -> Probe:
+    """Ask a text model about itself: in other company, which also pads the texts otherwise.
+
+    Args:
+        target: the model on trial.
+        texts: of which the first 32 are used.
+        meter: told of every model evaluation.
+    """
+    texts = texts[:SAMPLES]
+    found = _blank(len(texts))
+    logits = target.predict(texts, meter)
+    longest = " ".join(texts)
+    mixed = target.predict([longest, *reversed(texts)], meter)[:0:-1]
+    alone = [target.predict([text], meter) for text in texts[:ALONE]]
+    alone = np.concatenate([*alone, logits[ALONE:]])
+    found["company"] = np.maximum(_change(mixed, logits), _change(alone, logits))
+    found["constant"][:] = len(set(texts)) > 1 and _same_for_all(logits)
+    return Probe(**found)
+
+
+def rounding(logits: np.ndarray) -> float:
+    """The size of a change of logits that says nothing in float32."""
+    return _ROUNDING * float(np.abs(logits).max(initial=1e-30))
+
+
+def _blank(samples: int) -> dict[str, Any]:
+    """Nothing asked yet."""
+    numbers = {field.name: np.full(samples, np.nan) for field in fields(Probe)}
+    flags = {name: np.zeros(samples, bool) for name in ("twin_normalised", "still", "flat", "wide")}
+    once = {name: np.zeros(1, bool) for name in ("constant", "inner_gradient")}
+    return numbers | flags | once
+
+
+def _of_served(target: Target, ask: Ask, inputs: np.ndarray, nudged: np.ndarray) -> dict[str, Any]:
+    found = _blank(len(inputs))
+    logits = ask(inputs)
+    found["company"] = _company(ask, inputs, logits)
+    found["constant"][:] = bool(np.ptp(inputs, axis=0).any()) and _same_for_all(logits)
+    if _in_float32(target):
+        found["still"] = (ask(nudged) == logits).all(axis=1)
+    return found
+
+
+def _ask_twin(
+    found: dict[str, Any], ask: Ask, inputs: np.ndarray, nudged: np.ndarray
+) -> np.ndarray:
+    """The twin's logits, and all that can be told of it without gradients."""
+    logits = ask(inputs)
+    with _GradientsSeen() as watch:
+        again = ask(inputs)
+    found["inner_gradient"][:] = watch.seen
+    found["twin_repeat"] = _change(again, logits)
+    found["twin_company"] = _company(ask, inputs, logits)
+    found["twin_normalised"] = (logits >= 0).all(axis=1) & (np.abs(logits.sum(axis=1) - 1) < 1e-4)
+    found["still"] = found["still"] | (ask(nudged) == logits).all(axis=1)
+    return logits
+
+
+def _company(ask: Ask, inputs: np.ndarray, logits: np.ndarray) -> np.ndarray:
+    """Change of each sample's logits in another order and company, and for a few of them alone."""
+    mixed = ask(np.concatenate([inputs[::-1], 1 - inputs[:1]]))[: len(inputs)][::-1]
+    alone = logits.copy()
+    for row in range(min(ALONE, len(inputs))):
+        alone[row] = ask(inputs[row : row + 1])[0]
+    return np.maximum(_change(mixed, logits), _change(alone, logits))
+
+
+def _change(found: np.ndarray, logits: np.ndarray) -> np.ndarray:
+    spread = float(np.median(np.ptp(logits, axis=1)))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        change = np.abs(found - logits).max(axis=1)
+        return np.where(change == 0, 0.0, change / spread)
+
+
+def _same_for_all(logits: np.ndarray) -> bool:
+    if not np.isfinite(logits).all():
+        return False
+    return float(np.ptp(logits, axis=0).max()) <= 1e-6 * float(np.abs(logits).max())
+
+
+def _nudged(inputs: np.ndarray, seed: int) -> np.ndarray:
+    """Inputs of which a few pixels, the same in each, are moved by 1e-4 towards grey."""
+    pixels = inputs.reshape(len(inputs), -1).copy()
+    width = pixels.shape[1]
+    chosen = np.random.default_rng(seed).choice(width, min(_FEW, width), replace=False)
+    pixels[:, chosen] += np.where(pixels[:, chosen] > 0.5, -_TINY, _TINY).astype(np.float32)
+    return pixels.reshape(inputs.shape)
+
+
+def _in_float32(target: Target) -> bool:
+    """Whether the served model rounds so little that tiny changes can be seen."""
+    return target.runtime.precision == "fp32"
+
+
+def _follow_gradients(
+    found: dict[str, Any],
+    target: Target,
+    asked: list[Ask],
+    inputs: np.ndarray,
+    margin: _Margin,
+    meter: Meter,
+) -> None:
+    """Compare what the gradient of the margin promises with what the model does."""
+    logits, gradient = input_gradient(target, inputs, margin.labels, meter, loss=margin.total)
+    flat = ((gradient == 0) | ~np.isfinite(gradient)).reshape(len(inputs), -1)
+    found["flat"] = flat.all(axis=1)
+    found["clean_margin"] = margin.of(logits)
+    step = np.float32(_TINY) * np.sign(np.nan_to_num(gradient))
+    up, down = np.clip(inputs + step, 0, 1), np.clip(inputs - step, 0, 1)
+    with np.errstate(invalid="ignore"):
+        moved = (up - down).astype(np.float64) * gradient
+        promised = moved.reshape(len(inputs), -1).sum(axis=1)
+        told = promised > rounding(logits)
+    ratios = []
+    for ask in asked:
+        change = margin.of(ask(up)) - margin.of(ask(down))
+        ratios.append(np.where(told, change / np.where(told, promised, 1), np.nan))
+    # Of twin and served model, the one that keeps the gradient's promise worse.
+    worse = np.argmax([np.abs(np.nan_to_num(ratio, nan=1.0) - 1) for ratio in ratios], axis=0)
+    found["slope"] = np.array(ratios)[worse, np.arange(len(inputs))]
+
+
+def _climb_all(
+    found: dict[str, Any], target: Target, inputs: np.ndarray, labels: np.ndarray, meter: Meter
+) -> None:
+    """Fall of the margin by one step, by many, and by many against rescaled logits."""
+    clean = predict_twin(target, inputs, meter)
+    start = _Margin(labels=labels, rivals=_rivals(clean, labels)).of(clean)
+    spread = float(np.median(np.ptp(clean, axis=1)))
+    usual = USUAL_SPREAD / spread if np.isfinite(spread) and spread > 0 else 1.0
+    for name, steps, scale in (
+        ("one_step", 1, 1.0),
+        ("many_steps", STEPS, 1.0),
+        ("rescaled", STEPS, usual),
+    ):
+        pushed = _climb(target, inputs, labels, EPS, steps=steps, scale=scale, meter=meter)
+        logits = predict_twin(target, pushed, meter)
+        left = _Margin(labels=labels, rivals=_rivals(logits, labels)).of(logits)
+        with np.errstate(invalid="ignore"):
+            found[name][: len(inputs)] = start - left
+    far = _climb(target, inputs, labels, HALF, steps=STEPS, scale=usual, meter=meter)
+    held = predict_twin(target, far, meter).argmax(axis=1) == labels
+    found["wide"][: len(inputs)] = held & (clean.argmax(axis=1) == labels)
+
+
+def _climb(
+    target: Target,
+    inputs: np.ndarray,
+    labels: np.ndarray,
+    eps: float,
+    *,
+    steps: int,
+    scale: float,
+    meter: Meter,
+) -> np.ndarray:
+    """Follow the signs of the cross-entropy's gradient, from the clean input, within a radius."""
+    size = np.float32(eps if steps == 1 else eps / 4)
+    low, high = np.maximum(inputs - np.float32(eps), 0), np.minimum(inputs + np.float32(eps), 1)
+
+    def loss(logits: Tensor, truth: Tensor) -> Tensor:
+        return nn.functional.cross_entropy(logits * scale, truth, reduction="sum")
+
+    moved = inputs
+    for _ in range(steps):
+        _, gradient = input_gradient(target, moved, labels, meter, loss=loss)
+        moved = np.clip(moved + size * np.sign(np.nan_to_num(gradient)), low, high)
+    return moved
+
+
+def _rivals(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """The likeliest class beside the label, (N,)."""
+    others = logits.copy()
+    np.put_along_axis(others, labels[:, None], -np.inf, axis=1)
+    return others.argmax(axis=1)

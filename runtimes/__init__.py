@@ -1,0 +1,1 @@
+"""Open and run artifacts; nothing here writes one."""

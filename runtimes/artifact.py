@@ -1,0 +1,268 @@
+"""Open an artifact: the folder that leaves training for good.
+
+Nothing here imports torch, so that the process that serves predictions stays small. Whatever an
+artifact contains is read through `Artifact.read`, which checks the bytes that are used and not
+only the bytes that lay there earlier.
+"""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+from tokenizers import Tokenizer
+
+from data.image_set import DataError
+from data.images import ImageSpec
+from data.tokenizer import TextTokenizer
+from runtimes.external_data import refers_outside
+from runtimes.manifest import (
+    MANIFEST,
+    ONNX,
+    SCHEMA_VERSION,
+    TOKENIZER,
+    Manifest,
+    TextSpec,
+    is_file_name,
+)
+
+__all__ = ["MANIFEST", "Artifact", "ArtifactError", "Manifest", "find_artifacts", "open_artifact"]
+
+CARD_JSON, CARD_TEXT = "card.json", "card.md"
+_MAX_JSON_BYTES = 16 * 2**20
+
+
+class ArtifactError(ValueError):
+    """An artifact that cannot be trusted or read; the message names the file, never a full path."""
+
+
+@dataclass(frozen=True, slots=True)
+class Artifact:
+    """A verified artifact.
+
+    Attributes:
+        folder: where it lies.
+        manifest: what it says about itself.
+        digest: sha256 of manifest.json, hexadecimal.
+        card: the model card beside the manifest, if there is one for this digest.
+    """
+
+    folder: Path
+    manifest: Manifest = field(compare=False)
+    digest: str
+    card: dict[str, Any] | None = field(default=None, compare=False)
+
+    @property
+    def name(self) -> str:
+        """Name of the model."""
+        return self.manifest.name
+
+    @property
+    def version(self) -> str:
+        """Version of the model."""
+        return self.manifest.version
+
+    @property
+    def labels(self) -> list[str]:
+        """Names of the classes, in order of index."""
+        return self.manifest.labels
+
+    @property
+    def image_spec(self) -> ImageSpec:
+        """Size, channels and resampling of an image model's input."""
+        return self.manifest.image_spec()
+
+    @property
+    def text_spec(self) -> TextSpec:
+        """Length of a text model's input."""
+        return self.manifest.text_spec()
+
+    def tokenizer(self) -> TextTokenizer:
+        """The tokenizer of a text model, from verified bytes.
+
+        Raises:
+            ArtifactError: there is none, it changed, cannot be read, or has ids that the model has
+                not.
+        """
+        content = self.read(TOKENIZER)
+        try:
+            library = Tokenizer.from_str(content.decode("utf-8"))
+            tokenizer = TextTokenizer(library)
+        except DataError as error:
+            raise ArtifactError(f"{TOKENIZER}: {error}") from error
+        except Exception as error:  # the library raises its errors as bare exceptions
+            raise ArtifactError(f"{TOKENIZER} is not a readable tokenizer") from error
+        largest = max(library.get_vocab(with_added_tokens=True).values())
+        last = self.manifest.config["vocab_size"] - 1
+        if largest > last:
+            raise ArtifactError(f"{TOKENIZER} has ids up to {largest}, the model up to {last}")
+        return tokenizer
+
+    def file(self, name: str) -> Path:
+        """The path of one of the artifact's files.
+
+        Raises:
+            ArtifactError: the manifest lists no such file.
+        """
+        if name not in self.manifest.files:
+            raise ArtifactError(f"{name} is not a file of the artifact {self.name}")
+        return self.folder / name
+
+    def read(self, name: str) -> bytes:
+        """The bytes of one of the artifact's files, verified again.
+
+        Raises:
+            ArtifactError: no such file, or its sha256 is no longer that of the manifest.
+        """
+        content = _read_plain(self.file(name))
+        self._require_digest(name, hashlib.sha256(content).hexdigest())
+        return content
+
+    def verify(self, name: str) -> None:
+        """Check one of the artifact's files without holding it in memory.
+
+        Raises:
+            ArtifactError: see `read`.
+        """
+        path = self.file(name)
+        _refuse_odd(path)
+        try:
+            with path.open("rb") as file:
+                digest = hashlib.file_digest(file, "sha256").hexdigest()
+        except OSError as error:
+            raise ArtifactError(f"{path.name} cannot be read: {error.strerror}") from None
+        self._require_digest(name, digest)
+
+    def _require_digest(self, name: str, digest: str) -> None:
+        if digest != self.manifest.files[name]:
+            raise ArtifactError(f"{name} does not have the sha256 that {MANIFEST} names")
+
+
+def open_artifact(folder: Path) -> Artifact:
+    """Open a folder as an artifact after verifying every file in it.
+
+    Raises:
+        ArtifactError: no manifest, an unknown schema version, an unknown or wrong field, a file
+            that is missing, unlisted, a link, not plainly named or of another sha256, a graph that
+            keeps data outside its file, or a folder that is a link.
+    """
+    if folder.is_symlink():
+        raise ArtifactError(f"{folder.name} must be a folder, not a link")
+    if not folder.is_dir():
+        raise ArtifactError(f"{folder.name} is not an artifact: no such folder")
+    content = _read_plain(folder / MANIFEST)
+    artifact = Artifact(folder, _parse_manifest(content), hashlib.sha256(content).hexdigest())
+    _refuse_unlisted(artifact)
+    for name in artifact.manifest.files:
+        if name != ONNX:
+            artifact.verify(name)
+        elif refers_outside(artifact.read(name)):
+            raise ArtifactError(f"{name} must be a readable graph without external data")
+    card = _read_card(artifact)
+    return Artifact(folder, artifact.manifest, artifact.digest, card)
+
+
+def find_artifacts(roots: Sequence[Path]) -> list[Artifact]:
+    """Open every artifact below some folders.
+
+    Args:
+        roots: each an artifact's folder, or a folder of them. Other subfolders are passed over.
+
+    Returns:
+        The artifacts, root by root, by folder name within a root.
+
+    Raises:
+        ArtifactError: a root does not exist, or one of the artifacts is refused.
+    """
+    found = []
+    for root in map(Path, roots):
+        if not root.is_dir():
+            raise ArtifactError(f"{root.name} is not a folder of artifacts: no such folder")
+        inside = sorted(path for path in root.iterdir() if not path.name.startswith("."))
+        folders = [root] if (root / MANIFEST).exists() else inside
+        found += [_open_named(path) for path in folders if (path / MANIFEST).exists()]
+    return found
+
+
+def _open_named(folder: Path) -> Artifact:
+    try:
+        return open_artifact(folder)
+    except ArtifactError as error:  # which names a file that every artifact has
+        raise ArtifactError(f"{folder.name}: {error}") from error
+
+
+def _parse_manifest(content: bytes) -> Manifest:
+    fields = _parse_json(content, MANIFEST)
+    version = fields.get("schema_version")
+    if version != SCHEMA_VERSION or isinstance(version, bool):
+        raise ArtifactError(f"{MANIFEST}: schema_version must be {SCHEMA_VERSION}, got {version!r}")
+    files = fields.get("files")
+    for name in files if isinstance(files, dict) else ():
+        if not is_file_name(name):
+            raise ArtifactError(f"{MANIFEST}: files must have plain names, got {name!r}")
+    try:
+        return Manifest.model_validate(fields)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(map(str, first["loc"])) or "the whole"
+        raise ArtifactError(f"{MANIFEST}: {where}: {first['msg']}") from None
+
+
+def _parse_json(content: bytes, name: str) -> dict[str, Any]:
+    try:
+        fields = json.loads(content, object_pairs_hook=_distinct)
+        # Neither NaN nor 1e999 nor half a surrogate could be told to a client again.
+        json.dumps(fields, allow_nan=False, ensure_ascii=False).encode()
+    except (ValueError, RecursionError):
+        raise ArtifactError(f"{name} is not valid JSON") from None
+    if not isinstance(fields, dict):
+        raise ArtifactError(f"{name} must be a JSON object, got {type(fields).__name__}")
+    return fields
+
+
+def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object; of a key that is there twice, readers would not agree which one counts."""
+    fields = dict(pairs)
+    if len(fields) != len(pairs):
+        raise ValueError("keys must be distinct")
+    return fields
+
+
+def _read_plain(path: Path) -> bytes:
+    _refuse_odd(path)
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise ArtifactError(f"{path.name} cannot be read: {error.strerror}") from None
+
+
+def _refuse_odd(path: Path) -> None:
+    if path.is_symlink():
+        raise ArtifactError(f"{path.name} must be a file, not a link")
+    if not path.is_file():
+        raise ArtifactError(f"{path.name} is missing")
+    if path.suffix == ".json" and path.stat().st_size > _MAX_JSON_BYTES:
+        raise ArtifactError(f"{path.name} must be at most {_MAX_JSON_BYTES} bytes")
+
+
+def _refuse_unlisted(artifact: Artifact) -> None:
+    known = {MANIFEST, CARD_JSON, CARD_TEXT, *artifact.manifest.files}
+    for path in sorted(artifact.folder.iterdir()):
+        if path.is_symlink():
+            raise ArtifactError(f"{path.name} must be a file, not a link")
+        if path.name not in known:
+            raise ArtifactError(
+                f"{path.name} lies in the artifact, but {MANIFEST} does not list it"
+            )
+
+
+def _read_card(artifact: Artifact) -> dict[str, Any] | None:
+    path = artifact.folder / CARD_JSON
+    if not path.exists() and not path.is_symlink():
+        return None
+    card = _parse_json(_read_plain(path), CARD_JSON)
+    # A card of another digest judges another model.
+    return card if card.get("digest") == artifact.digest else None

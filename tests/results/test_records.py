@@ -1,0 +1,171 @@
+import copy
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
+
+import pytest
+
+import models
+from core.stats import wilson
+from models.checkpoints import load_weights
+from results import records as results
+from results.__main__ import RESULTS, main
+from results.page import page, pictures
+from results.records import PAPERS, collect, read_records
+from robustness.report.schema import FILE as REPORT
+from training.fit import Trainer
+
+Start = Callable[..., Trainer]
+
+
+def figure(top1: float) -> dict[str, Any]:
+    return {"top1": top1, "ci": [top1 - 0.1, top1 + 0.1], "top_k": {}}
+
+
+def evaluation() -> dict[str, Any]:
+    """What is kept of a report on two models under one attack."""
+    pair = {"difference": 0.1, "only_first": 12, "only_second": 2, "p_value": 0.0129}
+    models = [
+        {
+            "name": name,
+            "clean": figure(clean),
+            "version": "3",
+            "digest": "b" * 64,
+            "attacks": [
+                {"name": attack, "steps": steps, "eps": "1/255", "robust": figure(robust)}
+                for attack, steps in (("pgd", 20), ("square", None))
+            ],
+            "worst": {"1/255": figure(robust)},
+        }
+        for name, clean, robust in (("one", 0.9, 0.5), ("other", 0.8, 0.4))
+    ]
+    comparison = {"first": "one", "second": "other", "clean": pair, "worst": {"1/255": pair}}
+    summary = {
+        "metric": "accuracy", "models": models, "comparison": comparison,
+        "warnings": [{"message": "something is odd"}],
+    }  # fmt: skip
+    data = {"digest": "a" * 64, "samples": 100}
+    return {
+        "kind": "evaluation",
+        "summary": summary,
+        "data": data,
+        "seed": 3,
+        "notes": ["so it is"],
+    }
+
+
+def test_page_is_made_of_what_tiny_runs_recorded(
+    text_recipe: Path, tmp_path: Path, start: Start
+) -> None:
+    runs = []
+    for seed in (0, 1):
+        choice = ["variant=transformer", "size=small", f"seed={seed}", "train.clip_norm=0.5"]
+        trainer = start(text_recipe, tmp_path / f"words-{seed}", *choice)
+        runs.append((trainer.folder, trainer.run()))
+    output = tmp_path / "docs" / "results.md"
+    (output.parent / "results").mkdir(parents=True)
+    papers = {"imdb": {"source": "a table", "transformer": 0.813}}
+    (output.parent / "results" / PAPERS).write_text(json.dumps(papers))
+    folders = [str(folder) for folder, _ in runs]
+    assert main(["collect", *folders, "--output", str(output)]) == 0
+    text = output.read_text()
+    for seed, (_, metrics) in enumerate(runs):
+        low, high = wilson(round(metrics["test_accuracy"] * 32), 32)
+        size = f"{metrics['parameters'] / 1e6:.2f} M"
+        assert f"| words-transformer | small | {seed} | {size} | 128 | 32 |" in text
+        assert (
+            f"| {100 * metrics['test_accuracy']:.2f} | [{100 * low:.1f}, {100 * high:.1f}] |"
+            in text
+        )
+        assert metrics["environment"]["commit"][:8] in text
+        record = json.loads((output.parent / "results" / f"words-{seed}.json").read_text())
+        assert 0 <= record["rate"]["waiting"] <= 1
+        assert f"| {record['rate']['steps_per_second']:.2f} |" in text
+    again = collect(runs[0][0], tmp_path / "own", text_recipe.parent)
+    assert json.loads(again.read_text())["changes"] == ["train.clip_norm=0.5"]
+    assert "mean of 2, ± s.d." in text and "| 81.3 |" in text
+    assert "**Learnt from a part of the training split: no result on the whole set.**" in text
+    assert "a part, not the whole split" in text and "Paper: a table" in text
+    assert str(tmp_path) not in "".join(path.read_text() for path in output.parent.rglob("*.*"))
+
+
+def test_run_that_heard_a_teacher_is_marked() -> None:
+    run = json.loads((RESULTS.parent / "results" / "cifar10-deit-small-seed1.json").read_text())
+    assert "| cifar10-deit | small |" in page([run], {})
+    run["recipe"]["distillation"] = {"teacher_epochs": 1, "weight": 0.5, "temperature": 2.0}
+    assert "| cifar10-deit, distilled | small |" in page([run], {})
+
+
+def test_evaluations_show_every_attack_and_the_comparison() -> None:
+    text = page([evaluation()], {})
+    assert "## Robustness of one and other" in text and "100 images, seed 3" in text
+    assert "| pgd, 20 steps | 1/255 | 50.0 [40.0, 60.0] | 40.0 [30.0, 50.0] |" in text
+    assert "| square | 1/255 | 50.0 [40.0, 60.0] | 40.0 [30.0, 50.0] |" in text
+    assert "- one, version 3, artifact bbbbbbbbbbbb" in text
+    assert "| clean | +10.00 | 12 | 2 | 0.013 |" in text
+    assert "Warning: something is odd" in text and "Note: so it is" in text
+
+
+def test_unfinished_run_and_foreign_folder_are_refused(
+    recipe_file: Path, tmp_path: Path, start: Start, capsys: pytest.CaptureFixture[str]
+) -> None:
+    start(recipe_file, tmp_path / "run", "train.epochs=1").run()
+    metrics = tmp_path / "run" / "metrics.json"
+    content = json.loads(metrics.read_text())
+    del content["test_accuracy"]
+    metrics.write_text(json.dumps(content))
+    with pytest.raises(ValueError, match="no finished run: its metrics lack test_accuracy"):
+        collect(tmp_path / "run", tmp_path / "results", tmp_path)
+    (tmp_path / "empty").mkdir()
+    output = str(tmp_path / "results.md")
+    assert main(["collect", str(tmp_path / "empty"), "--output", output]) == 2
+    assert Path(output).is_file()  # what can be taken up is, whatever stands beside it
+    assert "holds neither a run with metrics nor an evaluation" in capsys.readouterr().err
+
+
+def test_evaluations_of_other_models_or_radii_are_records_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / REPORT).touch()
+    report = evaluation() | {"samples": [], "definitions": {}}
+    spec: dict[str, Any] = {"attacks": [{"name": "pgd", "eps": ["1/255"]}]}
+    other = copy.deepcopy(report)
+    other["summary"]["models"][0]["digest"] = "c" * 64  # another seed's
+    kept = set[Path]()
+    for each, eps in ((report, "1/255"), (other, "1/255"), (report, "2/255")):
+        each["spec"] = copy.deepcopy(spec)
+        each["spec"]["attacks"][0]["eps"] = [eps]
+        found = Mock(**{"to_json.return_value": copy.deepcopy(each)})
+        monkeypatch.setattr(results, "read_report", Mock(return_value=found))
+        kept.add(collect(tmp_path, tmp_path / "results", tmp_path))
+    assert len(kept) == len(read_records(tmp_path / "results")) == 3
+
+
+def test_file_that_is_no_record_is_named(tmp_path: Path) -> None:
+    (tmp_path / "some.json").write_text("[]")
+    with pytest.raises(ValueError, match="some.json is no record"):
+        read_records(tmp_path)
+    (tmp_path / "some.json").write_text('{"kind": "poem"}')
+    with pytest.raises(ValueError, match="of no known kind: 'poem'"):
+        read_records(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "path", sorted((RESULTS.parent / "results" / "weights").iterdir()), ids=lambda path: path.stem
+)
+def test_kept_weights_are_of_the_model_that_the_record_names(path: Path) -> None:
+    record = json.loads((path.parent.parent / f"{path.stem}.json").read_text())
+    model = models.build(**record["recipe"]["model"])
+    load_weights(model, path)
+    assert sum(each.numel() for each in model.parameters()) == record["metrics"]["parameters"]
+
+
+def test_shipped_page_is_what_the_shipped_records_give() -> None:
+    folder = RESULTS.parent / "results"
+    papers = json.loads((folder / PAPERS).read_text())
+    found = read_records(folder)
+    assert RESULTS.read_text(encoding="utf-8") == page(found, papers)
+    for name, picture in pictures(found).items():
+        assert (RESULTS.parent / "images" / name).read_text(encoding="utf-8") == picture
