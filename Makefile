@@ -4,41 +4,38 @@ PYTHON ?= python3
 ENGINE ?= docker
 FLAVOUR ?= cpu
 BIN = $(abspath $(VENV))/bin
-PYTEST = $(BIN)/python -m pytest
-HALF = tests/service
-HALVES = $(MAKE) --jobs=2 --keep-going --output-sync=target half rest
+JOBS ?= 2
+PYTEST = $(BIN)/python -m pytest --numprocesses $(JOBS) --dist worksteal
 TORCH = torch==2.13.0
 LOCK = $(BIN)/uv pip compile --override requirements/overrides.txt --universal --python-version 3.11 \
 	--generate-hashes --no-emit-index-url --no-annotate --quiet --custom-compile-command "make lock" \
 	--no-emit-package torch --no-emit-package torchvision
 
-.PHONY: help demo test half rest install check bench image lock clean chromium
+.PHONY: help demo test test-all install check lint bench image lock clean chromium
 
 help: ## list the targets
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
 
 demo: $(VENV)/.cpu ## serve the shipped models with the web page [PORT=3000]
 	@mkdir -p state/bentoml
 	PATH="$(BIN):$$PATH" BENTOML_HOME="$(CURDIR)/state/bentoml" BENTOML_DO_NOT_TRACK=True \
 		$(BIN)/bentoml serve . --host 127.0.0.1 --port $(PORT) --timeout-graceful-shutdown 10
 
-test: $(VENV)/.dev chromium ## run the whole test suite, two halves side by side
-	$(HALVES)
+test: $(VENV)/.dev chromium ## run the default tests [JOBS=2]
+	$(PYTEST)
 
-half:
-	$(PYTEST) $(HALF)
-
-rest:
-	$(PYTEST) $(HALF:%=--ignore=%)
+test-all: $(VENV)/.dev chromium ## run all tests, slow ones too
+	$(PYTEST) -m "slow or not slow"
 
 install: $(VENV)/.dev ## make the environment for everything
 
-check: $(VENV)/.dev chromium ## format, lint, imports, types, tests
+check: lint test ## format, lint, imports, types, tests
+
+lint: $(VENV)/.dev ## check format, style, imports and types
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/lint-imports
 	PATH="$(BIN):$$PATH" $(BIN)/pyright
-	$(HALVES)
 
 bench: $(VENV)/.dev ## run all benchmarks
 	$(BIN)/python -m benchmarks

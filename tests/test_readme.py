@@ -2,6 +2,7 @@ import re
 
 import pytest
 import torch
+import yaml
 
 import models
 from runtimes.artifact import open_artifact
@@ -42,6 +43,23 @@ def test_readme_names_the_commands_of_the_makefile() -> None:
     makefile = (ROOT / "Makefile").read_text()
     for command in ("demo", "test", "help", "install"):
         assert f"make {command}" in README and f"\n{command}:" in makefile
+
+
+def test_workflow_runs_targets_of_the_makefile() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    workflow = yaml.safe_load((ROOT / ".github/workflows/check.yml").read_text())
+    steps = [step for job in workflow["jobs"].values() for step in job["steps"] if "run" in step]
+    targets = [step["run"].removeprefix("make ") for step in steps]
+    assert targets == ["check", "test-all"]
+    assert all(f"\n{target}: " in makefile for target in targets)
+
+
+def test_hooks_before_a_commit_are_what_lint_runs() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    config = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())
+    for hook in config["repos"][0]["hooks"]:
+        command = hook["entry"].removesuffix(" --force-exclude")
+        assert f"$(BIN)/{command}" in makefile, hook["id"]
 
 
 def test_models_are_documented_with_their_size() -> None:
