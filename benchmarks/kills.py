@@ -37,7 +37,7 @@ from tqdm import tqdm
 
 from benchmarks.mortal_server import KINDS, Server
 from benchmarks.rows import Row
-from service.evaluations.uploads import REPORT, evaluations_folder
+from service.jobs.uploads import REPORT, evaluations_folder
 
 NAME = "kills"
 _WAITING = 3

@@ -13,9 +13,9 @@ from sqlalchemy import NullPool, create_engine, select
 
 from benchmarks.isolation import sample_files
 from benchmarks.server import end, free_port, start, wait_until_ready
-from service.evaluations.job_claims import MAX_ATTEMPTS
-from service.evaluations.jobs_table import jobs
-from service.operation.processes import family
+from service.jobs.claims import MAX_ATTEMPTS
+from service.jobs.table import jobs
+from service.processes import family
 
 KINDS = ("evaluator", "evaluation", "worker", "parent", "everything")
 """What may be killed: a process, or all of them."""
@@ -168,7 +168,7 @@ def _kind(process: psutil.Process, parent: int) -> str:
         if process.pid == parent:
             return "parent"
         words = " ".join(process.cmdline())
-        if "service.evaluations.process" in words:
+        if "service.jobs.child" in words:
             return "evaluation"
         if "worker.service" in words:
             return "evaluator" if "--service-name evaluator" in words else "worker"

@@ -14,7 +14,7 @@ from pathlib import Path
 import httpx
 import psutil
 
-from service.operation.processes import family
+from service.processes import family
 
 ROOT = Path(__file__).parent.parent
 _READY_S = 120

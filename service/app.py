@@ -10,11 +10,11 @@ from _bentoml_impl.server.app import ContextMiddleware
 from bentoml import Service
 from starlette.types import ASGIApp
 
-from service.evaluations import evaluator
-from service.evaluations.jobs import JobStore
 from service.http.keys import read_keys
 from service.http.site import Front, Site
-from service.operation.logs import set_up_logs
+from service.jobs import worker as evaluator
+from service.jobs.queue import JobStore
+from service.logs import set_up_logs
 from service.parent import watch_parent
 from service.predictions.images import DEFAULT_TOP_K, Prediction
 from service.predictions.registry import check_models

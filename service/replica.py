@@ -3,7 +3,7 @@
 import fcntl
 from typing import IO
 
-from service.evaluations.jobs import JobStore
+from service.jobs.queue import JobStore
 from service.settings import Settings
 
 _ROLES = ("predict", "evaluate")

@@ -6,17 +6,17 @@ from starlette.routing import BaseRoute
 
 from runtimes.artifact import Artifact
 from runtimes.manifest import Task
+from service.api import models as catalog
+from service.api.pages import prediction_routes
+from service.api.v2.routes import V2
 from service.http.bodies import Bodies
-from service.http.pages import prediction_routes
-from service.operation.metrics import SILENT, Observer
-from service.predictions import catalog
+from service.metrics import SILENT, Observer
 from service.predictions.images import Predictions
 from service.predictions.registry import Registry
 from service.predictions.reload import Reloader
-from service.predictions.settling import Settler
+from service.predictions.selection import Settler
 from service.predictions.texts import TextPredictions
 from service.settings import Settings
-from service.v2.routes import V2
 
 
 class Serving:

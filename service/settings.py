@@ -11,7 +11,7 @@ from urllib.parse import quote
 from pydantic import Field, SecretStr, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
-from service.operation.logs import LogFormat
+from service.logs import LogFormat
 
 ROOT = Path(__file__).resolve().parents[1]  # the project, or its copy inside a built bento
 _PATH_SETTINGS = ("ASSAY_STATE", "ASSAY_RUN", "ASSAY_MODELS", "ASSAY_DATA", "ASSAY_SAMPLES")

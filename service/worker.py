@@ -7,23 +7,23 @@ from typing import Any
 
 from starlette.routing import BaseRoute
 
-from service.evaluations import routes as evaluations
-from service.evaluations.jobs import JobStore
+from service.api import evaluations
+from service.api.pages import documentation_routes, page_routes, schema_route
+from service.api.probes import Check, Probes, asks
 from service.http.access import Access, access_of
 from service.http.connections import Departure, GuardedProtocol, running_server
 from service.http.keys import Keys, read_keys
 from service.http.openapi import document
-from service.http.pages import documentation_routes, page_routes, schema_route
 from service.http.rates import Rates
 from service.http.site import Site
-from service.operation.metrics import Metrics, share_figures
-from service.operation.probes import Check, Probes, asks
-from service.operation.tracing import start_tracing, stop_tracing
+from service.jobs.queue import JobStore
+from service.metrics import Metrics, share_figures
 from service.predictions.images import Predictions
 from service.predictions.texts import TextPredictions
 from service.serving import Serving
 from service.settings import Settings
 from service.start import is_worker, run_folder, server_pid
+from service.tracing import start_tracing, stop_tracing
 
 
 class Worker:

@@ -15,15 +15,15 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Match, Mount, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from service.api.v2.errors import PlainErrors
 from service.http.access import Gate
 from service.http.errors import ApiError, ErrorShape, foreign_error, handle_api_error
 from service.http.keys import Keys
 from service.http.limits import BodyLimit, SecurityHeaders
+from service.http.logging import RequestLog
 from service.http.rates import Rates
-from service.http.request_log import RequestLog
-from service.operation.metrics import Metrics
+from service.metrics import Metrics
 from service.settings import Settings
-from service.v2.errors import PlainErrors
 
 
 class Site:

@@ -1,1 +1,1 @@
-"""The served models, and the routes that answer with them."""
+"""The served models, and what answers with them."""

@@ -11,7 +11,7 @@ from runtimes.artifact import Artifact, ArtifactError, find_artifacts
 from runtimes.manifest import Task
 from runtimes.threads import available_cores
 from service.http.errors import ApiError
-from service.operation.metrics import SILENT, Observer
+from service.metrics import SILENT, Observer
 from service.predictions.health import Readiness
 from service.predictions.served import IMAGES, REFERENCE, TEXTS, Opener, Served, runs_on_reference
 from service.settings import Settings

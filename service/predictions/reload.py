@@ -19,8 +19,8 @@ from typing import TypeVar
 from runtimes.artifact import MANIFEST, Artifact, open_artifact
 from service.http.errors import ApiError
 from service.predictions.registry import Registry
+from service.predictions.selection import alone
 from service.predictions.served import Served
-from service.predictions.settling import alone
 from service.settings import Settings
 
 logger = logging.getLogger(__name__)

@@ -13,11 +13,11 @@ from runtimes.artifact import Artifact
 from runtimes.manifest import Task
 from runtimes.registry import ENGINES
 from runtimes.threads import available_cores
-from service.operation.metrics import Observer
+from service.metrics import Observer
+from service.predictions.admission import Limits, concatenate
 from service.predictions.attention import AttentionMaps
-from service.predictions.batching import MicroBatcher
+from service.predictions.batcher import MicroBatcher
 from service.predictions.health import Monitored
-from service.predictions.turn import Limits, concatenate
 from service.settings import Settings
 
 IMAGES: Task = "image-classification"

@@ -9,8 +9,8 @@ import pytest
 import yaml
 from kubernetes_validate.utils import all_versions
 
-from service.evaluations.database import read_url
 from service.http.keys import parse_keys
+from service.jobs.database import read_url
 from service.settings import ROOT, Settings
 
 FOLDER = ROOT / "deploy" / "kubernetes"

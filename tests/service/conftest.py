@@ -15,8 +15,8 @@ from starlette.testclient import TestClient
 
 from runtimes.artifact import Artifact, open_artifact
 from service.settings import ROOT, Settings, get_settings
-from tests.service.evaluations.postgres import postgresql, truncated
 from tests.service.front import Front
+from tests.service.jobs.postgres import postgresql, truncated
 from tests.service.tiny_artifact import noise, write_artifact, write_text_artifact
 
 if TYPE_CHECKING:

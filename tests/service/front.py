@@ -16,12 +16,12 @@ from starlette.types import Receive, Scope, Send
 from data.images import to_png
 from runtimes.artifact import Artifact
 from runtimes.manifest import Task
-from service.evaluations.evaluator import Evaluator
-from service.evaluations.jobs import JobStore
-from service.evaluations.routes import routes
-from service.evaluations.uploads import evaluations_folder
+from service.api.evaluations import routes
 from service.http.callers import ANYONE
 from service.http.errors import ApiError, ErrorShape
+from service.jobs.queue import JobStore
+from service.jobs.uploads import evaluations_folder
+from service.jobs.worker import Evaluator
 from service.predictions.registry import IMAGES
 from service.settings import Settings
 from tests.service.tiny_artifact import noise

@@ -121,7 +121,7 @@ def _evaluation_process(server: Server) -> psutil.Process:
     def look() -> bool:
         for process in server.family():
             with suppress(psutil.NoSuchProcess):
-                if "service.evaluations.process" in process.cmdline():
+                if "service.jobs.child" in process.cmdline():
                     found.append(process)
         return bool(found)
 

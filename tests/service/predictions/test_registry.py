@@ -9,8 +9,8 @@ from safetensors.numpy import load_file, save_file
 
 from runtimes.artifact import Artifact, ArtifactError, find_artifacts, open_artifact
 from runtimes.registry import installed
+from service.api.models import sample_index
 from service.http.errors import ApiError
-from service.predictions.catalog import sample_index
 from service.predictions.registry import Registry, check_models
 from service.settings import Settings
 

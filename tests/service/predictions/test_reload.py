@@ -20,7 +20,7 @@ from service.http.errors import ApiError
 from service.predictions.images import Predictions
 from service.predictions.registry import Registry
 from service.predictions.reload import Reloader
-from service.predictions.settling import alone
+from service.predictions.selection import alone
 from service.settings import Settings
 from tests.service.conftest import png
 

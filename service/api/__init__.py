@@ -1,0 +1,1 @@
+"""The routes: they read requests, ask predictions and jobs, and shape answers."""

@@ -1,0 +1,213 @@
+"""What a finished evaluation leaves to read: its report in several forms, and its samples."""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import anyio
+from anyio import to_thread
+from starlette.requests import Request
+from starlette.responses import FileResponse, JSONResponse, Response
+from starlette.routing import Route
+
+from service.http.callers import caller_of
+from service.http.errors import ApiError
+from service.http.openapi import describe
+from service.http.queries import strict
+from service.jobs.job import Job
+from service.jobs.queue import JobStore
+from service.jobs.uploads import REPORT, evaluations_folder
+from service.settings import Settings
+
+# The page of a report brings its style and its pictures along, and nothing may run in it or leave
+# it. Its style is named by digest in the page itself; both policies hold.
+_PAGE_POLICY = (
+    "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; "
+    "form-action 'none'; frame-ancestors 'none'; sandbox"
+)
+# What strangers uploaded is kept by no proxy, and asked for again once it is deleted.
+_PRIVATE = {"cache-control": "private, no-cache"}
+_ERRORS = (404, 409, 410, 422, 503)
+_WHICH = {name: {"type": "string"} for name in ("attack", "eps", "model")}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Form:
+    """One form of the report: its name among links, and how a browser is told of it."""
+
+    link: str
+    what: str
+    media_type: str
+    answer: Any = str
+    shown: bool = False
+
+
+_FORMS = {
+    "report.json": _Form(
+        link="report",
+        what="The report of an evaluation.",
+        media_type="application/json",
+        answer=dict[str, Any],
+    ),
+    "report.html": _Form(
+        link="html",
+        what="The report as a page in one file, without scripts.",
+        media_type="text/html",
+        shown=True,
+    ),
+    "report.junit.xml": _Form(
+        link="junit",
+        what="The report as JUnit XML: a test case for each model and attack, and the gate.",
+        media_type="application/xml",
+    ),
+    "card.md": _Form(
+        link="card",
+        what="The robustness card of the model on trial, in Markdown.",
+        media_type="text/markdown",
+    ),
+    "samples.parquet": _Form(
+        link="samples",
+        what="What became of every sample, as a table.",
+        media_type="application/vnd.apache.parquet",
+        answer=bytes,
+    ),
+}
+
+
+def routes(store: JobStore, settings: Settings, prefix: str) -> list[Route]:
+    """The routes of finished evaluations.
+
+    Args:
+        store: the table of evaluations.
+        settings: the state folder.
+        prefix: address of one evaluation, with `{id}`.
+    """
+    evidence = _Evidence(store=store, settings=settings)
+    samples = prefix + "/samples/{index}"
+    return [
+        *(
+            Route(f"{prefix}/{name}", strict(evidence.form(name, form)))
+            for name, form in _FORMS.items()
+        ),
+        Route(samples + "/{kind}.png", strict(evidence.picture), methods=["GET"]),
+        Route(samples + ".json", strict(evidence.text), methods=["GET"]),
+    ]
+
+
+def links(job: Job, address: str) -> dict[str, str | None]:
+    """Where the forms of an evaluation's report are; None for each before it has succeeded."""
+    done = job.status == "succeeded"
+    return {form.link: f"{address}/{name}" if done else None for name, form in _FORMS.items()}
+
+
+async def find_job(store: JobStore, request: Request) -> Job:
+    """The evaluation that a request names, if its sender may see it.
+
+    Raises:
+        ApiError: 404 unknown_evaluation, the same for one of somebody else; 410
+            evaluation_deleted.
+    """
+    job = await to_thread.run_sync(store.get, request.path_params["id"])
+    sees = caller_of(request).sees
+    if job is None or sees not in (None, job.owner):
+        raise ApiError(404, "unknown_evaluation", "There is no evaluation with this id.")
+    if job.deleted is not None:
+        raise ApiError(410, "evaluation_deleted", "This evaluation was deleted.")
+    return job
+
+
+def forget_deleted() -> None:
+    """Drop what this process keeps in memory of reports that are no longer there."""
+    from robustness.report import lookup
+
+    lookup.forget_deleted()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Evidence:
+    store: JobStore
+    settings: Settings
+
+    def form(self, name: str, form: _Form) -> Callable[[Request], Any]:
+        """The endpoint of one form of the report."""
+
+        @describe(answer=form.answer, media_type=form.media_type, errors=_ERRORS)
+        async def endpoint(request: Request) -> Response:
+            return await self._send(request, name, form)
+
+        endpoint.__doc__ = form.what
+        return endpoint
+
+    async def _send(self, request: Request, name: str, form: _Form) -> Response:
+        path = await self._folder(request) / name
+        if not await anyio.Path(path).is_file():
+            raise ApiError(404, "no_report", "The report's file is no longer there.")
+        policy = {"content-security-policy": _PAGE_POLICY} if form.shown else {}
+        return FileResponse(
+            path,
+            media_type=form.media_type,
+            filename=name,
+            content_disposition_type="inline" if form.shown else "attachment",
+            headers=_PRIVATE | policy,
+        )
+
+    @describe(answer=bytes, media_type="image/png", query=_WHICH, errors=_ERRORS)
+    async def picture(self, request: Request) -> Response:
+        """A sample of an evaluation of images: clean, adversarial, or their difference."""
+        folder, index = await self._folder(request), _index(request)
+        kind = request.path_params["kind"]
+        content = await to_thread.run_sync(_picture, folder, index, kind, _named(request))
+        return Response(content, media_type="image/png", headers=_PRIVATE)
+
+    @describe(answer=dict[str, Any], query=_WHICH, errors=_ERRORS)
+    async def text(self, request: Request) -> Response:
+        """A sample of an evaluation of texts, before and after an attack."""
+        folder, index = await self._folder(request), _index(request)
+        found = await to_thread.run_sync(_text, folder, index, _named(request))
+        return JSONResponse(found, headers=_PRIVATE)
+
+    async def _folder(self, request: Request) -> Path:
+        job = await find_job(self.store, request)
+        if job.active:
+            message = f"The evaluation is {job.status}; its report comes when it has succeeded."
+            raise ApiError(409, "evaluation_not_finished", message)
+        if job.status != "succeeded":
+            raise ApiError(404, "no_report", f"The evaluation has {job.status} without a report.")
+        return evaluations_folder(self.settings.state) / job.id / REPORT
+
+
+def _index(request: Request) -> int:
+    index = request.path_params["index"]
+    if not re.fullmatch(r"[0-9]{1,9}", index):
+        raise _no_such_sample(f"there is no sample {index[:20]!r}")
+    return int(index)
+
+
+def _named(request: Request) -> dict[str, str | None]:
+    return {name: request.query_params.get(name) for name in _WHICH}
+
+
+def _picture(folder: Path, index: int, kind: Any, names: dict[str, str | None]) -> bytes:
+    from robustness.report.lookup import NoSuchSample  # a front may never draw one
+    from robustness.report.pictures import picture
+
+    try:
+        return picture(folder, index, kind, **names)
+    except NoSuchSample as error:
+        raise _no_such_sample(str(error)) from error
+
+
+def _text(folder: Path, index: int, names: dict[str, str | None]) -> dict[str, Any]:
+    from robustness.report.changed_texts import changed_text
+    from robustness.report.lookup import NoSuchSample
+
+    try:
+        return changed_text(folder, index, **names)
+    except NoSuchSample as error:
+        raise _no_such_sample(str(error)) from error
+
+
+def _no_such_sample(message: str) -> ApiError:
+    return ApiError(404, "no_such_sample", message[0].upper() + message[1:] + ".")

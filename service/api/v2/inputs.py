@@ -1,0 +1,128 @@
+"""From the tensors of a request to what a model reads; everything is checked."""
+
+import struct
+
+import numpy as np
+
+from runtimes.artifact import Artifact
+from service.api.v2.request import InferRequest, Tensor, invalid_tensor
+from service.http.errors import ApiError
+from service.predictions.served import IMAGES
+
+
+def input_of(artifact: Artifact) -> tuple[str, str, list[int]]:
+    """Name, data type and shape of a model's input, -1 where any size goes."""
+    if artifact.manifest.task == IMAGES:
+        spec = artifact.image_spec
+        return "images", "FP32", [-1, spec.channels, spec.height, spec.width]
+    return "texts", "BYTES", [-1]
+
+
+def read_images(tensor: Tensor) -> np.ndarray:
+    """Pixels (N, C, H, W) float32 in [0, 1] of a tensor that `the_input` has checked.
+
+    Raises:
+        ApiError: 400 or 422 invalid_tensor.
+    """
+    values = _from_json(tensor) if tensor.raw is None else _from_bytes(tensor, tensor.raw)
+    # NaN is not in the range either.
+    if not (values.min() >= 0 and values.max() <= 1):
+        raise invalid_tensor(tensor.name, "must hold numbers from 0 to 1", status=422)
+    return np.require(values.reshape(tensor.shape), np.float32, ["A", "C"])
+
+
+def read_texts(tensor: Tensor) -> list[str]:
+    """The texts of a tensor that `the_input` has checked.
+
+    Raises:
+        ApiError: 400 or 422 invalid_tensor.
+    """
+    texts = _json_texts(tensor) if tensor.raw is None else _byte_texts(tensor, tensor.raw)
+    if len(texts) != tensor.shape[0]:
+        rule = f"has the shape {tensor.shape} and {len(texts)} elements"
+        raise invalid_tensor(tensor.name, rule, status=400)
+    return texts
+
+
+def the_input(request: InferRequest, artifact: Artifact, limit: int) -> Tensor:
+    """The one input of a model, its name, type and shape checked.
+
+    Args:
+        request: the request.
+        artifact: the model's.
+        limit: rows at most.
+
+    Raises:
+        ApiError: 422 unknown_input, missing_input, invalid_tensor, too_many_inputs.
+    """
+    name, datatype, shape = input_of(artifact)
+    for tensor in request.inputs:
+        if tensor.name != name:
+            message = f"The model has no input {tensor.name[:64]!r}; its input is {name!r}."
+            raise ApiError(422, "unknown_input", message, {"known": [name]})
+    if not request.inputs:
+        raise ApiError(422, "missing_input", f"The input {name!r} is missing.")
+    [tensor] = request.inputs
+    if tensor.datatype != datatype:
+        rule = f"must be {datatype}, received {tensor.datatype[:16]!r}"
+        raise invalid_tensor(name, rule, status=422)
+    given = tensor.shape
+    if len(given) != len(shape) or given[1:] != shape[1:] or not given[0]:
+        rule = f"must have the shape {shape} with at least one row, received {given[:8]}"
+        raise invalid_tensor(name, rule, status=422)
+    if given[0] > limit:
+        message = f"At most {limit} rows may be sent at once, received {given[0]}."
+        raise ApiError(422, "too_many_inputs", message, {"limit": limit})
+    if tensor.data is None and tensor.raw is None:
+        raise invalid_tensor(name, "has no data")
+    return tensor
+
+
+def _from_bytes(tensor: Tensor, raw: bytes) -> np.ndarray:
+    size = 4 * int(np.prod(tensor.shape, dtype=np.int64))
+    if len(raw) != size:
+        rule = f"of the shape {tensor.shape} needs {size} bytes, received {len(raw)}"
+        raise invalid_tensor(tensor.name, rule)
+    return np.frombuffer(raw, "<f4")
+
+
+def _from_json(tensor: Tensor) -> np.ndarray:
+    """Numbers in one list, or in lists nested as the shape says."""
+    try:
+        values = np.array(tensor.data)
+    except ValueError as error:  # rows of several lengths
+        raise invalid_tensor(tensor.name, "must have rows of one length") from error
+    if values.dtype.kind not in "iuf":
+        raise invalid_tensor(tensor.name, "must hold numbers", status=422)
+    if values.shape not in (tuple(tensor.shape), (int(np.prod(tensor.shape, dtype=np.int64)),)):
+        rule = f"has the shape {tensor.shape} and data of the shape {list(values.shape)}"
+        raise invalid_tensor(tensor.name, rule)
+    return values
+
+
+def _json_texts(tensor: Tensor) -> list[str]:
+    texts = tensor.data or []
+    if not all(isinstance(text, str) for text in texts):
+        raise invalid_tensor(tensor.name, "must hold strings", status=422)
+    return texts
+
+
+def _byte_texts(tensor: Tensor, raw: bytes) -> list[str]:
+    """Each text behind its length, 4 bytes, the lowest first."""
+    texts, position = [], 0
+    while position < len(raw):
+        if position + 4 > len(raw):
+            raise invalid_tensor(tensor.name, "ends inside a length")
+        (size,) = struct.unpack_from("<I", raw, position)
+        end = position + 4 + size
+        if end > len(raw):
+            raise invalid_tensor(tensor.name, "ends inside a text")
+        try:
+            texts.append(raw[position + 4 : end].decode())
+        except UnicodeDecodeError as error:
+            rule = f"must hold UTF-8, and element {len(texts)} does not"
+            raise invalid_tensor(tensor.name, rule, status=422) from error
+        if len(texts) > tensor.shape[0]:
+            break
+        position = end
+    return texts

@@ -1,1 +1,0 @@
-"""Durable evaluations: what is uploaded, the table, the processes that work on it, the routes."""

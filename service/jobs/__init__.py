@@ -1,0 +1,1 @@
+"""Durable evaluations: uploads, the table of jobs, and the processes that work on them."""

@@ -1,0 +1,154 @@
+"""Archives from strangers, refused before anything in them is unpacked."""
+
+import io
+import os
+import stat
+import struct
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath
+from typing import BinaryIO, Literal
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from data.image_set import DataError
+from service.http.errors import ApiError
+from service.jobs.parquet_pages import check_footer, declared_size
+from service.settings import Settings
+
+Kind = Literal["zip", "parquet"]
+
+_END_OF_DIRECTORY = b"PK\x05\x06"
+_LOCATOR_64 = b"PK\x06\x07"  # of the zip64 record, 56 bytes before it, which overrides the other
+_END_SIZE = 56 + 20 + 22 + 65_535  # both records, and the longest comment behind them
+# Bytes of directory per image: name, extra fields, and as much again for folders and side files.
+_DIRECTORY_ENTRY = 1000
+_COLUMNS = ("image", "text", "label")  # of a parquet file, what is read
+
+
+def check_archive(
+    content: bytes, settings: Settings, *, what: Literal["images", "texts"] = "images"
+) -> Kind:
+    """Tell what an archive is, by its first bytes, and refuse a hostile one.
+
+    Args:
+        content: its bytes.
+        settings: limits.
+        what: what it should hold.
+
+    Raises:
+        ApiError: 415 not_an_archive, 413 archive_too_large, 422 unsafe_archive, broken_archive,
+            too_many_images or too_many_texts.
+    """
+    if content[:4] == b"PAR1":
+        _check_parquet(content, settings, what)
+        return "parquet"
+    if content[:2] == b"PK":
+        _check_zip(io.BytesIO(content), settings)
+        return "zip"
+    raise ApiError(415, "not_an_archive", "The archive is neither a zip nor a parquet file.")
+
+
+@contextmanager
+def telling_of_faults(path: Path) -> Iterator[None]:
+    """Turn what makes an archive unreadable within the block into an answer for its sender.
+
+    Args:
+        path: of the archive.
+
+    Raises:
+        ApiError: 422 invalid_archive with the reason, or broken_archive.
+    """
+    try:
+        yield
+    except DataError as error:
+        # The cause of an unreadable parquet file may quote where it lies.
+        reason = str(error).replace(str(path.parent) + os.sep, "")
+        raise ApiError(422, "invalid_archive", f"The archive cannot be used: {reason}.") from error
+    except (ValueError, TypeError, LookupError, AttributeError, NotImplementedError) as error:
+        # A parquet file may hold columns and metadata of any type.
+        raise ApiError(422, "broken_archive", "The archive cannot be read.") from error
+
+
+def _check_parquet(content: bytes, settings: Settings, what: str) -> None:
+    try:
+        check_footer(content)
+        parquet = pq.ParquetFile(pa.BufferReader(content))
+        found = parquet.metadata
+        size = sum(found.row_group(i).total_byte_size for i in range(found.num_row_groups))
+        _check_size(found.num_rows, size, settings, what)
+        # A page may say that it becomes larger than its column is, and memory is reserved for it.
+        size = declared_size(content, found, set(_COLUMNS))
+        _check_size(found.num_rows, size, settings, what)
+        # A value that many rows share is stored once: only the rows tell how long they are.
+        columns = [name for name in _COLUMNS if name in parquet.schema_arrow.names]
+        size = 0
+        for row in parquet.iter_batches(batch_size=1, columns=columns, use_threads=False):
+            size += row.get_total_buffer_size()
+            _check_size(found.num_rows, size, settings, what)
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise ApiError(422, "broken_archive", "The parquet file cannot be read.") from error
+
+
+def _check_zip(file: BinaryIO, settings: Settings) -> None:
+    _check_directory_size(file, settings)
+    try:
+        file.seek(0)
+        with zipfile.ZipFile(file) as archive:
+            members = [member for member in archive.infolist() if not member.is_dir()]
+    except (zipfile.BadZipFile, OSError, ValueError, struct.error) as error:
+        raise ApiError(422, "broken_archive", "The zip file cannot be read.") from error
+    for member in members:
+        _check_member(member)
+    if len({member.filename for member in members}) < len(members):
+        raise ApiError(422, "unsafe_archive", "The archive holds two files of the same name.")
+    images = [member for member in members if not PurePosixPath(member.filename).name[0] == "."]
+    _check_size(len(images), sum(member.file_size for member in members), settings)
+
+
+def _check_directory_size(file: BinaryIO, settings: Settings) -> None:
+    """Refuse a list of contents that alone would fill the memory."""
+    end = file.seek(0, 2)
+    file.seek(max(0, end - _END_SIZE))
+    tail = file.read()
+    position = tail.rfind(_END_OF_DIRECTORY)
+    if position < 0 or len(tail) < position + 16:
+        raise ApiError(422, "broken_archive", "The zip file is incomplete.")
+    (size,) = struct.unpack_from("<L", tail, position + 12)
+    if position >= 76 and tail[position - 20 :].startswith(_LOCATOR_64):
+        (size,) = struct.unpack_from("<Q", tail, position - 36)
+    if size > _DIRECTORY_ENTRY * (settings.evaluation_max_samples + 100):
+        raise ApiError(413, "archive_too_large", "The zip file lists too many files.")
+
+
+def _check_member(member: zipfile.ZipInfo) -> None:
+    path = PurePosixPath(member.orig_filename)
+    kind = stat.S_IFMT(member.external_attr >> 16)
+    name = member.filename[:100]
+    if (
+        path.is_absolute()
+        or ".." in path.parts
+        or not path.parts
+        or any(character in member.orig_filename for character in "\\\0")
+        or kind not in (0, stat.S_IFREG)
+    ):
+        message = f"The archive holds {name!r}, which is no plain file below its folder."
+        raise ApiError(422, "unsafe_archive", message)
+    if member.flag_bits & 1 or member.compress_type not in (
+        zipfile.ZIP_STORED,
+        zipfile.ZIP_DEFLATED,
+    ):
+        message = f"The archive's {name!r} is encrypted or compressed in an unusual way."
+        raise ApiError(422, "unsafe_archive", message)
+
+
+def _check_size(count: int, size: int, settings: Settings, what: str = "images") -> None:
+    if count > settings.evaluation_max_samples:
+        limit = settings.evaluation_max_samples
+        message = f"The archive holds {count} entries, more than the {limit} {what} allowed."
+        raise ApiError(422, f"too_many_{what}", message)
+    if size > settings.archive_max_mb * 1_000_000:
+        message = f"The archive unpacks to more than {settings.archive_max_mb} MB."
+        raise ApiError(413, "archive_too_large", message)

@@ -1,0 +1,205 @@
+"""The process in which one evaluation runs: `python -m service.jobs.child`.
+
+The only place of the service that imports torch and the robustness engine. It reports its own
+outcome to the table; when it cannot, the evaluator that started it gives the job back.
+"""
+
+import argparse
+import errno
+import hashlib
+import json
+import logging
+import os
+import signal
+import sys
+import time
+import traceback
+import zlib
+from collections import deque
+from collections.abc import Sequence
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from zipfile import BadZipFile
+
+from sqlalchemy.exc import DBAPIError
+
+from data.image_set import DataError
+from robustness.spec import EvaluationSpec, NotPossible
+from runtimes.artifact import MANIFEST, Artifact, ArtifactError, open_artifact
+from service.jobs.job import Job
+from service.jobs.process import ADDRESS
+from service.jobs.queue import JobStore
+from service.jobs.uploads import REPORT, evaluations_folder, open_inputs
+from service.parent import die_with_starter, watch_parent
+from service.tracing import Stages, continued, start_tracing, stop_tracing
+
+if TYPE_CHECKING:
+    from robustness.progress import Progress
+
+logger = logging.getLogger(__name__)
+
+_NICENESS = 19
+_OOM_SCORE = "500"  # of 1000: when memory runs out, this process goes before those that serve
+_REPORT_EVERY_S = 0.5
+_POLL_EVERY_S = 0.2
+_ETA_WINDOW_S = 20.0
+
+
+class ModelGone(Exception):
+    """The artifact that the evaluation was accepted for is no longer there."""
+
+
+class Watch:
+    """Carries progress to the table and the wish to stop back, both at a bounded rate."""
+
+    def __init__(self, store: JobStore, job_id: str, worker: str) -> None:
+        self._store = store
+        self._job_id = job_id
+        self._worker = worker
+        self._reported = self._polled = -1e9
+        self._stop = False
+        self._recent: deque[tuple[float, int]] = deque()
+        self.stages = Stages()
+
+    def on_progress(self, progress: "Progress") -> None:
+        """Report how far the evaluation is."""
+        self.stages.enter(progress.stage)
+        now = time.monotonic()
+        if now - self._reported < _REPORT_EVERY_S and progress.done < progress.total:
+            return
+        self._reported = now
+        # The rate of the last seconds, because finished shards of an earlier attempt go by fast.
+        self._recent.append((now, progress.done))
+        while now - self._recent[0][0] > _ETA_WINDOW_S:
+            self._recent.popleft()
+        with suppress(DBAPIError):  # a full disk, a restart; the next report may succeed
+            self._store.progress(
+                self._job_id,
+                self._worker,
+                done=progress.done,
+                total=progress.total,
+                stage=progress.stage,
+                eta=self._eta(progress.total),
+            )
+
+    def should_stop(self) -> bool:
+        """Whether the evaluation was cancelled, or belongs to another worker by now."""
+        now = time.monotonic()
+        if not self._stop and now - self._polled >= _POLL_EVERY_S:
+            self._polled = now
+            with suppress(DBAPIError):  # the evaluator ends this process if it lasts
+                self._stop = self._store.should_stop(self._job_id, self._worker)
+        return self._stop
+
+    def _eta(self, total: int) -> float | None:
+        (first, before), (last, done) = self._recent[0], self._recent[-1]
+        return (total - done) * (last - first) / (done - before) if done > before else None
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one claimed evaluation and store its outcome; 0 when one was stored."""
+    options = _options(argv)
+    die_with_starter()
+    if options.armed is not None:
+        os.close(options.armed)  # from now on this process may be stopped
+    watch_parent(parent=options.parent, grace=0)
+    start_tracing("assay-evaluation")
+    _be_humble()
+    store = JobStore(os.environ[ADDRESS])
+    job = store.get(options.job)
+    if job is None:
+        return 1
+    watch = Watch(store, job.id, options.worker)
+    try:
+        with continued(job.traceparent, "evaluation", evaluation=job.id), closing(watch.stages):
+            result = _evaluate(job, options, watch)
+    except Exception as error:  # whatever it is, whoever waits is told
+        stored = _store_failure(store, job, options.worker, error)
+    else:
+        stored = store.finish(job.id, options.worker, result)
+    store.close()
+    stop_tracing()
+    return 0 if stored else 1
+
+
+def _evaluate(job: Job, options: argparse.Namespace, watch: Watch) -> dict[str, Any]:
+    from robustness.evaluation import evaluate  # brings torch: seconds, and hundreds of megabytes
+
+    folder = evaluations_folder(options.state) / job.id
+    artifacts = [_artifact(model, options.models) for model in job.models]
+    evaluate(
+        EvaluationSpec.model_validate(job.spec),
+        artifacts,
+        open_inputs(folder, artifacts[0].labels),
+        folder / REPORT,
+        on_progress=watch.on_progress,
+        should_stop=watch.should_stop,
+        threads=options.threads,
+    )
+    return json.loads((folder / REPORT / "report.json").read_bytes())["summary"]
+
+
+def _artifact(model: dict[str, str], roots: Sequence[Path]) -> Artifact:
+    """The very artifact that was named, whatever lies beside it by now."""
+    for root in roots:
+        for manifest in (root / MANIFEST, *sorted(root.glob(f"*/{MANIFEST}"))):
+            if manifest.is_file() and _sha256(manifest) == model["digest"]:
+                return open_artifact(manifest.parent)
+    raise ModelGone(f"the model {model['name']}:{model['version']} is no longer served")
+
+
+def _sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def _store_failure(store: JobStore, job: Job, worker: str, error: Exception) -> bool:
+    from robustness.progress import Cancelled
+
+    if isinstance(error, Cancelled):
+        return store.cancelled(job.id, worker)
+    # No message: it may hold the name of an upload.
+    where = "".join(traceback.format_tb(error.__traceback__))
+    logger.error("Evaluation %s failed with %s at\n%s", job.id, type(error).__name__, where)
+    return store.fail(job.id, worker, *_explain(error))
+
+
+def _explain(error: Exception) -> tuple[str, str]:
+    """Code and message for a user; the message of an unknown error may hold paths."""
+    if isinstance(error, ModelGone):
+        return "model_gone", str(error)
+    if isinstance(error, ArtifactError):
+        return "broken_artifact", "the artifact of the model does not match its manifest"
+    if isinstance(error, DataError | BadZipFile | zlib.error | EOFError):
+        return "unreadable_inputs", "the stored inputs can no longer be read"
+    if isinstance(error, NotPossible):
+        return "not_possible", str(error)
+    if isinstance(error, MemoryError):
+        return "out_of_memory", "the evaluation needs more memory than there is"
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return "disk_full", "the disk of the service is full"
+    return "internal_error", "the evaluation failed unexpectedly; the reason was logged"
+
+
+def _be_humble() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the evaluator, which decides
+    os.nice(_NICENESS)
+    with suppress(OSError):  # only Linux has it
+        Path("/proc/self/oom_score_adj").write_text(_OOM_SCORE)
+
+
+def _options(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="service.jobs.child", description=__doc__)
+    parser.add_argument("--job", required=True)
+    parser.add_argument("--worker", required=True)
+    parser.add_argument("--parent", type=int, required=True, help="process to end with")
+    parser.add_argument("--armed", type=int, help="to close when it ends with its parent")
+    parser.add_argument("--state", type=Path, required=True)
+    parser.add_argument("--models", type=Path, nargs="+", required=True)
+    parser.add_argument("--threads", type=int, default=1)
+    return parser.parse_args(argv)
+
+
+if __name__ == "__main__":
+    logging.basicConfig(format="%(levelname)s %(name)s: %(message)s")
+    sys.exit(main())

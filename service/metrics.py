@@ -1,0 +1,221 @@
+"""What the service measures of itself, for Prometheus.
+
+With several workers every one of them writes its figures into files of a common folder, and
+whichever is asked reads them all. What the table of evaluations knows is not measured but read.
+"""
+
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Protocol
+
+import psutil
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
+
+from service.processes import family, role_of
+
+_FOLDER = "PROMETHEUS_MULTIPROC_DIR"
+_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
+_SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
+
+
+class Observer(Protocol):
+    """Is told of what a model's batches do."""
+
+    def batch(self, model: str, size: int, queue_s: float, compute_s: float) -> None:
+        """A batch of `size` inputs was computed.
+
+        Args:
+            model: the model's name.
+            size: inputs in the batch.
+            queue_s: how long the oldest of its requests waited, in seconds.
+            compute_s: how long the computation took, in seconds.
+        """
+        ...
+
+    def queued(self, model: str, count: int) -> None:
+        """Now `count` inputs wait for `model`."""
+        ...
+
+
+class _Silent:
+    """Keeps nothing."""
+
+    def batch(self, model: str, size: int, queue_s: float, compute_s: float) -> None:
+        """Nothing."""
+
+    def queued(self, model: str, count: int) -> None:
+        """Nothing."""
+
+
+SILENT: Observer = _Silent()
+
+
+class Metrics:
+    """The figures of one worker; an `Observer`."""
+
+    def __init__(self) -> None:
+        own = self._registry = CollectorRegistry()
+        labels = ["route", "method"]
+        self._requests = Counter(
+            "assay_requests", "Requests answered", [*labels, "status"], registry=own
+        )
+        self._seconds = Histogram(
+            "assay_request_seconds",
+            "From the first byte of a request to the last of its answer",
+            labels,
+            buckets=_SECONDS,
+            registry=own,
+        )
+        self._in_flight = Gauge(
+            "assay_requests_in_flight",
+            "Requests being answered",
+            registry=own,
+            multiprocess_mode="livesum",
+        )
+        self._queued = Gauge(
+            "assay_queue_inputs",
+            "Inputs that wait for a model",
+            ["model"],
+            registry=own,
+            multiprocess_mode="livesum",
+        )
+        self._sizes, self._waits, self._computes = _batch_histograms(own)
+
+    def began(self) -> None:
+        """A request has come."""
+        self._in_flight.inc()
+
+    def answered(self, *, route: str, method: str, status: int, seconds: float) -> None:
+        """A request is done.
+
+        Args:
+            route: the route's template, so that the number of series is bounded.
+            method: the HTTP method.
+            status: the HTTP status.
+            seconds: how long it took.
+        """
+        method = method if method in _METHODS else "other"
+        self._in_flight.dec()
+        self._requests.labels(route, method, str(status)).inc()
+        self._seconds.labels(route, method).observe(seconds)
+
+    def batch(self, model: str, size: int, queue_s: float, compute_s: float) -> None:
+        """See `Observer.batch`."""
+        self._sizes.labels(model).observe(size)
+        self._waits.labels(model).observe(queue_s)
+        self._computes.labels(model).observe(compute_s)
+
+    def queued(self, model: str, count: int) -> None:
+        """See `Observer.queued`."""
+        self._queued.labels(model).set(count)
+
+    def exposition(self, state: Iterable[Metric]) -> bytes:
+        """Everything in Prometheus' text format: the figures of all workers, and `state`."""
+        registry = self._registry
+        if _FOLDER in os.environ:
+            registry = CollectorRegistry()
+            MultiProcessCollector(registry)
+        return generate_latest(registry) + generate_latest(_Given(state))
+
+
+class _Given(CollectorRegistry):
+    """A registry of metrics that are known already."""
+
+    def __init__(self, metrics: Iterable[Metric]) -> None:
+        super().__init__()
+        self._metrics = list(metrics)
+
+    def collect(self) -> Iterable[Metric]:
+        """The metrics."""
+        return self._metrics
+
+
+def _batch_histograms(registry: CollectorRegistry) -> tuple[Histogram, Histogram, Histogram]:
+    size = "Inputs computed together"
+    wait = "How long the oldest request of a batch had waited"
+    compute = "How long a batch was computed"
+    return (
+        Histogram("assay_batch_size", size, ["model"], buckets=_SIZES, registry=registry),
+        Histogram(
+            "assay_batch_queue_seconds", wait, ["model"], buckets=_SECONDS, registry=registry
+        ),
+        Histogram(
+            "assay_batch_compute_seconds", compute, ["model"], buckets=_SECONDS, registry=registry
+        ),
+    )
+
+
+def share_figures(folder: Path) -> None:
+    """Write this process' figures into a folder that all workers of the server have in common.
+
+    Called before a `Metrics` is made. What the gauges of dead workers showed is forgotten.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    os.environ[_FOLDER] = str(folder)
+    for path in folder.glob("gauge_live*.db"):
+        pid = path.stem.rpartition("_")[2]
+        if pid.isdecimal() and not psutil.pid_exists(int(pid)):
+            mark_process_dead(int(pid), str(folder))
+
+
+def state_metrics(
+    *,
+    evaluations: Mapping[str, int],
+    model_evaluations: int,
+    evaluator_alive: bool | None,
+    memory: Mapping[str, int],
+) -> list[Metric]:
+    """What is read at the moment of asking.
+
+    Args:
+        evaluations: number of evaluations by status.
+        model_evaluations: what all attacks together have asked of models.
+        evaluator_alive: None on a host that evaluates nothing.
+        memory: bytes by process; see `memory_of`.
+    """
+    by_state = GaugeMetricFamily("assay_evaluations", "Evaluations by state", labels=["status"])
+    for status, count in evaluations.items():
+        by_state.add_metric([status], count)
+    steps = CounterMetricFamily(
+        "assay_attack_model_evaluations",
+        "Inputs that attacks have put through models: their steps times their samples",
+        value=model_evaluations,
+    )
+    resident = GaugeMetricFamily(
+        "assay_memory_bytes", "Memory, shared pages counted once", labels=["process"]
+    )
+    for name, size in memory.items():
+        resident.add_metric([name], size)
+    metrics: list[Metric] = [by_state, steps, resident]
+    if evaluator_alive is not None:
+        alive = GaugeMetricFamily(
+            "assay_evaluator_alive", "Whether evaluations are run", value=int(evaluator_alive)
+        )
+        metrics.append(alive)
+    return metrics
+
+
+def memory_of(server: int) -> dict[str, int]:
+    """Proportional set size in bytes of a server's processes, by what they do."""
+    sizes: dict[str, int] = {}
+    for process in family(server):
+        try:
+            name = role_of(process, server)
+            sizes[name] = sizes.get(name, 0) + _proportional(process)
+        except (psutil.Error, OSError):  # it has just ended
+            continue
+    return sizes
+
+
+def _proportional(process: psutil.Process) -> int:
+    try:
+        rollup = Path(f"/proc/{process.pid}/smaps_rollup").read_text()
+    except FileNotFoundError:  # not Linux
+        return process.memory_info().rss
+    return (
+        sum(int(line.split()[1]) for line in rollup.splitlines() if line.startswith("Pss:")) * 1024
+    )

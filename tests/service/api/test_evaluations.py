@@ -1,0 +1,498 @@
+import asyncio
+import errno
+import io
+import json
+import shutil
+import stat
+import struct
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from data.images import decode_image
+from robustness.sanity.findings import probe_cost
+from runtimes.artifact import Artifact
+from service.jobs.uploads import evaluations_folder, open_inputs
+from tests.service.conftest import bomb
+from tests.service.front import FGSM, PNG, URL, Front, archive, check_error, pictures, zipped
+from tests.service.tiny_artifact import LABELS, noise
+
+
+def stored_labels(front: Front, response: httpx.Response) -> list[int] | None:
+    assert response.status_code == 202, response.text
+    folder = evaluations_folder(front.settings.state) / response.json()["id"]
+    labels = open_inputs(folder, LABELS).labels
+    return None if labels is None else labels.tolist()
+
+
+def zip64(members: int) -> bytes:
+    """An archive whose plain record of its end tells of fewer entries than its zip64 record."""
+    entry = struct.pack("<4s6H3L5H2L", b"PK\1\2", 20, 20, 0, 0, 0, 33, 0, 0, 0, 60, *[0] * 6)
+    entries = entry.ljust(106, b"x") * members
+    end = struct.pack("<4sQ2H2L4Q", b"PK\6\6", 44, 45, 45, 0, 0, members, members, len(entries), 0)
+    end += struct.pack("<4sLQL", b"PK\6\7", 0, len(entries), 1)
+    return entries + end + struct.pack("<4s4H2LH", b"PK\5\6", 0, 0, 1, 1, 106, 0, 0)
+
+
+# (form, status, code, part of the message)
+BAD_REQUESTS: dict[str, tuple[dict[str, Any], int, str, str]] = {
+    "no file": ({"files": []}, 422, "no_images", "no image"),
+    "truncated png": (
+        {"files": [("images", ("a.png", PNG[: len(PNG) // 2]))]},
+        422,
+        "broken_image",
+        "a.png: the image data is broken",
+    ),
+    "text as image": (
+        {"files": [("images", ("a.png", b"hello"))]},
+        415,
+        "not_an_image",
+        "a.png: not an image",
+    ),
+    "address in a file field": (
+        {"files": [], "images": "http://localhost/a.png"},
+        415,
+        "not_a_file",
+        "never fetched",
+    ),
+    "too many images": (
+        {"files": [("images", ("a.png", PNG))] * 2001},
+        422,
+        "too_many_images",
+        "2000",
+    ),
+    "images and archive": (
+        {"files": [*pictures(1), *archive(b"PK")]},
+        422,
+        "ambiguous_images",
+        "either",
+    ),
+    "no spec": ({"spec": None}, 422, "no_spec", "missing"),
+    "unknown field": ({"text": "[]"}, 422, "unknown_field", "text"),
+    "broken json": ({"spec": "{"}, 400, "invalid_json", "spec"),
+    "bare NaN": (
+        {"spec": '{"attacks": [{"name": "fgsm", "eps": [NaN]}]}'},
+        400,
+        "invalid_json",
+        "NaN is not JSON",
+    ),
+    "key twice": (
+        {"spec": '{"attacks": [{"name": "fgsm", "eps": ["0.1"], "eps": ["0.2"]}]}'},
+        400,
+        "invalid_json",
+        "key 'eps' must not appear twice",
+    ),
+    "deep json": ({"spec": "[" * 100_000}, 400, "invalid_json", "spec"),
+    "spec is a list": ({"spec": "[]"}, 422, "invalid_spec", "dictionary"),
+    "unknown key": (
+        {"spec": json.dumps(FGSM | {"sede": 1})},
+        422,
+        "invalid_spec",
+        "did you mean 'seed'",
+    ),
+    "negative eps": (
+        {"spec": '{"attacks": [{"name": "fgsm", "eps": ["-1/255"]}]}'},
+        422,
+        "invalid_spec",
+        "attacks.0.eps.*-1/255",
+    ),
+    "NaN eps": (
+        {"spec": '{"attacks": [{"name": "fgsm", "eps": ["nan"]}]}'},
+        422,
+        "invalid_spec",
+        "attacks.0.eps.*nan",
+    ),
+    "too many steps": (
+        {"spec": '{"attacks": [{"name": "pgd", "eps": ["0.1"], "steps": 1001}]}'},
+        422,
+        "invalid_spec",
+        "1001 steps are more than the 1000 allowed",
+    ),
+    "too many radii": (
+        {
+            "spec": json.dumps(
+                {"attacks": [{"name": "fgsm", "eps": [f"{i}/255" for i in range(1, 18)]}]}
+            )
+        },
+        422,
+        "invalid_spec",
+        "17 radii are more than the 16 allowed",
+    ),
+    "unknown model": ({"spec": json.dumps(FGSM | {"model": "no"})}, 404, "unknown_model", "'no'"),
+    "itself": (
+        {"spec": json.dumps(FGSM | {"compare_with": "fashion-elliptical"})},
+        422,
+        "invalid_spec",
+        "another model",
+    ),
+    "too few labels": (
+        {"files": pictures(3), "labels": "[0, 1]"},
+        422,
+        "labels_length",
+        "2 labels for 3 inputs",
+    ),
+    "label out of range": ({"labels": "[3]"}, 422, "invalid_labels", "Label 0.*out of range"),
+    "negative label": ({"labels": "[-1]"}, 422, "invalid_labels", "Label 0"),
+    "true as label": ({"labels": "[true]"}, 422, "invalid_labels", "Label 0"),
+    "unknown label": ({"labels": '["Sock"]'}, 422, "invalid_labels", "'Sock'"),
+    "labels in an object": ({"labels": '{"a.png": 0}'}, 422, "invalid_labels", "JSON list"),
+    "NaN in labels": ({"labels": "[NaN]"}, 400, "invalid_json", "labels"),
+    "csv of another file": ({"labels": "b.png,0"}, 422, "invalid_labels", "'a.png'"),
+    "csv of three columns": ({"labels": "a.png,0,1"}, 422, "invalid_labels", "file,label"),
+    "hostile key": ({"key": "a b"}, 422, "invalid_idempotency_key", "visible"),
+    "text as archive": ({"files": archive(b"hello")}, 415, "not_an_archive", "neither"),
+    "half a zip": (
+        {"files": archive(zipped({"a.png": PNG})[:-30])},
+        422,
+        "broken_archive",
+        "incomplete",
+    ),
+    "damaged member": (
+        {"files": archive(zipped({"a.png": PNG}).replace(b"IDAT", b"IDOT"))},
+        422,
+        "broken_archive",
+        "damaged at 'a.png'",
+    ),
+    "zip without image": (
+        {"files": archive(zipped({"a.txt": b"a"}))},
+        422,
+        "invalid_archive",
+        "no image",
+    ),
+    "unknown class folder": (
+        {"files": archive(zipped({"Sock/a.png": PNG}))},
+        422,
+        "invalid_archive",
+        "class folder 'Sock'",
+    ),
+    "traversal": (
+        {"files": archive(zipped({"../a.png": PNG}))},
+        422,
+        "unsafe_archive",
+        "no plain file",
+    ),
+    "absolute path": (
+        {"files": archive(zipped({"/etc/a.png": PNG}))},
+        422,
+        "unsafe_archive",
+        "no plain file",
+    ),
+    "symlink": (
+        {"files": archive(zipped({"a.png": b"/etc/passwd"}, external_attr=stat.S_IFLNK << 16))},
+        422,
+        "unsafe_archive",
+        "no plain file",
+    ),
+    "one name twice": (
+        {"files": archive(zipped({"a.png": PNG, "b.png": PNG}).replace(b"b.png", b"a.png"))},
+        422,
+        "unsafe_archive",
+        "two files of the same name",
+    ),
+    "unusual compression": (
+        {"files": archive(zipped({"a.png": PNG}, compress_type=zipfile.ZIP_LZMA))},
+        422,
+        "unsafe_archive",
+        "unusual way",
+    ),
+    "bomb": (
+        {"files": archive(zipped({f"{i}.png": b"\0" * 2**25 for i in range(9)}, compress_type=8))},
+        413,
+        "archive_too_large",
+        "256",
+    ),
+    "zip of too many": (
+        {"files": archive(zipped({f"{i}.png": b"" for i in range(2001)}))},
+        422,
+        "too_many_images",
+        "2001",
+    ),
+    "endless list of files": (
+        {"files": archive(zipped({f"{'x' * 2000}{i}/": b"" for i in range(1100)}))},
+        413,
+        "archive_too_large",
+        "too many files",
+    ),
+    "endless list of files in zip64": (
+        {"files": archive(zip64(40_000))},
+        413,
+        "archive_too_large",
+        "too many files",
+    ),
+    "half a parquet": ({"files": archive(b"PAR1half")}, 422, "broken_archive", "parquet"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_REQUESTS)
+def test_a_bad_request_is_refused_and_leaves_nothing(front: Front, case: str) -> None:
+    form, status, code, message = BAD_REQUESTS[case]
+    check_error(front.post(**form), status, code, message)
+    assert front.folders() == []
+    assert front.store.page() == ([], None)
+
+
+def test_a_body_that_is_no_form_is_refused(front: Front) -> None:
+    check_error(front.request("POST", URL, json=FGSM), 415, "not_multipart", "multipart")
+
+
+def test_every_broken_rule_is_listed(front: Front) -> None:
+    spec = {"attacks": [{"name": "fgsm", "eps": ["2"]}, {"name": "no", "eps": []}]}
+    details = check_error(front.post(spec=json.dumps(spec)), 422, "invalid_spec", "eps")
+    assert isinstance(details, list)
+    assert {problem["field"] for problem in details} >= {"attacks.0.eps", "attacks.1.name"}
+
+
+def test_too_many_pixels_are_refused(tmp_path: Path, artifacts: dict[str, Artifact]) -> None:
+    front = Front(tmp_path, artifacts, max_pixels=63)
+    check_error(front.post(), 413, "too_many_pixels", "a.png")
+    front.store.close()
+
+
+@pytest.mark.parametrize(("limit", "status"), [(1_000_000, 413), (60_000_000, 422)])
+def test_pixels_are_counted_before_decoding(
+    tmp_path: Path, artifacts: dict[str, Artifact], limit: int, status: int
+) -> None:
+    front = Front(tmp_path, artifacts, max_pixels=limit)
+    code = {413: "too_many_pixels", 422: "broken_image"}[status]  # to decode it would tell
+    check_error(front.post([("images", ("a.png", bomb(7_400, 7_400)))]), status, code, "a.png")
+    front.store.close()
+
+
+def test_an_accepted_evaluation_has_its_files_and_says_what_it_costs(front: Front) -> None:
+    response = front.post(pictures(3), spec=json.dumps(FGSM | {"compare_with": "fashion-dot"}))
+    body = response.json()
+    assert response.status_code == 202
+    assert response.headers["location"] == f"{URL}/{body['id']}"
+    # 3 images x (2 on clean + 2 gradients x 4 for the elliptical, 2 + 4 for the plain model), and
+    # what the two models are asked about themselves
+    expected = 48 + 2 * probe_cost(3, on_texts=False)
+    assert body["cost"] == {"model_evaluations": expected, "seconds": None}
+    assert front.folders() == [body["id"]]
+    shown = front.request("GET", response.headers["location"]).json()
+    assert (shown["status"], shown["model"], shown["compare_with"]) == (
+        "queued",
+        "fashion-elliptical",
+        "fashion-dot",
+    )
+    assert shown["samples"] == 3 and shown["result"] is None and shown["error"] is None
+    assert shown["progress"] == {"done": 0, "total": expected, "stage": "", "eta_s": None}
+    assert shown["spec"]["model"] == "fashion-elliptical"
+    links = dict.fromkeys(("report", "html", "junit", "card", "samples"))
+    own = response.headers["location"]
+    assert shown["links"] == {"self": own, "events": f"{own}/events", **links}
+    assert (shown["owner"], shown["priority"], shown["queue_position"]) == ("", "normal", 1)
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        "[2, 0, 1]",
+        '["T-shirt/top", "ankle boot", "Bag"]',
+        "2.png,1\n0.png,T-shirt/top\n1.png,Ankle boot\n",
+        "file,label\r\n0.png,2\r\n1.png,0\r\n2.png,bag\r\n",
+    ],
+)
+def test_labels_come_as_json_or_csv_by_index_or_name(front: Front, labels: str) -> None:
+    assert stored_labels(front, front.post(pictures(3), labels=labels)) == [2, 0, 1]
+
+
+def test_spec_and_labels_may_be_sent_as_files(front: Front) -> None:
+    spec, labels = json.dumps(FGSM).encode(), b"a.png,Bag"
+    parts = [
+        ("spec", ("spec.json", spec)),
+        ("labels", ("labels.csv", labels)),
+        ("images", ("a.png", PNG)),
+    ]
+    assert stored_labels(front, front.request("POST", URL, files=parts)) == [1]
+
+
+def test_the_folders_of_a_zip_are_labels(front: Front) -> None:
+    members = {"some/Bag/1.png": PNG, "some/ankle-boot/2.png": PNG, "some/.DS_Store": b"x"}
+    assert stored_labels(front, front.post(archive(zipped(members)))) == [1, 0]
+
+
+def test_a_flat_zip_has_no_labels(front: Front) -> None:
+    assert stored_labels(front, front.post(archive(zipped({"1.png": PNG})))) is None
+
+
+def test_parquet_is_accepted_with_its_labels(front: Front) -> None:
+    table = pa.table({"image": [{"bytes": PNG, "path": None}] * 2, "label": [1, 2]})
+    stream = io.BytesIO()
+    pq.write_table(table, stream)
+    assert stored_labels(front, front.post(archive(stream.getvalue()))) == [1, 2]
+
+
+def test_parquet_without_images_is_refused(front: Front) -> None:
+    stream = io.BytesIO()
+    pq.write_table(pa.table({"text": ["a"]}), stream)
+    check_error(front.post(archive(stream.getvalue())), 422, "invalid_archive", "column 'image'")
+
+
+def test_the_same_key_and_body_give_the_same_evaluation(front: Front) -> None:
+    first, again = front.post(key="k"), front.post(key="k")
+    assert first.status_code == again.status_code == 202
+    assert first.json()["id"] == again.json()["id"]
+    assert again.headers["idempotency-replayed"] == "true"
+    assert "idempotency-replayed" not in first.headers
+    check_error(front.post(key="k", labels="[0]"), 409, "idempotency_conflict", "another request")
+    assert front.folders() == [first.json()["id"]]
+
+
+def test_repeated_requests_at_the_same_time_give_one_evaluation(front: Front) -> None:
+    async def conversation(client: httpx.AsyncClient) -> list[httpx.Response]:
+        parts = {"spec": (None, json.dumps(FGSM)), "images": ("a.png", PNG)}
+        headers = {"Idempotency-Key": "k"}
+        posts = [client.post(URL, files=parts, headers=headers) for _ in range(8)]
+        return await asyncio.gather(*posts)
+
+    ids = {response.json()["id"] for response in front.talk(conversation)}
+    assert len(ids) == 1 and front.folders() == [*ids]
+
+
+def test_a_full_queue_answers_429(tmp_path: Path, artifacts: dict[str, Artifact]) -> None:
+    front = Front(tmp_path, artifacts, queue_length=1)
+    assert front.post().status_code == 202
+    response = front.post()
+    check_error(response, 429, "queue_full", "1 evaluations are waiting")
+    assert int(response.headers["retry-after"]) > 0
+    assert len(front.folders()) == 1
+    front.store.close()
+
+
+def test_a_full_disk_answers_507_and_leaves_nothing(
+    front: Front, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    check_error(front.post(), 507, "disk_full", "full")
+    assert front.folders() == [] and front.store.page() == ([], None)
+
+
+def test_the_list_has_pages(front: Front) -> None:
+    ids = [front.post().json()["id"] for _ in range(3)]
+    page = front.request("GET", URL, params={"limit": 2}).json()
+    assert [e["id"] for e in page["evaluations"]] == ids[:0:-1]
+    rest = front.request("GET", URL, params={"cursor": page["next_cursor"]}).json()
+    assert [e["id"] for e in rest["evaluations"]] == ids[:1] and rest["next_cursor"] is None
+    front.request("DELETE", f"{URL}/{ids[0]}")
+    cancelled = front.request("GET", URL, params={"status": "cancelled"}).json()
+    assert [e["id"] for e in cancelled["evaluations"]] == ids[:1]
+
+
+@pytest.mark.parametrize("query", ["limit=0", "limit=101", "limit=x", "cursor=-1", "status=no"])
+def test_a_bad_query_of_the_list_is_refused(front: Front, query: str) -> None:
+    check_error(front.request("GET", f"{URL}?{query}"), 422, "invalid_query", query.split("=")[0])
+
+
+@pytest.mark.parametrize("wait", ["31", "-1", "nan", "", "1e1"])
+def test_a_bad_wait_is_refused(front: Front, wait: str) -> None:
+    location = front.post().headers["location"]
+    check_error(front.request("GET", f"{location}?wait={wait}"), 422, "invalid_query", "wait")
+
+
+def test_waiting_ends_with_the_evaluation_and_blocks_nobody(front: Front) -> None:
+    location = front.post().headers["location"]
+
+    async def conversation(client: httpx.AsyncClient) -> tuple[httpx.Response, httpx.Response]:
+        waiting = asyncio.create_task(client.get(f"{location}?wait=30"))
+        await asyncio.sleep(0.3)
+        meanwhile = await client.get(location)
+        assert not waiting.done()
+        await client.delete(location)
+        return meanwhile, await waiting
+
+    meanwhile, waited = front.talk(conversation)
+    assert meanwhile.json()["status"] == "queued"
+    assert waited.json()["status"] == "cancelled"
+
+
+@pytest.mark.parametrize("method", ["GET", "DELETE"])
+def test_an_unknown_evaluation_is_404(front: Front, method: str) -> None:
+    response = front.request(method, f"{URL}/{'0' * 32}")
+    check_error(response, 404, "unknown_evaluation", "no evaluation")
+
+
+def test_cancel_then_delete_then_gone(front: Front) -> None:
+    location = front.post(key="k").headers["location"]
+    cancelled = front.request("DELETE", location)
+    assert cancelled.status_code == 202 and cancelled.json()["status"] == "cancelled"
+    assert front.request("DELETE", location).status_code == 204
+    assert front.folders() == []
+    for method in ("GET", "DELETE"):
+        check_error(front.request(method, location), 410, "evaluation_deleted", "deleted")
+    check_error(front.request("GET", f"{location}/report.json"), 410, "evaluation_deleted", "")
+    assert front.request("GET", URL).json()["evaluations"] == []
+    assert front.post(key="k").headers["location"] != location
+
+
+def test_a_running_evaluation_is_only_asked_to_stop(front: Front) -> None:
+    location = front.post().headers["location"]
+    front.store.claim("w")
+    response = front.request("DELETE", location)
+    assert response.status_code == 202
+    assert (response.json()["status"], response.json()["cancel_requested"]) == ("running", True)
+
+
+def test_there_is_no_report_before_the_end(front: Front) -> None:
+    location = front.post().headers["location"]
+    response = front.request("GET", f"{location}/report.json")
+    check_error(response, 409, "evaluation_not_finished", "queued")
+    front.request("DELETE", location)
+    check_error(front.request("GET", f"{location}/report.json"), 404, "no_report", "cancelled")
+
+
+def test_a_finished_evaluation_shows_result_report_and_pictures(front: Front) -> None:
+    spec = json.dumps(FGSM | {"compare_with": "fashion-dot", "gate": "robust_accuracy >= 0.9"})
+    hostile = "<img src=x onerror=alert(1)>.png"
+    files = [("images", (hostile, content)) for _, (_, content) in pictures(5)]
+    location = front.post(files, spec=spec, labels="[0, 1, 2, 0, 1]").headers["location"]
+    front.run_all()
+    shown = front.request("GET", f"{location}?wait=30").json()
+    assert shown["status"] == "succeeded", shown["error"]
+    assert [model["name"] for model in shown["result"]["models"]] == [
+        "fashion-elliptical",
+        "fashion-dot",
+    ]
+    assert shown["progress"]["done"] == shown["progress"]["total"]
+    report = front.request("GET", shown["links"]["report"])
+    assert report.headers["content-type"] == "application/json"
+    assert report.json()["summary"] == shown["result"]
+    assert [sample["name"] for sample in report.json()["samples"]] == [hostile] * 5
+    for kind in ("clean", "adversarial", "perturbation"):
+        for query in ("", "?attack=fgsm&eps=8/255&model=fashion-dot"):
+            picture = front.request("GET", f"{location}/samples/4/{kind}.png{query}")
+            assert picture.status_code == 200, picture.text
+            assert picture.headers["content-type"] == "image/png"
+            assert picture.headers["cache-control"] == "private, no-cache"
+            assert picture.content.startswith(b"\x89PNG")
+    for path in ("5/clean.png", "x/clean.png", "0/other.png", "0/adversarial.png?attack=pgd"):
+        response = front.request("GET", f"{location}/samples/{path}")
+        check_error(response, 404, "no_such_sample", "")
+    again = front.post(files, spec=spec, labels="[0, 1, 2, 0, 1]").json()
+    assert again["cost"]["seconds"] > 0
+    assert front.request("DELETE", location).status_code == 204
+    assert front.folders() == [again["id"]]
+
+
+def test_clean_pictures_are_what_was_uploaded(front: Front) -> None:
+    location = front.post(pictures(2), labels="[0, 1]").headers["location"]
+    front.run_all()
+    picture = front.request("GET", f"{location}/samples/1/clean.png")
+    assert (np.asarray(decode_image(picture.content)) == noise(2)[1]).all()
+
+
+def test_files_that_vanished_are_an_error_without_a_path(front: Front) -> None:
+    location = front.post(pictures(1)).headers["location"]
+    front.store.claim("w")
+    front.store.finish(location.rsplit("/", 1)[1], "w", {"models": []})
+    shutil.rmtree(evaluations_folder(front.settings.state))
+    check_error(front.request("GET", f"{location}/report.json"), 404, "no_report", "")
+    check_error(front.request("GET", f"{location}/samples/0/clean.png"), 404, "no_such_sample", "")

@@ -1,0 +1,184 @@
+"""The files of a finished evaluation, and the kinds of attacks that it may hold."""
+
+import io
+import json
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pyarrow.parquet as pq
+import pytest
+
+from data.images import to_png
+from robustness.catalog import KINDS, AttackName
+from runtimes.artifact import Artifact, open_artifact
+from service.jobs.uploads import evaluations_folder
+from service.settings import ROOT
+from tests.service.front import URL, Files, Front, check_error
+from tests.service.tiny_artifact import noise
+
+SETTINGS: dict[AttackName, dict[str, Any]] = {
+    "fgsm": {},
+    "pgd": {"steps": 2},
+    "apgd-ce": {"steps": 3, "norm": "L2", "eps": ["2"]},
+    "apgd-t": {"steps": 3},
+    "fab-t": {"steps": 3},
+    "square": {"queries": 10},
+    "autoattack": {},
+    "spsa": {"steps": 2, "samples": 8},
+    "corruptions": {"names": ["fog", "saturate"], "severities": [3]},
+    "smoothing": {"sigma": ["0.25"], "samples": 20},
+}
+FORMS = {
+    "report": ("report.json", "application/json", "attachment"),
+    "html": ("report.html", "text/html; charset=utf-8", "inline"),
+    "junit": ("report.junit.xml", "application/xml", "attachment"),
+    "card": ("card.md", "text/markdown; charset=utf-8", "attachment"),
+    "samples": ("samples.parquet", "application/vnd.apache.parquet", "attachment"),
+}
+
+
+def attack(name: AttackName, **settings: Any) -> dict[str, Any]:
+    # A radius at which nearly every image falls at once, so that the longest attacks end early.
+    radii = {"eps": ["64/255"]} if KINDS[name].norms else {}
+    return {"name": name, **radii, **settings}
+
+
+def pictures(count: int) -> Files:
+    images = noise(count, size=28)
+    return [("images", (f"{i}.png", to_png(image[None] / 255))) for i, image in enumerate(images)]
+
+
+@pytest.fixture(scope="module")
+def shipped() -> dict[str, Artifact]:
+    return {"fashion-elliptical": open_artifact(ROOT / "artifacts" / "fashion-elliptical")}
+
+
+@pytest.fixture(scope="module")
+def finished(
+    shipped: dict[str, Artifact], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Front, dict[str, Any]]]:
+    """A shipped model after every attack on images."""
+    front = Front(tmp_path_factory.mktemp("state"), shipped)
+    spec = {"attacks": [attack(name, **given) for name, given in SETTINGS.items()]}
+    response = front.post(pictures(3), spec=json.dumps(spec))
+    assert response.status_code == 202, response.text
+    front.run_all()
+    yield front, front.request("GET", response.headers["location"]).json()
+    front.store.close()
+
+
+def test_every_attack_on_images_runs_to_its_report(
+    finished: tuple[Front, dict[str, Any]],
+) -> None:
+    assert set(SETTINGS) == {name for name, kind in KINDS.items() if not kind.on_texts}
+    _, shown = finished
+    assert shown["status"] == "succeeded", shown["error"]
+    assert shown["progress"]["done"] == shown["progress"]["total"]
+    model = shown["result"]["models"][0]
+    with_radii = [name for name in SETTINGS if KINDS[name].norms]
+    assert [found["name"] for found in model["attacks"]] == with_radii
+    assert [found["name"] for found in model["corruptions"]] == ["fog", "saturate"]
+    assert [found["sigma"] for found in model["certificates"]] == ["0.25"]
+    assert list(model["worst"]) == ["64/255", "L2:2"]
+
+
+def test_no_file_is_left_over(finished: tuple[Front, dict[str, Any]]) -> None:
+    front, shown = finished
+    folder = evaluations_folder(front.settings.state) / shown["id"]
+    assert {path.name for path in folder.iterdir()} == {"images.zip", "inputs.json", "report"}
+    kept = {"shards", *(name for name, *_ in FORMS.values())}
+    assert {path.name for path in (folder / "report").iterdir()} == kept
+
+
+@pytest.mark.parametrize("link", FORMS)
+def test_each_form_of_the_report_has_its_type(
+    finished: tuple[Front, dict[str, Any]], link: str
+) -> None:
+    front, shown = finished
+    name, media_type, disposition = FORMS[link]
+    response = front.request("GET", shown["links"][link])
+    assert response.status_code == 200
+    assert response.headers["content-type"] == media_type
+    assert response.headers["content-disposition"] == f'{disposition}; filename="{name}"'
+    assert response.headers["cache-control"] == "private, no-cache"
+    folder = evaluations_folder(front.settings.state) / shown["id"] / "report"
+    assert response.content == (folder / name).read_bytes()
+
+
+def test_forms_hold_what_they_say(finished: tuple[Front, dict[str, Any]]) -> None:
+    front, shown = finished
+    content = {link: front.request("GET", shown["links"][link]).content for link in FORMS}
+    assert pq.read_table(io.BytesIO(content["samples"])).num_rows >= 3
+    assert ElementTree.fromstring(content["junit"]).tag in ("testsuite", "testsuites")
+    assert shown["models"][0]["digest"][:12] in content["card"].decode()
+
+
+def test_nothing_runs_in_the_page_of_a_report_or_leaves_it(
+    finished: tuple[Front, dict[str, Any]],
+) -> None:
+    front, shown = finished
+    page = front.request("GET", shown["links"]["html"])
+    parts = page.headers["content-security-policy"].split("; ")
+    policy = {name: rest for name, _, rest in (part.partition(" ") for part in parts)}
+    assert policy["default-src"] == "'none'" and "script-src" not in policy
+    assert policy["style-src"] == "'unsafe-inline'" and policy["img-src"] == "data:"
+    assert policy["sandbox"] == ""
+    assert "<svg" in page.text and "<style>" in page.text
+    assert not re.search(r"<script|<iframe|\son\w+=|(src|href)=\"(?!data:|#)", page.text)
+
+
+def test_pictures_tell_the_norm_of_a_radius(finished: tuple[Front, dict[str, Any]]) -> None:
+    front, shown = finished
+    url = f"{shown['links']['self']}/samples/0/adversarial.png"
+    for query in ("eps=L2:2", "eps=2", "eps=Linf:64/255", "attack=fab-t", ""):
+        assert front.request("GET", f"{url}?{query}").status_code == 200, query
+    for query in ("eps=Linf:2", "eps=L1:2", "eps=:2x", "attack=corruptions"):
+        check_error(front.request("GET", f"{url}?{query}"), 404, "no_such_sample", "")
+    text = front.request("GET", f"{shown['links']['self']}/samples/0.json")
+    check_error(text, 404, "no_such_sample", "judged images")
+
+
+def small(front: Front) -> str:
+    spec = json.dumps({"attacks": [attack("fgsm")]})
+    return front.post(pictures(1), spec=spec).headers["location"]
+
+
+@pytest.mark.parametrize("name", [name for name, *_ in FORMS.values()])
+def test_no_form_of_a_report_before_the_end_or_after_the_deletion(
+    shipped: dict[str, Artifact], tmp_path: Path, name: str
+) -> None:
+    front = Front(tmp_path, shipped)
+    location = small(front)
+    check_error(
+        front.request("GET", f"{location}/{name}"), 409, "evaluation_not_finished", "queued"
+    )
+    front.request("DELETE", location)
+    check_error(front.request("GET", f"{location}/{name}"), 404, "no_report", "cancelled")
+    front.request("DELETE", location)
+    check_error(front.request("GET", f"{location}/{name}"), 410, "evaluation_deleted", "")
+    other = small(front)
+    front.store.claim("w")
+    front.store.finish(other.removeprefix(f"{URL}/"), "w", {"models": []})
+    check_error(front.request("GET", f"{other}/{name}"), 404, "no_report", "no longer there")
+    front.store.close()
+
+
+def test_a_report_of_another_version_has_no_pictures(
+    finished: tuple[Front, dict[str, Any]], tmp_path: Path, shipped: dict[str, Artifact]
+) -> None:
+    done, shown = finished
+    front = Front(tmp_path, shipped)
+    location = small(front)
+    folder = evaluations_folder(front.settings.state) / location.removeprefix(f"{URL}/") / "report"
+    shutil.copytree(evaluations_folder(done.settings.state) / shown["id"] / "report", folder)
+    report = json.loads((folder / "report.json").read_bytes()) | {"schema_version": 1}
+    (folder / "report.json").write_text(json.dumps(report))
+    front.store.claim("w")
+    front.store.finish(location.removeprefix(f"{URL}/"), "w", {"models": []})
+    picture = front.request("GET", f"{location}/samples/0/clean.png")
+    check_error(picture, 404, "no_such_sample", "another version")
+    front.store.close()

@@ -1,0 +1,176 @@
+"""A disk without room, and uploads that break off: a clear answer, and nothing left or lost."""
+
+import asyncio
+import errno
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from sqlalchemy import event
+
+from robustness.report import lookup
+from service.jobs.process import ADDRESS
+from service.jobs.queue import JobStore
+from service.settings import ROOT
+from tests.service.front import FGSM, PNG, URL, Front, archive, check_error, zipped
+from tests.service.jobs.test_worker import SHORT, House, house
+
+__all__ = ["house"]  # the fixture
+
+
+def _full(*_: object, **__: object) -> Any:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+@pytest.mark.parametrize("at", ["os.fsync", "pathlib.Path.open", "pathlib.Path.mkdir"])
+@pytest.mark.parametrize("form", ["single files", "archive", "texts"])
+def test_an_upload_to_a_full_disk_is_refused_and_leaves_nothing(
+    front: Front, monkeypatch: pytest.MonkeyPatch, at: str, form: str
+) -> None:
+    sent: dict[str, dict[str, Any]] = {
+        "single files": {},
+        "archive": {"files": archive(zipped({"a.png": PNG}))},
+        "texts": {"files": [], "texts": '["good"]'}
+        | {"spec": '{"attacks": [{"name": "word-swap", "rate": [0.1]}]}'},
+    }
+    with monkeypatch.context() as patch:
+        patch.setattr(at, _full)
+        response = front.post(**sent[form])
+    check_error(response, 507, "disk_full", "nothing was accepted")
+    assert front.folders() == [] and front.store.page() == ([], None)
+    assert front.post(**sent[form]).status_code == 202
+
+
+def _limit_pages(store: JobStore) -> Callable[[], None]:
+    """Let the file of the table grow no further, as on a full disk; returns the way back."""
+
+    def limit(connection: Any, _: object) -> None:
+        connection.execute("PRAGMA max_page_count = 1")  # SQLite takes the present size instead
+
+    engine = store._engine
+    engine.dispose()
+    event.listen(engine, "connect", limit)
+
+    def free() -> None:
+        event.remove(engine, "connect", limit)
+        engine.dispose()
+
+    return free
+
+
+def test_a_table_that_cannot_grow_is_a_full_disk(front: Front) -> None:
+    kept = front.post().headers["location"]
+    free = _limit_pages(front.store)
+    responses = [front.post(key=f"k{i}") for i in range(12)]
+    refused = [response for response in responses if response.status_code != 202]
+    assert refused
+    for response in refused:
+        check_error(response, 507, "disk_full", "nothing was accepted")
+    accepted = len(responses) - len(refused) + 1
+    assert len(front.folders()) == accepted == front.store.waiting()
+    assert front.request("GET", kept).json()["status"] == "queued"
+    free()
+    assert front.post(key="later").status_code == 202
+
+
+@pytest.mark.parametrize(("method", "path"), [("GET", ""), ("POST", ""), ("DELETE", "/ID")])
+def test_a_table_that_does_not_answer_is_told_and_not_blamed(
+    front: Front, method: str, path: str
+) -> None:
+    location = front.post().headers["location"]
+    front.store.close()
+    shutil.move(front.settings.state, moved := front.settings.state.with_name("away"))
+    url = location if path else URL
+    files = [("spec", (None, json.dumps(FGSM))), ("images", ("a.png", PNG))]
+    response = front.request(method, url, **({"files": files} if method == "POST" else {}))
+    check_error(response, 503, "unavailable", "does not answer")
+    assert int(response.headers["retry-after"]) > 0
+    shutil.rmtree(front.settings.state, ignore_errors=True)
+    shutil.move(moved, front.settings.state)
+    assert front.request("GET", location).json()["status"] == "queued"
+
+
+CHILD = """
+import errno, os, sys, tempfile
+real = tempfile.mkstemp
+def full(*arguments, **named):
+    if "report" in str(named.get("dir")):
+        raise OSError(errno.ENOSPC, "No space left on device")
+    return real(*arguments, **named)
+tempfile.mkstemp = full
+from service.jobs.child import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_an_evaluation_that_fills_the_disk_fails_and_says_so(house: House) -> None:
+    job_id = house.submit(SHORT, count=2)
+    house.store.claim("w")
+    given = ["--job", job_id, "--worker", "w", "--state", str(house.settings.state)]
+    given += ["--parent", str(os.getpid()), "--models", *map(str, house.settings.models)]
+    command = [sys.executable, "-c", CHILD, *given]
+    ended = subprocess.run(
+        command, cwd=ROOT, env={ADDRESS: house.store.address}, capture_output=True, timeout=90
+    )
+    assert ended.returncode == 0, ended.stderr.decode()
+    job = house.job(job_id)
+    assert (job.status, job.error) == (
+        "failed",
+        {"code": "disk_full", "message": "the disk of the service is full"},
+    )
+    assert str(house.settings.state) not in str(job.error)
+    leftovers = [path.name for path in house.folder(job_id).rglob("*.tmp")]
+    assert leftovers == []
+
+
+def test_an_upload_that_breaks_off_leaves_nothing(front: Front) -> None:
+    head = b'--B\r\nContent-Disposition: form-data; name="spec"\r\n\r\n{"attacks": [{"name'
+    messages = [
+        {"type": "http.request", "body": head, "more_body": True},
+        {"type": "http.disconnect"},
+    ]
+    answer: list[Any] = []
+
+    async def receive() -> Any:
+        return messages.pop(0)
+
+    async def send(message: Any) -> None:
+        answer.append(message)
+
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "path": URL,
+        "query_string": b"",
+        "headers": [(b"content-type", b"multipart/form-data; boundary=B")],
+        "state": {},
+    }
+    asyncio.run(front.app(scope, receive, send))
+    assert answer[0]["status"] == 400 and b"incomplete_body" in answer[1]["body"]
+    assert front.folders() == [] and front.store.page() == ([], None)
+
+
+def test_half_a_form_leaves_nothing(front: Front) -> None:
+    body = b'--B\r\nContent-Disposition: form-data; name="images"; filename="a.png"\r\n\r\n' + PNG
+    headers = {"content-type": "multipart/form-data; boundary=B"}
+    response = front.request("POST", URL, content=body, headers=headers)
+    check_error(response, 400, "malformed_multipart", "")
+    assert front.folders() == []
+
+
+def test_folders_of_deleted_evaluations_are_gone_with_what_was_kept_in_memory(
+    front: Front,
+) -> None:
+    location = front.post().headers["location"]
+    front.run_all()
+    assert front.request("GET", f"{location}/samples/0/clean.png").status_code == 200
+    mine = [path for path in lookup._parsed if location.rsplit("/", 1)[1] in str(path)]
+    assert len(mine) == 1
+    assert front.request("DELETE", location).status_code == 204
+    assert not set(mine) & set(lookup._parsed)
+    assert front.folders() == []

@@ -1,0 +1,185 @@
+"""Evaluations of texts: what may be uploaded, and what comes of it."""
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from data.sources import TextSet
+from robustness.catalog import KINDS
+from runtimes.artifact import Artifact
+from service.jobs.uploads import evaluations_folder, open_inputs
+from tests.service.front import PNG, Front, archive, check_error, pictures, zipped
+from tests.service.tiny_artifact import TEXT_LABELS
+
+TYPOS = json.dumps({"attacks": [{"name": "typos", "edits": [1], "queries": 5}]})
+TEXTS = ["a good film", "the plot was bad", "is the film not very good"]
+ROWS = b'text,label\na good film,pos\n"bad, very bad",neg\n'
+
+
+def parquet(**columns: Any) -> bytes:
+    stream = io.BytesIO()
+    pq.write_table(pa.table(columns), stream, store_schema=False)
+    return stream.getvalue()
+
+
+def repeated(text: str, rows: int) -> pa.DictionaryArray:
+    """Rows that share a value, which the file and the memory hold once."""
+    return pa.DictionaryArray.from_arrays(pa.array([0] * rows), pa.array([text]))
+
+
+def post(front: Front, **form: Any) -> Any:
+    return front.post(**({"files": [], "spec": TYPOS} | form))
+
+
+def stored(front: Front, **form: Any) -> tuple[list[str], list[int] | None]:
+    response = post(front, **form)
+    assert response.status_code == 202, response.text
+    folder = evaluations_folder(front.settings.state) / response.json()["id"]
+    found = open_inputs(folder, TEXT_LABELS)
+    assert isinstance(found, TextSet)
+    return list(found), None if found.labels is None else found.labels.tolist()
+
+
+def test_texts_come_as_a_list_with_labels_or_without(front: Front) -> None:
+    texts = json.dumps(TEXTS)
+    assert stored(front, texts=texts) == (TEXTS, None)
+    assert stored(front, texts=texts, labels='["pos", 0, "pos"]') == (TEXTS, [1, 0, 1])
+
+
+def test_texts_come_as_csv_or_parquet(front: Front) -> None:
+    assert stored(front, files=archive(ROWS)) == (["a good film", "bad, very bad"], [1, 0])
+    table = parquet(text=TEXTS, label=[1, 0, 1])
+    assert stored(front, files=archive(table)) == (TEXTS, [1, 0, 1])
+
+
+# (form, status, code, part of the message)
+BAD_TEXTS: dict[str, tuple[dict[str, Any], int, str, str]] = {
+    "none": ({}, 422, "no_texts", "send some in `texts` or one csv or parquet"),
+    "empty list": ({"texts": "[]"}, 422, "no_texts", "at least one"),
+    "not a list": ({"texts": '"good"'}, 422, "invalid_texts", "JSON list"),
+    "not JSON": ({"texts": "good"}, 400, "invalid_json", "texts"),
+    "a number": ({"texts": '["good", 1]'}, 422, "invalid_text", "Text 1 must be a string"),
+    "blanks": ({"texts": '["good", " "]'}, 422, "invalid_text", "Text 1 .* blanks"),
+    "half a surrogate": ({"texts": r'["\ud800"]'}, 422, "invalid_text", "Text 0 .* Unicode"),
+    "nothing to read": ({"texts": r'["good", "\u200b"]'}, 422, "invalid_text", "Text 1 .* reads"),
+    "too long": (
+        {"texts": json.dumps(["good " * 20_001])},
+        422,
+        "invalid_text",
+        "Text 0 has 100005 characters, more than the 100000 allowed",
+    ),
+    "too many": ({"texts": json.dumps(["good"] * 2001)}, 422, "too_many_texts", "2001 .* 2000"),
+    "csv of too many": (
+        {"files": archive(b"text\n" + b"good\n" * 2001)},
+        422,
+        "too_many_texts",
+        "More than 2000",
+    ),
+    "parquet of too many": (
+        {"files": archive(parquet(text=["good"] * 2001))},
+        422,
+        "too_many_texts",
+        "2001 entries, more than the 2000 texts",
+    ),
+    "parquet of one long text again and again": (
+        {"files": archive(parquet(text=repeated("a " * 100_000, 2000)))},
+        413,
+        "archive_too_large",
+        "256",
+    ),
+    "csv without texts": ({"files": archive(b"a,b\n1,2\n")}, 422, "invalid_archive", "'text'"),
+    "csv of bytes": ({"files": archive(b"text\n\xff\n")}, 422, "invalid_archive", "UTF-8"),
+    "csv of another label": (
+        {"files": archive(b"text,label\ngood,Bag\n")},
+        422,
+        "invalid_archive",
+        "line 2.*Bag",
+    ),
+    "parquet of numbers": (
+        {"files": archive(parquet(text=[1]))},
+        422,
+        "invalid_archive",
+        "must hold strings",
+    ),
+    "zip": ({"files": archive(zipped({"a.txt": b"a"}))}, 415, "not_an_archive", "csv or parquet"),
+    "both": ({"texts": '["good"]', "files": archive(ROWS)}, 422, "ambiguous_texts", "either"),
+    "images": ({"files": pictures(1)}, 422, "wrong_inputs", "'typos' works on texts"),
+    "texts for images": (
+        {"texts": '["good"]', "spec": '{"attacks": [{"name": "fgsm", "eps": ["0.1"]}]}'},
+        422,
+        "wrong_inputs",
+        "attacks.0.name: 'fgsm' works on images",
+    ),
+    "both kinds of attacks": (
+        {"spec": '{"attacks": [{"name": "typos"}, {"name": "fgsm", "eps": ["0.1"]}]}'},
+        422,
+        "invalid_spec",
+        "must all be on images or all",
+    ),
+    "a model of images": (
+        {"texts": '["good"]', "spec": '{"model": "fashion-dot", "attacks": [{"name": "typos"}]}'},
+        404,
+        "unknown_model",
+        "fashion-dot",
+    ),
+    "too few labels": ({"texts": '["good"]', "labels": "[0, 1]"}, 422, "labels_length", "2 labels"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_TEXTS)
+def test_bad_texts_are_refused_and_leave_nothing(front: Front, case: str) -> None:
+    form, status, code, message = BAD_TEXTS[case]
+    check_error(post(front, **form), status, code, message)
+    assert front.folders() == []
+
+
+def test_texts_are_part_of_what_a_key_stands_for(front: Front) -> None:
+    first = post(front, texts='["good"]', key="k")
+    assert post(front, texts='["good"]', key="k").json()["id"] == first.json()["id"]
+    check_error(post(front, texts='["bad"]', key="k"), 409, "idempotency_conflict", "another")
+
+
+def test_every_attack_on_texts_runs_to_its_report(front: Front) -> None:
+    settings: dict[str, dict[str, Any]] = {
+        "word-swap": {"rate": ["0.5"]},
+        "hotflip": {"edits": [1, 2], "queries": 20},
+        "typos": {"edits": [2], "queries": 20},
+    }
+    assert set(settings) == {name for name, kind in KINDS.items() if kind.on_texts}
+    spec = {"attacks": [{"name": name, **given} for name, given in settings.items()]}
+    form = {"texts": json.dumps(TEXTS), "spec": json.dumps(spec)}
+    location = post(front, **form).headers["location"]
+    front.run_all()
+    shown = front.request("GET", location).json()
+    assert shown["status"] == "succeeded", shown["error"]
+    attacks = shown["result"]["models"][0]["attacks"]
+    assert [attack["name"] for attack in attacks] == ["word-swap", "hotflip", "hotflip", "typos"]
+    sample = front.request("GET", f"{location}/samples/1.json?attack=word-swap").json()
+    assert sample["clean"]["text"] == TEXTS[1] and sample["label"] is None
+    assert sample["adversarial"]["text"].split().count("AAA") == 2
+    assert sample["adversarial"]["distance"] == 2
+    assert front.request("GET", f"{location}/samples/0.json").json()["index"] == 0
+    for wrong in ("3.json", "x.json", "0.json?attack=pgd", "0.json?eps=7", "0/clean.png"):
+        check_error(front.request("GET", f"{location}/samples/{wrong}"), 404, "no_such_sample", "")
+    page = front.request("GET", shown["links"]["html"])
+    assert page.status_code == 200 and "tiny-transject" in page.text
+
+
+def test_pictures_of_no_use_to_a_model_of_texts(front: Front) -> None:
+    form = {"files": [("images", ("a.png", PNG))], "spec": TYPOS}
+    check_error(front.post(**form), 422, "wrong_inputs", "send `texts`")
+
+
+def test_lost_texts_fail_without_a_path_in_the_message(
+    front: Front, artifacts: dict[str, Artifact], tmp_path: Path
+) -> None:
+    job_id = post(front, texts='["good"]').json()["id"]
+    (evaluations_folder(front.settings.state) / job_id / "texts.parquet").write_bytes(b"PAR1")
+    front.run_all()
+    error = front.request("GET", f"/v1/evaluations/{job_id}").json()["error"]
+    assert error["code"] == "unreadable_inputs" and str(tmp_path) not in error["message"]

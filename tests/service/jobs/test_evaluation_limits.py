@@ -1,0 +1,130 @@
+"""What an evaluation may take of the machine, and that it fails alone when it takes more."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from runtimes.artifact import Artifact
+from runtimes.threads import available_cores
+from service.jobs.process import evaluation_memory, evaluation_threads
+from service.memory import available_memory, resident_bytes
+from service.processes import family
+from service.settings import Settings
+from tests.service.jobs.postgres import truncated
+from tests.service.jobs.test_worker import (
+    SHORT,
+    House,
+    child_of,
+    finished,
+    house,
+    wait_for,
+)
+
+__all__ = ["house"]  # the fixture
+
+
+def test_an_evaluation_over_its_memory_is_ended_and_fails_alone(house: House) -> None:
+    # Less than what it takes to load torch, which the child really does.
+    limited = house.settings.model_copy(update={"evaluation_memory_mb": 120.0})
+    greedy = house.submit(SHORT)
+    enough, house.settings = house.settings, limited
+    with house.evaluator() as evaluator:
+        job = wait_for(finished(house, greedy))
+        assert evaluator.alive()
+    assert job.status == "failed" and job.error == {
+        "code": "out_of_memory",
+        "message": "the evaluation needs more than the 120 MB of memory allowed",
+    }
+    assert child_of(greedy) is None
+    assert {path.name for path in house.folder(greedy).iterdir()} == {"images.zip", "inputs.json"}
+    house.settings = enough
+    modest = house.submit(SHORT, count=2)
+    with house.evaluator():
+        assert wait_for(finished(house, modest)).status == "succeeded"
+
+
+def test_the_time_of_an_evaluation_is_limited_over_all_attempts(house: House) -> None:
+    house.settings = house.settings.model_copy(update={"evaluation_max_hours": 0.5 / 3600})
+    job_id = house.submit(SHORT)
+    with house.evaluator():
+        job = wait_for(finished(house, job_id))
+    assert job.error is not None and job.error["code"] == "time_limit"
+    assert "longer than" in job.error["message"] and child_of(job_id) is None
+
+
+def test_a_child_that_is_killed_again_and_again_fails_its_job(house: House) -> None:
+    job_id, seen = house.submit(SHORT), set[int]()
+    with house.evaluator():
+        while len(seen) < 3:
+            child = wait_for(lambda: child_of(job_id))
+            if child not in seen:
+                os.kill(child, signal.SIGKILL)  # what the kernel does when memory runs out
+                seen.add(child)
+        job = wait_for(finished(house, job_id))
+    assert job.error is not None and job.error["code"] == "evaluator_died"
+    assert "killed by signal 9" in job.error["message"]
+    assert not (house.folder(job_id) / "report").exists()
+
+
+def test_several_evaluators_share_one_table(house: House) -> None:
+    ids = [house.submit(SHORT, count=2, seed=seed) for seed in range(4)]
+    with house.evaluator(), house.evaluator():
+        jobs = [wait_for(finished(house, job_id)) for job_id in ids]
+    assert [(job.status, job.error) for job in jobs] == [("succeeded", None)] * 4
+    spans = sorted((job.started, job.finished) for job in jobs)
+    assert any(later[0] < earlier[1] for earlier, later in zip(spans, spans[1:], strict=False))
+
+
+def test_an_evaluation_runs_over_postgresql(
+    tmp_path: Path, tiny_artifact: Artifact, postgresql_server: str
+) -> None:
+    house = House(tmp_path, tiny_artifact, database=truncated(postgresql_server))
+    job_id = house.submit(SHORT, count=2)
+    with house.evaluator():
+        child = wait_for(lambda: child_of(job_id))
+        assert postgresql_server.encode() not in Path(f"/proc/{child}/cmdline").read_bytes()
+        job = wait_for(finished(house, job_id))
+    assert (job.status, job.done, job.error) == ("succeeded", job.total, None)
+    assert not (tmp_path / "assay.sqlite3").exists()
+    house.store.close()
+
+
+def test_the_memory_of_descendants_counts() -> None:
+    inner = "x = bytearray(150_000_000); print('ready', flush=True); input()"
+    outer = "import subprocess, sys; subprocess.run([sys.executable, '-c', sys.argv[1]])"
+    command = [sys.executable, "-c", outer, inner]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None and process.stdout.readline() == b"ready\n"
+        members = family(process.pid)
+        assert len(members) == 2
+        assert 150_000_000 < resident_bytes(members) < 300_000_000
+        process.communicate(b"\n")
+    assert resident_bytes(members) == 0 and family(process.pid) == []
+
+
+def test_memory_is_a_share_of_what_the_container_has(tmp_path: Path) -> None:
+    assert available_memory(root=tmp_path) == psutil.virtual_memory().total
+    (tmp_path / "memory.max").write_text("max\n")
+    assert available_memory(root=tmp_path) == psutil.virtual_memory().total
+    (tmp_path / "memory.max").write_text("1000000\n")
+    assert available_memory(root=tmp_path) == 1_000_000
+    whole = available_memory()
+    assert evaluation_memory(Settings()) == whole // 2
+    assert evaluation_memory(Settings(evaluators=2)) == whole // 2 // 2
+    assert evaluation_memory(Settings(evaluation_memory_mb=1.5)) == 1_500_000
+
+
+@pytest.mark.parametrize("evaluators", [1, 2])
+def test_threads_are_what_predictions_leave(evaluators: int) -> None:
+    cores = available_cores()
+    assert evaluation_threads(Settings(evaluation_threads=7)) == 7
+    half = max(1, cores // 2 // evaluators)
+    assert evaluation_threads(Settings(evaluators=evaluators)) == half
+    settings = Settings(predict_threads=1, evaluators=evaluators)
+    assert evaluation_threads(settings) == max(1, (cores - 1) // evaluators)
+    assert evaluation_threads(Settings(predict_threads=cores)) == 1

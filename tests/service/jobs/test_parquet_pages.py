@@ -1,0 +1,184 @@
+"""Parquet files whose headers promise more than they hold."""
+
+import io
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from service.http.errors import ApiError
+from service.jobs.archives import check_archive
+from service.jobs.parquet_pages import declared_size
+from service.settings import ROOT, Settings
+from tests.service.front import PNG, Front, archive, check_error
+
+
+def table(rows: int = 20) -> pa.Table:
+    images = [{"bytes": PNG + bytes([i]), "path": f"{i}.png"} for i in range(rows)]
+    return pa.table({"image": images, "label": [i % 3 for i in range(rows)]})
+
+
+def written(content: pa.Table, **options: Any) -> bytes:
+    stream = io.BytesIO()
+    pq.write_table(content, stream, **options)
+    return stream.getvalue()
+
+
+def varint(number: int) -> bytes:
+    number = (number << 1) ^ (number >> 63)
+    encoded = bytearray()
+    while number > 127:
+        encoded.append(number & 127 | 128)
+        number >>= 7
+    return bytes([*encoded, number])
+
+
+def forged(content: bytes, old: int, new: int) -> bytes:
+    """The file with a number of its first page's header changed, in as many bytes."""
+    place = content.index(b"\x15" + varint(old), 4)
+    assert place < 40, "not in the first header"
+    changed = bytearray(varint(new))
+    before = len(varint(old))
+    assert len(changed) <= before
+    while len(changed) < before:
+        changed[-1] |= 128
+        changed.append(0)
+    return content[: place + 1] + bytes(changed) + content[place + 1 + before :]
+
+
+@pytest.mark.parametrize("compression", ["none", "snappy", "zstd", "gzip"])
+@pytest.mark.parametrize("version", ["1.0", "2.0"])
+@pytest.mark.parametrize("dictionary", [True, False])
+def test_pages_of_real_files_are_read(compression: str, version: str, dictionary: bool) -> None:
+    content = written(
+        table(200),
+        compression=compression,
+        data_page_version=version,
+        use_dictionary=dictionary,
+        data_page_size=1000,
+        row_group_size=77,
+        write_statistics=True,
+    )
+    found = pq.ParquetFile(io.BytesIO(content)).metadata
+    size = declared_size(content, found, {"image", "label"})
+    groups = [found.row_group(i) for i in range(found.num_row_groups)]
+    # What the list of contents adds are the headers of the pages.
+    total = sum(group.total_byte_size for group in groups)
+    assert 0.5 * total < size <= total
+    check_archive(content, Settings())
+
+
+BOMB = """
+import io, sys, resource
+import pyarrow as pa, pyarrow.parquet as pq
+from service.jobs.archives import check_archive
+from service.http.errors import ApiError
+from service.settings import Settings
+content = sys.stdin.buffer.read()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+try:
+    check_archive(content, Settings())
+except ApiError as error:
+    print(error.status, error.code)
+print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1000)
+"""
+
+
+def bomb() -> bytes:
+    """A file of a few kilobytes whose first page says that it becomes a gigabyte."""
+    rng = np.random.default_rng(0)
+    images = pa.array([rng.bytes(300) for _ in range(4)], pa.binary())
+    content = written(
+        pa.table({"image": images}), compression="gzip", use_dictionary=False, store_schema=False
+    )
+    header = content.index(b"\x15\x00\x15")  # a data page; then its unpacked size
+    place = header + 3
+    end = place
+    while content[end] > 127:
+        end += 1
+    grown = content[:place] + varint(1_100_000_000) + content[end + 1 :]
+    return _moved(content, grown)
+
+
+def _moved(content: bytes, grown: bytes) -> bytes:
+    """The grown file with the column's length in its list of contents set right."""
+    old = pq.ParquetFile(io.BytesIO(content)).metadata.row_group(0).column(0).total_compressed_size
+    new = old + len(grown) - len(content)
+    body, footer = grown[: -8 - _footer(content)], grown[-8 - _footer(content) : -8]
+    assert footer.count(varint(old)) >= 1 and len(varint(old)) == len(varint(new))
+    footer = footer.replace(b"\x16" + varint(old), b"\x16" + varint(new))
+    return body + footer + len(footer).to_bytes(4, "little") + b"PAR1"
+
+
+def _footer(content: bytes) -> int:
+    return int.from_bytes(content[-8:-4], "little")
+
+
+def test_a_page_that_promises_a_gigabyte_is_refused_before_memory_is_taken() -> None:
+    assert len(bomb()) < 5000
+    ended = subprocess.run(
+        [sys.executable, "-c", BOMB], input=bomb(), capture_output=True, cwd=ROOT, timeout=60
+    )
+    assert ended.returncode == 0, ended.stderr.decode()
+    *answer, megabytes = ended.stdout.decode().split()
+    assert answer == ["413", "archive_too_large"]
+    assert int(megabytes) < 100
+
+
+def test_it_is_refused_over_http_and_leaves_nothing(front: Front) -> None:
+    check_error(front.post(archive(bomb())), 413, "archive_too_large", "256")
+    assert front.folders() == []
+
+
+def test_a_page_of_more_values_than_rows_is_refused() -> None:
+    content = written(table(100), compression="none", use_dictionary=False)
+    with pytest.raises(ApiError, match="cannot be read"):
+        check_archive(forged(content, 100, 101), Settings())
+
+
+def test_pages_that_do_not_fill_their_column_are_refused() -> None:
+    content = written(table(), compression="none", use_dictionary=False)
+    chunk = pq.ParquetFile(io.BytesIO(content)).metadata.row_group(0).column(0)
+    sizes = [size for size in range(100, chunk.total_compressed_size) if _twice(content, size)]
+    size = varint(sizes[-1])
+    first = content.index(b"\x15" + size, 4) + 1 + len(size)  # unpacked; then comes packed
+    shorter = varint(sizes[-1] - 50)
+    assert len(shorter) == len(size)
+    cut = content[: first + 1] + shorter + content[first + 1 + len(size) :]
+    with pytest.raises(ApiError, match="cannot be read"):
+        check_archive(cut, Settings())
+
+
+def _twice(content: bytes, size: int) -> bool:
+    return 0 < content.find((b"\x15" + varint(size)) * 2, 4, 40)
+
+
+def test_a_column_of_lists_is_refused(front: Front) -> None:
+    content = written(pa.table({"image": [[PNG], [PNG]]}))
+    check_error(front.post(archive(content)), 422, "broken_archive", "parquet")
+
+
+def test_a_long_list_of_contents_is_refused() -> None:
+    content = written(table().replace_schema_metadata({"x": "y" * 2_000_000}))
+    with pytest.raises(ApiError, match="cannot be read"):
+        check_archive(content, Settings())
+
+
+def test_damaged_headers_never_escape(front: Front) -> None:
+    content = bytearray(written(table(5)))
+    rng = np.random.default_rng(0)
+    refused = 0
+    for _ in range(300):
+        changed = bytearray(content)
+        for place in rng.integers(4, len(content), 3):
+            changed[place] = rng.integers(256)
+        try:
+            check_archive(bytes(changed), Settings())
+        except ApiError as error:
+            refused += 1
+            assert error.status in (413, 422)
+    assert refused > 50

@@ -1,0 +1,330 @@
+import hashlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from data.images import to_png
+from runtimes.artifact import Artifact
+from service.api.submission import read_submission
+from service.http.callers import ANYONE
+from service.http.forms import Form, Upload
+from service.jobs.job import Job
+from service.jobs.queue import JobStore
+from service.jobs.submit import Intake
+from service.jobs.throttle import Predictors
+from service.jobs.uploads import evaluations_folder
+from service.jobs.worker import Evaluator
+from service.settings import ROOT, Settings
+from tests.service.tiny_artifact import LABELS, noise
+
+LONG = {"name": "pgd", "eps": ["0.01", "0.02"], "steps": 150}
+SHORT = {"name": "fgsm", "eps": ["0.05"]}
+MIXED = [
+    {"name": "corruptions", "names": ["fog"], "severities": [1, 5]},
+    {"name": "fab-t", "eps": ["0.01", "0.05"], "steps": 5},
+    {"name": "square", "eps": ["0.02"], "queries": 300},
+    {"name": "smoothing", "samples": 200},
+]
+
+
+class House:
+    """A state folder, one model, and what is needed to submit evaluations and to run them."""
+
+    def __init__(self, state: Path, artifact: Artifact, **settings: Any) -> None:
+        self.settings = Settings(state=state, models=[artifact.folder.parent], **settings)
+        self.store = JobStore.open(self.settings)
+        self._intake = Intake(
+            store=self.store, settings=self.settings, find_model=lambda *_: artifact
+        )
+
+    def submit(self, *attacks: dict[str, Any], count: int = 40, **spec: Any) -> str:
+        images = [
+            Upload(f"{index}.png", to_png(pixels[None] / 255))
+            for index, pixels in enumerate(noise(count))
+        ]
+        labels = json.dumps([LABELS[index % 3] for index in range(count)])
+        fields = {"spec": json.dumps({"attacks": attacks} | spec), "labels": labels}
+        form = Form({"images": images, "archive": []}, fields)
+        return self._intake.accept(read_submission(form, None, ANYONE))[0].id
+
+    def job(self, job_id: str) -> Job:
+        job = self.store.get(job_id)
+        assert job is not None
+        return job
+
+    def folder(self, job_id: str) -> Path:
+        return evaluations_folder(self.settings.state) / job_id
+
+    def shards(self, job_id: str) -> dict[str, str]:
+        """Digest of every finished shard."""
+        files = (self.folder(job_id) / "report").rglob("*.safetensors")
+        return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+    @contextmanager
+    def evaluator(self) -> Iterator[Evaluator]:
+        evaluator = Evaluator(self.store, self.settings, lost_after=3.0)
+        evaluator.start()
+        try:
+            yield evaluator
+        finally:
+            evaluator.stop()
+            assert not evaluator.alive()
+
+
+@pytest.fixture
+def house(tmp_path: Path, tiny_artifact: Artifact) -> Iterator[House]:
+    house = House(tmp_path / "state", tiny_artifact)
+    yield house
+    house.store.close()
+
+
+def wait_for(condition: Callable[[], Any], timeout: float = 90.0) -> Any:
+    until = time.monotonic() + timeout
+    while not (value := condition()):
+        assert time.monotonic() < until, "it did not happen in time"
+        time.sleep(0.05)
+    return value
+
+
+def child_of(job_id: str) -> int | None:
+    """The process that runs an evaluation."""
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            arguments = (folder / "cmdline").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if b"service.jobs.child" in arguments and job_id.encode() in arguments:
+            return int(folder.name)
+    return None
+
+
+def finished(house: House, job_id: str) -> Callable[[], Job | None]:
+    return lambda: None if house.job(job_id).active else house.job(job_id)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory, tiny_artifact: Artifact) -> House:
+    """A house in which the long evaluation has run in one go; its id is the first of the page."""
+    house = House(tmp_path_factory.mktemp("undisturbed"), tiny_artifact)
+    with house.evaluator():
+        job_id = house.submit(LONG)
+        job = wait_for(finished(house, job_id))
+    assert job.status == "succeeded", job.error
+    return house
+
+
+def check_same_as_undisturbed(house: House, job_id: str, undisturbed: House) -> None:
+    (reference,), _ = undisturbed.store.page()
+    job = house.job(job_id)
+    assert job.error is None
+    assert job.result == reference.result
+    assert house.shards(job_id) == undisturbed.shards(reference.id)
+
+
+def test_an_evaluation_runs_to_its_report(undisturbed: House) -> None:
+    (job,), _ = undisturbed.store.page()
+    assert (job.done, job.total, job.attempts) == (job.cost, job.cost, 1)
+    report = json.loads((undisturbed.folder(job.id) / "report" / "report.json").read_bytes())
+    assert job.result == report["summary"]
+    assert job.result is not None and job.result["models"][0]["samples"] == 40
+    assert undisturbed.store.seconds_of(job.models, job.cost)
+
+
+def test_the_child_is_of_low_priority_and_alone_brings_torch(house: House) -> None:
+    job_id = house.submit(LONG)
+    with house.evaluator():
+        child = wait_for(lambda: child_of(job_id))
+        wait_for(lambda: house.job(job_id).done)
+        assert os.getpriority(os.PRIO_PROCESS, child) == 19
+    code = "import service.jobs.worker, service.api.evaluations, sys;"
+    code += "print('torch' in sys.modules)"
+    ran = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, check=True)
+    assert ran.stdout == b"False\n"
+
+
+def test_a_killed_child_is_replaced_and_the_result_is_the_same(
+    house: House, undisturbed: House
+) -> None:
+    job_id = house.submit(LONG)
+    with house.evaluator():
+        for shards in (1, 3):
+            wait_for(lambda at_least=shards: len(house.shards(job_id)) >= at_least)
+            child = wait_for(lambda: child_of(job_id))
+            os.kill(child, signal.SIGKILL)
+            wait_for(lambda killed=child: child_of(job_id) not in (killed, None))
+        wait_for(finished(house, job_id))
+    check_same_as_undisturbed(house, job_id, undisturbed)
+
+
+def test_every_kind_of_shard_is_used_again(house: House) -> None:
+    reference, job_id = house.submit(*MIXED), house.submit(*MIXED)
+    with house.evaluator():
+        expected = wait_for(finished(house, reference))
+        wait_for(lambda: any("square" in name for name in house.shards(job_id)))
+        child = wait_for(lambda: child_of(job_id))
+        os.kill(child, signal.SIGKILL)
+        job = wait_for(finished(house, job_id))
+    assert (job.error, job.result) == (None, expected.result)
+    assert house.shards(job_id) == house.shards(reference)
+    tables = [house.folder(i) / "report" / "samples.parquet" for i in (job_id, reference)]
+    assert tables[0].read_bytes() == tables[1].read_bytes()
+
+
+def _run_evaluator_alone(house: House) -> subprocess.Popen[bytes]:
+    code = (
+        "import sys, time; from pathlib import Path;"
+        "from service.jobs.worker import Evaluator;"
+        "from service.jobs.queue import JobStore;"
+        "from service.settings import Settings;"
+        "state, models = map(Path, sys.argv[1:]);"
+        "settings = Settings(state=state, models=[models]);"
+        "Evaluator(JobStore.open(settings), settings).start(); time.sleep(600)"
+    )
+    places = [str(house.settings.state), str(house.settings.models[0])]
+    return subprocess.Popen([sys.executable, "-c", code, *places], cwd=ROOT)
+
+
+@pytest.mark.parametrize("stands_still", [False, True])
+def test_a_killed_evaluator_leaves_no_orphan_and_loses_nothing(
+    house: House, undisturbed: House, stands_still: bool
+) -> None:
+    job_id = house.submit(LONG)
+    with _run_evaluator_alone(house) as alone:
+        wait_for(lambda: house.shards(job_id))
+        child = wait_for(lambda: child_of(job_id))
+        if stands_still:
+            os.kill(child, signal.SIGSTOP)
+        alone.kill()
+    wait_for(lambda: child_of(job_id) != child, timeout=2)
+    assert house.job(job_id).status == "running"
+    with house.evaluator():
+        wait_for(finished(house, job_id))
+    check_same_as_undisturbed(house, job_id, undisturbed)
+
+
+def test_an_evaluation_that_gives_way_comes_to_the_same(
+    house: House, undisturbed: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Predictors, "busy", lambda _: True)
+    house.settings = house.settings.model_copy(update={"evaluation_share": 0.4})
+    job_id = house.submit(LONG)
+    with house.evaluator():
+        child = wait_for(lambda: child_of(job_id))
+        wait_for(lambda: psutil.Process(child).status() == psutil.STATUS_STOPPED)
+        wait_for(finished(house, job_id), timeout=180)
+    check_same_as_undisturbed(house, job_id, undisturbed)
+
+
+def test_evaluator_and_child_killed_together_lose_nothing(house: House, undisturbed: House) -> None:
+    job_id = house.submit(LONG)
+    with _run_evaluator_alone(house) as alone:
+        wait_for(lambda: len(house.shards(job_id)) >= 2)
+        child = wait_for(lambda: child_of(job_id))
+        alone.kill()
+        os.kill(child, signal.SIGKILL)
+    with house.evaluator():
+        wait_for(finished(house, job_id))
+    check_same_as_undisturbed(house, job_id, undisturbed)
+
+
+def test_stopping_the_service_gives_the_job_back(house: House) -> None:
+    job_id = house.submit(LONG)
+    with house.evaluator():
+        wait_for(lambda: house.job(job_id).done)
+    job = house.job(job_id)
+    assert (job.status, job.attempts) == ("queued", 0)
+    assert child_of(job_id) is None
+
+
+@pytest.mark.parametrize(
+    "attack",
+    [
+        LONG | {"steps": 1000},
+        {"name": "square", "eps": ["0.001"], "queries": 20_000},
+        {"name": "smoothing", "samples": 100_000},
+    ],
+    ids=lambda attack: attack["name"],
+)
+def test_a_running_evaluation_is_cancelled_between_two_steps(
+    house: House, attack: dict[str, Any]
+) -> None:
+    job_id = house.submit(attack)
+    with house.evaluator():
+        wait_for(lambda: attack["name"] in house.job(job_id).stage)
+        house.store.request_cancel(job_id)
+        job = wait_for(finished(house, job_id), timeout=5)
+    assert job.status == "cancelled"
+    assert child_of(job_id) is None
+
+
+def test_a_model_that_is_gone_fails_with_its_name(house: House, tmp_path: Path) -> None:
+    job_id = house.submit(SHORT)
+    (tmp_path / "empty").mkdir()
+    house.settings = house.settings.model_copy(update={"models": [tmp_path / "empty"]})
+    with house.evaluator():
+        job = wait_for(finished(house, job_id))
+    assert job.status == "failed"
+    assert job.error == {
+        "code": "model_gone",
+        "message": "the model fashion-elliptical:1 is no longer served",
+    }
+
+
+@pytest.mark.parametrize("damage", ["cut", "flip"])
+def test_lost_images_fail_without_a_path_in_the_message(house: House, damage: str) -> None:
+    job_id = house.submit(SHORT)
+    path = house.folder(job_id) / "images.zip"
+    content = bytearray(path.read_bytes())
+    content[content.index(b"IDAT") + 6] ^= 255  # of a picture, whose checksum is then wrong
+    path.write_bytes(b"PK nothing" if damage == "cut" else bytes(content))
+    with house.evaluator():
+        job = wait_for(finished(house, job_id))
+    assert job.error is not None and job.error["code"] == "unreadable_inputs"
+    assert "/" not in job.error["message"]
+
+
+def test_an_unexpected_fault_fails_without_a_trace_in_the_message(house: House) -> None:
+    job_id = house.submit(SHORT)
+    (house.folder(job_id) / "inputs.json").unlink()
+    with house.evaluator():
+        job = wait_for(finished(house, job_id))
+    assert job.error is not None and job.error["code"] == "internal_error"
+    assert str(house.settings.state) not in job.error["message"]
+
+
+def test_evaluations_run_in_the_order_of_arrival(house: House) -> None:
+    ids = [house.submit(SHORT, count=2, seed=seed) for seed in range(2)]
+    with house.evaluator():
+        jobs = [wait_for(finished(house, job_id)) for job_id in ids]
+    assert [job.status for job in jobs] == ["succeeded"] * 2
+    assert jobs[0].finished <= jobs[1].started
+
+
+def test_leftovers_and_expired_evaluations_are_removed(house: House) -> None:
+    job_id, kept = house.submit(SHORT, count=2), house.submit(SHORT, count=2)
+    for each in (job_id, kept):
+        house.store.request_cancel(each)
+    fresh, stale = house.folder("fresh"), house.folder("stale")
+    fresh.mkdir()
+    shutil.copytree(house.folder(job_id), stale)
+    for folder in (stale, house.folder(job_id), house.folder(kept)):
+        os.utime(folder, (0, 0))
+    house.store.delete(job_id)
+    with house.evaluator():
+        wait_for(lambda: not stale.exists() and not house.folder(job_id).exists())
+    assert fresh.exists() and house.folder(kept).exists()
+    house.settings = house.settings.model_copy(update={"retention_hours": 1e-9})
+    with house.evaluator():
+        wait_for(lambda: not house.folder(kept).exists())
+    assert house.job(kept).deleted is not None

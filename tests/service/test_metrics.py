@@ -1,0 +1,124 @@
+"""`/metrics`: what a Prometheus server would read."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+from prometheus_client import Metric
+from prometheus_client.parser import text_string_to_metric_families
+from starlette.testclient import TestClient
+
+from service.metrics import Metrics, memory_of, state_metrics
+from service.settings import ROOT
+from tests.service.conftest import png
+
+
+def parse(text: str) -> dict[str, Metric]:
+    return {family.name: family for family in text_string_to_metric_families(text)}
+
+
+def value(families: dict[str, Metric], sample: str, **labels: str) -> float:
+    found = [
+        s.value
+        for family in families.values()
+        for s in family.samples
+        if s.name == sample and labels.items() <= s.labels.items()
+    ]
+    return sum(found)
+
+
+def read(client: TestClient) -> dict[str, Metric]:
+    answer = client.get("/metrics")
+    assert answer.headers["content-type"].startswith("text/plain; version=")
+    return parse(answer.text)
+
+
+def test_requests_and_batches_are_counted(client: TestClient) -> None:
+    before = read(client)
+    client.post("/classify", files=[("images", png(seed)) for seed in range(3)])
+    client.post("/classify", files={"images": b"broken"})
+    client.get("/nowhere/at/all")
+    client.request("BREW", "/classify")
+    after = read(client)
+
+    def grown(sample: str, **labels: str) -> float:
+        return value(after, sample, **labels) - value(before, sample, **labels)
+
+    assert grown("assay_requests_total", route="/classify", method="POST", status="200") == 1
+    assert grown("assay_requests_total", route="/classify", method="POST", status="415") == 1
+    assert grown("assay_requests_total", route="unmatched", method="GET", status="404") == 1
+    assert grown("assay_requests_total", route="/classify", method="other", status="405") == 1
+    assert grown("assay_request_seconds_count", route="/classify") == 3
+    for name in ("size", "queue_seconds", "compute_seconds"):
+        batches = grown(f"assay_batch_{name}_count", model="fashion-elliptical")
+        assert 1 <= batches <= 3, name
+    assert grown("assay_batch_size_sum", model="fashion-elliptical") == 3
+    assert value(after, "assay_queue_inputs") == 0
+    assert value(after, "assay_requests_in_flight") == 1  # the one that asks
+
+
+def test_state_is_told_whoever_is_asked(client: TestClient) -> None:
+    families = read(client)
+    states = {sample.labels["status"] for sample in families["assay_evaluations"].samples}
+    assert states == {"queued", "running", "succeeded", "failed", "cancelled"}
+    assert families["assay_attack_model_evaluations"].type == "counter"
+    assert value(families, "assay_evaluator_alive") == 1
+    assert value(families, "assay_memory_bytes", process="server") > 1e7
+
+
+def test_a_host_without_an_evaluator_says_nothing_of_one() -> None:
+    state = state_metrics(evaluations={}, model_evaluations=7, evaluator_alive=None, memory={})
+    families = parse(Metrics().exposition(state).decode())
+    assert "assay_evaluator_alive" not in families
+    assert value(families, "assay_attack_model_evaluations_total") == 7
+
+
+def test_memory_of_a_process_that_is_gone_is_none() -> None:
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    assert memory_of(ended.pid) == {}
+    assert set(memory_of(psutil.Process().pid)) >= {"server"}
+
+
+_WORKER = """
+import sys
+from pathlib import Path
+from service.metrics import Metrics, share_figures
+share_figures(Path(sys.argv[1]))
+metrics = Metrics()
+for _ in range(2):
+    metrics.began()
+metrics.queued("m", 5)
+metrics.batch("m", 4, 0.01, 0.02)
+metrics.answered(route="/classify", method="POST", status=200, seconds=0.1)
+print("ready", flush=True)
+sys.stdin.readline()
+sys.stdout.write(metrics.exposition([]).decode())
+"""
+
+
+def _worker(folder: Path) -> "subprocess.Popen[str]":
+    command = [sys.executable, "-c", _WORKER, str(folder)]
+    environment = {"PROMETHEUS_MULTIPROC_DIR": str(folder), "PATH": ""}
+    pipe = subprocess.PIPE
+    worker = subprocess.Popen(
+        command, cwd=ROOT, env=environment, text=True, stdin=pipe, stdout=pipe
+    )
+    assert worker.stdout and worker.stdout.readline() == "ready\n"
+    return worker
+
+
+def test_any_worker_tells_of_all_and_forgets_the_queues_of_the_dead(tmp_path: Path) -> None:
+    folder = tmp_path / "metrics"
+    folder.mkdir()
+    dead = _worker(folder)
+    dead.kill()
+    dead.communicate()
+    first, second = _worker(folder), _worker(folder)
+    families = parse(second.communicate("go\n")[0])
+    first.communicate("go\n")
+    assert value(families, "assay_requests_total", status="200") == 3
+    assert value(families, "assay_batch_size_sum", model="m") == 12
+    assert value(families, "assay_requests_in_flight") == 2
+    assert value(families, "assay_queue_inputs", model="m") == 10

@@ -1,0 +1,121 @@
+"""Traces, received as an OpenTelemetry collector would receive them."""
+
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+from service.jobs.queue import JobStore
+from service.jobs.worker import Evaluator
+from service.settings import ROOT, Settings
+from service.tracing import Stages, continued, span, traceparent
+from tests.service.conftest import png, wait_until
+from tests.service.serving import serving
+
+TRACE = "0af7651916cd43dd8448eb211c80319c"
+
+
+class Collector:
+    """Takes spans over OTLP/HTTP."""
+
+    def __init__(self) -> None:
+        self.spans: list[tuple[str, Any]] = []
+        collector = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["content-length"]))
+                collector.take(ExportTraceServiceRequest.FromString(body))
+                self.send_response(200)
+                self.send_header("content-length", "0")
+                self.end_headers()
+
+            def log_message(self, format: str, *args: object) -> None:
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+    def take(self, request: ExportTraceServiceRequest) -> None:
+        for resource in request.resource_spans:
+            attributes = {a.key: a.value.string_value for a in resource.resource.attributes}
+            for scope in resource.scope_spans:
+                self.spans += [(attributes["service.name"], found) for found in scope.spans]
+
+    def has(self, name: str) -> bool:
+        return any(found.name == name for _, found in self.spans)
+
+    def named(self, name: str) -> Any:
+        found = [found for _, found in self.spans if found.name == name]
+        assert found, [found.name for _, found in self.spans]
+        return found[0]
+
+
+@pytest.fixture
+def collector(monkeypatch: pytest.MonkeyPatch) -> Iterator[Collector]:
+    collector = Collector()
+    port = collector.server.server_address[1]
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{port}")
+    yield collector
+    collector.server.shutdown()
+    collector.server.server_close()
+
+
+def test_a_prediction_and_an_evaluation_are_traced_through_all_processes(
+    collector: Collector, tiny_models: Path, tmp_path: Path
+) -> None:
+    settings = Settings(models=[tiny_models], state=tmp_path / "state", runtime="onnx-cpu")
+    headers = {"traceparent": f"00-{TRACE}-b7ad6b7169203331-01"}
+    spec = {"spec": json.dumps({"attacks": [{"name": "fgsm", "eps": ["8/255"]}]})}
+    with serving(settings) as client:
+        assert client.post("/classify", files={"images": png()}).status_code == 200
+        asked = client.post(
+            "/v1/evaluations", data=spec, files={"images": ("a.png", png())}, headers=headers
+        )
+        assert asked.status_code == 202, asked.text
+        client.get("/readyz")
+        store = JobStore.open(settings)
+        loop = Evaluator(store, settings)
+        loop.start()
+        url = asked.headers["location"]
+        assert wait_until(lambda: client.get(url).json()["status"] == "succeeded", seconds=150)
+        # The process sends its spans after its result.
+        assert wait_until(lambda: collector.has("evaluation"), seconds=30)
+        loop.stop()
+        store.close()
+    request = collector.named("POST /classify")
+    for name in ("decode", "queue and batch"):
+        part = collector.named(name)
+        assert (part.trace_id, part.parent_span_id) == (request.trace_id, request.span_id)
+    post = collector.named("POST /v1/evaluations")
+    assert post.trace_id.hex() == TRACE and post.parent_span_id.hex() == "b7ad6b7169203331"
+    evaluation = collector.named("evaluation")
+    assert (evaluation.trace_id, evaluation.parent_span_id) == (post.trace_id, post.span_id)
+    stages = [found for _, found in collector.spans if found.name.startswith("stage ")]
+    assert stages and {stage.parent_span_id for stage in stages} == {evaluation.span_id}
+    assert {name for name, _ in collector.spans} == {"assay", "assay-evaluation"}
+    assert not [found for _, found in collector.spans if "readyz" in found.name]
+
+
+def test_nothing_is_traced_without_an_endpoint() -> None:
+    stages = Stages()
+    with span("a"), continued(None, "b"):
+        stages.enter("c")
+        assert traceparent() is None
+    stages.close()
+
+
+def test_the_exporter_is_not_imported_without_an_endpoint() -> None:
+    code = (
+        "import sys, service.app\nfrom service.tracing import start_tracing\n"
+        "start_tracing('x')\n"
+        "sys.exit(any(name.startswith('opentelemetry.exporter') for name in sys.modules))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, timeout=60).returncode == 0
