@@ -1,6 +1,6 @@
-"""Tables for the command line."""
+"""Tables for the command line and for Markdown."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 Row = Sequence[object]
 
@@ -24,3 +24,10 @@ def table(head: Row, rows: Sequence[Row], *, left: int = 1) -> str:
         for line in lines
     ]
     return "\n".join(line for line in written if line)
+
+
+def markdown_table(head: Row, rows: Iterable[Row]) -> str:
+    """A table in Markdown; cells must be free of `|` and line breaks."""
+    lines = [f"| {' | '.join(map(str, row))} |" for row in (head, *rows)]
+    lines.insert(1, "|" + "---|" * len(head))
+    return "\n".join(lines)

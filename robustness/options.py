@@ -45,7 +45,7 @@ def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(
         prog="python -m robustness",
         description="Measure how a classifier holds under attack, and check such measurements.",
-        epilog="docs/robustness.md explains attacks, figures and files.",
+        epilog="docs/guides/evaluate.md explains attacks, figures and files.",
     )
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, add, told in (

@@ -240,7 +240,7 @@ def absolute_paths(environ: Mapping[str, str], folder: Path) -> dict[str, str]:
 
 
 def table() -> str:
-    """Every setting, its default and its meaning, as Markdown tables for the README."""
+    """Every setting, its default and its meaning, as Markdown tables for the docs."""
     lines: list[str] = []
     for name, field in Settings.model_fields.items():
         if name in _GROUPS:

@@ -1,18 +1,32 @@
 import re
+from pathlib import Path
 
 import pytest
 import torch
 import yaml
 
 import models
+from docs.generate import DOCS, pages
 from runtimes.artifact import open_artifact
-from service.settings import ROOT, table
+from service.settings import ROOT
 
 README = (ROOT / "README.md").read_text()
 
 
-def test_readme_lists_every_setting_with_its_default() -> None:
-    assert table() in README
+@pytest.mark.parametrize(("name", "text"), pages().items())
+def test_generated_pages_are_what_code_and_records_give(name: str, text: str) -> None:
+    assert (DOCS / name).read_text() == text, "run `python -m docs.generate`"
+
+
+def test_readme_is_short() -> None:
+    assert len(README.splitlines()) <= 120
+
+
+@pytest.mark.parametrize("page", [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))])
+def test_links_of_a_page_lead_to_files(page: Path) -> None:
+    links = re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text())
+    local = [link for link in links if not link.startswith("http")]
+    assert not [link for link in local if not (page.parent / link).exists()]
 
 
 @pytest.mark.parametrize("name", ["fashion-dot", "fashion-elliptical", "fashion-elliptical-adv"])
@@ -41,7 +55,7 @@ def test_readme_tells_the_figures_of_the_shipped_text_model() -> None:
 
 def test_readme_names_the_commands_of_the_makefile() -> None:
     makefile = (ROOT / "Makefile").read_text()
-    for command in ("demo", "test", "help", "install"):
+    for command in ("demo", "test", "test-all", "help", "install"):
         assert f"make {command}" in README and f"\n{command}:" in makefile
 
 
@@ -63,7 +77,7 @@ def test_hooks_before_a_commit_are_what_lint_runs() -> None:
 
 
 def test_models_are_documented_with_their_size() -> None:
-    told = (ROOT / "docs" / "models.md").read_text()
+    told = (ROOT / "docs" / "reference" / "models.md").read_text()
     rows = dict(re.findall(r"^\| `(\w+)` \|.*\| ([\d,]+) \|$", told, re.MULTILINE))
     for name in models.names():
         with torch.device("meta"):

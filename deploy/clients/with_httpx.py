@@ -28,7 +28,7 @@ def evaluate(
     Args:
         client: with the service's address.
         folder: `class/name.png`.
-        spec: see docs/robustness.md.
+        spec: see docs/guides/evaluate.md.
         key: of idempotency; a repeated upload with the same one is the same evaluation.
         report: called with the progress whenever it is asked for.
 

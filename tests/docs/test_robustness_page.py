@@ -1,4 +1,4 @@
-"""docs/robustness.md names everything that it promises to list."""
+"""docs/guides/evaluate.md names everything that it promises to list."""
 
 import ast
 import json
@@ -15,7 +15,8 @@ from robustness.report.sample_table import FILE as TABLE
 from robustness.report.schema import FILE as REPORT
 
 ROOT = Path(__file__).parents[2]
-TEXT = (ROOT / "docs" / "robustness.md").read_text()
+PAGES = ("guides/evaluate.md", "reference/attacks.md", "reference/report.md")
+TEXT = "\n".join((ROOT / "docs" / page).read_text() for page in PAGES)
 
 
 def rows(section: str) -> dict[str, str]:
@@ -27,7 +28,7 @@ def rows(section: str) -> dict[str, str]:
 
 def codes() -> Iterator[str]:
     """The code of every doubt that the source can raise."""
-    for path in (ROOT / "robustness" / "doubts").glob("*.py"):
+    for path in (ROOT / "robustness" / "sanity").glob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.keyword) and node.arg == "code":
                 yield ast.literal_eval(node.value)
