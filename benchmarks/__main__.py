@@ -2,7 +2,6 @@
 
 import argparse
 import dataclasses
-import difflib
 import importlib
 import itertools
 import json
@@ -13,6 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from benchmarks.rows import Row
+from core.names import nearest
 from data.image_set import DataError
 
 _NOT_BENCHMARKS = {
@@ -55,9 +55,7 @@ def main(argv: list[str] | None = None) -> int:
     chosen = parser.parse_args(before if len(before) == 1 else given).names or names()
     for name in chosen:
         if name not in names():
-            near = difflib.get_close_matches(name, names(), n=1)
-            hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(names())}"
-            print(f"error: no benchmark {name!r}; {hint}", file=sys.stderr)
+            print(f"error: no benchmark {name!r}; {nearest(name, names())}", file=sys.stderr)
             return 2
     return max([_show(name, options if len(before) == 1 else []) for name in chosen])
 

@@ -5,7 +5,6 @@ parity gate judges this artifact as it would judge a trained one.
 """
 
 import dataclasses
-import hashlib
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +12,7 @@ import torch
 from torch import nn
 
 import models
+from core.files import sha256
 from data.images import ImageSpec
 from export.onnx import to_onnx
 from export.runtime import METADATA_CONFIG, METADATA_WEIGHTS
@@ -51,7 +51,7 @@ def write_deit_tiny(folder: Path, *, architecture: str = "deit_tiny_elliptical")
     folder.mkdir()
     save_weights(model, folder / WEIGHTS)
     config = dataclasses.asdict(models.config(architecture, num_classes=_CLASSES))
-    metadata = {METADATA_WEIGHTS: _sha256(folder / WEIGHTS), METADATA_CONFIG: config_digest(config)}
+    metadata = {METADATA_WEIGHTS: sha256(folder / WEIGHTS), METADATA_CONFIG: config_digest(config)}
     example = torch.zeros(2, 3, SIZE, SIZE)
     (folder / ONNX).write_bytes(to_onnx(model, example, metadata))
     (folder / TORCHSCRIPT).write_bytes(to_torchscript(model, example))
@@ -119,7 +119,7 @@ def _manifest(folder: Path, architecture: str, config: dict[str, object]) -> Man
         output=OutputSpec(shape=[-1, _CLASSES]),
         labels=[f"pattern {index}" for index in range(_CLASSES)],
         preprocessing=ImageSpec(channels=3, height=SIZE, width=SIZE).to_dict(),
-        files={name: _sha256(folder / name) for name in names},
+        files={name: sha256(folder / name) for name in names},
         parity=Parity(
             samples=PROBE_SAMPLES,
             data="patterns",
@@ -129,7 +129,3 @@ def _manifest(folder: Path, architecture: str, config: dict[str, object]) -> Man
         metrics={},
         training={},
     )
-
-
-def _sha256(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()

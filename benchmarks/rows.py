@@ -1,13 +1,12 @@
 """What a benchmark says: one row a figure, in the fields that every reader relies on."""
 
-import importlib.metadata
 import os
 import platform
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Literal
 
+from core.environment import installed, processor
 from runtimes.threads import available_cores
 
 _VERSIONS = ("torch", "onnxruntime", "openvino", "onnx", "numpy", "bentoml")
@@ -15,24 +14,12 @@ _VERSIONS = ("torch", "onnxruntime", "openvino", "onnx", "numpy", "bentoml")
 
 def machine() -> str:
     """The processor and the cores that this process may use."""
-    model = platform.processor() or platform.machine()
-    cpuinfo = Path("/proc/cpuinfo")
-    for line in cpuinfo.read_text().splitlines() if cpuinfo.is_file() else ():
-        if line.startswith("model name"):
-            model = line.partition(":")[2].strip()
-            break
-    return f"{model}, {available_cores()} of {os.cpu_count()} cores"
+    return f"{processor()}, {available_cores()} of {os.cpu_count()} cores"
 
 
 def versions() -> dict[str, str]:
     """Versions of Python and of the packages that matter for speed."""
-    found = {"python": platform.python_version()}
-    for name in _VERSIONS:
-        try:
-            found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return found
+    return {"python": platform.python_version()} | installed(_VERSIONS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,6 +7,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from core.files import write_whole
+from core.tables import markdown_table
 from runtimes.artifact import CARD_JSON, CARD_TEXT, Artifact
 from runtimes.manifest import ONNX
 
@@ -57,9 +59,7 @@ def write_card(folder: Path, card: dict[str, Any]) -> None:
     """Write card.json and card.md into an artifact's folder, replacing each in one step."""
     text = json.dumps(card, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
     for name, content in ((CARD_JSON, text), (CARD_TEXT, render(card))):
-        partial = folder / f"{name}.partial"
-        partial.write_text(content, encoding="utf-8")
-        partial.replace(folder / name)
+        write_whole(folder / name, content)
 
 
 def render(card: dict[str, Any]) -> str:
@@ -81,7 +81,7 @@ def render(card: dict[str, Any]) -> str:
         )
         + (f" Distilled from a convolutional teacher ({_pairs(teacher)})." if teacher else ""),
         "## Metrics",
-        _table(("metric", "value"), list(card["metrics"].items())),
+        markdown_table(("metric", "value"), list(card["metrics"].items())),
         *_measured_in_fp32(card),
         *([_OWN_ATTACK] if "test_attacked_accuracy" in card["metrics"] else []),
         "## Robustness",
@@ -121,7 +121,7 @@ def _robustness(result: dict[str, Any] | None, samples: str) -> str:
     head = ("attack", "eps", f"{metric} (95 % interval)", "confirmed", "confirmed in 8 bit")
     judged = f"Judged on {result['samples']} {samples} of {result['data']} ({result['runtime']})."
     doubts = [f"**Unreliable:** {warning}" for warning in result["warnings"]]
-    return "\n\n".join([judged, *doubts, _table(head, rows)])
+    return "\n\n".join([judged, *doubts, markdown_table(head, rows)])
 
 
 def _accuracy(figure: dict[str, Any]) -> str:
@@ -153,7 +153,7 @@ def _parity(parity: dict[str, Any]) -> str:
         for name, figures in parity["formats"].items()
     ]
     head = ("file", "precision", "runtime", "largest difference of a logit", "other classes")
-    return _table((*head, "accuracy"), [eager, *rows] if eager[-1] else rows)
+    return markdown_table((*head, "accuracy"), [eager, *rows] if eager[-1] else rows)
 
 
 def _share(accuracy: float | None) -> str:
@@ -162,8 +162,3 @@ def _share(accuracy: float | None) -> str:
 
 def _pairs(fields: dict[str, Any]) -> str:
     return ", ".join(f"{key} {value}" for key, value in fields.items())
-
-
-def _table(head: tuple[str, ...], rows: list[tuple[Any, ...]]) -> str:
-    lines = [head, ("---",) * len(head), *rows]
-    return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines)

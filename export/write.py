@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import hashlib
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
@@ -14,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
+from core.files import sha256
 from data.images import ImageSpec
 from export import parity
 from export.card import make_card, write_card
@@ -129,7 +129,7 @@ def _divide(samples: Samples, held_out: int) -> tuple[Samples, Samples]:
 
 def _export(run: Run, model: nn.Module, weights: bytes, *, program: bool) -> dict[str, bytes]:
     metadata = {
-        METADATA_WEIGHTS: _sha256(weights),
+        METADATA_WEIGHTS: sha256(weights),
         METADATA_CONFIG: config_digest(run.config),
     }
     example = _example(run)
@@ -218,13 +218,13 @@ def _manifest(
         preprocessing=dataclasses.asdict(run.spec),
         precision=precision,
         quantization=quantization if precision == "int8" else None,
-        files={name: _sha256(content) for name, content in files.items()},
+        files={name: sha256(content) for name, content in files.items()},
         parity=figures,
         metrics={key: value for key, value in run.metrics.items() if key != "environment"},
         training={
             "recipe": recipe,
             "seed": run.seed,
-            "weights_sha256": _sha256(files[WEIGHTS]),
+            "weights_sha256": sha256(files[WEIGHTS]),
             "environment": run.metrics.get("environment", {}),
         },
     )
@@ -269,7 +269,3 @@ def _replace(output: Path, partial: Path) -> None:
         old.rename(output)
         raise
     shutil.rmtree(old)
-
-
-def _sha256(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()

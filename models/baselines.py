@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from core.fields import check_types
 from models.attention.elliptical import Attention
-from models.fields import check_types
 from models.layers.block import Block, Mlp
 from models.layers.tokens import SinusoidalPositions, check_tokens, pool
 from models.transject import OrthogonalMaps

@@ -1,12 +1,12 @@
 """The models by name: a plain dictionary from name to config."""
 
 import dataclasses
-import difflib
 from collections.abc import Callable
 from typing import Any
 
 from torch import nn
 
+from core.names import nearest
 from models.baselines import BaselineConfig, BaselineTransformer
 from models.deit import DeiT, DeiTConfig
 from models.fan import FAN, FANConfig
@@ -69,12 +69,12 @@ def config(name: str, **overrides: Any) -> Config:
         ValueError: unknown name or field, or a value against the rules of the config.
     """
     if not isinstance(name, str) or name not in CATALOG:
-        raise ValueError(f"name must be a known model, got {name!r}{_nearest(name, names())}")
+        raise ValueError(f"name must be a known model, got {name!r}; {nearest(name, names())}")
     base = CATALOG[name]
     fields = [field.name for field in dataclasses.fields(base)]
     for key in overrides:
         if key not in fields:
-            raise ValueError(f"{key!r} is no config field of {name}{_nearest(key, fields)}")
+            raise ValueError(f"{key!r} is no config field of {name}; {nearest(key, fields)}")
     channels = overrides.get("in_chans")
     if isinstance(channels, int) and channels != getattr(base, "in_chans", None):
         overrides = {"mean": (0.5,) * channels, "std": (0.5,) * channels} | overrides
@@ -93,8 +93,3 @@ def build(name: str, **overrides: Any) -> nn.Module:
     """
     chosen = config(name, **overrides)
     return _ARCHITECTURES[type(chosen)](chosen)
-
-
-def _nearest(word: object, known: list[str]) -> str:
-    close = difflib.get_close_matches(str(word), known, n=1)
-    return f"; did you mean {close[0]!r}?" if close else f"; known: {', '.join(known)}"

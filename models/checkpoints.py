@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from core.files import replacing
 from models import fan
 from models.deit import DeiT, resize_positions
 from models.fan import FAN
@@ -25,9 +26,8 @@ _NAMES_SHOWN = 8
 
 def save_weights(model: nn.Module, path: Path) -> None:
     """Write the model's parameters and persistent buffers, replacing the file in one step."""
-    partial = path.with_name(path.name + ".partial")
-    save_file({key: value.contiguous() for key, value in model.state_dict().items()}, partial)
-    partial.replace(path)
+    with replacing(path) as partial:
+        save_file({key: value.contiguous() for key, value in model.state_dict().items()}, partial)
 
 
 def load_weights(model: nn.Module, path: Path | str) -> None:

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from core.fields import check_positive
 from models.attention.elliptical import EllipticalConfig
-from models.fields import check_positive
 from models.layers.block import Block, check_drop_path, drop_path_rate, init_linear
 from models.layers.images import IMAGENET_MEAN, IMAGENET_STD, ImageModel, check_images
 

@@ -18,10 +18,10 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
+from core.fields import check_positive
 from models.attention.channel_attention import ChannelAttention
 from models.attention.class_attention import ClassBlock
 from models.attention.elliptical import Attention, EllipticalConfig
-from models.fields import check_positive
 from models.layers.block import DropPath, check_drop_path, init_linear
 from models.layers.images import IMAGENET_MEAN, IMAGENET_STD, ImageModel, check_images
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils.parametrizations import orthogonal
 
-from models.fields import check_types
+from core.fields import check_types
 from models.layers.tokens import SinusoidalPositions, check_tokens, masked_mean, pool
 from models.layers.towers import TransJectTowers
 

@@ -9,8 +9,8 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from core.fields import check_types
 from models.deit import PatchEmbed
-from models.fields import check_types
 from models.layers.images import ImageModel, check_images
 from models.layers.tokens import SinusoidalPositions, pool
 from models.transject import Encoder, check_encoder

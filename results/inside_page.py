@@ -3,9 +3,9 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from core.tables import markdown_table
 from results.analysis import BINS, BY_LAYER
 from results.layer_chart import Line, Panel, draw
-from results.markdown import table
 
 ABOUT = """
 "Inside" shows trained weights on test samples (`python -m results analyze`): lines are means over
@@ -39,7 +39,7 @@ def section(source: str, records: Sequence[dict[str, Any]]) -> list[str]:
         "",
         f"![What the models do inside](images/{picture_name(source)})",
         "",
-        *table(_COLUMNS, (_row(record) for record in records)),
+        markdown_table(_COLUMNS, (_row(record) for record in records)),
         "",
     ]
 

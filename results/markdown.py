@@ -1,12 +1,6 @@
 """Pieces of a page in Markdown."""
 
-from collections.abc import Iterable, Sequence
-
-
-def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    """The lines of a table."""
-    lines = [f"| {' | '.join(columns)} |", "|" + "---|" * len(columns)]
-    return lines + [f"| {' | '.join(row)} |" for row in rows]
+from collections.abc import Iterable
 
 
 def percent(value: float) -> str:

@@ -5,8 +5,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from core.stats import wilson
+from core.tables import markdown_table
 from results.inside_page import ABOUT, picture, picture_name, section
-from results.markdown import interval, percent, table
+from results.markdown import interval, percent
 
 _HEAD = """# Results
 
@@ -89,7 +90,7 @@ def _accuracies(runs: list[dict[str, Any]], papers: dict[str, Any]) -> list[str]
     for run in sorted(runs, key=_place):
         groups.setdefault((*_place(run)[:2], *run["changes"]), []).append(run)
     rows = [row for group in groups.values() for row in _rows(group, papers)]
-    return [*lines, "", *table(_COLUMNS, rows), ""]
+    return [*lines, "", markdown_table(_COLUMNS, rows), ""]
 
 
 def _word_swap(records: list[dict[str, Any]]) -> list[str]:
@@ -112,7 +113,7 @@ def _word_swap(records: list[dict[str, Any]]) -> list[str]:
         'Words of the test texts become "AAA", whatever the model answers; p is McNemar\'s for'
         " clean and swapped texts being answered equally well. The paper gives no accuracy for it.",
         "",
-        *table(columns, rows),
+        markdown_table(columns, rows),
         "",
     ]
 
@@ -190,7 +191,7 @@ def _evaluation(record: dict[str, Any]) -> str:
     for eps in summary["models"][0]["worst"]:
         worst = (_figure(model["worst"][eps]) for model in summary["models"])
         rows.append(["worst of all", eps, *worst])
-    lines += [*table(columns, rows), ""]
+    lines += [markdown_table(columns, rows), ""]
     if summary["comparison"] is not None:
         lines += [*_comparison(summary["comparison"]), ""]
     lines += [f"Warning: {each['message']}" for each in summary["warnings"]]
@@ -231,7 +232,7 @@ def _comparison(comparison: dict[str, Any]) -> list[str]:
     return [
         f"First: {comparison['first']}; second: {comparison['second']}.",
         "",
-        *table(columns, rows),
+        markdown_table(columns, rows),
     ]
 
 

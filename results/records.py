@@ -4,11 +4,11 @@
 """
 
 import csv
-import hashlib
 import json
 from pathlib import Path
 from typing import Any
 
+from core.files import sha256
 from results.page import page, pictures
 from robustness.report.schema import FILE as REPORT
 from robustness.report.schema import read_report
@@ -55,7 +55,7 @@ def keep(kind: str, folder: Path, figures: dict[str, Any], target: Path) -> Path
         target: folder of the records.
     """
     name = folder.resolve().name
-    weights = hashlib.sha256((folder / records.BEST).read_bytes()).hexdigest()
+    weights = sha256(folder / records.BEST)
     about = {"kind": kind, "run": name, "recipe": _recipe(folder), "weights": weights}
     record = about | {"environment": records.environment()} | figures
     return _write(f"{name}-{kind}", record, target)
@@ -160,7 +160,7 @@ def _evaluation(folder: Path) -> tuple[str, dict[str, Any]]:
     attacks = "-".join(attack["name"] for attack in report["spec"]["attacks"])
     digests = [model["digest"] for model in report["summary"]["models"]]
     identity = json.dumps([digests, report["data"]["digest"], report["spec"]])
-    digest = hashlib.sha256(identity.encode()).hexdigest()[:8]
+    digest = sha256(identity.encode())[:8]
     return f"{names}-{attacks}-{digest}", {"kind": "evaluation"} | report
 
 

@@ -1,10 +1,10 @@
 """One attack of an evaluation: its parameters, its points and what it costs at most."""
 
-import difflib
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
+from core.names import nearest
 from robustness.catalog import (
     AUTOATTACK,
     CORRUPTIONS,
@@ -33,9 +33,8 @@ class Strict(BaseModel):
     def _known_keys(cls, values: Any) -> Any:
         for key in values if isinstance(values, dict) else ():
             if key not in cls.model_fields:
-                near = difflib.get_close_matches(str(key), cls.model_fields, n=1)
-                hint = f"; did you mean {near[0]!r}?" if near else ""
-                raise ValueError(f"unknown key {str(key)[:40]!r}{hint}")
+                hint = nearest(key, cls.model_fields)
+                raise ValueError(f"unknown key {str(key)[:40]!r}; {hint}")
         return values
 
 
@@ -157,9 +156,8 @@ class AttackSpec(Strict):
             raise ValueError("names must hold at least one corruption")
         for name in names or ():
             if name not in known:
-                near = difflib.get_close_matches(name, known, n=1)
-                hint = f"; did you mean {near[0]!r}?" if near else ""
-                raise ValueError(f"names: unknown corruption {name[:40]!r}{hint}")
+                hint = nearest(name, known)
+                raise ValueError(f"names: unknown corruption {name[:40]!r}; {hint}")
         return names
 
     @property

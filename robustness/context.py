@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from core.libraries import versions
-from core.revision import code_digest
+from core.environment import code_digest, versions
 from robustness import store as shards
 from robustness.attack_spec import AttackSpec
 from robustness.catalog import Variant

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
+from core.files import remove_leftovers
 from data.sources import ImageSet, load_inputs
 from data.text_set import TextSet
 from robustness import store as shards
@@ -118,7 +119,7 @@ def evaluate_targets(
         twins = {target.digest: target.twin for target in targets if target.twin is not None}
         write_companions(folder, report, twins=twins)
     write_report(folder, report)  # last: whoever finds it finds the other files, too
-    shards.remove_leftovers(folder)
+    remove_leftovers(folder)
     return report
 
 

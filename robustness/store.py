@@ -8,8 +8,6 @@ inputs and verdicts are kept in the same way.
 
 import hashlib
 import json
-import os
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +16,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
+from core.files import write_whole
 from robustness.attack_spec import AttackSpec
 from robustness.catalog import AttackName, Variant
 from robustness.spec import Cell
@@ -157,41 +156,3 @@ def read(path: Path, identity: dict[str, Any] | None = None) -> dict[str, np.nda
     except (SafetensorError, OSError, KeyError, TypeError, ValueError):
         return None
     return tensors if same else None
-
-
-def write_whole(path: Path, content: bytes) -> None:
-    """Write a file so that it is found either complete or not at all, also after a power cut."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    prefix = f".{path.name}.{os.getpid()}-"
-    descriptor, name = tempfile.mkstemp(prefix=prefix, suffix=".tmp", dir=path.parent)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(name, 0o644)
-        os.replace(name, path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
-
-
-def remove_leftovers(folder: Path) -> None:
-    """Remove the temporary files of a process that was killed while it wrote one.
-
-    Those of a living process stay: another one may be at work in the same folder.
-    """
-    for path in folder.rglob(".*.tmp"):
-        owner = path.name.split(".")[-2].split("-")[0]
-        if not (owner.isdecimal() and _lives(int(owner))):
-            path.unlink(missing_ok=True)
-
-
-def _lives(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except (ProcessLookupError, OverflowError):
-        return False
-    except PermissionError:  # somebody else's
-        return True
-    return True

@@ -5,7 +5,6 @@ artifact contains is read through `Artifact.read`, which checks the bytes that a
 only the bytes that lay there earlier.
 """
 
-import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -15,6 +14,8 @@ from typing import Any
 from pydantic import ValidationError
 from tokenizers import Tokenizer
 
+from core.files import sha256
+from core.json import read_json
 from data.image_set import DataError
 from data.images import ImageSpec
 from data.tokenizer import TextTokenizer
@@ -118,7 +119,7 @@ class Artifact:
             ArtifactError: no such file, or its sha256 is no longer that of the manifest.
         """
         content = _read_plain(self.file(name))
-        self._require_digest(name, hashlib.sha256(content).hexdigest())
+        self._require_digest(name, sha256(content))
         return content
 
     def verify(self, name: str) -> None:
@@ -130,8 +131,7 @@ class Artifact:
         path = self.file(name)
         _refuse_odd(path)
         try:
-            with path.open("rb") as file:
-                digest = hashlib.file_digest(file, "sha256").hexdigest()
+            digest = sha256(path)
         except OSError as error:
             raise ArtifactError(f"{path.name} cannot be read: {error.strerror}") from None
         self._require_digest(name, digest)
@@ -154,7 +154,7 @@ def open_artifact(folder: Path) -> Artifact:
     if not folder.is_dir():
         raise ArtifactError(f"{folder.name} is not an artifact: no such folder")
     content = _read_plain(folder / MANIFEST)
-    artifact = Artifact(folder, _parse_manifest(content), hashlib.sha256(content).hexdigest())
+    artifact = Artifact(folder, _parse_manifest(content), sha256(content))
     _refuse_unlisted(artifact)
     for name in artifact.manifest.files:
         if name != ONNX:
@@ -213,21 +213,13 @@ def _parse_manifest(content: bytes) -> Manifest:
 
 def _parse_json(content: bytes, name: str) -> dict[str, Any]:
     try:
-        fields = json.loads(content, object_pairs_hook=_distinct)
-        # Neither NaN nor 1e999 nor half a surrogate could be told to a client again.
+        fields = read_json(content)
+        # Neither 1e999 nor half a surrogate could be told to a client again.
         json.dumps(fields, allow_nan=False, ensure_ascii=False).encode()
     except (ValueError, RecursionError):
         raise ArtifactError(f"{name} is not valid JSON") from None
     if not isinstance(fields, dict):
         raise ArtifactError(f"{name} must be a JSON object, got {type(fields).__name__}")
-    return fields
-
-
-def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object; of a key that is there twice, readers would not agree which one counts."""
-    fields = dict(pairs)
-    if len(fields) != len(pairs):
-        raise ValueError("keys must be distinct")
     return fields
 
 

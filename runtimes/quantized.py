@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from core.files import keep_file
+from core.files import write_whole
 from runtimes.artifact import Artifact
 from runtimes.base import RuntimeUnavailable
 from runtimes.manifest import ONNX
@@ -82,7 +82,7 @@ def _calibration(probe: Probe) -> "Samples":
 
 def _keep(content: bytes, artifact: Artifact, cache: Path) -> None:
     name = f"{artifact.digest[:16]}-{hashlib.sha256(content).hexdigest()}.onnx"
-    keep_file(cache / _FOLDER / name, content)
+    write_whole(cache / _FOLDER / name, content)
 
 
 def _kept(artifact: Artifact, cache: Path | None) -> bytes | None:

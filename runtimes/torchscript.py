@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from core.environment import cpu_flags
 from runtimes.artifact import Artifact, ArtifactError
 from runtimes.base import Inputs, Mode, as_feed
-from runtimes.machine import cpu_flags, has_nvidia_gpu
+from runtimes.machine import has_nvidia_gpu
 from runtimes.manifest import TORCHSCRIPT as FILE
 from runtimes.manifest import Manifest
 

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
+from core.fields import check_at_least, check_fraction, check_types
 from data.images import ImageSpec
-from training.rules import at_least, check_types, fraction
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,9 +49,9 @@ class ImageData:
     def __post_init__(self) -> None:
         """Check every rule, naming the field and the value received."""
         check_types(self)
-        at_least(self, 0, "shift", "rand_augment", "mixup", "cutmix", "workers")
-        at_least(self, 1, "repeats")
-        fraction(self, "color_jitter", "erase")
+        check_at_least(self, 0, "shift", "rand_augment", "mixup", "cutmix", "workers")
+        check_at_least(self, 1, "repeats")
+        check_fraction(self, "color_jitter", "erase")
         if not 0 <= self.magnitude <= 10:
             raise ValueError(f"magnitude must lie in [0, 10], got {self.magnitude}")
         if self.random_crop and self.in_memory:
@@ -91,8 +91,8 @@ class TextData:
     def __post_init__(self) -> None:
         """Check every rule, naming the field and the value received."""
         check_types(self)
-        at_least(self, 1, "max_len")
-        at_least(self, 0, "workers")
+        check_at_least(self, 1, "max_len")
+        check_at_least(self, 0, "workers")
         if (self.tokenizer == "wordpiece") != (self.vocab_size is not None):
             raise ValueError(
                 "vocab_size must be given where a wordpiece tokenizer is trained, and only there, "
@@ -125,8 +125,8 @@ class TokenData:
     def __post_init__(self) -> None:
         """Check every rule, naming the field and the value received."""
         check_types(self)
-        at_least(self, 1, "max_len", "size")
-        at_least(self, 0, "workers")
+        check_at_least(self, 1, "max_len", "size")
+        check_at_least(self, 0, "workers")
 
 
 DataRecipe = ImageData | TextData | TokenData

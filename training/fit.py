@@ -12,6 +12,7 @@ from torch import nn
 from tqdm import tqdm
 
 import models
+from core.files import sha256
 from models.checkpoints import load_weights, save_weights
 from training import run as records
 from training.data_recipe import ImageData
@@ -111,7 +112,7 @@ class Trainer:
                 records.start_run(self.folder, self.recipe, self.task.tokenizer)
             inputs = {"data": self.task.description, "data_digest": self.state.data_digest}
             if self.recipe.init and not self.state.step:
-                inputs["init_digest"] = records.digest(Path(self.recipe.init))
+                inputs["init_digest"] = sha256(Path(self.recipe.init))
             records.record_sitting(self.folder, self.state.step, inputs, self.processes.size)
         self.processes.wait()
 

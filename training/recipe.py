@@ -4,9 +4,9 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from core.fields import check_at_least, check_fraction, check_positive, check_types
 from robustness.parsing import parse_eps
 from training.data_recipe import DataRecipe, ImageData
-from training.rules import at_least, check_types, fraction, positive
 
 Optimizer = Literal["adamw", "adam"]
 Schedule = Literal["cosine", "linear", "constant"]
@@ -84,17 +84,19 @@ class TrainRecipe:
             raise ValueError(
                 f"either epochs or steps must be given, got {self.epochs} and {self.steps}"
             )
-        at_least(self, 1, "epochs", "steps", "batch_size", "accumulate", "patience")
-        at_least(self, 1, "validate_steps")
-        at_least(self, 0, "warmup_epochs", "warmup_steps", "warmup_lr", "min_lr", "weight_decay")
-        at_least(self, 0, "cooldown_epochs", "reconstruction", "checkpoint_seconds")
-        positive(self, "lr", "adam_eps", "clip_norm", "restart_decay")
+        check_at_least(self, 1, "epochs", "steps", "batch_size", "accumulate", "patience")
+        check_at_least(self, 1, "validate_steps")
+        check_at_least(
+            self, 0, "warmup_epochs", "warmup_steps", "warmup_lr", "min_lr", "weight_decay"
+        )
+        check_at_least(self, 0, "cooldown_epochs", "reconstruction", "checkpoint_seconds")
+        check_positive(self, "lr", "adam_eps", "clip_norm", "restart_decay")
         self._check_ranges()
 
     def _check_ranges(self) -> None:
         if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
             raise ValueError(f"betas must be two numbers in [0, 1), got {self.betas}")
-        fraction(self, "label_smoothing")
+        check_fraction(self, "label_smoothing")
         if self.ema is not None and not 0 < self.ema < 1:
             raise ValueError(f"ema must lie in (0, 1), got {self.ema}")
         if not self.restarts:
@@ -129,8 +131,8 @@ class AdversarialRecipe:
             radius = parse_eps(str(getattr(self, name)), name=name)
             object.__setattr__(self, name, radius)
         check_types(self)
-        at_least(self, 1, "steps")
-        positive(self, "beta")
+        check_at_least(self, 1, "steps")
+        check_positive(self, "beta")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,10 +154,10 @@ class DistillationRecipe:
     def __post_init__(self) -> None:
         """Check every rule, naming the field and the value received."""
         check_types(self)
-        at_least(self, 1, "teacher_epochs")
+        check_at_least(self, 1, "teacher_epochs")
         if not 0 < self.weight <= 1:
             raise ValueError(f"weight must lie in (0, 1], got {self.weight}")
-        positive(self, "temperature")
+        check_positive(self, "temperature")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,7 +197,7 @@ class Recipe:
     def __post_init__(self) -> None:
         """Check every rule, and what concerns several sections."""
         check_types(self)
-        at_least(self, 0, "seed")
+        check_at_least(self, 0, "seed")
         if len(self.labels) != self.model["num_classes"]:
             raise ValueError(
                 f"labels must name every class of the model: {len(self.labels)} labels, "

@@ -15,13 +15,13 @@ mappings that are laid over the rest of the file; a variant may bring sizes of i
 """
 
 import dataclasses
-import difflib
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 import models
+from core.names import nearest
 from data.images import ImageSpec
 from data.sources import KNOWN, KNOWN_TEXTS
 from training.data_recipe import DataRecipe, ImageData, TextData, TokenData
@@ -177,9 +177,7 @@ def _make(kind: type[Any], values: dict[str, Any], prefix: str) -> Any:
     fields = {item.name: item for item in dataclasses.fields(kind)}
     for key in values:
         if key not in fields:
-            close = difflib.get_close_matches(str(key), fields, n=1)
-            hint = f"did you mean {prefix}{close[0]}?" if close else f"known: {', '.join(fields)}"
-            raise ValueError(f"unknown key {prefix}{key}; {hint}")
+            raise ValueError(f"unknown key {prefix}{key}; {nearest(key, fields, prefix=prefix)}")
     try:
         return kind(**values)
     except TypeError as error:

@@ -1,17 +1,16 @@
 """The run: the folder a recipe leaves behind."""
 
 import csv
-import hashlib
 import json
-import platform
 import subprocess
 from collections.abc import Sequence
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from core.environment import python_and_machine, versions
+from core.files import replacing, write_whole
 from data.tokenizer import TextTokenizer
 from training.recipe import Recipe
 from training.recipe_file import read_recipe
@@ -49,10 +48,9 @@ def start_run(folder: Path, recipe: Recipe, tokenizer: TextTokenizer | None = No
     check_unused(folder)
     folder.mkdir(parents=True, exist_ok=True)
     if tokenizer is not None:
-        partial = folder / f"{TOKENIZER}.partial"
-        tokenizer.save(partial)
-        partial.replace(folder / TOKENIZER)
-    _write(folder / RECIPE, write_yaml(recipe.to_dict()))
+        with replacing(folder / TOKENIZER) as partial:
+            tokenizer.save(partial)
+    write_whole(folder / RECIPE, write_yaml(recipe.to_dict()))
 
 
 def recorded_recipe(folder: Path) -> Recipe:
@@ -86,35 +84,26 @@ def record_sitting(folder: Path, step: int, inputs: dict[str, str], processes: i
     run = json.loads(path.read_text()) if path.is_file() else {}
     sittings = run.pop("sittings", [])
     sittings.append({"step": step, "processes": processes} | environment())
-    _write(path, json.dumps(run | inputs | {"sittings": sittings}, indent=2) + "\n")
-
-
-def digest(path: Path) -> str:
-    """The sha256 of a file."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    write_whole(path, json.dumps(run | inputs | {"sittings": sittings}, indent=2) + "\n")
 
 
 def write_metrics(
     folder: Path, metrics: dict[str, Any], history: Sequence[dict[str, float]]
 ) -> None:
     """Write the metrics of the run so far, and one row per validation."""
-    _write(folder / METRICS, json.dumps(metrics, indent=2) + "\n")
+    write_whole(folder / METRICS, json.dumps(metrics, indent=2) + "\n")
     if not history:
         return
-    partial = folder / f"{HISTORY}.partial"
-    with partial.open("w", newline="") as file:
+    with replacing(folder / HISTORY) as partial, partial.open("w", newline="") as file:
         writer = csv.DictWriter(file, history[0])
         writer.writeheader()
         writer.writerows(history)
-    partial.replace(folder / HISTORY)
 
 
 def save_state(folder: Path, state: dict[str, Any]) -> None:
     """Write all that resuming needs, replacing the file in one step."""
-    partial = folder / f"{STATE}.partial"
-    torch.save(state | {"version": _STATE_VERSION}, partial)
-    partial.replace(folder / STATE)
+    with replacing(folder / STATE) as partial:
+        torch.save(state | {"version": _STATE_VERSION}, partial)
 
 
 def load_state(folder: Path) -> dict[str, Any] | None:
@@ -135,10 +124,9 @@ def load_state(folder: Path) -> dict[str, Any] | None:
 def environment() -> dict[str, str]:
     """What a run depends on beside its recipe: versions, processor and commit."""
     return {
-        "python": platform.python_version(),
-        **{name: version(name) for name in _PACKAGES},
+        **python_and_machine(),
+        **versions(_PACKAGES),
         "threads": str(torch.get_num_threads()),
-        "machine": platform.machine(),
         "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
         "commit": _commit(),
     }
@@ -159,9 +147,3 @@ def _git(*arguments: str) -> bytes:
         return subprocess.run(command, capture_output=True, check=True).stdout
     except (OSError, subprocess.CalledProcessError):
         return b""
-
-
-def _write(path: Path, text: str) -> None:
-    partial = path.with_name(path.name + ".partial")
-    partial.write_text(text)
-    partial.replace(path)

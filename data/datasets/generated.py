@@ -8,8 +8,6 @@ own, (seed, number of the block): what is drawn does not depend on how many proc
 import hashlib
 import itertools
 import multiprocessing
-import os
-import tempfile
 import zipfile
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -20,6 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
+from core.files import replacing
 from data.image_set import DataError
 from data.token_set import Ragged
 
@@ -120,17 +119,10 @@ def _save(file: Path, sequences: Ragged, labels: np.ndarray) -> None:
     """Write a file as a whole or not at all."""
     arrays = {"values": sequences.values, "offsets": sequences.offsets, "labels": labels}
     arrays["digest"] = np.array(_digest(arrays))
-    part = None
     try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=file.parent, suffix=".part", delete=False) as stream:
-            part = Path(stream.name)
+        with replacing(file) as partial, partial.open("wb") as stream:
             np.savez(stream, allow_pickle=False, **arrays)
-        part.chmod(0o644)  # temporary files are made for their owner alone
-        os.replace(part, file)
     except OSError as error:
-        if part:
-            part.unlink(missing_ok=True)
         raise DataError(f"{file.name} cannot be written to the cache: {error.strerror}") from error
 
 

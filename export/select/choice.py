@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from core.files import keep_file
+from core.files import write_whole
 from runtimes.artifact import Artifact
 from runtimes.base import Mode
 from runtimes.machine import fingerprint
@@ -79,7 +79,7 @@ def remember(choice: Choice, folder: Path) -> None:
     """Keep an answer; where nothing can be written the next start measures again."""
     path = _file(choice.question, folder)
     try:
-        keep_file(path, choice.model_dump_json(indent=2).encode())
+        write_whole(path, choice.model_dump_json(indent=2).encode())
     except OSError as error:
         logger.warning("The choice of a runtime cannot be kept: %s", error.strerror)
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from core.fields import check_positive, check_types
 from models.attention.metric import (
     Estimator,
     Scaling,
@@ -20,7 +21,6 @@ from models.attention.metric import (
     estimate_metric,
     random_metric,
 )
-from models.fields import check_positive, check_types
 from models.layers.tracing import is_traced
 
 

@@ -5,6 +5,7 @@ import threading
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from core.files import write_whole
 from robustness import store as shards
 from robustness.executors.workplace import Desk, Workplace
 from robustness.progress import Cancelled, Progress
@@ -94,4 +95,4 @@ class Bench:
 def write_files(folder: Path, files: Files) -> None:
     """Write files into a folder, each whole or not at all."""
     for name, content in files.items():
-        shards.write_whole(folder / Path(name).name, content)
+        write_whole(folder / Path(name).name, content)

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 
 import numpy as np
 
-from core.revision import code_digest
+from core.environment import code_digest
 from core.stats import mcnemar, paired_effect
 from data.sources import ImageSet
 from data.text_set import TextSet

@@ -1,11 +1,10 @@
 """Where an evaluation ran: what its bytes may depend on, and nothing that tells who ran it."""
 
-import platform
 from collections.abc import Collection
 
 import torch
 
-from core.libraries import versions
+from core.environment import python_and_machine, versions
 
 _LIBRARIES = ("numpy", "onnxruntime", "pillow", "scipy", "torch", "torchattacks")
 
@@ -19,9 +18,8 @@ def environment(threads: int, runtimes: Collection[str]) -> dict[str, str]:
     """
     engines = {"openvino"}.intersection(runtimes)
     return {
-        "python": platform.python_version(),
+        **python_and_machine(),
         **versions((*_LIBRARIES, *engines)),
-        "machine": platform.machine(),
         "cpu_kernels": torch.backends.cpu.get_cpu_capability(),
         "threads": str(threads),
     }

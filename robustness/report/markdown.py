@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator, Sequence
 
+from core.tables import markdown_table
 from robustness.report.figures import Figure, ModelFigures
 from robustness.report.markup import plain
 from robustness.report.schema import Report
@@ -77,5 +78,4 @@ def _measured(figure: Figure, samples: int) -> tuple[str, str]:
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [head, ["---"] * len(head), *([literal(cell) for cell in row] for row in rows)]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+    return markdown_table(head, ([literal(cell) for cell in row] for row in rows))

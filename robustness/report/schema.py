@@ -3,10 +3,10 @@
 from pathlib import Path
 from typing import Any, Literal
 
+from core.files import write_whole
 from robustness.report.figures import Part, Summary
 from robustness.report.flags import Sample
 from robustness.spec import EvaluationSpec
-from robustness.store import write_whole
 
 SCHEMA_VERSION = 2
 FILE = "report.json"

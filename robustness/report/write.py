@@ -8,13 +8,13 @@ import numpy as np
 import torch
 from torch import nn
 
+from core.files import write_whole
 from models.analysis.diagnostics import diagnose
 from models.analysis.observation import has_observable_layers
 from robustness.report import junit, markdown, page, sample_table
 from robustness.report.examples import Example, Pixels, Texts, choose
 from robustness.report.schema import Report
 from robustness.report.stored import InputLost, adversarial_input, cell_of, clean_input
-from robustness.store import write_whole
 
 _BATCH = 4  # diagnostics keep every layer of every image
 _LOG = logging.getLogger(__name__)

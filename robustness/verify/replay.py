@@ -1,6 +1,5 @@
 """Judge the stored inputs of a report again, on the served models and their twins."""
 
-import hashlib
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -8,7 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from core.revision import code_digest
+from core.environment import code_digest
+from core.files import find_by_digest
 from robustness import store as shards
 from robustness.progress import Meter, Progress
 from robustness.report.markup import plain
@@ -150,19 +150,13 @@ def _open(report: Report, artifact: Artifact, threads: int) -> Target | TextTarg
 def _find(folders: Sequence[Path] | None, digest: str, name: str) -> Artifact:
     """The artifact with a digest."""
     roots = list(folders) if folders else [ARTIFACTS]
-    for root in roots:
-        for manifest in (root / MANIFEST, *sorted(root.glob(f"*/{MANIFEST}"))):
-            if manifest.is_file() and _sha256(manifest) == digest:
-                return open_artifact(manifest.parent)
+    if manifest := find_by_digest(roots, MANIFEST, digest):
+        return open_artifact(manifest.parent)
     places = ", ".join(str(root) for root in roots)
     raise ValueError(
         f"no artifact in {places} has the digest {digest[:16]} of {name!r}; name its folder with "
         "--artifact"
     )
-
-
-def _sha256(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def _sample(count: int, limit: int | None) -> np.ndarray:

@@ -37,4 +37,4 @@ def test_every_benchmark_can_be_run() -> None:
 
 def test_an_unknown_benchmark_names_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["export_overhed"]) == 2
-    assert "did you mean export_overhead?" in capsys.readouterr().err
+    assert "did you mean 'export_overhead'?" in capsys.readouterr().err

@@ -6,11 +6,11 @@ ImageNet-C; a corruption's own module says where it differs from the published c
 the result is rounded to 8 bit, not cut off, and not compressed once more as ImageNet-C's files are.
 """
 
-import difflib
 from collections.abc import Callable
 
 import numpy as np
 
+from core.names import nearest
 from robustness.attacks.corruptions import blur, digital, noise, weather
 from robustness.attacks.corruptions.severity import LARGE, SMALL
 from robustness.attacks.corruptions.spatter import spatter
@@ -70,8 +70,7 @@ def corrupt(pixels: np.ndarray, name: str, severity: int, rng: np.random.Generat
     Source: Hendrycks & Dietterich 2019.
     """
     if name not in _EFFECTS:
-        near = difflib.get_close_matches(name, _EFFECTS, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(_EFFECTS)}"
+        hint = nearest(name, _EFFECTS)
         raise ValueError(f"name must be a known corruption, got {name!r}; {hint}")
     if severity not in _SEVERITIES:
         raise ValueError(f"severity must be a whole number from 1 to 5, got {severity}")

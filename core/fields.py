@@ -1,0 +1,94 @@
+"""Rules for the fields of dataclasses, which Python leaves unchecked: "false" would be true."""
+
+import dataclasses
+import sys
+from types import NoneType
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+_KINDS: dict[Any, tuple[tuple[type, ...], str]] = {
+    bool: ((bool,), "true or false"),
+    int: ((int,), "an integer"),
+    float: ((int, float), "a finite number"),
+    str: ((str,), "text"),
+    dict: ((dict,), "a mapping"),
+}
+"""What the values of a field may be instances of; the rule in words."""
+
+
+def check_types(config: Any) -> None:
+    """Refuse values of another type than their field's; lists become tuples, integers floats.
+
+    Args:
+        config: a dataclass, which may be frozen, of numbers, booleans, texts, literals, mappings,
+            lists and tuples of one type, dataclasses (which check themselves), and None beside
+            one of these.
+
+    Raises:
+        ValueError: names the field, the rule and the value.
+    """
+    hints = get_type_hints(type(config))
+    for field in dataclasses.fields(config):
+        value = _checked(field.name, getattr(config, field.name), hints[field.name])
+        object.__setattr__(config, field.name, value)
+
+
+def check_positive(config: Any, *fields: str) -> None:
+    """Refuse numbers that are not above 0; None passes.
+
+    Raises:
+        ValueError: names the field and the value.
+    """
+    for field, value in _given(config, fields):
+        if not value > 0:
+            raise ValueError(f"{field} must be positive, got {value}")
+
+
+def check_at_least(config: Any, least: int, *fields: str) -> None:
+    """Refuse numbers below `least`; None passes.
+
+    Raises:
+        ValueError: names the field and the value.
+    """
+    for field, value in _given(config, fields):
+        if not value >= least:
+            raise ValueError(f"{field} must be at least {least}, got {value}")
+
+
+def check_fraction(config: Any, *fields: str) -> None:
+    """Refuse numbers outside [0, 1); None passes.
+
+    Raises:
+        ValueError: names the field and the value.
+    """
+    for field, value in _given(config, fields):
+        if not 0 <= value < 1:
+            raise ValueError(f"{field} must lie in [0, 1), got {value}")
+
+
+def _given(config: Any, fields: tuple[str, ...]) -> list[tuple[str, Any]]:
+    values = [(field, getattr(config, field)) for field in fields]
+    return [(field, value) for field, value in values if value is not None]
+
+
+def _checked(name: str, value: Any, hint: Any) -> Any:
+    kind, options = get_origin(hint) or hint, get_args(hint)
+    if NoneType in options:
+        (other,) = (option for option in options if option is not NoneType)
+        return None if value is None else _checked(name, value, other)
+    if kind in (list, tuple):
+        if not isinstance(value, list | tuple):
+            raise ValueError(f"{name} must be a list, got {value!r}")
+        return kind(_checked(f"{name}[{i}]", each, options[0]) for i, each in enumerate(value))
+    if kind is Literal and value not in options:
+        raise ValueError(f"{name} must be one of {', '.join(map(str, options))}, got {value!r}")
+    if kind in _KINDS and not _fits(value, kind):
+        raise ValueError(f"{name} must be {_KINDS[kind][1]}, got {value!r}")
+    return float(value) if kind is float else value
+
+
+def _fits(value: Any, kind: Any) -> bool:
+    if isinstance(value, bool) and kind is not bool:  # for Python, True is an integer
+        return False
+    if not isinstance(value, _KINDS[kind][0]):
+        return False
+    return kind is not float or abs(value) <= sys.float_info.max  # an int may lie beyond it

@@ -1,0 +1,27 @@
+import pytest
+
+from core.json import JsonError, read_json
+
+
+def test_json_is_read() -> None:
+    assert read_json(b'{"a": [1, 2.5, null, {"a": "\xc3\xa9"}]}') == {
+        "a": [1, 2.5, None, {"a": "é"}]
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[NaN]", "NaN is not JSON"),
+        ("[-Infinity]", "-Infinity is not JSON"),
+        ('{"a": 1, "b": {"c": 1, "c": 2}}', "the key 'c' must not appear twice"),
+        (r'{"\ud800": 1, "\ud800": 2}', r"the key '\\ud800' must not"),
+        ("{", "Expecting property name"),
+        (b"\xff\xfe\xfa", "not JSON text"),
+        ("[" * 100_000, "too many levels"),
+        ("1" * 5000, "not JSON text"),
+    ],
+)
+def test_what_is_not_json_is_refused(text: str | bytes, message: str) -> None:
+    with pytest.raises(JsonError, match=message):
+        read_json(text)
