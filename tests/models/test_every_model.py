@@ -237,6 +237,21 @@ def test_every_parameter_receives_a_gradient(variant: str) -> None:
         assert parameter.grad is not None and parameter.grad.abs().max() > 0, key
 
 
+@pytest.mark.parametrize(
+    "name", [name for name in models.names() if name.startswith(("lra", "transformer"))]
+)
+def test_dropout_acts_in_training_only(name: str) -> None:
+    torch.manual_seed(0)
+    model, without = (
+        models.build(name, **TOKEN | {"embed_dim": 32, "num_heads": 2} | more)
+        for more in ({"dropout": 0.1}, {"dropout": 0.0})
+    )
+    given = inputs(name)
+    assert torch.equal(model.eval()(*given), model(*given))
+    assert not torch.allclose(model.train()(*given), model(*given))
+    assert torch.equal(without.train()(*given), without.eval()(*given))
+
+
 @every_model
 def test_logits_are_finite_for_constant_zero_and_huge_inputs(variant: str) -> None:
     model = Eager(build(variant))
