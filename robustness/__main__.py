@@ -18,7 +18,7 @@ from robustness.progress import Cancelled, Progress
 from robustness.spec import EvaluationSpec, cost
 
 if TYPE_CHECKING:
-    from robustness.evaluation import Inputs, Runner
+    from robustness.evaluation import Executor, Inputs
     from robustness.report.schema import Report
     from runtimes.artifact import Artifact
 
@@ -73,7 +73,7 @@ def _evaluate(arguments: argparse.Namespace) -> int:
     folders = [arguments.artifact] + ([arguments.compare] if arguments.compare else [])
     artifacts = [open_artifact(folder) for folder in folders]
     inputs = _limited(_open(spec, arguments.data, artifacts[0]), arguments.limit, spec.seed)
-    runner = _runner(arguments, folders)
+    executor = _executor(arguments, folders)
     print(_announcement(spec, artifacts, len(inputs)), file=sys.stderr)
     with _output(arguments.output) as folder, _bar() as on_progress:
         report = evaluate(
@@ -84,7 +84,7 @@ def _evaluate(arguments: argparse.Namespace) -> int:
             on_progress=on_progress,
             should_stop=should_stop,
             threads=arguments.threads,
-            runner=runner,
+            executor=executor,
         )
     print(render(report))
     if arguments.card:
@@ -114,14 +114,14 @@ def _verify(arguments: argparse.Namespace) -> int:
     return HELD if outcome.confirmed else FAILED
 
 
-def _runner(arguments: argparse.Namespace, folders: Sequence[Path]) -> "Runner":
+def _executor(arguments: argparse.Namespace, folders: Sequence[Path]) -> "Executor":
     if arguments.engine == "ray":
-        from robustness.executors.on_ray import OnRay
+        from robustness.executors.ray import RayExecutor
 
-        return OnRay(folders, workers=arguments.workers, address=arguments.address)
-    from robustness.executors.process import Processes
+        return RayExecutor(folders, workers=arguments.workers, address=arguments.address)
+    from robustness.executors.process import ProcessExecutor
 
-    return Processes(folders, workers=arguments.workers or default_workers(arguments.threads))
+    return ProcessExecutor(folders, workers=arguments.workers or default_workers(arguments.threads))
 
 
 def _open(spec: EvaluationSpec, data: str, artifact: "Artifact") -> "Inputs":

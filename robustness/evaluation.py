@@ -10,12 +10,13 @@ from core.files import remove_leftovers
 from data.sources import ImageSet, load_inputs
 from data.text_set import TextSet
 from robustness import store as shards
+from robustness.chunks import Chunk, read_block, read_cell, read_probe
 from robustness.context import Trial, inputs_digest
-from robustness.executors import inline
+from robustness.executors.base import run_inline
 from robustness.progress import Cancelled, Meter, Progress
 from robustness.proposals import available
-from robustness.ranges import Task, read_block, read_cell, read_probe
-from robustness.report.build import build_report, environment
+from robustness.report.build import build_report
+from robustness.report.environment import environment
 from robustness.report.schema import Report, write_report
 from robustness.report.write import write_companions
 from robustness.sanity.findings import Probe
@@ -25,13 +26,13 @@ from robustness.target import Target, open_target, torch_threads
 from robustness.text_target import TextTarget, open_text_target
 from runtimes.artifact import Artifact
 
-__all__ = ["Cancelled", "Inputs", "Progress", "Runner", "evaluate", "evaluate_targets"]
+__all__ = ["Cancelled", "Inputs", "Progress", "Executor", "evaluate", "evaluate_targets"]
 
 _LONG_WORK = 200_000  # evaluations of one model, beside which compiling it takes no time
 Inputs = ImageSet | TextSet
 AnyTarget = Target | TextTarget
-Runner = Callable[[Sequence[Trial], Iterable[Task]], None]
-"""Does all tasks; see `robustness.executors`."""
+Executor = Callable[[Sequence[Trial], Iterable[Chunk]], None]
+"""Does all chunks; see `robustness.executors`."""
 
 
 def evaluate(
@@ -43,7 +44,7 @@ def evaluate(
     on_progress: Callable[[Progress], None] | None = None,
     should_stop: Callable[[], bool] | None = None,
     threads: int = 1,
-    runner: Runner = inline.run,
+    executor: Executor = run_inline,
 ) -> Report:
     """Put one artifact on trial, or two on the same inputs.
 
@@ -61,7 +62,7 @@ def evaluate(
         on_progress: called after every batch.
         should_stop: called before every model evaluation, so within one attack step.
         threads: threads of torch and of the runtime; torch's own setting is restored.
-        runner: does the work; in this process when not given.
+        executor: does the work; in this process when not given.
 
     Raises:
         Cancelled: `should_stop` said so; finished shards stay.
@@ -78,7 +79,7 @@ def evaluate(
             on_progress=on_progress,
             should_stop=should_stop,
             threads=threads,
-            runner=runner,
+            executor=executor,
         )
 
 
@@ -91,7 +92,7 @@ def evaluate_targets(
     on_progress: Callable[[Progress], None] | None = None,
     should_stop: Callable[[], bool] | None = None,
     threads: int = 1,
-    runner: Runner = inline.run,
+    executor: Executor = run_inline,
 ) -> Report:
     """`evaluate` for any classifier given as a callable and its differentiable twin."""
     _check(spec, targets, inputs)
@@ -111,7 +112,7 @@ def evaluate_targets(
     ]
     with torch_threads(threads):
         work = _Work(trials=trials, inputs=inputs)
-        runner(trials, work.tasks())
+        executor(trials, work.chunks())
         verdicts = [work.verdict(position) for position in range(len(trials))]
         runtimes = {target.runtime.name for target in targets}
         report = build_report(spec, verdicts, inputs, environment(threads, runtimes))
@@ -147,24 +148,24 @@ def settle_proposals(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Work:
-    """Cuts the inputs into tasks, and puts together what became of them."""
+    """Cuts the inputs into chunks, and puts together what became of them."""
 
     trials: Sequence[Trial]
     inputs: Inputs
     digests: dict[tuple[int, int], str] = field(default_factory=dict[tuple[int, int], str])
 
-    def tasks(self) -> Iterator[Task]:
-        """Every range of every model; inputs are read when their turn comes."""
+    def chunks(self) -> Iterator[Chunk]:
+        """Every chunk of every model; inputs are read when a worker is free for them."""
         for position, trial in enumerate(self.trials):
             for chosen in shards.ranges(len(self.inputs)):
                 inputs = _load(self.inputs, chosen, trial.target)
                 self.digests[position, chosen.start] = inputs_digest(inputs)
-                yield Task(
+                yield Chunk(
                     model=position, start=chosen.start, inputs=inputs, labels=self._labels(chosen)
                 )
 
     def verdict(self, position: int) -> ModelVerdict:
-        """One model's verdict, from the files of all its ranges."""
+        """One model's verdict, from the files of all its chunks."""
         trial = self.trials[position]
         clean: list[CleanVerdict] = []
         probe: Probe | None = None

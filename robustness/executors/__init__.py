@@ -1,1 +1,1 @@
-"""Who does the ranges of an evaluation: this process, several of them, or several machines."""
+"""Who does the chunks of an evaluation: this process, several of them, or several machines."""

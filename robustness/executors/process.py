@@ -1,45 +1,55 @@
-"""Ranges done by several processes on this machine: the default of the command line.
+"""Chunks done by several processes on this machine: the default of the command line.
 
 Each worker is a fresh interpreter and not a fork: threads of torch and of the runtimes do not
-survive a fork. Workers share nothing but the folder of files. They keep this process's niceness.
+survive a fork. Workers share the folder of shards, and memory without locks for their progress: a
+killed worker leaves nothing half written and nobody waiting.
 """
 
+import ctypes
+import multiprocessing
 import os
-import pickle
 import signal
-import socket
-import subprocess
-import sys
-import time
+import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from itertools import chain, islice
-from multiprocessing.connection import Connection, wait
+from multiprocessing import resource_tracker, sharedctypes
+from multiprocessing.process import BaseProcess
 from pathlib import Path
+from typing import Any
 
+from robustness.chunks import Chunk
 from robustness.context import Trial
-from robustness.executors import inline
-from robustness.executors.job import Job, unfinished
-from robustness.executors.messages import STOP, Ended, Step
-from robustness.executors.workplace import Workplace, workplace
-from robustness.progress import Meter
-from robustness.ranges import Task
+from robustness.executors.base import (
+    PendingChunk,
+    WorkerContext,
+    pending_chunks,
+    portable,
+    run_inline,
+    work,
+    worker_context,
+)
+from robustness.progress import Meter, Progress
 
-_ROOT = Path(__file__).parents[2]
-_LOOK_EVERY_S = 0.1
+_POLL_S = 0.1
 _STOP_WITHIN_S = 10.0  # a model evaluation of one batch; afterwards a worker is killed
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+_STAGE_BYTES = 256
+_MANY_DEATHS = 2  # a chunk that lost so many workers is done alone, to see whether it kills them
 
 
-class Processes:
-    """A runner (see `robustness.evaluation.Runner`) that shares ranges out to worker processes.
+class ProcessExecutor:
+    """Shares chunks out to worker processes (an `Executor`, see `robustness.evaluation`).
 
-    A worker that dies, by a signal or for want of memory, is replaced, and its range given to
-    another. A single range is done in this process: starting another one would take longer.
+    When a worker dies, by a signal or for want of memory, the pool is replaced and the missing
+    chunks are given out again, one by one if it happens again. A single chunk is done in this
+    process: starting another one would take longer.
 
     Args:
-        folders: the artifact of each model on trial.
+        folders: the artifact of each model.
         workers: how many processes at most, at least 1.
 
     Raises:
@@ -52,144 +62,184 @@ class Processes:
         self._folders = list(folders)
         self._workers = workers
 
-    def __call__(self, trials: Sequence[Trial], tasks: Iterable[Task]) -> None:
-        """Do every task.
+    def __call__(self, trials: Sequence[Trial], chunks: Iterable[Chunk]) -> None:
+        """Do every chunk.
 
         Raises:
             Cancelled: the caller wants to stop; finished files stay.
-            WorkerDied: one range ended three workers.
-            ValueError: an artifact changed, or not one folder per trial was given.
+            WorkerDied: one chunk killed three workers.
+            ValueError: an artifact changed, or not one folder per model was given.
         """
-        jobs = unfinished(trials, tasks)
-        first = list(islice(jobs, 2))
+        pending = pending_chunks(trials, chunks)
+        first = list(islice(pending, 2))
         if len(first) < 2:
-            inline.run(trials, [job.task for job in first])
+            run_inline(trials, [each.chunk for each in first])
             return
-        crew = _Crew(workplace(trials, self._folders), self._workers)
+        pool = WorkerPool(worker_context(trials, self._folders), self._workers)
         try:
-            crew.work(chain(first, jobs), trials[0].meter)
+            pool.run(chain(first, pending), trials[0].meter)
         finally:
-            crew.dismiss()
+            pool.close()
 
 
-@dataclass(slots=True, kw_only=True)
-class _Worker:
-    process: subprocess.Popen[bytes]
-    connection: Connection
-    job: Job | None = None
+class ProgressSnapshot(ctypes.Structure):
+    """How far one worker is with its chunk, in memory that it shares with the evaluation."""
+
+    _fields_ = [("done", ctypes.c_longlong), ("stage", ctypes.c_char * _STAGE_BYTES)]
 
 
-class _Crew:
-    """The workers of one evaluation, and what each is busy with."""
+class WorkerPool:
+    """A pool of processes that is replaced when one of them dies.
 
-    def __init__(self, place: Workplace, size: int) -> None:
-        self._place = pickle.dumps(place)
-        self._environment = os.environ | dict.fromkeys(_THREADS, str(place.threads))
-        self._size = size
-        self._workers: list[_Worker] = []
-        self._lost: deque[Job] = deque()
+    Args:
+        context: what every worker has to know.
+        workers: how many processes at most.
+    """
 
-    def work(self, jobs: Iterator[Job], meter: Meter) -> None:
-        """Have all jobs done."""
-        while True:
-            self._hand_out(jobs)
-            busy = [worker for worker in self._workers if worker.job is not None]
-            if not busy:
-                return
+    def __init__(self, context: WorkerContext, workers: int) -> None:
+        self._context = context
+        self._workers = workers
+        self._pool: ProcessPoolExecutor | None = None
+        self._processes: set[BaseProcess] = set()
+        self._running: dict[Future[None], tuple[PendingChunk, int]] = {}
+        self._retries: deque[PendingChunk] = deque()
+        self._snapshots: Any = sharedctypes.RawArray(ProgressSnapshot, workers)
+        self._stop: Any = sharedctypes.RawValue(ctypes.c_bool, False)
+
+    def run(self, pending: Iterator[PendingChunk], meter: Meter) -> None:
+        """Have all chunks done."""
+        while self._hand_out(pending):
             meter.before()
-            ready = wait([worker.connection for worker in busy], timeout=_LOOK_EVERY_S)
-            for worker in busy:
-                if worker.connection in ready:
-                    self._hear(worker)
+            wait(self._running, timeout=_POLL_S, return_when=FIRST_COMPLETED)
+            for each, slot in self._running.values():
+                found = self._snapshots[slot]
+                each.report(found.done, found.stage.decode(errors="ignore"))
+            for future in [future for future in self._running if future.done()]:
+                self._collect(future)
 
-    def dismiss(self) -> None:
+    def close(self) -> None:
         """End all workers: those that do not stop in time are killed."""
+        self._stop.value = True
+        if self._pool is not None:
+            if wait(self._running, timeout=_STOP_WITHIN_S).not_done:
+                for process in self._processes:
+                    process.kill()
+            self._pool.shutdown(cancel_futures=True)
+
+    def _hand_out(self, pending: Iterator[PendingChunk]) -> bool:
+        """Give every worker something to do, as far as there is; whether anything is under way."""
+        while len(self._running) < self._width():
+            each = self._retries.popleft() if self._retries else next(pending, None)
+            if each is None:
+                break
+            self._submit(each)
+        return bool(self._running)
+
+    def _width(self) -> int:
+        busy = [each for each, _ in self._running.values()]
+        alone = any(each.deaths >= _MANY_DEATHS for each in (*busy, *self._retries))
+        return 1 if alone else self._workers
+
+    def _submit(self, each: PendingChunk) -> None:
+        slot = min(set(range(self._workers)) - {slot for _, slot in self._running.values()})
+        self._snapshots[slot].done = 0
+        if self._pool is None:
+            self._processes = set()
+            self._pool = ProcessPoolExecutor(
+                self._workers,
+                mp_context=multiprocessing.get_context("spawn"),
+                initializer=_initialize,
+                initargs=(self._snapshots, self._stop),
+            )
+        before = set(multiprocessing.active_children())
         try:
-            for worker in self._workers:
-                self._tell(worker, STOP)
-            deadline = time.monotonic() + _STOP_WITHIN_S
-            for worker in self._workers:
-                self._wait(worker, max(0.0, deadline - time.monotonic()))
-        finally:
-            for worker in self._workers:
-                worker.process.kill()
-                worker.process.wait()
-                worker.connection.close()
+            with _surroundings(self._context.threads):
+                future = self._pool.submit(_work, self._context, each.chunk, slot)
+        except BrokenProcessPool:
+            self._retries.appendleft(each)
+            self._replace()
+            return
+        self._processes |= set(multiprocessing.active_children()) - before
+        self._running[future] = each, slot
 
-    def _hand_out(self, jobs: Iterator[Job]) -> None:
-        """Give everybody something to do, as far as there is."""
-        while sum(worker.job is not None for worker in self._workers) < self._size:
-            job = self._lost.popleft() if self._lost else next(jobs, None)
-            if job is None:
-                return
-            idle = [worker for worker in self._workers if worker.job is None]
-            worker = idle[0] if idle else self._hire()
-            worker.job = job
-            job.attempts += 1
-            self._tell(worker, pickle.dumps(job.task))
-
-    def _hire(self) -> _Worker:
-        ours, theirs = socket.socketpair()
-        with ours, theirs:
-            descriptor = str(theirs.fileno())
-            # Ctrl-C is this process's to handle: a mask, unlike a handler, survives the start.
-            before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
-            try:
-                process = subprocess.Popen(
-                    [sys.executable, "-m", "robustness.executors.worker", descriptor],
-                    cwd=_ROOT,
-                    env=self._environment,
-                    pass_fds=[theirs.fileno()],
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.DEVNULL,
-                )
-                worker = _Worker(process=process, connection=Connection(ours.detach()))
-                self._workers.append(worker)
-            finally:
-                signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        self._tell(worker, self._place)
-        return worker
-
-    def _tell(self, worker: _Worker, message: bytes) -> None:
+    def _collect(self, future: Future[None]) -> None:
+        if future not in self._running:
+            return
         try:
-            worker.connection.send_bytes(message)
-        except OSError:
-            # It died; that is noticed, and dealt with, when its end of the socket is read.
-            return
+            future.result()
+        except BrokenProcessPool:
+            self._replace()
+        except MemoryError:
+            self._lose(future, "MemoryError")
+        else:
+            self._running.pop(future)[0].finish()
 
-    def _hear(self, worker: _Worker) -> None:
-        job = worker.job
-        try:
-            message: Step | Ended = worker.connection.recv()
-        except (EOFError, OSError):
-            self._bury(worker)
-            return
-        if job is None:
-            return
-        if isinstance(message, Step):
-            job.tell(message.done, message.stage)
-            return
-        if message.error is not None:
-            raise message.error
-        worker.job = None
-        job.finish()
+    def _replace(self) -> None:
+        """Drop the broken pool; the next submission starts another one."""
+        if self._pool is not None:
+            self._pool.shutdown()
+            self._pool = None
+        codes = [process.exitcode for process in self._processes]
+        # The pool ends the other workers by SIGTERM.
+        how = next((c for c in codes if c not in (None, 0, -signal.SIGTERM)), -signal.SIGTERM)
+        for future in list(self._running):
+            if future.exception() is None:
+                self._collect(future)
+            else:
+                self._lose(future, _named(how or 0))
 
-    def _bury(self, worker: _Worker) -> None:
-        worker.process.kill()
-        status = worker.process.wait()
-        worker.connection.close()
-        self._workers.remove(worker)
-        if worker.job is not None:
-            worker.job.lose(_how(status))
-            self._lost.append(worker.job)
-
-    def _wait(self, worker: _Worker, seconds: float) -> None:
-        try:
-            worker.process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            return
+    def _lose(self, future: Future[None], how: str) -> None:
+        each, _ = self._running.pop(future)
+        each.lose(how, workers=self._workers)
+        self._retries.append(each)
 
 
-def _how(status: int) -> str:
-    """How a process ended."""
-    return f"by signal {signal.Signals(-status).name}" if status < 0 else f"with status {status}"
+@contextmanager
+def _surroundings(threads: int) -> Iterator[None]:
+    """What a process that starts in the block inherits: its threads, and no Ctrl-C of its own."""
+    before = {name: os.environ.get(name) for name in _THREADS}
+    resource_tracker.ensure_running()  # else it would be started, and unblock signals, in the block
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    os.environ.update(dict.fromkeys(_THREADS, str(threads)))
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+def _named(code: int) -> str:
+    return signal.Signals(-code).name if code < 0 else f"exit status {code}"
+
+
+_SHARED: dict[str, Any] = {}  # of this worker
+
+
+def _initialize(snapshots: Any, stop: Any) -> None:
+    _SHARED.update(snapshots=snapshots, stop=stop)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+    # SIGKILL: files are written whole or not at all, and nobody waits for this process.
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _work(context: WorkerContext, chunk: Chunk, slot: int) -> None:
+    def show(progress: Progress) -> None:
+        snapshot = _SHARED["snapshots"][slot]
+        snapshot.stage = progress.stage.encode()[: _STAGE_BYTES - 1]
+        snapshot.done = progress.done
+
+    try:
+        for _ in work(context, chunk, on_progress=show, should_stop=lambda: _SHARED["stop"].value):
+            pass
+    except Exception as error:
+        raise portable(error) from None

@@ -1,6 +1,7 @@
 """Whether a report has a flag for everything that it speaks of."""
 
-from robustness.report.schema import DEFINITIONS, ModelFlags, Report, Sample
+from robustness.report.flags import ModelFlags, Sample
+from robustness.report.schema import DEFINITIONS, Report
 from robustness.store import SHARD_SIZE
 from robustness.verify.outcome import Refuted
 

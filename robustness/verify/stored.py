@@ -8,7 +8,7 @@ from typing import TypeVar
 import numpy as np
 
 from robustness import store as shards
-from robustness.ranges import KINDS
+from robustness.chunks import KINDS
 from robustness.report.schema import Report
 from robustness.sanity.findings import Probe
 from robustness.scoring import AttackVerdict, CellVerdict, CleanVerdict, ModelVerdict, join

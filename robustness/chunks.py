@@ -1,9 +1,10 @@
-"""One range of inputs of one model, through every attack: the unit of work of an evaluation.
+"""One chunk of inputs of one model, through every attack: the unit of work of an evaluation.
 
 What it finds is written as files, and files of an earlier attempt are used: a range may be begun by
 one process, ended by another and done twice without harm.
 """
 
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
@@ -45,7 +46,7 @@ KINDS: dict[str, type[CellVerdict]] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Task:
+class Chunk:
     """One range of inputs of one model.
 
     Attributes:
@@ -61,33 +62,36 @@ class Task:
     labels: np.ndarray | None
 
 
-def run_range(trial: Trial, task: Task) -> None:
-    """Do everything that the spec asks for on one range; verdicts and shards are files then.
+def chunk_steps(trial: Trial, chunk: Chunk) -> Iterator[None]:
+    """Do everything that the spec asks for on one chunk; yields after each finished file.
 
     Raises:
         Cancelled: the caller wants to stop; finished files stay.
     """
-    block = _judge_clean(trial, task)
-    if task.start == 0:
+    block = _judge_clean(trial, chunk)
+    if chunk.start == 0:
+        yield
         _probe(trial, block)
+    yield
     for cell in trial.spec.cells:
-        with trial.meter.allot(len(task.inputs) * _cost(trial, cell)):
+        with trial.meter.allot(len(chunk.inputs) * _cost(trial, cell)):
             if read_cell(trial, block, cell) is None:
                 write_verdict(trial, _judge_cell(trial, block, cell), block, cell)
+        yield
 
 
-def is_done(trial: Trial, task: Task) -> bool:
-    """Whether everything that `run_range` would write is there already."""
-    block = read_block(trial, task.start, inputs_digest(task.inputs), task.labels)
-    if block is None or (task.start == 0 and read_probe(trial, block) is None):
+def is_done(trial: Trial, chunk: Chunk) -> bool:
+    """Whether everything that `chunk_steps` would write is there already."""
+    block = read_block(trial, chunk.start, inputs_digest(chunk.inputs), chunk.labels)
+    if block is None or (chunk.start == 0 and read_probe(trial, block) is None):
         return False
     return all(read_cell(trial, block, cell) is not None for cell in trial.spec.cells)
 
 
-def range_cost(trial: Trial, task: Task) -> int:
+def chunk_cost(trial: Trial, chunk: Chunk) -> int:
     """Model evaluations of a range, at most."""
     each = CLEAN_EVALUATIONS + sum(_cost(trial, cell) for cell in trial.spec.cells)
-    return len(task.inputs) * each + (0 if task.start else _probe_cost(trial, len(task.inputs)))
+    return len(chunk.inputs) * each + (0 if chunk.start else _probe_cost(trial, len(chunk.inputs)))
 
 
 def read_probe(trial: Trial, block: Block) -> Probe | None:
@@ -182,20 +186,20 @@ def _judge_cell(trial: Trial, block: Block, cell: Cell) -> CellVerdict:
             return attack_cell(trial, target, block, cell)
 
 
-def _judge_clean(trial: Trial, task: Task) -> Block:
+def _judge_clean(trial: Trial, chunk: Chunk) -> Block:
     """Judge a range of clean inputs, and store them for pictures and for a later replay."""
-    digest = inputs_digest(task.inputs)
-    last = task.start + len(task.inputs)
-    trial.say(f"clean inputs {task.start + 1} to {last}")
-    with trial.meter.allot(CLEAN_EVALUATIONS * len(task.inputs)):
-        known = read_block(trial, task.start, digest, task.labels)
-        verdict = known.clean if known is not None else _clean_verdict(trial, task)
+    digest = inputs_digest(chunk.inputs)
+    last = chunk.start + len(chunk.inputs)
+    trial.say(f"clean inputs {chunk.start + 1} to {last}")
+    with trial.meter.allot(CLEAN_EVALUATIONS * len(chunk.inputs)):
+        known = read_block(trial, chunk.start, digest, chunk.labels)
+        verdict = known.clean if known is not None else _clean_verdict(trial, chunk)
     if known is None:
         tensors = {field.name: getattr(verdict, field.name) for field in fields(CleanVerdict)}
-        tensors["clean"] = shards.as_array(task.inputs)
-        path = shards.clean_path(trial.folder, trial.target.digest, task.start)
-        shards.write(path, tensors, _clean_identity(trial, digest, task.labels))
-    return Block(start=task.start, inputs=task.inputs, digest=digest, clean=verdict)
+        tensors["clean"] = shards.as_array(chunk.inputs)
+        path = shards.clean_path(trial.folder, trial.target.digest, chunk.start)
+        shards.write(path, tensors, _clean_identity(trial, digest, chunk.labels))
+    return Block(start=chunk.start, inputs=chunk.inputs, digest=digest, clean=verdict)
 
 
 def _probe(trial: Trial, block: Block) -> None:
@@ -240,18 +244,18 @@ def _clean_identity(trial: Trial, digest: str, labels: np.ndarray | None) -> dic
     }
 
 
-def _clean_verdict(trial: Trial, task: Task) -> CleanVerdict:
+def _clean_verdict(trial: Trial, chunk: Chunk) -> CleanVerdict:
     target = trial.target
     if not isinstance(target, Target):
-        return text_clean_verdict(target, list(task.inputs), task.labels, trial.meter)
-    inputs = np.asarray(task.inputs)
+        return text_clean_verdict(target, list(chunk.inputs), chunk.labels, trial.meter)
+    inputs = np.asarray(chunk.inputs)
     served = predict_served(target, inputs, trial.meter)
-    label = (served.argmax(axis=1) if task.labels is None else task.labels).astype(np.int64)
+    label = (served.argmax(axis=1) if chunk.labels is None else chunk.labels).astype(np.int64)
     if target.twin is None:
         twin, blind = served, np.zeros(len(inputs), bool)
     else:
         twin, gradient = input_gradient(target, inputs, label, trial.meter)
         blind = ((gradient == 0) | ~np.isfinite(gradient)).reshape(len(inputs), -1).all(axis=1)
     # A second answer is asked once, not counted: it would cost every evaluation for a rare fault.
-    again = predict_served(target, inputs) if task.start == 0 else served
-    return judge_clean(served, again, twin, task.labels, blind)
+    again = predict_served(target, inputs) if chunk.start == 0 else served
+    return judge_clean(served, again, twin, chunk.labels, blind)
