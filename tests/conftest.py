@@ -1,9 +1,34 @@
+import fcntl
 import os
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 # The models of the tests are tiny: more threads only wait for each other. Set before torch loads.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+Once = Callable[[str, Callable[[Path], object]], Path]
+
+
+@pytest.fixture(scope="session")
+def once(tmp_path_factory: pytest.TempPathFactory) -> Once:
+    """Makes a named folder once for all workers of a run, which read it and never change it."""
+    base = tmp_path_factory.getbasetemp()
+    shared = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "once"
+    shared.mkdir(exist_ok=True)
+
+    def make(name: str, fill: Callable[[Path], object]) -> Path:
+        with (shared / f"{name}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not (shared / f"{name}.made").exists():
+                (shared / name).mkdir()
+                fill(shared / name)
+                (shared / f"{name}.made").touch()
+        return shared / name
+
+    return make
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -22,6 +22,7 @@ from export.samples import Samples
 from export.write import write_artifact
 from models.checkpoints import save_weights
 from robustness.target import Target
+from tests.conftest import Once
 
 SIZE = 6
 
@@ -107,8 +108,12 @@ class Artifacts:
 
 
 @pytest.fixture(scope="session")
-def artifacts(tmp_path_factory: pytest.TempPathFactory) -> Artifacts:
-    root = tmp_path_factory.mktemp("artifacts")
+def artifacts(once: Once) -> Artifacts:
+    root = once("attacked", _make_artifacts)
+    return Artifacts(dot=root / "dot", elliptical=root / "elliptical", images=root / "images")
+
+
+def _make_artifacts(root: Path) -> None:
     draw = np.random.default_rng(0)
     for i in range(40):
         label = i % 3
@@ -116,14 +121,11 @@ def artifacts(tmp_path_factory: pytest.TempPathFactory) -> Artifacts:
         (root / "images" / f"Class-{label}").mkdir(parents=True, exist_ok=True)
         name = root / "images" / f"Class-{label}" / f"{i:03d}.png"
         Image.fromarray(pixels.astype(np.uint8)).save(name)
-    return Artifacts(
-        dot=_export("dot", "deit_tiny", root),
-        elliptical=_export("elliptical", "deit_tiny_elliptical", root),
-        images=root / "images",
-    )
+    _export("dot", "deit_tiny", root)
+    _export("elliptical", "deit_tiny_elliptical", root)
 
 
-def _export(name: str, architecture: str, root: Path) -> Path:
+def _export(name: str, architecture: str, root: Path) -> None:
     """Teach a tiny transformer brightness for a moment, and export it."""
     config = models.config(
         architecture, img_size=8, patch_size=4, in_chans=1, num_classes=3, embed_dim=16,
@@ -152,7 +154,7 @@ def _export(name: str, architecture: str, root: Path) -> Path:
     samples = Samples(
         pixels=load_pixels(thousand, spec), labels=thousand.labels, description="made"
     )
-    return write_artifact(run, samples, root / name).folder
+    write_artifact(run, samples, root / name)
 
 
 def _teach(model: nn.Module, images: ImageSet, spec: ImageSpec) -> None:

@@ -15,6 +15,7 @@ from starlette.testclient import TestClient
 
 from runtimes.artifact import Artifact, open_artifact
 from service.settings import ROOT, Settings, get_settings
+from tests.conftest import Once
 from tests.service.front import Front
 from tests.service.jobs.postgres import postgresql, truncated
 from tests.service.tiny_artifact import noise, write_artifact, write_text_artifact
@@ -26,13 +27,15 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture(scope="session")
-def tiny_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def tiny_models(once: Once) -> Path:
     """A folder with small real artifacts: two models of images and one of texts."""
-    folder = tmp_path_factory.mktemp("models")
-    write_artifact(folder / "dot", "fashion-dot", elliptical=False, seed=1)
-    write_artifact(folder / "elliptical", "fashion-elliptical", seed=2)
-    write_text_artifact(folder / "transject", "tiny-transject", seed=3)
-    return folder
+
+    def fill(folder: Path) -> None:
+        write_artifact(folder / "dot", "fashion-dot", elliptical=False, seed=1)
+        write_artifact(folder / "elliptical", "fashion-elliptical", seed=2)
+        write_text_artifact(folder / "transject", "tiny-transject", seed=3)
+
+    return once("tiny-models", fill)
 
 
 @pytest.fixture(scope="session")
@@ -114,8 +117,8 @@ def page_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     from tests.service.server import serve
 
     folder = tmp_path_factory.mktemp("page")
-    options = {"ASSAY_RUNTIME": "onnx-cpu"}  # nothing is measured beside the tests
-    with serve(str(ROOT), cwd=folder, home=folder / "home", **options) as server:
+    # No runtime is measured beside the tests.
+    with serve(str(ROOT), cwd=folder, home=folder / "home", ASSAY_RUNTIME="onnx-cpu") as server:
         yield server.url
 
 
