@@ -13,7 +13,7 @@ from pathlib import Path
 
 from benchmarks.rows import Row
 from core.names import nearest
-from data.image_set import DataError
+from data.errors import DataError
 
 _NOT_BENCHMARKS = {
     "__main__",
@@ -23,8 +23,10 @@ _NOT_BENCHMARKS = {
     "load",
     "long_models",
     "mortal_server",
+    "mutants",
     "pairs",
     "photos",
+    "reach",
     "rows",
     "server",
     "standard_library",

@@ -16,7 +16,7 @@ from benchmarks.rows import Row
 from data.sources import ImageSet, open_images
 from robustness import store as shards
 from robustness.evaluation import evaluate
-from robustness.report.examples import choose
+from robustness.report.exhibits import choose
 from robustness.report.schema import Report, write_report
 from robustness.report.write import write_companions
 from robustness.spec import EvaluationSpec

@@ -6,11 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 from PIL import Image
 
+from data.errors import DataError
 from data.images import ImageError, ImageSpec, to_pixels
-
-
-class DataError(ValueError):
-    """A data set that cannot be used; the message names the file and the rule."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

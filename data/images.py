@@ -13,6 +13,8 @@ from typing import Any, Literal
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
+from core.fields import check_positive, check_types
+
 Resample = Literal["bilinear", "bicubic"]
 _MODES = {1: "L", 3: "RGB"}
 _FILTERS = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}
@@ -48,16 +50,10 @@ class ImageSpec:
 
     def __post_init__(self) -> None:
         """Check every rule, naming the field and the value received."""
-        for name in ("channels", "height", "width"):
-            value = getattr(self, name)
-            if type(value) is not int:  # Python takes True for 1, and 3.0 for 3
-                raise ValueError(f"{name} must be a whole number, got {value!r}")
-            if value < 1:
-                raise ValueError(f"{name} must be positive, got {value}")
+        check_types(self)
+        check_positive(self, "channels", "height", "width")
         if self.channels not in _MODES:
             raise ValueError(f"channels must be 1 or 3, got {self.channels}")
-        if self.resample not in _FILTERS:
-            raise ValueError(f"resample must be one of {sorted(_FILTERS)}, got {self.resample!r}")
 
     def to_dict(self) -> dict[str, Any]:
         """The fields by name, as JSON values."""

@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 
 
-def normalise(name: str) -> str:
+def normalize(name: str) -> str:
     """Fold case and write blanks and `/` as `-`, e.g. "T-shirt/top" as "t-shirt-top"."""
     return re.sub(r"[\s/]+", "-", name.strip().casefold())
 
@@ -17,9 +17,9 @@ def label_index(name: str, label_names: Sequence[str] | None) -> int:
     Raises:
         ValueError: the name is neither a known label nor an index in range.
     """
-    known = [normalise(label) for label in label_names or ()]
-    if normalise(name) in known:
-        return known.index(normalise(name))
+    known = [normalize(label) for label in label_names or ()]
+    if normalize(name) in known:
+        return known.index(normalize(name))
     if not re.fullmatch(r"\d{1,9}", name):
         raise ValueError(f"{name!r} is neither a label name nor an index")
     if label_names is not None and int(name) >= len(label_names):

@@ -6,19 +6,18 @@ from pathlib import Path
 
 from data.datasets.imagenet import open_imagenet
 from data.datasets.known import KNOWN, KNOWN_TEXTS, data_folder
+from data.errors import DataError
 from data.formats.csv import open_csv
-from data.formats.folder import open_folder, open_zip
+from data.formats.folder import open_folder, open_text_folder, open_zip
 from data.formats.hub import hub_files
 from data.formats.idx import has_idx, open_idx
 from data.formats.parquet import open_parquet, open_text_parquet
-from data.formats.split_paths import find_splits, split_paths
-from data.formats.text_folder import open_text_folder
-from data.image_set import DataError, ImageSet, load_inputs, load_pixels
+from data.image_set import ImageSet, load_inputs, load_pixels
 from data.images import MAX_PIXELS
+from data.splits import find_splits, split_paths
 from data.text_set import TextSet
 
 __all__ = [
-    "DataError",
     "ImageSet",
     "KNOWN",
     "KNOWN_TEXTS",

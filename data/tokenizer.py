@@ -12,8 +12,8 @@ import numpy as np
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 from data.datasets.listops import TOKENS as LISTOPS_TOKENS
+from data.errors import DataError
 from data.formats.hub import hub_file
-from data.image_set import DataError
 from data.text_set import TextSet
 from data.token_set import Ragged, TokenSet
 

@@ -2,14 +2,15 @@
 
 from collections.abc import Iterator
 
-from robustness.report.figures import (
+from robustness.report.schema import (
     CertificateFigures,
     Comparison,
     Figure,
-    GateResult,
     ModelFigures,
+    Report,
 )
-from robustness.report.schema import Report
+from robustness.report.sentences import lines as sentences
+from robustness.report.sentences import p_value, points
 
 
 def render(report: Report) -> str:
@@ -24,12 +25,12 @@ def render(report: Report) -> str:
             lines += ["", *_certificate(certificate)]
     if summary.comparison is not None:
         lines += ["", *_comparison(summary.comparison)]
-    lines += ["", *(f"note: {note}" for note in report.notes)]
+    lines += ["", *sentences(summary), "", *(f"note: {note}" for note in report.notes)]
     lines += [f"WARNING ({w.model}): {w.message}" for w in summary.warnings]
     if not summary.reliable:
         lines.append("UNRELIABLE: do not quote these figures before the warnings are resolved.")
     if summary.gate is not None:
-        lines.append(_gate(summary.gate))
+        lines.append(summary.gate.finding)
     return "\n".join(lines)
 
 
@@ -70,7 +71,7 @@ def _corruptions(model: ModelFigures) -> Iterator[str]:
 def _certificate(found: CertificateFigures) -> Iterator[str]:
     yield (
         f"  smoothing, sigma {found.sigma}: {_percent(found.abstained)} % abstained; "
-        "right, and provably so within an l2 radius of"
+        "provably correct within an l2 radius of"
     )
     for point in found.curve[:: max(1, len(found.curve) // 8)]:
         interval = f"{_percent(point.ci[0])} - {_percent(point.ci[1])}"
@@ -80,15 +81,7 @@ def _certificate(found: CertificateFigures) -> Iterator[str]:
 def _comparison(other: Comparison) -> Iterator[str]:
     yield f"{other.first} minus {other.second}, exact McNemar"
     for where, pair in [("clean", other.clean), *other.worst.items()]:
-        low, high = (100 * end for end in pair.ci)
-        yield (
-            f"  {where:14} {100 * pair.difference:+6.1f} points ({low:+.1f} to {high:+.1f}), "
-            f"p = {pair.p_value:.3g}, power {pair.power:.2f}"
-        )
-
-
-def _gate(gate: GateResult) -> str:
-    return f"gate {gate.text}: {'held' if gate.passed else 'FAILED'} ({gate.reason})"
+        yield f"  {where:14} {points(pair)}, {p_value(pair)}"
 
 
 def _percent(value: float) -> str:

@@ -15,8 +15,7 @@ from robustness.context import Trial, inputs_digest
 from robustness.executors.base import run_inline
 from robustness.progress import Cancelled, Meter, Progress
 from robustness.proposals import available
-from robustness.report.build import build_report
-from robustness.report.environment import environment
+from robustness.report.build import build_report, environment
 from robustness.report.schema import Report, write_report
 from robustness.report.write import write_companions
 from robustness.sanity.findings import Probe

@@ -16,7 +16,7 @@ from tokenizers import Tokenizer
 
 from core.files import sha256
 from core.json import read_json
-from data.image_set import DataError
+from data.errors import DataError
 from data.images import ImageSpec
 from data.tokenizer import TextTokenizer
 from runtimes.external_data import refers_outside

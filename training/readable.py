@@ -3,7 +3,7 @@
 from torch.utils.data import DataLoader, Dataset
 from tqdm import tqdm
 
-from data.image_set import DataError
+from data.errors import DataError
 from training.processes import Processes
 from training.samples import ReadImages
 from training.tasks import Task

@@ -10,7 +10,8 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from data.image_set import DataError, ImageSet
+from data.errors import DataError
+from data.image_set import ImageSet
 from data.images import ImageSpec, to_pixels
 from data.token_set import TokenSet
 from training.draws import Draws

@@ -11,7 +11,8 @@ import numpy as np
 from tqdm import tqdm
 
 from data.datasets.lra import open_tokens
-from data.image_set import DataError, ImageSet
+from data.errors import DataError
+from data.image_set import ImageSet
 from data.images import to_pixels
 from data.sources import open_images, open_texts
 from data.splits import split_indices

@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from core.files import replacing
-from data.image_set import DataError
+from data.errors import DataError
 from data.token_set import Ragged
 
 Block = tuple[Ragged, np.ndarray]

@@ -2,8 +2,9 @@
 
 from pathlib import Path
 
+from data.errors import DataError
 from data.formats.folder import open_folder
-from data.image_set import DataError, ImageSet
+from data.image_set import ImageSet
 
 _LINES = Path(__file__).with_name("imagenet_classes.txt").read_text(encoding="utf-8").splitlines()
 WNIDS = [line.partition(" ")[0] for line in _LINES]

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from data.datasets import imagenet
-from data.image_set import DataError
+from data.errors import DataError
 
 KNOWN: dict[str, list[str]] = {
     "fashion-mnist": [

@@ -11,7 +11,7 @@ import numpy as np
 from data.datasets import listops, pathfinder
 from data.datasets.generated import Stream, open_generated
 from data.datasets.retrieval import open_retrieval
-from data.image_set import DataError
+from data.errors import DataError
 from data.images import ImageSpec, to_pixels
 from data.sources import open_images, open_texts
 from data.token_set import Ragged, TokenSet

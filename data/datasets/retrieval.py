@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from data.datasets.known import data_folder
-from data.image_set import DataError
+from data.errors import DataError
 from data.token_set import Ragged, TokenSet
 
 _FILES = {

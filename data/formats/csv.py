@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from data.image_set import DataError
+from data.errors import DataError
 from data.labels import label_index
 from data.text_set import TextSet
 

@@ -1,4 +1,4 @@
-"""Image folders (`class/name.png`, or flat without labels) and zips of one."""
+"""Folders of images (`class/name.png`, or flat without labels), zips of one, folders of texts."""
 
 import zipfile
 from collections.abc import Callable
@@ -7,11 +7,15 @@ from pathlib import Path, PurePosixPath
 import numpy as np
 from PIL import Image
 
-from data.image_set import DataError, ImageSet
+from data.errors import DataError
+from data.image_set import ImageSet
 from data.images import MAX_PIXELS, ImageError, decode_image
 from data.labels import label_index
+from data.text_set import TextSet
 
 _SUFFIXES = {".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"}
+_UNLABELED = "unsup"
+"""aclImdb's folder of reviews without a label, beside those of its classes."""
 
 
 def open_folder(folder: Path, label_names: list[str] | None) -> ImageSet:
@@ -55,6 +59,29 @@ def open_zip(
         return decode_image(archive.read(name), max_pixels=max_pixels)
 
     return _open(path.name, files, read, label_names)
+
+
+def open_text_folder(folder: Path, label_names: list[str] | None) -> TextSet:
+    """Open a folder of UTF-8 texts; sub-folders are classes, and files beside them are left out.
+
+    Raises:
+        DataError: no text, a class folder without texts, or one that is no known class.
+    """
+    classes = sorted(path for path in folder.iterdir() if path.is_dir())
+    files: list[Path] = []
+    for path in [path for path in classes if path.name != _UNLABELED] or [folder]:
+        found = sorted(file for file in path.rglob("*.txt") if not file.name.startswith("."))
+        if not found:
+            raise DataError(f"the folder {path.relative_to(folder.parent)} holds no text file")
+        files += found
+    names = [file.relative_to(folder).as_posix() for file in files]
+    return TextSet(
+        names=names,
+        labels=folder_labels(names, label_names, source=folder.name),
+        label_names=label_names,
+        description=f"{folder.name}, {len(names)} texts",
+        reader=lambda index: _read_text(files[index], f"{folder.name}/{names[index]}"),
+    )
 
 
 def _open(
@@ -104,3 +131,13 @@ def folder_labels(
 def _is_image(name: str) -> bool:
     path = PurePosixPath(name)
     return path.suffix.casefold() in _SUFFIXES and not path.name.startswith(".")
+
+
+def _read_text(path: Path, name: str) -> str:
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{name} is not readable UTF-8 text") from error
+    if not text.strip():
+        raise DataError(f"{name} holds no text")
+    return text

@@ -4,7 +4,7 @@ import importlib
 from pathlib import Path
 from typing import Any
 
-from data.image_set import DataError
+from data.errors import DataError
 
 
 def hub_files(name: str, split: str) -> list[Path]:

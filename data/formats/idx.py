@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from data.image_set import DataError, ImageSet
+from data.errors import DataError
+from data.image_set import ImageSet
 
 _UNSIGNED_BYTE = 8
 _PREFIXES = {"train": ("train",), "test": ("t10k", "test")}

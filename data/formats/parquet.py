@@ -10,9 +10,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from data.image_set import DataError, ImageSet
+from data.errors import DataError
+from data.image_set import ImageSet
 from data.images import MAX_PIXELS, decode_image
-from data.labels import label_index, normalise
+from data.labels import label_index, normalize
 from data.text_set import TextSet
 
 
@@ -142,6 +143,6 @@ def _label(value: Any, *, label_names: list[str] | None, own_names: list[str] | 
 
 def _same_classes(own_names: list[str], label_names: list[str]) -> bool:
     """Whether two lists name the same classes; else the file's indices are taken as they are."""
-    own, known = set(map(normalise, own_names)), set(map(normalise, label_names))
+    own, known = set(map(normalize, own_names)), set(map(normalize, label_names))
     # A name that two classes share, as ImageNet's "crane", cannot tell them apart.
     return own == known and len(own) == len(own_names) == len(label_names)

@@ -1,26 +1,46 @@
 """From verdicts to a report: figures, intervals, comparison, gate, per-sample flags."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import UTC, datetime
+from typing import Literal
 
 import numpy as np
+import torch
 
-from core.environment import code_digest
-from core.stats import mcnemar, paired_effect
+from core.environment import code_digest, python_and_machine, versions
+from core.stats import mcnemar, paired_interval
 from data.sources import ImageSet
 from data.text_set import TextSet
 from robustness.gate import parse_gate
-from robustness.report import figures, schema
+from robustness.report import schema, sentences
 from robustness.report.markup import plain
 from robustness.report.samples import sample_flags
-from robustness.report.sentences import at_largest
 from robustness.report.summary import model_figures
 from robustness.sanity.find import find_doubts
 from robustness.sanity.remarks import notes
 from robustness.scoring import ModelVerdict
 from robustness.spec import EvaluationSpec
 from robustness.store import SHARD_SIZE, content_digest
+from robustness.text_target import TextTarget
 from robustness.worst import largest_rank, worst_ranks
+
+_LIBRARIES = ("numpy", "onnxruntime", "pillow", "scipy", "torch", "torchattacks")
+
+
+def environment(threads: int, runtimes: Collection[str]) -> dict[str, str]:
+    """Versions, kind of processor and number of threads.
+
+    Args:
+        threads: threads of torch and of the runtime.
+        runtimes: names of those that scored.
+    """
+    runtime_libraries = {"openvino"}.intersection(runtimes)
+    return {
+        **python_and_machine(),
+        **versions((*_LIBRARIES, *runtime_libraries)),
+        "cpu_kernels": torch.backends.cpu.get_cpu_capability(),
+        "threads": str(threads),
+    }
 
 
 def build_report(
@@ -33,8 +53,8 @@ def build_report(
 
     Args:
         spec: what was asked for.
-        verdicts: the model on trial, then the one it is compared with if any.
-        inputs: what was judged, for names and labels.
+        verdicts: the evaluated model, then the one it is compared with if any.
+        inputs: what was evaluated, for names and labels.
         environment: where it ran.
     """
     first = verdicts[0].target
@@ -65,27 +85,30 @@ def build_report(
 def summarise(
     spec: EvaluationSpec,
     verdicts: Sequence[ModelVerdict],
-    warnings: list[figures.ReportWarning],
+    warnings: list[schema.ReportWarning],
     *,
     labelled: bool,
-) -> figures.Summary:
+) -> schema.Summary:
     """What the verdicts add up to.
 
     Args:
         spec: what was asked for.
-        verdicts: the model on trial, then the one it is compared with if any.
+        verdicts: the evaluated model, then the one it is compared with if any.
         warnings: reasons not to believe them.
         labelled: whether labels were given, or the models' own predictions stand in.
     """
+    metric, kind = ("accuracy" if labelled else "stability"), _input_kind(verdicts[0])
     reference = verdicts[1] if len(verdicts) > 1 else None
-    models = [model_figures(spec, verdicts[0], reference)]
-    models += [model_figures(spec, verdict) for verdict in verdicts[1:]]
+    models = [model_figures(spec, verdicts[0], reference, metric=metric)]
+    models += [model_figures(spec, verdict, metric=metric) for verdict in verdicts[1:]]
     trusted = not any(warning.model == models[0].name for warning in warnings)
-    return figures.Summary(
-        metric="accuracy" if labelled else "stability",
+    return schema.Summary(
+        headline=sentences.headline(models[0], metric, kind),
+        findings=sentences.findings(models[0], metric, kind),
+        metric=metric,
         top_k=spec.ranks(len(verdicts[0].target.labels)),
         models=models,
-        comparison=_comparison(spec, verdicts),
+        comparison=_comparison(spec, verdicts, models, metric),
         gate=None
         if spec.gate is None
         else _gate(spec.gate, models[0], trusted=trusted, labelled=labelled),
@@ -94,58 +117,62 @@ def summarise(
     )
 
 
+def _input_kind(verdict: ModelVerdict) -> Literal["image", "text"]:
+    return "text" if isinstance(verdict.target, TextTarget) else "image"
+
+
 def warnings_of(
     spec: EvaluationSpec, verdicts: Sequence[ModelVerdict]
-) -> list[figures.ReportWarning]:
+) -> list[schema.ReportWarning]:
     """Every reason not to believe what was found."""
     return [
-        figures.ReportWarning(code=doubt.code, model=verdict.target.name, message=doubt.message)
+        schema.ReportWarning(code=doubt.code, model=verdict.target.name, message=doubt.message)
         for verdict in verdicts
         for doubt in find_doubts(spec, verdict)
     ]
 
 
 def _comparison(
-    spec: EvaluationSpec, verdicts: Sequence[ModelVerdict]
-) -> figures.Comparison | None:
+    spec: EvaluationSpec,
+    verdicts: Sequence[ModelVerdict],
+    models: list[schema.ModelFigures],
+    metric: str,
+) -> schema.Comparison | None:
     if len(verdicts) < 2:
         return None
     first, second = verdicts
     others = worst_ranks(spec, second)
     mine, theirs = largest_rank(spec, first), largest_rank(spec, second)
-    return figures.Comparison(
+    found = schema.Comparison(
         first=first.target.name,
         second=second.target.name,
         clean=_pair(first.clean.rank, second.clean.rank),
         worst={key: _pair(rank, others[key]) for key, rank in worst_ranks(spec, first).items()},
         largest=None if mine is None or theirs is None else _pair(mine, theirs),
+        finding="",
     )
+    return found.model_copy(update={"finding": sentences.comparison(models, found, metric)})
 
 
-def _pair(first: np.ndarray, second: np.ndarray) -> figures.Pair:
+def _pair(first: np.ndarray, second: np.ndarray) -> schema.Pair:
     a, b = first == 0, second == 0
     only_first, only_second = int((a & ~b).sum()), int((b & ~a).sum())
-    effect = paired_effect(only_first, only_second, len(a))
-    return figures.Pair(
+    return schema.Pair(
         first=float(a.mean()),
         second=float(b.mean()),
-        difference=effect.difference,
-        ci=effect.interval,
+        difference=(only_first - only_second) / len(a),
+        ci=paired_interval(only_first, only_second, len(a)),
         both=int((a & b).sum()),
         only_first=only_first,
         only_second=only_second,
         neither=int((~a & ~b).sum()),
-        odds_ratio=effect.odds_ratio,
-        odds_ci=effect.odds_interval,
         p_value=mcnemar(only_first, only_second),
-        power=effect.power,
-        detectable=effect.detectable,
     )
 
 
 def _gate(
-    text: str, model: figures.ModelFigures, *, trusted: bool, labelled: bool
-) -> figures.GateResult:
+    text: str, model: schema.ModelFigures, *, trusted: bool, labelled: bool
+) -> schema.GateResult:
     gate = parse_gate(text)
     # Without labels the model is compared with itself: clean accuracy is 1 whatever the model.
     meaningful = labelled or gate.metric != "clean_accuracy"
@@ -156,20 +183,21 @@ def _gate(
         reason += "; a figure with unresolved warnings passes no gate"
     if not labelled:
         reason += "; no labels were given, so this is stability, not accuracy"
-    held = judged is not None and gate.holds(lower)
-    return figures.GateResult(
+    passed = trusted and meaningful and judged is not None and gate.holds(lower)
+    return schema.GateResult(
         text=text,
         metric=gate.metric,
         op=gate.op,
         threshold=gate.threshold,
         value=lower,
-        passed=trusted and meaningful and held,
+        passed=passed,
         reason=reason,
+        finding=sentences.gate(text, reason, passed=passed),
     )
 
 
-def _gate_reason(metric: str, model: figures.ModelFigures, judged: figures.Figure | None) -> str:
+def _gate_reason(metric: str, model: schema.ModelFigures, judged: schema.Figure | None) -> str:
     if judged is None:
         return "no attack of the spec has a budget, so nothing was measured"
-    where = "clean" if metric == "clean_accuracy" else f"worst case {at_largest(model)}"
+    where = "clean" if metric == "clean_accuracy" else f"worst case {sentences.at_largest(model)}"
     return f"{where}: lower bound {judged.ci[0]:.4f} of {judged.top1:.4f}"

@@ -1,19 +1,23 @@
-"""Charts as SVG without scripts: coloured by the page's classes, so that they follow its theme."""
+"""Charts of a report as SVG without scripts: coloured by classes, so that they follow its theme."""
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from robustness.report.markup import Markup, element, join
+from robustness.report.markup import Markup, element, join, named
+from robustness.report.schema import Figure, ModelFigures
+from robustness.report.sentences import at_budget, interval, percent
 
 TONES = ("first", "second")
 _WIDE, _NARROW = (880, 320), (380, 270)
 _TOP, _RIGHT, _BOTTOM, _LEFT = 14, 26, 44, 46
+_TICKS = 6
 _PER_LETTER = 3.7  # half the width of a letter of 12 px: labels closer than that would overlap
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """A place on a curve: x, a share in [0, 1], its interval if any, and what to call it."""
+    """A point of a curve: x, a share in [0, 1], its interval if any, and what to call it."""
 
     x: float
     share: float
@@ -29,11 +33,13 @@ class Curve:
         tone: "first" or "second", the model.
         points: ascending in x.
         thread: dotted and without marks, for what is only context.
+        title: what is drawn, shown under the pointer.
     """
 
     tone: str
     points: Sequence[Point]
     thread: bool = False
+    title: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +49,7 @@ class Chart:
     Attributes:
         title: what is drawn, for those who cannot see it.
         x_title: what the horizontal axis is.
-        ticks: places of the horizontal axis and their labels, ascending.
+        ticks: positions on the horizontal axis and their labels, ascending.
         curves: at least one.
         stretch: how x becomes a length.
     """
@@ -121,7 +127,8 @@ def _axes(scale: _Scale) -> Iterator[Markup]:
 def _curve(scale: _Scale, curve: Curve) -> Iterator[Markup]:
     places = [(point.x, point.share) for point in curve.points]
     if curve.thread:
-        yield element("path", class_=f"thread {curve.tone}", d=scale.path(places))
+        title = element("title", curve.title)
+        yield element("path", title, class_=f"thread {curve.tone}", d=scale.path(places))
         return
     bounded = [(point.x, point.ci) for point in curve.points if point.ci is not None]
     if bounded:
@@ -164,3 +171,118 @@ def legend(entries: Sequence[tuple[str, Markup | str]], note: str) -> Markup:
     """
     keys = [element("span", name, class_=f"key {tone}") for tone, name in entries]
     return element("figcaption", join(*keys), element("span", note), class_="legend")
+
+
+def attack_curves(models: Sequence[ModelFigures], quantity: str) -> Iterator[Markup]:
+    """One chart for each kind of budget: the worst case in bold, each attack alone dotted."""
+    kinds = dict.fromkeys(_kind(model, name) for model in models for name in model.worst)
+    for kind in kinds:
+        curves = [c for i, model in enumerate(models) for c in _model_curves(model, TONES[i], kind)]
+        spelled = {a.eps_value: a.eps for m in models for a in m.attacks if a.kind == kind}
+        chart = Chart(
+            title=f"{quantity} over the budget of the attack; the tables hold the same figures",
+            x_title=_AXES.get(kind, f"eps ({kind.lower()})"),
+            ticks=[(0.0, "clean"), *sorted(spelled.items())],
+            curves=curves,
+            stretch=_doubling if kind == "Linf" else float,
+        )
+        threads = " · dotted: each attack alone" if any(c.thread for c in curves) else ""
+        yield _figure(chart, models, f"{quantity}, %", f"worst attack, 95 % interval{threads}")
+
+
+_AXES = {
+    "Linf": "eps (l∞), on a logarithmic scale",
+    "L2": "eps (l2)",
+    "rate": "share of the words that are replaced",
+    "edits": "edits of a text",
+}
+
+
+def minimal_curves(models: Sequence[ModelFigures], quantity: str) -> Iterator[Markup]:
+    """Accuracy at every radius at once, from the nearest adversarial inputs that were found."""
+    norms = dict.fromkeys(found.norm for model in models for found in model.minimal)
+    for norm in norms:
+        curves = [
+            Curve(
+                tone=TONES[i],
+                points=[Point(x=x, share=y) for x, y in zip(one.eps, one.accuracy, strict=True)],
+            )
+            for i, model in enumerate(models)
+            for one in model.minimal
+            if one.norm == norm
+        ]
+        chart = Chart(
+            title=f"{quantity} over every radius",
+            x_title="distance (l∞)" if norm == "Linf" else "distance (l2)",
+            ticks=_round_ticks(curves),
+            curves=curves,
+        )
+        yield _figure(chart, models, f"{quantity}, %", "farther away than the nearest success")
+
+
+def certificate_curves(models: Sequence[ModelFigures]) -> Iterator[Markup]:
+    """Certified accuracy over the radius, one chart for each sigma."""
+    for sigma in [one.sigma for one in models[0].certificates]:
+        curves = [
+            Curve(
+                tone=TONES[i],
+                points=[Point(x=p.radius, share=p.share, ci=p.ci) for p in one.curve],
+            )
+            for i, model in enumerate(models)
+            for one in model.certificates
+            if one.sigma == sigma
+        ]
+        chart = Chart(
+            title=f"certified accuracy over the radius at sigma {sigma}",
+            x_title="radius (l2)",
+            ticks=_round_ticks(curves),
+            curves=curves,
+        )
+        yield _figure(chart, models, f"Provably correct at sigma {sigma}, %", "95 % interval")
+
+
+def _figure(chart: Chart, models: Sequence[ModelFigures], quantity: str, note: str) -> Markup:
+    keys = [(TONES[i], named(model.name)) for i, model in enumerate(models)]
+    title = element("p", quantity, class_="axis-title")
+    return element("figure", title, draw(chart), legend(keys, note), class_="curve-figure")
+
+
+def _model_curves(model: ModelFigures, tone: str, kind: str) -> Iterator[Curve]:
+    clean = _point(0.0, "clean", model.clean, model.samples)
+    own = [attack for attack in model.attacks if attack.kind == kind]
+    titles = dict.fromkeys(attack.title for attack in own)
+    for title in titles if len(titles) > 1 else ():
+        points = sorted((a.eps_value, a.robust.top1) for a in own if a.title == title)
+        if len(points) > 1:
+            dotted = [clean, *(Point(x=x, share=y) for x, y in points)]
+            yield Curve(tone=tone, points=dotted, thread=True, title=title)
+    values = {attack.budget: (attack.eps_value, attack.eps) for attack in own}
+    worst = [
+        _point(*values[name], figure, model.samples)
+        for name, figure in model.worst.items()
+        if name in values
+    ]
+    yield Curve(tone=tone, points=[clean, *worst])
+
+
+def _point(x: float, name: str, figure: Figure, samples: int) -> Point:
+    note = f"{name}: {percent(figure.top1, samples)} ({interval(figure.ci, samples)})"
+    return Point(x=x, share=figure.top1, ci=figure.ci, note=note)
+
+
+def _kind(model: ModelFigures, budget: str) -> str:
+    return at_budget(model, budget).kind
+
+
+def _doubling(eps: float) -> float:
+    """Doubling eps moves a point by about one step, and eps = 0 still has its place."""
+    return math.log2(1 + 255 * eps)
+
+
+def _round_ticks(curves: Sequence[Curve]) -> list[tuple[float, str]]:
+    """Round numbers from 0 to the last point."""
+    last = max((point.x for curve in curves for point in curve.points), default=0.0) or 1.0
+    power = 10.0 ** math.floor(math.log10(last / _TICKS))
+    step = next(f * power for f in (1, 2, 5, 10) if f * power * _TICKS >= last)
+    count = math.ceil(last / step - 1e-9)
+    return [(number * step, f"{number * step:.6g}") for number in range(count + 1)]

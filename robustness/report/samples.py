@@ -7,7 +7,7 @@ import numpy as np
 
 from robustness.catalog import AttackName, Variant
 from robustness.context import variants_of
-from robustness.report import flags
+from robustness.report import schema
 from robustness.report.markup import plain
 from robustness.report.summary import by_gradients, nearest
 from robustness.scoring import AttackVerdict, CertificateVerdict, CorruptionVerdict, ModelVerdict
@@ -17,7 +17,7 @@ from robustness.worst import attacked, place_of
 
 def sample_flags(
     spec: EvaluationSpec, verdicts: list[ModelVerdict], names: list[str], labels: np.ndarray | None
-) -> list[flags.Sample]:
+) -> list[schema.Sample]:
     """The flags of every sample, with one entry per model.
 
     Args:
@@ -28,7 +28,7 @@ def sample_flags(
     """
     by_model = [_model_flags(spec, verdict) for verdict in verdicts]
     return [
-        flags.Sample(
+        schema.Sample(
             index=i,
             name=plain(name),
             label=None if labels is None else int(labels[i]),
@@ -38,15 +38,15 @@ def sample_flags(
     ]
 
 
-def _model_flags(spec: EvaluationSpec, verdict: ModelVerdict) -> list[flags.ModelFlags]:
+def _model_flags(spec: EvaluationSpec, verdict: ModelVerdict) -> list[schema.ModelFlags]:
     clean = verdict.clean
     attacks = [_attack_flags(verdict, cell, one) for cell, one in attacked(spec, verdict)]
     corruptions, certificates = _corruption_flags(spec, verdict), _certificates(spec, verdict)
     minimal = nearest(spec, verdict)
     return [
-        flags.ModelFlags(
+        schema.ModelFlags(
             name=verdict.target.name,
-            clean=flags.CleanFlags(
+            clean=schema.CleanFlags(
                 index=int(clean.index[i]),
                 probability=_finite(clean.probability[i]),
                 correct=bool(clean.rank[i] == 0),
@@ -62,7 +62,7 @@ def _model_flags(spec: EvaluationSpec, verdict: ModelVerdict) -> list[flags.Mode
 
 def _attack_flags(
     verdict: ModelVerdict, cell: Cell, found: AttackVerdict
-) -> list[flags.AttackFlags]:
+) -> list[schema.AttackFlags]:
     made_by = _parts(verdict, cell)
     attack, on_texts = cell.attack, cell.attack.kind.on_texts
     shared: dict[str, Any] = {
@@ -73,7 +73,7 @@ def _attack_flags(
     }
     ways = by_gradients(found)
     return [
-        flags.AttackFlags(
+        schema.AttackFlags(
             **shared,
             part=made_by[int(found.worst[i])][0],
             variant=made_by[int(found.worst[i])][1],
@@ -101,13 +101,13 @@ def _parts(verdict: ModelVerdict, cell: Cell) -> list[tuple[AttackName, Variant]
 
 def _corruption_flags(
     spec: EvaluationSpec, verdict: ModelVerdict
-) -> list[list[flags.CorruptionFlags]]:
+) -> list[list[schema.CorruptionFlags]]:
     found = []
     for cell, one in zip(spec.cells, verdict.cells, strict=True):
         if isinstance(one, CorruptionVerdict):
             name, severity = cell.point.split(":")
             rows = [
-                flags.CorruptionFlags(
+                schema.CorruptionFlags(
                     name=name, severity=int(severity), index=int(index), correct=bool(rank == 0)
                 )
                 for index, rank in zip(one.index, one.rank, strict=True)
@@ -118,11 +118,11 @@ def _corruption_flags(
 
 def _certificates(
     spec: EvaluationSpec, verdict: ModelVerdict
-) -> list[list[flags.CertificateFlags]]:
+) -> list[list[schema.CertificateFlags]]:
     label = verdict.clean.label
     return [
         [
-            flags.CertificateFlags(
+            schema.CertificateFlags(
                 sigma=cell.point,
                 index=None if one.index[i] < 0 else int(one.index[i]),
                 radius=float(one.radius[i]),

@@ -3,26 +3,32 @@
 from pathlib import Path
 from typing import Any, Literal
 
+from pydantic import BaseModel, ConfigDict
+
 from core.files import write_whole
-from robustness.report.figures import Part, Summary
-from robustness.report.flags import Sample
+from core.json import read_json
+from robustness.catalog import AttackName, Norm, Variant
+from robustness.gate import GateMetric, GateOperator
 from robustness.spec import EvaluationSpec
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 FILE = "report.json"
 
 DEFINITIONS = {
-    "clean": "right on the unchanged input, judged on the served model",
-    "robust": "right on the unchanged input (served model) and on the adversarial input, judged on "
-    "the differentiable twin in float32; models with elliptical attention are attacked with "
-    "gradients stopped at m and flowing through m, and the worse of both counts, image by image",
-    "confirmed": "right on the unchanged input and on the same stored adversarial inputs, judged "
+    "clean": "correct on the unchanged input, scored on the served model",
+    "robust": "correct on the unchanged input (served model) and on the adversarial input, scored "
+    "on the model's differentiable copy in float32; models with elliptical attention are attacked "
+    "with gradients stopped at m and flowing through m, and the worse of both counts, input by "
+    "input",
+    "confirmed": "correct on the unchanged input and on the same stored adversarial inputs, scored "
     "again on the served model",
     "confirmed_8bit": "the same after the adversarial input was written as a PNG and read "
-    "through the public preprocessing; rounding moves a pixel by up to 0.5/255, so where eps is no "
-    "multiple of 1/255 the rounded input may lie that much outside the radius",
-    "transfer_gap": "confirmed minus robust: attacks that fooled the twin but not the served model",
-    "worst": "right under every attack with that budget, by twin and served model, input by input",
+    "through the public preprocessing; rounding moves a pixel by up to 0.5/255, so where eps is "
+    "not a multiple of 1/255 the rounded input may lie that much outside the radius",
+    "transfer_gap": "confirmed minus robust: attacks that succeed on the differentiable copy but "
+    "not on the served model",
+    "worst": "correct under every attack with that budget, on the differentiable copy and on the "
+    "served model, input by input",
     "top_k": "the label is among the k best classes; equal scores are ordered by index; "
     "attacks aim at top-1, and the worst case at each k is taken image by image over all attacks "
     "run in full",
@@ -38,12 +44,282 @@ DEFINITIONS = {
     "smoothed model: the majority vote over noisy copies (Cohen et al. 2019); at most alpha of the "
     "certificates are wrong",
     "stability": "no labels were given: the model's own prediction on the unchanged input stands "
-    "in, so the figures say how hard it is to change its mind, not whether it was right",
+    "in, so the figures say how stable its predictions are, not whether they are correct",
 }
 
 
+class Part(BaseModel):
+    """A frozen piece of a report, without unknown keys."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Figure(Part):
+    """An accuracy in [0, 1] with its 95 % interval, and the same at other ranks."""
+
+    top1: float
+    ci: tuple[float, float]
+    top_k: dict[str, float]
+
+
+class AttackFigures(Part):
+    """One attack with one budget.
+
+    `eps` is the budget as the spec spells it: a radius in `norm`, or for texts, which have no norm,
+    a rate or a number of edits; `kind` is what it counts, `description` how a sentence names it,
+    and `budget` its key in `worst`. `eps_value`, `steps` and `alpha` are the numbers actually used.
+    `gradients` has the accuracy by each way of taking gradients where there are two.
+
+    `successes` counts correct inputs that the attack changed the prediction of, `served_successes`
+    those among them that also mislead the served model, `png_successes` those that still do as an
+    8-bit PNG (None for texts), and `served_only` the inputs that mislead the served model alone.
+    """
+
+    name: str
+    title: str
+    norm: Norm | None
+    eps: str
+    eps_value: float
+    kind: str
+    description: str
+    budget: str
+    steps: int | None
+    alpha: float | None
+    robust: Figure
+    confirmed: float
+    confirmed_8bit: float | None
+    confirmed_top_k: dict[str, float]
+    confirmed_8bit_top_k: dict[str, float] | None
+    transfer_gap: float
+    successes: int
+    served_successes: int
+    png_successes: int | None
+    served_only: int
+    gradients: dict[Variant, float] | None
+    finding: str
+
+
+class CorruptionFigures(Part):
+    """Accuracy under one common corruption at one severity, 1 to 5."""
+
+    name: str
+    severity: int
+    accuracy: Figure
+
+
+class Certified(Part):
+    """The share of images that are right, and provably stay so within a radius (l2)."""
+
+    radius: float
+    share: float
+    ci: tuple[float, float]
+
+
+class CertificateFigures(Part):
+    """Randomized smoothing with one sigma: certified accuracy over the radius, from 0 upwards."""
+
+    sigma: str
+    samples: int
+    alpha: str
+    abstained: float
+    curve: list[Certified]
+
+
+class MinimalFigures(Part):
+    """Accuracy over all radii from one run: `eps` ascending, `accuracy` beside it.
+
+    `median` is the distance to the nearest adversarial input that half of the images have; None
+    where fewer than half of them were ever misled.
+    """
+
+    norm: Norm
+    eps: list[float]
+    accuracy: list[float]
+    median: float | None
+
+
+class ClassFigures(Part):
+    """One class that has samples: its accuracy on clean inputs and under the worst attack."""
+
+    index: int
+    samples: int
+    clean: float
+    worst: dict[str, float]
+
+
+class ModelFigures(Part):
+    """All figures of one model; `worst` has one entry per budget of attacks, in ascending order.
+
+    `largest` is the worst case over the attacks at the largest budget; a gate asks for it.
+    `mean_corruption_error` is the mean error over corruptions, in [0, 1];
+    `mce` is mCE against the compared model: the mean ratio of errors. `outcome` shows accuracy
+    before and under what was tried, "90 % → 43 %".
+    """
+
+    name: str
+    version: str
+    digest: str
+    runtime: str
+    precision: str
+    samples: int
+    clean: Figure
+    attacks: list[AttackFigures]
+    worst: dict[str, Figure]
+    largest: Figure | None
+    minimal: list[MinimalFigures]
+    corruptions: list[CorruptionFigures]
+    mean_corruption_error: float | None
+    mce: float | None
+    certificates: list[CertificateFigures]
+    classes: list[ClassFigures]
+    outcome: str
+
+
+class Pair(Part):
+    """Two models on the same samples: accuracies, difference with its 95 % interval, counts.
+
+    `p_value` is that of the exact test of McNemar.
+    """
+
+    first: float
+    second: float
+    difference: float
+    ci: tuple[float, float]
+    both: int
+    only_first: int
+    only_second: int
+    neither: int
+    p_value: float
+
+
+class Comparison(Part):
+    """The evaluated model (`first`) beside the one it is compared with; `largest` as in figures."""
+
+    first: str
+    second: str
+    clean: Pair
+    worst: dict[str, Pair]
+    largest: Pair | None
+    finding: str
+
+
+class GateResult(Part):
+    """Whether the gate held; `value` is the lower bound it was compared with.
+
+    A figure with warnings passes no gate, and without labels clean accuracy, then 1 by definition,
+    passes none.
+    """
+
+    text: str
+    metric: GateMetric
+    op: GateOperator
+    threshold: float
+    value: float
+    passed: bool
+    reason: str
+    finding: str
+
+
+class ReportWarning(Part):
+    """A reason not to believe a figure, in plain words."""
+
+    code: str
+    model: str
+    message: str
+
+
+class Summary(Part):
+    """The result of an evaluation: figures, and the sentences that every form of it shows."""
+
+    headline: str
+    findings: list[str]
+    metric: Literal["accuracy", "stability"]
+    top_k: list[int]
+    models: list[ModelFigures]
+    comparison: Comparison | None
+    gate: GateResult | None
+    warnings: list[ReportWarning]
+    reliable: bool
+
+
+class CleanFlags(Part):
+    """One model on one unchanged sample; `probability` is None where logits are not finite."""
+
+    index: int
+    probability: float | None
+    correct: bool
+
+
+class AttackFlags(Part):
+    """One model on one sample under one attack at one point.
+
+    `robust`, `confirmed` and `confirmed_8bit` are True where the model held, so that their means
+    are the accuracies; texts know no 8 bit. `part` is the attack that made the input shown (itself
+    or one of AutoAttack's four) and `variant` its gradients; `adversarial_index` is what the served
+    model says to it, `margin` the logit of the label minus the largest other one (None where not
+    finite), `distance` how far it was moved in the attack's norm (for texts: edits). `gradients`
+    says for each way of taking gradients whether the model held, where there are two.
+    """
+
+    name: AttackName
+    norm: Norm | None
+    eps: str
+    eps_value: float
+    adversarial_index: int
+    part: AttackName
+    variant: Variant
+    margin: float | None
+    distance: float
+    robust: bool
+    confirmed: bool
+    confirmed_8bit: bool | None
+    gradients: dict[Variant, bool] | None
+
+
+class CorruptionFlags(Part):
+    """One model on one image under one common corruption."""
+
+    name: str
+    severity: int
+    index: int
+    correct: bool
+
+
+class CertificateFlags(Part):
+    """What is certain about one image with one sigma; `index` None where smoothing abstained."""
+
+    sigma: str
+    index: int | None
+    radius: float
+    correct: bool
+
+
+class ModelFlags(Part):
+    """One model on one sample.
+
+    `minimal` is, by norm, the distance to the nearest adversarial input that was found at any
+    radius; None where none was.
+    """
+
+    name: str
+    clean: CleanFlags
+    attacks: list[AttackFlags]
+    corruptions: list[CorruptionFlags]
+    certificates: list[CertificateFlags]
+    minimal: dict[Norm, float | None]
+
+
+class Sample(Part):
+    """One sample; `label` is None where none was given."""
+
+    index: int
+    name: str
+    label: int | None
+    models: list[ModelFlags]
+
+
 class Data(Part):
-    """What was judged: sha256 over the first model's inputs and the labels."""
+    """What was evaluated: sha256 over the first model's inputs and the labels."""
 
     kind: Literal["image", "text"]
     digest: str
@@ -52,12 +328,12 @@ class Data(Part):
 
 
 class Report(Part):
-    """Verdicts, intervals, doubts, and everything needed to repeat them.
+    """Scores, intervals, warnings, and everything needed to repeat them.
 
-    `code` is the sha256 over the source that judges.
+    `code` is the sha256 over the source that scores.
     """
 
-    schema_version: Literal[2] = SCHEMA_VERSION
+    schema_version: Literal[3] = SCHEMA_VERSION
     spec: EvaluationSpec
     seed: int
     summary: Summary
@@ -89,4 +365,17 @@ def read_report(folder: Path) -> Report:
         OSError: there is none.
         ValueError: it has another schema version, or breaks the schema.
     """
-    return Report.model_validate_json((folder / FILE).read_bytes())
+    return parse_report((folder / FILE).read_bytes())
+
+
+def parse_report(content: bytes) -> Report:
+    """A report from the bytes of its file.
+
+    Raises:
+        ValueError: it is not JSON, has another schema version, or breaks the schema.
+    """
+    found = read_json(content)
+    version = found.get("schema_version") if isinstance(found, dict) else None
+    if version != SCHEMA_VERSION:
+        raise ValueError(f"schema_version must be {SCHEMA_VERSION}, got {version}; evaluate again")
+    return Report.model_validate_json(content)

@@ -1,10 +1,24 @@
-"""Figures and findings in plain words, for readers who never saw an adversarial example."""
+"""The sentences of a report, written here once and stored in it for whatever shows it."""
 
-from robustness.report.figures import AttackFigures, Figure, ModelFigures, Pair, Summary
+from robustness.report.schema import AttackFigures, Comparison, Figure, ModelFigures, Pair, Summary
 
 NBSP = "\u00a0"
 FEW = 200  # samples below which a decimal of a percentage says nothing
 WIDE = 0.08  # width of an interval that is worth a warning
+SIGNIFICANT = 0.05
+
+STABILITY = (
+    "No labels were given: the model’s own predictions stand in. The figures say how stable they "
+    "are, not whether they are correct."
+)
+_MEANINGS = {
+    "Linf": "Within {eps} an attack may change every pixel by at most {levels:.3g} of its 255 "
+    "levels of brightness.",
+    "L2": "Within {eps} (l2) the squares of all changes, with pixels from 0 to 1, may add up to at "
+    "most {value:.3g}²: much at few pixels, or little at many.",
+    "rate": "At a rate of {eps} that share of the words is replaced.",
+    "edits": "With {eps} an attack may change that many words or tokens of a text.",
+}
 
 
 def percent(share: float | None, samples: int) -> str:
@@ -20,23 +34,20 @@ def interval(ci: tuple[float, float], samples: int) -> str:
     return f"{low}–{high}{NBSP}%"
 
 
+def points(pair: Pair) -> str:
+    """The difference of a pair with its interval, "+57.0 points (+47.2 to +66.3)"."""
+    low, high = (100 * end for end in pair.ci)
+    return f"{100 * pair.difference:+.1f} points ({low:+.1f} to {high:+.1f})"
+
+
+def p_value(pair: Pair) -> str:
+    """The p-value of a pair, "p < 0.001" or "p = 0.03"."""
+    return "p < 0.001" if pair.p_value < 0.001 else f"p = {pair.p_value:.2g}"
+
+
 def count(number: int, one: str) -> str:
     """A number of things, "1 image" or "1,200 images"."""
     return f"{number:,} {one}{'s' * (number != 1)}"
-
-
-def largest(model: ModelFigures) -> list[AttackFigures]:
-    """One attack with the largest budget of each kind: l-infinity, l2, rates, edits."""
-    found: dict[str, AttackFigures] = {}
-    for name in model.worst:  # ascending within each kind
-        attack = at_budget(model, name)
-        found[budget_kind(attack)] = attack
-    return list(found.values())
-
-
-def budget_kind(attack: AttackFigures) -> str:
-    """What an attack's budget counts: "Linf", "L2", "rate" or "edits"."""
-    return attack.norm or ("rate" if attack.name == "word-swap" else "edits")
 
 
 def at_budget(model: ModelFigures, name: str) -> AttackFigures:
@@ -44,104 +55,202 @@ def at_budget(model: ModelFigures, name: str) -> AttackFigures:
     return next(attack for attack in model.attacks if attack.budget == name)
 
 
-def headline(model: ModelFigures, metric: str, one: str) -> str:
-    """The verdict on the model on trial in one sentence or two."""
-    samples, worst = model.samples, model.largest
-    right = _hits(model.clean, samples)
-    start = f"all {count(samples, one)}" if right == samples else f"{right:,} of {samples:,} {one}s"
-    if worst is None:
-        return f"{model.name} names {start} correctly. No adversarial attack was asked for."
-    left = _hits(worst, samples)
-    under = f"under the worst attack {at_largest(model)}"
-    if metric == "stability":
-        kept = "every one" if left == samples else f"{left:,}" if left else "none"
-        return f"{model.name} keeps {kept} of its {count(samples, 'answer')} {under}."
-    stays = "none" if not left else "all of them" if left == right else f"{left:,}"
-    are = "is" if stays == "1" else "are"
-    return f"{model.name} names {start} correctly. U{under[1:]}, {stays} {are} left."
-
-
-def within(attack: AttackFigures) -> str:
-    """The budget of an attack as part of a sentence, "within 8/255" or "with 5 edits"."""
-    if attack.norm is not None:
-        return f"within {attack.eps}{' (l2)' if attack.norm == 'L2' else ''}"
-    if attack.name == "word-swap":
-        return f"at a rate of {attack.eps}"
-    return f"with {attack.eps} edit{'s' * (attack.eps != '1')}"
-
-
 def at_largest(model: ModelFigures) -> str:
     """The largest budgets as part of a sentence, "within 8/255 or within 0.5 (l2)"."""
-    return " or ".join(map(within, largest(model)))
+    return " or ".join(attack.description for attack in _largest(model))
 
 
-def meanings(model: ModelFigures) -> list[str]:
-    """What the largest budgets let an attacker do."""
-    return list(map(_meaning, largest(model)))
+def _largest(model: ModelFigures) -> list[AttackFigures]:
+    """One attack with the largest budget of each kind."""
+    ascending = [at_budget(model, name) for name in model.worst]
+    return list({attack.kind: attack for attack in ascending}.values())
 
 
-def _meaning(attack: AttackFigures) -> str:
-    if attack.norm == "Linf":
-        levels = f"{255 * attack.eps_value:.3g}"
-        return (
-            f"Within {attack.eps} an attacker may move every pixel by at most {levels} of its 255 "
-            "levels of brightness; the pictures below show how little that is."
-        )
-    if attack.norm == "L2":
-        return (
-            f"Within {attack.eps} (l2) the squares of all changes, with pixels from 0 to 1, may "
-            f"add up to at most {attack.eps_value:.3g}²: much at few pixels, or little at many."
-        )
-    if attack.name == "word-swap":
-        return f"At a rate of {attack.eps} that share of the words becomes “AAA”."
-    return f"An attacker may change up to {attack.eps} places of a text; the texts below show them."
+def of_attack(attack: AttackFigures, samples: int, metric: str) -> str:
+    """What one attack with one budget leaves, in one sentence."""
+    share = percent(attack.robust.top1, samples)
+    kept = "keeps its prediction on" if metric == "stability" else "is correct on"
+    again = f"; {percent(attack.confirmed, samples)} as served"
+    if attack.confirmed_8bit is not None:
+        again += f", {percent(attack.confirmed_8bit, samples)} in 8 bit"
+    under = f"Under {attack.title} {attack.description} the model {kept} {share}"
+    return (
+        f"{under} of {samples:,} (95{NBSP}% interval {interval(attack.robust.ci, samples)}){again}."
+    )
 
 
-def doubtful_width(model: ModelFigures, one: str) -> str | None:
+def of_figure(figure: Figure, samples: int, metric: str) -> str:
+    """An accuracy with its interval, in a line."""
+    share, ends = percent(figure.top1, samples), interval(figure.ci, samples)
+    return f"{metric} {share}, 95{NBSP}% interval {ends}, {samples:,} samples"
+
+
+def outcome(model: ModelFigures) -> str:
+    """Accuracy before and under what was tried, "90 % → 43 %"."""
+    clean, left = percent(model.clean.top1, model.samples), _left(model)
+    return clean if left is None else f"{clean} → {percent(left, model.samples)}"
+
+
+def _left(model: ModelFigures) -> float | None:
+    if model.largest is not None:
+        return model.largest.top1
+    if model.mean_corruption_error is not None:
+        return 1 - model.mean_corruption_error
+    return model.certificates[0].curve[0].share if model.certificates else None
+
+
+def headline(model: ModelFigures, metric: str, kind: str) -> str:
+    """The result of one model in one sentence or two.
+
+    Args:
+        model: its figures.
+        metric: "accuracy" or "stability".
+        kind: "image" or "text".
+    """
+    if metric == "stability":
+        return _stability(model, kind)
+    right = _hits(model.clean, model.samples)
+    known = f"all {count(right, kind)}" if right == model.samples else f"{right:,} of "
+    known += "" if right == model.samples else count(model.samples, kind)
+    start = f"{model.name} classifies {known} correctly."
+    if model.largest is None:
+        return f"{start} {_without_budget(model, metric)}"
+    left = _hits(model.largest, model.samples)
+    stays = "none" if not left else "all of them" if left == right else f"{left:,}"
+    remain = "remains" if left == 1 and left != right else "remain"
+    return f"{start} Under the worst attack {at_largest(model)}, {stays} {remain} correct."
+
+
+def _stability(model: ModelFigures, kind: str) -> str:
+    if model.largest is None:
+        start = f"{model.name} was evaluated on {count(model.samples, kind)} without labels."
+        return f"{start} {_without_budget(model, 'stability')}"
+    left = _hits(model.largest, model.samples)
+    kept = "all" if left == model.samples else f"{left:,}" if left else "none"
+    answers = count(model.samples, "prediction")
+    return f"{model.name} keeps {kept} of its {answers} under the worst attack {at_largest(model)}."
+
+
+def _without_budget(model: ModelFigures, metric: str) -> str:
+    found = [one for one in (_corrupted(model, metric), _certified(model, metric)) if one]
+    return " ".join(found) or "No attack was run."
+
+
+def _corrupted(model: ModelFigures, metric: str) -> str | None:
+    """What common corruptions leave."""
+    if model.mean_corruption_error is None:
+        return None
+    share = percent(1 - model.mean_corruption_error, model.samples)
+    if metric == "stability":
+        return f"Under common corruptions it keeps {share} of its predictions on average."
+    return f"Under common corruptions {share} are classified correctly on average."
+
+
+def _certified(model: ModelFigures, metric: str) -> str | None:
+    """What randomized smoothing proves, with the first sigma."""
+    if not model.certificates:
+        return None
+    one = model.certificates[0]
+    share = percent(one.curve[0].share, model.samples)
+    right = "unchanged" if metric == "stability" else "correct"
+    radius = max((point.radius for point in one.curve if point.share), default=0.0)
+    return (
+        f"Smoothed with sigma {one.sigma}, {share} of the predictions are provably {right}, the "
+        f"last of them up to an l2 radius of {radius:.2f}."
+    )
+
+
+def findings(model: ModelFigures, metric: str, kind: str) -> list[str]:
+    """What else there is to say about the evaluated model, after its headline."""
+    found = [
+        STABILITY if metric == "stability" else None,
+        *map(_meaning, _largest(model)),
+        _width(model, kind),
+        _confirmation(model, kind),
+    ]
+    if model.largest is not None:
+        found += [_corrupted(model, metric), _certified(model, metric)]
+    return [one for one in found if one]
+
+
+def _meaning(attack: AttackFigures) -> str | None:
+    """What a budget lets an attack do."""
+    meaning = _MEANINGS.get(attack.kind)
+    eps = count(int(attack.eps), "edit") if attack.kind == "edits" else attack.eps
+    value = attack.eps_value
+    return meaning and meaning.format(eps=eps, value=value, levels=255 * value)
+
+
+def _width(model: ModelFigures, kind: str) -> str | None:
     """What so few samples leave open; None where there are enough."""
     ci = (model.largest or model.clean).ci
     if ci[1] - ci[0] < WIDE:
         return None
+    low, high = (percent(end, model.samples) for end in ci)
     return (
-        f"With {count(model.samples, one)}, the true share may lie anywhere from "
-        f"{percent(ci[0], model.samples)} to {percent(ci[1], model.samples)}."
+        f"With {count(model.samples, kind)}, the true share may lie anywhere from {low} to {high}; "
+        f"more {kind}s narrow this down."
     )
 
 
-def gap(model: ModelFigures) -> str | None:
-    """What became of the attacks' successes on the model as served."""
+def _confirmation(model: ModelFigures, kind: str) -> str | None:
+    """What became of the attacks' successes on the served model; None where there was no attack."""
     if not model.attacks:
         return None
-    gaps = [attack.transfer_gap for attack in model.attacks]
-    widest = max(gaps, key=abs)
-    judged = "Successes were judged again on the model as it is served: there "
-    if widest == 0:
-        return f"{judged}the figures are the same."
-    more = "more samples hold" if widest > 0 else "fewer samples hold"
-    share = percent(abs(widest), model.samples)
-    return f"{judged}up to {share} {more} than on its differentiable twin."
+    successes = sum(attack.successes for attack in model.attacks)
+    served = sum(attack.served_successes for attack in model.attacks)
+    only = sum(attack.served_only for attack in model.attacks)
+    alone = f" Another {only:,} mislead the served model alone." if only else ""
+    if not successes:
+        return "No attack succeeded, so there was nothing to confirm." + alone
+    runs = "1 successful attack" if successes == 1 else f"{successes:,} successful attacks"
+    part = f"Of {runs} on single {kind}s, {_part(served, successes)} also {_mislead(served)}"
+    if kind == "text":
+        return f"{part} the served model.{alone}"
+    png = sum(attack.png_successes or 0 for attack in model.attacks)
+    still = "does" if png == 1 else "do"
+    return (
+        f"{part} the served model and {_part(png, successes)} still {still} when written as an "
+        f"8-bit PNG.{alone}"
+    )
 
 
-def rivalry(summary: Summary) -> str | None:
-    """The second model in one sentence."""
-    other, first = summary.comparison, summary.models[0]
-    if other is None:
-        return None
+def _part(number: int, whole: int) -> str:
+    return "all" if number == whole > 1 else "none" if not number else f"{number:,}"
+
+
+def _mislead(number: int) -> str:
+    return "misleads" if number == 1 else "mislead"
+
+
+def comparison(summary_models: list[ModelFigures], other: Comparison, metric: str) -> str:
+    """The second model beside the first."""
+    first, second = summary_models[:2]
     pair = other.largest or other.clean
-    where = f"under the worst attack {at_largest(first)}" if other.largest else "unattacked"
-    left = f"{other.second} gets {percent(pair.second, first.samples)} {where}"
+    where = f"under the worst attack {at_largest(first)}" if other.largest else "without attack"
+    share = percent(pair.second, second.samples)
+    start = f"{second.name} reaches {share} {where}"
     if not pair.only_first and not pair.only_second:
-        return f"{left}: no difference."
-    better = other.first if pair.difference > 0 else other.second
-    if pair.difference and pair.p_value < 0.05:
-        return f"{left}. That {better} holds better is more than chance explains ({test(pair)})."
-    return f"{left}. So small a difference may be chance ({test(pair)})."
+        found = f"{start}: no difference."
+    else:
+        test = f"difference {points(pair)}, exact McNemar test, {p_value(pair)}"
+        better = first.name if pair.difference > 0 else second.name
+        found = f"{start}. A difference this small may be chance ({test})."
+        if pair.difference and pair.p_value < SIGNIFICANT:
+            found = f"{start}. {better} is better by more than chance explains ({test})."
+    noise = None if other.largest else _corrupted(second, metric)
+    return found if noise is None else f"{found} {second.name}: {noise[0].lower()}{noise[1:]}"
 
 
-def test(pair: Pair) -> str:
-    """The exact McNemar test of a pair, with its power."""
-    p = "p < 0.001" if pair.p_value < 0.001 else f"p = {pair.p_value:.2g}"
-    return f"exact McNemar test, {p}; power {100 * pair.power:.0f}{NBSP}%"
+def gate(text: str, reason: str, *, passed: bool) -> str:
+    """Whether a gate held, and why."""
+    return f"Gate {text}: {'held' if passed else 'failed'} ({reason})."
+
+
+def lines(summary: Summary) -> list[str]:
+    """Headline, findings and comparison: what every form of a report says first."""
+    other = summary.comparison
+    return [summary.headline, *summary.findings, *([other.finding] if other else [])]
 
 
 def _hits(figure: Figure, samples: int) -> int:

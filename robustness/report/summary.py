@@ -1,13 +1,15 @@
 """From verdicts to figures: what one model's samples add up to."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from core.stats import wilson
 from robustness.attacks.corruptions import mean_corruption_error
 from robustness.catalog import KINDS, Norm, Variant
-from robustness.report import figures
+from robustness.report import schema
+from robustness.report.sentences import count, of_attack, outcome
 from robustness.scoring import (
     GRADIENTS,
     AttackVerdict,
@@ -22,18 +24,23 @@ _CURVE = 41  # points of a curve that has one step per sample
 
 
 def model_figures(
-    spec: EvaluationSpec, verdict: ModelVerdict, reference: ModelVerdict | None = None
-) -> figures.ModelFigures:
+    spec: EvaluationSpec,
+    verdict: ModelVerdict,
+    reference: ModelVerdict | None = None,
+    *,
+    metric: str = "accuracy",
+) -> schema.ModelFigures:
     """All figures of one model.
 
     Args:
         spec: what was asked for.
         verdict: what was found.
         reference: the model whose errors under corruptions are the measure, if any.
+        metric: "accuracy", or "stability" where no labels were given.
     """
     target, top_k = verdict.target, spec.ranks(len(verdict.target.labels))
     largest = largest_rank(spec, verdict)
-    return figures.ModelFigures(
+    found = schema.ModelFigures(
         name=target.name,
         version=target.version,
         digest=target.digest,
@@ -41,7 +48,9 @@ def model_figures(
         precision=target.runtime.precision,
         samples=len(verdict.clean.rank),
         clean=figure(verdict.clean.rank, top_k),
-        attacks=[_attack(spec, cell, found, top_k) for cell, found in attacked(spec, verdict)],
+        attacks=[
+            _attack(spec, cell, verdict, one, metric) for cell, one in attacked(spec, verdict)
+        ],
         worst={key: figure(rank, top_k) for key, rank in worst_ranks(spec, verdict).items()},
         largest=None if largest is None else figure(largest, top_k),
         minimal=_minimal(spec, verdict),
@@ -50,12 +59,14 @@ def model_figures(
         mce=_relative_error(spec, verdict, reference),
         certificates=_certificates(spec, verdict),
         classes=_classes(spec, verdict),
+        outcome="",
     )
+    return found.model_copy(update={"outcome": outcome(found)})
 
 
-def figure(rank: np.ndarray, top_k: Sequence[int]) -> figures.Figure:
+def figure(rank: np.ndarray, top_k: Sequence[int]) -> schema.Figure:
     """An accuracy with its interval, and the same at other ranks, from ranks (N,)."""
-    return figures.Figure(
+    return schema.Figure(
         top1=accuracy(rank),
         ci=wilson(int((rank == 0).sum()), len(rank)),
         top_k=_by_rank(rank, top_k),
@@ -72,17 +83,19 @@ def _by_rank(rank: np.ndarray, top_k: Sequence[int]) -> dict[str, float]:
 
 
 def _attack(
-    spec: EvaluationSpec, cell: Cell, found: AttackVerdict, top_k: Sequence[int]
-) -> figures.AttackFigures:
+    spec: EvaluationSpec, cell: Cell, verdict: ModelVerdict, found: AttackVerdict, metric: str
+) -> schema.AttackFigures:
     attack, place = cell.attack, place_of(cell)
-    on_images = not attack.kind.on_texts
+    top_k, on_images = spec.ranks(len(verdict.target.labels)), not attack.kind.on_texts
     robust, confirmed = figure(found.robust, top_k), accuracy(found.confirmed)
-    return figures.AttackFigures(
+    made = schema.AttackFigures(
         name=attack.name,
         title=KINDS[attack.name].title,
         norm=attack.ball if attack.kind.norms else None,
         eps=cell.point,
         eps_value=place.value,
+        kind=place.kind,
+        description=_described(place.kind, cell.point),
         budget=place_name(spec, place),
         steps=attack.num_steps if attack.kind.norms and attack.name != "square" else None,
         alpha=attack.step_size(place.value) if attack.name in ("fgsm", "pgd") else None,
@@ -92,8 +105,32 @@ def _attack(
         confirmed_top_k=_by_rank(found.confirmed, top_k),
         confirmed_8bit_top_k=_by_rank(found.confirmed_8bit, top_k) if on_images else None,
         transfer_gap=confirmed - robust.top1,
+        **_successes(verdict.clean.rank, found, on_images=on_images),
         gradients={way: accuracy(rank) for way, rank in by_gradients(found).items()} or None,
+        finding="",
     )
+    return made.model_copy(update={"finding": of_attack(made, len(found.robust), metric)})
+
+
+def _described(kind: str, point: str) -> str:
+    """A budget as part of a sentence, "within 8/255" or "with 5 edits"."""
+    if kind == "rate":
+        return f"at a rate of {point}"
+    if kind == "edits":
+        return f"with {count(int(point), 'edit')}"
+    return f"within {point}" if kind == "Linf" else f"within {point} ({kind.lower()})"
+
+
+def _successes(clean: np.ndarray, found: AttackVerdict, *, on_images: bool) -> dict[str, Any]:
+    """How many inputs an attack misled the model on, from ranks (N,) without and with attack."""
+    correct, misled = clean == 0, found.robust > 0
+    served, png = found.confirmed > 0, found.confirmed_8bit > 0
+    return {
+        "successes": int((correct & misled).sum()),
+        "served_successes": int((correct & misled & served).sum()),
+        "png_successes": int((correct & misled & png).sum()) if on_images else None,
+        "served_only": int((correct & ~misled & served).sum()),
+    }
 
 
 def by_gradients(found: AttackVerdict) -> dict[Variant, np.ndarray]:
@@ -116,18 +153,18 @@ def nearest(spec: EvaluationSpec, verdict: ModelVerdict) -> dict[Norm, np.ndarra
     return found
 
 
-def _minimal(spec: EvaluationSpec, verdict: ModelVerdict) -> list[figures.MinimalFigures]:
+def _minimal(spec: EvaluationSpec, verdict: ModelVerdict) -> list[schema.MinimalFigures]:
     return [_minimal_curve(norm, found) for norm, found in nearest(spec, verdict).items()]
 
 
-def _minimal_curve(norm: Norm, distance: np.ndarray) -> figures.MinimalFigures:
+def _minimal_curve(norm: Norm, distance: np.ndarray) -> schema.MinimalFigures:
     known = np.sort(distance[np.isfinite(distance)])
     shares = np.linspace(0, 1, _CURVE)
     eps = np.unique(
         np.append(0.0, np.quantile(known, shares, method="higher")) if len(known) else [0]
     )
     middle = float(np.quantile(distance, 0.5, method="higher"))
-    return figures.MinimalFigures(
+    return schema.MinimalFigures(
         norm=norm,
         eps=[float(value) for value in eps],
         accuracy=[float((distance > value).mean()) for value in eps],
@@ -149,9 +186,9 @@ def _corrupted(
 
 def _corruptions(
     spec: EvaluationSpec, verdict: ModelVerdict, top_k: Sequence[int]
-) -> list[figures.CorruptionFigures]:
+) -> list[schema.CorruptionFigures]:
     return [
-        figures.CorruptionFigures(name=name, severity=severity, accuracy=figure(one.rank, top_k))
+        schema.CorruptionFigures(name=name, severity=severity, accuracy=figure(one.rank, top_k))
         for name, severity, one in _corrupted(spec, verdict)
     ]
 
@@ -179,10 +216,10 @@ def _relative_error(
     return mean_corruption_error(errors, measure) if all(map(sum, measure.values())) else None
 
 
-def _certificates(spec: EvaluationSpec, verdict: ModelVerdict) -> list[figures.CertificateFigures]:
+def _certificates(spec: EvaluationSpec, verdict: ModelVerdict) -> list[schema.CertificateFigures]:
     label = verdict.clean.label
     return [
-        figures.CertificateFigures(
+        schema.CertificateFigures(
             sigma=cell.point,
             samples=cell.attack.setting("samples"),
             alpha=cell.attack.setting("alpha"),
@@ -194,25 +231,25 @@ def _certificates(spec: EvaluationSpec, verdict: ModelVerdict) -> list[figures.C
     ]
 
 
-def _certified(radius: np.ndarray) -> list[figures.Certified]:
+def _certified(radius: np.ndarray) -> list[schema.Certified]:
     """The curve, from certified radii (N,) that are negative where the answer is wrong."""
     places = np.linspace(0, max(float(radius.max()), 0.0), _CURVE)
     counts = [int((radius >= place).sum()) for place in np.unique(places)]
     return [
-        figures.Certified(
+        schema.Certified(
             radius=float(place), share=held / len(radius), ci=wilson(held, len(radius))
         )
         for place, held in zip(np.unique(places), counts, strict=True)
     ]
 
 
-def _classes(spec: EvaluationSpec, verdict: ModelVerdict) -> list[figures.ClassFigures]:
+def _classes(spec: EvaluationSpec, verdict: ModelVerdict) -> list[schema.ClassFigures]:
     label, worst = verdict.clean.label, worst_ranks(spec, verdict)
     found = []
     for index in np.unique(label):
         own = label == index
         found.append(
-            figures.ClassFigures(
+            schema.ClassFigures(
                 index=int(index),
                 samples=int(own.sum()),
                 clean=accuracy(verdict.clean.rank[own]),

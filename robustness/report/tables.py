@@ -3,16 +3,9 @@
 from collections.abc import Sequence
 
 from robustness.report.charts import TONES, gauge, heat
-from robustness.report.figures import (
-    AttackFigures,
-    ClassFigures,
-    Comparison,
-    Figure,
-    ModelFigures,
-    Pair,
-)
 from robustness.report.markup import Child, Markup, element, join, named
-from robustness.report.sentences import at_budget, interval, percent, within
+from robustness.report.schema import ClassFigures, Comparison, Figure, ModelFigures, Pair
+from robustness.report.sentences import at_budget, interval, p_value, percent
 
 _CLASSES = 40  # rows of the heat map: those of most classes are what an expert wants
 
@@ -36,16 +29,18 @@ def attacks(model: ModelFigures, position: int, metric: str, top_k: Sequence[int
     """Every attack on one model at every point, and the worst case of each budget."""
     tone = TONES[position]
     ranks = [k for k in top_k if k > 1]
-    kept = "keeps its answer" if metric == "stability" else "still correct"
+    kept = "keeps its prediction" if metric == "stability" else "still correct"
     in_8bit = any(attack.confirmed_8bit is not None for attack in model.attacks)
     head = ["attack", "budget", kept, "95 % interval", *(f"top {k}" for k in ranks), "as served"]
     rows = [_row("none", "", model.clean, model.samples, ranks, [""] * (1 + in_8bit), tone)]
     for one in model.attacks:
         again = [one.confirmed, *([one.confirmed_8bit] if in_8bit else [])]
         shares = [percent(share, model.samples) for share in again]
-        rows.append(_row(one.title, _budget(one), one.robust, model.samples, ranks, shares, tone))
+        rows.append(
+            _row(one.title, one.description, one.robust, model.samples, ranks, shares, tone)
+        )
     for name, figure in model.worst.items():
-        place, blanks = within(at_budget(model, name)), [""] * (1 + in_8bit)
+        place, blanks = at_budget(model, name).description, [""] * (1 + in_8bit)
         rows.append(_row("worst of all", place, figure, model.samples, ranks, blanks, tone))
     caption = join(
         element("span", named(model.name), class_=f"key {tone}"),
@@ -83,14 +78,6 @@ def _row(
     )
 
 
-def _budget(attack: AttackFigures) -> str:
-    if attack.norm is not None:
-        return f"{attack.eps} {'l∞' if attack.norm == 'Linf' else 'l2'}"
-    if attack.name == "word-swap":
-        return f"rate {attack.eps}"
-    return f"{attack.eps} edit{'s' * (attack.eps != '1')}"
-
-
 def classes(model: ModelFigures, labels: Sequence[str]) -> Markup:
     """The heat map: one class a row, the weakest first; clean and every budget as columns."""
     budgets = list(model.worst)
@@ -106,7 +93,12 @@ def classes(model: ModelFigures, labels: Sequence[str]) -> Markup:
     ]
     more = len(weakest) - _CLASSES
     note = f"the {_CLASSES} weakest of {len(weakest)} classes" if more > 0 else None
-    columns = ["class", "samples", "clean", *(within(at_budget(model, name)) for name in budgets)]
+    columns = [
+        "class",
+        "samples",
+        "clean",
+        *(at_budget(model, name).description for name in budgets),
+    ]
     return table(columns, rows, note, heat_map=True)
 
 
@@ -142,7 +134,7 @@ def _corruption_cell(share: float | None) -> Markup:
 def comparison(other: Comparison, model: ModelFigures) -> Markup:
     """Both models on the same samples, clean and with every budget."""
     pairs = [("no attack", other.clean)]
-    pairs += [(within(at_budget(model, name)), pair) for name, pair in other.worst.items()]
+    pairs += [(at_budget(model, name).description, pair) for name, pair in other.worst.items()]
     head = [
         "",
         named(other.first),
@@ -151,8 +143,7 @@ def comparison(other: Comparison, model: ModelFigures) -> Markup:
         "95 % interval",
         "only the first",
         "only the second",
-        "p (McNemar)",
-        "power",
+        "McNemar test",
     ]
     return table(head, [_pair(where, pair, model.samples) for where, pair in pairs])
 
@@ -168,6 +159,5 @@ def _pair(where: str, pair: Pair, samples: int) -> Markup:
         element("td", f"{low:+.1f} to {high:+.1f}", class_="range"),
         element("td", str(pair.only_first)),
         element("td", str(pair.only_second)),
-        element("td", "< 0.001" if pair.p_value < 0.001 else f"{pair.p_value:.2g}"),
-        element("td", f"{100 * pair.power:.0f} %"),
+        element("td", p_value(pair)),
     )

@@ -11,10 +11,10 @@ from torch import nn
 from core.files import write_whole
 from models.analysis.diagnostics import diagnose
 from models.analysis.observation import has_observable_layers
-from robustness.report import junit, markdown, page, sample_table
-from robustness.report.examples import Example, Pixels, Texts, choose
+from robustness.report import exports, html
+from robustness.report.exhibits import Example, Pixels, Texts, choose
+from robustness.report.lookup import InputLost, adversarial_input, cell_of, clean_input
 from robustness.report.schema import Report
-from robustness.report.stored import InputLost, adversarial_input, cell_of, clean_input
 
 _BATCH = 4  # diagnostics keep every layer of every image
 _LOG = logging.getLogger(__name__)
@@ -34,10 +34,10 @@ def write_companions(
     twin = (twins or {}).get(digest)
     shown, note = _with_attention(list(_exhibits(folder, report)), twin)
     noted = report if note is None else report.model_copy(update={"notes": [*report.notes, note]})
-    write_whole(folder / page.FILE, page.render(noted, shown).encode())
-    write_whole(folder / junit.FILE, junit.render(report))
-    write_whole(folder / markdown.FILE, markdown.render(report).encode())
-    write_whole(folder / sample_table.FILE, sample_table.render(report))
+    write_whole(folder / html.FILE, html.render(noted, shown).encode())
+    write_whole(folder / exports.JUNIT, exports.junit(report))
+    write_whole(folder / exports.CARD, exports.card(report).encode())
+    write_whole(folder / exports.TABLE, exports.sample_table(report))
 
 
 def _exhibits(folder: Path, report: Report) -> Iterator[tuple[Example, Pixels | Texts | None]]:

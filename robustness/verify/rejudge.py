@@ -11,8 +11,7 @@ from robustness.catalog import AttackName, Variant
 from robustness.chunks import cell_shards
 from robustness.noise_cells import corrupted_inputs
 from robustness.progress import Meter
-from robustness.report.flags import AttackFlags, ModelFlags
-from robustness.report.schema import Report
+from robustness.report.schema import AttackFlags, ModelFlags, Report
 from robustness.scoring import TOLERANCE, change_size, in_8bit
 from robustness.spec import Cell
 from robustness.target import Target, predict_served, predict_twin

@@ -12,7 +12,7 @@ from core.files import find_by_digest
 from robustness import store as shards
 from robustness.progress import Meter, Progress
 from robustness.report.markup import plain
-from robustness.report.schema import FILE, Report
+from robustness.report.schema import FILE, Report, parse_report
 from robustness.spec import Cell
 from robustness.target import Target, open_target, torch_threads
 from robustness.text_target import TextTarget, open_text_target
@@ -54,7 +54,7 @@ def verify(
         ValueError: it is no report, or a model is not among the folders.
     """
     path = path / FILE if path.is_dir() else path
-    report = Report.model_validate_json(path.read_bytes())
+    report = parse_report(path.read_bytes())
     artifacts = [_find(folders, model.digest, model.name) for model in report.summary.models]
     outcome = Outcome()
     try:

@@ -1,7 +1,6 @@
 """Whether a report has a flag for everything that it speaks of."""
 
-from robustness.report.flags import ModelFlags, Sample
-from robustness.report.schema import DEFINITIONS, Report
+from robustness.report.schema import DEFINITIONS, ModelFlags, Report, Sample
 from robustness.store import SHARD_SIZE
 from robustness.verify.outcome import Refuted
 

@@ -190,8 +190,10 @@ def _named(request: Request) -> dict[str, str | None]:
 
 
 def _picture(folder: Path, index: int, kind: Any, names: dict[str, str | None]) -> bytes:
-    from robustness.report.lookup import NoSuchSample  # a front may never draw one
-    from robustness.report.pictures import picture
+    from robustness.report.lookup import (
+        NoSuchSample,  # a front may never draw one
+        picture,
+    )
 
     try:
         return picture(folder, index, kind, **names)
@@ -200,8 +202,7 @@ def _picture(folder: Path, index: int, kind: Any, names: dict[str, str | None]) 
 
 
 def _text(folder: Path, index: int, names: dict[str, str | None]) -> dict[str, Any]:
-    from robustness.report.changed_texts import changed_text
-    from robustness.report.lookup import NoSuchSample
+    from robustness.report.lookup import NoSuchSample, changed_text
 
     try:
         return changed_text(folder, index, **names)

@@ -9,7 +9,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from data.labels import normalise
+from data.labels import normalize
 from runtimes.artifact import Artifact
 from service.http.openapi import describe
 from service.predictions.registry import Registry
@@ -74,7 +74,7 @@ def _preprocessing(artifact: Artifact) -> dict[str, Any]:
 def sample_index(folder: Path, registry: Registry) -> list[dict[str, Any]]:
     """The images ``set/label/name.png`` below a folder, each with the label a model knows it by."""
     known = {
-        normalise(label): (label, index)
+        normalize(label): (label, index)
         for served in reversed(registry.all())  # so that the default model's names win
         for index, label in enumerate(served.artifact.labels)
     }

@@ -13,7 +13,7 @@ from typing import BinaryIO, Literal
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from data.image_set import DataError
+from data.errors import DataError
 from service.http.errors import ApiError
 from service.jobs.parquet_pages import check_footer, declared_size
 from service.settings import Settings

@@ -24,7 +24,7 @@ from zipfile import BadZipFile
 
 from sqlalchemy.exc import DBAPIError
 
-from data.image_set import DataError
+from data.errors import DataError
 from robustness.spec import EvaluationSpec, NotPossible
 from runtimes.artifact import MANIFEST, Artifact, ArtifactError, open_artifact
 from service.jobs.job import Job

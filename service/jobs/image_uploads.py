@@ -6,8 +6,9 @@ import zlib
 from collections.abc import Sequence
 from pathlib import Path
 
+from data.errors import DataError
 from data.images import ImageError
-from data.sources import DataError, ImageSet, open_images
+from data.sources import ImageSet, open_images
 from service.http.errors import ApiError
 from service.http.forms import Upload
 from service.jobs.archives import check_archive, telling_of_faults

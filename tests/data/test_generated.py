@@ -5,7 +5,7 @@ import pytest
 
 from data.datasets import listops
 from data.datasets.generated import Stream, open_generated
-from data.image_set import DataError
+from data.errors import DataError
 from data.token_set import Ragged
 
 

@@ -4,7 +4,8 @@ import pytest
 from PIL import Image
 
 from data.datasets.imagenet import LABELS, WNIDS
-from data.sources import DataError, open_images
+from data.errors import DataError
+from data.sources import open_images
 
 
 def make_imagenet(root: Path, files: list[str]) -> Path:

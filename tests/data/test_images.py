@@ -217,7 +217,7 @@ def test_error_holds_no_path(tmp_path: Path) -> None:
     [
         ({"channels": 2, "height": 1, "width": 1}, "channels must be 1 or 3, got 2"),
         ({"channels": 1, "height": 0, "width": 1}, "height must be positive, got 0"),
-        ({"channels": 1, "height": 1, "width": "x"}, "width must be a whole number, got"),
+        ({"channels": 1, "height": 1, "width": "x"}, "width must be an integer, got"),
         ({"channels": 1, "height": 1, "width": 1, "resample": "no"}, "resample must be one of"),
     ],
 )

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from data.datasets.lra import LRA, grey, open_tokens
-from data.image_set import DataError
+from data.errors import DataError
 
 _ROW = b"1.0\tA1\tB2\tone text\tthe other\n"
 

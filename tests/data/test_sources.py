@@ -11,8 +11,9 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
+from data.errors import DataError
 from data.images import ImageSpec
-from data.sources import KNOWN, DataError, load_inputs, open_images
+from data.sources import KNOWN, load_inputs, open_images
 
 LABELS = ["Cat", "Big dog", "T-shirt/top"]
 SPEC = ImageSpec(channels=1, height=4, width=4)

@@ -5,7 +5,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from data.sources import DataError, TextSet, open_texts
+from data.errors import DataError
+from data.sources import TextSet, open_texts
 
 LABELS = ["neg", "pos", "Sci/Tech"]
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from data.datasets.listops import TOKENS
-from data.image_set import DataError
+from data.errors import DataError
 from data.text_set import TextSet
 from data.tokenizer import TextTokenizer, byte_tokenizer, load_tokenizer, tokenize, train_wordpiece
 

@@ -23,7 +23,10 @@ from service.settings import ROOT
 ENTRYPOINT = ROOT / "deploy" / "image" / "entrypoint.sh"
 
 
-@pytest.fixture(scope="module", params=BENTOFILES)
+@pytest.fixture(
+    scope="module",
+    params=["cpu", *(pytest.param(x, marks=pytest.mark.slow) for x in BENTOFILES if x != "cpu")],
+)
 def bento(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A built bento of a flavour, which is its folder's `flavour`."""
     home = tmp_path_factory.mktemp("home")

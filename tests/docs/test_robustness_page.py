@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from robustness.catalog import EXTRA_CORRUPTIONS, KINDS, AttackName
-from robustness.report.markdown import FILE as CARD
-from robustness.report.page import FILE as PAGE
-from robustness.report.sample_table import FILE as TABLE
+from robustness.report.exports import CARD, TABLE
+from robustness.report.html import FILE as PAGE
 from robustness.report.schema import FILE as REPORT
 
 ROOT = Path(__file__).parents[2]

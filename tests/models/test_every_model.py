@@ -71,16 +71,8 @@ VARIANTS: dict[str, tuple[str, dict[str, object]]] = {
     ),
 }
 every_model = pytest.mark.parametrize("variant", VARIANTS)
-# One of each architecture. What takes seconds is done for these; for all others when asked for.
-ARCHITECTURES = (
-    "deit_tiny_elliptical",
-    "fan_tiny_elliptical",
-    "lra_transformer_elliptical",
-    "transformer",
-    "transject",
-    "transject_random",
-    "transject_image",
-)
+# What takes seconds is done for these; for all others when asked for.
+GRAPHS = ("fan_tiny_elliptical", "lra_transformer_elliptical", "transject")
 
 
 def build(variant: str) -> nn.Module:
@@ -106,9 +98,6 @@ def is_token_model(variant: str) -> bool:
 
 
 every_token_model = pytest.mark.parametrize("variant", list(filter(is_token_model, VARIANTS)))
-every_image_model = pytest.mark.parametrize(
-    "variant", [variant for variant in VARIANTS if not is_token_model(variant)]
-)
 
 
 def inputs(variant: str, B: int = 4, N: int = 12) -> tuple[Tensor, ...]:
@@ -170,7 +159,7 @@ def _example(given: tuple[Tensor, ...]) -> Tensor | tuple[Tensor, Tensor]:
 
 
 def unless_slow(variant: str, *values: object) -> Any:
-    slow = () if variant in ARCHITECTURES else (pytest.mark.slow,)
+    slow = () if variant in GRAPHS else (pytest.mark.slow,)
     return pytest.param(variant, *values, marks=slow)
 
 
@@ -198,20 +187,20 @@ def test_prediction_depends_on_neither_batch_nor_padding(variant: str, form: typ
     assert_same(run(longer, F.pad(mask, (0, 40 - 12))), together)
 
 
-@every_image_model
-@pytest.mark.parametrize(
-    ("images", "message"),
-    [
+@pytest.mark.parametrize("variant", ["deit_tiny", "fan_tiny", "transject_image"])
+def test_images_against_the_rules_are_refused(variant: str) -> None:
+    for images, message in (
         (torch.rand(2, 1, 8, 32), r"images must be \(B, 1, 16, 16\), got \(2, 1, 8, 32\)"),
         (torch.rand(2, 1, 17, 17), r"images must be \(B, 1, 16, 16\), got \(2, 1, 17, 17\)"),
         (torch.rand(2, 3, 16, 16), r"images must be \(B, 1, 16, 16\), got \(2, 3, 16, 16\)"),
         (torch.rand(1, 16, 16), r"images must be \(B, 1, 16, 16\), got \(1, 16, 16\)"),
         (torch.ones(2, 1, 16, 16, dtype=torch.uint8), "floating point type, got torch.uint8"),
-    ],
-)
-def test_images_against_the_rules_are_refused(variant: str, images: Tensor, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        build(variant)(images)
+    ):
+        with pytest.raises(ValueError, match=message):
+            build(variant)(images)
+    name, overrides = VARIANTS[variant]  # a channel is not broadcast to the others
+    with pytest.raises(ValueError, match=r"images must be \(B, 3, 16, 16\), got \(2, 1, 16, 16\)"):
+        models.build(name, **overrides | {"in_chans": 3})(torch.rand(2, 1, 16, 16))
 
 
 @pytest.mark.parametrize("name", ["deit_tiny", "fan_tiny", "transject_image"])
@@ -224,13 +213,6 @@ def test_statistics_are_rounded_once_to_the_precision_of_the_model(name: str) ->
         for statistics, value in ((model.mean, 0.3), (model.std, 0.7)):
             assert torch.equal(statistics, torch.tensor(value, dtype=dtype).view(1, 1, 1, 1))
     assert not {"mean", "std"} & set(model.state_dict())
-
-
-@every_image_model
-def test_a_channel_is_not_broadcast_to_the_others(variant: str) -> None:
-    name, overrides = VARIANTS[variant]
-    with pytest.raises(ValueError, match=r"images must be \(B, 3, 16, 16\), got \(2, 1, 16, 16\)"):
-        models.build(name, **overrides | {"in_chans": 3})(torch.rand(2, 1, 16, 16))
 
 
 @every_token_model
@@ -253,6 +235,21 @@ def test_every_parameter_receives_a_gradient(variant: str) -> None:
     # Padded positions have no part in anything, and neither has a position after the last token.
     for key, parameter in model.named_parameters():
         assert parameter.grad is not None and parameter.grad.abs().max() > 0, key
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in models.names() if name.startswith(("lra", "transformer"))]
+)
+def test_dropout_acts_in_training_only(name: str) -> None:
+    torch.manual_seed(0)
+    model, without = (
+        models.build(name, **TOKEN | {"embed_dim": 32, "num_heads": 2} | more)
+        for more in ({"dropout": 0.1}, {"dropout": 0.0})
+    )
+    given = inputs(name)
+    assert torch.equal(model.eval()(*given), model(*given))
+    assert not torch.allclose(model.train()(*given), model(*given))
+    assert torch.equal(without.train()(*given), without.eval()(*given))
 
 
 @every_model
@@ -300,25 +297,21 @@ def test_torch_export_keeps_batch_and_length_free(variant: str) -> None:
         assert_same(Eager(program)(*given), Eager(model)(*given))
 
 
-def compiled_matches(variant: str, backend: str) -> None:
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize(
+    ("variant", "backend"),
+    [
+        *(unless_slow(variant, "aot_eager") for variant in VARIANTS),
+        *(pytest.param(variant, "inductor", marks=pytest.mark.slow) for variant in VARIANTS),
+    ],
+)
+def test_torch_compile_traces_the_whole_training_step(variant: str, backend: str) -> None:
     torch.compiler.reset()
     model, given = build(variant), inputs(variant)
     logits = torch.compile(model, backend=backend)(*given)
     assert_same(logits.detach(), Eager(model)(*given), tolerance=1e-4)
     F.cross_entropy(logits, torch.arange(4)).backward()
     assert all(parameter.grad is not None for parameter in model.parameters())
-
-
-@pytest.mark.parametrize("variant", [unless_slow(variant) for variant in VARIANTS])
-def test_torch_compile_traces_the_whole_training_step(variant: str) -> None:
-    compiled_matches(variant, "aot_eager")
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-@every_model
-def test_torch_compile_generates_code(variant: str) -> None:
-    compiled_matches(variant, "inductor")
 
 
 def test_variants_cover_every_name() -> None:

@@ -47,6 +47,54 @@ def test_values_of_another_type_are_refused(
         models.config(name, **overrides)
 
 
+@pytest.mark.parametrize(
+    ("name", "overrides", "message"),
+    [
+        ("deit_tiny", {"embed_dim": 10, "num_heads": 4}, "multiple of num_heads, got 10 and 4"),
+        ("deit_tiny", {"img_size": 30, "patch_size": 4}, "multiple of patch_size, got 30 and 4"),
+        ("deit_tiny", {"depth": 0}, "depth must be at least 1, got 0"),
+        ("deit_tiny", {"num_heads": 0}, "num_heads must be at least 1, got 0"),
+        ("deit_tiny", {"scaling": "most"}, "scaling must be one of .*, got 'most'"),
+        ("deit_tiny", {"estimator": "best"}, "estimator must be one of .*, got 'best'"),
+        ("deit_tiny", {"delta": 0.0}, "delta must be positive, got 0.0"),
+        ("deit_tiny", {"metric_seed": -1}, "metric_seed must lie in 0..2.*, got -1"),
+        ("deit_tiny", {"in_chans": 1, "mean": (0.1, 0.2)}, "mean must have one value per channel"),
+        ("deit_tiny", {"std": (0.0, 1.0, 1.0)}, "std must be positive"),
+        ("deit_tiny", {"num_clases": 10}, "did you mean 'num_classes'"),
+        ("deit_tiny_eliptical", {}, "did you mean 'deit_tiny_elliptical'"),
+        ("deit_tiny", {"elliptical_layers": (1,)}, r"elliptical_layers must lie in 2\.\.12, got 1"),
+        ("deit_tiny", {"elliptical_layers": (2, 14)}, r"must lie in 2\.\.12, got 14"),
+        ("fan_tiny", {"patch_size": 7}, "patch_size must be a power of two from 2 on, .* got 7"),
+        ("fan_tiny", {"patch_size": 1}, "patch_size must be a power of two from 2 on, .* got 1"),
+        ("fan_tiny", {"patch_size": 12, "img_size": 24}, "patch_size must be a power of two"),
+        ("fan_tiny", {"patch_size": 0}, "patch_size must be at least 1, got 0"),
+        ("fan_tiny", {"embed_dim": 4}, "embed_dim must be at least 8 for patch_size 16, got 4"),
+        ("fan_tiny", {"embed_dim": 10}, "embed_dim must be a multiple of num_heads, got 10 and 4"),
+        ("fan_tiny", {"num_classes": 0}, "num_classes must be at least 1, got 0"),
+        ("fan_tiny", {"in_chans": 0}, "in_chans must be at least 1, got 0"),
+        ("lra_transformer", {"vocab_size": 0}, "vocab_size must be at least 1, got 0"),
+        ("lra_transformer", {"seq_len": 0}, "seq_len must be at least 1, got 0"),
+        ("lra_transformer", {"mlp_ratio": 1e-3}, "hidden_dim must be at least 1, got 0"),
+        ("lra_transformer", {"pooling": "sum"}, "one of mean, max, cls, got 'sum'"),
+        ("lra_transformer", {"towers": 3}, "towers must be 1 or 2, got 3"),
+        ("lra_transformer", {"dropout": -0.1}, r"dropout must lie in \[0, 1\), got -0.1"),
+        ("transformer", {"dropout": 1.0}, r"dropout must lie in \[0, 1\), got 1.0"),
+        ("transformer", {"embed_dim": 9, "num_heads": 3}, "must be a multiple of 2 .* got 9"),
+        ("transformer", {"variant": "postnorm"}, "variant must be one of plain, .* got 'post"),
+        ("transformer", {"pooling": "cls"}, "pooling must be one of mean, max, got 'cls'"),
+        ("transject", {"embed_dim": 10}, "embed_dim must be a positive multiple of 4, got 10"),
+        ("transject", {"num_experts": 0}, "num_experts must be at least 1, got 0"),
+        ("transject", {"pooling": "cls"}, "pooling must be one of mean, max, got 'cls'"),
+        ("transject", {"num_heads": 2}, "'num_heads' is .* config field of transject"),
+    ],
+)
+def test_values_against_the_rules_are_refused(
+    name: str, overrides: dict[str, object], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        models.config(name, **overrides)
+
+
 def test_lists_become_tuples_and_integers_floats() -> None:
     config = models.config(
         "fan_tiny", mlp_ratio=3, elliptical_layers=[2, 3], in_chans=1, mean=[0], std=[1]

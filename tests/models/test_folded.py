@@ -57,13 +57,14 @@ def block(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(blockwise, "BLOCK", request.param)
 
 
-@pytest.mark.parametrize("name", ["transject", "transject_random"])
+@pytest.mark.parametrize(
+    ("name", "num_experts", "grad"),
+    [("transject", 3, False), ("transject", 1, True), ("transject_random", 3, True)],
+)
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("num_experts", [1, 3])
-@pytest.mark.parametrize("grad", [False, True])
 @pytest.mark.usefixtures("block")
 def test_logits_are_those_of_the_trained_form(
-    name: str, shape: str, num_experts: int, grad: bool
+    shape: str, name: str, num_experts: int, grad: bool
 ) -> None:
     model = make(name, *SHAPES[shape], num_experts)
     tokens, mask = given(model)
@@ -180,8 +181,8 @@ def test_bfloat16_matrices_come_close(shape: str) -> None:
     assert 0 < difference.abs().max() < 0.02
 
 
-@pytest.mark.usefixtures("block")
-def test_threads_and_lengths_share_a_folded_model() -> None:
+def test_threads_and_lengths_share_a_folded_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blockwise, "BLOCK", 16)
     model = make("transject", *SHAPES["long"])
     folded = models.fold(model)
     tokens, _ = given(model)

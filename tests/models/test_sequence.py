@@ -1,10 +1,8 @@
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 import models
 from models.attention.elliptical import Attention
@@ -75,19 +73,6 @@ def test_forward_is_the_formula(name: str, pooling: str, depth: int) -> None:
     assert_same(single_unpadded, unpadded)
 
 
-@pytest.mark.parametrize("pooling", POOLINGS)
-@pytest.mark.parametrize("name", TWINS)
-def test_neither_the_batch_nor_padding_changes_a_prediction(name: str, pooling: str) -> None:
-    model, (tokens, mask) = small(name, pooling=pooling), batch()
-    with torch.inference_mode():
-        rows = zip(tokens, mask, strict=True)
-        expected = torch.cat([model(row[None], real[None]) for row, real in rows])
-        for more, fill in ((0, 0), (1, 10), (3, 5)):
-            padded = F.pad(tokens.masked_fill(~mask, fill), (0, more), value=fill)
-            assert_same(model(padded, F.pad(mask, (0, more))), expected)
-        assert_same(model(tokens), model(tokens, torch.ones_like(mask)))
-
-
 def test_default_sizes_are_those_of_the_lra_transformer() -> None:
     for name in TWINS:
         model: Any = models.build(name)
@@ -129,65 +114,3 @@ def test_last_layer_alone_is_elliptical_unless_others_are_named(
     model = models.build("lra_transformer_elliptical", **SMALL | overrides)
     found = [layer.elliptical for layer in model.modules() if isinstance(layer, Attention)]
     assert found == expected
-
-
-@pytest.mark.parametrize("name", TWINS)
-def test_dropout_acts_in_training_only(name: str) -> None:
-    model, (tokens, mask) = small(name), batch()
-    assert torch.equal(model(tokens, mask), model(tokens, mask))
-    model.train()
-    assert not torch.allclose(model(tokens, mask), model(tokens, mask))
-    without = small(name, dropout=0.0)
-    assert torch.equal(without.train()(tokens, mask), without.eval()(tokens, mask))
-
-
-@pytest.mark.parametrize("overrides", [{"pooling": each} for each in POOLINGS] + [{"towers": 2}])
-@pytest.mark.parametrize("name", TWINS)
-def test_every_parameter_receives_a_gradient(name: str, overrides: dict[str, Any]) -> None:
-    model = small(name, seq_len=6, **overrides).train()
-    tokens = torch.arange(24).view(2, 2, 6) % 11 if "towers" in overrides else batch()[0]
-    F.cross_entropy(model(tokens), torch.arange(len(tokens)) % 3).backward()
-    for key, parameter in model.named_parameters():
-        assert parameter.grad is not None and parameter.grad.abs().max() > 0, key
-
-
-@pytest.mark.parametrize(
-    "spoil",
-    [
-        lambda t, m: (t.float(), m),
-        lambda t, m: (t + 11, m),
-        lambda t, m: (t - 11, m),
-        lambda t, m: (t.repeat(1, 2), m.repeat(1, 2)),
-        lambda t, m: (t, m & False),
-        lambda t, m: (t, m[:, 1:]),
-    ],
-)
-@pytest.mark.parametrize("pooling", POOLINGS)
-def test_input_against_the_rules_is_refused(
-    pooling: str, spoil: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
-) -> None:
-    model: Any = small("lra_transformer", pooling=pooling)
-    for call in (model, model.features):
-        with pytest.raises(ValueError, match=r"(tokens|mask) must .* got"):
-            call(*spoil(*batch()))
-
-
-@pytest.mark.parametrize(
-    ("overrides", "message"),
-    [
-        ({"vocab_size": 0}, "vocab_size must be at least 1, got 0"),
-        ({"seq_len": 0}, "seq_len must be at least 1, got 0"),
-        ({"depth": 0}, "depth must be at least 1, got 0"),
-        ({"num_heads": 0}, "num_heads must be at least 1, got 0"),
-        ({"mlp_ratio": 0.0}, "hidden_dim must be at least 1, got 0"),
-        ({"embed_dim": 10, "num_heads": 4}, "embed_dim must be a multiple of num_heads, got 10 a"),
-        ({"pooling": "sum"}, r"pooling must be one of \('mean', 'max', 'cls'\), got 'sum'"),
-        ({"towers": 3}, "towers must be 1 or 2, got 3"),
-        ({"dropout": -0.1}, r"dropout must lie in \[0, 1\), got -0.1"),
-        ({"elliptical_layers": (1,)}, "elliptical_layers must lie in 2..2, got 1"),
-        ({"scaling": "most"}, "scaling must be one of"),
-    ],
-)
-def test_config_against_the_rules_is_refused(overrides: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        models.build("lra_transformer", **SMALL | overrides)

@@ -14,7 +14,7 @@ import models
 from data.sources import ImageSet, open_images
 from robustness.evaluation import evaluate, evaluate_targets
 from robustness.progress import Meter
-from robustness.report.figures import Summary
+from robustness.report.schema import Summary
 from robustness.sanity.find import find_doubts
 from robustness.sanity.probes import probe
 from robustness.sanity.remarks import notes

@@ -12,8 +12,7 @@ import torch
 from data.images import ImageSpec, decode_image, to_input
 from data.sources import ImageSet, load_inputs
 from robustness.evaluation import Cancelled, Progress, evaluate_targets
-from robustness.report.lookup import NoSuchSample
-from robustness.report.pictures import picture
+from robustness.report.lookup import NoSuchSample, picture
 from robustness.report.schema import read_report
 from robustness.spec import EvaluationSpec, cost
 from robustness.target import Target

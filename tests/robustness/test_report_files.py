@@ -7,10 +7,9 @@ from xml.etree import ElementTree
 import pytest
 from pyarrow import parquet
 
-from robustness.report.markdown import literal
-from robustness.report.markdown import render as card
+from robustness.report.exports import card, literal
+from robustness.report.lookup import picture
 from robustness.report.markup import element, join, plain
-from robustness.report.pictures import picture
 from robustness.report.schema import Report, read_report
 from robustness.report.write import write_companions
 from tests.robustness.test_report_page import HOSTILE, ODD, WEIRD, made
@@ -23,15 +22,15 @@ def rows(folder: Path) -> list[dict[str, object]]:
 def test_report_survives_being_written_and_read(tmp_path: Path) -> None:
     report = made(tmp_path, models=["one", "two"], names=[ODD] * 48)
     assert read_report(tmp_path) == report
-    assert report.schema_version == 2 and len(report.code) == 64
+    assert report.schema_version == 3 and len(report.code) == 64
     assert report.samples[0].name == plain(ODD) != ODD
 
 
 def test_report_of_another_version_is_refused(tmp_path: Path) -> None:
     made(tmp_path)
     path = tmp_path / "report.json"
-    path.write_text(path.read_text().replace('"schema_version":2', '"schema_version":1', 1))
-    with pytest.raises(ValueError, match="schema_version"):
+    path.write_text(path.read_text().replace('"schema_version":3', '"schema_version":2', 1))
+    with pytest.raises(ValueError, match="schema_version must be 3, got 2"):
         read_report(tmp_path)
 
 

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from html.parser import HTMLParser
 from pathlib import Path
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -18,12 +19,13 @@ import models
 from data.images import ImageSpec
 from data.sources import ImageSet
 from export.runtime import Inputs
+from robustness import console
 from robustness import store as shards
 from robustness.evaluation import evaluate_targets
-from robustness.report.examples import BUDGET, Texts, choose
-from robustness.report.exhibits import exhibit
+from robustness.report.exhibits import BUDGET, Texts, choose, exhibit
+from robustness.report.lookup import InputLost, adversarial_input, clean_input
 from robustness.report.schema import Report, read_report
-from robustness.report.stored import InputLost, adversarial_input, clean_input
+from robustness.report.sentences import lines
 from robustness.report.write import write_companions
 from robustness.spec import EvaluationSpec
 from robustness.store import Shard, as_array
@@ -72,20 +74,24 @@ def seen(folder: Path) -> Seen:
     return page
 
 
-def test_verdict_stands_before_everything_else(tmp_path: Path) -> None:
+def one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def test_result_stands_before_everything_else(tmp_path: Path) -> None:
     report = made(tmp_path, models=["one", "two"], gate="robust_accuracy >= 0.9")
     write_companions(tmp_path, report)
     text = seen(tmp_path).text
     first = report.summary.models[0]
     assert first.largest is not None
     left, right = round(48 * first.largest.top1), round(48 * first.clean.top1)
-    sentence = f"one names {right} of 48 images correctly."
-    worst = f"Under the worst attack within 8/255 or within 0.5 (l2), {left} are left."
+    sentence = f"one classifies {right} of 48 images correctly."
+    worst = f"Under the worst attack within 8/255 or within 0.5 (l2), {left} remain correct."
     assert f"{sentence} {worst}" in text
     assert text.index(sentence) < text.index("Accuracy over the size") < text.index("Evidence")
-    assert "gate robust_accuracy >= 0.9: failed" in text
+    assert "Gate robust_accuracy >= 0.9: failed" in text
     assert "at most 8 of its 255 levels" in text
-    for title in ("Attacks", "Class by class", "Common corruptions", "Certificates", "reproduce"):
+    for title in ("Attacks", "By class", "Common corruptions", "Certificates", "reproduce"):
         assert title in text
     assert "python -m robustness verify" in text
 
@@ -98,7 +104,7 @@ def test_warnings_are_shown_and_mark_the_report_unreliable(tmp_path: Path) -> No
     write_companions(tmp_path, Report.model_validate(whole))
     text = seen(tmp_path).text
     assert "unreliable" in text and "Something <is> odd." in text
-    assert "no sign of a false figure" not in text
+    assert "sanity checks passed" not in text
 
 
 def test_names_of_strangers_stay_text(tmp_path: Path) -> None:
@@ -228,13 +234,52 @@ def test_page_of_large_colour_images_stays_small(tmp_path: Path) -> None:
     assert 2**20 < (tmp_path / "report.html").stat().st_size < 15 * 10**6
 
 
-def test_evaluation_of_corruptions_alone_has_a_page(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("labels", "said"),
+    [
+        (np.arange(20) % 4, ("of 20 images correctly.", "are classified correctly on average.")),
+        (None, ("without labels.", "of its predictions on average.")),
+    ],
+)
+def test_every_form_says_the_same_of_corruptions_alone(
+    labels: np.ndarray | None, said: tuple[str, str], tmp_path: Path
+) -> None:
     attacks = [{"name": "corruptions", "names": ["fog"], "severities": [1, 3]}]
-    report = made(tmp_path, attacks=attacks, gate="robust_accuracy >= 0.1")
+    gate = "robust_accuracy >= 0.1"
+    report = made(tmp_path, samples=20, labels=labels, attacks=attacks, gate=gate)
     write_companions(tmp_path, report)
-    text = seen(tmp_path).text
-    assert "No adversarial attack was asked for." in text and "severity 3" in text
+    headline = report.summary.headline
+    error = report.summary.models[0].mean_corruption_error
+    assert error is not None and f"{100 * (1 - error):.0f}\u00a0%" in headline
+    assert said[0] in headline and headline.endswith(said[1])
+    if labels is None:
+        assert "correct" not in headline
+    junit = ElementTree.parse(tmp_path / "report.junit.xml").getroot()
+    forms = [
+        seen(tmp_path).text,
+        (tmp_path / "card.md").read_text().replace("\\", ""),
+        "\n".join(case.text or "" for case in junit.iter("system-out")),
+        console.render(report),
+    ]
+    for form in forms:
+        for sentence in lines(report.summary):
+            assert one_line(sentence) in one_line(form)
+    assert "severity 3" in seen(tmp_path).text
     assert report.summary.gate is not None and not report.summary.gate.passed
+
+
+def test_every_form_has_the_sentences_of_the_report(tmp_path: Path) -> None:
+    report = made(tmp_path, models=["one", "two"], gate="robust_accuracy >= 0.9")
+    write_companions(tmp_path, report)
+    junit = ElementTree.parse(tmp_path / "report.junit.xml").getroot()
+    outputs = "\n".join(case.text or "" for case in junit.iter("system-out"))
+    gate, attacks = report.summary.gate, report.summary.models[0].attacks
+    assert gate is not None and report.summary.comparison is not None
+    card = (tmp_path / "card.md").read_text().replace("\\", "")
+    for form in (seen(tmp_path).text, card, outputs, console.render(report)):
+        for sentence in [*lines(report.summary), gate.finding]:
+            assert one_line(sentence) in one_line(form)
+    assert all(attack.finding in outputs for attack in attacks)
 
 
 @pytest.fixture
@@ -275,7 +320,7 @@ def test_browser_shows_the_page_at_any_width_and_runs_nothing(
 
 
 def test_style_sheet_names_every_shade_once() -> None:
-    style = (Path(models.__file__).parents[1] / "robustness/report/page.css").read_text()
+    style = (Path(models.__file__).parents[1] / "robustness/report/report.css").read_text()
     assert sorted(re.findall(r"^\.h(\d+) ", style, re.MULTILINE), key=int) == [
         str(shade) for shade in range(11)
     ]

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from robustness.report.sentences import gap
+from robustness.report.sentences import findings
 from robustness.report.summary import model_figures
 from robustness.scoring import Judgement, ModelVerdict, combine, judge_clean
 from robustness.spec import EvaluationSpec
@@ -40,13 +40,14 @@ def test_either_judge_can_make_an_image_fall(make_target: Callable[..., Target])
 @pytest.mark.parametrize(
     ("twin", "served", "words"),
     [
-        ([0, 0, 1, 1], [0, 0, 1, 1], "the figures are the same."),
-        ([0, 1, 1, 1], [0, 0, 1, 1], "more samples hold than on"),
-        ([0, 0, 0, 1], [0, 0, 1, 1], "fewer samples hold than on"),
+        ([0, 0, 1, 1], [0, 0, 1, 1], "Of 2 successful attacks on single images, all also mislead"),
+        ([0, 1, 1, 1], [0, 0, 1, 1], "Of 3 successful attacks on single images, 2 also mislead"),
+        ([0, 0, 0, 1], [0, 0, 1, 1], "Another 1 mislead the served model alone."),
+        ([0, 0, 0, 0], [0, 0, 0, 0], "No attack succeeded"),
     ],
 )
-def test_page_says_which_way_served_and_twin_differ(
+def test_report_says_which_successes_mislead_the_served_model(
     twin: list[int], served: list[int], words: str, make_target: Callable[..., Target]
 ) -> None:
-    told = gap(model_figures(SPEC, verdict(make_target(3), twin, served)))
-    assert told is not None and words in told
+    figures = model_figures(SPEC, verdict(make_target(3), twin, served))
+    assert any(words in finding for finding in findings(figures, "accuracy", "image"))

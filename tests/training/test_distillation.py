@@ -1,4 +1,5 @@
 import torch
+from torch import Tensor
 
 from training.distillation import ConvTeacher, distillation_loss, soft_labels, train_teacher
 
@@ -18,15 +19,16 @@ def test_teacher_learns_and_repeats() -> None:
     labels = torch.randint(0, 2, (256,), generator=random)
     noise = torch.randint(0, 100, (256, 1, 8, 8), generator=random)
     pixels = (noise + 100 * labels[:, None, None, None]).to(torch.uint8)
-    outputs = []
-    for _ in range(2):
+
+    def learn(epochs: int) -> Tensor:
         torch.manual_seed(0)
         teacher = ConvTeacher(1, 2)
-        train_teacher(teacher, pixels, labels, epochs=25, seed=0)
-        outputs.append(soft_labels(teacher, pixels))
-    assert torch.equal(*outputs)
-    assert outputs[0].shape == (256, 2)
-    assert (outputs[0].argmax(1) == labels).float().mean() > 0.9
+        train_teacher(teacher, pixels, labels, epochs=epochs, seed=0)
+        return soft_labels(teacher, pixels)
+
+    assert torch.equal(learn(2), learn(2))
+    outputs = learn(25)
+    assert outputs.shape == (256, 2) and (outputs.argmax(1) == labels).float().mean() > 0.9
 
 
 def test_soft_labels_do_not_change_under_mirroring() -> None:

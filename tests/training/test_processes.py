@@ -20,26 +20,6 @@ from training.processes import Processes, joined
 
 Start = Callable[..., Trainer]
 ROOT = Path(__file__).parents[2]
-THREADS = """
-import sys
-from pathlib import Path
-from torch import nn, ones
-from torch.nn.parallel import DistributedDataParallel
-from training.processes import joined
-
-def step():
-    DistributedDataParallel(nn.Linear(2, 2))(ones(1, 2)).sum().backward()
-
-def gloo():
-    names = [path.read_text() for path in Path("/proc/self/task").glob("*/comm")]
-    return sum("gloo" in name for name in names)
-
-with joined() as processes:
-    step()
-    assert gloo()
-sys.exit(gloo())
-"""
-
 RESUMED = """
 import sys
 from pathlib import Path
@@ -62,12 +42,19 @@ def train(processes, folder):
     except Killed:
         pass
 
-recipe = read_recipe(Path(sys.argv[1]))
+def threads():
+    names = [path.read_text() for path in Path("/proc/self/task").glob("*/comm")]
+    return sum("gloo" in name for name in names)
+
+whole, killed, recipe, *options = sys.argv[1:]
+recipe = read_recipe(Path(recipe), options)
 Stepper.__call__ = call
 with joined() as processes:
-    for last, folder in ((-1, sys.argv[2]), (3, sys.argv[3]), (13, sys.argv[3]), (-1, sys.argv[3])):
+    for last, folder in ((-1, whole), (3, killed), (13, killed), (-1, killed)):
         train(processes, folder)
         processes.wait()
+    assert threads() or not Path("/proc/self/task").is_dir()
+sys.exit(threads())  # a thread of the group that is left may abort the process at its exit
 """
 
 SLOW = """
@@ -111,28 +98,23 @@ def torchrun(*command: str) -> None:
     assert process.returncode == 0, errors[-8000:]
 
 
-def test_two_processes_have_the_loss_curve_of_one(
+def test_two_processes_train_as_one_and_resume_to_the_same_weights(
     recipe_file: Path, tmp_path: Path, start: Start
 ) -> None:
     options = ["train.epochs=5", "data.mixup=0.8", "data.cutmix=1.0", "data.erase=0.25"]
-    whole, shared = tmp_path / "whole", tmp_path / "shared"
-    start(recipe_file, whole, *options).run()
-    command = ["training", "fit", str(recipe_file), *options, "train.accumulate=2"]
-    torchrun("-m", *command, "--output", str(shared))
-    assert len(losses(whole)) == 2
-    assert losses(shared) == pytest.approx(losses(whole), rel=1e-4)
-    one, other = (load_file(run / records.LAST) for run in (whole, shared))
-    assert all(torch.allclose(one[key], other[key], atol=2e-3) for key in one)
-
-
-def test_two_killed_processes_resume_to_the_same_weights(recipe_file: Path, tmp_path: Path) -> None:
-    script, runs = tmp_path / "resumed.py", [tmp_path / "whole", tmp_path / "killed"]
-    script.write_text(RESUMED)
-    torchrun(str(script), str(recipe_file), *map(str, runs))
+    one, whole, killed = (tmp_path / name for name in ("one", "whole", "killed"))
+    start(recipe_file, one, *options).run()
+    (tmp_path / "resumed.py").write_text(RESUMED)
+    command = [tmp_path / "resumed.py", whole, killed, recipe_file, *options, "train.accumulate=2"]
+    torchrun(*map(str, command))
+    assert len(losses(one)) == 2
+    assert losses(whole) == pytest.approx(losses(one), rel=1e-4)
+    weights = [load_file(run / records.LAST) for run in (one, whole)]
+    assert all(torch.allclose(weights[0][key], weights[1][key], atol=2e-3) for key in weights[0])
     for name in (records.BEST, records.LAST):
-        whole, resumed = (load_file(run / name) for run in runs)
-        assert all(torch.equal(whole[key], resumed[key]) for key in whole)
-    sittings = json.loads((runs[1] / records.RUN).read_text())["sittings"]
+        undisturbed, resumed = (load_file(run / name) for run in (whole, killed))
+        assert all(torch.equal(undisturbed[key], resumed[key]) for key in undisturbed)
+    sittings = json.loads((killed / records.RUN).read_text())["sittings"]
     assert [(each["step"], each["processes"]) for each in sittings] == [(0, 2), (0, 2), (8, 2)]
 
 
@@ -152,13 +134,6 @@ def test_sigterm_to_torchrun_saves_at_the_end_of_the_step(
     state = records.load_state(run)
     assert state is not None and state["step"] < 20, errors[-8000:]
     assert "continue with --resume" in errors
-
-
-@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="counts threads in /proc")
-def test_no_thread_of_the_group_is_left_to_abort_at_exit(tmp_path: Path) -> None:
-    script = tmp_path / "threads.py"
-    script.write_text(THREADS)
-    torchrun(str(script))
 
 
 def test_alone_nothing_is_shared() -> None:

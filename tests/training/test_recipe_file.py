@@ -43,7 +43,7 @@ from training.recipe_yaml import read_yaml, write_yaml
         ("train.betas=0.9", "train.betas must be a list, got 0.9"),
         ("data.valid=2.0", "data.valid must be an integer, got 2.0"),
         ("data.flip=no_thanks", "data.flip must be true or false, got 'no_thanks'"),
-        ("data.image.height=8.0", "data.image.height must be a whole number, got 8.0"),
+        ("data.image.height=8.0", "data.image.height must be an integer, got 8.0"),
         ("distillation={teacher_epochs: 1.5}", "distillation.teacher_epochs must be an integer"),
         ("adversarial={eps: 0.1, alpha: 0.1, steps: 1.0}", "adversarial.steps must be an integer"),
         ("seed=0.5", "seed must be an integer, got 0.5"),

@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import pytest
-import torch
 
 import models
 from training.__main__ import RECIPES, main
@@ -12,12 +11,6 @@ from training.recipe import Recipe
 from training.recipe_file import read_file, read_recipe
 
 FILES = sorted(RECIPES.glob("*.yaml"))
-CHOICES = [
-    (path, variant, size)
-    for path in FILES
-    for variant in read_file(path).get("variants", [None])
-    for size in (None, *read_file(path)["sizes"])
-]
 
 
 def read(path: Path, variant: str | None, size: str | None) -> Recipe:
@@ -25,16 +18,14 @@ def read(path: Path, variant: str | None, size: str | None) -> Recipe:
     return read_recipe(path, [f"{key}={value}" for key, value in chosen.items() if value])
 
 
-@pytest.mark.parametrize(("path", "variant", "size"), CHOICES)
-def test_recipe_makes_a_model_for_its_data(
-    path: Path, variant: str | None, size: str | None
-) -> None:
-    recipe = read(path, variant, size)
-    assert recipe.train.batch_size % (2 * Processes().size * recipe.train.accumulate) == 0
-    with torch.device("meta"):
-        model = models.build(**recipe.model)
-    assert sum(parameter.numel() for parameter in model.parameters()) > 1000
-    assert (recipe.variant, recipe.size) == (variant, size)
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_every_variant_and_size_of_a_recipe_is_a_model_for_its_data(path: Path) -> None:
+    for variant in read_file(path).get("variants", [None]):
+        for size in (None, *read_file(path)["sizes"]):
+            recipe = read(path, variant, size)
+            assert recipe.train.batch_size % (2 * Processes().size * recipe.train.accumulate) == 0
+            assert models.config(**recipe.model).num_classes >= 2
+            assert (recipe.variant, recipe.size) == (variant, size)
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)

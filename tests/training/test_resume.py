@@ -100,7 +100,7 @@ def wait_for_checkpoint(run: Path, process: subprocess.Popen[bytes], after: floa
 
 
 def test_sigkill_and_sigint_lose_nothing(recipe_file: Path, tmp_path: Path, start: Start) -> None:
-    choice = ["train.epochs=40", "train.checkpoint_seconds=0.05"]
+    choice = ["train.epochs=25", "train.checkpoint_seconds=0.05"]
     run = tmp_path / "killed"
     process = fit(str(recipe_file), *choice, "--output", str(run))
     wait_for_checkpoint(run, process, 0)

@@ -11,7 +11,7 @@ import pytest
 import yaml
 from PIL import Image
 
-from data.image_set import DataError
+from data.errors import DataError
 from training.fit import Trainer
 from training.recipe_file import read_recipe
 from training.tasks import Task, open_task, open_test

@@ -7,32 +7,22 @@ to the browser itself by a content security policy. Whatever a stranger named is
 import base64
 import hashlib
 import json
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 
 from robustness.catalog import KINDS
-from robustness.report import curves, tables
+from robustness.report import charts, tables
 from robustness.report.charts import TONES, gauge
-from robustness.report.commands import commands
-from robustness.report.examples import Example, Pixels, Texts
-from robustness.report.exhibits import exhibit
-from robustness.report.figures import Figure, ModelFigures, Summary
+from robustness.report.exhibits import Example, Pixels, Texts, exhibit
 from robustness.report.markup import Markup, element, join, named
-from robustness.report.schema import Report
-from robustness.report.sentences import (
-    at_largest,
-    doubtful_width,
-    gap,
-    headline,
-    interval,
-    meanings,
-    percent,
-    rivalry,
-)
+from robustness.report.schema import FILE as REPORT
+from robustness.report.schema import Figure, ModelFigures, Report, Summary
+from robustness.report.sentences import at_largest, interval, lines, percent
 
 FILE = "report.html"
-_STYLE = Path(__file__).with_name("page.css")
+_STYLE = Path(__file__).with_name("report.css")
 
 
 def render(report: Report, exhibits: Sequence[tuple[Example, Pixels | Texts | None]] = ()) -> str:
@@ -40,11 +30,11 @@ def render(report: Report, exhibits: Sequence[tuple[Example, Pixels | Texts | No
 
     Args:
         report: what is shown.
-        exhibits: samples on which the model on trial was misled, or barely held.
+        exhibits: samples on which the evaluated model was misled, or barely held.
     """
     summary, models = report.summary, report.summary.models
     sections = [
-        _verdict(report),
+        _result(summary),
         _readings(summary),
         _warnings(summary),
         _curves(summary),
@@ -94,40 +84,27 @@ def _header(report: Report) -> Markup:
     )
 
 
-def _verdict(report: Report) -> Markup:
-    summary = report.summary
-    first, kind = summary.models[0], report.data.kind
-    stability = (
-        "No labels were given: the model’s own answers stand in. This says how hard it is to "
-        "change its mind, not whether it was right."
-    )
-    lines = [
-        stability if summary.metric == "stability" else None,
-        *meanings(first),
-        doubtful_width(first, kind),
-        gap(first),
-        rivalry(summary),
-    ]
+def _result(summary: Summary) -> Markup:
+    first, *others = lines(summary)
     return element(
         "section",
-        element("p", headline(first, summary.metric, kind), class_="verdict"),
+        element("p", first, class_="headline"),
         element("p", *_stamps(summary), class_="stamps"),
-        *(element("p", line, class_="finding") for line in lines if line),
-        class_="verdict-section",
-        aria_label="Verdict",
+        *(element("p", line, class_="finding") for line in others),
+        class_="result",
+        aria_label="Result",
     )
 
 
 def _stamps(summary: Summary) -> Iterator[Markup]:
     if summary.reliable:
-        yield element("span", "✓ no sign of a false figure", class_="stamp hold")
+        yield element("span", "✓ sanity checks passed", class_="stamp hold")
     else:
         yield element("span", "✗ unreliable: see the warnings", class_="stamp fall")
     gate = summary.gate
     if gate is not None:
-        mark, held, tone = ("✓", "held", "hold") if gate.passed else ("✗", "failed", "fall")
-        text = f"{mark} gate {gate.text}: {held} ({gate.reason})"
-        yield element("span", text, class_=f"stamp {tone}")
+        mark, tone = ("✓", "hold") if gate.passed else ("✗", "fall")
+        yield element("span", f"{mark} {gate.finding}", class_=f"stamp {tone}")
 
 
 def _readings(summary: Summary) -> Markup:
@@ -144,13 +121,13 @@ def _reading_row(model: ModelFigures, tone: str) -> Markup:
         share = 1 - model.mean_corruption_error
         readings.append(_share("corrupted", "mean over corruptions", share, model.samples, tone))
     for one in model.certificates[:1]:
-        note = f"proof by smoothing, sigma {one.sigma}"
+        note = f"randomized smoothing, sigma {one.sigma}"
         readings.append(_share("provable", note, one.curve[0].share, model.samples, tone))
     for found in model.minimal[:1]:
         if found.median is not None:
             number = element("span", f"{found.median:.3g}", class_="reading-number")
             ball = "l∞" if found.norm == "Linf" else "l2"
-            readings.append(_entry("distance", f"half fall within ({ball})", number))
+            readings.append(_entry("distance", f"half are misled within ({ball})", number))
     name = element("p", named(model.name), class_=f"readings-name key {tone}")
     return element("section", name, element("dl", *readings), class_="readings")
 
@@ -180,7 +157,7 @@ def _warnings(summary: Summary) -> Markup | None:
         for w in summary.warnings
     ]
     title = element("h2", "Do not rely on these figures")
-    return element("section", title, element("ul", *items), class_="doubts")
+    return element("section", title, element("ul", *items), class_="warnings")
 
 
 def _section(title: str, *children: Markup, hint: str = "") -> Markup:
@@ -190,12 +167,12 @@ def _section(title: str, *children: Markup, hint: str = "") -> Markup:
 
 def _curves(summary: Summary) -> Markup | None:
     stable = summary.metric == "stability"
-    quantity = "Share of answers kept" if stable else "Share named correctly"
-    charts = list(curves.attack_curves(summary.models, quantity))
-    minimal = list(curves.minimal_curves(summary.models, quantity))
-    if not charts + minimal:
+    quantity = "Predictions kept" if stable else "Classified correctly"
+    drawn = list(charts.attack_curves(summary.models, quantity))
+    drawn += charts.minimal_curves(summary.models, quantity)
+    if not drawn:
         return None
-    return _section("Accuracy over the size of the change", *charts, *minimal)
+    return _section("Accuracy over the size of the change", *drawn)
 
 
 def _exhibits(
@@ -209,7 +186,7 @@ def _exhibits(
     ]
     hint = (
         f"On {report.summary.models[0].name}. Misled by the least change first, class by class; "
-        "then those that held most narrowly. Every change is the one that was judged."
+        "then those that held most narrowly. Every change is the one that was scored."
     )
     return _section("Evidence", element("ul", *items, class_="exhibits"), hint=hint)
 
@@ -222,8 +199,8 @@ def _attack_tables(summary: Summary) -> Markup | None:
         for i, model in enumerate(summary.models)
     ]
     hint = (
-        "As served: what is left when each success is judged again on the model as it is served. "
-        "In 8 bit: when the picture is first written as a PNG and read by the public path."
+        "As served: what remains when every adversarial input is scored again on the served model. "
+        "In 8 bit: when the image is first written as a PNG and read by the public path."
     )
     return _section("Attacks", *parts, hint=hint)
 
@@ -232,12 +209,9 @@ def _comparison(summary: Summary) -> Markup | None:
     other = summary.comparison
     if other is None:
         return None
-    hint = (
-        "The same samples and the same random draws for both. Power: the chance that the test "
-        "finds a true difference as large as the one seen."
-    )
+    hint = "The same samples and the same random draws for both."
     table = tables.comparison(other, summary.models[0])
-    return _section("The two models beside each other", table, hint=hint)
+    return _section("Comparison of the two models", table, hint=hint)
 
 
 def _of(title: str, model: ModelFigures, models: Sequence[ModelFigures]) -> str:
@@ -250,7 +224,7 @@ def _classes(
     if len(model.classes) < 2:
         return None
     hint = "Accuracy in percent, the weakest class first."
-    return _section(_of("Class by class", model, models), tables.classes(model, labels), hint=hint)
+    return _section(_of("By class", model, models), tables.classes(model, labels), hint=hint)
 
 
 def _corruptions(model: ModelFigures, models: Sequence[ModelFigures]) -> Markup | None:
@@ -265,8 +239,8 @@ def _corruptions(model: ModelFigures, models: Sequence[ModelFigures]) -> Markup 
 
 
 def _certificates(models: Sequence[ModelFigures]) -> Markup | None:
-    charts = list(curves.certificate_curves(models))
-    if not charts:
+    drawn = list(charts.certificate_curves(models))
+    if not drawn:
         return None
     silent = ", ".join(
         f"{percent(one.abstained, model.samples)} ({model.name}, sigma {one.sigma})"
@@ -277,7 +251,7 @@ def _certificates(models: Sequence[ModelFigures]) -> Markup | None:
         "What no attack within the radius can change, of the smoothed model: the majority vote "
         f"over noisy copies of an image. It abstains on {silent}."
     )
-    return _section("Certificates", *charts, hint=hint)
+    return _section("Certificates", *drawn, hint=hint)
 
 
 def _reading_aid(report: Report) -> Markup:
@@ -286,7 +260,7 @@ def _reading_aid(report: Report) -> Markup:
         join(element("dt", name.replace("_", " ")), element("dd", text))
         for name, text in report.definitions.items()
     ]
-    details = element("details", element("summary", "What the words mean"), element("dl", *terms))
+    details = element("details", element("summary", "Definitions"), element("dl", *terms))
     return _section("How to read this", notes, details)
 
 
@@ -300,7 +274,7 @@ def _reproduce(report: Report) -> Markup:
     spec = json.dumps(report.spec.model_dump(mode="json", exclude_none=True), indent=1)
     return _section(
         "How to reproduce",
-        element("pre", element("code", commands(report))),
+        element("pre", element("code", _commands(report))),
         element(
             "details",
             element("summary", "Digests and environment"),
@@ -308,5 +282,21 @@ def _reproduce(report: Report) -> Markup:
         ),
         element("details", element("summary", "The spec"), element("pre", element("code", spec))),
         hint="Same spec, seed and data on the same runtime, precision and kind of processor give "
-        "the same bytes; verify replays the stored inputs and confirms or refutes every flag.",
+        "the same bytes; verify scores the stored inputs again and confirms or refutes every flag.",
     )
+
+
+def _commands(report: Report) -> str:
+    """What to type in a shell; folders and data are named by their roles, paths are nobody's."""
+    first, *others = report.summary.models
+    words = ["python", "-m", "robustness", "evaluate", "--artifact", _folder(first.name)]
+    for other in others:
+        words += ["--compare", _folder(other.name)]
+    words += ["--data", "DATA", "--spec", "spec.json", "--output", "OUTPUT"]
+    evaluate = " ".join(map(shlex.quote, words)).replace(" --data", " \\\n    --data")
+    about = f"# spec.json: the spec below; DATA: the {report.data.samples:,} {report.data.kind}s"
+    return "\n".join([about, evaluate, f"python -m robustness verify OUTPUT/{REPORT}"])
+
+
+def _folder(name: str) -> str:
+    return f"artifacts/{name}"

@@ -1,0 +1,322 @@
+"""Statements of the packages, each with the ways in which it can be broken."""
+
+import ast
+import itertools
+import random
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+PACKAGES = (
+    "core", "models", "data", "runtimes", "export", "training", "results", "robustness", "service"
+)  # fmt: skip
+_WEIGHT = 3  # of statements whose place names one of these
+_WEIGHTED = re.compile(
+    "scor|result|evaluat|interval|stats|mask|limit|allow|key|resum|state|parity|tolerance"
+)
+_OPERATORS: dict[type[ast.AST], tuple[type[ast.AST], ...]] = {
+    ast.Lt: (ast.LtE, ast.GtE),
+    ast.LtE: (ast.Lt, ast.Gt),
+    ast.Gt: (ast.GtE, ast.LtE),
+    ast.GtE: (ast.Gt, ast.Lt),
+    ast.Eq: (ast.NotEq,),
+    ast.NotEq: (ast.Eq,),
+    ast.Is: (ast.IsNot,),
+    ast.IsNot: (ast.Is,),
+    ast.In: (ast.NotIn,),
+    ast.NotIn: (ast.In,),
+    ast.And: (ast.Or,),
+    ast.Or: (ast.And,),
+    ast.Add: (ast.Sub,),
+    ast.Sub: (ast.Add,),
+    ast.Mult: (ast.Div,),
+    ast.Div: (ast.Mult,),
+    ast.FloorDiv: (ast.Mult,),
+    ast.Mod: (ast.FloorDiv,),
+    ast.Pow: (ast.Mult,),
+    ast.BitAnd: (ast.BitOr,),
+    ast.BitOr: (ast.BitAnd,),
+}
+_LOGGING = re.compile(r"(self\.)?(_?log(ger|ging)?|warnings)\.", re.IGNORECASE)
+_NEVER = ("TYPE_CHECKING", "__name__ == '__main__'")
+_LOOP = {ast.Continue: "break", ast.Break: "continue", ast.Delete: "pass", ast.Raise: "pass"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mutant:
+    """One broken statement.
+
+    Attributes:
+        path: its file, from the root.
+        line: where the statement begins.
+        end: its last line; of a compound statement the last of its header.
+        scope: qualified name of the function it stands in; empty where it runs at import.
+        names: what it binds where it runs at import.
+        before: the code that is replaced.
+        after: what replaces it.
+        start: where that code begins, in bytes of the file.
+        stop: where it ends.
+    """
+
+    path: str
+    line: int
+    end: int
+    scope: str
+    names: tuple[str, ...]
+    before: str
+    after: str
+    start: int
+    stop: int
+
+    def __str__(self) -> str:
+        """`file:line  before -> after` on one line."""
+        return f"{self.path}:{self.line}  {_short(self.before)}  ->  {_short(self.after)}"
+
+    def apply(self, source: bytes) -> bytes:
+        """The file's bytes with the statement broken."""
+        return source[: self.start] + self.after.encode() + source[self.stop :]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Statement:
+    path: str
+    scope: str
+    node: ast.stmt
+
+
+def draw(root: Path, *, count: int, seed: str) -> list[Mutant]:
+    """Draw statements of all packages, at least one of each, and break each in a drawn way.
+
+    Args:
+        root: the tree.
+        count: how many, at least as many as there are packages.
+        seed: any text; the same tree and seed give the same mutants.
+    """
+    rng = random.Random(seed)
+    sources = {str(path.relative_to(root)): path.read_bytes() for path in _files(root)}
+    drawn = [(rng.random(), each) for name in sources for each in _statements(name, sources[name])]
+    drawn.sort(key=lambda pair: pair[0] ** (1 / _weight(pair[1])), reverse=True)
+    order = [statement for _, statement in drawn]
+    chosen: list[_Statement] = []
+    for name in _present(root):
+        of_package = (each for each in order if each.path.startswith(f"{name}/"))
+        chosen.append(next(filter(_can_break, of_package)))
+    rest = filter(_can_break, (each for each in order if each not in chosen))
+    chosen += itertools.islice(rest, count - len(chosen))
+    mutants = [_break(each, sources[each.path], rng) for each in chosen]
+    return sorted(mutants, key=lambda mutant: (mutant.path, mutant.line))
+
+
+def _present(root: Path) -> list[str]:
+    return [name for name in PACKAGES if (root / name).is_dir()]
+
+
+def _files(root: Path) -> list[Path]:
+    found = (path for name in _present(root) for path in sorted((root / name).rglob("*.py")))
+    return [path for path in found if path.name != "__init__.py"]
+
+
+def _weight(statement: _Statement) -> int:
+    place = f"{statement.path}::{statement.scope}".lower()
+    return _WEIGHT if _WEIGHTED.search(place) else 1
+
+
+def _statements(path: str, source: bytes) -> Iterator[_Statement]:
+    """Every statement, in the order of the file."""
+
+    def walk(body: Sequence[ast.stmt], scope: str, *, running: bool) -> Iterator[_Statement]:
+        for node in body:
+            if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                inner = f"{scope}.{node.name}".strip(".")
+                function = not isinstance(node, ast.ClassDef)
+                yield from walk(node.body, inner, running=running or function)
+                continue
+            if isinstance(node, ast.If) and ast.unparse(node.test) in _NEVER:
+                continue
+            yield _Statement(path=path, scope=scope if running else "", node=node)
+            for block in _blocks(node):
+                yield from walk(block, scope, running=running)
+
+    yield from walk(ast.parse(source).body, "", running=False)
+
+
+def _can_break(statement: _Statement) -> bool:
+    return bool(_breaks(statement.node, running=bool(statement.scope)))
+
+
+def _blocks(node: ast.stmt) -> Iterator[list[ast.stmt]]:
+    for name in ("body", "orelse", "finalbody"):
+        yield getattr(node, name, [])
+    for handler in getattr(node, "handlers", []):
+        yield handler.body
+    for case in getattr(node, "cases", []):
+        yield case.body
+
+
+def _break(statement: _Statement, source: bytes, rng: random.Random) -> Mutant:
+    node = statement.node
+    target, after = rng.choice(_breaks(node, running=bool(statement.scope)))
+    start, stop = (_offset(source, *place) for place in (_begin(target), _end(target)))
+    header = getattr(node, "body", None)
+    last = header[0].lineno - 1 if header else node.end_lineno or node.lineno
+    return Mutant(
+        path=statement.path,
+        line=node.lineno,
+        end=max(node.lineno, last),
+        scope=statement.scope,
+        names=() if statement.scope else _bound(node),
+        before=source[start:stop].decode(),
+        after=after,
+        start=start,
+        stop=stop,
+    )
+
+
+def _begin(node: ast.expr | ast.stmt) -> tuple[int, int]:
+    return node.lineno, node.col_offset
+
+
+def _end(node: ast.expr | ast.stmt) -> tuple[int, int]:
+    return node.end_lineno or node.lineno, node.end_col_offset or node.col_offset
+
+
+def _offset(source: bytes, line: int, column: int) -> int:
+    return sum(len(text) for text in source.splitlines(keepends=True)[: line - 1]) + column
+
+
+def _bound(node: ast.stmt) -> tuple[str, ...]:
+    stored = (n for n in ast.walk(node) if isinstance(n, ast.Name))
+    return tuple(n.id for n in stored if isinstance(n.ctx, ast.Store))
+
+
+def _short(code: str) -> str:
+    line = " ".join(code.split())
+    return line if len(line) <= 70 else f"{line[:67]}..."
+
+
+Break = tuple[ast.expr | ast.stmt, str]
+
+
+def _breaks(node: ast.stmt, *, running: bool) -> list[Break]:
+    """The ways to break a statement: which part of it is replaced, and by what code."""
+    if _is_plain(node):
+        return []
+    for kind, after in _LOOP.items():
+        if isinstance(node, kind):
+            return [(node, after)] if running else []
+    found = [each for part in _header(node) for each in _of_expression(part, running=running)]
+    if isinstance(node, ast.AugAssign):
+        found += [(node, text) for text in _replaced(node, "op")]
+    if isinstance(node, ast.If | ast.While):
+        found.append((node.test, f"not ({ast.unparse(node.test)})"))
+    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call | ast.Await) and running:
+        found.append((node, "pass"))
+    return found or (_nothing(node) if running else [])
+
+
+def _is_plain(node: ast.stmt) -> bool:
+    """Whether a statement computes nothing: a docstring, an import, a yield, a line of the log."""
+    if isinstance(node, ast.Expr):
+        texts = isinstance(node.value, ast.Constant | ast.Yield | ast.YieldFrom)
+        return texts or _LOGGING.match(ast.unparse(node)) is not None
+    return isinstance(node, ast.Import | ast.ImportFrom | ast.Pass | ast.Global | ast.Nonlocal)
+
+
+def _header(node: ast.stmt) -> list[ast.expr]:
+    """The expressions of a statement that run before any block of it, without annotations."""
+    parts = [getattr(node, name, None) for name in ("value", "test", "iter")]
+    parts += [item.context_expr for item in getattr(node, "items", [])]
+    return [part for part in parts if isinstance(part, ast.expr)]
+
+
+def _nothing(node: ast.stmt) -> list[Break]:
+    """The last resort: a value that is not there, a loop over nothing."""
+    if isinstance(node, ast.For):
+        return [(node.iter, "()")]
+    value = getattr(node, "value", None)
+    if isinstance(node, ast.Return | ast.Assign | ast.AnnAssign) and isinstance(value, ast.expr):
+        return [] if ast.unparse(value) == "None" else [(value, "None")]
+    return []
+
+
+def _of_expression(whole: ast.expr, *, running: bool) -> Iterator[Break]:
+    for node in _inside(whole):
+        for kind, ways in _WAYS.items():
+            if isinstance(node, kind):
+                for after in ways(node):
+                    if running or not isinstance(getattr(node, "op", None), ast.BitOr):
+                        yield node, after
+
+
+def _inside(node: ast.AST) -> Iterator[ast.expr]:
+    """An expression and its parts, without what only makes a text."""
+    if isinstance(node, ast.JoinedStr):
+        return
+    if isinstance(node, ast.expr):
+        yield node
+    for child in ast.iter_child_nodes(node):
+        yield from _inside(child)
+
+
+def _replaced(node: ast.expr | ast.stmt, field: str) -> list[str]:
+    """The code of a node under each operator that stands in for its own."""
+    own = getattr(node, field)
+    single = own[0] if isinstance(own, list) else own
+    texts = []
+    for kind in _OPERATORS.get(type(single), ()):
+        setattr(node, field, [kind(), *own[1:]] if isinstance(own, list) else kind())
+        texts.append(ast.unparse(node))
+    setattr(node, field, own)
+    return [f"({text})" if isinstance(node, ast.expr) else text for text in texts]
+
+
+def _binary(node: ast.BinOp) -> list[str]:
+    """Other arithmetic, but not on texts, which only gives a type error."""
+    sides = (node.left, node.right)
+    if any(isinstance(each, ast.JoinedStr) or _is_text(each) for each in sides):
+        return []
+    return _replaced(node, "op")
+
+
+def _is_text(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and isinstance(node.value, str)
+
+
+def _constant(node: ast.Constant) -> list[str]:
+    value = node.value
+    if isinstance(value, bool):
+        return [str(not value)]
+    if isinstance(value, int):
+        return [str(value + 1)]
+    return [str(2 * value or 1.0)] if isinstance(value, float) else []
+
+
+def _unary(node: ast.UnaryOp) -> list[str]:
+    if isinstance(node.op, ast.Not | ast.USub):
+        return [f"({ast.unparse(node.operand)})"]
+    return []
+
+
+def _call(node: ast.Call) -> list[str]:
+    """The call without one of its keyword arguments."""
+    texts, own = [], node.keywords
+    for gone in own:
+        if gone.arg is not None:
+            node.keywords = [each for each in own if each is not gone]
+            texts.append(ast.unparse(node))
+    node.keywords = own
+    return texts
+
+
+_WAYS: dict[type[ast.expr], Callable[..., list[str]]] = {
+    ast.Compare: lambda node: _replaced(node, "ops"),
+    ast.BoolOp: lambda node: _replaced(node, "op"),
+    ast.BinOp: _binary,
+    ast.UnaryOp: _unary,
+    ast.Constant: _constant,
+    ast.Call: _call,
+    ast.IfExp: lambda node: [
+        f"({ast.unparse(node.orelse)} if {ast.unparse(node.test)} else {ast.unparse(node.body)})"
+    ],
+}

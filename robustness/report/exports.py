@@ -1,0 +1,233 @@
+"""What is written of a report for machines and pull requests: JUnit XML, a card, a table."""
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+from xml.etree import ElementTree
+
+import pyarrow
+from pyarrow import parquet
+
+from core.tables import markdown_table
+from robustness.parsing import L2_LIMIT, parse_eps
+from robustness.report.markup import plain
+from robustness.report.schema import Figure, ModelFigures, ModelFlags, Report, Sample, Summary
+from robustness.report.sentences import at_budget, interval, lines, of_figure, percent
+
+JUNIT = "report.junit.xml"
+CARD = "card.md"
+TABLE = "samples.parquet"
+_SPECIAL = re.compile(r"([\\`*_{}\[\]<>()#+!|~&])")
+_SCHEMA = pyarrow.schema(
+    [
+        ("sample", pyarrow.int64()),
+        ("name", pyarrow.string()),
+        ("label", pyarrow.int64()),
+        ("model", pyarrow.string()),
+        ("attack", pyarrow.string()),
+        ("norm", pyarrow.string()),
+        ("point", pyarrow.string()),
+        ("value", pyarrow.float64()),
+        ("part", pyarrow.string()),
+        ("variant", pyarrow.string()),
+        ("index", pyarrow.int64()),
+        ("probability", pyarrow.float64()),
+        ("margin", pyarrow.float64()),
+        ("distance", pyarrow.float64()),
+        ("robust", pyarrow.bool_()),
+        ("robust_stopped", pyarrow.bool_()),
+        ("robust_full", pyarrow.bool_()),
+        ("confirmed", pyarrow.bool_()),
+        ("confirmed_8bit", pyarrow.bool_()),
+        ("correct", pyarrow.bool_()),
+        ("radius", pyarrow.float64()),
+    ]
+)
+
+
+def junit(report: Report) -> bytes:
+    """One case for each figure of each model, one for its warnings, and one for the gate.
+
+    The output of a case holds its figure, and the case passes: what must hold is the gate's
+    to say. Warnings fail their case, for a figure that cannot be trusted must not look good.
+    """
+    root = ElementTree.Element("testsuites", name="robustness")
+    for model in report.summary.models:
+        _suite(root, model, report.summary)
+    gate = report.summary.gate
+    if gate is not None:
+        suite = ElementTree.SubElement(root, "testsuite", name="gate")
+        case = _case(suite, "gate", gate.text, gate.finding)
+        if not gate.passed:
+            _failure(case, "gate", gate.finding)
+        _count(suite)
+    _count(root)
+    return ElementTree.tostring(root, encoding="utf-8", xml_declaration=True)
+
+
+def _suite(root: ElementTree.Element, model: ModelFigures, summary: Summary) -> None:
+    suite = ElementTree.SubElement(root, "testsuite", name=plain(model.name))
+    listed = ElementTree.SubElement(suite, "properties")
+    for name in ("version", "digest", "runtime", "precision"):
+        value = plain(str(getattr(model, name)))
+        ElementTree.SubElement(listed, "property", name=name, value=value)
+    first = "\n".join(lines(summary)) if model is summary.models[0] else ""
+    _case(suite, model.name, "clean", f"{_told(model.clean, model, summary)}\n{first}".strip())
+    for attack in model.attacks:
+        name = " ".join(f"{attack.name} {attack.norm or ''} {attack.eps}".split())
+        _case(suite, model.name, name, attack.finding)
+    for one in model.corruptions:
+        told = _told(one.accuracy, model, summary)
+        _case(suite, model.name, f"{one.name} severity {one.severity}", told)
+    for one in model.certificates:
+        share = percent(one.curve[0].share, model.samples)
+        _case(suite, model.name, f"smoothing sigma {one.sigma}", f"certified accuracy {share}")
+    own = [warning for warning in summary.warnings if warning.model == model.name]
+    case = _case(suite, model.name, "sanity checks", f"{len(own)} warnings")
+    if own:
+        _failure(case, own[0].code, "\n".join(warning.message for warning in own))
+    _count(suite)
+
+
+def _told(figure: Figure, model: ModelFigures, summary: Summary) -> str:
+    return of_figure(figure, model.samples, summary.metric)
+
+
+def _case(suite: ElementTree.Element, owner: str, name: str, told: str) -> ElementTree.Element:
+    case = ElementTree.SubElement(suite, "testcase", classname=plain(owner), name=plain(name))
+    ElementTree.SubElement(case, "system-out").text = plain(told)
+    return case
+
+
+def _failure(case: ElementTree.Element, kind: str, message: str) -> None:
+    found = ElementTree.Element("failure", type=plain(kind), message=plain(message))
+    found.text = plain(message)
+    case.insert(0, found)  # the schema wants it before the output
+
+
+def _count(element: ElementTree.Element) -> None:
+    element.set("tests", str(len(element.findall(".//testcase"))))
+    element.set("failures", str(len(element.findall(".//failure"))))
+
+
+def card(report: Report) -> str:
+    """A card with the result, every attack on every model, warnings, and what was evaluated."""
+    summary, first = report.summary, report.summary.models[0]
+    parts = [f"# Robustness of {literal(first.name)} {literal(first.version)}"]
+    parts += map(literal, lines(summary))
+    parts += [
+        f"**Unreliable** ({literal(w.model)}): {literal(w.message)}" for w in summary.warnings
+    ]
+    if summary.gate is not None:
+        parts.append(literal(summary.gate.finding))
+    for model in summary.models:
+        parts += _model(model, summary.metric)
+    parts += ["## Notes", "\n".join(f"- {literal(note)}" for note in report.notes)]
+    data = report.data
+    parts.append(
+        f"{data.samples:,} {data.kind}s, sha256 `{data.digest}`; seed {report.seed}; "
+        f"{report.created}."
+    )
+    return "\n\n".join(parts) + "\n"
+
+
+def literal(text: str) -> str:
+    """A text that Markdown shows as it is, on one line."""
+    return _SPECIAL.sub(r"\\\1", " ".join(plain(text).split()))
+
+
+def _model(model: ModelFigures, metric: str) -> Iterator[str]:
+    yield f"## {literal(model.name)}"
+    yield f"Digest `{model.digest}`, scored on {literal(model.runtime)} ({model.precision})."
+    head = ("attack", "budget", metric, "95 % interval", "as served", "in 8 bit")
+    rows = [("none", "", *_measured(model.clean, model.samples), "", "")]
+    for one in model.attacks:
+        served, in_8bit = (percent(s, model.samples) for s in (one.confirmed, one.confirmed_8bit))
+        measured = _measured(one.robust, model.samples)
+        rows.append((one.title, one.description, *measured, served, in_8bit))
+    for name, figure in model.worst.items():
+        where = at_budget(model, name).description
+        rows.append(("worst of all", where, *_measured(figure, model.samples), "", ""))
+    yield _table(head, rows)
+    if model.mean_corruption_error is not None:
+        yield f"Mean error under corruptions {percent(model.mean_corruption_error, model.samples)}."
+    for one in model.certificates:
+        share = percent(one.curve[0].share, model.samples)
+        yield f"Smoothed with sigma {one.sigma}: provably correct on {share} at some radius."
+
+
+def _measured(figure: Figure, samples: int) -> tuple[str, str]:
+    return percent(figure.top1, samples), interval(figure.ci, samples)
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    return markdown_table(head, ([literal(cell) for cell in row] for row in rows))
+
+
+def sample_table(report: Report) -> bytes:
+    """The table as the bytes of a file; what a row has no value for is null."""
+    rows = [
+        {"sample": sample.index, "name": sample.name, "label": sample.label, **row}
+        for sample in report.samples
+        for row in _rows(sample)
+    ]
+    table = pyarrow.Table.from_pylist(rows, schema=_SCHEMA)
+    sink = pyarrow.BufferOutputStream()
+    parquet.write_table(table, sink, compression="zstd")
+    return sink.getvalue().to_pybytes()
+
+
+def _rows(sample: Sample) -> list[dict[str, Any]]:
+    return [
+        {"model": model.name, **row}
+        for model in sample.models
+        for row in (_clean(model), *_attacks(model), *_corruptions(model), *_certificates(model))
+    ]
+
+
+def _clean(model: ModelFlags) -> dict[str, Any]:
+    return {"attack": "none", **model.clean.model_dump()}
+
+
+def _attacks(model: ModelFlags) -> list[dict[str, Any]]:
+    return [
+        {
+            "attack": flags.name,
+            "point": flags.eps,
+            "value": flags.eps_value,
+            "index": flags.adversarial_index,
+            "robust_stopped": (flags.gradients or {}).get("stopped"),
+            "robust_full": (flags.gradients or {}).get("full"),
+            **flags.model_dump(
+                exclude={"name", "eps", "eps_value", "adversarial_index", "gradients"}
+            ),
+        }
+        for flags in model.attacks
+    ]
+
+
+def _corruptions(model: ModelFlags) -> list[dict[str, Any]]:
+    return [
+        {
+            "attack": "corruptions",
+            "point": f"{flags.name}:{flags.severity}",
+            "value": flags.severity,
+            "index": flags.index,
+            "correct": flags.correct,
+        }
+        for flags in model.corruptions
+    ]
+
+
+def _certificates(model: ModelFlags) -> list[dict[str, Any]]:
+    return [
+        {
+            "attack": "smoothing",
+            "point": flags.sigma,
+            "value": parse_eps(flags.sigma, limit=L2_LIMIT),
+            "index": flags.index,
+            "radius": flags.radius,
+            "correct": flags.correct,
+        }
+        for flags in model.certificates
+    ]
