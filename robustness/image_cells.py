@@ -146,7 +146,6 @@ def _perturb(trial: Trial, target: Target, block: Block, job: _Job, rows: np.nda
             seeds=seeds,
             variant=job.variant,
             leave=leave,
-            proposer=trial.proposer(job.variant),
             meter=trial.meter,
         )
         return found.cpu().numpy()

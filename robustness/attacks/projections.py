@@ -1,15 +1,47 @@
-"""The nearest point of a hyperplane inside [0, 1], which FAB asks for twice in each of its steps.
+"""Balls, and the nearest point of a hyperplane inside [0, 1].
 
-FAB's kernel sorts all pixels of every image for it; together with what follows from the sorted
-order that took 40 % of an attack's time. The same point is found without sorting, since it is the
-solution of one equation in one unknown, piecewise linear and concave.
+FAB asks for that point twice in each of its steps. The reference sorts all pixels of every image
+for it; together with what follows from the sorted order that took 40 % of an attack's time. The
+same point is found without sorting, since it is the solution of one equation in one unknown,
+piecewise linear and concave.
 """
+
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
+from robustness.attacks.batch import normal, uniform
+from robustness.catalog import Norm
+
+TINY = 1e-12  # keeps a length in a denominator above 0
 _BLIND = 1e-8
-"""Up to this size of a gradient a pixel stays where it is in l2, as in FAB's kernel."""
+"""Up to this size of a gradient a pixel stays where it is in l2, as in the reference FAB."""
+
+
+def lengths(changes: Tensor, norm: Norm = "L2") -> Tensor:
+    """Norms of changes (B, C, H, W), as (B, 1, 1, 1)."""
+    if norm == "Linf":
+        return changes.abs().amax((1, 2, 3), keepdim=True)
+    return (changes**2).sum((1, 2, 3), keepdim=True).sqrt()
+
+
+def project(points: Tensor, clean: Tensor, *, norm: Norm, eps: float) -> Tensor:
+    """The points (B, C, H, W) of balls around clean images next to some points, inside [0, 1]."""
+    if norm == "Linf":
+        return points.clamp(clean - eps, clean + eps).clamp(0, 1)
+    change = points - clean
+    length = lengths(change)
+    return (clean + change / (length + TINY) * length.clamp(max=eps)).clamp(0, 1)
+
+
+def surface(images: Tensor, *, norm: Norm, eps: float, rng: Sequence[torch.Generator]) -> Tensor:
+    """Random points on the surface of balls around images (B, C, H, W), clamped to [0, 1]."""
+    if norm == "Linf":
+        noise = 2 * uniform(rng, images, 0, 1) - 1
+        return (images + eps * noise / lengths(noise, "Linf")).clamp(0, 1)
+    noise = normal(rng, images)
+    return (images + eps * noise / (lengths(noise) + TINY)).clamp(0, 1)
 
 
 def nearest_linf(points: Tensor, normal: Tensor, offset: Tensor) -> Tensor:

@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import torchattacks
 from torch import Tensor, nn
 
 from data.sources import ImageSet, load_inputs
@@ -31,7 +30,7 @@ class Attack:
     num_steps: int = STEPS
 
     def step_size(self, eps: float) -> float:
-        return 0.15 * eps
+        return eps if self.name == "fgsm" else 0.15 * eps
 
 
 def attack(name: str, norm: Norm | None = None, steps: int = STEPS) -> Attack:
@@ -44,7 +43,7 @@ class Rowwise(nn.Module):
     def __init__(self, num_classes: int = 10) -> None:
         super().__init__()
         draw = torch.Generator().manual_seed(1)
-        self.inner = nn.Parameter(torch.randn((24, 36), generator=draw) / 3)
+        self.inner = nn.Parameter(torch.randn((24, 64), generator=draw) / 4)
         self.outer = nn.Parameter(torch.randn((num_classes, 24), generator=draw))
 
     def forward(self, images: Tensor) -> Tensor:
@@ -66,7 +65,7 @@ def batch(make_target: Callable[..., Target], make_images: Callable[..., ImageSe
 def ten() -> Batch:
     """A small network of ten classes; two of its 24 answers are called wrong."""
     model = Rowwise()
-    images = torch.rand((24, 1, 6, 6), generator=torch.Generator().manual_seed(2)) * 0.6 + 0.2
+    images = torch.rand((24, 1, 8, 8), generator=torch.Generator().manual_seed(2)) * 0.6 + 0.2
     labels = model(images).argmax(1)
     labels[:2] = (labels[:2] + 1) % 10
     return model, images, labels
@@ -140,43 +139,6 @@ def test_perturbation_stays_in_the_ball_and_in_the_image(
     assert float(size.max()) <= eps + 1e-6
     assert float(adversarial.min()) >= 0 and float(adversarial.max()) <= 1
     assert torch.isfinite(adversarial).all() and not adversarial.requires_grad
-
-
-def plain(name: str, norm: Norm, model: nn.Module, eps: float) -> Any:
-    """The kernels as their users run them."""
-    common = {"eps": eps, "steps": STEPS, "n_restarts": 1, "norm": norm, "seed": 5}
-    kernels: dict[str, Callable[[], Any]] = {
-        "fgsm": lambda: torchattacks.FGSM(model, eps=eps),
-        "pgd": lambda: torchattacks.PGD(model, eps=eps, alpha=0.15 * eps, steps=STEPS),
-        "apgd-ce": lambda: torchattacks.APGD(model, loss="ce", rho=0.75, **common),
-        "apgd-t": lambda: torchattacks.APGDT(model, rho=0.75, n_classes=10, **common),
-        "fab-t": lambda: torchattacks.FAB(
-            model, alpha_max=0.1, eta=1.05, beta=0.9, multi_targeted=True, n_classes=10, **common
-        ),
-    }
-    return kernels[name]()
-
-
-@pytest.mark.parametrize(("name", "norm"), [pair for pair in ALL if pair != ("apgd-t", "L2")])
-def test_flags_equal_the_plain_kernel_under_its_own_draws(
-    name: str, norm: Norm, ten: Batch
-) -> None:
-    model, images, labels = ten
-    eps = 0.01 if norm == "Linf" else 0.05
-    with torch.random.fork_rng([]):
-        torch.manual_seed(5)
-        expected = plain(name, norm, model, eps)(images, labels).detach()
-    full, left = (
-        run(ten, attack(name, norm), eps=eps, seeds=[5] * 24, draws="kernel", leave=leave)
-        for leave in (False, True)
-    )
-    robust = flags(ten, expected)
-    assert 0 < int(robust.sum()) < 22
-    assert torch.equal(flags(ten, left), robust)
-    # APGD's kernel answers with the clean image where it found nothing.
-    same = ~robust if name.startswith("apgd") else torch.ones_like(robust)
-    torch.testing.assert_close(full[same], expected[same], atol=1e-5 if name == "fab-t" else 0,
-                               rtol=0)  # fmt: skip
 
 
 @pytest.mark.parametrize(("name", "norm"), ALL)
@@ -272,7 +234,7 @@ def test_a_gradient_that_is_no_number_spoils_no_image() -> None:
             roots = (above * (above > 0)).sqrt()
             return torch.cat([roots, torch.ones(len(images), 1)], dim=1)
 
-    images = torch.full((4, 1, 6, 6), 0.49)
+    images = torch.full((4, 1, 8, 8), 0.49)
     labels = torch.full((4,), 9)
     for leave in (True, False):
         for name, norm in ALL:
@@ -295,12 +257,9 @@ class Failing(nn.Module):
         return self.inner(images)
 
 
-@pytest.mark.parametrize("draws", ["own", "kernel"])
 @pytest.mark.parametrize("name", ["pgd", "apgd-ce", "fab-t"])
 @pytest.mark.parametrize("fails", [False, True])
-def test_nothing_outside_the_attack_changes(
-    fails: bool, name: str, draws: str, batch: Batch
-) -> None:
+def test_nothing_outside_the_attack_changes(fails: bool, name: str, batch: Batch) -> None:
     twin, inputs, labels = batch
     model = Failing(twin) if fails else twin
     model.train()
@@ -315,9 +274,9 @@ def test_nothing_outside_the_attack_changes(
     with torch.no_grad():
         if fails:
             with pytest.raises(RuntimeError, match="broken model"):
-                run((model, inputs, labels), attack(name), draws=draws)
+                run((model, inputs, labels), attack(name))
         else:
-            run((model, inputs, labels), attack(name), draws=draws)
+            run((model, inputs, labels), attack(name))
         assert not torch.is_grad_enabled()
     assert [part.training for part in model.modules()] == modes
     assert twin.linear.weight.requires_grad and not twin.linear.bias.requires_grad
@@ -380,7 +339,7 @@ def test_a_model_without_gradients_is_refused(ten: Batch) -> None:
 def test_no_images_are_no_work(ten: Batch) -> None:
     none = (ten[0], ten[1][:0], ten[2][:0])
     for name in ("fgsm", "pgd", "apgd-ce", "apgd-t", "fab-t"):
-        assert run(none, attack(name)).shape == (0, 1, 6, 6)
+        assert run(none, attack(name)).shape == (0, 1, 8, 8)
 
 
 @pytest.mark.parametrize(
@@ -388,7 +347,7 @@ def test_no_images_are_no_work(ten: Batch) -> None:
     [(attack("pgd", "L2"), "FGSM and PGD under Linf, got 'pgd' under L2"),
      (attack("square"), "attack must be one of .* got 'square'")],
 )  # fmt: skip
-def test_what_no_kernel_does_is_refused(spec: Attack, message: str, ten: Batch) -> None:
+def test_what_no_attack_does_is_refused(spec: Attack, message: str, ten: Batch) -> None:
     with pytest.raises(ValueError, match=message):
         run(ten, spec)
 
