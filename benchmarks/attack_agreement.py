@@ -5,8 +5,9 @@ then ours, where fooled samples leave: once with the kernel's own draws, where n
 differ, and once with the product's draws, one seed an image, where chance remains.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import torch
@@ -18,8 +19,10 @@ from benchmarks.server import ROOT
 from core.stats import paired_interval, wilson
 from data.sources import load_inputs, open_images
 from robustness.attack_spec import AttackSpec
-from robustness.attacks.gradient import perturb
-from robustness.attacks.kernels import kernel_draws
+from robustness.attacks.apgd import apgd
+from robustness.attacks.fab import fab
+from robustness.attacks.gradient import attackable
+from robustness.attacks.pgd import pgd
 from robustness.attacks.square import square
 from robustness.catalog import AttackName
 from robustness.store import input_seed
@@ -87,7 +90,8 @@ def run() -> Iterable[Row]:
 def compare(case: Case) -> Iterator[Row]:
     """Flags under the kernel's draws, then accuracy under the product's, beside the kernel's."""
     samples = len(case.images)
-    with kernel_draws(_SEED, torch.device("cpu")):
+    with torch.random.fork_rng([]):
+        torch.manual_seed(_SEED)
         plain = case.robust(_kernel(case)(case.images, case.labels).detach())
     same = case.robust(_ours(case, "kernel"))
     what = f"{case.name}, {case.attack.name}, eps {case.attack.points[0]}"
@@ -119,17 +123,16 @@ def compare(case: Case) -> Iterator[Row]:
     )
 
 
-def _ours(case: Case, draws: str) -> Tensor:
-    pixels = case.images.numpy()
+def _ours(case: Case, draws: Literal["own", "kernel"]) -> Tensor:
+    pixels, name = case.images.numpy(), case.attack.name
+    seeds = [_SEED] * len(pixels)
+    # One generator for all draws row by row what the kernel draws at once.
+    rng = [torch.Generator().manual_seed(_SEED)] * len(pixels)
     if draws == "own":
-        seeds = [input_seed(_SEED, case.attack.name, image.tobytes()) for image in pixels]
-    else:
-        seeds = [_SEED] * len(pixels)
-    if case.attack.name != "square":
-        return perturb(
-            case.model, case.images, case.labels, attack=case.attack, eps=case.eps,
-            seeds=seeds, draws="own" if draws == "own" else "kernel",
-        )  # fmt: skip
+        seeds = [input_seed(_SEED, name, image.tobytes()) for image in pixels]
+        rng = [torch.Generator().manual_seed(seed) for seed in seeds]
+    if name != "square":
+        return _follow_gradients(case, rng)
 
     def predict(images: np.ndarray) -> np.ndarray:
         with torch.inference_mode():
@@ -138,9 +141,25 @@ def _ours(case: Case, draws: str) -> Tensor:
     found = square(
         predict, pixels, case.labels.numpy(), norm="Linf", eps=case.eps,
         queries=case.attack.setting("queries"), seeds=seeds,
-        draws="own" if draws == "own" else "kernel",
+        draws=draws,
     )  # fmt: skip
     return torch.from_numpy(found)
+
+
+def _follow_gradients(case: Case, rng: Sequence[torch.Generator]) -> Tensor:
+    images, labels, eps, steps = case.images, case.labels, case.eps, case.attack.num_steps
+    name = case.attack.name
+    with attackable(case.model) as model:
+        if name in ("fgsm", "pgd"):
+            return pgd(
+                model, images, labels, eps=eps, alpha=case.attack.step_size(eps), steps=steps,
+                rng=rng if name == "pgd" else None,
+            )  # fmt: skip
+        if name == "fab-t":
+            nearest, distance = fab(model, images, labels, norm="Linf", steps=steps, until=eps)
+            return torch.where((distance <= eps)[:, None, None, None], nearest, images)
+        loss = "cross-entropy" if name == "apgd-ce" else "targeted-dlr"
+        return apgd(model, images, labels, loss=loss, norm="Linf", eps=eps, steps=steps, rng=rng)
 
 
 def _kernel(case: Case) -> Callable[[Tensor, Tensor], Tensor]:

@@ -4,13 +4,13 @@ Both attack the same images of the adversarially trained model on one thread, on
 and in changing order; a ratio is the median over such pairs. Processor time counts, so that other
 processes matter less. The plain kernels run on the twin in eager float32 and attack every image to
 the end; AutoAttack's run on what still holds, and on parameters as training leaves them, which want
-gradients of their own. Ours let fooled images leave and search in bfloat16 where the processor
-multiplies it; the graphs are compiled beforehand. SPSA asks the served graph in float32.
+gradients of their own. Ours let fooled images leave; SPSA and Square ask the served graph.
 """
 
 import copy
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -27,11 +27,9 @@ from data.sources import load_inputs, open_images
 from export.runtime import Runtime, open_runtime
 from robustness.attack_spec import AttackSpec
 from robustness.attacks.gradient import perturb
-from robustness.attacks.kernels import kernel_draws
 from robustness.attacks.spsa import spsa
 from robustness.attacks.square import square
 from robustness.catalog import AttackName
-from robustness.proposals import Proposer, available
 from robustness.store import input_seed
 from runtimes.artifact import find_artifacts
 from runtimes.torch_model import load_twin
@@ -41,7 +39,6 @@ _ARTIFACT = "fashion-elliptical-adv"
 _SAMPLE = ROOT / "artifacts" / "samples" / "fashion-mnist"
 _EPS = "8/255"  # it was trained at this radius
 _NUM_CLASSES = 10
-_CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +66,6 @@ class _Subject:
     twin: nn.Module
     unfrozen: nn.Module
     served: Runtime
-    proposer: Proposer | None
     images: Tensor
     labels: Tensor
 
@@ -98,7 +94,6 @@ def _open() -> _Subject:
         twin=twin,
         unfrozen=copy.deepcopy(twin).requires_grad_(True),
         served=open_runtime(artifact, threads=1),
-        proposer=Proposer(twin, variant="stopped", threads=1) if available() else None,
         images=torch.from_numpy(load_inputs(sample, artifact.image_spec)[order]),
         labels=torch.from_numpy(sample.labels[order]),
     )
@@ -106,8 +101,6 @@ def _open() -> _Subject:
 
 def _measure(subject: _Subject, plan: _Plan) -> Iterator[Row]:
     attack = AttackSpec(name=plan.attack, eps=[_EPS])
-    if attack.kind.needs_gradients and subject.proposer is not None:
-        subject.proposer.prepare(subject.images.numpy())
     pairs, robust = [], []
     for index in tqdm(range(plan.pairs), desc=plan.attack, unit="pair"):
         rows = slice(index * plan.images, (index + 1) * plan.images)
@@ -161,7 +154,7 @@ def _plain(subject: _Subject, attack: AttackSpec, rows: slice) -> Tensor:
             subject.twin, norm="Linf", eps=eps, n_queries=attack.setting("queries"),
             resc_schedule=False,
         )  # fmt: skip
-    with kernel_draws(0, _CPU):
+    with _seeded():
         return kernel(images, labels)
 
 
@@ -174,9 +167,8 @@ def _ours(subject: _Subject, attack: AttackSpec, rows: slice) -> Tensor:
     if attack.kind.needs_gradients:
         return perturb(
             subject.twin, images, labels, attack=attack, eps=eps, seeds=seeds, variant="stopped",
-            proposer=subject.proposer,
         )  # fmt: skip
-    predict, proposer = subject.served.predict, subject.proposer
+    predict = subject.served.predict
     if attack.name == "spsa":
         found = spsa(
             predict, pixels, truth, eps=eps, steps=attack.num_steps,
@@ -184,9 +176,8 @@ def _ours(subject: _Subject, attack: AttackSpec, rows: slice) -> Tensor:
         )  # fmt: skip
     else:
         found = square(
-            predict if proposer is None else proposer.logits, pixels, truth, norm="Linf", eps=eps,
+            predict, pixels, truth, norm="Linf", eps=eps,
             queries=attack.setting("queries"), seeds=seeds,
-            exact=None if proposer is None else predict,
         )  # fmt: skip
     return torch.from_numpy(found)
 
@@ -224,7 +215,7 @@ def _plain_autoattack(
             held = model(found).argmax(1) == labels
         if not held.any():
             break
-        with kernel_draws(0, _CPU):
+        with _seeded():
             found[held] = kernel(images[held], labels[held]).detach()
     return found
 
@@ -243,6 +234,14 @@ def _robust(subject: _Subject, found: Tensor, rows: slice) -> np.ndarray:
         for inputs in (subject.images[rows], found)
     ]
     return right[0] & right[1]
+
+
+@contextmanager
+def _seeded() -> Iterator[None]:
+    """Seed the global generator, from which torchattacks draws; it is restored afterwards."""
+    with torch.random.fork_rng([]):
+        torch.manual_seed(0)
+        yield
 
 
 def _cpu_seconds(call: Callable[[], Tensor]) -> tuple[float, Tensor]:

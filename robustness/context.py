@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,6 @@ from robustness import store as shards
 from robustness.attack_spec import AttackSpec
 from robustness.catalog import Variant
 from robustness.progress import Meter
-from robustness.proposals import Proposer
 from robustness.scoring import CellVerdict, CleanVerdict
 from robustness.spec import Cell, EvaluationSpec
 from robustness.target import Target
@@ -32,7 +31,6 @@ class Trial:
         folder: where shards go.
         meter: told of every model evaluation.
         threads: of torch and of the runtime; results depend on them to the last bits.
-        proposers: those compiled so far.
     """
 
     spec: EvaluationSpec
@@ -40,7 +38,6 @@ class Trial:
     folder: Path
     meter: Meter
     threads: int
-    proposers: dict[Variant, Proposer] = field(default_factory=dict[Variant, Proposer])
 
     @property
     def num_classes(self) -> int:
@@ -51,15 +48,6 @@ class Trial:
     def in_full(self) -> bool:
         """Whether fooled inputs are attacked to the end."""
         return self.spec.in_full(self.num_classes)
-
-    def proposer(self, variant: Variant) -> Proposer | None:
-        """What searches in bfloat16; None where float32 does."""
-        twin = self.target.twin
-        if self.spec.proposals != "bfloat16" or self.in_full or twin is None:
-            return None
-        if variant not in self.proposers:
-            self.proposers[variant] = Proposer(twin, variant=variant, threads=self.threads)
-        return self.proposers[variant]
 
     def say(self, stage: str) -> None:
         """Name what is running."""
@@ -123,7 +111,6 @@ def identity(trial: Trial, block: Block, attack: AttackSpec, point: str) -> dict
         "inputs": block.digest,
         "labels": block.clean.label.tolist(),
         "point": point,
-        "proposals": trial.spec.proposals,
         "seed": trial.spec.seed,
         "start": block.start,
     }

@@ -1,5 +1,6 @@
 """Run an evaluation: from models, inputs and a spec to shards, verdicts and a report."""
 
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,7 +15,6 @@ from robustness.chunks import Chunk, read_block, read_cell, read_probe
 from robustness.context import Trial, inputs_digest
 from robustness.executors.base import run_inline
 from robustness.progress import Cancelled, Meter, Progress
-from robustness.proposals import available
 from robustness.report.build import build_report, environment
 from robustness.report.schema import Report, write_report
 from robustness.report.write import write_companions
@@ -27,7 +27,6 @@ from runtimes.artifact import Artifact
 
 __all__ = ["Cancelled", "Inputs", "Progress", "Executor", "evaluate", "evaluate_targets"]
 
-_LONG_WORK = 200_000  # evaluations of one model, beside which compiling it takes no time
 Inputs = ImageSet | TextSet
 AnyTarget = Target | TextTarget
 Executor = Callable[[Sequence[Trial], Iterable[Chunk]], None]
@@ -95,7 +94,7 @@ def evaluate_targets(
 ) -> Report:
     """`evaluate` for any classifier given as a callable and its differentiable twin."""
     _check(spec, targets, inputs)
-    spec = settle_proposals(spec, targets, len(inputs))
+    spec = _in_float32(spec)
     if len({target.name for target in targets}) < len(targets):
         targets = [replace(target, name=f"{target.name}:{target.version}") for target in targets]
     num_classes = len(targets[0].labels)
@@ -122,27 +121,10 @@ def evaluate_targets(
     return report
 
 
-def settle_proposals(
-    spec: EvaluationSpec, targets: Sequence[AnyTarget], samples: int
-) -> EvaluationSpec:
-    """Decide in which precision attacks search, so that the report says so and shards agree.
-
-    Raises:
-        NotPossible: bfloat16 is asked for where it cannot be had.
-    """
-    on_cpu = all(isinstance(t, Target) and t.twin is not None for t in targets)
-    able = on_cpu and not spec.in_full(len(targets[0].labels)) and available()
-    if spec.proposals == "bfloat16" and not able:
-        raise NotPossible(
-            "proposals: bfloat16 needs a processor that has it, OpenVINO, image models with a "
-            "twin, and top_k of [1]"
-        )
-    if spec.proposals != "auto":
-        return spec
-    elliptical = [target.elliptical for target in targets]
-    work = cost(spec, samples, elliptical, num_classes=len(targets[0].labels)) / len(targets)
-    chosen = "bfloat16" if able and work >= _LONG_WORK else "float32"
-    return spec.model_copy(update={"proposals": chosen})
+def _in_float32(spec: EvaluationSpec) -> EvaluationSpec:
+    if spec.proposals == "bfloat16":
+        warnings.warn("proposals: 'bfloat16' is ignored, attacks search in float32", stacklevel=2)
+    return spec.model_copy(update={"proposals": "float32"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -161,9 +161,7 @@ def _query(
     eps: float,
     seeds: list[int],
 ) -> np.ndarray:
-    """Attack the served model by queries; Square may ask its twin in bfloat16 first."""
-    same = target.runtime.precision == "fp32"
-    proposer = trial.proposer(target.variants[0]) if same else None
+    """Attack the served model by queries."""
     leave = not trial.in_full
 
     def ask(images: np.ndarray) -> np.ndarray:
@@ -182,7 +180,7 @@ def _query(
             meter=trial.meter,
         )
     return square(
-        ask if proposer is None else proposer.logits,
+        ask,
         inputs,
         labels,
         norm=part.ball,
@@ -190,7 +188,6 @@ def _query(
         queries=part.setting("queries"),
         seeds=seeds,
         leave=leave,
-        exact=None if proposer is None else ask,
         meter=trial.meter,
     )
 

@@ -112,7 +112,7 @@ def _add_attacks(command: argparse.ArgumentParser) -> None:
         type=Path,
         metavar="FILE",
         help="in place of attacks, settings and figures: the spec as JSON, as a report has it "
-        "under 'spec'; knows 'alpha' and 'proposals', too",
+        "under 'spec'; knows 'alpha', too",
     )
 
 

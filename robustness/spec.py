@@ -39,8 +39,7 @@ class EvaluationSpec(Strict):
             attack is run in full on every input; else an input leaves when it is fooled.
         attacks: at least one; no attack twice at one point; all on images or all on texts.
         gate: see `robustness.gate.parse_gate`.
-        proposals: precision in which attacks on images search; what they find counts only when it
-            holds in float32. "auto" takes bfloat16 where the processor has it and the work is long.
+        proposals: accepted and ignored: attacks search in float32, as reports say.
     """
 
     model: str | None = Field(default=None, min_length=1, max_length=200)

@@ -6,8 +6,6 @@ the locks leave out; nothing here calls the tools that would.
 
 import importlib.util
 import threading
-import warnings
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -101,34 +99,6 @@ def compile_graph(content: bytes, precision: str, threads: int) -> "openvino.Com
     Raises:
         RuntimeUnavailable: OpenVINO cannot open it, or the processor has not this precision.
     """
-    return _compile(lambda core: core.read_model(content), precision, threads)
-
-
-def compile_program(program: Any, precision: str, threads: int) -> "openvino.CompiledModel":
-    """Compile an exported program of torch; see `compile_graph`.
-
-    Args:
-        program: a `torch.export.ExportedProgram`.
-        precision: of the matrix products.
-        threads: threads of one evaluation.
-
-    Raises:
-        RuntimeUnavailable: OpenVINO cannot read it, or the processor has not this precision.
-    """
-
-    def read(core: "openvino.Core") -> "openvino.Model":
-        import openvino
-
-        with warnings.catch_warnings():  # it uses a name that torch is about to drop
-            warnings.simplefilter("ignore", FutureWarning)
-            return openvino.convert_model(program)
-
-    return _compile(read, precision, threads)
-
-
-def _compile(
-    read: Callable[["openvino.Core"], "openvino.Model"], precision: str, threads: int
-) -> "openvino.CompiledModel":
     core = _core()
     settings: dict[str, Any] = {
         "PERFORMANCE_HINT": "LATENCY",
@@ -139,7 +109,7 @@ def _compile(
         "ENABLE_CPU_PINNING": False,
     }
     try:
-        compiled = core.compile_model(read(core), _DEVICE, settings)
+        compiled = core.compile_model(core.read_model(content), _DEVICE, settings)
     except Exception as error:  # it raises bare RuntimeErrors
         raise RuntimeUnavailable(f"OpenVINO cannot open the graph: {error}") from error
     used = compiled.get_property("INFERENCE_PRECISION_HINT").get_type_name()

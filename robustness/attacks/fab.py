@@ -62,7 +62,8 @@ class _Nearest:
     """The nearest fooling inputs met so far, and how far from their images they are."""
 
     def __init__(self, images: Tensor, labels: Tensor, norm: Norm) -> None:
-        self.images, self.labels, self.norm = images, labels, norm
+        self.images, self.labels = images, labels
+        self.norm: Norm = norm
         self.inputs = images.clone()
         self.distance = torch.full_like(images[:, 0, 0, 0], torch.inf)
 

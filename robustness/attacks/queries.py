@@ -18,14 +18,11 @@ class Oracle:
     Args:
         predict: the model.
         meter: told of every model evaluation; its `Cancelled` ends an attack within one step.
-        exact: the model itself, where `predict` is a faster form of it: an image that seems to be
-            misclassified is asked about again.
     """
 
-    def __init__(self, predict: Predict, meter: Meter | None, exact: Predict | None = None) -> None:
+    def __init__(self, predict: Predict, meter: Meter | None) -> None:
         self._predict = predict
         self._meter = meter
-        self._exact = exact
 
     def margins(self, images: np.ndarray, labels: np.ndarray) -> np.ndarray:
         """Logit of the label minus the largest other one, (B,) float32; one evaluation an image.
@@ -40,32 +37,9 @@ class Oracle:
         Raises:
             ValueError: the answer is no (B, K) array with K >= 2, or a label is no class of it.
         """
-        return self._ask(self._predict, images, labels)
-
-    def confirms(self, images: np.ndarray, labels: np.ndarray) -> np.ndarray:
-        """Whether images that were found misclassified are, by the model itself, (B,) bool."""
-        if self._exact is None or not len(images):
-            return np.ones(len(images), bool)
-        return self._ask(self._exact, images, labels) < 0
-
-    def misclassifies(self, image: np.ndarray, label: int) -> bool:
-        """Whether one image (C, H, W) gets another class than its label."""
-        images, labels = image[None], np.array([label])
-        return bool(self.margins(images, labels)[0] < 0 and self.confirms(images, labels)[0])
-
-    def right(self, images: np.ndarray, labels: np.ndarray, batch: int) -> np.ndarray:
-        """Indices of the images that the model itself classifies as labelled, in order."""
-        model = self._exact or self._predict
-        margins = [
-            self._ask(model, images[start : start + batch], labels[start : start + batch])
-            for start in range(0, len(images), batch)
-        ]
-        return np.flatnonzero(np.concatenate(margins) >= 0) if margins else np.arange(0)
-
-    def _ask(self, model: Predict, images: np.ndarray, labels: np.ndarray) -> np.ndarray:
         if self._meter is not None:
             self._meter.before()
-        logits = np.array(model(images), dtype=np.float32)
+        logits = np.array(self._predict(images), dtype=np.float32)
         if self._meter is not None:
             self._meter.after(len(images))
         if logits.ndim != 2 or len(logits) != len(images) or logits.shape[1] < 2:
@@ -75,6 +49,18 @@ class Oracle:
                 f"labels must lie in [0, {logits.shape[1]}), got {labels.min()} to {labels.max()}"
             )
         return _margins(logits, labels)
+
+    def misclassifies(self, image: np.ndarray, label: int) -> bool:
+        """Whether one image (C, H, W) gets another class than its label."""
+        return bool(self.margins(image[None], np.array([label]))[0] < 0)
+
+    def right(self, images: np.ndarray, labels: np.ndarray, batch: int) -> np.ndarray:
+        """Indices of the images that the model classifies as labelled, in order."""
+        margins = [
+            self.margins(images[start : start + batch], labels[start : start + batch])
+            for start in range(0, len(images), batch)
+        ]
+        return np.flatnonzero(np.concatenate(margins) >= 0) if margins else np.arange(0)
 
 
 def _margins(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:

@@ -25,7 +25,6 @@ def spsa(
     seeds: Sequence[int],
     leave: bool = True,
     batch: int = 256,
-    exact: Predict | None = None,
     meter: Meter | None = None,
 ) -> np.ndarray:
     """Look for misclassified images within an l-infinity ball, by queries alone.
@@ -50,9 +49,6 @@ def spsa(
             misclassified already. Otherwise every image is attacked to the end.
         batch: how many images are asked for together, at most. The probes of one image make up a
             batch, so that images are attacked one after another.
-        exact: the model itself, where `predict` is a quicker one that answers nearly alike: what
-            seems misclassified counts only when the model says so, too, and is sought further
-            otherwise.
         meter: told of every model evaluation.
 
     Returns:
@@ -72,7 +68,7 @@ def spsa(
     for name, value in (("delta", delta), ("lr", lr)):
         if not value > 0:
             raise ValueError(f"{name} must be positive, got {value}")
-    oracle = Oracle(predict, meter, exact=exact)
+    oracle = Oracle(predict, meter)
     found = images.copy()
     for index in oracle.right(images, labels, batch) if leave else range(len(images)):
         random = np.random.default_rng(seeds[index])

@@ -32,7 +32,6 @@ def square(
     leave: bool = True,
     draws: Literal["own", "kernel"] = "own",
     batch: int = 64,
-    exact: Predict | None = None,
     meter: Meter | None = None,
 ) -> np.ndarray:
     """Look for misclassified images within a ball, by queries alone.
@@ -54,9 +53,6 @@ def square(
         draws: "kernel" makes the draws of torchattacks' kernel with the seed `seeds[0]` and asks
             for all images at once, as that does.
         batch: how many images are asked for together.
-        exact: the model itself, where `predict` is a quicker one that answers nearly alike: what
-            seems misclassified counts only when the model says so, too, and is sought further
-            otherwise.
         meter: told of every model evaluation.
 
     Returns:
@@ -74,7 +70,7 @@ def square(
     if draws == "kernel" and not leave:
         raise ValueError("leave must be true with draws='kernel': the kernel always leaves")
     batch = max(len(images), 1) if draws == "kernel" else batch
-    oracle = Oracle(predict, meter, exact=exact)
+    oracle = Oracle(predict, meter)
     waiting = oracle.right(images, labels, batch) if leave else np.arange(len(images))
     shape = images.shape[1:]
     seats = min(batch, len(waiting))
@@ -91,8 +87,7 @@ def square(
         better = search.judge(oracle.margins(trial, labels[search.index]))
         done = search.step == queries
         if leave:
-            fooling = np.flatnonzero(better & (search.margin < 0))
-            done[fooling] |= oracle.confirms(trial[fooling], labels[search.index[fooling]])
+            done |= better & (search.margin < 0)
         search.release(done, found)
     return found
 

@@ -32,6 +32,15 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {str(p.relative_to(folder)): p.read_bytes() for p in found if p.is_file()}
 
 
+def test_a_search_in_bfloat16_is_a_warning_and_done_in_float32(
+    make_target: MakeTarget, make_images: MakeImages, tmp_path: Path
+) -> None:
+    spec = make_spec(proposals="bfloat16")
+    with pytest.warns(UserWarning, match="'bfloat16' is ignored"):
+        report = evaluate_targets(spec, [make_target(2)], make_images(4), tmp_path)
+    assert report.spec.proposals == "float32"
+
+
 def test_figures_equal_those_of_the_exact_attack(
     make_target: MakeTarget, make_images: MakeImages, tmp_path: Path
 ) -> None:

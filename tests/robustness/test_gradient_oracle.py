@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from functools import cache
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -10,13 +10,13 @@ import torchattacks
 from torch import Tensor, nn
 
 from data.sources import load_inputs, open_images
-from export.artifact import open_artifact
-from export.twin import load_twin
 from robustness.attacks.apgd import Loss, apgd
 from robustness.attacks.fab import fab
 from robustness.attacks.gradient import attackable
 from robustness.attacks.pgd import pgd
 from robustness.catalog import Norm
+from runtimes.artifact import open_artifact
+from runtimes.torch_model import load_twin
 from service.settings import ROOT
 
 RADII = {
@@ -97,17 +97,21 @@ def test_one_step_is_fgsm(name: str) -> None:
     assert torch.equal(robust(name, found), robust(name, expected))
 
 
-class CorrectedAPGDT(torchattacks.APGDT):
-    """Its runs are APGD's own, where each sample has its own step size under l2, too."""
+class CorrectedAPGDT(torchattacks.APGD):
+    """APGDT by the runs of APGD, where each sample has its own step size under l2, too."""
 
-    loss = "dlr"
+    target_class = 0
+
+    def perturb(self, *args: Any, **options: Any) -> Any:
+        self.n_target_classes, self.loss = 9, "dlr"
+        return torchattacks.APGDT.perturb(cast(Any, self), *args, **options)
 
     def attack_single_run(self, x_in: Tensor, y_in: Tensor) -> Any:
         self.aim = self.get_logits(x_in).sort(dim=1)[1][:, -self.target_class]
-        return torchattacks.APGD.attack_single_run(self, x_in, y_in)
+        return super().attack_single_run(x_in, y_in)
 
     def dlr_loss(self, x: Tensor, y: Tensor) -> Tensor:
-        return self.dlr_loss_targeted(x, y, self.aim)
+        return torchattacks.APGDT.dlr_loss_targeted(cast(Any, self), x, y, self.aim)
 
 
 def same_as_apgd(name: str, norm: Norm, loss: Loss, steps: int) -> None:
@@ -117,8 +121,8 @@ def same_as_apgd(name: str, norm: Norm, loss: Loss, steps: int) -> None:
     if loss == "cross-entropy":
         kernel = torchattacks.APGD(model, loss="ce", **common)
     else:
-        kind = torchattacks.APGDT if norm == "Linf" else CorrectedAPGDT
-        kernel = kind(model, n_classes=10, **common)
+        plain = torchattacks.APGDT(model, n_classes=10, **common)
+        kernel = plain if norm == "Linf" else CorrectedAPGDT(model, **common)
     expected = oracle(kernel, images, labels)
     flags = robust(name, expected)
     assert 0 < int(flags.sum()) < COUNT - 1
