@@ -2,12 +2,12 @@ from importlib.metadata import PackageNotFoundError, version
 
 import pytest
 
-from core import libraries
+from core import environment
 
 
 def test_versions_are_those_that_are_installed() -> None:
     expected = {name: version(name) for name in ("torch", "onnxruntime")}
-    assert libraries.versions(["torch", "onnxruntime"]) == expected
+    assert environment.versions(["torch", "onnxruntime"]) == expected
 
 
 def test_build_for_cuda_counts_as_the_same_library(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -16,7 +16,7 @@ def test_build_for_cuda_counts_as_the_same_library(monkeypatch: pytest.MonkeyPat
             return "1.31.1"
         raise PackageNotFoundError(name)
 
-    monkeypatch.setattr(libraries, "version", on_a_cuda_host)
-    assert libraries.versions(["onnxruntime"]) == {"onnxruntime": "1.31.1"}
+    monkeypatch.setattr(environment, "version", on_a_cuda_host)
+    assert environment.versions(["onnxruntime"]) == {"onnxruntime": "1.31.1"}
     with pytest.raises(PackageNotFoundError, match="torch"):
-        libraries.versions(["torch"])
+        environment.versions(["torch"])
