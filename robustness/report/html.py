@@ -47,7 +47,8 @@ def render(report: Report, exhibits: Sequence[tuple[Example, Pixels | Texts | No
         _reading_aid(report),
         _reproduce(report),
     ]
-    body = element("main", _header(report), *(one for one in sections if one is not None))
+    shown = [one for one in sections if one is not None]
+    body = element("main", _header(report), *shown, class_="report")
     return f"<!doctype html>\n{element('html', _head(models), element('body', body), lang='en')}\n"
 
 
@@ -73,7 +74,7 @@ def _head(models: Sequence[ModelFigures]) -> Markup:
 
 def _header(report: Report) -> Markup:
     first, *others = report.summary.models
-    versus = [element("span", " beside ", named(other.name), class_="versus") for other in others]
+    versus = [element("span", " vs. ", named(other.name), class_="versus") for other in others]
     data = report.data
     facts = f"{data.samples:,} {data.kind}s · {report.created[:16].replace('T', ' ')} UTC"
     return element(
@@ -160,9 +161,9 @@ def _warnings(summary: Summary) -> Markup | None:
     return element("section", title, element("ul", *items), class_="warnings")
 
 
-def _section(title: str, *children: Markup, hint: str = "") -> Markup:
+def _section(title: str, *children: Markup, hint: str = "", kind: str | None = None) -> Markup:
     about = element("p", hint, class_="hint") if hint else None
-    return element("section", element("h2", title), about, *children)
+    return element("section", element("h2", title), about, *children, class_=kind, aria_label=title)
 
 
 def _curves(summary: Summary) -> Markup | None:
@@ -188,7 +189,8 @@ def _exhibits(
         f"On {report.summary.models[0].name}. Misled by the least change first, class by class; "
         "then those that held most narrowly. Every change is the one that was scored."
     )
-    return _section("Evidence", element("ul", *items, class_="exhibits"), hint=hint)
+    exhibits_list = element("ul", *items, class_="exhibits")
+    return _section("Evidence", exhibits_list, hint=hint, kind="evidence")
 
 
 def _attack_tables(summary: Summary) -> Markup | None:

@@ -1,6 +1,7 @@
-/** The API key: kept for this tab only, sent as a bearer token, asked for when the service wants one. */
+/** The API key, kept for this tab only, and errors in plain words with what can be done about them. */
 
-import { announce, byId } from "./dom.js";
+import { announce, byId, h } from "./dom.js";
+import { duration } from "./words.js";
 
 const STORED = "assay-api-key";
 
@@ -63,4 +64,42 @@ export function startAccess() {
     sessionStorage.removeItem(STORED);
     changed("The key is forgotten.");
   });
+}
+
+const ADVICE = {
+  413: "Send fewer or smaller files.",
+  507: "Finished evaluations can be deleted to make room.",
+};
+
+function advice({ status, retryAfter }) {
+  if (status === 429 || status === 503) return retryAfter ? `Try again in ${duration(retryAfter)}.` : "Try again in a moment.";
+  return ADVICE[status] ?? null;
+}
+
+function remedy({ status }) {
+  if (status !== 401 && status !== 403) return null;
+  return h("button", { type: "button", onclick: () => askForKey() }, status === 401 ? "Give an API key" : "Use another key");
+}
+
+/** The service tells programs which header is missing; a reader only needs to know that a key is. */
+const plain = ({ status, message }) => (status === 401 ? "This service answers only with an API key that it knows." : message);
+
+/** The rules that were broken, where the service names several. */
+function broken(details) {
+  if (!Array.isArray(details) || details.length < 2) return null;
+  const lines = details.filter((one) => one?.message).map(({ field, message }) => h("li", {}, field ? `${field}: ${message}` : message));
+  return lines.length ? h("ul", {}, lines) : null;
+}
+
+/**
+ * Shows an error (or clears it, with null) in a `role="alert"` element.
+ * @param {(() => void) | null} retry what a button "Try again" does.
+ */
+export function showError(place, error, retry = null) {
+  place.replaceChildren();
+  if (!error) return;
+  place.append(h("div", { className: "notice error" },
+    h("p", {}, [plain(error), advice(error)].filter(Boolean).join(" ")),
+    broken(error.details),
+    h("p", { className: "row" }, remedy(error), retry && h("button", { type: "button", onclick: retry }, "Try again"))));
 }

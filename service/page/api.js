@@ -1,6 +1,52 @@
-/** The service's routes, as this page uses them. */
+/** The service’s routes. Paths are relative: a proxy may serve us below a prefix. */
 
-import { blob, json, request } from "./http.js";
+import { askForKey, hasKey, keyHeaders } from "./access.js";
+
+/** An answer that is not a success; `message` is the service's own sentence. */
+export class ApiError extends Error {
+  constructor(status, { code = "unknown", message = "", details = null } = {}, retryAfter = null) {
+    super(message || `The service answered with status ${status}.`);
+    Object.assign(this, { name: "ApiError", status, code, details, retryAfter });
+  }
+
+  /** True where the request itself is at fault, so that sending it again is no use. */
+  get isRefusal() {
+    return this.status >= 400 && this.status < 500 && ![401, 403, 408, 429].includes(this.status);
+  }
+}
+
+async function failure(response) {
+  const seconds = Number(response.headers.get("Retry-After"));
+  const retryAfter = Number.isFinite(seconds) && seconds > 0 ? seconds : null;
+  try {
+    return new ApiError(response.status, (await response.json()).error, retryAfter);
+  } catch {
+    return new ApiError(response.status, {}, retryAfter); // a proxy in between speaks no JSON
+  }
+}
+
+/**
+ * A response that is a success.
+ * @throws {ApiError} for every other one, status 0 where nothing answers; an AbortError passes through.
+ */
+async function request(path, { headers = {}, ...options } = {}) {
+  let response;
+  try {
+    response = await fetch(path, { ...options, headers: { ...headers, ...keyHeaders() } });
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw new ApiError(0, { code: "unreachable", message: "The service cannot be reached. Is it still running?" });
+  }
+  if (response.ok) return response;
+  if (response.status === 401) askForKey(hasKey() ? "The service does not know the key in use." : "This service answers only with an API key.");
+  throw await failure(response);
+}
+
+/** The JSON of a response. */
+const json = async (path, options) => (await request(path, options)).json();
+
+/** The bytes of a response. */
+export const fetchBlob = async (path, options) => (await request(path, options)).blob();
 
 const CLASSIFY_AT_ONCE = 32;
 const JSON_BODY = { "Content-Type": "application/json" };
@@ -57,7 +103,7 @@ export function fetchCost(spec, samples, signal) {
 /**
  * Queues an evaluation; answers {id, status, cost}.
  * @param {{images?: {name: string, blob: Blob}[], texts?: string[]}} inputs one of both.
- * @param {(string | number)[] | null} labels one per input, or null to judge stability.
+ * @param {(string | number)[] | null} labels one per input, or null to measure stability.
  * @param {string} key the same key never starts a second evaluation.
  */
 export function submitEvaluation(spec, { images, texts }, { labels, priority, key }) {
@@ -88,6 +134,9 @@ export const removeEvaluation = (id) => request(evaluationPath(id), { method: "D
 /** Where a form of the report lies: "report.json", "report.html", … */
 export const reportUrl = (id, form) => `${evaluationPath(id)}/${form}`;
 
+/** The report as a page. */
+export const fetchReportPage = async (id, signal) => (await request(reportUrl(id, "report.html"), { signal })).text();
+
 /** The whole report, with its flags for every sample. */
 export const fetchReport = (id, signal) => json(reportUrl(id, "report.json"), { signal });
 
@@ -100,5 +149,3 @@ export const pictureUrl = (id, index, kind, which) => `${evaluationPath(id)}/sam
 
 /** A sample of texts before and after an attack: {clean: {text, …}, adversarial: {text, …}}. */
 export const fetchChangedText = (id, index, which, signal) => json(`${evaluationPath(id)}/samples/${index}.json?${new URLSearchParams(which)}`, { signal });
-
-export { blob as fetchBlob };

@@ -1,24 +1,22 @@
 /** Start of the page: wires the parts and shows the view that the address names. */
 
-import { startAccess } from "./access.js";
+import { showError, startAccess } from "./access.js";
 import { byId } from "./dom.js";
 import { openEvaluation } from "./evaluation.js";
-import { openHistory } from "./history.js";
-import { startImageBench } from "./image-bench.js";
+import { startForms } from "./evaluation-form.js";
+import { openEvaluations } from "./evaluations.js";
+import { loadSamples, startImages } from "./images.js";
 import { imageModels, textModels } from "./models.js";
-import { showError } from "./problem.js";
-import { loadSamples, startSources } from "./sources.js";
-import { startTextBench } from "./text-bench.js";
-import { startTrials } from "./trial.js";
+import { startTexts } from "./texts.js";
 
-const TITLES = { bench: "Assay", texts: "Texts · Assay", evaluations: "Evaluations · Assay", evaluation: "Evaluation · Assay" };
+const TITLES = { images: "Assay", texts: "Texts · Assay", evaluations: "Evaluations · Assay", evaluation: "Evaluation · Assay" };
 
 let leaving = new AbortController();
 
 function place() {
   const [, view, id] = location.hash.split("/");
   if (view === "texts") return { view };
-  if (view !== "evaluations") return { view: "bench" };
+  if (view !== "evaluations") return { view: "images" };
   return id ? { view: "evaluation", id } : { view: "evaluations" };
 }
 
@@ -38,7 +36,7 @@ function route() {
   leaving = new AbortController();
   const { view, id } = place();
   show(view);
-  if (view === "evaluations") openHistory(leaving.signal);
+  if (view === "evaluations") openEvaluations(leaving.signal);
   if (view === "evaluation") openEvaluation(decodeURIComponent(id), leaving.signal);
   return view;
 }
@@ -52,10 +50,9 @@ async function load() {
 
 async function start() {
   startAccess();
-  startImageBench();
-  startTextBench();
-  startSources();
-  startTrials();
+  startImages();
+  startTexts();
+  startForms();
   window.addEventListener("hashchange", () => {
     const view = route();
     (byId(view).querySelector("h1") ?? byId("main")).focus({ preventScroll: true });

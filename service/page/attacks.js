@@ -1,54 +1,203 @@
-/** What a trial can be made of: the attacks, their budgets, and the presets that choose among them. */
+/** The attacks that can be evaluated, and the fields to choose them with; read back as the attacks of a spec. */
 
-const steps = (value) => ({ key: "steps", label: "steps", value, min: 1, max: 1000 });
-const queries = (value) => ({ key: "queries", label: "queries", value, min: 1, max: 20000 });
+import { h } from "./dom.js";
 
 /**
  * What an attack may spend. `chips` are offered to tick, `other` says that any value may be typed,
  * and `number` that the service wants numbers.
  */
-export const BUDGETS = {
-  eps: { title: "Strength (eps)", hint: "How far each pixel may move. 1/255 is one step of an 8-bit picture.", chips: ["1/255", "2/255", "4/255", "8/255", "16/255", "32/255"], other: "e.g. 0.1, 12/255" },
+const BUDGETS = {
+  eps: { title: "Budget (eps)", hint: "How far each pixel may move. 1/255 is one level of an 8-bit image.", chips: ["1/255", "2/255", "4/255", "8/255", "16/255", "32/255"], other: "e.g. 0.1, 12/255" },
   severities: { title: "Severity of the corruptions", hint: "From 1, hardly visible, to 5, hard to see through.", chips: ["1", "2", "3", "4", "5"], number: true },
   sigma: { title: "Noise of the smoothing (sigma)", hint: "More noise proves larger radii and costs clean accuracy.", chips: ["0.12", "0.25", "0.5", "1"] },
   rate: { title: "Share of the words", hint: "0.025 is one word in forty.", chips: ["0.025", "0.05", "0.1", "0.25"], other: "e.g. 0.15" },
   edits: { title: "Edits", hint: "How many words or tokens of a text may be changed.", chips: ["1", "2", "3", "5", "8"], other: "e.g. 10", number: true },
 };
 
-/** The attacks on images and on texts; `only` is a budget of an attack's own, in place of the shared one. */
-export const ATTACKS = {
-  image: [
-    { name: "fgsm", budget: "eps", title: "FGSM", what: "one step along the gradient’s sign", options: [] },
-    { name: "pgd", budget: "eps", title: "PGD", what: "many small steps, each pulled back within eps", options: [steps(20)] },
-    { name: "apgd-ce", budget: "eps", title: "APGD-CE", what: "PGD that chooses its own step sizes", options: [steps(100)] },
-    { name: "square", budget: "eps", title: "Square", what: "repaints squares and only asks for answers, without gradients", options: [queries(500)] },
-    { name: "spsa", budget: "eps", only: "1/255", title: "SPSA", what: "guesses the gradient from answers along random directions", options: [steps(40), { key: "samples", label: "directions", value: 128, min: 1, max: 2048 }] },
-    { name: "autoattack", budget: "eps", title: "AutoAttack", what: "four strong attacks in sequence; takes long where the model holds", options: [] },
-    { name: "corruptions", budget: "severities", title: "Common corruptions", what: "noise, blur, weather: not aimed at the model", options: [] },
-    { name: "smoothing", budget: "sigma", title: "Randomized smoothing", what: "no attack but a proof, for a vote over noisy copies", options: [{ key: "samples", label: "copies", value: 200, min: 10, max: 100000 }] },
-  ],
-  text: [
-    { name: "typos", budget: "edits", title: "Typos", what: "slips of the keyboard in the words that matter most", options: [queries(500)] },
-    { name: "hotflip", budget: "edits", title: "HotFlip", what: "exchanges single tokens, led by the gradient", options: [queries(1000)] },
-    { name: "word-swap", budget: "rate", title: "Word Swap", what: "random words become “AAA”", options: [] },
-  ],
-};
-
 /** Where to start from; the first one is chosen when the page is opened. */
-export const PRESETS = {
+const PRESETS = {
   image: [
-    { key: "quick", title: "Quick check", what: "FGSM and PGD at two strengths. Seconds; finds what falls easily.", attacks: { fgsm: {}, pgd: { steps: 10 } }, eps: ["2/255", "8/255"] },
+    { key: "quick", title: "Quick check", what: "FGSM and PGD with two budgets. Takes seconds and finds weak models.", attacks: { fgsm: {}, pgd: { steps: 10 } }, eps: ["2/255", "8/255"] },
     { key: "paper", title: "Paper’s protocol", what: "As for Elliptical Attention: FGSM and PGD-20 from 1/255 to 6/255, SPSA at 1/255.", attacks: { fgsm: {}, pgd: { steps: 20 }, spsa: { steps: 40, samples: 128, only: "1/255" } }, eps: ["1/255", "2/255", "3/255", "4/255", "5/255", "6/255"] },
-    { key: "autoattack", title: "AutoAttack", what: "The standard of the field, at 8/255. Slow, and hard to deceive.", attacks: { autoattack: {} }, eps: ["8/255"] },
-    { key: "curve", title: "Whole curve", what: "FGSM and PGD-20 from 1/255 to 16/255.", attacks: { fgsm: {}, pgd: { steps: 20 } }, eps: ["1/255", "2/255", "4/255", "8/255", "16/255"] },
-    { key: "damage", title: "Everyday damage", what: "15 corruptions, such as fog, blur and noise. Nobody aims.", attacks: { corruptions: {} }, severities: ["1", "3", "5"] },
-    { key: "proof", title: "Proof", what: "Randomized smoothing: what no change within a radius can mislead.", attacks: { smoothing: { samples: 200 } }, sigma: ["0.25"] },
+    { key: "autoattack", title: "AutoAttack", what: "The standard benchmark, at 8/255. Slow and reliable.", attacks: { autoattack: {} }, eps: ["8/255"] },
+    { key: "curve", title: "Accuracy curve", what: "FGSM and PGD-20 from 1/255 to 16/255.", attacks: { fgsm: {}, pgd: { steps: 20 } }, eps: ["1/255", "2/255", "4/255", "8/255", "16/255"] },
+    { key: "corruptions", title: "Common corruptions", what: "15 corruptions such as fog, blur and noise, at three severities.", attacks: { corruptions: {} }, severities: ["1", "3", "5"] },
+    { key: "certificate", title: "Certificate", what: "Randomized smoothing proves a radius within which no attack succeeds.", attacks: { smoothing: { samples: 200 } }, sigma: ["0.25"] },
   ],
   text: [
-    { key: "quick", title: "Quick check", what: "Up to three typos a text. Seconds; finds what falls easily.", attacks: { typos: { queries: 100 } }, edits: ["1", "3"] },
-    { key: "typos", title: "Typos", what: "One to five mistyped words, a thousand tries each.", attacks: { typos: { queries: 1000 } }, edits: ["1", "3", "5"] },
-    { key: "hotflip", title: "HotFlip", what: "One to five tokens exchanged along the gradient. The strongest here.", attacks: { hotflip: { queries: 1000 } }, edits: ["1", "3", "5"] },
+    { key: "quick", title: "Quick check", what: "Up to three typos a text. Takes seconds and finds weak models.", attacks: { typos: { queries: 100 } }, edits: ["1", "3"] },
+    { key: "typos", title: "Typos", what: "One to five mistyped words, a thousand queries each.", attacks: { typos: { queries: 1000 } }, edits: ["1", "3", "5"] },
+    { key: "hotflip", title: "HotFlip", what: "One to five tokens replaced along the gradient. The strongest one.", attacks: { hotflip: { queries: 1000 } }, edits: ["1", "3", "5"] },
     { key: "swap", title: "Word Swap", what: "The paper’s protocol: 2.5 % of the words become “AAA”, and more.", attacks: { "word-swap": {} }, rate: ["0.025", "0.1", "0.25"] },
     { key: "all", title: "All three", what: "Typos, HotFlip and Word Swap, one after the other.", attacks: { typos: { queries: 500 }, hotflip: { queries: 1000 }, "word-swap": {} }, edits: ["1", "3"], rate: ["0.025", "0.1"] },
   ],
 };
+
+const count = (name, value, minimum, maximum) => ({ name, type: "integer", several: false, default: value, minimum, maximum, choices: null, text: "" });
+const steps = (value) => count("steps", value, 1, 1000);
+const queries = (value) => count("queries", value, 1, 20000);
+const attack = (name, title, what, options = [], { input = "image", budget = "eps", role = "attack" } = {}) => ({ name, title, what, input, budget, role, options });
+
+/** What the service can run. */
+const attacks = [
+  attack("fgsm", "FGSM", "one step along the gradient’s sign"),
+  attack("pgd", "PGD", "many small steps, each projected back into the ball", [steps(20)]),
+  attack("apgd-ce", "APGD-CE", "PGD that chooses its own step sizes", [steps(100)]),
+  attack("square", "Square", "changes squares of pixels and asks for scores, without gradients", [queries(500)]),
+  attack("spsa", "SPSA", "estimates the gradient from scores along random directions", [steps(40), count("samples", 128, 1, 2048)]),
+  attack("autoattack", "AutoAttack", "four strong attacks in sequence; slow where the model holds"),
+  attack("corruptions", "Common corruptions", "noise, blur, weather: not aimed at the model", [], { budget: "severities", role: "corruption" }),
+  attack("smoothing", "Randomized smoothing", "proves a radius for a vote over noisy copies", [count("samples", 200, 10, 100000)], { budget: "sigma", role: "certificate" }),
+  attack("typos", "Typos", "typing errors in the words that matter most", [queries(500)], { input: "text", budget: "edits" }),
+  attack("hotflip", "HotFlip", "replaces single tokens, led by the gradient", [queries(1000)], { input: "text", budget: "edits" }),
+  attack("word-swap", "Word Swap", "replaces random words by “AAA”", [], { input: "text", budget: "rate" }),
+];
+
+const attackOf = (name) => attacks.find((attack) => attack.name === name);
+
+/** What an evaluation is of: "image" or "text". */
+export const inputKind = (spec) => attackOf(spec.attacks[0].name)?.input ?? "image";
+
+/** "PGD, FGSM at eps 2/255, 8/255" */
+export function attackSummary(spec) {
+  const known = spec.attacks.map((attack) => ({ attack, ...attackOf(attack.name) }));
+  const titles = new Set(known.map(({ attack, title }) => attack.attack ?? title ?? attack.name));
+  const values = new Map();
+  for (const { attack, budget = "eps" } of known) {
+    const norm = attack.norm && attack.norm !== "Linf" ? `${attack.norm}:` : "";
+    for (const value of attack[budget] ?? []) values.set(budget, (values.get(budget) ?? new Set()).add(norm + value));
+  }
+  const points = [...values].map(([budget, own]) => `${budget} ${[...own].join(", ")}`);
+  return [[...titles].join(", "), points.join(" and ")].filter(Boolean).join(" at ");
+}
+
+function epsValue(text) {
+  const [numerator, denominator = "1"] = text.split("/");
+  return Number(numerator) / Number(denominator);
+}
+
+function optionField(attack, { name, choices, minimum, maximum, default: value, text }) {
+  const field = choices
+    ? h("select", { name: `${attack}-${name}` }, choices.map((one) => h("option", { value: one, selected: one === value }, one)))
+    : h("input", { type: "number", name: `${attack}-${name}`, value, min: minimum, max: maximum, inputMode: "numeric" });
+  return h("label", { className: "inline", title: text }, name, field);
+}
+
+/** The options that have a field: counts, and choices other than the norm. */
+const offered = ({ options, budget }) => options.filter(({ name, type, several, choices }) => name !== budget && name !== "norm" && !several && (type === "integer" || choices));
+
+const onlyField = ({ name }) => h("label", { className: "inline" }, "only at", h("input", { type: "text", className: "short", name: `${name}-only`, autocomplete: "off", spellcheck: false }));
+
+function attackRow(attack) {
+  return h("div", { className: "attack" },
+    h("label", { className: "check" },
+      h("input", { type: "checkbox", name: "attack", value: attack.name }),
+      h("span", {}, h("b", {}, attack.title), h("small", {}, attack.what))),
+    h("span", { className: "row" }, offered(attack).map((option) => optionField(attack.name, option)), BUDGETS[attack.budget].other && onlyField(attack)));
+}
+
+const chip = (name, value) => h("label", { className: "chip" }, h("input", { type: "checkbox", name, value }), h("span", {}, value));
+
+function budgetField(key) {
+  const { title, hint, chips, other } = BUDGETS[key];
+  return h("fieldset", { className: "budget", "data-budget": key }, h("legend", {}, title),
+    h("p", { className: "hint" }, hint),
+    h("div", { className: "row" }, chips.map((value) => chip(key, value)),
+      other && h("label", { className: "inline" }, "others", h("input", { type: "text", name: `other-${key}`, placeholder: other, autocomplete: "off", spellcheck: false }))));
+}
+
+const presetCard = ({ key, title, what }, i) => h("label", { className: "preset" },
+  h("input", { type: "radio", name: "preset", value: key, checked: i === 0 }),
+  h("span", { className: "preset-title" }, title),
+  h("span", { className: "preset-what" }, what));
+
+const ticked = (form, name) => [...form.querySelectorAll(`[name="${name}"]:checked`)].map((box) => box.value);
+const typed = (text) => text.split(/[\s,;]+/).filter(Boolean);
+
+/** The fields for one kind of input, "image" or "text", in a form of their own. */
+export class AttackFields {
+  constructor(form, kind) {
+    Object.assign(this, { form, kind, attacks: attacks.filter(({ input, budget }) => input === kind && budget in BUDGETS) });
+    this.budgets = [...new Set(this.attacks.map(({ budget }) => budget))];
+    this.known = PRESETS[kind].filter((preset) => Object.keys(preset.attacks).every(attackOf));
+    this.presets = h("fieldset", { className: "presets-field" }, h("legend", {}, "Attack strength"),
+      h("div", { className: "presets" }, this.known.map(presetCard)));
+    this.details = h("details", { className: "adjust" }, h("summary", {}, "Choose attacks and budgets"),
+      h("div", { className: "fields" },
+        h("fieldset", {}, h("legend", {}, "Attacks"), this.attacks.map(attackRow)),
+        this.budgets.map(budgetField)));
+  }
+
+  /** Follows a change of any field: a preset fills the others, and changing them leaves the preset. */
+  changed(field) {
+    if (field.name === "preset") this.apply(field.value);
+    else if (this.details.contains(field)) for (const radio of this.form.querySelectorAll("[name=preset]")) radio.checked = false;
+    this.#showBudgets();
+  }
+
+  /** Fills attacks and budgets from a preset, the first one where none is named. */
+  apply(key = this.known[0]?.key) {
+    const preset = this.known.find((one) => one.key === key);
+    if (!preset) return;
+    for (const box of this.form.querySelectorAll("[name=attack]")) box.checked = box.value in preset.attacks;
+    for (const field of this.form.querySelectorAll("[name$='-only']")) field.value = "";
+    for (const budget of this.budgets) this.#fillBudget(budget, preset[budget] ?? []);
+    for (const [attack, options] of Object.entries(preset.attacks)) {
+      for (const [name, value] of Object.entries(options)) this.form.elements[`${attack}-${name}`].value = value;
+    }
+    this.#showBudgets();
+  }
+
+  #fillBudget(budget, values) {
+    for (const box of this.form.querySelectorAll(`[name="${budget}"]`)) box.checked = values.includes(box.value);
+    const other = this.form.elements[`other-${budget}`];
+    if (other) other.value = values.filter((value) => !BUDGETS[budget].chips.includes(value)).join(" ");
+  }
+
+  /** Only what a chosen attack may spend is asked for. */
+  #showBudgets() {
+    const chosen = this.chosen().map(({ budget }) => budget);
+    for (const field of this.details.querySelectorAll(".budget")) field.hidden = !chosen.includes(field.dataset.budget);
+  }
+
+  /** The attacks that are ticked. */
+  chosen() {
+    const names = ticked(this.form, "attack");
+    return this.attacks.filter(({ name }) => names.includes(name));
+  }
+
+  /** Whether any chosen one attacks the model, so that a worst case exists. */
+  attacking() {
+    return this.chosen().some(({ role }) => role === "attack");
+  }
+
+  #values({ name, budget }) {
+    const own = typed(this.form.elements[`${name}-only`]?.value ?? "");
+    if (own.length) return own;
+    const all = new Set([...ticked(this.form, budget), ...typed(this.form.elements[`other-${budget}`]?.value ?? "")]);
+    return [...all].sort((a, b) => epsValue(a) - epsValue(b));
+  }
+
+  #option(attack, { name, choices }) {
+    const { value } = this.form.elements[`${attack}-${name}`];
+    return [name, choices ? value : Number(value)];
+  }
+
+  /** The attacks as a spec names them. */
+  read() {
+    return this.chosen().map((attack) => {
+      const { name, budget } = attack;
+      const values = this.#values(attack);
+      const options = offered(attack).map((option) => this.#option(name, option));
+      return { name, [budget]: BUDGETS[budget].number ? values.map(Number) : values, ...Object.fromEntries(options) };
+    });
+  }
+
+  /** What is missing, in words; null where nothing is. */
+  missing() {
+    const chosen = this.chosen();
+    if (!chosen.length) return "Choose at least one attack.";
+    const empty = chosen.find((attack) => !this.#values(attack).length);
+    return empty ? `Choose at least one value for “${BUDGETS[empty.budget].title}”.` : null;
+  }
+}

@@ -1,12 +1,10 @@
 /** Building nodes without ever parsing text as markup, so that hostile names stay text. */
 
-const SVG = "http://www.w3.org/2000/svg";
-
 function fill(node, props, children) {
   for (const [key, value] of Object.entries(props)) {
     if (value === null || value === undefined || value === false) continue;
     if (key.startsWith("on")) node.addEventListener(key.slice(2), value);
-    else if (key in node && !(node instanceof SVGElement) && key !== "list") node[key] = value;
+    else if (key in node && key !== "list") node[key] = value;
     else node.setAttribute(key, value === true ? "" : value);
   }
   node.append(...children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== false));
@@ -20,11 +18,6 @@ function fill(node, props, children) {
  */
 export function h(tag, props = {}, ...children) {
   return fill(document.createElement(tag), props, children);
-}
-
-/** An SVG element, as `h`. */
-export function svg(tag, attributes = {}, ...children) {
-  return fill(document.createElementNS(SVG, tag), attributes, children);
 }
 
 /** The element with this id. */

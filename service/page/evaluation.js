@@ -1,14 +1,81 @@
 /** One evaluation: followed while it runs, shown with its result when it has ended. */
 
+import { showError } from "./access.js";
 import { fetchEvaluation, fetchReport, removeEvaluation } from "./api.js";
+import { attackSummary, inputKind } from "./attacks.js";
 import { announce, byId, h } from "./dom.js";
 import { follow, isActive } from "./events.js";
-import { imageEvidence } from "./image-evidence.js";
-import { showError } from "./problem.js";
-import { ProgressPanel } from "./progress.js";
-import { resultSections } from "./result.js";
-import { textEvidence } from "./text-evidence.js";
-import { attackSummary, count, inputKind, moment } from "./words.js";
+import { evidence } from "./evidence.js";
+import { reportSections } from "./result.js";
+import { count, duration, moment, ordinal } from "./words.js";
+
+const SPOKEN_EVERY_MS = 5000;
+
+function waiting({ queue_position: place }) {
+  return place ? `${ordinal(place)} in the queue; starts when an evaluator is free` : "in the queue; starts when an evaluator is free";
+}
+
+class ProgressPanel {
+  #spoken = 0;
+
+  constructor(id) {
+    this.id = id;
+    this.percent = h("p", { className: "percent" });
+    this.bar = h("progress", { max: 1, "aria-label": "Progress of the evaluation" });
+    this.stage = h("p", { className: "stage" });
+    this.cost = h("p", { className: "hint" });
+    this.error = h("div", { role: "alert" });
+    this.button = h("button", { type: "button", onclick: () => this.#cancel() }, "Cancel");
+    this.node = h("section", { className: "progress", "aria-label": "Progress" },
+      this.percent, h("div", { className: "meter" }, this.bar, h("span", { className: "ruler", "aria-hidden": "true" })),
+      this.stage, this.cost, this.error,
+      h("p", { className: "row" }, this.button, h("span", { className: "hint" }, "You may leave this page: the evaluation goes on and is listed under Evaluations.")));
+  }
+
+  /** Shows the state that an evaluation is in. */
+  show(evaluation) {
+    const { done = 0, total = 0, stage = "", eta_s: eta } = evaluation.progress ?? {};
+    const share = total ? done / total : 0;
+    const queued = evaluation.status === "queued";
+    const left = eta === null || eta === undefined ? "" : ` · about ${duration(eta)} left`;
+    const said = queued ? "Waiting" : `${Math.floor(share * 100)} %`;
+    this.percent.textContent = said;
+    if (queued) this.bar.removeAttribute("value");
+    else this.bar.value = share;
+    this.stage.textContent = queued ? waiting(evaluation) : `${stage || "starting"}${left}`;
+    this.cost.textContent = queued ? `It takes up to ${count(total, "model evaluation")}.` : `${done.toLocaleString("en")} of up to ${count(total, "model evaluation")}; inputs that are misled early cost less.`;
+    if (evaluation.cancel_requested) this.#cancelling();
+    document.title = `${said} · Assay`;
+    this.#speak(queued ? "The evaluation waits in the queue." : `${Math.floor(share * 100)} percent, ${stage || "starting"}${left}`);
+  }
+
+  /** Says that the service is out of reach, or (null) that it is back. */
+  trouble(error) {
+    showError(this.error, error);
+  }
+
+  async #cancel() {
+    this.#cancelling();
+    try {
+      await removeEvaluation(this.id);
+    } catch (error) {
+      showError(this.error, error);
+      this.button.disabled = false;
+      this.button.textContent = "Cancel";
+    }
+  }
+
+  #cancelling() {
+    this.button.disabled = true;
+    this.button.textContent = "Cancelling …";
+  }
+
+  #speak(sentence) {
+    if (Date.now() - this.#spoken < SPOKEN_EVERY_MS) return;
+    this.#spoken = Date.now();
+    announce(sentence);
+  }
+}
 
 const subject = (evaluation) => evaluation.model ?? "the default model";
 
@@ -27,7 +94,7 @@ function heading(evaluation) {
   const rival = evaluation.compare_with;
   return h("header", { className: "lead wide" },
     h("p", { className: "crumb" }, h("a", { href: "#/evaluations" }, "Evaluations"), " / ", h("span", { title: evaluation.id }, evaluation.id.slice(0, 8))),
-    h("h1", { tabIndex: -1 }, subject(evaluation), rival ? h("span", { className: "versus" }, " beside ", h("span", {}, rival)) : null),
+    h("h1", { tabIndex: -1 }, subject(evaluation), rival ? h("span", { className: "versus" }, " vs. ", h("span", {}, rival)) : null),
     h("p", { className: "facts" }, facts(evaluation)));
 }
 
@@ -57,7 +124,7 @@ function deleteSection(id) {
 }
 
 function ending(evaluation) {
-  if (evaluation.status === "cancelled") return h("p", { className: "notice" }, "This evaluation was cancelled. Nothing was kept of it.");
+  if (evaluation.status === "cancelled") return h("p", { className: "notice" }, "This evaluation was cancelled. Its data was deleted.");
   const reason = evaluation.error?.message ?? "no reason was recorded";
   return h("p", { className: "notice error" }, `This evaluation failed: ${reason}`);
 }
@@ -70,9 +137,9 @@ async function showResult(body, evaluation, signal) {
     return;
   }
   const report = await fetchReport(evaluation.id, signal);
-  const evidence = report.data.kind === "text" ? textEvidence : imageEvidence;
-  body.replaceChildren(...resultSections(evaluation, report, evidence(evaluation, report, signal)), deleteSection(evaluation.id));
-  announce(`The evaluation has finished. ${body.querySelector(".verdict").textContent}`);
+  const sections = await reportSections(evaluation, evidence(evaluation, report, signal), signal);
+  body.replaceChildren(sections, deleteSection(evaluation.id));
+  announce(`The evaluation has finished. ${report.summary.headline}`);
 }
 
 function nothing(error) {

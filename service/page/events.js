@@ -1,7 +1,6 @@
 /** The progress of an evaluation: server-sent events, and plain questions where no stream gets through. */
 
-import { fetchEvaluation, openEvents } from "./api.js";
-import { ApiError } from "./http.js";
+import { ApiError, fetchEvaluation, openEvents } from "./api.js";
 
 const SILENT_MS = 40_000; // the service says something every 15 s
 const WAIT_SECONDS = 2;

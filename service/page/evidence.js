@@ -1,12 +1,19 @@
 /** The samples of a finished evaluation, one attack at a time: chosen by model, attack and outcome. */
 
+import { showError } from "./access.js";
+import { fetchChangedText, pictureUrl } from "./api.js";
 import { h } from "./dom.js";
-import { attackName, chance, count, pointOf, spokenPoint } from "./words.js";
+import { imageModels } from "./models.js";
+import { attentionLayer, explainPictures, frame, labelNames, picture, slider } from "./pictures.js";
+import { chance, count } from "./words.js";
 
 const SHOWN_AT_FIRST = 8;
 const SHOWN_MORE = 24;
-const OUTCOMES = { fallen: "misled", held: "held", lost: "wrong from the start" };
+const OUTCOMES = { fallen: "misled", held: "held", lost: "wrong without attack" };
 const ORDER = { fallen: 0, held: 1, lost: 2 };
+
+/** A budget as the service’s addresses name it: "8/255", "L2:0.5". */
+const pointOf = ({ norm, eps }) => (norm && norm !== "Linf" ? `${norm}:${eps}` : eps);
 
 function outcome(model, attack) {
   if (!model.clean.correct) return "lost";
@@ -14,7 +21,7 @@ function outcome(model, attack) {
 }
 
 /** Every sample as it fared under one attack on one model. */
-function trials(report, choice) {
+function entries(report, choice) {
   return report.samples.flatMap((sample) => {
     const model = sample.models.find(({ name }) => name === choice.model);
     const attack = model?.attacks.find((one) => one.name === choice.attack && pointOf(one) === choice.eps);
@@ -22,11 +29,10 @@ function trials(report, choice) {
   });
 }
 
-function stamps({ attack, outcome: kind }) {
+function confirmations({ attack, outcome: kind }) {
   if (kind !== "fallen") return null;
-  const stamp = (holds, text) => h("span", { className: `stamp ${holds ? "" : "not"}` }, `${holds ? "✓" : "✗"} ${text}`);
-  return h("span", { className: "stamps" }, stamp(!attack.confirmed, "confirmed as served"),
-    attack.confirmed_8bit === null ? null : stamp(!attack.confirmed_8bit, "in 8 bit"));
+  const line = (holds, text) => h("span", { className: "confirmed" }, `${holds ? "✓" : "✗"} ${text}`);
+  return [line(!attack.confirmed, "confirmed as served"), attack.confirmed_8bit === null ? null : line(!attack.confirmed_8bit, "in 8 bit")];
 }
 
 function rivals({ sample }, choice) {
@@ -36,8 +42,8 @@ function rivals({ sample }, choice) {
   });
 }
 
-/** The answers before and after. */
-export function answersLine({ model, attack, outcome: kind }, nameOf) {
+/** The predictions before and after. */
+function answersLine({ model, attack, outcome: kind }, nameOf) {
   const sure = model.clean.probability === null ? "" : ` ${chance(model.clean.probability)}`;
   return h("p", { className: "answers" },
     h("span", { className: `answer ${model.clean.correct ? "hold" : "fall"}` }, nameOf(model.clean.index) + sure), " → ",
@@ -45,13 +51,13 @@ export function answersLine({ model, attack, outcome: kind }, nameOf) {
 }
 
 /** What stands below every sample: its number, its label, and what became of it. */
-export function exhibitLine(trial, choice, nameOf) {
-  const { sample } = trial;
+function exhibitLine(entry, choice, nameOf) {
+  const { sample } = entry;
   return h("p", { className: "exhibit-line" },
     h("b", { title: sample.name }, `#${sample.index}`),
     sample.label === null ? null : h("span", {}, `label ${nameOf(sample.label)}`),
-    h("span", { className: `outcome ${trial.outcome}` }, OUTCOMES[trial.outcome]),
-    stamps(trial), rivals(trial, choice));
+    h("span", { className: `outcome ${entry.outcome}` }, OUTCOMES[entry.outcome]),
+    confirmations(entry), rivals(entry, choice));
 }
 
 function select(label, options, value, onChoice) {
@@ -59,16 +65,17 @@ function select(label, options, value, onChoice) {
   return h("label", { className: "inline" }, label, field);
 }
 
-/** Draws controls and samples; a subclass says how one sample looks, by `exhibit(trial)`. */
-export class Evidence {
+/** Draws controls and samples; a subclass says how one sample looks, by `exhibit(entry)`. */
+class Evidence {
   constructor(evaluation, report, signal) {
     Object.assign(this, { evaluation, report, signal, only: null, shown: SHOWN_AT_FIRST });
     this.names = report.samples[0].models.map(({ name }) => name);
-    this.runs = report.samples[0].models[0].attacks;
-    const usual = this.runs.filter(({ norm }) => norm === this.runs[0].norm);
+    this.runs = report.summary.models[0].attacks;
+    const usual = this.runs.filter(({ kind }) => kind === this.runs[0].kind);
     const [strongest] = usual.sort((a, b) => b.eps_value - a.eps_value || b.name.localeCompare(a.name));
     this.choice = { model: this.names[0], attack: strongest.name, eps: pointOf(strongest) };
     this.controls = h("div", { className: "row controls" });
+    this.finding = h("p", { className: "finding" });
     this.grid = h("ul", { className: "exhibits" });
     this.more = h("button", { type: "button", className: "quiet", onclick: () => this.draw({ shown: this.shown + SHOWN_MORE }) });
   }
@@ -77,7 +84,7 @@ export class Evidence {
     const button = (key, text, number) => h("button", { type: "button", className: "chip-button", "aria-pressed": String(this.only === key), disabled: number === 0, onclick: () => this.draw({ only: key, shown: SHOWN_AT_FIRST }) }, `${text} ${number}`);
     return h("div", { className: "segmented", role: "group", "aria-label": "Which samples" },
       button(null, "all", all.length),
-      Object.entries(OUTCOMES).map(([key, text]) => button(key, text, all.filter((trial) => trial.outcome === key).length)));
+      Object.entries(OUTCOMES).map(([key, text]) => button(key, text, all.filter((entry) => entry.outcome === key).length)));
   }
 
   #selectors() {
@@ -87,7 +94,7 @@ export class Evidence {
       this.draw({ choice: { ...this.choice, attack, eps }, shown: SHOWN_AT_FIRST });
     };
     const models = select("model", this.names.map((name) => [name, name]), this.choice.model, (model) => this.draw({ choice: { ...this.choice, model }, shown: SHOWN_AT_FIRST }));
-    const attacks = select("attack", this.runs.map((one) => [`${one.name} ${pointOf(one)}`, `${attackName(one.name)} ${spokenPoint(one)}`]), run, pick);
+    const attacks = select("attack", this.runs.map((one) => [`${one.name} ${pointOf(one)}`, `${one.title} ${one.description}`]), run, pick);
     return this.names.length > 1 ? [models, attacks] : [attacks];
   }
 
@@ -98,24 +105,199 @@ export class Evidence {
 
   draw(change = {}) {
     Object.assign(this, change);
-    const all = trials(this.report, this.choice);
-    const some = this.only ? all.filter((trial) => trial.outcome === this.only) : all;
+    const all = entries(this.report, this.choice);
+    const some = this.only ? all.filter((entry) => entry.outcome === this.only) : all;
     const fields = () => [...this.controls.querySelectorAll("button, select")];
     const focused = fields().indexOf(document.activeElement);
     this.controls.replaceChildren(...this.#selectors(), this.#filters(all), ...this.extras());
     fields()[focused]?.focus();
+    this.finding.textContent = this.run.finding;
     const sorted = [...some].sort((a, b) => ORDER[a.outcome] - ORDER[b.outcome]);
-    this.grid.replaceChildren(...sorted.slice(0, this.shown).map((trial) => this.exhibit(trial)));
+    this.grid.replaceChildren(...sorted.slice(0, this.shown).map((entry) => this.exhibit(entry)));
     this.more.hidden = some.length <= this.shown;
     this.more.textContent = `Show ${Math.min(SHOWN_MORE, some.length - this.shown)} more of ${count(some.length, "sample")}`;
   }
 
+  /** The chosen attack on the chosen model, and what it leaves. */
+  get run() {
+    const model = this.report.summary.models.find(({ name }) => name === this.choice.model);
+    return model.attacks.find((one) => one.name === this.choice.attack && pointOf(one) === this.choice.eps);
+  }
+
   /** The section with the samples. */
-  section(title, hint) {
+  section(hint) {
     this.draw();
-    return h("section", { "aria-labelledby": "evidence-title" }, h("h2", { id: "evidence-title" }, title), h("p", { className: "hint controls-hint" }, hint), this.controls, this.grid, this.more);
+    return h("section", { className: "evidence", "aria-labelledby": "evidence-title" }, h("h2", { id: "evidence-title" }, "Evidence"), h("p", { className: "hint" }, hint), this.controls, this.finding, this.grid, this.more);
   }
 }
 
-/** Whether any attack left samples to show. */
-export const hasEvidence = (report) => report.samples[0].models[0].attacks.length > 0;
+const PAIRS_AT_ONCE = 4;
+
+function attended(address, explanation, title) {
+  const image = picture(address, "", { width: 112, height: 112 });
+  return h("figure", { className: "frame" }, h("div", { className: "overlaid" }, image, attentionLayer(explanation, image)), h("figcaption", {}, h("span", { className: "frame-title" }, title)));
+}
+
+class ImageEvidence extends Evidence {
+  attention = false;
+  /** Places that wait for their two maps, and the addresses of their pictures. */
+  #waiting = [];
+  #working = false;
+  error = h("div", { role: "alert" });
+
+  #address(sample, kind) {
+    return pictureUrl(this.evaluation.id, sample.index, kind, this.choice);
+  }
+
+  exhibit(entry) {
+    const { sample } = entry;
+    const nameOf = labelNames(this.report, this.choice.model);
+    const [clean, adversarial] = ["clean", "adversarial"].map((kind) => this.#address(sample, kind));
+    const maps = this.attention ? h("div", { className: "maps" }, h("p", { className: "card-wait" }, "computing …")) : null;
+    if (maps) this.#explain(maps, clean, adversarial);
+    return h("li", { className: `exhibit ${entry.outcome}` },
+      answersLine(entry, nameOf),
+      h("div", { className: "show" },
+        slider(clean, adversarial, `image ${sample.index}`),
+        frame(this.#address(sample, "perturbation"), `what the attack changed in image ${sample.index}, amplified`, "change, amplified", this.run.description)),
+      maps,
+      exhibitLine(entry, this.choice, nameOf));
+  }
+
+  extras() {
+    const served = imageModels.find(this.report.summary.models.find(({ name }) => name === this.choice.model).digest);
+    if (!served) return [];
+    return [h("button", { type: "button", className: "chip-button single", id: "evidence-attention", "aria-pressed": String(this.attention), onclick: () => this.draw({ attention: !this.attention }) }, "attention before and after")];
+  }
+
+  draw(change) {
+    this.#waiting = [];
+    showError(this.error, null);
+    super.draw(change);
+  }
+
+  #explain(place, clean, adversarial) {
+    this.#waiting.push({ place, addresses: [clean, adversarial] });
+    if (!this.#working) queueMicrotask(() => this.#work());
+  }
+
+  /** A few pairs at a time: predictions of others go on between them. */
+  async #work() {
+    if (this.#working) return;
+    this.#working = true;
+    try {
+      while (this.#waiting.length && !this.signal.aborted) await this.#look(this.#waiting.splice(0, PAIRS_AT_ONCE));
+    } catch (error) {
+      if (!this.signal.aborted) {
+        this.draw({ attention: false });
+        showError(this.error, error);
+      }
+    }
+    this.#working = false;
+  }
+
+  async #look(pairs) {
+    const { digest } = this.report.summary.models.find(({ name }) => name === this.choice.model);
+    const model = imageModels.reference(imageModels.find(digest));
+    const maps = await explainPictures(pairs.flatMap(({ addresses }) => addresses), model, this.signal);
+    pairs.forEach(({ place, addresses }, i) => place.replaceChildren(
+      attended(addresses[0], maps[2 * i], "attention before"), attended(addresses[1], maps[2 * i + 1], "attention after")));
+  }
+}
+
+const LONGEST_TABLE = 4_000_000; // cells; above that, texts are compared by their common ends alone
+const KEPT = 160;
+
+const pieces = (text) => text.match(/\s+|\S+/g) ?? [];
+
+/** Lengths of the longest common subsequences of all tails, row by row. */
+function tails(before, after) {
+  const width = after.length + 1;
+  const table = new Uint16Array((before.length + 1) * width);
+  for (let i = before.length - 1; i >= 0; i -= 1) {
+    for (let k = after.length - 1; k >= 0; k -= 1) {
+      table[i * width + k] = before[i] === after[k] ? table[(i + 1) * width + k + 1] + 1 : Math.max(table[(i + 1) * width + k], table[i * width + k + 1]);
+    }
+  }
+  return (i, k) => table[i * width + k];
+}
+
+function middle(before, after) {
+  if (before.length * after.length > LONGEST_TABLE) return [...before.map((text) => ["del", text]), ...after.map((text) => ["ins", text])];
+  const common = tails(before, after);
+  const steps = [];
+  let [i, k] = [0, 0];
+  while (i < before.length || k < after.length) {
+    if (i < before.length && k < after.length && before[i] === after[k]) {
+      steps.push(["same", before[i]]);
+      i += 1;
+      k += 1;
+    } else if (k === after.length || (i < before.length && common(i + 1, k) >= common(i, k + 1))) steps.push(["del", before[i++]]);
+    else steps.push(["ins", after[k++]]);
+  }
+  return steps;
+}
+
+/** The words of both texts in order: [["same" | "del" | "ins", text]], neighbours of a kind joined. */
+export function difference(old, changed) {
+  const [before, after] = [pieces(old), pieces(changed)];
+  let start = 0;
+  while (start < before.length && before[start] === after[start]) start += 1;
+  let end = 0;
+  while (end < Math.min(before.length, after.length) - start && before.at(-1 - end) === after.at(-1 - end)) end += 1;
+  const steps = [
+    ...before.slice(0, start).map((text) => ["same", text]),
+    ...middle(before.slice(start, before.length - end), after.slice(start, after.length - end)),
+    ...before.slice(before.length - end).map((text) => ["same", text]),
+  ];
+  const joined = [];
+  for (const [kind, text] of steps) {
+    if (joined.at(-1)?.[0] === kind) joined.at(-1)[1] += text;
+    else joined.push([kind, text]);
+  }
+  return joined;
+}
+
+/** An unchanged passage: its ends, where it is long. */
+function shortened(text) {
+  return text.length <= KEPT ? text : `${text.slice(0, KEPT / 2)} … ${text.slice(-KEPT / 2)}`;
+}
+
+const SAID = { del: "removed: ", ins: "inserted: " };
+
+/** The nodes that show a difference, the changed words marked. */
+function marked(old, changed) {
+  return difference(old, changed).map(([kind, text]) => (kind === "same"
+    ? shortened(text)
+    : h(kind, {}, h("span", { className: "visually-hidden" }, SAID[kind]), text)));
+}
+
+class TextEvidence extends Evidence {
+  async #fill(place, sample) {
+    try {
+      const { clean, adversarial } = await fetchChangedText(this.evaluation.id, sample.index, this.choice, this.signal);
+      place.replaceChildren(...marked(clean.text, adversarial.text));
+    } catch (error) {
+      if (!this.signal.aborted) place.replaceChildren(h("span", { className: "card-error" }, error.message));
+    }
+  }
+
+  exhibit(entry) {
+    const nameOf = labelNames(this.report, this.choice.model);
+    const passage = h("blockquote", { className: "changed" }, "reading …");
+    this.#fill(passage, entry.sample);
+    return h("li", { className: `exhibit ${entry.outcome}` }, passage,
+      answersLine(entry, nameOf),
+      exhibitLine(entry, this.choice, nameOf));
+  }
+}
+
+/** The section with the samples of a finished evaluation; null where no attack changed any. */
+export function evidence(evaluation, report, signal) {
+  if (!report.summary.models[0].attacks.length) return null;
+  if (report.data.kind === "text") return new TextEvidence(evaluation, report, signal).section("Removed words are struck through, inserted words are marked.");
+  const images = new ImageEvidence(evaluation, report, signal);
+  const section = images.section("Drag a slider, or use the arrow keys on it, to go from the clean image to the adversarial one.");
+  images.controls.after(images.error);
+  return section;
+}

@@ -68,7 +68,7 @@ class Models extends EventTarget {
     const kept = this.all.find((model) => this.reference(model) === before);
     const chosen = kept ?? this.all.find((model) => model.default) ?? this.all[0] ?? null;
     this.chosen = chosen;
-    const none = h("p", { className: "notice" }, `No model of ${this.task === TEXTS ? "texts" : "images"} is served.`);
+    const none = h("p", { className: "notice" }, `No ${this.task === TEXTS ? "text" : "image"} model is served.`);
     place.replaceChildren(...(this.all.length ? this.all.map((model) => this.#tile(model)) : [none]));
     this.#choose(chosen);
   }

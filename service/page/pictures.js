@@ -1,14 +1,15 @@
-/** Pictures of the service: plain addresses without a key, fetched bytes with one. */
+/** Pictures of the service: plain addresses without a key, fetched bytes with one; attention and sliders over them. */
 
 import { hasKey } from "./access.js";
+import { classify, fetchBlob } from "./api.js";
 import { h } from "./dom.js";
-import { blob } from "./http.js";
+import { imageModels, textModels } from "./models.js";
 
 const SMALL = 64;
 
 async function fill(image, address) {
   try {
-    image.src = URL.createObjectURL(await blob(address));
+    image.src = URL.createObjectURL(await fetchBlob(address));
     await image.decode().catch(() => {}); // the element's own error event tells the page
     URL.revokeObjectURL(image.src);
   } catch {
@@ -46,7 +47,7 @@ export function downloadLink(address, file, text, props = {}) {
     if (!hasKey()) return;
     event.preventDefault();
     try {
-      const url = URL.createObjectURL(await blob(address));
+      const url = URL.createObjectURL(await fetchBlob(address));
       h("a", { href: url, download: file }).click();
       URL.revokeObjectURL(url);
     } catch (error) {
@@ -54,4 +55,87 @@ export function downloadLink(address, file, text, props = {}) {
     }
   });
   return link;
+}
+
+/** What an index means. The served model's own names, where it is still served: two models need not share their classes. */
+export function labelNames(report, model) {
+  const served = [...imageModels.all, ...textModels.all].find(({ name }) => name === model);
+  const names = served?.labels ?? report.data.labels;
+  return (index) => names[index] ?? `class ${index}`;
+}
+
+/** A picture of the service with its caption; `tone` is hold, fall or neither. */
+export function frame(address, alt, title, answer, tone = "") {
+  return h("figure", { className: "frame" }, picture(address, alt, { width: 112, height: 112 }),
+    h("figcaption", {}, h("span", { className: "frame-title" }, title), h("span", { className: `answer ${tone}`, title: answer }, answer)));
+}
+
+const LONGEST = 224;
+const FAINT = [8, 30, 52]; // the glow goes from a dark blue, almost clear, to a bright amber
+const BRIGHT = [255, 176, 40];
+
+function glow(context, width, height) {
+  const pixels = context.getImageData(0, 0, width, height);
+  for (let i = 0; i < pixels.data.length; i += 4) {
+    const share = pixels.data[i] / 255;
+    for (let channel = 0; channel < 3; channel += 1) pixels.data[i + channel] = FAINT[channel] + share * (BRIGHT[channel] - FAINT[channel]);
+    pixels.data[i + 3] = 255 * (0.45 + 0.3 * share);
+  }
+  context.putImageData(pixels, 0, 0);
+}
+
+/**
+ * A canvas with the shape of the picture below it, so that both are fitted into their frame alike.
+ * @param {{png: string}} explanation grey PNG of the model's input, brightest where it looks.
+ * @param {HTMLImageElement} image
+ */
+export function attentionLayer(explanation, image) {
+  const canvas = h("canvas", { className: "attention", role: "img", "aria-label": "the model’s attention: bright where it looks" });
+  const map = new Image();
+  const draw = async () => {
+    const scale = LONGEST / Math.max(image.naturalWidth, image.naturalHeight, 1);
+    canvas.width = Math.max(1, Math.round(image.naturalWidth * scale));
+    canvas.height = Math.max(1, Math.round(image.naturalHeight * scale));
+    const context = canvas.getContext("2d", { willReadFrequently: true });
+    context.drawImage(map, 0, 0, canvas.width, canvas.height);
+    glow(context, canvas.width, canvas.height);
+  };
+  map.src = `data:image/png;base64,${explanation.png}`;
+  map.decode().then(() => (image.complete && image.naturalWidth ? draw() : image.addEventListener("load", draw, { once: true }))).catch(() => canvas.remove());
+  return canvas;
+}
+
+/** Maps for pictures of the service, as the served model sees them, in their order. */
+export async function explainPictures(addresses, model, signal) {
+  const images = await Promise.all(addresses.map(async (address, i) => ({ name: `${i}.png`, blob: await fetchBlob(address, { signal }) })));
+  const found = [];
+  for (let start = 0; start < images.length; start += classify.limit) {
+    found.push(...await classify(images.slice(start, start + classify.limit), model, { explain: true, signal }));
+  }
+  return found.map(({ explanation }) => explanation);
+}
+
+/**
+ * @param {string} clean address of the picture as it was.
+ * @param {string} adversarial address of the picture as the attack left it.
+ * @param {string} name what is shown, for screen readers.
+ */
+export function slider(clean, adversarial, name) {
+  const field = h("input", { type: "range", min: 0, max: 100, step: 5, value: 50, "aria-label": `${name}, from clean to adversarial` });
+  const box = h("div", { className: "wipe" },
+    picture(clean, `${name}, unchanged`, { width: 224, height: 224 }),
+    picture(adversarial, `${name}, after the attack`, { className: "wipe-above", width: 224, height: 224 }),
+    h("span", { className: "wipe-edge", "aria-hidden": "true" }),
+    h("span", { className: "wipe-name left", "aria-hidden": "true" }, "adversarial"),
+    h("span", { className: "wipe-name right", "aria-hidden": "true" }, "clean"),
+    field);
+  const move = () => {
+    box.style.setProperty("--edge", `${field.value}%`);
+    field.setAttribute("aria-valuetext", `${field.value} % adversarial`);
+    box.classList.toggle("at-start", Number(field.value) < 30);
+    box.classList.toggle("at-end", Number(field.value) > 70);
+  };
+  field.addEventListener("input", move);
+  move();
+  return box;
 }

@@ -140,7 +140,7 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator["Chrome"]:
 
 @pytest.fixture
 def page(driver: "Chrome", page_url: str) -> Iterator["Page"]:
-    """The bench, freshly opened; no script may fail, no policy be broken, no request leave."""
+    """The page, freshly opened; no script may fail, no policy be broken, no request leave."""
     from tests.service.page import Page
 
     driver.set_window_size(1280, 900)

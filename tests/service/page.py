@@ -35,6 +35,54 @@ needs_browser = pytest.mark.skipif(
     reason="chromium and chromedriver are not installed",
 )
 
+DROP = """
+const [kind, bytes] = arguments;
+const data = new DataTransfer();
+data.items.add(new File([new Uint8Array(bytes)], `${kind}.png`, { type: "image/png" }));
+const event = kind === "paste"
+  ? new ClipboardEvent("paste", { clipboardData: data, bubbles: true })
+  : new DragEvent("drop", { dataTransfer: data, bubbles: true, cancelable: true });
+document.body.dispatchEvent(event);
+"""
+# For every visible piece of text: its colour against what lies behind it (WCAG 2.2, 1.4.3).
+CONTRAST = """
+const parse = (text) => { const [r, g, b, a = 1] = text.match(/[\\d.]+/g).map(Number);
+  return { rgb: [r, g, b], a }; };
+const light = (rgb) => { const [r, g, b] = rgb.map((v) => v / 255)
+  .map((v) => (v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4));
+  return 0.2126 * r + 0.7152 * g + 0.0722 * b; };
+const over = (top, below) => top.rgb.map((v, i) => v * top.a + below[i] * (1 - top.a));
+function behind(element) {
+  const layers = [];
+  for (let node = element; node; node = node.parentElement) {
+    const layer = parse(getComputedStyle(node).backgroundColor);
+    layers.push(layer);
+    if (layer.a === 1) break;
+  }
+  return layers.reverse().reduce((below, layer) => over(layer, below), [255, 255, 255]);
+}
+const poor = [];
+const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+while (walker.nextNode()) {
+  const element = walker.currentNode.parentElement;
+  const box = element.getBoundingClientRect();
+  const hidden = element.closest(".visually-hidden, :disabled, noscript, title");
+  const seen = walker.currentNode.data.trim() && box.width && box.height && !hidden;
+  const style = getComputedStyle(element);
+  if (!seen || style.visibility === "hidden") continue;
+  const below = behind(element);
+  const own = over(parse(element instanceof SVGElement ? style.fill : style.color), below);
+  const [high, low] = [light(own), light(below)].sort((a, b) => b - a);
+  const size = parseFloat(style.fontSize);
+  const large = size >= 24 || (size >= 18.66 && Number(style.fontWeight) >= 700);
+  const ratio = (high + 0.05) / (low + 0.05);
+  if (ratio < (large ? 3 : 4.5)) {
+    poor.push(`${ratio.toFixed(2)} ${element.className}: ${walker.currentNode.data.slice(0, 30)}`);
+  }
+}
+return poor;
+"""
+
 
 @contextmanager
 def browser(folder: Path) -> Iterator[webdriver.Chrome]:
@@ -120,13 +168,26 @@ class Page:
     def place(self) -> str:
         return self.driver.current_url.removeprefix(f"{self.url}/")
 
+    def give(self, kind: str, picture: bytes) -> None:
+        """Drop or paste a picture; it is called after what was done."""
+        self.run(DROP, kind, list(picture))
+
+    def prefer(self, name: str = "", value: str = "") -> None:
+        """Set a preference of the reader; forget all of them without arguments."""
+        features = [{"name": name, "value": value}] if name else []
+        self.cdp("Emulation.setEmulatedMedia", features=features)
+
+    def low_contrast(self) -> list[str]:
+        """Texts that stand out too little from what lies behind them."""
+        return self.run(CONTRAST)
+
     def take_samples(self) -> None:
         """Two boots and two bags, through the gallery."""
         self.one("#browse").click()
-        for shelf in (1, 2):
+        for position in (1, 2):
             for thumb in (1, 2):
-                self.one(f".shelf:nth-child({shelf}) .thumb:nth-child({thumb})").click()
-        self.until(lambda: len(self.all("#image-tray .bars")) == 4, "no four predictions")
+                self.one(f".sample-class:nth-child({position}) .thumb:nth-child({thumb})").click()
+        self.until(lambda: len(self.all("#image-list .bars")) == 4, "no four predictions")
 
     def preset(self, key: str) -> None:
         self.one(f"[name=preset][value={key}]").click()
@@ -141,7 +202,7 @@ class Page:
         self.until(lambda: "#/evaluations/" in self.driver.current_url, "not started")
 
     def finish(self) -> None:
-        self.one(".verdict", seconds=90)
+        self.one(".headline", seconds=90)
 
 
 def submit(url: str, spec: dict[str, Any], **form: Any) -> str:
@@ -180,7 +241,7 @@ def evaluations(url: str) -> dict[str, str]:
     asked = {
         "images": submit(url, {"attacks": [_FGSM, _FOG], "compare_with": "fashion-dot"}),
         "budgets": submit(url, {"attacks": [_FGSM, l2]}),
-        "unaimed": submit(url, {"attacks": [_FOG, smoothing]}, labels=[0, 1]),
+        "unaimed": submit(url, {"attacks": [_FOG, smoothing]}),
         "texts": submit(url, {"attacks": [typos]}, texts=[HOSTILE_TEXT, "A moving film."]),
     }
     return {name: place_when_done(url, location) for name, location in asked.items()}

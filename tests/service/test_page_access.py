@@ -38,13 +38,13 @@ def test_a_key_is_asked_for_used_and_forgotten(driver: Chrome, guarded: str) -> 
     page.says("#key-reason", "does not know the key")
     give_key(page, "reader-key-0123456789")
     page.take_samples()
-    for picture in page.all("#image-tray img"):
+    for picture in page.all("#image-list img"):
         page.run("arguments[0].scrollIntoView({block: 'center'})", picture)  # it loads lazily
         page.until(lambda shown=picture: shown.get_property("naturalWidth") > 0, "no picture")  # type: ignore
-    page.says("#image-trial .trial-error", "Use another key")
-    page.one("#image-trial .trial-error button").click()
+    page.says("#image-evaluation .form-error", "Use another key")
+    page.one("#image-evaluation .form-error button").click()
     give_key(page, "tester-key-0123456789")
-    page.says("#image-trial .cost", "Up to")
+    page.says("#image-evaluation .cost", "Up to")
     page.start()
     page.finish()
     assert "by tester" in page.text(".facts")

@@ -5,7 +5,7 @@ from selenium.webdriver.common.keys import Keys
 
 from tests.service.page import Page, needs_browser
 
-pytestmark = needs_browser
+pytestmark = [needs_browser, pytest.mark.slow]
 # Every list that the page asks for from now on holds one evaluation.
 ONE_AT_A_TIME = """
 const { fetch } = window;
@@ -22,7 +22,7 @@ def test_list_names_what_was_tried_and_what_is_left(page: Page, places: dict[str
     page.one("#history-filters button:nth-child(4)").click()  # succeeded
     page.until(lambda: bool(page.all(row)), "not listed")
     page.one("#history-filters button:nth-child(5)").click()  # failed
-    page.says("#history", "None is failed.")
+    page.says("#history", "No evaluation is failed.")
 
 
 @pytest.mark.usefixtures("places")

@@ -1,47 +1,39 @@
-"""The bench of images in a real browser: predictions, attention, hostile files, the keyboard."""
+"""The workspace for images in a real browser: predictions, attention, hostile files, keyboard."""
 
 from pathlib import Path
 
+import pytest
 from selenium.webdriver.common.keys import Keys
 
 from tests.service.conftest import png
 from tests.service.page import HOSTILE_NAME, Page, needs_browser
 
-pytestmark = needs_browser
-DROP = """
-const [kind, bytes] = arguments;
-const data = new DataTransfer();
-data.items.add(new File([new Uint8Array(bytes)], `${kind}.png`, { type: "image/png" }));
-const event = kind === "paste"
-  ? new ClipboardEvent("paste", { clipboardData: data, bubbles: true })
-  : new DragEvent("drop", { dataTransfer: data, bubbles: true, cancelable: true });
-document.body.dispatchEvent(event);
-"""
+pytestmark = [needs_browser, pytest.mark.slow]
 
 
 def test_pictures_are_dropped_pasted_and_classified(page: Page) -> None:
     for kind in ("drop", "paste"):
-        page.run(DROP, kind, list(png(len(kind), size=28)))
-    page.until(lambda: len(page.all("#image-tray .bars")) == 2, "no two predictions")
-    assert {card.text for card in page.all("#image-tray .file")} == {"drop.png", "paste.png"}
-    assert len(page.all("#image-tray .card:first-child .bar")) == 3
+        page.give(kind, png(len(kind), size=28))
+    page.until(lambda: len(page.all("#image-list .bars")) == 2, "no two predictions")
+    assert {card.text for card in page.all("#image-list .file")} == {"drop.png", "paste.png"}
+    assert len(page.all("#image-list .card:first-child .bar")) == 3
     page.one("#image-clear").click()
-    assert page.text("#image-tally") == "Nothing on the bench yet."
+    assert page.text("#image-tally") == "No images selected."
 
 
 def test_another_model_answers_anew(page: Page) -> None:
     page.take_samples()
-    assert "of 4 with a label named correctly" in page.text("#image-tally")
+    assert "of 4 with a label classified correctly" in page.text("#image-tally")
     page.one(".model:nth-child(2) input").click()
-    page.until(lambda: len(page.all("#image-tray .bars")) == 4, "no four predictions")
-    rivals = [option.text for option in page.all("#image-trial [name=compare] option")]
+    page.until(lambda: len(page.all("#image-list .bars")) == 4, "no four predictions")
+    rivals = [option.text for option in page.all("#image-evaluation [name=compare] option")]
     assert "fashion-elliptical" in rivals and len(rivals) == len(page.all("#models .model"))
 
 
 def test_attention_lies_over_the_pictures_that_it_explains(page: Page) -> None:
     page.take_samples()
     page.one("#explain").click()
-    page.until(lambda: len(page.all("#image-tray canvas.attention")) == 4, "no four maps")
+    page.until(lambda: len(page.all("#image-list canvas.attention")) == 4, "no four maps")
     shares = "const c = document.querySelector('canvas.attention'); return [c.width, c.height]"
     page.until(lambda: page.run(shares) == [224, 224], "the map is not drawn")
     pixels = (
@@ -67,11 +59,11 @@ def test_hostile_and_broken_files_are_named_and_stay_inert(page: Page, tmp_path:
     assert "image" in page.text(".card-error")
     assert page.all("img[src='x']") == []
     assert page.run("return window.hacked") is None
-    assert "Remove the images" in page.text("#image-trial .plan")
+    assert "Remove the images" in page.text("#image-evaluation .plan")
     page.one(".card:nth-child(2) .remove").send_keys(Keys.ENTER)
-    assert "stability" in page.text("#image-trial .plan")
+    assert "stability" in page.text("#image-evaluation .plan")
     page.one(".truth-select option:nth-child(2)").click()
-    assert "accuracy" in page.text("#image-trial .plan")
+    assert "accuracy" in page.text("#image-evaluation .plan")
 
 
 def test_keyboard_alone_leads_from_samples_to_a_result(page: Page) -> None:
@@ -89,13 +81,13 @@ def test_keyboard_alone_leads_from_samples_to_a_result(page: Page) -> None:
     page.keys(Keys.ENTER)
     tab_to(".thumb")
     page.keys(Keys.SPACE, Keys.ARROW_RIGHT, Keys.SPACE, Keys.ARROW_DOWN, Keys.SPACE)
-    page.until(lambda: len(page.all("#image-tray .bars")) == 3, "no three predictions")
+    page.until(lambda: len(page.all("#image-list .bars")) == 3, "no three predictions")
     tab_to("#models input")
-    tab_to("#image-trial [name=preset]")
+    tab_to("#image-evaluation [name=preset]")
     page.keys(Keys.ARROW_DOWN, Keys.ARROW_UP)
     assert page.run("return document.activeElement.value") == "quick"
-    page.says("#image-trial .cost", "model evaluations")
-    tab_to("#image-trial .start")
+    page.says("#image-evaluation .cost", "model evaluations")
+    tab_to("#image-evaluation .start")
     page.keys(Keys.ENTER)
     page.finish()
     tab_to(".wipe input")

@@ -6,47 +6,7 @@ import pytest
 
 from tests.service.page import Page, needs_browser
 
-pytestmark = needs_browser
-# For every visible piece of text: its colour against what lies behind it (WCAG 2.2, 1.4.3).
-CONTRAST = """
-const parse = (text) => { const [r, g, b, a = 1] = text.match(/[\\d.]+/g).map(Number);
-  return { rgb: [r, g, b], a }; };
-const light = (rgb) => { const [r, g, b] = rgb.map((v) => v / 255)
-  .map((v) => (v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4));
-  return 0.2126 * r + 0.7152 * g + 0.0722 * b; };
-const over = (top, below) => top.rgb.map((v, i) => v * top.a + below[i] * (1 - top.a));
-function behind(element) {
-  const layers = [];
-  for (let node = element; node; node = node.parentElement) {
-    const layer = parse(getComputedStyle(node).backgroundColor);
-    layers.push(layer);
-    if (layer.a === 1) break;
-  }
-  return layers.reverse().reduce((below, layer) => over(layer, below), [255, 255, 255]);
-}
-const poor = [];
-const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
-while (walker.nextNode()) {
-  const element = walker.currentNode.parentElement;
-  const box = element.getBoundingClientRect();
-  const hidden = element.closest(".visually-hidden, :disabled, noscript, title");
-  const seen = walker.currentNode.data.trim() && box.width && box.height && !hidden;
-  const style = getComputedStyle(element);
-  if (!seen || style.visibility === "hidden") continue;
-  const below = behind(element);
-  const own = over(parse(element instanceof SVGElement ? style.fill : style.color), below);
-  const [high, low] = [light(own), light(below)].sort((a, b) => b - a);
-  const size = parseFloat(style.fontSize);
-  const large = size >= 24 || (size >= 18.66 && Number(style.fontWeight) >= 700);
-  const ratio = (high + 0.05) / (low + 0.05);
-  if (ratio < (large ? 3 : 4.5)) {
-    poor.push(`${ratio.toFixed(2)} ${element.className}: ${walker.currentNode.data.slice(0, 30)}`);
-  }
-}
-return poor;
-"""
-
-
+pytestmark = [needs_browser, pytest.mark.slow]
 VIEWS = ("#/", "#/texts", "#/evaluations", "images", "unaimed", "texts")
 
 
@@ -55,10 +15,10 @@ def fill(page: Page, places: dict[str, str], place: str) -> None:
     if place == "#/":
         page.take_samples()
         page.adjust()
-        page.says("#image-trial .cost", "Up to")
+        page.says("#image-evaluation .cost", "Up to")
     elif place == "#/texts":
         page.one("#examples").click()
-        page.until(lambda: len(page.all("#text-tray .bars")) == 8, "no predictions")
+        page.until(lambda: len(page.all("#text-list .bars")) == 8, "no predictions")
     else:
         page.one(".past" if place == "#/evaluations" else ".downloads")
     time.sleep(0.3)  # the curve is drawn after the layout
@@ -104,25 +64,19 @@ def test_twice_enlarged_text_still_fits(page: Page, places: dict[str, str]) -> N
 def test_text_stands_out_from_what_lies_behind_it(
     page: Page, places: dict[str, str], scheme: str
 ) -> None:
-    page.cdp(
-        "Emulation.setEmulatedMedia",
-        features=[{"name": "prefers-color-scheme", "value": scheme}],
-    )
+    page.prefer("prefers-color-scheme", scheme)
     try:
         for place in VIEWS:
             fill(page, places, place)
-            assert page.run(CONTRAST) == [], place
+            assert page.low_contrast() == [], place
         paper = page.run("return getComputedStyle(document.body).backgroundColor")
         assert (paper == "rgb(14, 19, 21)") == (scheme == "dark")
     finally:
-        page.cdp("Emulation.setEmulatedMedia", features=[])
+        page.prefer()
 
 
 def test_nothing_moves_for_those_who_ask_for_stillness(page: Page) -> None:
-    page.cdp(
-        "Emulation.setEmulatedMedia",
-        features=[{"name": "prefers-reduced-motion", "value": "reduce"}],
-    )
+    page.prefer("prefers-reduced-motion", "reduce")
     try:
         moving = (
             "return [...document.querySelectorAll('*')].filter((node) => {"
@@ -133,7 +87,7 @@ def test_nothing_moves_for_those_who_ask_for_stillness(page: Page) -> None:
         )
         assert page.run(moving) == 0
     finally:
-        page.cdp("Emulation.setEmulatedMedia", features=[])
+        page.prefer()
 
 
 def test_every_field_and_button_has_a_name(page: Page) -> None:

@@ -1,13 +1,23 @@
-/** The bench of texts: typed, pasted, from files, or examples; each with bars beside it. */
+/** The workspace for texts: typed, pasted, from files, or examples. */
 
+import { showError } from "./access.js";
 import { classifyTexts } from "./api.js";
-import { bars, labelField } from "./bars.js";
-import { Bench } from "./bench.js";
 import { announce, byId, h } from "./dom.js";
-import { EXAMPLES } from "./examples.js";
+import { textInputs, textItems } from "./inputs.js";
 import { textModels } from "./models.js";
-import { showError } from "./problem.js";
-import { textItems, textTray } from "./tray.js";
+import { count } from "./words.js";
+import { bars, labelField, Workspace } from "./workspace.js";
+
+const EXAMPLES = [
+  { label: "pos", text: "A wonderful film. The two leads are moving, the music is beautiful, and I left the cinema with a smile." },
+  { label: "neg", text: "What a waste of an evening. The plot is dull, the acting is terrible, and nothing in it is worth remembering." },
+  { label: "pos", text: "It starts slowly, but give it time: the last half hour is brilliant, funny and sad at once." },
+  { label: "neg", text: "I wanted to like it. The idea is good, but the dialogue is awful and the ending makes no sense at all." },
+  { label: "pos", text: "Simply the best performance of her career, in a story that is told with great care and warmth." },
+  { label: "neg", text: "Badly written, poorly lit and far too long. Even the jokes are boring." },
+  { label: "pos", text: "One of those rare films that I could watch again tomorrow. Great fun from the first scene to the last." },
+  { label: "neg", text: "The worst sequel in years: no tension, no heart, and a lead who looks as bored as I was." },
+];
 
 const SHOWN_FIRST = 12;
 const LONGEST_FILE = 1_000_000;
@@ -16,14 +26,14 @@ function face(item, model) {
   return [
     h("div", { className: "card-text" },
       h("p", { className: "passage", tabIndex: item.name.length > 200 ? 0 : null }, item.name),
-      bars(item, model), labelField(item, model, textTray)),
+      bars(item, model), labelField(item, model, textInputs)),
   ];
 }
 
 function take(texts) {
-  const left = textTray.add(textItems(texts));
-  showError(byId("texts-error"), left ? new Error(`The bench holds ${textTray.capacity} texts; ${left} found no room.`) : null);
-  announce(`${textTray.items.length} texts on the bench`);
+  const left = textInputs.add(textItems(texts));
+  showError(byId("texts-error"), left ? new Error(`${count(left, "text")} not added (limit ${textInputs.capacity}).`) : null);
+  announce(`${count(textInputs.items.length, "text")} selected`);
 }
 
 function addTyped(event) {
@@ -33,7 +43,7 @@ function addTyped(event) {
   const texts = byId("by-line").checked ? whole.split("\n") : [whole];
   const some = texts.map((text) => text.trim()).filter(Boolean);
   if (!some.length) {
-    showError(byId("texts-error"), new Error("Type a text first: blanks say nothing to a model."));
+    showError(byId("texts-error"), new Error("Type a text first; it must not be blank."));
     return;
   }
   take(some.map((text) => ({ text })));
@@ -68,10 +78,10 @@ function listenForFiles() {
   });
 }
 
-/** Wires the bench of texts; examples are offered to a model that knows their labels. */
-export function startTextBench() {
-  new Bench({
-    tray: textTray,
+/** Wires the workspace for texts; examples are offered to a model that knows their labels. */
+export function startTexts() {
+  new Workspace({
+    inputs: textInputs,
     models: textModels,
     prefix: "text",
     atOnce: classifyTexts.limit,

@@ -1,11 +1,11 @@
 /** Past evaluations: filtered by state, opened again by their address, cancelled or deleted. */
 
+import { showError } from "./access.js";
 import { fetchEvaluation, fetchEvaluations, removeEvaluation } from "./api.js";
+import { attackSummary, inputKind } from "./attacks.js";
 import { announce, byId, h } from "./dom.js";
 import { isActive } from "./events.js";
-import { remainder } from "./findings.js";
-import { showError } from "./problem.js";
-import { attackSummary, count, inputKind, moment, ordinal, percent } from "./words.js";
+import { count, moment, ordinal, percent } from "./words.js";
 
 const STATES = ["queued", "running", "succeeded", "failed", "cancelled"];
 const REFRESH_MS = 3000;
@@ -21,14 +21,11 @@ const outcomeOf = (id) => byId(`outcome-${id}`);
 async function fillOutcomes(evaluations, signal) {
   for (const { id } of evaluations.filter((evaluation) => evaluation.status === "succeeded")) {
     const { result } = await fetchEvaluation(id, { signal });
-    const [model] = result.models;
-    const last = remainder(model);
     const place = outcomeOf(id);
     if (!place) continue;
-    const clean = percent(model.clean.top1, model.samples);
-    place.textContent = last ? `${clean} → ${percent(last.share, model.samples)}` : clean;
-    place.title = last ? `correct before any attack, and ${last.what}` : "correct before any attack";
-    if (!result.reliable) place.append(h("span", { className: "doubtful", title: "do not rely on these figures" }, " !"));
+    place.textContent = result.models[0].outcome;
+    place.title = result.headline;
+    if (!result.reliable) place.append(h("span", { className: "unreliable", title: "do not rely on these figures" }, " !"));
   }
 }
 
@@ -53,7 +50,7 @@ function removeButton(evaluation) {
       }
       try {
         await removeEvaluation(evaluation.id);
-        await openHistory(leaving);
+        await openEvaluations(leaving);
         byId("evaluations-title").focus();
       } catch (error) {
         showError(byId("history-error"), error);
@@ -65,7 +62,7 @@ function removeButton(evaluation) {
 
 function row(evaluation) {
   const { id, status: state, spec, samples, priority, owner } = evaluation;
-  const title = [evaluation.model ?? "default model", evaluation.compare_with].filter(Boolean).join(" beside ");
+  const title = [evaluation.model ?? "default model", evaluation.compare_with].filter(Boolean).join(" vs. ");
   const details = [count(samples, inputKind(spec)), attackSummary(spec), priority && priority !== "normal" && `${priority} priority`, owner && `by ${owner}`, moment(evaluation.created)];
   return h("li", { className: "past", "data-id": id },
     h("a", { className: "past-main", href: `#/evaluations/${encodeURIComponent(id)}` },
@@ -83,7 +80,7 @@ function filters() {
     "aria-pressed": String(status === state),
     onclick: async () => {
       status = state;
-      await openHistory(leaving);
+      await openEvaluations(leaving);
       byId("history-filters").querySelector("[aria-pressed=true]").focus();
       announce(`${byId("history").querySelectorAll(".past").length} evaluations shown`);
     },
@@ -117,12 +114,12 @@ function keepFresh(signal) {
 }
 
 function none() {
-  if (status) return h("li", { className: "notice" }, `None is ${status}.`);
-  return h("li", { className: "notice" }, "None yet. ", h("a", { href: "#/" }, "Start one on the bench"), ".");
+  if (status) return h("li", { className: "notice" }, `No evaluation is ${status}.`);
+  return h("li", { className: "notice" }, "No evaluations yet. ", h("a", { href: "#/" }, "Start one"), ".");
 }
 
 /** Shows the list from its newest entry, until `signal` says that the reader has left. */
-export async function openHistory(signal) {
+export async function openEvaluations(signal) {
   leaving = signal;
   cursor = null;
   rounds?.abort();

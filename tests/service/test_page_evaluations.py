@@ -1,47 +1,50 @@
-"""Trials of images in a real browser: from the form over progress to the evidence."""
+"""Evaluations of images in a real browser: from the form over progress to the evidence."""
 
 from pathlib import Path
 
+import pytest
 from selenium.webdriver.common.keys import Keys
 
 from tests.service.page import HOSTILE_NAME, Page, needs_browser
 
-pytestmark = needs_browser
-POINTS = {"8/255": 8 / 255, "0.03": 0.03, "L2:0.5": 0.5, "L2:1/2": 0.5, "edits:5": 5, "fog:3": 3}
+pytestmark = [needs_browser, pytest.mark.slow]
 
 
 def test_presets_fill_the_form_and_tell_their_cost(page: Page) -> None:
     page.take_samples()
-    page.says("#image-trial .cost", "Up to")
-    quick = page.text("#image-trial .cost")
+    page.says("#image-evaluation .cost", "Up to")
+    quick = page.text("#image-evaluation .cost")
     page.preset("paper")
     page.until(lambda: "Up to" in (said := page.text(".cost")) and said != quick, "same cost")
     page.adjust()
-    ticked = [box.get_attribute("value") for box in page.all("#image-trial [name=attack]:checked")]
+    ticked = [
+        box.get_attribute("value") for box in page.all("#image-evaluation [name=attack]:checked")
+    ]
     assert ticked == ["fgsm", "pgd", "spsa"]
-    own = page.all("#image-trial [name=spsa-only]")[0]
+    own = page.all("#image-evaluation [name=spsa-only]")[0]
     assert own.get_attribute("value") == "1/255"
     assert page.all("[name=other-eps]")[0].get_attribute("value") == "3/255 5/255 6/255"
-    page.preset("damage")
+    page.preset("corruptions")
     assert [field.get_attribute("data-budget") for field in page.shown(".budget")] == ["severities"]
     assert not page.one("[name=gate]").is_enabled()
 
 
-def test_trial_from_samples_to_evidence(page: Page) -> None:
+def test_evaluation_from_samples_to_evidence(page: Page) -> None:
     page.take_samples()
-    assert "All labels are known" in page.text("#image-trial .plan")
+    assert "All labels are known" in page.text("#image-evaluation .plan")
     page.adjust()
     page.set_field("[name=pgd-steps]", "3")
     page.one("[name=compare] option:nth-child(2)").click()
     page.set_field("[name=gate]", "1")
     page.start()
     page.finish()
-    assert " of 4 images correctly" in page.text(".verdict") or "all 4" in page.text(".verdict")
-    assert "Gate robust_accuracy >= 0.01" in page.text(".gate")
-    assert len(page.all(".figures")) == 2
-    assert len(page.all(".figures tbody tr")) == 2 * (1 + 2 * 2)  # clean, 2 attacks at 2 radii
-    assert len(page.all(".band")) == 2 and len(page.all(".line-name")) == 2
-    assert len(page.all(".pair")) == 2
+    assert " of 4 images correctly" in page.text(".headline") or "all 4" in page.text(".headline")
+    assert "Gate robust_accuracy >= 0.01" in page.text(".stamps")
+    attacks = "[aria-label=Attacks] .figures"
+    assert len(page.all(attacks)) == 2
+    assert len(page.all(f"{attacks} tbody tr")) == 2 * (1 + 2 * 2 + 2)  # clean, attacks, worst
+    assert len(page.all(".wide .band")) == 2 and len(page.all(".wide .thread")) == 4
+    assert len(page.all("[aria-label^=Comparison] tbody tr")) == 3
     assert len(page.all(".exhibit")) == 4
 
 
@@ -91,22 +94,16 @@ def test_report_is_downloaded(page: Page, places: dict[str, str], tmp_path: Path
     assert page.one(".downloads [data-form='samples.parquet']").is_displayed()
 
 
-def test_points_of_every_kind_have_a_value(page: Page) -> None:
-    code = (
-        "const done = arguments[1]; import('./words.js').then((words) =>"
-        " done(arguments[0].map((point) => words.epsValue(point))));"
-    )
-    assert page.driver.execute_async_script(code, list(POINTS)) == list(POINTS.values())
-
-
 def test_evaluations_of_every_kind_are_shown(page: Page, places: dict[str, str]) -> None:
     page.open(places["unaimed"])
-    assert "Under common corruptions" in page.text(".verdict")
-    assert "fog" in page.text(".corruptions")
-    assert "Provably right" in page.text(".curve-figure")
+    assert "without labels. Under common corruptions it keeps" in page.text(".headline")
+    assert "fog" in page.text("[aria-label='Common corruptions']")
+    assert "Provably correct" in page.text(".curve-figure")
     assert page.all(".exhibit") == []
     page.open(places["budgets"])
-    assert "its 2 answers under the worst attack within 16/255 and L2 0.5" in page.text(".verdict")
+    assert "its 2 predictions under the worst attack within 16/255 or within 0.5 (l2)" in page.text(
+        ".headline"
+    )
     assert len(page.all(".curve-figure")) == 2
     assert len(page.all(".exhibit")) == 2
     page.open(places["images"])
@@ -117,9 +114,9 @@ def test_refusal_is_shown_in_the_words_of_the_service(page: Page) -> None:
     page.take_samples()
     page.adjust()
     page.set_field("[name=other-eps]", "2")
-    page.says("#image-trial .trial-error", "eps must lie in (0, 1]")
+    page.says("#image-evaluation .form-error", "eps must lie in (0, 1]")
     page.one(".start").click()
-    page.says("#image-trial .trial-error", "eps must lie in (0, 1]")
+    page.says("#image-evaluation .form-error", "eps must lie in (0, 1]")
 
 
 def test_progress_is_polled_where_no_stream_gets_through(page: Page) -> None:

@@ -1,9 +1,42 @@
-/** A bench: the inputs in a tray, each with what the chosen model makes of it. */
+/** The selected inputs, each with the prediction of the chosen model. */
 
-import { truth } from "./bars.js";
+import { showError } from "./access.js";
 import { byId, h } from "./dom.js";
-import { showError } from "./problem.js";
-import { count } from "./words.js";
+import { chance, count } from "./words.js";
+
+function bar(entry, tone) {
+  const fill = h("span", { className: "fill" });
+  fill.style.width = `${entry.probability * 100}%`;
+  return h("li", { className: `bar ${tone}` },
+    h("span", { className: "bar-label", title: entry.label }, entry.label),
+    h("span", { className: "bar-value" }, chance(entry.probability)),
+    h("span", { className: "track" }, fill));
+}
+
+/** The label of an input, where the chosen model knows such a class. */
+const truth = ({ label }, model) => (model.labels.includes(label) ? label : null);
+
+/** What a model makes of an input: bars, the refusal, or that the answer is still awaited. */
+export function bars(item, model) {
+  if (item.error) return h("p", { className: "card-error" }, item.error.message);
+  if (!item.prediction) return h("p", { className: "card-wait" }, "computing …");
+  const right = truth(item, model) === null ? "plain" : item.prediction.label === item.label ? "hold" : "fall";
+  return h("ol", { className: "bars" }, item.prediction.top_k.map((entry, rank) => bar(entry, rank ? "rest" : right)));
+}
+
+/** The label of an input: as it came, or for the user to choose. */
+export function labelField(item, model, inputs) {
+  if (item.known && truth(item, model) === null) return h("p", { className: "truth" }, `label ${item.label}, which this model does not know`);
+  if (item.known) {
+    const right = item.prediction && item.prediction.label === item.label;
+    return h("p", { className: "truth" }, `label ${item.label}`,
+      item.prediction && h("span", { className: right ? "mark hold" : "mark fall", title: right ? "classified correctly" : "misclassified" }, right ? " ✓" : " ✗"));
+  }
+  const options = model.labels.map((label) => h("option", { value: label, selected: label === item.label }, label));
+  return h("p", { className: "truth" }, h("label", {}, "label ",
+    h("select", { className: "truth-select", onchange: (event) => inputs.setLabel(item, event.target.value || null) },
+      h("option", { value: "" }, "unknown"), options)));
+}
 
 /** Sent alone, every input is number 0: beside its own card that says nothing. */
 function withoutPosition(error) {
@@ -14,9 +47,9 @@ function withoutPosition(error) {
 
 /**
  * @typedef {object} Parts
- * @property {object} tray
+ * @property {object} inputs
  * @property {object} models
- * @property {string} prefix   of the ids in the page: PREFIX-tray, -tally, -clear, -more, -error
+ * @property {string} prefix   of the ids in the page: PREFIX-list, -tally, -clear, -more, -error
  * @property {number} atOnce   inputs in one request
  * @property {number} shownFirst   cards before "Show all"
  * @property {(items: object[], model: string, signal: AbortSignal) => Promise<object[]>} ask
@@ -24,7 +57,7 @@ function withoutPosition(error) {
  * @property {(item: object, model: object) => HTMLElement[]} face   what a card shows
  */
 
-export class Bench {
+export class Workspace {
   #run = null;
   /** Cards are kept while nothing about them changes: pictures do not flicker and the focus stays. */
   #cards = new WeakMap();
@@ -33,10 +66,10 @@ export class Bench {
   constructor(parts) {
     Object.assign(this, parts);
     this.shown = this.shownFirst;
-    this.tray.addEventListener("change", () => this.refresh());
-    this.models.addEventListener("change", () => this.tray.forgetPredictions());
+    this.inputs.addEventListener("change", () => this.refresh());
+    this.models.addEventListener("change", () => this.inputs.forgetPredictions());
     this.#part("clear").addEventListener("click", () => {
-      this.tray.clear();
+      this.inputs.clear();
       byId("main").focus({ preventScroll: true });
     });
     this.#part("more").addEventListener("click", () => {
@@ -56,9 +89,9 @@ export class Bench {
   }
 
   #remove(item) {
-    const place = this.tray.items.indexOf(item);
-    this.tray.remove(item.key);
-    const next = this.#part("tray").children[Math.min(place, this.tray.items.length - 1)];
+    const place = this.inputs.items.indexOf(item);
+    this.inputs.remove(item.key);
+    const next = this.#part("list").children[Math.min(place, this.inputs.items.length - 1)];
     (next?.querySelector(".remove") ?? byId("main")).focus();
   }
 
@@ -74,19 +107,19 @@ export class Bench {
   }
 
   #tally() {
-    const { items, kind } = this.tray;
+    const { items, kind } = this.inputs;
     const labelled = items.filter((item) => item.prediction && truth(item, this.models.chosen) !== null);
     const right = labelled.filter((item) => item.prediction.label === item.label).length;
-    if (!items.length) return "Nothing on the bench yet.";
+    if (!items.length) return `No ${kind}s selected.`;
     if (!labelled.length) return `${count(items.length, kind)}.`;
-    return `${count(items.length, kind)}. ${right} of ${labelled.length} with a label named correctly.`;
+    return `${count(items.length, kind)}. ${right} of ${labelled.length} with a label classified correctly.`;
   }
 
   draw() {
-    const { items } = this.tray;
+    const { items } = this.inputs;
     if (!items.length) this.shown = this.shownFirst;
     const wanted = this.models.chosen ? items.slice(0, this.shown).map((item) => this.#card(item)) : [];
-    const list = this.#part("tray");
+    const list = this.#part("list");
     if (wanted.length !== list.children.length || wanted.some((node, i) => node !== list.children[i])) list.replaceChildren(...wanted);
     this.#part("tally").textContent = this.#tally();
     this.#part("clear").hidden = items.length === 0;
@@ -94,14 +127,14 @@ export class Bench {
     this.#part("more").textContent = `Show all ${items.length}`;
   }
 
-  async #judge(items, signal) {
+  async #classify(items, signal) {
     try {
       const predictions = await this.ask(items, this.models.reference(this.models.chosen), signal);
       items.forEach((item, i) => { item.prediction = predictions[i]; });
     } catch (error) {
       if (!error.isRefusal || error.code === "not_explainable") throw error; // nothing is wrong with the inputs
       if (items.length === 1) items[0].error = withoutPosition(error);
-      else for (const item of items) await this.#judge([item], signal); // one bad input must not cost the others their answer
+      else for (const item of items) await this.#classify([item], signal); // one bad input must not cost the others their answer
     }
   }
 
@@ -112,12 +145,12 @@ export class Bench {
     showError(this.#part("error"), null);
     try {
       for (;;) {
-        const next = this.tray.items.filter((item) => !item.error && !this.answered(item)).slice(0, this.atOnce);
+        const next = this.inputs.items.filter((item) => !item.error && !this.answered(item)).slice(0, this.atOnce);
         if (!next.length) return;
-        await this.#judge(next, signal);
+        await this.#classify(next, signal);
         if (signal.aborted) return;
         this.draw();
-        this.tray.judged();
+        this.inputs.predicted();
       }
     } catch (error) {
       if (signal.aborted) return;

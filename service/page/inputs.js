@@ -1,10 +1,10 @@
-/** The inputs on a bench, in order, and what is known about each of them. */
+/** The inputs to classify and evaluate, in order, and what is known about each of them. */
 
 import { fetchBlob, sampleUrl } from "./api.js";
 
 /**
  * @typedef {object} Item
- * @property {string} key      the same input is on the bench once
+ * @property {string} key      the same input is listed once
  * @property {string} name     file name as given, or the text itself; may be hostile, shown as text only
  * @property {string | null} url      where the picture is, of an image
  * @property {string | null} label   name of the true class, where it is known
@@ -14,8 +14,8 @@ import { fetchBlob, sampleUrl } from "./api.js";
  * @property {Error | null} error
  */
 
-/** Says "change" when inputs or labels have changed, and "judged" when answers have come in. */
-class Tray extends EventTarget {
+/** Says "change" when inputs or labels have changed, and "predicted" when predictions have come in. */
+class InputList extends EventTarget {
   /** @type {Item[]} */
   items = [];
 
@@ -32,7 +32,7 @@ class Tray extends EventTarget {
     return this.items.some((item) => item.key === key);
   }
 
-  /** Adds inputs that are not there yet; answers how many found no room. */
+  /** Adds inputs that are not there yet; returns how many exceed the capacity. */
   add(items) {
     const fresh = [...new Map(items.map((item) => [item.key, item])).values()].filter(({ key }) => !this.has(key));
     const room = this.capacity - this.items.length;
@@ -65,8 +65,8 @@ class Tray extends EventTarget {
   }
 
   /** Says that predictions or refusals have come in. */
-  judged() {
-    this.dispatchEvent(new Event("judged"));
+  predicted() {
+    this.dispatchEvent(new Event("predicted"));
   }
 
   setLabel(item, label) {
@@ -75,9 +75,9 @@ class Tray extends EventTarget {
   }
 }
 
-/** What is on the page's two benches. */
-export const imageTray = new Tray("image", 300);
-export const textTray = new Tray("text", 300);
+/** The inputs of the two workspaces. */
+export const imageInputs = new InputList("image", 300);
+export const textInputs = new InputList("text", 300);
 
 /** Files of images from the user's disk. */
 export const fileItems = (files) => [...files].map((file) => ({

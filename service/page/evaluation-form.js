@@ -1,11 +1,11 @@
-/** The form that starts an evaluation of what is on a bench. */
+/** The form that starts an evaluation of the selected inputs. */
 
+import { showError } from "./access.js";
 import { fetchCost, submitEvaluation } from "./api.js";
+import { AttackFields } from "./attacks.js";
 import { byId, h } from "./dom.js";
+import { imageInputs, textInputs, uploads } from "./inputs.js";
 import { imageModels, textModels } from "./models.js";
-import { showError } from "./problem.js";
-import { imageTray, textTray, uploads } from "./tray.js";
-import { TrialFields } from "./trial-fields.js";
 import { count, duration } from "./words.js";
 
 const COST_AFTER_MS = 300;
@@ -15,16 +15,16 @@ const newKey = () => [...crypto.getRandomValues(new Uint8Array(16))].map((byte) 
 
 const inline = (text, field) => h("label", { className: "inline" }, text, field);
 
-class Trial {
+class EvaluationForm {
   #asking = null;
   #timer = 0;
 
-  constructor(form, tray, models) {
-    Object.assign(this, { form, tray, models });
-    this.fields = new TrialFields(form, tray.kind);
+  constructor(form, inputs, models) {
+    Object.assign(this, { form, inputs, models });
+    this.fields = new AttackFields(form, inputs.kind);
     this.plan = h("p", { className: "plan" });
     this.cost = h("p", { className: "cost", role: "status" });
-    this.error = h("div", { className: "trial-error", role: "alert" });
+    this.error = h("div", { className: "form-error", role: "alert" });
     this.button = h("button", { type: "submit", className: "primary start" }, "Start evaluation");
     form.replaceChildren(
       h("div", { className: "fields" }, this.fields.presets, this.fields.details, this.#circumstances()),
@@ -37,10 +37,10 @@ class Trial {
       event.preventDefault();
       this.start();
     });
-    tray.addEventListener("judged", () => this.update());
-    tray.addEventListener("change", () => this.update());
+    inputs.addEventListener("predicted", () => this.update());
+    inputs.addEventListener("change", () => this.update());
     models.addEventListener("change", () => this.#fillRivals());
-    this.fields.apply(form.querySelector("[name=preset]:checked").value);
+    this.fields.apply();
     this.update();
   }
 
@@ -48,7 +48,7 @@ class Trial {
     const priority = ["low", "normal", "high"].map((value) => h("option", { value, selected: value === "normal" }, value));
     return h("div", { className: "row circumstances" },
       inline("compare with", h("select", { name: "compare" })),
-      inline("must keep", h("span", {}, h("input", { type: "number", name: "gate", min: 0, max: 100, step: 1, placeholder: "–", inputMode: "numeric", title: "Sets a gate: the lower bound of what holds under the worst attack" }), " %")),
+      inline("gate: at least", h("span", {}, h("input", { type: "number", name: "gate", min: 0, max: 100, step: 1, placeholder: "–", inputMode: "numeric", title: "Passes where the lower bound of the robust accuracy is at least this" }), " %")),
       inline("seed", h("input", { type: "number", name: "seed", value: 0, min: 0, inputMode: "numeric" })),
       inline("priority", h("select", { name: "priority", title: "High needs a key of an administrator" }, priority)));
   }
@@ -73,35 +73,35 @@ class Trial {
     };
   }
 
-  /** Label names in the order of the tray, or null where any input has no label this model knows. */
+  /** Label names in the order of the inputs, or null where any input has no label this model knows. */
   #labels() {
-    const names = this.tray.items.map((item) => item.label);
+    const names = this.inputs.items.map((item) => item.label);
     return names.every((name) => this.models.chosen.labels.includes(name)) ? names : null;
   }
 
   #missing() {
-    const { items, kind } = this.tray;
-    if (!this.models.chosen) return "There is no model to try.";
-    if (!items.length) return `Put some ${kind}s on the bench first.`;
+    const { items, kind } = this.inputs;
+    if (!this.models.chosen) return "No model is served.";
+    if (!items.length) return `Select some ${kind}s first.`;
     if (items.some((item) => item.error?.isRefusal)) return `Remove the ${kind}s that the service refused.`;
     return this.fields.missing();
   }
 
   #planText() {
-    const { items, kind } = this.tray;
+    const { items, kind } = this.inputs;
     const unknown = items.filter((item) => !this.models.chosen.labels.includes(item.label)).length;
     const models = this.form.elements.compare.value ? "2 models" : "1 model";
     const start = `${count(items.length, kind)}, ${models}.`;
-    if (!unknown) return `${start} All labels are known: it measures accuracy.`;
+    if (!unknown) return `${start} All labels are known: accuracy is measured.`;
     const who = unknown === items.length ? "No label is known" : `${count(unknown, `${kind} has`, `${kind}s have`)} no label`;
-    return `${start} ${who}: it measures stability, whether the model keeps its own answer.`;
+    return `${start} ${who}: stability is measured, whether the model keeps its own prediction.`;
   }
 
-  /** Brings plan and cost in step with the fields, the tray and the model. */
+  /** Brings plan and cost up to date with the fields, the inputs and the model. */
   update() {
     const lack = this.#missing();
     this.button.disabled = lack !== null;
-    this.form.elements.gate.disabled = !this.fields.aimed();
+    this.form.elements.gate.disabled = !this.fields.attacking();
     this.plan.textContent = lack ?? this.#planText();
     clearTimeout(this.#timer);
     this.#asking?.abort();
@@ -111,10 +111,10 @@ class Trial {
 
   async #showCost() {
     const { signal } = this.#asking = new AbortController();
-    this.cost.textContent = "working out the cost …";
+    this.cost.textContent = "estimating the cost …";
     try {
-      const { model_evaluations: evaluations, seconds } = await fetchCost(this.#spec(), this.tray.items.length, signal);
-      const time = seconds === null ? "How long that takes shows once it runs" : `About ${duration(seconds)} once it runs`;
+      const { model_evaluations: evaluations, seconds } = await fetchCost(this.#spec(), this.inputs.items.length, signal);
+      const time = seconds === null ? "The time is estimated once it runs" : `About ${duration(seconds)} once it runs`;
       this.cost.replaceChildren(h("b", {}, `Up to ${count(evaluations, "model evaluation")}`), ` ${time}.`);
       showError(this.error, null);
     } catch (error) {
@@ -125,7 +125,7 @@ class Trial {
   }
 
   async #inputs() {
-    const { items, kind } = this.tray;
+    const { items, kind } = this.inputs;
     return kind === "text" ? { texts: items.map(({ name }) => name) } : { images: await uploads(items) };
   }
 
@@ -146,8 +146,8 @@ class Trial {
   }
 }
 
-/** Builds the forms below both benches. */
-export function startTrials() {
-  new Trial(byId("image-trial"), imageTray, imageModels);
-  new Trial(byId("text-trial"), textTray, textModels);
+/** Builds the forms below images and texts. */
+export function startForms() {
+  new EvaluationForm(byId("image-evaluation"), imageInputs, imageModels);
+  new EvaluationForm(byId("text-evaluation"), textInputs, textModels);
 }
