@@ -6,15 +6,14 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import bentoml
-from _bentoml_impl.server.app import ContextMiddleware
 from bentoml import Service
 from starlette.types import ASGIApp
 
+from service.http.app import Gateway, Handover
 from service.http.keys import read_keys
-from service.http.site import Front, Site
+from service.http.logging import set_up_logs
 from service.jobs import worker as evaluator
 from service.jobs.queue import JobStore
-from service.logs import set_up_logs
 from service.parent import watch_parent
 from service.predictions.images import DEFAULT_TOP_K, Prediction
 from service.predictions.registry import check_models
@@ -25,20 +24,19 @@ from service.start import StartGuard, is_worker, open_run_folder, prepare_state,
 from service.worker import Worker
 
 _Inner = TypeVar("_Inner")
-_site = Site()
+_gateway = Gateway()
 
 if is_worker():  # BentoML logs before it calls anything here
     set_up_logs(get_settings().log_format)
 
 
 class BareService(Service[_Inner]):
-    """A service without BentoML's middlewares: their work is done in `service.http.site`."""
+    """A service without BentoML's middlewares, whose time limit would end long answers."""
 
     def to_asgi(self, is_main: bool = True) -> ASGIApp:
-        """BentoML's application, with what it needs itself and what was added to it."""
+        """BentoML's application with `Handover` alone."""
         app: Any = super().to_asgi(is_main)
-        kept = [m for m in app.user_middleware if m.cls in (Front, ContextMiddleware)]
-        app.user_middleware = kept
+        app.user_middleware = [m for m in app.user_middleware if m.cls is Handover]
         return app
 
 
@@ -70,11 +68,12 @@ class Evaluator:
         return self._loop.alive()
 
 
+@bentoml.asgi_app(_gateway, path="/")
 @bentoml.service(
     name="assay", workers=process_count("ASSAY_WORKERS"), service_class=BareService, **_OFF
 )
 class Assay:
-    """Classifies images and texts, and puts the served models on trial."""
+    """Classifies images and texts, and evaluates the served models."""
 
     if os.environ.get("ASSAY_ROLE") != "predict":
         # Named only so that BentoML starts it: nothing is ever called through it.
@@ -110,7 +109,7 @@ class Assay:
         settings = get_settings()
         with _starting("worker", settings):
             self._worker = Worker(
-                settings, _site, schema=Assay.schema(), evaluator_url=Evaluator.url
+                settings, _gateway, schema=Assay.schema(), evaluator_url=Evaluator.url
             )
             await self._worker.start()
 
@@ -130,7 +129,7 @@ class Assay:
         """Classify image files.
 
         This method serves callers in this process and tells BentoML's clients what `/classify`
-        takes; a request over HTTP is read by `service.http.forms`, which is stricter.
+        takes; a request over HTTP is answered by `service.api.classify`, which is stricter.
         """
         files = [image.read_bytes() for image in images]
         return await self._worker.predictions.classify(
@@ -158,4 +157,4 @@ def _starting(name: str, settings: Settings) -> AbstractContextManager[None]:
 
 
 # BentoML's protocol describes a function here, while what it wants is a class.
-Assay.add_asgi_middleware(Front, site=_site)  # pyright: ignore[reportArgumentType]
+Assay.add_asgi_middleware(Handover, gateway=_gateway)  # pyright: ignore[reportArgumentType]

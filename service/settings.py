@@ -11,8 +11,7 @@ from urllib.parse import quote
 from pydantic import Field, SecretStr, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
-from service.logs import LogFormat
-
+LogFormat = Literal["auto", "text", "json"]
 ROOT = Path(__file__).resolve().parents[1]  # the project, or its copy inside a built bento
 _PATH_SETTINGS = ("ASSAY_STATE", "ASSAY_RUN", "ASSAY_MODELS", "ASSAY_DATA", "ASSAY_SAMPLES")
 # The table's headings, each before the setting named here.

@@ -1,37 +1,100 @@
 """One process that answers requests: what it opens, and how it leaves."""
 
 import math
+import tempfile
 from collections.abc import Mapping
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 from starlette.routing import BaseRoute
 
-from service.api import evaluations
-from service.api.pages import documentation_routes, page_routes, schema_route
-from service.api.probes import Check, Probes, asks
-from service.http.access import Access, access_of
-from service.http.connections import Departure, GuardedProtocol, running_server
-from service.http.keys import Keys, read_keys
+from runtimes.artifact import Artifact
+from runtimes.manifest import Task
+from service.api import classify, evaluations, models
+from service.api.system import Check, Probes, asks, page_routes, schema_routes
+from service.api.v2.routes import V2
+from service.http.app import Gateway, create_app
+from service.http.auth import Rates
+from service.http.body import Bodies
+from service.http.connections import GracefulShutdown, GuardedProtocol, running_server
+from service.http.keys import read_keys
 from service.http.openapi import document
-from service.http.rates import Rates
-from service.http.site import Site
 from service.jobs.queue import JobStore
-from service.metrics import Metrics, share_figures
+from service.metrics import SILENT, Metrics, Observer, share_figures
 from service.predictions.images import Predictions
+from service.predictions.registry import Registry
+from service.predictions.reload import Reloader
+from service.predictions.selection import Settler
 from service.predictions.texts import TextPredictions
-from service.serving import Serving
 from service.settings import Settings
 from service.start import is_worker, run_folder, server_pid
 from service.tracing import start_tracing, stop_tracing
 
 
+class Serving:
+    """The served models and the routes that answer with them; belongs to one event loop.
+
+    Args:
+        settings: models, runtime and limits.
+        observer: is told of every model's batches.
+        unloaded: see `Reloader`.
+
+    Attributes:
+        predictions: answers ``/classify``.
+        texts: answers ``/classify_text``.
+
+    Raises:
+        ValueError: a model cannot be opened.
+    """
+
+    def __init__(self, settings: Settings, observer: Observer = SILENT, *, unloaded: Path) -> None:
+        self._settings = settings
+        self._registry = Registry.open(settings, observer)
+        self._reloader = Reloader(self._registry, settings, unloaded=unloaded)
+        self._settler = Settler(self._registry, settings)
+        self.predictions = Predictions(settings, self._registry)
+        self.texts = TextPredictions(settings, self._registry)
+
+    async def start(self) -> None:
+        """Run every model once; then find faster runtimes, and follow the folders of models."""
+        await self._registry.warm_up()
+        self._settler.start()
+        self._reloader.start()
+
+    def routes(self) -> list[BaseRoute]:
+        """Predictions, the protocol V2, the list of models, and the samples."""
+        bodies, registry = Bodies(self._settings), self._registry
+        v2 = V2(self._settings, registry, self._reloader, texts=self.texts, bodies=bodies)
+        return [
+            *classify.routes(self.predictions, self.texts, registry, bodies),
+            *v2.routes(),
+            *models.routes(self._settings, registry),
+        ]
+
+    def artifact(self, reference: str | None, task: Task) -> Artifact:
+        """The artifact of a served model; see `Registry.get`."""
+        return self._registry.get(reference, task).artifact
+
+    async def ready(self) -> bool:
+        """Whether every model answers: a runtime may lose its device at any time."""
+        return await self._registry.ready()
+
+    def close(self) -> None:
+        """Let the running batch end and start no other."""
+        self._settler.close()
+        self._reloader.close()
+        self.predictions.close()
+        self.texts.close()
+        self._registry.close()
+
+
 class Worker:
-    """Opens the models and the table of evaluations, and gives a site its routes.
+    """Opens the models and the table of evaluations, and gives a gateway its application.
 
     Args:
         settings: among them the role: a host that only evaluates opens no models.
-        site: answers requests.
+        gateway: answers requests once the worker has started.
         schema: what BentoML's clients read first.
         evaluator_url: where the evaluator of this server answers; None where there is none.
     """
@@ -42,13 +105,13 @@ class Worker:
     def __init__(
         self,
         settings: Settings,
-        site: Site,
+        gateway: Gateway,
         *,
         schema: Mapping[str, Any],
         evaluator_url: str | None,
     ) -> None:
         self._settings = settings
-        self._site = site
+        self._gateway = gateway
         self._schema = schema
         self._alive = None if settings.role == "predict" else asks(evaluator_url)
         self._folder = run_folder(settings)
@@ -57,8 +120,8 @@ class Worker:
     async def start(self) -> None:
         """Open everything, run every model once, and answer from then on."""
         settings = self._settings
-        self._folder.mkdir(parents=True, exist_ok=True)
         if is_worker():
+            tempfile.tempdir = str(self._folder)  # large uploads are spooled
             share_figures(self._folder / "metrics")
         start_tracing("assay")
         self._closing.callback(stop_tracing)
@@ -73,43 +136,39 @@ class Worker:
             self.predictions, self.texts = serving.predictions, serving.texts
             routes += serving.routes()
             routes += evaluations.routes(store, settings, serving.artifact)
-            routes.append(schema_route(self._schema))
+            routes += schema_routes(self._schema)
             checks["models"] = serving.ready
-        probes = self._probes(checks, store, metrics)
-        self._open_site([*routes, *probes.routes()], metrics)
-        self._guard_connections(probes)
+        routes += self._probes(checks, store, metrics)
+        self._open(routes, metrics)
 
     def close(self) -> None:
         """Close what `start` opened."""
         self._closing.close()
 
-    def _probes(self, checks: dict[str, Check], store: JobStore, metrics: Metrics) -> Probes:
+    def _probes(
+        self, checks: dict[str, Check], store: JobStore, metrics: Metrics
+    ) -> list[BaseRoute]:
         if self._alive is not None:
             checks["evaluator"] = self._alive
-        return Probes(
+        probes = Probes(
             checks, store=store, metrics=metrics, evaluator=self._alive, server=server_pid()
         )
+        return probes.routes(open_metrics=self._settings.open_metrics)
 
-    def _open_site(self, routes: list[BaseRoute], metrics: Metrics) -> None:
-        settings = self._settings
-        keys = read_keys(settings.api_keys.get_secret_value())
+    def _open(self, routes: list[BaseRoute], metrics: Metrics) -> None:
+        keys = read_keys(self._settings.api_keys.get_secret_value())
         rates = None
         if keys is not None:
             rates = Rates(self._folder / "rates", keys.callers)
             self._closing.callback(rates.close)
-        if settings.role != "evaluate":
-            described = document(routes, access=self._access(keys))
-            routes = [*routes, *documentation_routes(described), *page_routes()]
-        self._site.open(routes, settings, keys=keys, rates=rates, metrics=metrics)
+        if self._settings.role != "evaluate":
+            described = document(routes, keys=keys is not None)
+            routes = [*routes, *page_routes(described)]
+        app = create_app(routes, keys=keys, rates=rates, metrics=metrics)
+        self._gateway.app = app
+        self._guard_connections(app.state)
 
-    def _access(self, keys: Keys | None) -> Any:
-        def access(route: str) -> Access:
-            """What a route needs, as this server is set."""
-            return access_of(route, open_metrics=self._settings.open_metrics)
-
-        return None if keys is None else access
-
-    def _guard_connections(self, probes: Probes) -> None:
+    def _guard_connections(self, state: Any) -> None:
         """Time limits for senders, and a way to stop that loses no request."""
         server, settings = running_server(), self._settings
         if server is None:
@@ -119,8 +178,7 @@ class Worker:
             server.config.timeout_graceful_shutdown = math.ceil(settings.predict_timeout_s)
 
         def leave() -> None:
-            """The server is about to stop."""
-            probes.draining = True
-            self._site.leave()
+            """The server is about to stop: keep no connection, end answers without an end."""
+            state.leaving = True
 
-        Departure(server, delay_s=settings.drain_s, on_begin=leave).prepare()
+        GracefulShutdown(server, delay_s=settings.drain_s, on_begin=leave).prepare()

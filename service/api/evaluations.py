@@ -3,63 +3,47 @@
 import errno
 import shutil
 import time
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any
+from datetime import UTC, datetime
+from typing import Annotated, Any
 
 from anyio import CapacityLimiter, to_thread
+from fastapi import APIRouter, Query, Request
+from fastapi.responses import JSONResponse, Response
 from sqlalchemy.exc import DBAPIError
-from starlette.requests import ClientDisconnect, Request
-from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
+from starlette.routing import BaseRoute
 
 from service.api import evidence
-from service.api.cost import SCHEMA, CostRequest, read_cost_request
-from service.api.event_stream import Feed
-from service.api.events import Events
+from service.api.event_stream import MEDIA_TYPE, Events, Feed
 from service.api.evidence import find_job
-from service.api.serializers import PREFIX, overview, price, whole
-from service.api.submission import read_submission
-from service.http import queries
-from service.http.callers import caller_of
+from service.api.submission import CostRequest, EvaluationForm, read_cost, read_submission
+from service.http.auth import access
+from service.http.body import upload
+from service.http.documents import require_json
 from service.http.errors import ApiError
-from service.http.forms import read_form
-from service.http.openapi import describe
-from service.http.queries import strict
+from service.http.keys import caller_of
+from service.http.openapi import body, failures, file
 from service.jobs.database import is_full
-from service.jobs.job import PRIORITIES, STATUSES, Job
+from service.jobs.job import Job, Status
 from service.jobs.queue import JobStore
 from service.jobs.submit import FindModel, Intake
 from service.jobs.uploads import evaluations_folder
 from service.settings import Settings
 
+PREFIX = "/v1/evaluations"
 _MAX_WAIT_S = 30.0
 _LOOK_S = 0.5  # how soon a client that has left is noticed
 _PAGE, _MAX_PAGE = 20, 100
 # Decoding uploads takes processor time; more at once would only delay predictions.
 _UPLOADS_AT_ONCE = 2
 
-_FILE = {"type": "string", "format": "binary"}
-_FORM = {
-    "spec": {"type": "string", "description": "JSON"},
-    "images": {"type": "array", "items": _FILE},
-    "texts": {"type": "string", "description": "a JSON list of texts"},
-    "archive": _FILE | {"description": "zip or parquet of images, csv or parquet of texts"},
-    "labels": {"type": "string", "description": "a JSON list, or csv `file,label`"},
-    "priority": {"type": "string", "enum": list(PRIORITIES), "default": "normal"},
-}
-_PAGE_QUERY = {
-    "limit": {"type": "integer", "minimum": 1, "maximum": _MAX_PAGE},
-    "cursor": {"type": "string"},
-    "status": {"type": "string", "enum": list(STATUSES)},
-    "model": {"type": "string", "description": "the name of the model on trial"},
-    "owner": {"type": "string", "description": "the name of the caller who sent it"},
-}
+_ANSWER: dict[str, Any] = {"response_model": dict[str, Any]}
 
 
-def routes(store: JobStore, settings: Settings, find_model: FindModel) -> list[Route]:
-    """The routes, for the application that is mounted at `/`.
+def routes(store: JobStore, settings: Settings, find_model: FindModel) -> list[BaseRoute]:
+    """The routes.
 
     Args:
         store: the table of evaluations.
@@ -75,16 +59,38 @@ def routes(store: JobStore, settings: Settings, find_model: FindModel) -> list[R
         uploads=CapacityLimiter(_UPLOADS_AT_ONCE),
     )
     events = Events(store, feed, settings.event_streams, whole)
-    one = PREFIX + "/{id}"
-    return [
-        Route(PREFIX, strict(front.create), methods=["POST"]),
-        Route(PREFIX, strict(front.index), methods=["GET"]),
-        Route(PREFIX + "/cost", strict(front.cost), methods=["POST"]),
-        Route(one, strict(front.show), methods=["GET"]),
-        Route(one, strict(front.remove), methods=["DELETE"]),
-        Route(one + "/events", strict(events.stream), methods=["GET"]),
-        *evidence.routes(store, settings, one),
-    ]
+    router = APIRouter(dependencies=access("evaluate"))
+    add, one = router.add_api_route, PREFIX + "/{id}"
+    add(
+        PREFIX,
+        front.create,
+        methods=["POST"],
+        status_code=202,
+        responses=failures(400, 403, 404, 408, 413, 415, 422, 429, 503, 507) | failures(409),
+        openapi_extra=body(EvaluationForm, form=True),
+        **_ANSWER,
+    )
+    add(PREFIX, front.index, responses=failures(422, 503), **_ANSWER)
+    add(
+        PREFIX + "/cost",
+        front.cost,
+        methods=["POST"],
+        responses=failures(400, 404, 408, 413, 415, 422, 503),
+        openapi_extra=body(CostRequest),
+        **_ANSWER,
+    )
+    add(one, front.show, responses=failures(404, 410, 422, 503), **_ANSWER)
+    add(
+        one,
+        front.remove,
+        methods=["DELETE"],
+        status_code=202,
+        responses={204: {"description": "Deleted"}} | failures(404, 410, 422, 503, 507),
+        **_ANSWER,
+    )
+    stream = file(MEDIA_TYPE, 404, 410, 422, 503)
+    add(one + "/events", events.stream, response_class=Response, **stream)
+    return [*router.routes, *evidence.routes(store, settings, one)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,22 +101,13 @@ class _Evaluations:
     feed: Feed
     uploads: CapacityLimiter
 
-    @describe(
-        answer=dict[str, Any],
-        status=202,
-        form=_FORM,
-        required=["spec"],
-        errors=(400, 403, 404, 408, 409, 413, 415, 422, 429, 503, 507),
-    )
     async def create(self, request: Request) -> Response:
         """Accept an evaluation."""
-        with _complete_body():
-            form = await read_form(
-                request,
-                files=("images", "archive"),
-                fields=("spec", "labels", "texts", "priority"),
-                max_files=self.settings.evaluation_max_samples,
-            )
+        form = await upload(request, self.settings).form(
+            files=("images", "archive"),
+            fields=("spec", "labels", "texts", "priority"),
+            max_files=self.settings.evaluation_max_samples,
+        )
         key = request.headers.get("idempotency-key")
         submission = read_submission(form, key, caller_of(request))
         async with _disk_errors():
@@ -125,25 +122,29 @@ class _Evaluations:
         body["cost"] = price(job.cost, seconds)
         return JSONResponse(body, status_code=202, headers=headers)
 
-    @describe(
-        answer=dict[str, Any],
-        body=SCHEMA,
-        errors=(400, 404, 408, 413, 415, 422, 503),
-    )
     async def cost(self, request: Request) -> Response:
         """What an evaluation would cost; nothing is stored."""
-        with _complete_body():
-            asked = await read_cost_request(request)
-        return JSONResponse(await to_thread.run_sync(self._price, asked))
+        require_json(request)
+        asked = read_cost(await upload(request, self.settings).read())
 
-    @describe(answer=dict[str, Any], query=_PAGE_QUERY, errors=(422, 503))
-    async def index(self, request: Request) -> Response:
+        def estimate() -> dict[str, Any]:
+            """Costs, and the time that they took before."""
+            cost, models = self.intake.estimate(asked.spec, asked.samples)
+            return price(cost, self.store.seconds_of(models, cost))
+
+        return JSONResponse(await to_thread.run_sync(estimate))
+
+    async def index(
+        self,
+        request: Request,
+        limit: Annotated[int, Query(ge=1, le=_MAX_PAGE)] = _PAGE,
+        cursor: Annotated[int | None, Query(ge=1, le=2**62)] = None,
+        status: Status | None = None,
+        model: Annotated[str | None, Query(description="name of the evaluated model")] = None,
+        owner: Annotated[str | None, Query(description="name of the caller who sent it")] = None,
+    ) -> Response:
         """List evaluations."""
-        sees, owner = caller_of(request).sees, queries.word(request, "owner")
-        limit = queries.integer(request, "limit", 1, _MAX_PAGE) or _PAGE
-        cursor = queries.integer(request, "cursor", 1, 2**62)
-        status = queries.word(request, "status", STATUSES)
-        model = queries.word(request, "model")
+        sees = caller_of(request).sees
         jobs, following = [], None
         if sees is None or owner in (None, sees):
             owner = owner if sees is None else sees
@@ -156,33 +157,27 @@ class _Evaluations:
         cursor_text = None if following is None else str(following)
         return JSONResponse({"evaluations": evaluations, "next_cursor": cursor_text})
 
-    @describe(
-        answer=dict[str, Any],
-        query={"wait": {"type": "number", "minimum": 0, "maximum": _MAX_WAIT_S}},
-        errors=(404, 410, 422, 503),
-    )
-    async def show(self, request: Request) -> Response:
+    async def show(
+        self,
+        request: Request,
+        id: str,
+        wait: Annotated[float, Query(ge=0, le=_MAX_WAIT_S, allow_inf_nan=False)] = 0,
+    ) -> Response:
         """State, progress and result of an evaluation."""
-        until = time.monotonic() + queries.seconds(request, "wait", _MAX_WAIT_S)
-        job = await find_job(self.store, request)
+        until = time.monotonic() + wait
+        job = await find_job(self.store, request, id)
         if job.active and time.monotonic() < until:
             await self._wait(request, job.id, until)
-            job = await find_job(self.store, request)
+            job = await find_job(self.store, request, id)
         return JSONResponse(whole(job))
 
-    @describe(
-        answer=dict[str, Any],
-        status=202,
-        empty=204,
-        errors=(404, 410, 422, 503, 507),
-    )
-    async def remove(self, request: Request) -> Response:
+    async def remove(self, request: Request, id: str) -> Response:
         """Cancel an active evaluation (202) or delete a finished one (204)."""
-        job = await find_job(self.store, request)
+        job = await find_job(self.store, request, id)
         async with _disk_errors():
             if job.active:
                 await to_thread.run_sync(self.store.request_cancel, job.id)
-                cancelled = await find_job(self.store, request)
+                cancelled = await find_job(self.store, request, id)
                 return JSONResponse(overview(cancelled), status_code=202)
             await to_thread.run_sync(self._delete, job)
         return Response(status_code=204)
@@ -194,13 +189,8 @@ class _Evaluations:
                 job = await follower.next(min(left, _LOOK_S))
                 if job is not None and not job.active:
                     return
-                leaving = getattr(request.app.state, "leaving", False)
-                if leaving or await request.is_disconnected():
+                if request.app.state.leaving or await request.is_disconnected():
                     return
-
-    def _price(self, asked: CostRequest) -> dict[str, Any]:
-        cost, models = self.intake.estimate(asked.spec, asked.samples)
-        return price(cost, self.store.seconds_of(models, cost))
 
     def _delete(self, job: Job) -> None:
         if self.store.delete(job.id):
@@ -208,12 +198,50 @@ class _Evaluations:
             evidence.forget_deleted()
 
 
-@contextmanager
-def _complete_body() -> Iterator[None]:
-    try:
-        yield
-    except ClientDisconnect as error:  # nobody hears this; nothing was written yet
-        raise ApiError(400, "incomplete_body", "The body is not complete.") from error
+def overview(job: Job) -> dict[str, Any]:
+    """What the list shows of an evaluation."""
+    models = [model["name"] for model in job.models]
+    own = f"{PREFIX}/{job.id}"
+    return {
+        "id": job.id,
+        "status": job.status,
+        "owner": job.owner,
+        "priority": job.priority_name,
+        "queue_position": job.position,
+        "model": models[0],
+        "compare_with": models[1] if len(models) > 1 else None,
+        "models": job.models,
+        "spec": job.spec,
+        "samples": job.samples,
+        "created": _moment(job.created),
+        "started": _moment(job.started),
+        "finished": _moment(job.finished),
+        "cancel_requested": job.cancel_requested,
+        "progress": {
+            "done": job.done,
+            "total": job.total or job.cost,
+            "stage": job.stage,
+            "eta_s": None if job.eta is None else round(job.eta, 1),
+        },
+        "error": job.error,
+        "links": {"self": own, "events": f"{own}/events", **evidence.links(job, own)},
+    }
+
+
+def whole(job: Job) -> dict[str, Any]:
+    """What an evaluation shows of itself."""
+    return overview(job) | {"result": job.result}
+
+
+def price(cost: int, seconds: float | None) -> dict[str, Any]:
+    """What an evaluation costs: model evaluations, and seconds where they can be told."""
+    return {"model_evaluations": cost, "seconds": None if seconds is None else round(seconds, 1)}
+
+
+def _moment(seconds: float | None) -> str | None:
+    if seconds is None:
+        return None
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
 
 
 @asynccontextmanager

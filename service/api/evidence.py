@@ -8,14 +8,14 @@ from typing import Any
 
 import anyio
 from anyio import to_thread
-from starlette.requests import Request
-from starlette.responses import FileResponse, JSONResponse, Response
-from starlette.routing import Route
+from fastapi import APIRouter, Request
+from fastapi.responses import FileResponse, JSONResponse, Response
+from starlette.routing import BaseRoute
 
-from service.http.callers import caller_of
+from service.http.auth import access
 from service.http.errors import ApiError
-from service.http.openapi import describe
-from service.http.queries import strict
+from service.http.keys import caller_of
+from service.http.openapi import failures, file
 from service.jobs.job import Job
 from service.jobs.queue import JobStore
 from service.jobs.uploads import REPORT, evaluations_folder
@@ -30,7 +30,6 @@ _PAGE_POLICY = (
 # What strangers uploaded is kept by no proxy, and asked for again once it is deleted.
 _PRIVATE = {"cache-control": "private, no-cache"}
 _ERRORS = (404, 409, 410, 422, 503)
-_WHICH = {name: {"type": "string"} for name in ("attack", "eps", "model")}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +39,6 @@ class _Form:
     link: str
     what: str
     media_type: str
-    answer: Any = str
     shown: bool = False
 
 
@@ -49,7 +47,6 @@ _FORMS = {
         link="report",
         what="The report of an evaluation.",
         media_type="application/json",
-        answer=dict[str, Any],
     ),
     "report.html": _Form(
         link="html",
@@ -71,12 +68,11 @@ _FORMS = {
         link="samples",
         what="What became of every sample, as a table.",
         media_type="application/vnd.apache.parquet",
-        answer=bytes,
     ),
 }
 
 
-def routes(store: JobStore, settings: Settings, prefix: str) -> list[Route]:
+def routes(store: JobStore, settings: Settings, prefix: str) -> list[BaseRoute]:
     """The routes of finished evaluations.
 
     Args:
@@ -85,15 +81,19 @@ def routes(store: JobStore, settings: Settings, prefix: str) -> list[Route]:
         prefix: address of one evaluation, with `{id}`.
     """
     evidence = _Evidence(store=store, settings=settings)
-    samples = prefix + "/samples/{index}"
-    return [
-        *(
-            Route(f"{prefix}/{name}", strict(evidence.form(name, form)))
-            for name, form in _FORMS.items()
-        ),
-        Route(samples + "/{kind}.png", strict(evidence.picture), methods=["GET"]),
-        Route(samples + ".json", strict(evidence.text), methods=["GET"]),
-    ]
+    router = APIRouter(dependencies=access("evaluate"))
+    for name, form in _FORMS.items():
+        endpoint = evidence.form(name, form)
+        options = file(form.media_type, *_ERRORS)
+        router.add_api_route(f"{prefix}/{name}", endpoint, response_class=Response, **options)
+    sample = f"{prefix}/samples/{{index}}"
+    picture = file("image/png", *_ERRORS)
+    text = {"response_model": dict[str, Any], "responses": failures(*_ERRORS)}
+    router.add_api_route(
+        f"{sample}/{{kind}}.png", evidence.picture, response_class=Response, **picture
+    )
+    router.add_api_route(f"{sample}.json", evidence.text, **text)
+    return router.routes
 
 
 def links(job: Job, address: str) -> dict[str, str | None]:
@@ -102,14 +102,14 @@ def links(job: Job, address: str) -> dict[str, str | None]:
     return {form.link: f"{address}/{name}" if done else None for name, form in _FORMS.items()}
 
 
-async def find_job(store: JobStore, request: Request) -> Job:
-    """The evaluation that a request names, if its sender may see it.
+async def find_job(store: JobStore, request: Request, job_id: str) -> Job:
+    """An evaluation, if the sender of a request may see it.
 
     Raises:
         ApiError: 404 unknown_evaluation, the same for one of somebody else; 410
             evaluation_deleted.
     """
-    job = await to_thread.run_sync(store.get, request.path_params["id"])
+    job = await to_thread.run_sync(store.get, job_id)
     sees = caller_of(request).sees
     if job is None or sees not in (None, job.owner):
         raise ApiError(404, "unknown_evaluation", "There is no evaluation with this id.")
@@ -130,46 +130,61 @@ class _Evidence:
     store: JobStore
     settings: Settings
 
-    def form(self, name: str, form: _Form) -> Callable[[Request], Any]:
+    def form(self, name: str, form: _Form) -> Callable[..., Any]:
         """The endpoint of one form of the report."""
 
-        @describe(answer=form.answer, media_type=form.media_type, errors=_ERRORS)
-        async def endpoint(request: Request) -> Response:
-            return await self._send(request, name, form)
+        async def endpoint(request: Request, id: str) -> Response:
+            return await self._send(await self._folder(request, id) / name, form)
 
         endpoint.__doc__ = form.what
         return endpoint
 
-    async def _send(self, request: Request, name: str, form: _Form) -> Response:
-        path = await self._folder(request) / name
+    async def _send(self, path: Path, form: _Form) -> Response:
         if not await anyio.Path(path).is_file():
             raise ApiError(404, "no_report", "The report's file is no longer there.")
         policy = {"content-security-policy": _PAGE_POLICY} if form.shown else {}
         return FileResponse(
             path,
             media_type=form.media_type,
-            filename=name,
+            filename=path.name,
             content_disposition_type="inline" if form.shown else "attachment",
             headers=_PRIVATE | policy,
         )
 
-    @describe(answer=bytes, media_type="image/png", query=_WHICH, errors=_ERRORS)
-    async def picture(self, request: Request) -> Response:
+    async def picture(
+        self,
+        request: Request,
+        id: str,
+        index: str,
+        kind: str,
+        attack: str | None = None,
+        eps: str | None = None,
+        model: str | None = None,
+    ) -> Response:
         """A sample of an evaluation of images: clean, adversarial, or their difference."""
-        folder, index = await self._folder(request), _index(request)
-        kind = request.path_params["kind"]
-        content = await to_thread.run_sync(_picture, folder, index, kind, _named(request))
+        names = {"attack": attack, "eps": eps, "model": model}
+        found = await self._folder(request, id), _index(index)
+        content = await to_thread.run_sync(_picture, *found, kind, names)
         return Response(content, media_type="image/png", headers=_PRIVATE)
 
-    @describe(answer=dict[str, Any], query=_WHICH, errors=_ERRORS)
-    async def text(self, request: Request) -> Response:
+    async def text(
+        self,
+        request: Request,
+        id: str,
+        index: str,
+        attack: str | None = None,
+        eps: str | None = None,
+        model: str | None = None,
+    ) -> Response:
         """A sample of an evaluation of texts, before and after an attack."""
-        folder, index = await self._folder(request), _index(request)
-        found = await to_thread.run_sync(_text, folder, index, _named(request))
+        names = {"attack": attack, "eps": eps, "model": model}
+        found = await to_thread.run_sync(
+            _text, await self._folder(request, id), _index(index), names
+        )
         return JSONResponse(found, headers=_PRIVATE)
 
-    async def _folder(self, request: Request) -> Path:
-        job = await find_job(self.store, request)
+    async def _folder(self, request: Request, job_id: str) -> Path:
+        job = await find_job(self.store, request, job_id)
         if job.active:
             message = f"The evaluation is {job.status}; its report comes when it has succeeded."
             raise ApiError(409, "evaluation_not_finished", message)
@@ -178,15 +193,10 @@ class _Evidence:
         return evaluations_folder(self.settings.state) / job.id / REPORT
 
 
-def _index(request: Request) -> int:
-    index = request.path_params["index"]
+def _index(index: str) -> int:
     if not re.fullmatch(r"[0-9]{1,9}", index):
         raise _no_such_sample(f"there is no sample {index[:20]!r}")
     return int(index)
-
-
-def _named(request: Request) -> dict[str, str | None]:
-    return {name: request.query_params.get(name) for name in _WHICH}
 
 
 def _picture(folder: Path, index: int, kind: Any, names: dict[str, str | None]) -> bytes:

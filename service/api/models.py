@@ -4,14 +4,15 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
-from starlette.routing import BaseRoute, Mount, Route
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse, Response
+from starlette.routing import BaseRoute
 from starlette.staticfiles import StaticFiles
 
 from data.labels import normalize
 from runtimes.artifact import Artifact
-from service.http.openapi import describe
+from service.http.auth import access
+from service.http.openapi import failures, file
 from service.predictions.registry import Registry
 from service.predictions.served import IMAGES, Served
 from service.settings import Settings
@@ -19,29 +20,31 @@ from service.settings import Settings
 
 def routes(settings: Settings, registry: Registry) -> list[BaseRoute]:
     """The routes ``/v1/models`` and ``/samples``."""
+    router = APIRouter(dependencies=access(strict=False))
     samples = sample_index(settings.samples, registry)
+    files = StaticFiles(directory=settings.samples, check_dir=False)
 
-    @describe(answer=list[dict[str, Any]])
-    async def models(_: Request) -> Response:
+    @router.get("/v1/models", response_model=list[dict[str, Any]], responses=failures())
+    async def models() -> Response:
         """The served models."""
         return JSONResponse([describe_model(served, registry) for served in registry.all()])
 
-    @describe(answer=dict[str, Any], errors=(404,))
-    async def model(request: Request) -> Response:
+    @router.get("/v1/models/{name}", response_model=dict[str, Any], responses=failures(404))
+    async def model(name: str) -> Response:
         """One model, by `name` or `name:version`."""
-        return JSONResponse(describe_model(registry.find(request.path_params["name"]), registry))
+        return JSONResponse(describe_model(registry.find(name), registry))
 
-    @describe(answer=list[dict[str, Any]])
-    async def index(_: Request) -> Response:
+    @router.get("/samples/index.json", response_model=list[dict[str, Any]], responses=failures())
+    async def index() -> Response:
         """Images to try, with their labels."""
         return JSONResponse(samples)
 
-    return [
-        Route("/v1/models", models),
-        Route("/v1/models/{name}", model),
-        Route("/samples/index.json", index),
-        Mount("/samples", StaticFiles(directory=settings.samples, check_dir=False)),
-    ]
+    @router.get("/samples/{path:path}", response_class=Response, **file("image/png", 404))
+    async def sample(path: str, request: Request) -> Response:
+        """One of these images."""
+        return await files.get_response(path, request.scope)
+
+    return router.routes
 
 
 def describe_model(served: Served, registry: Registry) -> dict[str, Any]:

@@ -1,50 +1,45 @@
 """What a client asks for, its parts of the right types; images and archives are not opened yet."""
 
-import hashlib
-import json
 import re
-from dataclasses import dataclass
-from typing import Any
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from robustness.spec import EvaluationSpec
-from service.http.callers import Caller
+from service.http.body import File, Form, validated
+from service.http.documents import broken_rules, parse_json, unacceptable
 from service.http.errors import ApiError
-from service.http.forms import Form, Upload
-from service.http.strict_json import broken_rules, parse_json
-from service.jobs.job import PRIORITIES, Priority
+from service.http.keys import Caller
+from service.jobs.job import Priority
 from service.jobs.limits import spec_error
+from service.jobs.submit import Submission
 from service.jobs.text_uploads import read_texts
 from service.jobs.uploads import Uploads
 
 _KEY = re.compile(r"[\x21-\x7e]{1,255}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Submission:
-    """The request for an evaluation, and who sent it."""
+class EvaluationForm(BaseModel):
+    """The form of `POST /v1/evaluations`."""
 
-    spec: EvaluationSpec
-    uploads: Uploads
-    idempotency_key: str | None
-    caller: Caller
+    model_config = ConfigDict(extra="forbid")
+
+    spec: str = Field(description="JSON, see the schema of `/v1/evaluations/cost`")
+    images: list[File] = []
+    texts: str | None = Field(default=None, description="a JSON list of texts")
+    archive: list[File] = Field(
+        default=[], description="zip or parquet of images, csv or parquet of texts"
+    )
+    labels: str | None = Field(default=None, description="a JSON list, or csv `file,label`")
     priority: Priority = "normal"
 
-    @property
-    def fingerprint(self) -> str:
-        """A digest that tells a repeated request from another one."""
-        uploads = self.uploads
-        content: dict[str, Any] = {
-            "spec": self.spec.model_dump(mode="json"),
-            "labels": uploads.labels,
-            "images": [_digest(image) for image in uploads.images],
-            "texts": list(uploads.texts),
-            "archive": uploads.archive and _digest(uploads.archive),
-        }
-        # Requests of before there were priorities keep the digest that they were stored with.
-        content |= {} if self.priority == "normal" else {"priority": self.priority}
-        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+class CostRequest(BaseModel):
+    """What `POST /v1/evaluations/cost` reads."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    spec: EvaluationSpec
+    samples: int = Field(ge=1)
 
 
 def read_submission(form: Form, key: str | None, caller: Caller) -> Submission:
@@ -62,16 +57,37 @@ def read_submission(form: Form, key: str | None, caller: Caller) -> Submission:
     if key is not None and not _KEY.fullmatch(key):
         message = "Idempotency-Key must be 1 to 255 visible ASCII characters."
         raise ApiError(422, "invalid_idempotency_key", message)
-    if "spec" not in form.fields:
-        raise ApiError(422, "no_spec", "The field `spec` is missing.")
-    spec = check_spec(parse_json(form.fields["spec"], "spec"))
+    asked = validated(EvaluationForm, form)
+    if asked.priority == "high" and "admin" not in caller.scopes:
+        message = "The priority `high` needs a key with the scope 'admin'."
+        raise ApiError(403, "missing_scope", message, {"scope": "admin"})
+    spec = check_spec(parse_json(asked.spec, "spec"))
     return Submission(
         spec=spec,
-        uploads=_uploads(form, spec),
+        uploads=_uploads(asked, spec),
         idempotency_key=key,
         caller=caller,
-        priority=_priority(form.fields.get("priority", "normal"), caller),
+        priority=asked.priority,
     )
+
+
+def read_cost(content: bytes) -> CostRequest:
+    """The body of `POST /v1/evaluations/cost`.
+
+    Raises:
+        ApiError: 400 invalid_json; 422 invalid_body, or invalid_spec as in `check_spec`.
+    """
+    value = parse_json(content, "body")
+    try:
+        return CostRequest.model_validate(value)
+    except ValidationError as error:
+        problems = broken_rules(error)
+    if not isinstance(value, dict) or set(value) != {"spec", "samples"}:
+        raise unacceptable(problems)
+    inside = [p for p in problems if p["field"] != "samples"]
+    if not inside:
+        raise unacceptable(problems)
+    raise spec_error([{**p, "field": p["field"].removeprefix("spec").lstrip(".")} for p in inside])
 
 
 def check_spec(content: object) -> EvaluationSpec:
@@ -87,21 +103,8 @@ def check_spec(content: object) -> EvaluationSpec:
     raise spec_error(problems)
 
 
-def _priority(text: str, caller: Caller) -> Priority:
-    for name in PRIORITIES:
-        if text == name:
-            break
-    else:
-        message = f"The field `priority` must be one of {', '.join(PRIORITIES)}."
-        raise ApiError(422, "invalid_priority", message)
-    if name == "high" and "admin" not in caller.scopes:
-        message = "The priority `high` needs a key with the scope 'admin'."
-        raise ApiError(403, "missing_scope", message, {"scope": "admin"})
-    return name
-
-
-def _uploads(form: Form, spec: EvaluationSpec) -> Uploads:
-    images, archives, texts = form.files["images"], form.files["archive"], form.fields.get("texts")
+def _uploads(form: EvaluationForm, spec: EvaluationSpec) -> Uploads:
+    images, archives, texts = form.images, form.archive, form.texts
     what, other = ("texts", images) if spec.on_texts else ("images", texts)
     if other:
         message = f"attacks.0.name: {spec.attacks[0].name!r} works on {what}; send `{what}`."
@@ -119,9 +122,5 @@ def _uploads(form: Form, spec: EvaluationSpec) -> Uploads:
         images=images,
         texts=() if texts is None else read_texts(texts),
         archive=archives[0] if archives else None,
-        labels=form.fields.get("labels"),
+        labels=form.labels,
     )
-
-
-def _digest(upload: Upload) -> list[str]:
-    return [upload.name, hashlib.sha256(upload.content).hexdigest()]

@@ -6,7 +6,6 @@ their senders see as an error. Both are put right here, on the server that runs 
 """
 
 import asyncio
-import ctypes
 import errno
 import json
 import logging
@@ -14,7 +13,6 @@ import os
 import select
 import signal
 import socket
-import struct
 from collections.abc import Callable
 from http import HTTPStatus
 from typing import Any
@@ -25,23 +23,8 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 logger = logging.getLogger(__name__)
 
-_HANDSHAKE_S = 0.1  # in which a connection that has begun is complete
-_LAST_CALLS_S = 1.0
+_LAST_CONNECTIONS_S = 1.0
 _LAST_REQUESTS_S = 0.25
-
-# A filter of the kernel (classic BPF) that drops TCP segments with SYN and without ACK.
-_INSTRUCTION = struct.Struct("HBBI")
-_NO_SYN = b"".join(
-    _INSTRUCTION.pack(*instruction)
-    for instruction in (
-        (0x30, 0, 0, 13),  # load the byte of the flags
-        (0x54, 0, 0, 0x12),  # keep SYN and ACK
-        (0x15, 0, 1, 0x02),  # only SYN: next, else skip one
-        (0x06, 0, 0, 0),  # drop it
-        (0x06, 0, 0, 0xFFFFFFFF),  # take it
-    )
-)
-_SO_ATTACH_FILTER, _SO_DETACH_FILTER = 26, 27  # of Linux
 
 
 def running_server() -> uvicorn.Server | None:
@@ -51,7 +34,10 @@ def running_server() -> uvicorn.Server | None:
 
 
 class GuardedProtocol(H11Protocol):
-    """HTTP/1.1 with a time limit for headers, errors in our shape, and no other protocol."""
+    """HTTP/1.1 with a time limit for headers, which uvicorn lacks, and errors in our shape.
+
+    Without the limit, 500 connections that send a byte now and then are held for ever (slowloris).
+    """
 
     header_timeout_s = 10.0
     _deadline: asyncio.TimerHandle | None = None
@@ -113,12 +99,12 @@ class GuardedProtocol(H11Protocol):
         self.transport.close()
 
 
-class Departure:
-    """Lets a worker leave without a request being lost.
+class GracefulShutdown:
+    """Stops a worker without losing a request: uvicorn alone resets connections that still wait.
 
-    On SIGTERM `draining` is set, and `/readyz` says so for `delay_s`; then nobody new gets as far
-    as a connection, everyone who has one is accepted, the socket is closed for all, and uvicorn
-    finishes what is in flight.
+    On SIGTERM `on_begin` is called, and `/readyz` says so for `delay_s`; then every connection
+    that waits is accepted, the socket is closed for all workers, and uvicorn finishes what is in
+    flight.
 
     Args:
         server: the server of this process.
@@ -147,11 +133,8 @@ class Departure:
 
     async def _leave(self) -> None:
         await asyncio.sleep(self._delay_s)
-        for listener in self._listeners():
-            admit_newcomers(listener, admit=False)
-        await asyncio.sleep(_HANDSHAKE_S)
-        until = asyncio.get_running_loop().time() + _LAST_CALLS_S
-        while self._somebody_waits() and asyncio.get_running_loop().time() < until:
+        until = asyncio.get_running_loop().time() + _LAST_CONNECTIONS_S
+        while self._has_pending() and asyncio.get_running_loop().time() < until:
             await asyncio.sleep(0)  # the loop accepts them
         self._close()
         await asyncio.sleep(_LAST_REQUESTS_S)  # uvicorn closes connections without a request
@@ -160,7 +143,7 @@ class Departure:
     def _listeners(self) -> list[Any]:
         return [sock for server in self._server.servers for sock in server.sockets]
 
-    def _somebody_waits(self) -> bool:
+    def _has_pending(self) -> bool:
         listeners = [sock.fileno() for sock in self._listeners()]
         return bool(listeners and select.select(listeners, [], [], 0)[0])
 
@@ -189,26 +172,4 @@ class Departure:
         else:  # only that worker has left
             for listener in self._listeners():
                 with socket.socket(fileno=os.dup(listener.fileno())) as sock:
-                    admit_newcomers(sock, admit=True)
                     sock.listen(self._server.config.backlog)
-
-
-def admit_newcomers(listener: Any, *, admit: bool) -> None:
-    """Let the kernel take or ignore the first packet of new connections to a listening socket.
-
-    A client that is ignored sends it again after a second, and is then refused. Whoever arrived
-    between the last look at those who wait and the shutdown would instead lose a request.
-
-    Args:
-        listener: a listening socket; what is set holds for every process that has it.
-        admit: False ignores newcomers, True admits them again.
-    """
-    program = ctypes.create_string_buffer(_NO_SYN)
-    filtered = struct.pack("HP", len(_NO_SYN) // _INSTRUCTION.size, ctypes.addressof(program))
-    try:
-        if admit:
-            listener.setsockopt(socket.SOL_SOCKET, _SO_DETACH_FILTER, 0)
-        else:
-            listener.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, filtered)
-    except OSError:  # there is no filter, or this kernel has none
-        logger.debug("Newcomers cannot be told from others")

@@ -1,18 +1,20 @@
 """One shape for every error: ``{"error": {"code", "message", "details"}}``."""
 
-import json
 import logging
 from collections.abc import Mapping
 from http import HTTPStatus
+from typing import Any
 
-from starlette.datastructures import MutableHeaders
+from fastapi.exceptions import RequestValidationError
+from sqlalchemy.exc import OperationalError, TimeoutError
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import JSONResponse
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Match
 
 logger = logging.getLogger(__name__)
 
-# Codes of errors that somebody else answered (Starlette's router, BentoML).
+# Codes of errors that somebody else answered, such as Starlette's router.
 _FOREIGN = {
     400: ("bad_request", "The request could not be understood."),
     404: ("not_found", "There is nothing at this address."),
@@ -25,6 +27,8 @@ _FOREIGN = {
     504: ("timeout", "The answer took too long."),
 }
 _INTERNAL = ("internal_error", "An unexpected error has occurred; it was logged.")
+# The HTTP library of tritonclient, which cannot print an exception whose error is an object.
+_SENTENCES_ONLY = "python/gevent-http-client"
 
 
 class ApiError(Exception):
@@ -54,17 +58,19 @@ class ApiError(Exception):
         self.headers = dict(headers or {})
 
 
-def error_response(error: ApiError) -> JSONResponse:
-    """The response that shows an error in the agreed shape."""
-    body = {"code": error.code, "message": error.message, "details": error.details}
-    return JSONResponse({"error": body}, status_code=error.status, headers=error.headers)
+def error_response(error: ApiError, request: Request) -> JSONResponse:
+    """The response that shows an error in the agreed shape.
 
-
-async def handle_api_error(_: Request, error: Exception) -> JSONResponse:
-    """Starlette's exception handler for ``ApiError``."""
-    if not isinstance(error, ApiError):
-        raise error
-    return error_response(error)
+    The Open Inference Protocol has ``{"error": "sentence"}`` instead. Most of its clients show
+    either; one that cannot gets the sentence, with `code` and `details` beside it.
+    """
+    agent = request.headers.get("user-agent", "")
+    body: dict[str, Any] = {"code": error.code, "details": error.details}
+    if agent.startswith(_SENTENCES_ONLY) and request.url.path.startswith("/v2"):
+        body |= {"error": error.message}
+    else:
+        body = {"error": body | {"message": error.message}}
+    return JSONResponse(body, status_code=error.status, headers=error.headers)
 
 
 def foreign_error(status: int, headers: Mapping[str, str] | None = None) -> ApiError:
@@ -80,73 +86,54 @@ def foreign_error(status: int, headers: Mapping[str, str] | None = None) -> ApiE
     return ApiError(status, code, message, headers=keep)
 
 
-def _is_ours(body: bytes) -> bool:
-    try:
-        error = json.loads(body)["error"]
-        return set(error) == {"code", "message", "details"}
-    except (ValueError, KeyError, TypeError):
-        return False
+async def _api_error(request: Request, error: Any) -> Response:
+    return error_response(error, request)
 
 
-class ErrorShape:
-    """Outermost ASGI middleware: gives every error answer the agreed shape.
-
-    Errors of the inner application are held back until complete, and replaced unless they have
-    the shape already. An exception becomes an ``ApiError``'s answer, or a 500 that is logged.
-    """
-
-    def __init__(self, app: ASGIApp) -> None:
-        self.app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one ASGI connection."""
-        if scope["type"] != "http":
-            await self.app(scope, receive, send)
-            return
-        answer = _Answer(send)
-        try:
-            await self.app(scope, receive, answer.send)
-        except Exception as error:
-            if answer.started:
-                raise
-            if not isinstance(error, ApiError):
-                state = scope.get("state", {})
-                request = (scope["method"], state.get("route"), state.get("request_id"))
-                logger.exception("Exception on %s %s, request %s", *request)
-                error = foreign_error(500)
-            await error_response(error)(scope, receive, send)
-            return
-        if answer.start is not None:
-            await answer.finish(scope, receive)
+async def _http_error(request: Request, error: Any) -> Response:
+    """Errors of Starlette; OPTIONS is answered with the methods of an address."""
+    headers = {name.lower(): value for name, value in (error.headers or {}).items()}
+    if error.status_code == 405:
+        headers["allow"] = ", ".join(sorted({"OPTIONS", *_methods(request)}))
+        if request.method == "OPTIONS":
+            return Response(status_code=204, headers={"allow": headers["allow"]})
+    return error_response(foreign_error(error.status_code, headers), request)
 
 
-class _Answer:
-    """Passes a good answer on at once and keeps an error until its body is known."""
+def _methods(request: Request) -> set[str]:
+    """What the routes of an address answer."""
+    routes = [
+        route for route in request.app.routes if route.matches(request.scope)[0] != Match.NONE
+    ]
+    return {method for route in routes for method in route.methods}
 
-    def __init__(self, send: Send) -> None:
-        self._send = send
-        self._body = bytearray()
-        self.start: Message | None = None
-        self.started = False
 
-    async def send(self, message: Message) -> None:
-        """Take one message of the inner application."""
-        if message["type"] == "http.response.start" and message["status"] >= 400:
-            self.start = message
-        elif self.start is not None and message["type"] == "http.response.body":
-            self._body += message.get("body", b"")
-        else:
-            self.started = True
-            await self._send(message)
+async def _validation_error(request: Request, error: Any) -> Response:
+    """Query parameters that FastAPI does not accept; it reads nothing else here."""
+    problem = error.errors()[0]
+    message = f"Query parameter {problem['loc'][-1]}: {problem['msg']}."
+    return error_response(invalid_query(message), request)
 
-    async def finish(self, scope: Scope, receive: Receive) -> None:
-        """Send the error that was kept, if there is one."""
-        if self.start is None:
-            return
-        if _is_ours(bytes(self._body)):
-            await self._send(self.start)
-            await self._send({"type": "http.response.body", "body": bytes(self._body)})
-            return
-        headers = MutableHeaders(raw=list(self.start["headers"]))
-        error = foreign_error(self.start["status"], dict(headers.items()))
-        await error_response(error)(scope, receive, self._send)
+
+async def _database_error(request: Request, error: Any) -> Response:
+    """The table of evaluations restarts, or all of its connections are taken."""
+    reason = type(getattr(error, "orig", error))
+    logger.error("The table of evaluations does not answer: %s", reason)
+    message = "The table of evaluations does not answer now; try again later."
+    headers = {"retry-after": "5"}
+    return error_response(ApiError(503, "unavailable", message, headers=headers), request)
+
+
+def invalid_query(message: str) -> ApiError:
+    """The refusal of a query parameter."""
+    return ApiError(422, "invalid_query", message)
+
+
+HANDLERS: dict[Any, Any] = {
+    ApiError: _api_error,
+    HTTPException: _http_error,
+    RequestValidationError: _validation_error,
+    OperationalError: _database_error,
+    TimeoutError: _database_error,
+}
+"""For `FastAPI(exception_handlers=...)`."""

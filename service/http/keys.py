@@ -8,16 +8,52 @@ import hmac
 import json
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
-from service.http.callers import Caller, Scope
+from starlette.requests import HTTPConnection
+
+Scope = Literal["predict", "evaluate", "admin"]
+SCOPES: frozenset[Scope] = frozenset(get_args(Scope))
 
 _FIELDS = {"name", "key", "key_sha256", "scopes", "requests_per_minute", "evaluations_per_day"}
 _NAME = re.compile(r"[A-Za-z0-9._@-]{1,64}")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _MIN_KEY, _MAX_KEY = 16, 512
 _MAX_LIMIT = 10**12
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Caller:
+    """The owner of an API key.
+
+    Args:
+        name: distinguishes callers in logs and evaluations; ``""`` for everybody, keys being off.
+        scopes: what may be done.
+        requests_per_minute: None is unlimited.
+        evaluations_budget: model evaluations of attack work that are accepted within 24 hours;
+            None is unlimited.
+    """
+
+    name: str
+    scopes: frozenset[Scope]
+    requests_per_minute: int | None = None
+    evaluations_budget: int | None = None
+
+    @property
+    def sees(self) -> str | None:
+        """The owner whose evaluations are visible; None sees everybody's."""
+        return None if not self.name or "admin" in self.scopes else self.name
+
+
+ANYONE = Caller(name="", scopes=SCOPES)
+
+
+def caller_of(source: HTTPConnection | Mapping[str, Any]) -> Caller:
+    """The caller of a request, or of its ASGI scope; `ANYONE` where no keys are in use."""
+    scope = source.scope if isinstance(source, HTTPConnection) else source
+    return scope.get("state", {}).get("caller", ANYONE)
 
 
 class Keys:
@@ -63,7 +99,7 @@ def read_keys(setting: str) -> Keys | None:
     try:
         entries = json.loads(setting, object_pairs_hook=_once)
     except RecursionError:
-        raise ValueError("ASSAY_API_KEYS must be JSON, received too many levels") from None
+        raise ValueError("ASSAY_API_KEYS must be JSON, got too many levels") from None
     except json.JSONDecodeError as error:
         # Not the error itself: it carries the whole document.
         where = f"line {error.lineno}, column {error.colno}"

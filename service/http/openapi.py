@@ -1,43 +1,16 @@
-"""One OpenAPI document of all routes, and its rendering as plain HTML.
-
-A route describes itself: `describe` marks its endpoint, and `document` collects the marks.
-"""
+"""The OpenAPI document of the running service, and its rendering as plain HTML."""
 
 import html
-import inspect
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypeVar
+from collections.abc import Iterable
+from typing import Any
 
-from pydantic import TypeAdapter
-from starlette.routing import BaseRoute, Route
-
-from service.http.access import Access
+from fastapi.openapi.utils import get_openapi
+from pydantic import BaseModel
+from starlette.routing import BaseRoute
 
 API_VERSION = "1"
 _REFERENCE = "#/components/schemas/{model}"
-_MARK = "__openapi__"
-_Endpoint = TypeVar("_Endpoint", bound=Callable[..., Any])
-
-# Two ways to send the same key.
-_SCHEMES = {
-    "bearer": {"type": "http", "scheme": "bearer"},
-    "header": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
-}
-_ERROR = {
-    "type": "object",
-    "required": ["error"],
-    "properties": {
-        "error": {
-            "type": "object",
-            "required": ["code", "message", "details"],
-            "properties": {
-                "code": {"type": "string"},
-                "message": {"type": "string"},
-                "details": {},
-            },
-        }
-    },
-}
+_FASTAPI_ERRORS = ("HTTPValidationError", "ValidationError")
 _PHRASES = {
     400: "Malformed",
     401: "No key, or a wrong one",
@@ -57,138 +30,88 @@ _PHRASES = {
 }
 
 
-def describe(
-    *,
-    answer: Any = None,
-    status: int = 200,
-    media_type: str = "application/json",
-    form: Mapping[str, Any] | None = None,
-    required: Iterable[str] = (),
-    body: Mapping[str, Any] | None = None,
-    query: Mapping[str, Any] | None = None,
-    errors: Iterable[int] = (),
-    empty: int | None = None,
-) -> Callable[[_Endpoint], _Endpoint]:
-    """Mark an endpoint with its OpenAPI description; its docstring's first line is the summary.
+class Problem(BaseModel):
+    """What an error says: `code` for programs, `message` for people, `details` for both."""
+
+    code: str
+    message: str
+    details: Any
+
+
+class Error(BaseModel):
+    """The body of every error."""
+
+    error: Problem
+
+
+def failures(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """`responses` of a route: the errors beside 405."""
+    return {
+        status: {"model": Error, "description": _PHRASES.get(status, "Error")}
+        for status in sorted({405, *statuses})
+    }
+
+
+def file(media_type: str, *statuses: int) -> dict[str, Any]:
+    """`responses` of a route that answers something other than JSON, and its errors."""
+    success: dict[int | str, Any] = {
+        200: {"description": "Success", "content": {media_type: {"schema": {"type": "string"}}}}
+    }
+    return {"responses": success | failures(*statuses)}
+
+
+def body(model: type[BaseModel], *, form: bool = False) -> dict[str, Any]:
+    """`openapi_extra` of a route that validates its body with a model.
 
     Args:
-        answer: type of the JSON answer, as pydantic understands it.
-        status: HTTP status of success.
-        media_type: of the answer.
-        form: JSON schema of each multipart field.
-        required: names of the form fields that must be given.
-        body: JSON schema of a body in JSON.
-        query: JSON schema of each query parameter.
-        errors: HTTP statuses of the errors beside 405.
-        empty: HTTP status of a second kind of success, without a body.
+        model: of JSON, or of the fields of a form.
+        form: whether the body is multipart/form-data.
     """
-    operation: dict[str, Any] = {"status": status, "answer": answer, "empty": empty}
-    operation |= {"media_type": media_type, "query": query or {}}
-    operation["errors"] = sorted({405, *errors})
-    if form is not None:
-        schema = {"type": "object", "properties": dict(form), "required": list(required)}
-        content = {"multipart/form-data": {"schema": schema}}
-        operation["body"] = {"required": True, "content": content}
-    if body is not None:
-        content = {"application/json": {"schema": dict(body)}}
-        operation["body"] = {"required": True, "content": content}
-
-    def mark(endpoint: _Endpoint) -> _Endpoint:
-        """Attach the description."""
-        setattr(endpoint, _MARK, operation)
-        return endpoint
-
-    return mark
+    media_type = "multipart/form-data" if form else "application/json"
+    schema = model.model_json_schema(ref_template=_REFERENCE)
+    return {"requestBody": {"required": True, "content": {media_type: {"schema": schema}}}}
 
 
-def query_names(endpoint: Callable[..., Any]) -> tuple[str, ...]:
-    """The query parameters that an endpoint's description names."""
-    return tuple(getattr(endpoint, _MARK)["query"])
-
-
-def document(
-    routes: Iterable[BaseRoute], *, access: Callable[[str], Access] | None = None
-) -> dict[str, Any]:
+def document(routes: Iterable[BaseRoute], *, keys: bool) -> dict[str, Any]:
     """The document of the service as it runs.
 
     Args:
-        routes: all of them; one without a description appears with its name.
-        access: what a route needs, by its template; None when keys are off.
+        routes: all of them.
+        keys: whether keys are in use.
     """
-    schemas: dict[str, Any] = {"Error": _ERROR}
-    paths: dict[str, Any] = {}
-    for route in routes:
-        if isinstance(route, Route) and route.include_in_schema:
-            for method in sorted((route.methods or {"GET"}) - {"HEAD"}):
-                operation = _operation(route, method, schemas)
-                if access is not None:
-                    _lock(operation, access(route.path))
-                paths.setdefault(route.path_format, {})[method.lower()] = operation
-    components: dict[str, Any] = {"schemas": schemas}
-    if access is not None:
-        components["securitySchemes"] = _SCHEMES
-    return {
-        "openapi": "3.0.2",
-        "info": {"title": "Assay", "version": API_VERSION},
-        "servers": [{"url": "."}],
-        "paths": paths,
-        "components": components,
-    }
+    spec = get_openapi(title="Assay", version=API_VERSION, routes=list(routes))
+    spec["servers"] = [{"url": "."}]
+    schemas = spec.setdefault("components", {}).setdefault("schemas", {})
+    for item in spec["paths"].values():
+        for operation in item.values():
+            _complete(operation, schemas, keys=keys)
+    for name in _FASTAPI_ERRORS:
+        schemas.pop(name, None)
+    schemes = spec["components"].pop("securitySchemes", {})
+    if keys:
+        header = {"type": "apiKey", "in": "header", "name": "X-API-Key"}
+        spec["components"]["securitySchemes"] = schemes | {"header": header}
+    return spec
 
 
-def _lock(operation: dict[str, Any], access: Access) -> None:
-    """Say what an operation needs, where keys are in use."""
-    if access == "free":
-        operation["security"] = []
+def _complete(operation: dict[str, Any], schemas: dict[str, Any], *, keys: bool) -> None:
+    """Put shared schemas where they belong, and say what an operation needs."""
+    for content in operation.get("requestBody", {}).get("content", {}).values():
+        schemas.update(content["schema"].pop("$defs", {}))
+    responses = operation["responses"]
+    if "HTTPValidationError" in str(responses.get("422")):
+        del responses["422"]  # ours are named by the routes
+    security = operation.pop("security", None)
+    if not keys:
         return
-    operation["security"] = [{name: []} for name in _SCHEMES]
-    scope = "any scope" if access == "any" else f"the scope {access!r}"
-    operation["description"] = f"Needs a key with {scope}."
-    statuses = (401, 429) if access == "any" else (401, 403, 429)
-    operation["responses"] = dict(sorted((operation["responses"] | _failures(statuses)).items()))
-
-
-def _operation(route: Route, method: str, schemas: dict[str, Any]) -> dict[str, Any]:
-    mark = getattr(route.endpoint, _MARK, {"status": 200, "errors": [405]})
-    summary = (inspect.getdoc(route.endpoint) or route.name).splitlines()[0].rstrip(".")
-    parameters = [
-        {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
-        for name in route.param_convertors
-    ]
-    parameters += [
-        {"name": name, "in": "query", "schema": schema}
-        for name, schema in mark.get("query", {}).items()
-    ]
-    operation: dict[str, Any] = {
-        "summary": summary,
-        "operationId": f"{method.lower()}_{route.path_format}".translate(
-            str.maketrans("/.{}", "____")
-        ),
-        "parameters": parameters,
-        "responses": {str(mark["status"]): _success(mark, schemas), **_failures(mark["errors"])},
-    }
-    if mark.get("empty") is not None:
-        operation["responses"][str(mark["empty"])] = {"description": "Success"}
-    if "body" in mark:
-        operation["requestBody"] = mark["body"]
-    return operation
-
-
-def _success(mark: dict[str, Any], schemas: dict[str, Any]) -> dict[str, Any]:
-    schema: dict[str, Any] = {}
-    if mark.get("answer") is not None:
-        schema = TypeAdapter(mark["answer"]).json_schema(ref_template=_REFERENCE)
-        schemas.update(schema.pop("$defs", {}))
-    media_type = mark.get("media_type", "application/json")
-    return {"description": "Success", "content": {media_type: {"schema": schema}}}
-
-
-def _failures(statuses: Iterable[int]) -> dict[str, Any]:
-    content = {"application/json": {"schema": {"$ref": _REFERENCE.format(model="Error")}}}
-    return {
-        str(status): {"description": _PHRASES.get(status, "Error"), "content": content}
-        for status in statuses
-    }
+    operation["security"] = []
+    if security is not None:
+        scopes = [scope for scheme in security for needed in scheme.values() for scope in needed]
+        # Two ways to send the same key.
+        operation["security"] = [{"bearer": scopes}, {"header": []}]
+        error = {"application/json": {"schema": {"$ref": _REFERENCE.format(model="Error")}}}
+        for status in (401, 403, 429) if scopes else (401, 429):
+            responses[str(status)] = {"description": _PHRASES[status], "content": error}
 
 
 def render(spec: dict[str, Any]) -> str:
@@ -212,10 +135,10 @@ def _render_operation(method: str, path: str, operation: dict[str, Any]) -> str:
     for content in operation.get("requestBody", {}).get("content", {}).values():
         fields += content["schema"].get("properties", {})
     title = html.escape(f"{method.upper()} {path}")
-    summary = html.escape(operation["summary"])
+    summary = html.escape(operation.get("description") or operation["summary"])
     inputs = html.escape(", ".join(fields)) or "none"
     answers = "".join(
         f"<li><b>{status}</b> {html.escape(answer['description'])}</li>"
-        for status, answer in operation["responses"].items()
+        for status, answer in sorted(operation["responses"].items())
     )
     return f"<h2><code>{title}</code></h2><p>{summary}</p><p>Input: {inputs}</p><ul>{answers}</ul>"

@@ -9,8 +9,8 @@ from pathlib import Path
 from data.errors import DataError
 from data.images import ImageError
 from data.sources import ImageSet, open_images
+from service.http.body import Upload
 from service.http.errors import ApiError
-from service.http.forms import Upload
 from service.jobs.archives import check_archive, telling_of_faults
 from service.jobs.durable import sync, write_durably
 from service.settings import Settings

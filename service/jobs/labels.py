@@ -5,8 +5,8 @@ import io
 from collections.abc import Sequence
 
 from data.labels import label_index
+from service.http.documents import parse_json
 from service.http.errors import ApiError
-from service.http.strict_json import parse_json
 
 
 def read_labels(text: str, names: Sequence[str], label_names: Sequence[str]) -> list[int]:

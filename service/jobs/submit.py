@@ -1,19 +1,22 @@
 """From a request to an accepted evaluation: everything is checked before it is promised."""
 
+import hashlib
+import json
 import math
 import shutil
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from robustness.spec import EvaluationSpec, cost
 from runtimes.artifact import Artifact
 from runtimes.manifest import Task
-from service.api.submission import Submission
-from service.http.callers import Caller
+from service.http.body import Upload
 from service.http.errors import ApiError
-from service.jobs.job import PRIORITIES, Job, NewJob, new_job_id
+from service.http.keys import Caller
+from service.jobs.job import PRIORITIES, Job, NewJob, Priority, new_job_id
 from service.jobs.limits import (
     check_classes,
     check_cost,
@@ -23,7 +26,7 @@ from service.jobs.limits import (
 )
 from service.jobs.queue import BudgetSpent, JobStore, KeyConflict, QueueFull
 from service.jobs.statistics import DAY_S
-from service.jobs.uploads import evaluations_folder, save_inputs
+from service.jobs.uploads import Uploads, evaluations_folder, save_inputs
 from service.predictions.served import IMAGES, TEXTS
 from service.settings import Settings
 from service.tracing import traceparent
@@ -32,6 +35,31 @@ from service.tracing import traceparent
 _RETRY_AFTER_S, _MAX_RETRY_AFTER_S = 10, 3600
 
 FindModel = Callable[[str | None, Task], Artifact]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submission:
+    """The request for an evaluation, and who sent it."""
+
+    spec: EvaluationSpec
+    uploads: Uploads
+    idempotency_key: str | None
+    caller: Caller
+    priority: Priority = "normal"
+
+    @property
+    def fingerprint(self) -> str:
+        """A digest that tells a repeated request from another one."""
+        uploads = self.uploads
+        content: dict[str, Any] = {
+            "spec": self.spec.model_dump(mode="json"),
+            "labels": uploads.labels,
+            "images": [_digest(image) for image in uploads.images],
+            "texts": list(uploads.texts),
+            "archive": uploads.archive and _digest(uploads.archive),
+            "priority": self.priority,
+        }
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,3 +225,7 @@ def _incomparable(rule: str) -> ApiError:
 def _key_conflict() -> ApiError:
     message = "This Idempotency-Key was used for another request."
     return ApiError(409, "idempotency_conflict", message)
+
+
+def _digest(upload: Upload) -> list[str]:
+    return [upload.name, hashlib.sha256(upload.content).hexdigest()]

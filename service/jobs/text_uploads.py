@@ -11,9 +11,9 @@ import pyarrow.parquet as pq
 from data.sources import TextSet, open_texts
 from data.tokenizer import TextTokenizer
 from runtimes.artifact import Artifact
+from service.http.body import Upload
+from service.http.documents import parse_json
 from service.http.errors import ApiError
-from service.http.forms import Upload
-from service.http.strict_json import parse_json
 from service.jobs.archives import check_archive, telling_of_faults
 from service.jobs.durable import write_durably
 from service.settings import Settings

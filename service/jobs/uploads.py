@@ -16,7 +16,7 @@ import numpy as np
 
 from data.sources import ImageSet, TextSet, open_images, open_texts
 from runtimes.artifact import Artifact
-from service.http.forms import Upload
+from service.http.body import Upload
 from service.jobs.durable import sync_folder, write_durably
 from service.jobs.image_uploads import store_images
 from service.jobs.labels import read_labels

@@ -1,35 +1,27 @@
-"""``POST /classify``: images in a form, predictions as JSON."""
+"""From image files to predictions."""
 
 import asyncio
 import base64
-import json
-import re
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Literal, NotRequired
 
 import numpy as np
-from starlette.requests import Request
-from starlette.responses import JSONResponse
 from typing_extensions import TypedDict  # pydantic needs this one before Python 3.12
 
 from data.images import ImageError, ImageSpec, count_pixels, decode_image, to_input
 from runtimes.artifact import Artifact
 from runtimes.threads import available_cores
-from service.http.bodies import Bodies
 from service.http.errors import ApiError
-from service.http.forms import Form, form_of
 from service.predictions.attention import not_explainable, to_picture
 from service.predictions.registry import Registry
-from service.predictions.served import IMAGES, Served
+from service.predictions.served import Served
 from service.settings import Settings
 
 _STATUS = {"not_an_image": 415, "broken_image": 422, "too_many_pixels": 413}
 # One request may decode to this many of the largest images allowed: others want the decoders too.
 _TOTAL_OF_LARGEST = 16
-_NOTHING = (None, "", "null")  # BentoML's client writes text fields as JSON
 DEFAULT_TOP_K = 5
 
 
@@ -57,35 +49,18 @@ class Prediction(LabelProbability):
     explanation: NotRequired[Explanation]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """What a request asks of a model, beside its inputs."""
-
-    top_k: int = DEFAULT_TOP_K
-    explain: bool = False
-
-
 class Predictions:
-    """Answers ``/classify`` with the models of a registry."""
+    """Classifies images with the models of a registry.
 
-    def __init__(self, settings: Settings, registry: Registry, bodies: Bodies) -> None:
+    Attributes:
+        max_files: of one request.
+    """
+
+    def __init__(self, settings: Settings, registry: Registry) -> None:
+        self.max_files = settings.max_images_classify
         self._settings = settings
         self._registry = registry
-        self._bodies = bodies
         self._decoders = ThreadPoolExecutor(available_cores(), "decode")
-
-    async def answer(self, request: Request) -> JSONResponse:
-        """The route: reads the form, then `classify`."""
-        arrived = asyncio.get_running_loop().time()
-        self._registry.check_room(IMAGES)
-        async with self._bodies.read(request, arrived=arrived) as body:
-            form = self._form(request, body)
-            served = self._registry.get(_text(form.fields.get("model")))
-            asked = Asked(
-                top_k=_top_k(form.fields.get("top_k")), explain=_flag(form.fields.get("explain"))
-            )
-            files = [upload.content for upload in form.files["images"]]
-            return answered(await self._classify(files, served, asked, arrived), served)
 
     async def classify(
         self,
@@ -109,50 +84,58 @@ class Predictions:
                 overloaded; 504 timeout.
         """
         served = self._registry.get(model)
-        arrived = asyncio.get_running_loop().time()
-        return await self._classify(files, served, Asked(top_k=top_k, explain=explain), arrived)
+        return await self.predict(files, served, top_k=top_k, explain=explain)
 
-    def close(self) -> None:
-        """Stop decoding."""
-        self._decoders.shutdown(wait=False, cancel_futures=True)
-
-    def _form(self, request: Request, body: bytes) -> Form:
-        return form_of(
-            request.headers.get("content-type", ""),
-            body,
-            files=["images"],
-            fields=["model", "top_k", "explain"],
-            max_files=self._settings.max_images_classify,
-        )
-
-    async def _classify(
-        self, files: Sequence[bytes], served: Served, asked: Asked, arrived: float
+    async def predict(
+        self,
+        files: Sequence[bytes],
+        served: Served,
+        *,
+        top_k: int = DEFAULT_TOP_K,
+        explain: bool = False,
+        arrived: float | None = None,
     ) -> list[Prediction]:
-        check_top_k(asked.top_k)
+        """Predictions of a model of images; see `classify`.
+
+        Args:
+            files: contents of image files.
+            served: the model.
+            top_k: labels to list.
+            explain: add a map of what the model attended to.
+            arrived: time of the event loop from which the deadline counts; None is now.
+        """
+        check_top_k(top_k)
         if not files:
             raise ApiError(422, "no_images", "The field 'images' must hold at least one file.")
-        limit = self._settings.max_images_classify
-        if len(files) > limit:
-            message = f"At most {limit} files may be sent at once, received {len(files)}."
-            raise ApiError(422, "too_many_images", message, {"limit": limit})
-        if asked.explain and served.explainer is None:
+        if len(files) > self.max_files:
+            message = f"At most {self.max_files} files may be sent at once, got {len(files)}."
+            raise ApiError(422, "too_many_images", message, {"limit": self.max_files})
+        if explain and served.explainer is None:
             raise not_explainable(served.artifact)
         inputs: list[np.ndarray] = []
 
         async def read() -> np.ndarray:
-            """Decode when there is a place, and keep the pixels for a map of them."""
+            """Decode when admitted, and keep the pixels for a map of them."""
             inputs.append(await self._decode(files, served.artifact.image_spec))
             return inputs[0]
 
         async with served.batcher.turn(len(files), arrived=arrived) as turn:
             logits = await turn.predict(read)
-        found = [prediction(row, served.artifact, asked.top_k) for row in logits]
-        if asked.explain:
+        found = [prediction(row, served.artifact, top_k) for row in logits]
+        if explain:
             await self._explain(found, inputs[0], served, arrived)
         return found
 
+    def close(self) -> None:
+        """Stop decoding."""
+        self._decoders.shutdown(wait=False, cancel_futures=True)
+
     async def _explain(
-        self, found: list[Prediction], inputs: np.ndarray, served: Served, arrived: float
+        self,
+        found: list[Prediction],
+        inputs: np.ndarray,
+        served: Served,
+        arrived: float | None,
     ) -> None:
         """Add to each prediction its map."""
         if served.explainer is None:
@@ -205,11 +188,6 @@ class Predictions:
             raise ApiError(_STATUS[error.code], error.code, message, {"file": index}) from error
 
 
-def answered(predictions: list[Prediction], served: Served) -> JSONResponse:
-    """The answer, with headers that say what gave it."""
-    return JSONResponse(predictions, headers=model_headers(served))
-
-
 def model_headers(served: Served) -> dict[str, str]:
     """Headers that say which model, runtime and precision gave an answer."""
     return {
@@ -226,7 +204,7 @@ def check_top_k(top_k: int) -> None:
         ApiError: 422 invalid_top_k.
     """
     if top_k < 1:
-        raise ApiError(422, "invalid_top_k", f"top_k must be at least 1, received {top_k}.")
+        raise ApiError(422, "invalid_top_k", f"top_k must be at least 1, got {top_k}.")
 
 
 def probabilities(logits: np.ndarray) -> np.ndarray:
@@ -244,33 +222,3 @@ def prediction(logits: np.ndarray, artifact: Artifact, top_k: int) -> Prediction
         for i in order
     ]
     return {**best[0], "top_k": best, "model": artifact.name, "digest": artifact.digest}
-
-
-def _text(value: str | None) -> str | None:
-    """A text field; BentoML's client writes it as JSON (``"name"``, ``null``)."""
-    if value in _NOTHING:
-        return None
-    if value.startswith('"'):
-        try:
-            return str(json.loads(value))
-        except ValueError:
-            return value
-    return value
-
-
-def _top_k(text: str | None) -> int:
-    if text in _NOTHING:
-        return DEFAULT_TOP_K
-    if not re.fullmatch(r"[+-]?[0-9]{1,9}", text):
-        message = f"top_k must be a whole number of at least 1, received {text[:40]!r}."
-        raise ApiError(422, "invalid_top_k", message)
-    return int(text)
-
-
-def _flag(text: str | None) -> bool:
-    if text in (*_NOTHING, "false"):
-        return False
-    if text != "true":
-        message = f"explain must be true or false, received {text[:40]!r}."
-        raise ApiError(422, "invalid_explain", message)
-    return True

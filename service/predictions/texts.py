@@ -1,4 +1,4 @@
-"""``POST /classify_text``: texts in JSON, predictions as JSON."""
+"""From texts to predictions."""
 
 import asyncio
 from collections.abc import Sequence
@@ -6,55 +6,22 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, ValidationError
-from starlette.requests import Request
-from starlette.responses import JSONResponse
 
 from data.tokenizer import TextTokenizer
-from service.http.bodies import Bodies
 from service.http.errors import ApiError
-from service.http.strict_json import broken_rules, parse_json, require_json
-from service.predictions.images import DEFAULT_TOP_K, Prediction, answered, check_top_k, prediction
+from service.predictions.images import DEFAULT_TOP_K, Prediction, check_top_k, prediction
 from service.predictions.registry import Registry
 from service.predictions.served import TEXTS, Served
 from service.settings import Settings
 
 
-class TextRequest(BaseModel):
-    """What `/classify_text` reads."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-    texts: list[str]
-    model: str | None = None
-    top_k: int | None = None
-    explain: bool | None = None
-
-
 class TextPredictions:
-    """Answers ``/classify_text`` with the models of a registry."""
+    """Classifies texts with the models of a registry."""
 
-    def __init__(self, settings: Settings, registry: Registry, bodies: Bodies) -> None:
+    def __init__(self, settings: Settings, registry: Registry) -> None:
         self._settings = settings
         self._registry = registry
-        self._bodies = bodies
         self._executor = ThreadPoolExecutor(1, "tokenize")
-
-    async def answer(self, request: Request) -> JSONResponse:
-        """The route: reads the body, then `classify`."""
-        arrived = asyncio.get_running_loop().time()
-        require_json(request)
-        self._registry.check_room(TEXTS)
-        async with self._bodies.read(request, arrived=arrived) as body:
-            self._bodies.check_json(len(body))
-            asked = _read(body)
-            served = self._registry.get(asked.model or None, TEXTS)
-            if asked.explain:
-                raise _no_map(served)
-            top_k = DEFAULT_TOP_K if asked.top_k is None else asked.top_k
-            check_top_k(top_k)
-            logits = await self.logits(asked.texts, served, arrived=arrived)
-        return answered([prediction(row, served.artifact, top_k) for row in logits], served)
 
     async def classify(
         self,
@@ -77,15 +44,33 @@ class TextPredictions:
                 `logits`.
         """
         served = self._registry.get(model, TEXTS)
+        return await self.predict(texts, served, top_k=top_k, explain=explain)
+
+    async def predict(
+        self,
+        texts: Sequence[str],
+        served: Served,
+        *,
+        top_k: int,
+        explain: bool = False,
+        arrived: float | None = None,
+    ) -> list[Prediction]:
+        """Predictions of a model of texts; see `classify`, and `arrived` in `logits`."""
         if explain:
             raise _no_map(served)
         check_top_k(top_k)
-        arrived = asyncio.get_running_loop().time()
         logits = await self.logits(texts, served, arrived=arrived)
         return [prediction(row, served.artifact, top_k) for row in logits]
 
-    async def logits(self, texts: Sequence[str], served: Served, *, arrived: float) -> np.ndarray:
+    async def logits(
+        self, texts: Sequence[str], served: Served, *, arrived: float | None = None
+    ) -> np.ndarray:
         """Logits (N, K) of texts.
+
+        Args:
+            texts: as in `classify`.
+            served: the model.
+            arrived: time of the event loop from which the deadline counts; None is now.
 
         Raises:
             ApiError: 422 no_texts, too_many_texts, invalid_text (naming its index); 503
@@ -95,7 +80,7 @@ class TextPredictions:
             raise ApiError(422, "no_texts", "The field 'texts' must hold at least one text.")
         limit = self._settings.max_texts_classify
         if len(texts) > limit:
-            message = f"At most {limit} texts may be sent at once, received {len(texts)}."
+            message = f"At most {limit} texts may be sent at once, got {len(texts)}."
             raise ApiError(422, "too_many_texts", message, {"limit": limit})
         tokenizer, longest = served.tokenizer, served.artifact.text_spec.max_len
         if tokenizer is None:
@@ -117,17 +102,6 @@ class TextPredictions:
 def _no_map(served: Served) -> ApiError:
     message = f"The model {served.artifact.name!r} reads texts; only attention to images is shown."
     return ApiError(422, "not_explainable", message)
-
-
-def _read(body: bytes) -> TextRequest:
-    content = parse_json(body, "body")
-    try:
-        return TextRequest.model_validate(content)
-    except ValidationError as error:
-        problems = broken_rules(error)
-    first = problems[0]
-    message = f"The body is not acceptable: {first['field'] or 'body'}: {first['message']}."
-    raise ApiError(422, "invalid_body", message, problems)
 
 
 def _rows(tokenizer: TextTokenizer, texts: Sequence[str], longest: int) -> list[np.ndarray]:

@@ -1,4 +1,5 @@
 import io
+import json
 import os
 import struct
 import time
@@ -6,11 +7,12 @@ import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 from PIL import Image
+from pydantic import SecretStr
 from starlette.testclient import TestClient
 
 from runtimes.artifact import Artifact, open_artifact
@@ -19,6 +21,14 @@ from tests.conftest import Once
 from tests.service.front import Front
 from tests.service.jobs.postgres import postgresql, truncated
 from tests.service.tiny_artifact import noise, write_artifact, write_text_artifact
+
+KEYS = {name: f"key-of-the-caller-{name}" for name in ("pat", "eve", "ada", "ron")}
+ENTRIES: list[dict[str, Any]] = [
+    {"name": "pat", "key": KEYS["pat"], "scopes": ["predict"]},
+    {"name": "eve", "key": KEYS["eve"], "scopes": ["evaluate"]},
+    {"name": "ada", "key": KEYS["ada"], "scopes": ["admin", "predict", "evaluate"]},
+    {"name": "ron", "key": KEYS["ron"], "scopes": ["predict"], "requests_per_minute": 2},
+]
 
 if TYPE_CHECKING:
     from selenium.webdriver import Chrome
@@ -73,6 +83,24 @@ def client(
         with TestClient(Assay.to_asgi(), raise_server_exceptions=False) as test_client:
             yield test_client
     get_settings.cache_clear()
+
+
+@pytest.fixture(scope="session")
+def locked(
+    tiny_models: Path, samples: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[TestClient]:
+    """The whole service in this process, with API keys."""
+    from tests.service.serving import serving
+
+    settings = Settings(
+        models=[tiny_models],
+        samples=samples,
+        state=tmp_path_factory.mktemp("locked"),
+        runtime="onnx-cpu",
+        api_keys=SecretStr(json.dumps(ENTRIES)),
+    )
+    with serving(settings) as client:
+        yield client
 
 
 @pytest.fixture

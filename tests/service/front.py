@@ -10,15 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from starlette.applications import Starlette
 from starlette.types import Receive, Scope, Send
 
 from data.images import to_png
 from runtimes.artifact import Artifact
 from runtimes.manifest import Task
 from service.api.evaluations import routes
-from service.http.callers import ANYONE
-from service.http.errors import ApiError, ErrorShape
+from service.http.app import create_app
+from service.http.errors import ApiError
+from service.http.keys import ANYONE
 from service.jobs.queue import JobStore
 from service.jobs.uploads import evaluations_folder
 from service.jobs.worker import Evaluator
@@ -46,8 +46,7 @@ class Front:
                 raise ApiError(404, "unknown_model", f"There is no model {name!r}.")
             return artifacts[name]
 
-        self.site = Starlette(routes=routes(self.store, self.settings, find_model))
-        self.app = ErrorShape(self.site)
+        self.app = create_app(routes(self.store, self.settings, find_model))
         self.caller = ANYONE
         self._transport = httpx.ASGITransport(app=self._as_caller)
 

@@ -4,10 +4,11 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 
 from starlette.applications import Starlette
+from starlette.routing import Mount
 from starlette.testclient import TestClient
 
 from service.app import Assay
-from service.http.site import Front, Site
+from service.http.app import Gateway
 from service.settings import Settings
 from service.worker import Worker
 
@@ -15,8 +16,8 @@ from service.worker import Worker
 @contextmanager
 def serving(settings: Settings) -> Iterator[TestClient]:
     """A client of a worker that is opened for it; no evaluator runs."""
-    site = Site()
-    worker = Worker(settings, site, schema=Assay.schema(), evaluator_url=None)
+    gateway = Gateway()
+    worker = Worker(settings, gateway, schema=Assay.schema(), evaluator_url=None)
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
@@ -24,7 +25,6 @@ def serving(settings: Settings) -> Iterator[TestClient]:
         yield
         worker.close()
 
-    app = Starlette(lifespan=lifespan)
-    app.add_middleware(Front, site=site)
+    app = Starlette(lifespan=lifespan, routes=[Mount("/", gateway)])
     with TestClient(app, raise_server_exceptions=False) as client:
         yield client

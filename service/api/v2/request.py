@@ -2,10 +2,10 @@
 
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
+from service.http.documents import parse_body
 from service.http.errors import ApiError
-from service.http.strict_json import broken_rules, parse_json
 
 _BINARY_SIZE = "binary_data_size"
 _MOST = 2**31  # no shape is larger, and products of shapes stay small
@@ -101,14 +101,7 @@ def parse(body: bytes, length: int) -> InferRequest:
     Raises:
         ApiError: 400 invalid_json, invalid_tensor; 422 invalid_body, unknown_parameter.
     """
-    content = parse_json(body[:length], "body")
-    try:
-        request = InferRequest.model_validate(content)
-    except ValidationError as error:
-        problems = broken_rules(error)
-        place = f"{problems[0]['field'] or 'body'}: {problems[0]['message']}"
-        message = f"The body is not acceptable: {place}."
-        raise ApiError(422, "invalid_body", message, problems[:16]) from error
+    request = parse_body(InferRequest, body[:length])
     _refuse_twice([tensor.name for tensor in request.inputs], "input")
     _refuse_twice([wanted.name for wanted in request.outputs], "output")
     position = length

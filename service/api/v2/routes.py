@@ -4,20 +4,21 @@ import asyncio
 from typing import Any
 
 import numpy as np
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel, ConfigDict, ValidationError
-from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
+from starlette.routing import BaseRoute
 
 from service.api.v2 import descriptions
 from service.api.v2.inputs import read_images, read_texts, the_input
 from service.api.v2.outputs import answer, forms
 from service.api.v2.request import InferRequest, Tensor, json_length, parse
-from service.http.bodies import Bodies
+from service.http.auth import access
+from service.http.body import Bodies
+from service.http.documents import parse_json
 from service.http.errors import ApiError, foreign_error
-from service.http.openapi import describe
-from service.http.queries import strict
-from service.http.strict_json import parse_json
+from service.http.openapi import body as documented
+from service.http.openapi import failures
 from service.predictions.images import model_headers
 from service.predictions.registry import Registry
 from service.predictions.reload import Reloader
@@ -28,8 +29,13 @@ from service.settings import Settings
 _KINDS = ("", "application/json", "application/octet-stream")
 _MODEL = "/v2/models/{name}"
 _VERSION = _MODEL + "/versions/{version}"
-_REPOSITORY_ERRORS = (400, 404, 408, 413, 415, 422, 503)
-_INFER_ERRORS = (400, 404, 408, 413, 415, 422, 503, 504)
+_JSON: dict[str, Any] = {"response_model": dict[str, Any]}
+_READ_ERRORS = (400, 408, 413, 415, 422, 503)
+_VERSIONED = {
+    "parameters": [
+        {"name": "version", "in": "path", "required": True, "schema": {"type": "string"}}
+    ]
+}
 
 
 class _Options(BaseModel):
@@ -64,113 +70,107 @@ class V2:
         self._settings, self._registry, self._reloader = settings, registry, reloader
         self._texts, self._bodies = texts, bodies
 
-    def routes(self) -> list[Route]:
+    def routes(self) -> list[BaseRoute]:
         """All routes of the protocol."""
-        get = [
-            ("/v2", self.server),
-            ("/v2/health/live", self.live),
-            ("/v2/health/ready", self.ready),
-            ("/v2/models/stats", self.all_statistics),
-        ]
-        post = [
-            ("/v2/repository/index", self.index),
-            ("/v2/repository/models/{name}/load", self.load),
-            ("/v2/repository/models/{name}/unload", self.unload),
-        ]
-        for prefix in (_MODEL, _VERSION):
-            get += [
-                (prefix, self.model),
-                (f"{prefix}/ready", self.model_ready),
-                (f"{prefix}/config", self.config),
-                (f"{prefix}/stats", self.statistics),
-            ]
-            post.append((f"{prefix}/infer", self.infer))
-        return [
-            *(Route(path, strict(endpoint), methods=["GET"]) for path, endpoint in get),
-            *(Route(path, strict(endpoint), methods=["POST"]) for path, endpoint in post),
-        ]
+        router = APIRouter(dependencies=access("predict"))
+        self._add_models(router)
+        add = router.add_api_route
+        add("/v2", self.server, responses=failures(422), **_JSON)
+        add("/v2/health/live", self.live, responses=failures(422), **_JSON)
+        add("/v2/health/ready", self.ready, responses=failures(422, 503), **_JSON)
+        options: dict[str, Any] = {"methods": ["POST"], "openapi_extra": documented(_Options)}
+        index = {"response_model": list[dict[str, str]], "responses": failures(*_READ_ERRORS)}
+        add("/v2/repository/index", self.index, **options, **index)
+        admin = APIRouter(dependencies=access("admin"))
+        options |= {"responses": failures(404, *_READ_ERRORS), **_JSON}
+        for name, endpoint in (("load", self.load), ("unload", self.unload)):
+            admin.add_api_route(f"/v2/repository/models/{{name}}/{name}", endpoint, **options)
+        return [*router.routes, *admin.routes]
 
-    @describe(answer=dict[str, Any], errors=(422,))
-    async def server(self, _: Request) -> Response:
+    def _add_models(self, router: APIRouter) -> None:
+        """The routes of models, and of their versions."""
+        add = router.add_api_route
+        infer = documented(InferRequest)
+        infer_errors = {"responses": failures(404, 504, *_READ_ERRORS)}
+        for prefix, extra in ((_MODEL, {}), (_VERSION, _VERSIONED)):
+            post: dict[str, Any] = {"methods": ["POST"], "openapi_extra": infer | extra}
+            add(f"{prefix}/infer", self.infer, **post, **infer_errors, **_JSON)
+        add("/v2/models/stats", self.all_statistics, responses=failures(422), **_JSON)
+        for prefix, extra in ((_MODEL, {}), (_VERSION, _VERSIONED)):
+            get: dict[str, Any] = {"openapi_extra": extra, **_JSON}
+            add(prefix, self.model, responses=failures(404, 422), **get)
+            add(f"{prefix}/ready", self.model_ready, responses=failures(404, 422, 503), **get)
+            add(f"{prefix}/config", self.config, responses=failures(404, 422), **get)
+            add(f"{prefix}/stats", self.statistics, responses=failures(404, 422), **get)
+
+    async def server(self) -> Response:
         """The server's name, version and extensions."""
         return JSONResponse(descriptions.server())
 
-    @describe(answer=dict[str, bool], errors=(422,))
-    async def live(self, _: Request) -> Response:
+    async def live(self) -> Response:
         """Whether the server runs."""
         return JSONResponse({"live": True})
 
-    @describe(answer=dict[str, bool], errors=(422, 503))
-    async def ready(self, _: Request) -> Response:
+    async def ready(self) -> Response:
         """Whether every model answers."""
         if not await self._registry.ready():
             raise foreign_error(503)
         return JSONResponse({"ready": True})
 
-    @describe(answer=dict[str, Any], errors=(404, 422))
-    async def model(self, request: Request) -> Response:
+    async def model(self, request: Request, name: str) -> Response:
         """A model's versions, inputs and outputs."""
-        return JSONResponse(descriptions.model(self._served(request), self._registry))
+        return JSONResponse(descriptions.model(self._served(request, name), self._registry))
 
-    @describe(answer=dict[str, Any], errors=(404, 422, 503))
-    async def model_ready(self, request: Request) -> Response:
+    async def model_ready(self, request: Request, name: str) -> Response:
         """Whether a model answers."""
-        served = self._served(request)
+        served = self._served(request, name)
         if served.runtime.failed:
             raise foreign_error(503)
         return JSONResponse({"name": served.artifact.name, "ready": True})
 
-    @describe(answer=dict[str, Any], errors=(404, 422))
-    async def config(self, request: Request) -> Response:
+    async def config(self, request: Request, name: str) -> Response:
         """A model as a Triton configuration."""
-        return JSONResponse(descriptions.config(self._served(request)))
+        return JSONResponse(descriptions.config(self._served(request, name)))
 
-    @describe(answer=dict[str, Any], errors=(404, 422))
-    async def statistics(self, request: Request) -> Response:
+    async def statistics(self, request: Request, name: str) -> Response:
         """What a model has done since it was opened."""
         version = request.path_params.get("version")
-        name = self._served(request).artifact.name
+        self._served(request, name)
         versions = [version] if version else self._registry.versions(name)
         found = [self._registry.find(f"{name}:{version}") for version in versions]
         return JSONResponse({"model_stats": [descriptions.statistics(each) for each in found]})
 
-    @describe(answer=dict[str, Any], errors=(422,))
-    async def all_statistics(self, _: Request) -> Response:
+    async def all_statistics(self) -> Response:
         """What every model has done since it was opened."""
         rows = [descriptions.statistics(served) for served in self._registry.all()]
         return JSONResponse({"model_stats": rows})
 
-    @describe(
-        answer=list[dict[str, str]], body=_Options.model_json_schema(), errors=(400, 413, 422)
-    )
     async def index(self, request: Request) -> Response:
         """Every model of the folders, served or not."""
         options = await self._options(request)
         rows = descriptions.index(self._registry, self._reloader, only_ready=options.ready)
         return JSONResponse(rows)
 
-    @describe(answer=dict[str, Any], body=_Options.model_json_schema(), errors=(400, 404, 413, 422))
-    async def load(self, request: Request) -> Response:
+    async def load(self, request: Request, name: str) -> Response:
         """Serve a model that was unloaded, or has just been put into a folder."""
         await self._options(request)
-        await self._reloader.load(request.path_params["name"])
+        await self._reloader.load(name)
         return JSONResponse({})
 
-    @describe(answer=dict[str, Any], body=_Options.model_json_schema(), errors=(400, 404, 413, 422))
-    async def unload(self, request: Request) -> Response:
+    async def unload(self, request: Request, name: str) -> Response:
         """Serve a model no longer."""
         await self._options(request, "unload_dependents")
-        await self._reloader.unload(request.path_params["name"])
+        await self._reloader.unload(name)
         return JSONResponse({})
 
-    @describe(answer=dict[str, Any], body=InferRequest.model_json_schema(), errors=_INFER_ERRORS)
-    async def infer(self, request: Request) -> Response:
+    async def infer(self, request: Request, name: str) -> Response:
         """Outputs of a model for tensors, as JSON or as bytes behind the JSON."""
         arrived = asyncio.get_running_loop().time()
-        served = self._served(request)
+        served = self._served(request, name)
         _check_kind(request)
         served.batcher.check_room()
-        async with self._bodies.read(request, arrived=arrived) as body:
+        async with self._bodies.open(request, arrived=arrived) as sent:
+            body = await sent.read()
             length = json_length(request.headers.get("inference-header-content-length"), body)
             self._bodies.check_json(length)
             asked = parse(body, length)
@@ -191,13 +191,14 @@ class V2:
         tensor = the_input(asked, served.artifact, settings.max_texts_classify)
         return await self._texts.logits(read_texts(tensor), served, arrived=arrived)
 
-    def _served(self, request: Request) -> Served:
-        name, version = request.path_params["name"], request.path_params.get("version")
+    def _served(self, request: Request, name: str) -> Served:
+        version = request.path_params.get("version")
         return self._registry.find(name if version is None else f"{name}:{version}")
 
     async def _options(self, request: Request, *known: str) -> _Options:
         arrived = asyncio.get_running_loop().time()
-        async with self._bodies.read(request, arrived=arrived) as body:
+        async with self._bodies.open(request, arrived=arrived) as sent:
+            body = await sent.read()
             self._bodies.check_json(len(body))
             content = parse_json(body, "body") if body.strip() else {}
         try:

@@ -73,7 +73,7 @@ BAD_REQUESTS: dict[str, tuple[dict[str, Any], int, str, str]] = {
         "ambiguous_images",
         "either",
     ),
-    "no spec": ({"spec": None}, 422, "no_spec", "missing"),
+    "no spec": ({"spec": None}, 422, "no_spec", "spec"),
     "unknown field": ({"text": "[]"}, 422, "unknown_field", "text"),
     "broken json": ({"spec": "{"}, 400, "invalid_json", "spec"),
     "bare NaN": (
@@ -392,7 +392,7 @@ def test_a_bad_query_of_the_list_is_refused(front: Front, query: str) -> None:
     check_error(front.request("GET", f"{URL}?{query}"), 422, "invalid_query", query.split("=")[0])
 
 
-@pytest.mark.parametrize("wait", ["31", "-1", "nan", "", "1e1"])
+@pytest.mark.parametrize("wait", ["31", "-1", "nan", ""])
 def test_a_bad_wait_is_refused(front: Front, wait: str) -> None:
     location = front.post().headers["location"]
     check_error(front.request("GET", f"{location}?wait={wait}"), 422, "invalid_query", "wait")

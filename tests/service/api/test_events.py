@@ -125,7 +125,7 @@ def test_streams_and_waits_end_when_the_server_leaves(front: Front) -> None:
             target=lambda: answers.append(httpx.get(f"{server}{location}?wait=30", timeout=40))
         )
         waiting.start()
-        front.site.state.leaving = True
+        front.app.state.leaving = True
         assert stream.next() == ("", {})
         waiting.join(10)
         assert time.monotonic() - begun < 8

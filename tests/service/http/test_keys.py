@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from service.http.callers import Caller
-from service.http.keys import Keys, read_keys
+from service.http.keys import Caller, Keys, read_keys
 
 SECRET = "correct-horse-battery-staple"
 OTHER = "another-key-of-some-length"

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from service.logs import FIELDS, JsonLines, OneLine, set_up_logs
+from service.http.logging import FIELDS, JsonLines, OneLine, set_up_logs
 from tests.service.conftest import png
 
 LOGGER = "service.http.logging"

@@ -3,9 +3,9 @@ from pathlib import Path
 
 import pytest
 
-from service.http.callers import ANYONE, SCOPES, Caller
+from service.http.auth import Rates
 from service.http.errors import ApiError
-from service.http.rates import Rates
+from service.http.keys import ANYONE, SCOPES, Caller
 
 ALICE = Caller(name="alice", scopes=SCOPES, requests_per_minute=6)
 BOB = Caller(name="bob", scopes=SCOPES, requests_per_minute=2)

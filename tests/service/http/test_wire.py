@@ -113,8 +113,9 @@ def test_a_body_that_does_not_come_is_408(server: Server) -> None:
 def test_a_body_over_the_limit_is_413_before_it_is_read(server: Server) -> None:
     status, _, code = parts(server.send(POST + b"Content-Length: 1000001\r\n\r\n"))
     assert (status, code) == (413, "body_too_large")
+    head = b'--B\r\nContent-Disposition: form-data; name="images"; filename="a"\r\n\r\n'
     chunk = b"40000\r\n" + bytes(0x40000) + b"\r\n"
-    chunked = POST + b"Transfer-Encoding: chunked\r\n\r\n"
+    chunked = POST + b"Transfer-Encoding: chunked\r\n\r\n" + b"%x\r\n%s\r\n" % (len(head), head)
     status, _, code = parts(server.send(chunked, chunk, chunk, chunk, chunk))
     assert (status, code) == (413, "body_too_large")
 

@@ -17,8 +17,8 @@ import pytest
 from data.images import to_png
 from runtimes.artifact import Artifact
 from service.api.submission import read_submission
-from service.http.callers import ANYONE
-from service.http.forms import Form, Upload
+from service.http.body import Form, Upload
+from service.http.keys import ANYONE
 from service.jobs.job import Job
 from service.jobs.queue import JobStore
 from service.jobs.submit import Intake

@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 
 from runtimes.artifact import CARD_JSON, MANIFEST, Artifact, open_artifact
-from service.http.bodies import Bodies
 from service.http.errors import ApiError
 from service.predictions.images import Predictions
 from service.predictions.registry import Registry
@@ -45,7 +44,7 @@ class World:
         self.registry = Registry.open(self.settings)
         marks = settings.state / "unloaded"
         self.reloader = Reloader(self.registry, self.settings, unloaded=marks)
-        self.predictions = Predictions(self.settings, self.registry, Bodies(self.settings))
+        self.predictions = Predictions(self.settings, self.registry)
 
     def served(self) -> list[str]:
         return [f"{s.artifact.name}:{s.artifact.version}" for s in self.registry.all()]

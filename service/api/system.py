@@ -1,30 +1,33 @@
-"""`/livez`, `/readyz` and `/metrics`: what machines ask of the service."""
+"""What belongs to no model: health, metrics, the API's description, and the files of the page."""
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from anyio import CapacityLimiter, to_thread
+from fastapi import APIRouter, Request
+from fastapi.responses import FileResponse, HTMLResponse, JSONResponse, Response
 from prometheus_client import CONTENT_TYPE_LATEST
-from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
+from starlette.routing import BaseRoute
 
+from service.http.auth import access
 from service.http.errors import ApiError
-from service.http.openapi import describe
+from service.http.openapi import failures, file, render
 from service.jobs.queue import JobStore
 from service.metrics import Metrics, memory_of, state_metrics
 
 logger = logging.getLogger(__name__)
 
+_PAGE = Path(__file__).parents[1] / "page"
 _TIMEOUT_S = 3.0
 Check = Callable[[], Awaitable[bool]]
 
 
 class Probes:
-    """The routes.
+    """What machines ask of the service.
 
     Args:
         checks: by name; the service is ready when all of them are true.
@@ -49,25 +52,30 @@ class Probes:
         self._evaluator = evaluator
         self._server = server
         self._reader = CapacityLimiter(1)  # of the table: one that hangs is asked once
-        self.draining = False
 
-    def routes(self) -> list[Route]:
-        """The three of them."""
-        return [
-            Route("/livez", self.livez),
-            Route("/readyz", self.readyz),
-            Route("/metrics", self.metrics),
-        ]
+    def routes(self, *, open_metrics: bool) -> list[BaseRoute]:
+        """`/livez`, `/readyz` and `/metrics`.
 
-    @describe(answer=dict[str, str])
-    async def livez(self, _: Request) -> Response:
+        Args:
+            open_metrics: whether `/metrics` needs no key.
+        """
+        router = APIRouter()
+        add = router.add_api_route
+        answer = {"response_model": dict[str, str], "responses": failures(503)}
+        add("/livez", self.livez, response_model=dict[str, str], responses=failures())
+        add("/readyz", self.readyz, **answer)
+        key = [] if open_metrics else access("admin", strict=False)
+        options = file("text/plain", 503)
+        add("/metrics", self.metrics, dependencies=key, response_class=Response, **options)
+        return router.routes
+
+    async def livez(self) -> Response:
         """Whether the service runs."""
         return JSONResponse({"status": "alive"})
 
-    @describe(answer=dict[str, str], errors=(503,))
-    async def readyz(self, _: Request) -> Response:
+    async def readyz(self, request: Request) -> Response:
         """Whether the service answers: models are open and warm, and it is not stopping."""
-        if self.draining:
+        if request.app.state.leaving:
             raise _not_ready("The service is about to stop.", ["draining"])
         checks = {**self._checks, "database": self._database}
         answers = await asyncio.gather(*(_in_time(check()) for check in checks.values()))
@@ -76,8 +84,7 @@ class Probes:
             raise _not_ready(message, failing)
         return JSONResponse({"status": "ready"})
 
-    @describe(answer=str, media_type="text/plain", errors=(503,))
-    async def metrics(self, _: Request) -> Response:
+    async def metrics(self) -> Response:
         """Figures for Prometheus."""
         alive = None if self._evaluator is None else await _in_time(self._evaluator())
         content = await to_thread.run_sync(self._exposition, alive)
@@ -148,3 +155,46 @@ async def _connect(url: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter
     if parts.scheme in ("file", "unix"):
         return await asyncio.open_unix_connection(parts.path)
     return await asyncio.open_connection(parts.hostname, parts.port)
+
+
+def schema_routes(schema: Mapping[str, Any]) -> list[BaseRoute]:
+    """`/schema.json`: what BentoML's clients read first."""
+    router = APIRouter()
+
+    @router.get("/schema.json", response_model=dict[str, Any], responses=failures())
+    async def schema_json() -> Response:
+        """The two prediction routes, as BentoML's clients want to know them."""
+        return JSONResponse(schema)
+
+    return router.routes
+
+
+def page_routes(document: Mapping[str, Any], folder: Path = _PAGE) -> list[BaseRoute]:
+    """`/docs.json` and `/docs`, a route for each file of the page, and `/` for its index."""
+    router = APIRouter(include_in_schema=False)
+    page = render(dict(document))
+
+    @router.get("/docs.json")
+    async def docs_json() -> Response:
+        """The OpenAPI document."""
+        return JSONResponse(document)
+
+    @router.get("/docs")
+    async def docs() -> Response:
+        """The same, to read."""
+        return HTMLResponse(page)
+
+    def add(address: str, path: Path) -> None:
+        """The route of one file."""
+
+        async def page_file() -> Response:
+            """The file; the browser asks each time whether it has changed."""
+            return FileResponse(path, headers={"cache-control": "no-cache"})
+
+        router.add_api_route(address, page_file)
+
+    add("/", folder / "index.html")
+    for path in sorted(folder.iterdir()):
+        if path.is_file():
+            add(f"/{path.name}", path)
+    return router.routes

@@ -1,14 +1,15 @@
-"""JSON as its standard has it: no NaN, no Infinity; and no key twice in an object."""
+"""Documents in JSON that a client sent, and what is wrong with them."""
 
-import json
-from typing import Any
+from typing import Any, TypeVar
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 from starlette.requests import Request
 
+from core.json import JsonError, read_json
 from service.http.errors import ApiError
 
-_SHOWN = 64  # characters of a key in a message
+_MAX_DETAILS = 16
+_Model = TypeVar("_Model", bound=BaseModel)
 
 
 def require_json(request: Request) -> None:
@@ -34,30 +35,31 @@ def parse_json(text: str | bytes, what: str) -> Any:
         ApiError: 400 invalid_json.
     """
     try:
-        return json.loads(text, parse_constant=_refuse, object_pairs_hook=_distinct)
-    except (ValueError, RecursionError) as error:
-        reason = error if isinstance(error, json.JSONDecodeError | _NotJson) else "not JSON text"
-        message = f"The field `{what}` is not valid JSON: {reason}."
+        return read_json(text)
+    except JsonError as error:
+        message = f"The field `{what}` is not valid JSON: {error}."
         raise ApiError(400, "invalid_json", message) from error
 
 
-class _NotJson(ValueError):
-    pass
+def parse_body(model: type[_Model], content: bytes) -> _Model:
+    """A body in JSON.
+
+    Raises:
+        ApiError: 400 invalid_json; 422 invalid_body with broken rules in `details`.
+    """
+    value = parse_json(content, "body")
+    try:
+        return model.model_validate(value)
+    except ValidationError as error:
+        problems = broken_rules(error)
+    raise unacceptable(problems)
 
 
-def _refuse(constant: str) -> None:
-    raise _NotJson(f"{constant} is not JSON")
-
-
-def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object; of a key that is there twice, readers would not agree which one counts."""
-    fields: dict[str, Any] = {}
-    for key, value in pairs:
-        if key in fields:
-            # Half a surrogate, which JSON can name, could not be told to the client.
-            raise _NotJson(f"the key {ascii(key[:_SHOWN])} must not appear twice in an object")
-        fields[key] = value
-    return fields
+def unacceptable(problems: list[dict[str, str]]) -> ApiError:
+    """The refusal of a body in JSON for its broken rules."""
+    first = problems[0]
+    message = f"The body is not acceptable: {first['field'] or 'body'}: {first['message']}."
+    return ApiError(422, "invalid_body", message, problems[:_MAX_DETAILS])
 
 
 def broken_rules(error: ValidationError) -> list[dict[str, str]]:

@@ -1,0 +1,124 @@
+"""`POST /classify` and `POST /classify_text`."""
+
+import asyncio
+import json
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse, Response
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool
+from starlette.routing import BaseRoute
+
+from service.http.auth import access
+from service.http.body import Bodies, File, validated
+from service.http.documents import parse_body, require_json
+from service.http.openapi import body, failures
+from service.predictions.images import DEFAULT_TOP_K, Prediction, Predictions, model_headers
+from service.predictions.registry import Registry
+from service.predictions.served import IMAGES, TEXTS
+from service.predictions.texts import TextPredictions
+
+_ERRORS = (400, 404, 408, 413, 415, 422, 503, 504)
+
+
+def _plain(value: Any) -> Any:
+    """A text field; BentoML's client writes it as JSON (``"name"``, ``null``)."""
+    if value in ("", "null"):
+        return None
+    if isinstance(value, str) and value.startswith('"'):
+        try:
+            return json.loads(value)
+        except ValueError:
+            return value
+    return value
+
+
+def _flag(value: Any) -> Any:
+    return {"true": True, "false": False}.get(value, _plain(value))
+
+
+class ClassifyForm(BaseModel):
+    """The form of `/classify`."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    images: list[File] = Field(min_length=1)
+    model: Annotated[str | None, BeforeValidator(_plain)] = None
+    top_k: Annotated[Annotated[int, Field(ge=1)] | None, BeforeValidator(_plain)] = DEFAULT_TOP_K
+    explain: Annotated[StrictBool | None, BeforeValidator(_flag)] = False
+
+
+class TextRequest(BaseModel):
+    """What `/classify_text` reads."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    texts: list[str]
+    model: str | None = None
+    top_k: int | None = None
+    explain: bool | None = None
+
+
+def routes(
+    predictions: Predictions, texts: TextPredictions, registry: Registry, bodies: Bodies
+) -> list[BaseRoute]:
+    """The two routes.
+
+    Args:
+        predictions: answers images.
+        texts: answers texts.
+        registry: the models.
+        bodies: bounds what is read at a time.
+    """
+    router = APIRouter(dependencies=access("predict"))
+
+    @router.post(
+        "/classify",
+        response_model=list[Prediction],
+        responses=failures(*_ERRORS),
+        openapi_extra=body(ClassifyForm, form=True),
+    )
+    async def classify(request: Request) -> Response:
+        """Classify images."""
+        arrived = asyncio.get_running_loop().time()
+        registry.check_room(IMAGES)
+        async with bodies.open(request, arrived=arrived) as sent:
+            form = await sent.form(
+                files=("images",),
+                fields=("model", "top_k", "explain"),
+                max_files=predictions.max_files,
+            )
+            asked = validated(ClassifyForm, form)
+            served = registry.get(asked.model)
+            found = await predictions.predict(
+                [upload.content for upload in asked.images],
+                served,
+                top_k=asked.top_k or DEFAULT_TOP_K,
+                explain=bool(asked.explain),
+                arrived=arrived,
+            )
+        return JSONResponse(found, headers=model_headers(served))
+
+    @router.post(
+        "/classify_text",
+        response_model=list[Prediction],
+        responses=failures(*_ERRORS),
+        openapi_extra=body(TextRequest),
+    )
+    async def classify_text(request: Request) -> Response:
+        """Classify texts."""
+        arrived = asyncio.get_running_loop().time()
+        require_json(request)
+        registry.check_room(TEXTS)
+        async with bodies.open(request, arrived=arrived) as sent:
+            content = await sent.read()
+            bodies.check_json(len(content))
+            asked = parse_body(TextRequest, content)
+            served = registry.get(asked.model or None, TEXTS)
+            top_k = DEFAULT_TOP_K if asked.top_k is None else asked.top_k
+            found = await texts.predict(
+                asked.texts, served, top_k=top_k, explain=bool(asked.explain), arrived=arrived
+            )
+        return JSONResponse(found, headers=model_headers(served))
+
+    return router.routes

@@ -1,0 +1,322 @@
+"""The one reader of bodies: bounded in size and time, and over all predictions in memory.
+
+FastAPI declares no body anywhere: it would read one before the key is checked, on the event loop.
+"""
+
+import asyncio
+import errno
+import re
+from collections.abc import AsyncIterator, Callable, Collection
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Annotated, TypeVar
+
+from pydantic import BaseModel, ValidationError, WithJsonSchema
+from python_multipart.exceptions import FormParserError
+from starlette.datastructures import UploadFile
+from starlette.exceptions import HTTPException
+from starlette.formparsers import MultiPartException
+from starlette.requests import Request
+from starlette.types import Message
+
+from service.http.errors import ApiError
+from service.settings import Settings
+
+_MAX_FIELDS = 64
+_MAX_TEXT_FORM = 65_536  # bytes of a form without files; each of them costs much time
+_TAIL = 4096  # bytes at the end of a form, in which its last boundary must be
+_BOUNDARY = re.compile(  # RFC 2046
+    r"""boundary=(?:"([\w'()+,./:=? -]{0,69}[\w'()+,./:=?-])"|([\w'()+,./:=?-]{1,70})(?:;|\s|$))""",
+    re.ASCII | re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Upload:
+    """A file of a form: the name its sender gave it, and its bytes."""
+
+    name: str
+    content: bytes
+
+
+File = Annotated[Upload, WithJsonSchema({"type": "string", "format": "binary"})]
+"""A file in the model of a form."""
+
+_Model = TypeVar("_Model", bound=BaseModel)
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """A form's files in order, by field, and its text fields."""
+
+    files: dict[str, list[Upload]]
+    fields: dict[str, str]
+
+
+def validated(model: type[_Model], form: Form) -> _Model:
+    """A form as its model.
+
+    Raises:
+        ApiError: 422 with the code ``no_FIELD`` or ``invalid_FIELD``.
+    """
+    try:
+        return model.model_validate(form.files | form.fields)
+    except ValidationError as error:
+        problem = error.errors(include_url=False, include_context=False)[0]
+    field = str(problem["loc"][0])
+    if problem["type"] in ("missing", "too_short"):
+        message = f"The field {field!r} must hold something."
+        raise ApiError(422, f"no_{field}", message)
+    message = f"The field {field!r} is not acceptable: {problem['msg']}."
+    raise ApiError(422, f"invalid_{field}", message)
+
+
+class Body:
+    """A body within limits.
+
+    Args:
+        request: its body is not read yet.
+        max_bytes: of it.
+        until: time of the event loop at which it must be complete.
+        seconds: the same as a duration, for the message.
+        on_bytes: is called with the number of bytes of each part, and may raise.
+
+    Attributes:
+        complete: whether all of it was read.
+
+    Raises:
+        ApiError: 413 body_too_large, 415 compressed_body.
+    """
+
+    def __init__(
+        self,
+        request: Request,
+        *,
+        max_bytes: int,
+        until: float,
+        seconds: float,
+        on_bytes: Callable[[int], None] | None = None,
+    ) -> None:
+        self._source, self._max_bytes, self._on_bytes = request, max_bytes, on_bytes
+        self._until, self._seconds = until, seconds
+        self._received, self._tail = 0, b""
+        self._end = b""  # what the last bytes must hold: Starlette drops parts that are cut off
+        self.complete = False
+        _refuse_compressed(request)
+        length = request.headers.get("content-length", "0")
+        if length.isdigit() and int(length) > max_bytes:
+            raise too_large(max_bytes)
+
+    async def read(self) -> bytes:
+        """All of it.
+
+        Raises:
+            ApiError: 400 incomplete_body, 408 upload_timeout, 413 body_too_large.
+        """
+        return await Request(self._source.scope, self._receive).body()
+
+    async def form(
+        self, *, files: Collection[str], fields: Collection[str], max_files: int
+    ) -> Form:
+        """A form with only the named file fields and text fields.
+
+        Args:
+            files: fields whose every value must be a file.
+            fields: fields of text, each at most once; a file is taken as its text.
+            max_files: files in the whole form.
+
+        Raises:
+            ApiError: as in `read`; 400 malformed_multipart; 415 not_multipart, not_a_file; 422
+                too_many_images, too_many_fields, unknown_field, duplicate_field, invalid_text;
+                507 disk_full.
+        """
+        self._end = self._check_form()
+        request = Request(self._source.scope, self._receive)
+        largest = self._max_bytes if self._end else _MAX_TEXT_FORM
+        limits = {"max_fields": _MAX_FIELDS, "max_part_size": largest}
+        try:
+            async with request.form(max_files=max_files, **limits) as sent:
+                return await _sorted(sent.multi_items(), files, fields)
+        except (HTTPException, MultiPartException, FormParserError) as error:
+            raise _form_error(str(error), max_files, largest) from error
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            message = "The disk of the service is full; nothing was accepted."
+            raise ApiError(507, "disk_full", message) from error
+
+    def _check_form(self) -> bytes:
+        """The line that ends the form; empty for one without files."""
+        content_type = self._source.headers.get("content-type", "")
+        kind = content_type.partition(";")[0].strip().lower()
+        if kind == "application/x-www-form-urlencoded":  # clients send it when they have no file
+            self._max_bytes = min(self._max_bytes, _MAX_TEXT_FORM)
+            return b""
+        if kind == "multipart/form-data":
+            found = _BOUNDARY.search(content_type)
+            if found is None:
+                raise malformed("The content type must name a boundary of 1 to 70 characters.")
+            return f"--{found[1] or found[2]}--".encode()
+        if not kind and self._source.headers.get("content-length", "0") == "0":
+            return b""
+        message = "The body must be multipart/form-data with the files in it."
+        raise ApiError(415, "not_multipart", message)
+
+    async def _receive(self) -> Message:
+        """The next part of the body, within the limits."""
+        try:
+            async with asyncio.timeout_at(None if self.complete else self._until):
+                message = await self._source.receive()
+        except TimeoutError as error:
+            text = f"The body was not complete after {self._seconds:g} s."
+            raise ApiError(408, "upload_timeout", text) from error
+        if message["type"] == "http.disconnect" and not self.complete:  # nobody hears this
+            raise ApiError(400, "incomplete_body", "The body is not complete.")
+        part = message.get("body", b"")
+        self._received += len(part)
+        if self._received > self._max_bytes:
+            raise too_large(self._max_bytes)
+        if self._on_bytes is not None:
+            self._on_bytes(len(part))
+        self._tail = part[-_TAIL:] if len(part) >= _TAIL else (self._tail + part)[-_TAIL:]
+        self.complete = not message.get("more_body", False)
+        if self.complete and self._end not in self._tail:
+            raise malformed("The multipart body ends too early.")
+        return message
+
+
+class Bodies:
+    """What is held of all predictions that are read or answered now; belongs to one event loop."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._max_bytes = int(settings.predict_bodies_mb * 1_000_000)
+        self._max_body = settings.max_body_bytes
+        self._max_count = settings.predict_queue
+        self._seconds = min(settings.predict_timeout_s, settings.upload_timeout_s)
+        self._max_json = int(settings.max_json_mb * 1_000_000)
+        self._bytes = 0
+        self._open: set[Body] = set()
+
+    @asynccontextmanager
+    async def open(self, request: Request, *, arrived: float) -> AsyncIterator[Body]:
+        """A body to be read, counted as held until the block ends.
+
+        Args:
+            request: of a prediction.
+            arrived: time of the event loop from which the deadline of the prediction counts.
+
+        Raises:
+            ApiError: 413 body_too_large, 415 compressed_body, 503 overloaded.
+        """
+        held = 0
+
+        def count(size: int) -> None:
+            """Take notice of the next bytes."""
+            nonlocal held
+            held += size
+            self._bytes += size
+            # One alone is bounded by the limit of every body.
+            if self._bytes > self._max_bytes and self._bytes > held:
+                raise _busy()
+
+        body = Body(
+            request,
+            max_bytes=self._max_body,
+            until=arrived + self._seconds,
+            seconds=self._seconds,
+            on_bytes=count,
+        )
+        if sum(not other.complete for other in self._open) >= self._max_count:
+            raise _busy()
+        self._open.add(body)
+        try:
+            yield body
+        finally:
+            self._open.remove(body)
+            self._bytes -= held
+
+    def check_json(self, size: int) -> None:
+        """Refuse JSON whose parsing would keep every other request waiting.
+
+        Raises:
+            ApiError: 413 body_too_large.
+        """
+        if size > self._max_json:
+            limit = f"{self._max_json / 1_000_000:g} MB"
+            message = f"The JSON of a prediction may have at most {limit}."
+            raise ApiError(413, "body_too_large", message)
+
+
+def upload(request: Request, settings: Settings) -> Body:
+    """The body of a request that is not a prediction."""
+    seconds = settings.upload_timeout_s
+    until = asyncio.get_running_loop().time() + seconds
+    return Body(request, max_bytes=settings.max_body_bytes, until=until, seconds=seconds)
+
+
+def too_large(max_bytes: int) -> ApiError:
+    """The refusal of a body."""
+    limit = f"{max_bytes / 1_000_000:g} MB"
+    return ApiError(413, "body_too_large", f"This request's body may have at most {limit}.")
+
+
+def malformed(message: str) -> ApiError:
+    """The refusal of a body that is not a form."""
+    return ApiError(400, "malformed_multipart", message)
+
+
+async def _sorted(
+    items: Collection[tuple[str, UploadFile | str]], files: Collection[str], fields: Collection[str]
+) -> Form:
+    form = Form({name: [] for name in files}, {})
+    for name, value in items:
+        if name in files:
+            if isinstance(value, str):
+                message = f"The field {name!r} takes files only; URLs and text are never fetched."
+                raise ApiError(415, "not_a_file", message)
+            if value.size or value.filename:  # else what a browser sends for a field left empty
+                form.files[name].append(Upload(value.filename or "", await value.read()))
+        elif name not in fields:
+            known = ", ".join([*files, *fields])
+            message = f"There is no field {name[:64]!r} here; known: {known}."
+            raise ApiError(422, "unknown_field", message)
+        elif name in form.fields:
+            raise ApiError(422, "duplicate_field", f"The field {name!r} may be given once.")
+        else:
+            form.fields[name] = await _text(name, value)
+    return form
+
+
+async def _text(name: str, value: UploadFile | str) -> str:
+    if isinstance(value, str):
+        return value
+    try:
+        return (await value.read()).decode()
+    except UnicodeDecodeError as error:
+        message = f"The field {name!r} must be UTF-8 text."
+        raise ApiError(422, "invalid_text", message) from error
+
+
+def _form_error(reason: str, max_files: int, max_part_size: int) -> ApiError:
+    """What Starlette's parser refuses, told by the words of its message."""
+    if "Too many files" in reason:
+        message = f"At most {max_files} files may be sent at once."
+        return ApiError(422, "too_many_images", message, {"limit": max_files})
+    if "Too many fields" in reason:
+        return ApiError(422, "too_many_fields", f"At most {_MAX_FIELDS} fields may be sent.")
+    if "exceeded maximum size" in reason:
+        return too_large(max_part_size)
+    return malformed("The multipart body cannot be read.")
+
+
+def _refuse_compressed(request: Request) -> None:
+    encoding = request.headers.get("content-encoding", "identity").strip().lower()
+    if encoding not in ("", "identity"):
+        message = "A compressed body is not taken: send it as it is."
+        headers = {"accept-encoding": "identity"}
+        raise ApiError(415, "compressed_body", message, headers=headers)
+
+
+def _busy() -> ApiError:
+    message = "Too many requests are being read; try again later."
+    return ApiError(503, "overloaded", message, headers={"retry-after": "1"})
