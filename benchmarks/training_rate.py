@@ -20,16 +20,14 @@ import models
 from benchmarks.pairs import measure_pairs, pair_rows
 from benchmarks.rows import Row
 from data.sources import open_images
-from training.data_recipe import ImageData
+from training.distributed import Processes
 from training.loading import Batch, batches
-from training.optimizer import build_optimizer
+from training.optimizer import Schedule, build_optimizer
 from training.order import Order
-from training.processes import Processes
-from training.recipe import Recipe
+from training.recipe import ImageData, Recipe
 from training.recipe_file import read_recipe
 from training.samples import ReadImages, Samples, StoredImages
-from training.schedule import Schedule
-from training.stepping import Stepper
+from training.step import Stepper
 
 TARGET = 1 / 0.95
 """Time of a step over the time of one on cached tensors, at most."""

@@ -16,8 +16,8 @@ from tqdm import tqdm
 from models.analysis.diagnostics import Diagnostics, diagnose
 from models.transject import Layer
 from training import run as records
-from training.tasks import open_test
-from training.trained import trained_model
+from training.run import trained_model
+from training.task import open_test
 from training.validation import to_model
 
 BY_LAYER = (

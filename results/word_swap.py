@@ -11,11 +11,11 @@ from data.sources import open_texts
 from data.tokenizer import load_tokenizer, tokenize
 from robustness.attacks.word_swap import swap_words
 from training import run as records
-from training.data_recipe import TextData
-from training.processes import Processes
+from training.distributed import Processes
+from training.recipe import TextData
+from training.run import trained_model
 from training.samples import Sequences
-from training.tasks import some
-from training.trained import trained_model
+from training.task import some
 from training.validation import predict
 
 

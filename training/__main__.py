@@ -6,9 +6,9 @@ import sys
 from pathlib import Path
 
 from training import run as records
-from training.fit import Trainer
-from training.processes import Processes, joined
+from training.distributed import Processes, process_group
 from training.recipe_file import describe_file, read_recipe
+from training.trainer import Trainer
 
 _ROOT = Path(__file__).parent.parent
 RECIPES = _ROOT / "recipes"
@@ -62,7 +62,7 @@ def _list(arguments: argparse.Namespace) -> int:
 
 
 def _fit(arguments: argparse.Namespace) -> int:
-    with joined() as processes:
+    with process_group() as processes:
         _train(arguments, processes)
     return 0
 

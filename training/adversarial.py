@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from models.attention.elliptical import metric_gradient
-from training.objective import disagreement
+from training.objective import kl_divergence
 from training.recipe import AdversarialRecipe
 
 _TRADES_START = 0.001
@@ -67,7 +67,7 @@ def pgd(
 def trades(
     model: nn.Module, images: Tensor, *, eps: float, alpha: float, steps: int, noise: Tensor
 ) -> Tensor:
-    """Climb the disagreement with the clean opinion from beside the images; see `attack`.
+    """Climb the KL divergence from the clean prediction, from beside the images; see `attack`.
 
     Source: Zhang et al. 2019 (TRADES), algorithm 1; the start as in the authors' public code,
         uniform instead of normal.
@@ -76,7 +76,7 @@ def trades(
     with torch.no_grad():
         logits = model(images)
     start = (images + _TRADES_START * (2 * noise - 1)).clamp(low, high)
-    return _climb(lambda x: disagreement(logits, model(x)), start, low, high, alpha, steps)
+    return _climb(lambda x: kl_divergence(logits, model(x)), start, low, high, alpha, steps)
 
 
 def _climb(

@@ -1,4 +1,4 @@
-"""Distillation: a small convolutional teacher, whose opinion the transformer learns beside labels.
+"""Distillation: a small convolutional teacher, whose logits the transformer learns beside labels.
 
 A transformer without convolutions has to find out from the data alone that neighbouring pixels
 belong together. A convolutional network knows it by construction, so its soft labels help most
@@ -17,9 +17,9 @@ from tqdm import tqdm
 
 from models.checkpoints import load_weights, save_weights
 from training.augment.pipeline import flip, move
+from training.distributed import Processes
 from training.draws import Draws, seed_model, source
 from training.order import Order
-from training.processes import Processes
 from training.recipe import DistillationRecipe
 from training.samples import StoredImages
 
@@ -49,7 +49,7 @@ class ConvTeacher(nn.Sequential):
         )
 
 
-def teacher_opinions(
+def teacher_logits(
     path: Path,
     samples: StoredImages,
     recipe: DistillationRecipe,
@@ -59,7 +59,7 @@ def teacher_opinions(
     processes: Processes,
     progress: bool = False,
 ) -> Tensor:
-    """Train a teacher, or read the one that the run has, and ask it about the training images.
+    """Train a teacher, or read that of the run, and compute its logits for the training images.
 
     Args:
         path: the teacher's weights.
@@ -138,12 +138,12 @@ def soft_labels(teacher: nn.Module, pixels: Tensor) -> Tensor:
     teacher.eval()
     device = next(teacher.parameters()).device
     batches = (batch.to(device).float() / 255 for batch in pixels.split(500))
-    opinions = ((teacher(images) + teacher(images.flip(-1))) / 2 for images in batches)
-    return torch.cat([opinion.cpu() for opinion in opinions])
+    logits = ((teacher(images) + teacher(images.flip(-1))) / 2 for images in batches)
+    return torch.cat([batch.cpu() for batch in logits])
 
 
 def distillation_loss(logits: Tensor, teacher_logits: Tensor, *, temperature: float) -> Tensor:
-    """Divergence of the student's opinion from the teacher's, both softened.
+    """KL divergence of the student's prediction from the teacher's, both softened.
 
     Args:
         logits: (B, K) of the student.

@@ -1,4 +1,4 @@
-"""What training minimises: the task's loss and what a recipe adds to it."""
+"""What training minimizes: the task's loss and what a recipe adds to it."""
 
 import contextlib
 from typing import Any
@@ -48,10 +48,10 @@ class Objective(nn.Module):
         logits = logits.float()
         loss = F.cross_entropy(logits, targets, label_smoothing=self._train.label_smoothing)
         if teacher is not None and (recipe := self._distillation):
-            opinion = distillation_loss(logits, teacher, temperature=recipe.temperature)
-            loss = (1 - recipe.weight) * loss + recipe.weight * opinion
+            distilled = distillation_loss(logits, teacher, temperature=recipe.temperature)
+            loss = (1 - recipe.weight) * loss + recipe.weight * distilled
         if attacked is not None and (recipe := self._adversarial):
-            loss = loss + recipe.beta * disagreement(logits, attacked.float())
+            loss = loss + recipe.beta * kl_divergence(logits, attacked.float())
         return loss + extra
 
     def _logits(self, inputs: tuple[Tensor, ...]) -> tuple[Tensor, Tensor | float]:
@@ -66,8 +66,8 @@ class Objective(nn.Module):
         return torch.autocast(device, dtype=torch.bfloat16)
 
 
-def disagreement(logits: Tensor, attacked: Tensor) -> Tensor:
-    """Divergence of the opinion on attacked images from the one on clean ones, (B, K) both.
+def kl_divergence(logits: Tensor, attacked: Tensor) -> Tensor:
+    """KL divergence of the predictions on attacked images from those on clean ones, (B, K) logits.
 
     Source: Zhang et al., "Theoretically Principled Trade-off between Robustness and Accuracy"
         (TRADES), 2019, eq. 5.

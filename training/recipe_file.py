@@ -15,6 +15,7 @@ mappings that are laid over the rest of the file; a variant may bring sizes of i
 """
 
 import dataclasses
+import re
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +25,16 @@ import models
 from core.names import nearest
 from data.images import ImageSpec
 from data.sources import KNOWN, KNOWN_TEXTS
-from training.data_recipe import DataRecipe, ImageData, TextData, TokenData
-from training.recipe import AdversarialRecipe, DistillationRecipe, Recipe, TrainRecipe
-from training.recipe_yaml import read_yaml
+from training.recipe import (
+    AdversarialRecipe,
+    DataRecipe,
+    DistillationRecipe,
+    ImageData,
+    Recipe,
+    TextData,
+    TokenData,
+    TrainRecipe,
+)
 
 
 def read_recipe(path: Path, overrides: list[str] | None = None) -> Recipe:
@@ -38,7 +46,7 @@ def read_recipe(path: Path, overrides: list[str] | None = None) -> Recipe:
             last.
 
     Raises:
-        ValueError: the file is no YAML mapping, a key is unknown or missing, or a value breaks a
+        ValueError: the file is not a YAML mapping, a key is unknown or missing, or a value breaks a
             rule; the message names the nearest known key.
     """
     content = read_file(path)
@@ -59,7 +67,7 @@ def read_file(path: Path) -> dict[str, Any]:
     """The values of a recipe file as they are written.
 
     Raises:
-        ValueError: the file is no YAML mapping.
+        ValueError: the file is not a YAML mapping.
     """
     try:
         content = read_yaml(path.read_text(encoding="utf-8"))
@@ -201,5 +209,36 @@ def _override(content: dict[str, Any], path: str, value: Any) -> None:
     for parent in parents:
         content = content.setdefault(parent, {})
         if not isinstance(content, dict):
-            raise ValueError(f"{parent} in {path} is no section")
+            raise ValueError(f"{parent} in {path} is not a section")
     content[key] = value
+
+
+# YAML 1.2 reads 1e-3 as a number; PyYAML, which reads 1.1, takes it for text.
+_TAG = "tag:yaml.org,2002:float"
+_NUMBER = re.compile(r"[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+$")
+
+
+class _Loader(yaml.SafeLoader):
+    pass
+
+
+class _Dumper(yaml.SafeDumper):
+    pass
+
+
+for _kind in (_Loader, _Dumper):
+    _kind.add_implicit_resolver(_TAG, _NUMBER, list("-+0123456789"))
+
+
+def read_yaml(text: str) -> Any:
+    """What a YAML document holds.
+
+    Raises:
+        yaml.YAMLError: it is not YAML, or holds a tag beyond the plain ones.
+    """
+    return yaml.load(text, _Loader)
+
+
+def write_yaml(values: Any) -> str:
+    """A YAML document that `read_yaml` reads as the same values, in the same order."""
+    return yaml.dump(values, Dumper=_Dumper, sort_keys=False)

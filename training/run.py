@@ -8,13 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
+import models
 from core.environment import python_and_machine, versions
 from core.files import replacing, write_whole
 from data.tokenizer import TextTokenizer
+from models.checkpoints import load_weights
 from training.recipe import Recipe
-from training.recipe_file import read_recipe
-from training.recipe_yaml import write_yaml
+from training.recipe_file import read_recipe, write_yaml
 
 RECIPE, RUN, METRICS, HISTORY = "recipe.yaml", "run.json", "metrics.json", "history.csv"
 STATE, BEST, LAST, TEACHER = (
@@ -64,11 +66,11 @@ def recorded_recipe(folder: Path) -> Recipe:
     return read_recipe(folder / RECIPE)
 
 
-def record_sitting(folder: Path, step: int, inputs: dict[str, str], processes: int) -> None:
-    """Note in `run.json` what the run depends on from a step on, each time that it goes on.
+def record_session(folder: Path, step: int, inputs: dict[str, str], processes: int) -> None:
+    """Note in `run.json` what the run depends on from a step on, at each start and resumption.
 
     Where tracked files of the code differ from its commit, the difference is kept beside it: as
-    `changes.patch`, and as `changes-STEP.patch` of a sitting that goes on from a step.
+    `changes.patch`, and as `changes-STEP.patch` of a session that resumes at a step.
 
     Args:
         folder: of the run.
@@ -82,9 +84,9 @@ def record_sitting(folder: Path, step: int, inputs: dict[str, str], processes: i
         (folder / patch).write_bytes(changes)
     path = folder / RUN
     run = json.loads(path.read_text()) if path.is_file() else {}
-    sittings = run.pop("sittings", [])
-    sittings.append({"step": step, "processes": processes} | environment())
-    write_whole(path, json.dumps(run | inputs | {"sittings": sittings}, indent=2) + "\n")
+    sessions = run.pop("sittings", [])
+    sessions.append({"step": step, "processes": processes} | environment())
+    write_whole(path, json.dumps(run | inputs | {"sittings": sessions}, indent=2) + "\n")
 
 
 def write_metrics(
@@ -147,3 +149,14 @@ def _git(*arguments: str) -> bytes:
         return subprocess.run(command, capture_output=True, check=True).stdout
     except (OSError, subprocess.CalledProcessError):
         return b""
+
+
+def trained_model(folder: Path, recipe: Recipe) -> nn.Module:
+    """The model of a run with its best weights, in eval mode.
+
+    Raises:
+        ValueError: the weights are missing, broken, or not those of the recipe's model.
+    """
+    model = models.build(**recipe.model)
+    load_weights(model, folder / BEST)
+    return model.eval()

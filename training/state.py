@@ -1,16 +1,64 @@
-"""What a run consists of at a step, and how it is saved and taken up again."""
+"""What a run consists of at a step: saved, resumed, and its means over some steps."""
 
+import math
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from training import run as records
-from training.meter import Meter
+from training.distributed import Processes
 from training.optimizer import Average
-from training.processes import Processes
+
+
+class Meter:
+    """Sums since the last reading, of a resumed run too: loss, time, and time waiting for data.
+
+    Args:
+        processes: whose mean loss is read.
+    """
+
+    def __init__(self, processes: Processes) -> None:
+        self._processes = processes
+        self.clear()
+
+    def clear(self) -> None:
+        """Begin again."""
+        self.steps = 0
+        self.seconds = self.waited = 0.0
+        # Summed on the device: reading each loss would make a GPU wait.
+        self._loss = torch.zeros((), dtype=torch.float64, device=self._processes.device)
+
+    def add(self, loss: Tensor, seconds: float, waited: float) -> None:
+        """Count a step: its loss, how long it took, and how long of that it waited for data."""
+        self.steps += 1
+        self._loss += loss.detach()
+        self.seconds += seconds
+        self.waited += waited
+
+    def loss(self) -> float:
+        """The mean loss of all steps and processes; all of them must call it.
+
+        Raises:
+            ValueError: it is not a finite number.
+        """
+        mean = float(self._processes.sum(self._loss)) / self._processes.size / max(self.steps, 1)
+        if not math.isfinite(mean):
+            raise ValueError(f"the loss is {mean}: a lower train.lr or fp32 may help")
+        return mean
+
+    def state(self) -> dict[str, float]:
+        """What `load` needs; all processes must call it."""
+        loss = float(self._processes.sum(self._loss)) / self._processes.size
+        return {"steps": self.steps, "seconds": self.seconds, "waited": self.waited, "loss": loss}
+
+    def load(self, state: dict[str, float]) -> None:
+        """Continue from what `state` gave."""
+        self.steps = int(state["steps"])
+        self.seconds, self.waited = state["seconds"], state["waited"]
+        self._loss.fill_(state["loss"])
 
 
 class State:
@@ -74,12 +122,12 @@ class State:
         }
         records.save_state(folder, state | meters)
 
-    def judged(self) -> AbstractContextManager[None]:
-        """Inside a `with` block the model has the weights to judge: the average if there is one."""
+    def averaged(self) -> AbstractContextManager[None]:
+        """Inside a `with` block the model has the averaged weights, if there is an average."""
         return nullcontext() if self.average is None else self.average.applied(self.model)
 
     def resume(self, folder: Path) -> None:
-        """Take up what was saved in a folder, if anything was.
+        """Continue from what was saved in a folder, if anything was.
 
         Raises:
             ValueError: the run was started with other data, or by another version of this code.

@@ -1,7 +1,7 @@
 """Programs that show the figures of runs: TensorBoard, MLflow, Weights & Biases.
 
 Only TensorBoard belongs to the development environment; the packages `mlflow` and `wandb` are to be
-installed by those who name them in `logs`. A resumed run goes on in the same record.
+installed by those who name them in `logs`. A resumed run continues the same record.
 """
 
 import importlib
@@ -73,7 +73,7 @@ class MLflow:
         self._mlflow.log_metrics(figures, step=step)
 
     def close(self) -> None:
-        """End the sitting."""
+        """Close the log."""
         self._mlflow.end_run()
 
 
@@ -103,7 +103,7 @@ class WeightsAndBiases:
         self._run.log(figures, step=step)
 
     def close(self) -> None:
-        """End the sitting."""
+        """Close the log."""
         self._run.finish()
 
 

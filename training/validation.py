@@ -1,4 +1,4 @@
-"""Judge a model on a split: accuracy and loss, clean or attacked."""
+"""Evaluate a model on a split: accuracy and loss, clean or attacked."""
 
 from collections.abc import Iterator
 
@@ -9,8 +9,8 @@ from torch.nn import functional as F
 from tqdm import tqdm
 
 from training.adversarial import attack
+from training.distributed import Processes
 from training.draws import Draws, source
-from training.processes import Processes
 from training.recipe import AdversarialRecipe
 from training.samples import Samples
 
@@ -20,7 +20,7 @@ _BATCH, _TOKENS = 500, 64_000
 """Samples and tokens of one batch, at most."""
 
 
-def judge(
+def evaluate(
     model: nn.Module,
     samples: Samples,
     processes: Processes,

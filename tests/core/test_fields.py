@@ -4,8 +4,7 @@ from typing import Any
 
 import pytest
 
-from training.data_recipe import TextData, TokenData
-from training.recipe import AdversarialRecipe, DistillationRecipe, TrainRecipe
+from training.recipe import AdversarialRecipe, DistillationRecipe, TextData, TokenData, TrainRecipe
 
 SECTIONS: list[tuple[type[Any], dict[str, Any]]] = [
     (TrainRecipe, {"epochs": 4}),

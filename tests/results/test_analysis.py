@@ -13,9 +13,9 @@ from models.analysis.diagnostics import diagnose
 from results.__main__ import main
 from results.analysis import BINS, analyse
 from training import run as records
-from training.fit import Trainer
-from training.tasks import some
-from training.trained import trained_model
+from training.run import trained_model
+from training.task import some
+from training.trainer import Trainer
 
 Start = Callable[..., Trainer]
 

@@ -15,7 +15,7 @@ from results.__main__ import RESULTS, main
 from results.page import page, pictures
 from results.records import PAPERS, collect, read_records
 from robustness.report.schema import FILE as REPORT
-from training.fit import Trainer
+from training.trainer import Trainer
 
 Start = Callable[..., Trainer]
 

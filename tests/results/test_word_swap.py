@@ -6,7 +6,7 @@ import pytest
 
 from results.__main__ import main
 from results.word_swap import judge_swapped
-from training.fit import Trainer
+from training.trainer import Trainer
 
 Start = Callable[..., Trainer]
 

@@ -9,8 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from training.fit import Trainer
 from training.recipe_file import read_recipe
+from training.trainer import Trainer
 
 Start = Callable[..., Trainer]
 

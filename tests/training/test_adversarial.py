@@ -6,7 +6,7 @@ from torch.nn import functional as F
 import models
 from models.attention.elliptical import metric_gradient
 from training.adversarial import attack, pgd, trades
-from training.objective import disagreement
+from training.objective import kl_divergence
 from training.recipe import AdversarialRecipe
 
 
@@ -27,14 +27,14 @@ def test_pgd_finds_the_worst_image_of_a_linear_model() -> None:
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
-def test_trades_climbs_the_disagreement_with_the_clean_opinion() -> None:
+def test_trades_climbs_the_kl_divergence_with_the_clean_opinion() -> None:
     model = linear(3)
     images = torch.rand(8, 1, 4, 4) * 0.6 + 0.2
     noise = torch.rand(images.shape)
     found = trades(model, images, eps=0.1, alpha=0.03, steps=10, noise=noise)
     random = (images + 0.1 * (2 * noise - 1).sign()).clamp(0, 1)
     clean = model(images)
-    assert disagreement(clean, model(found)) > 2 * disagreement(clean, model(random))
+    assert kl_divergence(clean, model(found)) > 2 * kl_divergence(clean, model(random))
     assert (found - images).abs().max() <= 0.1 + 1e-6
 
 
@@ -63,9 +63,9 @@ def test_attack_follows_the_path_through_the_metric() -> None:
     assert not torch.equal(found, pgd(model, images, labels, noise=noise, **ball))
 
 
-def test_disagreement_is_the_divergence_written_out() -> None:
+def test_kl_divergence_is_the_divergence_written_out() -> None:
     torch.manual_seed(0)
     clean, attacked = torch.randn(2, 5, 4, dtype=torch.float64)
     p, q = clean.softmax(1), attacked.softmax(1)
-    assert disagreement(clean, attacked) == pytest.approx(float((p * (p / q).log()).sum() / 5))
+    assert kl_divergence(clean, attacked) == pytest.approx(float((p * (p / q).log()).sum() / 5))
     assert F.softmax(clean, 1).sum() == pytest.approx(5)

@@ -4,8 +4,8 @@ import torch
 
 from data.images import ImageSpec
 from training.augment.pipeline import augment, color_jitter, erase, flip, move
-from training.data_recipe import ImageData
 from training.draws import Draws, source
+from training.recipe import ImageData
 
 
 def draws(batch_size: int, part: slice = slice(None)) -> Draws:

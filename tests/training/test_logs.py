@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from training.fit import Trainer
 from training.logs import CsvLog
+from training.trainer import Trainer
 
 Start = Callable[..., Trainer]
 

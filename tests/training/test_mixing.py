@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from training.augment.mixing import mix
+from training.augment.pipeline import mix
 from training.draws import Draws, source
 
 LABELS = torch.tensor([0, 1, 2, 2, 1, 0])

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from training.objective import Objective, disagreement
+from training.objective import Objective, kl_divergence
 from training.recipe import Recipe
 from training.recipe_file import read_recipe
 
@@ -55,7 +55,7 @@ def test_trades_learns_labels_on_clean_and_agreement_on_attacked_images(recipe_f
     objective = Objective(model, recipe(recipe_file, f"adversarial={attack}"))
     loss = objective((attacked,), labels, None, clean)
     expected = F.cross_entropy(model(clean), labels)
-    expected = expected + 2 * disagreement(model(clean), model(attacked))
+    expected = expected + 2 * kl_divergence(model(clean), model(attacked))
     assert float(loss) == pytest.approx(float(expected))
 
 

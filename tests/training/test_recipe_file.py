@@ -5,9 +5,8 @@ import pytest
 import yaml
 
 from training.__main__ import main
-from training.data_recipe import ImageData, TextData, TokenData
-from training.recipe_file import read_recipe
-from training.recipe_yaml import read_yaml, write_yaml
+from training.recipe import ImageData, TextData, TokenData
+from training.recipe_file import read_recipe, read_yaml, write_yaml
 
 
 @pytest.mark.parametrize(

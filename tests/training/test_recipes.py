@@ -6,7 +6,7 @@ import pytest
 
 import models
 from training.__main__ import RECIPES, main
-from training.processes import Processes
+from training.distributed import Processes
 from training.recipe import Recipe
 from training.recipe_file import read_file, read_recipe
 

@@ -13,9 +13,9 @@ from torch import Tensor
 
 from training import run as records
 from training.__main__ import main
-from training.fit import Trainer
 from training.loading import Batch
-from training.stepping import Stepper
+from training.step import Stepper
+from training.trainer import Trainer
 
 Start = Callable[..., Trainer]
 ROOT = Path(__file__).parents[2]

@@ -2,8 +2,8 @@ from typing import Any
 
 import pytest
 
+from training.optimizer import Schedule
 from training.recipe import TrainRecipe
-from training.schedule import Schedule
 
 
 def schedule(steps_per_epoch: int = 10, **train: Any) -> Schedule:

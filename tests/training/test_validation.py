@@ -5,10 +5,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from data.token_set import Ragged, TokenSet
-from training.processes import Processes
+from training.distributed import Processes
 from training.recipe import AdversarialRecipe
 from training.samples import Sequences, StoredImages
-from training.validation import judge
+from training.validation import evaluate
 
 
 def images(count: int = 40) -> StoredImages:
@@ -25,7 +25,7 @@ def linear() -> nn.Module:
 @torch.no_grad()
 def test_figures_are_those_of_one_pass_in_eval_mode() -> None:
     model, samples = linear(), images()
-    found = judge(model, samples, Processes())
+    found = evaluate(model, samples, Processes())
     logits = model.eval()(samples.pixels.float() / 255)
     labels = torch.from_numpy(samples.labels)
     best = logits.topk(5).indices == labels[:, None]
@@ -41,8 +41,8 @@ def test_figures_are_those_of_one_pass_in_eval_mode() -> None:
 def test_attacked_accuracy_is_not_above_the_clean_one() -> None:
     recipe = AdversarialRecipe(eps=0.2, alpha=0.1, steps=5)
     model = linear()
-    clean = judge(model, images(), Processes())["accuracy"]
-    attacked = judge(model, images(), Processes(), adversarial=recipe)
+    clean = evaluate(model, images(), Processes())["accuracy"]
+    attacked = evaluate(model, images(), Processes(), adversarial=recipe)
     assert attacked.keys() == {"accuracy"} and attacked["accuracy"] < clean
 
 
@@ -66,6 +66,6 @@ def test_long_sequences_come_in_smaller_batches_of_like_lengths() -> None:
         seq_len=1200, pad=0, description="lengths",
     )  # fmt: skip
     model = Length()
-    assert judge(model, Sequences(tokens), Processes())["accuracy"] == 1
+    assert evaluate(model, Sequences(tokens), Processes())["accuracy"] == 1
     assert all(batch * longest <= 64_000 for batch, longest in model.batches)
     assert sum(batch * longest for batch, longest in model.batches) < 1.3 * lengths.sum()

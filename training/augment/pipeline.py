@@ -1,7 +1,9 @@
 """Augmentation of image batches, each image on its own: (B, C, H, W) in [0, 1] to the same.
 
 Order and strengths are those of DeiT's training (Touvron et al. 2021, section 6); the operations of
-RandAugment are in `rand_augment`, those that mix images in `mixing`.
+RandAugment are in `rand_augment`. Mixup and CutMix mix each image with its neighbor in the batch,
+the first with the second, the third with the fourth and so on, by one share for the whole batch:
+the order of a batch is random already, and such pairs stay together when processes share a batch.
 """
 
 import math
@@ -11,8 +13,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from training.augment.rand_augment import blend, grey, rand_augment
-from training.data_recipe import ImageData
 from training.draws import Draws
+from training.recipe import ImageData
 
 _ERASED_AREA = (0.02, 1 / 3)
 _ERASED_ASPECT = (0.3, 1 / 0.3)
@@ -92,3 +94,51 @@ def erase(images: Tensor, probability: float, draws: Draws) -> Tensor:
     columns = torch.arange(W, device=images.device).view(1, 1, 1, W)
     inside = (rows >= top) & (rows < top + height) & (columns >= left) & (columns < left + width)
     return torch.where(inside & (chosen < probability), draws.uniform(*images.shape[1:]), images)
+
+
+def mix(
+    images: Tensor,
+    labels: Tensor,
+    *,
+    num_classes: int,
+    mixup: float,
+    cutmix: float,
+    draws: Draws,
+) -> tuple[Tensor, Tensor]:
+    """Mix a batch by mixup (Zhang et al. 2018) or CutMix (Yun et al. 2019), each half the time.
+
+    Args:
+        images: (B, C, H, W), B even.
+        labels: (B,) int64.
+        num_classes: number of classes K.
+        mixup: both parameters of the Beta distribution of mixup's share; 0 does none.
+        cutmix: the same for CutMix; not both are 0.
+        draws: source of the draws.
+
+    Returns:
+        Images (B, C, H, W) and shares of the classes (B, K).
+    """
+    targets = F.one_hot(labels, num_classes).to(images.dtype)
+    others = _neighbors(images)
+    if cutmix and (not mixup or draws.chance() < 0.5):
+        images, share = _cut(images, others, 1 - draws.beta(cutmix), draws)
+    else:
+        share = draws.beta(mixup)
+        images = share * images + (1 - share) * others
+    return images, share * targets + (1 - share) * _neighbors(targets)
+
+
+def _neighbors(values: Tensor) -> Tensor:
+    return values.unflatten(0, (-1, 2)).flip(1).flatten(0, 1)
+
+
+def _cut(images: Tensor, others: Tensor, area: float, draws: Draws) -> tuple[Tensor, float]:
+    """Paste a box of the others, and say which share of the pixels stayed."""
+    H, W = images.shape[-2:]
+    side = area**0.5
+    row, column = draws.chance() * H, draws.chance() * W
+    top, bottom = (round(min(max(row + sign * side * H / 2, 0), H)) for sign in (-1, 1))
+    left, right = (round(min(max(column + sign * side * W / 2, 0), W)) for sign in (-1, 1))
+    images = images.clone()
+    images[..., top:bottom, left:right] = others[..., top:bottom, left:right]
+    return images, 1 - (bottom - top) * (right - left) / (H * W)

@@ -1,4 +1,4 @@
-"""Open what a recipe trains on: training, validation and test samples of any kind."""
+"""Open what a recipe trains on, training, validation and test samples, and check its images."""
 
 import dataclasses
 import hashlib
@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from torch.utils.data import DataLoader, Dataset
 from tqdm import tqdm
 
 from data.datasets.lra import open_tokens
@@ -18,8 +19,8 @@ from data.sources import open_images, open_texts
 from data.splits import split_indices
 from data.token_set import Ragged, TokenSet
 from data.tokenizer import TextTokenizer, load_tokenizer, tokenize, train_wordpiece
-from training.data_recipe import ImageData, TextData, TokenData
-from training.recipe import Recipe
+from training.distributed import Processes
+from training.recipe import ImageData, Recipe, TextData, TokenData
 from training.samples import ReadImages, Samples, Sequences, StoredImages
 
 
@@ -210,3 +211,53 @@ def _cut(tokens: TokenSet, max_len: int) -> TokenSet:
         for part in tokens.sequences
     )
     return dataclasses.replace(tokens, sequences=sequences, seq_len=min(max_len, tokens.seq_len))
+
+
+_CHUNK = 32
+
+
+class _Faults(Dataset[str]):
+    """Why each image cannot be decoded; empty where it can."""
+
+    def __init__(self, samples: ReadImages) -> None:
+        self._samples = samples
+
+    def __getitem__(self, index: int) -> str:
+        return self._samples.fault(index)
+
+
+def check_readable(
+    task: Task, processes: Processes, *, workers: int, progress: bool = False
+) -> None:
+    """Check the images of a task that are decoded for every batch; others were when it was opened.
+
+    Args:
+        task: what will be trained on.
+        processes: among which the images are shared.
+        workers: processes that decode; 0 decodes in this one.
+        progress: show a progress bar for each split.
+
+    Raises:
+        DataError: an image cannot be decoded; the message names it.
+    """
+    for split, samples in (("train", task.train), ("valid", task.valid), ("test", task.test)):
+        if not isinstance(samples, ReadImages):
+            continue
+        own = range(processes.rank, len(samples.labels), processes.size)
+        faults = DataLoader(
+            _Faults(samples),
+            batch_size=_CHUNK,
+            sampler=own,
+            num_workers=workers,
+            collate_fn=_as_it_is,
+        )
+        bar = tqdm(desc=f"check {split}", total=len(own), unit="image", disable=not progress)
+        with bar:
+            for chunk in faults:
+                bar.update(len(chunk))
+                if found := next(filter(None, chunk), None):
+                    raise DataError(found)
+
+
+def _as_it_is(chunk: list[str]) -> list[str]:
+    return chunk

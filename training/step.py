@@ -9,16 +9,13 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from training.adversarial import attack
-from training.augment.mixing import mix
-from training.augment.pipeline import augment
-from training.data_recipe import ImageData
+from training.augment.pipeline import augment, mix
+from training.distributed import Processes
 from training.draws import Draws, seed_model, source
 from training.loading import Batch
 from training.objective import Objective
-from training.optimizer import Average
-from training.processes import Processes
-from training.recipe import Recipe
-from training.schedule import Schedule
+from training.optimizer import Average, Schedule
+from training.recipe import ImageData, Recipe
 from training.validation import to_model
 
 
@@ -29,7 +26,7 @@ class _Prepared:
     Attributes:
         inputs: what the model takes.
         targets: (B,) int64 labels, or (B, K) shares of the classes.
-        teacher: (B, K) logits of a teacher, where it is heard.
+        teacher: (B, K) logits of a teacher, where there is one.
         noise: (B, C, H, W) start of an attack, where there is one.
     """
 
@@ -60,7 +57,7 @@ class Stepper:
         processes: those that train together.
 
     Attributes:
-        teacher: logits (N, K) for the training split; None where no teacher is heard.
+        teacher: logits (N, K) for the training split; None without a teacher.
     """
 
     def __init__(
@@ -123,7 +120,7 @@ class Stepper:
         return _Prepared(
             inputs=inputs,
             targets=targets,
-            teacher=self._opinion(step, indices),
+            teacher=self._teacher_logits(step, indices),
             noise=noise,
         )
 
@@ -144,7 +141,7 @@ class Stepper:
         random = source(self._recipe.seed, purpose, step)
         return Draws(random, size, self._processes.part(size), self._processes.device)
 
-    def _opinion(self, step: int, indices: np.ndarray) -> Tensor | None:
+    def _teacher_logits(self, step: int, indices: np.ndarray) -> Tensor | None:
         recipe = self._recipe.distillation
         if recipe is None or self.teacher is None:
             return None

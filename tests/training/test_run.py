@@ -35,13 +35,13 @@ def test_changes_since_the_commit_are_kept_for_each_sitting(code: Path, tmp_path
     run = tmp_path / "run"
     run.mkdir()
     (code / "notes").write_text("not tracked")
-    records.record_sitting(run, 0, {}, 1)
+    records.record_session(run, 0, {}, 1)
     assert not list(run.glob("*.patch"))
     for step, name in ((0, "changes.patch"), (8, "changes-8.patch")):
         changed = {"step.py": b"lr = %d # \xff\n" % step, "weights": bytes(range(step, 250))}
         for file, content in changed.items():
             (code / file).write_bytes(content)
-        records.record_sitting(run, step, {}, 1)
+        records.record_session(run, step, {}, 1)
         git(code, "checkout", ".")
         git(code, "apply", str(run / name))
         assert all((code / file).read_bytes() == content for file, content in changed.items())
@@ -54,13 +54,13 @@ def test_code_without_git_is_recorded_as_unknown(
 ) -> None:
     (code / "step.py").write_text("lr = 2\n")
     monkeypatch.setenv("PATH", str(tmp_path))
-    records.record_sitting(tmp_path, 0, {}, 1)
+    records.record_session(tmp_path, 0, {}, 1)
     assert commits(tmp_path) == ["unknown"] and not list(tmp_path.glob("*.patch"))
 
 
 def test_later_sittings_keep_what_was_recorded(tmp_path: Path) -> None:
-    records.record_sitting(tmp_path, 0, {"data": "images", "init_digest": "1f"}, 1)
-    records.record_sitting(tmp_path, 8, {"data": "images"}, 2)
+    records.record_session(tmp_path, 0, {"data": "images", "init_digest": "1f"}, 1)
+    records.record_session(tmp_path, 8, {"data": "images"}, 2)
     recorded = json.loads((tmp_path / records.RUN).read_text())
     assert recorded["init_digest"] == "1f"
     assert [(each["step"], each["processes"]) for each in recorded["sittings"]] == [(0, 1), (8, 2)]

@@ -12,31 +12,27 @@ from torch import nn
 from tqdm import tqdm
 
 import models
-from core.files import sha256
+from core.files import remove_leftovers, sha256
 from models.checkpoints import load_weights, save_weights
 from training import run as records
-from training.data_recipe import ImageData
-from training.distillation import teacher_opinions
+from training.distillation import teacher_logits
+from training.distributed import Processes, defer_signals, interruption
 from training.draws import seed_model
-from training.interruption import interruption, sheltered
 from training.loading import Batch, batches
 from training.logs import CsvLog, Logs
-from training.optimizer import Average, build_optimizer
+from training.optimizer import Average, Schedule, build_optimizer
 from training.order import Order
-from training.processes import Processes
-from training.readable import check_readable
-from training.recipe import Recipe
+from training.recipe import ImageData, Recipe
 from training.samples import Samples, StoredImages
-from training.schedule import Schedule
 from training.state import State
-from training.stepping import Stepper
-from training.tasks import Task, open_task
+from training.step import Stepper
+from training.task import Task, check_readable, open_task
 from training.trackers import open_trackers
-from training.validation import judge
+from training.validation import evaluate
 
 LOG_STEPS = 20
 """Steps between two rows of `steps.csv`."""
-_GO_ON, _SAVE, _STOP = range(3)
+_CONTINUE, _SAVE, _STOP = range(3)
 
 
 class Trainer:
@@ -96,24 +92,25 @@ class Trainer:
 
         Raises:
             KeyboardInterrupt: the run was asked to stop; it has been saved.
-            ValueError: the loss is no number any more.
+            ValueError: the loss is not a finite number.
         """
         self._begin()
         if not self.finished:
-            self._hear_teacher()
+            self._teacher_step()
             with closing(self._logs()) as logs, interruption() as asked, self._bar() as bar:
                 self._train(asked, logs, bar)
         return self._finish()
 
     def _begin(self) -> None:
-        """Write what the run depends on, before its first step and whenever it goes on."""
+        """Write what the run depends on, before its first step and at each resumption."""
         if self.processes.is_first:
+            remove_leftovers(self.folder)
             if not (self.folder / records.RECIPE).exists():
                 records.start_run(self.folder, self.recipe, self.task.tokenizer)
             inputs = {"data": self.task.description, "data_digest": self.state.data_digest}
             if self.recipe.init and not self.state.step:
                 inputs["init_digest"] = sha256(Path(self.recipe.init))
-            records.record_sitting(self.folder, self.state.step, inputs, self.processes.size)
+            records.record_session(self.folder, self.state.step, inputs, self.processes.size)
         self.processes.wait()
 
     def _train(self, asked: Callable[[], bool], logs: Logs, bar: tqdm) -> None:
@@ -133,15 +130,15 @@ class Trainer:
                 self._validate(logs)
             late = time.monotonic() - saved >= self.recipe.train.checkpoint_seconds
             # Asked after every step: `torchrun` kills what has not ended 30 s after its signal.
-            wish = self.processes.max(_STOP if asked() else _SAVE if late else _GO_ON)
-            if validated or wish != _GO_ON:
+            request = self.processes.max(_STOP if asked() else _SAVE if late else _CONTINUE)
+            if validated or request != _CONTINUE:
                 state.save(self.folder)
                 saved = time.monotonic()
-            if wish == _STOP:
+            if request == _STOP:
                 raise KeyboardInterrupt
 
     def _batches(self) -> Iterator[Batch]:
-        with sheltered():
+        with defer_signals():
             return batches(
                 self.task.train,
                 self.order,
@@ -172,7 +169,7 @@ class Trainer:
         return self.state.step % every == 0 or self.state.step == self.schedule.total_steps
 
     def _validate(self, logs: Logs) -> None:
-        """Judge the weights, keep them if they are the best, and write a row of the history."""
+        """Evaluate the weights, keep them if they are the best, and write a row of the history."""
         state, since, began = self.state, self.state.since, time.monotonic()
         row = {
             "epoch": state.step / self.order.steps_per_epoch,
@@ -181,8 +178,8 @@ class Trainer:
             "seconds": since.seconds,
             "waiting": since.waited / since.seconds,
         }
-        with state.judged():
-            row |= self._judge(self.task.valid, "valid")
+        with state.averaged():
+            row |= self._evaluate(self.task.valid, "valid")
             score = self._score(row)
             is_best = score > state.best.get("score", -math.inf)
             if is_best:
@@ -205,12 +202,12 @@ class Trainer:
             return -row["valid_loss"]
         return row.get("valid_attacked_accuracy", row["valid_accuracy"])
 
-    def _judge(self, samples: Samples, split: str) -> dict[str, float]:
+    def _evaluate(self, samples: Samples, split: str) -> dict[str, float]:
         progress = split if self._show else None
-        clean = judge(self.model, samples, self.processes, progress=progress)
+        clean = evaluate(self.model, samples, self.processes, progress=progress)
         figures = {f"{split}_{key}": value for key, value in clean.items()}
         if attack := self.recipe.adversarial:
-            attacked = judge(
+            attacked = evaluate(
                 self.model, samples, self.processes, adversarial=attack, progress=progress
             )
             figures[f"{split}_attacked_accuracy"] = attacked["accuracy"]
@@ -219,7 +216,7 @@ class Trainer:
     def _finish(self) -> dict[str, Any]:
         self.processes.wait()
         load_weights(self.model, self.folder / records.BEST)
-        metrics = self._metrics() | self._judge(self.task.test, "test")
+        metrics = self._metrics() | self._evaluate(self.task.test, "test")
         if self.processes.is_first:
             records.write_metrics(self.folder, metrics, self.state.history)
         return metrics
@@ -242,10 +239,10 @@ class Trainer:
             "environment": records.environment(),
         }
 
-    def _hear_teacher(self) -> None:
+    def _teacher_step(self) -> None:
         recipe, samples = self.recipe.distillation, self.task.train
         if recipe is not None and isinstance(samples, StoredImages):
-            self._stepper.teacher = teacher_opinions(
+            self._stepper.teacher = teacher_logits(
                 self.folder / records.TEACHER,
                 samples,
                 recipe,

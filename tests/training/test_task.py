@@ -12,9 +12,9 @@ import yaml
 from PIL import Image
 
 from data.errors import DataError
-from training.fit import Trainer
 from training.recipe_file import read_recipe
-from training.tasks import Task, open_task, open_test
+from training.task import Task, open_task, open_test
+from training.trainer import Trainer
 
 ROOT = Path(__file__).parents[2]
 Start = Callable[..., Trainer]

@@ -15,18 +15,18 @@ import torch
 from safetensors.torch import load_file
 
 from training import run as records
-from training.fit import Trainer
-from training.processes import Processes, joined
+from training.distributed import Processes, process_group
+from training.trainer import Trainer
 
 Start = Callable[..., Trainer]
 ROOT = Path(__file__).parents[2]
 RESUMED = """
 import sys
 from pathlib import Path
-from training.fit import Trainer
-from training.processes import joined
+from training.trainer import Trainer
+from training.distributed import process_group
 from training.recipe_file import read_recipe
-from training.stepping import Stepper
+from training.step import Stepper
 
 class Killed(Exception):
     pass
@@ -49,7 +49,7 @@ def threads():
 whole, killed, recipe, *options = sys.argv[1:]
 recipe = read_recipe(Path(recipe), options)
 Stepper.__call__ = call
-with joined() as processes:
+with process_group() as processes:
     for last, folder in ((-1, whole), (3, killed), (13, killed), (-1, killed)):
         train(processes, folder)
         processes.wait()
@@ -62,7 +62,7 @@ import sys
 import time
 from pathlib import Path
 from training.__main__ import main
-from training.stepping import Stepper
+from training.step import Stepper
 
 def call(self, step, batch, original=Stepper.__call__):
     loss = original(self, step, batch)
@@ -137,7 +137,7 @@ def test_sigterm_to_torchrun_saves_at_the_end_of_the_step(
 
 
 def test_alone_nothing_is_shared() -> None:
-    with joined() as processes:
+    with process_group() as processes:
         assert processes.size == 1 and processes.is_first
         assert processes.part(6) == slice(0, 6)
         assert processes.sum(torch.tensor(2.0)) == 2 and processes.max(3) == 3

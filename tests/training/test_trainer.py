@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from models.checkpoints import save_weights
 from training import run as records
 from training.__main__ import main
-from training.fit import Trainer
+from training.trainer import Trainer
 
 Start = Callable[..., Trainer]
 ATTACK = "adversarial={eps: 8/255, alpha: 4/255, steps: 2}"

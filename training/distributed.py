@@ -1,10 +1,13 @@
-"""The processes that train one model together, as `torchrun` starts them; or the only one."""
+"""The processes that train one model, as `torchrun` starts them; the signals they receive."""
 
 import contextlib
 import importlib
 import os
-from collections.abc import Iterator
+import signal
+import threading
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from types import FrameType
 
 import torch
 from torch import Tensor, distributed
@@ -61,7 +64,7 @@ class Processes:
 
 
 @contextlib.contextmanager
-def joined() -> Iterator[Processes]:
+def process_group() -> Iterator[Processes]:
     """Join the processes that `torchrun` started, over gloo and, between GPUs, over NCCL.
 
     What shares gradients must be gone when the `with` block ends, for it keeps the group's threads.
@@ -93,3 +96,47 @@ def joined() -> Iterator[Processes]:
     distributed.destroy_process_group()
     if interrupted:
         raise interrupted
+
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+@contextlib.contextmanager
+def interruption() -> Iterator[Callable[[], bool]]:
+    """Turn the first Ctrl-C or SIGTERM inside the `with` block into a flag.
+
+    A second Ctrl-C interrupts at once. Outside of the main thread signals are left alone.
+
+    Yields:
+        Whether the run was asked to stop.
+    """
+    asked = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield asked.is_set
+        return
+
+    def ask(number: int, frame: FrameType | None) -> None:
+        if asked.is_set():
+            raise KeyboardInterrupt
+        asked.set()
+
+    before = {number: signal.signal(number, ask) for number in _SIGNALS}
+    try:
+        yield asked.is_set
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def defer_signals() -> Iterator[None]:
+    """Processes started inside the `with` block receive neither Ctrl-C nor SIGTERM.
+
+    Launchers signal all processes of a group. Workers that died of it would end the run, with an
+    error, before it has saved; so they live until the run ends them.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)  # children inherit what is blocked
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
