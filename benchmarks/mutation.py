@@ -23,7 +23,7 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -34,7 +34,7 @@ from coverage import CoverageData
 from tqdm import tqdm
 
 from benchmarks.mutants import PACKAGES, Mutant, draw
-from benchmarks.reach import CHOSEN, RUNNING, TESTS
+from benchmarks.reach import CHOSEN, FIXTURE, RUNNING, TESTS
 from benchmarks.rows import Row
 
 NAME = "mutation"
@@ -164,27 +164,40 @@ class _Reach:
     Attributes:
         data: for each line the tests that reach it.
         seconds: of each test that passes.
+        users: the tests that use a fixture.
         root: the tree that was run.
     """
 
     data: CoverageData
     seconds: dict[str, float]
+    users: Mapping[str, set[str]]
     root: Path
 
     def tests(self, mutant: Mutant) -> list[str]:
-        """The tests that reach a mutant; where it runs at import, those that use what it binds."""
-        if mutant.scope:
-            return self._in_order(self._on(mutant.path, range(mutant.line, mutant.end + 1)))
-        found: set[str] = set()
-        for name in mutant.names:
-            for path, lines in _mentions(self.root, name, mutant.path):
-                found |= self._on(path, lines)
-        return self._in_order(found)
+        """The tests that reach a mutant; where it runs at import, those that use what it binds.
 
-    def _on(self, path: str, lines: Iterable[int]) -> set[str]:
-        contexts = self.data.contexts_by_lineno(str(self.root / path))
-        reached = {name for line in lines for name in contexts.get(line, ())}
-        return {part for name in reached for part in name.split("|")} & set(self.seconds)
+        Where no test reaches a line that says its name, those that reach the same file.
+        """
+        contexts = self._contexts(mutant.path, range(mutant.line, mutant.end + 1))
+        found = self._named(contexts)
+        if found or "" not in contexts:
+            return self._in_order(found)
+        for name in mutant.names or (mutant.scope.split(".")[-1],):
+            for path, lines in _mentions(self.root, name, mutant.path):
+                found |= self._named(self._contexts(path, lines))
+        return self._in_order(found or self._named(self._contexts(mutant.path, None)))
+
+    def _contexts(self, path: str, lines: Iterable[int] | None) -> set[str]:
+        """What reached lines of a file: tests, fixtures, and "" for imports; None is all lines."""
+        found = self.data.contexts_by_lineno(str(self.root / path))
+        return {name for line in lines or found for name in found.get(line, ())}
+
+    def _named(self, contexts: set[str]) -> set[str]:
+        tests = contexts & self.seconds.keys()
+        for name in contexts:
+            if name.startswith(FIXTURE):
+                tests |= self.users.get(name.removeprefix(FIXTURE), set())
+        return tests
 
     def _in_order(self, tests: set[str]) -> list[str]:
         """File by file, so that fixtures are made once; the file that takes least comes first."""
@@ -224,7 +237,13 @@ def _learn(folder: Path, clone: Path, jobs: int) -> _Reach:
     data = CoverageData(str(done / "lines"))
     data.read()
     rows = [json.loads(line) for line in tests.read_text().splitlines()]
-    return _Reach(data=data, seconds={name: s for name, s, passed in rows if passed}, root=clone)
+    passed = [(name, seconds, fixtures) for name, seconds, good, fixtures in rows if good]
+    users: defaultdict[str, set[str]] = defaultdict(set)
+    for name, _, fixtures in passed:
+        for fixture in fixtures:
+            users[fixture].add(name)
+    seconds = {name: seconds for name, seconds, _ in passed}
+    return _Reach(data=data, seconds=seconds, users=users, root=clone)
 
 
 def _follow(process: subprocess.Popen[bytes], tests: Path) -> None:
@@ -322,4 +341,4 @@ def _first_failure(tests: list[str], clone: Path, reach: _Reach, seconds: float)
         ran = [json.loads(line) for line in rows.read_text().splitlines()] if rows.exists() else []
         running = folder / RUNNING
         at = running.read_text() if running.exists() else tests[0]
-        return next((test for test, _, passed in ran if not passed), at)
+        return next((test for test, _, passed, _ in ran if not passed), at)

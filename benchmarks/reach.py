@@ -2,7 +2,8 @@
 
 `ASSAY_TESTS` names a folder. Where it holds `chosen.json`, only those tests run, in that order,
 each within its time; else coverage records for each test, and for processes that it starts, the
-lines reached. Either way `tests.jsonl` gets a line for each test: name, seconds, whether it passed.
+lines reached; those of a fixture that several tests share belong to all of them. Either way
+`tests.jsonl` gets a line for each test: name, seconds, whether it passed, its fixtures.
 """
 
 import base64
@@ -19,6 +20,8 @@ import pytest
 
 CHOSEN, TESTS, RUNNING = "chosen.json", "tests.jsonl", "running"
 _CHILDREN = "COVERAGE_PROCESS_CONFIG"  # what coverage tells the processes that a test starts
+FIXTURE = "fixture "  # begins the context of a fixture that is made once for several tests
+_context = ""
 _seconds: defaultdict[str, float] = defaultdict(float)
 _failed: set[str] = set()
 
@@ -47,6 +50,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, bool | None, b
     """Name the test to coverage and to its child processes, or limit its time."""
     chosen = _chosen()
     if chosen is None:
+        item.user_properties.append(("fixtures", list(getattr(item, "fixturenames", ()))))
         _record(item.nodeid)
         return (yield)
     (_folder() / RUNNING).write_text(item.nodeid)
@@ -58,8 +62,25 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, bool | None, b
         signal.setitimer(signal.ITIMER_REAL, 0)
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_fixture_setup(
+    fixturedef: pytest.FixtureDef[object], request: pytest.FixtureRequest
+) -> Generator[None, object, object]:
+    """Book what a shared fixture reaches on the fixture, and no longer on its first test."""
+    if fixturedef.scope == "function" or _chosen() is not None:
+        return (yield)
+    test = _context
+    _record(FIXTURE + fixturedef.argname)
+    try:
+        return (yield)
+    finally:
+        _record(test)
+
+
 def _record(test: str) -> None:
     """Let coverage book the lines reached from now on, in child processes too, on a test."""
+    global _context
+    _context = test
     measured = coverage.Coverage.current()
     if measured is not None:
         measured.switch_context(test)
@@ -80,6 +101,7 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     if report.outcome != "passed":
         _failed.add(report.nodeid)
     if report.when == "teardown":
-        row = [report.nodeid, _seconds[report.nodeid], report.nodeid not in _failed]
+        fixtures = dict(report.user_properties).get("fixtures", [])
+        row = [report.nodeid, _seconds[report.nodeid], report.nodeid not in _failed, fixtures]
         with (_folder() / TESTS).open("a") as file:
             file.write(json.dumps(row) + "\n")
