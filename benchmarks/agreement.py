@@ -11,10 +11,11 @@ from benchmarks.rows import Row
 from benchmarks.server import ROOT
 from core.stats import wilson
 from data.sources import load_inputs, open_images
-from export.runtime import Runtime, open_runtime
+from export.select import open_selected
 from runtimes.artifact import Artifact, find_artifacts
-from runtimes.quantized import is_there
-from runtimes.registry import ENGINES, installed
+from runtimes.base import Runtime
+from runtimes.quantized import has_graph
+from runtimes.registry import RUNTIMES, installed, open_runtime
 from runtimes.threads import available_cores
 
 _TARGET = 0.999
@@ -42,7 +43,7 @@ def _rows(name: str, artifact: Artifact) -> Iterator[Row]:
     inputs = load_inputs(images, artifact.image_spec)
     expected = _classes(open_runtime(artifact), inputs)
     with tempfile.TemporaryDirectory() as cache:
-        fast = open_runtime(artifact, name="auto", precision="fast", cache=Path(cache))
+        fast = open_selected(artifact, mode="fast", cache=Path(cache))
         for runtime in (fast, *_others(artifact, Path(cache))):
             same = int((_classes(runtime, inputs) == expected).sum())
             label = f"{runtime.name} {runtime.precision}"
@@ -63,10 +64,10 @@ def _rows(name: str, artifact: Artifact) -> Iterator[Row]:
 def _others(artifact: Artifact, cache: Path) -> Iterator[Runtime]:
     """Every engine and precision but the reference, those that the gate refuses included."""
     for engine in installed():
-        for precision in ENGINES[engine].precisions(artifact.manifest, "fast"):
+        for precision in RUNTIMES[engine].precisions(artifact.manifest, "fast"):
             reference = (engine, precision) == ("onnx-cpu", artifact.manifest.precision)
-            if not reference and is_there(artifact, precision, cache):
-                yield ENGINES[engine].open(artifact, precision, available_cores(), cache)
+            if not reference and has_graph(artifact, precision, cache):
+                yield RUNTIMES[engine].open(artifact, precision, available_cores(), cache)
 
 
 def _classes(runtime: Runtime, inputs: np.ndarray) -> np.ndarray:

@@ -24,7 +24,6 @@ from benchmarks.rows import Row
 from benchmarks.server import ROOT
 from core.stats import paired_interval
 from data.sources import load_inputs, open_images
-from export.runtime import Runtime, open_runtime
 from robustness.attack_spec import AttackSpec
 from robustness.attacks.gradient import perturb
 from robustness.attacks.spsa import spsa
@@ -32,6 +31,8 @@ from robustness.attacks.square import square
 from robustness.catalog import AttackName
 from robustness.store import input_seed
 from runtimes.artifact import find_artifacts
+from runtimes.base import Runtime
+from runtimes.registry import open_runtime
 from runtimes.torch_model import load_twin
 
 NAME = "attack_speed"

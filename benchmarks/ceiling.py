@@ -13,8 +13,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from benchmarks.deit_artifact import pictures
 from benchmarks.pairs import measure_pairs, median_interval
 from benchmarks.rows import Row
-from export.runtime import Runtime
 from runtimes.artifact import Artifact
+from runtimes.base import Runtime
 from runtimes.torch_model import load_twin
 
 _TARGET = 0.6

@@ -1,7 +1,7 @@
 """How long from an artifact's folder to a runtime that answers, and how much memory does it take?
 
 DeiT-tiny at 224 x 224, each start in a process of its own, which has imported what every start
-needs (`export.runtime`) and nothing else: an engine that is imported when it is asked for pays for
+needs (`export.select`) and nothing else: an engine that is imported when it is asked for pays for
 that here. Memory is the peak of the process from there on, the opening and one prediction included,
 beside the bytes of the weights and of what one image makes of them in torch.
 """
@@ -22,7 +22,7 @@ from benchmarks.rows import Row
 from benchmarks.server import ROOT
 from runtimes.artifact import Artifact
 from runtimes.manifest import WEIGHTS
-from runtimes.registry import ENGINES, installed
+from runtimes.registry import RUNTIMES, installed
 from runtimes.torch_model import load_twin
 
 NAME = "cold_start"
@@ -35,7 +35,7 @@ import json, re, sys, time
 from pathlib import Path
 import numpy as np
 from runtimes.artifact import open_artifact
-from export.runtime import open_runtime
+from export.select import open_selected
 
 def kilobytes(key):
     return int(re.search(key + r":\\s+(\\d+)", Path("/proc/self/status").read_text())[1])
@@ -45,7 +45,7 @@ images = np.zeros((1, 3, 224, 224), np.float32)
 Path("/proc/self/clear_refs").write_text("5")
 before = kilobytes("VmRSS")
 start = time.perf_counter()
-runtime = open_runtime(open_artifact(Path(folder)), name=name, precision=mode, cache=Path(cache))
+runtime = open_selected(open_artifact(Path(folder)), name=name, mode=mode, cache=Path(cache))
 seconds = time.perf_counter() - start
 runtime.predict(images)
 grown = kilobytes("VmHWM") - before
@@ -63,7 +63,7 @@ def run(starts: int = STARTS) -> Iterable[Row]:
         artifact = write_deit_tiny(Path(folder) / "artifact")
         budget = _budget(artifact)
         for name in installed():
-            if ENGINES[name].precisions(artifact.manifest, "exact"):
+            if RUNTIMES[name].precisions(artifact.manifest, "exact"):
                 yield from _rows(artifact, name, "exact", starts, budget)
         for mode in ("exact", "fast"):
             yield from _rows(artifact, "auto", mode, starts, budget)

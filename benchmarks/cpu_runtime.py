@@ -19,16 +19,17 @@ from benchmarks.ceiling import ceiling_rows
 from benchmarks.deit_artifact import pictures, write_deit_tiny
 from benchmarks.pairs import measure_pairs, pair_rows
 from benchmarks.rows import Row
-from export.runtime import Mode, Runtime, open_runtime
+from export.benchmark import make_int8
+from export.select import open_selected
 from runtimes.artifact import Artifact
+from runtimes.base import Mode, Runtime
 from runtimes.manifest import ONNX
-from runtimes.quantized import make_int8
-from runtimes.registry import ENGINES, installed
+from runtimes.registry import RUNTIMES, installed, open_runtime
 from runtimes.threads import available_cores
 
 NAME = "cpu_runtime"
 PAIRS = {1: 60, 8: 12}
-_ENGINES = ("onnx-cpu", "openvino", "torchscript")
+_RUNTIMES = ("onnx-cpu", "openvino", "torchscript")
 _MODES: tuple[Mode, ...] = ("exact", "fast")
 _TARGETS = {
     ("auto exact", 1): 1.2,
@@ -63,15 +64,12 @@ def _rows(folder: Path, counts: Mapping[int, int]) -> Iterator[Row]:
     cache = folder / "cache"
     elliptical = write_deit_tiny(folder / "elliptical")
     dot = write_deit_tiny(folder / "dot", architecture="deit_tiny")
-    chosen = {
-        f"auto {mode}": open_runtime(elliptical, name="auto", precision=mode, cache=cache)
-        for mode in _MODES
-    }
+    chosen = {f"auto {mode}": open_selected(elliptical, mode=mode, cache=cache) for mode in _MODES}
     for artifact in (elliptical, dot):
         make_int8(artifact, cache)
     yield from _speed_rows(elliptical, chosen | _all(elliptical, cache), counts)
     # Where auto takes a GPU, the ceiling of the processor says nothing.
-    named = {f"{k} ({_name(v)})": v for k, v in chosen.items() if v.name in _ENGINES}
+    named = {f"{k} ({_name(v)})": v for k, v in chosen.items() if v.name in _RUNTIMES}
     yield from ceiling_rows(NAME, elliptical, named, counts)
     yield from _twin_rows(_all(elliptical, cache), _all(dot, cache), counts)
 
@@ -79,10 +77,10 @@ def _rows(folder: Path, counts: Mapping[int, int]) -> Iterator[Row]:
 def _all(artifact: Artifact, cache: Path) -> dict[str, Runtime]:
     """Every engine in every precision that it has here."""
     runtimes = [
-        ENGINES[name].open(artifact, precision, available_cores(), cache)
+        open_runtime(artifact, name=name, precision=precision, cache=cache)
         for name in installed()
-        if name in _ENGINES
-        for precision in ENGINES[name].precisions(artifact.manifest, "fast")
+        if name in _RUNTIMES
+        for precision in RUNTIMES[name].precisions(artifact.manifest, "fast")
     ]
     return {_name(runtime): runtime for runtime in runtimes}
 

@@ -15,7 +15,6 @@ import models
 from core.files import sha256
 from data.images import ImageSpec
 from export.onnx import to_onnx
-from export.runtime import METADATA_CONFIG, METADATA_WEIGHTS
 from export.torchscript import to_torchscript
 from models.checkpoints import save_weights
 from runtimes.artifact import MANIFEST, Artifact, open_artifact
@@ -31,6 +30,7 @@ from runtimes.manifest import (
     Parity,
     config_digest,
 )
+from runtimes.onnx import METADATA_CONFIG, METADATA_WEIGHTS
 from runtimes.probe import PROBE_SAMPLES, Probe, write_probe
 
 SIZE = 224

@@ -32,8 +32,9 @@ from benchmarks.peers.running import PEERS, Peer, serving_peer
 from benchmarks.photos import photos
 from benchmarks.rows import Row
 from benchmarks.server import pause, resume, serving_process
-from export.runtime import Runtime, open_runtime
+from export.select import open_selected
 from runtimes.artifact import Artifact
+from runtimes.base import Runtime
 
 NAME = "service_throughput"
 CONNECTIONS = 16
@@ -166,7 +167,7 @@ def _other(
         graph = Graph(artifact.folder)
         yield "bare ONNX Runtime as it comes", bare(graph.logits, files)
     elif case == "fastest":
-        runtime = open_runtime(artifact, name="auto", precision="fast", cache=folder / "cache")
+        runtime = open_selected(artifact, mode="fast", cache=folder / "cache")
         yield f"bare {runtime.name} {runtime.precision}", bare(_decoded(artifact, runtime), files)
     else:
         with _peer(case, artifact, files, folder) as (peer, measure):

@@ -19,10 +19,11 @@ from benchmarks.rows import Row
 from benchmarks.standard_library import windows
 from export.onnx import to_onnx
 from export.precision.int8 import quantize_dynamic
-from export.torchscript import load_torchscript, to_torchscript
+from export.torchscript import to_torchscript
 from runtimes.onnx import open_session
 from runtimes.openvino import compile_graph, missing
 from runtimes.threads import available_cores
+from runtimes.torchscript import load_torchscript
 
 NAME = "transject_runtime"
 _LENGTHS = {1024: "1k", 4096: "4k"}

@@ -14,9 +14,8 @@ from typing import get_args
 from tqdm import tqdm
 
 from export.comparison import compare_artifacts
-from export.error_plot import plot_errors
 from export.inspect import files, inspect_artifact
-from export.layer_errors import error_table
+from export.layers import error_table
 from export.parity import ParityError
 from export.run import open_run
 from export.samples import open_samples
@@ -41,7 +40,7 @@ def main(argv: list[str] | None = None) -> int:
     except ParityError as error:
         print(f"error: {error}", file=sys.stderr)
         if error.layers:
-            _explain(error.layers, arguments.output)
+            print(f"error of each layer:\n{error_table(error.layers)}", file=sys.stderr)
         return 1
     except (ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
@@ -93,13 +92,6 @@ def _written(
             on_progress=show,
             before_placing=before_placing,
         )
-
-
-def _explain(layers: dict[str, float], output: Path) -> None:
-    """Tell in which layer the difference begins, in words and as a picture beside the output."""
-    path = output.with_name(f"{output.name}.parity.png")
-    path.write_bytes(plot_errors(layers, title=f"{output.name}: where the graph differs"))
-    print(f"{error_table(layers)}\nerror of each layer: {path}", file=sys.stderr)
 
 
 def _inspect(arguments: argparse.Namespace) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from core.tables import Row, table
-from export.engines import Engine, open_engine
+from export.graphs import Graph, open_graph
 from export.inspect import facts
 from runtimes.artifact import Artifact, ArtifactError
 from runtimes.base import InvalidInputs, as_feed
@@ -77,21 +77,20 @@ def compare_answers(
     for what in ("input", "labels", "preprocessing"):
         if getattr(first.manifest, what) != getattr(second.manifest, what):
             raise ArtifactError(f"{first.name} and {second.name} must have the same {what}")
-    engines = [open_engine(each.read(ONNX), each.manifest.precision) for each in (first, second)]
+    graphs = [open_graph(each.read(ONNX), each.manifest.precision) for each in (first, second)]
     probe = read_probe(first)
     same, differences = 0, []
     for stored, _ in probe.batches(_BATCH):
         feed = _checked(stored, first)
         left, right = (
-            _answer(engine, feed, each)
-            for engine, each in zip(engines, (first, second), strict=True)
+            _answer(graph, feed, each) for graph, each in zip(graphs, (first, second), strict=True)
         )
         same += int((left.argmax(1) == right.argmax(1)).sum())
         differences.append(np.abs(left - right))
         on_progress(len(left))
     difference = np.concatenate(differences)
     return Comparison(
-        runtimes=(engines[0].name, engines[1].name),
+        runtimes=(graphs[0].name, graphs[1].name),
         samples=len(probe),
         same=same,
         largest=float(difference.max()),
@@ -106,9 +105,9 @@ def _checked(stored: Mapping[str, np.ndarray], artifact: Artifact) -> dict[str, 
         raise ArtifactError(f"{PROBE} of {artifact.name}: {error}") from error
 
 
-def _answer(engine: Engine, feed: dict[str, np.ndarray], artifact: Artifact) -> np.ndarray:
+def _answer(graph: Graph, feed: dict[str, np.ndarray], artifact: Artifact) -> np.ndarray:
     try:
-        logits = engine(feed)
+        logits = graph(feed)
     except ArtifactError as error:
         raise ArtifactError(f"{artifact.name}: {error}") from error
     expected = (len(next(iter(feed.values()))), len(artifact.labels))

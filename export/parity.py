@@ -8,12 +8,11 @@ import torch
 from torch import nn
 
 from export.samples import Feed, Samples
+from runtimes.gate import MIN_AGREEMENT
 from runtimes.manifest import FormatParity, Parity, Precision
 
 TOLERANCE = 1e-4
 MIN_SAMPLES = 1000
-MIN_AGREEMENT = 0.995
-"""Share of equal answers that a precision below fp32 must reach."""
 MAX_ACCURACY_CHANGE = 0.003
 _BATCH_SIZES = (1, 7, 64)
 """The first batches and all later ones: a batch that is not really dynamic fails here."""

@@ -38,17 +38,6 @@ def to_torchscript(model: nn.Module, example: Tensor | tuple[Tensor, Tensor]) ->
     return _strip(stream.getvalue())
 
 
-def load_torchscript(content: bytes) -> nn.Module:
-    """Open the bytes of a TorchScript file; they are code, so check their digest before.
-
-    Args:
-        content: what `Artifact.read("model.torchscript.pt")` returned.
-    """
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        return torch.jit.load(io.BytesIO(content), map_location="cpu")
-
-
 def _strip(content: bytes) -> bytes:
     """Drop the debug tables: they hold the paths of this machine's source files."""
     stream = io.BytesIO()

@@ -17,15 +17,15 @@ from core.files import sha256
 from data.images import ImageSpec
 from export import parity
 from export.card import make_card, write_card
-from export.engines import open_engine, require_engine
-from export.layer_errors import layer_errors
+from export.graphs import open_graph, require_precision
+from export.layers import layer_errors
 from export.onnx import to_onnx
-from export.precision.lower import CALIBRATION_SAMPLES, lower
+from export.precision.half import to_half
+from export.precision.int8 import quantize_dynamic, quantize_static
 from export.program import load_program, to_program
 from export.run import Run, load_model
-from export.runtime import METADATA_CONFIG, METADATA_WEIGHTS
 from export.samples import Samples, spread
-from export.torchscript import load_torchscript, to_torchscript
+from export.torchscript import to_torchscript
 from runtimes.artifact import Artifact, open_artifact
 from runtimes.manifest import (
     MANIFEST,
@@ -44,9 +44,12 @@ from runtimes.manifest import (
     TokensSpec,
     config_digest,
 )
+from runtimes.onnx import METADATA_CONFIG, METADATA_WEIGHTS
 from runtimes.probe import PROBE_SAMPLES, Probe, write_probe
+from runtimes.torchscript import load_torchscript
 
 PARITY_SAMPLES = 2000
+CALIBRATION_SAMPLES = 256
 Progress = Callable[[str, int], object]
 _OBSERVED_SAMPLES = 64
 _EXAMPLE_TOKENS = 8
@@ -93,7 +96,7 @@ def write_artifact(
             measured here.
     """
     _check_output(output)
-    require_engine(precision)
+    require_precision(precision)
     calibration, samples = _divide(samples, _held_out(precision, quantization))
     parity.require_enough(len(samples), calibration=len(calibration))
     with _folder_beside(output) as partial:
@@ -102,7 +105,7 @@ def write_artifact(
         on_progress("graphs", 0)
         files = _export(run, model, weights, program=program)
         calibrated = functools.partial(on_progress, "calibration")
-        files[ONNX] = lower(files[ONNX], precision, quantization, calibration, calibrated)
+        files[ONNX] = _lower(files[ONNX], precision, quantization, calibration, calibrated)
         on_progress("parity", 0)
         with parametrize.cached():
             files[PROBE] = _probe(model, samples)
@@ -145,6 +148,23 @@ def _export(run: Run, model: nn.Module, weights: bytes, *, program: bool) -> dic
     return files
 
 
+def _lower(
+    content: bytes,
+    precision: Precision,
+    quantization: Quantization,
+    calibration: Samples,
+    on_progress: Callable[[int], object],
+) -> bytes:
+    """Bring an fp32 graph to another precision; its inputs and logits keep their types."""
+    if precision == "fp32":
+        return content
+    if precision != "int8":
+        return to_half(content, precision)
+    if quantization == "dynamic":
+        return quantize_dynamic(content)
+    return quantize_static(content, calibration, on_progress)
+
+
 def _example(run: Run) -> Tensor | tuple[Tensor, Tensor]:
     # Constants, not samples: the example may end up in a trace, and two exports must be equal.
     if isinstance(run.spec, ImageSpec):
@@ -169,7 +189,7 @@ def _measure(
     precision: Precision,
     on_progress: Callable[[int], object],
 ) -> Parity:
-    engine = open_engine(files[ONNX], precision)
+    engine = open_graph(files[ONNX], precision)
     candidates = {
         ONNX: parity.Candidate(predict=engine, precision=precision, runtime=engine.name),
         TORCHSCRIPT: parity.Candidate(

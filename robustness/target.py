@@ -9,12 +9,13 @@ import torch
 from torch import Tensor, nn
 
 from data.images import ImageSpec
-from export.runtime import Runtime, RuntimeUnavailable, open_runtime
 from models.attention.elliptical import is_elliptical, metric_gradient
 from robustness.catalog import Variant
 from robustness.progress import Meter
 from robustness.spec import NotPossible
 from runtimes.artifact import Artifact
+from runtimes.base import Runtime, RuntimeUnavailable
+from runtimes.registry import open_runtime
 from runtimes.torch_model import load_twin
 
 

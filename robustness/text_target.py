@@ -14,13 +14,13 @@ from torch import Tensor, nn
 
 from data.datasets import listops
 from data.tokenizer import TextTokenizer
-from export.runtime import Runtime
 from models.attention.elliptical import is_elliptical
 from robustness.catalog import Variant
 from robustness.progress import Meter
 from robustness.spec import NotPossible
 from robustness.target import device_of, gradient_path, open_judge, undisturbed
 from runtimes.artifact import Artifact
+from runtimes.base import Runtime
 from runtimes.torch_model import load_twin
 
 Relabel = Callable[[str], int | None]

@@ -18,12 +18,12 @@ class ParityFailure(ValueError):
     """A runtime that does not compute what the artifact's model computes."""
 
 
-def is_foreign(artifact: Artifact, precision: str) -> bool:
+def is_unmeasured(artifact: Artifact, precision: str) -> bool:
     """Whether no export has measured a precision: it is neither fp32 nor the artifact's own."""
     return precision not in ("fp32", artifact.manifest.precision)
 
 
-def foreign_refusal(artifact: Artifact) -> str | None:
+def unmeasured_refusal(artifact: Artifact) -> str | None:
     """Why a precision that no export has measured cannot be judged, or None.
 
     Raises:
@@ -59,7 +59,7 @@ def require_parity(runtime: Runtime, artifact: Artifact, *, quick: bool = False)
     """
     few = quick and runtime.precision == "fp32"
     probe = read_probe(artifact, _QUICK if few else None)
-    if is_foreign(artifact, runtime.precision) and (reason := foreign_refusal(artifact)):
+    if is_unmeasured(artifact, runtime.precision) and (reason := unmeasured_refusal(artifact)):
         raise ParityFailure(f"{runtime.precision}: {reason}")
     count, changed, largest = 0, 0, 0.0
     for feed, expected in probe.batches(_SMALL_BATCH if few else _BATCH):

@@ -161,7 +161,9 @@ def _profile(manifest: Manifest, kind: str, batch: int) -> str:
 def _check_provider(session: onnxruntime.InferenceSession, name: str) -> None:
     used = session.get_providers()[0]
     if used != _PROVIDERS[name]:
-        raise RuntimeUnavailable(f"runtime {name} is not there: the session runs on {used} instead")
+        raise RuntimeUnavailable(
+            f"runtime {name} is not available: the session runs on {used} instead"
+        )
 
 
 def _check_origin(session: onnxruntime.InferenceSession, manifest: Manifest) -> None:

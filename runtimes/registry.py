@@ -1,4 +1,4 @@
-"""Every engine by the name that a user gives it."""
+"""Every runtime by the name that a user gives it, and the way to open an artifact on one."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,12 +9,14 @@ from runtimes import openvino as openvino_runtime
 from runtimes import torchscript as torchscript_runtime
 from runtimes.artifact import Artifact
 from runtimes.base import Mode, Runtime, RuntimeUnavailable
+from runtimes.gate import require_parity
 from runtimes.manifest import Manifest
+from runtimes.threads import available_cores
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Engine:
-    """How to use one engine.
+class RuntimeKind:
+    """How to use one runtime.
 
     Attributes:
         missing: why it cannot be used here, or None.
@@ -27,8 +29,8 @@ class Engine:
     open: Callable[[Artifact, str, int, Path | None], Runtime]
 
 
-def _onnx(name: str) -> Engine:
-    return Engine(
+def _onnx(name: str) -> RuntimeKind:
+    return RuntimeKind(
         missing=lambda: onnx_runtime.missing(name),
         precisions=lambda manifest, mode: onnx_runtime.precisions(name, manifest, mode),
         open=lambda artifact, precision, threads, cache: onnx_runtime.OnnxRuntime(
@@ -37,18 +39,18 @@ def _onnx(name: str) -> Engine:
     )
 
 
-ENGINES: dict[str, Engine] = {
+RUNTIMES: dict[str, RuntimeKind] = {
     "onnx-cpu": _onnx(onnx_runtime.CPU),
     "onnx-cuda": _onnx(onnx_runtime.CUDA),
     "onnx-tensorrt": _onnx(onnx_runtime.TENSORRT),
-    "openvino": Engine(
+    "openvino": RuntimeKind(
         missing=openvino_runtime.missing,
         precisions=openvino_runtime.precisions,
         open=lambda artifact, precision, threads, cache: openvino_runtime.OpenVino(
             artifact, precision=precision, threads=threads, cache=cache
         ),
     ),
-    "torchscript": Engine(
+    "torchscript": RuntimeKind(
         missing=torchscript_runtime.missing,
         precisions=torchscript_runtime.precisions,
         open=lambda artifact, precision, threads, _: torchscript_runtime.TorchScript(
@@ -59,26 +61,63 @@ ENGINES: dict[str, Engine] = {
 
 
 def installed() -> list[str]:
-    """The engines that can be used here."""
-    return [name for name, engine in ENGINES.items() if engine.missing() is None]
+    """The runtimes that can be used here."""
+    return [name for name, kind in RUNTIMES.items() if kind.missing() is None]
 
 
 def require_runtime(name: str) -> None:
     """Check a runtime's name, without opening anything.
 
     Args:
-        name: of an engine, or "auto".
+        name: of a runtime.
 
     Raises:
-        ValueError: there is no such engine.
+        ValueError: there is no such runtime.
         RuntimeUnavailable: it is not installed here.
     """
-    if name == "auto":
-        return
-    if name not in ENGINES:
-        known = ", ".join(("auto", *ENGINES))
+    if name not in RUNTIMES:
+        known = ", ".join(("auto", *RUNTIMES))
         raise ValueError(f"name must be one of {known}, got {name!r}")
-    reason = ENGINES[name].missing()
+    reason = RUNTIMES[name].missing()
     if reason is not None:
         here = ", ".join(installed())
-        raise RuntimeUnavailable(f"runtime {name} is not there: {reason}; installed are {here}")
+        raise RuntimeUnavailable(f"runtime {name} is not available: {reason}; installed: {here}")
+
+
+def open_runtime(
+    artifact: Artifact,
+    *,
+    name: str = "onnx-cpu",
+    precision: str | None = None,
+    threads: int | None = None,
+    cache: Path | None = None,
+) -> Runtime:
+    """Open an artifact on a runtime.
+
+    Every opened graph is compared with the answers that the artifact stores, on the processor that
+    runs it: in fp32 with the logits of a few inputs, below it with the classes of all of them.
+
+    Args:
+        artifact: a verified artifact.
+        name: of a runtime.
+        precision: arithmetic of the matrix products; None takes the artifact's own.
+        threads: threads of one prediction; None takes the cores that this process may use.
+        cache: folder of int8 forms, and of what runtimes build.
+
+    Raises:
+        ValueError: unknown runtime, or fewer than one thread.
+        RuntimeUnavailable: the runtime is not installed, or cannot run this artifact here.
+        ParityFailure: it computes something else than the artifact's model.
+        ArtifactError: a file changed since it was verified, cannot be opened, or belongs to other
+            weights or another config than the manifest's.
+    """
+    require_runtime(name)
+    threads = available_cores() if threads is None else threads
+    if threads < 1:
+        raise ValueError(f"threads must be at least 1, got {threads}")
+    own = artifact.manifest.precision
+    if precision is None and own not in RUNTIMES[name].precisions(artifact.manifest, "exact"):
+        raise RuntimeUnavailable(f"runtime {name} does not run {own} here")
+    runtime = RUNTIMES[name].open(artifact, precision or own, threads, cache)
+    require_parity(runtime, artifact, quick=True)
+    return runtime

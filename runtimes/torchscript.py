@@ -5,8 +5,10 @@ process that predicts with another engine does not pay.
 """
 
 import importlib.util
+import io
 import os
-from typing import Any
+import warnings
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,6 +18,9 @@ from runtimes.base import Inputs, Mode, as_feed
 from runtimes.machine import has_nvidia_gpu
 from runtimes.manifest import TORCHSCRIPT as FILE
 from runtimes.manifest import Manifest
+
+if TYPE_CHECKING:
+    from torch import nn
 
 TORCHSCRIPT = "torchscript"
 _BF16_FLAGS = {"avx512_bf16", "amx_bf16", "bf16"}
@@ -38,8 +43,6 @@ class TorchScript:
         # the cores from whatever else runs here.
         os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
         import torch
-
-        from export.torchscript import load_torchscript
 
         torch.set_num_threads(threads)
         torch.backends.cudnn.allow_tf32 = precision != "fp32"
@@ -64,6 +67,19 @@ class TorchScript:
                 *(torch.tensor(a, device=self._device) for a in feed.values())
             )
         return logits.float().cpu().numpy()
+
+
+def load_torchscript(content: bytes) -> "nn.Module":
+    """Open the bytes of a TorchScript file; they are code, so check their digest before.
+
+    Args:
+        content: what `Artifact.read("model.torchscript.pt")` returned.
+    """
+    import torch
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return torch.jit.load(io.BytesIO(content), map_location="cpu")
 
 
 def missing() -> str | None:

@@ -1,3 +1,3 @@
 """The BentoML service."""
 
-import export  # noqa: F401 - turns ONNX Runtime's reports off, before anything imports it
+import runtimes  # noqa: F401 - turns ONNX Runtime's reports off, before anything imports it

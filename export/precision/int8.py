@@ -15,7 +15,7 @@ import numpy as np
 import onnx
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
-from export.engines import open_engine
+from export.graphs import open_graph
 from export.layers import expose
 from export.onnx import check_graph
 from export.samples import Samples
@@ -67,7 +67,7 @@ def _calibrate(
     """The smallest and largest value of some tensors, 0 included."""
     if not len(samples):
         raise ValueError("calibration must have samples, got none")
-    engine = open_engine(expose(content, names), "fp32")
+    engine = open_graph(expose(content, names), "fp32")
     bounds = dict.fromkeys(names, (0.0, 0.0))
     for start in range(0, len(samples), _BATCH):
         indices = np.arange(start, min(start + _BATCH, len(samples)))

@@ -16,9 +16,9 @@ import onnx
 import onnxruntime
 from PIL import Image
 
-from export.runtime import open_session
 from runtimes.artifact import Artifact, ArtifactError
 from runtimes.manifest import ONNX
+from runtimes.onnx import open_session
 from service.http.errors import ApiError
 
 _FAMILIES = ("deit_", "fan_")  # vision transformers whose head reads class tokens

@@ -8,7 +8,7 @@ from concurrent.futures import Executor
 
 import numpy as np
 
-from export.runtime import Inputs, InvalidInputs, Runtime
+from runtimes.base import Inputs, InvalidInputs, Runtime
 from service.http.errors import ApiError
 
 logger = logging.getLogger(__name__)

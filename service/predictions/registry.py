@@ -6,9 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Self
 
-from export.runtime import RuntimeUnavailable, open_runtime, require_runtime, settle
+from export.select import select_runtimes
 from runtimes.artifact import Artifact, ArtifactError, find_artifacts
+from runtimes.base import RuntimeUnavailable
 from runtimes.manifest import Task
+from runtimes.registry import open_runtime, require_runtime
 from runtimes.threads import available_cores
 from service.http.errors import ApiError
 from service.metrics import SILENT, Observer
@@ -165,7 +167,7 @@ def check_models(settings: Settings) -> None:
     """Check what the settings say of models, before anything starts.
 
     Runtimes that must be measured before anything can be served are measured here, in a process
-    of their own, whose answers are kept for the workers; see `settling` for the others.
+    of their own, whose selections are cached for the workers; see `selection` for the others.
 
     Raises:
         ValueError: an artifact is not sound, there is none, two have one name and version, the
@@ -180,12 +182,13 @@ def check_models(settings: Settings) -> None:
         settings.runtime == REFERENCE and settings.precision == "exact"
     )
     try:
-        require_runtime(settings.runtime)
+        if settings.runtime != "auto":
+            require_runtime(settings.runtime)
         if at_once and all(map(runs_on_reference, artifacts)):
             for artifact in artifacts:
                 _try_to_open(artifact, threads)
         else:
-            settle(
+            select_runtimes(
                 artifacts,
                 name=settings.runtime,
                 mode=settings.precision,

@@ -19,7 +19,7 @@ from typing import TypeVar
 from runtimes.artifact import MANIFEST, Artifact, open_artifact
 from service.http.errors import ApiError
 from service.predictions.registry import Registry
-from service.predictions.selection import alone
+from service.predictions.selection import exclusive
 from service.predictions.served import Served
 from service.settings import Settings
 
@@ -185,7 +185,7 @@ class Reloader:
             self._swap(served, artifact)
 
     def _open(self, artifact: Artifact) -> Served:
-        with alone(self._settings.runtimes_folder):  # its runtimes may have to be measured
+        with exclusive(self._settings.runtimes_folder):  # its runtimes may have to be measured
             served = self._registry.opener.open(artifact)
         self._registry.opener.warm_up(served)
         return served

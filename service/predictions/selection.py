@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from export.runtime import settle
+from export.select import select_runtimes
 from runtimes.threads import available_cores
 from service.predictions.registry import Registry
 from service.predictions.served import Served, unmeasured
@@ -72,8 +72,8 @@ class Settler:
     def _measure(self, waiting: list[Served]) -> None:
         """Let a child measure; of several workers the first one does, and the others find it."""
         settings = self._settings
-        with alone(settings.runtimes_folder):
-            settle(
+        with exclusive(settings.runtimes_folder):
+            select_runtimes(
                 [served.artifact for served in waiting],
                 name=settings.runtime,
                 mode=settings.precision,
@@ -88,7 +88,7 @@ class Settler:
 
 
 @contextmanager
-def alone(folder: Path) -> Iterator[None]:
+def exclusive(folder: Path) -> Iterator[None]:
     """Keep the other workers of this host out of a block."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / ".measuring").open("w") as lock:

@@ -8,10 +8,11 @@ import numpy as np
 
 from data.token_set import Ragged
 from data.tokenizer import TextTokenizer
-from export.runtime import blank_inputs, open_runtime, recalled
+from export.select import cached_selection, open_selected
 from runtimes.artifact import Artifact
+from runtimes.base import blank_inputs
 from runtimes.manifest import Task
-from runtimes.registry import ENGINES
+from runtimes.registry import RUNTIMES
 from runtimes.threads import available_cores
 from service.metrics import Observer
 from service.predictions.admission import Limits, concatenate
@@ -73,14 +74,14 @@ class Opener:
             ValueError: its runtime cannot be opened, or its tokenizer not be read.
         """
         settings = self._settings
-        name, precision = settings.runtime, settings.precision
+        name, mode = settings.runtime, settings.precision
         if at_once and unmeasured(artifact, settings):
-            name, precision = REFERENCE, "exact"
+            name, mode = REFERENCE, "exact"
         runtime = Monitored(
-            open_runtime(
+            open_selected(
                 artifact,
                 name=name,
-                precision=precision,
+                mode=mode,
                 threads=settings.predict_threads,
                 cache=settings.runtimes_folder,
             ),
@@ -134,19 +135,19 @@ def unmeasured(artifact: Artifact, settings: Settings) -> bool:
     """Whether the fastest runtime is asked for and not known yet, and another can serve so long."""
     if settings.runtime != "auto" or not runs_on_reference(artifact):
         return False
-    kept = recalled(
+    selection = cached_selection(
         artifact,
         name=settings.runtime,
         mode=settings.precision,
         threads=settings.predict_threads or available_cores(),
         cache=settings.runtimes_folder,
     )
-    return kept is None
+    return selection is None
 
 
 def runs_on_reference(artifact: Artifact) -> bool:
     """Whether ONNX Runtime's CPU engine runs an artifact in its own precision."""
-    return bool(ENGINES[REFERENCE].precisions(artifact.manifest, "exact"))
+    return bool(RUNTIMES[REFERENCE].precisions(artifact.manifest, "exact"))
 
 
 def pad(parts: Sequence[Sequence[np.ndarray]]) -> dict[str, np.ndarray]:

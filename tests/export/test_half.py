@@ -12,8 +12,8 @@ from onnx import TensorProto, numpy_helper
 from torch import nn
 
 import models
-from export import engines
-from export.engines import open_engine
+from export import graphs
+from export.graphs import open_graph
 from export.onnx import to_onnx
 from export.precision.half import to_half
 
@@ -35,7 +35,7 @@ def images(count: int = 5) -> np.ndarray:
 @pytest.mark.parametrize("precision", ["fp16", pytest.param("bf16", marks=pytest.mark.bf16)])
 def test_logits_come_close(make_model: Make, content: bytes, precision: Half) -> None:
     expected = make_model()(torch.from_numpy(images())).numpy()
-    logits = open_engine(to_half(content, precision), precision)({"images": images()})
+    logits = open_graph(to_half(content, precision), precision)({"images": images()})
     assert logits.dtype == np.float32
     error = np.abs(logits - expected).max() / np.abs(expected).max()
     assert 0 < error < {"fp16": 5e-3, "bf16": 5e-2}[precision]
@@ -62,7 +62,7 @@ def test_an_all_zero_m_becomes_ones_in_half_precision(make_model: Make) -> None:
         if name.endswith("attn.qkv.bias"):
             parameter.fill_(0.3)
     graph = to_half(to_onnx(model, EXAMPLE, {}), "fp16")
-    logits = open_engine(graph, "fp16")({"images": images()})
+    logits = open_graph(graph, "fp16")({"images": images()})
     expected = model(torch.from_numpy(images())).numpy()
     np.testing.assert_allclose(logits, expected, atol=0.02 * np.abs(expected).max())
 
@@ -77,8 +77,8 @@ def test_an_operator_that_knows_only_float32_keeps_it() -> None:
     )
     content = to_onnx(model, (tokens, mask), {})
     feed = {"tokens": tokens.numpy(), "mask": mask.numpy()}
-    logits = open_engine(to_half(content, "fp16"), "fp16")(feed)
-    expected = open_engine(content, "fp32")(feed)
+    logits = open_graph(to_half(content, "fp16"), "fp16")(feed)
+    expected = open_graph(content, "fp32")(feed)
     np.testing.assert_allclose(logits, expected, atol=5e-3)
 
 
@@ -96,16 +96,16 @@ def test_weights_beyond_the_range_are_the_largest_number(content: bytes) -> None
 def test_bf16_is_refused_where_nothing_executes_it(
     content: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engines.openvino_runtime, "missing", lambda: "it is not installed")
+    monkeypatch.setattr(graphs.openvino_runtime, "missing", lambda: "it is not installed")
     with pytest.raises(ValueError, match="bf16 is measured on a runtime that executes it"):
-        open_engine(to_half(content, "bf16"), "bf16")
+        open_graph(to_half(content, "bf16"), "bf16")
 
 
 def test_bf16_is_refused_where_the_processor_does_not_execute_it(
     content: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engines, "_has_cuda", lambda: False)
-    monkeypatch.setattr(engines.openvino_runtime, "able_to_run", lambda precision: False)
+    monkeypatch.setattr(graphs, "_has_cuda", lambda: False)
+    monkeypatch.setattr(graphs.openvino_runtime, "able_to_run", lambda precision: False)
     message = r"bf16 is measured on a runtime that executes it \(OpenVINO, CUDA\): this processor"
     with pytest.raises(ValueError, match=message):
-        open_engine(to_half(content, "bf16"), "bf16")
+        open_graph(to_half(content, "bf16"), "bf16")

@@ -10,7 +10,7 @@ import torch
 from onnx import TensorProto, numpy_helper
 from torch import nn
 
-from export.engines import open_engine
+from export.graphs import open_graph
 from export.layers import expose
 from export.precision import int8
 from export.precision.int8 import quantize_dynamic, quantize_static
@@ -56,7 +56,7 @@ def without_vnni(x: np.ndarray, w: np.ndarray) -> np.ndarray:
 def assert_exact_without_vnni(quantized: bytes) -> None:
     pairs = factors(onnx.load_from_string(quantized).graph)
     assert len(pairs) == 4 * 3
-    given = open_engine(expose(quantized, [name for name, _ in pairs]), "int8").outputs(
+    given = open_graph(expose(quantized, [name for name, _ in pairs]), "int8").outputs(
         SAMPLES.feed(range(4))
     )
     for name, w in pairs:
@@ -86,12 +86,12 @@ def test_two_of_the_largest_products_fit_into_16_bits() -> None:
 def test_logits_come_close(make_model: Make, quantized: bytes) -> None:
     feed = SAMPLES.feed()
     expected = make_model()(torch.from_numpy(feed["images"])).numpy()
-    logits = open_engine(quantized, "int8")(feed)
+    logits = open_graph(quantized, "int8")(feed)
     assert 0 < np.abs(logits - expected).max() < 0.1 * np.abs(expected).max()
 
 
 def test_an_answer_does_not_depend_on_its_batch(quantized: bytes) -> None:
-    engine = open_engine(quantized, "int8")
+    engine = open_graph(quantized, "int8")
     together = engine(SAMPLES.feed())
     alone = np.concatenate([engine(SAMPLES.feed([index])) for index in range(8)])
     np.testing.assert_allclose(together[:8], alone, atol=1e-4)
@@ -126,7 +126,7 @@ def test_rounding_of_a_product_is_at_most_half_a_step_of_each_factor() -> None:
     )
     opsets = [onnx.helper.make_opsetid("", 20)]
     model = onnx.helper.make_model(graph, opset_imports=opsets, ir_version=10)
-    logits = open_engine(quantize_dynamic(model.SerializeToString()), "int8")(
+    logits = open_graph(quantize_dynamic(model.SerializeToString()), "int8")(
         {"images": x.astype(np.float32)}
     )
     steps_x, steps_w = np.abs(x).max(1, keepdims=True) / 127, np.abs(w).max(0) / 64

@@ -8,9 +8,8 @@ import torch
 from torch import nn
 
 import models
-from export.engines import open_engine
-from export.layer_errors import error_table, layer_errors
-from export.layers import expose
+from export.graphs import open_graph
+from export.layers import error_table, expose, layer_errors
 from export.onnx import to_onnx
 from models.analysis.observation import observe
 
@@ -31,7 +30,7 @@ def test_m_of_the_graph_is_m_of_the_model(
 ) -> None:
     model, images = make_model(**form), torch.rand(3, 1, 28, 28)
     content = to_onnx(model, EXAMPLE, {}) if form else elliptical_graph
-    given = open_engine(expose(content, ["m_2", "m_3"]), "fp32").outputs({"images": images.numpy()})
+    given = open_graph(expose(content, ["m_2", "m_3"]), "fp32").outputs({"images": images.numpy()})
     np.testing.assert_allclose(given["logits"], model(images), atol=1e-4)
     first, *others = [layer.metric() for layer in observe(model, images).layers]
     assert first is None
@@ -50,7 +49,7 @@ def test_m_of_a_token_graph_leaves_padding_out(form: str) -> None:
     mask = torch.arange(9)[None] < torch.tensor([9, 4, 1])[:, None]
     graph = expose(to_onnx(model, (tokens, mask), {}), ["m_2", "m_3"])
     feed = {"tokens": tokens.numpy(), "mask": mask.numpy()}
-    given = open_engine(graph, "fp32").outputs(feed)
+    given = open_graph(graph, "fp32").outputs(feed)
     for name, layer in zip(("m_2", "m_3"), observe(model, tokens, mask).layers[1:], strict=True):
         m = layer.metric()
         assert m is not None

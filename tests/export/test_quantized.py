@@ -8,15 +8,15 @@ import numpy as np
 import onnx
 import pytest
 
-from export.runtime import RuntimeUnavailable, settle
-from export.select.choice import Choice, question, recall, remember
-from export.select.contest import hold_contest
+from export.benchmark import benchmark, make_int8
+from export.select import Selection, cache_key, load_selection, select_runtimes, store_selection
 from runtimes.artifact import Artifact, open_artifact
+from runtimes.base import RuntimeUnavailable
 from runtimes.manifest import PROBE
 from runtimes.onnx import OnnxRuntime
 from runtimes.probe import Probe, read_probe, write_probe
-from runtimes.quantized import is_there, make_int8, read_graph
-from runtimes.registry import ENGINES
+from runtimes.quantized import has_graph, read_graph
+from runtimes.registry import RUNTIMES
 
 
 @pytest.mark.parametrize("which", ["artifact", "text_artifact"])
@@ -24,9 +24,9 @@ def test_the_int8_form_is_made_of_stored_inputs_and_read_again(
     which: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     artifact: Artifact = request.getfixturevalue(which)
-    assert not is_there(artifact, "int8", tmp_path)
+    assert not has_graph(artifact, "int8", tmp_path)
     make_int8(artifact, tmp_path)
-    assert is_there(artifact, "int8+bf16", tmp_path)
+    assert has_graph(artifact, "int8+bf16", tmp_path)
     graph = onnx.load_from_string(read_graph(artifact, "int8", tmp_path)).graph
     assert "QuantizeLinear" in {node.op_type for node in graph.node}
     runtime = OnnxRuntime(artifact, name="onnx-cpu", precision="int8", threads=1, cache=tmp_path)
@@ -37,9 +37,9 @@ def test_the_int8_form_is_made_of_stored_inputs_and_read_again(
 
 def test_without_a_folder_or_a_choice_there_is_none(artifact: Artifact, tmp_path: Path) -> None:
     for cache in (None, tmp_path):
-        with pytest.raises(RuntimeUnavailable, match="no int8 form"):
-            ENGINES["openvino"].open(artifact, "int8", 1, cache)
-    assert is_there(artifact, "fp32", None)
+        with pytest.raises(RuntimeUnavailable, match="no cached int8 graph"):
+            RUNTIMES["openvino"].open(artifact, "int8", 1, cache)
+    assert has_graph(artifact, "fp32", None)
 
 
 def test_a_damaged_form_is_made_again(artifact: Artifact, tmp_path: Path) -> None:
@@ -47,38 +47,38 @@ def test_a_damaged_form_is_made_again(artifact: Artifact, tmp_path: Path) -> Non
     [path] = (tmp_path / "int8-2").iterdir()
     right = path.read_bytes()
     path.write_bytes(right[:-1])
-    assert not is_there(artifact, "int8", tmp_path)
+    assert not has_graph(artifact, "int8", tmp_path)
     make_int8(artifact, tmp_path)
     assert read_graph(artifact, "int8", tmp_path) == right
     path.unlink()
     path.mkdir()
-    assert not is_there(artifact, "int8", tmp_path)
+    assert not has_graph(artifact, "int8", tmp_path)
 
 
 def test_fast_tries_int8_wherever_it_can_be_kept(artifact: Artifact, tmp_path: Path) -> None:
-    asked = question(artifact, name="onnx-cpu", mode="fast", threads=1)
-    assert set(hold_contest(artifact, asked, tmp_path).milliseconds) == {
+    asked = cache_key(artifact, name="onnx-cpu", mode="fast", threads=1)
+    assert set(benchmark(artifact, asked, tmp_path).milliseconds) == {
         "onnx-cpu fp32",
         "onnx-cpu int8",
     }
-    without = hold_contest(artifact, asked, None)
+    without = benchmark(artifact, asked, None)
     assert set(without.milliseconds) == {"onnx-cpu fp32"}
-    assert without.refused == ["int8: its graph needs a folder to be kept in"]
+    assert without.refused == ["int8: its graph needs a folder to be stored in"]
 
 
 def test_a_choice_whose_graph_is_gone_is_made_again(artifact: Artifact, tmp_path: Path) -> None:
-    asked = question(artifact, name="onnx-cpu", mode="fast", threads=1)
-    lost = Choice(
-        question=asked,
+    asked = cache_key(artifact, name="onnx-cpu", mode="fast", threads=1)
+    lost = Selection(
+        key=asked,
         runtime="onnx-cpu",
         precision="int8",
         milliseconds={"onnx-cpu int8": [1.0, 2.0]},
         refused=["mark"],
     )
-    remember(lost, tmp_path)
-    assert recall(asked, tmp_path) == lost
-    [again] = settle([artifact], name="onnx-cpu", mode="fast", threads=1, cache=tmp_path)
-    assert again.refused != ["mark"] and is_there(artifact, again.precision, tmp_path)
+    store_selection(lost, tmp_path)
+    assert load_selection(asked, tmp_path) == lost
+    [again] = select_runtimes([artifact], name="onnx-cpu", mode="fast", threads=1, cache=tmp_path)
+    assert again.refused != ["mark"] and has_graph(artifact, again.precision, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_an_artifact_that_cannot_be_calibrated_is_served_without_int8(
     (artifact_folder / PROBE).write_bytes(write_probe(probe))
     edit_manifest(artifact_folder)
     old = open_artifact(artifact_folder)
-    asked = question(old, name="onnx-cpu", mode="fast", threads=1)
-    chosen = hold_contest(old, asked, tmp_path)
+    asked = cache_key(old, name="onnx-cpu", mode="fast", threads=1)
+    chosen = benchmark(old, asked, tmp_path)
     assert chosen.precision == "fp32"
     assert any(re.search(reason, said) for said in chosen.refused)

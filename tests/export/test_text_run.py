@@ -12,9 +12,9 @@ import yaml
 
 import export.write
 from export.__main__ import main
-from export.runtime import open_runtime
 from runtimes.artifact import open_artifact
 from runtimes.manifest import Precision, Quantization
+from runtimes.registry import open_runtime
 from training.__main__ import main as training
 
 FILLING = ["the", "film", "was", "so", "very", "and", "then"]

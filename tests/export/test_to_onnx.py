@@ -10,8 +10,8 @@ from onnx import numpy_helper
 from torch import Tensor, nn
 
 from export.onnx import check_graph, to_onnx
-from export.runtime import open_session
 from export.torchscript import to_torchscript
+from runtimes.onnx import open_session
 
 Make = Callable[..., nn.Module]
 EXAMPLE = torch.zeros(2, 1, 28, 28)

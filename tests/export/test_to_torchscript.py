@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from export.torchscript import load_torchscript, to_torchscript
+from export.torchscript import to_torchscript
+from runtimes.torchscript import load_torchscript
 
 
 @pytest.mark.parametrize("batch_size", [1, 3, 64])

@@ -17,11 +17,11 @@ import models
 from data.images import ImageSpec
 from data.sources import ImageSet, load_inputs, load_pixels, open_images
 from export.run import Run
-from export.runtime import Inputs
 from export.samples import Samples
 from export.write import write_artifact
 from models.checkpoints import save_weights
 from robustness.target import Target
+from runtimes.base import Inputs
 from tests.conftest import Once
 
 SIZE = 6

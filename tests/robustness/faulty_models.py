@@ -7,8 +7,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from export.runtime import Inputs
 from robustness.target import Target
+from runtimes.base import Inputs
 
 Change = Callable[[Tensor], Tensor]
 

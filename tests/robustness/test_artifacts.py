@@ -14,13 +14,13 @@ import pytest
 
 from data.images import decode_image, to_input, to_png
 from data.sources import load_inputs, open_images
-from export.runtime import open_runtime
 from robustness.__main__ import main
 from robustness.evaluation import evaluate
 from robustness.report.schema import Report, read_report
 from robustness.spec import EvaluationSpec
 from robustness.store import read
 from runtimes.artifact import open_artifact
+from runtimes.registry import open_runtime
 
 
 def run(artifacts: Any, folder: Path) -> Report:

@@ -18,7 +18,6 @@ from torch import Tensor, nn
 import models
 from data.images import ImageSpec
 from data.sources import ImageSet
-from export.runtime import Inputs
 from robustness import console
 from robustness import store as shards
 from robustness.evaluation import evaluate_targets
@@ -30,6 +29,7 @@ from robustness.report.write import write_companions
 from robustness.spec import EvaluationSpec
 from robustness.store import Shard, as_array
 from robustness.target import Target
+from runtimes.base import Inputs
 from tests.robustness.made_report import make_report
 
 CHROMIUM, DRIVER = Path("/usr/bin/chromium"), Path("/usr/bin/chromedriver")

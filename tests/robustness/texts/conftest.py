@@ -13,9 +13,9 @@ from torch import Tensor, nn
 import models
 from data.datasets.listops import TOKENS, value_of
 from data.tokenizer import TextTokenizer, byte_tokenizer, listops_tokenizer, train_wordpiece
-from export.runtime import Inputs
 from robustness.text_target import TextTarget, open_text_target
 from runtimes.artifact import open_artifact
+from runtimes.base import Inputs
 
 WORDS = (
     "the film was a very good one and not at all as bad as they say it is great dull awful "

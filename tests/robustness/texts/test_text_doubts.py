@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from data.text_set import TextSet
-from export.runtime import Inputs, Runtime
 from robustness.evaluation import evaluate_targets
 from robustness.spec import EvaluationSpec
 from robustness.text_target import TextTarget
+from runtimes.base import Inputs, Runtime
 
 SPEC = EvaluationSpec.model_validate(
     {"attacks": [{"name": "hotflip", "edits": [1, 2], "queries": 50}, {"name": "word-swap"}]}

@@ -12,8 +12,8 @@ from PIL import Image
 from starlette.testclient import TestClient
 
 from data.images import ImageSpec, decode_image, to_input
-from export.runtime import open_runtime
 from runtimes.artifact import Artifact
+from runtimes.registry import open_runtime
 from tests.service.conftest import bomb, encoded, png
 from tests.service.tiny_artifact import LABELS, noise
 

@@ -8,9 +8,9 @@ import pytest
 from starlette.testclient import TestClient
 
 from data.tokenizer import load_tokenizer
-from export.runtime import open_runtime
 from runtimes.artifact import Artifact, open_artifact
 from runtimes.manifest import TOKENIZER
+from runtimes.registry import open_runtime
 from tests.service.conftest import png
 from tests.service.tiny_artifact import MAX_LEN, TEXT_LABELS
 

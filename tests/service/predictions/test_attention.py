@@ -12,9 +12,9 @@ from PIL import Image
 from starlette.testclient import TestClient
 
 from data.images import decode_image, to_input
-from export.runtime import open_runtime
 from models.analysis.diagnostics import diagnose
 from runtimes.artifact import Artifact
+from runtimes.registry import open_runtime
 from runtimes.torch_model import load_twin
 from service.http.errors import ApiError
 from service.predictions.attention import AttentionMaps, patch_shares, to_picture

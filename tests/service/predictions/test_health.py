@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from starlette.testclient import TestClient
 
-from export.runtime import Inputs, InvalidInputs
+from runtimes.base import Inputs, InvalidInputs
 from runtimes.onnx import OnnxRuntime
 from service.http.errors import ApiError
 from service.predictions.health import Monitored, Readiness

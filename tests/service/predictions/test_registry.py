@@ -87,7 +87,7 @@ def test_a_runtime_that_is_not_there_is_said_before_the_start(settings: Settings
     if "onnx-cuda" in installed():
         pytest.skip("CUDA is here")
     absent = settings.model_copy(update={"runtime": "onnx-cuda"})
-    message = "ASSAY_RUNTIME=onnx-cuda: .* is not there: .*; installed are onnx-cpu"
+    message = "ASSAY_RUNTIME=onnx-cuda: .* is not available: .*; installed: onnx-cpu"
     with pytest.raises(ValueError, match=message):
         check_models(absent)
 

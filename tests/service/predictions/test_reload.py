@@ -19,7 +19,7 @@ from service.http.errors import ApiError
 from service.predictions.images import Predictions
 from service.predictions.registry import Registry
 from service.predictions.reload import Reloader
-from service.predictions.selection import alone
+from service.predictions.selection import exclusive
 from service.settings import Settings
 from tests.service.conftest import png
 
@@ -113,7 +113,7 @@ def test_a_new_version_waits_while_another_worker_measures(
     async def test(world: World) -> None:
         _copy(tiny_artifact, world.folder / "two", version="2")
         await world.reloader.look()
-        with alone(world.settings.runtimes_folder):
+        with exclusive(world.settings.runtimes_folder):
             opening = asyncio.create_task(world.reloader.look())
             await asyncio.sleep(0.3)
             assert not opening.done() and world.served() == [ONE]

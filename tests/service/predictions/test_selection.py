@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from export.runtime import recalled
+from export.select import cached_selection
 from runtimes.artifact import Artifact
 from runtimes.registry import installed
 from runtimes.threads import available_cores
@@ -43,15 +43,15 @@ def test_models_answer_at_once_and_move_to_what_measuring_finds(
     asyncio.run(_settle(registry, automatic))
     assert registry.measuring == set()
     for old, new in zip(before, registry.all(), strict=True):
-        choice = recalled(
+        selection = cached_selection(
             new.artifact,
             name="auto",
             mode="exact",
             threads=available_cores(),
             cache=automatic.runtimes_folder,
         )
-        assert choice is not None and choice.runtime in installed()
-        assert (new.runtime.name, new.runtime.precision) == (choice.runtime, choice.precision)
+        assert selection is not None and selection.runtime in installed()
+        assert (new.runtime.name, new.runtime.precision) == (selection.runtime, selection.precision)
         assert new is not old and new.artifact is old.artifact
     registry.close()
     monkeypatch.setattr(subprocess, "run", None)  # a later start measures nothing

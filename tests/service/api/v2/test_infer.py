@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from starlette.testclient import TestClient
 
-from export.runtime import open_runtime
 from runtimes.artifact import Artifact
+from runtimes.registry import open_runtime
 from tests.service.conftest import encoded, png
 from tests.service.tiny_artifact import LABELS, TEXT_LABELS, noise
 

@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import load, save_file
 
-from export.runtime import open_runtime
 from runtimes.artifact import Artifact, ArtifactError, open_artifact
 from runtimes.probe import Probe, read_probe, write_probe
+from runtimes.registry import open_runtime
 
 SHIPPED = Path(__file__).parents[2] / "artifacts"
 

@@ -17,11 +17,11 @@ from runtimes.threads import available_cores
 Outputs = dict[str, np.ndarray]
 
 
-class Engine:
+class Graph:
     """An opened graph, called with its inputs by name.
 
     Args:
-        name: of the engine.
+        name: of the runtime.
         run: from inputs to all outputs of the graph.
     """
 
@@ -48,34 +48,34 @@ class Engine:
         """
         try:
             return {name: np.asarray(value, np.float32) for name, value in self._run(feed).items()}
-        except Exception as error:  # the exceptions of the engines share no public base class
+        except Exception as error:  # the exceptions of the runtimes share no public base class
             raise ArtifactError(f"{ONNX} must run on {_shapes(feed)}, got {error}") from error
 
 
-def open_engine(content: bytes, precision: Precision) -> Engine:
-    """Open a graph on an engine that executes its precision, and does not only read it.
+def open_graph(content: bytes, precision: Precision) -> Graph:
+    """Open a graph on a runtime that executes its precision, and does not only read it.
 
     Args:
         content: an ONNX file.
         precision: arithmetic of the graph.
 
     Raises:
-        ValueError: there is no such engine here.
+        ValueError: there is no such runtime here.
         ArtifactError: the graph cannot be opened.
     """
     if precision != "bf16":
         return _onnx(content, onnx_runtime.CPU)
-    require_engine(precision)
+    require_precision(precision)
     if _has_cuda():
         return _onnx(content, onnx_runtime.CUDA)
     return _openvino(content, precision)
 
 
-def require_engine(precision: Precision) -> None:
+def require_precision(precision: Precision) -> None:
     """Refuse a precision that nothing here executes, before a graph is made for it.
 
     Raises:
-        ValueError: there is no such engine here.
+        ValueError: there is no such runtime here.
     """
     if precision != "bf16" or _has_cuda():
         return
@@ -90,7 +90,7 @@ def _has_cuda() -> bool:
     return has_nvidia_gpu() and onnx_runtime.missing(onnx_runtime.CUDA) is None
 
 
-def _onnx(content: bytes, name: str) -> Engine:
+def _onnx(content: bytes, name: str) -> Graph:
     providers = None
     if name == onnx_runtime.CUDA:
         providers = ["CUDAExecutionProvider", "CPUExecutionProvider"]
@@ -100,10 +100,10 @@ def _onnx(content: bytes, name: str) -> Engine:
     def run(feed: Feed) -> Outputs:
         return dict(zip(names, map(np.asarray, session.run(names, feed)), strict=True))
 
-    return Engine(name, run)
+    return Graph(name, run)
 
 
-def _openvino(content: bytes, precision: Precision) -> Engine:
+def _openvino(content: bytes, precision: Precision) -> Graph:
     try:
         compiled = openvino_runtime.compile_graph(content, precision, available_cores())
     except RuntimeUnavailable as error:
@@ -115,7 +115,7 @@ def _openvino(content: bytes, precision: Precision) -> Engine:
         result = request.infer(feed)
         return {name: np.array(result[name]) for name in names}
 
-    return Engine(openvino_runtime.OPENVINO, run)
+    return Graph(openvino_runtime.OPENVINO, run)
 
 
 def _shapes(feed: Feed) -> str:

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from export.engines import open_engine
+from export.graphs import open_graph
 from export.run import open_run
 from runtimes.artifact import Artifact, ArtifactError, open_artifact
 from runtimes.probe import read_probe
@@ -36,7 +36,7 @@ def test_manifest_describes_tokens_and_their_mask(text_artifact: Artifact) -> No
 
 def test_a_text_is_classified_from_the_artifact_alone(text_artifact: Artifact) -> None:
     tokens, mask = text_artifact.tokenizer().encode(["a very good film", "bad"], 12)
-    engine = open_engine(text_artifact.read("model.onnx"), "fp32")
+    engine = open_graph(text_artifact.read("model.onnx"), "fp32")
     together = engine({"tokens": tokens, "mask": mask})
     real = tokens[1][mask[1]][None]
     alone = engine({"tokens": real, "mask": np.ones_like(real, np.bool_)})
@@ -48,7 +48,7 @@ def test_a_text_is_classified_from_the_artifact_alone(text_artifact: Artifact) -
 def test_probe_holds_tokens_masks_and_logits(text_artifact: Artifact) -> None:
     probe = read_probe(text_artifact)
     assert len(probe) == 200
-    engine = open_engine(text_artifact.read("model.onnx"), "fp32")
+    engine = open_graph(text_artifact.read("model.onnx"), "fp32")
     for feed, logits in probe.batches(64):
         assert feed["tokens"].dtype == np.int64 and feed["mask"].dtype == np.bool_
         np.testing.assert_allclose(engine(feed), logits, atol=1e-4)

@@ -6,11 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from export.runtime import Inputs, ParityFailure, open_runtime
 from runtimes.artifact import Artifact, ArtifactError, open_artifact
-from runtimes.gate import require_parity
+from runtimes.base import Inputs
+from runtimes.gate import ParityFailure, require_parity
 from runtimes.manifest import PROBE
 from runtimes.probe import Probe, read_probe, write_probe
+from runtimes.registry import open_runtime
 
 
 class Altered:

@@ -11,21 +11,24 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import onnxruntime
 import pytest
 import torch
+from safetensors.numpy import load_file
 from torch import nn
 
 from export.onnx import to_onnx
 from export.precision.half import to_half
-from export.runtime import InvalidInputs, ParityFailure, RuntimeUnavailable, open_runtime
 from export.torchscript import to_torchscript
 from runtimes import openvino as openvino_runtime
-from runtimes.artifact import Artifact, open_artifact
+from runtimes.artifact import Artifact, ArtifactError, open_artifact
+from runtimes.base import InvalidInputs, RuntimeUnavailable
+from runtimes.gate import ParityFailure
 from runtimes.manifest import ONNX, PROBE, TORCHSCRIPT
 from runtimes.onnx import METADATA_CONFIG, METADATA_WEIGHTS, OnnxRuntime
 from runtimes.probe import Probe, read_probe, write_probe
-from runtimes.registry import ENGINES, installed
+from runtimes.registry import RUNTIMES, installed, open_runtime
 from runtimes.torch_model import load_twin
 
 HERE = installed()
@@ -153,9 +156,9 @@ def onnx_metadata(folder: Path) -> dict[str, str]:
 
 
 def test_an_engine_that_is_not_here_is_named_with_those_that_are(artifact: Artifact) -> None:
-    absent = [name for name in ENGINES if name not in HERE]
+    absent = [name for name in RUNTIMES if name not in HERE]
     for name in absent:
-        message = f"runtime {name} is not there: .*; install .*; installed are {', '.join(HERE)}"
+        message = f"runtime {name} is not available: .*; install .*; installed: {', '.join(HERE)}"
         with pytest.raises(RuntimeUnavailable, match=message):
             open_runtime(artifact, name=name)
 
@@ -165,7 +168,7 @@ def test_a_package_that_is_missing_is_named(
     artifact: Artifact, name: str, package: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
-    with pytest.raises(RuntimeUnavailable, match=f"{name} is not there: .*; install {package}"):
+    with pytest.raises(RuntimeUnavailable, match=f"{name} is not available: .*; install {package}"):
         open_runtime(artifact, name=name)
 
 
@@ -175,13 +178,13 @@ def test_a_session_that_fell_back_to_the_cpu_is_refused(artifact: Artifact) -> N
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # ONNX Runtime's own, before it falls back
         with pytest.raises(RuntimeUnavailable, match="runs on CPUExecutionProvider instead"):
-            ENGINES["onnx-cuda"].open(artifact, "fp32", 1, None)
+            RUNTIMES["onnx-cuda"].open(artifact, "fp32", 1, None)
 
 
 def test_openvino_brings_neither_torch_nor_telemetry(artifact: Artifact) -> None:
     code = (
         "import sys; from pathlib import Path;"
-        "from runtimes.artifact import open_artifact; from export.runtime import open_runtime;"
+        "from runtimes.artifact import open_artifact; from runtimes.registry import open_runtime;"
         f"open_runtime(open_artifact(Path({str(artifact.folder)!r})), name='openvino', threads=1);"
         "sys.exit(bool({'torch', 'openvino_telemetry'} & set(sys.modules)))"
     )
@@ -190,8 +193,8 @@ def test_openvino_brings_neither_torch_nor_telemetry(artifact: Artifact) -> None
 
 def test_onnx_runtime_reports_nothing(artifact: Artifact, tmp_path: Path) -> None:
     code = (
-        "from pathlib import Path; import service;"
-        "from runtimes.artifact import open_artifact; from export.runtime import open_runtime;"
+        "from pathlib import Path; import runtimes;"
+        "from runtimes.artifact import open_artifact; from runtimes.registry import open_runtime;"
         f"open_runtime(open_artifact(Path({str(artifact.folder)!r})), name='onnx-cpu', threads=1)"
     )
     own = ("ORT_DISABLE_TELEMETRY", "XDG_CACHE_HOME", "XDG_DATA_HOME")
@@ -264,10 +267,52 @@ def test_bf16_runs_on_an_engine_that_has_it_and_is_refused_by_the_others(
     for name in ("onnx-cpu", "torchscript"):
         with pytest.raises(RuntimeUnavailable, match=f"runtime {name} does not run bf16 here"):
             open_runtime(bf16_artifact, name=name, threads=1)
-    if "bf16" not in ENGINES["openvino"].precisions(bf16_artifact.manifest, "exact"):
+    if "bf16" not in RUNTIMES["openvino"].precisions(bf16_artifact.manifest, "exact"):
         pytest.skip("this processor has no bf16")
     runtime = open_runtime(bf16_artifact, name="openvino", threads=1)
     assert (runtime.name, runtime.precision) == ("openvino", "bf16")
     expected = eager(bf16_artifact, images(40))
     difference = np.abs(runtime.predict(images(40)) - expected).max() / np.abs(expected).max()
     assert 1e-5 < difference < 0.05
+
+
+def test_runtime_repeats_the_logits_of_the_probe(artifact: Artifact) -> None:
+    probe = load_file(artifact.file("probe.safetensors"))
+    runtime = open_runtime(artifact, threads=1)
+    assert (runtime.name, runtime.precision) == ("onnx-cpu", "fp32")
+    images = probe["images"].astype(np.float32) / np.float32(255)
+    np.testing.assert_allclose(runtime.predict(images), probe["logits"], atol=1e-4)
+
+
+def test_an_unknown_runtime_and_no_threads_are_refused(artifact: Artifact) -> None:
+    with pytest.raises(ValueError, match="name must be one of auto, onnx-cpu, .* got 'abacus'"):
+        open_runtime(artifact, name="abacus")
+    with pytest.raises(ValueError, match="name must be one of"):
+        open_runtime(artifact, name="auto")
+    with pytest.raises(ValueError, match="threads must be at least 1, got 0"):
+        open_runtime(artifact, threads=0)
+
+
+@pytest.mark.parametrize("key", ["weights_sha256", "config_sha256"])
+def test_a_graph_of_another_model_is_refused(
+    artifact_folder: Path, edit_manifest: Callable[..., None], key: str
+) -> None:
+    graph = onnx.load(artifact_folder / "model.onnx")
+    for entry in graph.metadata_props:
+        if entry.key == key:
+            entry.value = "0" * 64
+    (artifact_folder / "model.onnx").write_bytes(graph.SerializeToString())
+    edit_manifest(artifact_folder)
+    with pytest.raises(ArtifactError, match=f"exported from another model: its {key} differs"):
+        open_runtime(open_artifact(artifact_folder), threads=1)
+
+
+def test_a_graph_that_no_runtime_accepts_is_refused(
+    artifact_folder: Path, edit_manifest: Callable[..., None]
+) -> None:
+    graph = onnx.load(artifact_folder / "model.onnx")
+    graph.graph.node[5].op_type = "Nonsense"
+    (artifact_folder / "model.onnx").write_bytes(graph.SerializeToString())
+    edit_manifest(artifact_folder)
+    with pytest.raises(ArtifactError, match="model.onnx cannot be opened"):
+        open_runtime(open_artifact(artifact_folder), threads=1)

@@ -1,3 +1,5 @@
+"""A tiny exported model and what it is made of, once a session, for the tests of all packages."""
+
 import csv
 import gzip
 import hashlib
@@ -16,7 +18,7 @@ from torch import nn
 
 import models
 from data.tokenizer import train_wordpiece
-from export.engines import require_engine
+from export.graphs import require_precision
 from export.onnx import to_onnx
 from export.run import open_run
 from export.samples import open_samples
@@ -71,7 +73,7 @@ def skip_without_bf16(request: pytest.FixtureRequest) -> None:
     """Skips what is marked, with the reason of the refusal, where nothing executes bf16."""
     if request.node.get_closest_marker("bf16"):
         try:
-            require_engine("bf16")
+            require_precision("bf16")
         except ValueError as error:
             pytest.skip(str(error))
 

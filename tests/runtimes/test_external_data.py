@@ -6,7 +6,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from runtimes.external_data import refers_outside
+from runtimes.artifact import refers_outside
 
 
 def outside(name: str) -> TensorProto:

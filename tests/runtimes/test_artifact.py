@@ -251,7 +251,7 @@ def test_a_missing_root_is_refused(tmp_path: Path) -> None:
 
 def test_opening_and_predicting_need_no_torch() -> None:
     code = (
-        "import sys, runtimes.artifact, export.runtime, runtimes.threads;"
+        "import sys, runtimes.artifact, runtimes.registry, export.select, runtimes.threads;"
         "sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0

@@ -1,1 +1,0 @@
-"""One module an engine, and the choice among them; `export.runtime` is the way in."""

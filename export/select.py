@@ -1,0 +1,277 @@
+"""Select the runtime of an artifact: benchmark the candidates once, cache the choice.
+
+The benchmark runs in a process of its own, `python -m export.benchmark`: a runtime that crashes, or
+that brings hundreds of megabytes, does so there and not in the process that serves.
+"""
+
+import hashlib
+import logging
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import get_args
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from core.files import write_whole
+from runtimes.artifact import Artifact
+from runtimes.base import Mode, Runtime, RuntimeUnavailable
+from runtimes.gate import ParityFailure
+from runtimes.machine import fingerprint
+from runtimes.quantized import has_graph
+from runtimes.registry import RUNTIMES, installed, open_runtime, require_runtime
+from runtimes.threads import available_cores
+
+logger = logging.getLogger(__name__)
+
+_ROOT = Path(__file__).resolve().parents[1]
+_TIMEOUT_S, _TENSORRT_TIMEOUT_S = 300, 1800  # of an artifact; TensorRT builds for minutes
+_REFUSED = 2
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class CacheKey(_Strict):
+    """Everything that a selection depends on.
+
+    Attributes:
+        artifact: digest of the artifact.
+        name: the runtime that was asked for, or "auto".
+        mode: how precise it must be.
+        threads: threads of one prediction.
+        machine: processor, devices and versions of the runtimes.
+        rule: raised when the benchmark or the gate changes.
+    """
+
+    artifact: str
+    name: str
+    mode: Mode
+    threads: int
+    machine: dict[str, str]
+    rule: int = 4
+
+
+class Selection(_Strict):
+    """The runtime of an artifact.
+
+    Attributes:
+        key: what it depends on.
+        runtime: name of the runtime.
+        precision: its arithmetic.
+        milliseconds: of one prediction, at each batch size, by runtime and precision.
+        refused: why faster ones do not serve, and others were not timed.
+    """
+
+    key: CacheKey
+    runtime: str
+    precision: str
+    milliseconds: dict[str, list[float]]
+    refused: list[str]
+
+
+def open_selected(
+    artifact: Artifact,
+    *,
+    name: str = "auto",
+    mode: Mode = "exact",
+    threads: int | None = None,
+    cache: Path | None = None,
+) -> Runtime:
+    """Open an artifact on the runtime that is selected for it; see `open_runtime`.
+
+    Args:
+        artifact: a verified artifact.
+        name: of a runtime; "auto" is the fastest that passes the artifact's parity gate here.
+        mode: "exact" is the artifact's own precision; "fast" the fastest that passes the gate.
+        threads: threads of one prediction; None takes the cores that this process may use.
+        cache: folder of earlier selections, and of what runtimes build; None measures every time.
+
+    Raises:
+        ValueError: unknown runtime or mode, or fewer than one thread.
+        RuntimeUnavailable: no such runtime is installed, or none can run this artifact here.
+        ParityFailure: it computes something else than the artifact's model.
+        ArtifactError: see `open_runtime`.
+    """
+    if mode not in get_args(Mode):
+        raise ValueError(f"mode must be exact or fast, got {mode!r}")
+    if name != "auto":
+        require_runtime(name)
+        if RUNTIMES[name].precisions(artifact.manifest, mode) in (
+            [],
+            [artifact.manifest.precision],
+        ):
+            return open_runtime(artifact, name=name, threads=threads, cache=cache)
+    key = cache_key(artifact, name=name, mode=mode, threads=threads or available_cores())
+    try:
+        return _open(artifact, _select([(artifact, key)], cache)[0], cache)
+    except ParityFailure:
+        if cache is None:
+            raise
+        # It passed the gate when it was selected: something changed that the key does not tell.
+        _file(key, cache).unlink(missing_ok=True)
+        return _open(artifact, _select([(artifact, key)], cache)[0], cache)
+
+
+def _open(artifact: Artifact, selection: Selection, cache: Path | None) -> Runtime:
+    return open_runtime(
+        artifact,
+        name=selection.runtime,
+        precision=selection.precision,
+        threads=selection.key.threads,
+        cache=cache,
+    )
+
+
+def select_runtimes(
+    artifacts: Sequence[Artifact], *, name: str, mode: Mode, threads: int, cache: Path | None
+) -> list[Selection]:
+    """The runtime of each artifact: from the cache, or measured in a child process.
+
+    Args:
+        artifacts: verified artifacts.
+        name: of a runtime, or "auto".
+        mode: how precise it must be.
+        threads: threads of one prediction.
+        cache: folder of earlier selections, and of what runtimes build; None measures every time.
+
+    Raises:
+        RuntimeUnavailable: no runtime can serve one of them.
+    """
+    keys = [cache_key(artifact, name=name, mode=mode, threads=threads) for artifact in artifacts]
+    return _select(list(zip(artifacts, keys, strict=True)), cache)
+
+
+def cached_selection(
+    artifact: Artifact, *, name: str, mode: Mode, threads: int, cache: Path
+) -> Selection | None:
+    """What an earlier `select_runtimes` with the same arguments selected; None before it."""
+    key = cache_key(artifact, name=name, mode=mode, threads=threads)
+    return _load_usable(artifact, key, cache)
+
+
+def cache_key(artifact: Artifact, *, name: str, mode: Mode, threads: int) -> CacheKey:
+    """Under which a selection on this machine is cached."""
+    return CacheKey(
+        artifact=artifact.digest, name=name, mode=mode, threads=threads, machine=fingerprint()
+    )
+
+
+def load_selection(key: CacheKey, folder: Path) -> Selection | None:
+    """The cached selection; None where there is none, or one that is damaged or of another key."""
+    try:
+        selection = Selection.model_validate_json(_file(key, folder).read_bytes())
+    except (OSError, ValidationError):
+        return None
+    measured = f"{selection.runtime} {selection.precision}" in selection.milliseconds
+    usable = selection.runtime in installed()
+    return selection if selection.key == key and measured and usable else None
+
+
+def store_selection(selection: Selection, folder: Path) -> None:
+    """Cache a selection; where nothing can be written the next start measures again."""
+    try:
+        write_whole(_file(selection.key, folder), selection.model_dump_json(indent=2).encode())
+    except OSError as error:
+        logger.warning("The selected runtime cannot be cached: %s", error.strerror)
+
+
+def _file(key: CacheKey, folder: Path) -> Path:
+    digest = hashlib.sha256(key.model_dump_json().encode()).hexdigest()
+    return folder / f"{key.artifact[:16]}-{digest[:16]}.json"
+
+
+def _load_usable(artifact: Artifact, key: CacheKey, cache: Path | None) -> Selection | None:
+    """The cached selection, unless the graph that it needs was deleted or damaged."""
+    selection = load_selection(key, cache) if cache else None
+    return selection if selection and has_graph(artifact, selection.precision, cache) else None
+
+
+def _select(pairs: Sequence[tuple[Artifact, CacheKey]], cache: Path | None) -> list[Selection]:
+    found = {key.artifact: _load_usable(artifact, key, cache) for artifact, key in pairs}
+    unknown = [(artifact, key) for artifact, key in pairs if found[key.artifact] is None]
+    for selection in _measured(unknown, cache) if unknown else ():
+        found[selection.key.artifact] = selection
+    return [selection for _, key in pairs if (selection := found[key.artifact]) is not None]
+
+
+def _measured(unknown: Sequence[tuple[Artifact, CacheKey]], cache: Path | None) -> list[Selection]:
+    """Let a child benchmark some artifacts; what it selected is stored in `cache`."""
+    with tempfile.TemporaryDirectory() as folder:
+        problem = _run_child(unknown, Path(folder), cache)
+        answers = [load_selection(key, Path(folder)) for _, key in unknown]
+    selections = []
+    for (artifact, key), selection in zip(unknown, answers, strict=True):
+        if selection is None:
+            selections.append(_fallback(artifact, key, problem))
+            continue
+        _log(artifact, selection)
+        if cache is not None:
+            store_selection(selection, cache)
+        selections.append(selection)
+    return selections
+
+
+def _run_child(
+    unknown: Sequence[tuple[Artifact, CacheKey]], answers: Path, cache: Path | None
+) -> str:
+    """Run the benchmark in a child process; returns why it ended early, if it did."""
+    first = unknown[0][1]
+    command = [sys.executable, "-m", "export.benchmark", "--name", first.name, "--mode", first.mode]
+    command += ["--threads", str(first.threads), "--answers", str(answers)]
+    command += ["--cache", str(cache)] if cache else []
+    command += [str(artifact.folder.absolute()) for artifact, _ in unknown]
+    slow = "onnx-tensorrt" in (installed() if first.name == "auto" else [first.name])
+    timeout = len(unknown) * (_TENSORRT_TIMEOUT_S if slow else _TIMEOUT_S)
+    # Nothing is ever written: the child ends when the end of this process closes the pipe.
+    ours, theirs = os.pipe()[::-1]
+    try:
+        child = subprocess.run(
+            command,
+            cwd=_ROOT,
+            stdin=theirs,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            timeout=timeout,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return f"the benchmark took longer than {timeout} s"
+    finally:
+        os.close(ours)
+        os.close(theirs)
+    lines = child.stderr.decode(errors="replace").strip().splitlines()
+    if child.returncode == _REFUSED:
+        raise RuntimeUnavailable(lines[-1].removeprefix("error: ") if lines else "refused")
+    if child.returncode:
+        logger.warning("The benchmark of runtimes failed:\n%s", "\n".join(lines[-20:]))
+    return f"the benchmark ended with status {child.returncode}"
+
+
+def _fallback(artifact: Artifact, key: CacheKey, problem: str) -> Selection:
+    """What serves when the benchmark failed, for this start only."""
+    precisions = RUNTIMES["onnx-cpu"].precisions(artifact.manifest, "exact")
+    if key.name != "auto" or not precisions:
+        raise RuntimeUnavailable(f"runtime {key.name} cannot serve {artifact.name}: {problem}")
+    logger.warning("%s is served by onnx-cpu: %s", artifact.name, problem)
+    return Selection(
+        key=key,
+        runtime="onnx-cpu",
+        precision=precisions[0],
+        milliseconds={},
+        refused=[problem],
+    )
+
+
+def _log(artifact: Artifact, selection: Selection) -> None:
+    times = ", ".join(
+        f"{name} {' / '.join(map(str, ms))} ms" for name, ms in selection.milliseconds.items()
+    )
+    chosen = f"{selection.runtime} {selection.precision}"
+    logger.info("%s is served by %s (%s)", artifact.name, chosen, times)
+    for reason in selection.refused:
+        logger.info("%s: %s", artifact.name, reason)

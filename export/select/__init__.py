@@ -1,1 +1,0 @@
-"""Benchmark the runtimes of an artifact once and keep the choice."""

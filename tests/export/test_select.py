@@ -1,0 +1,232 @@
+"""The choice of a runtime: measured in a child process, kept, and measured anew when in doubt."""
+
+import multiprocessing
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+
+from export import benchmark as benchmarks
+from export import select
+from export.benchmark import benchmark
+from export.select import (
+    CacheKey,
+    Selection,
+    cache_key,
+    load_selection,
+    open_selected,
+    select_runtimes,
+    store_selection,
+)
+from runtimes.artifact import Artifact
+from runtimes.base import Inputs, Mode, RuntimeUnavailable
+from runtimes.manifest import ONNX
+from runtimes.quantized import int8_path
+from runtimes.registry import RUNTIMES, installed
+
+
+@pytest.fixture
+def asked(artifact: Artifact) -> CacheKey:
+    return cache_key(artifact, name="auto", mode="exact", threads=1)
+
+
+@pytest.fixture
+def no_children(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("a child process was started")
+
+    monkeypatch.setattr(subprocess, "run", refuse)
+    yield
+
+
+def answer(asked: CacheKey) -> Selection:
+    return Selection(
+        key=asked,
+        runtime="openvino",
+        precision="fp32",
+        milliseconds={"openvino fp32": [1.0, 2.0]},
+        refused=[],
+    )
+
+
+@pytest.mark.parametrize("mode", ["exact", "fast"])
+def test_auto_takes_the_fastest_and_keeps_its_choice(
+    artifact: Artifact, tmp_path: Path, mode: Mode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = open_selected(artifact, mode=mode, threads=1, cache=tmp_path)
+    [kept] = [Selection.model_validate_json(path.read_bytes()) for path in tmp_path.glob("*.json")]
+    assert (kept.runtime, kept.precision) == (first.name, first.precision)
+    tried = {name.split()[0] for name in kept.milliseconds}
+    assert tried == set(installed()), kept.refused
+    if mode == "exact":
+        assert {name.split()[1] for name in kept.milliseconds} == {"fp32"}
+    monkeypatch.setattr(subprocess, "run", None)  # a second measurement would need it
+    again = open_selected(artifact, mode=mode, threads=1, cache=tmp_path)
+    assert (again.name, again.precision) == (first.name, first.precision)
+
+
+def test_a_kept_choice_is_for_one_question_only(asked: CacheKey, tmp_path: Path) -> None:
+    store_selection(answer(asked), tmp_path)
+    assert load_selection(asked, tmp_path) == answer(asked)
+    others = [
+        {"artifact": "0" * 64},
+        {"name": "openvino"},
+        {"mode": "fast"},
+        {"threads": 2},
+        {"machine": asked.machine | {"cpu": "another"}},
+        {"machine": asked.machine | {"openvino": "1.0"}},
+        {"rule": 1},
+    ]
+    for change in others:
+        assert load_selection(asked.model_copy(update=change), tmp_path) is None
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda text: text[:-20],
+        lambda text: "",
+        lambda text: "[]",
+        lambda text: text.replace('"openvino"', '"abacus"'),
+        lambda text: text.replace('"runtime": "openvino"', '"runtime": "onnx-cuda"'),
+        lambda text: text.replace('"precision": "fp32"', '"precision": "bf16"'),
+        lambda text: text.replace('"threads": 1', '"threads": 4'),
+        lambda text: text.replace('"refused"', '"rejected"'),
+    ],
+)
+def test_a_damaged_or_foreign_file_is_no_answer(asked: CacheKey, tmp_path: Path, damage) -> None:  # pyright: ignore[reportMissingParameterType]  lambdas
+    store_selection(answer(asked), tmp_path)
+    [path] = tmp_path.iterdir()
+    path.write_text(damage(path.read_text()))
+    assert load_selection(asked, tmp_path) is None
+
+
+def test_a_folder_that_cannot_be_written_is_no_error(asked: CacheKey, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    store_selection(answer(asked), tmp_path / "file")
+    assert load_selection(asked, tmp_path / "file") is None
+
+
+def test_machine_names_processor_and_engines(asked: CacheKey) -> None:
+    assert asked.machine["cpu"] and asked.machine["onnxruntime"] and asked.machine["torch"]
+
+
+def test_a_mode_that_does_not_exist_is_refused(artifact: Artifact) -> None:
+    with pytest.raises(ValueError, match="mode must be exact or fast, got 'bf16'"):
+        open_selected(artifact, mode="bf16")  # pyright: ignore[reportArgumentType]  the point
+
+
+def test_a_cached_selection_that_answers_otherwise_is_selected_again(
+    artifact: Artifact, tmp_path: Path
+) -> None:
+    model = onnx.load_from_string(artifact.read(ONNX))
+    bias = next(tensor for tensor in model.graph.initializer if tensor.name == "head.bias")
+    bias.CopyFrom(numpy_helper.from_array(np.arange(5, dtype=np.float32), bias.name))
+    wrong = model.SerializeToString()
+    key = cache_key(artifact, name="auto", mode="fast", threads=1)
+    chosen = Selection(
+        key=key,
+        runtime="openvino",
+        precision="int8",
+        milliseconds={"openvino int8": [1.0, 2.0]},
+        refused=[],
+    )
+    graph = int8_path(artifact, wrong, tmp_path)
+    graph.parent.mkdir()
+    graph.write_bytes(wrong)
+    store_selection(chosen, tmp_path)
+    runtime = open_selected(artifact, mode="fast", threads=1, cache=tmp_path)
+    assert not runtime.precision.startswith("int8")
+    again = load_selection(key, tmp_path)
+    assert again is not None and again.precision == runtime.precision
+
+
+@pytest.mark.usefixtures("no_children")
+def test_what_needs_no_choice_is_not_measured(artifact: Artifact) -> None:
+    assert open_selected(artifact, name="onnx-cpu", threads=1).name == "onnx-cpu"
+    assert open_selected(artifact, name="openvino", threads=1).name == "openvino"
+
+
+def test_the_ranking_prefers_the_first_of_two_near_ties() -> None:
+    fast, near, slow = ("onnx-cpu", "fp32"), ("openvino", "fp32"), ("openvino", "bf16")
+    ranked = benchmarks._ranked({slow: [2.0, 8.0], fast: [1.02, 4.0], near: [1.0, 4.0]})
+    assert ranked == [fast, near, slow]
+    assert benchmarks._ranked({fast: [2.0, 4.0], near: [1.0, 4.0]}) == [near, fast]
+
+
+def test_the_fastest_that_passes_the_gate_is_taken(
+    artifact: Artifact, asked: CacheKey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Wrong:
+        name, precision = "openvino", "fp32"
+
+        def predict(self, inputs: Inputs) -> np.ndarray:
+            images = inputs if isinstance(inputs, np.ndarray) else inputs["images"]
+            return images[:, 0, 0, :5] * 0
+
+    wrong = replace(RUNTIMES["openvino"], open=lambda *_: Wrong())
+
+    def crash(*_: object) -> None:
+        raise RuntimeError("no such device")
+
+    broken = replace(RUNTIMES["torchscript"], open=crash)
+    monkeypatch.setitem(RUNTIMES, "openvino", wrong)
+    monkeypatch.setitem(RUNTIMES, "torchscript", broken)
+    chosen = benchmark(artifact, asked, None)
+    assert (chosen.runtime, chosen.precision) == ("onnx-cpu", "fp32")
+    assert any("openvino fp32 changes the class of" in reason for reason in chosen.refused)
+    assert any("torchscript fp32: no such device" in reason for reason in chosen.refused)
+
+
+def test_when_measuring_crashes_the_reference_engine_serves_and_nothing_is_kept(
+    artifact: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dies = tmp_path / "dies"
+    dies.write_text("#!/bin/sh\nkill -SEGV $$\n")
+    dies.chmod(0o755)
+    monkeypatch.setattr("sys.executable", str(dies))
+    cache = tmp_path / "cache"
+    [chosen] = select_runtimes([artifact], name="auto", mode="exact", threads=1, cache=cache)
+    assert (chosen.runtime, chosen.refused) == ("onnx-cpu", ["the benchmark ended with status -11"])
+    assert not list(cache.glob("*.json"))
+    with pytest.raises(RuntimeUnavailable, match="openvino cannot serve .* status -11"):
+        select_runtimes([artifact], name="openvino", mode="exact", threads=1, cache=cache)
+
+
+def test_the_child_ends_with_the_process_that_measures(
+    artifact: Artifact, asked: CacheKey, tmp_path: Path
+) -> None:
+    options = ["--name", "auto", "--mode", "exact", "--threads", "1", "--answers", str(tmp_path)]
+    command = [sys.executable, "-m", "export.benchmark", *options, str(artifact.folder)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE) as child:
+        child.stdin.close()  # pyright: ignore[reportOptionalMemberAccess]  it is a pipe
+        assert child.wait(30) == 1
+    assert load_selection(asked, tmp_path) is None
+
+
+def test_file_names_do_not_collide(asked: CacheKey, tmp_path: Path) -> None:
+    other = asked.model_copy(update={"threads": 2})
+    assert select._file(asked, tmp_path) != select._file(other, tmp_path)
+
+
+def test_processes_that_choose_at_once_read_whole_answers(asked: CacheKey, tmp_path: Path) -> None:
+    context = multiprocessing.get_context("spawn")
+    writers = [context.Process(target=store_often, args=(asked, tmp_path)) for _ in range(2)]
+    for writer in writers:
+        writer.start()
+    while any(writer.is_alive() for writer in writers):
+        assert load_selection(asked, tmp_path) in (None, answer(asked))
+    assert [writer.exitcode for writer in writers] == [0, 0]
+    assert load_selection(asked, tmp_path) == answer(asked)
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def store_often(asked: CacheKey, folder: Path) -> None:
+    for _ in range(200):
+        store_selection(answer(asked), folder)
