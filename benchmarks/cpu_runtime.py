@@ -1,7 +1,8 @@
 """How fast is each runtime on this CPU, against ONNX Runtime as it comes?
 
 DeiT-tiny at 224 x 224 with elliptical attention, on every engine that is installed and in every
-precision that it has here, in one process; then against its dot-product twin in the same runtime.
+precision that it has here, in one process; then against its dot-product counterpart in the same
+runtime.
 A ratio is the median over pairs of calls measured one right after the other; its spread is the
 interval of the median at 95 %. `auto` is what the parity gate lets through and a start measures as
 the fastest, so it appears under its engine's name again.
@@ -45,7 +46,7 @@ _PAUSE = 0.05
 
 
 def run(counts: Mapping[int, int] = PAIRS) -> Iterable[Row]:
-    """Compare every runtime with the stock one, with the machine, and with the twin.
+    """Compare every runtime with the stock one, with the machine, and with the counterpart.
 
     Args:
         counts: how many pairs to measure, by batch size.
@@ -117,11 +118,11 @@ def _twin_rows(
     elliptical: Mapping[str, Runtime], dot: Mapping[str, Runtime], counts: Mapping[int, int]
 ) -> Iterator[Row]:
     for label, runtime in elliptical.items():
-        twin = dot[label]
+        counterpart = dot[label]
         for batch_size, count in counts.items():
             images = pictures(batch_size)
             pairs = measure_pairs(
-                lambda images=images, twin=twin: twin.predict(images),
+                lambda images=images, counterpart=counterpart: counterpart.predict(images),
                 lambda images=images, runtime=runtime: runtime.predict(images),
                 count,
             )

@@ -43,7 +43,7 @@ def write_deit_tiny(folder: Path, *, architecture: str = "deit_tiny_elliptical")
 
     Args:
         folder: a folder that does not exist yet.
-        architecture: "deit_tiny_elliptical" or its twin "deit_tiny".
+        architecture: "deit_tiny_elliptical" or its dot-product counterpart "deit_tiny".
     """
     patterns = _patterns()
     model = _model(architecture, patterns)

@@ -1,6 +1,6 @@
 """What does m cost in torch? Elliptical over dot-product attention, in time and in memory.
 
-DeiT-tiny at 224 x 224, eager, in one process; both twins hold the very same random weights, so that
+DeiT-tiny at 224 x 224, eager, in one process; both models hold the same random weights, so that
 neither finds them in a better place. Times are measured in turn (and in alternating order); a ratio
 is the median over pairs, its spread the interval of the median at 95 %. Peak memory is the largest
 number of bytes that tensors, weights included, hold at once, counted from every allocation that
@@ -29,14 +29,14 @@ _PAIRS |= {("forward and input gradient", 1): 120, ("forward and input gradient"
 
 
 def run() -> Iterable[Row]:
-    """Compare both twins at batch 1 and 8, on one thread and on all cores."""
-    twins = _twins()
+    """Compare both models at batch 1 and 8, on one thread and on all cores."""
+    pair = _models()
     threads_before = torch.get_num_threads()
     try:
         for threads in sorted({1, available_cores()}):
             torch.set_num_threads(threads)
             for (work, batch_size), count in _PAIRS.items():
-                first, second = (_caller(twin, work, _images(batch_size)) for twin in twins)
+                first, second = (_caller(model, work, _images(batch_size)) for model in pair)
                 case = f"DeiT-tiny 224, eager, {work}, batch {batch_size}, {threads} thread(s)"
                 pairs = measure_pairs(first, second, count)
                 yield from pair_rows(NAME, case, _LABELS, pairs, target=TARGETS[work])
@@ -45,7 +45,7 @@ def run() -> Iterable[Row]:
     for work, batch_size in _PAIRS:
         case = f"DeiT-tiny 224, eager, {work}, batch {batch_size}, peak memory"
         images = _images(batch_size)
-        yield from _memory_rows(case, [peak_bytes(twin, work, images) for twin in twins])
+        yield from _memory_rows(case, [peak_bytes(model, work, images) for model in pair])
 
 
 def peak_bytes(model: nn.Module, work: str, images: Tensor) -> int:
@@ -71,7 +71,7 @@ def peak_bytes(model: nn.Module, work: str, images: Tensor) -> int:
     return weights + max(accumulate(sizes), default=0)
 
 
-def _twins() -> tuple[nn.Module, nn.Module]:
+def _models() -> tuple[nn.Module, nn.Module]:
     torch.manual_seed(0)
     dot, elliptical = models.build("deit_tiny"), models.build("deit_tiny_elliptical")
     elliptical.load_state_dict(dot.state_dict(), assign=True)

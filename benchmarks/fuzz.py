@@ -60,7 +60,7 @@ _SETTINGS = hypothesis.settings(
 )
 _TIMEOUT_S = 40
 _SPEC = {"attacks": [{"name": "fgsm", "eps": ["4/255"]}]}
-# Unloading a model that exists would leave the rest of the trial without it.
+# Unloading a model that exists would leave the rest of the run without it.
 _UNHARMED = "unload"
 _VICTIM = "id to delete"
 _PATIENCE_S = 120.0

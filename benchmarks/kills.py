@@ -105,10 +105,10 @@ def run(*, kills: int = 200, seed: int = 0, minutes: float = 60) -> Iterable[Row
     """
     random_kinds = random.Random(seed)
     kinds = [random_kinds.choice(KINDS) for _ in range(kills)]
-    return rows(trial(kinds, seed=seed, seconds=60 * minutes))
+    return rows(inflict(kinds, seed=seed, seconds=60 * minutes))
 
 
-def trial(kinds: Sequence[str], *, seed: int, seconds: float) -> Findings:
+def inflict(kinds: Sequence[str], *, seed: int, seconds: float) -> Findings:
     """Compute undisturbed results, then kill, and compare.
 
     Args:

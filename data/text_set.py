@@ -9,7 +9,7 @@ import numpy as np
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextSet:
-    """Texts with names and, where known, labels; the twin of `ImageSet`.
+    """Texts with names and, where known, labels; what `ImageSet` is for images.
 
     Attributes:
         names: one name per text, for reports.

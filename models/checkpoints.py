@@ -54,8 +54,8 @@ def load_weights(model: nn.Module, path: Path | str) -> None:
 def load_public(model: nn.Module, path: Path | str, *, skip_head: bool = False) -> None:
     """Read the weights of a public DeiT, FAN-ViT or elliptical checkpoint into a model, by name.
 
-    Both twins take the same file. Position embeddings are interpolated where the model has another
-    number of patches. No tensor of the state dict is passed over in silence: those that the model
+    Both attentions take the same file. Position embeddings are interpolated where the model has
+    another number of patches. No tensor is passed over in silence: those that the model
     does not have, such as a normalisation of its own (`mean`, `std`), would change its predictions.
     Of several state dicts in a file the one under "model" is read, and not a "model_ema" beside it.
 

@@ -1,6 +1,6 @@
 """DeiT, a vision transformer for classification, with dot-product or elliptical attention.
 
-Parameter names are those of the public DeiT and timm checkpoints; the elliptical twin has the same
+Parameter names are those of the public DeiT and timm checkpoints; the elliptical model has the same
 names and shapes, so that weights load unchanged both ways.
 
 Source: Touvron et al., "Training data-efficient image transformers", ICML 2021; the elliptical

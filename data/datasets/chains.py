@@ -15,8 +15,8 @@ from data.datasets.paddles import REACH
 
 SIZE = 32
 PADDING = 1
-TRIALS = 3
-"""The first trial to place a dash, and 2 more."""
+ATTEMPTS = 3
+"""The first attempt to place a dash, and 2 more."""
 SIDE = SIZE + 2 * REACH
 
 
@@ -102,7 +102,7 @@ def _choose(
     """
     chosen = np.full(len(fields), -1)
     pending = np.flatnonzero(total[:, -1] >= 1e-4)
-    for _ in range(TRIALS):
+    for _ in range(ATTEMPTS):
         drawn = rng.random(len(pending)) * total[pending, -1]
         choice = (total[pending] <= drawn[:, None]).sum(1)
         directions = paddles.BACK[choice]

@@ -16,11 +16,11 @@ import numpy as np
 
 from data.datasets import paddles
 from data.datasets.chains import (
+    ATTEMPTS,
     PADDING,
     SIDE,
     SIZE,
     SQUARE,
-    TRIALS,
     WINDOW,
     Chains,
     begin,
@@ -37,8 +37,8 @@ from data.token_set import Ragged
 CONTOUR_LENGTH = 14
 DISTRACTOR_LENGTH = CONTOUR_LENGTH // 3
 DISTRACTORS = 20 // DISTRACTOR_LENGTH
-DISTRACTOR_TRIALS = 5
-"""The first trial, and 4 more."""
+DISTRACTOR_ATTEMPTS = 5
+"""The first attempt, and 4 more."""
 SEED_DISTANCE = 7
 SNAKE_CONTRAST, PADDLE_CONTRAST = 2.0, 0.75
 _ATTEMPTS = 2048
@@ -130,7 +130,7 @@ def _short_seeds(rng: np.random.Generator, fields: np.ndarray) -> tuple[Chains, 
     """Begin short chains; where the end or the pivot lies outside the window, try again."""
     found: list[tuple[np.ndarray, np.ndarray]] = []
     missing = np.arange(len(fields))
-    for _ in range(TRIALS):
+    for _ in range(ATTEMPTS):
         directions = rng.integers(0, paddles.DEGREES, len(missing))
         seeds = first_dashes(rng, directions, free_places(fields[missing], directions))
         missing, seeds = missing[seeds[:, 2] >= 0], seeds[seeds[:, 2] >= 0]
@@ -148,7 +148,7 @@ def _distractors(rng: np.random.Generator, fields: np.ndarray) -> np.ndarray:
         (M, DISTRACTOR_LENGTH, 3).
     """
     dashes = np.full((len(fields), DISTRACTOR_LENGTH, 3), -1)
-    for _ in range(DISTRACTOR_TRIALS):
+    for _ in range(DISTRACTOR_ATTEMPTS):
         missing = np.flatnonzero(dashes[:, 0, 2] < 0)
         rows, grown, left = _short_chains(rng, fields[missing])
         dashes[missing[rows]], fields[missing[rows]] = grown, left

@@ -35,7 +35,7 @@ class EllipticalConfig:
         embed_dim: width d; a multiple of num_heads.
         num_heads: number of heads.
         depth: number of layers.
-        elliptical: the switch between both twins; off, none of the other fields matters.
+        elliptical: the switch; off, none of the other fields matters.
         elliptical_layers: the elliptical layers, counted from 1; None for `default_layers`. The
             first layer has no previous values and can never be one.
         scaling: how m is normalised over its D entries; "random" is always scaled by its maximum.

@@ -71,7 +71,7 @@ def test_broken_weights_are_refused(tmp_path: Path) -> None:
         },
     ],
 )
-def test_public_files_load_by_name_into_both_twins(
+def test_public_files_load_by_name_into_both_attentions(
     tmp_path: Path, name: str, distilled: bool, wrap: Any
 ) -> None:
     public = deit(distilled=distilled)

@@ -8,7 +8,7 @@ from tests.models import plain_transformer as plain
 
 SMALL = {"img_size": 28, "patch_size": 7, "in_chans": 1, "num_classes": 10, "embed_dim": 32}
 SMALL |= {"num_heads": 2, "depth": 3, "mlp_ratio": 2.0}
-TWINS = ["deit_tiny", "deit_tiny_elliptical"]
+NAMES = ["deit_tiny", "deit_tiny_elliptical"]
 
 
 @pytest.mark.parametrize(
@@ -29,8 +29,8 @@ def test_parameter_count_is_the_published_one(name: str, parameters: int, distil
     assert set(with_token.state_dict()) - set(plain_model.state_dict()) == added
 
 
-def test_twins_share_names_and_shapes_and_those_of_public_checkpoints() -> None:
-    dot, elliptical = (models.build(name, **SMALL) for name in TWINS)
+def test_both_attentions_share_names_and_shapes_and_those_of_public_checkpoints() -> None:
+    dot, elliptical = (models.build(name, **SMALL) for name in NAMES)
     elliptical.load_state_dict(dot.state_dict())
     dot.load_state_dict(elliptical.state_dict())
     public = {"cls_token", "pos_embed", "patch_embed.proj.weight", "norm.bias", "head.weight"}
@@ -39,7 +39,7 @@ def test_twins_share_names_and_shapes_and_those_of_public_checkpoints() -> None:
     assert not {"mean", "std"} & set(dot.state_dict())
 
 
-@pytest.mark.parametrize("name", TWINS)
+@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("distilled", [False, True])
 def test_forward_is_the_published_one(name: str, distilled: bool) -> None:
     torch.manual_seed(0)

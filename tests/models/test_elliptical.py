@@ -85,11 +85,11 @@ def test_attention_map_is_what_forward_attends_with(
 
 @pytest.mark.parametrize("scaling", ["max", "mean"])
 def test_unchanged_values_mean_ordinary_attention_bit_for_bit(scaling: Scaling) -> None:
-    layer, twin = make(scaling=scaling), Attention(12, 3)
-    twin.load_state_dict(layer.state_dict())
+    layer, plain_layer = make(scaling=scaling), Attention(12, 3)
+    plain_layer.load_state_dict(layer.state_dict())
     x = draw(2, 5, 12, dtype=torch.float32)
-    ordinary, v = twin(x)
-    for out, values in (layer(x), layer(x, v), twin(x, v)):
+    ordinary, v = plain_layer(x)
+    for out, values in (layer(x), layer(x, v), plain_layer(x, v)):
         assert torch.equal(out, ordinary) and torch.equal(values, v)
 
 

@@ -26,10 +26,10 @@ IMAGE: dict[str, object] = {
 TOKEN: dict[str, object] = {"vocab_size": 30, "seq_len": 40, "num_classes": 5, "depth": 2}
 # Names that differ from another one in their size alone, see `test_other_sizes_are_the_same_model`.
 SIZES = {
-    f"{family}_{size}{twin}": f"{family}_tiny{twin}"
+    f"{family}_{size}{suffix}": f"{family}_tiny{suffix}"
     for family, sizes in {"deit": ("small", "base"), "fan": ("small",)}.items()
     for size in sizes
-    for twin in ("", "_elliptical")
+    for suffix in ("", "_elliptical")
 }
 # Names and variants of the catalogue at a size that tests can afford; both forms of a folded
 # TransJect: 40 tokens are more than 32 wide, and fewer than 64 wide.

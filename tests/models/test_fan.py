@@ -11,7 +11,7 @@ from tests.models import plain_fan as plain
 
 SMALL = {"img_size": 16, "patch_size": 4, "in_chans": 1, "num_classes": 5, "embed_dim": 16}
 SMALL |= {"num_heads": 2, "depth": 2, "mlp_ratio": 2.0}
-TWINS = ["fan_tiny", "fan_tiny_elliptical"]
+NAMES = ["fan_tiny", "fan_tiny_elliptical"]
 
 
 def small(name: str = "fan_tiny", **overrides: object) -> tuple[FAN, plain.Weights]:
@@ -55,7 +55,7 @@ def test_parameter_count_is_within_a_hundredth_of_the_stated_one(
     assert abs(parameters - stated) <= stated / 100
 
 
-@pytest.mark.parametrize("name", TWINS)
+@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize(
     "sizes",
     [
@@ -140,8 +140,8 @@ def test_positions_of_two_patches_differ() -> None:
     assert torch.cdist(table, table).fill_diagonal_(torch.inf).min() > 0.1
 
 
-def test_elliptical_twin_mixes_tokens_otherwise_from_the_second_block_on() -> None:
-    dot, elliptical = (small(name, depth=3)[0] for name in TWINS)
+def test_elliptical_attention_mixes_tokens_otherwise_from_the_second_block_on() -> None:
+    dot, elliptical = (small(name, depth=3)[0] for name in NAMES)
     assert elliptical_blocks(dot) == []
     assert elliptical_blocks(elliptical) == [2, 3]
     x, v_prev = tokens(16), torch.ones(2, 2, 16, 8).double()

@@ -9,7 +9,7 @@ from models.attention.elliptical import Attention
 from models.sequence import SequenceConfig
 from tests.models import plain_transformer as plain
 
-TWINS = ["lra_transformer", "lra_transformer_elliptical"]
+NAMES = ["lra_transformer", "lra_transformer_elliptical"]
 SMALL = {"vocab_size": 11, "seq_len": 9, "embed_dim": 16, "num_heads": 2, "num_classes": 3}
 POOLINGS = ["mean", "max", "cls"]
 
@@ -60,7 +60,7 @@ def assert_same(logits: Tensor, expected: Tensor) -> None:
 
 @pytest.mark.parametrize("depth", [2, 3])
 @pytest.mark.parametrize("pooling", POOLINGS)
-@pytest.mark.parametrize("name", TWINS)
+@pytest.mark.parametrize("name", NAMES)
 def test_forward_is_the_formula(name: str, pooling: str, depth: int) -> None:
     model, (tokens, mask) = small(name, pooling=pooling, depth=depth), batch()
     with torch.no_grad():
@@ -74,7 +74,7 @@ def test_forward_is_the_formula(name: str, pooling: str, depth: int) -> None:
 
 
 def test_default_sizes_are_those_of_the_lra_transformer() -> None:
-    for name in TWINS:
+    for name in NAMES:
         model: Any = models.build(name)
         shapes = {key: tuple(value.shape) for key, value in model.state_dict().items()}
         assert shapes["token_embed.weight"] == (256, 64)
@@ -88,8 +88,10 @@ def test_default_sizes_are_those_of_the_lra_transformer() -> None:
 
 
 @pytest.mark.parametrize("overrides", [{}, {"pooling": "cls"}, {"towers": 2}])
-def test_twins_share_names_and_shapes_but_not_the_function(overrides: dict[str, Any]) -> None:
-    dot, elliptical = (small(name, **overrides) for name in TWINS)
+def test_both_attentions_share_names_and_shapes_but_not_the_function(
+    overrides: dict[str, Any],
+) -> None:
+    dot, elliptical = (small(name, **overrides) for name in NAMES)
     elliptical.load_state_dict(dot.state_dict())
     dot.load_state_dict(elliptical.state_dict())
     tokens, mask = batch()

@@ -36,7 +36,7 @@ def test_recipe_opens_with_its_command_and_what_became_of_it(path: Path) -> None
     assert "small" in read_file(path)["sizes"]
 
 
-def test_twins_differ_in_nothing_but_attention() -> None:
+def test_counterparts_differ_in_nothing_but_attention() -> None:
     path = RECIPES / "cifar10.yaml"
     for plain in ("deit", "fan", "deit-pgd", "deit-trades"):
         family, *rest = plain.split("-")

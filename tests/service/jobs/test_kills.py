@@ -2,13 +2,13 @@
 
 import pytest
 
-from benchmarks.kills import trial
+from benchmarks.kills import inflict
 from benchmarks.mortal_server import KINDS
 
 
 @pytest.mark.slow
 def test_nothing_is_lost_doubled_or_left_over() -> None:
-    found = trial(KINDS, seed=0, seconds=600)
+    found = inflict(KINDS, seed=0, seconds=600)
     assert found.kills.total() == len(KINDS) and found.accepted
     assert not found.lost and not found.doubled
     assert not found.differing and not found.orphans
