@@ -5,9 +5,9 @@ then ours, where fooled samples leave: once with the kernel's own draws, where n
 differ, and once with the product's draws, one seed an image, where chance remains.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -18,20 +18,17 @@ from benchmarks.rows import Row
 from benchmarks.server import ROOT
 from core.stats import paired_interval, wilson
 from data.sources import load_inputs, open_images
-from robustness.attack_spec import AttackSpec
-from robustness.attacks.apgd import apgd
-from robustness.attacks.fab import fab
-from robustness.attacks.gradient import attackable
-from robustness.attacks.pgd import pgd
+from robustness.attacks.base import input_seed
+from robustness.attacks.gradient import GradientAttack
+from robustness.attacks.kernels.model import attackable
 from robustness.attacks.square import square
-from robustness.catalog import AttackName
-from robustness.store import input_seed
+from robustness.spec import ATTACKS
 from runtimes.artifact import find_artifacts
 from runtimes.torch_model import load_twin
 
 _RADII = {"fashion-dot": "4/255", "fashion-elliptical-adv": "24/255"}
 """Where about half of the images fall, so that flags can differ."""
-_ATTACKS: tuple[AttackName, ...] = ("fgsm", "pgd", "apgd-ce", "apgd-t", "fab-t", "square")
+_ATTACKS: tuple[str, ...] = ("fgsm", "pgd", "apgd-ce", "apgd-t", "fab-t", "square")
 _SAMPLE = ROOT / "artifacts" / "samples" / "fashion-mnist"
 _EVERY = 5  # of its 300 images, ordered by class
 _SEED = 0
@@ -53,12 +50,12 @@ class Case:
     model: nn.Module
     images: Tensor
     labels: Tensor
-    attack: AttackSpec
+    attack: Any  # of one of the classes in `ATTACKS`, at one radius
 
     @property
     def eps(self) -> float:
         """The radius."""
-        return self.attack.radius(self.attack.points[0])
+        return self.attack.budgets()[0].value
 
     def robust(self, adversarial: Tensor) -> np.ndarray:
         """Flags (N,): right on the clean image and on the adversarial one."""
@@ -82,7 +79,7 @@ def run() -> Iterable[Row]:
                 model=load_twin(artifact),
                 images=torch.from_numpy(load_inputs(sample, artifact.image_spec)),
                 labels=torch.from_numpy(sample.labels),
-                attack=AttackSpec(name=name, eps=[_RADII[artifact.name]]),
+                attack=ATTACKS[name].model_validate({"name": name, "eps": [_RADII[artifact.name]]}),
             )
             yield from compare(case)
 
@@ -94,7 +91,7 @@ def compare(case: Case) -> Iterator[Row]:
         torch.manual_seed(_SEED)
         plain = case.robust(_kernel(case)(case.images, case.labels).detach())
     same = case.robust(_ours(case, "kernel"))
-    what = f"{case.name}, {case.attack.name}, eps {case.attack.points[0]}"
+    what = f"{case.name}, {case.attack.name}, eps {case.attack.eps[0]}"
     different = int((same != plain).sum())
     low, high = wilson(different, samples)
     yield Row(
@@ -131,8 +128,9 @@ def _ours(case: Case, draws: Literal["own", "kernel"]) -> Tensor:
     if draws == "own":
         seeds = [input_seed(_SEED, name, image.tobytes()) for image in pixels]
         rng = [torch.Generator().manual_seed(seed) for seed in seeds]
-    if name != "square":
-        return _follow_gradients(case, rng)
+    if isinstance(case.attack, GradientAttack):
+        with attackable(case.model) as model:
+            return case.attack.perturb(model, case.images, case.labels, eps=case.eps, rng=rng)
 
     def predict(images: np.ndarray) -> np.ndarray:
         with torch.inference_mode():
@@ -140,31 +138,15 @@ def _ours(case: Case, draws: Literal["own", "kernel"]) -> Tensor:
 
     found = square(
         predict, pixels, case.labels.numpy(), norm="Linf", eps=case.eps,
-        queries=case.attack.setting("queries"), seeds=seeds,
+        queries=case.attack.queries, seeds=seeds,
         draws=draws,
     )  # fmt: skip
     return torch.from_numpy(found)
 
 
-def _follow_gradients(case: Case, rng: Sequence[torch.Generator]) -> Tensor:
-    images, labels, eps, steps = case.images, case.labels, case.eps, case.attack.num_steps
-    name = case.attack.name
-    with attackable(case.model) as model:
-        if name in ("fgsm", "pgd"):
-            return pgd(
-                model, images, labels, eps=eps, alpha=case.attack.step_size(eps), steps=steps,
-                rng=rng if name == "pgd" else None,
-            )  # fmt: skip
-        if name == "fab-t":
-            nearest, distance = fab(model, images, labels, norm="Linf", steps=steps, until=eps)
-            return torch.where((distance <= eps)[:, None, None, None], nearest, images)
-        loss = "cross-entropy" if name == "apgd-ce" else "targeted-dlr"
-        return apgd(model, images, labels, loss=loss, norm="Linf", eps=eps, steps=steps, rng=rng)
-
-
 def _kernel(case: Case) -> Callable[[Tensor, Tensor], Tensor]:
     """The kernel as it is run plainly; PGD draws from the generator that the caller seeds."""
-    model, eps, steps = case.model, case.eps, case.attack.num_steps
+    model, eps, steps = case.model, case.eps, case.attack.settings(case.attack.budgets()[0]).steps
     common = {"norm": "Linf", "eps": eps, "n_restarts": 1, "seed": _SEED}
     match case.attack.name:
         case "fgsm":
@@ -182,6 +164,6 @@ def _kernel(case: Case) -> Callable[[Tensor, Tensor], Tensor]:
             )  # fmt: skip
         case _:
             return torchattacks.Square(
-                model, n_queries=case.attack.setting("queries"), p_init=0.8, loss="margin",
+                model, n_queries=case.attack.queries, p_init=0.8, loss="margin",
                 resc_schedule=False, **common,
             )  # fmt: skip

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,12 +25,12 @@ from benchmarks.rows import Row
 from benchmarks.server import ROOT
 from core.stats import paired_interval
 from data.sources import load_inputs, open_images
-from robustness.attack_spec import AttackSpec
-from robustness.attacks.gradient import perturb
+from robustness.attacks.base import input_seed
+from robustness.attacks.gradient import GradientAttack
+from robustness.attacks.kernels.model import attackable
 from robustness.attacks.spsa import spsa
 from robustness.attacks.square import square
-from robustness.catalog import AttackName
-from robustness.store import input_seed
+from robustness.spec import ATTACKS
 from runtimes.artifact import find_artifacts
 from runtimes.base import Runtime
 from runtimes.registry import open_runtime
@@ -46,7 +47,7 @@ _NUM_CLASSES = 10
 class _Plan:
     """How an attack is measured: so many pairs of so many images, and the ratio to reach."""
 
-    attack: AttackName
+    attack: str
     pairs: int
     images: int
     target: float | None
@@ -101,7 +102,7 @@ def _open() -> _Subject:
 
 
 def _measure(subject: _Subject, plan: _Plan) -> Iterator[Row]:
-    attack = AttackSpec(name=plan.attack, eps=[_EPS])
+    attack = ATTACKS[plan.attack].model_validate({"name": plan.attack, "eps": [_EPS]})
     pairs, robust = [], []
     for index in tqdm(range(plan.pairs), desc=plan.attack, unit="pair"):
         rows = slice(index * plan.images, (index + 1) * plan.images)
@@ -136,59 +137,57 @@ def _accuracy(plan: _Plan, robust: np.ndarray) -> Row:
     )
 
 
-def _plain(subject: _Subject, attack: AttackSpec, rows: slice) -> Tensor:
+def _plain(subject: _Subject, attack: Any, rows: slice) -> Tensor:
     images, labels = subject.images[rows], subject.labels[rows]
-    eps = attack.radius(_EPS)
+    eps = attack.budgets()[0].value
     if attack.name == "pgd":
         kernel = torchattacks.PGD(
-            subject.twin, eps=eps, alpha=attack.step_size(eps), steps=attack.num_steps
+            subject.twin, eps=eps, alpha=attack.step_size(eps), steps=attack.steps
         )
     elif attack.name == "autoattack":
         return _plain_autoattack(subject, attack, images, labels)
     elif attack.name == "spsa":
         kernel = torchattacks.SPSA(
-            subject.twin, eps=eps, delta=0.01, lr=0.01, nb_iter=attack.num_steps,
-            nb_sample=attack.setting("samples"), max_batch_size=max(256 // len(images), 1),
+            subject.twin, eps=eps, delta=0.01, lr=0.01, nb_iter=attack.steps,
+            nb_sample=attack.samples, max_batch_size=max(256 // len(images), 1),
         )  # fmt: skip
     else:
         kernel = torchattacks.Square(
-            subject.twin, norm="Linf", eps=eps, n_queries=attack.setting("queries"),
+            subject.twin, norm="Linf", eps=eps, n_queries=attack.queries,
             resc_schedule=False,
         )  # fmt: skip
     with _seeded():
         return kernel(images, labels)
 
 
-def _ours(subject: _Subject, attack: AttackSpec, rows: slice) -> Tensor:
+def _ours(subject: _Subject, attack: Any, rows: slice) -> Tensor:
     images, labels = subject.images[rows], subject.labels[rows]
     if attack.name == "autoattack":
         return _our_autoattack(subject, attack, images, labels)
-    pixels, truth, eps = images.numpy(), labels.numpy(), attack.radius(_EPS)
+    pixels, truth, eps = images.numpy(), labels.numpy(), attack.budgets()[0].value
     seeds = [input_seed(0, attack.name, image.tobytes()) for image in pixels]
-    if attack.kind.needs_gradients:
-        return perturb(
-            subject.twin, images, labels, attack=attack, eps=eps, seeds=seeds, variant="stopped",
-        )  # fmt: skip
+    if isinstance(attack, GradientAttack):
+        rng = [torch.Generator().manual_seed(seed) for seed in seeds]
+        with attackable(subject.twin, variant="stopped") as model:
+            return attack.perturb(model, images, labels, eps=eps, rng=rng)
     predict = subject.served.predict
     if attack.name == "spsa":
         found = spsa(
-            predict, pixels, truth, eps=eps, steps=attack.num_steps,
-            samples=attack.setting("samples"), seeds=seeds,
+            predict, pixels, truth, eps=eps, steps=attack.steps,
+            samples=attack.samples, seeds=seeds,
         )  # fmt: skip
     else:
         found = square(
             predict, pixels, truth, norm="Linf", eps=eps,
-            queries=attack.setting("queries"), seeds=seeds,
+            queries=attack.queries, seeds=seeds,
         )  # fmt: skip
     return torch.from_numpy(found)
 
 
-def _our_autoattack(
-    subject: _Subject, attack: AttackSpec, images: Tensor, labels: Tensor
-) -> Tensor:
-    """The four attacks on what still holds, as `robustness.image_cells` runs them."""
+def _our_autoattack(subject: _Subject, attack: Any, images: Tensor, labels: Tensor) -> Tensor:
+    """The four attacks on what still holds, as `robustness.attacking` runs them."""
     found = images.clone()
-    for part in attack.components(_NUM_CLASSES):
+    for part in attack.parts(_NUM_CLASSES):
         held = _held(subject, found, labels)
         if not held.any():
             break
@@ -197,11 +196,9 @@ def _our_autoattack(
     return found
 
 
-def _plain_autoattack(
-    subject: _Subject, attack: AttackSpec, images: Tensor, labels: Tensor
-) -> Tensor:
+def _plain_autoattack(subject: _Subject, attack: Any, images: Tensor, labels: Tensor) -> Tensor:
     """The four kernels on what still holds; the model's parameters are as training left them."""
-    model, eps, found = subject.unfrozen, attack.radius(_EPS), images.clone()
+    model, eps, found = subject.unfrozen, attack.budgets()[0].value, images.clone()
     more = {"norm": "Linf", "eps": eps, "n_restarts": 1}
     kernels = (
         torchattacks.APGD(model, steps=100, loss="ce", **more),

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from robustness import store as shards
-from robustness.attack_spec import AttackSpec
-from robustness.catalog import Variant
+from robustness.attacking import judge_cell, parts
+from robustness.attacks.base import Role, input_seed
 from robustness.context import (
     Block,
     Trial,
@@ -21,8 +21,6 @@ from robustness.context import (
     surroundings,
     write_verdict,
 )
-from robustness.image_cells import attack_cell, parts
-from robustness.noise_cells import certificate_cell, corruption_cell
 from robustness.sanity.findings import Probe, probe_cost
 from robustness.sanity.probes import probe, probe_texts
 from robustness.scoring import (
@@ -35,13 +33,12 @@ from robustness.scoring import (
 )
 from robustness.spec import CLEAN_EVALUATIONS, Cell, cell_cost
 from robustness.store import Shard
-from robustness.target import Target, input_gradient, predict_served
-from robustness.text_cells import text_cell, text_clean_verdict, text_variants
-from robustness.text_target import TextTarget
+from robustness.target import ImageTarget, Target
 
-KINDS: dict[str, type[CellVerdict]] = {
-    "corruptions": CorruptionVerdict,
-    "smoothing": CertificateVerdict,
+KINDS: dict[Role, type[CellVerdict]] = {
+    "attack": AttackVerdict,
+    "corruption": CorruptionVerdict,
+    "certificate": CertificateVerdict,
 }
 
 
@@ -76,7 +73,7 @@ def chunk_steps(trial: Trial, chunk: Chunk) -> Iterator[None]:
     for cell in trial.spec.cells:
         with trial.meter.allot(len(chunk.inputs) * _cost(trial, cell)):
             if read_cell(trial, block, cell) is None:
-                write_verdict(trial, _judge_cell(trial, block, cell), block, cell)
+                write_verdict(trial, judge_cell(trial, block, cell), block, cell)
         yield
 
 
@@ -135,15 +132,14 @@ def read_cell(trial: Trial, block: Block, cell: Cell, *, check: bool = True) -> 
         cell: the attack and its point.
         check: read those shards, to see that they are whole.
     """
-    family = cell.attack.kind.family
-    verdict = read_verdict(trial, KINDS.get(family, AttackVerdict), block, cell)
+    verdict = read_verdict(trial, KINDS[cell.attack.info.role], block, cell)
     if verdict is None or not isinstance(verdict, AttackVerdict) or not check:
         return verdict
     paths = [shard.path(trial.folder) for shard in cell_shards(trial.target, block.start, cell)]
     return verdict if all(shards.read(path) is not None for path in paths) else None
 
 
-def cell_shards(target: Target | TextTarget, start: int, cell: Cell) -> list[Shard]:
+def cell_shards(target: Target, start: int, cell: Cell) -> list[Shard]:
     """The shards that the verdict on an attack rests on, in the order of its parts.
 
     Args:
@@ -151,39 +147,21 @@ def cell_shards(target: Target | TextTarget, start: int, cell: Cell) -> list[Sha
         start: index of the first input of the range.
         cell: the attack and its point.
     """
-    pairs: list[tuple[AttackSpec, Variant]]
-    if isinstance(target, Target):
-        pairs = list(parts(target, cell.attack))
-    else:
-        pairs = [(cell.attack, variant) for variant in text_variants(target, cell)]
     return [
         Shard(
             model=target.digest,
-            attack=cell.attack.name,
+            attack=cell.attack.label,
             part=part,
-            point=shards.shard_point(cell),
+            budget=part.searched(cell.budget),
             variant=variant,
             start=start,
         )
-        for part, variant in pairs
+        for part, variant in parts(target, cell.attack)
     ]
 
 
 def _cost(trial: Trial, cell: Cell) -> int:
     return cell_cost(cell.attack, trial.num_classes, trial.target.elliptical)
-
-
-def _judge_cell(trial: Trial, block: Block, cell: Cell) -> CellVerdict:
-    target = trial.target
-    if not isinstance(target, Target):
-        return text_cell(trial, target, block, cell)
-    match cell.attack.kind.family:
-        case "corruptions":
-            return corruption_cell(trial, target, block, cell)
-        case "smoothing":
-            return certificate_cell(trial, target, block, cell)
-        case _:
-            return attack_cell(trial, target, block, cell)
 
 
 def _judge_clean(trial: Trial, chunk: Chunk) -> Block:
@@ -213,15 +191,15 @@ def _probe(trial: Trial, block: Block) -> None:
 
 def _asked(trial: Trial, block: Block) -> Probe:
     target = trial.target
-    if not isinstance(target, Target):
+    if not isinstance(target, ImageTarget):
         return probe_texts(target, block.texts, meter=trial.meter)
     return probe(
         target,
         block.images,
         block.clean.label,
-        seed=shards.input_seed(trial.spec.seed, "probe", b""),
+        seed=input_seed(trial.spec.seed, "probe", b""),
         meter=trial.meter,
-        gradients=any(attack.kind.needs_gradients for attack in trial.spec.attacks),
+        gradients=trial.spec.uses_gradients,
     )
 
 
@@ -232,7 +210,7 @@ def _probe_cost(trial: Trial, samples: int) -> int:
 def _probe_identity(trial: Trial, block: Block) -> dict[str, Any]:
     labels = block.clean.label
     return _clean_identity(trial, block.digest, labels) | {
-        "gradients": any(attack.kind.needs_gradients for attack in trial.spec.attacks),
+        "gradients": trial.spec.uses_gradients,
         "seed": trial.spec.seed,
     }
 
@@ -246,16 +224,9 @@ def _clean_identity(trial: Trial, digest: str, labels: np.ndarray | None) -> dic
 
 def _clean_verdict(trial: Trial, chunk: Chunk) -> CleanVerdict:
     target = trial.target
-    if not isinstance(target, Target):
-        return text_clean_verdict(target, list(chunk.inputs), chunk.labels, trial.meter)
-    inputs = np.asarray(chunk.inputs)
-    served = predict_served(target, inputs, trial.meter)
+    served = target.predict(chunk.inputs, trial.meter)
     label = (served.argmax(axis=1) if chunk.labels is None else chunk.labels).astype(np.int64)
-    if target.twin is None:
-        twin, blind = served, np.zeros(len(inputs), bool)
-    else:
-        twin, gradient = input_gradient(target, inputs, label, trial.meter)
-        blind = ((gradient == 0) | ~np.isfinite(gradient)).reshape(len(inputs), -1).all(axis=1)
+    twin, blind = target.ask_clean(chunk.inputs, label, served, trial.meter)
     # A second answer is asked once, not counted: it would cost every evaluation for a rare fault.
-    again = predict_served(target, inputs) if chunk.start == 0 else served
+    again = target.predict(chunk.inputs) if chunk.start == 0 else served
     return judge_clean(served, again, twin, chunk.labels, blind)

@@ -10,13 +10,11 @@ import numpy as np
 
 from core.environment import code_digest, versions
 from robustness import store as shards
-from robustness.attack_spec import AttackSpec
-from robustness.catalog import Variant
+from robustness.attacks.base import Attack, Batch, Budget, Variant
 from robustness.progress import Meter
 from robustness.scoring import CellVerdict, CleanVerdict
 from robustness.spec import Cell, EvaluationSpec
 from robustness.target import Target
-from robustness.text_target import TextTarget
 
 _LIBRARIES = ("torch", "torchattacks", "numpy", "scipy", "onnxruntime")
 
@@ -34,7 +32,7 @@ class Trial:
     """
 
     spec: EvaluationSpec
-    target: Target | TextTarget
+    target: Target
     folder: Path
     meter: Meter
     threads: int
@@ -84,15 +82,10 @@ class Block:
             raise TypeError("images are not texts")
         return self.inputs
 
-    def contents(self) -> list[bytes]:
-        """The bytes that an input's random draws derive from, one by one."""
-        if isinstance(self.inputs, np.ndarray):
-            return [image.tobytes() for image in self.inputs]
-        return [text.encode("utf-8", "surrogatepass") for text in self.inputs]
-
-    def seeds(self, seed: int, attack: AttackSpec) -> list[int]:
-        """One seed per input for the draws of an attack."""
-        return [shards.input_seed(seed, attack.name, content) for content in self.contents()]
+    @property
+    def batch(self) -> Batch:
+        """The inputs with their labels."""
+        return Batch(inputs=self.inputs, labels=self.clean.label)
 
 
 def inputs_digest(inputs: np.ndarray | Sequence[str]) -> str:
@@ -103,14 +96,14 @@ def inputs_digest(inputs: np.ndarray | Sequence[str]) -> str:
     return hashlib.sha256(f"{len(inputs)}:".encode() + whole).hexdigest()
 
 
-def identity(trial: Trial, block: Block, attack: AttackSpec, point: str) -> dict[str, Any]:
+def identity(trial: Trial, block: Block, attack: Attack, budget: Budget) -> dict[str, Any]:
     """Everything that the bytes of a shard or a verdict depend on, as JSON values."""
     return surroundings(trial) | {
-        "attack": attack.model_dump(mode="json", exclude_none=True),
+        "attack": attack.model_dump(mode="json"),
         "in_full": trial.in_full,
         "inputs": block.digest,
         "labels": block.clean.label.tolist(),
-        "point": point,
+        "point": budget.text,
         "seed": trial.spec.seed,
         "start": block.start,
     }
@@ -133,7 +126,7 @@ def read_verdict(
 ) -> CellVerdict | None:
     """The stored verdict on a cell; None if it has to be made."""
     path = shards.verdict_path(trial.folder, trial.target.digest, cell, block.start)
-    stored = shards.read(path, identity(trial, block, cell.attack, cell.point))
+    stored = shards.read(path, identity(trial, block, cell.attack, cell.budget))
     if stored is None or set(stored) != {field.name for field in fields(kind)}:
         return None
     return kind(**stored)
@@ -143,11 +136,9 @@ def write_verdict(trial: Trial, verdict: CellVerdict, block: Block, cell: Cell) 
     """Store the verdict on a cell."""
     path = shards.verdict_path(trial.folder, trial.target.digest, cell, block.start)
     tensors = {name: np.asarray(array) for name, array in asdict(verdict).items()}
-    shards.write(path, tensors, identity(trial, block, cell.attack, cell.point))
+    shards.write(path, tensors, identity(trial, block, cell.attack, cell.budget))
 
 
-def variants_of(target: Target | TextTarget, part: AttackSpec) -> tuple[Variant, ...]:
+def variants_of(target: Target, part: Attack) -> tuple[Variant, ...]:
     """The ways of taking gradients in which a part of an attack runs."""
-    if isinstance(target, TextTarget) or not part.kind.needs_gradients:
-        return ("plain",)
-    return target.variants
+    return target.variants if part.info.access == "gradient" else ("plain",)

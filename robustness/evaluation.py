@@ -11,6 +11,7 @@ from core.files import remove_leftovers
 from data.sources import ImageSet, load_inputs
 from data.text_set import TextSet
 from robustness import store as shards
+from robustness.attacks.base import NotPossible
 from robustness.chunks import Chunk, read_block, read_cell, read_probe
 from robustness.context import Trial, inputs_digest
 from robustness.executors.base import run_inline
@@ -20,15 +21,14 @@ from robustness.report.schema import Report, write_report
 from robustness.report.write import write_companions
 from robustness.sanity.findings import Probe
 from robustness.scoring import CellVerdict, CleanVerdict, ModelVerdict, join
-from robustness.spec import EvaluationSpec, NotPossible, cost
-from robustness.target import Target, open_target, torch_threads
-from robustness.text_target import TextTarget, open_text_target
+from robustness.spec import EvaluationSpec, cost
+from robustness.target import ImageTarget, Target, open_target, torch_threads
+from robustness.text_target import open_text_target
 from runtimes.artifact import Artifact
 
 __all__ = ["Cancelled", "Inputs", "Progress", "Executor", "evaluate", "evaluate_targets"]
 
 Inputs = ImageSet | TextSet
-AnyTarget = Target | TextTarget
 Executor = Callable[[Sequence[Trial], Iterable[Chunk]], None]
 """Does all chunks; see `robustness.executors`."""
 
@@ -83,7 +83,7 @@ def evaluate(
 
 def evaluate_targets(
     spec: EvaluationSpec,
-    targets: Sequence[AnyTarget],
+    targets: Sequence[Target],
     inputs: Inputs,
     folder: Path,
     *,
@@ -166,7 +166,7 @@ class _Work:
             for found, cell in zip(cells, trial.spec.cells, strict=True):
                 verdict = read_cell(trial, block, cell, check=False)
                 if verdict is None:
-                    raise OSError(f"the verdict on {cell.attack.name} {cell.point} got lost")
+                    raise OSError(f"the verdict on {cell.attack.label} {cell.budget.text} got lost")
                 found.append(verdict)
         return ModelVerdict(
             target=trial.target,
@@ -181,15 +181,15 @@ class _Work:
         return None if labels is None else labels[chosen.start : chosen.stop]
 
 
-def _load(inputs: Inputs, chosen: range, target: AnyTarget) -> np.ndarray | list[str]:
+def _load(inputs: Inputs, chosen: range, target: Target) -> np.ndarray | list[str]:
     if isinstance(inputs, TextSet):
         return [inputs.read(index) for index in chosen]
-    if isinstance(target, TextTarget):
+    if not isinstance(target, ImageTarget):
         raise NotPossible(f"{target.name!r} reads texts, and the inputs are images")
     return load_inputs(inputs.take(chosen), target.image_spec)
 
 
-def _check(spec: EvaluationSpec, targets: Sequence[AnyTarget], inputs: Inputs) -> None:
+def _check(spec: EvaluationSpec, targets: Sequence[Target], inputs: Inputs) -> None:
     if not 1 <= len(targets) <= 2:
         raise NotPossible(f"artifacts must be one or two, got {len(targets)}")
     if len(inputs) == 0:
@@ -200,21 +200,21 @@ def _check(spec: EvaluationSpec, targets: Sequence[AnyTarget], inputs: Inputs) -
         raise NotPossible("compare_with must have the same labels as model, in the same order")
     if spec.on_texts != isinstance(inputs, TextSet):
         wanted, got = ("texts", "images") if spec.on_texts else ("images", "texts")
-        raise NotPossible(f"attacks: {spec.attacks[0].name!r} works on {wanted}, got {got}")
+        raise NotPossible(f"attacks: {spec.attacks[0].label!r} works on {wanted}, got {got}")
     num_classes = len(targets[0].labels)
     _check_labels(inputs.labels, num_classes=num_classes)
     for attack in spec.attacks:
-        if num_classes < attack.kind.min_classes:
+        if num_classes < attack.info.min_classes:
             raise NotPossible(
-                f"attacks: {attack.name!r} needs at least {attack.kind.min_classes} classes, "
+                f"attacks: {attack.label!r} needs at least {attack.info.min_classes} classes, "
                 f"and the model has {num_classes}"
             )
     _check_twins(spec, targets)
 
 
-def _check_twins(spec: EvaluationSpec, targets: Sequence[AnyTarget]) -> None:
+def _check_twins(spec: EvaluationSpec, targets: Sequence[Target]) -> None:
     for target in targets:
-        if isinstance(target, Target) and any(a.kind.needs_gradients for a in spec.attacks):
+        if spec.uses_gradients:
             target.require_twin()
 
 

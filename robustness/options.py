@@ -5,23 +5,13 @@ import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
-from robustness.catalog import KINDS, AttackName, Norm
-from robustness.spec import EvaluationSpec
+from core.names import nearest
+from robustness.attacks.base import Option, options
+from robustness.spec import ATTACKS, EvaluationSpec
 
-_SETTINGS: dict[str, tuple[type, str, str]] = {
-    "steps": (int, "N", "gradient steps, towards each class that is aimed at"),
-    "queries": (int, "N", "model evaluations of one input at most"),
-    "samples": (int, "N", "random directions of an iteration, or noisy copies of an image"),
-    "names": (str, "NAME", "which corruptions, such as fog; default the 15 of ImageNet-C"),
-    "severities": (int, "N", "severities from 1 to 5"),
-    "sigma": (str, "SIGMA", "standard deviations of the noise, where pixels lie in [0, 1]"),
-    "rate": (str, "SHARE", "shares of the words that are replaced"),
-    "edits": (int, "N", "changed tokens (hotflip) or words (typos) at most"),
-}
 _MOST = 1024  # threads or processes; torch ends the process on absurd numbers
-_SINGLE = ("steps", "queries", "samples")
 _MANY: dict[str, Any] = {"nargs": "+", "action": "extend"}
 _EPILOGS = {
     "evaluate": """example:
@@ -37,7 +27,24 @@ exit codes: 0 the gate held, or there was none; 1 the gate failed; 2 a bad reque
 exit codes: 0 confirmed; 1 refuted; 2 no such report, or one of its models is not
 there; 130 interrupted""",
 }
-_OF_SPEC = ("attack", "eps", "norm", *_SETTINGS, "top_k", "seed", "gate")
+_SHOWN = 5  # values of a default; the names of 15 corruptions are told otherwise
+_BUDGETS = ("eps", "norm")
+_ONLY_IN_SPEC = ("alpha",)  # means two things, and both are rarely changed
+
+
+def _known_options() -> dict[str, dict[str, Option]]:
+    """Every option with the attacks that know it."""
+    found: dict[str, dict[str, Option]] = {}
+    for name, kind in ATTACKS.items():
+        for option in options(kind):
+            if option.name not in _ONLY_IN_SPEC:
+                found.setdefault(option.name, {})[name] = option
+    return found
+
+
+_OPTIONS = _known_options()
+_SETTINGS = [name for name in _OPTIONS if name not in _BUDGETS]
+_OF_SPEC = ("attack", *_OPTIONS, "top_k", "seed", "gate")
 
 
 def parser() -> argparse.ArgumentParser:
@@ -85,14 +92,17 @@ def _add_evaluate(command: argparse.ArgumentParser) -> None:
 
 def _add_attacks(command: argparse.ArgumentParser) -> None:
     add = command.add_argument_group("attacks").add_argument
-    names = get_args(AttackName)
-    images, texts = ([n for n in names if KINDS[n].on_texts == on_texts] for on_texts in (0, 1))
+    images, texts = (
+        [name for name, kind in ATTACKS.items() if kind.info.input == which]
+        for which in ("image", "text")
+    )
     add(
         "--attack",
         **_MANY,
-        choices=names,
-        metavar="NAME",
-        help=f"on images: {', '.join(images)}; on texts: {', '.join(texts)}",
+        type=_named,
+        metavar="NAME[:OPTION=VALUE]",
+        help=f"on images: {', '.join(images)}; on texts: {', '.join(texts)}; options after the "
+        "name hold for it alone",
     )
     add(
         "--eps",
@@ -103,9 +113,9 @@ def _add_attacks(command: argparse.ArgumentParser) -> None:
     )
     add(
         "--norm",
-        choices=get_args(Norm),
+        choices=sorted({n for kind in ATTACKS.values() for n in kind.info.norms}, reverse=True),
         help="of the radii; default Linf. L2 is known to "
-        f"{', '.join(name for name in KINDS if 'L2' in KINDS[name].norms)}",
+        f"{', '.join(name for name, kind in ATTACKS.items() if 'L2' in kind.info.norms)}",
     )
     add(
         "--spec",
@@ -121,11 +131,24 @@ def _add_settings(command: argparse.ArgumentParser) -> None:
         "settings of attacks",
         "Each holds for every attack named after it, in brackets with its default.",
     )
-    for name, (kind, metavar, text) in _SETTINGS.items():
-        several: dict[str, Any] = {} if name in _SINGLE else _MANY
+    for name in _SETTINGS:
+        first = next(iter(_OPTIONS[name].values()))
+        several: dict[str, Any] = _MANY if first.several else {}
+        number = first.type == "integer"
         group.add_argument(
-            f"--{name}", **several, type=kind, metavar=metavar, help=f"{text} ({_defaults(name)})"
+            f"--{name}",
+            **several,
+            type=int if number else str,
+            metavar="N" if number else name.upper(),
+            help=f"{first.text} ({_defaults(name)})",
         )
+
+
+def _named(text: str) -> str:
+    name = text.partition(":")[0]
+    if name not in ATTACKS:
+        raise argparse.ArgumentTypeError(f"unknown attack {name[:40]!r}; {nearest(name, ATTACKS)}")
+    return text
 
 
 def _add_figures(command: argparse.ArgumentParser) -> None:
@@ -244,41 +267,33 @@ def _json(path: Path) -> Any:
         raise ValueError(f"--spec must name a file of JSON, and {path.name} is none") from error
 
 
-def _attack(name: AttackName, arguments: argparse.Namespace) -> dict[str, Any]:
-    """One attack with those options that mean something for it."""
-    kind = KINDS[name]
-    known = [setting for setting in _SETTINGS if setting in kind.fields]
-    if kind.norms:
-        known += ["eps", "norm"]
-    return {"name": name} | {option: getattr(arguments, option) for option in known}
+def _attack(text: str, arguments: argparse.Namespace) -> dict[str, Any]:
+    """One attack with those options that mean something for it, and its own."""
+    name, *words = text.split(":")
+    shared = {
+        option: getattr(arguments, option)
+        for option, knowing in _OPTIONS.items()
+        if name in knowing
+    }
+    return {"name": name} | shared | ATTACKS[name].spelled(words)
 
 
 def _refuse_useless(arguments: argparse.Namespace) -> None:
-    for option in ("eps", "norm", *_SETTINGS):
-        if getattr(arguments, option) is None:
-            continue
-        if not any(_knows(name, option) for name in arguments.attack):
-            raise ValueError(f"--{option} has a meaning for {_knowing(option)} only")
-
-
-def _knows(name: AttackName, option: str) -> bool:
-    kind = KINDS[name]
-    return bool(kind.norms) if option in ("eps", "norm") else option in kind.fields
-
-
-def _knowing(option: str) -> str:
-    return ", ".join(name for name in KINDS if _knows(name, option))
+    asked = {text.partition(":")[0] for text in arguments.attack}
+    for option, knowing in _OPTIONS.items():
+        if getattr(arguments, option) is not None and not asked & set(knowing):
+            raise ValueError(f"--{option} has a meaning for {', '.join(knowing)} only")
 
 
 def _defaults(setting: str) -> str:
     """Who knows a setting, and what each takes without it: "pgd 20, apgd-ce 100"."""
     return ", ".join(
-        f"{name}{_shown(KINDS[name].fields[setting])}" for name in KINDS if _knows(name, setting)
+        f"{name}{_shown(option.default)}" for name, option in _OPTIONS[setting].items()
     )
 
 
 def _shown(default: Any) -> str:
-    if default is None:
+    if default is None or (isinstance(default, list) and len(default) > _SHOWN):
         return ""
     return f" {' '.join(map(str, default)) if isinstance(default, list) else default}"
 

@@ -47,12 +47,12 @@ def _as_text(value: Any) -> Any:
     return value.strip() if isinstance(value, str) else value
 
 
-def _as_list(value: Any) -> Any:
+def as_list(value: Any) -> Any:
     """Let one value stand for a list of one."""
     return value if isinstance(value, list) else [value]
 
 
 Radius = Annotated[str, BeforeValidator(_as_text), Field(max_length=40)]
-Radii = Annotated[list[Radius], Field(min_length=1, max_length=MOST), BeforeValidator(_as_list)]
+Radii = Annotated[list[Radius], Field(min_length=1, max_length=MOST), BeforeValidator(as_list)]
 Count = Annotated[int, Field(strict=True, ge=1, le=1_000_000_000)]
-Counts = Annotated[list[Count], Field(min_length=1, max_length=MOST), BeforeValidator(_as_list)]
+Counts = Annotated[list[Count], Field(min_length=1, max_length=MOST), BeforeValidator(as_list)]

@@ -25,22 +25,15 @@ from typing import TypeVar
 
 import numpy as np
 
-from data.images import ImageSpec, decode_image, to_input, to_png
-from robustness.catalog import Norm, Variant
+from robustness.attacks.base import Attack, Batch, Budget, Variant
 from robustness.logits import label_rank, margin, top_probability
 from robustness.progress import Meter
 from robustness.sanity.findings import Probe
-from robustness.target import Target, predict_served, predict_twin
-from robustness.text_target import TextTarget
+from robustness.target import Target
 
-TOLERANCE = 1e-6  # float32 rounding of images + delta
 GRADIENTS: tuple[Variant, ...] = ("stopped", "full")
 
 T = TypeVar("T")
-
-
-class BoundsError(ValueError):
-    """Adversarial inputs that the attack was not allowed to make."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,7 +162,7 @@ class ModelVerdict:
         probe: what the model was found to be like on the first range; None where it was not asked.
     """
 
-    target: Target | TextTarget
+    target: Target
     clean: CleanVerdict
     cells: list[CellVerdict]
     inputs_digest: str
@@ -207,77 +200,26 @@ def judge_clean(
     )
 
 
-def check_bounds(
-    clean: np.ndarray, adversarial: np.ndarray, *, norm: Norm, eps: float
-) -> np.ndarray:
-    """Check that adversarial inputs are ones the attack was allowed to make.
-
-    Args:
-        clean: (N, C, H, W) in [0, 1].
-        adversarial: (N, C, H, W).
-        norm: of the ball.
-        eps: its radius.
-
-    Returns:
-        (N,) norm of the change, float64.
-
-    Raises:
-        BoundsError: a value is not finite, lies outside [0, 1] or further than eps + 1e-6 away.
-    """
-    if adversarial.shape != clean.shape:
-        raise BoundsError(f"adversarial must have shape {clean.shape}, got {adversarial.shape}")
-    if not np.isfinite(adversarial).all():
-        raise BoundsError("adversarial inputs must be finite")
-    if adversarial.min() < 0 or adversarial.max() > 1:
-        raise BoundsError("adversarial inputs must lie in [0, 1]")
-    distance = change_size(clean, adversarial, norm)
-    if distance.max() > eps + TOLERANCE:
-        raise BoundsError(
-            f"adversarial inputs must stay within {eps:.6g}, got {distance.max():.6g}"
-        )
-    return distance
-
-
-def change_size(clean: np.ndarray, adversarial: np.ndarray, norm: Norm) -> np.ndarray:
-    """Norm of the change of every sample, (N,) float64."""
-    change = adversarial.astype(np.float64) - clean.astype(np.float64)
-    flat = change.reshape(len(clean), -1)
-    return np.abs(flat).max(axis=1) if norm == "Linf" else np.sqrt((flat**2).sum(axis=1))
-
-
-def in_8bit(inputs: np.ndarray, spec: ImageSpec) -> np.ndarray:
-    """Inputs as the public path sees them: written as PNG, decoded and preprocessed again."""
-    return np.stack([to_input(decode_image(to_png(pixels)), spec) for pixels in inputs])
-
-
 def judge(
-    target: Target,
-    clean: np.ndarray,
-    adversarial: np.ndarray,
-    labels: np.ndarray,
-    *,
-    norm: Norm,
-    eps: float,
-    meter: Meter,
+    target: Target, attack: Attack, clean: Batch, adversarial: Batch, budget: Budget, meter: Meter
 ) -> Judgement:
     """Judge stored adversarial inputs by twin, served model, and served model in 8 bit.
 
     Args:
         target: the model on trial.
-        clean: (N, C, H, W) clean inputs.
-        adversarial: (N, C, H, W) float32.
-        labels: (N,) int64.
-        norm: of the ball.
-        eps: its radius.
+        attack: what made them.
+        clean: what was attacked.
+        adversarial: what came of it.
+        budget: what could be spent.
         meter: told of each model evaluation.
 
     Raises:
-        BoundsError: see `check_bounds`.
+        BoundsError: the attack was not allowed to make them.
     """
-    distance = check_bounds(clean, adversarial, norm=norm, eps=eps)
-    served = predict_served(target, adversarial, meter)
-    twin = served if target.twin is None else predict_twin(target, adversarial, meter)
-    rounded = predict_served(target, in_8bit(adversarial, target.image_spec), meter)
+    distance, labels = attack.size(clean, adversarial, budget), adversarial.labels
+    served = target.predict(adversarial.inputs, meter)
+    twin = served if target.twin is None else target.predict_twin(adversarial.inputs, meter)
+    rounded = target.predict_8bit(adversarial.inputs, served, meter)
     finite = [np.isfinite(logits).all(axis=1) for logits in (twin, served, rounded)]
     return Judgement(
         twin_rank=label_rank(twin, labels),

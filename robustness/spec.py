@@ -2,11 +2,25 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from functools import reduce
+from operator import or_
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, ValidationError, WrapValidator, field_validator, model_validator
+from pydantic_core import InitErrorDetails, PydanticCustomError
 
-from robustness.attack_spec import AttackSpec, Strict
+from robustness.attacks.apgd import APGDCE, APGDT
+from robustness.attacks.autoattack import AutoAttack
+from robustness.attacks.base import Attack, Budget, Strict
+from robustness.attacks.corruptions.attack import Corruptions
+from robustness.attacks.fab import FABT
+from robustness.attacks.hotflip import HotFlip
+from robustness.attacks.pgd import FGSM, PGD
+from robustness.attacks.spsa import SPSA
+from robustness.attacks.square import Square
+from robustness.attacks.typos import Typos
+from robustness.attacks.word_swap import WordSwap
+from robustness.certificates.smoothing import Smoothing
 from robustness.gate import parse_gate
 from robustness.parsing import MOST, Count
 from robustness.sanity.findings import probe_cost
@@ -14,20 +28,57 @@ from robustness.sanity.findings import probe_cost
 CLEAN_EVALUATIONS = 2  # of one clean input: the twin with its gradient, the served model
 GRADIENT_VARIANTS = 2  # of elliptical attention: stopped at m, and flowing through m
 
+ATTACKS: dict[str, type[Attack]] = {
+    "fgsm": FGSM,
+    "pgd": PGD,
+    "apgd-ce": APGDCE,
+    "apgd-t": APGDT,
+    "fab-t": FABT,
+    "square": Square,
+    "autoattack": AutoAttack,
+    "spsa": SPSA,
+    "corruptions": Corruptions,
+    "smoothing": Smoothing,
+    "word-swap": WordSwap,
+    "hotflip": HotFlip,
+    "typos": Typos,
+}
+"""Every attack by its name."""
 
-class NotPossible(ValueError):
-    """Spec, models and inputs do not fit together; the message is fit for whoever asked."""
+
+def _one_attack(value: Any, _handler: Any) -> Attack:
+    """Read an attack by its class, so that errors name its fields."""
+    if isinstance(value, Attack):
+        return value
+    name = value.get("name") if isinstance(value, dict) else None
+    kind = ATTACKS.get(name) if isinstance(name, str) else None
+    if kind is not None:
+        return kind.model_validate(value)
+    known = " or ".join([", ".join(map(repr, [*ATTACKS][:-1])), repr([*ATTACKS][-1])])
+    error = PydanticCustomError("attack_name", "Input should be {known}", {"known": known})
+    place = ("name",) if isinstance(value, dict) else ()
+    raise ValidationError.from_exception_data(
+        "attack", [InitErrorDetails(type=error, loc=place, input=value)]
+    )
+
+
+if TYPE_CHECKING:
+    AnyAttack = Attack
+else:
+    AnyAttack = Annotated[
+        reduce(or_, ATTACKS.values()), Field(discriminator="name"), WrapValidator(_one_attack)
+    ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """One attack at one point, as the spec spells it."""
+    """One attack at one budget."""
 
-    attack: AttackSpec
-    point: str
+    attack: Attack
+    budget: Budget
 
 
-class EvaluationSpec(Strict):
+class EvaluationSpec(Strict, frozen=True):
     """One evaluation: which models, which attacks, what is reported and what must hold.
 
     Attributes:
@@ -46,19 +97,24 @@ class EvaluationSpec(Strict):
     compare_with: str | None = Field(default=None, min_length=1, max_length=200)
     seed: Annotated[int, Field(strict=True, ge=0, lt=2**63)] = 0
     top_k: list[Count] = Field(default=[1], min_length=1, max_length=16)
-    attacks: list[AttackSpec] = Field(min_length=1, max_length=MOST)
+    attacks: list[AnyAttack] = Field(min_length=1, max_length=MOST)
     gate: str | None = Field(default=None, max_length=200)
     proposals: Literal["auto", "float32", "bfloat16"] = "auto"
 
     @property
     def cells(self) -> list[Cell]:
         """Every attack at every one of its points, in the order in which they run."""
-        return [Cell(attack=a, point=point) for a in self.attacks for point in a.points]
+        return [Cell(attack=a, budget=budget) for a in self.attacks for budget in a.budgets()]
 
     @property
     def on_texts(self) -> bool:
         """Whether its attacks change texts, and not images."""
-        return self.attacks[0].kind.on_texts
+        return self.attacks[0].info.input == "text"
+
+    @property
+    def uses_gradients(self) -> bool:
+        """Whether any of its attacks on images follows gradients."""
+        return not self.on_texts and any(a.info.access == "gradient" for a in self.attacks)
 
     def ranks(self, num_classes: int) -> list[int]:
         """The k of its top-k that say something about this many classes."""
@@ -84,25 +140,24 @@ class EvaluationSpec(Strict):
 
     @model_validator(mode="after")
     def _nothing_twice(self) -> "EvaluationSpec":
-        seen: set[tuple[str, str | None, str | float]] = set()
+        seen: set[tuple[str, str, float | str]] = set()
         for cell in self.cells:
-            attack, point = cell.attack, cell.point
-            where = attack.radius(point) if attack.kind.norms else point
-            key = (attack.name, attack.ball if attack.kind.norms else None, where)
+            attack, budget = cell.attack, cell.budget
+            where = budget.value if attack.info.norms else budget.text
+            key = (attack.label, budget.kind, where)
             if key in seen:
-                place = "eps " if attack.kind.norms else ""
-                raise ValueError(f"attacks must not name {attack.name!r} twice at {place}{point}")
+                raise ValueError(f"attacks must not name {attack.label!r} twice at {budget.where}")
             seen.add(key)
-        balls = [attack.ball for attack in self.attacks if attack.name == "fab-t"]
-        if len(set(balls)) < len(balls):
-            raise ValueError("attacks must name 'fab-t' once for each norm, with all its eps")
+        once = [(a.label, a.norm_name) for a in self.attacks if a.info.minimal]
+        for name, _ in (pair for pair in once if once.count(pair) > 1):
+            raise ValueError(f"attacks must name {name!r} once for each norm, with all its eps")
         if self.model is not None and self.model == self.compare_with:
             raise ValueError(f"compare_with must name another model than {self.model!r}")
         return self
 
     @model_validator(mode="after")
     def _one_kind_of_input(self) -> "EvaluationSpec":
-        if len({attack.kind.on_texts for attack in self.attacks}) > 1:
+        if len({attack.info.input for attack in self.attacks}) > 1:
             raise ValueError("attacks must all be on images or all on texts")
         return self
 
@@ -130,18 +185,10 @@ def cost(
     )
 
 
-def cell_cost(attack: AttackSpec, num_classes: int, elliptical: bool) -> int:
-    """Model evaluations of one sample under one attack at one point at most, judging included."""
+def cell_cost(attack: Attack, num_classes: int, elliptical: bool) -> int:
+    """Model evaluations of one sample under one attack at one budget at most, scoring included."""
     total = 0
-    for part in attack.components(num_classes):
-        follows = part.kind.needs_gradients or part.name == "hotflip"
-        variants = GRADIENT_VARIANTS if elliptical and follows else 1
-        total += variants * (part.evaluations(num_classes) + judgements(part))
+    for part in attack.parts(num_classes):
+        variants = GRADIENT_VARIANTS if elliptical and part.info.access == "gradient" else 1
+        total += variants * (part.cost(num_classes) + part.scorings)
     return total
-
-
-def judgements(attack: AttackSpec) -> int:
-    """Evaluations that judge one result: the twin, the served model and it in 8 bit, for images."""
-    if attack.kind.norms:
-        return 3
-    return 2 if attack.kind.on_texts else 0

@@ -17,8 +17,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from core.files import write_whole
-from robustness.attack_spec import AttackSpec
-from robustness.catalog import AttackName, Variant
+from robustness.attacks.base import Attack, Budget, Variant
 from robustness.spec import Cell
 
 SHARD_SIZE = 32  # a prediction's last bits depend on its batch, so the partition never changes
@@ -32,27 +31,26 @@ class Shard:
 
     Attributes:
         model: digest of the model.
-        attack: name of the attack as the spec asks for it.
+        attack: label of the attack as the spec asks for it.
         part: the attack that made it: itself, or one of AutoAttack's four.
-        point: where it ran, as the spec spells it; "all" where one run serves every radius.
+        budget: of the run; see `Attack.searched`.
         variant: "plain", "stopped" or "full".
         start: index of the first input.
     """
 
     model: str
-    attack: AttackName
-    part: AttackSpec
-    point: str
+    attack: str
+    part: Attack
+    budget: Budget
     variant: Variant
     start: int
 
     def path(self, folder: Path) -> Path:
         """Where its file lies in an evaluation's folder."""
-        made = "" if self.part.name == self.attack else f".{self.part.name}"
-        norm = f"-{self.part.ball}" if self.part.kind.norms else ""
-        point = _as_file_name(self.point)
+        made = "" if self.part.label == self.attack else f".{self.part.name}"
+        where = _where(self.part, self.budget)
         return model_folder(folder, self.model) / (
-            f"{self.attack}{made}{norm}-{point}-{self.variant}-{self.start:06d}.safetensors"
+            f"{_as_file_name(self.attack)}{made}{where}-{self.variant}-{self.start:06d}.safetensors"
         )
 
 
@@ -78,14 +76,14 @@ def ranges(samples: int) -> list[range]:
 
 def verdict_path(folder: Path, digest: str, cell: Cell, start: int) -> Path:
     """Where the verdict on one cell and one range of inputs lies."""
-    norm = f"-{cell.attack.ball}" if cell.attack.kind.norms else ""
-    name = f"verdict-{cell.attack.name}{norm}-{_as_file_name(cell.point)}-{start:06d}.safetensors"
+    label = _as_file_name(cell.attack.label)
+    name = f"verdict-{label}{_where(cell.attack, cell.budget)}-{start:06d}.safetensors"
     return model_folder(folder, digest) / name
 
 
-def shard_point(cell: Cell) -> str:
-    """The point of a cell's shards: a minimum-norm attack's one run serves every radius."""
-    return "all" if cell.attack.name == "fab-t" else cell.point
+def _where(attack: Attack, budget: Budget) -> str:
+    norm = "" if attack.norm_name is None else f"-{attack.norm_name}"
+    return f"{norm}-{_as_file_name(budget.text)}"
 
 
 def as_array(inputs: np.ndarray | list[str]) -> np.ndarray:
@@ -102,21 +100,6 @@ def as_texts(array: np.ndarray) -> list[str]:
 
 def _as_file_name(point: str) -> str:
     return point.replace("/", "_").replace(":", "_")
-
-
-def input_seed(seed: int, attack: str, content: bytes) -> int:
-    """Seed of all random draws of one input under one attack.
-
-    It depends on the evaluation's seed, the attack and the input alone: not on the other inputs,
-    their order, the radius, the model or the gradient variant. So two models meet the same draws.
-
-    Args:
-        seed: the evaluation's.
-        attack: name of the attack that draws.
-        content: bytes of the input.
-    """
-    digest = hashlib.sha256(json.dumps([seed, attack]).encode() + content).digest()
-    return int.from_bytes(digest[:8]) >> 1
 
 
 def content_digest(*arrays: np.ndarray) -> str:

@@ -1,22 +1,24 @@
 """What is attacked: the served model, and its differentiable twin where gradients are needed."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from data.images import ImageSpec
+from data.images import ImageSpec, decode_image, to_input, to_png
 from models.attention.elliptical import is_elliptical, metric_gradient
-from robustness.catalog import Variant
+from robustness.attacks.base import InputKind, NotPossible, Variant
 from robustness.progress import Meter
-from robustness.spec import NotPossible
 from runtimes.artifact import Artifact
 from runtimes.base import Runtime, RuntimeUnavailable
 from runtimes.registry import open_runtime
 from runtimes.torch_model import load_twin
+
+Inputs = np.ndarray | Sequence[str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +30,6 @@ class Target:
         version: its version in the report.
         digest: sha256 of what is judged; for an artifact, that of its manifest.
         labels: names of its K classes.
-        image_spec: how images become its inputs.
         runtime: the served model; verdicts are confirmed on it.
         twin: the same function as a differentiable module, or None.
     """
@@ -37,9 +38,9 @@ class Target:
     version: str
     digest: str
     labels: list[str]
-    image_spec: ImageSpec
     runtime: Runtime
     twin: nn.Module | None
+    reads: ClassVar[InputKind]
 
     @property
     def elliptical(self) -> bool:
@@ -63,15 +64,120 @@ class Target:
             )
         return self.twin
 
+    def predict(self, inputs: Inputs, meter: Meter | None = None) -> np.ndarray:
+        """Logits (N, K) float32 of the served model.
 
-def open_target(artifact: Artifact, *, threads: int) -> Target:
+        Args:
+            inputs: (N, C, H, W) float32, or N texts.
+            meter: told of every batch; its `Cancelled` ends the call.
+
+        Raises:
+            ValueError: the runtime answers in another shape, or cannot read an input.
+        """
+        return self._in_batches(inputs, self._serve, meter)
+
+    def predict_twin(self, inputs: Inputs, meter: Meter | None = None) -> np.ndarray:
+        """Logits (N, K) float32 of the twin in evaluation mode; see `predict`."""
+        twin = self.require_twin()
+
+        def answer(part: Inputs) -> np.ndarray:
+            with undisturbed(twin), torch.no_grad():
+                return twin(*self._tensors(part)).float().cpu().numpy()
+
+        return self._in_batches(inputs, answer, meter)
+
+    def predict_8bit(self, inputs: Inputs, served: np.ndarray, meter: Meter) -> np.ndarray:
+        """Logits (N, K) of inputs as the public path reads them; `served` where it changes none."""
+        del inputs, meter
+        return served
+
+    def ask_clean(
+        self, inputs: Inputs, labels: np.ndarray, served: np.ndarray, meter: Meter
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """The twin's logits (N, K), and where its input gradient says nothing, (N,) bool.
+
+        Args:
+            inputs: clean ones.
+            labels: (N,) int64.
+            served: (N, K) logits of the served model, for where there is no twin.
+            meter: told of every evaluation.
+        """
+        del labels
+        twin = served if self.twin is None else self.predict_twin(inputs, meter)
+        return twin, np.zeros(len(inputs), bool)
+
+    def _in_batches(
+        self, inputs: Inputs, answer: Callable[[Inputs], np.ndarray], meter: Meter | None
+    ) -> np.ndarray:
+        parts: list[np.ndarray] = []
+        for part in self._batches(inputs):
+            if meter is not None:
+                meter.before()
+            logits = np.array(answer(part), dtype=np.float32)
+            expected = (len(part), len(self.labels))
+            if logits.shape != expected:
+                raise ValueError(f"logits of {self.name!r} must be {expected}, got {logits.shape}")
+            if meter is not None:
+                meter.after(len(part))
+            parts.append(logits)
+        return np.concatenate(parts) if parts else np.zeros((0, len(self.labels)), np.float32)
+
+    def _batches(self, inputs: Inputs) -> Iterator[Inputs]:
+        yield inputs
+
+    def _serve(self, inputs: Inputs) -> np.ndarray:
+        raise NotImplementedError
+
+    def _tensors(self, inputs: Inputs) -> tuple[Tensor, ...]:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageTarget(Target):
+    """One image model on trial.
+
+    Attributes:
+        image_spec: how images become its inputs.
+    """
+
+    image_spec: ImageSpec
+    reads: ClassVar[InputKind] = "image"
+
+    def predict_8bit(self, inputs: Inputs, served: np.ndarray, meter: Meter) -> np.ndarray:
+        """Images written as PNG, decoded and preprocessed again."""
+        del served
+        return self.predict(in_8bit(np.asarray(inputs), self.image_spec), meter)
+
+    def ask_clean(
+        self, inputs: Inputs, labels: np.ndarray, served: np.ndarray, meter: Meter
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """See `Target.ask_clean`."""
+        if self.twin is None:
+            return served, np.zeros(len(inputs), bool)
+        twin, gradient = input_gradient(self, np.asarray(inputs), labels, meter)
+        blind = (gradient == 0) | ~np.isfinite(gradient)
+        return twin, blind.reshape(len(inputs), -1).all(axis=1)
+
+    def _serve(self, inputs: Inputs) -> np.ndarray:
+        return np.asarray(self.runtime.predict(np.asarray(inputs)))
+
+    def _tensors(self, inputs: Inputs) -> tuple[Tensor, ...]:
+        return (torch.from_numpy(np.asarray(inputs)).to(device_of(self.require_twin())),)
+
+
+def in_8bit(inputs: np.ndarray, spec: ImageSpec) -> np.ndarray:
+    """Inputs as the public path sees them: written as PNG, decoded and preprocessed again."""
+    return np.stack([to_input(decode_image(to_png(pixels)), spec) for pixels in inputs])
+
+
+def open_target(artifact: Artifact, *, threads: int) -> ImageTarget:
     """Open the runtime that judges an artifact, and its twin.
 
     Args:
         artifact: a verified artifact.
         threads: threads of the runtime.
     """
-    return Target(
+    return ImageTarget(
         name=artifact.name,
         version=artifact.version,
         digest=artifact.digest,
@@ -91,33 +197,6 @@ def open_judge(artifact: Artifact, threads: int) -> Runtime:
         return open_runtime(artifact, threads=threads)
     except RuntimeUnavailable:
         return open_runtime(artifact, name="openvino", threads=threads)
-
-
-def predict_served(target: Target, inputs: np.ndarray, meter: Meter | None = None) -> np.ndarray:
-    """Logits (B, K) float32 of the served model.
-
-    Raises:
-        ValueError: the runtime answers in another shape.
-    """
-    if meter is not None:
-        meter.before()
-    logits = np.array(target.runtime.predict(inputs), dtype=np.float32)
-    if logits.shape != (len(inputs), len(target.labels)):
-        expected = (len(inputs), len(target.labels))
-        raise ValueError(f"logits of {target.name!r} must be {expected}, got {logits.shape}")
-    if meter is not None:
-        meter.after(len(inputs))
-    return logits
-
-
-def predict_twin(target: Target, inputs: np.ndarray, meter: Meter) -> np.ndarray:
-    """Logits (B, K) float32 of the twin in evaluation mode, without gradients."""
-    twin = target.require_twin()
-    meter.before()
-    with undisturbed(twin), torch.no_grad():
-        logits = twin(torch.from_numpy(inputs).to(device_of(twin))).float().cpu().numpy()
-    meter.after(len(inputs))
-    return logits
 
 
 def summed_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:

@@ -7,6 +7,7 @@ tokens, padded to the longest of the batch with a mask that leaves out whatever 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -14,13 +15,10 @@ from torch import Tensor, nn
 
 from data.datasets import listops
 from data.tokenizer import TextTokenizer
-from models.attention.elliptical import is_elliptical
-from robustness.catalog import Variant
+from robustness.attacks.base import InputKind, NotPossible, Variant
 from robustness.progress import Meter
-from robustness.spec import NotPossible
-from robustness.target import device_of, gradient_path, open_judge, undisturbed
+from robustness.target import Inputs, Target, device_of, gradient_path, open_judge, undisturbed
 from runtimes.artifact import Artifact
-from runtimes.base import Runtime
 from runtimes.torch_model import load_twin
 
 Relabel = Callable[[str], int | None]
@@ -30,41 +28,20 @@ _BATCH = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TextTarget:
+class TextTarget(Target):
     """One text model on trial.
 
     Attributes:
-        name: its name in the report.
-        version: its version in the report.
-        digest: sha256 of what is judged; for an artifact, that of its manifest.
-        labels: names of its K classes.
         tokenizer: from texts to token ids.
         max_len: tokens after the first `max_len` of a text are cut off.
-        runtime: the served model; every candidate of an attack is judged on it.
-        twin: the same function as a differentiable module, or None.
         relabel: where an edit can change the true class and the class can be computed; None where
             the label of the unchanged text holds.
     """
 
-    name: str
-    version: str
-    digest: str
-    labels: list[str]
     tokenizer: TextTokenizer
     max_len: int
-    runtime: Runtime
-    twin: nn.Module | None
     relabel: Relabel | None = None
-
-    @property
-    def elliptical(self) -> bool:
-        """Whether the twin estimates a metric, and so is attacked in two ways."""
-        return self.twin is not None and is_elliptical(self.twin)
-
-    @property
-    def variants(self) -> tuple[Variant, ...]:
-        """The ways of taking gradients; the per-sample worst of them is the verdict."""
-        return ("stopped", "full") if self.elliptical else ("plain",)
+    reads: ClassVar[InputKind] = "text"
 
     def encode(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         """Tokens (B, N) int64 and mask (B, N) bool, True for real tokens, as the model reads them.
@@ -81,40 +58,17 @@ class TextTarget:
                 ) from None
         return self.tokenizer.encode(texts, self.max_len)
 
-    def predict(self, texts: Sequence[str], meter: Meter | None = None) -> np.ndarray:
-        """Logits (N, K) float32 of the served model, in batches of at most 32.
+    def _batches(self, inputs: Inputs) -> Iterator[Inputs]:
+        for start in range(0, len(inputs), _BATCH):
+            yield inputs[start : start + _BATCH]
 
-        Args:
-            texts: N texts.
-            meter: told of every batch; its `Cancelled` ends the call.
+    def _serve(self, inputs: Inputs) -> np.ndarray:
+        tokens, mask = self.encode(list(inputs))
+        return np.asarray(self.runtime.predict({"tokens": tokens, "mask": mask}))
 
-        Raises:
-            ValueError: see `encode`; or the runtime answers in another shape.
-        """
-        logits = np.empty((len(texts), len(self.labels)), np.float32)
-        for start in range(0, len(texts), _BATCH):
-            part = texts[start : start + _BATCH]
-            if meter is not None:
-                meter.before()
-            tokens, mask = self.encode(part)
-            answer = self.runtime.predict({"tokens": tokens, "mask": mask})
-            if answer.shape != (len(part), len(self.labels)):
-                expected = (len(part), len(self.labels))
-                raise ValueError(f"logits of {self.name!r} must be {expected}, got {answer.shape}")
-            logits[start : start + len(part)] = answer
-            if meter is not None:
-                meter.after(len(part))
-        return logits
-
-    def require_twin(self) -> nn.Module:
-        """The twin.
-
-        Raises:
-            NotPossible: there is none, so hotflip is impossible.
-        """
-        if self.twin is None:
-            raise NotPossible(f"hotflip needs the differentiable twin, but {self.name!r} has none")
-        return self.twin
+    def _tensors(self, inputs: Inputs) -> tuple[Tensor, ...]:
+        device = device_of(self.require_twin())
+        return tuple(torch.from_numpy(array).to(device) for array in self.encode(list(inputs)))
 
     def embedding(self) -> nn.Embedding:
         """The twin's table of token embeddings.
@@ -128,6 +82,40 @@ class TextTarget:
                 f"hotflip needs one table of embeddings, but {self.name!r} has {len(tables)}"
             )
         return tables[0]
+
+    def margin_gradient(
+        self,
+        tokens: np.ndarray,
+        label: int,
+        *,
+        variant: Variant,
+        meter: Meter | None = None,
+    ) -> np.ndarray:
+        """How the margin of a label changes with the embedding of every token, on the twin.
+
+        The margin, the label's logit minus the largest other one, and not the cross-entropy: its
+        gradient does not vanish where the model is very sure. Nothing of the twin is changed.
+
+        Args:
+            tokens: (N,) int64, all of them real.
+            label: class index.
+            variant: how gradients treat m of elliptical attention.
+            meter: told of the evaluation.
+
+        Returns:
+            (N, E) float32, E the width of the embedding.
+        """
+        twin, table = self.require_twin(), self.embedding()
+        if meter is not None:
+            meter.before()
+        with undisturbed(twin), gradient_path(twin, variant), _observed(table) as embedded:
+            rows = torch.from_numpy(tokens).to(device_of(twin))[None]
+            [logits] = twin(rows, torch.ones_like(rows, dtype=torch.bool))
+            others = torch.cat((logits[:label], logits[label + 1 :]))
+            (gradient,) = torch.autograd.grad(logits[label] - others.max(), embedded)
+        if meter is not None:
+            meter.after(1)
+        return gradient[0].float().cpu().numpy()
 
 
 def open_text_target(artifact: Artifact, *, threads: int) -> TextTarget:
@@ -159,42 +147,6 @@ def _reads_listops(tokenizer: TextTokenizer, labels: Sequence[str]) -> bool:
     [row] = tokenizer.ids([" ".join(listops.TOKENS)], listops.PAD + 1)
     same = row.tolist() == list(range(listops.PAD))
     return same and list(labels) == listops.TOKENS[:10] and tokenizer.vocab_size == listops.PAD + 1
-
-
-def margin_gradient(
-    target: TextTarget,
-    tokens: np.ndarray,
-    label: int,
-    *,
-    variant: Variant,
-    meter: Meter | None = None,
-) -> np.ndarray:
-    """How the margin of a label changes with the embedding of every token, on the twin.
-
-    The margin, the label's logit minus the largest other one, and not the cross-entropy: its
-    gradient does not vanish where the model is very sure. Nothing of the twin is changed.
-
-    Args:
-        target: with a twin.
-        tokens: (N,) int64, all of them real.
-        label: class index.
-        variant: how gradients treat m of elliptical attention.
-        meter: told of the evaluation.
-
-    Returns:
-        (N, E) float32, E the width of the embedding.
-    """
-    twin, table = target.require_twin(), target.embedding()
-    if meter is not None:
-        meter.before()
-    with undisturbed(twin), gradient_path(twin, variant), _observed(table) as embedded:
-        rows = torch.from_numpy(tokens).to(device_of(twin))[None]
-        [logits] = twin(rows, torch.ones_like(rows, dtype=torch.bool))
-        others = torch.cat((logits[:label], logits[label + 1 :]))
-        (gradient,) = torch.autograd.grad(logits[label] - others.max(), embedded)
-    if meter is not None:
-        meter.after(1)
-    return gradient[0].float().cpu().numpy()
 
 
 @contextmanager

@@ -3,35 +3,11 @@
 Twin and served model are one function; where rounding parts them, the worse of both counts.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 
-from robustness.parsing import L2_LIMIT, parse_eps
+from robustness.attacks.base import Budget
 from robustness.scoring import AttackVerdict, ModelVerdict
 from robustness.spec import Cell, EvaluationSpec
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """Where attacks can be compared: a budget of one kind.
-
-    Attributes:
-        kind: "Linf", "L2", "rate" or "edits": budgets of two kinds have no order.
-        value: the budget as a number.
-        point: as the spec spells it first.
-    """
-
-    kind: str
-    value: float
-    point: str
-
-
-def place_of(cell: Cell) -> Place:
-    """What a cell's attack may spend."""
-    attack, point = cell.attack, cell.point
-    kind = attack.ball if attack.kind.norms else "rate" if attack.name == "word-swap" else "edits"
-    return Place(kind=kind, value=parse_eps(point, limit=L2_LIMIT), point=point)
 
 
 def attacked(spec: EvaluationSpec, verdict: ModelVerdict) -> list[tuple[Cell, AttackVerdict]]:
@@ -40,16 +16,16 @@ def attacked(spec: EvaluationSpec, verdict: ModelVerdict) -> list[tuple[Cell, At
     return [(cell, found) for cell, found in pairs if isinstance(found, AttackVerdict)]
 
 
-def worst_cases(spec: EvaluationSpec, verdict: ModelVerdict) -> list[tuple[Place, np.ndarray]]:
+def worst_cases(spec: EvaluationSpec, verdict: ModelVerdict) -> list[tuple[Budget, np.ndarray]]:
     """Each budget with the per-sample worst rank (N,) over all attacks that had it.
 
-    Budgets ascend within their kind, kinds come in the order of the spec; `point` is as the spec
+    Budgets ascend within their kind, kinds come in the order of the spec; `text` is as the spec
     spells it first.
     """
-    places: dict[tuple[str, float], Place] = {}
+    places: dict[tuple[str, float], Budget] = {}
     ranks: dict[tuple[str, float], np.ndarray] = {}
     for cell, found in attacked(spec, verdict):
-        place = place_of(cell)
+        place = cell.budget
         key = place.kind, place.value
         places.setdefault(key, place)
         ranks[key] = np.maximum(ranks.get(key, found.robust), _by_either(found))
@@ -65,7 +41,7 @@ def worst_ranks(spec: EvaluationSpec, verdict: ModelVerdict) -> dict[str, np.nda
 
 def largest_rank(spec: EvaluationSpec, verdict: ModelVerdict) -> np.ndarray | None:
     """The worst rank (N,) over all attacks at the largest budget of each kind; None without any."""
-    found = [(place_of(cell), _by_either(one)) for cell, one in attacked(spec, verdict)]
+    found = [(cell.budget, _by_either(one)) for cell, one in attacked(spec, verdict)]
     if not found:
         return None
     largest: dict[str, float] = {}
@@ -78,12 +54,12 @@ def _by_either(found: AttackVerdict) -> np.ndarray:
     return np.maximum(found.robust, found.confirmed)
 
 
-def place_name(spec: EvaluationSpec, place: Place) -> str:
+def place_name(spec: EvaluationSpec, place: Budget) -> str:
     """The key of a budget in `worst_ranks`."""
-    places = [place_of(cell) for cell in spec.cells if _has_budget(cell)]
-    first = next(p.point for p in places if (p.kind, p.value) == (place.kind, place.value))
+    places = [cell.budget for cell in spec.cells if _has_budget(cell)]
+    first = next(p.text for p in places if (p.kind, p.value) == (place.kind, place.value))
     return first if place.kind == places[0].kind else f"{place.kind}:{first}"
 
 
 def _has_budget(cell: Cell) -> bool:
-    return bool(cell.attack.kind.norms) or cell.attack.kind.on_texts
+    return cell.attack.info.role == "attack"

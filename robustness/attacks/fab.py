@@ -1,125 +1,107 @@
-"""FAB: the nearest misclassified inputs, found along the decision boundary; one run serves all eps.
+"""FAB-T: the nearest misclassified inputs; one run serves every radius."""
 
-Each step goes to the boundary as the gradient draws it, from the iterate and from the clean image,
-a little beyond it, and to a mixture of both; a fooling iterate is drawn back towards the image.
-"""
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, ClassVar, Literal
 
-import torch
-from torch import Tensor
+import numpy as np
+from pydantic import Field
 
-from robustness.attacks.batch import Model, loss_gradient, ranked, target_ranks
-from robustness.attacks.projections import lengths, nearest_l2, nearest_linf
-from robustness.catalog import Norm
+from robustness.attacks.base import (
+    MAX_TARGETS,
+    Batch,
+    Budget,
+    Info,
+    Search,
+    Settings,
+    change_size,
+)
+from robustness.attacks.gradient import GradientAttack
+from robustness.parsing import Count
 
-_MOST_CLEAN = 0.1  # alpha_max: largest share of the way that starts at the clean image
-_OVERSHOOT = 1.05  # eta
-_BACKWARD = 0.9  # beta
-_SHORT = 1e-8  # a shorter way counts as that long
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
 
-
-def fab(
-    model: Model,
-    images: Tensor,
-    labels: Tensor,
-    *,
-    norm: Norm,
-    steps: int,
-    until: float = 0.0,
-    leave: bool = True,
-) -> tuple[Tensor, Tensor]:
-    """Look for the nearest misclassified inputs, towards each of the likeliest wrong classes.
-
-    Args:
-        model: differentiable logits (B, K) from pixels.
-        images: (N, C, H, W) float32 in [0, 1].
-        labels: (N,) int64.
-        norm: of the distance.
-        steps: towards each of up to nine classes, of two evaluations.
-        until: an image needs no nearer input than that, and leaves.
-        leave: whether at once; else when the run towards the current class ends.
-
-    Returns:
-        The nearest misclassified inputs (N, C, H, W), the clean one where none was found, and their
-        distances (N,): 0 where the clean image is misclassified, inf where none was found.
-
-    Source: Croce & Hein 2020, "Minimally distorted adversarial examples with a fast adaptive
-    boundary attack", algorithm 1; targeted, without restarts.
-    """
-    with torch.no_grad():
-        logits = model(images)
-    found = _Nearest(images, labels, norm)
-    found.distance[logits.argmax(1) != labels] = 0.0
-    for rank in target_ranks(logits):
-        rows = (found.distance > until).nonzero().flatten()
-        if len(rows) == 0:
-            break
-        targets = ranked(logits, rank)
-        _run(model, found, rows, targets, steps, until if leave else -1.0)
-    return found.inputs, found.distance
+    from robustness.attacks.kernels.batch import Model
+    from robustness.target import Target
 
 
-class _Nearest:
-    """The nearest fooling inputs met so far, and how far from their images they are."""
+class FABT(GradientAttack, frozen=True):
+    """FAB towards each of the nine likeliest wrong classes."""
 
-    def __init__(self, images: Tensor, labels: Tensor, norm: Norm) -> None:
-        self.images, self.labels = images, labels
-        self.norm: Norm = norm
-        self.inputs = images.clone()
-        self.distance = torch.full_like(images[:, 0, 0, 0], torch.inf)
+    info: ClassVar[Info] = Info(
+        title="FAB-T",
+        paper="Croce and Hein 2020 (FAB)",
+        what="the nearest misclassified input, along the decision boundary",
+        norms=("Linf", "L2"),
+        minimal=True,
+    )
+    name: Literal["fab-t"] = "fab-t"
+    norm: Literal["Linf", "L2"] = Field(default="Linf", description="norm of the radii")
+    steps: Count = Field(default=100, description="gradient steps, towards each class aimed at")
 
-    def note(self, rows: Tensor, inputs: Tensor, logits: Tensor) -> Tensor:
-        """Keep what fools the model and is nearer than before; says who was fooled, (B,) bool."""
-        fooled = logits.argmax(1) != self.labels[rows]
-        rows, inputs = rows[fooled], inputs[fooled]
-        distance = lengths(inputs - self.images[rows], self.norm).flatten()
-        nearer = distance < self.distance[rows]
-        self.inputs[rows[nearer]], self.distance[rows[nearer]] = inputs[nearer], distance[nearer]
-        return fooled
+    def searched(self, budget: Budget) -> Budget:
+        """Any radius: a curve over all of them wants the nearest input, not one near enough."""
+        return Budget(kind=budget.kind, value=math.inf, text="all")
 
+    def cost(self, num_classes: int) -> int:
+        """Two evaluations a step towards each class aimed at."""
+        return 2 * min(MAX_TARGETS, num_classes - 1) * (self.steps + 1) + 1
 
-def _run(
-    model: Model, found: _Nearest, rows: Tensor, targets: Tensor, steps: int, until: float
-) -> None:
-    """Search towards one class an image, on some rows; those as near as `until` leave."""
-    points = found.images[rows]
-    for _ in range(steps):
-        own, aim = found.labels[rows, None], targets[rows, None]
-        logits, lead, normals = loss_gradient(
-            model, points, lambda x, own=own, aim=aim: (x.gather(1, aim) - x.gather(1, own))[:, 0]
+    def settings(self, budget: Budget) -> Settings:
+        """See `Attack.settings`."""
+        del budget
+        return Settings(self.steps)
+
+    def run(
+        self,
+        target: "Target",
+        batch: Batch,
+        budgets: Sequence[Budget],
+        search: Search,
+    ) -> dict[Budget, Batch]:
+        """See `Attack.run`; without a radius "nearest" holds distances, infinite where none is."""
+        if not all(math.isinf(budget.value) for budget in budgets):
+            return super().run(target, batch, budgets, search)
+        with self.prepared(target, batch, search) as (ask, images, labels):
+            inputs, distance = self.nearest(ask, images, labels, until=0.0, leave=search.leave)
+        size = change_size(batch.images, inputs, self.norm)  # as float32 stores it
+        size = np.where(np.isfinite(distance), size, np.inf)
+        found = Batch(inputs=inputs, labels=batch.labels, found={"nearest": size})
+        return dict.fromkeys(budgets, found)
+
+    def nearest(
+        self, model: "Model", images: "Tensor", labels: "Tensor", *, until: float, leave: bool
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """The nearest inputs (B, C, H, W) and their distances (B,); see `kernels.fab.fab`."""
+        from robustness.attacks.kernels.fab import fab
+
+        if not len(images):
+            return images.numpy(), np.zeros(0, np.float32)
+        inputs, distance = fab(
+            model, images, labels, norm=self.norm, steps=self.steps, until=until, leave=leave
         )
-        found.note(rows, points, logits)
-        on = found.distance[rows] > until
-        rows, points, lead, normals = rows[on], points[on], lead[on], normals[on]
-        if len(rows) == 0:
-            return
-        points = _step(points, found.images[rows], lead, normals, found.norm)
-        with torch.no_grad():
-            logits = model(points)
-        fooled = found.note(rows, points, logits)
-        clean = found.images[rows]
-        back = clean + (points - clean) * _BACKWARD
-        points = torch.where(fooled[:, None, None, None], back, points)
-        on = found.distance[rows] > until
-        rows, points = rows[on], points[on]
-        if len(rows) == 0:
-            return
+        return inputs.cpu().numpy(), distance.cpu().numpy()
+
+    def perturb(
+        self,
+        model: "Model",
+        images: "Tensor",
+        labels: "Tensor",
+        *,
+        eps: float,
+        rng: "Sequence[torch.Generator]",
+        leave: bool = True,
+    ) -> "Tensor":
+        """See `GradientAttack.perturb`; nothing is drawn."""
+        import torch
+
+        del rng
+        inputs, distance = self.nearest(model, images, labels, until=eps, leave=leave)
+        return torch.from_numpy(within(inputs, distance, images.cpu().numpy(), eps))
 
 
-def _step(points: Tensor, clean: Tensor, lead: Tensor, normals: Tensor, norm: Norm) -> Tensor:
-    """The next points: past the hyperplane lead + normals (x - points) = 0, from both ends.
-
-    Args:
-        points: (B, C, H, W).
-        clean: (B, C, H, W).
-        lead: (B,), of the class aimed at over the label.
-        normals: (B, C, H, W), the gradient of the lead.
-        norm: in which ways are shortest.
-    """
-    nearest = nearest_linf if norm == "Linf" else nearest_l2
-    flat, plane = points.flatten(1), normals.flatten(1)
-    offset = (plane * flat).sum(1) - lead
-    ways = [nearest(x.flatten(1), plane, offset).view_as(points) for x in (points, clean)]
-    far, farther = (lengths(way, norm).clamp_min(_SHORT) for way in ways)
-    share = (far / (far + farther)).clamp(max=_MOST_CLEAN)
-    mixed = (points + _OVERSHOOT * ways[0]) * (1 - share) + (clean + ways[1] * _OVERSHOOT) * share
-    return mixed.clamp(0, 1)
+def within(nearest: np.ndarray, distance: np.ndarray, clean: np.ndarray, eps: float) -> np.ndarray:
+    """The nearest inputs (N, C, H, W) where they lie within eps, else the clean ones."""
+    return np.where((distance <= eps)[:, None, None, None], nearest, clean)

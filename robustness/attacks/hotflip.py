@@ -1,14 +1,18 @@
 """HotFlip: tokens replaced by those that the model's gradients point at, each one tried."""
 
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 
 from data.tokenizer import Pieces, Vocabulary
-from robustness.attacks.text_search import AttackedTexts, Search, checked
-from robustness.catalog import Variant
+from robustness.attacks.base import Batch, Budget, Info, Search, Variant
+from robustness.attacks.text_search import AttackedTexts, EditAttack, TextSearch, checked, of_texts
 from robustness.progress import Meter
-from robustness.text_target import TextTarget, margin_gradient
+
+if TYPE_CHECKING:
+    from robustness.target import Target
+    from robustness.text_target import TextTarget
 
 # Of the first round that holds a worse text the worst is kept. On the shipped model of reviews, 30
 # texts and 3 edits, 13 texts withstood rounds of 16, 11 those of 64 and 8 those of 192.
@@ -16,8 +20,48 @@ _ROUND = 192
 _RANKED = 4096  # replacements that are considered at one point of the search
 
 
+class HotFlip(EditAttack, frozen=True):
+    """Tokens exchanged along the gradient."""
+
+    info: ClassVar[Info] = Info(
+        title="HotFlip",
+        paper="Ebrahimi et al. 2018",
+        what="exchanges single tokens, led by the gradient",
+        input="text",
+        access="gradient",
+        budget="edits",
+    )
+    name: Literal["hotflip"] = "hotflip"
+
+    def run(
+        self,
+        target: "Target",
+        batch: Batch,
+        budgets: Sequence[Budget],
+        search: Search,
+    ) -> dict[Budget, Batch]:
+        """See `Attack.run`."""
+        return {
+            budget: hotflip(
+                of_texts(target),
+                batch.texts,
+                batch.labels.tolist(),
+                edits=int(budget.value),
+                queries=self.queries,
+                variant=search.variant,
+                leave=search.leave,
+                meter=search.meter,
+            ).batch()
+            for budget in budgets
+        }
+
+    def units(self, text: str, target: "TextTarget") -> Sequence[object]:
+        """The tokens."""
+        return target.encode([text])[0][0].tolist()
+
+
 def hotflip(
-    target: TextTarget,
+    target: "TextTarget",
     texts: Sequence[str],
     labels: Sequence[int],
     *,
@@ -58,7 +102,7 @@ def hotflip(
     vocabulary = target.tokenizer.vocabulary()
     searches = []
     for text, label in zip(texts, labels, strict=True):
-        search = Search(
+        search = TextSearch(
             target, text, int(label), edits=edits, queries=queries, leave=leave, meter=meter
         )
         _attack(search, target, table, vocabulary, variant=variant, meter=meter)
@@ -67,8 +111,8 @@ def hotflip(
 
 
 def _attack(
-    search: Search,
-    target: TextTarget,
+    search: TextSearch,
+    target: "TextTarget",
     table: np.ndarray,
     vocabulary: Vocabulary,
     *,
@@ -79,7 +123,7 @@ def _attack(
     replaced: list[int] = []
     while search.open and search.left > 1:  # a gradient alone would tell nothing
         pieces = target.tokenizer.pieces(search.text, target.max_len)
-        gradient = margin_gradient(target, pieces.ids, search.label, variant=variant, meter=meter)
+        gradient = target.margin_gradient(pieces.ids, search.label, variant=variant, meter=meter)
         search.spend()
         gains = _gains(gradient, table, pieces.ids, vocabulary)
         gains[replaced] = -np.inf
@@ -118,8 +162,8 @@ def _ranked(gains: np.ndarray) -> list[tuple[int, int]]:
 
 
 def _advance(
-    search: Search,
-    target: TextTarget,
+    search: TextSearch,
+    target: "TextTarget",
     pieces: Pieces,
     vocabulary: Vocabulary,
     *,
@@ -141,8 +185,8 @@ def _advance(
 
 
 def _written(
-    search: Search,
-    target: TextTarget,
+    search: TextSearch,
+    target: "TextTarget",
     pieces: Pieces,
     vocabulary: Vocabulary,
     *,

@@ -1,57 +1,127 @@
-"""PGD: signed gradient steps up the cross-entropy. FGSM is one step of length eps."""
+"""FGSM and PGD: one signed step up the cross-entropy, and many."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, ClassVar, Literal
 
-import torch
-from torch import Tensor
-from torch.nn.functional import cross_entropy
+from pydantic import Field, field_validator
 
-from robustness.attacks.batch import Model, loss_gradient, uniform
+from robustness.attacks.base import Budget, Info, Settings
+from robustness.attacks.gradient import GradientAttack
+from robustness.parsing import Count, Radius, parse_eps
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    from robustness.attacks.kernels.batch import Model
+
+STEP = 0.15  # of eps: Nielsen et al. 2024; 20 steps can cross the whole ball
 
 
-def pgd(
-    model: Model,
-    images: Tensor,
-    labels: Tensor,
-    *,
-    eps: float,
-    alpha: float,
-    steps: int,
-    rng: Sequence[torch.Generator] | None,
-    leave: bool = True,
-) -> Tensor:
-    """Take signed gradient steps within an l-infinity ball.
+class FGSM(GradientAttack, frozen=True):
+    """One step of length eps along the signs of the gradient."""
 
-    Args:
-        model: differentiable logits (B, K) from pixels.
-        images: (N, C, H, W) float32 in [0, 1].
-        labels: (N,) int64.
-        eps: radius in pixel units, e.g. 8 / 255.
-        alpha: length of a step, in the same unit.
-        steps: how many; the last iterate is not evaluated.
-        rng: one generator an image for a uniformly random start; None starts at the image.
-        leave: stop for an image at its first fooling iterate, else go on to the last one.
+    info: ClassVar[Info] = Info(
+        title="FGSM",
+        paper="Goodfellow et al. 2015",
+        what="one step along the gradient's sign",
+        norms=("Linf",),
+        follows="cross-entropy",
+        single_step=True,
+    )
+    name: Literal["fgsm"] = "fgsm"
+    norm: Literal["Linf"] = Field(default="Linf", description="norm of the radii")
 
-    Returns:
-        The first fooling iterates, or the last ones (N, C, H, W).
+    def cost(self, num_classes: int) -> int:
+        """One gradient."""
+        del num_classes
+        return 1
 
-    Source: Madry et al. 2018, eq. 2.2; Goodfellow et al. 2015 for one step without random start.
-    """
-    adversarial = images.clone()
-    if rng is not None:
-        adversarial = (images + uniform(rng, images, -eps, eps)).clamp(0, 1)
-    rows = torch.arange(len(images), device=images.device)  # those still attacked
-    for _ in range(steps):
-        truth = labels[rows]
-        logits, _, gradient = loss_gradient(
-            model, adversarial[rows], lambda x, y=truth: cross_entropy(x, y, reduction="none")
-        )
-        if leave:
-            right = logits.argmax(1) == truth
-            rows, gradient = rows[right], gradient[right]
-        if len(rows) == 0:
-            break
-        clean = images[rows]
-        moved = adversarial[rows] + alpha * gradient.sign()
-        adversarial[rows] = (clean + (moved - clean).clamp(-eps, eps)).clamp(0, 1)
-    return adversarial
+    def settings(self, budget: Budget) -> Settings:
+        """One step, as long as the radius."""
+        return Settings(1, budget.value)
+
+    def perturb(
+        self,
+        model: "Model",
+        images: "Tensor",
+        labels: "Tensor",
+        *,
+        eps: float,
+        rng: "Sequence[torch.Generator]",
+        leave: bool = True,
+    ) -> "Tensor":
+        """See `GradientAttack.perturb`; nothing is drawn."""
+        from robustness.attacks.kernels.pgd import pgd
+
+        del rng
+        return pgd(model, images, labels, eps=eps, alpha=eps, steps=1, rng=None, leave=leave)
+
+
+class PGD(GradientAttack, frozen=True):
+    """Many steps along the signs of the gradient, from a random point of the ball."""
+
+    info: ClassVar[Info] = Info(
+        title="PGD",
+        paper="Madry et al. 2018",
+        what="many small steps, each pulled back within eps",
+        norms=("Linf",),
+        follows="cross-entropy",
+    )
+    name: Literal["pgd"] = "pgd"
+    norm: Literal["Linf"] = Field(default="Linf", description="norm of the radii")
+    steps: Count = Field(default=20, description="gradient steps")
+    alpha: Radius | None = Field(
+        default=None,
+        description="length of a step, in the unit of eps; default 0.15 eps",
+        json_schema_extra={"of": {"type": "number", "minimum": 0, "maximum": 1}},
+    )
+
+    @field_validator("alpha")
+    @classmethod
+    def _known_alpha(cls, alpha: str | None) -> str | None:
+        if alpha is not None:
+            parse_eps(alpha, name="alpha")
+        return alpha
+
+    def step_size(self, eps: float) -> float:
+        """Length of a step at a radius."""
+        return parse_eps(self.alpha) if self.alpha else STEP * eps
+
+    def cost(self, num_classes: int) -> int:
+        """One gradient a step."""
+        del num_classes
+        return self.steps
+
+    def settings(self, budget: Budget) -> Settings:
+        """See `Attack.settings`."""
+        return Settings(self.steps, self.step_size(budget.value))
+
+    def crosses(self, budget: Budget) -> bool:
+        """Whether its steps lead from one side of the ball to the other."""
+        return self.steps * self.step_size(budget.value) >= 2 * budget.value
+
+    def notes(self, num_classes: int) -> Iterator[str]:
+        """Radii whose ball it cannot cross."""
+        del num_classes
+        for budget in self.budgets():
+            if not self.crosses(budget):
+                yield f"pgd at {budget.where} cannot cross its ball: steps x alpha < 2 eps."
+
+    def perturb(
+        self,
+        model: "Model",
+        images: "Tensor",
+        labels: "Tensor",
+        *,
+        eps: float,
+        rng: "Sequence[torch.Generator]",
+        leave: bool = True,
+    ) -> "Tensor":
+        """See `GradientAttack.perturb`."""
+        from robustness.attacks.kernels.pgd import pgd
+
+        return pgd(
+            model, images, labels, eps=eps, alpha=self.step_size(eps), steps=self.steps,
+            rng=rng, leave=leave,
+        )  # fmt: skip

@@ -1,15 +1,78 @@
 """SPSA: descent along a gradient that is estimated by queries."""
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
+from pydantic import Field
 
+from robustness.attacks.base import BallAttack, Batch, Budget, Info, Search, Settings
 from robustness.attacks.queries import Oracle, Predict, check_request
 from robustness.attacks.slopes import Slopes
+from robustness.parsing import Count
 from robustness.progress import Meter
+
+if TYPE_CHECKING:
+    from robustness.target import Target
 
 _BETAS = (0.9, 0.999)  # Adam's, Kingma & Ba 2015
 _ADAM_EPS = 1e-8
+
+
+class SPSA(BallAttack, frozen=True):
+    """Gradient steps whose gradient is estimated by queries of the served model."""
+
+    info: ClassVar[Info] = Info(
+        title="SPSA",
+        paper="Uesato et al. 2018",
+        what="guesses the gradient from answers along random directions",
+        access="scores",
+        norms=("Linf",),
+    )
+    name: Literal["spsa"] = "spsa"
+    norm: Literal["Linf"] = Field(default="Linf", description="norm of the radii")
+    steps: Count = Field(default=40, description="gradient steps")
+    samples: Count = Field(default=128, description="random directions of a step")
+
+    def cost(self, num_classes: int) -> int:
+        """The directions of each step and its iterate, and what the clean image takes."""
+        del num_classes
+        return self.steps * (self.samples + 2) + 100
+
+    def sizes(self) -> dict[str, tuple[str, int]]:
+        """All directions of a step are in memory at once."""
+        return super().sizes() | {"samples": ("directions", self.samples)}
+
+    def settings(self, budget: Budget) -> Settings:
+        """See `Attack.settings`."""
+        del budget
+        return Settings(self.steps)
+
+    def run(
+        self,
+        target: "Target",
+        batch: Batch,
+        budgets: Sequence[Budget],
+        search: Search,
+    ) -> dict[Budget, Batch]:
+        """See `Attack.run`."""
+        return {
+            budget: Batch(
+                inputs=spsa(
+                    target.predict,
+                    batch.images,
+                    batch.labels,
+                    eps=budget.value,
+                    steps=self.steps,
+                    samples=self.samples,
+                    seeds=search.seeds,
+                    leave=search.leave,
+                    meter=search.meter,
+                ),
+                labels=batch.labels,
+            )
+            for budget in budgets
+        }
 
 
 def spsa(

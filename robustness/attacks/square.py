@@ -2,10 +2,12 @@
 
 from collections import deque
 from collections.abc import Sequence
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
 
 import numpy as np
+from pydantic import Field
 
+from robustness.attacks.base import BallAttack, Batch, Budget, Info, Search
 from robustness.attacks.queries import Oracle, Predict, check_request
 from robustness.attacks.square_draws import (
     Draws,
@@ -15,9 +17,59 @@ from robustness.attacks.square_draws import (
     OwnDraws,
     pattern,
 )
+from robustness.parsing import Count
 from robustness.progress import Meter
 
+if TYPE_CHECKING:
+    from robustness.target import Target
+
 _TINY = np.float32(1e-12)
+
+
+class Square(BallAttack, frozen=True):
+    """Random squares, kept where they lower the margin; it asks the served model."""
+
+    info: ClassVar[Info] = Info(
+        title="Square",
+        paper="Andriushchenko et al. 2020",
+        what="repaints squares and only asks for answers, without gradients",
+        access="scores",
+        norms=("Linf", "L2"),
+    )
+    name: Literal["square"] = "square"
+    norm: Norm = Field(default="Linf", description="norm of the radii")
+    queries: Count = Field(default=5000, description="model evaluations of one input at most")
+
+    def cost(self, num_classes: int) -> int:
+        """The queries, one for the clean image and one for the start."""
+        del num_classes
+        return self.queries + 2
+
+    def run(
+        self,
+        target: "Target",
+        batch: Batch,
+        budgets: Sequence[Budget],
+        search: Search,
+    ) -> dict[Budget, Batch]:
+        """See `Attack.run`."""
+        return {
+            budget: Batch(
+                inputs=square(
+                    target.predict,
+                    batch.images,
+                    batch.labels,
+                    norm=self.norm,
+                    eps=budget.value,
+                    queries=self.queries,
+                    seeds=search.seeds,
+                    leave=search.leave,
+                    meter=search.meter,
+                ),
+                labels=batch.labels,
+            )
+            for budget in budgets
+        }
 
 
 def square(

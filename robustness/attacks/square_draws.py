@@ -6,7 +6,6 @@ from functools import cache
 from typing import Literal, Protocol
 
 import numpy as np
-import torch
 
 Norm = Literal["Linf", "L2"]
 Shape = tuple[int, int, int]
@@ -111,6 +110,9 @@ class KernelDraws:
     ) -> None:
         self._shape, self._norm = shape, norm
         self._sides = side_schedule(shape, norm, queries)
+        import torch  # for its generator alone: the attack itself needs no torch
+
+        self._torch = torch
         self._generator = torch.Generator().manual_seed(seed)
         self._rank = {int(image): rank for rank, image in enumerate(attacked)}
         if norm == "Linf":
@@ -151,10 +153,11 @@ class KernelDraws:
         )
 
     def _uniform(self) -> np.float32:
-        return torch.rand(1, generator=self._generator).numpy()[0]
+        return self._torch.rand(1, generator=self._generator).numpy()[0]
 
     def _choice(self, *shape: int) -> np.ndarray:
-        return torch.sign(2 * torch.rand(shape, generator=self._generator) - 1).numpy()
+        drawn = self._torch.rand(shape, generator=self._generator).numpy()
+        return np.sign(2 * drawn - 1)
 
 
 def side_schedule(shape: Shape, norm: Norm, queries: int) -> np.ndarray:

@@ -2,14 +2,19 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
+from pydantic import Field, field_validator
 
+from robustness.attacks.base import Attack, Batch, Budget, NotPossible, distinct
 from robustness.logits import label_rank, margin
+from robustness.parsing import Count, Counts
 from robustness.progress import Meter
-from robustness.spec import NotPossible
-from robustness.text_target import TextTarget
+
+if TYPE_CHECKING:
+    from robustness.target import Target
+    from robustness.text_target import TextTarget
 
 _TOGETHER = 32  # candidates judged before it is seen whether one is misclassified
 
@@ -31,7 +36,7 @@ class AttackedTexts:
     queries: np.ndarray
 
     @classmethod
-    def of(cls, searches: "Sequence[Search]") -> Self:
+    def of(cls, searches: "Sequence[TextSearch]") -> Self:
         """The results of finished searches."""
         return cls(
             texts=[search.text for search in searches],
@@ -40,8 +45,83 @@ class AttackedTexts:
             queries=np.array([search.queries for search in searches], np.int64),
         )
 
+    def batch(self) -> Batch:
+        """The texts with their labels, edits and queries."""
+        found = {"edits": self.edits, "queries": self.queries}
+        return Batch(inputs=self.texts, labels=self.labels, found=found)
 
-class Search:
+
+class EditAttack(Attack, frozen=True):
+    """An attack on texts by single edits, each tried on the served model."""
+
+    edits: Counts = Field(default=[5], description="changes of a text at most")
+    queries: Count = Field(default=1000, description="model evaluations of one input at most")
+
+    @field_validator("edits")
+    @classmethod
+    def _distinct_edits(cls, edits: list[int]) -> list[int]:
+        return distinct("edits", edits)
+
+    def budgets(self) -> list[Budget]:
+        """Its numbers of edits."""
+        return [Budget(kind="edits", value=float(count), text=str(count)) for count in self.edits]
+
+    def cost(self, num_classes: int) -> int:
+        """The queries, and what the clean text takes."""
+        del num_classes
+        return self.queries + 2
+
+    def allowed(
+        self,
+        clean: Batch,
+        adversarial: Batch,
+        budget: Budget,
+        *,
+        target: "Target | None" = None,
+        seeds: Sequence[int] = (),
+    ) -> np.ndarray:
+        """At most so many words, or tokens, are others than before.
+
+        An expression of ListOps has a token more or less after some edits.
+        """
+        del seeds
+        model = of_texts(target)
+        computed = model.relabel is not None
+        found = []
+        for before, after in zip(clean.texts, adversarial.texts, strict=True):
+            if computed:
+                changed = abs(len(before.split()) - len(after.split()))
+            else:
+                changed = _differences(*(self.units(text, model) for text in (before, after)))
+            found.append(before == after or changed <= budget.value)
+        return np.array(found, bool)
+
+    def units(self, text: str, target: "TextTarget") -> Sequence[object]:
+        """What an edit changes one of."""
+        raise NotImplementedError
+
+
+def of_texts(target: "Target | None") -> "TextTarget":
+    """A target that reads texts.
+
+    Raises:
+        TypeError: it does not.
+    """
+    from robustness.text_target import TextTarget
+
+    if not isinstance(target, TextTarget):
+        raise TypeError("an attack on texts needs a model of texts")
+    return target
+
+
+def _differences(old: Sequence[object], new: Sequence[object]) -> int:
+    """Places at which two sequences differ; all of them where their lengths do."""
+    if len(old) != len(new):
+        return max(len(old), len(new))
+    return sum(a != b for a, b in zip(old, new, strict=True))
+
+
+class TextSearch:
     """The attack on one text: where it stands and what it may still spend.
 
     A text is attacked alone, in batches of its own candidates, so that its result is the same
@@ -72,7 +152,7 @@ class Search:
 
     def __init__(
         self,
-        target: TextTarget,
+        target: "TextTarget",
         text: str,
         label: int,
         *,

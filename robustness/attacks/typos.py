@@ -2,20 +2,66 @@
 
 import re
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 
-from robustness.attacks.text_search import AttackedTexts, Search, checked
+from robustness.attacks.base import Batch, Budget, Info, Search
+from robustness.attacks.text_search import AttackedTexts, EditAttack, TextSearch, checked, of_texts
 from robustness.progress import Meter
-from robustness.text_target import TextTarget
+
+if TYPE_CHECKING:
+    from robustness.target import Target
+    from robustness.text_target import TextTarget
 
 _WORD = re.compile(r"[^\W\d_]{3,}")  # letters of any script
 _DIGIT = re.compile(r"[0-9]")
 _TRIES = 4  # of each kind of slip
 
 
+class Typos(EditAttack, frozen=True):
+    """Mistyped words; the model is asked, its gradients are not needed."""
+
+    info: ClassVar[Info] = Info(
+        title="Typos",
+        paper="Gao et al. 2018 (DeepWordBug)",
+        what="slips of the keyboard in the words that matter most",
+        input="text",
+        access="scores",
+        budget="edits",
+    )
+    name: Literal["typos"] = "typos"
+
+    def run(
+        self,
+        target: "Target",
+        batch: Batch,
+        budgets: Sequence[Budget],
+        search: Search,
+    ) -> dict[Budget, Batch]:
+        """See `Attack.run`."""
+        return {
+            budget: typos(
+                of_texts(target),
+                batch.texts,
+                batch.labels.tolist(),
+                edits=int(budget.value),
+                queries=self.queries,
+                seeds=search.seeds,
+                leave=search.leave,
+                meter=search.meter,
+            ).batch()
+            for budget in budgets
+        }
+
+    def units(self, text: str, target: "TextTarget") -> Sequence[object]:
+        """The words."""
+        del target
+        return text.split()
+
+
 def typos(
-    target: TextTarget,
+    target: "TextTarget",
     texts: Sequence[str],
     labels: Sequence[int],
     *,
@@ -56,7 +102,7 @@ def typos(
     checked(texts, labels=labels, seeds=seeds)
     searches = []
     for text, label, seed in zip(texts, labels, seeds, strict=True):
-        search = Search(
+        search = TextSearch(
             target, text, int(label), edits=edits, queries=queries, leave=leave, meter=meter
         )
         if search.open:
@@ -65,7 +111,7 @@ def typos(
     return AttackedTexts.of(searches)
 
 
-def _attack(search: Search, target: TextTarget, rng: np.random.Generator, limit: int) -> None:
+def _attack(search: TextSearch, target: "TextTarget", rng: np.random.Generator, limit: int) -> None:
     """Run one search to its end; words are ordered by at most `limit` queries."""
     parts, places = _split(search.text, target)
     letters = sorted({letter for place in places for letter in parts[place].lower()})
@@ -78,7 +124,7 @@ def _attack(search: Search, target: TextTarget, rng: np.random.Generator, limit:
             parts = _with(parts, place, slips[chosen])
 
 
-def _split(text: str, target: TextTarget) -> tuple[list[str], list[int]]:
+def _split(text: str, target: "TextTarget") -> tuple[list[str], list[int]]:
     """A text in parts, and which parts are words that the model reads and that may be mistyped."""
     end = int(target.tokenizer.pieces(text, target.max_len).spans[:, 1].max())
     parts, places, done = [], [], 0
@@ -90,7 +136,7 @@ def _split(text: str, target: TextTarget) -> tuple[list[str], list[int]]:
 
 
 def _by_importance(
-    search: Search,
+    search: TextSearch,
     parts: list[str],
     places: list[int],
     rng: np.random.Generator,

@@ -3,17 +3,103 @@
 import hashlib
 import re
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
+from pydantic import Field, field_validator
 
-from robustness.attacks.text_search import AttackedTexts, checked
-from robustness.spec import NotPossible
-from robustness.text_target import TextTarget
+from robustness.attacks.base import (
+    Attack,
+    Batch,
+    Budget,
+    Info,
+    NotPossible,
+    Search,
+    distinct_numbers,
+)
+from robustness.attacks.text_search import AttackedTexts, checked, of_texts
+from robustness.parsing import Radii, parse_eps
+
+if TYPE_CHECKING:
+    from robustness.target import Target
+    from robustness.text_target import TextTarget
 
 REPLACEMENT = "AAA"
 RATE = 0.025
 """Share of the words, as in the paper."""
 _WORD = re.compile(r"\S+")
+
+
+class WordSwap(Attack, frozen=True):
+    """A share of the words becomes "AAA"; the model is not asked."""
+
+    info: ClassVar[Info] = Info(
+        title="Word Swap",
+        paper="Elliptical Attention, section 4",
+        what="random words become “AAA”",
+        input="text",
+        access="none",
+        budget="rate",
+        by_chance=True,
+    )
+    name: Literal["word-swap"] = "word-swap"
+    rate: Radii = Field(
+        default=["0.025"],
+        description="shares of the words that are replaced",
+        json_schema_extra={"of": {"type": "number", "minimum": 0, "maximum": 1}},
+    )
+
+    @field_validator("rate")
+    @classmethod
+    def _known_rate(cls, rate: list[str]) -> list[str]:
+        return distinct_numbers("rate", rate)
+
+    def budgets(self) -> list[Budget]:
+        """Its rates."""
+        return [
+            Budget(kind="rate", value=parse_eps(text, name="rate"), text=text) for text in self.rate
+        ]
+
+    def cost(self, num_classes: int) -> int:
+        """Counted as one, though nothing is asked."""
+        del num_classes
+        return 1
+
+    def run(
+        self,
+        target: "Target",
+        batch: Batch,
+        budgets: Sequence[Budget],
+        search: Search,
+    ) -> dict[Budget, Batch]:
+        """See `Attack.run`."""
+        labels, seeds = batch.labels.tolist(), search.seeds
+        found: dict[Budget, Batch] = {}
+        for budget in budgets:
+            made = word_swap(of_texts(target), batch.texts, labels, rate=budget.value, seeds=seeds)
+            found[budget] = made.batch()
+            if search.meter is not None:
+                search.meter.after(len(batch.texts))
+        return found
+
+    def allowed(
+        self,
+        clean: Batch,
+        adversarial: Batch,
+        budget: Budget,
+        *,
+        target: "Target | None" = None,
+        seeds: Sequence[int] = (),
+    ) -> np.ndarray:
+        """What the seeds draw, or the unchanged text."""
+        del target
+        rows = zip(clean.texts, adversarial.texts, seeds, strict=True)
+        return np.array(
+            [
+                after in (before, swap_words(before, rate=budget.value, seed=seed))
+                for before, after, seed in rows
+            ]
+        )
 
 
 def swap_words(text: str, *, rate: float = RATE, seed: int = 0) -> str:
@@ -50,7 +136,7 @@ def swap_words(text: str, *, rate: float = RATE, seed: int = 0) -> str:
 
 
 def word_swap(
-    target: TextTarget,
+    target: "TextTarget",
     texts: Sequence[str],
     labels: Sequence[int],
     *,

@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 
-from robustness.catalog import KINDS
 from robustness.report import charts, tables
 from robustness.report.charts import TONES, gauge
 from robustness.report.exhibits import Example, Pixels, Texts, exhibit
@@ -20,6 +19,7 @@ from robustness.report.markup import Markup, element, join, named
 from robustness.report.schema import FILE as REPORT
 from robustness.report.schema import Figure, ModelFigures, Report, Summary
 from robustness.report.sentences import at_largest, interval, lines, percent
+from robustness.spec import ATTACKS
 
 FILE = "report.html"
 _STYLE = Path(__file__).with_name("report.css")
@@ -181,7 +181,7 @@ def _exhibits(
 ) -> Markup | None:
     if not exhibits:
         return None
-    titles: Mapping[str, str] = {name: kind.title for name, kind in KINDS.items()}
+    titles: Mapping[str, str] = {name: kind.info.title for name, kind in ATTACKS.items()}
     items = [
         exhibit(one, views, report.data.labels, titles[one.attack.part]) for one, views in exhibits
     ]

@@ -9,11 +9,11 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from data.images import to_png
-from robustness.catalog import AttackName, Norm, Variant
+from robustness.attacks.base import Norm, Variant
 from robustness.parsing import L2_LIMIT, parse_eps
 from robustness.report.schema import FILE, SCHEMA_VERSION, AttackFlags
 from robustness.spec import Cell, EvaluationSpec
-from robustness.store import SHARD_SIZE, Shard, as_texts, clean_path, read, shard_point
+from robustness.store import SHARD_SIZE, Shard, as_texts, clean_path, read
 
 Kind = Literal["clean", "adversarial", "perturbation"]
 
@@ -149,7 +149,7 @@ def clean_input(folder: Path, digest: str, index: int) -> np.ndarray | str:
 
 
 def adversarial_input(
-    folder: Path, digest: str, index: int, *, cell: Cell, part: AttackName, variant: Variant
+    folder: Path, digest: str, index: int, *, cell: Cell, part: str, variant: Variant
 ) -> np.ndarray | str:
     """An input as an attack left it, for a sample and cell of a report.
 
@@ -164,23 +164,20 @@ def adversarial_input(
     Raises:
         InputLost: its file is missing or damaged.
     """
-    made_by = next(p for p in cell.attack.components(num_classes=1000) if p.name == part)
+    made_by = next(p for p in cell.attack.parts(num_classes=1000) if p.label == part)
     shard = Shard(
         model=digest,
-        attack=cell.attack.name,
+        attack=cell.attack.label,
         part=made_by,
-        point=shard_point(cell),
+        budget=made_by.searched(cell.budget),
         variant=variant,
         start=_start(index),
     )
     tensors = _tensors(shard.path(folder))
-    for name in ("adversarial", "texts"):
-        if name in tensors:
-            return _row(tensors, name, index)
     # One run of a minimum-norm attack serves every radius: what lies outside is not used.
-    if tensors["nearest"][index % SHARD_SIZE] > made_by.radius(cell.point):
+    if "nearest" in tensors and tensors["nearest"][index % SHARD_SIZE] > cell.budget.value:
         return clean_input(folder, digest, index)
-    return _row(tensors, "minimal", index)
+    return _row(tensors, "texts" if "texts" in tensors else "adversarial", index)
 
 
 def cell_of(spec: EvaluationSpec, flags: AttackFlags) -> Cell:
@@ -188,9 +185,9 @@ def cell_of(spec: EvaluationSpec, flags: AttackFlags) -> Cell:
     return next(
         cell
         for cell in spec.cells
-        if cell.attack.name == flags.name
-        and cell.point == flags.eps
-        and (flags.norm is None or cell.attack.ball == flags.norm)
+        if cell.attack.label == flags.name
+        and cell.budget.text == flags.eps
+        and cell.attack.norm_name == flags.norm
     )
 
 

@@ -5,14 +5,15 @@ from typing import Any
 
 import numpy as np
 
-from robustness.catalog import AttackName, Variant
+from robustness.attacks.base import Variant
+from robustness.attacks.corruptions.attack import split
 from robustness.context import variants_of
 from robustness.report import schema
 from robustness.report.markup import plain
 from robustness.report.summary import by_gradients, nearest
 from robustness.scoring import AttackVerdict, CertificateVerdict, CorruptionVerdict, ModelVerdict
 from robustness.spec import Cell, EvaluationSpec
-from robustness.worst import attacked, place_of
+from robustness.worst import attacked
 
 
 def sample_flags(
@@ -64,12 +65,12 @@ def _attack_flags(
     verdict: ModelVerdict, cell: Cell, found: AttackVerdict
 ) -> list[schema.AttackFlags]:
     made_by = _parts(verdict, cell)
-    attack, on_texts = cell.attack, cell.attack.kind.on_texts
+    attack, on_texts = cell.attack, cell.attack.info.input == "text"
     shared: dict[str, Any] = {
-        "name": attack.name,
-        "norm": attack.ball if attack.kind.norms else None,
-        "eps": cell.point,
-        "eps_value": place_of(cell).value,
+        "name": attack.label,
+        "norm": attack.norm_name,
+        "eps": cell.budget.text,
+        "eps_value": cell.budget.value,
     }
     ways = by_gradients(found)
     return [
@@ -89,12 +90,12 @@ def _attack_flags(
     ]
 
 
-def _parts(verdict: ModelVerdict, cell: Cell) -> list[tuple[AttackName, Variant]]:
+def _parts(verdict: ModelVerdict, cell: Cell) -> list[tuple[str, Variant]]:
     """What `AttackVerdict.worst` counts: the parts of an attack and their gradients."""
     target = verdict.target
     return [
-        (part.name, variant)
-        for part in cell.attack.components(len(target.labels))
+        (part.label, variant)
+        for part in cell.attack.parts(len(target.labels))
         for variant in variants_of(target, part)
     ]
 
@@ -105,10 +106,10 @@ def _corruption_flags(
     found = []
     for cell, one in zip(spec.cells, verdict.cells, strict=True):
         if isinstance(one, CorruptionVerdict):
-            name, severity = cell.point.split(":")
+            name, severity = split(cell.budget)
             rows = [
                 schema.CorruptionFlags(
-                    name=name, severity=int(severity), index=int(index), correct=bool(rank == 0)
+                    name=name, severity=severity, index=int(index), correct=bool(rank == 0)
                 )
                 for index, rank in zip(one.index, one.rank, strict=True)
             ]
@@ -123,7 +124,7 @@ def _certificates(
     return [
         [
             schema.CertificateFlags(
-                sigma=cell.point,
+                sigma=cell.budget.text,
                 index=None if one.index[i] < 0 else int(one.index[i]),
                 radius=float(one.radius[i]),
                 correct=bool(one.index[i] == label[i]),

@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict
 
 from core.files import write_whole
 from core.json import read_json
-from robustness.catalog import AttackName, Norm, Variant
+from robustness.attacks.base import Norm, Variant
 from robustness.gate import GateMetric, GateOperator
 from robustness.spec import EvaluationSpec
 
@@ -261,12 +261,12 @@ class AttackFlags(Part):
     says for each way of taking gradients whether the model held, where there are two.
     """
 
-    name: AttackName
+    name: str
     norm: Norm | None
     eps: str
     eps_value: float
     adversarial_index: int
-    part: AttackName
+    part: str
     variant: Variant
     margin: float | None
     distance: float

@@ -6,10 +6,12 @@ from typing import Any
 import numpy as np
 
 from core.stats import wilson
-from robustness.attacks.corruptions import mean_corruption_error
-from robustness.catalog import KINDS, Norm, Variant
+from robustness.attacks.base import Norm, Variant
+from robustness.attacks.corruptions.attack import split
+from robustness.attacks.corruptions.mean_error import mean_corruption_error
+from robustness.certificates.smoothing import Smoothing
 from robustness.report import schema
-from robustness.report.sentences import count, of_attack, outcome
+from robustness.report.sentences import of_attack, outcome
 from robustness.scoring import (
     GRADIENTS,
     AttackVerdict,
@@ -18,7 +20,7 @@ from robustness.scoring import (
     ModelVerdict,
 )
 from robustness.spec import Cell, EvaluationSpec
-from robustness.worst import attacked, largest_rank, place_name, place_of, worst_ranks
+from robustness.worst import attacked, largest_rank, place_name, worst_ranks
 
 _CURVE = 41  # points of a curve that has one step per sample
 
@@ -85,20 +87,21 @@ def _by_rank(rank: np.ndarray, top_k: Sequence[int]) -> dict[str, float]:
 def _attack(
     spec: EvaluationSpec, cell: Cell, verdict: ModelVerdict, found: AttackVerdict, metric: str
 ) -> schema.AttackFigures:
-    attack, place = cell.attack, place_of(cell)
-    top_k, on_images = spec.ranks(len(verdict.target.labels)), not attack.kind.on_texts
+    attack, place = cell.attack, cell.budget
+    steps, alpha = attack.settings(place)
+    top_k, on_images = spec.ranks(len(verdict.target.labels)), attack.info.input == "image"
     robust, confirmed = figure(found.robust, top_k), accuracy(found.confirmed)
     made = schema.AttackFigures(
-        name=attack.name,
-        title=KINDS[attack.name].title,
-        norm=attack.ball if attack.kind.norms else None,
-        eps=cell.point,
+        name=attack.label,
+        title=attack.title,
+        norm=attack.norm_name,
+        eps=place.text,
         eps_value=place.value,
         kind=place.kind,
-        description=_described(place.kind, cell.point),
+        description=attack.describe(place),
         budget=place_name(spec, place),
-        steps=attack.num_steps if attack.kind.norms and attack.name != "square" else None,
-        alpha=attack.step_size(place.value) if attack.name in ("fgsm", "pgd") else None,
+        steps=steps,
+        alpha=alpha,
         robust=robust,
         confirmed=confirmed,
         confirmed_8bit=accuracy(found.confirmed_8bit) if on_images else None,
@@ -110,15 +113,6 @@ def _attack(
         finding="",
     )
     return made.model_copy(update={"finding": of_attack(made, len(found.robust), metric)})
-
-
-def _described(kind: str, point: str) -> str:
-    """A budget as part of a sentence, "within 8/255" or "with 5 edits"."""
-    if kind == "rate":
-        return f"at a rate of {point}"
-    if kind == "edits":
-        return f"with {count(int(point), 'edit')}"
-    return f"within {point}" if kind == "Linf" else f"within {point} ({kind.lower()})"
 
 
 def _successes(clean: np.ndarray, found: AttackVerdict, *, on_images: bool) -> dict[str, Any]:
@@ -147,8 +141,8 @@ def nearest(spec: EvaluationSpec, verdict: ModelVerdict) -> dict[Norm, np.ndarra
     """
     found: dict[Norm, np.ndarray] = {}
     for cell, one in attacked(spec, verdict):
-        if cell.attack.name == "fab-t":
-            norm = cell.attack.ball
+        norm = cell.attack.norm_name
+        if cell.attack.info.minimal and norm is not None:
             found[norm] = np.minimum(found.get(norm, one.nearest), one.nearest)
     return found
 
@@ -179,8 +173,7 @@ def _corrupted(
     found = []
     for cell, one in zip(spec.cells, verdict.cells, strict=True):
         if isinstance(one, CorruptionVerdict):
-            name, severity = cell.point.split(":")
-            found.append((name, int(severity), one))
+            found.append((*split(cell.budget), one))
     return found
 
 
@@ -220,14 +213,14 @@ def _certificates(spec: EvaluationSpec, verdict: ModelVerdict) -> list[schema.Ce
     label = verdict.clean.label
     return [
         schema.CertificateFigures(
-            sigma=cell.point,
-            samples=cell.attack.setting("samples"),
-            alpha=cell.attack.setting("alpha"),
+            sigma=cell.budget.text,
+            samples=cell.attack.samples,
+            alpha=cell.attack.alpha,
             abstained=float((found.index < 0).mean()),
             curve=_certified(np.where(found.index == label, found.radius, -1.0)),
         )
         for cell, found in zip(spec.cells, verdict.cells, strict=True)
-        if isinstance(found, CertificateVerdict)
+        if isinstance(found, CertificateVerdict) and isinstance(cell.attack, Smoothing)
     ]
 
 

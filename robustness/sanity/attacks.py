@@ -5,15 +5,15 @@ from itertools import pairwise
 
 import numpy as np
 
-from robustness.attack_spec import AttackSpec
+from robustness.attacks.base import Attack, Budget
 from robustness.context import variants_of
 from robustness.sanity.answers import GAP
-from robustness.sanity.case import Case, Doubt, cannot_cross, many
+from robustness.sanity.case import Case, Doubt, many
 from robustness.sanity.findings import CLIMBERS, STEPS
 from robustness.scoring import AttackVerdict
 from robustness.spec import Cell
-from robustness.target import Target
-from robustness.worst import Place, place_of, worst_cases
+from robustness.target import ImageTarget
+from robustness.worst import worst_cases
 
 RISE = 0.02  # share by which the seed alone moves an accuracy: 1-3 flags of 100 were measured
 BLACK = 0.02  # share that only a black box may fool: none of 57 on sound models
@@ -36,9 +36,10 @@ def above_clean(case: Case) -> Iterator[Doubt]:
 
 def rises(case: Case) -> Iterator[Doubt]:
     """More held at a larger budget."""
-    lowest: tuple[Place, int] | None = None
+    by_chance = {cell.budget.kind for cell, _ in case.attacks if cell.attack.info.by_chance}
+    lowest: tuple[Budget, int] | None = None
     for place, rank in worst_cases(case.spec, case.verdict):
-        if place.kind == "rate":  # words swapped by lot: chance may spare more
+        if place.kind in by_chance:  # chance may spare more
             continue
         if lowest is not None and lowest[0].kind != place.kind:
             lowest = None
@@ -46,8 +47,8 @@ def rises(case: Case) -> Iterator[Doubt]:
         if lowest is not None and count - lowest[1] > max(1, RISE * len(rank)):
             yield Doubt(
                 code="accuracy_rises_with_eps",
-                message=f"More {case.thing} hold at {place.point} ({count}) than at "
-                f"{lowest[0].point} ({lowest[1]}). The larger budget allows all that the smaller "
+                message=f"More {case.thing} hold at {place.text} ({count}) than at "
+                f"{lowest[0].text} ({lowest[1]}). The larger budget allows all that the smaller "
                 "one does, so the attack failed at the larger one. Use more steps or a stronger "
                 "attack.",
             )
@@ -64,7 +65,7 @@ def flat(case: Case) -> Iterator[Doubt]:
         if wide and held >= FEW_HELD and held >= int((before == 0).sum()):
             yield Doubt(
                 code="accuracy_does_not_fall",
-                message=f"As many images hold at eps {large.point} as at {small.point}: {held}. "
+                message=f"As many images hold at eps {large.text} as at {small.text}: {held}. "
                 "Radii that large cost every model some accuracy; the attack may be stuck.",
             )
 
@@ -103,34 +104,34 @@ def held_halfway(case: Case) -> Iterator[Doubt]:
         )
 
 
-def _share_of_range(case: Case, place: Place) -> float:
+def _share_of_range(case: Case, place: Budget) -> float:
     """How far, as a share of the range of a pixel, all pixels can move at once."""
     if place.kind == "Linf":
         return place.value
     target = case.verdict.target
-    if place.kind != "L2" or not isinstance(target, Target):
+    if place.kind != "L2" or not isinstance(target, ImageTarget):
         return 0.0
     spec = target.image_spec
     return place.value / (spec.channels * spec.height * spec.width) ** 0.5
 
 
-def _beyond(place: Place, held: int, why: str) -> Doubt:
+def _beyond(place: Budget, held: int, why: str) -> Doubt:
     return Doubt(
         code="impossible_accuracy",
-        message=f"{held} images hold at eps {place.point}, where {why}. The attack failed.",
+        message=f"{held} images hold at eps {place.text}, where {why}. The attack failed.",
     )
 
 
 def steps_lose(case: Case) -> Iterator[Doubt]:
     """Fooled by one step, not by an iterated attack of the same radius."""
     for place, pairs in _by_radius(case):
-        one = _fooled(case, [p for p in pairs if p[0].attack.name == "fgsm"])
+        one = _fooled(case, [p for p in pairs if _single_step(p[0].attack)])
         iterated = [p for p in pairs if _iterates(p[0])]
         lost = one & ~_fooled(case, iterated)
         if iterated and many(lost, RISE):
             yield Doubt(
                 code="more_steps_weaker",
-                message=f"At eps {place.point} one step (FGSM) fools {case.count(lost)} that "
+                message=f"At eps {place.text} one step (FGSM) fools {case.count(lost)} that "
                 "attacks of many steps do not. Gradients mislead away from the clean input.",
             )
 
@@ -139,12 +140,12 @@ def black_box_wins(case: Case) -> Iterator[Doubt]:
     """Fooled by queries, not by attacks that see inside."""
     for place, pairs in _by_radius(case):
         white = _fooled(case, [p for p in pairs if _iterates(p[0])], seeing=True)
-        black = _fooled(case, [p for p in pairs if not _is_fgsm(p[0].attack)], seeing=False)
+        black = _fooled(case, [p for p in pairs if not _single_step(p[0].attack)], seeing=False)
         won = black & ~white
         if any(_iterates(cell) for cell, _ in pairs) and many(won, BLACK):
             yield Doubt(
                 code="black_box_beats_white_box",
-                message=f"At eps {place.point}, attacks that only ask the model fool "
+                message=f"At eps {place.text}, attacks that only ask the model fool "
                 f"{case.count(won)} that attacks with its gradients do not. Who sees inside cannot "
                 "be weaker: the gradients are masked, and the figure may be too high still.",
             )
@@ -164,10 +165,10 @@ def transfer_gap(case: Case) -> Iterator[Doubt]:
             )
 
 
-def _by_radius(case: Case) -> list[tuple[Place, list[tuple[Cell, AttackVerdict]]]]:
-    found: dict[tuple[str, float], tuple[Place, list[tuple[Cell, AttackVerdict]]]] = {}
+def _by_radius(case: Case) -> list[tuple[Budget, list[tuple[Cell, AttackVerdict]]]]:
+    found: dict[tuple[str, float], tuple[Budget, list[tuple[Cell, AttackVerdict]]]] = {}
     for cell, one in case.attacks:
-        place = place_of(cell)
+        place = cell.budget
         found.setdefault((place.kind, place.value), (place, []))[1].append((cell, one))
     return [pair for pair in found.values() if pair[0].kind in ("Linf", "L2")]
 
@@ -178,8 +179,10 @@ def _fooled(
     """(N,) bool, right unattacked and fooled by parts that follow gradients, or only by others."""
     rank = case.clean.rank
     for cell, one in pairs:
-        parts = cell.attack.components(len(case.verdict.target.labels))
-        sees = [p.kind.needs_gradients for p in parts for _ in variants_of(case.verdict.target, p)]
+        parts = cell.attack.parts(len(case.verdict.target.labels))
+        sees = [
+            p.info.access == "gradient" for p in parts for _ in variants_of(case.verdict.target, p)
+        ]
         rows = one.by_part[[seeing is None or flag == seeing for flag in sees]]
         rank = np.maximum(rank, rows.max(axis=0, initial=0))
     return (case.clean.rank == 0) & (rank > 0)
@@ -188,13 +191,13 @@ def _fooled(
 def _iterates(cell: Cell) -> bool:
     """Whether an attack follows gradients over many steps, enough of them to cross its ball."""
     attack = cell.attack
-    return attack.kind.needs_gradients and not _is_fgsm(attack) and not cannot_cross(cell)
+    follows = attack.info.access == "gradient" and not _single_step(attack)
+    return follows and attack.crosses(cell.budget)
 
 
-def _is_fgsm(attack: AttackSpec) -> bool:
-    return attack.name == "fgsm"
+def _single_step(attack: Attack) -> bool:
+    return attack.info.single_step
 
 
 def _where(cell: Cell) -> str:
-    eps = "eps " if cell.attack.kind.norms else ""
-    return f"{cell.attack.name} at {eps}{cell.point}"
+    return f"{cell.attack.label} at {cell.budget.where}"

@@ -7,11 +7,10 @@ import numpy as np
 from torch import nn
 
 from models.attention.elliptical import is_randomised
-from robustness.attack_spec import AttackSpec
 from robustness.sanity.findings import Probe
 from robustness.scoring import AttackVerdict, CleanVerdict, ModelVerdict
 from robustness.spec import Cell, EvaluationSpec
-from robustness.worst import attacked, place_of
+from robustness.worst import attacked
 
 REPEATABLE = 1e-4  # change of logits, relative to their spread, that no drawing would leave
 COMPANY = 1e-3  # change of logits with the batch, relative to their spread, that rounding explains
@@ -61,7 +60,7 @@ class Case:
     @property
     def uses_gradients(self) -> bool:
         """Whether any attack followed gradients."""
-        return any(attack.kind.needs_gradients for attack in self.spec.attacks)
+        return self.spec.uses_gradients
 
     @property
     def draws_at_random(self) -> bool:
@@ -102,35 +101,18 @@ class Case:
         """
         places: dict[tuple[str, float], list[tuple[Cell, AttackVerdict]]] = {}
         for cell, one in self.attacks:
-            place = place_of(cell)
+            place = cell.budget
             places.setdefault((place.kind, place.value), []).append((cell, one))
         found = np.zeros(len(self.clean.rank), bool)
         for pairs in places.values():
-            used = [cell.attack for cell, _ in pairs if cell.attack.kind.needs_gradients]
-            if used and all(climbs_cross_entropy(attack) for attack in used):
+            used = [c.attack.info for c, _ in pairs if c.attack.info.access == "gradient"]
+            if used and all(info.follows == "cross-entropy" for info in used):
                 found |= np.maximum.reduce([self.clean.rank, *(o.robust for _, o in pairs)]) == 0
         return found
 
     def count(self, flags: np.ndarray) -> str:
         """How many of those judged, as in "3 of 40 images"."""
         return f"{int(flags.sum())} of {len(flags)} {self.thing}"
-
-
-def climbs_cross_entropy(attack: AttackSpec) -> bool:
-    """Whether all that an attack follows is the gradient of the cross-entropy."""
-    return attack.name in ("fgsm", "pgd", "apgd-ce")
-
-
-def cannot_cross(cell: Cell) -> bool:
-    """Whether a fixed step is so short that PGD cannot get from one side of its ball to the other.
-
-    That is the spec's doing, and no sign of masked gradients.
-    """
-    attack = cell.attack
-    if attack.name != "pgd":
-        return False
-    radius = attack.radius(cell.point)
-    return attack.num_steps * attack.step_size(radius) < 2 * radius
 
 
 def many(flags: np.ndarray, share: float) -> bool:

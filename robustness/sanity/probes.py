@@ -19,10 +19,7 @@ from robustness.sanity.findings import ALONE, CLIMBERS, SAMPLES, STEPS, Probe
 from robustness.target import (
     Target,
     input_gradient,
-    predict_served,
-    predict_twin,
 )
-from robustness.text_target import TextTarget
 
 EPS = 8 / 255
 HALF = 0.5  # a radius at which every image can be turned into the same grey one
@@ -86,20 +83,20 @@ def probe(
     """
     inputs, labels = inputs[:SAMPLES], labels[:SAMPLES]
     nudged = _nudged(inputs, seed)
-    served: Ask = partial(predict_served, target, meter=meter)
+    served: Ask = partial(target.predict, meter=meter)
     found = _of_served(target, served, inputs, nudged)
     if target.twin is not None:
-        twin: Ask = partial(predict_twin, target, meter=meter)
+        twin: Ask = partial(target.predict_twin, meter=meter)
         logits = _ask_twin(found, twin, inputs, nudged)
         if gradients:
             margin = _Margin(labels=labels, rivals=_rivals(logits, labels))
-            asked = [twin, served] if _in_float32(target) else [twin]
+            asked: list[Ask] = [twin, served] if _in_float32(target) else [twin]
             _follow_gradients(found, target, asked, inputs, margin, meter)
             _climb_all(found, target, inputs[:CLIMBERS], labels[:CLIMBERS], meter)
     return Probe(**found)
 
 
-def probe_texts(target: TextTarget, texts: Sequence[str], *, meter: Meter) -> Probe:
+def probe_texts(target: Target, texts: Sequence[str], *, meter: Meter) -> Probe:
     """Ask a text model about itself: in other company, which also pads the texts otherwise.
 
     Args:
@@ -225,7 +222,7 @@ def _climb_all(
     found: dict[str, Any], target: Target, inputs: np.ndarray, labels: np.ndarray, meter: Meter
 ) -> None:
     """Fall of the margin by one step, by many, and by many against rescaled logits."""
-    clean = predict_twin(target, inputs, meter)
+    clean = target.predict_twin(inputs, meter)
     start = _Margin(labels=labels, rivals=_rivals(clean, labels)).of(clean)
     spread = float(np.median(np.ptp(clean, axis=1)))
     usual = USUAL_SPREAD / spread if np.isfinite(spread) and spread > 0 else 1.0
@@ -235,12 +232,12 @@ def _climb_all(
         ("rescaled", STEPS, usual),
     ):
         pushed = _climb(target, inputs, labels, EPS, steps=steps, scale=scale, meter=meter)
-        logits = predict_twin(target, pushed, meter)
+        logits = target.predict_twin(pushed, meter)
         left = _Margin(labels=labels, rivals=_rivals(logits, labels)).of(logits)
         with np.errstate(invalid="ignore"):
             found[name][: len(inputs)] = start - left
     far = _climb(target, inputs, labels, HALF, steps=STEPS, scale=usual, meter=meter)
-    held = predict_twin(target, far, meter).argmax(axis=1) == labels
+    held = target.predict_twin(far, meter).argmax(axis=1) == labels
     found["wide"][: len(inputs)] = held & (clean.argmax(axis=1) == labels)
 
 

@@ -1,21 +1,16 @@
 """The files that a report rests on, read with suspicion."""
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
 from robustness import store as shards
-from robustness.attack_spec import AttackSpec
-from robustness.attacks.word_swap import swap_words
+from robustness.attacking import stored_batch
+from robustness.attacks.base import TOLERANCE, Batch, Budget
 from robustness.context import inputs_digest
-from robustness.image_cells import adversarial_inputs
-from robustness.parsing import parse_eps
 from robustness.report.schema import Report
-from robustness.scoring import TOLERANCE, BoundsError, change_size, check_bounds
 from robustness.store import Shard
-from robustness.target import Target
-from robustness.text_target import TextTarget
+from robustness.target import ImageTarget, Target
 from robustness.verify.outcome import Refuted
 
 Inputs = np.ndarray | list[str]
@@ -68,16 +63,16 @@ def check_digest(report: Report, inputs: Inputs) -> None:
 
 def check_same(
     first: Inputs,
-    first_target: Target | TextTarget,
+    first_target: Target,
     inputs: Inputs,
-    target: Target | TextTarget,
+    target: Target,
 ) -> None:
     """Check that two models were judged on the same inputs, where both read them alike.
 
     Raises:
         Refuted: they were not.
     """
-    if isinstance(first_target, Target) and isinstance(target, Target):
+    if isinstance(first_target, ImageTarget) and isinstance(target, ImageTarget):
         alike = first_target.image_spec == target.image_spec
         same = not alike or np.array_equal(np.asarray(first), np.asarray(inputs))
     else:
@@ -86,35 +81,49 @@ def check_same(
         raise Refuted(f"{target.name} was judged on other inputs than {first_target.name}")
 
 
-def changed_images(
-    folder: Path, shard: Shard, point: str, clean: np.ndarray, rows: np.ndarray
-) -> np.ndarray:
-    """The adversarial images of some rows of a range.
+def changed_inputs(
+    folder: Path, shard: Shard, target: Target, clean: Batch, budget: Budget, seed: int
+) -> Batch:
+    """The adversarial inputs of a range.
 
     Args:
         folder: of the evaluation.
         shard: what made them.
-        point: the radius, as the spec spells it.
-        clean: (n, C, H, W) the whole range.
-        rows: positions within it.
+        target: the model.
+        clean: the whole range.
+        budget: what could be spent.
+        seed: of the evaluation.
 
     Raises:
         Refuted: their file is missing, damaged, or holds what the attack was not allowed to make.
     """
     path = shard.path(folder)
     stored = shards.read(path)
+    if stored is None:
+        raise Refuted(f"{path.name} is missing or damaged")
     try:
-        if stored is None:
-            raise Refuted(f"{path.name} is missing or damaged")
-        found = adversarial_inputs(stored, clean, shard.part, point)
-        if found.shape != clean.shape or found.dtype != np.float32:
-            raise Refuted(f"{path.name} must hold float32 {clean.shape}, got {found.shape}")
-        check_bounds(clean, found, norm=shard.part.ball, eps=shard.part.radius(point))
-    except BoundsError as error:
-        raise Refuted(f"{path.name}: {error}") from error
-    except (KeyError, ValueError) as error:
+        found = stored_batch(stored, clean, budget)
+        _check_form(path, clean, found)
+        seeds = shard.part.seeds(seed, budget, clean.inputs)
+        allowed = shard.part.allowed(clean, found, budget, target=target, seeds=seeds)
+    except (KeyError, TypeError, ValueError) as error:
         raise Refuted(f"{path.name} does not hold what it should") from error
-    return found[rows]
+    if not allowed.all():
+        row = int(np.flatnonzero(~allowed)[0])
+        raise Refuted(
+            f"{path.name}: {target.reads} {shard.start + row + 1} is changed by more than "
+            f"{shard.attack} may at {budget.text}"
+        )
+    return found
+
+
+def _check_form(path: Path, clean: Batch, found: Batch) -> None:
+    if len(found.inputs) != len(clean.inputs):
+        raise Refuted(f"{path.name} must hold {len(clean.inputs)}, and holds {len(found.inputs)}")
+    if isinstance(clean.inputs, np.ndarray):
+        images = found.images
+        if images.shape != clean.images.shape or images.dtype != np.float32:
+            raise Refuted(f"{path.name} must hold float32 {clean.images.shape}")
 
 
 def nearest_distances(
@@ -132,66 +141,16 @@ def nearest_distances(
         Refuted: the file is missing or damaged, or its images lie at other distances.
     """
     path = shard.path(folder)
-    distance, images = (_tensor(path, name) for name in ("nearest", "minimal"))
+    distance, images = (_tensor(path, name) for name in ("nearest", "adversarial"))
     if distance.shape != clean.shape[:1] or images.shape != clean.shape:
         raise Refuted(f"{path.name} does not hold what it should")
     found = np.isfinite(distance)
-    size = change_size(clean, images, shard.part.ball)
+    size = shard.part.size(
+        Batch(inputs=clean, labels=rows), Batch(inputs=images, labels=rows), shard.budget
+    )
     if not np.allclose(distance[found], size[found], rtol=1e-6, atol=TOLERANCE):
         raise Refuted(f"{path.name} tells other distances than those of its images")
     return distance[rows]
-
-
-def changed_texts(
-    folder: Path, shard: Shard, target: TextTarget, clean: Sequence[str], seeds: Sequence[int]
-) -> list[str]:
-    """The changed texts of a range.
-
-    Args:
-        folder: of the evaluation.
-        shard: what made them.
-        target: the model.
-        clean: the texts of the range.
-        seeds: of the attack's draws, one for each.
-
-    Raises:
-        Refuted: their file is missing, damaged, or holds what the attack was not allowed to make.
-    """
-    path = shard.path(folder)
-    try:
-        found = shards.as_texts(_tensor(path, "texts"))
-    except ValueError as error:
-        raise Refuted(f"{path.name} does not hold texts") from error
-    if len(found) != len(clean):
-        raise Refuted(f"{path.name} must hold {len(clean)} texts, and holds {len(found)}")
-    for row, (before, after, seed) in enumerate(zip(clean, found, seeds, strict=True)):
-        if before != after and not _allowed(target, shard.part, shard.point, before, after, seed):
-            raise Refuted(
-                f"{path.name}: text {shard.start + row + 1} is changed by more than "
-                f"{shard.attack} may at {shard.point}"
-            )
-    return found
-
-
-def _allowed(
-    target: TextTarget, attack: AttackSpec, point: str, before: str, after: str, seed: int
-) -> bool:
-    if attack.name == "word-swap":
-        return after == swap_words(before, rate=parse_eps(point, name="rate"), seed=seed)
-    if target.relabel is not None:
-        # An expression has a digit more or less after some edits, and its label is recomputed.
-        return abs(len(before.split()) - len(after.split())) <= int(point)
-    if attack.name == "typos":
-        return _differences(before.split(), after.split()) <= int(point)
-    old, new = (target.encode([text])[0][0].tolist() for text in (before, after))
-    return _differences(old, new) <= int(point)
-
-
-def _differences(old: Sequence[object], new: Sequence[object]) -> int:
-    """Places at which two sequences differ; all of them where their lengths do."""
-    if len(old) != len(new):
-        return max(len(old), len(new))
-    return sum(a != b for a, b in zip(old, new, strict=True))
 
 
 def _tensor(path: Path, name: str) -> np.ndarray:

@@ -7,20 +7,16 @@ from pathlib import Path
 import numpy as np
 
 from robustness import store as shards
-from robustness.catalog import AttackName, Variant
+from robustness.attacks.base import TOLERANCE, Batch, Search, Variant
 from robustness.chunks import cell_shards
-from robustness.noise_cells import corrupted_inputs
 from robustness.progress import Meter
 from robustness.report.schema import AttackFlags, ModelFlags, Report
-from robustness.scoring import TOLERANCE, change_size, in_8bit
 from robustness.spec import Cell
-from robustness.target import Target, predict_served, predict_twin
-from robustness.text_cells import twin_logits
+from robustness.target import Target
 from robustness.text_target import TextTarget
-from robustness.verify.evidence import Inputs, changed_images, changed_texts, nearest_distances
+from robustness.verify.evidence import Inputs, changed_inputs, nearest_distances
 from robustness.verify.judgement import Held, all_held, float_error, held, names_best
 from robustness.verify.outcome import Outcome, Refuted
-from robustness.worst import place_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +35,7 @@ class Bench:
     report: Report
     position: int
     folder: Path
-    target: Target | TextTarget
+    target: Target
     meter: Meter
     outcome: Outcome
 
@@ -91,12 +87,12 @@ def judge_range(bench: Bench, start: int, clean: Inputs, rows: np.ndarray) -> No
         [f.clean.index if s.label is None else s.label for s, f in zip(samples, flags, strict=True)]
     )
     chosen = _rows(clean, rows)
-    logits = _served(bench, chosen)
+    logits = bench.target.predict(chosen, bench.meter)
     upright = held(logits, labels, error=bench.error)
     bench.compare("clean", [f.clean.correct for f in flags], upright, indices)
     bench.compare_classes("on the clean input", [f.clean.index for f in flags], logits, indices)
     part = _Part(start=start, clean=clean, rows=rows, labels=labels, upright=upright)
-    attacks = [c for c in bench.report.spec.cells if c.attack.kind.norms or c.attack.kind.on_texts]
+    attacks = [c for c in bench.report.spec.cells if c.attack.info.role == "attack"]
     for position, cell in enumerate(attacks):
         try:
             _check_cell(bench, part, cell, [found.attacks[position] for found in flags])
@@ -130,19 +126,17 @@ class _Shown:
 
 def _check_cell(bench: Bench, part: _Part, cell: Cell, told: Sequence[AttackFlags]) -> None:
     """Judge what one attack made at one point."""
-    where = f"{cell.attack.name} {cell.point}"
-    ball = cell.attack.ball if cell.attack.kind.norms else None
+    where = f"{cell.attack.label} {cell.budget.text}"
     said = {(flags.name, flags.norm, flags.eps, flags.eps_value) for flags in told}
-    if said != {(cell.attack.name, ball, cell.point, place_of(cell).value)}:
+    if said != {(cell.attack.label, cell.attack.norm_name, cell.budget.text, cell.budget.value)}:
         raise Refuted(f"the flags of {where} speak of another attack")
     made = cell_shards(bench.target, part.start, cell)
     kinds: dict[str, list[Held]] = {"robust": [], "confirmed": [], "confirmed_8bit": []}
-    shown: dict[tuple[AttackName, Variant], _Shown] = {}
+    shown: dict[tuple[str, Variant], _Shown] = {}
     for shard in made:
-        changed, labels = _changed(bench, part, shard, cell)
+        changed, labels, size = _changed(bench, part, shard, cell)
         logits = _logits(bench, changed)
-        size = _size(part, changed, shard)
-        shown[shard.part.name, shard.variant] = _Shown(logits=logits["confirmed"], size=size)
+        shown[shard.part.label, shard.variant] = _Shown(logits=logits["confirmed"], size=size)
         for kind, found in logits.items():
             kinds[kind].append(held(found, labels, error=bench.error))
     for kind, found in kinds.items():
@@ -151,7 +145,7 @@ def _check_cell(bench: Bench, part: _Part, cell: Cell, told: Sequence[AttackFlag
             bench.compare(f"{where}, {kind}", flags, all_held([part.upright, *found]), part.indices)
     _check_ways(bench, part, where, told, list(zip(made, kinds["robust"], strict=True)))
     _check_shown(bench, part, where, told, shown)
-    if cell.attack.name == "fab-t":
+    if cell.attack.info.minimal:
         _check_minimal(bench, part, cell, made)
 
 
@@ -179,7 +173,7 @@ def _check_shown(
     part: _Part,
     where: str,
     told: Sequence[AttackFlags],
-    shown: dict[tuple[AttackName, Variant], _Shown],
+    shown: dict[tuple[str, Variant], _Shown],
 ) -> None:
     for row, flags in enumerate(told):
         found = shown.get((flags.part, flags.variant))
@@ -199,75 +193,55 @@ def _check_minimal(bench: Bench, part: _Part, cell: Cell, made: Sequence[shards.
     each = [nearest_distances(bench.folder, shard, clean, part.rows) for shard in made]
     for index, found in zip(part.indices, np.minimum.reduce(each), strict=True):
         [flags] = bench.flags(np.array([index]))
-        told = flags.minimal.get(cell.attack.ball)
+        told = flags.minimal.get(cell.attack.norm_name or "Linf")
         if not np.isclose(np.inf if told is None else told, found, rtol=1e-6, atol=TOLERANCE):
             raise Refuted(f"the nearest adversarial image of input {index + 1} is not as told")
 
 
-def _size(part: _Part, changed: Inputs, shard: shards.Shard) -> np.ndarray | None:
-    """How far images were moved; texts have no such distance."""
-    if not isinstance(part.clean, np.ndarray):
-        return None
-    return change_size(part.clean[part.rows], np.asarray(changed), shard.part.ball)
-
-
 def _changed(
     bench: Bench, part: _Part, shard: shards.Shard, cell: Cell
-) -> tuple[Inputs, np.ndarray]:
-    """The chosen rows of a shard, and their labels: an edit of ListOps may change them."""
-    if isinstance(part.clean, np.ndarray):
-        found = changed_images(bench.folder, shard, cell.point, part.clean, part.rows)
-        return found, part.labels
-    target = bench.target
-    if not isinstance(target, TextTarget):
-        raise Refuted(f"{target.name} reads images, and the stored inputs are texts")
-    seeds = [
-        shards.input_seed(
-            bench.report.seed, cell.attack.name, text.encode("utf-8", "surrogatepass")
-        )
-        for text in part.clean
-    ]
-    texts = changed_texts(bench.folder, shard, target, part.clean, seeds)
-    chosen = [texts[row] for row in part.rows]
-    if target.relabel is None:
-        return chosen, part.labels
-    own = [target.relabel(text) for text in chosen]
+) -> tuple[Inputs, np.ndarray, np.ndarray | None]:
+    """The chosen rows of a shard, their labels, and how far images were moved.
+
+    An edit of ListOps may change a label.
+    """
+    clean = Batch(inputs=part.clean, labels=np.zeros(len(part.clean), np.int64))
+    target, seed = bench.target, bench.report.seed
+    found = changed_inputs(bench.folder, shard, target, clean, cell.budget, seed)
+    chosen = _rows(found.inputs, part.rows)
+    if target.reads == "image":
+        return chosen, part.labels, shard.part.size(clean, found, cell.budget)[part.rows]
+    relabel = target.relabel if isinstance(target, TextTarget) else None
+    if relabel is None:
+        return chosen, part.labels, None
+    own = [relabel(text) for text in chosen]
     labels = [old if new is None else new for old, new in zip(part.labels, own, strict=True)]
-    return chosen, np.array(labels, np.int64)
+    return chosen, np.array(labels, np.int64), None
 
 
 def _logits(bench: Bench, changed: Inputs) -> dict[str, np.ndarray]:
     """Logits by each judge, under the name of the flag that follows from them."""
-    served = _served(bench, changed)
     target, meter = bench.target, bench.meter
-    if isinstance(target, TextTarget):
-        twin = twin_logits(target, list(changed), served, meter)
-        return {"robust": twin, "confirmed": served}
-    images = np.asarray(changed)
-    return {
-        "robust": served if target.twin is None else predict_twin(target, images, meter),
+    served = target.predict(changed, meter)
+    found = {
+        "robust": served if target.twin is None else target.predict_twin(changed, meter),
         "confirmed": served,
-        "confirmed_8bit": predict_served(target, in_8bit(images, target.image_spec), meter),
     }
-
-
-def _served(bench: Bench, inputs: Inputs) -> np.ndarray:
-    if isinstance(bench.target, TextTarget):
-        return bench.target.predict(list(inputs), bench.meter)
-    return predict_served(bench.target, np.asarray(inputs), bench.meter)
+    if target.reads == "image":
+        found["confirmed_8bit"] = target.predict_8bit(changed, served, meter)
+    return found
 
 
 def _check_corruptions(bench: Bench, part: _Part, flags: Sequence[ModelFlags]) -> None:
     """Corrupt the inputs again: what was judged is not stored, because it follows from the seed."""
-    if not isinstance(bench.target, Target):
-        return
-    images = np.asarray(part.clean)[part.rows]
-    for position in range(len(flags[0].corruptions)):
+    cells = [c for c in bench.report.spec.cells if c.attack.info.role == "corruption"]
+    batch = Batch(inputs=_rows(part.clean, part.rows), labels=part.labels)
+    for position, cell in enumerate(cells):
         told = [found.corruptions[position] for found in flags]
-        name, severity = told[0].name, told[0].severity
-        corrupted = corrupted_inputs(images, name, severity, seed=bench.report.seed)
-        logits = predict_served(bench.target, corrupted, bench.meter)
-        where = f"{name} {severity}"
+        search = Search(seeds=cell.attack.seeds(bench.report.seed, cell.budget, batch.inputs))
+        corrupted = cell.attack.run(bench.target, batch, [cell.budget], search)[cell.budget]
+        logits = bench.target.predict(corrupted.inputs, bench.meter)
+        where = cell.budget.text.replace(":", " ")
         found = held(logits, part.labels, error=bench.error)
         bench.compare(where, [one.correct for one in told], found, part.indices)
         bench.compare_classes(f"under {where}", [o.index for o in told], logits, part.indices)

@@ -15,7 +15,7 @@ from robustness.report.markup import plain
 from robustness.report.schema import FILE, Report, parse_report
 from robustness.spec import Cell
 from robustness.target import Target, open_target, torch_threads
-from robustness.text_target import TextTarget, open_text_target
+from robustness.text_target import open_text_target
 from robustness.verify.evidence import Inputs, check_digest, check_same, clean_inputs
 from robustness.verify.figures import wrong_figures
 from robustness.verify.outcome import Outcome, Refuted
@@ -80,7 +80,7 @@ def _replay(
     _note(report, outcome, len(rows))
     threads = _threads(report)
     meter = Meter(_cost(report, len(rows)), on_progress=on_progress)
-    first: tuple[Inputs, Target | TextTarget] | None = None
+    first: tuple[Inputs, Target] | None = None
     with torch_threads(threads):
         targets = [_open(report, artifact, threads) for artifact in artifacts]
         try:
@@ -140,7 +140,7 @@ def _check_names(report: Report, artifacts: Sequence[Artifact]) -> None:
             raise Refuted(f"the classes of {model.name} are not those that the report names")
 
 
-def _open(report: Report, artifact: Artifact, threads: int) -> Target | TextTarget:
+def _open(report: Report, artifact: Artifact, threads: int) -> Target:
     opened = open_text_target if report.data.kind == "text" else open_target
     target = opened(artifact, threads=threads)
     name = next(m.name for m in report.summary.models if m.digest == target.digest)
@@ -184,11 +184,11 @@ def _cost(report: Report, samples: int) -> int:
     """Model evaluations at most: elliptical models have twice the parts."""
 
     def each(cell: Cell) -> int:
-        if not cell.attack.kind.norms:
-            return 2 if cell.attack.kind.on_texts else 1
-        return 6 * len(cell.attack.components(len(report.data.labels)))
+        if cell.attack.info.role == "certificate":
+            return 0
+        if not cell.attack.info.norms:
+            return 2 if report.spec.on_texts else 1
+        return 6 * len(cell.attack.parts(len(report.data.labels)))
 
-    per_sample = 1 + sum(
-        each(cell) for cell in report.spec.cells if cell.attack.name != "smoothing"
-    )
+    per_sample = 1 + sum(each(cell) for cell in report.spec.cells)
     return samples * per_sample * len(report.summary.models)

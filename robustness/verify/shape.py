@@ -47,14 +47,14 @@ def _check_flags(report: Report, flags: ModelFlags, where: str) -> None:
     told += [found.index for found in flags.corruptions]
     if any(not 0 <= index < len(report.data.labels) for index in told):
         raise Refuted(f"{where} has a predicted class that is none")
-    corruptions = [c.point for c in report.spec.cells if c.attack.name == "corruptions"]
+    corruptions = [
+        cell.budget.text for cell in report.spec.cells if cell.attack.info.role == "corruption"
+    ]
     if [f"{found.name}:{found.severity}" for found in flags.corruptions] != corruptions:
         raise Refuted(f"{where} has the flags of other corruptions than the spec")
 
 
 def _wanted(report: Report) -> tuple[int, int, int]:
     """How many attacks, corruptions and certificates the spec has."""
-    kinds = [cell.attack.kind for cell in report.spec.cells]
-    attacks = sum(bool(kind.norms) or kind.on_texts for kind in kinds)
-    corruptions = sum(kind.family == "corruptions" for kind in kinds)
-    return attacks, corruptions, len(kinds) - attacks - corruptions
+    roles = [cell.attack.info.role for cell in report.spec.cells]
+    return roles.count("attack"), roles.count("corruption"), roles.count("certificate")

@@ -6,13 +6,12 @@ from data.sources import ImageSet, load_inputs, open_images, open_texts
 from data.text_set import TextSet
 from robustness.report.markup import plain
 from robustness.report.schema import Report
-from robustness.target import Target
-from robustness.text_target import TextTarget
+from robustness.target import ImageTarget, Target
 from robustness.verify.evidence import Inputs
 from robustness.verify.outcome import Refuted
 
 
-def check_source(report: Report, target: Target | TextTarget, clean: Inputs, data: str) -> None:
+def check_source(report: Report, target: Target, clean: Inputs, data: str) -> None:
     """Compare stored inputs and labels with a data set, sample by sample.
 
     Args:
@@ -25,7 +24,7 @@ def check_source(report: Report, target: Target | TextTarget, clean: Inputs, dat
         Refuted: one differs, or is not there.
         ValueError: the data set cannot be opened.
     """
-    opened = open_images if isinstance(target, Target) else open_texts
+    opened = open_images if isinstance(target, ImageTarget) else open_texts
     source = opened(data, label_names=list(target.labels))
     places = _places(report, source)
     part = source.take(places)
@@ -58,13 +57,11 @@ def _labels(part: ImageSet | TextSet) -> list[int | None]:
     return [None] * len(part) if part.labels is None else part.labels.tolist()
 
 
-def _same(
-    part: ImageSet | TextSet, target: Target | TextTarget, clean: Inputs, rows: range
-) -> list[bool]:
+def _same(part: ImageSet | TextSet, target: Target, clean: Inputs, rows: range) -> list[bool]:
     stored = clean[rows.start : rows.stop]
     if isinstance(part, TextSet):
         return [text == before for text, before in zip(part, stored, strict=True)]
-    if not isinstance(target, Target):
+    if not isinstance(target, ImageTarget):
         return [False] * len(part)
     loaded = load_inputs(part, target.image_spec)
     return [bool(np.array_equal(a, b)) for a, b in zip(loaded, stored, strict=True)]

@@ -11,15 +11,14 @@ from robustness import store as shards
 from robustness.chunks import KINDS
 from robustness.report.schema import Report
 from robustness.sanity.findings import Probe
-from robustness.scoring import AttackVerdict, CellVerdict, CleanVerdict, ModelVerdict, join
+from robustness.scoring import CellVerdict, CleanVerdict, ModelVerdict, join
 from robustness.target import Target
-from robustness.text_target import TextTarget
 from robustness.verify.outcome import Refuted
 
 T = TypeVar("T", CleanVerdict, Probe, CellVerdict)
 
 
-def stored_verdict(folder: Path, report: Report, target: Target | TextTarget) -> ModelVerdict:
+def stored_verdict(folder: Path, report: Report, target: Target) -> ModelVerdict:
     """One model's verdict, whoever made its files: they are compared with what the model says.
 
     Raises:
@@ -29,7 +28,7 @@ def stored_verdict(folder: Path, report: Report, target: Target | TextTarget) ->
     clean_paths = [shards.clean_path(folder, target.digest, start) for start in starts]
     cells: list[CellVerdict] = []
     for cell in report.spec.cells:
-        kind = KINDS.get(cell.attack.kind.family, AttackVerdict)
+        kind = KINDS[cell.attack.info.role]
         paths = [shards.verdict_path(folder, target.digest, cell, start) for start in starts]
         cells.append(join([_read(path, kind) for path in paths]))
     verdict = ModelVerdict(

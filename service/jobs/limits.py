@@ -2,12 +2,10 @@
 
 from collections.abc import Iterator
 
-from robustness.attack_spec import AttackSpec
+from robustness.attacks.base import Attack
 from robustness.spec import EvaluationSpec
 from service.http.errors import ApiError
 from service.settings import Settings
-
-_POINTS = ("eps", "sigma", "rate", "edits")
 
 
 def check_sizes(spec: EvaluationSpec, settings: Settings) -> None:
@@ -38,11 +36,11 @@ def check_classes(spec: EvaluationSpec, num_classes: int) -> None:
     problems = [
         {
             "field": f"attacks.{index}.name",
-            "message": f"{attack.name!r} needs at least {attack.kind.min_classes} classes, "
+            "message": f"{attack.label!r} needs at least {attack.info.min_classes} classes, "
             f"and the model has {num_classes}",
         }
         for index, attack in enumerate(spec.attacks)
-        if num_classes < attack.kind.min_classes
+        if num_classes < attack.info.min_classes
     ]
     if problems:
         raise spec_error(problems)
@@ -89,18 +87,15 @@ def spec_error(problems: list[dict[str, str]]) -> ApiError:
     return ApiError(422, "invalid_spec", message, problems)
 
 
-def _counts(attack: AttackSpec, settings: Settings) -> Iterator[tuple[str, str, int, int]]:
-    for field in _POINTS:
-        values = getattr(attack, field) or ()
-        what = "radii" if field == "eps" else "values"
-        yield field, what, len(values), settings.evaluation_max_eps
+def _counts(attack: Attack, settings: Settings) -> Iterator[tuple[str, str, int, int]]:
+    field = attack.info.budget
+    what = "radii" if attack.info.norms else "values"
+    if attack.info.role != "corruption":  # there are few
+        yield field, what, len(attack.budgets()), settings.evaluation_max_eps
     limits = {
-        "steps": ("steps", settings.evaluation_max_steps),
-        "queries": ("queries", settings.evaluation_max_queries),
+        "steps": settings.evaluation_max_steps,
+        "queries": settings.evaluation_max_queries,
+        "directions": settings.evaluation_max_directions,
     }
-    if attack.name == "spsa":
-        # All directions of a step are in memory at once; smoothing takes its copies in batches.
-        limits["samples"] = ("directions", settings.evaluation_max_directions)
-    for field, (what, limit) in limits.items():
-        if field in attack.kind.fields:
-            yield field, what, attack.setting(field), limit
+    for field, (what, count) in attack.sizes().items():
+        yield field, what, count, limits[what]

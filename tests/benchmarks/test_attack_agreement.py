@@ -3,7 +3,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.attack_agreement import Case, compare
-from robustness.attack_spec import AttackSpec
+from robustness.spec import ATTACKS
 
 
 class Waves(nn.Module):
@@ -24,7 +24,7 @@ def test_two_rows_say_how_flags_and_accuracies_differ(name: str) -> None:
     images = torch.rand((8, 1, 6, 6), generator=torch.Generator().manual_seed(1))
     labels = model(images).argmax(1)
     fields = {"queries": 20} if name == "square" else {} if name == "fgsm" else {"steps": 5}
-    attack = AttackSpec.model_validate({"name": name, "eps": "0.01", **fields})
+    attack = ATTACKS[name].model_validate({"name": name, "eps": "0.01", **fields})
     case = Case(name="waves", model=model, images=images, labels=labels, attack=attack)
     flags, accuracy = compare(case)
     assert flags.measured == 0 and flags.met and flags.samples == 8

@@ -20,7 +20,7 @@ from export.run import Run
 from export.samples import Samples
 from export.write import write_artifact
 from models.checkpoints import save_weights
-from robustness.target import Target
+from robustness.target import ImageTarget, Target
 from runtimes.base import Inputs
 from tests.conftest import Once
 
@@ -68,7 +68,7 @@ def make_target() -> MakeTarget:
         runtime = MatmulRuntime(
             twin.linear.weight.detach().numpy().copy(), twin.linear.bias.detach().numpy().copy()
         )
-        return Target(
+        return ImageTarget(
             name=name,
             version="1",
             digest=f"{name}-{num_classes}".ljust(64, "0"),

@@ -10,7 +10,7 @@ from PIL import Image
 from data.images import ImageSpec
 from data.sources import ImageSet
 from robustness import store as shards
-from robustness.attack_spec import AttackSpec
+from robustness.attacks.base import Attack
 from robustness.context import variants_of
 from robustness.report.build import build_report
 from robustness.report.schema import Report, write_report
@@ -24,7 +24,7 @@ from robustness.scoring import (
 )
 from robustness.spec import Cell, EvaluationSpec
 from robustness.store import Shard
-from robustness.target import Target
+from robustness.target import ImageTarget, Target
 from tests.robustness.conftest import MatmulRuntime
 
 ATTACKS: list[dict[str, Any]] = [
@@ -81,7 +81,7 @@ def make_report(
 
 def _target(name: str, digest: str, pixels: np.ndarray, classes: Sequence[str]) -> Target:
     _, channels, height, width = pixels.shape
-    return Target(
+    return ImageTarget(
         name=name,
         version="1",
         digest=digest,
@@ -124,14 +124,14 @@ def _verdict(
 def _cell(cell: Cell, clean: CleanVerdict, strength: np.ndarray, num_classes: int) -> CellVerdict:
     other = (clean.label + 1) % num_classes
     if cell.attack.name == "corruptions":
-        rank = np.maximum(clean.rank, strength < 0.1 * int(cell.point[-1])).astype(np.int64)
+        rank = np.maximum(clean.rank, strength < 0.1 * cell.budget.value).astype(np.int64)
         return CorruptionVerdict(rank=rank, index=np.where(rank == 0, clean.label, other))
     if cell.attack.name == "smoothing":
         silent = strength < 0.2
         index = np.where(silent, -1, clean.index)
         return CertificateVerdict(index=index, radius=np.where(silent, 0, strength))
-    eps = cell.attack.radius(cell.point)
-    share = eps if cell.attack.ball == "L2" else eps * 25
+    eps = cell.budget.value
+    share = eps if cell.budget.kind == "L2" else eps * 25
     weak = 0.5 if cell.attack.name == "fgsm" else 1.0
     rank = np.maximum(clean.rank, strength < weak * share).astype(np.int64)
     looks = cell.attack.name == "fab-t"
@@ -139,7 +139,7 @@ def _cell(cell: Cell, clean: CleanVerdict, strength: np.ndarray, num_classes: in
         robust=rank,
         confirmed=rank,
         confirmed_8bit=np.where(strength < weak * share * 0.8, rank, clean.rank),
-        by_part=np.tile(rank, (len(cell.attack.components(num_classes)), 1)),
+        by_part=np.tile(rank, (len(cell.attack.parts(num_classes)), 1)),
         by_variant=rank[None],
         worst=np.zeros(len(rank), np.int64),
         index=np.where(rank == 0, clean.label, other),
@@ -158,36 +158,36 @@ def _store(
     draw: np.random.Generator,
 ) -> None:
     target = verdict.target
-    assert isinstance(target, Target)
+    assert isinstance(target, ImageTarget)
     for chosen in shards.ranges(len(pixels)):
         clean = pixels[chosen.start : chosen.stop]
         path = shards.clean_path(folder, target.digest, chosen.start)
         shards.write(path, {"clean": clean}, {})
         for cell in spec.cells:
-            if not cell.attack.kind.norms:
+            if not cell.attack.info.norms:
                 continue
             tensors = _changed(clean, cell, draw)
-            for part in cell.attack.components(len(target.labels)):
+            for part in cell.attack.parts(len(target.labels)):
                 path = _path(folder, target, cell, part, chosen.start)
                 shards.write(path, tensors, {})
 
 
 def _changed(clean: np.ndarray, cell: Cell, draw: np.random.Generator) -> dict[str, np.ndarray]:
-    eps = cell.attack.radius(cell.point)
-    size = eps if cell.attack.ball == "Linf" else eps / np.sqrt(clean[0].size)
+    eps = cell.budget.value
+    size = eps if cell.budget.kind == "Linf" else eps / np.sqrt(clean[0].size)
     signs = draw.choice(np.array([-size, size], np.float32), clean.shape)
     changed = np.clip(clean + signs, 0, 1).astype(np.float32)
     if cell.attack.name == "fab-t":
-        return {"minimal": changed, "nearest": np.full(len(clean), eps)}
+        return {"adversarial": changed, "nearest": np.full(len(clean), eps)}
     return {"adversarial": changed}
 
 
-def _path(folder: Path, target: Target, cell: Cell, part: AttackSpec, start: int) -> Path:
+def _path(folder: Path, target: Target, cell: Cell, part: Attack, start: int) -> Path:
     shard = Shard(
         model=target.digest,
         attack=cell.attack.name,
         part=part,
-        point=shards.shard_point(cell),
+        budget=part.searched(cell.budget),
         variant=variants_of(target, part)[0],
         start=start,
     )

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from data.sources import ImageSet
-from robustness.catalog import KINDS
+from robustness.attacks.base import options
 from robustness.evaluation import evaluate_targets
-from robustness.spec import EvaluationSpec
+from robustness.spec import ATTACKS, EvaluationSpec
 from robustness.target import Target
 
 SHORT = {"steps": 3, "queries": 20, "samples": 10, "names": ["contrast"], "severities": [3]}
@@ -19,12 +19,14 @@ MakeImages = Callable[..., ImageSet]
 def short_attacks(num_classes: int) -> list[dict[str, object]]:
     """Every attack on images with little to do; AutoAttack, which cannot be shortened, apart."""
     attacks: list[dict[str, object]] = []
-    for name, kind in KINDS.items():
-        if kind.on_texts or name == "autoattack" or num_classes < kind.min_classes:
+    for name, kind in ATTACKS.items():
+        if kind.info.input == "text" or name == "autoattack" or num_classes < kind.info.min_classes:
             continue
-        fields = {key: value for key, value in SHORT.items() if key in kind.fields}
+        known = {option.name for option in options(kind)}
+        fields = {key: value for key, value in SHORT.items() if key in known}
         attacks += [
-            {"name": name, "norm": norm, "eps": ["0.02", "0.1"], **fields} for norm in kind.norms
+            {"name": name, "norm": norm, "eps": ["0.02", "0.1"], **fields}
+            for norm in kind.info.norms
         ] or [{"name": name, **fields}]
     return attacks
 
@@ -70,6 +72,6 @@ def test_autoattack_leaves_out_what_needs_more_classes_and_says_so(
     spec = EvaluationSpec.model_validate({"attacks": [{"name": "autoattack", "eps": ["0.5"]}]})
     images = make_images(5, num_classes=num_classes)
     report = evaluate_targets(spec, [make_target(num_classes)], images, tmp_path)
-    assert len(spec.attacks[0].components(num_classes)) == parts
+    assert len(spec.attacks[0].parts(num_classes)) == parts
     assert any("without APGD-T" in note for note in report.notes) == (num_classes < 4)
     assert report.summary.models[0].worst["0.5"].top1 == 0

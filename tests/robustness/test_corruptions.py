@@ -5,12 +5,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from robustness.attacks.corruptions import EXTRA_NAMES, NAMES, corrupt, mean_corruption_error
+from robustness.attacks.corruptions.attack import CORRUPTIONS, EXTRA_CORRUPTIONS
 from robustness.attacks.corruptions.blur import defocus_blur, magnify, smear
+from robustness.attacks.corruptions.corrupt import EXTRA_NAMES, NAMES, corrupt
 from robustness.attacks.corruptions.edges import edges
+from robustness.attacks.corruptions.mean_error import mean_corruption_error
 from robustness.attacks.corruptions.severity import LARGE, SMALL
 from robustness.attacks.corruptions.texture import clouds, ice
-from robustness.catalog import CORRUPTIONS, EXTRA_CORRUPTIONS
 
 ALL = NAMES + EXTRA_NAMES
 SIZES = [(1, 28, 28), (3, 32, 32), (3, 40, 71), (1, 9, 70), (1, 8, 8), (3, 1, 1)]

@@ -10,11 +10,11 @@ import torchattacks
 from torch import Tensor, nn
 
 from data.sources import load_inputs, open_images
-from robustness.attacks.apgd import Loss, apgd
-from robustness.attacks.fab import fab
-from robustness.attacks.gradient import attackable
-from robustness.attacks.pgd import pgd
-from robustness.catalog import Norm
+from robustness.attacks.base import Norm
+from robustness.attacks.kernels.apgd import Loss, apgd
+from robustness.attacks.kernels.fab import fab
+from robustness.attacks.kernels.model import attackable
+from robustness.attacks.kernels.pgd import pgd
 from runtimes.artifact import open_artifact
 from runtimes.torch_model import load_twin
 from service.settings import ROOT

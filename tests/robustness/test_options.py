@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from robustness.__main__ import main
-from robustness.catalog import KINDS
 from robustness.options import parser
+from robustness.spec import ATTACKS
 
 
 def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
@@ -22,7 +22,7 @@ def test_help_names_every_attack_and_every_default(capsys: pytest.CaptureFixture
         parser().parse_args(["evaluate", "--help"])
     told = " ".join(capsys.readouterr().out.split())
     assert stop.value.code == 0
-    assert all(name in told for name in KINDS)
+    assert all(name in told for name in ATTACKS)
     assert "(square 5000, hotflip 1000, typos 1000)" in told
 
 

@@ -28,7 +28,7 @@ from robustness.report.sentences import lines
 from robustness.report.write import write_companions
 from robustness.spec import EvaluationSpec
 from robustness.store import Shard, as_array
-from robustness.target import Target
+from robustness.target import ImageTarget
 from runtimes.base import Inputs
 from tests.robustness.made_report import make_report
 
@@ -193,7 +193,7 @@ def test_a_network_without_maps_is_evaluated_to_a_finished_report(
             with torch.no_grad():
                 return model(torch.from_numpy(inputs)).numpy()
 
-    target = Target(
+    target = ImageTarget(
         name="wrapped",
         version="1",
         digest="0" * 64,

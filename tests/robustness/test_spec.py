@@ -5,7 +5,8 @@ import sys
 import pytest
 from pydantic import ValidationError
 
-from robustness import AttackSpec, EvaluationSpec, cost, parse_eps, parse_gate
+from robustness import EvaluationSpec, cost, parse_eps, parse_gate
+from robustness.attacks.pgd import PGD as PGDAttack
 from robustness.sanity.findings import probe_cost
 
 PGD = {"name": "pgd", "eps": ["4/255"]}
@@ -46,9 +47,9 @@ def test_eps_outside_zero_to_one_is_refused(text: str) -> None:
         ({"attacks": [{**PGD, "steps": 2.5}]}, "valid integer"),
         ({"attacks": [{**PGD, "alpha": "nan"}]}, "alpha must"),
         ({"attacks": [{**PGD, "norm": "L2"}]}, "'Linf'"),
-        ({"attacks": [{"name": "fgsm", "eps": ["0.1"], "steps": 3}]}, "no meaning for 'fgsm'"),
+        ({"attacks": [{"name": "fgsm", "eps": ["0.1"], "steps": 3}]}, "FGSM takes no 'steps'"),
         ({"attacks": [{"name": "apgd", "eps": ["0.1"]}]}, "'fgsm', 'pgd', 'apgd-ce'"),
-        ({"attacks": [{**PGD, "step": 3}]}, "unknown key 'step'; did you mean 'steps'"),
+        ({"attacks": [{**PGD, "step": 3}]}, "PGD takes no 'step'; did you mean 'steps'"),
         ({"seed": -1}, "greater than or equal to 0"),
         ({"seed": math.nan}, "valid integer"),
         ({"top_k": [0]}, "greater than or equal to 1"),
@@ -65,10 +66,10 @@ def test_bad_spec_is_refused_with_its_rule(change: dict, message: str) -> None:
 
 
 def test_default_step_size_is_a_share_of_eps() -> None:
-    attack = AttackSpec(name="pgd", eps=["8/255"])
-    assert attack.num_steps == 20
+    attack = PGDAttack(eps=["8/255"])
+    assert attack.steps == 20
     assert attack.step_size(8 / 255) == 0.15 * 8 / 255
-    assert AttackSpec(name="pgd", eps=["8/255"], alpha="2/255").step_size(8 / 255) == 2 / 255
+    assert PGDAttack(eps=["8/255"], alpha="2/255").step_size(8 / 255) == 2 / 255
 
 
 def test_gate_is_read() -> None:

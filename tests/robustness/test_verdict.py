@@ -5,10 +5,12 @@ import pytest
 
 from data.images import ImageSpec
 from data.sources import ImageSet, load_inputs
+from robustness.attacks.base import Batch, BoundsError, check_bounds
+from robustness.attacks.pgd import FGSM
 from robustness.logits import label_rank, margin
 from robustness.progress import Meter
-from robustness.scoring import BoundsError, check_bounds, in_8bit, judge
-from robustness.target import Target
+from robustness.scoring import judge
+from robustness.target import Target, in_8bit
 
 
 def test_rank_counts_the_classes_before_the_label() -> None:
@@ -61,7 +63,8 @@ def test_twin_and_served_model_are_judged_apart(
     for parameter in twin.parameters():
         parameter.data.neg_()
     meter = Meter(24)
-    found = judge(target, inputs, inputs, labels, norm="Linf", eps=0.1, meter=meter)
+    batch, attack = Batch(inputs=inputs, labels=labels), FGSM(eps=["0.1"])
+    found = judge(target, attack, batch, batch, attack.budgets()[0], meter)
     assert (found.served_rank == 0).all() and (found.eight_bit_rank == 0).all()
     assert (found.twin_rank == 2).all() and (found.margin < 0).all()
     assert meter.done == 24

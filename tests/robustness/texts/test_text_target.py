@@ -16,7 +16,7 @@ from export.samples import Samples
 from export.write import write_artifact
 from models.checkpoints import save_weights
 from robustness.progress import Cancelled, Meter
-from robustness.text_target import TextTarget, margin_gradient, open_text_target
+from robustness.text_target import TextTarget, open_text_target
 from runtimes.manifest import TextSpec
 from service.predictions.served import pad
 
@@ -56,7 +56,7 @@ def test_a_text_that_cannot_be_read_is_refused(bag: TextTarget, text: str, messa
 def test_gradient_is_the_slope_of_the_margin(elliptical: TextTarget) -> None:
     twin = elliptical.require_twin().double()
     tokens = np.frombuffer(b"abcdefgh", np.uint8).astype(np.int64)
-    gradient = margin_gradient(elliptical, tokens, 1, variant="full")
+    gradient = elliptical.margin_gradient(tokens, 1, variant="full")
     weight = elliptical.embedding().weight
     for place, column in ((0, 0), (3, 7), (7, 15)):
         margins = []
@@ -72,7 +72,7 @@ def test_gradient_is_the_slope_of_the_margin(elliptical: TextTarget) -> None:
 def test_gradients_stop_at_m_or_flow_through_it(elliptical: TextTarget, bag: TextTarget) -> None:
     assert elliptical.variants == ("stopped", "full") and bag.variants == ("plain",)
     tokens = np.arange(97, 117)
-    stopped, full = (margin_gradient(elliptical, tokens, 0, variant=v) for v in elliptical.variants)
+    stopped, full = (elliptical.margin_gradient(tokens, 0, variant=v) for v in elliptical.variants)
     assert np.abs(stopped - full).max() > 1e-3 * np.abs(full).max()
 
 
@@ -83,7 +83,7 @@ def test_a_gradient_changes_nothing_also_after_an_error(bag: TextTarget, label: 
     state = torch.get_rng_state()
     for _ in range(2):
         try:
-            margin_gradient(bag, np.array([3, 4]), label, variant="plain")
+            bag.margin_gradient(np.array([3, 4]), label, variant="plain")
             assert label == 0
         except IndexError:
             assert label == 5

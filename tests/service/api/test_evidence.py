@@ -13,14 +13,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from data.images import to_png
-from robustness.catalog import KINDS, AttackName
+from robustness.spec import ATTACKS
 from runtimes.artifact import Artifact, open_artifact
 from service.jobs.uploads import evaluations_folder
 from service.settings import ROOT
 from tests.service.front import URL, Files, Front, check_error
 from tests.service.tiny_artifact import noise
 
-SETTINGS: dict[AttackName, dict[str, Any]] = {
+SETTINGS: dict[str, dict[str, Any]] = {
     "fgsm": {},
     "pgd": {"steps": 2},
     "apgd-ce": {"steps": 3, "norm": "L2", "eps": ["2"]},
@@ -41,9 +41,9 @@ FORMS = {
 }
 
 
-def attack(name: AttackName, **settings: Any) -> dict[str, Any]:
+def attack(name: str, **settings: Any) -> dict[str, Any]:
     # A radius at which nearly every image falls at once, so that the longest attacks end early.
-    radii = {"eps": ["64/255"]} if KINDS[name].norms else {}
+    radii = {"eps": ["64/255"]} if ATTACKS[name].info.norms else {}
     return {"name": name, **radii, **settings}
 
 
@@ -74,12 +74,12 @@ def finished(
 def test_every_attack_on_images_runs_to_its_report(
     finished: tuple[Front, dict[str, Any]],
 ) -> None:
-    assert set(SETTINGS) == {name for name, kind in KINDS.items() if not kind.on_texts}
+    assert set(SETTINGS) == {name for name, kind in ATTACKS.items() if kind.info.input == "image"}
     _, shown = finished
     assert shown["status"] == "succeeded", shown["error"]
     assert shown["progress"]["done"] == shown["progress"]["total"]
     model = shown["result"]["models"][0]
-    with_radii = [name for name in SETTINGS if KINDS[name].norms]
+    with_radii = [name for name in SETTINGS if ATTACKS[name].info.norms]
     assert [found["name"] for found in model["attacks"]] == with_radii
     assert [found["name"] for found in model["corruptions"]] == ["fog", "saturate"]
     assert [found["sigma"] for found in model["certificates"]] == ["0.25"]

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from data.sources import TextSet
-from robustness.catalog import KINDS
+from robustness.spec import ATTACKS
 from runtimes.artifact import Artifact
 from service.jobs.uploads import evaluations_folder, open_inputs
 from tests.service.front import PNG, Front, archive, check_error, pictures, zipped
@@ -150,7 +150,7 @@ def test_every_attack_on_texts_runs_to_its_report(front: Front) -> None:
         "hotflip": {"edits": [1, 2], "queries": 20},
         "typos": {"edits": [2], "queries": 20},
     }
-    assert set(settings) == {name for name, kind in KINDS.items() if kind.on_texts}
+    assert set(settings) == {name for name, kind in ATTACKS.items() if kind.info.input == "text"}
     spec = {"attacks": [{"name": name, **given} for name, given in settings.items()]}
     form = {"texts": json.dumps(TEXTS), "spec": json.dumps(spec)}
     location = post(front, **form).headers["location"]

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from robustness.attacks.batch import normal, uniform
-from robustness.catalog import Norm
+from robustness.attacks.base import Norm
+from robustness.attacks.kernels.batch import normal, uniform
 
 TINY = 1e-12  # keeps a length in a denominator above 0
 _BLIND = 1e-8

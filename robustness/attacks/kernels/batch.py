@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from robustness.catalog import MAX_TARGETS
+from robustness.attacks.base import MAX_TARGETS
 
 Model = Callable[[Tensor], Tensor]
 """Logits (B, K) from pixels (B, C, H, W), differentiable."""

@@ -1,0 +1,57 @@
+"""AutoAttack: four attacks in sequence, each on the inputs that the ones before left."""
+
+from collections.abc import Iterator
+from typing import ClassVar, Literal
+
+from pydantic import Field
+
+from robustness.attacks.apgd import APGDCE, APGDT, PAPER
+from robustness.attacks.base import Attack, BallAttack, Budget, Info, Settings
+from robustness.attacks.fab import FABT
+from robustness.attacks.square import Square
+
+
+class _BoundedFABT(FABT, frozen=True):
+    """FAB-T up to the radius asked for: in a sequence it works on what is left there."""
+
+    def searched(self, budget: Budget) -> Budget:
+        """The radius itself."""
+        return budget
+
+
+class AutoAttack(BallAttack, frozen=True):
+    """APGD-CE, APGD-T, FAB-T and Square, as published."""
+
+    info: ClassVar[Info] = Info(
+        title="AutoAttack",
+        paper=PAPER,
+        what="four strong attacks in sequence; takes long where the model holds",
+        norms=("Linf", "L2"),
+    )
+    name: Literal["autoattack"] = "autoattack"
+    norm: Literal["Linf", "L2"] = Field(default="Linf", description="norm of the radii")
+
+    def parts(self, num_classes: int) -> list[Attack]:
+        """The four; APGD-T, whose loss compares four logits, is left out with fewer classes."""
+        return [
+            kind(norm=self.norm, eps=self.eps)
+            for kind in (APGDCE, APGDT, _BoundedFABT, Square)
+            if num_classes >= kind.info.min_classes
+        ]
+
+    def cost(self, num_classes: int) -> int:
+        """The sum of its parts."""
+        return sum(part.cost(num_classes) for part in self.parts(num_classes))
+
+    def settings(self, budget: Budget) -> Settings:
+        """Steps of its gradient attacks."""
+        del budget
+        return Settings(100)
+
+    def notes(self, num_classes: int) -> Iterator[str]:
+        """What it leaves out."""
+        if num_classes < APGDT.info.min_classes:
+            yield (
+                f"With {num_classes} classes AutoAttack runs without APGD-T, whose loss compares "
+                "four logits."
+            )

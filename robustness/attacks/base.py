@@ -1,0 +1,569 @@
+"""What an attack is: its facts, its options, its budgets, what it costs, and how it runs.
+
+Everything about an attack stands in its class; nothing else asks for its name. Importing an attack
+imports neither torch nor torchattacks: they are imported when it runs.
+"""
+
+import hashlib
+import json
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
+
+import numpy as np
+from pydantic import (
+    BaseModel,
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidationInfo,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
+
+from core.names import nearest
+from robustness.parsing import L2_LIMIT, Radii, parse_eps
+
+if TYPE_CHECKING:
+    from robustness.progress import Meter
+    from robustness.target import Target
+
+Norm = Literal["Linf", "L2", "L1", "L0"]
+Access = Literal["gradient", "scores", "none"]
+InputKind = Literal["image", "text"]
+Role = Literal["attack", "corruption", "certificate"]
+Variant = Literal["plain", "stopped", "full"]  # how gradients treat m of elliptical attention
+
+MAX_TARGETS = 9
+"""Targeted attacks aim at the nine likeliest wrong classes; all 999 would cost 111 times more."""
+TOLERANCE = 1e-6  # float32 rounding of images + delta
+LIMITS: dict[Norm, float] = {"Linf": 1.0, "L2": L2_LIMIT, "L1": 1e6, "L0": 1e6}
+"""Largest radius that is read, by norm."""
+NORM_NAMES: dict[str, str] = {"Linf": "l∞", "L2": "l2", "L1": "l1", "L0": "l0"}
+
+
+class NotPossible(ValueError):
+    """Spec, models and inputs do not fit together; the message is fit for whoever asked."""
+
+
+class BoundsError(ValueError):
+    """Adversarial inputs that the attack was not allowed to make."""
+
+
+class Strict(BaseModel, extra="forbid", frozen=True):
+    """Frozen, without unknown keys; an unknown key is answered with the nearest known one."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _known_keys(cls, values: Any) -> Any:
+        for key in values if isinstance(values, dict) else ():
+            if key not in cls.model_fields:
+                raise ValueError(cls._unknown(str(key), values))
+        return values
+
+    @classmethod
+    def _unknown(cls, key: str, _values: dict[str, Any]) -> str:
+        return f"unknown key {key[:40]!r}; {nearest(key, cls.model_fields)}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Info:
+    """The facts of an attack.
+
+    Attributes:
+        title: its name in reports.
+        paper: where it comes from.
+        what: what it does, in half a sentence.
+        input: what it changes.
+        access: what of the model it needs: gradients of the differentiable model, the scores of
+            the served one, or nothing.
+        budget: the option that holds its budgets.
+        norms: the balls it knows; without any, eps has no meaning.
+        min_classes: fewer classes than that it cannot attack.
+        role: an attack on the model; a corruption, which is not aimed at it; or a certificate,
+            which proves instead of attacking.
+        follows: the loss whose gradient is all that it follows, if it is one.
+        single_step: whether that is one step, which is weak.
+        minimal: whether it looks for the nearest adversarial input, so that one run serves every
+            budget.
+        by_chance: whether a larger budget may spare more inputs, because nothing is aimed.
+        references: identifiers in published catalogs of attacks.
+    """
+
+    title: str
+    paper: str
+    what: str
+    input: InputKind = "image"
+    access: Access = "gradient"
+    budget: str = "eps"
+    norms: tuple[Norm, ...] = ()
+    min_classes: int = 2
+    role: Role = "attack"
+    follows: Literal["cross-entropy"] | None = None
+    single_step: bool = False
+    minimal: bool = False
+    by_chance: bool = False
+    references: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """What an attack may spend.
+
+    Attributes:
+        kind: what is counted: a norm, "rate", "edits", "corruption" or "sigma"; budgets of two
+            kinds have no order.
+        value: as a number.
+        text: as the spec spells it.
+    """
+
+    kind: str
+    value: float
+    text: str
+
+    @property
+    def where(self) -> str:
+        """The budget in a message, "eps 8/255" or "5"."""
+        return f"eps {self.text}" if self.kind in LIMITS else self.text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """Inputs of one kind with their labels; every array has one entry per input.
+
+    Attributes:
+        inputs: (B, C, H, W) float32 in [0, 1], or B texts.
+        labels: (B,) int64 true classes; a change may alter them where they can be computed.
+        found: more that an attack tells of each input: of texts "edits" and "queries", of the
+            nearest adversarial inputs "nearest", their distance.
+    """
+
+    inputs: np.ndarray | list[str]
+    labels: np.ndarray
+    found: dict[str, np.ndarray] = field(default_factory=dict[str, np.ndarray])
+
+    @property
+    def images(self) -> np.ndarray:
+        """The inputs of an image model."""
+        if not isinstance(self.inputs, np.ndarray):
+            raise TypeError("texts are not images")
+        return self.inputs
+
+    @property
+    def texts(self) -> list[str]:
+        """The inputs of a text model."""
+        if isinstance(self.inputs, np.ndarray):
+            raise TypeError("images are not texts")
+        return self.inputs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Search:
+    """How an attack is run.
+
+    Attributes:
+        seeds: one for each input: all that is random about it.
+        variant: how gradients treat m of elliptical attention.
+        leave: stop for an input once it is fooled; else attack all of them to the end.
+        meter: told of every model evaluation; its `Cancelled` ends the attack within one step.
+    """
+
+    seeds: Sequence[int]
+    variant: Variant = "plain"
+    leave: bool = True
+    meter: "Meter | None" = None
+
+
+class Settings(NamedTuple):
+    """How far an attack goes: its gradient steps, and the length of one where it is fixed."""
+
+    steps: int | None = None
+    alpha: float | None = None
+
+
+class Attack(Strict, frozen=True):
+    """One attack with its options, at one or more budgets."""
+
+    info: ClassVar[Info]
+    name: str
+
+    @model_validator(mode="before")
+    @classmethod
+    def _absent_is_absent(cls, values: Any) -> Any:
+        """Read null as a key that was left out."""
+        if not isinstance(values, dict):
+            return values
+        return {key: value for key, value in values.items() if value is not None}
+
+    @classmethod
+    def _unknown(cls, key: str, values: dict[str, Any]) -> str:
+        del values
+        return f"{cls.info.title} takes no {key[:40]!r}; {nearest(key, cls.model_fields)}"
+
+    @model_serializer(mode="wrap")
+    def _as_given(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """What was given, without defaults."""
+        given = {"name", *self.model_fields_set}
+        return {key: value for key, value in handler(self).items() if key in given}
+
+    @classmethod
+    def spelled(cls, words: Sequence[str]) -> dict[str, Any]:
+        """The keys of a spec from words such as "steps=40"; lists are separated by commas.
+
+        Raises:
+            ValueError: a word is no option with a value.
+        """
+        return dict(_spelled(word, cls) for word in words)
+
+    @property
+    def label(self) -> str:
+        """What it is called in results, reports and addresses."""
+        return self.name
+
+    @property
+    def title(self) -> str:
+        """Its name in sentences."""
+        return self.info.title
+
+    @property
+    def norm_name(self) -> Norm | None:
+        """The norm of its budgets; None where they are not radii."""
+        return getattr(self, "norm", None)
+
+    def budgets(self) -> list[Budget]:
+        """Where it is run, in the order of the spec."""
+        raise NotImplementedError
+
+    def parts(self, num_classes: int) -> list["Attack"]:
+        """The attacks it consists of, in their order."""
+        del num_classes
+        return [self]
+
+    def searched(self, budget: Budget) -> Budget:
+        """The budget of the run that serves one budget: of a minimal attack any radius at all."""
+        return budget
+
+    def cost(self, num_classes: int) -> int:
+        """Model evaluations of one input at one budget, at most; fooled inputs leave earlier."""
+        raise NotImplementedError
+
+    @property
+    def scorings(self) -> int:
+        """Model evaluations that score one result.
+
+        Of images by the differentiable model, the served one, and that in 8 bit.
+        """
+        return 2 if self.info.input == "text" else 3
+
+    def settings(self, budget: Budget) -> Settings:
+        """Steps, and size of a step, where it has any."""
+        del budget
+        return Settings()
+
+    def sizes(self) -> dict[str, tuple[str, int]]:
+        """By option how many "steps", "queries" or "directions" it takes, for limits on them."""
+        known = type(self).model_fields
+        return {name: (name, getattr(self, name)) for name in ("steps", "queries") if name in known}
+
+    def crosses(self, budget: Budget) -> bool:
+        """Whether its steps are long enough to cross the ball."""
+        del budget
+        return True
+
+    def notes(self, num_classes: int) -> Iterator[str]:
+        """What a reader of its figures must know."""
+        del num_classes
+        yield from ()
+
+    def seeds(self, seed: int, budget: Budget, inputs: np.ndarray | Sequence[str]) -> list[int]:
+        """One seed for each input, of all its draws.
+
+        Those of an attack do not depend on the budget, so that a larger one continues a smaller.
+        """
+        del budget
+        return [input_seed(seed, self.name, content) for content in map(content_of, inputs)]
+
+    def run(
+        self,
+        target: "Target",
+        batch: Batch,
+        budgets: Sequence[Budget],
+        search: Search,
+    ) -> dict[Budget, Batch]:
+        """Attack a batch at each budget; an input that is not fooled may come back unchanged.
+
+        Args:
+            target: the model.
+            batch: clean inputs with their labels.
+            budgets: what may be spent.
+            search: how to go about it.
+
+        Raises:
+            Cancelled: the caller wants to stop.
+            NotPossible: the model lacks what the attack needs.
+        """
+        raise NotImplementedError
+
+    def allowed(
+        self,
+        clean: Batch,
+        adversarial: Batch,
+        budget: Budget,
+        *,
+        target: "Target | None" = None,
+        seeds: Sequence[int] = (),
+    ) -> np.ndarray:
+        """Which inputs the attack was allowed to make, (B,) bool.
+
+        Args:
+            clean: what was attacked.
+            adversarial: what came of it.
+            budget: what could be spent.
+            target: the model, whose tokens some attacks on texts count.
+            seeds: of the attack's draws, which some attacks on texts repeat.
+        """
+        raise NotImplementedError
+
+    def size(self, clean: Batch, adversarial: Batch, budget: Budget) -> np.ndarray:
+        """How large each change is, (B,) float64.
+
+        Raises:
+            BoundsError: an attack on images was not allowed to make one.
+        """
+        del clean, budget
+        return adversarial.found["edits"].astype(np.float64)
+
+    def describe(self, budget: Budget) -> str:
+        """A budget as part of a sentence, "within 8/255" or "with 5 edits"."""
+        return describe(budget.kind, budget.text)
+
+
+def content_of(one: np.ndarray | str) -> bytes:
+    """The bytes that an input's random draws derive from."""
+    return one.tobytes() if isinstance(one, np.ndarray) else one.encode("utf-8", "surrogatepass")
+
+
+def input_seed(seed: int, attack: str, content: bytes) -> int:
+    """Seed of all random draws of one input under one attack.
+
+    It depends on the evaluation's seed, the attack and the input alone: not on the other inputs,
+    their order, the radius, the model or the gradient variant. So two models meet the same draws.
+
+    Args:
+        seed: the evaluation's.
+        attack: name of the attack that draws.
+        content: bytes of the input.
+    """
+    digest = hashlib.sha256(json.dumps([seed, attack]).encode() + content).digest()
+    return int.from_bytes(digest[:8]) >> 1
+
+
+class Certificate(Attack, frozen=True):
+    """What proves a radius for each image, in place of attacking it."""
+
+    def certify(
+        self,
+        target: "Target",
+        batch: Batch,
+        budgets: Sequence[Budget],
+        search: Search,
+    ) -> dict[Budget, tuple[np.ndarray, np.ndarray]]:
+        """For each budget the classes (B,) that are proved, -1 where none is, and radii (B,)."""
+        raise NotImplementedError
+
+
+def describe(kind: str, text: str) -> str:
+    """A budget of a kind as part of a sentence, "within 8/255" or "with 5 edits"."""
+    if kind == "Linf":
+        return f"within {text}"
+    if kind == "L0":
+        return f"with {text} pixel{'s' * (text != '1')}"
+    if kind in LIMITS:
+        return f"within {text} ({NORM_NAMES[kind]})"
+    if kind == "rate":
+        return f"at a rate of {text}"
+    return f"with {int(text):,} edit{'s' * (text != '1')}"
+
+
+class BallAttack(Attack, frozen=True):
+    """An attack on images within balls around them."""
+
+    norm: Norm = Field(default="Linf", description="norm of the radii")
+    eps: Radii = Field(
+        description="radii such as 8/255 or 0.03, in the model's input space, where pixels lie in "
+        "[0, 1]",
+        json_schema_extra={"of": {"type": "number", "minimum": 0}},
+    )
+
+    @field_validator("eps")
+    @classmethod
+    def _known_radii(cls, eps: list[str], info: ValidationInfo) -> list[str]:
+        # A norm that was refused is absent here, and its own error is enough.
+        return distinct_numbers("eps", eps, limit=LIMITS[info.data.get("norm", "L1")])
+
+    def budgets(self) -> list[Budget]:
+        """Its radii."""
+        return [self.budget(text) for text in self.eps]
+
+    def budget(self, text: str) -> Budget:
+        """One of its radii."""
+        value = parse_eps(text, limit=LIMITS[self.norm])
+        return Budget(kind=self.norm, value=value, text=text)
+
+    def allowed(
+        self,
+        clean: Batch,
+        adversarial: Batch,
+        budget: Budget,
+        *,
+        target: "Target | None" = None,
+        seeds: Sequence[int] = (),
+    ) -> np.ndarray:
+        """Finite, inside [0, 1], and within the radius but for rounding."""
+        del target, seeds
+        inside = in_range(adversarial.images)
+        return inside & (change_size(clean.images, adversarial.images, self.norm)
+                         <= budget.value + TOLERANCE)  # fmt: skip
+
+    def size(self, clean: Batch, adversarial: Batch, budget: Budget) -> np.ndarray:
+        """See `Attack.size`."""
+        return check_bounds(clean.images, adversarial.images, norm=self.norm, eps=budget.value)
+
+
+def distinct_numbers(name: str, texts: list[str], *, limit: float = 1.0) -> list[str]:
+    """Refuse what is not a number in (0, limit], and a number named twice."""
+    values = [parse_eps(text, name=name, limit=limit) for text in texts]
+    if len(set(values)) < len(values):
+        what = "a radius" if name == "eps" else "a value"
+        raise ValueError(f"{name} must not name {what} twice, got {str(texts)[:200]}")
+    return texts
+
+
+def distinct(name: str, values: list[Any]) -> list[Any]:
+    """Refuse a value named twice."""
+    if len(set(values)) < len(values):
+        raise ValueError(f"{name} must not name a value twice, got {str(values)[:200]}")
+    return values
+
+
+def in_range(images: np.ndarray) -> np.ndarray:
+    """Which images are finite and inside [0, 1], (N,) bool."""
+    flat = images.reshape(len(images), math.prod(images.shape[1:]))
+    return np.all(np.isfinite(flat) & (flat >= 0) & (flat <= 1), axis=1)
+
+
+def change_size(clean: np.ndarray, adversarial: np.ndarray, norm: Norm) -> np.ndarray:
+    """Norm of the change of every image (N, C, H, W), (N,) float64.
+
+    L0 counts pixels, all channels together.
+    """
+    change = adversarial.astype(np.float64) - clean.astype(np.float64)
+    flat = np.abs(change).reshape(len(clean), math.prod(clean.shape[1:]))
+    match norm:
+        case "Linf":
+            return flat.max(axis=1)
+        case "L2":
+            return np.sqrt((flat**2).sum(axis=1))
+        case "L1":
+            return flat.sum(axis=1)
+        case "L0":
+            moved = (change != 0).any(axis=1).reshape(len(clean), -1)
+            return moved.sum(axis=1).astype(np.float64)
+
+
+def check_bounds(
+    clean: np.ndarray, adversarial: np.ndarray, *, norm: Norm, eps: float
+) -> np.ndarray:
+    """Check that adversarial inputs are ones the attack was allowed to make.
+
+    Args:
+        clean: (N, C, H, W) in [0, 1].
+        adversarial: (N, C, H, W).
+        norm: of the ball.
+        eps: its radius.
+
+    Returns:
+        (N,) norm of the change, float64.
+
+    Raises:
+        BoundsError: a value is not finite, lies outside [0, 1] or further than eps + 1e-6 away.
+    """
+    if adversarial.shape != clean.shape:
+        raise BoundsError(f"adversarial must have shape {clean.shape}, got {adversarial.shape}")
+    if not np.isfinite(adversarial).all():
+        raise BoundsError("adversarial inputs must be finite")
+    if not in_range(adversarial).all():
+        raise BoundsError("adversarial inputs must lie in [0, 1]")
+    distance = change_size(clean, adversarial, norm)
+    if distance.max() > eps + TOLERANCE:
+        raise BoundsError(
+            f"adversarial inputs must stay within {eps:.6g}, got {distance.max():.6g}"
+        )
+    return distance
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """One thing an attack can be told.
+
+    Attributes:
+        name: of the key in a spec.
+        type: "integer", "number" (spelled as a number or a fraction) or "string".
+        several: whether a list is taken.
+        default: what holds where it is not given; None where it must be, or depends on others.
+        required: whether it must be given.
+        minimum: smallest value, if there is one.
+        maximum: largest value, if there is one.
+        choices: the values there are, if they are few.
+        text: what it means.
+    """
+
+    name: str
+    type: Literal["integer", "number", "string"]
+    several: bool
+    default: Any
+    required: bool
+    minimum: float | None
+    maximum: float | None
+    choices: list[str] | None
+    text: str
+
+
+def options(kind: type[Attack]) -> list[Option]:
+    """What an attack can be told, from its fields."""
+    return [_option(name, kind) for name in kind.model_fields if name != "name"]
+
+
+def _option(name: str, kind: type[Attack]) -> Option:
+    known = kind.model_fields[name]
+    shape = kind.model_json_schema()["properties"][name]
+    several = shape.get("type") == "array"
+    item = (shape["items"] if several else shape) | shape.get("of", {})
+    return Option(
+        name=name,
+        type=item.get("type", "string"),
+        several=several,
+        default=None if known.is_required() else known.get_default(call_default_factory=True),
+        required=known.is_required(),
+        minimum=item.get("minimum"),
+        maximum=item.get("maximum"),
+        choices=item.get("enum") or ([item["const"]] if "const" in item else None),
+        text=known.description or "",
+    )
+
+
+def _spelled(word: str, kind: type[Attack]) -> tuple[str, Any]:
+    key, sign, text = word.partition("=")
+    if not sign:
+        raise ValueError(f"--attack must read NAME:OPTION=VALUE, got {word[:40]!r}")
+    known = {option.name: option for option in options(kind)}
+    if key not in known:
+        return key, text
+    values: list[Any] = [number(one) for one in text.split(",")]
+    return key, values if known[key].several else values[0]
+
+
+def number(text: str) -> int | str:
+    """A whole number where the text is one."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 20 else text

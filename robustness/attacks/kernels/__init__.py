@@ -1,0 +1,1 @@
+"""The arithmetic of gradient attacks, on tensors."""

@@ -1,0 +1,37 @@
+"""A module as gradient attacks ask it."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from torch import Tensor, nn
+
+from robustness.attacks.base import Variant
+from robustness.attacks.kernels.batch import Model
+from robustness.progress import Meter
+from robustness.target import gradient_path, undisturbed
+
+
+@contextmanager
+def attackable(
+    model: nn.Module, *, variant: Variant = "plain", meter: Meter | None = None
+) -> Iterator[Model]:
+    """A module in evaluation mode, its parameters frozen, every call counted.
+
+    No global generator, gradient, module's mode or `requires_grad` is changed, also after an error.
+
+    Args:
+        model: logits from pixels; all of it is as before when the block ends.
+        variant: how gradients treat m of elliptical attention.
+        meter: told of every model evaluation; its `Cancelled` ends an attack within one step.
+    """
+
+    def logits(images: Tensor) -> Tensor:
+        if meter is not None:
+            meter.before()
+        answer = model(images)
+        if meter is not None:
+            meter.after(len(images))
+        return answer
+
+    with undisturbed(model), gradient_path(model, variant):
+        yield logits
