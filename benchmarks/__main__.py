@@ -11,32 +11,15 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from benchmarks.rows import Row
+from benchmarks.support.rows import Row
 from core.names import nearest
 from data.errors import DataError
 
-_NOT_BENCHMARKS = {
-    "__main__",
-    "agreement",
-    "ceiling",
-    "deit_artifact",
-    "load",
-    "long_models",
-    "mortal_server",
-    "mutants",
-    "pairs",
-    "photos",
-    "reach",
-    "rows",
-    "server",
-    "standard_library",
-}
-
 
 def names() -> list[str]:
-    """The benchmarks: the modules of this package that have a `run`."""
+    """The benchmarks: the modules of this package."""
     modules = pkgutil.iter_modules([str(Path(__file__).parent)])
-    return sorted(m.name for m in modules if not m.ispkg and m.name not in _NOT_BENCHMARKS)
+    return sorted(m.name for m in modules if not m.ispkg and m.name != "__main__")
 
 
 def main(argv: list[str] | None = None) -> int:

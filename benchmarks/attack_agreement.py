@@ -14,8 +14,8 @@ import torch
 import torchattacks
 from torch import Tensor, nn
 
-from benchmarks.rows import Row
-from benchmarks.server import ROOT
+from benchmarks.support.rows import Row
+from benchmarks.support.server import ROOT
 from core.stats import paired_interval, wilson
 from data.sources import load_inputs, open_images
 from robustness.attacks.base import input_seed

@@ -20,9 +20,9 @@ import torchattacks
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from benchmarks.pairs import pair_rows
-from benchmarks.rows import Row
-from benchmarks.server import ROOT
+from benchmarks.support.pairs import pair_rows
+from benchmarks.support.rows import Row
+from benchmarks.support.server import ROOT
 from core.stats import paired_interval
 from data.sources import load_inputs, open_images
 from robustness.attacks.base import input_seed

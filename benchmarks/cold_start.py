@@ -16,10 +16,10 @@ from statistics import median
 
 import torch
 
-from benchmarks.deit_artifact import SIZE, write_deit_tiny
 from benchmarks.elliptical_overhead import peak_bytes
-from benchmarks.rows import Row
-from benchmarks.server import ROOT
+from benchmarks.support.deit_artifact import SIZE, write_deit_tiny
+from benchmarks.support.rows import Row
+from benchmarks.support.server import ROOT
 from runtimes.artifact import Artifact
 from runtimes.manifest import WEIGHTS
 from runtimes.registry import RUNTIMES, installed

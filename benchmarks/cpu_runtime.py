@@ -15,11 +15,11 @@ from pathlib import Path
 import onnxruntime
 import torch
 
-from benchmarks.agreement import agreement_rows
-from benchmarks.ceiling import ceiling_rows
-from benchmarks.deit_artifact import pictures, write_deit_tiny
-from benchmarks.pairs import measure_pairs, pair_rows
-from benchmarks.rows import Row
+from benchmarks.support.agreement import agreement_rows
+from benchmarks.support.ceiling import ceiling_rows
+from benchmarks.support.deit_artifact import pictures, write_deit_tiny
+from benchmarks.support.pairs import measure_pairs, pair_rows
+from benchmarks.support.rows import Row
 from export.benchmark import make_int8
 from export.select import open_selected
 from runtimes.artifact import Artifact

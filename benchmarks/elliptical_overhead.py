@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from torch.profiler import profile
 
 import models
-from benchmarks.pairs import measure_pairs, pair_rows
-from benchmarks.rows import Row
+from benchmarks.support.pairs import measure_pairs, pair_rows
+from benchmarks.support.rows import Row
 from runtimes.threads import available_cores
 
 NAME = "elliptical_overhead"

@@ -12,8 +12,8 @@ import numpy as np
 import torch
 
 import models
-from benchmarks.pairs import measure_pairs, pair_rows
-from benchmarks.rows import Row
+from benchmarks.support.pairs import measure_pairs, pair_rows
+from benchmarks.support.rows import Row
 from export.onnx import to_onnx
 from runtimes.onnx import open_session
 from runtimes.openvino import compile_graph, missing

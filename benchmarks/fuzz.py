@@ -34,8 +34,8 @@ from schemathesis.specs.openapi.checks import (
 from tqdm import tqdm
 
 from benchmarks.isolation import sample_files
-from benchmarks.rows import Row
-from benchmarks.server import serving
+from benchmarks.support.rows import Row
+from benchmarks.support.server import serving
 
 NAME = "fuzz"
 _CHECKS = [

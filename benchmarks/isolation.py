@@ -20,9 +20,9 @@ import httpx
 import numpy as np
 from tqdm import tqdm
 
-from benchmarks.load import Answer, drive, form_request, throughput, write_requests
-from benchmarks.rows import Row
-from benchmarks.server import ROOT, serving
+from benchmarks.support.load import Answer, drive, form_request, throughput, write_requests
+from benchmarks.support.rows import Row
+from benchmarks.support.server import ROOT, serving
 
 NAME = "isolation"
 CONNECTIONS = 16

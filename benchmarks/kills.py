@@ -35,8 +35,8 @@ from typing import Any
 
 from tqdm import tqdm
 
-from benchmarks.mortal_server import KINDS, Server
-from benchmarks.rows import Row
+from benchmarks.support.mortal_server import KINDS, Server
+from benchmarks.support.rows import Row
 from service.jobs.uploads import REPORT, evaluations_folder
 
 NAME = "kills"

@@ -2,7 +2,7 @@
 
 Statements of all packages are drawn by `--seed`, three times as likely where they score, compute
 intervals, mask, limit, check keys, resume or compare answers. Each is broken alone, in a drawn way
-(see `benchmarks.mutants`), in a clone of the last commit; the working tree is never touched. Then
+(`support.mutants`), in a clone of the last commit; the working tree is never touched. Then
 the default tests that reach the statement run until the first one fails. A statement is *caught*
 when a test fails that passes without the break.
 
@@ -33,15 +33,15 @@ from queue import SimpleQueue
 from coverage import CoverageData
 from tqdm import tqdm
 
-from benchmarks.mutants import PACKAGES, Mutant, draw
-from benchmarks.reach import CHOSEN, FIXTURE, RUNNING, TESTS
-from benchmarks.rows import Row
+from benchmarks.support.mutants import PACKAGES, Mutant, draw
+from benchmarks.support.reach import CHOSEN, FIXTURE, RUNNING, TESTS
+from benchmarks.support.rows import Row
 
 NAME = "mutation"
 ROOT = Path(__file__).parents[1]
 _SHARE = 55 / 60  # of the statements that should be caught
 _LEAST_S, _TIMES = 90.0, 10.0  # a test may take that long, and so many times what it took before
-_PYTEST = ["pytest", "-p", "benchmarks.reach", "-q", "-p", "no:cacheprovider"]
+_PYTEST = ["pytest", "-p", "benchmarks.support.reach", "-q", "-p", "no:cacheprovider"]
 _TIMES_OF_FILES = itertools.count(int(time.time()))
 _COVERAGE = """[run]
 data_file = {folder}/lines

@@ -28,11 +28,11 @@ import numpy as np
 from PIL import Image
 from tqdm import tqdm
 
-from benchmarks.deit_artifact import pictures, write_deit_tiny
 from benchmarks.isolation import sustained
-from benchmarks.load import Answer, drive, form_request, throughput, write_requests
-from benchmarks.rows import Row
-from benchmarks.server import pss, serving_process
+from benchmarks.support.deit_artifact import pictures, write_deit_tiny
+from benchmarks.support.load import Answer, drive, form_request, throughput, write_requests
+from benchmarks.support.rows import Row
+from benchmarks.support.server import pss, serving_process
 from service.settings import Settings
 
 NAME = "overload"

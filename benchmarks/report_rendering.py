@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from torch import nn
 
-from benchmarks.rows import Row
+from benchmarks.support.rows import Row
 from data.sources import ImageSet, open_images
 from robustness import store as shards
 from robustness.evaluation import evaluate

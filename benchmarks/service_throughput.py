@@ -3,8 +3,8 @@
 DeiT-tiny at 224 x 224, 1,000 photos, one a request, 16 kept connections. Each comparison is a
 series of pairs of windows, ours and the other's one right after the other in changing order, and
 its figure is the median of the ratios. Whoever is not being measured is held still, because some
-servers poll while they are idle. The load generator (`benchmarks.load`) runs on the same cores as
-the servers and costs each of them the same; the bare runtime has the cores for itself.
+servers poll while they are idle. The load generator (`support.load`) runs on the same cores as the
+servers and costs each of them the same; the bare runtime has the cores for itself.
 
 - Bare: batches of 16 files, decoded on all cores and then run, in this process. Once ONNX Runtime
   as it comes against ours on `onnx-cpu`; once the fastest runtime against ours on the same.
@@ -22,16 +22,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
 
+import pyarrow.parquet as pq
 from tqdm import tqdm
 
-from benchmarks.deit_artifact import write_deit_tiny
-from benchmarks.load import drive, form_request, throughput, write_requests
-from benchmarks.pairs import Pairs, median_interval
 from benchmarks.peers.graph import Graph
 from benchmarks.peers.running import PEERS, Peer, serving_peer
-from benchmarks.photos import photos
-from benchmarks.rows import Row
-from benchmarks.server import pause, resume, serving_process
+from benchmarks.support.deit_artifact import write_deit_tiny
+from benchmarks.support.load import drive, form_request, throughput, write_requests
+from benchmarks.support.pairs import Pairs, median_interval
+from benchmarks.support.rows import Row
+from benchmarks.support.server import pause, resume, serving_process
+from data.datasets.known import data_folder
 from export.select import open_selected
 from runtimes.artifact import Artifact
 from runtimes.base import Runtime
@@ -209,3 +210,17 @@ def _over_http(pid: int, address: str, requests: Sequence[bytes], file: Path) ->
         yield measure
     finally:
         resume(pid)
+
+
+_FILE = "imagenet1k-1perclass-224.parquet"
+
+
+def photos(count: int) -> list[bytes]:
+    """The contents of so many image files, each of another class.
+
+    Raises:
+        DataError: ASSAY_DATA names no folder.
+        FileNotFoundError: the folder does not hold them.
+    """
+    images = pq.read_table(data_folder("photos") / _FILE, columns=["image"]).column("image")
+    return [row["bytes"] for row in images.slice(0, count).to_pylist()]

@@ -16,9 +16,9 @@ import httpx
 from tqdm import tqdm
 
 from benchmarks.isolation import sample_files
-from benchmarks.load import drive, form_request, throughput, write_requests
-from benchmarks.rows import Row
-from benchmarks.server import pss, started, wait_until_ready
+from benchmarks.support.load import drive, form_request, throughput, write_requests
+from benchmarks.support.rows import Row
+from benchmarks.support.server import pss, started, wait_until_ready
 
 NAME = "start_up"
 _STARTS = 5

@@ -17,8 +17,8 @@ import torch
 from PIL import Image, ImageFilter
 
 import models
-from benchmarks.pairs import measure_pairs, pair_rows
-from benchmarks.rows import Row
+from benchmarks.support.pairs import measure_pairs, pair_rows
+from benchmarks.support.rows import Row
 from data.sources import open_images
 from training.distributed import Processes
 from training.loading import Batch, batches

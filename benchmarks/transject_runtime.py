@@ -13,10 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from benchmarks.long_models import transformer, transject
-from benchmarks.pairs import measure_pairs, pair_rows
-from benchmarks.rows import Row
-from benchmarks.standard_library import windows
+from benchmarks.support.long_models import transformer, transject, windows
+from benchmarks.support.pairs import measure_pairs, pair_rows
+from benchmarks.support.rows import Row
 from export.onnx import to_onnx
 from export.precision.int8 import quantize_dynamic
 from export.torchscript import to_torchscript

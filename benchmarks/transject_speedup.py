@@ -24,10 +24,15 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from tqdm import tqdm
 
 import models
-from benchmarks.long_models import transformer, transject
-from benchmarks.pairs import measure_pairs, pair_rows
-from benchmarks.rows import Row
-from benchmarks.standard_library import PACKAGES, disjoint_windows, windows
+from benchmarks.support.long_models import (
+    PACKAGES,
+    disjoint_windows,
+    transformer,
+    transject,
+    windows,
+)
+from benchmarks.support.pairs import measure_pairs, pair_rows
+from benchmarks.support.rows import Row
 from core.stats import wilson
 from models.attention.elliptical import Attention
 from models.inference.folded import singular_range

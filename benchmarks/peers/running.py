@@ -27,8 +27,8 @@ from pathlib import Path
 
 import httpx
 
-from benchmarks.load import form_request, json_request
-from benchmarks.server import ROOT, end, free_port
+from benchmarks.support.load import form_request, json_request
+from benchmarks.support.server import ROOT, end, free_port
 
 MODEL = "deit-tiny"
 BATCH = 16

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import pytest
 
 from benchmarks import cpu_runtime
-from benchmarks.rows import Row
+from benchmarks.support.rows import Row
 from runtimes.registry import installed
 
 _ONCE: Mapping[int, int] = {1: 1, 8: 1}

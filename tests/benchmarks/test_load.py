@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.load import (
+from benchmarks.support.load import (
     NO_ANSWER,
     Answer,
     drive,

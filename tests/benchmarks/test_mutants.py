@@ -1,7 +1,7 @@
 import ast
 from pathlib import Path
 
-from benchmarks.mutants import PACKAGES, draw
+from benchmarks.support.mutants import PACKAGES, draw
 from service.settings import ROOT
 
 SOURCE = '''"""Docs."""

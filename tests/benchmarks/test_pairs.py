@@ -1,6 +1,6 @@
 import pytest
 
-from benchmarks.pairs import measure_pairs, median_interval, pair_rows
+from benchmarks.support.pairs import measure_pairs, median_interval, pair_rows
 
 
 def test_both_calls_are_made_in_turn_in_alternating_order() -> None:

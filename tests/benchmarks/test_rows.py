@@ -1,7 +1,7 @@
 import pytest
 
 from benchmarks.__main__ import main, names
-from benchmarks.rows import Row
+from benchmarks.support.rows import Row
 
 
 @pytest.mark.parametrize(

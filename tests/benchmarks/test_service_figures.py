@@ -12,9 +12,9 @@ from benchmarks.__main__ import main
 from benchmarks.fuzz import Found
 from benchmarks.fuzz import rows as fuzz_rows
 from benchmarks.isolation import latency_rows
-from benchmarks.load import Answer
 from benchmarks.overload import answer_rows, memory_row, recovered_after, recovery_row
 from benchmarks.service_throughput import bare, rate_rows
+from benchmarks.support.load import Answer
 
 
 def _steady(count: int, *, status: int = 200, seconds: float = 0.01) -> list[Answer]:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.fuzz import fuzz
-from benchmarks.server import serving
+from benchmarks.support.server import serving
 
 
 @pytest.mark.parametrize("cases", [40, pytest.param(10_000, marks=pytest.mark.slow)])

@@ -3,7 +3,7 @@
 import pytest
 
 from benchmarks.kills import inflict
-from benchmarks.mortal_server import KINDS
+from benchmarks.support.mortal_server import KINDS
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ import psutil
 from sqlalchemy import NullPool, create_engine, select
 
 from benchmarks.isolation import sample_files
-from benchmarks.server import end, free_port, start, wait_until_ready
+from benchmarks.support.server import end, free_port, start, wait_until_ready
 from service.jobs.claims import MAX_ATTEMPTS
 from service.jobs.table import jobs
 from service.processes import family

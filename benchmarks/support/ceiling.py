@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from benchmarks.deit_artifact import pictures
-from benchmarks.pairs import measure_pairs, median_interval
-from benchmarks.rows import Row
+from benchmarks.support.deit_artifact import pictures
+from benchmarks.support.pairs import measure_pairs, median_interval
+from benchmarks.support.rows import Row
 from runtimes.artifact import Artifact
 from runtimes.base import Runtime
 from runtimes.torch_model import load_twin

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from statistics import median
 from typing import Literal
 
-from benchmarks.rows import Row
+from benchmarks.support.rows import Row
 
 _WARM_UP = 3
 Pairs = Sequence[tuple[float, float]]

@@ -16,7 +16,7 @@ import psutil
 
 from service.processes import family
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 _READY_S = 120
 _SETTLED_S = 600
 _STOP_S = 30

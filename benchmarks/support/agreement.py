@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.rows import Row
-from benchmarks.server import ROOT
+from benchmarks.support.rows import Row
+from benchmarks.support.server import ROOT
 from core.stats import wilson
 from data.sources import load_inputs, open_images
 from export.select import open_selected

@@ -1,4 +1,4 @@
-"""A load generator in a process of its own: `python -m benchmarks.load`, started by `drive`.
+"""A load generator in a process of its own, which `drive` starts.
 
 Requests are complete before the clock starts, connections are kept, answers are read no further
 than their length says, so that it costs little beside a server that shares its cores. It imports
@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 NO_ANSWER = 0
 """Status of a request whose connection broke, or that was not answered in time."""
 _LENGTH = re.compile(rb"content-length: *([0-9]+)", re.IGNORECASE)
@@ -78,7 +78,7 @@ def drive(
     Raises:
         RuntimeError: the process failed.
     """
-    command = [sys.executable, "-m", "benchmarks.load", str(file), address]
+    command = [sys.executable, "-m", "benchmarks.support.load", str(file), address]
     command += ["--connections", str(connections), "--seconds", str(seconds)]
     command += [] if rate is None else ["--rate", str(rate)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
@@ -246,7 +246,7 @@ def _read_requests(file: Path) -> list[bytes]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Send the requests and write [due, seconds, status] of each as JSON."""
-    parser = argparse.ArgumentParser(prog="benchmarks.load", description=__doc__)
+    parser = argparse.ArgumentParser(prog="benchmarks.support.load", description=__doc__)
     parser.add_argument("requests", type=Path)
     parser.add_argument("address")
     parser.add_argument("--connections", type=int, required=True)

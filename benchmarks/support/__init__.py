@@ -1,0 +1,1 @@
+"""What several benchmarks share: rows, pairs, servers, load, models and inputs."""
