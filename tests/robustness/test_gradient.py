@@ -230,7 +230,7 @@ def test_a_blind_or_broken_model_yields_finite_images_in_the_ball(name: str, ten
     for answer in (model.answer, torch.full((10,), torch.nan), torch.ones(10)):
         model.answer = answer
         for leave in (True, False):
-            found = run((model, images, labels), attack(name), leave=leave)
+            found = run((model, images, labels), attack(name, steps=4), leave=leave)
             assert torch.isfinite(found).all()
             assert float((found - images).abs().max()) <= EPS + 1e-6
 
@@ -248,7 +248,7 @@ def test_a_gradient_that_is_no_number_spoils_no_image() -> None:
     labels = torch.full((4,), 9)
     for leave in (True, False):
         for name, norm in ALL:
-            found = run((Edge(), images, labels), attack(name, norm), eps=0.3, leave=leave)
+            found = run((Edge(), images, labels), attack(name, norm, 4), eps=0.3, leave=leave)
             assert torch.isfinite(found).all()
 
 
