@@ -70,13 +70,12 @@ def of_attack(attack: AttackFigures, samples: int, metric: str) -> str:
     """What one attack with one budget leaves, in one sentence."""
     share = percent(attack.robust.top1, samples)
     kept = "keeps its prediction on" if metric == "stability" else "is correct on"
+    ends, inputs = interval(attack.robust.ci, samples), count(samples, "input")
     again = f"; {percent(attack.confirmed, samples)} as served"
     if attack.confirmed_8bit is not None:
         again += f", {percent(attack.confirmed_8bit, samples)} in 8 bit"
     under = f"Under {attack.title} {attack.description} the model {kept} {share}"
-    return (
-        f"{under} of {samples:,} (95{NBSP}% interval {interval(attack.robust.ci, samples)}){again}."
-    )
+    return f"{under} of {inputs} (95{NBSP}% interval {ends}){again}."
 
 
 def of_figure(figure: Figure, samples: int, metric: str) -> str:

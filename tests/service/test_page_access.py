@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from selenium.webdriver import Chrome
@@ -20,7 +21,7 @@ KEYS = [
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder = tmp_path_factory.mktemp("guarded")
-    options = {"ASSAY_API_KEYS": json.dumps(KEYS), "ASSAY_RUNTIME": "onnx-cpu"}
+    options: dict[str, Any] = {"ASSAY_API_KEYS": json.dumps(KEYS), "ASSAY_RUNTIME": "onnx-cpu"}
     with serve(str(ROOT), cwd=folder, home=folder / "home", **options) as server:
         yield server.url
 

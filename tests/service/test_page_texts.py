@@ -58,7 +58,7 @@ def test_an_evaluation_of_texts_marks_the_changed_words(page: Page) -> None:
 
 def test_a_hostile_text_stays_inert_in_the_evidence(page: Page, places: dict[str, str]) -> None:
     page.open(places["texts"])
-    assert "its 2 predictions under the worst attack within 2 edits" in page.text(".headline")
+    assert "its 2 predictions under the worst attack with 2 edits" in page.text(".headline")
     page.until(lambda: any("<script>" in one.text for one in page.all(".changed")), "no text")
     assert page.run("return window.hacked") is None
     assert page.all("main script") == []
