@@ -66,6 +66,8 @@ def test_table_of_attacks_tells_norms_settings_and_defaults(name: str) -> None:
 
 
 def shown(default: Any) -> str:
+    if isinstance(default, list) and len(default) > 5:
+        return ""  # told in words
     if isinstance(default, list):
         return str(default[0])
     return "" if default is None else str(default)
