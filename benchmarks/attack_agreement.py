@@ -24,7 +24,7 @@ from robustness.attacks.kernels.model import attackable
 from robustness.attacks.square import square
 from robustness.spec import ATTACKS
 from runtimes.artifact import find_artifacts
-from runtimes.torch_model import load_twin
+from runtimes.torch_model import load_torch_model
 
 _RADII = {"fashion-dot": "4/255", "fashion-elliptical-adv": "24/255"}
 """Where about half of the images fall, so that flags can differ."""
@@ -76,7 +76,7 @@ def run() -> Iterable[Row]:
         for name in _ATTACKS:
             case = Case(
                 name=artifact.name,
-                model=load_twin(artifact),
+                model=load_torch_model(artifact),
                 images=torch.from_numpy(load_inputs(sample, artifact.image_spec)),
                 labels=torch.from_numpy(sample.labels),
                 attack=ATTACKS[name].model_validate({"name": name, "eps": [_RADII[artifact.name]]}),

@@ -34,7 +34,7 @@ from robustness.spec import ATTACKS
 from runtimes.artifact import find_artifacts
 from runtimes.base import Runtime
 from runtimes.registry import open_runtime
-from runtimes.torch_model import load_twin
+from runtimes.torch_model import load_torch_model
 
 NAME = "attack_speed"
 _ARTIFACT = "fashion-elliptical-adv"
@@ -91,7 +91,7 @@ def _open() -> _Subject:
         raise ValueError(f"the images of {_SAMPLE.name} must be labelled")
     # The files lie in order of class: every pair should see all classes.
     order = np.random.default_rng(0).permutation(len(sample))
-    twin = load_twin(artifact)
+    twin = load_torch_model(artifact)
     return _Subject(
         twin=twin,
         unfrozen=copy.deepcopy(twin).requires_grad_(True),

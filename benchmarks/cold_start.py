@@ -23,7 +23,7 @@ from benchmarks.support.server import ROOT
 from runtimes.artifact import Artifact
 from runtimes.manifest import WEIGHTS
 from runtimes.registry import RUNTIMES, installed
-from runtimes.torch_model import load_twin
+from runtimes.torch_model import load_torch_model
 
 NAME = "cold_start"
 STARTS = 5
@@ -96,7 +96,7 @@ def _rows(artifact: Artifact, name: str, mode: str, count: int, budget: float) -
 def _budget(artifact: Artifact) -> float:
     """Twice the weights, and what one image makes of them, in MiB."""
     weights = artifact.file(WEIGHTS).stat().st_size
-    peak = peak_bytes(load_twin(artifact), "forward", torch.zeros(1, 3, SIZE, SIZE))
+    peak = peak_bytes(load_torch_model(artifact), "forward", torch.zeros(1, 3, SIZE, SIZE))
     return ((_WEIGHTS_FACTOR - 1) * weights + peak) / 2**20
 
 

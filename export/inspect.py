@@ -104,8 +104,8 @@ def _files(artifact: Artifact) -> list[Row]:
             rows.append((name, size, "", "", "", "", ""))
             continue
         accuracy = "" if figures.accuracy is None else f"{figures.accuracy:.2%}"
-        engine, largest = figures.runtime or "", f"{figures.max_abs_diff:.1e}"
-        row = (figures.precision, engine, largest, figures.top1_mismatches, accuracy)
+        runtime, largest = figures.runtime or "", f"{figures.max_abs_diff:.1e}"
+        row = (figures.precision, runtime, largest, figures.top1_mismatches, accuracy)
         rows.append((name, size, *row))
     return rows
 

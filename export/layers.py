@@ -58,7 +58,7 @@ def expose(content: bytes, names: Sequence[str]) -> bytes:
     for name in names:
         if name not in known:
             raise ValueError(f"names must be values of the graph, got {name!r}")
-        # Without a type: engines infer it, and it depends on the precision.
+        # Without a type: runtimes infer it, and it depends on the precision.
         graph.graph.output.append(onnx.ValueInfoProto(name=name))
     return graph.SerializeToString()
 

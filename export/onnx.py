@@ -20,7 +20,7 @@ from export.layers import Watched
 from export.plain import plain
 from export.program import dynamic_shapes
 
-OPSET = 20  # the first with Gelu; the Attention node of 23 gains nothing and few engines know it
+OPSET = 20  # the first with Gelu; the Attention node of 23 gains nothing and few runtimes know it
 _CONTROL_FLOW = {"If", "Loop", "Scan"}
 _WATCHED = "model."
 _EXPORTER_LOGS = ("torch.onnx._internal.exporter", "onnx_ir.passes")

@@ -41,12 +41,12 @@ class ParityError(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """An exported format on the engine that it is measured on.
+    """An exported format on the runtime that it is measured on.
 
     Attributes:
         predict: from inputs to logits.
         precision: arithmetic of the format.
-        runtime: name of the engine.
+        runtime: its name.
     """
 
     predict: Predict

@@ -65,7 +65,7 @@ class PlainAttention(nn.Module):
     """`models.attention.elliptical.Attention` in as few graph nodes as possible.
 
     Values are handed on as (B, N, C): m is estimated and applied before the heads are parted, on
-    rows three times as long or more. 1 / sqrt(D) is applied to the scores, where engines fold it
+    rows three times as long or more. 1 / sqrt(D) is applied to the scores, where runtimes fold it
     into the product that makes them. m of the estimator "difference" under maxscale costs one Sub,
     Abs, MatMul, Clip, ReduceMax, Div and Mul, of which the Sub, Abs and Mul are over all tokens.
 

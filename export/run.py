@@ -12,6 +12,7 @@ from safetensors.torch import load
 from torch import nn
 
 import models
+from core.yaml import read_yaml
 from data.images import ImageSpec
 from runtimes.manifest import TOKENIZER, TextSpec
 
@@ -78,7 +79,7 @@ def open_run(folder: Path) -> Run:
         if not (folder / name).is_file():
             raise ValueError(f"{folder} holds no finished run: {name} is missing")
     try:
-        recipe = yaml.safe_load((folder / RECIPE).read_text(encoding="utf-8"))
+        recipe = read_yaml((folder / RECIPE).read_text(encoding="utf-8"))
         metrics = json.loads((folder / METRICS).read_text(encoding="utf-8"))
     except (yaml.YAMLError, ValueError) as error:
         raise ValueError(f"{folder} holds a broken {RECIPE} or {METRICS}: {error}") from None

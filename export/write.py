@@ -189,9 +189,9 @@ def _measure(
     precision: Precision,
     on_progress: Callable[[int], object],
 ) -> Parity:
-    engine = open_graph(files[ONNX], precision)
+    graph = open_graph(files[ONNX], precision)
     candidates = {
-        ONNX: parity.Candidate(predict=engine, precision=precision, runtime=engine.name),
+        ONNX: parity.Candidate(predict=graph, precision=precision, runtime=graph.name),
         TORCHSCRIPT: parity.Candidate(
             predict=parity.eager(load_torchscript(files[TORCHSCRIPT])), runtime="torchscript"
         ),

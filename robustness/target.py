@@ -16,7 +16,7 @@ from robustness.progress import Meter
 from runtimes.artifact import Artifact
 from runtimes.base import Runtime, RuntimeUnavailable
 from runtimes.registry import open_runtime
-from runtimes.torch_model import load_twin
+from runtimes.torch_model import load_torch_model
 
 Inputs = np.ndarray | Sequence[str]
 
@@ -184,7 +184,7 @@ def open_target(artifact: Artifact, *, threads: int) -> ImageTarget:
         labels=list(artifact.labels),
         image_spec=artifact.image_spec,
         runtime=open_judge(artifact, threads),
-        twin=load_twin(artifact),
+        twin=load_torch_model(artifact),
     )
 
 

@@ -19,7 +19,7 @@ from robustness.attacks.base import InputKind, NotPossible, Variant
 from robustness.progress import Meter
 from robustness.target import Inputs, Target, device_of, gradient_path, open_judge, undisturbed
 from runtimes.artifact import Artifact
-from runtimes.torch_model import load_twin
+from runtimes.torch_model import load_torch_model
 
 Relabel = Callable[[str], int | None]
 """The true class of a text, or None where it is no text of the task."""
@@ -137,7 +137,7 @@ def open_text_target(artifact: Artifact, *, threads: int) -> TextTarget:
         tokenizer=tokenizer,
         max_len=artifact.text_spec.max_len,
         runtime=open_judge(artifact, threads),
-        twin=load_twin(artifact),
+        twin=load_torch_model(artifact),
         relabel=listops.value_of if _reads_listops(tokenizer, artifact.labels) else None,
     )
 

@@ -28,7 +28,7 @@ class Runtime(Protocol):
 
     @property
     def name(self) -> str:
-        """Which engine on which device, e.g. "onnx-cpu"."""
+        """Which runtime on which device, e.g. "onnx-cpu"."""
         ...
 
     @property
@@ -53,7 +53,7 @@ class Runtime(Protocol):
 
 
 def as_feed(inputs: Inputs, manifest: Manifest) -> dict[str, np.ndarray]:
-    """Check inputs against a manifest: some engines answer nonsense where others refuse.
+    """Check inputs against a manifest: some runtimes answer nonsense where others refuse.
 
     Returns:
         Contiguous arrays by name, in the order of the graph's inputs.
@@ -65,8 +65,8 @@ def as_feed(inputs: Inputs, manifest: Manifest) -> dict[str, np.ndarray]:
     names = ["images"] if isinstance(spec, InputSpec) else ["tokens", "mask"]
     given = {"images": inputs} if isinstance(inputs, np.ndarray) else inputs
     if sorted(given) != sorted(names):
-        received = ", ".join(given) or "nothing"
-        raise InvalidInputs(f"inputs must be {', '.join(names)}, received {received}")
+        got = ", ".join(given) or "nothing"
+        raise InvalidInputs(f"inputs must be {', '.join(names)}, got {got}")
     if isinstance(spec, InputSpec):
         _check_images(given["images"], tuple(spec.shape[1:]))
     else:
@@ -85,29 +85,29 @@ def blank_inputs(artifact: Artifact, batch_size: int) -> dict[str, np.ndarray]:
 
 def _check_images(images: np.ndarray, shape: tuple[int, ...]) -> None:
     if images.dtype != np.float32:
-        raise InvalidInputs(f"images must be float32, received {images.dtype}")
+        raise InvalidInputs(f"images must be float32, got {images.dtype}")
     if images.ndim != 4 or images.shape[1:] != shape or not len(images):
         wanted = ", ".join(map(str, shape))
-        raise InvalidInputs(f"images must be (B >= 1, {wanted}), received {images.shape}")
+        raise InvalidInputs(f"images must be (B >= 1, {wanted}), got {images.shape}")
 
 
 def _check_tokens(tokens: np.ndarray, mask: np.ndarray, last: int, longest: int) -> None:
     if tokens.dtype != np.int64:
-        raise InvalidInputs(f"tokens must be int64, received {tokens.dtype}")
+        raise InvalidInputs(f"tokens must be int64, got {tokens.dtype}")
     if mask.dtype != np.bool_:
-        raise InvalidInputs(f"mask must be bool, received {mask.dtype}")
+        raise InvalidInputs(f"mask must be bool, got {mask.dtype}")
     if tokens.ndim != 2 or not len(tokens):
-        raise InvalidInputs(f"tokens must be (B >= 1, N), received {tokens.shape}")
+        raise InvalidInputs(f"tokens must be (B >= 1, N), got {tokens.shape}")
     if mask.shape != tokens.shape:
-        raise InvalidInputs(f"mask must be {tokens.shape} as tokens are, received {mask.shape}")
+        raise InvalidInputs(f"mask must be {tokens.shape} as tokens are, got {mask.shape}")
     if tokens.shape[1] > longest:
-        raise InvalidInputs(f"tokens must be at most {longest} a row, received {tokens.shape[1]}")
+        raise InvalidInputs(f"tokens must be at most {longest} a row, got {tokens.shape[1]}")
     # Unchecked, a row without any gives no number, and an id below 0 wraps around.
     real = mask.any(axis=1)
     if not real.all():
         row = int(real.argmin())
-        raise InvalidInputs(f"mask must be True somewhere in every row, received none in row {row}")
+        raise InvalidInputs(f"mask must be True somewhere in every row, got none in row {row}")
     low, high = int(tokens.min()), int(tokens.max())
     if low < 0 or high > last:
         wrong = low if low < 0 else high
-        raise InvalidInputs(f"tokens must be from 0 to {last}, received {wrong}")
+        raise InvalidInputs(f"tokens must be from 0 to {last}, got {wrong}")

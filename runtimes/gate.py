@@ -24,7 +24,7 @@ def is_unmeasured(artifact: Artifact, precision: str) -> bool:
 
 
 def unmeasured_refusal(artifact: Artifact) -> str | None:
-    """Why a precision that no export has measured cannot be judged, or None.
+    """Why a precision that no export has measured cannot be compared, or None.
 
     Raises:
         ArtifactError: the stored inputs cannot be read.
@@ -33,7 +33,7 @@ def unmeasured_refusal(artifact: Artifact) -> str | None:
     if count >= PROBE_SAMPLES:
         return None
     return (
-        f"other precisions need {PROBE_SAMPLES} stored inputs to be judged, and the artifact has "
+        f"other precisions need {PROBE_SAMPLES} stored inputs to compare, and the artifact has "
         f"{count}: export it again"
     )
 
@@ -72,7 +72,7 @@ def require_parity(runtime: Runtime, artifact: Artifact, *, quick: bool = False)
         scale = max(1.0, float(np.abs(expected).max()))
         largest = max(largest, float(np.abs(logits - expected).max()) / scale)
     allowed = 0 if runtime.precision == "fp32" else int((1 - MIN_AGREEMENT) * count + 1e-9)
-    _judge(runtime, artifact, count, changed, allowed, largest)
+    _require(runtime, artifact, count, changed, allowed, largest)
 
 
 def _answers(runtime: Runtime, feed: dict[str, np.ndarray]) -> np.ndarray:
@@ -80,12 +80,12 @@ def _answers(runtime: Runtime, feed: dict[str, np.ndarray]) -> np.ndarray:
         return runtime.predict(feed)
     except InvalidInputs as error:
         raise ArtifactError(f"{PROBE} holds no inputs of this model: {error}") from error
-    except Exception as error:  # engines share no base class of their errors
+    except Exception as error:  # runtimes share no base class of their errors
         reason = f"{runtime.name} cannot answer the stored inputs: {type(error).__name__}"
         raise ParityFailure(reason) from error
 
 
-def _judge(
+def _require(
     runtime: Runtime, artifact: Artifact, count: int, changed: int, allowed: int, largest: float
 ) -> None:
     if changed > allowed:

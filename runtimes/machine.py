@@ -14,7 +14,7 @@ def has_nvidia_gpu() -> bool:
 
 
 def fingerprint() -> dict[str, str]:
-    """The processor, the devices and the versions of every engine.
+    """The processor, the devices and the versions of every runtime.
 
     Two machines with the same answer run the same runtime the fastest.
     """

@@ -81,7 +81,7 @@ class FormatParity(_Strict):
         max_abs_diff: largest absolute difference of any logit.
         top1_mismatches: samples whose predicted class differs.
         precision: arithmetic of the format.
-        runtime: the engine that it was measured on; None in artifacts of before.
+        runtime: the one that it was measured on; the first artifacts do not say.
         accuracy: share of correct answers, where the samples have labels.
     """
 

@@ -35,7 +35,7 @@ class OnnxRuntime:
         name: "onnx-cpu", "onnx-cuda" or "onnx-tensorrt".
         precision: the graph's own, "int8", or "tf32" on CUDA, or "fp16" and "bf16" with TensorRT.
         threads: size of the pool that one prediction uses.
-        cache: where int8 forms are, and where TensorRT keeps the engines that it built; None builds
+        cache: where int8 forms are, and where TensorRT stores the plans that it built; None builds
             them at every start.
 
     Raises:
@@ -65,14 +65,14 @@ class OnnxRuntime:
 
 
 def missing(name: str) -> str | None:
-    """Why an engine of this module cannot be used, or None."""
+    """Why a runtime of this module cannot be used, or None."""
     if _PROVIDERS[name] in onnxruntime.get_available_providers():
         return None
     return f"this build of ONNX Runtime has no {_PROVIDERS[name]}; install {_PACKAGES[name]}"
 
 
 def precisions(name: str, manifest: Manifest, mode: Mode) -> list[str]:
-    """Precisions in which an engine of this module can run a graph, the graph's own first."""
+    """Precisions in which a runtime of this module can run a graph, the graph's own first."""
     own = manifest.precision
     if name == CPU and own == "bf16":  # its kernels know no bf16: no session could be made
         return []
@@ -134,7 +134,7 @@ def _providers(name: str, precision: str, artifact: Artifact, cache: Path | None
 
 
 def _tensorrt_options(precision: str, artifact: Artifact, cache: Path | None) -> dict[str, str]:
-    """Options that build one engine for every batch, instead of one for each new size."""
+    """Options that build one plan for every batch, instead of one for each new size."""
     own = artifact.manifest.precision
     options = {
         "trt_fp16_enable": str("fp16" in (precision, own)),

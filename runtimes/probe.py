@@ -1,6 +1,6 @@
 """The probe: a few inputs with the logits that the eager model gave, stored in the artifact.
 
-Whoever opens the graph on another engine can ask whether it is still the same model.
+Whoever opens the graph, on any runtime and processor, can check that it is still the same model.
 """
 
 from collections.abc import Iterator
@@ -82,7 +82,7 @@ def _check_shapes(shapes: dict[str, list[int]], names: list[str], labels: int) -
     if "logits" not in shapes:
         raise ArtifactError(f"{PROBE} holds no inputs with logits")
     counts = {tuple(shape[:1]) for shape in shapes.values()}
-    # Of no inputs any engine has the right answers.
+    # No inputs are answered correctly by any runtime.
     if sorted(shapes) != sorted([*names, "logits"]) or len(counts) != 1 or counts & {(), (0,)}:
         raise ArtifactError(f"{PROBE} must hold {', '.join(names)} and as many logits, at least 1")
     if shapes["logits"][1:] != [labels]:

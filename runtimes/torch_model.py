@@ -1,4 +1,4 @@
-"""The twin: an artifact's weights as a differentiable torch module."""
+"""An artifact's weights as a differentiable PyTorch model."""
 
 from safetensors import SafetensorError
 from safetensors.torch import load
@@ -9,7 +9,7 @@ from runtimes.artifact import Artifact, ArtifactError
 from runtimes.manifest import WEIGHTS
 
 
-def load_twin(artifact: Artifact) -> nn.Module:
+def load_torch_model(artifact: Artifact) -> nn.Module:
     """Build the artifact's model with its weights, in eval mode, its parameters frozen.
 
     Gradients with respect to the input still flow.

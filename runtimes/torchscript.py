@@ -1,7 +1,7 @@
 """TorchScript on the CPU, or on CUDA where there is one.
 
 torch is imported when this runtime is opened: it costs seconds and hundreds of megabytes, which a
-process that predicts with another engine does not pay.
+process that predicts with another runtime does not pay.
 """
 
 import importlib.util

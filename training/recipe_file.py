@@ -15,7 +15,6 @@ mappings that are laid over the rest of the file; a variant may bring sizes of i
 """
 
 import dataclasses
-import re
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ import yaml
 
 import models
 from core.names import nearest
+from core.yaml import read_yaml
 from data.images import ImageSpec
 from data.sources import KNOWN, KNOWN_TEXTS
 from training.recipe import (
@@ -211,34 +211,3 @@ def _override(content: dict[str, Any], path: str, value: Any) -> None:
         if not isinstance(content, dict):
             raise ValueError(f"{parent} in {path} is not a section")
     content[key] = value
-
-
-# YAML 1.2 reads 1e-3 as a number; PyYAML, which reads 1.1, takes it for text.
-_TAG = "tag:yaml.org,2002:float"
-_NUMBER = re.compile(r"[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+$")
-
-
-class _Loader(yaml.SafeLoader):
-    pass
-
-
-class _Dumper(yaml.SafeDumper):
-    pass
-
-
-for _kind in (_Loader, _Dumper):
-    _kind.add_implicit_resolver(_TAG, _NUMBER, list("-+0123456789"))
-
-
-def read_yaml(text: str) -> Any:
-    """What a YAML document holds.
-
-    Raises:
-        yaml.YAMLError: it is not YAML, or holds a tag beyond the plain ones.
-    """
-    return yaml.load(text, _Loader)
-
-
-def write_yaml(values: Any) -> str:
-    """A YAML document that `read_yaml` reads as the same values, in the same order."""
-    return yaml.dump(values, Dumper=_Dumper, sort_keys=False)

@@ -13,19 +13,16 @@ from torch import nn
 import models
 from core.environment import python_and_machine, versions
 from core.files import replacing, write_whole
+from core.yaml import write_yaml
 from data.tokenizer import TextTokenizer
+from export.run import BEST, METRICS, RECIPE
 from models.checkpoints import load_weights
+from runtimes.manifest import TOKENIZER
 from training.recipe import Recipe
-from training.recipe_file import read_recipe, write_yaml
+from training.recipe_file import read_recipe
 
-RECIPE, RUN, METRICS, HISTORY = "recipe.yaml", "run.json", "metrics.json", "history.csv"
-STATE, BEST, LAST, TEACHER = (
-    "state.pt",
-    "best.safetensors",
-    "last.safetensors",
-    "teacher.safetensors",
-)
-TOKENIZER, STEPS = "tokenizer.json", "steps.csv"
+RUN, HISTORY, STEPS = "run.json", "history.csv", "steps.csv"
+STATE, LAST, TEACHER = "state.pt", "last.safetensors", "teacher.safetensors"
 _STATE_VERSION = 2
 _CODE = Path(__file__).parent
 _PACKAGES = ("torch", "numpy", "safetensors", "tokenizers")

@@ -15,7 +15,7 @@ from benchmarks.support.pairs import measure_pairs, median_interval
 from benchmarks.support.rows import Row
 from runtimes.artifact import Artifact
 from runtimes.base import Runtime
-from runtimes.torch_model import load_twin
+from runtimes.torch_model import load_torch_model
 
 _TARGET = 0.6
 _SIDE = 2048
@@ -56,7 +56,7 @@ def ceiling_rows(
 def count_flops(artifact: Artifact) -> int:
     """Operations of one image, a multiplication and an addition counted as two."""
     with FlopCounterMode(display=False) as counter, torch.no_grad():
-        load_twin(artifact)(torch.zeros(1, *artifact.manifest.input.shape[1:]))
+        load_torch_model(artifact)(torch.zeros(1, *artifact.manifest.input.shape[1:]))
     return counter.get_total_flops()
 
 

@@ -29,7 +29,7 @@ Bounds = tuple[float, float]
 
 
 def quantize_dynamic(content: bytes) -> bytes:
-    """Quantise a graph with scales that each token sets for itself.
+    """Quantize a graph with scales that each token sets for itself.
 
     Args:
         content: an fp32 graph by `to_onnx`.
@@ -45,7 +45,7 @@ def quantize_static(
     calibration: Samples,
     on_progress: Callable[[int], object] = lambda done: None,
 ) -> bytes:
-    """Quantise a graph with scales that hold every value that was seen in calibration.
+    """Quantize a graph with scales that hold every value that was seen in calibration.
 
     Args:
         content: an fp32 graph by `to_onnx`.
@@ -67,11 +67,11 @@ def _calibrate(
     """The smallest and largest value of some tensors, 0 included."""
     if not len(samples):
         raise ValueError("calibration must have samples, got none")
-    engine = open_graph(expose(content, names), "fp32")
+    graph = open_graph(expose(content, names), "fp32")
     bounds = dict.fromkeys(names, (0.0, 0.0))
     for start in range(0, len(samples), _BATCH):
         indices = np.arange(start, min(start + _BATCH, len(samples)))
-        given = engine.outputs(samples.feed(indices))
+        given = graph.outputs(samples.feed(indices))
         for name, (low, high) in bounds.items():
             values = given[name]
             bounds[name] = min(low, float(values.min())), max(high, float(values.max()))
@@ -131,7 +131,7 @@ class _Rules:
 
 
 class _Static(_Rules):
-    """Both factors between QuantizeLinear and DequantizeLinear, which engines multiply as int8."""
+    """Both factors between QuantizeLinear and DequantizeLinear, which runtimes multiply as int8."""
 
     def __init__(self, graph: onnx.GraphProto, bounds: dict[str, Bounds]) -> None:
         super().__init__(graph)

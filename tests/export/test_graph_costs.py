@@ -53,7 +53,7 @@ def test_the_work_of_a_token_model_grows_with_its_length() -> None:
         assert flops == pytest.approx(expected, rel=0.01)  # the graph sums with products
 
 
-@pytest.mark.parametrize("seq_len", [12, 40])
+@pytest.mark.parametrize("seq_len", [pytest.param(12, marks=pytest.mark.slow), 40])
 def test_the_work_of_a_folded_transject_is_that_of_its_two_forms(seq_len: int) -> None:
     E, N, d = 2, 10, 16
     sizes = {"vocab_size": 20, "seq_len": seq_len, "embed_dim": d, "num_experts": E, "depth": 1}

@@ -17,10 +17,15 @@ Make = Callable[..., nn.Module]
 EXAMPLE = torch.zeros(2, 1, 28, 28)
 FORMS = [
     {},
-    {"scaling": "mean"},
-    {"scaling": "none", "delta": 2.0},
-    {"estimator": "consistent", "scaling": "none"},
-    {"name": "fan_tiny_elliptical", "patch_size": 4},
+    *(
+        pytest.param(form, marks=pytest.mark.slow)
+        for form in (
+            {"scaling": "mean"},
+            {"scaling": "none", "delta": 2.0},
+            {"estimator": "consistent", "scaling": "none"},
+            {"name": "fan_tiny_elliptical", "patch_size": 4},
+        )
+    ),
 ]
 
 

@@ -34,7 +34,7 @@ def shipped_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     ("precision", "quantization", "runtime"),
     [
-        ("fp16", None, "onnx-cpu"),
+        pytest.param("fp16", None, "onnx-cpu", marks=pytest.mark.slow),
         ("int8", "static", "onnx-cpu"),
         pytest.param("bf16", None, "openvino", marks=[pytest.mark.bf16, pytest.mark.slow]),
         pytest.param("int8", "dynamic", "onnx-cpu", marks=pytest.mark.slow),

@@ -65,10 +65,10 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     ("precision", "quantization", "engine"),
     [
         ("fp32", None, "onnx-cpu"),
-        ("fp16", None, "onnx-cpu"),
-        pytest.param("bf16", None, "openvino", marks=pytest.mark.bf16),
+        pytest.param("fp16", None, "onnx-cpu", marks=pytest.mark.slow),
+        pytest.param("bf16", None, "openvino", marks=[pytest.mark.bf16, pytest.mark.slow]),
         ("int8", "static", "onnx-cpu"),
-        ("int8", "dynamic", "onnx-cpu"),
+        pytest.param("int8", "dynamic", "onnx-cpu", marks=pytest.mark.slow),
     ],
 )
 def test_a_trained_text_model_answers_in_every_precision(

@@ -219,6 +219,7 @@ def test_too_few_images_fail_the_export(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_the_program_can_be_left_out(run_folder: Path, tmp_path: Path) -> None:
     assert main([str(run_folder), "--output", str(tmp_path / "out"), "--no-program"]) == 0
     manifest = open_artifact(tmp_path / "out").manifest

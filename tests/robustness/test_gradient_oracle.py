@@ -16,7 +16,7 @@ from robustness.attacks.kernels.fab import fab
 from robustness.attacks.kernels.model import attackable
 from robustness.attacks.kernels.pgd import pgd
 from runtimes.artifact import open_artifact
-from runtimes.torch_model import load_twin
+from runtimes.torch_model import load_torch_model
 from service.settings import ROOT
 
 RADII = {
@@ -41,7 +41,7 @@ def batch(name: str) -> tuple[nn.Module, Tensor, Tensor]:
     )
     sample = sample.take(range(0, len(sample), len(sample) // COUNT)[:COUNT])
     images = torch.from_numpy(load_inputs(sample, artifact.image_spec))
-    model = load_twin(artifact)
+    model = load_torch_model(artifact)
     with torch.no_grad():
         labels = model(images).argmax(1)
     labels[3] = (labels[3] + 1) % 10

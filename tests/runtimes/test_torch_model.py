@@ -7,17 +7,17 @@ from safetensors.torch import load, save
 
 from runtimes.artifact import Artifact, ArtifactError, open_artifact
 from runtimes.probe import read_probe
-from runtimes.torch_model import load_twin
+from runtimes.torch_model import load_torch_model
 
 
 def test_twin_repeats_the_logits_of_the_probe(artifact: Artifact) -> None:
     feed, logits = next(read_probe(artifact).batches(50))
     images = torch.from_numpy(feed["images"])
-    torch.testing.assert_close(load_twin(artifact)(images), torch.from_numpy(logits))
+    torch.testing.assert_close(load_torch_model(artifact)(images), torch.from_numpy(logits))
 
 
 def test_twin_is_frozen_but_lets_gradients_reach_the_input(artifact: Artifact) -> None:
-    twin = load_twin(artifact)
+    twin = load_torch_model(artifact)
     images = torch.rand(2, 1, 28, 28, requires_grad=True)
     twin(images).sum().backward()
     assert not twin.training
@@ -34,7 +34,7 @@ def test_weights_that_do_not_fit_are_refused(
     path.write_bytes(save(state))
     edit_manifest(artifact_folder)
     with pytest.raises(ArtifactError, match="weights.safetensors does not fit"):
-        load_twin(open_artifact(artifact_folder))
+        load_torch_model(open_artifact(artifact_folder))
 
 
 @pytest.mark.parametrize(("architecture", "config"), [("nobody", {}), ("deit_tiny", {"a": 1})])
@@ -43,4 +43,4 @@ def test_an_unknown_architecture_is_refused(
 ) -> None:
     edit_manifest(artifact_folder, architecture=architecture, config=config)
     with pytest.raises(ArtifactError, match="builds no model"):
-        load_twin(open_artifact(artifact_folder))
+        load_torch_model(open_artifact(artifact_folder))

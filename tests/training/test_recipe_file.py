@@ -4,9 +4,10 @@ from typing import Any
 import pytest
 import yaml
 
+from core.yaml import read_yaml, write_yaml
 from training.__main__ import main
 from training.recipe import ImageData, TextData, TokenData
-from training.recipe_file import read_recipe, read_yaml, write_yaml
+from training.recipe_file import read_recipe
 
 
 @pytest.mark.parametrize(

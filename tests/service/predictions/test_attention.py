@@ -15,7 +15,7 @@ from data.images import decode_image, to_input
 from models.analysis.diagnostics import diagnose
 from runtimes.artifact import Artifact
 from runtimes.registry import open_runtime
-from runtimes.torch_model import load_twin
+from runtimes.torch_model import load_torch_model
 from service.http.errors import ApiError
 from service.predictions.attention import AttentionMaps, patch_shares, to_picture
 from tests.service.conftest import encoded, png
@@ -45,7 +45,7 @@ def test_the_map_is_the_rollout_of_the_torch_model(
     )
     images = _images(3)
     found = AttentionMaps(artifact).predict(images)
-    expected = diagnose(load_twin(artifact), torch.from_numpy(images)).rollout
+    expected = diagnose(load_torch_model(artifact), torch.from_numpy(images)).rollout
     assert expected is not None and found.shape == expected.shape
     np.testing.assert_allclose(found, expected.numpy(), atol=1e-6)
     assert found.std() > 1e-4

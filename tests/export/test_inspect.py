@@ -199,8 +199,8 @@ def test_compare_names_a_graph_without_logits(
 @pytest.mark.parametrize(
     ("images", "message"),
     [
-        (np.zeros((2, 1, 27, 28), np.uint8), "images must be (B >= 1, 1, 28, 28), received"),
-        (np.zeros((2, 1, 28, 28), np.float64), "images must be float32, received float64"),
+        (np.zeros((2, 1, 27, 28), np.uint8), "images must be (B >= 1, 1, 28, 28), got"),
+        (np.zeros((2, 1, 28, 28), np.float64), "images must be float32, got float64"),
         (np.zeros((0, 1, 28, 28), np.uint8), "at least 1"),
     ],
 )

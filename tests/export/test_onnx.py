@@ -41,7 +41,7 @@ def test_batch_is_dynamic(make_model: Make, elliptical: bytes, batch_size: int) 
     "config",
     [
         {"elliptical_layers": (3,), "distilled": True, "metric_gradient": True},
-        {"depth": 1},
+        pytest.param({"depth": 1}, marks=pytest.mark.slow),
     ],
 )
 def test_models_with_few_elliptical_layers_are_exported(
@@ -69,7 +69,7 @@ def test_a_model_whose_m_is_drawn_once_is_exported_without_a_word(
     np.testing.assert_allclose(logits, model(images).numpy(), atol=1e-4)
 
 
-@pytest.mark.parametrize("scaling", ["max", "mean"])
+@pytest.mark.parametrize("scaling", ["max", pytest.param("mean", marks=pytest.mark.slow)])
 def test_an_all_zero_m_becomes_ones_in_the_graph(make_model: Make, scaling: str) -> None:
     model, images = make_model(scaling=scaling), noise(3)
     for name, parameter in model.named_parameters():
