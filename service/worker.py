@@ -11,7 +11,7 @@ from starlette.routing import BaseRoute
 
 from runtimes.artifact import Artifact
 from runtimes.manifest import Task
-from service.api import classify, evaluations, models
+from service.api import attacks, classify, evaluations, models
 from service.api.system import Check, Probes, asks, page_routes, schema_routes
 from service.api.v2.routes import V2
 from service.http.app import Gateway, create_app
@@ -135,6 +135,7 @@ class Worker:
             await serving.start()
             self.predictions, self.texts = serving.predictions, serving.texts
             routes += serving.routes()
+            routes += attacks.routes()
             routes += evaluations.routes(store, settings, serving.artifact)
             routes += schema_routes(self._schema)
             checks["models"] = serving.ready

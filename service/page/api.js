@@ -60,6 +60,9 @@ const evaluationPath = (id) => `v1/evaluations/${encodeURIComponent(id)}`;
 /** The served models of a task. */
 export const fetchModels = async (task) => (await json("v1/models")).filter((model) => model.task === task);
 
+/** What can be evaluated: the attacks, with their titles, options and budgets. */
+export const fetchAttacks = () => json("v1/attacks");
+
 /** The sample images: [{file, label, index}]; empty where the service has none. */
 export async function fetchSamples() {
   try {

@@ -1,6 +1,7 @@
 /** Start of the page: wires the parts and shows the view that the address names. */
 
 import { showError, startAccess } from "./access.js";
+import { loadAttacks } from "./attacks.js";
 import { byId } from "./dom.js";
 import { openEvaluation } from "./evaluation.js";
 import { startForms } from "./evaluation-form.js";
@@ -43,8 +44,9 @@ function route() {
 
 /** Reads what is served; what cannot be read is said above the predictions. */
 async function load() {
+  const [attacks] = await Promise.allSettled([loadAttacks().then(startForms)]);
   const results = await Promise.allSettled([imageModels.load(byId("models")), textModels.load(byId("text-models")), loadSamples()]);
-  const failed = results.find(({ status }) => status === "rejected");
+  const failed = [attacks, ...results].find(({ status }) => status === "rejected");
   for (const name of ["image-error", "text-error"]) showError(byId(name), failed?.reason ?? null, failed && load);
 }
 
@@ -52,7 +54,6 @@ async function start() {
   startAccess();
   startImages();
   startTexts();
-  startForms();
   window.addEventListener("hashchange", () => {
     const view = route();
     (byId(view).querySelector("h1") ?? byId("main")).focus({ preventScroll: true });

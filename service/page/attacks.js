@@ -1,5 +1,6 @@
 /** The attacks that can be evaluated, and the fields to choose them with; read back as the attacks of a spec. */
 
+import { fetchAttacks } from "./api.js";
 import { h } from "./dom.js";
 
 /**
@@ -33,25 +34,12 @@ const PRESETS = {
   ],
 };
 
-const count = (name, value, minimum, maximum) => ({ name, type: "integer", several: false, default: value, minimum, maximum, choices: null, text: "" });
-const steps = (value) => count("steps", value, 1, 1000);
-const queries = (value) => count("queries", value, 1, 20000);
-const attack = (name, title, what, options = [], { input = "image", budget = "eps", role = "attack" } = {}) => ({ name, title, what, input, budget, role, options });
+let attacks = [];
 
-/** What the service can run. */
-const attacks = [
-  attack("fgsm", "FGSM", "one step along the gradient’s sign"),
-  attack("pgd", "PGD", "many small steps, each projected back into the ball", [steps(20)]),
-  attack("apgd-ce", "APGD-CE", "PGD that chooses its own step sizes", [steps(100)]),
-  attack("square", "Square", "changes squares of pixels and asks for scores, without gradients", [queries(500)]),
-  attack("spsa", "SPSA", "estimates the gradient from scores along random directions", [steps(40), count("samples", 128, 1, 2048)]),
-  attack("autoattack", "AutoAttack", "four strong attacks in sequence; slow where the model holds"),
-  attack("corruptions", "Common corruptions", "noise, blur, weather: not aimed at the model", [], { budget: "severities", role: "corruption" }),
-  attack("smoothing", "Randomized smoothing", "proves a radius for a vote over noisy copies", [count("samples", 200, 10, 100000)], { budget: "sigma", role: "certificate" }),
-  attack("typos", "Typos", "typing errors in the words that matter most", [queries(500)], { input: "text", budget: "edits" }),
-  attack("hotflip", "HotFlip", "replaces single tokens, led by the gradient", [queries(1000)], { input: "text", budget: "edits" }),
-  attack("word-swap", "Word Swap", "replaces random words by “AAA”", [], { input: "text", budget: "rate" }),
-];
+/** Reads what the service can run: [{name, title, what, input, role, budget, norms, options}]. */
+export async function loadAttacks() {
+  attacks = await fetchAttacks();
+}
 
 const attackOf = (name) => attacks.find((attack) => attack.name === name);
 

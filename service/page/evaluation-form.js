@@ -146,8 +146,12 @@ class EvaluationForm {
   }
 }
 
-/** Builds the forms below images and texts. */
+let started = false;
+
+/** Builds the forms below images and texts, once the attacks are known. */
 export function startForms() {
+  if (started) return;
+  started = true;
   new EvaluationForm(byId("image-evaluation"), imageInputs, imageModels);
   new EvaluationForm(byId("text-evaluation"), textInputs, textModels);
 }
