@@ -25,7 +25,8 @@ from zipfile import BadZipFile
 from sqlalchemy.exc import DBAPIError
 
 from data.errors import DataError
-from robustness.spec import EvaluationSpec, NotPossible
+from robustness.attacks.base import NotPossible
+from robustness.spec import EvaluationSpec
 from runtimes.artifact import MANIFEST, Artifact, ArtifactError, open_artifact
 from service.jobs.job import Job
 from service.jobs.process import ADDRESS
