@@ -24,7 +24,7 @@ class Watched(nn.Module):
     """A model that gives its logits and what its layers gave.
 
     Args:
-        model: any model of the catalogue, or a plain form of one.
+        model: any model of the catalog, or a plain form of one.
     """
 
     def __init__(self, model: nn.Module) -> None:

@@ -2,7 +2,7 @@
 
 torch's exporter works on torch.export, the maintained one of its two. It decomposes the fused
 attention kernel into some thirty nodes a layer, most of which compute a constant scale at run time;
-and its optimiser folds a small constant added as a guard against zero. So the attention layers are
+and its optimizer folds a small constant added as a guard against zero. So the attention layers are
 replaced by a plain form of the same function before they are traced.
 """
 

@@ -186,13 +186,13 @@ class _Total:
         self.mismatches += int((logits.argmax(1) != expected.argmax(1)).sum())
         self.correct += _correct(logits, labels)
 
-    def figures(self, candidate: Candidate, labelled: int) -> FormatParity:
+    def figures(self, candidate: Candidate, labeled: int) -> FormatParity:
         return FormatParity(
             max_abs_diff=self.largest,
             top1_mismatches=self.mismatches,
             precision=candidate.precision,
             runtime=candidate.runtime,
-            accuracy=self.correct / labelled if labelled else None,
+            accuracy=self.correct / labeled if labeled else None,
         )
 
 

@@ -11,7 +11,7 @@ def plain(model: nn.Module) -> nn.Module:
     """A copy of a model for tracing: folded, and its attention in a plain form.
 
     Args:
-        model: any model of the catalogue; it is left as it is.
+        model: any model of the catalog; it is left as it is.
 
     Raises:
         ValueError: the model draws m at random in every forward pass; a graph cannot.

@@ -27,7 +27,7 @@ class Run:
         folder: where it lies.
         recipe: its resolved recipe.
         metrics: what training measured.
-        architecture: the model's name in the catalogue.
+        architecture: the model's name in the catalog.
         config: the model's full config, as JSON values.
         labels: names of the classes, in order of index.
         spec: the input that the model was trained on.

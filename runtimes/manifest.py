@@ -41,7 +41,7 @@ class TextSpec:
     def __post_init__(self) -> None:
         """Check the rule."""
         if not isinstance(self.max_len, int) or self.max_len < 1:
-            raise ValueError(f"max_len must be a whole number from 1 on, got {self.max_len!r}")
+            raise ValueError(f"max_len must be an integer >= 1, got {self.max_len!r}")
 
 
 class InputSpec(_Strict):
@@ -114,7 +114,7 @@ class Manifest(_Strict):
     """Everything an artifact says about itself; the sha256 of its bytes is the artifact's digest.
 
     Attributes:
-        architecture: the model's name in the catalogue.
+        architecture: the model's name in the catalog.
         config: its full config.
         labels: names of the classes, in order of index.
         preprocessing: fields of `data.images.ImageSpec`, or of `TextSpec`.

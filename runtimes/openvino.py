@@ -93,7 +93,7 @@ def compile_graph(content: bytes, precision: str, threads: int) -> "openvino.Com
 
     Args:
         content: an ONNX file.
-        precision: of the matrix products; "int8" for a graph that is quantised.
+        precision: of the matrix products; "int8" for a graph that is quantized.
         threads: threads of one prediction.
 
     Raises:

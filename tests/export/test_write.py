@@ -181,7 +181,7 @@ def test_every_option_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
             main([*command, "--help"])
         assert end.value.code == 0
     said = " ".join(capsys.readouterr().out.split())
-    for text in ("labelled samples", "of model.onnx", "static by calibration", "model store"):
+    for text in ("labeled samples", "of model.onnx", "static by calibration", "model store"):
         assert text in said
 
 

@@ -58,7 +58,7 @@ def test_probe_holds_tokens_masks_and_logits(text_artifact: Artifact) -> None:
     ("changes", "message"),
     [
         ({"preprocessing": {"max_len": 13}}, "max_len must be at most seq_len 12, got 13"),
-        ({"preprocessing": {"max_len": 0}}, "max_len must be a whole number from 1 on, got 0"),
+        ({"preprocessing": {"max_len": 0}}, "max_len must be an integer >= 1, got 0"),
         ({"preprocessing": {"height": 3}}, "preprocessing must have the fields of a text input"),
         ({"input": {"name": "tokens", "range": [0, 7]}}, "input.range must be that of the vocab"),
         ({"task": "image-classification"}, "preprocessing must have the fields of an image input"),
