@@ -16,8 +16,9 @@ from robustness.scoring import (
     CertificateVerdict,
     CorruptionVerdict,
     Judgement,
+    ask,
     combine,
-    judge,
+    score,
 )
 from robustness.spec import Cell
 from robustness.store import Shard
@@ -77,7 +78,8 @@ def _attack(trial: Trial, block: Block, cell: Cell) -> AttackVerdict:
         stored = _shard(trial, block, _Job(cell=cell, part=part, variant=variant), active)
         found = stored_batch(stored, block.batch, cell.budget)
         with trial.meter.allot(part.scorings * len(block.inputs)):
-            judged = judge(target, part, block.batch, found, cell.budget, trial.meter)
+            size = part.size(block.batch, found, cell.budget)
+            judged = score(ask(target, found.inputs, trial.meter), found.labels, size)
         fooled = (judged.twin_rank > 0) & (judged.served_rank > 0)
         for name in touched:
             held[name] = held[name] & ~fooled

@@ -25,7 +25,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from robustness.attacks.base import Attack, Batch, Budget, Variant
+from robustness.attacks.base import Variant
 from robustness.logits import label_rank, margin, top_probability
 from robustness.progress import Meter
 from robustness.sanity.findings import Probe
@@ -200,35 +200,40 @@ def judge_clean(
     )
 
 
-def judge(
-    target: Target, attack: Attack, clean: Batch, adversarial: Batch, budget: Budget, meter: Meter
-) -> Judgement:
-    """Judge stored adversarial inputs by twin, served model, and served model in 8 bit.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answers:
+    """Logits (N, K) of the twin, of the served model, and of that to inputs rounded to 8 bit."""
+
+    twin: np.ndarray
+    served: np.ndarray
+    rounded: np.ndarray
+
+
+def ask(target: Target, inputs: np.ndarray | list[str], meter: Meter) -> Answers:
+    """What a model says to adversarial inputs; without a twin the served model stands in."""
+    served = target.predict(inputs, meter)
+    twin = served if target.twin is None else target.predict_twin(inputs, meter)
+    return Answers(twin=twin, served=served, rounded=target.predict_8bit(inputs, served, meter))
+
+
+def score(answers: Answers, labels: np.ndarray, distance: np.ndarray) -> Judgement:
+    """Score adversarial inputs from what a model says to them.
 
     Args:
-        target: the model on trial.
-        attack: what made them.
-        clean: what was attacked.
-        adversarial: what came of it.
-        budget: what could be spent.
-        meter: told of each model evaluation.
-
-    Raises:
-        BoundsError: the attack was not allowed to make them.
+        answers: the model's logits.
+        labels: (N,) int64 true classes.
+        distance: (N,) size of each change.
     """
-    distance, labels = attack.size(clean, adversarial, budget), adversarial.labels
-    served = target.predict(adversarial.inputs, meter)
-    twin = served if target.twin is None else target.predict_twin(adversarial.inputs, meter)
-    rounded = target.predict_8bit(adversarial.inputs, served, meter)
-    finite = [np.isfinite(logits).all(axis=1) for logits in (twin, served, rounded)]
+    each = (answers.twin, answers.served, answers.rounded)
+    twin_rank, served_rank, rounded_rank = (label_rank(logits, labels) for logits in each)
     return Judgement(
-        twin_rank=label_rank(twin, labels),
-        served_rank=label_rank(served, labels),
-        eight_bit_rank=label_rank(rounded, labels),
-        index=served.argmax(axis=1),
-        margin=margin(twin, labels),
+        twin_rank=twin_rank,
+        served_rank=served_rank,
+        eight_bit_rank=rounded_rank,
+        index=answers.served.argmax(axis=1),
+        margin=margin(answers.twin, labels),
         distance=distance,
-        finite=np.logical_and.reduce(finite),
+        finite=np.logical_and.reduce([np.isfinite(logits).all(axis=1) for logits in each]),
     )
 
 

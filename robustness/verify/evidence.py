@@ -1,19 +1,69 @@
 """The files that a report rests on, read with suspicion."""
 
+from collections.abc import Iterator
+from dataclasses import fields, replace
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 
+from data.sources import ImageSet, load_inputs, open_images, open_texts
+from data.text_set import TextSet
 from robustness import store as shards
 from robustness.attacking import stored_batch
 from robustness.attacks.base import TOLERANCE, Batch, Budget
+from robustness.chunks import KINDS
 from robustness.context import inputs_digest
+from robustness.report.markup import plain
 from robustness.report.schema import Report
+from robustness.sanity.findings import Probe
+from robustness.scoring import CellVerdict, CleanVerdict, ModelVerdict, join
 from robustness.store import Shard
 from robustness.target import ImageTarget, Target
+from robustness.text_target import TextTarget
 from robustness.verify.outcome import Refuted
 
 Inputs = np.ndarray | list[str]
+T = TypeVar("T", CleanVerdict, Probe, CellVerdict)
+
+
+def stored_verdict(folder: Path, report: Report, target: Target) -> ModelVerdict:
+    """One model's results, whoever made its files: they are compared with what the model gives.
+
+    Raises:
+        Refuted: a file is missing, damaged, or speaks of another number of samples.
+    """
+    starts = [chosen.start for chosen in shards.ranges(len(report.samples))]
+    clean_paths = [shards.clean_path(folder, target.digest, start) for start in starts]
+    cells: list[CellVerdict] = []
+    for cell in report.spec.cells:
+        kind = KINDS[cell.attack.info.role]
+        paths = [shards.verdict_path(folder, target.digest, cell, start) for start in starts]
+        cells.append(join([_read(path, kind) for path in paths]))
+    verdict = ModelVerdict(
+        target=target,
+        clean=join([_read(path, CleanVerdict) for path in clean_paths]),
+        cells=cells,
+        inputs_digest="",
+        probe=_read(shards.probe_path(folder, target.digest), Probe),
+    )
+    if any(size != len(report.samples) for size in _sizes(verdict)):
+        raise Refuted(f"the results of {target.name} speak of another number of inputs")
+    return verdict
+
+
+def check_labels(report: Report, verdict: ModelVerdict) -> None:
+    """Check that stored results are about the labels of a report, or the model's own predictions.
+
+    Raises:
+        Refuted: they are about others.
+    """
+    own = verdict.clean.index.tolist()
+    labels = [o if s.label is None else s.label for s, o in zip(report.samples, own, strict=True)]
+    if not np.array_equal(verdict.clean.label, labels):
+        raise Refuted(f"the results of {verdict.target.name} are about other labels")
+    if not np.isin(labels, range(len(verdict.target.labels))).all():
+        raise Refuted(f"a label of {verdict.target.name} is not a class")
 
 
 def clean_inputs(folder: Path, report: Report, digest: str) -> Inputs:
@@ -61,13 +111,8 @@ def check_digest(report: Report, inputs: Inputs) -> None:
         raise Refuted("the stored inputs or the labels are not those that the report was made of")
 
 
-def check_same(
-    first: Inputs,
-    first_target: Target,
-    inputs: Inputs,
-    target: Target,
-) -> None:
-    """Check that two models were judged on the same inputs, where both read them alike.
+def check_same(first: Inputs, first_target: Target, inputs: Inputs, target: Target) -> None:
+    """Check that two models were evaluated on the same inputs, where both read them alike.
 
     Raises:
         Refuted: they were not.
@@ -78,13 +123,13 @@ def check_same(
     else:
         same = first == inputs
     if not same:
-        raise Refuted(f"{target.name} was judged on other inputs than {first_target.name}")
+        raise Refuted(f"{target.name} was evaluated on other inputs than {first_target.name}")
 
 
 def changed_inputs(
     folder: Path, shard: Shard, target: Target, clean: Batch, budget: Budget, seed: int
 ) -> Batch:
-    """The adversarial inputs of a range.
+    """The adversarial inputs of a chunk; an edit of an expression changes its label.
 
     Args:
         folder: of the evaluation.
@@ -114,7 +159,12 @@ def changed_inputs(
             f"{path.name}: {target.reads} {shard.start + row + 1} is changed by more than "
             f"{shard.attack} may at {budget.text}"
         )
-    return found
+    relabel = target.relabel if isinstance(target, TextTarget) else None
+    if relabel is None:
+        return replace(found, labels=clean.labels)
+    own = [relabel(text) for text in found.texts]
+    labels = [old if new is None else new for old, new in zip(clean.labels, own, strict=True)]
+    return replace(found, labels=np.array(labels, np.int64))
 
 
 def _check_form(path: Path, clean: Batch, found: Batch) -> None:
@@ -126,15 +176,13 @@ def _check_form(path: Path, clean: Batch, found: Batch) -> None:
             raise Refuted(f"{path.name} must hold float32 {clean.images.shape}")
 
 
-def nearest_distances(
-    folder: Path, shard: Shard, clean: np.ndarray, rows: np.ndarray
-) -> np.ndarray:
-    """Distances (len(rows),) of the nearest adversarial images of a range; inf where there is none.
+def nearest_distances(folder: Path, shard: Shard, clean: Batch, rows: np.ndarray) -> np.ndarray:
+    """Distances (len(rows),) of the nearest adversarial images of a chunk; inf where there is none.
 
     Args:
         folder: of the evaluation.
         shard: of a minimum-norm attack.
-        clean: (n, C, H, W) the whole range.
+        clean: the whole chunk.
         rows: positions within it.
 
     Raises:
@@ -142,15 +190,88 @@ def nearest_distances(
     """
     path = shard.path(folder)
     distance, images = (_tensor(path, name) for name in ("nearest", "adversarial"))
-    if distance.shape != clean.shape[:1] or images.shape != clean.shape:
+    if distance.shape != clean.labels.shape or images.shape != clean.images.shape:
         raise Refuted(f"{path.name} does not hold what it should")
     found = np.isfinite(distance)
-    size = shard.part.size(
-        Batch(inputs=clean, labels=rows), Batch(inputs=images, labels=rows), shard.budget
-    )
+    size = shard.part.size(clean, replace(clean, inputs=images), shard.budget)
     if not np.allclose(distance[found], size[found], rtol=1e-6, atol=TOLERANCE):
         raise Refuted(f"{path.name} tells other distances than those of its images")
     return distance[rows]
+
+
+def check_source(report: Report, target: Target, clean: Inputs, data: str) -> None:
+    """Compare stored inputs and labels with a data set, sample by sample.
+
+    Args:
+        report: names and labels of the samples.
+        target: the model, which says how images become inputs.
+        clean: the stored inputs.
+        data: the data set, as `evaluate --data` takes it.
+
+    Raises:
+        Refuted: one differs, or is not there.
+        ValueError: the data set cannot be opened.
+    """
+    opened = open_images if isinstance(target, ImageTarget) else open_texts
+    source = opened(data, label_names=list(target.labels))
+    places = _places(report, source)
+    part = source.take(places)
+    for sample, label in zip(report.samples, _labels(part), strict=True):
+        if sample.label is not None and sample.label != label:
+            raise Refuted(f"input {sample.index + 1} ({sample.name}) has another label in the data")
+    for start in range(0, len(part), 64):
+        rows = range(start, min(start + 64, len(part)))
+        for row, same in zip(rows, _same(part.take(rows), target, clean, rows), strict=True):
+            if not same:
+                name = report.samples[row].name
+                raise Refuted(f"input {row + 1} ({name}) is another one in the data")
+
+
+def _places(report: Report, source: ImageSet | TextSet) -> list[int]:
+    """Where each sample of the report is in the data set: found by name, or by place."""
+    names = [plain(name) for name in source.names]
+    if [sample.name for sample in report.samples] == names:
+        return list(range(len(names)))
+    known = {name: index for index, name in enumerate(names)}
+    if len(known) < len(names):
+        raise Refuted("several inputs of the data have one name, so that a part cannot be found")
+    missing = next((s.name for s in report.samples if s.name not in known), None)
+    if missing is not None:
+        raise Refuted(f"the data have no input {missing}")
+    return [known[sample.name] for sample in report.samples]
+
+
+def _labels(part: ImageSet | TextSet) -> list[int | None]:
+    return [None] * len(part) if part.labels is None else part.labels.tolist()
+
+
+def _same(part: ImageSet | TextSet, target: Target, clean: Inputs, rows: range) -> list[bool]:
+    stored = clean[rows.start : rows.stop]
+    if isinstance(part, TextSet):
+        return [text == before for text, before in zip(part, stored, strict=True)]
+    if not isinstance(target, ImageTarget):
+        return [False] * len(part)
+    loaded = load_inputs(part, target.image_spec)
+    return [bool(np.array_equal(a, b)) for a, b in zip(loaded, stored, strict=True)]
+
+
+def take(inputs: Inputs, rows: np.ndarray) -> Inputs:
+    """Some of the inputs."""
+    return inputs[rows] if isinstance(inputs, np.ndarray) else [inputs[row] for row in rows]
+
+
+def _read(path: Path, kind: type[T]) -> T:
+    stored = shards.read(path)
+    names = [field.name for field in fields(kind)]
+    if stored is None or not set(names) <= set(stored):
+        raise Refuted(f"{path.name} is missing or damaged")
+    return kind(**{name: stored[name] for name in names})
+
+
+def _sizes(verdict: ModelVerdict) -> Iterator[int]:
+    for part in (verdict.clean, *verdict.cells):
+        for field in fields(part):
+            yield np.shape(getattr(part, field.name))[-1]
 
 
 def _tensor(path: Path, name: str) -> np.ndarray:

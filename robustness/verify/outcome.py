@@ -11,18 +11,18 @@ class Refuted(Exception):
 
 @dataclass(slots=True, kw_only=True)
 class Outcome:
-    """What a second judgement says of a report.
+    """What scoring a report's stored inputs again says of it.
 
     Attributes:
-        judges: the models and the runtimes that judged again.
-        inputs: how many inputs were judged again.
+        models: the models and the runtimes that scored again.
+        inputs: how many inputs were scored again.
         flags: how many flags were compared.
         flips: flags that differ where a logit's last bits decide: precision explains them.
         refuted: what is not as the report says.
         notes: what was not checked, and what differs without harm.
     """
 
-    judges: list[str] = field(default_factory=list[str])
+    models: list[str] = field(default_factory=list[str])
     inputs: int = 0
     flags: int = 0
     flips: list[str] = field(default_factory=list[str])
@@ -36,8 +36,8 @@ class Outcome:
 
     def lines(self) -> list[str]:
         """The outcome as text for a terminal."""
-        head = f"{self.flags:,} flags of {self.inputs:,} inputs, judged again by "
-        lines = [head + "; ".join(self.judges)]
+        head = f"{self.flags:,} flags of {self.inputs:,} inputs, scored again by "
+        lines = [head + "; ".join(self.models)]
         lines += [f"note: {note}" for note in self.notes]
         lines += _listed("flipped by precision alone", self.flips)
         lines += _listed("REFUTED", self.refuted)
@@ -46,7 +46,7 @@ class Outcome:
 
 
 def _printable(line: str) -> str:
-    """A line in which nothing that a report names can move the cursor or hide a verdict."""
+    """A line in which nothing that a report names can move the cursor or hide a line."""
     return "".join(char if char.isprintable() else "\ufffd" for char in line)
 
 

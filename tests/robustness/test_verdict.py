@@ -5,12 +5,11 @@ import pytest
 
 from data.images import ImageSpec
 from data.sources import ImageSet, load_inputs
-from robustness.attacks.base import Batch, BoundsError, check_bounds
-from robustness.attacks.pgd import FGSM
+from robustness.attacks.base import BoundsError, check_bounds
 from robustness.logits import label_rank, margin
 from robustness.progress import Meter
-from robustness.scoring import judge
-from robustness.target import Target, in_8bit
+from robustness.scoring import ask, score
+from robustness.target import ImageTarget, in_8bit
 
 
 def test_rank_counts_the_classes_before_the_label() -> None:
@@ -54,7 +53,7 @@ def test_8bit_path_rounds_to_whole_grey_values() -> None:
 
 
 def test_twin_and_served_model_are_judged_apart(
-    make_target: Callable[..., Target], make_images: Callable[..., ImageSet]
+    make_target: Callable[..., ImageTarget], make_images: Callable[..., ImageSet]
 ) -> None:
     target = make_target(3)
     twin = target.require_twin()
@@ -63,8 +62,7 @@ def test_twin_and_served_model_are_judged_apart(
     for parameter in twin.parameters():
         parameter.data.neg_()
     meter = Meter(24)
-    batch, attack = Batch(inputs=inputs, labels=labels), FGSM(eps=["0.1"])
-    found = judge(target, attack, batch, batch, attack.budgets()[0], meter)
+    found = score(ask(target, inputs, meter), labels, np.zeros(8))
     assert (found.served_rank == 0).all() and (found.eight_bit_rank == 0).all()
     assert (found.twin_rank == 2).all() and (found.margin < 0).all()
     assert meter.done == 24
