@@ -21,8 +21,8 @@ from robustness.context import (
     surroundings,
     write_verdict,
 )
-from robustness.sanity.findings import Probe, probe_cost
-from robustness.sanity.probes import probe, probe_texts
+from robustness.sanity.diagnostics import Diagnostics, diagnostics_cost
+from robustness.sanity.measure import measure_images, measure_texts
 from robustness.scoring import (
     AttackVerdict,
     CellVerdict,
@@ -68,7 +68,7 @@ def chunk_steps(trial: Trial, chunk: Chunk) -> Iterator[None]:
     block = _judge_clean(trial, chunk)
     if chunk.start == 0:
         yield
-        _probe(trial, block)
+        _diagnose(trial, block)
     yield
     for cell in trial.spec.cells:
         with trial.meter.allot(len(chunk.inputs) * _cost(trial, cell)):
@@ -80,7 +80,7 @@ def chunk_steps(trial: Trial, chunk: Chunk) -> Iterator[None]:
 def is_done(trial: Trial, chunk: Chunk) -> bool:
     """Whether everything that `chunk_steps` would write is there already."""
     block = read_block(trial, chunk.start, inputs_digest(chunk.inputs), chunk.labels)
-    if block is None or (chunk.start == 0 and read_probe(trial, block) is None):
+    if block is None or (chunk.start == 0 and read_diagnostics(trial, block) is None):
         return False
     return all(read_cell(trial, block, cell) is not None for cell in trial.spec.cells)
 
@@ -88,22 +88,25 @@ def is_done(trial: Trial, chunk: Chunk) -> bool:
 def chunk_cost(trial: Trial, chunk: Chunk) -> int:
     """Model evaluations of a range, at most."""
     each = CLEAN_EVALUATIONS + sum(_cost(trial, cell) for cell in trial.spec.cells)
-    return len(chunk.inputs) * each + (0 if chunk.start else _probe_cost(trial, len(chunk.inputs)))
+    return len(chunk.inputs) * each + (
+        0 if chunk.start else _diagnostics_cost(trial, len(chunk.inputs))
+    )
 
 
-def read_probe(trial: Trial, block: Block) -> Probe | None:
-    """What the model was found to be like, if that is stored.
+def read_diagnostics(trial: Trial, block: Block) -> Diagnostics | None:
+    """Its diagnostics, if they are stored.
 
     Args:
         trial: the model's part of the evaluation.
         block: the first range of inputs.
     """
     stored = shards.read(
-        shards.probe_path(trial.folder, trial.target.digest), _probe_identity(trial, block)
+        shards.diagnostics_path(trial.folder, trial.target.digest),
+        _diagnostics_identity(trial, block),
     )
-    if stored is None or set(stored) != {field.name for field in fields(Probe)}:
+    if stored is None or set(stored) != {field.name for field in fields(Diagnostics)}:
         return None
-    return Probe(**stored)
+    return Diagnostics(**stored)
 
 
 def read_block(trial: Trial, start: int, digest: str, labels: np.ndarray | None) -> Block | None:
@@ -180,20 +183,20 @@ def _judge_clean(trial: Trial, chunk: Chunk) -> Block:
     return Block(start=chunk.start, inputs=chunk.inputs, digest=digest, clean=verdict)
 
 
-def _probe(trial: Trial, block: Block) -> None:
-    """Ask the model about itself on the first range, and store what it is like."""
-    trial.say("asking the model about itself")
-    with trial.meter.allot(_probe_cost(trial, len(block.inputs))):
-        if read_probe(trial, block) is None:
-            path = shards.probe_path(trial.folder, trial.target.digest)
-            shards.write(path, asdict(_asked(trial, block)), _probe_identity(trial, block))
+def _diagnose(trial: Trial, block: Block) -> None:
+    """Measure diagnostics on the first chunk, and store them."""
+    trial.say("running sanity checks")
+    with trial.meter.allot(_diagnostics_cost(trial, len(block.inputs))):
+        if read_diagnostics(trial, block) is None:
+            path = shards.diagnostics_path(trial.folder, trial.target.digest)
+            shards.write(path, asdict(_asked(trial, block)), _diagnostics_identity(trial, block))
 
 
-def _asked(trial: Trial, block: Block) -> Probe:
+def _asked(trial: Trial, block: Block) -> Diagnostics:
     target = trial.target
     if not isinstance(target, ImageTarget):
-        return probe_texts(target, block.texts, meter=trial.meter)
-    return probe(
+        return measure_texts(target, block.texts, meter=trial.meter)
+    return measure_images(
         target,
         block.images,
         block.clean.label,
@@ -203,11 +206,11 @@ def _asked(trial: Trial, block: Block) -> Probe:
     )
 
 
-def _probe_cost(trial: Trial, samples: int) -> int:
-    return probe_cost(samples, on_texts=trial.spec.on_texts)
+def _diagnostics_cost(trial: Trial, samples: int) -> int:
+    return diagnostics_cost(samples, on_texts=trial.spec.on_texts)
 
 
-def _probe_identity(trial: Trial, block: Block) -> dict[str, Any]:
+def _diagnostics_identity(trial: Trial, block: Block) -> dict[str, Any]:
     labels = block.clean.label
     return _clean_identity(trial, block.digest, labels) | {
         "gradients": trial.spec.uses_gradients,

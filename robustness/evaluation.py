@@ -12,14 +12,14 @@ from data.sources import ImageSet, load_inputs
 from data.text_set import TextSet
 from robustness import store as shards
 from robustness.attacks.base import NotPossible
-from robustness.chunks import Chunk, read_block, read_cell, read_probe
+from robustness.chunks import Chunk, read_block, read_cell, read_diagnostics
 from robustness.context import Trial, inputs_digest
 from robustness.executors.base import run_inline
 from robustness.progress import Cancelled, Meter, Progress
 from robustness.report.build import build_report, environment
 from robustness.report.schema import Report, write_report
 from robustness.report.write import write_companions
-from robustness.sanity.findings import Probe
+from robustness.sanity.diagnostics import Diagnostics
 from robustness.scoring import CellVerdict, CleanVerdict, ModelVerdict, join
 from robustness.spec import EvaluationSpec, cost
 from robustness.target import ImageTarget, Target, open_target, torch_threads
@@ -149,7 +149,7 @@ class _Work:
         """One model's verdict, from the files of all its chunks."""
         trial = self.trials[position]
         clean: list[CleanVerdict] = []
-        probe: Probe | None = None
+        diagnostics: Diagnostics | None = None
         cells: list[list[CellVerdict]] = [[] for _ in trial.spec.cells]
         digests: list[str] = []
         for chosen in shards.ranges(len(self.inputs)):
@@ -158,9 +158,9 @@ class _Work:
             if block is None:
                 raise OSError(f"the verdict on inputs {chosen.start + 1} and after got lost")
             if chosen.start == 0:
-                probe = read_probe(trial, block)
-                if probe is None:
-                    raise OSError(f"what {trial.target.name!r} was found to be like got lost")
+                diagnostics = read_diagnostics(trial, block)
+                if diagnostics is None:
+                    raise OSError(f"sanity-check results of {trial.target.name!r} are missing")
             clean.append(block.clean)
             digests.append(digest)
             for found, cell in zip(cells, trial.spec.cells, strict=True):
@@ -173,7 +173,7 @@ class _Work:
             clean=join(clean),
             cells=[join(parts) for parts in cells],
             inputs_digest=shards.content_digest(np.array(digests, dtype="S64")),
-            probe=probe,
+            diagnostics=diagnostics,
         )
 
     def _labels(self, chosen: range) -> np.ndarray | None:

@@ -28,7 +28,7 @@ import numpy as np
 from robustness.attacks.base import Variant
 from robustness.logits import label_rank, margin, top_probability
 from robustness.progress import Meter
-from robustness.sanity.findings import Probe
+from robustness.sanity.diagnostics import Diagnostics
 from robustness.target import Target
 
 GRADIENTS: tuple[Variant, ...] = ("stopped", "full")
@@ -159,14 +159,14 @@ class ModelVerdict:
         clean: its verdict on clean inputs.
         cells: one verdict per attack and point, in the order of `EvaluationSpec.cells`.
         inputs_digest: sha256 over the digests of its clean inputs, range by range.
-        probe: what the model was found to be like on the first range; None where it was not asked.
+        diagnostics: measured on the first chunk; None where it was not asked.
     """
 
     target: Target
     clean: CleanVerdict
     cells: list[CellVerdict]
     inputs_digest: str
-    probe: Probe | None = None
+    diagnostics: Diagnostics | None = None
 
 
 def judge_clean(

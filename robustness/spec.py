@@ -23,7 +23,7 @@ from robustness.attacks.word_swap import WordSwap
 from robustness.certificates.smoothing import Smoothing
 from robustness.gate import parse_gate
 from robustness.parsing import MOST, Count
-from robustness.sanity.findings import probe_cost
+from robustness.sanity.diagnostics import diagnostics_cost
 
 CLEAN_EVALUATIONS = 2  # of one clean input: the twin with its gradient, the served model
 GRADIENT_VARIANTS = 2  # of elliptical attention: stopped at m, and flowing through m
@@ -178,7 +178,7 @@ def cost(
             in two ways.
         num_classes: number of classes, on which targeted attacks depend.
     """
-    probes = len(elliptical) * probe_cost(samples, on_texts=spec.on_texts)
+    probes = len(elliptical) * diagnostics_cost(samples, on_texts=spec.on_texts)
     return probes + samples * sum(
         CLEAN_EVALUATIONS + sum(cell_cost(cell.attack, num_classes, twice) for cell in spec.cells)
         for twice in elliptical

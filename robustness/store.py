@@ -64,9 +64,9 @@ def clean_path(folder: Path, digest: str, start: int) -> Path:
     return model_folder(folder, digest) / f"clean-{start:06d}.safetensors"
 
 
-def probe_path(folder: Path, digest: str) -> Path:
-    """Where lies what one model was found to be like."""
-    return model_folder(folder, digest) / "probe.safetensors"
+def diagnostics_path(folder: Path, digest: str) -> Path:
+    """Where the diagnostics of one model lie."""
+    return model_folder(folder, digest) / "diagnostics.safetensors"
 
 
 def ranges(samples: int) -> list[range]:

@@ -16,8 +16,7 @@ from robustness.report import schema, sentences
 from robustness.report.markup import plain
 from robustness.report.samples import sample_flags
 from robustness.report.summary import model_figures
-from robustness.sanity.find import find_doubts
-from robustness.sanity.remarks import notes
+from robustness.sanity.checks import find_warnings, notes
 from robustness.scoring import ModelVerdict
 from robustness.spec import EvaluationSpec
 from robustness.store import SHARD_SIZE, content_digest
@@ -126,9 +125,9 @@ def warnings_of(
 ) -> list[schema.ReportWarning]:
     """Every reason not to believe what was found."""
     return [
-        schema.ReportWarning(code=doubt.code, model=verdict.target.name, message=doubt.message)
+        schema.ReportWarning(code=warning.code, model=verdict.target.name, message=warning.message)
         for verdict in verdicts
-        for doubt in find_doubts(spec, verdict)
+        for warning in find_warnings(spec, verdict)
     ]
 
 

@@ -1,1 +1,1 @@
-"""Signs of a false figure: what would make an expert disbelieve an accuracy under attack."""
+"""Sanity checks: what would make an expert disbelieve an accuracy under attack."""

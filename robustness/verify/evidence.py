@@ -16,7 +16,7 @@ from robustness.chunks import KINDS
 from robustness.context import inputs_digest
 from robustness.report.markup import plain
 from robustness.report.schema import Report
-from robustness.sanity.findings import Probe
+from robustness.sanity.diagnostics import Diagnostics
 from robustness.scoring import CellVerdict, CleanVerdict, ModelVerdict, join
 from robustness.store import Shard
 from robustness.target import ImageTarget, Target
@@ -24,7 +24,7 @@ from robustness.text_target import TextTarget
 from robustness.verify.outcome import Refuted
 
 Inputs = np.ndarray | list[str]
-T = TypeVar("T", CleanVerdict, Probe, CellVerdict)
+T = TypeVar("T", CleanVerdict, Diagnostics, CellVerdict)
 
 
 def stored_verdict(folder: Path, report: Report, target: Target) -> ModelVerdict:
@@ -45,7 +45,7 @@ def stored_verdict(folder: Path, report: Report, target: Target) -> ModelVerdict
         clean=join([_read(path, CleanVerdict) for path in clean_paths]),
         cells=cells,
         inputs_digest="",
-        probe=_read(shards.probe_path(folder, target.digest), Probe),
+        diagnostics=_read(shards.diagnostics_path(folder, target.digest), Diagnostics),
     )
     if any(size != len(report.samples) for size in _sizes(verdict)):
         raise Refuted(f"the results of {target.name} speak of another number of inputs")

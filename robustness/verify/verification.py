@@ -16,7 +16,7 @@ from robustness.report.build import summarise, warnings_of
 from robustness.report.markup import plain
 from robustness.report.samples import sample_flags
 from robustness.report.schema import DEFINITIONS, FILE, Report, parse_report
-from robustness.sanity.remarks import notes
+from robustness.sanity.checks import notes
 from robustness.scoring import ModelVerdict
 from robustness.spec import Cell
 from robustness.store import SHARD_SIZE, ranges

@@ -1,7 +1,7 @@
 """What a model is asked about itself, once per evaluation, so that false figures can be told.
 
-Up to 32 clean images are asked again in other company, moved by next to nothing, and pushed by a
-few steps of an attack. `robustness.sanity` reads the answers; nothing here judges them.
+Up to 32 clean images are repeated in other batches, moved by next to nothing, and pushed by a
+few steps of an attack. The checks of `robustness.sanity` read the diagnostics.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from robustness.progress import Meter
-from robustness.sanity.findings import ALONE, CLIMBERS, SAMPLES, STEPS, Probe
+from robustness.sanity.diagnostics import ALONE, CLIMBERS, SAMPLES, STEPS, Diagnostics
 from robustness.target import (
     Target,
     input_gradient,
@@ -62,7 +62,7 @@ class _GradientsSeen(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def probe(
+def measure_images(
     target: Target,
     inputs: np.ndarray,
     labels: np.ndarray,
@@ -70,15 +70,15 @@ def probe(
     seed: int,
     meter: Meter,
     gradients: bool = True,
-) -> Probe:
-    """Ask a model about itself.
+) -> Diagnostics:
+    """Measure the diagnostics of an image model.
 
     Args:
-        target: the model on trial.
+        target: the model.
         inputs: (N, C, H, W) float32 clean inputs, of which the first 32 are used.
         labels: (N,) int64.
         seed: of the choice of pixels.
-        meter: counts every model evaluation, `findings.probe_cost` of them at most.
+        meter: counts every model evaluation, `diagnostics_cost` of them at most.
         gradients: whether gradients are to be asked for; a target without a twin has none.
     """
     inputs, labels = inputs[:SAMPLES], labels[:SAMPLES]
@@ -93,14 +93,14 @@ def probe(
             asked: list[Ask] = [twin, served] if _in_float32(target) else [twin]
             _follow_gradients(found, target, asked, inputs, margin, meter)
             _climb_all(found, target, inputs[:CLIMBERS], labels[:CLIMBERS], meter)
-    return Probe(**found)
+    return Diagnostics(**found)
 
 
-def probe_texts(target: Target, texts: Sequence[str], *, meter: Meter) -> Probe:
-    """Ask a text model about itself: in other company, which also pads the texts otherwise.
+def measure_texts(target: Target, texts: Sequence[str], *, meter: Meter) -> Diagnostics:
+    """Measure the diagnostics of a text model: other batches also pad the texts otherwise.
 
     Args:
-        target: the model on trial.
+        target: the model.
         texts: of which the first 32 are used.
         meter: told of every model evaluation.
     """
@@ -111,9 +111,9 @@ def probe_texts(target: Target, texts: Sequence[str], *, meter: Meter) -> Probe:
     mixed = target.predict([longest, *reversed(texts)], meter)[:0:-1]
     alone = [target.predict([text], meter) for text in texts[:ALONE]]
     alone = np.concatenate([*alone, logits[ALONE:]])
-    found["company"] = np.maximum(_change(mixed, logits), _change(alone, logits))
+    found["batch_dependence"] = np.maximum(_change(mixed, logits), _change(alone, logits))
     found["constant"][:] = len(set(texts)) > 1 and _same_for_all(logits)
-    return Probe(**found)
+    return Diagnostics(**found)
 
 
 def rounding(logits: np.ndarray) -> float:
@@ -122,9 +122,10 @@ def rounding(logits: np.ndarray) -> float:
 
 
 def _blank(samples: int) -> dict[str, Any]:
-    """Nothing asked yet."""
-    numbers = {field.name: np.full(samples, np.nan) for field in fields(Probe)}
-    flags = {name: np.zeros(samples, bool) for name in ("twin_normalised", "still", "flat", "wide")}
+    """Nothing measured yet."""
+    numbers = {field.name: np.full(samples, np.nan) for field in fields(Diagnostics)}
+    by_input = ("twin_normalized", "input_insensitive", "zero_gradient", "holds_at_large_eps")
+    flags = {name: np.zeros(samples, bool) for name in by_input}
     once = {name: np.zeros(1, bool) for name in ("constant", "inner_gradient")}
     return numbers | flags | once
 
@@ -132,30 +133,30 @@ def _blank(samples: int) -> dict[str, Any]:
 def _of_served(target: Target, ask: Ask, inputs: np.ndarray, nudged: np.ndarray) -> dict[str, Any]:
     found = _blank(len(inputs))
     logits = ask(inputs)
-    found["company"] = _company(ask, inputs, logits)
+    found["batch_dependence"] = _batch_dependence(ask, inputs, logits)
     found["constant"][:] = bool(np.ptp(inputs, axis=0).any()) and _same_for_all(logits)
     if _in_float32(target):
-        found["still"] = (ask(nudged) == logits).all(axis=1)
+        found["input_insensitive"] = (ask(nudged) == logits).all(axis=1)
     return found
 
 
 def _ask_twin(
     found: dict[str, Any], ask: Ask, inputs: np.ndarray, nudged: np.ndarray
 ) -> np.ndarray:
-    """The twin's logits, and all that can be told of it without gradients."""
+    """The twin's logits, and all that can be measured without gradients."""
     logits = ask(inputs)
     with _GradientsSeen() as watch:
         again = ask(inputs)
     found["inner_gradient"][:] = watch.seen
-    found["twin_repeat"] = _change(again, logits)
-    found["twin_company"] = _company(ask, inputs, logits)
-    found["twin_normalised"] = (logits >= 0).all(axis=1) & (np.abs(logits.sum(axis=1) - 1) < 1e-4)
-    found["still"] = found["still"] | (ask(nudged) == logits).all(axis=1)
+    found["twin_change"] = _change(again, logits)
+    found["twin_batch_dependence"] = _batch_dependence(ask, inputs, logits)
+    found["twin_normalized"] = (logits >= 0).all(axis=1) & (np.abs(logits.sum(axis=1) - 1) < 1e-4)
+    found["input_insensitive"] = found["input_insensitive"] | (ask(nudged) == logits).all(axis=1)
     return logits
 
 
-def _company(ask: Ask, inputs: np.ndarray, logits: np.ndarray) -> np.ndarray:
-    """Change of each sample's logits in another order and company, and for a few of them alone."""
+def _batch_dependence(ask: Ask, inputs: np.ndarray, logits: np.ndarray) -> np.ndarray:
+    """Change of each sample's logits in another order and batch, and for a few of them alone."""
     mixed = ask(np.concatenate([inputs[::-1], 1 - inputs[:1]]))[: len(inputs)][::-1]
     alone = logits.copy()
     for row in range(min(ALONE, len(inputs))):
@@ -201,21 +202,21 @@ def _follow_gradients(
     """Compare what the gradient of the margin promises with what the model does."""
     logits, gradient = input_gradient(target, inputs, margin.labels, meter, loss=margin.total)
     flat = ((gradient == 0) | ~np.isfinite(gradient)).reshape(len(inputs), -1)
-    found["flat"] = flat.all(axis=1)
+    found["zero_gradient"] = flat.all(axis=1)
     found["clean_margin"] = margin.of(logits)
     step = np.float32(_TINY) * np.sign(np.nan_to_num(gradient))
     up, down = np.clip(inputs + step, 0, 1), np.clip(inputs - step, 0, 1)
     with np.errstate(invalid="ignore"):
         moved = (up - down).astype(np.float64) * gradient
         promised = moved.reshape(len(inputs), -1).sum(axis=1)
-        told = promised > rounding(logits)
+        known = promised > rounding(logits)
     ratios = []
     for ask in asked:
         change = margin.of(ask(up)) - margin.of(ask(down))
-        ratios.append(np.where(told, change / np.where(told, promised, 1), np.nan))
+        ratios.append(np.where(known, change / np.where(known, promised, 1), np.nan))
     # Of twin and served model, the one that keeps the gradient's promise worse.
     worse = np.argmax([np.abs(np.nan_to_num(ratio, nan=1.0) - 1) for ratio in ratios], axis=0)
-    found["slope"] = np.array(ratios)[worse, np.arange(len(inputs))]
+    found["gradient_ratio"] = np.array(ratios)[worse, np.arange(len(inputs))]
 
 
 def _climb_all(
@@ -227,9 +228,9 @@ def _climb_all(
     spread = float(np.median(np.ptp(clean, axis=1)))
     usual = USUAL_SPREAD / spread if np.isfinite(spread) and spread > 0 else 1.0
     for name, steps, scale in (
-        ("one_step", 1, 1.0),
-        ("many_steps", STEPS, 1.0),
-        ("rescaled", STEPS, usual),
+        ("single_step_drop", 1, 1.0),
+        ("multi_step_drop", STEPS, 1.0),
+        ("rescaled_drop", STEPS, usual),
     ):
         pushed = _climb(target, inputs, labels, EPS, steps=steps, scale=scale, meter=meter)
         logits = target.predict_twin(pushed, meter)
@@ -238,7 +239,7 @@ def _climb_all(
             found[name][: len(inputs)] = start - left
     far = _climb(target, inputs, labels, HALF, steps=STEPS, scale=usual, meter=meter)
     held = target.predict_twin(far, meter).argmax(axis=1) == labels
-    found["wide"][: len(inputs)] = held & (clean.argmax(axis=1) == labels)
+    found["holds_at_large_eps"][: len(inputs)] = held & (clean.argmax(axis=1) == labels)
 
 
 def _climb(

@@ -15,9 +15,8 @@ from data.sources import ImageSet, open_images
 from robustness.evaluation import evaluate, evaluate_targets
 from robustness.progress import Meter
 from robustness.report.schema import Summary
-from robustness.sanity.find import find_doubts
-from robustness.sanity.probes import probe
-from robustness.sanity.remarks import notes
+from robustness.sanity.checks import find_warnings, notes
+from robustness.sanity.measure import measure_images
 from robustness.scoring import (
     CellVerdict,
     CertificateVerdict,
@@ -326,7 +325,7 @@ def test_a_verdict_that_does_better_under_attack_is_reported(
     better = replace(clean, rank=zeros)
     cells: list[CellVerdict] = [combine(better, [judged], ["plain"])]
     verdict = ModelVerdict(target=target, clean=clean, cells=cells, inputs_digest="0" * 64)
-    assert [doubt.code for doubt in find_doubts(spec, verdict)] == ["robust_above_clean"]
+    assert [warning.code for warning in find_warnings(spec, verdict)] == ["robust_above_clean"]
 
 
 @pytest.mark.parametrize("held", [True, False])
@@ -336,8 +335,8 @@ def test_images_that_hold_at_half_the_range_are_reported_where_nothing_else_is(
     """Made up: what this stands for is a fault that no other sign knows."""
     target, label, no = make_target(4), np.arange(40) % 4, np.zeros(40, bool)
     inputs = np.random.default_rng(0).random((40, 1, SIZE, SIZE), np.float32)
-    asked = probe(target, inputs, label, seed=0, meter=Meter(1000))
-    assert not asked.wide.any()
+    asked = measure_images(target, inputs, label, seed=0, meter=Meter(1000))
+    assert not asked.holds_at_large_eps.any()
     clean = CleanVerdict(
         label=label, rank=label * 0, index=label, probability=np.full(40, 0.5), twin_index=label,
         finite=~no, blind=no, normalised=no, unsteady=no,
@@ -348,10 +347,10 @@ def test_images_that_hold_at_half_the_range_are_reported_where_nothing_else_is(
     )  # fmt: skip
     verdict = ModelVerdict(
         target=target, clean=clean, cells=[combine(clean, [fooled], ["plain"])], inputs_digest="",
-        probe=replace(asked, wide=np.full_like(asked.wide, held)),
+        diagnostics=replace(asked, holds_at_large_eps=np.full_like(asked.holds_at_large_eps, held)),
     )  # fmt: skip
-    found = find_doubts(EvaluationSpec.model_validate({"attacks": PGD}), verdict)
-    assert {doubt.code for doubt in found} == ({"impossible_accuracy"} if held else set())
+    found = find_warnings(EvaluationSpec.model_validate({"attacks": PGD}), verdict)
+    assert {warning.code for warning in found} == ({"impossible_accuracy"} if held else set())
 
 
 def test_query_attacks_do_not_mind_gradients(make_target: MakeTarget, judge: Judge) -> None:
@@ -363,7 +362,7 @@ def test_query_attacks_do_not_mind_gradients(make_target: MakeTarget, judge: Jud
 def test_gradients_through_m_that_find_more_are_remarked_upon(
     make_target: MakeTarget,
 ) -> None:
-    """A note with figures and no doubt: the worse of both is what counts already."""
+    """A note with figures and no warning: the worse of both is what counts already."""
     no, zeros = np.zeros(10, bool), np.zeros(10, np.int64)
     clean = CleanVerdict(
         label=zeros, rank=zeros, index=zeros, probability=np.full(10, 0.5), twin_index=zeros,
@@ -385,6 +384,6 @@ def test_gradients_through_m_that_find_more_are_remarked_upon(
         cells=cells,
         inputs_digest="0" * 64,
     )
-    assert find_doubts(spec, verdict) == []
+    assert find_warnings(spec, verdict) == []
     found = [note for note in notes(spec, [verdict]) if "through m" in note]
     assert len(found) == 1 and "7 of 10 hold" in found[0] and "through m 5" in found[0]
