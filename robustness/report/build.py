@@ -175,14 +175,14 @@ def _gate(
     gate = parse_gate(text)
     # Without labels the model is compared with itself: clean accuracy is 1 whatever the model.
     meaningful = labelled or gate.metric != "clean_accuracy"
-    judged = model.clean if gate.metric == "clean_accuracy" else model.largest
-    lower = 0.0 if judged is None else judged.ci[0]
-    reason = _gate_reason(gate.metric, model, judged)
+    figure = model.clean if gate.metric == "clean_accuracy" else model.largest
+    lower = 0.0 if figure is None else figure.ci[0]
+    reason = _gate_reason(gate.metric, model, figure)
     if not trusted:
         reason += "; a figure with unresolved warnings passes no gate"
     if not labelled:
         reason += "; no labels were given, so this is stability, not accuracy"
-    passed = trusted and meaningful and judged is not None and gate.holds(lower)
+    passed = trusted and meaningful and figure is not None and gate.holds(lower)
     return schema.GateResult(
         text=text,
         metric=gate.metric,
@@ -195,8 +195,8 @@ def _gate(
     )
 
 
-def _gate_reason(metric: str, model: schema.ModelFigures, judged: schema.Figure | None) -> str:
-    if judged is None:
+def _gate_reason(metric: str, model: schema.ModelFigures, figure: schema.Figure | None) -> str:
+    if figure is None:
         return "no attack of the spec has a budget, so nothing was measured"
     where = "clean" if metric == "clean_accuracy" else f"worst case {sentences.at_largest(model)}"
-    return f"{where}: lower bound {judged.ci[0]:.4f} of {judged.top1:.4f}"
+    return f"{where}: lower bound {figure.ci[0]:.4f} of {figure.top1:.4f}"

@@ -72,13 +72,13 @@ def _suite(root: ElementTree.Element, model: ModelFigures, summary: Summary) -> 
         value = plain(str(getattr(model, name)))
         ElementTree.SubElement(listed, "property", name=name, value=value)
     first = "\n".join(lines(summary)) if model is summary.models[0] else ""
-    _case(suite, model.name, "clean", f"{_told(model.clean, model, summary)}\n{first}".strip())
+    _case(suite, model.name, "clean", f"{_line(model.clean, model, summary)}\n{first}".strip())
     for attack in model.attacks:
         name = " ".join(f"{attack.name} {attack.norm or ''} {attack.eps}".split())
         _case(suite, model.name, name, attack.finding)
     for one in model.corruptions:
-        told = _told(one.accuracy, model, summary)
-        _case(suite, model.name, f"{one.name} severity {one.severity}", told)
+        text = _line(one.accuracy, model, summary)
+        _case(suite, model.name, f"{one.name} severity {one.severity}", text)
     for one in model.certificates:
         share = percent(one.curve[0].share, model.samples)
         _case(suite, model.name, f"smoothing sigma {one.sigma}", f"certified accuracy {share}")
@@ -89,13 +89,13 @@ def _suite(root: ElementTree.Element, model: ModelFigures, summary: Summary) -> 
     _count(suite)
 
 
-def _told(figure: Figure, model: ModelFigures, summary: Summary) -> str:
+def _line(figure: Figure, model: ModelFigures, summary: Summary) -> str:
     return of_figure(figure, model.samples, summary.metric)
 
 
-def _case(suite: ElementTree.Element, owner: str, name: str, told: str) -> ElementTree.Element:
+def _case(suite: ElementTree.Element, owner: str, name: str, text: str) -> ElementTree.Element:
     case = ElementTree.SubElement(suite, "testcase", classname=plain(owner), name=plain(name))
-    ElementTree.SubElement(case, "system-out").text = plain(told)
+    ElementTree.SubElement(case, "system-out").text = plain(text)
     return case
 
 

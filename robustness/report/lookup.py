@@ -36,7 +36,7 @@ def find_sample(folder: Path, index: int, kind: Literal["image", "text"]) -> dic
     Args:
         folder: what `robustness.evaluation.evaluate` left behind.
         index: of the sample.
-        kind: what the evaluation must have judged.
+        kind: what the evaluation must be of.
 
     Raises:
         NoSuchSample: there is no report, or no such sample in it.
@@ -48,11 +48,11 @@ def find_sample(folder: Path, index: int, kind: Literal["image", "text"]) -> dic
         raise NoSuchSample("there is no report yet") from None
     if report["schema_version"] != SCHEMA_VERSION:
         raise NoSuchSample("the report was written by another version")
-    samples, judged = report["samples"], report["data"]["kind"]
+    samples, found = report["samples"], report["data"]["kind"]
     if not 0 <= index < len(samples):
         raise NoSuchSample(f"index must lie in [0, {len(samples)}), got {index}")
-    if judged != kind:
-        raise NoSuchSample(f"this evaluation judged {judged}s, and no {kind}s")
+    if found != kind:
+        raise NoSuchSample(f"this evaluation is of {found}s, not of {kind}s")
     return report | {"sample": samples[index]}
 
 
@@ -135,7 +135,7 @@ def _parse(path: Path, changed: int) -> dict[str, Any]:
 
 
 def clean_input(folder: Path, digest: str, index: int) -> np.ndarray | str:
-    """An input as it was judged: (C, H, W) float32 in [0, 1], or a text.
+    """An input as it was scored: (C, H, W) float32 in [0, 1], or a text.
 
     Args:
         folder: of the evaluation.
@@ -327,12 +327,12 @@ def changed_text(
         )
     except InputLost as error:
         raise NoSuchSample(str(error)) from None
-    judged = sample["models"][position]
+    flagged = sample["models"][position]
     return {
         "index": index,
         "name": sample["name"],
         "label": sample["label"],
-        "model": judged["name"],
-        "clean": {"text": before, **judged["clean"]},
+        "model": flagged["name"],
+        "clean": {"text": before, **flagged["clean"]},
         "adversarial": {"text": after, **flags},
     }
