@@ -7,7 +7,7 @@ from service.settings import ROOT
 from tests.service.server import serve
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A server of the shipped models over a socket."""
     folder: Path = tmp_path_factory.mktemp("served")
