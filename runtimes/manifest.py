@@ -16,6 +16,8 @@ ONNX, TORCHSCRIPT, PROGRAM = "model.onnx", "model.torchscript.pt", "model.pt2"
 WEIGHTS, PROBE, TOKENIZER = "weights.safetensors", "probe.safetensors", "tokenizer.json"
 REQUIRED = (ONNX, TORCHSCRIPT, WEIGHTS, PROBE)
 Task = Literal["image-classification", "text-classification"]
+IMAGES: Task = "image-classification"
+TEXTS: Task = "text-classification"
 Precision = Literal["fp32", "fp16", "bf16", "int8"]
 Quantization = Literal["static", "dynamic"]
 

@@ -14,13 +14,19 @@ from service.http.keys import read_keys
 from service.http.logging import set_up_logs
 from service.jobs import worker as evaluator
 from service.jobs.queue import JobStore
-from service.parent import watch_parent
 from service.predictions.images import DEFAULT_TOP_K, Prediction
 from service.predictions.registry import check_models
 from service.process_manager import use_private_sockets
-from service.replica import claim_replica
+from service.processes import watch_parent
 from service.settings import Settings, absolute_paths, get_settings, process_count
-from service.start import StartGuard, is_worker, open_run_folder, prepare_state, run_folder
+from service.start import (
+    StartGuard,
+    claim_state,
+    is_worker,
+    open_run_folder,
+    prepare_state,
+    run_folder,
+)
 from service.worker import Worker
 
 _Inner = TypeVar("_Inner")
@@ -94,7 +100,8 @@ class Assay:
             set_up_logs(settings.log_format)
             read_keys(settings.api_keys.get_secret_value())
             prepare_state(settings)
-            claim_replica(settings)
+            claim_state(settings)
+            JobStore.open(settings).close()
             folder = open_run_folder(settings)
             os.environ["ASSAY_RUN"] = str(folder)  # for the workers
             use_private_sockets(folder)

@@ -1,4 +1,12 @@
-"""The processes of a server, and what each of them does."""
+"""The processes of a server: what each of them does, how much memory they hold, how they end."""
+
+import ctypes
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
 
 import psutil
 
@@ -24,3 +32,88 @@ def role_of(process: psutil.Process, server: int) -> str:
     if "service.jobs.child" in command:
         return "evaluation"
     return "evaluator" if "evaluator" in command else "worker"
+
+
+_CGROUP_ROOT = Path("/sys/fs/cgroup")
+_LIMITS = ("memory.max", "memory/memory.limit_in_bytes")  # of version 2 and version 1
+
+
+def available_memory(*, root: Path = _CGROUP_ROOT) -> int:
+    """Bytes that this process may use: the machine's memory, or its container's if that is less.
+
+    Args:
+        root: where the cgroup file systems are mounted.
+    """
+    limits = [_number(root / name) for name in _LIMITS]
+    return min([psutil.virtual_memory().total, *(limit for limit in limits if limit)])
+
+
+def resident_bytes(processes: list[psutil.Process]) -> int:
+    """Bytes of memory that some processes hold; what two of them share counts twice."""
+    total = 0
+    for process in processes:
+        try:
+            total += process.memory_info().rss
+        except psutil.NoSuchProcess:
+            continue
+    return total
+
+
+def _number(path: Path) -> int | None:
+    try:
+        return int(path.read_text())
+    except (OSError, ValueError):  # there is no such limit
+        return None
+
+
+_PR_SET_PDEATHSIG = 1
+
+
+def watch_parent(
+    *, parent: int | None = None, interval: float = 0.25, grace: float = 1.0
+) -> threading.Thread:
+    """Start a thread that ends this process soon after its parent died.
+
+    BentoML's workers run in their own session: killing their parent with SIGKILL would leave them,
+    and what they started, running for ever.
+
+    This thread stands still while its process is stopped; see `die_with_starter`.
+
+    Args:
+        parent: process id that the parent is known to have; closes the gap in which it dies
+            before the watch begins. None takes the present parent.
+        interval: seconds between two looks.
+        grace: seconds from SIGTERM to SIGKILL; 0 kills at once.
+
+    Raises:
+        ValueError: `interval` is not positive or `grace` is negative.
+    """
+    if interval <= 0 or grace < 0:
+        raise ValueError(
+            f"interval must be > 0 and grace >= 0, received {interval} and {grace} seconds"
+        )
+    expected = os.getppid() if parent is None else parent
+    thread = threading.Thread(
+        target=_watch, args=(expected, interval, grace), name="watch-parent", daemon=True
+    )
+    thread.start()
+    return thread
+
+
+def die_with_starter() -> None:
+    """Have the kernel kill this process, stopped or not, when the thread that started it ends.
+
+    Only on Linux; elsewhere nothing happens.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
+def _watch(parent: int, interval: float, grace: float) -> None:
+    while os.getppid() == parent:
+        time.sleep(interval)
+    if grace:
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(grace)
+    # SIGKILL and not os._exit: it also ends a process that is stuck in an uninterruptible handler.
+    os.kill(os.getpid(), signal.SIGKILL)

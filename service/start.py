@@ -20,6 +20,7 @@ from service.settings import Settings
 logger = logging.getLogger(__name__)
 
 _TRIES = 3
+_ROLES = ("predict", "evaluate")
 _ERROR_FILE = "error"
 _LOCK = "lock"
 _PREFIX = "assay-"
@@ -54,6 +55,33 @@ def prepare_state(settings: Settings) -> None:
             pass
     except OSError as error:
         raise ValueError(f"ASSAY_STATE must be a folder to write in: {error.strerror}") from error
+
+
+def claim_state(settings: Settings) -> None:
+    """Keep other servers of the same role away from the state until this process ends.
+
+    With SQLite there is one server of each role; on PostgreSQL there may be any number.
+
+    Raises:
+        ValueError: another server uses the state.
+    """
+    if not settings.database.get_secret_value():
+        settings.state.mkdir(parents=True, exist_ok=True)
+        for role in _ROLES if settings.role == "all" else (settings.role,):
+            _lock_role(settings, role)
+
+
+def _lock_role(settings: Settings, role: str) -> None:
+    file = (settings.state / f"{role}.lock").open("ab")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        file.close()
+        raise ValueError(
+            f"another server uses this ASSAY_STATE to {role}; name a PostgreSQL database in"
+            " ASSAY_DATABASE to run several, or another ASSAY_STATE"
+        ) from None
+    _held.append(file)
 
 
 def run_folder(settings: Settings) -> Path:

@@ -25,7 +25,7 @@ from service.metrics import SILENT, Metrics, Observer, share_figures
 from service.predictions.images import Predictions
 from service.predictions.registry import Registry
 from service.predictions.reload import Reloader
-from service.predictions.selection import Settler
+from service.predictions.selection import RuntimeSelector
 from service.predictions.texts import TextPredictions
 from service.settings import Settings
 from service.start import is_worker, run_folder, server_pid
@@ -52,14 +52,14 @@ class Serving:
         self._settings = settings
         self._registry = Registry.open(settings, observer)
         self._reloader = Reloader(self._registry, settings, unloaded=unloaded)
-        self._settler = Settler(self._registry, settings)
+        self._selector = RuntimeSelector(self._registry, settings)
         self.predictions = Predictions(settings, self._registry)
         self.texts = TextPredictions(settings, self._registry)
 
     async def start(self) -> None:
         """Run every model once; then find faster runtimes, and follow the folders of models."""
         await self._registry.warm_up()
-        self._settler.start()
+        self._selector.start()
         self._reloader.start()
 
     def routes(self) -> list[BaseRoute]:
@@ -82,7 +82,7 @@ class Serving:
 
     def close(self) -> None:
         """Let the running batch end and start no other."""
-        self._settler.close()
+        self._selector.close()
         self._reloader.close()
         self.predictions.close()
         self.texts.close()

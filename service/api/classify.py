@@ -9,13 +9,13 @@ from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool
 from starlette.routing import BaseRoute
 
+from runtimes.manifest import IMAGES, TEXTS
 from service.http.auth import access
 from service.http.body import Bodies, File, validated
 from service.http.documents import parse_body, require_json
 from service.http.openapi import body, failures
 from service.predictions.images import DEFAULT_TOP_K, Prediction, Predictions, model_headers
 from service.predictions.registry import Registry
-from service.predictions.served import IMAGES, TEXTS
 from service.predictions.texts import TextPredictions
 
 _ERRORS = (400, 404, 408, 413, 415, 422, 503, 504)

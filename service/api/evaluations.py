@@ -26,9 +26,9 @@ from service.http.errors import ApiError
 from service.http.keys import caller_of
 from service.http.openapi import body, failures, file
 from service.jobs.database import is_full
-from service.jobs.job import Job, Status
 from service.jobs.queue import JobStore
-from service.jobs.submit import FindModel, Intake
+from service.jobs.submit import FindModel, Submitter
+from service.jobs.table import Job, Status
 from service.jobs.uploads import evaluations_folder
 from service.settings import Settings
 
@@ -48,13 +48,13 @@ def routes(store: JobStore, settings: Settings, find_model: FindModel) -> list[B
     Args:
         store: the table of evaluations.
         settings: limits and the state folder.
-        find_model: see `Intake`.
+        find_model: see `Submitter`.
     """
     feed = Feed(store)
     front = _Evaluations(
         store=store,
         settings=settings,
-        intake=Intake(store=store, settings=settings, find_model=find_model),
+        submitter=Submitter(store=store, settings=settings, find_model=find_model),
         feed=feed,
         uploads=CapacityLimiter(_UPLOADS_AT_ONCE),
     )
@@ -97,7 +97,7 @@ def routes(store: JobStore, settings: Settings, find_model: FindModel) -> list[B
 class _Evaluations:
     store: JobStore
     settings: Settings
-    intake: Intake
+    submitter: Submitter
     feed: Feed
     uploads: CapacityLimiter
 
@@ -112,7 +112,7 @@ class _Evaluations:
         submission = read_submission(form, key, caller_of(request))
         async with _disk_errors():
             job, created = await to_thread.run_sync(
-                self.intake.accept, submission, limiter=self.uploads
+                self.submitter.accept, submission, limiter=self.uploads
             )
             seconds = await to_thread.run_sync(self.store.seconds_of, job.models, job.cost)
         headers = {"Location": f"{PREFIX}/{job.id}"}
@@ -129,7 +129,7 @@ class _Evaluations:
 
         def estimate() -> dict[str, Any]:
             """Costs, and the time that they took before."""
-            cost, models = self.intake.estimate(asked.spec, asked.samples)
+            cost, models = self.submitter.estimate(asked.spec, asked.samples)
             return price(cost, self.store.seconds_of(models, cost))
 
         return JSONResponse(await to_thread.run_sync(estimate))

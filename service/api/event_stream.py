@@ -20,8 +20,8 @@ from starlette.types import Receive, Scope, Send
 
 from service.api.evidence import find_job
 from service.http.errors import ApiError
-from service.jobs.job import Job
 from service.jobs.queue import JobStore
+from service.jobs.table import Job
 
 logger = logging.getLogger(__name__)
 

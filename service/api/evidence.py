@@ -16,8 +16,8 @@ from service.http.auth import access
 from service.http.errors import ApiError
 from service.http.keys import caller_of
 from service.http.openapi import failures, file
-from service.jobs.job import Job
 from service.jobs.queue import JobStore
+from service.jobs.table import Job
 from service.jobs.uploads import REPORT, evaluations_folder
 from service.settings import Settings
 

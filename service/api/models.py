@@ -11,10 +11,11 @@ from starlette.staticfiles import StaticFiles
 
 from data.labels import normalize
 from runtimes.artifact import Artifact
+from runtimes.manifest import IMAGES
 from service.http.auth import access
 from service.http.openapi import failures, file
 from service.predictions.registry import Registry
-from service.predictions.served import IMAGES, Served
+from service.predictions.served import Served
 from service.settings import Settings
 
 

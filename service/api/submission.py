@@ -9,9 +9,9 @@ from service.http.body import File, Form, validated
 from service.http.documents import broken_rules, parse_json, unacceptable
 from service.http.errors import ApiError
 from service.http.keys import Caller
-from service.jobs.job import Priority
 from service.jobs.limits import spec_error
 from service.jobs.submit import Submission
+from service.jobs.table import Priority
 from service.jobs.text_uploads import read_texts
 from service.jobs.uploads import Uploads
 

@@ -28,11 +28,11 @@ from data.errors import DataError
 from robustness.attacks.base import NotPossible
 from robustness.spec import EvaluationSpec
 from runtimes.artifact import MANIFEST, Artifact, ArtifactError, open_artifact
-from service.jobs.job import Job
 from service.jobs.process import ADDRESS
 from service.jobs.queue import JobStore
+from service.jobs.table import Job
 from service.jobs.uploads import REPORT, evaluations_folder, open_inputs
-from service.parent import die_with_starter, watch_parent
+from service.processes import die_with_starter, watch_parent
 from service.tracing import Stages, continued, start_tracing, stop_tracing
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class ModelGone(Exception):
     """The artifact that the evaluation was accepted for is no longer there."""
 
 
-class Watch:
+class ProgressReporter:
     """Carries progress to the table and the wish to stop back, both at a bounded rate."""
 
     def __init__(self, store: JobStore, job_id: str, worker: str) -> None:
@@ -106,12 +106,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.close(options.armed)  # from now on this process may be stopped
     watch_parent(parent=options.parent, grace=0)
     start_tracing("assay-evaluation")
-    _be_humble()
+    _lower_priority()
     store = JobStore(os.environ[ADDRESS])
     job = store.get(options.job)
     if job is None:
         return 1
-    watch = Watch(store, job.id, options.worker)
+    watch = ProgressReporter(store, job.id, options.worker)
     try:
         with continued(job.traceparent, "evaluation", evaluation=job.id), closing(watch.stages):
             result = _evaluate(job, options, watch)
@@ -124,7 +124,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0 if stored else 1
 
 
-def _evaluate(job: Job, options: argparse.Namespace, watch: Watch) -> dict[str, Any]:
+def _evaluate(job: Job, options: argparse.Namespace, watch: ProgressReporter) -> dict[str, Any]:
     from robustness.evaluation import evaluate  # brings torch: seconds, and hundreds of megabytes
 
     folder = evaluations_folder(options.state) / job.id
@@ -182,7 +182,7 @@ def _explain(error: Exception) -> tuple[str, str]:
     return "internal_error", "the evaluation failed unexpectedly; the reason was logged"
 
 
-def _be_humble() -> None:
+def _lower_priority() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the evaluator, which decides
     os.nice(_NICENESS)
     with suppress(OSError):  # only Linux has it

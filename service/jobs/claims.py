@@ -10,8 +10,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, Engine, and_, case, func, or_, select, update
 
 from service.jobs.database import present, writing
-from service.jobs.job import Job, Status
-from service.jobs.table import jobs, read_row
+from service.jobs.table import Job, Status, jobs, read_row
 
 MAX_ATTEMPTS = 3
 # An evaluator that disappears says little about the job: it is given up only when that goes on.

@@ -30,8 +30,8 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlalchemy.sql.elements import ColumnElement
 
-from service.jobs.migrations import HEAD, VERSIONS, upgrade
-
+HEAD = "0001"  # the newest step in `migrations`
+VERSIONS = (HEAD,)
 _SQLITE_WAIT_S = 30
 _CONNECT_S = 10
 _LOCK = 4_702_111_234  # any number that nobody else locks in the same database
@@ -163,26 +163,27 @@ def _log_ahead(path: Path) -> None:
 
 
 def _migrate(connection: Connection) -> None:
-    found, unmarked = _version(connection)
+    """Run the steps that are missing, in the transaction that is open."""
+    found = None
+    if inspect(connection).has_table("alembic_version"):
+        found = connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
     if found is not None and found not in VERSIONS:
         raise StateError(
             f"the state was written with schema version {found}, this service reads up to version"
             f" {HEAD}; start the service that wrote it, or name an empty ASSAY_STATE or"
             " ASSAY_DATABASE"
         )
-    if found != HEAD:
-        upgrade(connection, found if unmarked else None)
+    if found == HEAD:
+        return
+    # Only a first start needs it, and it takes longer to import than all else of the table.
+    from alembic import command
+    from alembic.config import Config
 
-
-def _version(connection: Connection) -> tuple[str | None, bool]:
-    """The version of the schema, and whether only SQLite's own mark tells of it."""
-    if inspect(connection).has_table("alembic_version"):
-        found = connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
-        return found, False
-    if connection.dialect.name != "sqlite":
-        return None, False
-    mark = connection.exec_driver_sql("PRAGMA user_version").scalar()
-    return (f"{mark:04d}", True) if mark else (None, False)
+    config = Config()
+    steps = Path(__file__).parent / "migrations"
+    config.set_main_option("script_location", str(steps).replace("%", "%%"))
+    config.attributes["connection"] = connection
+    command.upgrade(config, HEAD)
 
 
 def _unusable(url: URL, error: Exception) -> StateError:

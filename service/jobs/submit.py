@@ -12,11 +12,10 @@ from typing import Any
 
 from robustness.spec import EvaluationSpec, cost
 from runtimes.artifact import Artifact
-from runtimes.manifest import Task
+from runtimes.manifest import IMAGES, TEXTS, Task
 from service.http.body import Upload
 from service.http.errors import ApiError
 from service.http.keys import Caller
-from service.jobs.job import PRIORITIES, Job, NewJob, Priority, new_job_id
 from service.jobs.limits import (
     check_classes,
     check_cost,
@@ -24,10 +23,9 @@ from service.jobs.limits import (
     check_sizes,
     spec_error,
 )
-from service.jobs.queue import BudgetSpent, JobStore, KeyConflict, QueueFull
-from service.jobs.statistics import DAY_S
+from service.jobs.queue import DAY_S, BudgetSpent, JobStore, KeyConflict, QueueFull
+from service.jobs.table import PRIORITIES, Job, NewJob, Priority, new_job_id
 from service.jobs.uploads import Uploads, evaluations_folder, save_inputs
-from service.predictions.served import IMAGES, TEXTS
 from service.settings import Settings
 from service.tracing import traceparent
 
@@ -63,7 +61,7 @@ class Submission:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Intake:
+class Submitter:
     """Accepts evaluations.
 
     Attributes:

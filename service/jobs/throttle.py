@@ -60,7 +60,7 @@ class Predictors:
 
 
 @contextmanager
-def giving_way(child: EvaluationChild, predictors: Predictors, share: float) -> Iterator[None]:
+def throttled(child: EvaluationChild, predictors: Predictors, share: float) -> Iterator[None]:
     """Inside the block, have an evaluation work a share of its time while predictors are busy.
 
     Args:

@@ -17,12 +17,11 @@ from pathlib import Path
 
 from sqlalchemy.exc import DBAPIError
 
-from service.jobs.job import Job
-from service.jobs.process import EvaluationChild
+from service.jobs.process import Ending, EvaluationChild, EvaluationWatch
 from service.jobs.queue import JobStore
-from service.jobs.throttle import Predictors, giving_way
+from service.jobs.table import Job
+from service.jobs.throttle import Predictors, throttled
 from service.jobs.uploads import REPORT, evaluations_folder
-from service.jobs.watch import Ending, EvaluationWatch
 from service.settings import Settings
 from service.start import server_pid
 
@@ -78,7 +77,7 @@ class Evaluator:
         while not self._stopping.is_set():
             idle = _IDLE_S
             try:
-                self._keep_house()
+                self._maintain()
                 job = self._store.claim(self._worker) if self._store.waiting() else None
                 if job is not None:
                     self._run(job)
@@ -91,7 +90,7 @@ class Evaluator:
                 idle = _AFTER_FAULT_S
             self._stopping.wait(idle)
 
-    def _keep_house(self) -> None:
+    def _maintain(self) -> None:
         now = time.monotonic()
         if now >= self._next_look:
             self._next_look = now + _LOOK_S
@@ -122,7 +121,7 @@ class Evaluator:
         )
         ending = Ending("left", "the evaluator failed")
         try:
-            with giving_way(child, self._predictors, self._settings.evaluation_share):
+            with throttled(child, self._predictors, self._settings.evaluation_share):
                 ending = watch.until_end(child)
         finally:
             child.end(at_once=ending.kind == "failed")

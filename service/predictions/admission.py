@@ -109,7 +109,7 @@ class Waiting:
             self.future.set_result(concatenate(self._parts))
 
 
-class Places:
+class CapacityLimiter:
     """A number of places that requests take in the order in which they ask.
 
     Args:
@@ -119,14 +119,14 @@ class Places:
     def __init__(self, count: int) -> None:
         self._count = count
         self._free = asyncio.Semaphore(count)
-        self._door = asyncio.Lock()  # two that each hold half of what they need would wait for ever
+        self._entry = asyncio.Lock()  # else two could each hold half for ever
 
     @asynccontextmanager
-    async def taken(self, count: int) -> AsyncIterator[None]:
+    async def acquired(self, count: int) -> AsyncIterator[None]:
         """Hold `count` places inside the block."""
         held, wanted = 0, min(count, self._count)
         try:
-            async with self._door:
+            async with self._entry:
                 while held < wanted:
                     await self._free.acquire()
                     held += 1
@@ -137,10 +137,10 @@ class Places:
 
 
 class Batcher(Protocol):
-    """What a turn needs of a micro-batcher; see `MicroBatcher`."""
+    """What an admission needs of a micro-batcher; see `MicroBatcher`."""
 
     limits: Limits
-    places: Places
+    capacity: CapacityLimiter
     totals: Totals
 
     def check_room(self, count: int = 1, *, left_s: float | None = None) -> None:
@@ -156,7 +156,7 @@ class Batcher(Protocol):
         ...
 
 
-class Turn:
+class Admission:
     """One request's way through a batcher, inside an `async with`.
 
     A request whose time went by with waiting is refused with 503, as if it had been refused at
@@ -215,7 +215,7 @@ class Turn:
             read: makes the inputs; called when there is a place for them, so that what waits long
                 is small and what is refused late was never read.
         """
-        async with self._batcher.places.taken(self._count):
+        async with self._batcher.capacity.acquired(self._count):
             with span("decode", inputs=self._count):
                 inputs = await read()
             future: asyncio.Future[np.ndarray] = asyncio.get_running_loop().create_future()
@@ -233,6 +233,6 @@ def overloaded(wait_s: float) -> ApiError:
 
 
 def late() -> ApiError:
-    """The refusal of a request whose turn did not come in time."""
+    """The refusal of a request that was not admitted in time."""
     message = "The model did not come to this request in time; try again later."
     return ApiError(503, "overloaded", message, headers={"retry-after": "1"})

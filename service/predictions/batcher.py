@@ -15,11 +15,21 @@ from typing import Any
 import numpy as np
 
 from service.metrics import SILENT, Observer
-from service.predictions import admission as turns
+from service.predictions.admission import (
+    Admission,
+    CapacityLimiter,
+    Limits,
+    Rows,
+    Totals,
+    Waiting,
+    concatenate,
+    late,
+    overloaded,
+)
 
 logger = logging.getLogger(__name__)
 
-_Batch = list[tuple[turns.Waiting, turns.Rows]]
+_Batch = list[tuple[Waiting, Rows]]
 
 _HEADROOM = 0.8  # share of the time left that estimates may fill
 _SHARE = 0.25  # of the deadline, that one batch may take by estimate
@@ -41,21 +51,21 @@ class MicroBatcher:
         self,
         predict: Callable[[Any], np.ndarray],
         executor: Executor,
-        limits: turns.Limits,
+        limits: Limits,
         *,
-        join: Callable[[Sequence[Any]], Any] = turns.concatenate,
+        join: Callable[[Sequence[Any]], Any] = concatenate,
         model: str = "",
         observer: Observer = SILENT,
     ) -> None:
-        self.totals = turns.Totals()
+        self.totals = Totals()
         self.limits = limits
         # A batch is read while the one before is computed.
-        self.places = turns.Places(2 * limits.batch_max)
+        self.capacity = CapacityLimiter(2 * limits.batch_max)
         self._predict, self._join, self._executor = predict, join, executor
         self._model, self._observer = model, observer
         self._admitted = 0
         self._pace_s, self._ended = 0.0, 0.0  # seconds per input of the latest batches; their end
-        self._queue = deque[turns.Waiting]()
+        self._queue = deque[Waiting]()
         self._drain: asyncio.Task[None] | None = None
 
     def check_room(self, count: int = 1, *, left_s: float | None = None) -> None:
@@ -69,18 +79,18 @@ class MicroBatcher:
         # An oversized request still gets in when nobody else is here, or it never would.
         full = self._admitted + count > self.limits.queue_max
         if self._admitted and (full or wait_s > min(self.limits.wait_s, _HEADROOM * left_s)):
-            raise turns.overloaded(wait_s)
+            raise overloaded(wait_s)
 
-    def turn(self, count: int, *, arrived: float | None = None) -> turns.Turn:
+    def admission(self, count: int, *, arrived: float | None = None) -> Admission:
         """Admission of `count` inputs, as a context to `predict` inside; see `Turn`."""
-        return turns.Turn(self, count, arrived)
+        return Admission(self, count, arrived)
 
     def admit(self, change: int) -> None:
         """Count inputs that came in, or went out."""
         self._admitted += change
         self._observer.queued(self._model, self._admitted)
 
-    def enqueue(self, request: turns.Waiting) -> None:
+    def enqueue(self, request: Waiting) -> None:
         """Have a request computed, together with others."""
         self._queue.append(request)
         if self._drain is None or self._drain.done():
@@ -103,7 +113,7 @@ class MicroBatcher:
         while self._queue and room > 0:
             request = self._queue[0]
             if not request.future.done() and now > request.until:
-                request.deliver(turns.late())
+                request.deliver(late())
             if not request.future.done():  # cancelled by its client, or failed in a part
                 if not batch and self._pace_s:
                     left_s = min(_HEADROOM * (request.until - now), _SHARE * self.limits.timeout_s)

@@ -119,8 +119,8 @@ class Predictions:
             inputs.append(await self._decode(files, served.artifact.image_spec))
             return inputs[0]
 
-        async with served.batcher.turn(len(files), arrived=arrived) as turn:
-            logits = await turn.predict(read)
+        async with served.batcher.admission(len(files), arrived=arrived) as admitted:
+            logits = await admitted.predict(read)
         found = [prediction(row, served.artifact, top_k) for row in logits]
         if explain:
             await self._explain(found, inputs[0], served, arrived)
@@ -145,8 +145,8 @@ class Predictions:
             """What was read for the prediction."""
             return inputs
 
-        async with served.explainer.turn(len(inputs), arrived=arrived) as turn:
-            maps = await turn.predict(read)
+        async with served.explainer.admission(len(inputs), arrived=arrived) as admitted:
+            maps = await admitted.predict(read)
         height, width = inputs.shape[2:]
         loop = asyncio.get_running_loop()
         for prediction, shares in zip(found, maps, strict=True):

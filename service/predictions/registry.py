@@ -9,13 +9,12 @@ from typing import Self
 from export.select import select_runtimes
 from runtimes.artifact import Artifact, ArtifactError, find_artifacts
 from runtimes.base import RuntimeUnavailable
-from runtimes.manifest import Task
+from runtimes.manifest import IMAGES, TEXTS, Task
 from runtimes.registry import open_runtime, require_runtime
 from runtimes.threads import available_cores
 from service.http.errors import ApiError
 from service.metrics import SILENT, Observer
-from service.predictions.health import Readiness
-from service.predictions.served import IMAGES, REFERENCE, TEXTS, Opener, Served, runs_on_reference
+from service.predictions.served import REFERENCE, Opener, Readiness, Served, runs_on_reference
 from service.settings import Settings
 
 _READS = {IMAGES: "images", TEXTS: "texts"}
@@ -23,7 +22,7 @@ _DEFAULTS: dict[Task, str] = {IMAGES: "default_image", TEXTS: "default_text"}
 
 
 @dataclass(frozen=True, slots=True)
-class _Shelf:
+class _Snapshot:
     """What is served at one time; replaced as a whole, so that a request sees one or the other."""
 
     models: dict[str, dict[str, Served]]
@@ -56,7 +55,7 @@ class Registry:
         self._settings = settings
         self.opener = Opener(settings, observer)
         self.measuring: set[str] = set()
-        self._shelf = _Shelf({}, {})
+        self._snapshot = _Snapshot({}, {})
         self.replace([self.opener.open(artifact, at_once=True) for artifact in artifacts])
         self._readiness = Readiness(
             lambda: [served.runtime for served in self.all()],
@@ -71,7 +70,7 @@ class Registry:
 
     def replace(self, models: Sequence[Served]) -> None:
         """Serve these models and no others, from the next request on."""
-        shelf = _Shelf({}, {})
+        shelf = _Snapshot({}, {})
         for served in models:
             shelf.models.setdefault(served.artifact.name, {})[served.artifact.version] = served
         for task, field in _DEFAULTS.items():
@@ -79,7 +78,7 @@ class Registry:
             name = _default(names, field, self._settings)
             if name is not None:
                 shelf.defaults[task] = name
-        self._shelf = shelf
+        self._snapshot = shelf
 
     def get(self, reference: str | None = None, task: Task = IMAGES) -> Served:
         """The model called ``name`` (its highest version) or ``name:version``; None: the default.
@@ -87,7 +86,7 @@ class Registry:
         Raises:
             ApiError: 404 unknown_model, 422 wrong_task for a model that reads something else.
         """
-        served = self.find(reference or self._shelf.defaults.get(task, ""))
+        served = self.find(reference or self._snapshot.defaults.get(task, ""))
         if served.artifact.manifest.task != task:
             name = served.artifact.name
             message = f"The model {name!r} does not read {_READS[task]}."
@@ -108,22 +107,22 @@ class Registry:
             message = f"There is no model {name[:100]!r}." if name else "There is no such model."
             if versions:
                 message = f"The model {name!r} has no version {version[:100]!r}."
-            known = sorted(self._shelf.models)
+            known = sorted(self._snapshot.models)
             raise ApiError(404, "unknown_model", message, {"known": known})
-        return self._shelf.models[name][version]
+        return self._snapshot.models[name][version]
 
     def versions(self, name: str) -> list[str]:
         """The versions of a model, the highest last; none of a model that is not served."""
-        return sorted(self._shelf.models.get(name, {}), key=_by_number)
+        return sorted(self._snapshot.models.get(name, {}), key=_by_number)
 
     def is_default(self, served: Served) -> bool:
         """Whether this is what answers when nobody names a model."""
-        name = self._shelf.defaults.get(served.artifact.manifest.task)
+        name = self._snapshot.defaults.get(served.artifact.manifest.task)
         return name is not None and served is self.find(name)
 
     def all(self) -> list[Served]:
         """Every version of every model, the default models first, those of images before."""
-        models, defaults = self._shelf.models, self._shelf.defaults
+        models, defaults = self._snapshot.models, self._snapshot.defaults
         first = [defaults[task] for task in _READS if task in defaults]
         others = sorted(name for name in models if name not in first)
         return [models[name][v] for name in first + others for v in sorted(models[name])]
@@ -156,7 +155,7 @@ class Registry:
 
     async def ready(self) -> bool:
         """Whether there is a model, and every runtime answers now."""
-        return bool(self._shelf.models) and await self._readiness.ready()
+        return bool(self._snapshot.models) and await self._readiness.ready()
 
     def close(self) -> None:
         """Let the running batch end and start no other."""

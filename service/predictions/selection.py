@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 _Result = TypeVar("_Result")
 
 
-class Settler:
+class RuntimeSelector:
     """Moves models to the runtimes that measuring finds; belongs to the registry's event loop.
 
     Args:

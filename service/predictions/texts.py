@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 
 from data.tokenizer import TextTokenizer
+from runtimes.manifest import TEXTS
 from service.http.errors import ApiError
 from service.predictions.images import DEFAULT_TOP_K, Prediction, check_top_k, prediction
 from service.predictions.registry import Registry
-from service.predictions.served import TEXTS, Served
+from service.predictions.served import Served
 from service.settings import Settings
 
 
@@ -91,8 +92,8 @@ class TextPredictions:
             """Tokenize when there is a place."""
             return await loop.run_in_executor(self._executor, _rows, tokenizer, texts, longest)
 
-        async with served.batcher.turn(len(texts), arrived=arrived) as turn:
-            return await turn.predict(read)
+        async with served.batcher.admission(len(texts), arrived=arrived) as admitted:
+            return await admitted.predict(read)
 
     def close(self) -> None:
         """Stop reading texts."""

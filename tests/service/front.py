@@ -14,7 +14,7 @@ from starlette.types import Receive, Scope, Send
 
 from data.images import to_png
 from runtimes.artifact import Artifact
-from runtimes.manifest import Task
+from runtimes.manifest import IMAGES, Task
 from service.api.evaluations import routes
 from service.http.app import create_app
 from service.http.errors import ApiError
@@ -22,7 +22,6 @@ from service.http.keys import ANYONE
 from service.jobs.queue import JobStore
 from service.jobs.uploads import evaluations_folder
 from service.jobs.worker import Evaluator
-from service.predictions.registry import IMAGES
 from service.settings import Settings
 from tests.service.tiny_artifact import noise
 

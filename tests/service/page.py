@@ -234,7 +234,7 @@ HOSTILE_TEXT = "<script>window.hacked=1</script> a dull film, badly written and 
 
 
 def evaluations(url: str) -> dict[str, str]:
-    """Places of finished evaluations: "images", "budgets", "unaimed" and "texts"."""
+    """CapacityLimiter of finished evaluations: "images", "budgets", "unaimed" and "texts"."""
     smoothing = {"name": "smoothing", "sigma": ["0.25"], "samples": 20}
     l2 = {"name": "apgd-ce", "norm": "L2", "eps": ["0.5"], "steps": 2}
     typos = {"name": "typos", "edits": [2], "queries": 40}

@@ -4,13 +4,13 @@ import sys
 import psutil
 import pytest
 
-from service.parent import watch_parent
+from service.processes import watch_parent
 from service.settings import ROOT
 from tests.service.conftest import wait_until
 
 _CHILD = """
 import signal, sys, time
-from service.parent import watch_parent
+from service.processes import watch_parent
 signal.signal(signal.SIGTERM, lambda *_: print("asked", flush=True) if {stubborn} else sys.exit())
 watch_parent(grace={grace})
 print("watching", flush=True)
@@ -39,7 +39,7 @@ def test_a_process_ends_soon_after_its_parent_was_killed(stubborn: bool) -> None
 
 
 def test_a_parent_that_died_before_the_watch_began_is_noticed() -> None:
-    code = "from service.parent import watch_parent; import time;"
+    code = "from service.processes import watch_parent; import time;"
     code += "watch_parent(parent=999999999, grace=0); time.sleep(60)"
     ran = subprocess.run([sys.executable, "-c", code], cwd=ROOT, timeout=30)
     assert ran.returncode == -9
@@ -52,7 +52,7 @@ def test_meaningless_times_are_refused() -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel's signal is Linux's")
 def test_the_kernel_ends_a_process_that_stands_still() -> None:
-    child = "from service.parent import die_with_starter; import time; die_with_starter();"
+    child = "from service.processes import die_with_starter; import time; die_with_starter();"
     child += "print('ready', flush=True); time.sleep(60)"
     starter = f"import subprocess, sys; p = subprocess.Popen([sys.executable, '-c', {child!r}]);"
     starter += "print(p.pid, flush=True); p.wait()"

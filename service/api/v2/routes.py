@@ -9,10 +9,18 @@ from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel, ConfigDict, ValidationError
 from starlette.routing import BaseRoute
 
-from service.api.v2 import descriptions
-from service.api.v2.inputs import read_images, read_texts, the_input
-from service.api.v2.outputs import answer, forms
-from service.api.v2.request import InferRequest, Tensor, json_length, parse
+from runtimes.manifest import IMAGES
+from service.api.v2 import answers
+from service.api.v2.answers import answer, forms
+from service.api.v2.tensors import (
+    InferRequest,
+    Tensor,
+    json_length,
+    parse,
+    read_images,
+    read_texts,
+    the_input,
+)
 from service.http.auth import access
 from service.http.body import Bodies
 from service.http.documents import parse_json
@@ -22,7 +30,7 @@ from service.http.openapi import failures
 from service.predictions.images import model_headers
 from service.predictions.registry import Registry
 from service.predictions.reload import Reloader
-from service.predictions.served import IMAGES, Served
+from service.predictions.served import Served
 from service.predictions.texts import TextPredictions
 from service.settings import Settings
 
@@ -105,7 +113,7 @@ class V2:
 
     async def server(self) -> Response:
         """The server's name, version and extensions."""
-        return JSONResponse(descriptions.server())
+        return JSONResponse(answers.server())
 
     async def live(self) -> Response:
         """Whether the server runs."""
@@ -119,7 +127,7 @@ class V2:
 
     async def model(self, request: Request, name: str) -> Response:
         """A model's versions, inputs and outputs."""
-        return JSONResponse(descriptions.model(self._served(request, name), self._registry))
+        return JSONResponse(answers.model(self._served(request, name), self._registry))
 
     async def model_ready(self, request: Request, name: str) -> Response:
         """Whether a model answers."""
@@ -130,7 +138,7 @@ class V2:
 
     async def config(self, request: Request, name: str) -> Response:
         """A model as a Triton configuration."""
-        return JSONResponse(descriptions.config(self._served(request, name)))
+        return JSONResponse(answers.config(self._served(request, name)))
 
     async def statistics(self, request: Request, name: str) -> Response:
         """What a model has done since it was opened."""
@@ -138,17 +146,17 @@ class V2:
         self._served(request, name)
         versions = [version] if version else self._registry.versions(name)
         found = [self._registry.find(f"{name}:{version}") for version in versions]
-        return JSONResponse({"model_stats": [descriptions.statistics(each) for each in found]})
+        return JSONResponse({"model_stats": [answers.statistics(each) for each in found]})
 
     async def all_statistics(self) -> Response:
         """What every model has done since it was opened."""
-        rows = [descriptions.statistics(served) for served in self._registry.all()]
+        rows = [answers.statistics(served) for served in self._registry.all()]
         return JSONResponse({"model_stats": rows})
 
     async def index(self, request: Request) -> Response:
         """Every model of the folders, served or not."""
         options = await self._options(request)
-        rows = descriptions.index(self._registry, self._reloader, only_ready=options.ready)
+        rows = answers.index(self._registry, self._reloader, only_ready=options.ready)
         return JSONResponse(rows)
 
     async def load(self, request: Request, name: str) -> Response:
@@ -220,8 +228,8 @@ async def _image_logits(tensor: Tensor, served: Served, arrived: float) -> np.nd
         """The pixels, which are there already."""
         return images
 
-    async with served.batcher.turn(len(images), arrived=arrived) as turn:
-        return await turn.predict(read)
+    async with served.batcher.admission(len(images), arrived=arrived) as admitted:
+        return await admitted.predict(read)
 
 
 def _check_kind(request: Request) -> None:

@@ -1,4 +1,4 @@
-"""Alembic's entry: runs the steps on the connection that `upgrade` hands it."""
+"""Alembic's entry: runs the steps on the connection that `service.jobs.database` hands it."""
 
 from alembic import context
 

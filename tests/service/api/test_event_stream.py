@@ -7,8 +7,8 @@ import pytest
 from sqlalchemy.exc import OperationalError, TimeoutError
 
 from service.api.event_stream import Feed
-from service.jobs.job import Job
 from service.jobs.queue import JobStore
+from service.jobs.table import Job
 
 JOB = Mock(spec=Job, id="one")
 

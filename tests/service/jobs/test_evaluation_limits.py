@@ -12,8 +12,7 @@ import pytest
 from runtimes.artifact import Artifact
 from runtimes.threads import available_cores
 from service.jobs.process import evaluation_memory, evaluation_threads
-from service.memory import available_memory, resident_bytes
-from service.processes import family
+from service.processes import available_memory, family, resident_bytes
 from service.settings import Settings
 from tests.service.jobs.postgres import truncated
 from tests.service.jobs.test_worker import (

@@ -11,8 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from service.http.errors import ApiError
-from service.jobs.archives import check_archive
-from service.jobs.parquet_pages import declared_size
+from service.jobs.archives import check_archive, declared_size
 from service.settings import ROOT, Settings
 from tests.service.front import PNG, Front, archive, check_error
 

@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 
 from service.jobs.claims import MAX_ATTEMPTS, MAX_LOST
-from service.jobs.job import PRIORITIES, NewJob, new_job_id
-from service.jobs.queue import BudgetSpent, JobStore, KeyConflict, QueueFull
-from service.jobs.statistics import predict_seconds
+from service.jobs.queue import BudgetSpent, JobStore, KeyConflict, QueueFull, predict_seconds
+from service.jobs.table import PRIORITIES, NewJob, new_job_id
 
 MODELS = [{"name": "m", "version": "1", "digest": "d"}]
 DAY_S = 86_400

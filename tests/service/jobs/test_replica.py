@@ -12,8 +12,9 @@ import pytest
 from service.settings import ROOT
 
 _CODE = (
-    "import sys; from service.replica import claim_replica; from service.settings import Settings\n"
-    "try: claim_replica(Settings())\n"
+    "import sys; from service.start import claim_state; from service.settings import Settings\n"
+    "from service.jobs.queue import JobStore\n"
+    "try: claim_state(Settings()); JobStore.open(Settings()).close()\n"
     "except ValueError as error: sys.exit(f'Assay cannot start: {error}')\n"
     "print('ready', flush=True); sys.stdin.read()"
 )

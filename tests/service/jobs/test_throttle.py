@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from service.jobs.process import EvaluationChild
-from service.jobs.throttle import Predictors, giving_way
+from service.jobs.throttle import Predictors, throttled
 from tests.service.conftest import wait_until
 
 # A server with one worker, which computes until a line comes.
@@ -56,7 +56,7 @@ def spinning() -> Iterator[Spinning]:
 
 
 def test_an_evaluation_works_its_share_while_predictions_are_computed(spinning: Spinning) -> None:
-    with giving_way(spinning, Busy(True), 0.1):
+    with throttled(spinning, Busy(True), 0.1):
         time.sleep(0.3)
         began, times = time.monotonic(), spinning.process.cpu_times()
         time.sleep(1.5)
@@ -69,14 +69,14 @@ def test_an_evaluation_works_its_share_while_predictions_are_computed(spinning: 
 def test_an_evaluation_never_rests_without_need(
     spinning: Spinning, share: float, busy: bool
 ) -> None:
-    with giving_way(spinning, Busy(busy), share):
+    with throttled(spinning, Busy(busy), share):
         time.sleep(0.5)
     assert spinning.pauses == 0
 
 
 def test_a_process_goes_on_when_nothing_paces_it_any_more(spinning: Spinning) -> None:
     for _ in range(5):
-        with giving_way(spinning, Busy(True), 0.01):
+        with throttled(spinning, Busy(True), 0.01):
             time.sleep(0.05)
         assert wait_until(lambda: spinning.process.status() != psutil.STATUS_STOPPED, seconds=2)
 

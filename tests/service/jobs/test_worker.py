@@ -19,9 +19,9 @@ from runtimes.artifact import Artifact
 from service.api.submission import read_submission
 from service.http.body import Form, Upload
 from service.http.keys import ANYONE
-from service.jobs.job import Job
 from service.jobs.queue import JobStore
-from service.jobs.submit import Intake
+from service.jobs.submit import Submitter
+from service.jobs.table import Job
 from service.jobs.throttle import Predictors
 from service.jobs.uploads import evaluations_folder
 from service.jobs.worker import Evaluator
@@ -44,7 +44,7 @@ class House:
     def __init__(self, state: Path, artifact: Artifact, **settings: Any) -> None:
         self.settings = Settings(state=state, models=[artifact.folder.parent], **settings)
         self.store = JobStore.open(self.settings)
-        self._intake = Intake(
+        self._submitter = Submitter(
             store=self.store, settings=self.settings, find_model=lambda *_: artifact
         )
 
@@ -56,7 +56,7 @@ class House:
         labels = json.dumps([LABELS[index % 3] for index in range(count)])
         fields = {"spec": json.dumps({"attacks": attacks} | spec), "labels": labels}
         form = Form({"images": images, "archive": []}, fields)
-        return self._intake.accept(read_submission(form, None, ANYONE))[0].id
+        return self._submitter.accept(read_submission(form, None, ANYONE))[0].id
 
     def job(self, job_id: str) -> Job:
         job = self.store.get(job_id)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from service.http.errors import ApiError
-from service.predictions.admission import Limits, Places
+from service.predictions.admission import CapacityLimiter, Limits
 from service.predictions.batcher import MicroBatcher
 
 Make = Callable[..., MicroBatcher]
@@ -84,8 +84,8 @@ async def _predict(
     async def read() -> np.ndarray:
         return rows
 
-    async with batcher.turn(len(rows), arrived=arrived) as turn:
-        return await turn.predict(read)
+    async with batcher.admission(len(rows), arrived=arrived) as admitted:
+        return await admitted.predict(read)
 
 
 def _run(main: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -162,17 +162,17 @@ def test_wrong_number_of_outputs_is_an_error(batcher: Make) -> None:
 def test_full_queue_refuses_with_503(batcher: Make) -> None:
     async def main() -> None:
         subject = batcher(Doubler())
-        async with subject.turn(16):
+        async with subject.admission(16):
             for refuse in (subject.check_room, lambda: subject.check_room(2)):
                 with pytest.raises(ApiError) as refused:
                     refuse()
                 assert (refused.value.status, refused.value.code) == (503, "overloaded")
                 assert refused.value.headers["retry-after"] == "1"
             with pytest.raises(ApiError):
-                async with subject.turn(1):
+                async with subject.admission(1):
                     pass
         subject.check_room()
-        async with subject.turn(17):  # alone it may be larger than the queue
+        async with subject.admission(17):  # alone it may be larger than the queue
             pass
 
     _run(main)
@@ -182,7 +182,7 @@ def test_what_could_not_be_answered_in_time_is_refused_at_once(batcher: Make) ->
     async def main() -> None:
         subject = batcher(lambda inputs: (threading.Event().wait(0.05), inputs)[1], timeout_s=1)
         await _predict(subject, _rows(1))
-        async with subject.turn(10):
+        async with subject.admission(10):
             subject.check_room(1, left_s=10)
             with pytest.raises(ApiError) as refused:
                 subject.check_room(1, left_s=0.2)
@@ -197,9 +197,9 @@ def test_who_would_wait_too_long_is_refused_whatever_the_deadline(batcher: Make)
     async def main() -> None:
         subject = batcher(slow, wait_s=0.25)
         await _predict(subject, _rows(1))
-        async with subject.turn(2):
+        async with subject.admission(2):
             subject.check_room()  # 0.2 s
-            async with subject.turn(1):
+            async with subject.admission(1):
                 with pytest.raises(ApiError) as refused:
                     subject.check_room()
         assert (refused.value.status, refused.value.code) == (503, "overloaded")
@@ -269,7 +269,7 @@ def test_what_the_runtime_did_not_finish_is_504_and_what_it_never_saw_503(batche
 def test_timeout_of_the_work_itself_is_not_taken_for_the_deadline(batcher: Make) -> None:
     async def main() -> None:
         with pytest.raises(TimeoutError):
-            async with batcher(Doubler()).turn(1):
+            async with batcher(Doubler()).admission(1):
                 raise TimeoutError
 
     _run(main)
@@ -287,8 +287,8 @@ def test_inputs_are_read_only_when_there_is_a_place_for_them(batcher: Make) -> N
                 read.append(number)
                 return _rows(number)
 
-            async with subject.turn(1) as turn:
-                return await turn.predict(rows)
+            async with subject.admission(1) as admitted:
+                return await admitted.predict(rows)
 
         tasks = [asyncio.create_task(ask(number)) for number in range(5)]
         await _until(lambda: model.sizes)
@@ -303,11 +303,11 @@ def test_inputs_are_read_only_when_there_is_a_place_for_them(batcher: Make) -> N
 
 def test_places_of_large_requests_never_block_each_other() -> None:
     async def main() -> None:
-        places = Places(4)
+        places = CapacityLimiter(4)
         order: list[int] = []
 
         async def hold(number: int, count: int) -> None:
-            async with places.taken(count):
+            async with places.acquired(count):
                 order.append(number)
                 await asyncio.sleep(0.001)
 
@@ -315,11 +315,11 @@ def test_places_of_large_requests_never_block_each_other() -> None:
             await asyncio.gather(*(hold(n, count) for n, count in enumerate((3, 4, 9, 1, 2))))
         assert order == [0, 1, 2, 3, 4]
         waiting = asyncio.create_task(hold(5, 4))
-        async with places.taken(1):
+        async with places.acquired(1):
             await asyncio.sleep(0)
             waiting.cancel()
             await asyncio.gather(waiting, return_exceptions=True)
-        async with asyncio.timeout(10), places.taken(4):  # a cancelled one left nothing behind
+        async with asyncio.timeout(10), places.acquired(4):  # a cancelled one left nothing behind
             pass
 
     _run(main)

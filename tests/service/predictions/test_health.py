@@ -13,7 +13,7 @@ from starlette.testclient import TestClient
 from runtimes.base import Inputs, InvalidInputs
 from runtimes.onnx import OnnxRuntime
 from service.http.errors import ApiError
-from service.predictions.health import Monitored, Readiness
+from service.predictions.served import Monitored, Readiness
 from tests.service.conftest import png
 
 PROBE = np.zeros((1, 2), np.float32)

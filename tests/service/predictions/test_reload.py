@@ -294,8 +294,8 @@ def test_a_request_in_flight_ends_on_the_model_it_began_with(
             assert world.served() == []
             return np.zeros((1, 1, 8, 8), np.float32)
 
-        async with served.batcher.turn(1) as turn:
-            assert (await turn.predict(read)).shape == (1, 3)
+        async with served.batcher.admission(1) as admitted:
+            assert (await admitted.predict(read)).shape == (1, 3)
 
     run(test)
 

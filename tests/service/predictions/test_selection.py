@@ -13,7 +13,7 @@ from runtimes.registry import installed
 from runtimes.threads import available_cores
 from service.api.models import describe_model
 from service.predictions.registry import Registry, check_models
-from service.predictions.selection import Settler
+from service.predictions.selection import RuntimeSelector
 from service.predictions.served import REFERENCE, Served
 from service.settings import Settings
 
@@ -25,7 +25,7 @@ def automatic(tiny_models: Path, tmp_path: Path) -> Settings:
 
 
 async def _settle(registry: Registry, settings: Settings) -> None:
-    settler = Settler(registry, settings)
+    settler = RuntimeSelector(registry, settings)
     settler.start()
     measuring = [describe_model(served, registry)["measuring"] for served in registry.all()]
     assert all(measuring) if settler._task is not None else not any(measuring)
