@@ -28,7 +28,7 @@ def rows(section: str) -> dict[str, str]:
 
 
 def codes() -> Iterator[str]:
-    """The code of every doubt that the source can raise."""
+    """The code of every warning that the source can raise."""
     for path in (ROOT / "robustness" / "sanity").glob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.keyword) and node.arg == "code":
@@ -73,8 +73,8 @@ def shown(default: Any) -> str:
     return "" if default is None else str(default)
 
 
-def test_table_of_doubts_names_every_sign_and_no_other() -> None:
-    assert set(rows("Doubts")) == set(codes())
+def test_table_of_sanity_checks_names_every_warning_and_no_other() -> None:
+    assert set(rows("Sanity checks")) == set(codes())
 
 
 def test_files_of_a_report_are_named() -> None:
