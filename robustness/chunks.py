@@ -47,7 +47,7 @@ class Chunk:
     """One range of inputs of one model.
 
     Attributes:
-        model: position of the model among those on trial.
+        model: position of the model in the evaluation.
         start: index of the first input.
         inputs: (n, C, H, W) float32, or n texts.
         labels: (n,) int64, or None where the model's own predictions stand in.

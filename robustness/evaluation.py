@@ -44,7 +44,7 @@ def evaluate(
     threads: int = 1,
     executor: Executor = run_inline,
 ) -> Report:
-    """Put one artifact on trial, or two on the same inputs.
+    """Evaluate one artifact, or two on the same inputs.
 
     The folder afterwards holds `report.json`, what was written from it, and `shards/`. A folder
     left by a run that was stopped or killed is continued: finished shards are read, not computed
@@ -156,7 +156,7 @@ class _Work:
             digest = self.digests[position, chosen.start]
             block = read_block(trial, chosen.start, digest, self._labels(chosen))
             if block is None:
-                raise OSError(f"the verdict on inputs {chosen.start + 1} and after got lost")
+                raise OSError(f"shard missing: inputs {chosen.start + 1}-{chosen.stop}")
             if chosen.start == 0:
                 diagnostics = read_diagnostics(trial, block)
                 if diagnostics is None:
@@ -166,7 +166,7 @@ class _Work:
             for found, cell in zip(cells, trial.spec.cells, strict=True):
                 verdict = read_cell(trial, block, cell, check=False)
                 if verdict is None:
-                    raise OSError(f"the verdict on {cell.attack.label} {cell.budget.text} got lost")
+                    raise OSError(f"shard missing: {cell.attack.label} at {cell.budget.text}")
                 found.append(verdict)
         return ModelVerdict(
             target=trial.target,
