@@ -35,7 +35,7 @@ from benchmarks.support.pairs import measure_pairs, pair_rows
 from benchmarks.support.rows import Row
 from core.stats import wilson
 from models.attention.elliptical import Attention
-from models.inference.folded import singular_range
+from models.inference.fold import singular_range
 from models.transject import TransJect
 from runtimes.threads import available_cores
 

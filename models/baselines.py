@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from core.fields import check_types
+from core.fields import check_at_least, check_fraction, check_types
 from models.attention.elliptical import Attention
 from models.layers.block import Block, Mlp
 from models.layers.tokens import SinusoidalPositions, check_tokens, pool
@@ -46,16 +46,13 @@ class BaselineConfig:
         """Check every rule, naming the field and the value received."""
         check_types(self)
         sizes = ("vocab_size", "seq_len", "num_classes", "embed_dim", "depth", "num_heads")
-        for field in (*sizes, "hidden_dim"):
-            if getattr(self, field) < 1:
-                raise ValueError(f"{field} must be at least 1, got {getattr(self, field)}")
+        check_at_least(self, 1, *sizes, "hidden_dim")
         for by, divisor in (("num_heads", self.num_heads), ("2 for its positions", 2)):
             if self.embed_dim % divisor:
                 raise ValueError(
                     f"embed_dim must be a multiple of {by}, got {self.embed_dim} and {divisor}"
                 )
-        if not 0 <= self.dropout < 1:
-            raise ValueError(f"dropout must lie in [0, 1), got {self.dropout}")
+        check_fraction(self, "dropout")
 
     @property
     def hidden_dim(self) -> int:

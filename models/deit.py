@@ -14,42 +14,18 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from core.fields import check_positive
-from models.attention.elliptical import EllipticalConfig
-from models.layers.block import Block, check_drop_path, drop_path_rate, init_linear
-from models.layers.images import IMAGENET_MEAN, IMAGENET_STD, ImageModel, check_images
+from models.layers.block import Block, drop_path_rate, init_linear
+from models.layers.images import ImageConfig, ImageModel
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeiTConfig(EllipticalConfig):
-    """What defines a DeiT; `mean` and `std` have one entry per input channel.
+class DeiTConfig(ImageConfig):
+    """What defines a DeiT; `drop_path` is that of the last block, before which it grows from 0.
 
-    With `distilled` a second token and head learn from a teacher, see `DeiT.heads`. `drop_path` is
-    the share of the samples for which training leaves out a sublayer of the last block.
+    With `distilled` a second token and head learn from a teacher, see `DeiT.heads`.
     """
 
-    mlp_ratio: float = 4.0
-    img_size: int = 224
-    patch_size: int = 16
-    in_chans: int = 3
-    num_classes: int = 1000
     distilled: bool = False
-    drop_path: float = 0.0
-    norm_eps: float = 1e-6
-    mean: tuple[float, ...] = IMAGENET_MEAN
-    std: tuple[float, ...] = IMAGENET_STD
-
-    def __post_init__(self) -> None:
-        """Check every rule, naming the field and the value received."""
-        EllipticalConfig.__post_init__(self)
-        check_images(self)
-        check_drop_path(self.drop_path)
-        check_positive(self, "mlp_ratio", "norm_eps")
-
-    @property
-    def grid_size(self) -> int:
-        """Patches along one side of the image."""
-        return self.img_size // self.patch_size
 
     @property
     def num_prefix_tokens(self) -> int:
@@ -70,7 +46,7 @@ class PatchEmbed(nn.Module):
 
 
 class DeiT(ImageModel):
-    """Classify images; the normalisation of pixels is part of the model."""
+    """Classify images; the normalization of pixels is part of the model."""
 
     config: DeiTConfig
     dist_token: nn.Parameter | None
@@ -140,7 +116,7 @@ class DeiT(ImageModel):
 
         Source: Touvron et al. 2021, section 4 ("hard-label distillation", "distillation token").
         """
-        x = self.patch_embed(self.normalise(images))
+        x = self.patch_embed(self.normalize(images))
         prefix = [token for token in (self.cls_token, self.dist_token) if token is not None]
         x = torch.cat([*(token.expand(x.shape[0], -1, -1) for token in prefix), x], dim=1)
         x = x + self.pos_embed

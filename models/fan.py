@@ -13,24 +13,23 @@ within 1 % of the 7.3 M and 28 M that its authors state. `from_public` translate
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Self, Unpack
 
 import torch
 from torch import Tensor, nn
 
-from core.fields import check_positive
 from models.attention.channel_attention import ChannelAttention
 from models.attention.class_attention import ClassBlock
-from models.attention.elliptical import Attention, EllipticalConfig
-from models.layers.block import DropPath, check_drop_path, init_linear
-from models.layers.images import IMAGENET_MEAN, IMAGENET_STD, ImageModel, check_images
+from models.attention.elliptical import Attention, AttentionOptions
+from models.layers.block import DropPath, init_linear
+from models.layers.images import ImageConfig, ImageModel
 
 _CLASS_BLOCKS = 2  # [paper]
 _POSITION_CHANNELS = 32  # for each of the two axes [code]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FANConfig(EllipticalConfig):
+class FANConfig(ImageConfig):
     """What defines a FAN-ViT; `depth` counts the token-mixing blocks.
 
     `patch_size` is a power of two from 2 on: the image is halved once per convolution. `drop_path`
@@ -38,22 +37,9 @@ class FANConfig(EllipticalConfig):
     token-mixing block and nothing in the class blocks [code].
     """
 
-    mlp_ratio: float = 4.0
-    img_size: int = 224
-    patch_size: int = 16
-    in_chans: int = 3
-    num_classes: int = 1000
-    drop_path: float = 0.0
-    norm_eps: float = 1e-6
-    mean: tuple[float, ...] = IMAGENET_MEAN
-    std: tuple[float, ...] = IMAGENET_STD
-
     def __post_init__(self) -> None:
         """Check every rule, naming the field and the value received."""
-        EllipticalConfig.__post_init__(self)
-        check_images(self)
-        check_drop_path(self.drop_path)
-        check_positive(self, "mlp_ratio", "norm_eps")
+        ImageConfig.__post_init__(self)
         self._check_stem()
 
     def _check_stem(self) -> None:
@@ -68,11 +54,6 @@ class FANConfig(EllipticalConfig):
                 f"embed_dim must be at least {least} for patch_size {self.patch_size}, "
                 f"got {self.embed_dim}"
             )
-
-    @property
-    def grid_size(self) -> int:
-        """Patches along one side of the image."""
-        return self.img_size // self.patch_size
 
 
 def stem_divisors(patch_size: int) -> list[int]:
@@ -193,7 +174,7 @@ class FANBlock(nn.Module):
         grid_size: int,
         norm_eps: float = 1e-6,
         drop_path: float = 0.0,
-        **attention: Any,
+        **attention: Unpack[AttentionOptions],
     ) -> None:
         super().__init__()
         self.norm1 = nn.LayerNorm(embed_dim, eps=norm_eps, elementwise_affine=False)
@@ -220,7 +201,7 @@ class FANBlock(nn.Module):
 
 
 class FAN(ImageModel):
-    """Classify images; the normalisation of pixels is part of the model."""
+    """Classify images; the normalization of pixels is part of the model."""
 
     config: FANConfig
 
@@ -261,7 +242,7 @@ class FAN(ImageModel):
         Raises:
             ValueError: see `check_image_batch`.
         """
-        x = self.patch_embed(self.normalise(images)) + self.pos_embed()
+        x = self.patch_embed(self.normalize(images)) + self.pos_embed()
         v = None
         for block in self.blocks:
             x, v = block(x, v)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from core.fields import check_at_least, check_fraction
 from models.attention.elliptical import EllipticalConfig
 from models.layers.block import Block
 from models.layers.tokens import Pooling, check_tokens, pool
@@ -40,13 +41,10 @@ class SequenceConfig(EllipticalConfig):
     def __post_init__(self) -> None:
         """Check every rule, naming the field and the value received."""
         EllipticalConfig.__post_init__(self)
-        for field in ("vocab_size", "seq_len", "num_classes", "hidden_dim"):
-            if getattr(self, field) < 1:
-                raise ValueError(f"{field} must be at least 1, got {getattr(self, field)}")
+        check_at_least(self, 1, "vocab_size", "seq_len", "num_classes", "hidden_dim")
         if self.towers not in (1, 2):
             raise ValueError(f"towers must be 1 or 2, got {self.towers}")
-        if not 0 <= self.dropout < 1:
-            raise ValueError(f"dropout must lie in [0, 1), got {self.dropout}")
+        check_fraction(self, "dropout")
 
     @property
     def default_layers(self) -> tuple[int, ...]:

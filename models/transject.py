@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils.parametrizations import orthogonal
 
-from core.fields import check_types
+from core.fields import check_at_least, check_types
 from models.layers.tokens import SinusoidalPositions, check_tokens, masked_mean, pool
 from models.layers.towers import TransJectTowers
 
@@ -45,9 +45,7 @@ class TransJectConfig:
         check_encoder(self)
         if self.towers not in (1, 2):
             raise ValueError(f"towers must be 1 or 2, got {self.towers}")
-        for field in ("vocab_size", "seq_len"):
-            if getattr(self, field) < 1:
-                raise ValueError(f"{field} must be at least 1, got {getattr(self, field)}")
+        check_at_least(self, 1, "vocab_size", "seq_len")
 
 
 def check_encoder(config: Any) -> None:
@@ -59,9 +57,7 @@ def check_encoder(config: Any) -> None:
     Raises:
         ValueError: a field against its rule.
     """
-    for field in ("depth", "num_experts", "num_classes"):
-        if getattr(config, field) < 1:
-            raise ValueError(f"{field} must be at least 1, got {getattr(config, field)}")
+    check_at_least(config, 1, "depth", "num_experts", "num_classes")
     if config.embed_dim < 4 or config.embed_dim % 4:
         raise ValueError(f"embed_dim must be a positive multiple of 4, got {config.embed_dim}")
 

@@ -75,7 +75,7 @@ class TransJectImage(ImageModel):
 
     def embed(self, images: Tensor) -> Tensor:
         """X0 = [patch; position], (B, N, embed_dim)."""
-        patches = self.patch_embed(self.normalise(images))
+        patches = self.patch_embed(self.normalize(images))
         B, N, _ = patches.shape
         return torch.cat((patches, self.positions(N).expand(B, -1, -1)), dim=-1)
 

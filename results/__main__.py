@@ -35,7 +35,7 @@ def _parser() -> argparse.ArgumentParser:
     results = commands.add_parser(
         "collect",
         help="write docs/results.md from the records of runs and evaluations",
-        description="Take up finished runs and evaluations as records in the folder results beside "
+        description="Collect finished runs and evaluations as records in the folder results beside "
         "the page, and write the page from all records there.",
     )
     results.add_argument("folders", type=Path, nargs="*", help="folders of runs and evaluations")

@@ -1,13 +1,12 @@
 """Write `docs/results.md` from records: nothing on that page is typed."""
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from core.stats import wilson
 from core.tables import markdown_table
 from results.inside_page import ABOUT, picture, picture_name, section
-from results.markdown import interval, percent
 
 _HEAD = """# Results
 
@@ -16,7 +15,7 @@ Accuracies in percent on the test split, which no run has seen before its end. T
 Wilson's at 95 %: what the number of test samples alone leaves open, not what another seed changes.
 A size other than `full` is a recipe scaled down (`size=`): its figures say nothing about the models
 of the papers. After it stands what a run did otherwise than its recipe says today. A `+` behind a
-commit: a file was changed since. Run time: training and validation, over all sittings. Waiting: the
+commit: a file was changed since. Run time: training and validation, over all sessions. Waiting: the
 share of the time of training that the model waited for data.
 """
 _PART = "a part, not the whole split"
@@ -151,19 +150,19 @@ def _row(run: dict[str, Any], papers: dict[str, Any]) -> list[str]:
         f"{metrics['train_samples']:,}",
         f"{count:,}",
         f"{100 * accuracy:.2f}",
-        interval(wilson(round(accuracy * count), count)),
+        _interval(wilson(round(accuracy * count), count)),
         "" if paper is None else f"{100 * paper:.1f}",
         f"{metrics['seconds'] / 60:.1f} min",
         on,
         f"{run['rate']['steps_per_second']:.2f}",
-        f"{percent(run['rate']['waiting'])} %",
+        f"{_percent(run['rate']['waiting'])} %",
         _commits(run["sittings"]),
     ]
 
 
-def _commits(sittings: list[dict[str, Any]]) -> str:
-    """The commits that a run was trained at, in the order of its sittings."""
-    commits = [sitting["commit"] for sitting in sittings]
+def _commits(sessions: list[dict[str, Any]]) -> str:
+    """The commits that a run was trained at, in the order of its sessions."""
+    commits = [session["commit"] for session in sessions]
     short = [commit[:8] + ("+" if commit.endswith("+") else "") for commit in commits]
     return ", ".join(dict.fromkeys(short))
 
@@ -237,4 +236,15 @@ def _comparison(comparison: dict[str, Any]) -> list[str]:
 
 
 def _figure(figure: dict[str, Any]) -> str:
-    return f"{percent(figure['top1'])} {interval(figure['ci'])}"
+    return f"{_percent(figure['top1'])} {_interval(figure['ci'])}"
+
+
+def _percent(value: float) -> str:
+    """A share as percent, without the sign."""
+    return f"{100 * value:.1f}"
+
+
+def _interval(bounds: Iterable[float]) -> str:
+    """An interval of shares in percent, such as "[80.2, 82.9]"."""
+    low, high = bounds
+    return f"[{_percent(low)}, {_percent(high)}]"

@@ -1,4 +1,4 @@
-"""Take up finished runs and evaluations as records, small files that the repository keeps.
+"""Collect finished runs and evaluations as records, small files that the repository keeps.
 
 `docs/results.md` is written from these records alone, see `results.page`.
 """
@@ -20,12 +20,12 @@ PAPERS = "papers.json"
 KINDS = ("run", "evaluation", "analysis", "word-swap")
 _OF_RUN = ("test_accuracy", "test_samples", "train_samples", "parameters", "seconds", "environment")
 _NO_CHANGE = ("seed", "data.source", "model.seq_len", "model.vocab_size")
-"""Told elsewhere, or following from another entry."""
+"""Stated elsewhere, or following from another entry."""
 _OF_HISTORY = ("step", "seconds", "waiting")
 
 
 def collect(folder: Path, target: Path, recipes: Path) -> Path:
-    """Take up the run or the evaluation that a folder holds.
+    """Collect the run or the evaluation that a folder holds.
 
     Args:
         folder: of a finished run, or of a finished evaluation.
@@ -116,15 +116,15 @@ def _run(folder: Path, recipes: Path) -> tuple[str, dict[str, Any]]:
     missing = [key for key in _OF_RUN if key not in metrics]
     if missing:
         raise ValueError(f"{folder} is no finished run: its metrics lack {', '.join(missing)}")
-    sittings = json.loads((folder / records.RUN).read_text())["sittings"]
+    sessions = json.loads((folder / records.RUN).read_text())["sittings"]
     recipe = _recipe(folder)
-    record = {"kind": "run", "recipe": recipe, "metrics": metrics, "sittings": sittings}
+    record = {"kind": "run", "recipe": recipe, "metrics": metrics, "sittings": sessions}
     changes = _changes(recipe, recipes)
     return folder.resolve().name, record | {"changes": changes, "rate": _rate(folder)}
 
 
 def _changes(recipe: dict[str, Any], recipes: Path) -> list[str]:
-    """What a run did otherwise than its recipe file says today, as `fit` would be told."""
+    """What a run did otherwise than its recipe file says today, as overrides of `fit`."""
     choice = [f"{key}={recipe[key]}" for key in ("variant", "size") if recipe[key] is not None]
     for path in sorted(recipes.glob("*.yaml")):
         written = read_file(path)

@@ -6,13 +6,13 @@ Source: Nielsen et al., "Elliptical Attention", NeurIPS 2024 (EA).
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import TypedDict
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from core.fields import check_positive, check_types
+from core.fields import check_at_least, check_positive, check_types
 from models.attention.metric import (
     Estimator,
     Scaling,
@@ -22,6 +22,17 @@ from models.attention.metric import (
     random_metric,
 )
 from models.layers.tracing import is_traced
+
+
+class AttentionOptions(TypedDict, total=False):
+    """The keyword arguments of `Attention`."""
+
+    elliptical: bool
+    scaling: Scaling
+    estimator: Estimator
+    delta: float
+    metric_gradient: bool
+    seed: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +49,7 @@ class EllipticalConfig:
         elliptical: the switch; off, none of the other fields matters.
         elliptical_layers: the elliptical layers, counted from 1; None for `default_layers`. The
             first layer has no previous values and can never be one.
-        scaling: how m is normalised over its D entries; "random" is always scaled by its maximum.
+        scaling: how m is normalized over its D entries; "random" is always scaled by its maximum.
         estimator: how m is estimated, see `models.attention.metric`.
         delta: size of the step between two layers, > 0; it matters to "difference" under "none".
         metric_gradient: let gradients flow through m.
@@ -59,9 +70,7 @@ class EllipticalConfig:
     def __post_init__(self) -> None:
         """Check every rule, naming the field and the value received."""
         check_types(self)
-        for field in ("embed_dim", "num_heads", "depth"):
-            if getattr(self, field) < 1:
-                raise ValueError(f"{field} must be at least 1, got {getattr(self, field)}")
+        check_at_least(self, 1, "embed_dim", "num_heads", "depth")
         if self.embed_dim % self.num_heads:
             raise ValueError(
                 "embed_dim must be a multiple of num_heads, "
@@ -79,7 +88,7 @@ class EllipticalConfig:
         """The layers that are elliptical where none are named: all with a previous layer."""
         return tuple(range(2, self.depth + 1))
 
-    def attention_options(self, layer: int) -> dict[str, Any]:
+    def attention_options(self, layer: int) -> AttentionOptions:
         """Keyword arguments of `Attention` in one layer, counted from 1."""
         layers = self.default_layers if self.elliptical_layers is None else self.elliptical_layers
         # Every layer draws its own table; two seeds of one model never share any.
@@ -98,13 +107,13 @@ class Attention(nn.Module):
     """Multi-head self-attention, dot-product or elliptical, with the parameters of a public DeiT.
 
     Elliptical attention scales the columns of Q by m and calls the same fused kernel: diag(m) and
-    the N x N matrix of scores are never materialised, and no parameter is added.
+    the N x N matrix of scores are never materialized, and no parameter is added.
 
     Args:
         embed_dim: model width d; a multiple of num_heads.
         num_heads: number of heads H; the head dimension D is embed_dim / num_heads.
         elliptical: estimate m from the previous layer's values; without them m is 1.
-        scaling: how m is normalised over its D entries; "random" is always scaled by its maximum.
+        scaling: how m is normalized over its D entries; "random" is always scaled by its maximum.
         estimator: how m is estimated, see `models.attention.metric`.
         delta: see `estimate_metric`.
         metric_gradient: let gradients flow through m. Training stops them (EA algorithm 1); an

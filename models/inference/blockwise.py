@@ -13,17 +13,15 @@ What it saves:
 
 import math
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from models.inference.folded import FoldedEncoder, FoldedLayer
 from models.layers.tokens import masked_mean
 from models.transject import scale_eigenvalues
-
-if TYPE_CHECKING:
-    from models.inference.folded import FoldedEncoder, FoldedLayer
 
 BLOCK = 1024  # tokens: with four experts and d = 512 a block is 8 MiB
 
@@ -48,7 +46,7 @@ class FirstProducts(nn.Module):
     position_projections: Tensor | None
 
     def __init__(
-        self, layer: "FoldedLayer", tokens: Tensor, positions: Tensor, u0: Tensor | None
+        self, layer: FoldedLayer, tokens: Tensor, positions: Tensor, u0: Tensor | None
     ) -> None:
         super().__init__()
         experts, half, dtype = layer.experts, tokens.shape[1], layer.w1.dtype
@@ -145,10 +143,10 @@ class BlockwiseEncoder(nn.Module):
         positions: (seq_len, d/2) table.
     """
 
-    def __init__(self, encoder: "FoldedEncoder", tokens: Tensor, positions: Tensor) -> None:
+    def __init__(self, encoder: FoldedEncoder, tokens: Tensor, positions: Tensor) -> None:
         super().__init__()
         self._encoder = (encoder,)  # in a tuple: the model that has both registers it once
-        first = cast("FoldedLayer", encoder.layers[0])
+        first = cast(FoldedLayer, encoder.layers[0])
         few = len(tokens) <= len(positions)  # else the table would be larger than what it saves
         self.first = FirstProducts(first, tokens, positions, encoder.u0) if few else None
         self._spare: list[Workspace] = []  # those that no call is using
@@ -182,7 +180,7 @@ class BlockwiseEncoder(nn.Module):
         except IndexError:  # the first call, or other threads have them all
             space = Workspace()
         for index, module in enumerate(encoder.layers):
-            layer = cast("FoldedLayer", module)
+            layer = cast(FoldedLayer, module)
             if index == 0 and self.first is not None and long:
                 product = self.first(tokens, positions, eigenvalues, layer.experts.v, space)
             else:
@@ -219,7 +217,7 @@ class Workspace:
 
 
 def _propose(
-    x: Tensor, layer: "FoldedLayer", product: Product, proposed: Tensor, space: Workspace
+    x: Tensor, layer: FoldedLayer, product: Product, proposed: Tensor, space: Workspace
 ) -> list[float]:
     """Write X_e of every expert to proposed (E, N, d) and return the weights of the experts."""
     num_experts, N, d = proposed.shape
@@ -234,7 +232,7 @@ def _propose(
 
 
 def _mix(
-    x: Tensor, layer: "FoldedLayer", weights: list[float], proposed: Tensor, space: Workspace
+    x: Tensor, layer: FoldedLayer, weights: list[float], proposed: Tensor, space: Workspace
 ) -> None:
     """Overwrite x (N, d) by the mixture of the proposals (E, N, d), then by the feed-forward."""
     b1, b2 = layer.b1.to(layer.w1.dtype), layer.b2.to(layer.w2.dtype)
@@ -249,7 +247,7 @@ def _mix(
         torch.add(rows, second, alpha=layer.step, out=rows)
 
 
-def _products(x: Tensor, layer: "FoldedLayer", eigenvalues: Tensor, space: Workspace) -> Product:
+def _products(x: Tensor, layer: FoldedLayer, eigenvalues: Tensor, space: Workspace) -> Product:
     """Return what writes X U_e Sigma V_e of a block of tokens, with U_e Sigma V_e if that pays."""
     first, v = layer.experts.first, layer.experts.v
     if v is not None:  # U_e Sigma

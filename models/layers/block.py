@@ -3,12 +3,12 @@
 Source: Vaswani et al., "Attention is all you need", 2017, with the norms moved before the layers.
 """
 
-from typing import Any
+from typing import Unpack
 
 import torch
 from torch import Tensor, nn
 
-from models.attention.elliptical import Attention
+from models.attention.elliptical import Attention, AttentionOptions
 
 
 class Mlp(nn.Module):
@@ -56,16 +56,6 @@ def drop_path_rate(rate: float, layer: int, depth: int) -> float:
     return rate * (layer - 1) / max(depth - 1, 1)
 
 
-def check_drop_path(rate: float) -> None:
-    """Refuse shares that no model can have.
-
-    Raises:
-        ValueError: `drop_path` outside [0, 1).
-    """
-    if not 0 <= rate < 1:
-        raise ValueError(f"drop_path must lie in [0, 1), got {rate}")
-
-
 def init_linear(module: nn.Module) -> None:
     """Draw the weights of a linear layer as DeiT and FAN do; leave any other module as it is."""
     if isinstance(module, nn.Linear):
@@ -96,7 +86,7 @@ class Block(nn.Module):
         norm_eps: float = 1e-6,
         dropout: float = 0.0,
         drop_path: float = 0.0,
-        **attention: Any,
+        **attention: Unpack[AttentionOptions],
     ) -> None:
         super().__init__()
         self.norm1 = nn.LayerNorm(embed_dim, eps=norm_eps)

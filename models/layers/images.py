@@ -1,11 +1,14 @@
-"""What all image models share: normalisation of pixels, checks of their config and input."""
+"""What all image models share: normalization of pixels, checks of their config and input."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 
+from core.fields import check_at_least, check_fraction, check_positive
+from models.attention.elliptical import EllipticalConfig
 from models.layers.tracing import is_traced
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
@@ -23,9 +26,7 @@ def check_images(config: Any) -> None:
         ValueError: a size below 1, an image that patches do not fill, or statistics that are not
             one positive `std` and one `mean` per channel.
     """
-    for field in ("img_size", "patch_size", "in_chans", "num_classes"):
-        if getattr(config, field) < 1:
-            raise ValueError(f"{field} must be at least 1, got {getattr(config, field)}")
+    check_at_least(config, 1, "img_size", "patch_size", "in_chans", "num_classes")
     if config.img_size % config.patch_size:
         raise ValueError(
             "img_size must be a multiple of patch_size, "
@@ -65,8 +66,38 @@ def check_image_batch(images: Tensor, config: Any) -> None:
         raise ValueError(f"images must be of a floating point type, got {images.dtype}")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageConfig(EllipticalConfig):
+    """What defines an image transformer; `mean` and `std` have one entry per input channel.
+
+    `drop_path` is the share of the samples for which training leaves out a sublayer.
+    """
+
+    mlp_ratio: float = 4.0
+    img_size: int = 224
+    patch_size: int = 16
+    in_chans: int = 3
+    num_classes: int = 1000
+    drop_path: float = 0.0
+    norm_eps: float = 1e-6
+    mean: tuple[float, ...] = IMAGENET_MEAN
+    std: tuple[float, ...] = IMAGENET_STD
+
+    def __post_init__(self) -> None:
+        """Check every rule, naming the field and the value received."""
+        EllipticalConfig.__post_init__(self)
+        check_images(self)
+        check_fraction(self, "drop_path")
+        check_positive(self, "mlp_ratio", "norm_eps")
+
+    @property
+    def grid_size(self) -> int:
+        """Patches along one side of the image."""
+        return self.img_size // self.patch_size
+
+
 class ImageModel(nn.Module):
-    """A model of images that normalises their pixels itself.
+    """A model of images that normalizes their pixels itself.
 
     Args:
         config: a dataclass with the fields `in_chans`, `img_size`, `mean` and `std`.
@@ -82,7 +113,7 @@ class ImageModel(nn.Module):
             statistics = self._statistics(name).to(torch.get_default_dtype())
             self.register_buffer(name, statistics, persistent=False)
 
-    def normalise(self, images: Tensor) -> Tensor:
+    def normalize(self, images: Tensor) -> Tensor:
         """(B, C, H, W), pixels in [0, 1], to the same shape; errors as of `check_image_batch`."""
         check_image_batch(images, self.config)
         return (images - self.mean) / self.std

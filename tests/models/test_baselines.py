@@ -9,7 +9,7 @@ from torch.nn.utils import parametrize
 import models
 from models.attention.elliptical import Attention
 from models.baselines import BaselineTransformer
-from models.inference.folded import fold
+from models.inference.fold import fold
 from models.layers.block import Mlp
 from models.transject import OrthogonalMap
 from tests.models import plain_transformer as plain

@@ -294,7 +294,7 @@ def test_each_layer_is_switched_on_its_own() -> None:
 def test_config_says_which_layers_are_elliptical() -> None:
     def layers(**fields: Any) -> list[int]:
         config = EllipticalConfig(embed_dim=4, num_heads=2, depth=4, **fields)
-        return [i for i in range(1, 5) if config.attention_options(i)["elliptical"]]
+        return [i for i in range(1, 5) if config.attention_options(i).get("elliptical")]
 
     assert layers() == layers(elliptical_layers=(2,)) == []
     assert layers(elliptical=True) == [2, 3, 4]

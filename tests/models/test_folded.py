@@ -12,7 +12,8 @@ from torch.nn.utils import parametrize
 import models
 from models.checkpoints import save_weights
 from models.inference import blockwise
-from models.inference.folded import FoldedExperts, FoldedLongTransJect, singular_range
+from models.inference.fold import FoldedLongTransJect, singular_range
+from models.inference.folded import FoldedExperts
 from models.transject import Layer, OrthogonalMap, TransJect
 
 WIDE = 32

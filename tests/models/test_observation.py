@@ -14,7 +14,7 @@ from models.analysis.diagnostics import Diagnostics, diagnose
 from models.analysis.observation import observe
 from models.attention.class_attention import ClassAttention
 from models.attention.elliptical import Attention
-from models.inference.folded import fold
+from models.inference.fold import fold
 
 TOLERANCE = 1e-10
 LENGTHS = [6, 4, 1]  # real tokens of the three samples

@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 import models
 from export.onnx import to_onnx
-from models.inference.folded import fold
+from models.inference.fold import fold
 from models.layers.towers import TransJectTowers, TwoTower
 
 SMALL = {"vocab_size": 11, "seq_len": 9, "embed_dim": 16, "depth": 2, "num_classes": 3}
