@@ -72,7 +72,7 @@ def run() -> Iterable[Row]:
         sample = open_images(_SAMPLE, label_names=artifact.labels)
         sample = sample.take(range(0, len(sample), _EVERY))
         if sample.labels is None:
-            raise ValueError(f"the images of {_SAMPLE.name} must be labelled")
+            raise ValueError(f"the images of {_SAMPLE.name} must be labeled")
         for name in _ATTACKS:
             case = Case(
                 name=artifact.name,

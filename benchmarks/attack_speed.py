@@ -88,7 +88,7 @@ def _open() -> _Subject:
     [artifact] = [a for a in find_artifacts([ROOT / "artifacts"]) if a.name == _ARTIFACT]
     sample = open_images(_SAMPLE, label_names=artifact.labels)
     if sample.labels is None:
-        raise ValueError(f"the images of {_SAMPLE.name} must be labelled")
+        raise ValueError(f"the images of {_SAMPLE.name} must be labeled")
     # The files lie in order of class: every pair should see all classes.
     order = np.random.default_rng(0).permutation(len(sample))
     twin = load_torch_model(artifact)

@@ -123,6 +123,6 @@ def _from_files(folder: Path) -> _Run:
     recipe = read_recipe(_RECIPES / "imagenet.yaml", ["variant=deit-tiny", "size=small"])
     data, images = recipe.data, open_images(str(folder), label_names=labels)
     if not isinstance(data, ImageData) or images.labels is None:
-        raise TypeError("the recipe must read labelled images")
+        raise TypeError("the recipe must read labeled images")
     samples = ReadImages(images, data.image, images.labels, random_crop=data.random_crop)
     return _Run(recipe, samples, workers=data.workers)

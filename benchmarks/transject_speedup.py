@@ -189,12 +189,12 @@ def _fit_head(model: TransJect) -> None:
     pairs = [next(batches) for _ in tqdm(range(_FITTED), desc="windows", unit="window")]
     features = torch.cat([cast(TransJect, encoder).features(tokens) for tokens, _ in pairs])
     answers = F.one_hot(torch.cat([labels for _, labels in pairs]), len(PACKAGES)).double()
-    centre, mean = features.double().mean(0), answers.mean(0)
-    spread = features.double() - centre
+    center, mean = features.double().mean(0), answers.mean(0)
+    spread = features.double() - center
     ridge = _RIDGE * len(pairs) * torch.eye(spread.shape[1], dtype=torch.float64)
     weight = torch.linalg.solve(spread.T @ spread + ridge, spread.T @ (answers - mean)).T
     model.head.weight.copy_(weight)
-    model.head.bias.copy_(mean - weight @ centre)
+    model.head.bias.copy_(mean - weight @ center)
 
 
 class _Reference(nn.Module):

@@ -1,6 +1,6 @@
 """How far a measured accuracy can be trusted: intervals and the comparison of two models.
 
-Where two models judge the same images, all that tells them apart is the images on which exactly
+Where two models classify the same images, all that tells them apart is the images on which exactly
 one is right: `only_first` and `only_second` count those.
 """
 

@@ -124,12 +124,12 @@ def to_pixels(image: Image.Image, spec: ImageSpec) -> np.ndarray:
         (C, H, W) uint8.
 
     Raises:
-        ImageError: colours of a kind that cannot be turned into grey or RGB.
+        ImageError: colors of a kind that cannot be turned into grey or RGB.
     """
     try:
         image = _flatten(image).convert(_MODES[spec.channels])
     except ValueError as error:
-        raise ImageError("broken_image", f"colours of the kind {image.mode} are unknown") from error
+        raise ImageError("broken_image", f"colors of the kind {image.mode} are unknown") from error
     if image.size != (spec.width, spec.height):
         image = image.resize((spec.width, spec.height), _FILTERS[spec.resample])
     pixels = np.asarray(image)
@@ -169,7 +169,7 @@ def _flatten(image: Image.Image) -> Image.Image:
     if image.mode in _SIXTEEN_BIT or image.mode == "I":
         return Image.fromarray((np.asarray(image).clip(0, 65535) / 257).round().astype(np.uint8))
     if image.mode == "F":
-        numbers = np.nan_to_num(np.asarray(image), nan=0)  # NaN has no colour; black is one
+        numbers = np.nan_to_num(np.asarray(image), nan=0)  # NaN has no color; black is one
         return Image.fromarray(numbers.clip(0, 255).round().astype(np.uint8))
     if image.mode == "LAB":  # grey cannot be had from it directly
         return image.convert("RGB")

@@ -130,7 +130,7 @@ def _check_splits(source: str, *, csv: bool = False) -> None:
         splits = not path.is_file()  # a known name
     if not splits:
         raise DataError(
-            f"{source} is the same for every split, and no model may be tested on what it learnt "
+            f"{source} is the same for every split, and no model may be tested on what it learned "
             f"from: give a folder with train/ and test/, {'train.csv and test.csv, ' * csv}"
             "or parquet files named by their split"
         )

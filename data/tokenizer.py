@@ -254,7 +254,7 @@ def load_tokenizer(source: str | Path) -> TextTokenizer:
 
 
 def tokenize(texts: TextSet, tokenizer: TextTokenizer, *, max_len: int) -> TokenSet:
-    """Encode a labelled set of texts, each cut after its first `max_len` tokens.
+    """Encode a labeled set of texts, each cut after its first `max_len` tokens.
 
     Raises:
         DataError: the set has no labels or no names of classes, or a text has no token.

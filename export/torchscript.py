@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from models import fold
-from models.attention.elliptical import is_randomised
+from models.attention.elliptical import is_randomized
 
 
 def to_torchscript(model: nn.Module, example: Tensor | tuple[Tensor, Tensor]) -> bytes:
@@ -26,7 +26,7 @@ def to_torchscript(model: nn.Module, example: Tensor | tuple[Tensor, Tensor]) ->
     Raises:
         ValueError: the model draws m at random in every forward pass; a trace would freeze one.
     """
-    if is_randomised(model):
+    if is_randomized(model):
         raise ValueError("model must not draw m afresh to be exported: give it a metric_seed")
     model = fold(model)
     with warnings.catch_warnings(), torch.no_grad():

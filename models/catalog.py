@@ -53,7 +53,7 @@ _ARCHITECTURES: dict[type, Callable[[Any], nn.Module]] = {
 
 
 def names() -> list[str]:
-    """The names that `build` knows, in the order of the catalogue."""
+    """The names that `build` knows, in the order of the catalog."""
     return list(CATALOG)
 
 
@@ -82,7 +82,7 @@ def config(name: str, **overrides: Any) -> Config:
 
 
 def build(name: str, **overrides: Any) -> nn.Module:
-    """Build a named model with freshly initialised weights from torch's global generator.
+    """Build a named model with freshly initialized weights from torch's global generator.
 
     Args:
         name: one of `names()`.

@@ -56,7 +56,7 @@ def load_public(model: nn.Module, path: Path | str, *, skip_head: bool = False) 
 
     Both attentions take the same file. Position embeddings are interpolated where the model has
     another number of patches. No tensor is passed over in silence: those that the model
-    does not have, such as a normalisation of its own (`mean`, `std`), would change its predictions.
+    does not have, such as a normalization of its own (`mean`, `std`), would change its predictions.
     Of several state dicts in a file the one under "model" is read, and not a "model_ema" beside it.
 
     Args:

@@ -4,9 +4,9 @@ import argparse
 import sys
 from pathlib import Path
 
-from results.analysis import analyse
+from results.analysis import analyze
 from results.records import collect, keep, write_page
-from results.word_swap import judge_swapped
+from results.word_swap import evaluate_swapped
 from robustness.attacks.word_swap import RATE
 from training.__main__ import RECIPES
 
@@ -40,18 +40,18 @@ def _parser() -> argparse.ArgumentParser:
     )
     results.add_argument("folders", type=Path, nargs="*", help="folders of runs and evaluations")
     results.set_defaults(command=_results)
-    analyse = commands.add_parser(
+    analyze = commands.add_parser(
         "analyze",
         help="record and draw what trained models do inside, layer by layer",
         description="Record activation factors, entropies, expert weights and cosine similarities "
         "of finished runs on test samples; write page and pictures from all records.",
     )
-    analyse.set_defaults(command=_analyse)
-    swap = commands.add_parser("word-swap", help="judge runs on texts with words swapped")
+    analyze.set_defaults(command=_analyze)
+    swap = commands.add_parser("word-swap", help="evaluate runs on texts with words swapped")
     swap.add_argument("--rate", type=float, default=RATE, help=f"share of words (default {RATE})")
     swap.add_argument("--seed", type=int, default=0, metavar="N", help="of the swaps (default 0)")
     swap.set_defaults(command=_word_swap)
-    for command, limit in ((analyse, 128), (swap, None)):
+    for command, limit in ((analyze, 128), (swap, None)):
         command.add_argument("folders", type=Path, nargs="+", help="folders of runs")
         command.add_argument(
             "--limit",
@@ -60,7 +60,7 @@ def _parser() -> argparse.ArgumentParser:
             metavar="N",
             help=f"samples (default {limit or 'all'})",
         )
-    for command in (results, analyse, swap):
+    for command in (results, analyze, swap):
         command.add_argument(
             "--output", type=Path, default=RESULTS, help="default: docs/results.md"
         )
@@ -79,10 +79,10 @@ def _results(arguments: argparse.Namespace) -> int:
     return _page(arguments) or unfinished
 
 
-def _analyse(arguments: argparse.Namespace) -> int:
+def _analyze(arguments: argparse.Namespace) -> int:
     count = _limit(arguments)
     for folder in arguments.folders:
-        figures = analyse(folder, count=count, progress=True)
+        figures = analyze(folder, count=count, progress=True)
         print(keep("analysis", folder, figures, arguments.output.parent / "results"))
     return _page(arguments)
 
@@ -90,7 +90,7 @@ def _analyse(arguments: argparse.Namespace) -> int:
 def _word_swap(arguments: argparse.Namespace) -> int:
     options = {"rate": arguments.rate, "seed": arguments.seed, "count": _limit(arguments)}
     for folder in arguments.folders:
-        figures = judge_swapped(folder, **options, progress=True)
+        figures = evaluate_swapped(folder, **options, progress=True)
         print(keep("word-swap", folder, figures, arguments.output.parent / "results"))
     return _page(arguments)
 

@@ -34,7 +34,7 @@ BINS = 20
 _SPREAD = (0.05, 0.95)
 
 
-def analyse(folder: Path, *, count: int | None = None, progress: bool = False) -> dict[str, Any]:
+def analyze(folder: Path, *, count: int | None = None, progress: bool = False) -> dict[str, Any]:
     """Look into the best weights of a run.
 
     Args:

@@ -115,5 +115,5 @@ def _experts(records: Sequence[dict[str, Any]]) -> Iterator[Panel]:
         Line(group=run, values=[sum(part) / len(part) for part in zip(*layers, strict=True)])
         for run, layers in ((run, found["histogram"]) for run, found in weights)
     ]
-    centres = [(bin_ + 0.5) / BINS for bin_ in range(BINS)]
-    yield Panel(title="share of expert weights", x_title="weight", x=centres, lines=shares)
+    centers = [(bin_ + 0.5) / BINS for bin_ in range(BINS)]
+    yield Panel(title="share of expert weights", x_title="weight", x=centers, lines=shares)

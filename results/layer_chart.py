@@ -8,8 +8,8 @@ from html import escape
 _COLUMNS, _WIDTH, _HEIGHT = 3, 320, 220
 _LEFT, _RIGHT, _TOP, _BOTTOM = 52, 12, 30, 38
 _LEGEND_ROW = 18
-# Okabe and Ito's palette, which the colour-blind can tell apart.
-_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#777777")
+# Okabe and Ito's palette, which the color-blind can tell apart.
+_COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#777777")
 _TICKS, _LABELS = 5, 6
 
 
@@ -18,7 +18,7 @@ class Line:
     """A line of a panel.
 
     Attributes:
-        group: lines of one group have one colour, and one entry of the legend.
+        group: lines of one group have one color, and one entry of the legend.
         values: one per place of the panel; None leaves a gap.
         band: lower and upper ends of what is shaded around it.
         dashed: whether it is a bound and no figure.
@@ -52,12 +52,12 @@ def draw(panels: Sequence[Panel], *, groups: Sequence[str]) -> str:
 
     Args:
         panels: at least one.
-        groups: names of the groups, in the order of their colours.
+        groups: names of the groups, in the order of their colors.
     """
     rows = math.ceil(len(panels) / _COLUMNS)
     width = _WIDTH * min(_COLUMNS, len(panels))
     height = rows * _HEIGHT + _LEGEND_ROW * len(groups) + 10
-    colours = {name: _COLOURS[i % len(_COLOURS)] for i, name in enumerate(groups)}
+    colors = {name: _COLORS[i % len(_COLORS)] for i, name in enumerate(groups)}
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" '
         f'height="{height}" font-family="sans-serif" font-size="11" fill="#222">',
@@ -66,10 +66,10 @@ def draw(panels: Sequence[Panel], *, groups: Sequence[str]) -> str:
     for number, panel in enumerate(panels):
         row, column = divmod(number, _COLUMNS)
         parts.append(f'<g transform="translate({column * _WIDTH},{row * _HEIGHT})">')
-        parts += [*_panel(panel, colours), "</g>"]
-    for number, (name, colour) in enumerate(colours.items()):
+        parts += [*_panel(panel, colors), "</g>"]
+    for number, (name, color) in enumerate(colors.items()):
         y = rows * _HEIGHT + _LEGEND_ROW * number + 12
-        parts.append(f'<rect x="{_LEFT}" y="{y - 6}" width="24" height="4" fill="{colour}"/>')
+        parts.append(f'<rect x="{_LEFT}" y="{y - 6}" width="24" height="4" fill="{color}"/>')
         parts.append(_text(_LEFT + 32, y, name, "start"))
     return "\n".join([*parts, "</svg>", ""])
 
@@ -95,7 +95,7 @@ class _Axes:
         return f"{self.across(x):.1f}", f"{self.up(y):.1f}"
 
 
-def _panel(panel: Panel, colours: dict[str, str]) -> Iterator[str]:
+def _panel(panel: Panel, colors: dict[str, str]) -> Iterator[str]:
     low, high = _range(panel.lines)
     axes = _Axes(first=panel.x[0], last=panel.x[-1], low=low, high=high)
     yield _text(_LEFT, 18, panel.title, "start", bold=True)
@@ -107,20 +107,20 @@ def _panel(panel: Panel, colours: dict[str, str]) -> Iterator[str]:
         yield _text(axes.across(x), _HEIGHT - _BOTTOM + 15, f"{x:g}", "middle")
     yield _text((_LEFT + _WIDTH - _RIGHT) / 2, _HEIGHT - 6, panel.x_title, "middle")
     for line in panel.lines:
-        yield from _line(line, panel.x, axes, colours[line.group])
+        yield from _line(line, panel.x, axes, colors[line.group])
 
 
-def _line(line: Line, xs: Sequence[float], axes: _Axes, colour: str) -> Iterator[str]:
+def _line(line: Line, xs: Sequence[float], axes: _Axes, color: str) -> Iterator[str]:
     if line.band is not None:
         lower, upper = (_points(xs, end, axes) for end in line.band)
         outline = " ".join(",".join(point) for point in [*lower, *reversed(upper)])
-        yield f'<polygon points="{outline}" fill="{colour}" fill-opacity="0.12"/>'
+        yield f'<polygon points="{outline}" fill="{color}" fill-opacity="0.12"/>'
     points = _points(xs, line.values, axes)
     dash = ' stroke-dasharray="5 3"' if line.dashed else ""
     path = " ".join(",".join(point) for point in points)
-    yield f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="1.5"{dash}/>'
+    yield f'<polyline points="{path}" fill="none" stroke="{color}" stroke-width="1.5"{dash}/>'
     if not line.dashed:
-        dots = (f'<circle cx="{x}" cy="{y}" r="2.5" fill="{colour}"/>' for x, y in points)
+        dots = (f'<circle cx="{x}" cy="{y}" r="2.5" fill="{color}"/>' for x, y in points)
         yield "".join(dots)
 
 

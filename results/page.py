@@ -53,7 +53,7 @@ def pictures(records: Sequence[dict[str, Any]]) -> dict[str, str]:
 
 
 def by_source(records: Sequence[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
-    """The records about runs, by the data set that was learnt, both in order of their names."""
+    """The records about runs, by the data set that was learned, both in order of their names."""
     found: dict[str, list[dict[str, Any]]] = {}
     for record in records:
         if record["kind"] != "evaluation":
@@ -82,7 +82,7 @@ def _accuracies(runs: list[dict[str, Any]], papers: dict[str, Any]) -> list[str]
     described = sorted({run["metrics"]["data"] for run in runs})
     lines = [f"Data: {text}." for text in described]
     if any(_PART in text for text in described):
-        lines.append("**Learnt from a part of the training split: no result on the whole set.**")
+        lines.append("**Learned from a part of the training split: no result on the whole set.**")
     if papers:
         lines.append(f"Paper: {papers['source']}, at the paper's size.")
     groups: dict[tuple[str, ...], list[dict[str, Any]]] = {}

@@ -19,10 +19,10 @@ from training.task import some
 from training.validation import predict
 
 
-def judge_swapped(
+def evaluate_swapped(
     folder: Path, *, rate: float, seed: int, count: int | None = None, progress: bool = False
 ) -> dict[str, Any]:
-    """Judge the best weights of a run on test texts as they are, and with words swapped.
+    """Evaluate the best weights of a run on test texts as they are, and with words swapped.
 
     Args:
         folder: of a run on texts.

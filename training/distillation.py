@@ -1,6 +1,6 @@
 """Distillation: a small convolutional teacher, whose logits the transformer learns beside labels.
 
-A transformer without convolutions has to find out from the data alone that neighbouring pixels
+A transformer without convolutions has to find out from the data alone that neighboring pixels
 belong together. A convolutional network knows it by construction, so its soft labels help most
 where images are few. The teacher lives in training only.
 

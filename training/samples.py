@@ -21,7 +21,7 @@ _CROPPED_AREA = 0.08
 
 
 class Samples(Protocol):
-    """Labelled samples of any kind.
+    """Labeled samples of any kind.
 
     Attributes:
         labels: (N,) int64.

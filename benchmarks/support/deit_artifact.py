@@ -66,7 +66,7 @@ def pictures(count: int) -> np.ndarray:
 
 
 def _patterns() -> np.ndarray:
-    """(10, 3, 224, 224) float32 in [0, 255]: coarse coloured fields."""
+    """(10, 3, 224, 224) float32 in [0, 255]: coarse colored fields."""
     coarse = np.random.default_rng(0).uniform(0, 255, (_CLASSES, 3, 7, 7))
     return np.kron(coarse, np.ones((SIZE // 7, SIZE // 7))).astype(np.float32)
 
@@ -79,7 +79,7 @@ def _noisy(patterns: np.ndarray, count: int, *, seed: int) -> np.ndarray:
 
 
 def _model(architecture: str, patterns: np.ndarray) -> nn.Module:
-    """A random backbone under a head of nearest centres."""
+    """A random backbone under a head of nearest centers."""
     torch.manual_seed(0)
     model = models.build(architecture, num_classes=_CLASSES).eval().requires_grad_(False)
     head = model.get_submodule("head")
@@ -89,12 +89,12 @@ def _model(architecture: str, patterns: np.ndarray) -> nn.Module:
     model(torch.from_numpy(seen))
     handle.remove()
     [features] = kept
-    centres = features.unflatten(0, (_SEEN, _CLASSES)).mean(0)
-    middle = centres.mean(0)
-    scale = 10 / (centres - middle).square().sum(1).mean()
-    model.get_parameter("head.weight").copy_(scale * (centres - middle))
-    # The distance to each centre, less what is the same for all of them.
-    offset = (centres.square().sum(1) - middle.square().sum()) / 2
+    centers = features.unflatten(0, (_SEEN, _CLASSES)).mean(0)
+    middle = centers.mean(0)
+    scale = 10 / (centers - middle).square().sum(1).mean()
+    model.get_parameter("head.weight").copy_(scale * (centers - middle))
+    # The distance to each center, less what is the same for all of them.
+    offset = (centers.square().sum(1) - middle.square().sum()) / 2
     model.get_parameter("head.bias").copy_(-scale * offset)
     return model
 

@@ -27,7 +27,7 @@ def transject(
     """A TransJect that is not trained, unless it is given weights.
 
     Args:
-        name: in the catalogue.
+        name: in the catalog.
         length: of the longest sequence.
         experts: number of experts E.
         weights: a model whose weights to take.

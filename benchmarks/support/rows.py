@@ -50,7 +50,7 @@ class Row:
     versions: dict[str, str] = field(default_factory=versions)
 
     def __post_init__(self) -> None:
-        """Judge the figure by its target."""
+        """Compare the figure with its target."""
         met = None
         if self.target is not None:
             below = self.measured <= self.target

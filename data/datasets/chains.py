@@ -43,7 +43,7 @@ class Chains:
     Attributes:
         fields: (M, SIDE ** 2) uint8, how full each pixel is: everything but the newest dash.
         newest: (M, 3) y, x and direction of the newest dash.
-        pivots: (M, 2) centre of the circle that the newest dash leads away from.
+        pivots: (M, 2) center of the circle that the newest dash leads away from.
         headings: (M,) direction in which the chain goes on.
     """
 

@@ -85,7 +85,7 @@ def verify(tokens: np.ndarray, value: int) -> None:
     """
     found = evaluate(tokens)
     if found != value:
-        raise ValueError(f"a tree labelled {value} has the value {found}")
+        raise ValueError(f"a tree labeled {value} has the value {found}")
 
 
 def evaluate(tokens: np.ndarray) -> int:

@@ -128,7 +128,7 @@ def _image(split: str) -> TokenSet:
 
 
 def grey(pixels: np.ndarray) -> np.ndarray:
-    """Brightness of colours as the original benchmark has it: (3, H, W) to (H, W) uint8.
+    """Brightness of colors as the original benchmark has it: (3, H, W) to (H, W) uint8.
 
     floor((0.2989 R + 0.587 G + 0.114 B) / 255 * 255.5) in float32, which is what TensorFlow's
     `rgb_to_grayscale` makes of 8-bit images; Pillow's conversion is another one.

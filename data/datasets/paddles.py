@@ -63,18 +63,18 @@ def _draw(angle: float) -> tuple[np.ndarray, np.ndarray]:
     Returns:
         The line, and the room it takes with the margin: (2 REACH + 1, same) uint8 each.
     """
-    side, centre = 2 * REACH * _SCALE + 1, REACH * _SCALE
+    side, center = 2 * REACH * _SCALE + 1, REACH * _SCALE
     dy, dx = translate(angle, LENGTH * _SCALE)
     image = Image.new("L", (side, side))
-    line = [(centre, centre), (centre + dx, centre + dy)]
+    line = [(center, center), (center + dx, center + dy)]
     ImageDraw.Draw(image).line(line, fill=255, width=_LINE_WIDTH)
     return _shrink(image), _shrink(Image.fromarray(widen(np.asarray(image), MARGIN * _SCALE)))
 
 
 def _marker() -> np.ndarray:
-    side, centre = (2 * REACH + 1) * _SCALE, REACH * _SCALE
+    side, center = (2 * REACH + 1) * _SCALE, REACH * _SCALE
     y, x = np.ogrid[:side, :side]
-    disc = (y - centre) ** 2 + (x - centre) ** 2 <= (_MARKER_RADIUS * _SCALE) ** 2
+    disc = (y - center) ** 2 + (x - center) ** 2 <= (_MARKER_RADIUS * _SCALE) ** 2
     return _shrink(Image.fromarray(disc.astype(np.uint8) * 255))
 
 

@@ -62,7 +62,7 @@ class Scenes:
 
     @property
     def discs(self) -> np.ndarray:
-        """Centres of the discs, the first chain's tip and a far end: (M, 2, 2)."""
+        """Centers of the discs, the first chain's tip and a far end: (M, 2, 2)."""
         far = self.dashes[np.arange(len(self.labels)), 1 - self.labels, -1, :2]
         return np.stack([self.dashes[:, 0, 0, :2], far], axis=1)
 
@@ -207,7 +207,7 @@ def verify(picture: np.ndarray, label: int) -> None:
         ValueError: wrong size, no full brightness, or a label that is neither 0 nor 1.
     """
     if picture.shape != (SIZE * SIZE,) or picture.max() != 255 or label not in (0, 1):
-        raise ValueError(f"a picture labelled {label} is none of {SIZE} x {SIZE} pixels")
+        raise ValueError(f"a picture labeled {label} is none of {SIZE} x {SIZE} pixels")
 
 
 def render(scenes: Scenes) -> np.ndarray:
@@ -223,13 +223,13 @@ def render(scenes: Scenes) -> np.ndarray:
             lines = paddles.LINES[dashes[shown, 2]].reshape(-1, len(SQUARE)) / 255 * contrast
             _paint(canvas, np.flatnonzero(shown), dashes[shown, :2], lines)
     disc = paddles.MARKER.ravel() / 255
-    for centre in scenes.discs.transpose(1, 0, 2):
-        _paint(canvas, np.arange(count), centre, disc)
+    for center in scenes.discs.transpose(1, 0, 2):
+        _paint(canvas, np.arange(count), center, disc)
     window = canvas[:, WINDOW]
     stretched = window / window.max(1, keepdims=True) * 255
     return np.floor(stretched + 0.5).astype(np.uint8).reshape(-1, SIZE, SIZE)
 
 
-def _paint(canvas: np.ndarray, rows: np.ndarray, centres: np.ndarray, patch: np.ndarray) -> None:
-    places = rows[:, None], flat(centres)[:, None] + SQUARE
+def _paint(canvas: np.ndarray, rows: np.ndarray, centers: np.ndarray, patch: np.ndarray) -> None:
+    places = rows[:, None], flat(centers)[:, None] + SQUARE
     canvas[places] = np.maximum(canvas[places], patch)

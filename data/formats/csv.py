@@ -1,4 +1,4 @@
-"""csv files of texts: a header with `text` and, if labelled, `label` (RFC 4180, UTF-8)."""
+"""csv files of texts: a header with `text` and, if labeled, `label` (RFC 4180, UTF-8)."""
 
 import csv
 from collections.abc import Iterator

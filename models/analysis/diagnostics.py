@@ -24,7 +24,7 @@ from models.layers.tokens import masked_mean
 class Diagnostics:
     """Figures of one run for each of S sequences and L layers, in order.
 
-    S is the batch size B, or 2 B for two towers, where the sequences of a sample are neighbours.
+    S is the batch size B, or 2 B for two towers, where the sequences of a sample are neighbors.
     Layers are those that mix tokens; the class-attention blocks of a FAN count in `rollout` alone.
 
     Attributes:
@@ -58,7 +58,7 @@ class Diagnostics:
 
 @torch.no_grad()
 def diagnose(model: nn.Module, inputs: Tensor, mask: Tensor | None = None) -> Diagnostics:
-    """Run a model of the catalogue once and compute all its figures.
+    """Run a model of the catalog once and compute all its figures.
 
     Attention maps are computed layer by layer, one at a time. Distances take time and memory
     quadratic in the tokens.
@@ -193,7 +193,7 @@ def rollout(maps: Sequence[Tensor], weights: Tensor | None = None) -> Tensor:
     """Follow attention from the last layer back to the tokens that entered the first.
 
     Per layer the heads are averaged, the identity is added for the residual path, the rows are
-    normalised, and the layers are multiplied: R = A_L ... A_2 A_1 with A = (mean_h A_h + I) / 2,
+    normalized, and the layers are multiplied: R = A_L ... A_2 A_1 with A = (mean_h A_h + I) / 2,
     since the rows of an attention map sum to 1.
 
     Args:

@@ -84,7 +84,7 @@ class LayerRecord:
 class Observation:
     """What a model did in one run.
 
-    S is the batch size B, or 2 B for two towers, where the sequences of a sample are neighbours.
+    S is the batch size B, or 2 B for two towers, where the sequences of a sample are neighbors.
 
     Attributes:
         logits: (B, K).

@@ -255,7 +255,7 @@ def is_elliptical(model: nn.Module) -> bool:
     return any(layer.elliptical for layer in _layers(model))
 
 
-def is_randomised(model: nn.Module) -> bool:
+def is_randomized(model: nn.Module) -> bool:
     """Whether the model draws m at random in every forward pass: it answers nothing twice alike."""
     return any(layer.generator is not None for layer in _layers(model))
 

@@ -38,7 +38,7 @@ def estimate_metric(
     Args:
         v: (B, H, N, D) values of this layer.
         v_prev: (B, H, N, D) values of the previous layer.
-        scaling: how m is normalised over its D entries; "none" leaves it as it is.
+        scaling: how m is normalized over its D entries; "none" leaves it as it is.
         delta: size of the step between two layers, > 0; it matters only under "none".
         mask: (B, N) bool, True for real tokens; None if all are.
 
@@ -69,7 +69,7 @@ def consistent_metric(
     f(q) = sum_n a_n v_n and a the attention weights of q.
 
     A step along e_i multiplies every weight a_n by exp(u_ni), a step back by exp(-u_ni), with
-    u_ni = t k_ni / sqrt(D), before they are normalised to sum 1. So each step takes one product of
+    u_ni = t k_ni / sqrt(D), before they are normalized to sum 1. So each step takes one product of
     the N x N weights with [exp(u_i) * V | exp(u_i)], and nothing of size N x N x D. Everything is
     computed in float64: both steps all but cancel, which would leave few true digits of float32.
 
@@ -77,7 +77,7 @@ def consistent_metric(
         q: (B, H, N, D) queries.
         k: (B, H, N, D) keys.
         v: (B, H, N, D) values.
-        scaling: how m is normalised over its D entries; "none" leaves it as it is.
+        scaling: how m is normalized over its D entries; "none" leaves it as it is.
         mask: (B, N) bool, True for real tokens; None if all are.
 
     Returns:
@@ -93,8 +93,8 @@ def consistent_metric(
     # Any shift of u or of the values cancels. Beyond half the logarithm of the largest number u is
     # cut off: neither exp(u) nor a sum of products with it overflows, no sum of weights vanishes.
     u, limit = k / (2 * D), math.log(torch.finfo(k.dtype).max) / 2
-    u = (u - _centre(u, mask)).clamp(-limit, limit)
-    v = (v - _centre(v, mask))[:, :, :, None]  # (B, H, N, 1, D)
+    u = (u - _center(u, mask)).clamp(-limit, limit)
+    v = (v - _center(v, mask))[:, :, :, None]  # (B, H, N, 1, D)
     changes = []
     for part in u.split(_CHUNK, dim=-1):
         ahead, behind = (_attend(attn, weights, v) for weights in (part.exp(), (-part).exp()))
@@ -172,7 +172,7 @@ def _count(v: Tensor, mask: Tensor | None) -> Tensor | int:
     return v.shape[2] if mask is None else mask.sum(1).view(-1, 1, 1, 1)
 
 
-def _centre(x: Tensor, mask: Tensor | None) -> Tensor:
+def _center(x: Tensor, mask: Tensor | None) -> Tensor:
     """Halfway between the least and the largest real token, along each axis, without gradient.
 
     Where all are equal it is their value, without any rounding.

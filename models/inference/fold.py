@@ -20,11 +20,11 @@ from models.transject_image import TransJectImage
 
 
 def fold(model: nn.Module, *, dtype: torch.dtype | None = None) -> nn.Module:
-    """Turn a trained model into its inference form, without parametrisations.
+    """Turn a trained model into its inference form, without parametrizations.
 
     TransJect's matrices become plain ones: U_e Sigma V_e is one per expert where the eigenvalues
     are fixed (Random-TransJect), and one per expert and sample where sequences are longer than the
-    model is wide. Any other parametrised weight, such as an orthogonal baseline's, becomes plain.
+    model is wide. Any other parametrized weight, such as an orthogonal baseline's, becomes plain.
 
     Args:
         model: it is left as it is.

@@ -119,7 +119,7 @@ class FoldedLayer(nn.Module):
 
 
 class FoldedEncoder(nn.Module):
-    """`models.transject.Encoder` without parametrisations.
+    """`models.transject.Encoder` without parametrizations.
 
     Args:
         encoder: the trained encoder.

@@ -1,4 +1,4 @@
-"""Two sequences judged together by one encoder, for tasks such as LRA Retrieval.
+"""Two sequences classified together by one encoder, for tasks such as LRA Retrieval.
 
 Source: Tay et al., "Long Range Arena", ICLR 2021; the head is the one of the public LRA code that
 the Elliptical Attention paper builds on.

@@ -7,7 +7,7 @@ from functools import cached_property
 import numpy as np
 from torch import nn
 
-from models.attention.elliptical import is_randomised
+from models.attention.elliptical import is_randomized
 from robustness.sanity.diagnostics import Diagnostics
 from robustness.scoring import AttackVerdict, CleanVerdict, ModelVerdict
 from robustness.spec import Cell, EvaluationSpec
@@ -75,7 +75,7 @@ class ModelOutcome:
     def draws_at_random(self) -> bool:
         """Whether the twin is known to draw the metric of its attention at random."""
         twin = self.verdict.target.twin
-        return isinstance(twin, nn.Module) and is_randomised(twin)
+        return isinstance(twin, nn.Module) and is_randomized(twin)
 
     @cached_property
     def repeatable(self) -> bool:

@@ -19,10 +19,10 @@ DRAWS = 10_000
 @pytest.mark.parametrize(("successes", "samples"), [(0, 10), (3, 10), (10, 10), (481, 1000)])
 def test_wilson_interval_equals_its_closed_form(successes: int, samples: int) -> None:
     z, p = 1.959963984540054, successes / samples
-    centre = (p + z * z / (2 * samples)) / (1 + z * z / samples)
+    center = (p + z * z / (2 * samples)) / (1 + z * z / samples)
     half = z / (1 + z * z / samples)
     half *= math.sqrt(p * (1 - p) / samples + z * z / (4 * samples * samples))
-    assert wilson(successes, samples) == pytest.approx((centre - half, centre + half), abs=1e-9)
+    assert wilson(successes, samples) == pytest.approx((center - half, center + half), abs=1e-9)
 
 
 @pytest.mark.parametrize("samples", [64, 100, 333, 1000])

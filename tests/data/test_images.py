@@ -46,7 +46,7 @@ def test_another_size_is_resized() -> None:
 
 
 @pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGB", "RGBA", "CMYK", "YCbCr", "I;16", "F"])
-def test_every_colour_mode_becomes_an_input(mode: str) -> None:
+def test_every_color_mode_becomes_an_input(mode: str) -> None:
     image = Image.new(mode, (5, 6))
     for spec in (GREY, RGB):
         pixels = to_input(image, spec)
@@ -128,7 +128,7 @@ def _convert(image: Image.Image, mode: str) -> Image.Image:
     return image.convert("P").convert("PA") if mode == "PA" else image.convert(mode)
 
 
-def _png(colour_type: int, channels: int, rows: np.ndarray) -> bytes:
+def _png(color_type: int, channels: int, rows: np.ndarray) -> bytes:
     """A 16-bit PNG of kinds that Pillow does not write."""
 
     def chunk(kind: bytes, body: bytes) -> bytes:
@@ -136,25 +136,25 @@ def _png(colour_type: int, channels: int, rows: np.ndarray) -> bytes:
         return struct.pack(">I", len(body)) + kind + body + check
 
     height, width = rows.shape[0], rows.shape[1] // channels
-    header = struct.pack(">IIBBBBB", width, height, 16, colour_type, 0, 0, 0)
+    header = struct.pack(">IIBBBBB", width, height, 16, color_type, 0, 0, 0)
     lines = b"".join(b"\0" + row.astype(">u2").tobytes() for row in rows)
     body = chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(lines)) + chunk(b"IEND", b"")
     return b"\x89PNG\r\n\x1a\n" + body
 
 
-@pytest.mark.parametrize(("colour_type", "channels"), [(0, 1), (2, 3), (4, 2), (6, 4)])
-def test_sixteen_bit_pngs_of_every_kind(colour_type: int, channels: int) -> None:
+@pytest.mark.parametrize(("color_type", "channels"), [(0, 1), (2, 3), (4, 2), (6, 4)])
+def test_sixteen_bit_pngs_of_every_kind(color_type: int, channels: int) -> None:
     grey = np.repeat(np.linspace(0, 65535, 6).round().astype(int)[:, None], 5, axis=1)
     rows = np.repeat(grey[:, :, None], channels, axis=2)
     if channels in (2, 4):
         rows[..., -1] = 65535  # opaque
-    data = _png(colour_type, channels, rows.reshape(6, -1))
+    data = _png(color_type, channels, rows.reshape(6, -1))
     found = to_pixels(decode_image(data), GREY)[0]
     assert np.abs(found - grey / 257).max() <= 1
 
 
 @pytest.mark.parametrize("mode", ["P", "L", "RGB"])
-def test_a_transparent_colour_is_laid_on_white(mode: str) -> None:
+def test_a_transparent_color_is_laid_on_white(mode: str) -> None:
     image = Image.new("L", (5, 6), 0).convert(mode)
     stream = io.BytesIO()
     image.save(stream, "PNG", transparency=(0, 0, 0) if mode == "RGB" else 0)
@@ -226,7 +226,7 @@ def test_input_against_the_rules_is_refused(fields: dict[str, object], message: 
         ImageSpec(**fields)  # pyright: ignore[reportArgumentType] -- wrong on purpose
 
 
-def test_colours_of_an_unknown_kind_are_refused() -> None:
-    with pytest.raises(ImageError, match="colours of the kind La are unknown") as caught:
+def test_colors_of_an_unknown_kind_are_refused() -> None:
+    with pytest.raises(ImageError, match="colors of the kind La are unknown") as caught:
         to_pixels(Image.new("La", (5, 6)), GREY)
     assert caught.value.code == "broken_image"

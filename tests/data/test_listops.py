@@ -61,7 +61,7 @@ def drawn() -> tuple[list[np.ndarray], list[int]]:
 def test_tree_has_the_value_of_its_operations(text: str, value: int) -> None:
     assert evaluate(tokens_of(text)) == value
     verify(tokens_of(text), value)
-    with pytest.raises(ValueError, match=f"a tree labelled {value + 1} has the value {value}"):
+    with pytest.raises(ValueError, match=f"a tree labeled {value + 1} has the value {value}"):
         verify(tokens_of(text), value + 1)
 
 

@@ -88,7 +88,7 @@ def test_missing_pairs_say_what_to_put_where(
         open_tokens("lra-retrieval")
 
 
-def test_grey_is_the_weighted_sum_of_the_colours() -> None:
+def test_grey_is_the_weighted_sum_of_the_colors() -> None:
     pixels = np.random.default_rng(0).integers(0, 256, (3, 50, 50)).astype(np.uint8)
     red, green, blue = pixels.astype(np.float64)
     exact = (0.2989 * red + 0.587 * green + 0.114 * blue) * (255.5 / 255)

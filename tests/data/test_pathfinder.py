@@ -142,7 +142,7 @@ def test_block_holds_whole_pictures_and_is_balanced() -> None:
 )
 def test_stored_picture_against_the_rules_is_refused(picture: np.ndarray, label: int) -> None:
     verify(np.full(1024, 255), 1)
-    with pytest.raises(ValueError, match=f"a picture labelled {label} is none of 32 x 32 pixels"):
+    with pytest.raises(ValueError, match=f"a picture labeled {label} is none of 32 x 32 pixels"):
         verify(picture, label)
 
 

@@ -161,7 +161,7 @@ def test_folder_of_reviews_is_read_as_it_is_unpacked(tmp_path: Path) -> None:
         "test/pos/0_9.txt": "good",
         "test/urls_neg.txt": "http",
         "train/pos/1_9.txt": "fine",
-        "train/unsup/0_0.txt": "unlabelled",
+        "train/unsup/0_0.txt": "unlabeled",
     }
     folder = write_folder(tmp_path / "aclImdb", files)
     texts = open_texts(folder, label_names=LABELS)

@@ -119,7 +119,7 @@ def plain_batch_norm(x: Tensor, w: Weights, name: str) -> Tensor:
 
 
 def plain_patches(image: Tensor, w: Weights) -> Tensor:
-    """Tokens (N, d) of one normalised image."""
+    """Tokens (N, d) of one normalized image."""
     last = max(int(key.split(".")[2]) for key in w if key.startswith("patch_embed"))
     x = image
     for i in range(0, last + 1, 2):

@@ -14,9 +14,9 @@ def linear(x: Tensor, w: Weights, name: str) -> Tensor:
 
 
 def norm(x: Tensor, w: Weights, name: str) -> Tensor:
-    centred = x - x.mean(-1, keepdim=True)
-    variance = (centred**2).mean(-1, keepdim=True)
-    return centred / (variance + 1e-6).sqrt() * w[f"{name}.weight"] + w[f"{name}.bias"]
+    centerd = x - x.mean(-1, keepdim=True)
+    variance = (centerd**2).mean(-1, keepdim=True)
+    return centerd / (variance + 1e-6).sqrt() * w[f"{name}.weight"] + w[f"{name}.bias"]
 
 
 def mlp(x: Tensor, w: Weights, name: str) -> Tensor:

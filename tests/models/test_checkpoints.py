@@ -100,9 +100,9 @@ def bicubic(rows: Tensor, size: int) -> Tensor:
 
     out = torch.zeros(size, *rows.shape[1:], dtype=rows.dtype)
     for i in range(size):
-        centre = (i + 0.5) * len(rows) / size - 0.5
-        for j in range(math.floor(centre) - 1, math.floor(centre) + 3):
-            out[i] += kernel(centre - j) * rows[min(max(j, 0), len(rows) - 1)]
+        center = (i + 0.5) * len(rows) / size - 0.5
+        for j in range(math.floor(center) - 1, math.floor(center) + 3):
+            out[i] += kernel(center - j) * rows[min(max(j, 0), len(rows) - 1)]
     return out
 
 

@@ -14,7 +14,7 @@ from models.attention.elliptical import (
     Attention,
     EllipticalConfig,
     is_elliptical,
-    is_randomised,
+    is_randomized,
     metric_gradient,
 )
 from models.attention.metric import ESTIMATORS, SCALINGS, Estimator, Scaling
@@ -261,8 +261,8 @@ def test_draws_are_fresh_for_every_pass_and_sample_and_leave_the_global_generato
     assert torch.equal(torch.get_rng_state(), before)
     logits = torch.cat((first, second, third))
     assert all((logits[i] - logits[j]).abs().max() > 1e-6 for i in range(6) for j in range(i))
-    assert is_randomised(model) and is_randomised(copied)
-    assert is_randomised(pickle.loads(pickle.dumps(model)))
+    assert is_randomized(model) and is_randomized(copied)
+    assert is_randomized(pickle.loads(pickle.dumps(model)))
 
 
 def test_seeded_tables_belong_to_the_layer_and_head_alone() -> None:
@@ -278,7 +278,7 @@ def test_seeded_tables_belong_to_the_layer_and_head_alone() -> None:
     tables = [head for table in found if table is not None for head in table[0, :, 0]]
     assert len(tables) == 2 * 2 * 2  # seeds, layers after the first, heads
     assert len({tuple(table.tolist()) for table in tables}) == len(tables)
-    assert not is_randomised(model) and is_elliptical(model)
+    assert not is_randomized(model) and is_elliptical(model)
 
 
 def test_each_layer_is_switched_on_its_own() -> None:
@@ -307,4 +307,4 @@ def test_is_elliptical_tells_whether_any_layer_can_be() -> None:
     assert is_elliptical(deit())
     for model in (deit("deit_tiny"), deit(depth=1), deit(elliptical_layers=())):
         assert not is_elliptical(model)
-    assert not is_randomised(deit(depth=1, estimator="random"))
+    assert not is_randomized(deit(depth=1, estimator="random"))

@@ -1,4 +1,4 @@
-"""What holds for every name of the catalogue: invariances, gradients, precisions, graphs."""
+"""What holds for every name of the catalog: invariances, gradients, precisions, graphs."""
 
 import dataclasses
 from typing import Any, cast
@@ -31,7 +31,7 @@ SIZES = {
     for size in sizes
     for suffix in ("", "_elliptical")
 }
-# Names and variants of the catalogue at a size that tests can afford; both forms of a folded
+# Names and variants of the catalog at a size that tests can afford; both forms of a folded
 # TransJect: 40 tokens are more than 32 wide, and fewer than 64 wide.
 VARIANTS: dict[str, tuple[str, dict[str, object]]] = {
     **{

@@ -94,7 +94,7 @@ def test_image_model_folds_and_gives_gradients_to_its_input() -> None:
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_nothing_is_parametrised_and_the_original_is_left_as_it_is(shape: str) -> None:
+def test_nothing_is_parametrized_and_the_original_is_left_as_it_is(shape: str) -> None:
     model = make("transject", *SHAPES[shape]).train()
     before = {key: value.clone() for key, value in model.state_dict().items()}
     folded = models.fold(model)

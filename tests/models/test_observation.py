@@ -279,7 +279,7 @@ def test_expert_figures_are_those_of_the_mixture() -> None:
             assert np.abs(entropy - expected.mean(-1)).max() <= TOLERANCE
 
 
-def test_two_towers_are_two_neighbouring_sequences() -> None:
+def test_two_towers_are_two_neighboring_sequences() -> None:
     pair, single = tiny("lra_transformer", towers=2), tiny("lra_transformer")
     single.load_state_dict(pair.get_submodule("encoder").state_dict(), strict=False)
     tokens = torch.randint(11, (2, 2, 6), generator=torch.Generator().manual_seed(0))

@@ -103,7 +103,7 @@ def test_folded_transject_serves_as_the_encoder(seq_len: int) -> None:
         assert_same(fold(model)(tokens, mask), model(tokens, mask))
 
 
-def test_towers_of_the_catalogue_have_the_head_of_lra() -> None:
+def test_towers_of_the_catalog_have_the_head_of_lra() -> None:
     model = models.build("lra_transformer_elliptical", towers=2)
     assert isinstance(model, TwoTower) and model.config.towers == 2
     shapes = {key: tuple(value.shape) for key, value in model.state_dict().items()}

@@ -11,7 +11,7 @@ from data.images import ImageSpec
 from data.sources import load_inputs, open_images
 from models.analysis.diagnostics import diagnose
 from results.__main__ import main
-from results.analysis import BINS, analyse
+from results.analysis import BINS, analyze
 from training import run as records
 from training.run import trained_model
 from training.task import some
@@ -25,7 +25,7 @@ def test_figures_are_those_of_the_diagnostics(
 ) -> None:
     trainer = start(recipe_file, tmp_path / "run", "train.epochs=1")
     trainer.run()
-    found = analyse(tmp_path / "run", count=5)
+    found = analyze(tmp_path / "run", count=5)
     chosen = some(64, 5)
     images = open_images(tmp_path, split="test", label_names=["dark", "light"]).take(chosen)
     inputs = load_inputs(images, ImageSpec(channels=1, height=8, width=8))
@@ -49,7 +49,7 @@ def test_transject_stays_within_its_bounds_and_shares_its_experts(
     text_recipe: Path, tmp_path: Path, start: Start
 ) -> None:
     start(text_recipe, tmp_path / "run", "variant=transject").run()
-    found = analyse(tmp_path / "run")
+    found = analyze(tmp_path / "run")
     bounds, factor = found["bounds"], found["figures"]["total_factor"]
     assert found["samples"] == 32 and len(bounds["low"]) == 2
     assert bounds["high"][-1] < math.e**2
@@ -90,9 +90,9 @@ def test_run_without_weights_is_refused(recipe_file: Path, tmp_path: Path, start
     start(recipe_file, tmp_path / "run", "train.epochs=1").run()
     (tmp_path / "run" / records.BEST).unlink()
     with pytest.raises(ValueError, match="best.safetensors"):
-        analyse(tmp_path / "run")
+        analyze(tmp_path / "run")
     with pytest.raises(ValueError, match="holds no run"):
-        analyse(tmp_path / "nothing")
+        analyze(tmp_path / "nothing")
 
 
 def test_some_samples_are_always_the_same_ones() -> None:

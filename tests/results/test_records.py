@@ -86,7 +86,7 @@ def test_page_is_made_of_what_tiny_runs_recorded(
     again = collect(runs[0][0], tmp_path / "own", text_recipe.parent)
     assert json.loads(again.read_text())["changes"] == ["train.clip_norm=0.5"]
     assert "mean of 2, ± s.d." in text and "| 81.3 |" in text
-    assert "**Learnt from a part of the training split: no result on the whole set.**" in text
+    assert "**Learned from a part of the training split: no result on the whole set.**" in text
     assert "a part, not the whole split" in text and "Paper: a table" in text
     assert str(tmp_path) not in "".join(path.read_text() for path in output.parent.rglob("*.*"))
 

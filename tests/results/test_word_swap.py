@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from results.__main__ import main
-from results.word_swap import judge_swapped
+from results.word_swap import evaluate_swapped
 from training.trainer import Trainer
 
 Start = Callable[..., Trainer]
@@ -15,7 +15,7 @@ def test_words_that_tell_the_label_are_missed(
     text_recipe: Path, tmp_path: Path, start: Start
 ) -> None:
     metrics = start(text_recipe, tmp_path / "run", "variant=transformer").run()
-    none, all_ = (judge_swapped(tmp_path / "run", rate=rate, seed=0) for rate in (0.0, 1.0))
+    none, all_ = (evaluate_swapped(tmp_path / "run", rate=rate, seed=0) for rate in (0.0, 1.0))
     assert none["clean"]["top1"] == metrics["test_accuracy"] > 0.9
     assert none["swapped"] == none["robust"] == none["clean"] and none["p_value"] == 1
     assert all_["swapped"]["top1"] < 0.8 and all_["robust"]["top1"] <= all_["swapped"]["top1"]

@@ -17,7 +17,7 @@ def mixed(step: int, *, mixup: float = 0.0, cutmix: float = 0.0) -> tuple[torch.
     return mix(batch(), LABELS, num_classes=3, mixup=mixup, cutmix=cutmix, draws=draws)
 
 
-def test_mixup_mixes_neighbours_and_their_labels_by_one_share() -> None:
+def test_mixup_mixes_neighbors_and_their_labels_by_one_share() -> None:
     images, targets = mixed(0, mixup=0.8)
     share = float(1 - images[0].mean())  # image 0 is 0 * share + 1 * (1 - share)
     assert 0 < share < 1
@@ -41,7 +41,7 @@ def test_cutmix_pastes_a_box_and_shares_labels_by_its_area(step: int) -> None:
 
 def test_both_take_turns() -> None:
     kinds = [len(mixed(step, mixup=0.8, cutmix=1.0)[0].unique()) for step in range(40)]
-    # Mixup leaves one value an image, CutMix those of both neighbours in each.
+    # Mixup leaves one value an image, CutMix those of both neighbors in each.
     boxes = sum(len(mixed(s, mixup=0.8, cutmix=1.0)[0][0].unique()) > 1 for s in range(40))
     assert 5 < boxes < 35 and set(kinds) == {6}
 

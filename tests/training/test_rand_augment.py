@@ -14,7 +14,7 @@ LEVEL = 0.5
 
 
 def picture() -> Image.Image:
-    """Smooth colours over a part of the range, as a photograph has them."""
+    """Smooth colors over a part of the range, as a photograph has them."""
     rows, columns = np.mgrid[0:24, 0:32] / 32
     channels = (40 + 150 * rows, 30 + 120 * columns, 90 + 60 * np.sin(4 * rows + 3 * columns))
     return Image.fromarray(np.stack(channels, axis=-1).astype(np.uint8))

@@ -162,7 +162,7 @@ def test_loss_that_is_no_number_ends_the_run(
 
 
 @pytest.mark.parametrize("variant", ["transject", "transformer"])
-def test_texts_are_learnt_with_a_tokenizer_of_their_own(
+def test_texts_are_learned_with_a_tokenizer_of_their_own(
     text_recipe: Path, tmp_path: Path, start: Start, variant: str
 ) -> None:
     run = tmp_path / "run"
