@@ -6,7 +6,6 @@ outcome to the table; when it cannot, the evaluator that started it gives the jo
 
 import argparse
 import errno
-import hashlib
 import json
 import logging
 import os
@@ -24,6 +23,7 @@ from zipfile import BadZipFile
 
 from sqlalchemy.exc import DBAPIError
 
+from core.files import find_by_digest
 from data.errors import DataError
 from robustness.attacks.base import NotPossible
 from robustness.spec import EvaluationSpec
@@ -143,15 +143,9 @@ def _evaluate(job: Job, options: argparse.Namespace, watch: ProgressReporter) ->
 
 def _artifact(model: dict[str, str], roots: Sequence[Path]) -> Artifact:
     """The very artifact that was named, whatever lies beside it by now."""
-    for root in roots:
-        for manifest in (root / MANIFEST, *sorted(root.glob(f"*/{MANIFEST}"))):
-            if manifest.is_file() and _sha256(manifest) == model["digest"]:
-                return open_artifact(manifest.parent)
+    if manifest := find_by_digest(roots, MANIFEST, model["digest"]):
+        return open_artifact(manifest.parent)
     raise ModelGone(f"the model {model['name']}:{model['version']} is no longer served")
-
-
-def _sha256(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def _store_failure(store: JobStore, job: Job, worker: str, error: Exception) -> bool:
