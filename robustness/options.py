@@ -29,7 +29,7 @@ there; 130 interrupted""",
 }
 _SHOWN = 5  # values of a default; the names of 15 corruptions are told otherwise
 _BUDGETS = ("eps", "norm")
-_ONLY_IN_SPEC = ("alpha",)  # means two things, and both are rarely changed
+_ONLY_IN_SPEC = ("alpha", "attack", "params")  # those of one attack alone
 
 
 def _known_options() -> dict[str, dict[str, Option]]:

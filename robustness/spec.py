@@ -18,6 +18,7 @@ from robustness.attacks.hotflip import HotFlip
 from robustness.attacks.pgd import FGSM, PGD
 from robustness.attacks.spsa import SPSA
 from robustness.attacks.square import Square
+from robustness.attacks.torchattacks import TorchAttack
 from robustness.attacks.typos import Typos
 from robustness.attacks.word_swap import WordSwap
 from robustness.certificates.smoothing import Smoothing
@@ -42,6 +43,7 @@ ATTACKS: dict[str, type[Attack]] = {
     "word-swap": WordSwap,
     "hotflip": HotFlip,
     "typos": Typos,
+    "torchattacks": TorchAttack,
 }
 """Every attack by its name."""
 

@@ -282,7 +282,7 @@ class Attack(Strict, frozen=True):
         Those of an attack do not depend on the budget, so that a larger one continues a smaller.
         """
         del budget
-        return [input_seed(seed, self.name, content) for content in map(content_of, inputs)]
+        return [input_seed(seed, self.label, content) for content in map(content_of, inputs)]
 
     def run(
         self,
@@ -509,7 +509,7 @@ class Option:
 
     Attributes:
         name: of the key in a spec.
-        type: "integer", "number" (spelled as a number or a fraction) or "string".
+        type: "integer", "number" (spelled as a number or a fraction), "string" or "object".
         several: whether a list is taken.
         default: what holds where it is not given; None where it must be, or depends on others.
         required: whether it must be given.
@@ -520,7 +520,7 @@ class Option:
     """
 
     name: str
-    type: Literal["integer", "number", "string"]
+    type: Literal["integer", "number", "string", "object"]
     several: bool
     default: Any
     required: bool

@@ -183,7 +183,8 @@ def _exhibits(
         return None
     titles: Mapping[str, str] = {name: kind.info.title for name, kind in ATTACKS.items()}
     items = [
-        exhibit(one, views, report.data.labels, titles[one.attack.part]) for one, views in exhibits
+        exhibit(one, views, report.data.labels, titles.get(one.attack.part, one.attack.part))
+        for one, views in exhibits
     ]
     hint = (
         f"On {report.summary.models[0].name}. Misled by the least change first, class by class; "

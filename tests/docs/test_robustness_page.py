@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from robustness.attacks.base import options
+from robustness.attacks.base import NORM_NAMES, options
 from robustness.attacks.corruptions.attack import EXTRA_CORRUPTIONS
+from robustness.attacks.torchattacks import LIBRARY, REFUSED
 from robustness.report.exports import CARD, TABLE
 from robustness.report.html import FILE as PAGE
 from robustness.report.schema import FILE as REPORT
@@ -70,7 +71,7 @@ def shown(default: Any) -> str:
         return ""  # told in words
     if isinstance(default, list):
         return str(default[0])
-    return "" if default is None else str(default)
+    return "" if default in (None, {}) else str(default)
 
 
 def test_table_of_sanity_checks_names_every_warning_and_no_other() -> None:
@@ -83,3 +84,12 @@ def test_files_of_a_report_are_named() -> None:
 
 def test_extra_corruptions_are_named() -> None:
     assert all(f"`{name}`" in TEXT for name in EXTRA_CORRUPTIONS)
+
+
+def test_table_of_the_library_is_made_from_its_classes() -> None:
+    table = rows("Attacks of torchattacks")
+    assert set(table) == {*LIBRARY, *REFUSED}
+    for name, entry in LIBRARY.items():
+        assert all(f"`{option}` " in table[name] for option in entry.params)
+        assert all(NORM_NAMES[norm] in table[name] for norm in entry.norms)
+    assert all(why in table[name] for name, why in REFUSED.items())

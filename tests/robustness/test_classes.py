@@ -20,7 +20,11 @@ def short_attacks(num_classes: int) -> list[dict[str, object]]:
     """Every attack on images with little to do; AutoAttack, which cannot be shortened, apart."""
     attacks: list[dict[str, object]] = []
     for name, kind in ATTACKS.items():
-        if kind.info.input == "text" or name == "autoattack" or num_classes < kind.info.min_classes:
+        if (
+            kind.info.input == "text"
+            or name in ("autoattack", "torchattacks")
+            or num_classes < kind.info.min_classes
+        ):
             continue
         known = {option.name for option in options(kind)}
         fields = {key: value for key, value in SHORT.items() if key in known}

@@ -138,40 +138,6 @@ def test_distance_to_a_linear_boundary_is_the_margin_over_the_dual_norm(
     torch.testing.assert_close((nearest - inputs).flatten(1).norm(kind, dim=1), distance)
 
 
-@pytest.mark.parametrize("leave", [True, False])
-@pytest.mark.parametrize(("name", "norm"), ALL)
-@pytest.mark.parametrize("eps", [1 / 255, 0.3, 1.0])
-def test_perturbation_stays_in_the_ball_and_in_the_image(
-    name: str, norm: Norm, eps: float, leave: bool, ten: Batch
-) -> None:
-    adversarial = run(ten, attack(name, norm), eps=eps, leave=leave)
-    change = (adversarial - ten[1]).flatten(1).double()
-    size = change.norm(float("inf") if norm == "Linf" else 2, dim=1)
-    assert float(size.max()) <= eps + 1e-6
-    assert float(adversarial.min()) >= 0 and float(adversarial.max()) <= 1
-    assert torch.isfinite(adversarial).all() and not adversarial.requires_grad
-
-
-@pytest.mark.parametrize(("name", "norm"), ALL)
-def test_an_image_fares_alike_in_every_batch_and_order(name: str, norm: Norm, ten: Batch) -> None:
-    model, images, labels = ten
-    whole = run(ten, attack(name, norm), eps=0.1, seeds=range(24))
-    some = torch.tensor([17, 3, 0, 9, 22])
-    part = run(
-        (model, images[some], labels[some]), attack(name, norm), eps=0.1, seeds=some.tolist()
-    )
-    assert torch.equal(part, whole[some])
-
-
-def test_same_seed_repeats_and_another_one_differs(batch: Batch) -> None:
-    spec = attack("pgd", steps=2)
-    first = run(batch, spec, leave=False)
-    again = run(batch, spec, leave=False)
-    other = run(batch, spec, leave=False, seeds=range(64, 128))
-    assert torch.equal(first, again)
-    assert not (first == other).flatten(1).all(1).any()
-
-
 @pytest.mark.parametrize("norm", ["Linf", "L2"])
 def test_one_run_serves_every_radius(norm: Norm, ten: Batch) -> None:
     model, images, labels = ten
@@ -194,19 +160,6 @@ class Recorded(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         self.shown.append(len(images))
         return self.inner(images)
-
-
-@pytest.mark.parametrize(("name", "norm"), ALL)
-def test_fooled_images_cost_no_more_evaluations(name: str, norm: Norm, ten: Batch) -> None:
-    model, images, labels = ten
-    recorded = Recorded(model)
-    meter = Meter(10**6)
-    run((recorded, images, labels), attack(name, norm), eps=0.5, meter=meter)
-    assert meter.done == sum(recorded.shown)
-    assert recorded.shown == sorted(recorded.shown, reverse=True)
-    recorded.shown.clear()
-    run((recorded, images, (labels + 1) % 10), attack(name, norm), eps=0.5)
-    assert sum(recorded.shown) <= 2 * 24
 
 
 def test_what_is_misclassified_already_is_returned_as_it_is(ten: Batch) -> None:

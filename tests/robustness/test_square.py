@@ -58,21 +58,6 @@ def test_finds_misclassified_images_inside_the_ball_and_the_image(norm: Norm, ca
     assert np.array_equal(found[wrong], images[wrong])
 
 
-@pytest.mark.parametrize("norm", NORMS)
-def test_an_image_is_attacked_alike_in_every_batch_and_order(norm: Norm, case: Case) -> None:
-    model, images, labels = case
-    seeds = list(range(100, 130))
-    whole = square(model, images, labels, norm=norm, eps=EPS[norm], queries=60, seeds=seeds)
-    order = np.random.default_rng(0).permutation(30)
-    shuffled = square(
-        model, images[order], labels[order], norm=norm, eps=EPS[norm], queries=60,
-        seeds=[seeds[i] for i in order], batch=7,
-    )  # fmt: skip
-    assert np.array_equal(whole[order], shuffled)
-    other = square(model, images, labels, norm=norm, eps=EPS[norm], queries=60, seeds=range(30))
-    assert not np.array_equal(whole, other)
-
-
 def test_fooled_images_are_not_asked_about_again_and_the_batch_is_refilled(case: Case) -> None:
     model, images, labels = case
     square(model, images, labels, norm="Linf", eps=0.1, queries=60, seeds=range(30), batch=8)

@@ -35,3 +35,20 @@ def attackable(
 
     with undisturbed(model), gradient_path(model, variant):
         yield logits
+
+
+class Counted(nn.Module):
+    """What `attackable` yields as a module, for a library that wants one.
+
+    Args:
+        ask: logits from pixels, counted.
+        inner: the model, whose parameters say where it computes.
+    """
+
+    def __init__(self, ask: Model, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner, self._ask = inner, ask
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Logits (B, K) from pixels (B, C, H, W)."""
+        return self._ask(images)

@@ -24,6 +24,11 @@ def test_described_defaults_make_a_spec(client: TestClient) -> None:
             for option in attack["options"]
             if option["default"] is not None
         }
+        values |= {
+            option["name"]: option["choices"][0]
+            for option in attack["options"]
+            if option["required"] and option["choices"]
+        }
         known = {option["name"] for option in attack["options"]}
         asked = {"name": attack["name"]} | {k: v for k, v in values.items() if k in known}
         EvaluationSpec.model_validate({"attacks": [asked]})

@@ -31,6 +31,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "spsa": {"steps": 2, "samples": 8},
     "corruptions": {"names": ["fog", "saturate"], "severities": [3]},
     "smoothing": {"sigma": ["0.25"], "samples": 20},
+    "torchattacks": {"attack": "MIFGSM", "params": {"steps": 3}},
 }
 FORMS = {
     "report": ("report.json", "application/json", "attachment"),
