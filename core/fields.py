@@ -1,6 +1,7 @@
 """Rules for the fields of dataclasses, which Python leaves unchecked: "false" would be true."""
 
 import dataclasses
+import functools
 import sys
 from types import NoneType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
@@ -14,6 +15,8 @@ _KINDS: dict[Any, tuple[tuple[type, ...], str]] = {
 }
 """What the values of a field may be instances of; the rule in words."""
 
+_hints = functools.cache(get_type_hints)  # a served model's spec is made for every request
+
 
 def check_types(config: Any) -> None:
     """Refuse values of another type than their field's; lists become tuples, integers floats.
@@ -26,7 +29,7 @@ def check_types(config: Any) -> None:
     Raises:
         ValueError: names the field, the rule and the value.
     """
-    hints = get_type_hints(type(config))
+    hints = _hints(type(config))
     for field in dataclasses.fields(config):
         value = _checked(field.name, getattr(config, field.name), hints[field.name])
         object.__setattr__(config, field.name, value)

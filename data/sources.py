@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from data.datasets.imagenet import open_imagenet
 from data.datasets.known import KNOWN, KNOWN_TEXTS, data_folder
@@ -11,7 +12,6 @@ from data.formats.csv import open_csv
 from data.formats.folder import open_folder, open_text_folder, open_zip
 from data.formats.hub import hub_files
 from data.formats.idx import has_idx, open_idx
-from data.formats.parquet import open_parquet, open_text_parquet
 from data.image_set import ImageSet, load_inputs, load_pixels
 from data.images import MAX_PIXELS
 from data.splits import find_splits, split_paths
@@ -57,7 +57,7 @@ def open_images(
     if own_split:
         _check_splits(text)
     if text.startswith("hf:"):
-        return open_parquet(_hub(text, split), labels)
+        return _open_parquet(_hub(text, split), labels)
     if text in KNOWN and not Path(text).exists():
         return _open_known(text, split, labels or KNOWN[text])
     path = Path(source)
@@ -66,7 +66,7 @@ def open_images(
     if not path.is_file():
         raise DataError(f"{text} is no file or folder; known names: {', '.join(KNOWN)}, hf:NAME")
     if path.suffix == ".parquet":
-        return open_parquet([path], labels, max_pixels=max_pixels)
+        return _open_parquet([path], labels, max_pixels=max_pixels)
     if path.suffix == ".zip":
         return open_zip(path, labels, max_pixels=max_pixels)
     raise DataError(f"{path.name} must be a folder, a .zip or a .parquet file")
@@ -98,7 +98,7 @@ def open_texts(
     if own_split:
         _check_splits(text, csv=True)
     if text.startswith("hf:"):
-        return open_text_parquet(_hub(text, split), labels)
+        return _open_text_parquet(_hub(text, split), labels)
     if text in KNOWN_TEXTS and not Path(text).exists():
         return _open_known_texts(text, split, labels)
     path = Path(source)
@@ -108,7 +108,7 @@ def open_texts(
         known = ", ".join(KNOWN_TEXTS)
         raise DataError(f"{text} is no file or folder; known names: {known}, hf:NAME")
     if path.suffix == ".parquet":
-        return open_text_parquet([path], labels)
+        return _open_text_parquet([path], labels)
     if path.suffix == ".csv":
         return open_csv(path, labels)
     raise DataError(f"{path.name} must be a folder, a .csv or a .parquet file")
@@ -142,7 +142,7 @@ def _open_directory(folder: Path, split: str, labels: list[str] | None) -> Image
     paths = split_paths(folder, split)
     if paths[0].is_dir():
         return open_folder(paths[0], labels)
-    return open_parquet(paths, labels)
+    return _open_parquet(paths, labels)
 
 
 def _open_text_directory(folder: Path, split: str, labels: list[str] | None) -> TextSet:
@@ -151,14 +151,14 @@ def _open_text_directory(folder: Path, split: str, labels: list[str] | None) -> 
         return open_text_folder(paths[0], labels)
     if paths[0].suffix == ".csv":
         return open_csv(paths[0], labels)
-    return open_text_parquet(paths, labels)
+    return _open_text_parquet(paths, labels)
 
 
 def _open_known(name: str, split: str, labels: list[str]) -> ImageSet:
     folder = data_folder(name)
     parquet = sorted(folder.glob(f"{name}-{split}*.parquet"))
     if parquet:
-        return open_parquet(parquet, labels)
+        return _open_parquet(parquet, labels)
     if name == "imagenet":
         return open_imagenet(folder / name, split)
     return open_idx(folder, split, labels)
@@ -173,5 +173,17 @@ def _open_known_texts(name: str, split: str, labels: list[str] | None) -> TextSe
         raise DataError(f"{name} needs {known.prefix}-{split}*.parquet in the folder ASSAY_DATA")
     # Next to the whole split, a part of it would only repeat its rows.
     whole = [path for path in parquet if "subset" not in path.name]
-    texts = open_text_parquet(whole or parquet, labels or known.label_names)
+    texts = _open_text_parquet(whole or parquet, labels or known.label_names)
     return dataclasses.replace(texts, description=known.describe(split, len(texts)))
+
+
+def _open_parquet(paths: Sequence[Path], labels: list[str] | None, **options: Any) -> ImageSet:
+    from data.formats.parquet import open_parquet  # pyarrow takes 35 MB of every server
+
+    return open_parquet(paths, labels, **options)
+
+
+def _open_text_parquet(paths: Sequence[Path], labels: list[str] | None) -> TextSet:
+    from data.formats.parquet import open_text_parquet
+
+    return open_text_parquet(paths, labels)

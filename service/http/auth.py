@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from fastapi import Depends, Request, Security
+from fastapi import Request, Security
 from fastapi.openapi.models import HTTPBearer
 from fastapi.security import SecurityScopes
 from fastapi.security.base import SecurityBase
@@ -28,8 +28,7 @@ def access(scope: Scope | None = None, *, strict: bool = True) -> list[Any]:
         scope: that the key must have; None takes a key of any scope.
         strict: refuse query parameters that the route does not name.
     """
-    key = Security(_KEY, scopes=[] if scope is None else [scope])
-    return [key, Depends(known_query)] if strict else [key]
+    return [Security(_RequireKey(strict=strict), scopes=[] if scope is None else [scope])]
 
 
 class _RequireKey(SecurityBase):
@@ -38,14 +37,20 @@ class _RequireKey(SecurityBase):
     The application's state holds `keys` (None lets everybody do everything) and their `rates`.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, strict: bool) -> None:
         self.model = HTTPBearer()
         self.scheme_name = "bearer"
+        self._strict = strict
 
     async def __call__(self, request: Request, needed: SecurityScopes) -> None:
         keys: Keys | None = request.app.state.keys
-        if keys is None:
-            return
+        if keys is not None:
+            self._admit(keys, request, needed)
+        if self._strict and request.scope["query_string"]:
+            _refuse_unknown_query(request)
+
+    @staticmethod
+    def _admit(keys: Keys, request: Request, needed: SecurityScopes) -> None:
         caller = _authenticate(keys, request)
         request.scope["state"]["caller"] = caller
         for scope in needed.scopes:
@@ -55,17 +60,12 @@ class _RequireKey(SecurityBase):
         request.app.state.rates.take(caller)
 
 
-_KEY = _RequireKey()
-
-
-async def known_query(request: Request) -> None:
+def _refuse_unknown_query(request: Request) -> None:
     """Refuse query parameters that would be ignored.
 
     Raises:
         ApiError: 422 invalid_query.
     """
-    if not request.scope["query_string"]:
-        return
     known = [field.alias for field in request.scope["route"].dependant.query_params]
     seen: set[str] = set()
     for name, value in request.query_params.multi_items():

@@ -9,14 +9,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any, BinaryIO, Literal
-
-import pyarrow as pa
-import pyarrow.parquet as pq
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
 from data.errors import DataError
 from service.http.errors import ApiError
 from service.settings import Settings
+
+if TYPE_CHECKING:
+    from pyarrow.parquet import FileMetaData
 
 _MAGIC = b"PAR1"
 _FOOTER = 8  # its length, and the magic number
@@ -56,7 +56,7 @@ def check_footer(content: bytes) -> None:
         raise BrokenPages("the list of contents is too long")
 
 
-def declared_size(content: bytes, metadata: pq.FileMetaData, columns: set[str]) -> int:
+def declared_size(content: bytes, metadata: "FileMetaData", columns: set[str]) -> int:
     """Bytes that some columns say they become.
 
     Args:
@@ -224,6 +224,9 @@ def telling_of_faults(path: Path) -> Iterator[None]:
 
 
 def _check_parquet(content: bytes, settings: Settings, what: str) -> None:
+    import pyarrow as pa  # 35 MB: only for whoever uploads parquet
+    import pyarrow.parquet as pq
+
     try:
         check_footer(content)
         parquet = pq.ParquetFile(pa.BufferReader(content))

@@ -5,9 +5,6 @@ import io
 from collections.abc import Sequence
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
 from data.sources import TextSet, open_texts
 from data.tokenizer import TextTokenizer
 from runtimes.artifact import Artifact
@@ -74,6 +71,9 @@ def store_texts(
 
 
 def _as_parquet(texts: Sequence[str]) -> bytes:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
     stream = io.BytesIO()
     pq.write_table(pa.table({"text": pa.array(texts, pa.string())}), stream)
     return stream.getvalue()
