@@ -342,10 +342,10 @@ def test_stored_texts_are_read_back(tmp_path: Path) -> None:
     spec = EvaluationSpec.model_validate({"attacks": [{"name": "typos", "edits": [2]}]})
     [cell] = spec.cells
     shard = Shard(
-        model=digest, attack="typos", part=cell.attack, point="2", variant="plain", start=0
+        model=digest, attack="typos", part=cell.attack, budget=cell.budget, variant="plain", start=0
     )
     shards.write(shards.clean_path(tmp_path, digest, 0), {"clean": as_array(texts)}, {})
-    shards.write(shard.path(tmp_path), {"adversarial": as_array(texts[::-1])}, {})
+    shards.write(shard.path(tmp_path), {"texts": as_array(texts[::-1])}, {})
     assert clean_input(tmp_path, digest, 1) == texts[1]
     changed = adversarial_input(tmp_path, digest, 0, cell=cell, part="typos", variant="plain")
     assert changed == texts[1]
