@@ -1,6 +1,6 @@
 """Do our attacks flag the images that torchattacks' kernels flag?
 
-Each kernel is run plainly, on one batch of shipped images and on the twins of two shipped models;
+Each kernel is run plainly, on one batch of shipped images and two shipped models;
 then ours, where fooled samples leave: once with the kernel's own draws, where not a single flag may
 differ, and once with the product's draws, one seed an image, where chance remains.
 """

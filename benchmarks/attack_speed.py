@@ -2,7 +2,7 @@
 
 Both attack the same images of the adversarially trained model on one thread, one after the other
 and in changing order; a ratio is the median over such pairs. Processor time counts, so that other
-processes matter less. The plain kernels run on the twin in eager float32 and attack every image to
+processes matter less. The plain kernels run in eager float32 and attack every image to
 the end; AutoAttack's run on what still holds, and on parameters as training leaves them, which want
 gradients of their own. Ours let fooled images leave; SPSA and Square ask the served graph.
 """
@@ -63,9 +63,9 @@ _PLANS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Subject:
-    """The model on trial, and all that attacks it."""
+    """The model under evaluation, and all that attacks it."""
 
-    twin: nn.Module
+    torch_model: nn.Module
     unfrozen: nn.Module
     served: Runtime
     images: Tensor
@@ -91,10 +91,10 @@ def _open() -> _Subject:
         raise ValueError(f"the images of {_SAMPLE.name} must be labeled")
     # The files lie in order of class: every pair should see all classes.
     order = np.random.default_rng(0).permutation(len(sample))
-    twin = load_torch_model(artifact)
+    torch_model = load_torch_model(artifact)
     return _Subject(
-        twin=twin,
-        unfrozen=copy.deepcopy(twin).requires_grad_(True),
+        torch_model=torch_model,
+        unfrozen=copy.deepcopy(torch_model).requires_grad_(True),
         served=open_runtime(artifact, threads=1),
         images=torch.from_numpy(load_inputs(sample, artifact.image_spec)[order]),
         labels=torch.from_numpy(sample.labels[order]),
@@ -142,18 +142,18 @@ def _plain(subject: _Subject, attack: Any, rows: slice) -> Tensor:
     eps = attack.budgets()[0].value
     if attack.name == "pgd":
         kernel = torchattacks.PGD(
-            subject.twin, eps=eps, alpha=attack.step_size(eps), steps=attack.steps
+            subject.torch_model, eps=eps, alpha=attack.step_size(eps), steps=attack.steps
         )
     elif attack.name == "autoattack":
         return _plain_autoattack(subject, attack, images, labels)
     elif attack.name == "spsa":
         kernel = torchattacks.SPSA(
-            subject.twin, eps=eps, delta=0.01, lr=0.01, nb_iter=attack.steps,
+            subject.torch_model, eps=eps, delta=0.01, lr=0.01, nb_iter=attack.steps,
             nb_sample=attack.samples, max_batch_size=max(256 // len(images), 1),
         )  # fmt: skip
     else:
         kernel = torchattacks.Square(
-            subject.twin, norm="Linf", eps=eps, n_queries=attack.queries,
+            subject.torch_model, norm="Linf", eps=eps, n_queries=attack.queries,
             resc_schedule=False,
         )  # fmt: skip
     with _seeded():
@@ -168,7 +168,7 @@ def _ours(subject: _Subject, attack: Any, rows: slice) -> Tensor:
     seeds = [input_seed(0, attack.name, image.tobytes()) for image in pixels]
     if isinstance(attack, GradientAttack):
         rng = [torch.Generator().manual_seed(seed) for seed in seeds]
-        with attackable(subject.twin, variant="stopped") as model:
+        with attackable(subject.torch_model, variant="stopped") as model:
             return attack.perturb(model, images, labels, eps=eps, rng=rng)
     predict = subject.served.predict
     if attack.name == "spsa":
@@ -220,9 +220,9 @@ def _plain_autoattack(subject: _Subject, attack: Any, images: Tensor, labels: Te
 
 def _held(subject: _Subject, found: Tensor, labels: Tensor) -> Tensor:
     with torch.no_grad():
-        by_twin = subject.twin(found).argmax(1) == labels
+        by_torch_model = subject.torch_model(found).argmax(1) == labels
     served = torch.from_numpy(subject.served.predict(found.numpy()))
-    return by_twin | (served.argmax(1) == labels)
+    return by_torch_model | (served.argmax(1) == labels)
 
 
 def _robust(subject: _Subject, found: Tensor, rows: slice) -> np.ndarray:

@@ -72,7 +72,7 @@ def _rows(folder: Path, counts: Mapping[int, int]) -> Iterator[Row]:
     # Where auto takes a GPU, the ceiling of the processor says nothing.
     named = {f"{k} ({_name(v)})": v for k, v in chosen.items() if v.name in _RUNTIMES}
     yield from ceiling_rows(NAME, elliptical, named, counts)
-    yield from _twin_rows(_all(elliptical, cache), _all(dot, cache), counts)
+    yield from _torch_rows(_all(elliptical, cache), _all(dot, cache), counts)
 
 
 def _all(artifact: Artifact, cache: Path) -> dict[str, Runtime]:
@@ -114,7 +114,7 @@ def _speed_rows(
             )
 
 
-def _twin_rows(
+def _torch_rows(
     elliptical: Mapping[str, Runtime], dot: Mapping[str, Runtime], counts: Mapping[int, int]
 ) -> Iterator[Row]:
     for label, runtime in elliptical.items():

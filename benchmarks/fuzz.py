@@ -173,11 +173,11 @@ def _try(
     """Send some requests of one operation; an answer that is wrong is noted, not raised."""
 
     def send(case: Any, parameters: dict[str, str | None]) -> None:
-        """Send one request and judge its answer."""
+        """Send one request and score its answer."""
         for name, value in parameters.items():
             if value is not None:
                 case.path_parameters[name] = value
-        _judge(operation.label, case, session, found)
+        _score(operation.label, case, session, found)
 
     cases = operation.as_strategy(generation_mode=mode)
     given = hypothesis.given(case=cases, parameters=_parameters(operation, known))(send)
@@ -201,7 +201,7 @@ def _parameters(
     )
 
 
-def _judge(label: str, case: Any, session: requests.Session, found: Found) -> None:
+def _score(label: str, case: Any, session: requests.Session, found: Found) -> None:
     try:
         response = case.call(session=session, timeout=_TIMEOUT_S)
     except requests.RequestException as error:

@@ -96,7 +96,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def run(*, kills: int = 200, seed: int = 0, minutes: float = 60) -> Iterable[Row]:
-    """Kill, and judge what is left.
+    """Kill, and score what is left.
 
     Args:
         kills: how many.
@@ -133,7 +133,7 @@ def inflict(kinds: Sequence[str], *, seed: int, seconds: float) -> Findings:
             findings.kills[kind] += 1
             findings.orphans += server.revive()
         _wait_until_done(server)
-        _judge(server, sent, expected, findings)
+        _score(server, sent, expected, findings)
     findings.seconds = time.monotonic() - begin
     return findings
 
@@ -229,7 +229,7 @@ def _wait_until_done(server: Server) -> None:
         time.sleep(0.2)
 
 
-def _judge(
+def _score(
     server: Server,
     sent: Mapping[str, tuple[str, int]],
     expected: Sequence[str],

@@ -1,6 +1,6 @@
 """How long does a report over 1,000 images take to write, and how large is its page?
 
-Two shipped models are judged on drawn images first, by an attack so short that it is no benchmark
+Two shipped models are scored on drawn images first, by an attack so short that it is no benchmark
 itself; a second report shows colour images of 224 x 224, whose pictures are the largest.
 """
 
@@ -32,13 +32,13 @@ _LARGE = (3, 224, 224)
 
 
 def run(samples: int = _SAMPLES) -> Iterable[Row]:
-    """Judge once, then write the report's files three times.
+    """Score once, then write the report's files three times.
 
     Args:
         samples: number of images.
     """
     artifacts = [open_artifact(ROOT / "artifacts" / name) for name in _MODELS]
-    twins = {a.digest: open_target(a, threads=1).require_twin() for a in artifacts}
+    torch_models = {a.digest: open_target(a, threads=1).require_torch_model() for a in artifacts}
     spec = EvaluationSpec.model_validate(
         {"attacks": [{"name": "fgsm", "eps": _EPS}, {"name": "pgd", "eps": _EPS[-1:], "steps": 1}]}
     )
@@ -48,8 +48,8 @@ def run(samples: int = _SAMPLES) -> Iterable[Row]:
         for case in ("28 x 28 grey", "224 x 224 colour"):
             if case.startswith("224"):
                 _enlarge(folder, report)
-                twins = {}  # they read small images
-            seconds = [_write(folder, report, twins) for _ in range(3)]
+                torch_models = {}  # they read small images
+            seconds = [_write(folder, report, torch_models) for _ in range(3)]
             size = (folder / "report.html").stat().st_size / 1e6
             about = f"{samples} images, {case}, {len(_MODELS)} models, {len(spec.cells)} cells"
             yield _row(f"{about}: all files of a report", min(seconds), "s", _SECONDS, seconds)
@@ -69,10 +69,10 @@ def _row(case: str, measured: float, unit: str, target: float, all_of: list[floa
     )
 
 
-def _write(folder: Path, report: Report, twins: dict[str, nn.Module]) -> float:
+def _write(folder: Path, report: Report, torch_models: dict[str, nn.Module]) -> float:
     begin = time.perf_counter()
     write_report(folder, report)
-    write_companions(folder, report, twins=twins)
+    write_companions(folder, report, torch_models=torch_models)
     return time.perf_counter() - begin
 
 

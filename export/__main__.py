@@ -124,7 +124,7 @@ def _export_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--data",
         metavar="PATH",
-        help="labeled samples to calibrate and judge on: a folder, file or name of data "
+        help="labeled samples to calibrate and score on: a folder, file or name of data "
         "(default: what the run held out of its training data)",
     )
     parser.add_argument(

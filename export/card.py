@@ -1,6 +1,6 @@
 """The model card: what a model is, what it was trained on, and how it holds under attack.
 
-It lies beside the manifest, outside the digest, and names the digest it judges.
+It lies beside the manifest, outside the digest, and names the digest it scores.
 """
 
 import json
@@ -111,7 +111,7 @@ def _reads(spec: dict[str, Any]) -> str:
 
 def _robustness(result: dict[str, Any] | None, samples: str) -> str:
     if result is None:
-        return "Not judged yet."
+        return "Not scored yet."
     rows = [("clean", "", _accuracy(result["clean"]), "", "")]
     for attack in result["attacks"]:
         in_8bit = attack["confirmed_8bit"]  # texts know none
@@ -119,9 +119,9 @@ def _robustness(result: dict[str, Any] | None, samples: str) -> str:
         rows.append((attack["name"], attack["eps"], _accuracy(attack["robust"]), *served))
     metric = result["metric"]
     head = ("attack", "eps", f"{metric} (95 % interval)", "confirmed", "confirmed in 8 bit")
-    judged = f"Judged on {result['samples']} {samples} of {result['data']} ({result['runtime']})."
-    doubts = [f"**Unreliable:** {warning}" for warning in result["warnings"]]
-    return "\n\n".join([judged, *doubts, markdown_table(head, rows)])
+    scored = f"Scored on {result['samples']} {samples} of {result['data']} ({result['runtime']})."
+    warnings_found = [f"**Unreliable:** {warning}" for warning in result["warnings"]]
+    return "\n\n".join([scored, *warnings_found, markdown_table(head, rows)])
 
 
 def _accuracy(figure: dict[str, Any]) -> str:

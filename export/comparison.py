@@ -56,14 +56,14 @@ def compare_artifacts(
     settings = [(key, *(config.get(key) for config in configs)) for key in configs[0] | configs[1]]
     rows += [(f"config.{key}", a, b) for key, a, b in settings if a != b]
     share = answers.same / answers.samples
-    judged = [
+    scored = [
         f"on {answers.samples} stored inputs of {first.name}:",
         f"  runtimes            {_runtimes(answers, first, second)}",
         f"  same class          {answers.same} of {answers.samples} ({share:.2%})",
         f"  largest |Δ logit|   {answers.largest:.2e}",
         f"  mean |Δ logit|      {answers.mean:.2e}",
     ]
-    return "\n\n".join([table(("", "first", "second"), rows, left=3), "\n".join(judged)])
+    return "\n\n".join([table(("", "first", "second"), rows, left=3), "\n".join(scored)])
 
 
 def compare_answers(

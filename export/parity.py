@@ -163,7 +163,7 @@ def _require_close(name: str, figures: FormatParity, parity: Parity) -> None:
             f"more than {1 - MIN_AGREEMENT:.1%}",
         )
     if figures.accuracy is None or parity.accuracy is None:
-        raise ParityError(name, f"samples must have labels to judge {figures.precision}")
+        raise ParityError(name, f"samples must have labels to score {figures.precision}")
     change = figures.accuracy - parity.accuracy
     if abs(change) > MAX_ACCURACY_CHANGE + 1e-9:
         raise ParityError(

@@ -1,4 +1,4 @@
-"""Judge a served classifier under attack; importing this package does not import torch."""
+"""Score a served classifier under attack; importing this package does not import torch."""
 
 from robustness.gate import Gate, parse_gate
 from robustness.parsing import parse_eps

@@ -154,7 +154,7 @@ def _deadline(began: float, seconds: float | None) -> Callable[[], bool] | None:
 
 
 def _write_cards(report: "Report", artifacts: Sequence["Artifact"], data: str) -> None:
-    """Put each model's figures onto the card beside its manifest, with the doubts about them."""
+    """Put each model's figures onto the card beside its manifest, with the warnings about them."""
     from export.card import make_card, write_card
 
     source = data if data.startswith("hf:") else Path(data).name

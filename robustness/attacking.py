@@ -8,14 +8,14 @@ import numpy as np
 from robustness import store as shards
 from robustness.attacks.base import Attack, Batch, Budget, Certificate, Search, Variant
 from robustness.attacks.fab import within
-from robustness.context import Block, Trial, identity, variants_of
+from robustness.context import Block, EvaluationContext, identity, variants_of
 from robustness.logits import label_rank
 from robustness.scoring import (
-    AttackVerdict,
-    CellVerdict,
-    CertificateVerdict,
-    CorruptionVerdict,
-    Judgement,
+    AttackResult,
+    CertificateResult,
+    CorruptionResult,
+    Scoring,
+    ShardResult,
     ask,
     combine,
     score,
@@ -27,13 +27,13 @@ from robustness.target import Target
 _WAY = {"plain": "", "stopped": ", gradients stopped at m", "full": ", gradients through m"}
 
 
-def judge_cell(trial: Trial, block: Block, cell: Cell) -> CellVerdict:
+def score_shard(context: EvaluationContext, block: Block, cell: Cell) -> ShardResult:
     """Run what the spec asks for at one budget on one range of inputs, and score it."""
     if isinstance(cell.attack, Certificate):
-        return _certify(trial, block, cell, cell.attack)
+        return _certify(context, block, cell, cell.attack)
     if cell.attack.info.role == "corruption":
-        return _corrupt(trial, block, cell)
-    return _attack(trial, block, cell)
+        return _corrupt(context, block, cell)
+    return _attack(context, block, cell)
 
 
 def parts(target: Target, attack: Attack) -> Iterator[tuple[Attack, Variant]]:
@@ -60,36 +60,34 @@ def stored_batch(stored: dict[str, np.ndarray], clean: Batch, budget: Budget) ->
     return Batch(inputs=inputs, labels=clean.labels)
 
 
-def _attack(trial: Trial, block: Block, cell: Cell) -> AttackVerdict:
+def _attack(context: EvaluationContext, block: Block, cell: Cell) -> AttackResult:
     """Attack in every part and gradient variant.
 
-    AutoAttack's parts run one after another on what still holds: an input leaves when both the twin
-    and the served model are fooled. Gradient variants do not share their successes, so that each
+    AutoAttack's parts run one after another on what still holds: an input leaves when PyTorch model
+    and served model are fooled. Gradient variants do not share their successes, so that each
     has a figure of its own; parts without gradients work on what holds under any of them.
     """
-    target = trial.target
+    target = context.target
     held: dict[Variant, np.ndarray] = {v: block.clean.rank == 0 for v in target.variants}
-    judgements: list[Judgement] = []
+    scorings: list[Scoring] = []
     variants: list[Variant] = []
     nearest: list[np.ndarray] = []
     for part, variant in parts(target, cell.attack):
         touched: list[Variant] = list(held) if variant == "plain" else [variant]
-        active = np.logical_or.reduce([held[name] for name in touched]) | trial.in_full
-        stored = _shard(trial, block, _Job(cell=cell, part=part, variant=variant), active)
+        active = np.logical_or.reduce([held[name] for name in touched]) | context.in_full
+        stored = _shard(context, block, _Job(cell=cell, part=part, variant=variant), active)
         found = stored_batch(stored, block.batch, cell.budget)
-        with trial.meter.allot(part.scorings * len(block.inputs)):
+        with context.meter.allot(part.scorings * len(block.inputs)):
             size = part.size(block.batch, found, cell.budget)
-            judged = score(ask(target, found.inputs, trial.meter), found.labels, size)
-        fooled = (judged.twin_rank > 0) & (judged.served_rank > 0)
+            scored = score(ask(target, found.inputs, context.meter), found.labels, size)
+        fooled = (scored.torch_rank > 0) & (scored.served_rank > 0)
         for name in touched:
             held[name] = held[name] & ~fooled
-        judgements.append(judged)
+        scorings.append(scored)
         variants.append(variant)
         if "nearest" in stored:
             nearest.append(stored["nearest"])
-    return combine(
-        block.clean, judgements, variants, np.minimum.reduce(nearest) if nearest else None
-    )
+    return combine(block.clean, scorings, variants, np.minimum.reduce(nearest) if nearest else None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,29 +97,31 @@ class _Job:
     variant: Variant
 
 
-def _shard(trial: Trial, block: Block, job: _Job, active: np.ndarray) -> dict[str, np.ndarray]:
+def _shard(
+    context: EvaluationContext, block: Block, job: _Job, active: np.ndarray
+) -> dict[str, np.ndarray]:
     """What a job found, made unless it was before; `active` (n,) bool says which are attacked."""
     budget = job.part.searched(job.cell.budget)
     shard = Shard(
-        model=trial.target.digest,
+        model=context.target.digest,
         attack=job.cell.attack.label,
         part=job.part,
         budget=budget,
         variant=job.variant,
         start=block.start,
     )
-    _say(trial, block, f"{job.part.label} {job.cell.budget.text}{_WAY[job.variant]}")
-    known = identity(trial, block, job.part, budget) | {
+    _say(context, block, f"{job.part.label} {job.cell.budget.text}{_WAY[job.variant]}")
+    known = identity(context, block, job.part, budget) | {
         "variant": job.variant,
         "active": np.flatnonzero(active).tolist(),
     }
-    path = shard.path(trial.folder)
-    with trial.meter.allot(len(block.inputs) * job.part.cost(trial.num_classes)):
+    path = shard.path(context.folder)
+    with context.meter.allot(len(block.inputs) * job.part.cost(context.num_classes)):
         stored = shards.read(path, known)
         if stored is None:
-            trial.meter.before()
+            context.meter.before()
             rows = np.flatnonzero(active)
-            found = _run(trial, block, job.part, budget, job.variant, rows)
+            found = _run(context, block, job.part, budget, job.variant, rows)
             shards.write(path, _tensors(found), known)
             stored = shards.read(path, known)
     if stored is None:
@@ -130,19 +130,24 @@ def _shard(trial: Trial, block: Block, job: _Job, active: np.ndarray) -> dict[st
 
 
 def _run(
-    trial: Trial, block: Block, part: Attack, budget: Budget, variant: Variant, rows: np.ndarray
+    context: EvaluationContext,
+    block: Block,
+    part: Attack,
+    budget: Budget,
+    variant: Variant,
+    rows: np.ndarray,
 ) -> Batch:
     """Attack some rows of a block; the others come back unchanged."""
     everything = block.batch
-    seeds = part.seeds(trial.spec.seed, budget, block.inputs)
+    seeds = part.seeds(context.spec.seed, budget, block.inputs)
     search = Search(
         seeds=[seeds[row] for row in rows],
         variant=variant,
-        leave=not trial.in_full,
-        meter=trial.meter,
+        leave=not context.in_full,
+        meter=context.meter,
     )
     chosen = Batch(inputs=_take(block.inputs, rows), labels=everything.labels[rows])
-    found = part.run(trial.target, chosen, [budget], search)[budget]
+    found = part.run(context.target, chosen, [budget], search)[budget]
     labels = everything.labels.copy()
     labels[rows] = found.labels
     return Batch(
@@ -187,30 +192,28 @@ def _tensors(found: Batch) -> dict[str, np.ndarray]:
     return texts | found.found
 
 
-def _corrupt(trial: Trial, block: Block, cell: Cell) -> CorruptionVerdict:
+def _corrupt(context: EvaluationContext, block: Block, cell: Cell) -> CorruptionResult:
     """Corrupted images are not kept: they follow from seed and image alone."""
-    _say(trial, block, cell.budget.text)
-    trial.meter.before()
+    _say(context, block, cell.budget.text)
+    context.meter.before()
     rows = np.arange(len(block.inputs))
-    corrupted = _run(trial, block, cell.attack, cell.budget, "plain", rows)
-    with trial.meter.allot(len(block.inputs)):
-        logits = trial.target.predict(corrupted.inputs, trial.meter)
-    return CorruptionVerdict(
-        rank=label_rank(logits, block.clean.label), index=logits.argmax(axis=1)
-    )
+    corrupted = _run(context, block, cell.attack, cell.budget, "plain", rows)
+    with context.meter.allot(len(block.inputs)):
+        logits = context.target.predict(corrupted.inputs, context.meter)
+    return CorruptionResult(rank=label_rank(logits, block.clean.label), index=logits.argmax(axis=1))
 
 
 def _certify(
-    trial: Trial, block: Block, cell: Cell, certificate: Certificate
-) -> CertificateVerdict:
-    _say(trial, block, f"{certificate.label} {cell.budget.text}")
-    seeds = certificate.seeds(trial.spec.seed, cell.budget, block.inputs)
-    search = Search(seeds=seeds, meter=trial.meter)
-    with trial.meter.allot(len(block.inputs) * certificate.cost(trial.num_classes)):
-        found = certificate.certify(trial.target, block.batch, [cell.budget], search)
+    context: EvaluationContext, block: Block, cell: Cell, certificate: Certificate
+) -> CertificateResult:
+    _say(context, block, f"{certificate.label} {cell.budget.text}")
+    seeds = certificate.seeds(context.spec.seed, cell.budget, block.inputs)
+    search = Search(seeds=seeds, meter=context.meter)
+    with context.meter.allot(len(block.inputs) * certificate.cost(context.num_classes)):
+        found = certificate.certify(context.target, block.batch, [cell.budget], search)
     index, radius = found[cell.budget]
-    return CertificateVerdict(index=index, radius=radius)
+    return CertificateResult(index=index, radius=radius)
 
 
-def _say(trial: Trial, block: Block, stage: str) -> None:
-    trial.say(f"{stage}, {trial.target.reads} {block.start + len(block.inputs)}")
+def _say(context: EvaluationContext, block: Block, stage: str) -> None:
+    context.say(f"{stage}, {context.target.reads} {block.start + len(block.inputs)}")

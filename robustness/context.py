@@ -1,4 +1,4 @@
-"""What every step of an evaluation needs: the model on trial, and one range of its inputs."""
+"""What every step of an evaluation needs: the model, and one range of its inputs."""
 
 import hashlib
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from core.environment import code_digest, versions
 from robustness import store as shards
 from robustness.attacks.base import Attack, Batch, Budget, Variant
 from robustness.progress import Meter
-from robustness.scoring import CellVerdict, CleanVerdict
+from robustness.scoring import CleanResult, ShardResult
 from robustness.spec import Cell, EvaluationSpec
 from robustness.target import Target
 
@@ -20,7 +20,7 @@ _LIBRARIES = ("torch", "torchattacks", "numpy", "scipy", "onnxruntime")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trial:
+class EvaluationContext:
     """One model's part of an evaluation.
 
     Attributes:
@@ -54,19 +54,19 @@ class Trial:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Block:
-    """One range of inputs, judged as they are and ready to be attacked.
+    """One range of inputs, scored as they are and ready to be attacked.
 
     Attributes:
         start: index of the first input.
         inputs: (n, C, H, W) float32, or n texts.
         digest: sha256 of the inputs.
-        clean: the verdict on them.
+        clean: the result on them.
     """
 
     start: int
     inputs: np.ndarray | list[str]
     digest: str
-    clean: CleanVerdict
+    clean: CleanResult
 
     @property
     def images(self) -> np.ndarray:
@@ -96,47 +96,49 @@ def inputs_digest(inputs: np.ndarray | Sequence[str]) -> str:
     return hashlib.sha256(f"{len(inputs)}:".encode() + whole).hexdigest()
 
 
-def identity(trial: Trial, block: Block, attack: Attack, budget: Budget) -> dict[str, Any]:
-    """Everything that the bytes of a shard or a verdict depend on, as JSON values."""
-    return surroundings(trial) | {
+def identity(
+    context: EvaluationContext, block: Block, attack: Attack, budget: Budget
+) -> dict[str, Any]:
+    """Everything that the bytes of a shard or a result depend on, as JSON values."""
+    return surroundings(context) | {
         "attack": attack.model_dump(mode="json"),
-        "in_full": trial.in_full,
+        "in_full": context.in_full,
         "inputs": block.digest,
         "labels": block.clean.label.tolist(),
         "point": budget.text,
-        "seed": trial.spec.seed,
+        "seed": context.spec.seed,
         "start": block.start,
     }
 
 
-def surroundings(trial: Trial) -> dict[str, Any]:
+def surroundings(context: EvaluationContext) -> dict[str, Any]:
     """What the bytes of everything depend on: the model, and what it and the attacks run on."""
-    runtime = trial.target.runtime
+    runtime = context.target.runtime
     return {
         "code": code_digest(),
-        "model": trial.target.digest,
+        "model": context.target.digest,
         "runtime": [runtime.name, runtime.precision],
-        "threads": trial.threads,
+        "threads": context.threads,
         "versions": versions(_LIBRARIES),
     }
 
 
-def read_verdict(
-    trial: Trial, kind: type[CellVerdict], block: Block, cell: Cell
-) -> CellVerdict | None:
-    """The stored verdict on a cell; None if it has to be made."""
-    path = shards.verdict_path(trial.folder, trial.target.digest, cell, block.start)
-    stored = shards.read(path, identity(trial, block, cell.attack, cell.budget))
+def read_result(
+    context: EvaluationContext, kind: type[ShardResult], block: Block, cell: Cell
+) -> ShardResult | None:
+    """The stored result on a cell; None if it has to be made."""
+    path = shards.result_path(context.folder, context.target.digest, cell, block.start)
+    stored = shards.read(path, identity(context, block, cell.attack, cell.budget))
     if stored is None or set(stored) != {field.name for field in fields(kind)}:
         return None
     return kind(**stored)
 
 
-def write_verdict(trial: Trial, verdict: CellVerdict, block: Block, cell: Cell) -> None:
-    """Store the verdict on a cell."""
-    path = shards.verdict_path(trial.folder, trial.target.digest, cell, block.start)
-    tensors = {name: np.asarray(array) for name, array in asdict(verdict).items()}
-    shards.write(path, tensors, identity(trial, block, cell.attack, cell.budget))
+def write_result(context: EvaluationContext, result: ShardResult, block: Block, cell: Cell) -> None:
+    """Store the result on a cell."""
+    path = shards.result_path(context.folder, context.target.digest, cell, block.start)
+    tensors = {name: np.asarray(array) for name, array in asdict(result).items()}
+    shards.write(path, tensors, identity(context, block, cell.attack, cell.budget))
 
 
 def variants_of(target: Target, part: Attack) -> tuple[Variant, ...]:

@@ -1,4 +1,4 @@
-"""Run an evaluation: from models, inputs and a spec to shards, verdicts and a report."""
+"""Run an evaluation: from models, inputs and a spec to shards, results and a report."""
 
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -13,14 +13,14 @@ from data.text_set import TextSet
 from robustness import store as shards
 from robustness.attacks.base import NotPossible
 from robustness.chunks import Chunk, read_block, read_cell, read_diagnostics
-from robustness.context import Trial, inputs_digest
+from robustness.context import EvaluationContext, inputs_digest
 from robustness.executors.base import run_inline
 from robustness.progress import Cancelled, Meter, Progress
 from robustness.report.build import build_report, environment
 from robustness.report.schema import Report, write_report
 from robustness.report.write import write_companions
 from robustness.sanity.diagnostics import Diagnostics
-from robustness.scoring import CellVerdict, CleanVerdict, ModelVerdict, join
+from robustness.scoring import CleanResult, ModelResult, ShardResult, join
 from robustness.spec import EvaluationSpec, cost
 from robustness.target import ImageTarget, Target, open_target, torch_threads
 from robustness.text_target import open_text_target
@@ -29,7 +29,7 @@ from runtimes.artifact import Artifact
 __all__ = ["Cancelled", "Inputs", "Progress", "Executor", "evaluate", "evaluate_targets"]
 
 Inputs = ImageSet | TextSet
-Executor = Callable[[Sequence[Trial], Iterable[Chunk]], None]
+Executor = Callable[[Sequence[EvaluationContext], Iterable[Chunk]], None]
 """Does all chunks; see `robustness.executors`."""
 
 
@@ -92,7 +92,7 @@ def evaluate_targets(
     threads: int = 1,
     executor: Executor = run_inline,
 ) -> Report:
-    """`evaluate` for any classifier given as a callable and its differentiable twin."""
+    """`evaluate` for any classifier given as a callable and its PyTorch model."""
     _check(spec, targets, inputs)
     spec = _in_float32(spec)
     if len({target.name for target in targets}) < len(targets):
@@ -104,18 +104,22 @@ def evaluate_targets(
         on_progress=on_progress,
         should_stop=should_stop,
     )
-    trials = [
-        Trial(spec=spec, target=target, folder=folder, meter=meter, threads=threads)
+    contexts = [
+        EvaluationContext(spec=spec, target=target, folder=folder, meter=meter, threads=threads)
         for target in targets
     ]
     with torch_threads(threads):
-        work = _Work(trials=trials, inputs=inputs)
-        executor(trials, work.chunks())
-        verdicts = [work.verdict(position) for position in range(len(trials))]
+        work = _Work(contexts=contexts, inputs=inputs)
+        executor(contexts, work.chunks())
+        results = [work.result(position) for position in range(len(contexts))]
         runtimes = {target.runtime.name for target in targets}
-        report = build_report(spec, verdicts, inputs, environment(threads, runtimes))
-        twins = {target.digest: target.twin for target in targets if target.twin is not None}
-        write_companions(folder, report, twins=twins)
+        report = build_report(spec, results, inputs, environment(threads, runtimes))
+        torch_models = {
+            target.digest: target.torch_model
+            for target in targets
+            if target.torch_model is not None
+        }
+        write_companions(folder, report, torch_models=torch_models)
     write_report(folder, report)  # last: whoever finds it finds the other files, too
     remove_leftovers(folder)
     return report
@@ -131,45 +135,45 @@ def _in_float32(spec: EvaluationSpec) -> EvaluationSpec:
 class _Work:
     """Cuts the inputs into chunks, and puts together what became of them."""
 
-    trials: Sequence[Trial]
+    contexts: Sequence[EvaluationContext]
     inputs: Inputs
     digests: dict[tuple[int, int], str] = field(default_factory=dict[tuple[int, int], str])
 
     def chunks(self) -> Iterator[Chunk]:
         """Every chunk of every model; inputs are read when a worker is free for them."""
-        for position, trial in enumerate(self.trials):
+        for position, context in enumerate(self.contexts):
             for chosen in shards.ranges(len(self.inputs)):
-                inputs = _load(self.inputs, chosen, trial.target)
+                inputs = _load(self.inputs, chosen, context.target)
                 self.digests[position, chosen.start] = inputs_digest(inputs)
                 yield Chunk(
                     model=position, start=chosen.start, inputs=inputs, labels=self._labels(chosen)
                 )
 
-    def verdict(self, position: int) -> ModelVerdict:
-        """One model's verdict, from the files of all its chunks."""
-        trial = self.trials[position]
-        clean: list[CleanVerdict] = []
+    def result(self, position: int) -> ModelResult:
+        """One model's result, from the files of all its chunks."""
+        context = self.contexts[position]
+        clean: list[CleanResult] = []
         diagnostics: Diagnostics | None = None
-        cells: list[list[CellVerdict]] = [[] for _ in trial.spec.cells]
+        cells: list[list[ShardResult]] = [[] for _ in context.spec.cells]
         digests: list[str] = []
         for chosen in shards.ranges(len(self.inputs)):
             digest = self.digests[position, chosen.start]
-            block = read_block(trial, chosen.start, digest, self._labels(chosen))
+            block = read_block(context, chosen.start, digest, self._labels(chosen))
             if block is None:
                 raise OSError(f"shard missing: inputs {chosen.start + 1}-{chosen.stop}")
             if chosen.start == 0:
-                diagnostics = read_diagnostics(trial, block)
+                diagnostics = read_diagnostics(context, block)
                 if diagnostics is None:
-                    raise OSError(f"sanity-check results of {trial.target.name!r} are missing")
+                    raise OSError(f"sanity-check results of {context.target.name!r} are missing")
             clean.append(block.clean)
             digests.append(digest)
-            for found, cell in zip(cells, trial.spec.cells, strict=True):
-                verdict = read_cell(trial, block, cell, check=False)
-                if verdict is None:
+            for found, cell in zip(cells, context.spec.cells, strict=True):
+                result = read_cell(context, block, cell, check=False)
+                if result is None:
                     raise OSError(f"shard missing: {cell.attack.label} at {cell.budget.text}")
-                found.append(verdict)
-        return ModelVerdict(
-            target=trial.target,
+                found.append(result)
+        return ModelResult(
+            target=context.target,
             clean=join(clean),
             cells=[join(parts) for parts in cells],
             inputs_digest=shards.content_digest(np.array(digests, dtype="S64")),
@@ -209,13 +213,13 @@ def _check(spec: EvaluationSpec, targets: Sequence[Target], inputs: Inputs) -> N
                 f"attacks: {attack.label!r} needs at least {attack.info.min_classes} classes, "
                 f"and the model has {num_classes}"
             )
-    _check_twins(spec, targets)
+    _check_torch_models(spec, targets)
 
 
-def _check_twins(spec: EvaluationSpec, targets: Sequence[Target]) -> None:
+def _check_torch_models(spec: EvaluationSpec, targets: Sequence[Target]) -> None:
     for target in targets:
         if spec.uses_gradients:
-            target.require_twin()
+            target.require_torch_model()
 
 
 def _check_labels(labels: np.ndarray | None, *, num_classes: int) -> None:

@@ -57,7 +57,7 @@ def parser() -> argparse.ArgumentParser:
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, add, told in (
         ("evaluate", _add_evaluate, "attack a model and write a report"),
-        ("verify", _add_verify, "judge what a report has stored again, and confirm or refute it"),
+        ("verify", _add_verify, "score what a report has stored again, and confirm or refute it"),
     ):
         add(
             commands.add_parser(
@@ -72,9 +72,9 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _add_evaluate(command: argparse.ArgumentParser) -> None:
-    add = command.add_argument_group("what is judged").add_argument
+    add = command.add_argument_group("what is scored").add_argument
     add("--artifact", type=Path, required=True, metavar="DIR", help="the model, as export wrote it")
-    add("--compare", type=Path, metavar="DIR", help="a second model, judged on the same inputs")
+    add("--compare", type=Path, metavar="DIR", help="a second model, scored on the same inputs")
     add(
         "--data",
         required=True,
@@ -82,7 +82,7 @@ def _add_evaluate(command: argparse.ArgumentParser) -> None:
         help="a folder CLASS/NAME.png (texts: .txt, or csv), a zip of one, parquet or idx files, "
         "hf:NAME[:SPLIT], or the name of a data set in the folder ASSAY_DATA",
     )
-    add("--limit", type=int, metavar="N", help="judge N inputs, drawn by the seed; default all")
+    add("--limit", type=int, metavar="N", help="score N inputs, drawn by the seed; default all")
     _add_attacks(command)
     _add_settings(command)
     _add_figures(command)
@@ -232,7 +232,7 @@ def _add_verify(command: argparse.ArgumentParser) -> None:
         metavar="SOURCE",
         help="compare the stored inputs with this data set, too; what evaluate --data takes",
     )
-    add("--limit", type=int, metavar="N", help="judge only N inputs, drawn by the report's seed")
+    add("--limit", type=int, metavar="N", help="score only N inputs, drawn by the report's seed")
 
 
 def read_spec(arguments: argparse.Namespace) -> EvaluationSpec:

@@ -1,4 +1,4 @@
-"""From stored adversarial inputs to per-sample verdicts, recomputed in float32.
+"""From stored adversarial inputs to per-sample results, recomputed in float32.
 
 Everything rests on the rank of the true label: how many classes the model puts before it. A sample
 is right at top-k when its rank is below k; the worst of several attacks is the largest rank. So the
@@ -6,8 +6,8 @@ worst case at every k is taken per sample over all attacks run in full, and does
 order of attacks. (The attacks themselves aim at top-1.)
 
 - clean: the served model's rank on the clean input.
-- robust: the larger of clean rank and the twin's rank on the adversarial input, over all gradient
-  variants. Thus a sample is robust only if it is right on clean **and** on adversarial input.
+- robust: the larger of clean rank and the PyTorch model's rank on the adversarial input, over all
+  gradient variants. A sample is robust only if it is right on clean **and** adversarial input.
 - confirmed: the same with the served model's rank on the same stored adversarial inputs. A success
   of the attack counts only if it fools the served model too.
 - confirmed in 8 bit: the same after the adversarial input was written as a PNG and read back
@@ -37,7 +37,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CleanVerdict:
+class CleanResult:
     """The model on clean inputs; every array has one entry per sample.
 
     Attributes:
@@ -45,9 +45,9 @@ class CleanVerdict:
         rank: (N,) int64 rank of the label, by the served model.
         index: (N,) int64 class predicted by the served model.
         probability: (N,) float64 softmax probability of that class; NaN if a logit is not finite.
-        twin_index: (N,) int64 class predicted by the twin.
+        torch_index: (N,) int64 class predicted by the PyTorch model.
         finite: (N,) bool, all logits of both are finite.
-        blind: (N,) bool, the twin's input gradient is zero, or not a number, in every pixel.
+        blind: (N,) bool, the PyTorch model's input gradient is zero or NaN in every pixel.
         normalised: (N,) bool, the served model's outputs are probabilities: in [0, 1], sum 1.
         unsteady: (N,) bool, the served model answered the same batch differently a second time;
             asked for the first range of images only.
@@ -57,7 +57,7 @@ class CleanVerdict:
     rank: np.ndarray
     index: np.ndarray
     probability: np.ndarray
-    twin_index: np.ndarray
+    torch_index: np.ndarray
     finite: np.ndarray
     blind: np.ndarray
     normalised: np.ndarray
@@ -65,20 +65,20 @@ class CleanVerdict:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Judgement:
+class Scoring:
     """What one attack made of every sample, with one gradient variant, at one radius.
 
     Attributes:
-        twin_rank: (N,) rank of the label by the twin; by the served model where there is no twin.
+        torch_rank: (N,) rank of the label by the PyTorch model, or else by the served model.
         served_rank: (N,) by the served model.
         eight_bit_rank: (N,) by the served model after rounding to 8 bit; for texts as served_rank.
         index: (N,) class predicted by the served model.
-        margin: (N,) logit of the label minus the largest other one, by the twin if there is one.
+        margin: (N,) logit of the label minus the largest other one, by the PyTorch model if any.
         distance: (N,) size of the change: the attack's norm of the pixels', or edits of a text.
         finite: (N,) bool, all logits are finite.
     """
 
-    twin_rank: np.ndarray
+    torch_rank: np.ndarray
     served_rank: np.ndarray
     eight_bit_rank: np.ndarray
     index: np.ndarray
@@ -88,11 +88,11 @@ class Judgement:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AttackVerdict:
+class AttackResult:
     """One attack at one point, the per-sample worst over all that it did.
 
     Attributes:
-        robust: (N,) rank over clean input and the twin on all adversarial inputs.
+        robust: (N,) rank over clean input and the PyTorch model on all adversarial inputs.
         confirmed: (N,) the same, by the served model.
         confirmed_8bit: (N,) the same, by the served model after rounding to 8 bit.
         by_part: (P, N) for each of `parts` its own robust rank; a sample that left before keeps its
@@ -122,7 +122,7 @@ class AttackVerdict:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CorruptionVerdict:
+class CorruptionResult:
     """The served model on inputs with one corruption at one severity.
 
     Attributes:
@@ -135,7 +135,7 @@ class CorruptionVerdict:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CertificateVerdict:
+class CertificateResult:
     """What randomized smoothing proves of the smoothed served model.
 
     Attributes:
@@ -147,52 +147,52 @@ class CertificateVerdict:
     radius: np.ndarray
 
 
-CellVerdict = AttackVerdict | CorruptionVerdict | CertificateVerdict
+ShardResult = AttackResult | CorruptionResult | CertificateResult
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ModelVerdict:
+class ModelResult:
     """One model's part of an evaluation.
 
     Attributes:
         target: the model.
-        clean: its verdict on clean inputs.
-        cells: one verdict per attack and point, in the order of `EvaluationSpec.cells`.
+        clean: its result on clean inputs.
+        cells: one result per attack and point, in the order of `EvaluationSpec.cells`.
         inputs_digest: sha256 over the digests of its clean inputs, range by range.
         diagnostics: measured on the first chunk; None where it was not asked.
     """
 
     target: Target
-    clean: CleanVerdict
-    cells: list[CellVerdict]
+    clean: CleanResult
+    cells: list[ShardResult]
     inputs_digest: str
     diagnostics: Diagnostics | None = None
 
 
-def judge_clean(
+def score_clean(
     served: np.ndarray,
     again: np.ndarray,
-    twin: np.ndarray,
+    torch_model: np.ndarray,
     labels: np.ndarray | None,
     blind: np.ndarray,
-) -> CleanVerdict:
-    """Judge clean inputs from what a model says to them.
+) -> CleanResult:
+    """Score clean inputs from what a model says to them.
 
     Args:
         served: (N, K) logits of the served model.
         again: (N, K) its second answer; the first one where it was not asked again.
-        twin: (N, K) logits of the twin; of the served model where there is no twin.
+        torch_model: (N, K) logits of the PyTorch model, or else of the served model.
         labels: (N,) int64, or None, where the model's own predictions stand in.
-        blind: (N,) bool, see `CleanVerdict`.
+        blind: (N,) bool, see `CleanResult`.
     """
     label = (served.argmax(axis=1) if labels is None else labels).astype(np.int64)
-    finite = np.asarray(np.isfinite(np.concatenate([served, twin], axis=1)).all(axis=1))
-    return CleanVerdict(
+    finite = np.asarray(np.isfinite(np.concatenate([served, torch_model], axis=1)).all(axis=1))
+    return CleanResult(
         label=label,
         rank=label_rank(served, label),
         index=served.argmax(axis=1),
         probability=top_probability(served),
-        twin_index=twin.argmax(axis=1),
+        torch_index=torch_model.argmax(axis=1),
         finite=finite,
         blind=blind,
         normalised=(served >= 0).all(axis=1) & (np.abs(served.sum(axis=1) - 1) < 1e-4),
@@ -202,21 +202,23 @@ def judge_clean(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answers:
-    """Logits (N, K) of the twin, of the served model, and of that to inputs rounded to 8 bit."""
+    """Logits (N, K) of PyTorch model and served model, and of the latter in 8 bit."""
 
-    twin: np.ndarray
+    torch_model: np.ndarray
     served: np.ndarray
     rounded: np.ndarray
 
 
 def ask(target: Target, inputs: np.ndarray | list[str], meter: Meter) -> Answers:
-    """What a model says to adversarial inputs; without a twin the served model stands in."""
+    """Logits for adversarial inputs; without a PyTorch model the served model is used."""
     served = target.predict(inputs, meter)
-    twin = served if target.twin is None else target.predict_twin(inputs, meter)
-    return Answers(twin=twin, served=served, rounded=target.predict_8bit(inputs, served, meter))
+    torch_model = served if target.torch_model is None else target.predict_torch(inputs, meter)
+    return Answers(
+        torch_model=torch_model, served=served, rounded=target.predict_8bit(inputs, served, meter)
+    )
 
 
-def score(answers: Answers, labels: np.ndarray, distance: np.ndarray) -> Judgement:
+def score(answers: Answers, labels: np.ndarray, distance: np.ndarray) -> Scoring:
     """Score adversarial inputs from what a model says to them.
 
     Args:
@@ -224,69 +226,69 @@ def score(answers: Answers, labels: np.ndarray, distance: np.ndarray) -> Judgeme
         labels: (N,) int64 true classes.
         distance: (N,) size of each change.
     """
-    each = (answers.twin, answers.served, answers.rounded)
-    twin_rank, served_rank, rounded_rank = (label_rank(logits, labels) for logits in each)
-    return Judgement(
-        twin_rank=twin_rank,
+    each = (answers.torch_model, answers.served, answers.rounded)
+    torch_rank, served_rank, rounded_rank = (label_rank(logits, labels) for logits in each)
+    return Scoring(
+        torch_rank=torch_rank,
         served_rank=served_rank,
         eight_bit_rank=rounded_rank,
         index=answers.served.argmax(axis=1),
-        margin=margin(answers.twin, labels),
+        margin=margin(answers.torch_model, labels),
         distance=distance,
         finite=np.logical_and.reduce([np.isfinite(logits).all(axis=1) for logits in each]),
     )
 
 
 def combine(
-    clean: CleanVerdict,
-    judgements: Sequence[Judgement],
+    clean: CleanResult,
+    scorings: Sequence[Scoring],
     variants: Sequence[Variant],
     nearest: np.ndarray | None = None,
-) -> AttackVerdict:
+) -> AttackResult:
     """The per-sample worst over all that one attack did at one point.
 
     Args:
         clean: the model on clean inputs.
-        judgements: one per part and gradient variant, of the same samples.
+        scorings: one per part and gradient variant, of the same samples.
         variants: the variant of each; what has no variant counts for every one.
         nearest: (N,) distance of the nearest adversarial input, if the attack looks for it.
     """
 
-    def worst_rank(name: str, chosen: Sequence[Judgement]) -> np.ndarray:
+    def worst_rank(name: str, chosen: Sequence[Scoring]) -> np.ndarray:
         return np.maximum.reduce([clean.rank, *(getattr(j, name) for j in chosen)])
 
     kinds = [v for v in GRADIENTS if v in variants] or ["plain"]
-    pairs = list(zip(judgements, variants, strict=True))
+    pairs = list(zip(scorings, variants, strict=True))
     of_kind = [[j for j, variant in pairs if variant in (kind, "plain")] for kind in kinds]
-    worst = _worst_part(judgements)
+    worst = _worst_part(scorings)
     rows = np.arange(len(worst))
 
     def shown(name: str) -> np.ndarray:
-        return np.stack([getattr(j, name) for j in judgements])[worst, rows]
+        return np.stack([getattr(j, name) for j in scorings])[worst, rows]
 
-    return AttackVerdict(
-        robust=worst_rank("twin_rank", judgements),
-        confirmed=worst_rank("served_rank", judgements),
-        confirmed_8bit=worst_rank("eight_bit_rank", judgements),
-        by_part=np.stack([worst_rank("twin_rank", [j]) for j in judgements]),
-        by_variant=np.stack([worst_rank("twin_rank", chosen) for chosen in of_kind]),
+    return AttackResult(
+        robust=worst_rank("torch_rank", scorings),
+        confirmed=worst_rank("served_rank", scorings),
+        confirmed_8bit=worst_rank("eight_bit_rank", scorings),
+        by_part=np.stack([worst_rank("torch_rank", [j]) for j in scorings]),
+        by_variant=np.stack([worst_rank("torch_rank", chosen) for chosen in of_kind]),
         worst=worst,
         index=shown("index"),
         margin=shown("margin"),
         distance=shown("distance"),
         nearest=np.full(len(worst), np.inf) if nearest is None else nearest,
-        finite=np.logical_and.reduce([j.finite for j in judgements]),
+        finite=np.logical_and.reduce([j.finite for j in scorings]),
     )
 
 
-def _worst_part(judgements: Sequence[Judgement]) -> np.ndarray:
-    held = np.stack([j.served_rank == 0 for j in judgements])  # (V, N)
-    margins = np.stack([j.margin for j in judgements])  # (V, N)
+def _worst_part(scorings: Sequence[Scoring]) -> np.ndarray:
+    held = np.stack([j.served_rank == 0 for j in scorings])  # (V, N)
+    margins = np.stack([j.margin for j in scorings])  # (V, N)
     return np.lexsort((margins, held), axis=0)[0]  # (N,)
 
 
 def join(parts: Sequence[T]) -> T:
-    """Join the verdicts of consecutive ranges of inputs into one of all inputs."""
+    """Join the results of consecutive ranges of inputs into one of all inputs."""
     first = parts[0]
     joined = {
         field.name: np.concatenate([getattr(part, field.name) for part in parts], axis=-1)

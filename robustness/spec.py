@@ -26,7 +26,7 @@ from robustness.gate import parse_gate
 from robustness.parsing import MOST, Count
 from robustness.sanity.diagnostics import diagnostics_cost
 
-CLEAN_EVALUATIONS = 2  # of one clean input: the twin with its gradient, the served model
+CLEAN_EVALUATIONS = 2  # of one clean input: the PyTorch model with its gradient, the served model
 GRADIENT_VARIANTS = 2  # of elliptical attention: stopped at m, and flowing through m
 
 ATTACKS: dict[str, type[Attack]] = {
@@ -84,8 +84,8 @@ class EvaluationSpec(Strict, frozen=True):
     """One evaluation: which models, which attacks, what is reported and what must hold.
 
     Attributes:
-        model: the model on trial; None leaves the choice to the caller.
-        compare_with: a second model, judged on the same inputs with the same random draws.
+        model: the model under evaluation; None leaves the choice to the caller.
+        compare_with: a second model, scored on the same inputs with the same random draws.
         seed: every random draw derives from it; at least 0.
         top_k: ranks at which accuracy is reported; a k that is not smaller than the number of
             classes is left out of the report, where it would always be 1. With a k above 1 every

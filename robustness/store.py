@@ -3,7 +3,7 @@
 One shard holds the adversarial inputs of one attack at one radius, with one way of taking
 gradients, for one fixed range of 32 inputs. Its bytes depend on nothing but its identity, which is
 written into it: whoever finds a shard with the same identity need not compute it again. Clean
-inputs and verdicts are kept in the same way.
+inputs and results are kept in the same way.
 """
 
 import hashlib
@@ -74,10 +74,10 @@ def ranges(samples: int) -> list[range]:
     return [range(i, min(i + SHARD_SIZE, samples)) for i in range(0, samples, SHARD_SIZE)]
 
 
-def verdict_path(folder: Path, digest: str, cell: Cell, start: int) -> Path:
-    """Where the verdict on one cell and one range of inputs lies."""
+def result_path(folder: Path, digest: str, cell: Cell, start: int) -> Path:
+    """Where the result on one cell and one range of inputs lies."""
     label = _as_file_name(cell.attack.label)
-    name = f"verdict-{label}{_where(cell.attack, cell.budget)}-{start:06d}.safetensors"
+    name = f"result-{label}{_where(cell.attack, cell.budget)}-{start:06d}.safetensors"
     return model_folder(folder, digest) / name
 
 

@@ -1,4 +1,4 @@
-"""What is attacked: the served model, and its differentiable twin where gradients are needed."""
+"""What is attacked: the served model, and its PyTorch model where gradients are needed."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -23,15 +23,15 @@ Inputs = np.ndarray | Sequence[str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """One model on trial.
+    """One model under evaluation.
 
     Attributes:
         name: its name in the report.
         version: its version in the report.
-        digest: sha256 of what is judged; for an artifact, that of its manifest.
+        digest: sha256 of what is scored; for an artifact, that of its manifest.
         labels: names of its K classes.
-        runtime: the served model; verdicts are confirmed on it.
-        twin: the same function as a differentiable module, or None.
+        runtime: the served model; results are confirmed on it.
+        torch_model: the same function as a differentiable module, or None.
     """
 
     name: str
@@ -39,30 +39,30 @@ class Target:
     digest: str
     labels: list[str]
     runtime: Runtime
-    twin: nn.Module | None
+    torch_model: nn.Module | None
     reads: ClassVar[InputKind]
 
     @property
     def elliptical(self) -> bool:
-        """Whether the twin estimates a metric, and so is attacked in two ways."""
-        return self.twin is not None and is_elliptical(self.twin)
+        """Whether the PyTorch model estimates a metric, and so is attacked in two ways."""
+        return self.torch_model is not None and is_elliptical(self.torch_model)
 
     @property
     def variants(self) -> tuple[Variant, ...]:
-        """The ways of taking gradients; the per-sample worst of them is the verdict."""
+        """The ways of taking gradients; the per-sample worst of them is the result."""
         return ("stopped", "full") if self.elliptical else ("plain",)
 
-    def require_twin(self) -> nn.Module:
-        """The twin.
+    def require_torch_model(self) -> nn.Module:
+        """The PyTorch model.
 
         Raises:
             NotPossible: there is none, so gradient attacks are impossible.
         """
-        if self.twin is None:
+        if self.torch_model is None:
             raise NotPossible(
-                f"gradient attacks need the differentiable twin, but {self.name!r} has none"
+                f"gradient attacks need the PyTorch model, but {self.name!r} has none"
             )
-        return self.twin
+        return self.torch_model
 
     def predict(self, inputs: Inputs, meter: Meter | None = None) -> np.ndarray:
         """Logits (N, K) float32 of the served model.
@@ -76,13 +76,13 @@ class Target:
         """
         return self._in_batches(inputs, self._serve, meter)
 
-    def predict_twin(self, inputs: Inputs, meter: Meter | None = None) -> np.ndarray:
-        """Logits (N, K) float32 of the twin in evaluation mode; see `predict`."""
-        twin = self.require_twin()
+    def predict_torch(self, inputs: Inputs, meter: Meter | None = None) -> np.ndarray:
+        """Logits (N, K) float32 of the PyTorch model in evaluation mode; see `predict`."""
+        torch_model = self.require_torch_model()
 
         def answer(part: Inputs) -> np.ndarray:
-            with undisturbed(twin), torch.no_grad():
-                return twin(*self._tensors(part)).float().cpu().numpy()
+            with undisturbed(torch_model), torch.no_grad():
+                return torch_model(*self._tensors(part)).float().cpu().numpy()
 
         return self._in_batches(inputs, answer, meter)
 
@@ -94,17 +94,17 @@ class Target:
     def ask_clean(
         self, inputs: Inputs, labels: np.ndarray, served: np.ndarray, meter: Meter
     ) -> tuple[np.ndarray, np.ndarray]:
-        """The twin's logits (N, K), and where its input gradient says nothing, (N,) bool.
+        """The PyTorch model's logits (N, K), and where its input gradient says nothing, (N,) bool.
 
         Args:
             inputs: clean ones.
             labels: (N,) int64.
-            served: (N, K) logits of the served model, for where there is no twin.
+            served: (N, K) logits of the served model, for where there is no PyTorch model.
             meter: told of every evaluation.
         """
         del labels
-        twin = served if self.twin is None else self.predict_twin(inputs, meter)
-        return twin, np.zeros(len(inputs), bool)
+        torch_model = served if self.torch_model is None else self.predict_torch(inputs, meter)
+        return torch_model, np.zeros(len(inputs), bool)
 
     def _in_batches(
         self, inputs: Inputs, answer: Callable[[Inputs], np.ndarray], meter: Meter | None
@@ -134,7 +134,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageTarget(Target):
-    """One image model on trial.
+    """One image model under evaluation.
 
     Attributes:
         image_spec: how images become its inputs.
@@ -152,17 +152,17 @@ class ImageTarget(Target):
         self, inputs: Inputs, labels: np.ndarray, served: np.ndarray, meter: Meter
     ) -> tuple[np.ndarray, np.ndarray]:
         """See `Target.ask_clean`."""
-        if self.twin is None:
+        if self.torch_model is None:
             return served, np.zeros(len(inputs), bool)
-        twin, gradient = input_gradient(self, np.asarray(inputs), labels, meter)
+        torch_model, gradient = input_gradient(self, np.asarray(inputs), labels, meter)
         blind = (gradient == 0) | ~np.isfinite(gradient)
-        return twin, blind.reshape(len(inputs), -1).all(axis=1)
+        return torch_model, blind.reshape(len(inputs), -1).all(axis=1)
 
     def _serve(self, inputs: Inputs) -> np.ndarray:
         return np.asarray(self.runtime.predict(np.asarray(inputs)))
 
     def _tensors(self, inputs: Inputs) -> tuple[Tensor, ...]:
-        return (torch.from_numpy(np.asarray(inputs)).to(device_of(self.require_twin())),)
+        return (torch.from_numpy(np.asarray(inputs)).to(device_of(self.require_torch_model())),)
 
 
 def in_8bit(inputs: np.ndarray, spec: ImageSpec) -> np.ndarray:
@@ -171,7 +171,7 @@ def in_8bit(inputs: np.ndarray, spec: ImageSpec) -> np.ndarray:
 
 
 def open_target(artifact: Artifact, *, threads: int) -> ImageTarget:
-    """Open the runtime that judges an artifact, and its twin.
+    """Open the runtime that scores an artifact, and its PyTorch model.
 
     Args:
         artifact: a verified artifact.
@@ -183,15 +183,15 @@ def open_target(artifact: Artifact, *, threads: int) -> ImageTarget:
         digest=artifact.digest,
         labels=list(artifact.labels),
         image_spec=artifact.image_spec,
-        runtime=open_judge(artifact, threads),
-        twin=load_torch_model(artifact),
+        runtime=open_scorer(artifact, threads),
+        torch_model=load_torch_model(artifact),
     )
 
 
-def open_judge(artifact: Artifact, threads: int) -> Runtime:
-    """The runtime of verdicts: the same on every host, whatever was the fastest to serve there.
+def open_scorer(artifact: Artifact, threads: int) -> Runtime:
+    """The runtime of results: the same on every host, whatever was the fastest to serve there.
 
-    bf16 is judged on OpenVINO, because ONNX Runtime's CPU engine has no kernels for it.
+    bf16 is scored on OpenVINO, because ONNX Runtime's CPU engine has no kernels for it.
     """
     try:
         return open_runtime(artifact, threads=threads)
@@ -212,7 +212,7 @@ def input_gradient(
     *,
     loss: Callable[[Tensor, Tensor], Tensor] = summed_cross_entropy,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The twin's logits and the gradient of each sample's own loss, m included.
+    """The PyTorch model's logits and the gradient of each sample's own loss, m included.
 
     Args:
         target: the model.
@@ -223,13 +223,13 @@ def input_gradient(
 
     Returns:
         Logits (B, K) and gradients (B, C, H, W), both float32; zero where the logits do not depend
-        on the inputs, or the twin hides how.
+        on the inputs, or the PyTorch model hides how.
     """
-    twin = target.require_twin()
+    torch_model = target.require_torch_model()
     meter.before()
-    with undisturbed(twin), gradient_path(twin, target.variants[-1]):
-        images = torch.tensor(inputs, device=device_of(twin), requires_grad=True)
-        logits = twin(images)
+    with undisturbed(torch_model), gradient_path(torch_model, target.variants[-1]):
+        images = torch.tensor(inputs, device=device_of(torch_model), requires_grad=True)
+        logits = torch_model(images)
         truth = torch.from_numpy(labels).to(images.device)
         if logits.requires_grad:
             (gradient,) = torch.autograd.grad(
@@ -248,9 +248,9 @@ def device_of(module: nn.Module) -> torch.device:
 
 
 @contextmanager
-def gradient_path(twin: nn.Module, variant: Variant) -> Iterator[None]:
+def gradient_path(torch_model: nn.Module, variant: Variant) -> Iterator[None]:
     """Let gradients flow through m ("full") or stop them there ("stopped") inside the block."""
-    with nullcontext() if variant == "plain" else metric_gradient(twin, variant == "full"):
+    with nullcontext() if variant == "plain" else metric_gradient(torch_model, variant == "full"):
         yield
 
 

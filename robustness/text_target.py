@@ -1,4 +1,4 @@
-"""A text model on trial: the served model, and its differentiable twin where gradients are needed.
+"""A text model under evaluation: served model, and PyTorch model where gradients are needed.
 
 Texts take the same way as in `/classify_text`: the artifact's tokenizer, cut after `max_len`
 tokens, padded to the longest of the batch with a mask that leaves out whatever pads.
@@ -17,7 +17,7 @@ from data.datasets import listops
 from data.tokenizer import TextTokenizer
 from robustness.attacks.base import InputKind, NotPossible, Variant
 from robustness.progress import Meter
-from robustness.target import Inputs, Target, device_of, gradient_path, open_judge, undisturbed
+from robustness.target import Inputs, Target, device_of, gradient_path, open_scorer, undisturbed
 from runtimes.artifact import Artifact
 from runtimes.torch_model import load_torch_model
 
@@ -29,7 +29,7 @@ _BATCH = 32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextTarget(Target):
-    """One text model on trial.
+    """One text model under evaluation.
 
     Attributes:
         tokenizer: from texts to token ids.
@@ -67,16 +67,18 @@ class TextTarget(Target):
         return np.asarray(self.runtime.predict({"tokens": tokens, "mask": mask}))
 
     def _tensors(self, inputs: Inputs) -> tuple[Tensor, ...]:
-        device = device_of(self.require_twin())
+        device = device_of(self.require_torch_model())
         return tuple(torch.from_numpy(array).to(device) for array in self.encode(list(inputs)))
 
     def embedding(self) -> nn.Embedding:
-        """The twin's table of token embeddings.
+        """The PyTorch model's table of token embeddings.
 
         Raises:
-            NotPossible: there is no twin, or it has none or several such tables.
+            NotPossible: there is no PyTorch model, or it has none or several such tables.
         """
-        tables = [part for part in self.require_twin().modules() if isinstance(part, nn.Embedding)]
+        tables = [
+            part for part in self.require_torch_model().modules() if isinstance(part, nn.Embedding)
+        ]
         if len(tables) != 1:
             raise NotPossible(
                 f"hotflip needs one table of embeddings, but {self.name!r} has {len(tables)}"
@@ -91,10 +93,10 @@ class TextTarget(Target):
         variant: Variant,
         meter: Meter | None = None,
     ) -> np.ndarray:
-        """How the margin of a label changes with the embedding of every token, on the twin.
+        """How the margin of a label changes with the embedding of every token.
 
         The margin, the label's logit minus the largest other one, and not the cross-entropy: its
-        gradient does not vanish where the model is very sure. Nothing of the twin is changed.
+        gradient does not vanish where the model is very sure. The PyTorch model is unchanged.
 
         Args:
             tokens: (N,) int64, all of them real.
@@ -105,12 +107,16 @@ class TextTarget(Target):
         Returns:
             (N, E) float32, E the width of the embedding.
         """
-        twin, table = self.require_twin(), self.embedding()
+        torch_model, table = self.require_torch_model(), self.embedding()
         if meter is not None:
             meter.before()
-        with undisturbed(twin), gradient_path(twin, variant), _observed(table) as embedded:
-            rows = torch.from_numpy(tokens).to(device_of(twin))[None]
-            [logits] = twin(rows, torch.ones_like(rows, dtype=torch.bool))
+        with (
+            undisturbed(torch_model),
+            gradient_path(torch_model, variant),
+            _observed(table) as embedded,
+        ):
+            rows = torch.from_numpy(tokens).to(device_of(torch_model))[None]
+            [logits] = torch_model(rows, torch.ones_like(rows, dtype=torch.bool))
             others = torch.cat((logits[:label], logits[label + 1 :]))
             (gradient,) = torch.autograd.grad(logits[label] - others.max(), embedded)
         if meter is not None:
@@ -119,7 +125,7 @@ class TextTarget(Target):
 
 
 def open_text_target(artifact: Artifact, *, threads: int) -> TextTarget:
-    """Open the runtime that judges a text artifact, its tokenizer and its twin.
+    """Open the runtime that scores a text artifact, its tokenizer and its PyTorch model.
 
     A model that reads expressions of ListOps and answers with their digits is one whose labels are
     recomputed after every edit.
@@ -136,8 +142,8 @@ def open_text_target(artifact: Artifact, *, threads: int) -> TextTarget:
         labels=list(artifact.labels),
         tokenizer=tokenizer,
         max_len=artifact.text_spec.max_len,
-        runtime=open_judge(artifact, threads),
-        twin=load_torch_model(artifact),
+        runtime=open_scorer(artifact, threads),
+        torch_model=load_torch_model(artifact),
         relabel=listops.value_of if _reads_listops(tokenizer, artifact.labels) else None,
     )
 

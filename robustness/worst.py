@@ -1,22 +1,22 @@
 """The worst case: for every sample the largest rank that any attack with one budget reached.
 
-Twin and served model are one function; where rounding parts them, the worse of both counts.
+PyTorch model and served model are one function; where rounding parts them, the worse counts.
 """
 
 import numpy as np
 
 from robustness.attacks.base import Budget
-from robustness.scoring import AttackVerdict, ModelVerdict
+from robustness.scoring import AttackResult, ModelResult
 from robustness.spec import Cell, EvaluationSpec
 
 
-def attacked(spec: EvaluationSpec, verdict: ModelVerdict) -> list[tuple[Cell, AttackVerdict]]:
-    """The cells that are attacks, with their verdicts, in the order of the spec."""
-    pairs = zip(spec.cells, verdict.cells, strict=True)
-    return [(cell, found) for cell, found in pairs if isinstance(found, AttackVerdict)]
+def attacked(spec: EvaluationSpec, result: ModelResult) -> list[tuple[Cell, AttackResult]]:
+    """The cells that are attacks, with their results, in the order of the spec."""
+    pairs = zip(spec.cells, result.cells, strict=True)
+    return [(cell, found) for cell, found in pairs if isinstance(found, AttackResult)]
 
 
-def worst_cases(spec: EvaluationSpec, verdict: ModelVerdict) -> list[tuple[Budget, np.ndarray]]:
+def worst_cases(spec: EvaluationSpec, result: ModelResult) -> list[tuple[Budget, np.ndarray]]:
     """Each budget with the per-sample worst rank (N,) over all attacks that had it.
 
     Budgets ascend within their kind, kinds come in the order of the spec; `text` is as the spec
@@ -24,7 +24,7 @@ def worst_cases(spec: EvaluationSpec, verdict: ModelVerdict) -> list[tuple[Budge
     """
     places: dict[tuple[str, float], Budget] = {}
     ranks: dict[tuple[str, float], np.ndarray] = {}
-    for cell, found in attacked(spec, verdict):
+    for cell, found in attacked(spec, result):
         place = cell.budget
         key = place.kind, place.value
         places.setdefault(key, place)
@@ -34,14 +34,14 @@ def worst_cases(spec: EvaluationSpec, verdict: ModelVerdict) -> list[tuple[Budge
     return [(places[key], ranks[key]) for key in ordered]
 
 
-def worst_ranks(spec: EvaluationSpec, verdict: ModelVerdict) -> dict[str, np.ndarray]:
+def worst_ranks(spec: EvaluationSpec, result: ModelResult) -> dict[str, np.ndarray]:
     """`worst_cases` by name: the point, or "L2:0.5", "edits:5" for kinds after the first."""
-    return {place_name(spec, place): rank for place, rank in worst_cases(spec, verdict)}
+    return {place_name(spec, place): rank for place, rank in worst_cases(spec, result)}
 
 
-def largest_rank(spec: EvaluationSpec, verdict: ModelVerdict) -> np.ndarray | None:
+def largest_rank(spec: EvaluationSpec, result: ModelResult) -> np.ndarray | None:
     """The worst rank (N,) over all attacks at the largest budget of each kind; None without any."""
-    found = [(cell.budget, _by_either(one)) for cell, one in attacked(spec, verdict)]
+    found = [(cell.budget, _by_either(one)) for cell, one in attacked(spec, result)]
     if not found:
         return None
     largest: dict[str, float] = {}
@@ -50,7 +50,7 @@ def largest_rank(spec: EvaluationSpec, verdict: ModelVerdict) -> np.ndarray | No
     return np.maximum.reduce([rank for place, rank in found if place.value == largest[place.kind]])
 
 
-def _by_either(found: AttackVerdict) -> np.ndarray:
+def _by_either(found: AttackResult) -> np.ndarray:
     return np.maximum(found.robust, found.confirmed)
 
 

@@ -256,7 +256,7 @@ def _read_card(artifact: Artifact) -> dict[str, Any] | None:
     if not path.exists() and not path.is_symlink():
         return None
     card = _parse_json(_read_plain(path), CARD_JSON)
-    # A card of another digest judges another model.
+    # A card of another digest scores another model.
     return card if card.get("digest") == artifact.digest else None
 
 

@@ -92,7 +92,7 @@ def elliptical_graph() -> bytes:
 
 @pytest.fixture(scope="session")
 def dot_graph() -> bytes:
-    """Its dot-product twin."""
+    """Its dot-product counterpart."""
     return to_onnx(tiny_model("deit_tiny"), torch.zeros(2, 1, 28, 28), {})
 
 

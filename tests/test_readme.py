@@ -34,9 +34,9 @@ def test_readme_tells_the_figures_of_the_shipped_models(name: str) -> None:
     artifact = open_artifact(ROOT / "artifacts" / name)
     row = next(line for line in README.splitlines() if line.startswith(f"| `{name}`"))
     assert artifact.card is not None
-    judged = artifact.card["robustness"]
-    robust = {(a["name"], a["eps"]): a["robust"] for a in judged["attacks"]}
-    shown = [judged["clean"], robust["fgsm", "8/255"], robust["pgd", "2/255"]]
+    scored = artifact.card["robustness"]
+    robust = {(a["name"], a["eps"]): a["robust"] for a in scored["attacks"]}
+    shown = [scored["clean"], robust["fgsm", "8/255"], robust["pgd", "2/255"]]
     worst = robust["pgd", "8/255"]
     low, high = (100 * bound for bound in worst["ci"])
     expected = [f"{100 * artifact.manifest.metrics['test_accuracy']:.2f} %"]

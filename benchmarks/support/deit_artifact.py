@@ -1,7 +1,7 @@
 """An artifact of DeiT-tiny at 224 x 224 to measure runtimes on, made without any data.
 
 The backbone is random; the head tells ten patterns apart, so that top-1 means something and the
-parity gate judges this artifact as it would judge a trained one.
+parity gate scores this artifact as it would score a trained one.
 """
 
 import dataclasses

@@ -1,7 +1,7 @@
-"""Put a model on trial from a pipeline, with httpx alone.
+"""Put a model under evaluation from a pipeline, with httpx alone.
 
 `python deploy/clients/with_httpx.py FOLDER --gate "robust_accuracy >= 0.4"`, where FOLDER holds
-`class/name.png`. Exits with 0 when the gate held, 1 when it failed, 2 when there is no verdict.
+`class/name.png`. Exits with 0 when the gate held, 1 when it failed, 2 when there is no result.
 """
 
 import argparse

@@ -50,7 +50,7 @@ class GradientAttack(BallAttack, frozen=True):
         from robustness.attacks.kernels.model import attackable
         from robustness.target import device_of
 
-        model = target.require_twin()
+        model = target.require_torch_model()
         images, labels = torch.from_numpy(batch.images), torch.from_numpy(batch.labels)
         check_batch(images, labels, search.seeds)
         device = device_of(model)

@@ -81,7 +81,7 @@ def hotflip(
     that were meant: the model reads texts, not tokens. Nothing is drawn.
 
     Args:
-        target: the model, with a twin.
+        target: the model, with a PyTorch model.
         texts: N texts.
         labels: N true classes.
         edits: tokens that may be replaced in a text.
@@ -92,7 +92,7 @@ def hotflip(
 
     Raises:
         ValueError: a budget below 1, labels that do not fit, a text that the model cannot read, or
-            no twin.
+            no PyTorch model.
 
     Source: Ebrahimi et al. 2018, eq. 1 and section 4, there for characters and beams; ranking by
     the margin, tokens of any tokenizer and trying every candidate are our own.

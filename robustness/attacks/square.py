@@ -135,8 +135,8 @@ def square(
     brush = _Corners() if norm == "Linf" else _Mass()
     search = _Search(images, deque(waiting.tolist()), source, brush, np.float32(eps), seats)
     while len(search.index):
-        trial = search.propose()
-        better = search.judge(oracle.margins(trial, labels[search.index]))
+        context = search.propose()
+        better = search.scorer(oracle.margins(context, labels[search.index]))
         done = search.step == queries
         if leave:
             done |= better & (search.margin < 0)
@@ -193,7 +193,7 @@ class _Search:
         moves = self._draws.moves(self._seat[moving], self.step[moving])
         return self._brush.paint(self._best, self._clean, moving, moves, self._eps)
 
-    def judge(self, margin: np.ndarray) -> np.ndarray:
+    def scorer(self, margin: np.ndarray) -> np.ndarray:
         """Keep what lowers the margin, (n,) bool, and go on to the next step."""
         better = margin < self.margin
         self._brush.keep(self._best, better)

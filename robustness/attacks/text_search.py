@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from robustness.target import Target
     from robustness.text_target import TextTarget
 
-_TOGETHER = 32  # candidates judged before it is seen whether one is misclassified
+_TOGETHER = 32  # candidates scored before it is seen whether one is misclassified
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,7 +171,7 @@ class TextSearch:
         self._target, self._leave, self._meter = target, leave, meter
         self._edits_allowed, self._queries_allowed = edits, queries
         self.text, self.label, self.edits, self.queries = text, label, 0, 0
-        self._fooled, self.margin = self._judged([text], [label])[0]
+        self._fooled, self.margin = self._scored([text], [label])[0]
 
     @property
     def left(self) -> int:
@@ -204,12 +204,12 @@ class TextSearch:
         ]
         known = self._known(readable)
         found = np.full(len(texts), np.inf)
-        judged = self._judged([texts[i] for i, _ in known], [label for _, label in known])
-        found[[i for i, _ in known]] = [value for _, value in judged]
+        scored = self._scored([texts[i] for i, _ in known], [label for _, label in known])
+        found[[i for i, _ in known]] = [value for _, value in scored]
         return found
 
     def advance(self, candidates: Sequence[str]) -> int | None:
-        """Judge texts that are one edit further, and move to the worst if it is worse.
+        """Score texts that are one edit further, and move to the worst if it is worse.
 
         Candidates that are no texts of the task are refused, without a query; those that the
         queries do not reach are left out.
@@ -221,10 +221,10 @@ class TextSearch:
         best = None
         for start in range(0, len(known), _TOGETHER):
             part = known[start : start + _TOGETHER]
-            judged = self._judged([candidates[i] for i, _ in part], [label for _, label in part])
+            scored = self._scored([candidates[i] for i, _ in part], [label for _, label in part])
             standings = [
                 (not fooled, value, index, label)
-                for (index, label), (fooled, value) in zip(part, judged, strict=True)
+                for (index, label), (fooled, value) in zip(part, scored, strict=True)
             ]
             best = min(standings if best is None else [best, *standings])
             if self._leave and not best[0]:
@@ -241,7 +241,7 @@ class TextSearch:
         classes = [(index, self.true_class(text)) for index, text in texts]
         return [(index, label) for index, label in classes if label is not None]
 
-    def _judged(self, texts: Sequence[str], labels: Sequence[int]) -> list[tuple[bool, float]]:
+    def _scored(self, texts: Sequence[str], labels: Sequence[int]) -> list[tuple[bool, float]]:
         """Of every text whether it is misclassified, and the margin of its class."""
         if not texts:
             return []

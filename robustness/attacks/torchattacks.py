@@ -383,7 +383,7 @@ class TorchAttack(GradientAttack, frozen=True):
         if self._entry.seeded:
             options |= {"norm": self.norm, "seed": seed}
         with self.prepared(target, batch, search) as (ask, images, labels):
-            module = Counted(ask, target.require_twin())
+            module = Counted(ask, target.require_torch_model())
             with _seeded(seed), torch.enable_grad(), warnings.catch_warnings():
                 warnings.simplefilter("ignore", DeprecationWarning)  # of the library's own code
                 kernel = getattr(torchattacks, self.attack)(module, **options)

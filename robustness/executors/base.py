@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from robustness.chunks import Chunk, chunk_cost, chunk_steps, is_done
-from robustness.context import Trial
+from robustness.context import EvaluationContext
 from robustness.progress import Meter, Progress
 from robustness.spec import EvaluationSpec
 from robustness.target import open_target, torch_threads
@@ -44,7 +44,7 @@ class ModelReference:
     @property
     def is_open(self) -> bool:
         """Whether this worker opened it before."""
-        return self.key in _TRIALS
+        return self.key in _OPENED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,27 +69,27 @@ class PendingChunk:
     """One chunk on its way through workers.
 
     Attributes:
-        trial: the model's part of the evaluation.
+        context: the model's part of the evaluation.
         chunk: what is to be done.
         deaths: workers that died of it, perhaps by chance.
         counted: its model evaluations that the meter knows of; a second attempt, which finds the
             files of the first, does not count them again.
     """
 
-    trial: Trial
+    context: EvaluationContext
     chunk: Chunk
     deaths: int = 0
     counted: int = 0
 
     def report(self, done: int, stage: str) -> None:
         """Pass on how far a worker is."""
-        self.trial.meter.stage = stage or self.trial.meter.stage
-        self.trial.meter.after(max(0, done - self.counted))
+        self.context.meter.stage = stage or self.context.meter.stage
+        self.context.meter.after(max(0, done - self.counted))
         self.counted = max(self.counted, done)
 
     def finish(self) -> None:
         """Count all of it as done."""
-        self.report(chunk_cost(self.trial, self.chunk), "")
+        self.report(chunk_cost(self.context, self.chunk), "")
 
     def lose(self, how: str, *, workers: int) -> None:
         """Note that the worker which had it died.
@@ -105,63 +105,67 @@ class PendingChunk:
         if self.deaths < ATTEMPTS:
             return
         first, last = self.chunk.start + 1, self.chunk.start + len(self.chunk.inputs)
-        message = f"inputs {first}-{last} of {self.trial.target.name!r} killed {self.deaths} "
+        message = f"inputs {first}-{last} of {self.context.target.name!r} killed {self.deaths} "
         message += f"workers ({how})"
         if how in ("SIGKILL", "MemoryError", "OutOfMemoryError"):
             message += ", probably out of memory" + ("; try --workers 1" if workers > 1 else "")
         raise WorkerDied(message)
 
 
-def pending_chunks(trials: Sequence[Trial], chunks: Iterable[Chunk]) -> Iterator[PendingChunk]:
+def pending_chunks(
+    contexts: Sequence[EvaluationContext], chunks: Iterable[Chunk]
+) -> Iterator[PendingChunk]:
     """The chunks whose files are not all there; the others count as done."""
     for chunk in chunks:
-        found = PendingChunk(trial=trials[chunk.model], chunk=chunk)
-        if is_done(found.trial, chunk):
+        found = PendingChunk(context=contexts[chunk.model], chunk=chunk)
+        if is_done(found.context, chunk):
             found.finish()
         else:
             yield found
 
 
-def run_inline(trials: Sequence[Trial], chunks: Iterable[Chunk]) -> None:
+def run_inline(contexts: Sequence[EvaluationContext], chunks: Iterable[Chunk]) -> None:
     """Do every chunk in this process, one after another.
 
     Args:
-        trials: one per model.
+        contexts: one per model.
         chunks: taken one at a time.
 
     Raises:
         Cancelled: the caller wants to stop; finished files stay.
     """
     for chunk in chunks:
-        for _ in chunk_steps(trials[chunk.model], chunk):
+        for _ in chunk_steps(contexts[chunk.model], chunk):
             pass
 
 
-def worker_context(trials: Sequence[Trial], folders: Sequence[Path]) -> WorkerContext:
+def worker_context(contexts: Sequence[EvaluationContext], folders: Sequence[Path]) -> WorkerContext:
     """What the workers of an evaluation have to know.
 
     Args:
-        trials: one per model.
+        contexts: one per model.
         folders: the artifact of each.
 
     Raises:
         ValueError: there are not as many folders as models.
     """
-    if len(folders) != len(trials):
-        raise ValueError(f"folders must be one per model ({len(trials)}), got {len(folders)}")
+    if len(folders) != len(contexts):
+        raise ValueError(f"folders must be one per model ({len(contexts)}), got {len(folders)}")
     models = [
         ModelReference(folder=folder.absolute(), digest=t.target.digest, name=t.target.name)
-        for t, folder in zip(trials, folders, strict=True)
+        for t, folder in zip(contexts, folders, strict=True)
     ]
     return WorkerContext(
-        spec=trials[0].spec,
+        spec=contexts[0].spec,
         models=tuple(models),
-        folder=trials[0].folder.absolute(),
-        threads=trials[0].threads,
+        folder=contexts[0].folder.absolute(),
+        threads=contexts[0].threads,
     )
 
 
-_TRIALS: dict[str, Trial] = {}  # of this worker, by the digest and the name of the model
+_OPENED: dict[
+    str, EvaluationContext
+] = {}  # of this worker, by the digest and the name of the model
 
 
 def work(
@@ -186,16 +190,16 @@ def work(
     meter = Meter(0, on_progress=on_progress, should_stop=should_stop)
     model = context.models[chunk.model]
     if not model.is_open:
-        _TRIALS[model.key] = _open(context, model)
-    trial = replace(_TRIALS[model.key], spec=context.spec, folder=context.folder, meter=meter)
-    meter.total = chunk_cost(trial, chunk)
+        _OPENED[model.key] = _open(context, model)
+    opened = replace(_OPENED[model.key], spec=context.spec, folder=context.folder, meter=meter)
+    meter.total = chunk_cost(opened, chunk)
     # In every call, because torch counts the threads of each calling thread.
     with torch_threads(context.threads):
-        for _ in chunk_steps(trial, chunk):
+        for _ in chunk_steps(opened, chunk):
             yield Progress(done=meter.done, total=meter.total, stage=meter.stage)
 
 
-def _open(context: WorkerContext, model: ModelReference) -> Trial:
+def _open(context: WorkerContext, model: ModelReference) -> EvaluationContext:
     artifact = open_artifact(model.folder)
     if artifact.digest != model.digest:
         raise ValueError(
@@ -203,7 +207,7 @@ def _open(context: WorkerContext, model: ModelReference) -> Trial:
             f"digest {model.digest[:16]}, got {artifact.digest[:16]}"
         )
     opened = open_text_target if context.spec.on_texts else open_target
-    return Trial(
+    return EvaluationContext(
         spec=context.spec,
         target=replace(opened(artifact, threads=context.threads), name=model.name),
         folder=context.folder,

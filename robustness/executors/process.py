@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from robustness.chunks import Chunk
-from robustness.context import Trial
+from robustness.context import EvaluationContext
 from robustness.executors.base import (
     PendingChunk,
     WorkerContext,
@@ -62,7 +62,7 @@ class ProcessExecutor:
         self._folders = list(folders)
         self._workers = workers
 
-    def __call__(self, trials: Sequence[Trial], chunks: Iterable[Chunk]) -> None:
+    def __call__(self, contexts: Sequence[EvaluationContext], chunks: Iterable[Chunk]) -> None:
         """Do every chunk.
 
         Raises:
@@ -70,14 +70,14 @@ class ProcessExecutor:
             WorkerDied: one chunk killed three workers.
             ValueError: an artifact changed, or not one folder per model was given.
         """
-        pending = pending_chunks(trials, chunks)
+        pending = pending_chunks(contexts, chunks)
         first = list(islice(pending, 2))
         if len(first) < 2:
-            run_inline(trials, [each.chunk for each in first])
+            run_inline(contexts, [each.chunk for each in first])
             return
-        pool = WorkerPool(worker_context(trials, self._folders), self._workers)
+        pool = WorkerPool(worker_context(contexts, self._folders), self._workers)
         try:
-            pool.run(chain(first, pending), trials[0].meter)
+            pool.run(chain(first, pending), contexts[0].meter)
         finally:
             pool.close()
 

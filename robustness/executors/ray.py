@@ -17,7 +17,7 @@ from typing import Any
 
 from robustness import store
 from robustness.chunks import Chunk
-from robustness.context import Trial
+from robustness.context import EvaluationContext
 from robustness.executors.base import (
     ATTEMPTS,
     PendingChunk,
@@ -66,7 +66,7 @@ class RayExecutor:
         self._workers = workers
         self._address = address
 
-    def __call__(self, trials: Sequence[Trial], chunks: Iterable[Chunk]) -> None:
+    def __call__(self, contexts: Sequence[EvaluationContext], chunks: Iterable[Chunk]) -> None:
         """Do every chunk.
 
         Raises:
@@ -75,19 +75,19 @@ class RayExecutor:
             ConnectionError: there is no cluster at that address.
             ValueError: an artifact changed, or not one folder per model was given.
         """
-        pending = pending_chunks(trials, chunks)
+        pending = pending_chunks(contexts, chunks)
         first = next(pending, None)
         if first is None:
             return
         ours = not self._ray.is_initialized()
         if ours:
-            self._connect(trials[0].threads)
-        context = worker_context(trials, self._folders)
+            self._connect(contexts[0].threads)
+        context = worker_context(contexts, self._folders)
         processors = int(self._ray.cluster_resources().get("CPU", 1))
         workers = self._workers or max(1, processors // context.threads)
         tasks = RayTasks(self._ray, context, workers)
         try:
-            tasks.run(chain([first], pending), trials[0].meter)
+            tasks.run(chain([first], pending), contexts[0].meter)
         finally:
             tasks.close()
             if ours:
@@ -162,7 +162,7 @@ class RayTasks:
                     return
 
     def _submit(self, each: PendingChunk) -> None:
-        known = store.model_folder(each.trial.folder, each.trial.target.digest)
+        known = store.model_folder(each.context.folder, each.context.target.digest)
         files = _read(known, f"*-{each.chunk.start:06d}.safetensors")
         artifact = self._artifacts[each.chunk.model]
         self._running[self._task.remote(self._context, each.chunk, artifact, files)] = each
@@ -180,7 +180,9 @@ class RayTasks:
             each.deaths = ATTEMPTS - 1  # Ray tried the others
             each.lose(type(error).__name__, workers=self._workers)
         else:
-            write_files(store.model_folder(each.trial.folder, each.trial.target.digest), step.files)
+            write_files(
+                store.model_folder(each.context.folder, each.context.target.digest), step.files
+            )
             each.report(step.done, step.stage)
 
 

@@ -1,4 +1,4 @@
-"""From verdicts to a report: figures, intervals, comparison, gate, per-sample flags."""
+"""From results to a report: figures, intervals, comparison, gate, per-sample flags."""
 
 from collections.abc import Collection, Sequence
 from datetime import UTC, datetime
@@ -17,7 +17,7 @@ from robustness.report.markup import plain
 from robustness.report.samples import sample_flags
 from robustness.report.summary import model_figures
 from robustness.sanity.checks import find_warnings, notes
-from robustness.scoring import ModelVerdict
+from robustness.scoring import ModelResult
 from robustness.spec import EvaluationSpec
 from robustness.store import SHARD_SIZE, content_digest
 from robustness.text_target import TextTarget
@@ -44,7 +44,7 @@ def environment(threads: int, runtimes: Collection[str]) -> dict[str, str]:
 
 def build_report(
     spec: EvaluationSpec,
-    verdicts: Sequence[ModelVerdict],
+    results: Sequence[ModelResult],
     inputs: ImageSet | TextSet,
     environment: dict[str, str],
 ) -> schema.Report:
@@ -52,20 +52,20 @@ def build_report(
 
     Args:
         spec: what was asked for.
-        verdicts: the evaluated model, then the one it is compared with if any.
+        results: the evaluated model, then the one it is compared with if any.
         inputs: what was evaluated, for names and labels.
         environment: where it ran.
     """
-    first = verdicts[0].target
+    first = results[0].target
     labels = np.empty(0, np.int64) if inputs.labels is None else inputs.labels
-    digests = np.array([verdicts[0].inputs_digest], dtype="S64")
+    digests = np.array([results[0].inputs_digest], dtype="S64")
     return schema.Report(
         spec=spec,
         seed=spec.seed,
         summary=summarise(
-            spec, verdicts, warnings_of(spec, verdicts), labelled=inputs.labels is not None
+            spec, results, warnings_of(spec, results), labelled=inputs.labels is not None
         ),
-        samples=sample_flags(spec, list(verdicts), inputs.names, inputs.labels),
+        samples=sample_flags(spec, list(results), inputs.names, inputs.labels),
         data=schema.Data(
             kind="text" if isinstance(inputs, TextSet) else "image",
             digest=content_digest(digests, labels),
@@ -75,7 +75,7 @@ def build_report(
         code=code_digest(),
         shard_size=SHARD_SIZE,
         environment=environment,
-        notes=notes(spec, verdicts),
+        notes=notes(spec, results),
         definitions=schema.DEFINITIONS,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
     )
@@ -83,31 +83,31 @@ def build_report(
 
 def summarise(
     spec: EvaluationSpec,
-    verdicts: Sequence[ModelVerdict],
+    results: Sequence[ModelResult],
     warnings: list[schema.ReportWarning],
     *,
     labelled: bool,
 ) -> schema.Summary:
-    """What the verdicts add up to.
+    """What the results add up to.
 
     Args:
         spec: what was asked for.
-        verdicts: the evaluated model, then the one it is compared with if any.
+        results: the evaluated model, then the one it is compared with if any.
         warnings: reasons not to believe them.
         labelled: whether labels were given, or the models' own predictions stand in.
     """
-    metric, kind = ("accuracy" if labelled else "stability"), _input_kind(verdicts[0])
-    reference = verdicts[1] if len(verdicts) > 1 else None
-    models = [model_figures(spec, verdicts[0], reference, metric=metric)]
-    models += [model_figures(spec, verdict, metric=metric) for verdict in verdicts[1:]]
+    metric, kind = ("accuracy" if labelled else "stability"), _input_kind(results[0])
+    reference = results[1] if len(results) > 1 else None
+    models = [model_figures(spec, results[0], reference, metric=metric)]
+    models += [model_figures(spec, result, metric=metric) for result in results[1:]]
     trusted = not any(warning.model == models[0].name for warning in warnings)
     return schema.Summary(
         headline=sentences.headline(models[0], metric, kind),
         findings=sentences.findings(models[0], metric, kind),
         metric=metric,
-        top_k=spec.ranks(len(verdicts[0].target.labels)),
+        top_k=spec.ranks(len(results[0].target.labels)),
         models=models,
-        comparison=_comparison(spec, verdicts, models, metric),
+        comparison=_comparison(spec, results, models, metric),
         gate=None
         if spec.gate is None
         else _gate(spec.gate, models[0], trusted=trusted, labelled=labelled),
@@ -116,30 +116,28 @@ def summarise(
     )
 
 
-def _input_kind(verdict: ModelVerdict) -> Literal["image", "text"]:
-    return "text" if isinstance(verdict.target, TextTarget) else "image"
+def _input_kind(result: ModelResult) -> Literal["image", "text"]:
+    return "text" if isinstance(result.target, TextTarget) else "image"
 
 
-def warnings_of(
-    spec: EvaluationSpec, verdicts: Sequence[ModelVerdict]
-) -> list[schema.ReportWarning]:
+def warnings_of(spec: EvaluationSpec, results: Sequence[ModelResult]) -> list[schema.ReportWarning]:
     """Every reason not to believe what was found."""
     return [
-        schema.ReportWarning(code=warning.code, model=verdict.target.name, message=warning.message)
-        for verdict in verdicts
-        for warning in find_warnings(spec, verdict)
+        schema.ReportWarning(code=warning.code, model=result.target.name, message=warning.message)
+        for result in results
+        for warning in find_warnings(spec, result)
     ]
 
 
 def _comparison(
     spec: EvaluationSpec,
-    verdicts: Sequence[ModelVerdict],
+    results: Sequence[ModelResult],
     models: list[schema.ModelFigures],
     metric: str,
 ) -> schema.Comparison | None:
-    if len(verdicts) < 2:
+    if len(results) < 2:
         return None
-    first, second = verdicts
+    first, second = results
     others = worst_ranks(spec, second)
     mine, theirs = largest_rank(spec, first), largest_rank(spec, second)
     found = schema.Comparison(

@@ -1,4 +1,4 @@
-"""What became of every sample, from verdicts to flags."""
+"""What became of every sample, from results to flags."""
 
 import math
 from typing import Any
@@ -11,23 +11,23 @@ from robustness.context import variants_of
 from robustness.report import schema
 from robustness.report.markup import plain
 from robustness.report.summary import by_gradients, nearest
-from robustness.scoring import AttackVerdict, CertificateVerdict, CorruptionVerdict, ModelVerdict
+from robustness.scoring import AttackResult, CertificateResult, CorruptionResult, ModelResult
 from robustness.spec import Cell, EvaluationSpec
 from robustness.worst import attacked
 
 
 def sample_flags(
-    spec: EvaluationSpec, verdicts: list[ModelVerdict], names: list[str], labels: np.ndarray | None
+    spec: EvaluationSpec, results: list[ModelResult], names: list[str], labels: np.ndarray | None
 ) -> list[schema.Sample]:
     """The flags of every sample, with one entry per model.
 
     Args:
         spec: what was asked for.
-        verdicts: what was found, model by model.
+        results: what was found, model by model.
         names: names of the samples; what no text may hold is replaced.
         labels: (N,), or None where none were given.
     """
-    by_model = [_model_flags(spec, verdict) for verdict in verdicts]
+    by_model = [_model_flags(spec, result) for result in results]
     return [
         schema.Sample(
             index=i,
@@ -39,14 +39,14 @@ def sample_flags(
     ]
 
 
-def _model_flags(spec: EvaluationSpec, verdict: ModelVerdict) -> list[schema.ModelFlags]:
-    clean = verdict.clean
-    attacks = [_attack_flags(verdict, cell, one) for cell, one in attacked(spec, verdict)]
-    corruptions, certificates = _corruption_flags(spec, verdict), _certificates(spec, verdict)
-    minimal = nearest(spec, verdict)
+def _model_flags(spec: EvaluationSpec, result: ModelResult) -> list[schema.ModelFlags]:
+    clean = result.clean
+    attacks = [_attack_flags(result, cell, one) for cell, one in attacked(spec, result)]
+    corruptions, certificates = _corruption_flags(spec, result), _certificates(spec, result)
+    minimal = nearest(spec, result)
     return [
         schema.ModelFlags(
-            name=verdict.target.name,
+            name=result.target.name,
             clean=schema.CleanFlags(
                 index=int(clean.index[i]),
                 probability=_finite(clean.probability[i]),
@@ -61,10 +61,8 @@ def _model_flags(spec: EvaluationSpec, verdict: ModelVerdict) -> list[schema.Mod
     ]
 
 
-def _attack_flags(
-    verdict: ModelVerdict, cell: Cell, found: AttackVerdict
-) -> list[schema.AttackFlags]:
-    made_by = _parts(verdict, cell)
+def _attack_flags(result: ModelResult, cell: Cell, found: AttackResult) -> list[schema.AttackFlags]:
+    made_by = _parts(result, cell)
     attack, on_texts = cell.attack, cell.attack.info.input == "text"
     shared: dict[str, Any] = {
         "name": attack.label,
@@ -90,9 +88,9 @@ def _attack_flags(
     ]
 
 
-def _parts(verdict: ModelVerdict, cell: Cell) -> list[tuple[str, Variant]]:
-    """What `AttackVerdict.worst` counts: the parts of an attack and their gradients."""
-    target = verdict.target
+def _parts(result: ModelResult, cell: Cell) -> list[tuple[str, Variant]]:
+    """What `AttackResult.worst` counts: the parts of an attack and their gradients."""
+    target = result.target
     return [
         (part.label, variant)
         for part in cell.attack.parts(len(target.labels))
@@ -101,11 +99,11 @@ def _parts(verdict: ModelVerdict, cell: Cell) -> list[tuple[str, Variant]]:
 
 
 def _corruption_flags(
-    spec: EvaluationSpec, verdict: ModelVerdict
+    spec: EvaluationSpec, result: ModelResult
 ) -> list[list[schema.CorruptionFlags]]:
     found = []
-    for cell, one in zip(spec.cells, verdict.cells, strict=True):
-        if isinstance(one, CorruptionVerdict):
+    for cell, one in zip(spec.cells, result.cells, strict=True):
+        if isinstance(one, CorruptionResult):
             name, severity = split(cell.budget)
             rows = [
                 schema.CorruptionFlags(
@@ -117,10 +115,8 @@ def _corruption_flags(
     return found
 
 
-def _certificates(
-    spec: EvaluationSpec, verdict: ModelVerdict
-) -> list[list[schema.CertificateFlags]]:
-    label = verdict.clean.label
+def _certificates(spec: EvaluationSpec, result: ModelResult) -> list[list[schema.CertificateFlags]]:
+    label = result.clean.label
     return [
         [
             schema.CertificateFlags(
@@ -131,8 +127,8 @@ def _certificates(
             )
             for i in range(len(label))
         ]
-        for cell, one in zip(spec.cells, verdict.cells, strict=True)
-        if isinstance(one, CertificateVerdict)
+        for cell, one in zip(spec.cells, result.cells, strict=True)
+        if isinstance(one, CertificateResult)
     ]
 
 

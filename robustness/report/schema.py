@@ -17,7 +17,7 @@ FILE = "report.json"
 DEFINITIONS = {
     "clean": "correct on the unchanged input, scored on the served model",
     "robust": "correct on the unchanged input (served model) and on the adversarial input, scored "
-    "on the model's differentiable copy in float32; models with elliptical attention are attacked "
+    "on the model's PyTorch model in float32; models with elliptical attention are attacked "
     "with gradients stopped at m and flowing through m, and the worse of both counts, input by "
     "input",
     "confirmed": "correct on the unchanged input and on the same stored adversarial inputs, scored "
@@ -25,9 +25,9 @@ DEFINITIONS = {
     "confirmed_8bit": "the same after the adversarial input was written as a PNG and read "
     "through the public preprocessing; rounding moves a pixel by up to 0.5/255, so where eps is "
     "not a multiple of 1/255 the rounded input may lie that much outside the radius",
-    "transfer_gap": "confirmed minus robust: attacks that succeed on the differentiable copy but "
+    "transfer_gap": "confirmed minus robust: attacks that succeed on the PyTorch model but "
     "not on the served model",
-    "worst": "correct under every attack with that budget, on the differentiable copy and on the "
+    "worst": "correct under every attack with that budget, on the PyTorch model and on the "
     "served model, input by input",
     "top_k": "the label is among the k best classes; equal scores are ordered by index; "
     "attacks aim at top-1, and the worst case at each k is taken image by image over all attacks "

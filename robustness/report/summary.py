@@ -1,4 +1,4 @@
-"""From verdicts to figures: what one model's samples add up to."""
+"""From results to figures: what one model's samples add up to."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -14,10 +14,10 @@ from robustness.report import schema
 from robustness.report.sentences import of_attack, outcome
 from robustness.scoring import (
     GRADIENTS,
-    AttackVerdict,
-    CertificateVerdict,
-    CorruptionVerdict,
-    ModelVerdict,
+    AttackResult,
+    CertificateResult,
+    CorruptionResult,
+    ModelResult,
 )
 from robustness.spec import Cell, EvaluationSpec
 from robustness.worst import attacked, largest_rank, place_name, worst_ranks
@@ -27,8 +27,8 @@ _CURVE = 41  # points of a curve that has one step per sample
 
 def model_figures(
     spec: EvaluationSpec,
-    verdict: ModelVerdict,
-    reference: ModelVerdict | None = None,
+    result: ModelResult,
+    reference: ModelResult | None = None,
     *,
     metric: str = "accuracy",
 ) -> schema.ModelFigures:
@@ -36,31 +36,29 @@ def model_figures(
 
     Args:
         spec: what was asked for.
-        verdict: what was found.
+        result: what was found.
         reference: the model whose errors under corruptions are the measure, if any.
         metric: "accuracy", or "stability" where no labels were given.
     """
-    target, top_k = verdict.target, spec.ranks(len(verdict.target.labels))
-    largest = largest_rank(spec, verdict)
+    target, top_k = result.target, spec.ranks(len(result.target.labels))
+    largest = largest_rank(spec, result)
     found = schema.ModelFigures(
         name=target.name,
         version=target.version,
         digest=target.digest,
         runtime=target.runtime.name,
         precision=target.runtime.precision,
-        samples=len(verdict.clean.rank),
-        clean=figure(verdict.clean.rank, top_k),
-        attacks=[
-            _attack(spec, cell, verdict, one, metric) for cell, one in attacked(spec, verdict)
-        ],
-        worst={key: figure(rank, top_k) for key, rank in worst_ranks(spec, verdict).items()},
+        samples=len(result.clean.rank),
+        clean=figure(result.clean.rank, top_k),
+        attacks=[_attack(spec, cell, result, one, metric) for cell, one in attacked(spec, result)],
+        worst={key: figure(rank, top_k) for key, rank in worst_ranks(spec, result).items()},
         largest=None if largest is None else figure(largest, top_k),
-        minimal=_minimal(spec, verdict),
-        corruptions=_corruptions(spec, verdict, top_k),
-        mean_corruption_error=_mean_error(spec, verdict),
-        mce=_relative_error(spec, verdict, reference),
-        certificates=_certificates(spec, verdict),
-        classes=_classes(spec, verdict),
+        minimal=_minimal(spec, result),
+        corruptions=_corruptions(spec, result, top_k),
+        mean_corruption_error=_mean_error(spec, result),
+        mce=_relative_error(spec, result, reference),
+        certificates=_certificates(spec, result),
+        classes=_classes(spec, result),
         outcome="",
     )
     return found.model_copy(update={"outcome": outcome(found)})
@@ -85,11 +83,11 @@ def _by_rank(rank: np.ndarray, top_k: Sequence[int]) -> dict[str, float]:
 
 
 def _attack(
-    spec: EvaluationSpec, cell: Cell, verdict: ModelVerdict, found: AttackVerdict, metric: str
+    spec: EvaluationSpec, cell: Cell, result: ModelResult, found: AttackResult, metric: str
 ) -> schema.AttackFigures:
     attack, place = cell.attack, cell.budget
     steps, alpha = attack.settings(place)
-    top_k, on_images = spec.ranks(len(verdict.target.labels)), attack.info.input == "image"
+    top_k, on_images = spec.ranks(len(result.target.labels)), attack.info.input == "image"
     robust, confirmed = figure(found.robust, top_k), accuracy(found.confirmed)
     made = schema.AttackFigures(
         name=attack.label,
@@ -108,14 +106,14 @@ def _attack(
         confirmed_top_k=_by_rank(found.confirmed, top_k),
         confirmed_8bit_top_k=_by_rank(found.confirmed_8bit, top_k) if on_images else None,
         transfer_gap=confirmed - robust.top1,
-        **_successes(verdict.clean.rank, found, on_images=on_images),
+        **_successes(result.clean.rank, found, on_images=on_images),
         gradients={way: accuracy(rank) for way, rank in by_gradients(found).items()} or None,
         finding="",
     )
     return made.model_copy(update={"finding": of_attack(made, len(found.robust), metric)})
 
 
-def _successes(clean: np.ndarray, found: AttackVerdict, *, on_images: bool) -> dict[str, Any]:
+def _successes(clean: np.ndarray, found: AttackResult, *, on_images: bool) -> dict[str, Any]:
     """How many inputs an attack misled the model on, from ranks (N,) without and with attack."""
     correct, misled = clean == 0, found.robust > 0
     served, png = found.confirmed > 0, found.confirmed_8bit > 0
@@ -127,28 +125,28 @@ def _successes(clean: np.ndarray, found: AttackVerdict, *, on_images: bool) -> d
     }
 
 
-def by_gradients(found: AttackVerdict) -> dict[Variant, np.ndarray]:
+def by_gradients(found: AttackResult) -> dict[Variant, np.ndarray]:
     """The ranks (N,) by each way of taking gradients, where there are two."""
     if len(found.by_variant) < 2:
         return {}
     return dict(zip(GRADIENTS, found.by_variant, strict=True))
 
 
-def nearest(spec: EvaluationSpec, verdict: ModelVerdict) -> dict[Norm, np.ndarray]:
+def nearest(spec: EvaluationSpec, result: ModelResult) -> dict[Norm, np.ndarray]:
     """By norm the distance (N,) to the nearest adversarial input found, where one was looked for.
 
     A sample that is wrong unattacked has distance 0, one that was never misled an infinite one.
     """
     found: dict[Norm, np.ndarray] = {}
-    for cell, one in attacked(spec, verdict):
+    for cell, one in attacked(spec, result):
         norm = cell.attack.norm_name
         if cell.attack.info.minimal and norm is not None:
             found[norm] = np.minimum(found.get(norm, one.nearest), one.nearest)
     return found
 
 
-def _minimal(spec: EvaluationSpec, verdict: ModelVerdict) -> list[schema.MinimalFigures]:
-    return [_minimal_curve(norm, found) for norm, found in nearest(spec, verdict).items()]
+def _minimal(spec: EvaluationSpec, result: ModelResult) -> list[schema.MinimalFigures]:
+    return [_minimal_curve(norm, found) for norm, found in nearest(spec, result).items()]
 
 
 def _minimal_curve(norm: Norm, distance: np.ndarray) -> schema.MinimalFigures:
@@ -167,41 +165,41 @@ def _minimal_curve(norm: Norm, distance: np.ndarray) -> schema.MinimalFigures:
 
 
 def _corrupted(
-    spec: EvaluationSpec, verdict: ModelVerdict
-) -> list[tuple[str, int, CorruptionVerdict]]:
-    """Name, severity and verdict of every corruption."""
+    spec: EvaluationSpec, result: ModelResult
+) -> list[tuple[str, int, CorruptionResult]]:
+    """Name, severity and result of every corruption."""
     found = []
-    for cell, one in zip(spec.cells, verdict.cells, strict=True):
-        if isinstance(one, CorruptionVerdict):
+    for cell, one in zip(spec.cells, result.cells, strict=True):
+        if isinstance(one, CorruptionResult):
             found.append((*split(cell.budget), one))
     return found
 
 
 def _corruptions(
-    spec: EvaluationSpec, verdict: ModelVerdict, top_k: Sequence[int]
+    spec: EvaluationSpec, result: ModelResult, top_k: Sequence[int]
 ) -> list[schema.CorruptionFigures]:
     return [
         schema.CorruptionFigures(name=name, severity=severity, accuracy=figure(one.rank, top_k))
-        for name, severity, one in _corrupted(spec, verdict)
+        for name, severity, one in _corrupted(spec, result)
     ]
 
 
-def _errors(spec: EvaluationSpec, verdict: ModelVerdict) -> dict[str, list[float]]:
+def _errors(spec: EvaluationSpec, result: ModelResult) -> dict[str, list[float]]:
     errors: dict[str, list[float]] = {}
-    for name, _, one in _corrupted(spec, verdict):
+    for name, _, one in _corrupted(spec, result):
         errors.setdefault(name, []).append(1 - accuracy(one.rank))
     return errors
 
 
-def _mean_error(spec: EvaluationSpec, verdict: ModelVerdict) -> float | None:
-    errors = _errors(spec, verdict)
+def _mean_error(spec: EvaluationSpec, result: ModelResult) -> float | None:
+    errors = _errors(spec, result)
     return float(np.mean([np.mean(own) for own in errors.values()])) if errors else None
 
 
 def _relative_error(
-    spec: EvaluationSpec, verdict: ModelVerdict, reference: ModelVerdict | None
+    spec: EvaluationSpec, result: ModelResult, reference: ModelResult | None
 ) -> float | None:
-    errors = _errors(spec, verdict)
+    errors = _errors(spec, result)
     if reference is None or not errors:
         return None
     measure = _errors(spec, reference)
@@ -209,8 +207,8 @@ def _relative_error(
     return mean_corruption_error(errors, measure) if all(map(sum, measure.values())) else None
 
 
-def _certificates(spec: EvaluationSpec, verdict: ModelVerdict) -> list[schema.CertificateFigures]:
-    label = verdict.clean.label
+def _certificates(spec: EvaluationSpec, result: ModelResult) -> list[schema.CertificateFigures]:
+    label = result.clean.label
     return [
         schema.CertificateFigures(
             sigma=cell.budget.text,
@@ -219,8 +217,8 @@ def _certificates(spec: EvaluationSpec, verdict: ModelVerdict) -> list[schema.Ce
             abstained=float((found.index < 0).mean()),
             curve=_certified(np.where(found.index == label, found.radius, -1.0)),
         )
-        for cell, found in zip(spec.cells, verdict.cells, strict=True)
-        if isinstance(found, CertificateVerdict) and isinstance(cell.attack, Smoothing)
+        for cell, found in zip(spec.cells, result.cells, strict=True)
+        if isinstance(found, CertificateResult) and isinstance(cell.attack, Smoothing)
     ]
 
 
@@ -236,8 +234,8 @@ def _certified(radius: np.ndarray) -> list[schema.Certified]:
     ]
 
 
-def _classes(spec: EvaluationSpec, verdict: ModelVerdict) -> list[schema.ClassFigures]:
-    label, worst = verdict.clean.label, worst_ranks(spec, verdict)
+def _classes(spec: EvaluationSpec, result: ModelResult) -> list[schema.ClassFigures]:
+    label, worst = result.clean.label, worst_ranks(spec, result)
     found = []
     for index in np.unique(label):
         own = label == index
@@ -245,7 +243,7 @@ def _classes(spec: EvaluationSpec, verdict: ModelVerdict) -> list[schema.ClassFi
             schema.ClassFigures(
                 index=int(index),
                 samples=int(own.sum()),
-                clean=accuracy(verdict.clean.rank[own]),
+                clean=accuracy(result.clean.rank[own]),
                 worst={key: accuracy(rank[own]) for key, rank in worst.items()},
             )
         )

@@ -21,18 +21,18 @@ _LOG = logging.getLogger(__name__)
 
 
 def write_companions(
-    folder: Path, report: Report, *, twins: Mapping[str, nn.Module] | None = None
+    folder: Path, report: Report, *, torch_models: Mapping[str, nn.Module] | None = None
 ) -> None:
     """Write `report.html`, `report.junit.xml`, `card.md` and `samples.parquet`.
 
     Args:
         folder: of the evaluation, with its shards.
         report: what was found.
-        twins: by the digest of a model its differentiable twin, whose attention is shown.
+        torch_models: by a model's digest its PyTorch model, whose attention is shown.
     """
     digest = report.summary.models[0].digest
-    twin = (twins or {}).get(digest)
-    shown, note = _with_attention(list(_exhibits(folder, report)), twin)
+    torch_model = (torch_models or {}).get(digest)
+    shown, note = _with_attention(list(_exhibits(folder, report)), torch_model)
     noted = report if note is None else report.model_copy(update={"notes": [*report.notes, note]})
     write_whole(folder / html.FILE, html.render(noted, shown).encode())
     write_whole(folder / exports.JUNIT, exports.junit(report))
@@ -73,18 +73,18 @@ def _views(folder: Path, report: Report, example: Example) -> Pixels | Texts:
 
 
 def _with_attention(
-    shown: list[tuple[Example, Pixels | Texts | None]], twin: nn.Module | None
+    shown: list[tuple[Example, Pixels | Texts | None]], torch_model: nn.Module | None
 ) -> tuple[list[tuple[Example, Pixels | Texts | None]], str | None]:
     """Add attention maps to pictures, or say in a note why there are none.
 
     The maps are optional and the evaluation is complete: nothing that they raise may end it.
     """
     pictures = [(i, views) for i, (_, views) in enumerate(shown) if isinstance(views, Pixels)]
-    if twin is None or not pictures:
+    if torch_model is None or not pictures:
         return shown, None
     both = [views.clean for _, views in pictures] + [views.adversarial for _, views in pictures]
     try:
-        maps = _attention_maps(twin, np.stack(both))
+        maps = _attention_maps(torch_model, np.stack(both))
     except Exception as error:
         _LOG.warning("no attention maps in the report: %s", error, exc_info=True)
         return shown, f"Attention maps are not shown: {error}."
@@ -98,11 +98,11 @@ def _with_attention(
     return changed, None
 
 
-def _attention_maps(twin: nn.Module, images: np.ndarray) -> np.ndarray | None:
+def _attention_maps(torch_model: nn.Module, images: np.ndarray) -> np.ndarray | None:
     """Attention of the head on the patches of images, through all layers (rollout).
 
     Args:
-        twin: the model under attack as a module; its state is left as it was.
+        torch_model: the model under attack as a module; its state is left as it was.
         images: (N, C, H, W) float32 in [0, 1].
 
     Returns:
@@ -111,13 +111,13 @@ def _attention_maps(twin: nn.Module, images: np.ndarray) -> np.ndarray | None:
     Raises:
         ValueError: the model cannot be observed.
     """
-    if not has_observable_layers(twin):
+    if not has_observable_layers(torch_model):
         return None
-    parameter = next(twin.parameters(), None)
+    parameter = next(torch_model.parameters(), None)
     device = torch.device("cpu") if parameter is None else parameter.device
     found = []
     for batch in np.array_split(images, max(1, len(images) // _BATCH)):
-        flow = diagnose(twin, torch.from_numpy(batch).to(device)).rollout
+        flow = diagnose(torch_model, torch.from_numpy(batch).to(device)).rollout
         if flow is None:
             return None
         if flow.ndim != 3 or len(flow) != len(batch):

@@ -10,7 +10,7 @@ from robustness.context import variants_of
 from robustness.sanity import model_checks
 from robustness.sanity.diagnostics import CLIMBERS, STEPS
 from robustness.sanity.model_checks import GAP, ModelOutcome, SanityWarning, many
-from robustness.scoring import AttackVerdict, ModelVerdict
+from robustness.scoring import AttackResult, ModelResult
 from robustness.spec import Cell, EvaluationSpec
 from robustness.target import ImageTarget
 from robustness.worst import attacked, worst_cases
@@ -23,14 +23,14 @@ FEW_HELD = 50  # images that hold, below which it is no wonder that none falls
 
 
 def above_clean(model: ModelOutcome) -> Iterator[SanityWarning]:
-    """More right under attack than without; by its definition no sound verdict says so."""
+    """More right under attack than without; by its definition no sound result says so."""
     for cell, one in model.attacks:
         above = (one.robust < model.clean.rank) | (one.confirmed < model.clean.rank)
         if above.any():
             yield SanityWarning(
                 code="robust_above_clean",
                 message=f"{_where(cell)}: {model.count(above)} do better under attack than "
-                "unattacked. Robust means right in both cases, so verdicts were mixed up.",
+                "unattacked. Robust means right in both cases, so results were mixed up.",
             )
 
 
@@ -38,7 +38,7 @@ def rises(model: ModelOutcome) -> Iterator[SanityWarning]:
     """More held at a larger budget."""
     by_chance = {cell.budget.kind for cell, _ in model.attacks if cell.attack.info.by_chance}
     lowest: tuple[Budget, int] | None = None
-    for place, rank in worst_cases(model.spec, model.verdict):
+    for place, rank in worst_cases(model.spec, model.result):
         if place.kind in by_chance:  # chance may spare more
             continue
         if lowest is not None and lowest[0].kind != place.kind:
@@ -58,7 +58,7 @@ def rises(model: ModelOutcome) -> Iterator[SanityWarning]:
 
 def flat(model: ModelOutcome) -> Iterator[SanityWarning]:
     """The same images held at twice a large radius."""
-    worst = [pair for pair in worst_cases(model.spec, model.verdict) if pair[0].kind == "Linf"]
+    worst = [pair for pair in worst_cases(model.spec, model.result) if pair[0].kind == "Linf"]
     for (small, before), (large, after) in pairwise(worst):
         held = int((after == 0).sum())
         wide = large.value >= LARGE and large.value >= 2 * small.value
@@ -73,7 +73,7 @@ def flat(model: ModelOutcome) -> Iterator[SanityWarning]:
 def impossible(model: ModelOutcome) -> Iterator[SanityWarning]:
     """Images held where each can be turned into any other, or into the same grey one."""
     most_common = int(np.bincount(model.clean.label).max())
-    for place, rank in worst_cases(model.spec, model.verdict):
+    for place, rank in worst_cases(model.spec, model.result):
         held, share = int((rank == 0).sum()), _share_of_range(model, place)
         if share >= 1 and len(np.unique(model.clean.index)) > 1 and held:
             yield _beyond(place, held, "every image can be turned into any other: none can hold")
@@ -108,7 +108,7 @@ def _share_of_range(model: ModelOutcome, place: Budget) -> float:
     """How far, as a share of the range of a pixel, all pixels can move at once."""
     if place.kind == "Linf":
         return place.value
-    target = model.verdict.target
+    target = model.result.target
     if place.kind != "L2" or not isinstance(target, ImageTarget):
         return 0.0
     spec = target.image_spec
@@ -152,21 +152,21 @@ def black_box_wins(model: ModelOutcome) -> Iterator[SanityWarning]:
 
 
 def transfer_gap(model: ModelOutcome) -> Iterator[SanityWarning]:
-    """Another outcome on the served model than on its twin, and not by rounding."""
+    """Another outcome on the served model than on its PyTorch model, and not by rounding."""
     for cell, one in model.attacks:
         differs = (one.robust == 0) != (one.confirmed == 0)
         known = differs & one.finite & ~(np.abs(one.margin) < BORDER)
         if model.repeatable and many(known, GAP):
             yield SanityWarning(
                 code="transfer_gap",
-                message=f"{_where(cell)}: the served model and its twin disagree on "
+                message=f"{_where(cell)}: the served model and its PyTorch model disagree on "
                 f"{model.count(differs)} under attack. They should be the same function; see "
                 "'confirmed' for what the served model does.",
             )
 
 
-def _by_radius(model: ModelOutcome) -> list[tuple[Budget, list[tuple[Cell, AttackVerdict]]]]:
-    found: dict[tuple[str, float], tuple[Budget, list[tuple[Cell, AttackVerdict]]]] = {}
+def _by_radius(model: ModelOutcome) -> list[tuple[Budget, list[tuple[Cell, AttackResult]]]]:
+    found: dict[tuple[str, float], tuple[Budget, list[tuple[Cell, AttackResult]]]] = {}
     for cell, one in model.attacks:
         place = cell.budget
         found.setdefault((place.kind, place.value), (place, []))[1].append((cell, one))
@@ -174,14 +174,14 @@ def _by_radius(model: ModelOutcome) -> list[tuple[Budget, list[tuple[Cell, Attac
 
 
 def _fooled(
-    model: ModelOutcome, pairs: list[tuple[Cell, AttackVerdict]], *, seeing: bool | None = None
+    model: ModelOutcome, pairs: list[tuple[Cell, AttackResult]], *, seeing: bool | None = None
 ) -> np.ndarray:
     """(N,) bool, right unattacked and fooled by parts that follow gradients, or only by others."""
     rank = model.clean.rank
     for cell, one in pairs:
-        parts = cell.attack.parts(len(model.verdict.target.labels))
+        parts = cell.attack.parts(len(model.result.target.labels))
         sees = [
-            p.info.access == "gradient" for p in parts for _ in variants_of(model.verdict.target, p)
+            p.info.access == "gradient" for p in parts for _ in variants_of(model.result.target, p)
         ]
         rows = one.by_part[[seeing is None or flag == seeing for flag in sees]]
         rank = np.maximum(rank, rows.max(axis=0, initial=0))
@@ -228,18 +228,18 @@ CHECKS: tuple[Check, ...] = (
 )
 
 
-def find_warnings(spec: EvaluationSpec, verdict: ModelVerdict) -> list[SanityWarning]:
+def find_warnings(spec: EvaluationSpec, result: ModelResult) -> list[SanityWarning]:
     """All warnings about one model's figures; any of them makes the result unreliable."""
-    model = ModelOutcome(spec=spec, verdict=verdict)
+    model = ModelOutcome(spec=spec, result=result)
     return [warning for check in CHECKS for warning in check(model)] or list(held_halfway(model))
 
 
-def notes(spec: EvaluationSpec, verdicts: Sequence[ModelVerdict]) -> list[str]:
+def notes(spec: EvaluationSpec, results: Sequence[ModelResult]) -> list[str]:
     """What a reader must know to read the figures, though nothing is wrong with them."""
-    num_classes = len(verdicts[0].target.labels)
+    num_classes = len(results[0].target.labels)
     found = [*_of_attacks(spec, num_classes)]
-    for verdict in verdicts:
-        found += _of_gradients_through_m(spec, verdict)
+    for result in results:
+        found += _of_gradients_through_m(spec, result)
     dropped = [k for k in spec.top_k if k >= num_classes]
     if dropped:
         found.append(f"top-k for k in {dropped} is left out: with {num_classes} classes it is 1.")
@@ -261,15 +261,15 @@ def _of_attacks(spec: EvaluationSpec, num_classes: int) -> Iterator[str]:
         yield from attack.notes(num_classes)
 
 
-def _of_gradients_through_m(spec: EvaluationSpec, verdict: ModelVerdict) -> Iterator[str]:
+def _of_gradients_through_m(spec: EvaluationSpec, result: ModelResult) -> Iterator[str]:
     """By how much a figure were too high, had gradients been stopped at m alone."""
-    for cell, one in attacked(spec, verdict):
+    for cell, one in attacked(spec, result):
         if len(one.by_variant) < 2:
             continue
         stopped, full = (one.by_variant == 0).sum(axis=1)
         worst = int((one.robust == 0).sum())
         if full < stopped:
-            name = f"{verdict.target.name}, {cell.attack.label} at {cell.budget.text}"
+            name = f"{result.target.name}, {cell.attack.label} at {cell.budget.text}"
             yield (
                 f"{name}: with gradients stopped at m, the metric of elliptical attention, "
                 f"{stopped} of {len(one.robust)} hold; with gradients through m {full}; under the "

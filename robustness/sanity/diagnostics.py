@@ -18,17 +18,17 @@ class Diagnostics:
 
     Attributes:
         constant: (1,) bool, different inputs got the same logits, to rounding.
-        inner_gradient: (1,) bool, the twin takes gradients while it answers.
+        inner_gradient: (1,) bool, the PyTorch model takes gradients while it answers.
         batch_dependence: (n,) change of the served model's logits by what else is in the batch.
-        twin_batch_dependence: (n,) the same of the twin.
-        twin_change: (n,) change of the twin's logits when the same batch is repeated.
-        twin_normalized: (n,) bool, the twin's outputs are probabilities.
-        input_insensitive: (n,) bool, no logit of the twin (or of the served model, in fp32)
+        torch_batch_dependence: (n,) the same of the PyTorch model.
+        torch_change: (n,) change of the PyTorch model's logits when the same batch is repeated.
+        torch_normalized: (n,) bool, the PyTorch model's outputs are probabilities.
+        input_insensitive: (n,) bool, no logit of the PyTorch model (or of the served one, in fp32)
             changes at all when a few pixels move by 1e-4.
         zero_gradient: (n,) bool, the margin's gradient is zero, or not a number, in every pixel.
         gradient_ratio: (n,) change of the margin over a step of 1e-4 along the gradient's signs,
             divided by what the gradient promises: 1 for a smooth function.
-        clean_margin: (n,) the twin's logit of the label minus the largest other one.
+        clean_margin: (n,) the PyTorch model's logit of the label minus the largest other one.
         single_step_drop: (n,) fall of that margin by one step of FGSM at eps 8/255.
         multi_step_drop: (n,) by eight steps, each a quarter of it.
         rescaled_drop: (n,) by eight steps against logits divided so that their spread is 10.
@@ -39,9 +39,9 @@ class Diagnostics:
     constant: np.ndarray
     inner_gradient: np.ndarray
     batch_dependence: np.ndarray
-    twin_batch_dependence: np.ndarray
-    twin_change: np.ndarray
-    twin_normalized: np.ndarray
+    torch_batch_dependence: np.ndarray
+    torch_change: np.ndarray
+    torch_normalized: np.ndarray
     input_insensitive: np.ndarray
     zero_gradient: np.ndarray
     gradient_ratio: np.ndarray

@@ -79,18 +79,18 @@ def measure_images(
         labels: (N,) int64.
         seed: of the choice of pixels.
         meter: counts every model evaluation, `diagnostics_cost` of them at most.
-        gradients: whether gradients are to be asked for; a target without a twin has none.
+        gradients: whether gradients are to be asked for; a target without a PyTorch model has none.
     """
     inputs, labels = inputs[:SAMPLES], labels[:SAMPLES]
     nudged = _nudged(inputs, seed)
     served: Ask = partial(target.predict, meter=meter)
     found = _of_served(target, served, inputs, nudged)
-    if target.twin is not None:
-        twin: Ask = partial(target.predict_twin, meter=meter)
-        logits = _ask_twin(found, twin, inputs, nudged)
+    if target.torch_model is not None:
+        torch_model: Ask = partial(target.predict_torch, meter=meter)
+        logits = _ask_torch_model(found, torch_model, inputs, nudged)
         if gradients:
             margin = _Margin(labels=labels, rivals=_rivals(logits, labels))
-            asked: list[Ask] = [twin, served] if _in_float32(target) else [twin]
+            asked: list[Ask] = [torch_model, served] if _in_float32(target) else [torch_model]
             _follow_gradients(found, target, asked, inputs, margin, meter)
             _climb_all(found, target, inputs[:CLIMBERS], labels[:CLIMBERS], meter)
     return Diagnostics(**found)
@@ -124,7 +124,7 @@ def rounding(logits: np.ndarray) -> float:
 def _blank(samples: int) -> dict[str, Any]:
     """Nothing measured yet."""
     numbers = {field.name: np.full(samples, np.nan) for field in fields(Diagnostics)}
-    by_input = ("twin_normalized", "input_insensitive", "zero_gradient", "holds_at_large_eps")
+    by_input = ("torch_normalized", "input_insensitive", "zero_gradient", "holds_at_large_eps")
     flags = {name: np.zeros(samples, bool) for name in by_input}
     once = {name: np.zeros(1, bool) for name in ("constant", "inner_gradient")}
     return numbers | flags | once
@@ -140,17 +140,17 @@ def _of_served(target: Target, ask: Ask, inputs: np.ndarray, nudged: np.ndarray)
     return found
 
 
-def _ask_twin(
+def _ask_torch_model(
     found: dict[str, Any], ask: Ask, inputs: np.ndarray, nudged: np.ndarray
 ) -> np.ndarray:
-    """The twin's logits, and all that can be measured without gradients."""
+    """The PyTorch model's logits, and all that can be measured without gradients."""
     logits = ask(inputs)
     with _GradientsSeen() as watch:
         again = ask(inputs)
     found["inner_gradient"][:] = watch.seen
-    found["twin_change"] = _change(again, logits)
-    found["twin_batch_dependence"] = _batch_dependence(ask, inputs, logits)
-    found["twin_normalized"] = (logits >= 0).all(axis=1) & (np.abs(logits.sum(axis=1) - 1) < 1e-4)
+    found["torch_change"] = _change(again, logits)
+    found["torch_batch_dependence"] = _batch_dependence(ask, inputs, logits)
+    found["torch_normalized"] = (logits >= 0).all(axis=1) & (np.abs(logits.sum(axis=1) - 1) < 1e-4)
     found["input_insensitive"] = found["input_insensitive"] | (ask(nudged) == logits).all(axis=1)
     return logits
 
@@ -214,7 +214,7 @@ def _follow_gradients(
     for ask in asked:
         change = margin.of(ask(up)) - margin.of(ask(down))
         ratios.append(np.where(known, change / np.where(known, promised, 1), np.nan))
-    # Of twin and served model, the one that keeps the gradient's promise worse.
+    # Of PyTorch model and served model, the one that keeps the gradient's promise worse.
     worse = np.argmax([np.abs(np.nan_to_num(ratio, nan=1.0) - 1) for ratio in ratios], axis=0)
     found["gradient_ratio"] = np.array(ratios)[worse, np.arange(len(inputs))]
 
@@ -223,7 +223,7 @@ def _climb_all(
     found: dict[str, Any], target: Target, inputs: np.ndarray, labels: np.ndarray, meter: Meter
 ) -> None:
     """Fall of the margin by one step, by many, and by many against rescaled logits."""
-    clean = target.predict_twin(inputs, meter)
+    clean = target.predict_torch(inputs, meter)
     start = _Margin(labels=labels, rivals=_rivals(clean, labels)).of(clean)
     spread = float(np.median(np.ptp(clean, axis=1)))
     usual = USUAL_SPREAD / spread if np.isfinite(spread) and spread > 0 else 1.0
@@ -233,12 +233,12 @@ def _climb_all(
         ("rescaled_drop", STEPS, usual),
     ):
         pushed = _climb(target, inputs, labels, EPS, steps=steps, scale=scale, meter=meter)
-        logits = target.predict_twin(pushed, meter)
+        logits = target.predict_torch(pushed, meter)
         left = _Margin(labels=labels, rivals=_rivals(logits, labels)).of(logits)
         with np.errstate(invalid="ignore"):
             found[name][: len(inputs)] = start - left
     far = _climb(target, inputs, labels, HALF, steps=STEPS, scale=usual, meter=meter)
-    held = target.predict_twin(far, meter).argmax(axis=1) == labels
+    held = target.predict_torch(far, meter).argmax(axis=1) == labels
     found["holds_at_large_eps"][: len(inputs)] = held & (clean.argmax(axis=1) == labels)
 
 

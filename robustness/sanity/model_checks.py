@@ -9,14 +9,16 @@ from torch import nn
 
 from models.attention.elliptical import is_randomized
 from robustness.sanity.diagnostics import Diagnostics
-from robustness.scoring import AttackVerdict, CleanVerdict, ModelVerdict
+from robustness.scoring import AttackResult, CleanResult, ModelResult
 from robustness.spec import Cell, EvaluationSpec
 from robustness.worst import attacked
 
 REPEATABLE = 1e-4  # change of logits, relative to their spread, that no drawing would leave
 BATCH_CHANGE = 1e-3  # the same with the batch, that rounding explains
 COARSE_BATCH_CHANGE = 0.05  # the same where the served model does not compute in fp32
-GAP = 0.01  # share of samples on which twin and served model may disagree: borderline logits
+GAP = (
+    0.01  # share of samples on which PyTorch model and served model may disagree: borderline logits
+)
 FEW = 16  # samples below which equal predictions are no wonder
 MISSED = 0.25  # share of samples of other classes that a constant answer must have missed
 MOST = 0.5
@@ -44,27 +46,27 @@ class ModelOutcome:
     """What was asked for, and what was found."""
 
     spec: EvaluationSpec
-    verdict: ModelVerdict
+    result: ModelResult
 
     @property
-    def clean(self) -> CleanVerdict:
+    def clean(self) -> CleanResult:
         """The model on clean inputs."""
-        return self.verdict.clean
+        return self.result.clean
 
     @property
     def diagnostics(self) -> Diagnostics | None:
         """What the model said of itself, if it was asked."""
-        return self.verdict.diagnostics
+        return self.result.diagnostics
 
     @property
     def noun(self) -> str:
-        """What was judged, in the plural."""
+        """What was scored, in the plural."""
         return "texts" if self.spec.on_texts else "images"
 
     @cached_property
-    def attacks(self) -> list[tuple[Cell, AttackVerdict]]:
+    def attacks(self) -> list[tuple[Cell, AttackResult]]:
         """The cells that are attacks."""
-        return attacked(self.spec, self.verdict)
+        return attacked(self.spec, self.result)
 
     @property
     def uses_gradients(self) -> bool:
@@ -73,15 +75,17 @@ class ModelOutcome:
 
     @property
     def draws_at_random(self) -> bool:
-        """Whether the twin is known to draw the metric of its attention at random."""
-        twin = self.verdict.target.twin
-        return isinstance(twin, nn.Module) and is_randomized(twin)
+        """Whether the PyTorch model is known to draw the metric of its attention at random."""
+        torch_model = self.result.target.torch_model
+        return isinstance(torch_model, nn.Module) and is_randomized(torch_model)
 
     @cached_property
     def repeatable(self) -> bool:
         """Whether the model answers the same input alike; else nothing finer can be asked."""
         repeat = (
-            np.zeros(1) if self.diagnostics is None else np.nan_to_num(self.diagnostics.twin_change)
+            np.zeros(1)
+            if self.diagnostics is None
+            else np.nan_to_num(self.diagnostics.torch_change)
         )
         drawn = self.draws_at_random or bool((repeat > REPEATABLE).any())
         return not drawn and not self.clean.unsteady.any()
@@ -91,11 +95,11 @@ class ModelOutcome:
         """(n,) bool of those probed, whose scores change with what else is in the batch."""
         if self.diagnostics is None or not self.repeatable:
             return np.zeros(0, bool)
-        exact = self.verdict.target.runtime.precision == "fp32"
+        exact = self.result.target.runtime.precision == "fp32"
         served = self.diagnostics.batch_dependence > (
             BATCH_CHANGE if exact else COARSE_BATCH_CHANGE
         )
-        return served | (self.diagnostics.twin_batch_dependence > BATCH_CHANGE)
+        return served | (self.diagnostics.torch_batch_dependence > BATCH_CHANGE)
 
     @property
     def followed(self) -> Diagnostics | None:
@@ -112,7 +116,7 @@ class ModelOutcome:
 
         What follows the margin or differences of logits (apgd-t, fab-t) does not mind their scale.
         """
-        places: dict[tuple[str, float], list[tuple[Cell, AttackVerdict]]] = {}
+        places: dict[tuple[str, float], list[tuple[Cell, AttackResult]]] = {}
         for cell, one in self.attacks:
             place = cell.budget
             places.setdefault((place.kind, place.value), []).append((cell, one))
@@ -124,7 +128,7 @@ class ModelOutcome:
         return found
 
     def count(self, flags: np.ndarray) -> str:
-        """How many of those judged, as in "3 of 40 images"."""
+        """How many of those scored, as in "3 of 40 images"."""
         return f"{int(flags.sum())} of {len(flags)} {self.noun}"
 
 
@@ -156,7 +160,7 @@ def randomised(model: ModelOutcome) -> Iterator[SanityWarning]:
         )
         cause += "twice"
     else:
-        cause = "Its differentiable twin gives other scores when the same batch is asked twice"
+        cause = "Its PyTorch model gives other scores when the same batch is asked twice"
     yield SanityWarning(
         code="randomised",
         message=f"The model is randomised. {cause}. Attacks that do not average over the draws are "
@@ -167,8 +171,8 @@ def randomised(model: ModelOutcome) -> Iterator[SanityWarning]:
 def probabilities(model: ModelOutcome) -> Iterator[SanityWarning]:
     """Outputs after softmax."""
     seen = model.diagnostics
-    by_twin = seen is not None and seen.twin_normalized.all()
-    if model.clean.normalised.all() or by_twin:
+    by_torch_model = seen is not None and seen.torch_normalized.all()
+    if model.clean.normalised.all() or by_torch_model:
         yield SanityWarning(
             code="probabilities",
             message="The model returns probabilities instead of logits. The attacks' loss applies "
@@ -207,13 +211,14 @@ def depends_on_batch(model: ModelOutcome) -> Iterator[SanityWarning]:
 
 
 def twin_differs(model: ModelOutcome) -> Iterator[SanityWarning]:
-    """A twin that is another function."""
-    differs = (model.clean.index != model.clean.twin_index) & model.clean.finite
+    """A PyTorch model that is another function."""
+    differs = (model.clean.index != model.clean.torch_index) & model.clean.finite
     if model.repeatable and many(differs, GAP):
         yield SanityWarning(
             code="twin_differs",
-            message=f"The served model and its twin disagree on {model.count(differs)} that nobody "
-            "attacked. Then attacks on the twin say little about the served model.",
+            message="The served model and its PyTorch model disagree on "
+            f"{model.count(differs)} without any attack. Then attacks on the PyTorch model say "
+            "little about the served model.",
         )
 
 

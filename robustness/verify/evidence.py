@@ -17,17 +17,17 @@ from robustness.context import inputs_digest
 from robustness.report.markup import plain
 from robustness.report.schema import Report
 from robustness.sanity.diagnostics import Diagnostics
-from robustness.scoring import CellVerdict, CleanVerdict, ModelVerdict, join
+from robustness.scoring import CleanResult, ModelResult, ShardResult, join
 from robustness.store import Shard
 from robustness.target import ImageTarget, Target
 from robustness.text_target import TextTarget
 from robustness.verify.outcome import Refuted
 
 Inputs = np.ndarray | list[str]
-T = TypeVar("T", CleanVerdict, Diagnostics, CellVerdict)
+T = TypeVar("T", CleanResult, Diagnostics, ShardResult)
 
 
-def stored_verdict(folder: Path, report: Report, target: Target) -> ModelVerdict:
+def stored_result(folder: Path, report: Report, target: Target) -> ModelResult:
     """One model's results, whoever made its files: they are compared with what the model gives.
 
     Raises:
@@ -35,35 +35,35 @@ def stored_verdict(folder: Path, report: Report, target: Target) -> ModelVerdict
     """
     starts = [chosen.start for chosen in shards.ranges(len(report.samples))]
     clean_paths = [shards.clean_path(folder, target.digest, start) for start in starts]
-    cells: list[CellVerdict] = []
+    cells: list[ShardResult] = []
     for cell in report.spec.cells:
         kind = KINDS[cell.attack.info.role]
-        paths = [shards.verdict_path(folder, target.digest, cell, start) for start in starts]
+        paths = [shards.result_path(folder, target.digest, cell, start) for start in starts]
         cells.append(join([_read(path, kind) for path in paths]))
-    verdict = ModelVerdict(
+    result = ModelResult(
         target=target,
-        clean=join([_read(path, CleanVerdict) for path in clean_paths]),
+        clean=join([_read(path, CleanResult) for path in clean_paths]),
         cells=cells,
         inputs_digest="",
         diagnostics=_read(shards.diagnostics_path(folder, target.digest), Diagnostics),
     )
-    if any(size != len(report.samples) for size in _sizes(verdict)):
+    if any(size != len(report.samples) for size in _sizes(result)):
         raise Refuted(f"the results of {target.name} speak of another number of inputs")
-    return verdict
+    return result
 
 
-def check_labels(report: Report, verdict: ModelVerdict) -> None:
+def check_labels(report: Report, result: ModelResult) -> None:
     """Check that stored results are about the labels of a report, or the model's own predictions.
 
     Raises:
         Refuted: they are about others.
     """
-    own = verdict.clean.index.tolist()
+    own = result.clean.index.tolist()
     labels = [o if s.label is None else s.label for s, o in zip(report.samples, own, strict=True)]
-    if not np.array_equal(verdict.clean.label, labels):
-        raise Refuted(f"the results of {verdict.target.name} are about other labels")
-    if not np.isin(labels, range(len(verdict.target.labels))).all():
-        raise Refuted(f"a label of {verdict.target.name} is not a class")
+    if not np.array_equal(result.clean.label, labels):
+        raise Refuted(f"the results of {result.target.name} are about other labels")
+    if not np.isin(labels, range(len(result.target.labels))).all():
+        raise Refuted(f"a label of {result.target.name} is not a class")
 
 
 def clean_inputs(folder: Path, report: Report, digest: str) -> Inputs:
@@ -268,8 +268,8 @@ def _read(path: Path, kind: type[T]) -> T:
     return kind(**{name: stored[name] for name in names})
 
 
-def _sizes(verdict: ModelVerdict) -> Iterator[int]:
-    for part in (verdict.clean, *verdict.cells):
+def _sizes(result: ModelResult) -> Iterator[int]:
+    for part in (result.clean, *result.cells):
         for field in fields(part):
             yield np.shape(getattr(part, field.name))[-1]
 

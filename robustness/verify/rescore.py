@@ -18,15 +18,15 @@ from robustness.report.schema import Report
 from robustness.scoring import (
     GRADIENTS,
     Answers,
-    AttackVerdict,
-    CleanVerdict,
-    CorruptionVerdict,
-    Judgement,
-    ModelVerdict,
+    AttackResult,
+    CleanResult,
+    CorruptionResult,
+    ModelResult,
+    Scoring,
     ask,
     combine,
-    judge_clean,
     score,
+    score_clean,
 )
 from robustness.spec import Cell
 from robustness.target import Target
@@ -97,7 +97,7 @@ class _Chosen:
     start: int
     whole: Batch
     rows: np.ndarray
-    clean: list[CleanVerdict]
+    clean: list[CleanResult]
 
     @property
     def indices(self) -> np.ndarray:
@@ -120,7 +120,7 @@ class Rescorer:
     report: Report
     folder: Path
     target: Target
-    stored: ModelVerdict
+    stored: ModelResult
     meter: Meter
     outcome: Outcome
 
@@ -141,7 +141,7 @@ class Rescorer:
         served = self.target.predict(take(inputs, rows), self.meter)
         labels, blind = whole.labels[rows], np.zeros(len(rows), bool)
         clean = [
-            judge_clean(moved, moved, moved, labels, blind)
+            score_clean(moved, moved, moved, labels, blind)
             for moved in (shifted(served, labels, k * self.error) for k in _SHIFTS)
         ]
         chosen = _Chosen(start=start, whole=whole, rows=rows, clean=clean)
@@ -149,18 +149,18 @@ class Rescorer:
         self._compare_class("on the clean input", self.stored.clean.index, served, chosen)
         for cell, found in zip(self.report.spec.cells, self.stored.cells, strict=True):
             try:
-                if isinstance(found, AttackVerdict):
+                if isinstance(found, AttackResult):
                     self._check_attack(chosen, cell, found)
-                elif isinstance(found, CorruptionVerdict):
+                elif isinstance(found, CorruptionResult):
                     self._check_corruption(chosen, cell, found)
             except Refuted as problem:
                 self.outcome.refuted.append(f"{self.target.name}: {problem}")
 
-    def _check_attack(self, chosen: _Chosen, cell: Cell, found: AttackVerdict) -> None:
+    def _check_attack(self, chosen: _Chosen, cell: Cell, found: AttackResult) -> None:
         """Score what one attack made at one budget."""
         where = f"{cell.attack.label} {cell.budget.text}"
         shards = cell_shards(self.target, chosen.start, cell)
-        scored: list[list[Judgement]] = [[] for _ in _SHIFTS]
+        scored: list[list[Scoring]] = [[] for _ in _SHIFTS]
         served: list[np.ndarray] = []
         for shard in shards:
             made = changed_inputs(
@@ -199,8 +199,8 @@ class Rescorer:
     def _check_shown(
         self,
         where: str,
-        found: AttackVerdict,
-        scored: Sequence[Sequence[Judgement]],
+        found: AttackResult,
+        scored: Sequence[Sequence[Scoring]],
         served: Sequence[np.ndarray],
         chosen: _Chosen,
     ) -> None:
@@ -215,7 +215,7 @@ class Rescorer:
         wrong = ~((margins >= low - TOLERANCE) & (margins <= high + TOLERANCE))
         self._refute(f"{where}, margin", chosen.indices[wrong & np.isfinite(low)])
 
-    def _check_corruption(self, chosen: _Chosen, cell: Cell, found: CorruptionVerdict) -> None:
+    def _check_corruption(self, chosen: _Chosen, cell: Cell, found: CorruptionResult) -> None:
         """Corrupt inputs again: they are not stored, because they follow from seed and input."""
         inputs = take(chosen.whole.inputs, chosen.rows)
         batch = Batch(inputs=inputs, labels=chosen.whole.labels[chosen.rows])
@@ -261,7 +261,7 @@ class Rescorer:
 
 def _moved(answers: Answers, labels: np.ndarray, share: float) -> Answers:
     return Answers(
-        twin=shifted(answers.twin, labels, share),
+        torch_model=shifted(answers.torch_model, labels, share),
         served=shifted(answers.served, labels, share),
         rounded=shifted(answers.rounded, labels, share),
     )

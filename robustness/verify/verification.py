@@ -17,7 +17,7 @@ from robustness.report.markup import plain
 from robustness.report.samples import sample_flags
 from robustness.report.schema import DEFINITIONS, FILE, Report, parse_report
 from robustness.sanity.checks import notes
-from robustness.scoring import ModelVerdict
+from robustness.scoring import ModelResult
 from robustness.spec import Cell
 from robustness.store import SHARD_SIZE, ranges
 from robustness.target import Target, open_target, torch_threads
@@ -29,7 +29,7 @@ from robustness.verify.evidence import (
     check_same,
     check_source,
     clean_inputs,
-    stored_verdict,
+    stored_result,
 )
 from robustness.verify.outcome import Outcome, Refuted
 from robustness.verify.rescore import Rescorer
@@ -51,7 +51,7 @@ def verify(
 
     Its figures and flags must be what is built again from the stored results; its stored inputs
     must be those that its digests name; every stored adversarial input must be one that its attack
-    was allowed to make; and every stored result must be what served model and twin give again.
+    was allowed to make; and every stored result must be what both models answer again.
 
     Args:
         path: `report.json`, or its folder.
@@ -76,9 +76,9 @@ def verify(
         threads = int(report.environment.get("threads", "1"))
         with torch_threads(threads):
             targets = [_open(report, artifact, threads) for artifact in artifacts]
-            verdicts = _checked_figures(report, path.parent, targets, outcome)
+            results = _checked_figures(report, path.parent, targets, outcome)
             meter = Meter(_cost(report, len(rows)), on_progress=on_progress)
-            _rescore(report, path.parent, verdicts, rows, data, meter, outcome)
+            _rescore(report, path.parent, results, rows, data, meter, outcome)
     except Refuted as problem:
         outcome.refuted.append(str(problem))
     return outcome
@@ -86,20 +86,20 @@ def verify(
 
 def _checked_figures(
     report: Report, folder: Path, targets: Sequence[Target], outcome: Outcome
-) -> list[ModelVerdict]:
+) -> list[ModelResult]:
     """The stored results of every model, after the report was compared with them."""
     try:
-        verdicts = [stored_verdict(folder, report, target) for target in targets]
-        outcome.refuted += _wrong_figures(report, verdicts)
+        results = [stored_result(folder, report, target) for target in targets]
+        outcome.refuted += _wrong_figures(report, results)
     except (LookupError, OverflowError, TypeError, ValueError) as error:
         raise Refuted("the stored results do not hold what they should") from error
-    return verdicts
+    return results
 
 
 def _rescore(
     report: Report,
     folder: Path,
-    verdicts: Sequence[ModelVerdict],
+    results: Sequence[ModelResult],
     rows: np.ndarray,
     data: str | None,
     meter: Meter,
@@ -107,15 +107,15 @@ def _rescore(
 ) -> None:
     """Score chosen inputs again with every model, after their files were checked."""
     first: tuple[Inputs, Target] | None = None
-    for verdict in verdicts:
-        target = verdict.target
+    for result in results:
+        target = result.target
         clean = clean_inputs(folder, report, target.digest)
         if first is None:
             check_digest(report, clean)
         else:
             check_same(*first, clean, target)
         first = first or (clean, target)
-        check_labels(report, verdict)
+        check_labels(report, result)
         if data is not None:
             check_source(report, target, clean, data)
         runtime = target.runtime
@@ -125,7 +125,7 @@ def _rescore(
             report=report,
             folder=folder,
             target=target,
-            stored=verdict,
+            stored=result,
             meter=meter,
             outcome=outcome,
         )
@@ -166,19 +166,19 @@ def _check_models(report: Report, artifacts: Sequence[Artifact]) -> None:
             raise Refuted(f"the classes of {model.name} are not those that the report names")
 
 
-def _wrong_figures(report: Report, verdicts: Sequence[ModelVerdict]) -> Iterator[str]:
+def _wrong_figures(report: Report, results: Sequence[ModelResult]) -> Iterator[str]:
     """Each place where a report is not what its stored results give, in words."""
     known = [sample.label for sample in report.samples if sample.label is not None]
     labels = np.array(known, np.int64) if known else None
-    warnings = warnings_of(report.spec, verdicts)
+    warnings = warnings_of(report.spec, results)
     names = [sample.name for sample in report.samples]
-    samples = sample_flags(report.spec, list(verdicts), names, labels)
+    samples = sample_flags(report.spec, list(results), names, labels)
     rebuilt = {
         "summary": summarise(
-            report.spec, verdicts, warnings, labelled=labels is not None
+            report.spec, results, warnings, labelled=labels is not None
         ).model_dump(),
         "samples": [sample.model_dump() for sample in samples],
-        "notes": notes(report.spec, verdicts),
+        "notes": notes(report.spec, results),
     }
     reported = report.model_dump(include=set(rebuilt))
     for place, was, should in _differences(reported, rebuilt, ""):

@@ -61,7 +61,7 @@ _FORMS = {
     ),
     "card.md": _Form(
         link="card",
-        what="The robustness card of the model on trial, in Markdown.",
+        what="The robustness card of the model under evaluation, in Markdown.",
         media_type="text/markdown",
     ),
     "samples.parquet": _Form(

@@ -246,7 +246,7 @@ class JobStore(JobClaims, JobFigures):
             cursor: from the page before.
             status: only these.
             owner: only this one's; None is everybody's.
-            model: only those with this model on trial.
+            model: only those with this model under evaluation.
         """
         wanted: list[ColumnElement[bool]] = [jobs.c.deleted.is_(None)]
         wanted += [jobs.c.seq < cursor] if cursor is not None else []

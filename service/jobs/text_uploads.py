@@ -50,7 +50,7 @@ def store_texts(
         folder: of the evaluation.
         texts: as `read_texts` gives them, or none when there is an archive.
         archive: a csv or parquet file with the column `text` and, if labelled, `label`.
-        artifacts: the models on trial; each must find something to read in every text.
+        artifacts: the models under evaluation; each must find something to read in every text.
         settings: limits.
 
     Returns:

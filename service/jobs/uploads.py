@@ -63,7 +63,7 @@ def save_inputs(
     Args:
         folder: made here.
         uploads: what came.
-        artifacts: the models on trial.
+        artifacts: the models under evaluation.
         settings: limits.
 
     Returns:

@@ -50,7 +50,7 @@ class Registry:
     def __init__(
         self, artifacts: Sequence[Artifact], settings: Settings, observer: Observer = SILENT
     ) -> None:
-        _refuse_twins(artifacts)
+        _refuse_torch_models(artifacts)
         default_models(artifacts, settings)
         self._settings = settings
         self.opener = Opener(settings, observer)
@@ -173,7 +173,7 @@ def check_models(settings: Settings) -> None:
             default model is not served, or the runtime is not there.
     """
     artifacts = find_artifacts(settings.models)
-    _refuse_twins(artifacts)
+    _refuse_torch_models(artifacts)
     default_models(artifacts, settings)
     _try_tokenizers(artifacts)
     threads = settings.predict_threads or available_cores()
@@ -260,7 +260,7 @@ def _try_tokenizers(artifacts: Sequence[Artifact]) -> None:
                 raise ArtifactError(f"{artifact.name}: {error}") from error
 
 
-def _refuse_twins(artifacts: Sequence[Artifact]) -> None:
+def _refuse_torch_models(artifacts: Sequence[Artifact]) -> None:
     references = [f"{artifact.name}:{artifact.version}" for artifact in artifacts]
     for index, reference in enumerate(references):
         if reference in references[:index]:

@@ -1,6 +1,6 @@
 """The fastest runtime of every model, measured while the models are served already.
 
-A server answers seconds after its first start, on the runtime that every artifact was judged on;
+A server answers seconds after its first start, on the runtime that every artifact was scored on;
 models move to faster ones as soon as these are known. Later starts open them at once.
 """
 

@@ -141,7 +141,7 @@ class Readiness:
 
 
 REFERENCE = "onnx-cpu"
-"""The runtime on which the export judged every artifact; it opens in milliseconds."""
+"""The runtime on which the export scored every artifact; it opens in milliseconds."""
 
 _EXPLAINED_AT_ONCE = 4  # every layer's maps of a batch are in memory together
 
@@ -185,7 +185,7 @@ class Opener:
         Args:
             artifact: what to serve.
             at_once: measure nothing: where the fastest runtime is not known yet, take the one that
-                every artifact was judged on.
+                every artifact was scored on.
 
         Raises:
             ValueError: its runtime cannot be opened, or its tokenizer not be read.

@@ -16,7 +16,10 @@ def test_peak_is_what_weights_and_living_tensors_hold() -> None:
 @pytest.mark.parametrize("work", TARGETS)
 def test_both_twins_hold_the_same_memory(work: str) -> None:
     sizes = {"img_size": 32, "patch_size": 4, "embed_dim": 48, "depth": 4}
-    twins = [models.build(name, **sizes) for name in ("deit_tiny", "deit_tiny_elliptical")]
+    counterparts = [models.build(name, **sizes) for name in ("deit_tiny", "deit_tiny_elliptical")]
     images = torch.rand(2, 3, 32, 32)
-    first, second = (peak_bytes(twin.eval().requires_grad_(False), work, images) for twin in twins)
+    first, second = (
+        peak_bytes(counterpart.eval().requires_grad_(False), work, images)
+        for counterpart in counterparts
+    )
     assert second <= 1.02 * first

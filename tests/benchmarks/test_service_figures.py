@@ -1,4 +1,4 @@
-"""How the benchmarks of the service judge what they have measured."""
+"""How the benchmarks of the service score what they have measured."""
 
 import json
 from collections import Counter
@@ -74,13 +74,13 @@ def test_findings_of_kills_are_rows_that_should_be_zero() -> None:
 
 def test_a_result_is_the_same_whenever_it_was_made(tmp_path: Path) -> None:
     digests = []
-    for name, created, verdict in (("a", "now", b"1"), ("b", "later", b"1"), ("c", "now", b"2")):
+    for name, created, result in (("a", "now", b"1"), ("b", "later", b"1"), ("c", "now", b"2")):
         folder = tmp_path / name
         (folder / "shards").mkdir(parents=True)
         report = {"created": created, "summary": {"models": []}}
         (folder / "report.json").write_text(json.dumps(report))
         (folder / "report.html").write_text(created)
-        (folder / "shards" / "x").write_bytes(verdict)
+        (folder / "shards" / "x").write_bytes(result)
         digests.append(kills.result_digest(folder))
     assert digests[0] == digests[1] != digests[2]
 

@@ -6,7 +6,7 @@ from runtimes.artifact import Artifact, open_artifact
 RESULT = {
     "metric": "accuracy",
     "data": "fashion-mnist",
-    "warnings": ["one doubt"],
+    "warnings": ["one warning"],
     "name": "tiny-elliptical",
     "runtime": "onnx-cpu",
     "samples": 100,
@@ -25,11 +25,11 @@ RESULT = {
 }
 
 
-def test_card_of_a_model_that_was_not_judged_says_so(artifact: Artifact) -> None:
+def test_card_of_a_model_that_was_not_scored_says_so(artifact: Artifact) -> None:
     text = render(make_card(artifact))
     assert text.startswith("# tiny-elliptical 1\n")
     assert "elliptical attention" in text
-    assert "Not judged yet." in text
+    assert "Not scored yet." in text
     assert artifact.digest in text
     assert "| test_accuracy | 0.25 |" in text
 
@@ -39,8 +39,8 @@ def test_card_shows_accuracy_under_attack(reopened: Artifact) -> None:
     write_card(reopened.folder, card)
     assert open_artifact(reopened.folder).card == card
     text = (reopened.folder / "card.md").read_text()
-    assert "Judged on 100 images of fashion-mnist (onnx-cpu)." in text
-    assert "**Unreliable:** one doubt" in text
+    assert "Scored on 100 images of fashion-mnist (onnx-cpu)." in text
+    assert "**Unreliable:** one warning" in text
     assert "| clean |  | 90.0% (83.0% to 94.0%) |  |  |" in text
     assert "| pgd | 4/255 | 31.0% (23.0% to 41.0%) | 31.0% | 32.0% |" in text
 

@@ -77,25 +77,25 @@ def test_an_all_zero_m_becomes_ones_in_the_graph(make_model: Make, scaling: str)
             parameter[2 * parameter.shape[1] :] = 0  # every value is the bias, in every layer
         if name.endswith("attn.qkv.bias"):
             parameter.fill_(0.3)
-    twin = make_model("deit_tiny")
-    twin.load_state_dict(model.state_dict())
+    counterpart = make_model("deit_tiny")
+    counterpart.load_state_dict(model.state_dict())
     logits = run(to_onnx(model, EXAMPLE, {}), images)
     assert np.isfinite(logits).all()
-    np.testing.assert_allclose(logits, twin(images).numpy(), atol=1e-4)
+    np.testing.assert_allclose(logits, counterpart(images).numpy(), atol=1e-4)
 
 
 def test_the_graph_depends_on_m(make_model: Make, elliptical: bytes) -> None:
-    """With m forced to ones inside the graph, and only then, it is the dot-product twin."""
+    """With m forced to ones inside the graph, and only then, it is the dot-product counterpart."""
     images = noise(8)
-    twin = make_model("deit_tiny")(images).numpy()
-    assert np.abs(run(elliptical, images) - twin).max() > 1e-2
+    counterpart = make_model("deit_tiny")(images).numpy()
+    assert np.abs(run(elliptical, images) - counterpart).max() > 1e-2
     graph = onnx.load_from_string(elliptical)
     floors = {node.input[1] for node in graph.graph.node if node.op_type == "Clip"}
     assert floors
     for tensor in graph.graph.initializer:
         if tensor.name in floors:
             tensor.CopyFrom(numpy_helper.from_array(np.array(1e9, np.float32), tensor.name))
-    np.testing.assert_allclose(run(graph.SerializeToString(), images), twin, atol=1e-4)
+    np.testing.assert_allclose(run(graph.SerializeToString(), images), counterpart, atol=1e-4)
 
 
 def test_m_costs_seven_small_nodes_a_layer(dot_graph: bytes, elliptical: bytes) -> None:

@@ -89,7 +89,7 @@ def test_a_logit_that_is_not_finite_is_refused() -> None:
             "g: 6 of 1000 samples change their class in int8, more than 0.5%",
         ),
         (figures(accuracy=0.896, precision="fp16"), r"changes by -0.40 points in fp16, more than"),
-        (figures(accuracy=None, precision="bf16"), "samples must have labels to judge bf16"),
+        (figures(accuracy=None, precision="bf16"), "samples must have labels to score bf16"),
     ],
 )
 def test_figures_that_are_not_good_enough_are_refused(parity: Parity, message: str) -> None:

@@ -1,4 +1,4 @@
-"""The choice of a runtime: measured in a child process, kept, and measured anew when in doubt."""
+"""The choice of a runtime: measured in a child process, kept, and measured anew when in warning."""
 
 import multiprocessing
 import subprocess

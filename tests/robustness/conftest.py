@@ -64,9 +64,10 @@ MakeImages = Callable[..., ImageSet]
 @pytest.fixture
 def make_target() -> MakeTarget:
     def make(num_classes: int = 2, *, scale: float = 1.0, name: str = "linear") -> Target:
-        twin = Linear(num_classes, scale=scale).eval()
+        torch_model = Linear(num_classes, scale=scale).eval()
         runtime = MatmulRuntime(
-            twin.linear.weight.detach().numpy().copy(), twin.linear.bias.detach().numpy().copy()
+            torch_model.linear.weight.detach().numpy().copy(),
+            torch_model.linear.bias.detach().numpy().copy(),
         )
         return ImageTarget(
             name=name,
@@ -75,7 +76,7 @@ def make_target() -> MakeTarget:
             labels=[f"class {i}" for i in range(num_classes)],
             image_spec=ImageSpec(channels=1, height=SIZE, width=SIZE),
             runtime=runtime,
-            twin=twin,
+            torch_model=torch_model,
         )
 
     return make

@@ -1,4 +1,4 @@
-"""Small models with one fault each, served as their own twin."""
+"""Small models with one fault each, served as their own PyTorch model."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -41,14 +41,14 @@ class Changed(nn.Module):
 
 
 def changed(target: Target, *, before: Change | None = None, after: Change | None = None) -> Target:
-    """The target with a change in its twin and in what is served."""
-    twin = Changed(target.require_twin(), before=before, after=after).eval()
-    return served(target, twin)
+    """The target with a change in its PyTorch model and in what is served."""
+    torch_model = Changed(target.require_torch_model(), before=before, after=after).eval()
+    return served(target, torch_model)
 
 
 def served(target: Target, module: nn.Module) -> Target:
-    """The target with another model, served as its own twin."""
-    return replace(target, twin=module, runtime=ModuleRuntime(module))
+    """The target with another model, served as its own PyTorch model."""
+    return replace(target, torch_model=module, runtime=ModuleRuntime(module))
 
 
 def noise(logits: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Reports about made-up verdicts, with the shards that they speak of: no model is asked."""
+"""Reports about made-up results, with the shards that they speak of: no model is asked."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,12 +15,12 @@ from robustness.context import variants_of
 from robustness.report.build import build_report
 from robustness.report.schema import Report, write_report
 from robustness.scoring import (
-    AttackVerdict,
-    CellVerdict,
-    CertificateVerdict,
-    CleanVerdict,
-    CorruptionVerdict,
-    ModelVerdict,
+    AttackResult,
+    CertificateResult,
+    CleanResult,
+    CorruptionResult,
+    ModelResult,
+    ShardResult,
 )
 from robustness.spec import Cell, EvaluationSpec
 from robustness.store import Shard
@@ -48,7 +48,7 @@ def make_report(
     digests: Sequence[str] | None = None,
     **spec: Any,
 ) -> Report:
-    """Make up verdicts on images, write their shards and `report.json`.
+    """Make up results on images, write their shards and `report.json`.
 
     Args:
         folder: of the evaluation.
@@ -63,18 +63,18 @@ def make_report(
     asked = EvaluationSpec.model_validate({"attacks": ATTACKS, **spec})
     draw = np.random.default_rng(0)
     known = digests or [f"{position:064x}" for position in range(len(models))]
-    verdicts = []
+    results = []
     for name, digest in zip(models, known, strict=True):
         target = _target(name, digest, pixels, classes)
-        verdicts.append(_verdict(asked, target, len(pixels), labels, draw))
-        _store(folder, asked, verdicts[-1], pixels, draw)
+        results.append(_result(asked, target, len(pixels), labels, draw))
+        _store(folder, asked, results[-1], pixels, draw)
     images = ImageSet(
         names=list(names or (f"{i}.png" for i in range(len(pixels)))),
         labels=labels,
         label_names=list(classes),
         reader=lambda i: Image.new("L", (1, 1)),
     )
-    report = build_report(asked, verdicts, images, {"python": "3"})
+    report = build_report(asked, results, images, {"python": "3"})
     write_report(folder, report)
     return report
 
@@ -88,29 +88,29 @@ def _target(name: str, digest: str, pixels: np.ndarray, classes: Sequence[str]) 
         labels=list(classes),
         image_spec=ImageSpec(channels=channels, height=height, width=width),
         runtime=MatmulRuntime(np.zeros((1, 1)), np.zeros(1)),
-        twin=None,
+        torch_model=None,
     )
 
 
-def _verdict(
+def _result(
     spec: EvaluationSpec,
     target: Target,
     samples: int,
     labels: np.ndarray | None,
     draw: np.random.Generator,
-) -> ModelVerdict:
+) -> ModelResult:
     num_classes = len(target.labels)
     index = draw.integers(0, num_classes, samples)
     label = index.copy() if labels is None else labels
     right = draw.random(samples) < (0.9 if labels is not None else 1)
     index = np.where(right, label, (label + 1) % num_classes)
     yes = np.ones(samples, bool)
-    clean = CleanVerdict(
+    clean = CleanResult(
         label=label,
         rank=np.where(right, 0, 1),
         index=index,
         probability=draw.random(samples),
-        twin_index=index,
+        torch_index=index,
         finite=yes,
         blind=~yes,
         normalised=~yes,
@@ -118,24 +118,24 @@ def _verdict(
     )
     strength = draw.random(samples)  # how much it takes to mislead the model on a sample
     cells = [_cell(cell, clean, strength, num_classes) for cell in spec.cells]
-    return ModelVerdict(target=target, clean=clean, cells=cells, inputs_digest="0" * 64)
+    return ModelResult(target=target, clean=clean, cells=cells, inputs_digest="0" * 64)
 
 
-def _cell(cell: Cell, clean: CleanVerdict, strength: np.ndarray, num_classes: int) -> CellVerdict:
+def _cell(cell: Cell, clean: CleanResult, strength: np.ndarray, num_classes: int) -> ShardResult:
     other = (clean.label + 1) % num_classes
     if cell.attack.name == "corruptions":
         rank = np.maximum(clean.rank, strength < 0.1 * cell.budget.value).astype(np.int64)
-        return CorruptionVerdict(rank=rank, index=np.where(rank == 0, clean.label, other))
+        return CorruptionResult(rank=rank, index=np.where(rank == 0, clean.label, other))
     if cell.attack.name == "smoothing":
         silent = strength < 0.2
         index = np.where(silent, -1, clean.index)
-        return CertificateVerdict(index=index, radius=np.where(silent, 0, strength))
+        return CertificateResult(index=index, radius=np.where(silent, 0, strength))
     eps = cell.budget.value
     share = eps if cell.budget.kind == "L2" else eps * 25
     weak = 0.5 if cell.attack.name == "fgsm" else 1.0
     rank = np.maximum(clean.rank, strength < weak * share).astype(np.int64)
     looks = cell.attack.name == "fab-t"
-    return AttackVerdict(
+    return AttackResult(
         robust=rank,
         confirmed=rank,
         confirmed_8bit=np.where(strength < weak * share * 0.8, rank, clean.rank),
@@ -153,11 +153,11 @@ def _cell(cell: Cell, clean: CleanVerdict, strength: np.ndarray, num_classes: in
 def _store(
     folder: Path,
     spec: EvaluationSpec,
-    verdict: ModelVerdict,
+    result: ModelResult,
     pixels: np.ndarray,
     draw: np.random.Generator,
 ) -> None:
-    target = verdict.target
+    target = result.target
     assert isinstance(target, ImageTarget)
     for chosen in shards.ranges(len(pixels)):
         clean = pixels[chosen.start : chosen.stop]

@@ -1,4 +1,4 @@
-"""The whole line on exported models: white box on the twin, verdicts on the served graph."""
+"""The whole line on exported models: white box on the PyTorch model, scored as served."""
 
 import os
 import shutil
@@ -66,7 +66,7 @@ def test_flags_follow_from_the_stored_inputs_on_the_served_model(
     assert 0 < figures.attacks[0].confirmed < figures.clean.top1
 
 
-def test_elliptical_verdict_is_the_worst_of_both_gradients(report: tuple[Report, Path]) -> None:
+def test_elliptical_result_is_the_worst_of_both_gradients(report: tuple[Report, Path]) -> None:
     elliptical, dot = report[0].summary.models
     for attack in elliptical.attacks:
         assert attack.gradients is not None and set(attack.gradients) == {"stopped", "full"}
@@ -185,14 +185,14 @@ def test_killed_command_continues_to_the_same_bytes(artifacts: Any, tmp_path: Pa
 
 
 def test_command_line_puts_the_figures_on_the_card(artifacts: Any, tmp_path: Path) -> None:
-    folder = tmp_path / "judged"
+    folder = tmp_path / "scored"
     shutil.copytree(artifacts.elliptical, folder)
     digest = open_artifact(folder).digest
     command = ["evaluate", "--artifact", str(folder), "--data", str(artifacts.images), "--card"]
     assert main([*command, "--attack", "fgsm", "--eps", "20/255", "--workers", "1"]) == 0
-    judged = open_artifact(folder)
-    assert judged.digest == digest and judged.card is not None
-    figures = judged.card["robustness"]
+    scored = open_artifact(folder)
+    assert scored.digest == digest and scored.card is not None
+    figures = scored.card["robustness"]
     assert figures["metric"] == "accuracy" and figures["data"] == "images"
     assert [attack["eps"] for attack in figures["attacks"]] == ["20/255"]
     assert "| fgsm | 20/255 |" in (folder / "card.md").read_text()

@@ -163,7 +163,7 @@ def test_two_models_are_compared_pair_by_pair(
     assert (comparison.first, comparison.second) == ("linear", "other")
     pair = comparison.worst["4/255"]
     assert pair.both + pair.only_first + pair.only_second + pair.neither == 40
-    # Scaling all logits leaves the exact attack, and so the verdicts, as they are.
+    # Scaling all logits leaves the exact attack, and so the results, as they are.
     assert pair.difference == 0 and pair.p_value == 1
 
 
@@ -199,7 +199,7 @@ def test_without_labels_a_gate_on_clean_accuracy_fails(
 
 
 @pytest.mark.parametrize("num_classes", [2, 3, 4, 10, 1000])
-def test_any_number_of_classes_is_judged(
+def test_any_number_of_classes_is_scored(
     num_classes: int, make_target: MakeTarget, make_images: MakeImages, tmp_path: Path
 ) -> None:
     spec = make_spec(top_k=[1, 5])
@@ -212,18 +212,18 @@ def test_global_state_survives_an_evaluation(
     make_target: MakeTarget, make_images: MakeImages, tmp_path: Path
 ) -> None:
     target = make_target(3)
-    target.require_twin().train()
+    target.require_torch_model().train()
     generator, threads = torch.get_rng_state(), torch.get_num_threads()
     evaluate_targets(make_spec(), [target], make_images(8), tmp_path, threads=2)
     assert torch.equal(torch.get_rng_state(), generator)
     assert torch.get_num_threads() == threads
-    assert all(part.training for part in target.require_twin().modules())
+    assert all(part.training for part in target.require_torch_model().modules())
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda t, i: ([replace(t, twin=None)], i), "need the differentiable twin"),
+        (lambda t, i: ([replace(t, torch_model=None)], i), "need the PyTorch model"),
         (lambda t, i: ([t], i.take([])), "inputs must not be empty"),
         (lambda t, i: ([t, t], i), "another artifact"),
         (lambda t, i: ([t], replace(i, labels=i.labels + 2)), r"labels must be class indices"),
@@ -242,7 +242,7 @@ def test_arguments_that_do_not_fit_are_refused(
         evaluate_targets(make_spec(), targets, images, tmp_path)
 
 
-def test_pictures_show_what_was_judged(
+def test_pictures_show_what_was_scored(
     make_target: MakeTarget, make_images: MakeImages, tmp_path: Path
 ) -> None:
     target, images = make_target(3), make_images(40)

@@ -63,10 +63,10 @@ class Served:
 
 
 def make_target(channels: int = 1, num_classes: int = 10) -> ImageTarget:
-    twin = Rowwise(channels, num_classes).eval()
+    torch_model = Rowwise(channels, num_classes).eval()
     return ImageTarget(
         name="rowwise", version="1", digest="", labels=["class"] * num_classes,
-        runtime=cast(Any, Served(twin)), twin=twin,
+        runtime=cast(Any, Served(torch_model)), torch_model=torch_model,
         image_spec=ImageSpec(channels=channels, height=8, width=8),
     )  # fmt: skip
 
@@ -158,16 +158,16 @@ def test_the_adapter_repeats_a_chunk_and_changes_nothing_else(name: str, norm: s
     entry = LIBRARY[name]
     attack, target = adapted(name, norm), make_target(channels=entry.channels or 1)
     batch, meter = make_batch(target, 3), Meter(10**9)
-    twin = cast(Rowwise, target.require_twin())
-    twin.train()
-    gradient = torch.ones_like(twin.inner)
-    twin.inner.grad = gradient
+    torch_model = cast(Rowwise, target.require_torch_model())
+    torch_model.train()
+    gradient = torch.ones_like(torch_model.inner)
+    torch_model.inner.grad = gradient
     before = torch.get_rng_state(), random.getstate(), str(np.random.get_state())
     found = run(attack, target, batch, meter=meter)
     assert torch.equal(torch.get_rng_state(), before[0])
     assert (random.getstate(), str(np.random.get_state())) == before[1:]
-    assert twin.training and twin.dropout.training and twin.inner.requires_grad
-    assert twin.inner.grad is gradient and bool((gradient == 1).all())
+    assert torch_model.training and torch_model.dropout.training and torch_model.inner.requires_grad
+    assert torch_model.inner.grad is gradient and bool((gradient == 1).all())
     assert attack.allowed(batch, found, attack.budgets()[0]).all()
     assert meter.done <= len(batch.inputs) * attack.cost(num_classes=10)
     assert np.array_equal(found.images, run(attack, target, batch).images)
@@ -192,7 +192,7 @@ def test_outputs_that_are_no_numbers_count_as_the_clean_images() -> None:
     batch = make_batch(target)
     broken = ImageTarget(
         name="nan", version="1", digest="", labels=target.labels, runtime=target.runtime,
-        twin=Flat().eval(), image_spec=target.image_spec,
+        torch_model=Flat().eval(), image_spec=target.image_spec,
     )  # fmt: skip
     found = run(adapted("MIFGSM", "Linf"), broken, batch)
     assert np.isfinite(found.images).all()
@@ -263,4 +263,4 @@ def test_refused_saliency_maps_fail_on_few_classes() -> None:
     target = make_target(num_classes=3)
     images = torch.from_numpy(make_batch(target, 1).images)
     with pytest.raises(IndexError):
-        torchattacks.JSMA(target.require_twin())(images, torch.tensor([2]))
+        torchattacks.JSMA(target.require_torch_model())(images, torch.tensor([2]))

@@ -127,8 +127,8 @@ def test_chunk_that_kills_three_workers_is_named(
 
 def test_message_about_a_deadly_chunk_says_what_to_try(make_target: Any, tmp_path: Path) -> None:
     chunk = Chunk(model=0, start=32, inputs=np.zeros((2, 1, 6, 6), np.float32), labels=None)
-    trial: Any = type("Trial", (), {"target": make_target(2)})
-    each = PendingChunk(trial=trial, chunk=chunk, deaths=2)
+    context: Any = type("EvaluationContext", (), {"target": make_target(2)})
+    each = PendingChunk(context=context, chunk=chunk, deaths=2)
     message = r"inputs 33-34 of 'linear' killed 3 workers \(SIGKILL\), .* try --workers 1"
     with pytest.raises(WorkerDied, match=message):
         each.lose("SIGKILL", workers=4)
@@ -138,7 +138,7 @@ def test_cancelled_run_leaves_no_worker_and_is_continued(
     artifacts: Any, pair: list[Artifact], expected: dict[str, bytes], tmp_path: Path
 ) -> None:
     def enough() -> bool:
-        return len(list(tmp_path.rglob("verdict-*"))) >= 2
+        return len(list(tmp_path.rglob("result-*"))) >= 2
 
     executor = ProcessExecutor(folders(pair), workers=2)
     with pytest.raises(Cancelled):

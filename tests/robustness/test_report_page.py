@@ -146,12 +146,12 @@ def test_pictures_are_left_out_where_inputs_are_lost(tmp_path: Path) -> None:
 
 
 def test_attention_is_shown_before_and_after(tmp_path: Path) -> None:
-    twin = models.build(
+    torch_model = models.build(
         "deit_tiny_elliptical", img_size=8, patch_size=4, in_chans=1, num_classes=4, embed_dim=16,
         num_heads=2, depth=3,
     )  # fmt: skip
     report = made(tmp_path)
-    write_companions(tmp_path, report, twins={report.summary.models[0].digest: twin})
+    write_companions(tmp_path, report, torch_models={report.summary.models[0].digest: torch_model})
     text = seen(tmp_path).text
     assert text.count("attention before") == text.count("attention after") > 0
 
@@ -200,7 +200,7 @@ def test_a_network_without_maps_is_evaluated_to_a_finished_report(
         labels=list("abcd"),
         image_spec=ImageSpec(channels=1, height=8, width=8),
         runtime=Runtime(),
-        twin=model,
+        torch_model=model,
     )
     pixels = np.random.default_rng(0).integers(0, 255, (6, 8, 8), dtype=np.uint8)
     images = ImageSet(

@@ -18,12 +18,12 @@ from robustness.report.schema import Summary
 from robustness.sanity.checks import find_warnings, notes
 from robustness.sanity.measure import measure_images
 from robustness.scoring import (
-    CellVerdict,
-    CertificateVerdict,
-    CleanVerdict,
-    CorruptionVerdict,
-    Judgement,
-    ModelVerdict,
+    CertificateResult,
+    CleanResult,
+    CorruptionResult,
+    ModelResult,
+    Scoring,
+    ShardResult,
     combine,
 )
 from robustness.spec import EvaluationSpec
@@ -34,14 +34,14 @@ from tests.robustness.conftest import SIZE, Artifacts
 
 MakeTarget = Callable[..., Target]
 MakeImages = Callable[..., ImageSet]
-Judge = Callable[..., Summary]
+Scorer = Callable[..., Summary]
 
 PGD = [{"name": "pgd", "eps": ["4/255"]}]
 SHIPPED = Path(__file__).parents[2] / "artifacts"
 
 
 @pytest.fixture
-def judge(make_images: MakeImages, tmp_path: Path) -> Judge:
+def scorer(make_images: MakeImages, tmp_path: Path) -> Scorer:
     folders = (tmp_path / str(i) for i in itertools.count())  # one digest stands for all faults
 
     def run(target: Target, attacks: list[dict] = PGD, *, count: int = 64) -> Summary:
@@ -66,8 +66,8 @@ def codes(summary: Summary) -> set[str]:
 
 
 @pytest.mark.parametrize("num_classes", [2, 4, 10])
-def test_an_honest_model_raises_no_doubt(
-    num_classes: int, make_target: MakeTarget, judge: Judge
+def test_an_honest_model_raises_no_warning(
+    num_classes: int, make_target: MakeTarget, scorer: Scorer
 ) -> None:
     attacks = [
         {"name": "fgsm", "eps": ["1/255", "4/255"]},
@@ -75,10 +75,10 @@ def test_an_honest_model_raises_no_doubt(
         {"name": "fab-t", "eps": ["4/255"], "norm": "L2", "steps": 10},
         {"name": "square", "eps": ["1/255"], "queries": 50},
     ]
-    assert codes(judge(make_target(num_classes), attacks)) == set()
+    assert codes(scorer(make_target(num_classes), attacks)) == set()
 
 
-def test_small_trained_transformers_raise_no_doubt(artifacts: Artifacts, tmp_path: Path) -> None:
+def test_small_trained_transformers_raise_no_warning(artifacts: Artifacts, tmp_path: Path) -> None:
     found = [open_artifact(artifacts.dot), open_artifact(artifacts.elliptical)]
     images = open_images(artifacts.images, label_names=list(found[0].labels))
     spec = EvaluationSpec.model_validate(
@@ -87,7 +87,7 @@ def test_small_trained_transformers_raise_no_doubt(artifacts: Artifacts, tmp_pat
     assert evaluate(spec, found, images, tmp_path).summary.warnings == []
 
 
-def test_shipped_models_raise_no_doubt(tmp_path: Path) -> None:
+def test_shipped_models_raise_no_warning(tmp_path: Path) -> None:
     found = open_artifact(SHIPPED / "fashion-elliptical-adv")
     images = open_images(SHIPPED / "samples" / "fashion-mnist", label_names=list(found.labels))
     spec = EvaluationSpec.model_validate({"attacks": [{"name": "pgd", "eps": ["0.1"], "steps": 5}]})
@@ -114,65 +114,67 @@ def test_shipped_models_raise_no_doubt(tmp_path: Path) -> None:
         "rounding", "reversed gradient", "large logits", "constant",
     ],
 )  # fmt: skip
-def test_a_model_with_a_fault_raises_its_doubt_and_no_other(
+def test_a_model_with_a_fault_raises_its_warning_and_no_other(
     before: faulty.Change | None,
     after: faulty.Change | None,
     expected: set[str],
     make_target: MakeTarget,
-    judge: Judge,
+    scorer: Scorer,
 ) -> None:
-    assert codes(judge(faulty.changed(make_target(4), before=before, after=after))) == expected
+    assert codes(scorer(faulty.changed(make_target(4), before=before, after=after))) == expected
 
 
-def test_a_jagged_function_is_reported(make_target: MakeTarget, judge: Judge) -> None:
-    found = codes(judge(faulty.changed(make_target(4), before=faulty.jagged)))
+def test_a_jagged_function_is_reported(make_target: MakeTarget, scorer: Scorer) -> None:
+    found = codes(scorer(faulty.changed(make_target(4), before=faulty.jagged)))
     assert "shattered_gradients" in found
     assert found <= {"shattered_gradients", "more_steps_weaker", "transfer_gap"}
 
 
-def test_a_twin_that_hides_its_gradients_is_refused_to_attacks_that_need_them(
-    make_target: MakeTarget, judge: Judge
+def test_a_model_that_hides_its_gradients_is_refused_to_attacks_that_need_them(
+    make_target: MakeTarget, scorer: Scorer
 ) -> None:
     class Closed(faulty.Changed):
         @torch.no_grad()
         def forward(self, images: Tensor) -> Tensor:
             return super().forward(images)
 
-    twin = Closed(make_target(4).require_twin(), before=None, after=None)
-    target = faulty.served(make_target(4), twin)
-    with pytest.raises(ValueError, match="model must be differentiable"):
-        judge(target)
-    assert codes(judge(target, [{"name": "square", "eps": ["4/255"], "queries": 50}])) == set()
+    torch_model = Closed(make_target(4).require_torch_model(), before=None, after=None)
+    target = faulty.served(make_target(4), torch_model)
+    with pytest.raises(ValueError, match="logits have no gradient"):
+        scorer(target)
+    assert codes(scorer(target, [{"name": "square", "eps": ["4/255"], "queries": 50}])) == set()
 
 
-def test_noise_in_the_twin_alone_is_reported(make_target: MakeTarget, judge: Judge) -> None:
+def test_noise_in_the_twin_alone_is_reported(make_target: MakeTarget, scorer: Scorer) -> None:
     target = make_target(4)
-    noisy = faulty.Changed(target.require_twin(), before=None, after=faulty.noise)
-    assert codes(judge(replace(target, twin=noisy))) == {"randomised"}
+    noisy = faulty.Changed(target.require_torch_model(), before=None, after=faulty.noise)
+    assert codes(scorer(replace(target, torch_model=noisy))) == {"randomised"}
 
 
-def test_attention_with_a_random_metric_is_reported(make_target: MakeTarget, judge: Judge) -> None:
-    summary = judge(faulty.served(make_target(4), elliptical(estimator="random")), count=16)
+def test_attention_with_a_random_metric_is_reported(
+    make_target: MakeTarget, scorer: Scorer
+) -> None:
+    summary = scorer(faulty.served(make_target(4), elliptical(estimator="random")), count=16)
     assert "randomised" in codes(summary)
     assert "draws the metric of its attention at random" in summary.warnings[0].message
 
 
 def test_batch_norm_served_in_training_mode_is_reported(
-    make_target: MakeTarget, judge: Judge
+    make_target: MakeTarget, scorer: Scorer
 ) -> None:
     target = make_target(4)
-    module = nn.Sequential(nn.BatchNorm2d(1, momentum=0.0), target.require_twin())
-    found = codes(judge(faulty.served(target, module)))
+    module = nn.Sequential(nn.BatchNorm2d(1, momentum=0.0), target.require_torch_model())
+    found = codes(scorer(faulty.served(target, module)))
     assert "depends_on_batch" in found
     assert found <= {"depends_on_batch", "twin_differs", "transfer_gap"}
 
 
 def test_scale_is_no_matter_for_attacks_on_the_margin(
-    make_target: MakeTarget, judge: Judge
+    make_target: MakeTarget, scorer: Scorer
 ) -> None:
     large = faulty.changed(make_target(4), after=lambda logits: 1000 * logits)
     attacks = [*PGD, {"name": "apgd-t", "eps": ["4/255"], "steps": 10}]
-    assert codes(judge(large, attacks)) == set()
+    assert codes(scorer(large, attacks)) == set()
 
 
 def test_one_class_for_everything_is_reported(
@@ -186,31 +188,31 @@ def test_one_class_for_everything_is_reported(
     assert "puts all 40 images into one class" in summary.warnings[0].message
 
 
-def test_logits_that_are_not_finite_are_reported(make_target: MakeTarget, judge: Judge) -> None:
+def test_logits_that_are_not_finite_are_reported(make_target: MakeTarget, scorer: Scorer) -> None:
     def overflow(logits: Tensor) -> Tensor:
         return torch.where(logits[:, :1] > 0.5, torch.nan, logits)
 
     target = make_target(3)
-    assert codes(judge(faulty.changed(target, after=overflow))) == {"non_finite_logits"}
-    only_served = faulty.Changed(target.require_twin(), before=None, after=overflow)
+    assert codes(scorer(faulty.changed(target, after=overflow))) == {"non_finite_logits"}
+    only_served = faulty.Changed(target.require_torch_model(), before=None, after=overflow)
     runtime = faulty.ModuleRuntime(only_served)
-    assert codes(judge(replace(target, runtime=runtime))) == {"non_finite_logits"}
+    assert codes(scorer(replace(target, runtime=runtime))) == {"non_finite_logits"}
 
 
 def test_saturated_model_counts_as_robust_and_is_reported(
-    make_target: MakeTarget, judge: Judge
+    make_target: MakeTarget, scorer: Scorer
 ) -> None:
-    summary = judge(make_target(3, scale=1e5), [{"name": "fgsm", "eps": ["4/255"]}])
+    summary = scorer(make_target(3, scale=1e5), [{"name": "fgsm", "eps": ["4/255"]}])
     assert summary.models[0].attacks[0].robust.top1 > 0.5
     assert codes(summary) == {"saturated_logits", "zero_gradients"}
 
 
 def test_gradients_that_hide_the_border_make_more_steps_weaker(
-    make_target: MakeTarget, judge: Judge
+    make_target: MakeTarget, scorer: Scorer
 ) -> None:
     target = faulty.changed(make_target(2), after=faulty.hidden_border)
     attacks = [{"name": name, "eps": ["8/255"]} for name in ("fgsm", "pgd")]
-    summary = judge(target, attacks)
+    summary = scorer(target, attacks)
     assert codes(summary) == {"more_steps_weaker"}
     messages = " ".join(warning.message for warning in summary.warnings)
     assert "eight steps of an attack get less far than one" in messages
@@ -225,28 +227,28 @@ def test_gradients_that_hide_the_border_make_more_steps_weaker(
     ],
 )
 def test_a_black_box_that_beats_gradients_is_reported(
-    attacks: list[dict], make_target: MakeTarget, judge: Judge
+    attacks: list[dict], make_target: MakeTarget, scorer: Scorer
 ) -> None:
     target = faulty.changed(make_target(3), before=faulty.reversed_gradient)
-    found = codes(judge(target, attacks, count=16))
+    found = codes(scorer(target, attacks, count=16))
     assert found == {"black_box_beats_white_box", "shattered_gradients"}
 
 
 def test_served_model_that_hides_behind_rounding_shows_a_transfer_gap(
-    make_target: MakeTarget, judge: Judge
+    make_target: MakeTarget, scorer: Scorer
 ) -> None:
     target = make_target(3)
     coarse = faulty.Changed(
-        target.require_twin(), before=lambda images: (images * 8).round() / 8, after=None
+        target.require_torch_model(), before=lambda images: (images * 8).round() / 8, after=None
     )
-    summary = judge(replace(target, runtime=faulty.ModuleRuntime(coarse)))
+    summary = scorer(replace(target, runtime=faulty.ModuleRuntime(coarse)))
     attack = summary.models[0].attacks[0]
     assert attack.transfer_gap == pytest.approx(attack.confirmed - attack.robust.top1)
     assert codes(summary) == {"transfer_gap", "twin_differs", "quantised_inputs"}
 
 
-def test_accuracy_that_rises_with_eps_is_reported(make_target: MakeTarget, judge: Judge) -> None:
-    """Far from grey the twin answers class 0 whatever it is asked, and gives no gradient."""
+def test_accuracy_that_rises_with_eps_is_reported(make_target: MakeTarget, scorer: Scorer) -> None:
+    """Far from gray the model answers class 0 for any input, and gives no gradient."""
     target = make_target(3)
 
     class Hiding(nn.Module):
@@ -259,26 +261,28 @@ def test_accuracy_that_rises_with_eps_is_reported(make_target: MakeTarget, judge
             hidden = 0 * images.sum((1, 2, 3))[:, None] + torch.tensor([9.0, 0, 0])
             return torch.where(far[:, None], hidden, self.inner(images))
 
-    twin = Hiding(target.require_twin())
-    found = codes(judge(replace(target, twin=twin), [{"name": "pgd", "eps": ["0.05", "0.3"]}]))
+    torch_model = Hiding(target.require_torch_model())
+    found = codes(
+        scorer(replace(target, torch_model=torch_model), [{"name": "pgd", "eps": ["0.05", "0.3"]}])
+    )
     assert "accuracy_rises_with_eps" in found
 
 
-def test_accuracy_that_cannot_be_is_reported(make_target: MakeTarget, judge: Judge) -> None:
+def test_accuracy_that_cannot_be_is_reported(make_target: MakeTarget, scorer: Scorer) -> None:
     stuck = faulty.changed(make_target(3), after=lambda logits: logits.detach() + 0 * logits)
     for eps, why in (("0.6", "the same grey one"), ("1", "into any other")):
-        summary = judge(stuck, [{"name": "pgd", "eps": [eps]}])
+        summary = scorer(stuck, [{"name": "pgd", "eps": [eps]}])
         assert codes(summary) == {"zero_gradients", "impossible_accuracy"}
         assert why in summary.warnings[-1].message
-    apart = judge(stuck, [{"name": "fab-t", "norm": "L2", "eps": ["3.7"], "steps": 2}])
+    apart = scorer(stuck, [{"name": "fab-t", "norm": "L2", "eps": ["3.7"], "steps": 2}])
     assert codes(apart) == {"zero_gradients", "impossible_accuracy"}
 
 
 def test_accuracy_that_stays_over_large_radii_is_reported(
-    make_target: MakeTarget, judge: Judge
+    make_target: MakeTarget, scorer: Scorer
 ) -> None:
     stuck = faulty.changed(make_target(3), after=lambda logits: logits.detach() + 0 * logits)
-    summary = judge(stuck, [{"name": "fgsm", "eps": ["0.15", "0.3"]}])
+    summary = scorer(stuck, [{"name": "fgsm", "eps": ["0.15", "0.3"]}])
     assert codes(summary) == {"zero_gradients", "accuracy_does_not_fall"}
 
 
@@ -286,46 +290,46 @@ def test_what_noise_cannot_tell_is_remarked_upon(make_target: MakeTarget) -> Non
     attacks = [{"name": "smoothing", "samples": 1000}, {"name": "corruptions", "names": ["fog"]}]
     spec = EvaluationSpec.model_validate({"attacks": attacks})
     label, no = np.zeros(3, np.int64), np.zeros(3, bool)
-    clean = CleanVerdict(
-        label=label, rank=label, index=label, probability=np.full(3, 0.5), twin_index=label,
+    clean = CleanResult(
+        label=label, rank=label, index=label, probability=np.full(3, 0.5), torch_index=label,
         finite=~no, blind=no, normalised=no, unsteady=no,
     )  # fmt: skip
-    cells: list[CellVerdict] = [
-        CertificateVerdict(index=label, radius=np.zeros(3)),
-        *[CorruptionVerdict(rank=label, index=label)] * 5,
+    cells: list[ShardResult] = [
+        CertificateResult(index=label, radius=np.zeros(3)),
+        *[CorruptionResult(rank=label, index=label)] * 5,
     ]
-    verdict = ModelVerdict(target=make_target(4), clean=clean, cells=cells, inputs_digest="")
-    smoothing, corruptions = notes(spec, [verdict])
+    result = ModelResult(target=make_target(4), clean=clean, cells=cells, inputs_digest="")
+    smoothing, corruptions = notes(spec, [result])
     assert "1,000 noisy copies" in smoothing and "above 2.46 sigma" in smoothing
     assert "no published figure" in corruptions
 
 
 def test_too_short_an_attack_is_remarked_upon_but_no_fault_of_the_model(
-    make_target: MakeTarget, judge: Judge
+    make_target: MakeTarget, scorer: Scorer
 ) -> None:
     attacks = [{"name": "fgsm", "eps": ["4/255"]}, {**PGD[0], "steps": 3}]
-    assert codes(judge(make_target(4), attacks)) == set()
+    assert codes(scorer(make_target(4), attacks)) == set()
 
 
-def test_a_verdict_that_does_better_under_attack_is_reported(
+def test_a_result_that_does_better_under_attack_is_reported(
     make_target: MakeTarget,
 ) -> None:
-    """Made up: no evaluation gives such a verdict, unless files of two are mixed up."""
+    """Made up: no evaluation gives such a result, unless files of two are mixed up."""
     spec = EvaluationSpec.model_validate({"attacks": PGD})
     target, zeros, ones = make_target(4), np.zeros(40, np.int64), np.ones(40, np.int64)
     no = np.zeros(40, bool)
-    clean = CleanVerdict(
+    clean = CleanResult(
         label=zeros, rank=ones, index=np.arange(40) % 2, probability=np.full(40, 0.5),
-        twin_index=np.arange(40) % 2, finite=~no, blind=no, normalised=no, unsteady=no,
+        torch_index=np.arange(40) % 2, finite=~no, blind=no, normalised=no, unsteady=no,
     )  # fmt: skip
-    judged = Judgement(
-        twin_rank=zeros, served_rank=zeros, eight_bit_rank=zeros, index=zeros, margin=ones * 1.0,
+    scored = Scoring(
+        torch_rank=zeros, served_rank=zeros, eight_bit_rank=zeros, index=zeros, margin=ones * 1.0,
         distance=zeros * 1.0, finite=~no,
     )  # fmt: skip
     better = replace(clean, rank=zeros)
-    cells: list[CellVerdict] = [combine(better, [judged], ["plain"])]
-    verdict = ModelVerdict(target=target, clean=clean, cells=cells, inputs_digest="0" * 64)
-    assert [warning.code for warning in find_warnings(spec, verdict)] == ["robust_above_clean"]
+    cells: list[ShardResult] = [combine(better, [scored], ["plain"])]
+    result = ModelResult(target=target, clean=clean, cells=cells, inputs_digest="0" * 64)
+    assert [warning.code for warning in find_warnings(spec, result)] == ["robust_above_clean"]
 
 
 @pytest.mark.parametrize("held", [True, False])
@@ -337,25 +341,25 @@ def test_images_that_hold_at_half_the_range_are_reported_where_nothing_else_is(
     inputs = np.random.default_rng(0).random((40, 1, SIZE, SIZE), np.float32)
     asked = measure_images(target, inputs, label, seed=0, meter=Meter(1000))
     assert not asked.holds_at_large_eps.any()
-    clean = CleanVerdict(
-        label=label, rank=label * 0, index=label, probability=np.full(40, 0.5), twin_index=label,
+    clean = CleanResult(
+        label=label, rank=label * 0, index=label, probability=np.full(40, 0.5), torch_index=label,
         finite=~no, blind=no, normalised=no, unsteady=no,
     )  # fmt: skip
-    fooled = Judgement(
-        twin_rank=label * 0 + 1, served_rank=label * 0 + 1, eight_bit_rank=label * 0 + 1,
+    fooled = Scoring(
+        torch_rank=label * 0 + 1, served_rank=label * 0 + 1, eight_bit_rank=label * 0 + 1,
         index=label, margin=label - 9.0, distance=label * 0.0, finite=~no,
     )  # fmt: skip
-    verdict = ModelVerdict(
+    result = ModelResult(
         target=target, clean=clean, cells=[combine(clean, [fooled], ["plain"])], inputs_digest="",
         diagnostics=replace(asked, holds_at_large_eps=np.full_like(asked.holds_at_large_eps, held)),
     )  # fmt: skip
-    found = find_warnings(EvaluationSpec.model_validate({"attacks": PGD}), verdict)
+    found = find_warnings(EvaluationSpec.model_validate({"attacks": PGD}), result)
     assert {warning.code for warning in found} == ({"impossible_accuracy"} if held else set())
 
 
-def test_query_attacks_do_not_mind_gradients(make_target: MakeTarget, judge: Judge) -> None:
+def test_query_attacks_do_not_mind_gradients(make_target: MakeTarget, scorer: Scorer) -> None:
     stuck = faulty.changed(make_target(3), after=lambda logits: logits.detach() + 0 * logits)
-    summary = judge(stuck, [{"name": "square", "eps": ["4/255"], "queries": 50}])
+    summary = scorer(stuck, [{"name": "square", "eps": ["4/255"], "queries": 50}])
     assert codes(summary) == set()
 
 
@@ -364,26 +368,26 @@ def test_gradients_through_m_that_find_more_are_remarked_upon(
 ) -> None:
     """A note with figures and no warning: the worse of both is what counts already."""
     no, zeros = np.zeros(10, bool), np.zeros(10, np.int64)
-    clean = CleanVerdict(
-        label=zeros, rank=zeros, index=zeros, probability=np.full(10, 0.5), twin_index=zeros,
+    clean = CleanResult(
+        label=zeros, rank=zeros, index=zeros, probability=np.full(10, 0.5), torch_index=zeros,
         finite=~no, blind=no, normalised=no, unsteady=no,
     )  # fmt: skip
 
-    def judged(fooled: int) -> Judgement:
+    def scored(fooled: int) -> Scoring:
         rank = (np.arange(10) < fooled).astype(np.int64)
-        return Judgement(
-            twin_rank=rank, served_rank=rank, eight_bit_rank=rank, index=rank,
+        return Scoring(
+            torch_rank=rank, served_rank=rank, eight_bit_rank=rank, index=rank,
             margin=0.5 - rank, distance=zeros * 1.0, finite=~no,
         )  # fmt: skip
 
     spec = EvaluationSpec.model_validate({"attacks": PGD})
-    cells: list[CellVerdict] = [combine(clean, [judged(3), judged(5)], ["stopped", "full"])]
-    verdict = ModelVerdict(
+    cells: list[ShardResult] = [combine(clean, [scored(3), scored(5)], ["stopped", "full"])]
+    result = ModelResult(
         target=faulty.served(make_target(4), elliptical()),
         clean=clean,
         cells=cells,
         inputs_digest="0" * 64,
     )
-    assert find_warnings(spec, verdict) == []
-    found = [note for note in notes(spec, [verdict]) if "through m" in note]
+    assert find_warnings(spec, result) == []
+    found = [note for note in notes(spec, [result]) if "through m" in note]
     assert len(found) == 1 and "7 of 10 hold" in found[0] and "through m 5" in found[0]

@@ -52,17 +52,17 @@ def test_8bit_path_rounds_to_whole_grey_values() -> None:
     np.testing.assert_allclose(rounded, np.rint(inputs * 255) / 255, atol=1e-7)
 
 
-def test_twin_and_served_model_are_judged_apart(
+def test_twin_and_served_model_are_scored_apart(
     make_target: Callable[..., ImageTarget], make_images: Callable[..., ImageSet]
 ) -> None:
     target = make_target(3)
-    twin = target.require_twin()
+    torch_model = target.require_torch_model()
     inputs = load_inputs(make_images(8), target.image_spec)
     labels = target.runtime.predict(inputs).argmax(axis=1)
-    for parameter in twin.parameters():
+    for parameter in torch_model.parameters():
         parameter.data.neg_()
     meter = Meter(24)
     found = score(ask(target, inputs, meter), labels, np.zeros(8))
     assert (found.served_rank == 0).all() and (found.eight_bit_rank == 0).all()
-    assert (found.twin_rank == 2).all() and (found.margin < 0).all()
+    assert (found.torch_rank == 2).all() and (found.margin < 0).all()
     assert meter.done == 24

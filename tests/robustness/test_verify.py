@@ -73,7 +73,7 @@ def test_report_is_confirmed(check: Callable[..., Outcome], artifacts: Any) -> N
     assert outcome.lines()[-1] == "CONFIRMED"
 
 
-def test_sample_of_the_inputs_is_judged(check: Callable[..., Outcome]) -> None:
+def test_sample_of_the_inputs_is_scored(check: Callable[..., Outcome]) -> None:
     outcome = check(limit=7)
     assert outcome.confirmed and outcome.flags == 2 * 7 * (1 + 3 * 4 + 1) + 7 * 3 * 2
     assert "a sample of 7 of 40 inputs" in outcome.notes
@@ -207,7 +207,7 @@ def other_model(content: Content) -> None:
         (held_gate, "gate.value is 0.9000"),
         (better_headline, r"models\[0\].largest.top1 is 1.0000"),
         (gate_beside_a_warning, "gate.passed is True, and the stored results give False"),
-        (smaller_radius, "verdict-fab-t-.* is missing or damaged"),
+        (smaller_radius, "result-fab-t-.* is missing or damaged"),
         (lost_sample, "speaks of 40 inputs, and has flags of 39"),
         (lost_attack, "input 2 .*the length of attacks is 3, and the stored results give 4"),
         (class_of_none, "input 1 .*clean.index is 3"),
@@ -362,7 +362,7 @@ def test_flags_are_held_against_the_shards_too(
     assert any(re.search(message, text) for text in check().refuted)
 
 
-def test_ranks_that_are_not_judged_again_are_told(artifacts: Any, tmp_path: Path) -> None:
+def test_ranks_that_are_not_scored_again_are_told(artifacts: Any, tmp_path: Path) -> None:
     artifact = open_artifact(artifacts.dot)
     images = open_images(artifacts.images, label_names=artifact.labels).take(range(4))
     attacks = [{"name": "fgsm", "eps": ["6/255"]}]
@@ -390,8 +390,8 @@ def test_flips_that_precision_explains_are_told_apart() -> None:
 @pytest.mark.parametrize(
     ("pattern", "name", "change", "message"),
     [
-        ("verdict-pgd-*-000000*", "worst", lambda a: a + 99, "results do not hold"),
-        ("verdict-pgd-*-000000*", "worst", lambda a: a * np.nan, "results do not hold"),
+        ("result-pgd-*-000000*", "worst", lambda a: a + 99, "results do not hold"),
+        ("result-pgd-*-000000*", "worst", lambda a: a * np.nan, "results do not hold"),
         ("diagnostics*", "constant", lambda a: a[:0], "results do not hold"),
         ("clean-000032*", "clean", lambda a: a[..., :3], "different sizes"),
     ],
@@ -403,7 +403,7 @@ def test_files_of_another_shape_are_refuted(
     assert any(re.search(message, text) for text in check().refuted)
 
 
-def test_names_cannot_hide_the_verdict_on_a_terminal() -> None:
+def test_names_cannot_hide_the_result_on_a_terminal() -> None:
     outcome = Outcome(refuted=["input 1 (\x1b[2J\nCONFIRMED\x9b8m\u202e) is not as reported"])
     told = "".join(outcome.lines())
     assert told.isprintable() and outcome.lines()[-1] == "REFUTED" and len(outcome.lines()) == 3

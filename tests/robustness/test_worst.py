@@ -1,4 +1,4 @@
-"""The worst case counts what fools the twin or the served model."""
+"""The worst case counts what fools the PyTorch model or the served model."""
 
 from collections.abc import Callable
 
@@ -7,7 +7,7 @@ import pytest
 
 from robustness.report.sentences import findings
 from robustness.report.summary import model_figures
-from robustness.scoring import Judgement, ModelVerdict, combine, judge_clean
+from robustness.scoring import ModelResult, Scoring, combine, score_clean
 from robustness.spec import EvaluationSpec
 from robustness.target import Target
 from robustness.worst import largest_rank, worst_ranks
@@ -15,20 +15,21 @@ from robustness.worst import largest_rank, worst_ranks
 SPEC = EvaluationSpec.model_validate({"attacks": [{"name": "pgd", "eps": ["4/255"]}]})
 
 
-def verdict(target: Target, twin: list[int], served: list[int]) -> ModelVerdict:
+def result(target: Target, torch_model: list[int], served: list[int]) -> ModelResult:
     """Four images of class 0 that are right unattacked, with these ranks under attack."""
     logits, no = np.tile([1.0, 0.0, 0.0], (4, 1)), np.zeros(4, bool)
-    clean = judge_clean(logits, logits, logits, np.zeros(4, np.int64), no)
-    judged = Judgement(
-        twin_rank=np.array(twin), served_rank=np.array(served), eight_bit_rank=np.array(served),
+    clean = score_clean(logits, logits, logits, np.zeros(4, np.int64), no)
+    scored = Scoring(
+        torch_rank=np.array(torch_model), served_rank=np.array(served),
+        eight_bit_rank=np.array(served),
         index=np.array(served), margin=np.zeros(4), distance=np.zeros(4), finite=~no,
     )  # fmt: skip
-    cells = [combine(clean, [judged], ["plain"])]
-    return ModelVerdict(target=target, clean=clean, cells=list(cells), inputs_digest="")
+    cells = [combine(clean, [scored], ["plain"])]
+    return ModelResult(target=target, clean=clean, cells=list(cells), inputs_digest="")
 
 
 def test_either_judge_can_make_an_image_fall(make_target: Callable[..., Target]) -> None:
-    found = verdict(make_target(3), twin=[0, 1, 0, 1], served=[0, 0, 1, 1])
+    found = result(make_target(3), torch_model=[0, 1, 0, 1], served=[0, 0, 1, 1])
     assert worst_ranks(SPEC, found)["4/255"].tolist() == [0, 1, 1, 1]
     largest = largest_rank(SPEC, found)
     assert largest is not None and largest.tolist() == [0, 1, 1, 1]
@@ -38,7 +39,7 @@ def test_either_judge_can_make_an_image_fall(make_target: Callable[..., Target])
 
 
 @pytest.mark.parametrize(
-    ("twin", "served", "words"),
+    ("torch_model", "served", "words"),
     [
         ([0, 0, 1, 1], [0, 0, 1, 1], "Of 2 successful attacks on single images, all also mislead"),
         ([0, 1, 1, 1], [0, 0, 1, 1], "Of 3 successful attacks on single images, 2 also mislead"),
@@ -47,7 +48,7 @@ def test_either_judge_can_make_an_image_fall(make_target: Callable[..., Target])
     ],
 )
 def test_report_says_which_successes_mislead_the_served_model(
-    twin: list[int], served: list[int], words: str, make_target: Callable[..., Target]
+    torch_model: list[int], served: list[int], words: str, make_target: Callable[..., Target]
 ) -> None:
-    figures = model_figures(SPEC, verdict(make_target(3), twin, served))
+    figures = model_figures(SPEC, result(make_target(3), torch_model, served))
     assert any(words in finding for finding in findings(figures, "accuracy", "image"))

@@ -17,11 +17,11 @@ def test_twin_repeats_the_logits_of_the_probe(artifact: Artifact) -> None:
 
 
 def test_twin_is_frozen_but_lets_gradients_reach_the_input(artifact: Artifact) -> None:
-    twin = load_torch_model(artifact)
+    torch_model = load_torch_model(artifact)
     images = torch.rand(2, 1, 28, 28, requires_grad=True)
-    twin(images).sum().backward()
-    assert not twin.training
-    assert not any(parameter.requires_grad for parameter in twin.parameters())
+    torch_model(images).sum().backward()
+    assert not torch_model.training
+    assert not any(parameter.requires_grad for parameter in torch_model.parameters())
     assert images.grad is not None and images.grad.abs().sum() > 0
 
 

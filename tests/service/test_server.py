@@ -88,7 +88,7 @@ def test_built_bento_serves_from_anywhere(tmp_path: Path) -> None:
 def test_evaluation_survives_a_kill_and_its_pictures_mislead_the_public_path(
     tmp_path: Path,
 ) -> None:
-    """A whole trial of a shipped model: the 8-bit flags must be what `/classify` answers."""
+    """A whole evaluation of a shipped model: the 8-bit flags must be what `/classify` answers."""
     samples = ROOT / "artifacts" / "samples" / "fashion-mnist"
     paths = [path for folder in sorted(samples.iterdir()) for path in sorted(folder.glob("*.png"))]
     paths = paths[::8]

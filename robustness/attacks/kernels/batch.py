@@ -78,7 +78,7 @@ def loss_gradient(
         logits = model(images)
         if not logits.requires_grad:
             raise ValueError(
-                "model must be differentiable, got logits that carry no gradient: attack its twin"
+                "logits have no gradient; pass the PyTorch model, not the exported one"
             )
         losses = loss(logits)
         # A sum and not a mean: an image's gradient does not depend on the rest of the batch.

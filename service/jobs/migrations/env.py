@@ -2,7 +2,7 @@
 
 from alembic import context
 
-# Both databases undo a change of the schema with its transaction; of SQLite, Alembic doubts it.
+# Both databases undo a change of the schema with its transaction; of SQLite, Alembic warnings it.
 context.configure(connection=context.config.attributes["connection"], transactional_ddl=True)
 with context.begin_transaction():
     context.run_migrations()

@@ -59,7 +59,7 @@ class ModuleRuntime:
 
 
 def target_of(
-    twin: nn.Module, tokenizer: TextTokenizer, classes: list[str], *, max_len: int = 24
+    torch_model: nn.Module, tokenizer: TextTokenizer, classes: list[str], *, max_len: int = 24
 ) -> TextTarget:
     return TextTarget(
         name="small",
@@ -68,8 +68,8 @@ def target_of(
         labels=classes,
         tokenizer=tokenizer,
         max_len=max_len,
-        runtime=ModuleRuntime(twin),
-        twin=twin,
+        runtime=ModuleRuntime(torch_model),
+        torch_model=torch_model,
     )
 
 

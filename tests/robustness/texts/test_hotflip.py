@@ -106,8 +106,8 @@ def test_expressions_keep_their_form_and_are_evaluated_anew(
 
 
 def test_nothing_global_changes_and_cancel_is_heeded(bag: TextTarget, texts: list[str]) -> None:
-    twin = bag.require_twin().train()
-    labels = replace(bag, twin=None).predict(texts).argmax(1)
+    torch_model = bag.require_torch_model().train()
+    labels = replace(bag, torch_model=None).predict(texts).argmax(1)
     state, draws = torch.get_rng_state(), str(np.random.get_state())
     meter = Meter(10**6, should_stop=lambda: meter.done >= 60)
     with pytest.raises(Cancelled):
@@ -115,7 +115,9 @@ def test_nothing_global_changes_and_cancel_is_heeded(bag: TextTarget, texts: lis
     assert meter.done < 60 + 32
     assert torch.equal(torch.get_rng_state(), state)
     assert str(np.random.get_state()) == draws
-    assert twin.training and all(p.grad is None and p.requires_grad for p in twin.parameters())
+    assert torch_model.training and all(
+        p.grad is None and p.requires_grad for p in torch_model.parameters()
+    )
 
 
 @pytest.mark.parametrize(

@@ -54,7 +54,7 @@ class Faulty:
         ("constant", {"constant_output"}),
     ],
 )
-def test_a_fault_raises_its_doubt(
+def test_a_fault_raises_its_warning(
     fault: str, expected: set[str], bag: TextTarget, texts: list[str], tmp_path: Path
 ) -> None:
     target = replace(bag, runtime=Faulty(bag.runtime, fault))
@@ -68,4 +68,4 @@ def test_a_fault_raises_its_doubt(
     summary = evaluate_targets(SPEC, [target], inputs, tmp_path).summary
     found = {warning.code for warning in summary.warnings}
     assert found - {"twin_differs", "transfer_gap"} == expected
-    assert found == expected or fault == "constant"  # its twin, which is sound, differs
+    assert found == expected or fault == "constant"  # its PyTorch model, which is sound, differs

@@ -54,7 +54,7 @@ def test_a_text_that_cannot_be_read_is_refused(bag: TextTarget, text: str, messa
 
 
 def test_gradient_is_the_slope_of_the_margin(elliptical: TextTarget) -> None:
-    twin = elliptical.require_twin().double()
+    torch_model = elliptical.require_torch_model().double()
     tokens = np.frombuffer(b"abcdefgh", np.uint8).astype(np.int64)
     gradient = elliptical.margin_gradient(tokens, 1, variant="full")
     weight = elliptical.embedding().weight
@@ -63,7 +63,7 @@ def test_gradient_is_the_slope_of_the_margin(elliptical: TextTarget) -> None:
         for step in (1e-5, -1e-5):
             with torch.no_grad():
                 weight[tokens[place], column] += step
-                logits = twin(torch.from_numpy(tokens)[None])[0]
+                logits = torch_model(torch.from_numpy(tokens)[None])[0]
                 weight[tokens[place], column] -= step
             margins.append(float(logits[1] - max(logits[0], logits[2])))
         assert gradient[place, column] == pytest.approx((margins[0] - margins[1]) / 2e-5, rel=1e-4)
@@ -78,8 +78,8 @@ def test_gradients_stop_at_m_or_flow_through_it(elliptical: TextTarget, bag: Tex
 
 @pytest.mark.parametrize("label", [0, 5])
 def test_a_gradient_changes_nothing_also_after_an_error(bag: TextTarget, label: int) -> None:
-    twin = bag.require_twin().train()
-    before = [(p.requires_grad, p.grad) for p in twin.parameters()]
+    torch_model = bag.require_torch_model().train()
+    before = [(p.requires_grad, p.grad) for p in torch_model.parameters()]
     state = torch.get_rng_state()
     for _ in range(2):
         try:
@@ -87,17 +87,17 @@ def test_a_gradient_changes_nothing_also_after_an_error(bag: TextTarget, label: 
             assert label == 0
         except IndexError:
             assert label == 5
-    assert all(part.training and not part._forward_hooks for part in twin.modules())
-    assert [(p.requires_grad, p.grad) for p in twin.parameters()] == before
+    assert all(part.training and not part._forward_hooks for part in torch_model.modules())
+    assert [(p.requires_grad, p.grad) for p in torch_model.parameters()] == before
     assert torch.equal(torch.get_rng_state(), state)
 
 
 def test_without_embeddings_hotflip_is_impossible(bag: TextTarget) -> None:
-    with pytest.raises(ValueError, match="need the differentiable .*, but 'small'"):
-        replace(bag, twin=None).embedding()
+    with pytest.raises(ValueError, match="need the PyTorch model, but 'small'"):
+        replace(bag, torch_model=None).embedding()
     twice = nn.ModuleList([nn.Embedding(3, 2), nn.Embedding(3, 2)])
     with pytest.raises(ValueError, match="one table of embeddings, but 'small' has 2"):
-        replace(bag, twin=twice).embedding()
+        replace(bag, torch_model=twice).embedding()
 
 
 def test_a_model_of_expressions_is_one_whose_labels_are_recomputed(
@@ -129,6 +129,8 @@ def test_a_model_of_expressions_is_one_whose_labels_are_recomputed(
         write_artifact(run, samples, tmp_path / "artifact", program=False), threads=1
     )
     assert target.relabel is value_of
-    twin = target.require_twin()
+    torch_model = target.require_torch_model()
     tokens, mask = map(torch.from_numpy, target.encode(expressions[:5]))
-    np.testing.assert_allclose(target.predict(expressions[:5]), twin(tokens, mask), atol=1e-4)
+    np.testing.assert_allclose(
+        target.predict(expressions[:5]), torch_model(tokens, mask), atol=1e-4
+    )

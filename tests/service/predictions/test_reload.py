@@ -199,13 +199,13 @@ def test_a_name_keeps_its_task_and_a_version_its_folder(
     async def test(world: World) -> None:
         text = open_artifact(tiny_models / "transject")
         _copy(text, world.folder / "text", version="9", name="fashion-elliptical")
-        _copy(tiny_artifact, world.folder / "twin", version="1")
+        _copy(tiny_artifact, world.folder / "torch_model", version="1")
         await world.look_twice()
         assert world.served() == [ONE]
         problems = dict(world.reloader.problems())
         assert len(world.reloader.problems()) == 2 and set(problems) == {"fashion-elliptical"}
         before = world.registry.find(ONE).runtime
-        shutil.rmtree(world.folder / "twin")
+        shutil.rmtree(world.folder / "torch_model")
         (world.folder / "one").rename(world.folder / "moved")
         await world.look_twice()
         assert world.registry.find(ONE).runtime is before
@@ -217,7 +217,7 @@ def test_a_name_keeps_its_task_and_a_version_its_folder(
 def test_a_card_written_later_is_shown(run: Run) -> None:
     async def test(world: World) -> None:
         before = world.registry.find(ONE)
-        card = {"digest": before.artifact.digest, "judged": True}
+        card = {"digest": before.artifact.digest, "scored": True}
         (world.folder / "one" / CARD_JSON).write_text(json.dumps(card))
         await world.look_twice()
         now = world.registry.find(ONE)
