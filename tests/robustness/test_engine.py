@@ -15,9 +15,9 @@ from robustness.evaluation import Cancelled, Progress, evaluate_targets
 from robustness.report.lookup import NoSuchSample, picture
 from robustness.report.schema import read_report
 from robustness.spec import EvaluationSpec, cost
-from robustness.target import Target
+from robustness.target import ImageTarget
 
-MakeTarget = Callable[..., Target]
+MakeTarget = Callable[..., ImageTarget]
 MakeImages = Callable[..., ImageSet]
 
 

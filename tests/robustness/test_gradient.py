@@ -15,7 +15,7 @@ from robustness.attacks.kernels.fab import fab
 from robustness.attacks.kernels.model import attackable
 from robustness.progress import Cancelled, Meter
 from robustness.spec import ATTACKS
-from robustness.target import ImageTarget, Target
+from robustness.target import ImageTarget
 
 EPS = 8 / 255
 STEPS = 12
@@ -46,7 +46,7 @@ class Rowwise(nn.Module):
 
 
 @pytest.fixture
-def batch(make_target: Callable[..., Target], make_images: Callable[..., ImageSet]) -> Batch:
+def batch(make_target: Callable[..., ImageTarget], make_images: Callable[..., ImageSet]) -> Batch:
     """A linear model of two classes and random labels."""
     target = make_target(2)
     images = make_images(64)
