@@ -39,9 +39,12 @@ def test_a_key_is_asked_for_used_and_forgotten(driver: Chrome, guarded: str) -> 
     page.says("#key-reason", "does not know the key")
     give_key(page, "reader-key-0123456789")
     page.take_samples()
-    for picture in page.all("#image-list img"):
-        page.run("arguments[0].scrollIntoView({block: 'center'})", picture)  # it loads lazily
-        page.until(lambda shown=picture: shown.get_property("naturalWidth") > 0, "no picture")  # type: ignore
+    # A picture loads once it is seen; the list may be drawn again meanwhile.
+    loaded = (
+        "return [...document.querySelectorAll('#image-list img')].every(img => {"
+        " img.scrollIntoView({block: 'center'}); return img.naturalWidth > 0 })"
+    )
+    page.until(lambda: page.run(loaded), "no picture")
     page.says("#image-evaluation .form-error", "Use another key")
     page.one("#image-evaluation .form-error button").click()
     give_key(page, "tester-key-0123456789")
