@@ -33,7 +33,7 @@ def benchmarks_page() -> str:
         "`python -m benchmarks NAME`; this page is written by `python -m docs.generate`. "
         "A ratio is the median of interleaved pairs of one run, with the spread of the pairs. "
         "Absolute times stand in the records only: the machines were shared. "
-        "All rows were measured with 0.1.0, before native attacks, 7-bit int8 weights and FastAPI.\n"
+        "All rows were measured with 0.1.0, before native attacks, 7-bit int8 and FastAPI.\n"
     )
     sections = [_section(path) for path in sorted(RECORDS.glob("*.jsonl"))]
     return "\n".join(["# Benchmarks\n", head, *sections])
