@@ -2,13 +2,13 @@
 
 import csv
 import gzip
-import hashlib
 import json
 import shutil
 import struct
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +16,9 @@ import torch
 import yaml
 from torch import nn
 
+import export.write
 import models
+from core.files import sha256
 from data.tokenizer import train_wordpiece
 from export.graphs import require_precision
 from export.onnx import to_onnx
@@ -25,6 +27,8 @@ from export.samples import open_samples
 from export.write import write_artifact
 from models.checkpoints import save_weights
 from runtimes.artifact import MANIFEST, Artifact, open_artifact
+from runtimes.manifest import ONNX, PROBE
+from tests.conftest import Once
 
 WORDS = "the film was a Very good one, and not at all as bad as they say it is"
 LABELS = ["T-shirt/top", "Trouser", "Pullover", "Dress", "Coat"]
@@ -84,102 +88,122 @@ def make_model() -> Callable[..., nn.Module]:
 
 
 @pytest.fixture(scope="session")
-def elliptical_graph() -> bytes:
-    """The tiny model as ONNX, with made up metadata."""
-    metadata = {"weights_sha256": "w", "config_sha256": "c"}
-    return to_onnx(tiny_model(), torch.zeros(2, 1, 28, 28), metadata)
+def elliptical_graph(artifact: Artifact) -> bytes:
+    """The tiny model as ONNX."""
+    return artifact.read(ONNX)
 
 
 @pytest.fixture(scope="session")
-def dot_graph() -> bytes:
+def dot_graph(once: Once) -> bytes:
     """Its dot-product counterpart."""
-    return to_onnx(tiny_model("deit_tiny"), torch.zeros(2, 1, 28, 28), {})
+
+    def fill(folder: Path) -> None:
+        content = to_onnx(tiny_model("deit_tiny"), torch.zeros(2, 1, 28, 28), {})
+        (folder / ONNX).write_bytes(content)
+
+    return (once("dot-graph", fill) / ONNX).read_bytes()
 
 
 @pytest.fixture(scope="session")
-def images_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("noise")
-    generator = np.random.default_rng(0)
-    for split, count in (("train", 1210), ("t10k", 20)):
-        pixels = generator.integers(0, 256, (count, 28, 28), dtype=np.uint8)
-        labels = generator.integers(0, len(LABELS), count, dtype=np.uint8)
-        write_idx(folder / f"{split}-images-idx3-ubyte.gz", pixels)
-        write_idx(folder / f"{split}-labels-idx1-ubyte.gz", labels)
-    return folder
+def images_folder(once: Once) -> Path:
+    def fill(folder: Path) -> None:
+        generator = np.random.default_rng(0)
+        for split, count in (("train", 1210), ("t10k", 20)):
+            pixels = generator.integers(0, 256, (count, 28, 28), dtype=np.uint8)
+            labels = generator.integers(0, len(LABELS), count, dtype=np.uint8)
+            write_idx(folder / f"{split}-images-idx3-ubyte.gz", pixels)
+            write_idx(folder / f"{split}-labels-idx1-ubyte.gz", labels)
+
+    return once("noise", fill)
+
+
+def write_run(folder: Path, recipe: dict[str, Any], metrics: dict[str, Any]) -> None:
+    """A run as training leaves it, but for its weights."""
+    config = models.config(**recipe["model"])
+    recipe["model"] |= json.loads(json.dumps(asdict(config)))
+    (folder / "recipe.yaml").write_text(yaml.safe_dump(recipe, sort_keys=False))
+    (folder / "metrics.json").write_text(json.dumps(metrics))
 
 
 @pytest.fixture(scope="session")
-def run_folder(tmp_path_factory: pytest.TempPathFactory, images_folder: Path) -> Path:
+def run_folder(once: Once, images_folder: Path) -> Path:
     """A run as training leaves it; its weights are random."""
-    folder = tmp_path_factory.mktemp("runs") / "tiny"
-    folder.mkdir()
-    config = json.loads(json.dumps(asdict(models.config("deit_tiny_elliptical", **TINY))))
+    image = {"channels": 1, "height": 28, "width": 28, "resample": "bicubic"}
     recipe = {
         "name": "tiny-elliptical",
         "version": "1",
         "seed": 3,
         "labels": LABELS,
-        "model": {"name": "deit_tiny_elliptical"} | config,
-        "data": {
-            "source": str(images_folder),
-            "valid": 1200,
-            "image": {"channels": 1, "height": 28, "width": 28, "resample": "bicubic"},
-        },
+        "model": {"name": "deit_tiny_elliptical"} | TINY,
+        "data": {"source": str(images_folder), "valid": 1200, "image": image},
         "train": {"epochs": 1},
         "adversarial": None,
     }
     metrics = {"test_accuracy": 0.25, "seconds": 1.5, "environment": {"torch": torch.__version__}}
-    (folder / "recipe.yaml").write_text(yaml.safe_dump(recipe, sort_keys=False))
-    (folder / "metrics.json").write_text(json.dumps(metrics))
-    save_weights(tiny_model(), folder / "best.safetensors")
-    return folder
+
+    def fill(folder: Path) -> None:
+        write_run(folder, recipe, metrics)
+        save_weights(tiny_model(), folder / "best.safetensors")
+
+    return once("tiny-run", fill)
 
 
-@pytest.fixture(scope="session")
-def artifact(tmp_path_factory: pytest.TempPathFactory, run_folder: Path) -> Artifact:
-    """An artifact of the run; never change it: use `artifact_folder` for that."""
+def exported(once: Once, run_folder: Path, limit: int) -> Artifact:
     run = open_run(run_folder)
-    output = tmp_path_factory.mktemp("artifacts") / "tiny-elliptical"
-    return write_artifact(run, open_samples(run, limit=1200), output)
+
+    def fill(folder: Path) -> None:
+        write_artifact(run, open_samples(run, limit=limit), folder / run.name)
+
+    return open_artifact(once(f"exported-{run.name}", fill) / run.name)
 
 
 @pytest.fixture(scope="session")
-def text_run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def artifact(once: Once, run_folder: Path) -> Artifact:
+    """An artifact of the run; never change it: use `artifact_folder` for that."""
+    return exported(once, run_folder, limit=1200)
+
+
+@pytest.fixture(scope="session")
+def text_run_folder(once: Once) -> Path:
     """A run on texts as training leaves it; its weights are random."""
-    folder = tmp_path_factory.mktemp("runs") / "tiny-text"
-    folder.mkdir()
-    texts = folder.parent / "texts.csv"
-    write_texts(texts, 1100)
-    tokenizer = train_wordpiece([WORDS], vocab_size=60)
-    tokenizer.save(folder / "tokenizer.json")
     sizes = {"embed_dim": 16, "depth": 2, "num_experts": 2, "vocab_size": 60, "seq_len": 12}
-    config = json.loads(json.dumps(asdict(models.config("transject", **sizes))))
-    recipe = {
-        "name": "tiny-transject",
-        "version": "1",
-        "seed": 0,
-        "labels": ["neg", "pos"],
-        "model": {"name": "transject"} | config,
-        "data": {"source": str(texts), "valid": 1050, "max_len": 12, "tokenizer": "wordpiece"},
-        "train": {"epochs": 1},
-    }
-    (folder / "recipe.yaml").write_text(yaml.safe_dump(recipe, sort_keys=False))
-    (folder / "metrics.json").write_text(json.dumps({"test_accuracy": 0.5}))
-    torch.manual_seed(0)
-    model = models.build("transject", **sizes).requires_grad_(False)
-    for name, parameter in model.named_parameters():
-        if name.endswith(".r"):
-            parameter.fill_(0.8)
-    save_weights(model, folder / "best.safetensors")
-    return folder
+
+    def fill(folder: Path) -> None:
+        write_texts(folder / "texts.csv", 1100)
+        data = {"source": str(folder / "texts.csv"), "valid": 1050, "max_len": 12}
+        recipe = {
+            "name": "tiny-transject",
+            "version": "1",
+            "seed": 0,
+            "labels": ["neg", "pos"],
+            "model": {"name": "transject"} | sizes,
+            "data": data | {"tokenizer": "wordpiece"},
+            "train": {"epochs": 1},
+        }
+        write_run(folder, recipe, {"test_accuracy": 0.5})
+        train_wordpiece([WORDS], vocab_size=60).save(folder / "tokenizer.json")
+        torch.manual_seed(0)
+        model = models.build("transject", **sizes).requires_grad_(False)
+        for name, parameter in model.named_parameters():
+            if name.endswith(".r"):
+                parameter.fill_(0.8)
+        save_weights(model, folder / "best.safetensors")
+
+    return once("tiny-text-run", fill)
 
 
 @pytest.fixture(scope="session")
-def text_artifact(tmp_path_factory: pytest.TempPathFactory, text_run_folder: Path) -> Artifact:
+def text_artifact(once: Once, text_run_folder: Path) -> Artifact:
     """An artifact of a run on texts; never change it."""
-    run = open_run(text_run_folder)
-    output = tmp_path_factory.mktemp("artifacts") / "tiny-transject"
-    return write_artifact(run, open_samples(run, limit=1050), output)
+    return exported(once, text_run_folder, limit=1050)
+
+
+@pytest.fixture
+def traced(artifact: Artifact, monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
+    """The files of the next exports of the run, already made."""
+    made = {name: artifact.read(name) for name in artifact.manifest.files if name != PROBE}
+    monkeypatch.setattr(export.write, "_export", lambda *_, **__: dict(made))
+    return made
 
 
 @pytest.fixture
@@ -195,8 +219,7 @@ def edit_manifest() -> Callable[..., None]:
         fields = json.loads((folder / MANIFEST).read_text())
         for name in fields["files"]:
             if (folder / name).is_file():
-                content = (folder / name).read_bytes()
-                fields["files"][name] = hashlib.sha256(content).hexdigest()
+                fields["files"][name] = sha256(folder / name)
         (folder / MANIFEST).write_text(json.dumps(fields | changes))
 
     return edit

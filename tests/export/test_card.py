@@ -26,6 +26,8 @@ RESULT = {
 
 
 def test_card_of_a_model_that_was_not_scored_says_so(artifact: Artifact) -> None:
+    assert artifact.card == make_card(artifact)
+    assert "card.json" not in artifact.manifest.files
     text = render(make_card(artifact))
     assert text.startswith("# tiny-elliptical 1\n")
     assert "elliptical attention" in text

@@ -14,6 +14,8 @@ from export.onnx import to_onnx
 from export.precision.half import to_half
 from export.precision.int8 import quantize_dynamic, quantize_static
 from export.samples import Samples
+from runtimes.artifact import Artifact
+from runtimes.manifest import ONNX
 
 Make = Callable[..., nn.Module]
 
@@ -25,13 +27,8 @@ def counted(model: nn.Module, *inputs: torch.Tensor) -> int:
     return counter.get_total_flops()
 
 
-@pytest.fixture(scope="module")
-def content(dot_graph: bytes) -> bytes:
-    return dot_graph
-
-
-def test_work_of_the_products_is_what_torch_counts(make_model: Make, content: bytes) -> None:
-    costs = {cost.name: cost for cost in operator_costs(content)}
+def test_work_of_the_products_is_what_torch_counts(make_model: Make, dot_graph: bytes) -> None:
+    costs = {cost.name: cost for cost in operator_costs(dot_graph)}
     expected = counted(make_model("deit_tiny"), torch.zeros(1, 1, 28, 28))
     assert sum(cost.flops for cost in costs.values()) == expected
     assert costs["Softmax"].count == 3 and costs["Softmax"].flops == 0
@@ -43,7 +40,8 @@ def token_graph(model: nn.Module) -> bytes:
     return to_onnx(model, (tokens, torch.ones_like(tokens, dtype=torch.bool)), {})
 
 
-def test_the_work_of_a_token_model_grows_with_its_length() -> None:
+@pytest.mark.slow
+def test_the_work_of_a_token_model_is_what_torch_counts_at_its_length() -> None:
     sizes = {"vocab_size": 20, "seq_len": 40, "embed_dim": 16, "num_heads": 2, "depth": 1}
     model = models.build("lra_transformer", **sizes).eval()
     content = token_graph(model)
@@ -53,42 +51,54 @@ def test_the_work_of_a_token_model_grows_with_its_length() -> None:
         assert flops == pytest.approx(expected, rel=0.01)  # the graph sums with products
 
 
-@pytest.mark.parametrize("seq_len", [pytest.param(12, marks=pytest.mark.slow), 40])
-def test_the_work_of_a_folded_transject_is_that_of_its_two_forms(seq_len: int) -> None:
-    E, N, d = 2, 10, 16
-    sizes = {"vocab_size": 20, "seq_len": seq_len, "embed_dim": d, "num_experts": E, "depth": 1}
+def transject_work(length: int, *, depth: int, long: bool) -> int:
+    """Of two experts, 16 wide: each rotates the tokens twice, or by one product of its matrices."""
+    N, d, E = length, 16, 2
+    experts = E * N * d * d + E * d**3 if long else 2 * E * N * d * d
+    return 2 * (N * d * d + depth * (experts + 2 * N * d * d))
+
+
+def test_the_work_of_a_folded_transject_grows_with_its_length(text_artifact: Artifact) -> None:
+    content = text_artifact.read(ONNX)
+    for length in (5, 12):
+        flops = sum(cost.flops for cost in operator_costs(content, length=length))
+        expected = transject_work(length, depth=2, long=False)
+        assert flops == pytest.approx(expected, rel=0.1)
+
+
+@pytest.mark.slow
+def test_the_work_of_a_long_folded_transject_is_that_of_its_products() -> None:
+    sizes = {"vocab_size": 20, "seq_len": 40, "embed_dim": 16, "num_experts": 2, "depth": 1}
     content = token_graph(models.build("transject", **sizes).eval())
-    experts = 2 * E * N * d * d if seq_len <= d else E * N * d * d + E * d**3
-    others = 3 * N * d * d
-    flops = sum(cost.flops for cost in operator_costs(content, length=N))
-    assert flops == pytest.approx(2 * (experts + others), rel=0.1)
+    flops = sum(cost.flops for cost in operator_costs(content, length=10))
+    assert flops == pytest.approx(transject_work(10, depth=1, long=True), rel=0.1)
 
 
-def test_lower_precisions_do_the_same_work(content: bytes) -> None:
-    expected = sum(cost.flops for cost in operator_costs(content))
+def test_lower_precisions_do_the_same_work(dot_graph: bytes) -> None:
+    expected = sum(cost.flops for cost in operator_costs(dot_graph))
     pixels = np.zeros((1, 1, 28, 28), np.uint8)
-    static = quantize_static(content, Samples(pixels=pixels, labels=None, description=""))
-    for graph in (to_half(content, "fp16"), static, quantize_dynamic(content)):
+    static = quantize_static(dot_graph, Samples(pixels=pixels, labels=None, description=""))
+    for graph in (to_half(dot_graph, "fp16"), static, quantize_dynamic(dot_graph)):
         assert sum(cost.flops for cost in operator_costs(graph)) == expected
 
 
-def test_weights_are_counted_by_their_type(make_model: Make, content: bytes) -> None:
-    numbers, size = weight_types(content)["float"]
+def test_weights_are_counted_by_their_type(make_model: Make, dot_graph: bytes) -> None:
+    numbers, size = weight_types(dot_graph)["float"]
     assert size == 4 * numbers
-    half = weight_types(to_half(content, "bf16"))
+    half = weight_types(to_half(dot_graph, "bf16"))
     assert half["bfloat16"] == (numbers, 2 * numbers) and "float" not in half
-    assert next(iter(weight_types(quantize_dynamic(content)))) == "int8"
+    assert next(iter(weight_types(quantize_dynamic(dot_graph)))) == "int8"
 
 
-def test_a_constant_without_a_type_is_refused(content: bytes) -> None:
-    graph = onnx.load_from_string(content)
+def test_a_constant_without_a_type_is_refused(dot_graph: bytes) -> None:
+    graph = onnx.load_from_string(dot_graph)
     graph.graph.initializer[0].data_type = 99
     with pytest.raises(ValueError, match="must have a type of onnx, got 99"):
         weight_types(graph.SerializeToString())
 
 
-def test_a_product_of_unknown_shape_is_refused(content: bytes) -> None:
-    graph = onnx.load_from_string(content)
+def test_a_product_of_unknown_shape_is_refused(dot_graph: bytes) -> None:
+    graph = onnx.load_from_string(dot_graph)
     graph.graph.node[0].op_type = "Size"
     reshape = next(node for node in graph.graph.node if node.op_type == "Reshape")
     reshape.input[1] = graph.graph.node[0].output[0]

@@ -21,11 +21,6 @@ PIXELS = np.random.default_rng(0).integers(0, 256, (40, 1, 28, 28), dtype=np.uin
 SAMPLES = Samples(pixels=PIXELS, labels=None, description="noise")
 
 
-@pytest.fixture(scope="module")
-def content(elliptical_graph: bytes) -> bytes:
-    return elliptical_graph
-
-
 FORMS: dict[str, Callable[[bytes], bytes]] = {
     "static": lambda content: quantize_static(content, SAMPLES),
     "dynamic": quantize_dynamic,
@@ -33,8 +28,8 @@ FORMS: dict[str, Callable[[bytes], bytes]] = {
 
 
 @pytest.fixture(scope="module", params=list(FORMS))
-def quantized(content: bytes, request: pytest.FixtureRequest) -> bytes:
-    return FORMS[request.param](content)
+def quantized(elliptical_graph: bytes, request: pytest.FixtureRequest) -> bytes:
+    return FORMS[request.param](elliptical_graph)
 
 
 def factors(graph: onnx.GraphProto) -> list[tuple[str, np.ndarray]]:
@@ -64,23 +59,17 @@ def assert_exact_without_vnni(quantized: bytes) -> None:
         np.testing.assert_array_equal(without_vnni(x, w), (x @ w.astype(np.float32)).astype(int))
 
 
-def test_products_are_exact_on_processors_without_vnni(quantized: bytes) -> None:
-    assert_exact_without_vnni(quantized)
-
-
 @pytest.mark.parametrize("form", FORMS)
-def test_weights_in_8_bits_would_saturate_there(
-    content: bytes, form: str, monkeypatch: pytest.MonkeyPatch
+def test_products_of_7_bit_weights_alone_are_exact_on_processors_without_vnni(
+    elliptical_graph: bytes, form: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(int8, "_WEIGHT_LEVELS", 127)
-    with pytest.raises(AssertionError, match="Arrays are not equal"):
-        assert_exact_without_vnni(FORMS[form](content))
-
-
-def test_two_of_the_largest_products_fit_into_16_bits() -> None:
+    assert_exact_without_vnni(FORMS[form](elliptical_graph))
     largest = np.full((2, 1), int8._WEIGHT_LEVELS)
     for sign in (1, -1):
         assert abs(without_vnni(np.array([[255, 255]]), sign * largest)) == 2 * 255 * largest[0]
+    monkeypatch.setattr(int8, "_WEIGHT_LEVELS", 127)
+    with pytest.raises(AssertionError, match="Arrays are not equal"):
+        assert_exact_without_vnni(FORMS[form](elliptical_graph))
 
 
 def test_logits_come_close(make_model: Make, quantized: bytes) -> None:
@@ -91,27 +80,24 @@ def test_logits_come_close(make_model: Make, quantized: bytes) -> None:
 
 
 def test_an_answer_does_not_depend_on_its_batch(quantized: bytes) -> None:
-    engine = open_graph(quantized, "int8")
-    together = engine(SAMPLES.feed())
-    alone = np.concatenate([engine(SAMPLES.feed([index])) for index in range(8)])
+    graph = open_graph(quantized, "int8")
+    together = graph(SAMPLES.feed())
+    alone = np.concatenate([graph(SAMPLES.feed([index])) for index in range(8)])
     np.testing.assert_allclose(together[:8], alone, atol=1e-4)
 
 
 def test_all_products_but_the_first_and_last_layers_are_int8(
-    content: bytes, quantized: bytes
+    elliptical_graph: bytes, quantized: bytes
 ) -> None:
     graph = onnx.load_from_string(quantized)
     matrices = [t for t in graph.graph.initializer if t.data_type == TensorProto.INT8]
     assert sum(len(t.dims) == 2 for t in matrices) == 4 * 3
     floats = {t.name for t in graph.graph.initializer if t.data_type == TensorProto.FLOAT}
     assert {"patch_embed.proj.weight", "head.weight"} <= floats
-    assert len(quantized) < 0.5 * len(content)
-    assert graph.metadata_props == onnx.load_from_string(content).metadata_props
-
-
-def test_what_several_products_share_is_rounded_once(quantized: bytes) -> None:
-    kinds = Counter(node.op_type for node in onnx.load_from_string(quantized).graph.node)
-    assert kinds["QuantizeLinear"] + kinds["MatMulInteger"] == 12
+    assert len(quantized) < 0.5 * len(elliptical_graph)
+    assert graph.metadata_props == onnx.load_from_string(elliptical_graph).metadata_props
+    kinds = Counter(node.op_type for node in graph.graph.node)
+    assert kinds["QuantizeLinear"] + kinds["MatMulInteger"] == 12  # what is shared is rounded once
 
 
 def test_rounding_of_a_product_is_at_most_half_a_step_of_each_factor() -> None:
@@ -134,13 +120,10 @@ def test_rounding_of_a_product_is_at_most_half_a_step_of_each_factor() -> None:
     assert (np.abs(logits - x @ w) <= bound + 8 * 0.25 * steps_x * steps_w + 1e-5).all()
 
 
-def test_calibration_needs_samples(content: bytes) -> None:
+def test_neither_samples_nor_products_are_refused(elliptical_graph: bytes) -> None:
     with pytest.raises(ValueError, match="calibration must have samples, got none"):
-        quantize_static(content, SAMPLES.take(np.arange(0)))
-
-
-def test_a_graph_without_products_is_refused(content: bytes) -> None:
-    graph = onnx.load_from_string(content)
+        quantize_static(elliptical_graph, SAMPLES.take(np.arange(0)))
+    graph = onnx.load_from_string(elliptical_graph)
     for node in graph.graph.node:
         if node.op_type == "MatMul":
             node.op_type = "Add"

@@ -11,25 +11,26 @@ import models
 from export.graphs import open_graph
 from export.layers import error_table, expose, layer_errors
 from export.onnx import to_onnx
+from export.precision.half import to_half
 from models.analysis.observation import observe
+from runtimes.artifact import Artifact
+from runtimes.probe import read_probe
+from runtimes.torch_model import load_torch_model
 
 Make = Callable[..., nn.Module]
 EXAMPLE = torch.zeros(2, 1, 28, 28)
 FORMS = [
-    {},
-    *(
-        pytest.param(form, marks=pytest.mark.slow)
-        for form in (
-            {"scaling": "mean"},
-            {"scaling": "none", "delta": 2.0},
-            {"estimator": "consistent", "scaling": "none"},
-            {"name": "fan_tiny_elliptical", "patch_size": 4},
-        )
-    ),
+    {"scaling": "mean"},
+    {"scaling": "none", "delta": 2.0},
+    {"estimator": "consistent", "scaling": "none"},
+    {"name": "fan_tiny_elliptical", "patch_size": 4},
 ]
+Token = tuple[nn.Module, bytes, tuple[torch.Tensor, torch.Tensor]]
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(
+    "form", [{}, *(pytest.param(form, marks=pytest.mark.slow) for form in FORMS)]
+)
 def test_m_of_the_graph_is_m_of_the_model(
     make_model: Make, elliptical_graph: bytes, form: dict[str, object]
 ) -> None:
@@ -44,21 +45,36 @@ def test_m_of_the_graph_is_m_of_the_model(
         np.testing.assert_allclose(given[name][:, 0], m, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("form", ["max", pytest.param("none", marks=pytest.mark.slow)])
-def test_m_of_a_token_graph_leaves_padding_out(form: str) -> None:
+OPTIONS = [{"scaling": "none"}, {"estimator": "consistent"}]
+
+
+@pytest.fixture(
+    scope="module", params=[{}, *(pytest.param(each, marks=pytest.mark.slow) for each in OPTIONS)]
+)
+def token(request: pytest.FixtureRequest) -> Token:
+    """An elliptical model of tokens, its graph, and inputs of several lengths."""
     torch.manual_seed(0)
-    sizes = {"vocab_size": 20, "seq_len": 9, "embed_dim": 16, "num_heads": 2, "depth": 3}
-    layers = {"elliptical_layers": (2, 3), "scaling": form}
-    model = models.build("lra_transformer_elliptical", **sizes, **layers).eval()
+    sizes = {"vocab_size": 20, "seq_len": 9, "embed_dim": 16, "num_heads": 2, "depth": 2}
+    model = models.build("lra_transformer_elliptical", **sizes, **request.param).eval()
     tokens = torch.randint(0, 20, (3, 9))
-    mask = torch.arange(9)[None] < torch.tensor([9, 4, 1])[:, None]
-    graph = expose(to_onnx(model, (tokens, mask), {}), ["m_2", "m_3"])
+    inputs = tokens, torch.arange(9)[None] < torch.tensor([9, 4, 1])[:, None]
+    return model, to_onnx(model, inputs, {}), inputs
+
+
+def test_m_of_a_token_graph_leaves_padding_out(token: Token) -> None:
+    model, content, (tokens, mask) = token
     feed = {"tokens": tokens.numpy(), "mask": mask.numpy()}
-    given = open_graph(graph, "fp32").outputs(feed)
-    for name, layer in zip(("m_2", "m_3"), observe(model, tokens, mask).layers[1:], strict=True):
-        m = layer.metric()
-        assert m is not None
-        np.testing.assert_allclose(given[name][:, 0], m, rtol=1e-4, atol=1e-6)
+    given = open_graph(expose(content, ["m_2"]), "fp32").outputs(feed)
+    m = observe(model, tokens, mask).layers[1].metric()
+    assert m is not None
+    np.testing.assert_allclose(given["m_2"][:, 0], m, rtol=1e-4, atol=1e-6)
+
+
+def test_an_operator_that_does_not_know_half_precision_keeps_its_own(token: Token) -> None:
+    _, content, (tokens, mask) = token
+    feed = {"tokens": tokens.numpy(), "mask": mask.numpy()}
+    logits = open_graph(to_half(content, "fp16"), "fp16")(feed)
+    np.testing.assert_allclose(logits, open_graph(content, "fp32")(feed), atol=5e-3)
 
 
 def test_an_unknown_value_cannot_be_exposed(elliptical_graph: bytes) -> None:
@@ -66,25 +82,22 @@ def test_an_unknown_value_cannot_be_exposed(elliptical_graph: bytes) -> None:
         expose(elliptical_graph, ["m_1"])
 
 
-def test_the_error_begins_in_the_layer_that_is_wrong(make_model: Make) -> None:
-    model, wrong = make_model(), make_model()
+def test_the_error_begins_in_the_layer_that_is_wrong(
+    make_model: Make, elliptical_graph: bytes
+) -> None:
+    wrong = make_model()
     wrong.get_submodule("blocks.1.mlp.fc2").get_parameter("weight")[0].add_(0.5)
     feed = {"images": np.random.default_rng(0).random((4, 1, 28, 28), np.float32)}
-    errors = layer_errors(model, to_onnx(wrong, EXAMPLE, {}), "fp32", feed)
+    errors = layer_errors(wrong, elliptical_graph, "fp32", feed)
     assert list(errors) == ["layer_1", "layer_2", "layer_3", "logits"]
     assert errors["layer_1"] < 1e-5 < 1e-3 < min(errors["layer_2"], errors["logits"])
     assert error_table(errors).splitlines()[2].split()[0] == "layer_2"
 
 
-def test_layers_of_a_folded_transject_are_compared_without_padding() -> None:
-    torch.manual_seed(0)
-    sizes = {"vocab_size": 20, "seq_len": 9, "embed_dim": 16, "num_experts": 2, "depth": 2}
-    model = models.build("transject", **sizes).eval().requires_grad_(False)
-    for layer in model.get_submodule("encoder.layers").children():
-        layer.get_parameter("r").fill_(0.8)
-    tokens = torch.randint(0, 20, (3, 9))
-    mask = torch.arange(9)[None] < torch.tensor([9, 4, 1])[:, None]
-    content = to_onnx(model, (tokens, mask), {})
-    errors = layer_errors(model, content, "fp32", {"tokens": tokens.numpy(), "mask": mask.numpy()})
+def test_layers_of_a_folded_transject_are_compared_without_padding(text_artifact: Artifact) -> None:
+    feed, _ = next(read_probe(text_artifact).batches(20))
+    assert not feed["mask"].all()
+    model = load_torch_model(text_artifact)
+    errors = layer_errors(model, text_artifact.read("model.onnx"), "fp32", feed)
     assert list(errors) == ["layer_1", "layer_2", "logits"]
     assert max(errors.values()) < 1e-5

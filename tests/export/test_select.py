@@ -1,4 +1,4 @@
-"""The choice of a runtime: measured in a child process, kept, and measured anew when in warning."""
+"""The choice of a runtime: measured in a child process, kept, and measured anew when something changed."""
 
 import multiprocessing
 import subprocess
@@ -13,7 +13,6 @@ import pytest
 from onnx import numpy_helper
 
 from export import benchmark as benchmarks
-from export import select
 from export.benchmark import benchmark
 from export.select import (
     CacheKey,
@@ -55,7 +54,7 @@ def answer(asked: CacheKey) -> Selection:
     )
 
 
-@pytest.mark.parametrize("mode", ["exact", "fast"])
+@pytest.mark.parametrize("mode", ["exact", pytest.param("fast", marks=pytest.mark.slow)])
 def test_auto_takes_the_fastest_and_keeps_its_choice(
     artifact: Artifact, tmp_path: Path, mode: Mode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -85,6 +84,8 @@ def test_a_kept_choice_is_for_one_question_only(asked: CacheKey, tmp_path: Path)
     ]
     for change in others:
         assert load_selection(asked.model_copy(update=change), tmp_path) is None
+        store_selection(answer(asked.model_copy(update=change)), tmp_path)
+    assert len(list(tmp_path.iterdir())) == 1 + len(others)
 
 
 @pytest.mark.parametrize(
@@ -113,7 +114,7 @@ def test_a_folder_that_cannot_be_written_is_no_error(asked: CacheKey, tmp_path: 
     assert load_selection(asked, tmp_path / "file") is None
 
 
-def test_machine_names_processor_and_engines(asked: CacheKey) -> None:
+def test_machine_names_processor_and_runtimes(asked: CacheKey) -> None:
     assert asked.machine["cpu"] and asked.machine["onnxruntime"] and asked.machine["torch"]
 
 
@@ -184,7 +185,7 @@ def test_the_fastest_that_passes_the_gate_is_taken(
     assert any("torchscript fp32: no such device" in reason for reason in chosen.refused)
 
 
-def test_when_measuring_crashes_the_reference_engine_serves_and_nothing_is_kept(
+def test_when_measuring_crashes_the_reference_serves_and_nothing_is_kept(
     artifact: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dies = tmp_path / "dies"
@@ -210,11 +211,7 @@ def test_the_child_ends_with_the_process_that_measures(
     assert load_selection(asked, tmp_path) is None
 
 
-def test_file_names_do_not_collide(asked: CacheKey, tmp_path: Path) -> None:
-    other = asked.model_copy(update={"threads": 2})
-    assert select._file(asked, tmp_path) != select._file(other, tmp_path)
-
-
+@pytest.mark.slow
 def test_processes_that_choose_at_once_read_whole_answers(asked: CacheKey, tmp_path: Path) -> None:
     context = multiprocessing.get_context("spawn")
     writers = [context.Process(target=store_often, args=(asked, tmp_path)) for _ in range(2)]

@@ -62,9 +62,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize(
-    ("precision", "quantization", "engine"),
+    ("precision", "quantization", "runtime"),
     [
-        ("fp32", None, "onnx-cpu"),
+        pytest.param("fp32", None, "onnx-cpu", marks=pytest.mark.slow),
         pytest.param("fp16", None, "onnx-cpu", marks=pytest.mark.slow),
         pytest.param("bf16", None, "openvino", marks=[pytest.mark.bf16, pytest.mark.slow]),
         ("int8", "static", "onnx-cpu"),
@@ -76,14 +76,14 @@ def test_a_trained_text_model_answers_in_every_precision(
     tmp_path: Path,
     precision: Precision,
     quantization: Quantization | None,
-    engine: str,
+    runtime: str,
 ) -> None:
     arguments = [str(run), "--output", str(tmp_path / "out"), "--precision", precision]
     assert main(arguments + (["--quantization", quantization] if quantization else [])) == 0
     artifact = open_artifact(tmp_path / "out")
     parity = artifact.manifest.parity
     figures = parity.formats["model.onnx"]
-    assert (figures.precision, figures.runtime) == (precision, engine)
+    assert (figures.precision, figures.runtime) == (precision, runtime)
     assert parity.samples == (1300 - 256 if quantization == "static" else 1300)
     assert figures.top1_mismatches <= (0 if precision == "fp32" else 0.005 * parity.samples)
     assert parity.accuracy is not None and figures.accuracy is not None
@@ -92,7 +92,7 @@ def test_a_trained_text_model_answers_in_every_precision(
         assert parity.formats[name].top1_mismatches == 0
         assert parity.formats[name].max_abs_diff <= 1e-4
     tokens, mask = artifact.tokenizer().encode(["a lovely film", "so boring and bad"], 12)
-    answers = open_runtime(artifact, name=engine, threads=1).predict(
+    answers = open_runtime(artifact, name=runtime, threads=1).predict(
         {"tokens": tokens, "mask": mask}
     )
     assert [artifact.labels[index] for index in answers.argmax(1)] == ["pos", "neg"]

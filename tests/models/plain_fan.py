@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from models.fan import FANConfig
-from tests.models.plain_transformer import linear, mlp, norm
+from tests.models.plain_transformer import attention, linear, mlp, norm
 
 Weights = dict[str, Tensor]
 # Widths of the patch embedding's layers as parts of embed_dim, by patch size.
@@ -97,8 +97,9 @@ def plain_fan(image: Tensor, w: Weights, config: FANConfig) -> Tensor:
     v = None
     for i in range(config.depth):
         name = f"blocks.{i}"
-        normed = norm(x, w, f"{name}.norm1")
-        mixed, v = plain_token_mixing(normed, w, f"{name}.attn", v, config)
+        normed, joined = norm(x, w, f"{name}.norm1"), with_qkv(w, f"{name}.attn")
+        previous = v if config.elliptical else None
+        mixed, v = attention(normed, joined, f"{name}.attn", config.num_heads, previous)
         x = x + w[f"{name}.gamma1"] * mixed
         normed = norm(x, w, f"{name}.norm2")
         x = x + w[f"{name}.gamma2"] * plain_channel_attention(normed, w, f"{name}.mlp")
@@ -106,6 +107,12 @@ def plain_fan(image: Tensor, w: Weights, config: FANConfig) -> Tensor:
     for i in range(2):
         x = plain_class_block(x, w, f"cls_attn_blocks.{i}", config.num_heads)
     return linear(norm(x[0], w, "norm"), w, "head")
+
+
+def with_qkv(w: Weights, name: str) -> Weights:
+    """With the layers q and kv of the token mixing as one."""
+    parts = {key: (w[f"{name}.q.{key}"], w[f"{name}.kv.{key}"]) for key in ("weight", "bias")}
+    return w | {f"{name}.qkv.{key}": torch.cat(pair) for key, pair in parts.items()}
 
 
 def gelu(x: Tensor) -> Tensor:
@@ -142,25 +149,6 @@ def plain_positions(grid_size: int, w: Weights) -> Tensor:
                 table[row, column, k] = math.cos(angle) if k % 2 else math.sin(angle)
     kernel = w["pos_embed.token_projection.weight"].flatten(1)
     return table.flatten(0, 1) @ kernel.T + w["pos_embed.token_projection.bias"]
-
-
-def plain_token_mixing(
-    x: Tensor, w: Weights, name: str, v_prev: Tensor | None, config: FANConfig
-) -> tuple[Tensor, Tensor]:
-    """EA eq. 13 over the tokens (N, d), head by head."""
-    q = linear(x, w, f"{name}.q")
-    k, v = linear(x, w, f"{name}.kv").chunk(2, -1)
-    out = torch.zeros_like(x)
-    width = x.shape[-1] // config.num_heads
-    for head in range(config.num_heads):
-        part = slice(head * width, (head + 1) * width)
-        m = torch.ones(width, dtype=x.dtype)
-        if config.elliptical and v_prev is not None:
-            m = (v - v_prev)[:, part].abs().mean(0)
-            m = m / m.max()
-        scores = q[:, part] @ torch.diag(m) @ k[:, part].T / math.sqrt(width)
-        out[:, part] = scores.softmax(-1) @ v[:, part]
-    return linear(out, w, f"{name}.proj"), v
 
 
 def plain_channel_attention(x: Tensor, w: Weights, name: str) -> Tensor:

@@ -9,14 +9,22 @@ from torch import Tensor
 Weights = Mapping[str, Tensor]
 
 
+def batch() -> tuple[Tensor, Tensor]:
+    """Sequences with padding behind, before and between their real tokens, without, and a token."""
+    tokens = torch.randint(0, 11, (5, 6), generator=torch.Generator().manual_seed(1))
+    mask = torch.ones(5, 6, dtype=torch.bool)
+    mask[0, 4:] = mask[1, :2] = mask[2, 1::2] = mask[4, 1:] = False
+    return tokens, mask
+
+
 def linear(x: Tensor, w: Weights, name: str) -> Tensor:
     return x @ w[f"{name}.weight"].T + w[f"{name}.bias"]
 
 
 def norm(x: Tensor, w: Weights, name: str) -> Tensor:
-    centerd = x - x.mean(-1, keepdim=True)
-    variance = (centerd**2).mean(-1, keepdim=True)
-    return centerd / (variance + 1e-6).sqrt() * w[f"{name}.weight"] + w[f"{name}.bias"]
+    centered = x - x.mean(-1, keepdim=True)
+    variance = (centered**2).mean(-1, keepdim=True)
+    return centered / (variance + 1e-6).sqrt() * w[f"{name}.weight"] + w[f"{name}.bias"]
 
 
 def mlp(x: Tensor, w: Weights, name: str) -> Tensor:

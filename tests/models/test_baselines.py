@@ -4,12 +4,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.nn.utils import parametrize
 
 import models
 from models.attention.elliptical import Attention
 from models.baselines import BaselineTransformer
-from models.inference.fold import fold
 from models.layers.block import Mlp
 from models.transject import OrthogonalMap
 from tests.models import plain_transformer as plain
@@ -17,7 +15,6 @@ from tests.models import plain_transformer as plain
 NAMES = ["transformer", "transformer_rezero", "transformer_orthogonal"]
 SMALL = {"vocab_size": 11, "seq_len": 9, "embed_dim": 16, "depth": 2, "num_heads": 2}
 SMALL |= {"mlp_ratio": 2.0, "num_classes": 3}
-POOLINGS = ["mean", "max"]
 
 
 def small(name: str, **overrides: object) -> BaselineTransformer:
@@ -28,14 +25,6 @@ def small(name: str, **overrides: object) -> BaselineTransformer:
         for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.3)
     return model
-
-
-def batch() -> tuple[Tensor, Tensor]:
-    """Sequences with padding behind, before and between their real tokens, without, and a token."""
-    tokens = torch.randint(0, 11, (5, 6), generator=torch.Generator().manual_seed(1))
-    mask = torch.ones(5, 6, dtype=torch.bool)
-    mask[0, 4:] = mask[1, :2] = mask[2, 1::2] = mask[4, 1:] = False
-    return tokens, mask
 
 
 def cayley(free: Tensor) -> Tensor:
@@ -107,19 +96,17 @@ def trained(request: pytest.FixtureRequest) -> tuple[BaselineTransformer, float,
     return model.eval(), losses[0], sum(losses[-10:]) / 10
 
 
-@pytest.mark.parametrize("pooling", POOLINGS)
+@pytest.mark.parametrize("pooling", ["mean", "max"])
 @pytest.mark.parametrize("name", NAMES)
 def test_forward_is_the_formula(name: str, pooling: str) -> None:
-    model, (tokens, mask) = small(name, pooling=pooling), batch()
-    with torch.no_grad():
-        single, single_unpadded = model(tokens, mask), model(tokens)
-        expected = plain_logits(model, tokens, mask)
-        unpadded = plain_logits(model, tokens, torch.ones_like(mask))
-        assert (model(tokens, mask) - expected).abs().max() <= 1e-10
-        assert (model(tokens) - unpadded).abs().max() <= 1e-10
-    scale = max(1.0, float(expected.abs().max()))
-    assert (single - expected).abs().max() <= 1e-5 * scale
-    assert (single_unpadded - unpadded).abs().max() <= 1e-5 * scale
+    model, (tokens, mask) = small(name, pooling=pooling), plain.batch()
+    for given in (mask, None):
+        real = torch.ones_like(mask) if given is None else given
+        with torch.no_grad():
+            single = model.float()(tokens, given)
+            expected = plain_logits(model, tokens, real)
+            assert (model(tokens, given) - expected).abs().max() <= 1e-10
+        assert (single - expected).abs().max() <= 1e-5 * max(1.0, float(expected.abs().max()))
 
 
 def test_sizes_are_those_of_the_paper() -> None:
@@ -171,16 +158,5 @@ def test_autocast_never_rounds_the_maps() -> None:
     model = small("transformer_orthogonal")
     with torch.autocast("cpu", dtype=torch.bfloat16):
         found = maps(model)
-        assert model(*batch()).isfinite().all()
+        assert model(*plain.batch()).isfinite().all()
     assert all(torch.equal(a, b) for a, b in zip(found, maps(model), strict=True))
-
-
-def test_folding_makes_plain_maps_and_leaves_the_model_alone() -> None:
-    model, (tokens, mask) = small("transformer_orthogonal"), batch()
-    folded = fold(model)
-    assert not any(parametrize.is_parametrized(layer) for layer in folded.modules())
-    assert len(maps(model)) == len(maps(folded)) == 8
-    with torch.no_grad():
-        logits = model(tokens, mask)
-        scale = max(1.0, float(logits.abs().max()))
-        assert (folded(tokens, mask) - logits).abs().max() <= 1e-5 * scale

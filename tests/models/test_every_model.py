@@ -1,6 +1,7 @@
 """What holds for every name of the catalog: invariances, gradients, precisions, graphs."""
 
 import dataclasses
+from collections.abc import Collection
 from typing import Any, cast
 
 import onnxruntime
@@ -16,14 +17,10 @@ from models.layers.images import ImageModel
 from models.transject import Layer
 from runtimes.torchscript import load_torchscript
 
-IMAGE: dict[str, object] = {
-    "img_size": 16,
-    "patch_size": 4,
-    "in_chans": 1,
-    "num_classes": 5,
-    "depth": 2,
-}
+IMAGE: dict[str, object] = {"img_size": 16, "patch_size": 4, "in_chans": 1}
+IMAGE |= {"num_classes": 5, "depth": 2}
 TOKEN: dict[str, object] = {"vocab_size": 30, "seq_len": 40, "num_classes": 5, "depth": 2}
+HEADS = {"embed_dim": 32, "num_heads": 2}
 # Names that differ from another one in their size alone, see `test_other_sizes_are_the_same_model`.
 SIZES = {
     f"{family}_{size}{suffix}": f"{family}_tiny{suffix}"
@@ -35,12 +32,12 @@ SIZES = {
 # TransJect: 40 tokens are more than 32 wide, and fewer than 64 wide.
 VARIANTS: dict[str, tuple[str, dict[str, object]]] = {
     **{
-        name: (name, IMAGE | {"embed_dim": 32, "num_heads": 2})
+        name: (name, IMAGE | HEADS)
         for name in models.names()
         if name.startswith(("deit", "fan")) and name not in SIZES
     },
     **{
-        name: (name, TOKEN | {"embed_dim": 32, "num_heads": 2})
+        name: (name, TOKEN | HEADS)
         for name in models.names()
         if name.startswith(("lra", "transformer"))
     },
@@ -50,30 +47,23 @@ VARIANTS: dict[str, tuple[str, dict[str, object]]] = {
     "transject, max": ("transject", TOKEN | {"embed_dim": 32, "pooling": "max"}),
     "transject, one expert": ("transject_random", TOKEN | {"embed_dim": 64, "num_experts": 1}),
     "transject, many tokens": ("transject", TOKEN | {"embed_dim": 32, "vocab_size": 90}),
-    "deit, consistent": (
-        "deit_tiny_elliptical",
-        IMAGE | {"embed_dim": 16, "num_heads": 2, "estimator": "consistent"},
-    ),
-    "deit, random": (
-        "deit_tiny_elliptical",
-        IMAGE | {"embed_dim": 16, "num_heads": 2, "estimator": "random", "metric_seed": 0},
-    ),
-    "deit, mean": (
-        "deit_tiny_elliptical",
-        IMAGE | {"embed_dim": 16, "num_heads": 2, "scaling": "mean", "distilled": True},
-    ),
-    "lra, consistent": (
-        "lra_transformer_elliptical",
-        TOKEN | {"embed_dim": 16, "num_heads": 2, "estimator": "consistent", "pooling": "cls"},
-    ),
-    "lra, none": (
-        "lra_transformer_elliptical",
-        TOKEN | {"embed_dim": 16, "num_heads": 2, "scaling": "none", "pooling": "max"},
-    ),
+    **{
+        f"deit, {next(iter(more.values()))}": ("deit_tiny_elliptical", IMAGE | HEADS | more)
+        for more in (
+            {"estimator": "consistent"},
+            {"estimator": "random", "metric_seed": 0},
+            {"scaling": "mean", "distilled": True},
+        )
+    },
+    **{
+        f"lra, {next(iter(more.values()))}": ("lra_transformer_elliptical", TOKEN | HEADS | more)
+        for more in (
+            {"estimator": "consistent", "pooling": "cls"},
+            {"scaling": "none", "pooling": "max"},
+        )
+    },
 }
 every_model = pytest.mark.parametrize("variant", VARIANTS)
-# What takes seconds is done for these; for all others when asked for.
-GRAPHS = ("fan_tiny_elliptical", "lra_transformer_elliptical", "transject")
 
 
 def build(variant: str) -> nn.Module:
@@ -119,7 +109,7 @@ def assert_same(logits: Tensor, expected: Tensor, tolerance: float = 1e-5) -> No
 
 
 class Eager:
-    """The model itself, with and without gradients; folded where that is another function."""
+    """The model itself."""
 
     def __init__(self, model: nn.Module) -> None:
         self.model = model
@@ -136,14 +126,12 @@ class Folded(Eager):
 
 class TorchScript(Eager):
     def __init__(self, model: nn.Module) -> None:
-        example = inputs(next(v for v in VARIANTS if is_token_model(v) == _takes_tokens(model)))
-        super().__init__(load_torchscript(to_torchscript(model, _example(example))))
+        super().__init__(load_torchscript(to_torchscript(model, _example(model))))
 
 
 class Onnx:
     def __init__(self, model: nn.Module) -> None:
-        example = inputs(next(v for v in VARIANTS if is_token_model(v) == _takes_tokens(model)))
-        self.session = onnxruntime.InferenceSession(to_onnx(model, _example(example), {}))
+        self.session = onnxruntime.InferenceSession(to_onnx(model, _example(model), {}))
 
     def __call__(self, *given: Tensor) -> Tensor:
         names = [value.name for value in self.session.get_inputs()]
@@ -151,25 +139,27 @@ class Onnx:
         return torch.from_numpy(self.session.run(["logits"], feed)[0])
 
 
-def _takes_tokens(model: nn.Module) -> bool:
-    return hasattr(model.config, "vocab_size")
-
-
-def _example(given: tuple[Tensor, ...]) -> Tensor | tuple[Tensor, Tensor]:
+def _example(model: nn.Module) -> Tensor | tuple[Tensor, Tensor]:
+    given = inputs("transject" if hasattr(model.config, "vocab_size") else "deit_tiny")
     return given[0] if len(given) == 1 else (given[0], given[1])
 
 
-def unless_slow(variant: str, *values: object) -> Any:
-    slow = () if variant in GRAPHS else (pytest.mark.slow,)
-    return pytest.param(variant, *values, marks=slow)
+def slow_but(chosen: Collection[str], *more: object) -> list[Any]:
+    """All variants, of which the default run takes the chosen ones."""
+    slow = {each: () if each in chosen else (pytest.mark.slow,) for each in VARIANTS}
+    return [pytest.param(each, *more, marks=slow[each]) for each in VARIANTS]
+
+
+FORMS = {
+    Eager: VARIANTS,
+    Folded: {each for each in VARIANTS if "transject" in each} | {"transformer_orthogonal"},
+    TorchScript: {"fan_tiny_elliptical", "lra_transformer_elliptical"},
+    Onnx: {"fan_tiny_elliptical"},  # artifacts hold graphs of the others
+}
 
 
 @pytest.mark.parametrize(
-    ("variant", "form"),
-    [
-        *((variant, form) for variant in VARIANTS for form in (Eager, Folded, TorchScript)),
-        *(unless_slow(variant, Onnx) for variant in VARIANTS),
-    ],
+    ("variant", "form"), [each for form in FORMS for each in slow_but(FORMS[form], form)]
 )
 def test_prediction_depends_on_neither_batch_nor_padding(variant: str, form: type) -> None:
     model = build(variant)
@@ -244,8 +234,7 @@ def test_every_parameter_receives_a_gradient(variant: str) -> None:
 def test_dropout_acts_in_training_only(name: str) -> None:
     torch.manual_seed(0)
     model, without = (
-        models.build(name, **TOKEN | {"embed_dim": 32, "num_heads": 2} | more)
-        for more in ({"dropout": 0.1}, {"dropout": 0.0})
+        models.build(name, **TOKEN | HEADS | more) for more in ({"dropout": 0.1}, {"dropout": 0.0})
     )
     given = inputs(name)
     assert torch.equal(model.eval()(*given), model(*given))
@@ -285,7 +274,7 @@ def test_bfloat16_autocast_comes_close(variant: str) -> None:
     assert (close.float() - exact).abs().max() <= 0.05 * exact.abs().max().clamp_min(1.0)
 
 
-@pytest.mark.parametrize("variant", [unless_slow(variant) for variant in VARIANTS])
+@pytest.mark.parametrize("variant", slow_but({"lra_transformer_elliptical"}))
 def test_torch_export_keeps_batch_and_length_free(variant: str) -> None:
     model, given = build(variant), inputs(variant)
     shape: dict[int, object] = {0: torch.export.Dim("batch", min=1)}
@@ -302,8 +291,8 @@ def test_torch_export_keeps_batch_and_length_free(variant: str) -> None:
 @pytest.mark.parametrize(
     ("variant", "backend"),
     [
-        *(unless_slow(variant, "aot_eager") for variant in VARIANTS),
-        *(pytest.param(variant, "inductor", marks=pytest.mark.slow) for variant in VARIANTS),
+        *slow_but({"lra_transformer_elliptical"}, "aot_eager"),
+        *slow_but((), "inductor"),
     ],
 )
 def test_torch_compile_traces_the_whole_training_step(variant: str, backend: str) -> None:

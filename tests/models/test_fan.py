@@ -1,11 +1,9 @@
-from collections.abc import Callable
-
 import pytest
 import torch
 from torch import Tensor
 
 import models
-from models.fan import FAN, FANBlock, fourier_positions, from_public, stem_divisors
+from models.fan import FAN, FANBlock, from_public
 from models.layers.block import DropPath
 from tests.models import plain_fan as plain
 
@@ -78,68 +76,6 @@ def test_public_weights_give_the_published_forward(
     assert error <= tolerance * max(1.0, float(expected.abs().max()))
 
 
-Layer = Callable[[FAN, Tensor], Tensor]
-Plain = Callable[[Tensor, plain.Weights], Tensor]
-
-
-@pytest.mark.parametrize(
-    ("layer", "formula", "count"),
-    [
-        (
-            lambda model, x: model.blocks[1].mlp.mlp_v(x),
-            lambda x, w: plain.plain_conv_mlp(x, w, "blocks.1.mlp.mlp_v"),
-            16,
-        ),
-        (
-            lambda model, x: model.blocks[1].mlp(x),
-            lambda x, w: plain.plain_channel_attention(x, w, "blocks.1.mlp"),
-            16,
-        ),
-        (
-            lambda model, x: model.cls_attn_blocks[0].attn(x)[:, 0],
-            lambda x, w: plain.plain_class_attention(x, w, "cls_attn_blocks.0.attn", 2),
-            17,
-        ),
-        (
-            lambda model, x: model.cls_attn_blocks[0](x),
-            lambda x, w: plain.plain_class_block(x, w, "cls_attn_blocks.0", 2),
-            17,
-        ),
-        (
-            lambda model, x: model.pos_embed().expand_as(x),
-            lambda x, w: plain.plain_positions(4, w),
-            16,
-        ),
-    ],
-    ids=["conv_mlp", "channel_attention", "class_attention", "class_block", "positions"],
-)
-def test_layer_is_its_formula(layer: Layer, formula: Plain, count: int) -> None:
-    model, weights = small()
-    x = tokens(count)
-    expected = torch.stack([formula(sample, weights) for sample in x])
-    assert (layer(model, x) - expected).abs().max() <= 1e-10
-
-
-def test_patch_embedding_is_its_formula() -> None:
-    model, weights = small()
-    x = images(2)
-    expected = torch.stack([plain.plain_patches(image, weights) for image in x])
-    assert (model.patch_embed(x) - expected).abs().max() <= 1e-10
-
-
-@pytest.mark.parametrize(
-    ("patch_size", "divisors"),
-    [(2, [1]), (4, [4, 1]), (8, [4, 2, 1]), (16, [8, 4, 2, 1]), (32, [16, 8, 4, 2, 1])],
-)
-def test_patch_embedding_widens_to_the_model(patch_size: int, divisors: list[int]) -> None:
-    assert stem_divisors(patch_size) == divisors
-
-
-def test_positions_of_two_patches_differ() -> None:
-    table = fourier_positions(5).flatten(1).T
-    assert torch.cdist(table, table).fill_diagonal_(torch.inf).min() > 0.1
-
-
 def test_elliptical_attention_mixes_tokens_otherwise_from_the_second_block_on() -> None:
     dot, elliptical = (small(name, depth=3)[0] for name in NAMES)
     assert elliptical_blocks(dot) == []
@@ -163,36 +99,21 @@ def test_metric_compares_with_the_values_of_the_block_before() -> None:
     assert seen[1][0] is seen[0][1] and seen[2][0] is seen[1][1]
 
 
-def test_one_layer_alone_can_be_elliptical() -> None:
-    model, _ = small("fan_tiny_elliptical", depth=3, elliptical_layers=[3])
-    assert elliptical_blocks(model) == [3]
-
-
 def test_every_block_but_those_of_the_class_is_left_out_as_often() -> None:
     model, _ = small(depth=3, drop_path=0.25)
     assert [block.drop_path.rate for block in blocks(model)] == [0.25] * 3
     assert not any(isinstance(part, DropPath) for part in model.cls_attn_blocks.modules())
 
 
-def test_weights_of_our_own_are_no_public_ones() -> None:
-    state = small()[0].state_dict()
-    assert from_public(state).keys() == state.keys()
-    assert all(torch.equal(from_public(state)[key], state[key]) for key in state)
-
-
-def test_only_class_blocks_have_a_bias_of_k_to_leave_out() -> None:
-    weights = small()[1]
+def test_translation_changes_neither_its_argument_nor_weights_of_our_own() -> None:
+    model, weights = small()
+    state, before = model.state_dict(), {key: tensor.clone() for key, tensor in weights.items()}
     found = from_public(weights | {"blocks.0.attn.k.bias": torch.zeros(16)})
     assert "cls_attn_blocks.0.attn.k.bias" in weights
     assert [key for key in found if key.endswith("k.bias")] == ["blocks.0.attn.k.bias"]
-
-
-def test_public_weights_are_left_as_they_are() -> None:
-    weights = plain.public_weights(small()[0].config)
-    before = {key: tensor.clone() for key, tensor in weights.items()}
-    from_public(weights)
-    assert weights.keys() == before.keys()
-    assert all(torch.equal(weights[key], before[key]) for key in before)
+    for given, expected in ((weights, before), (from_public(state), state)):
+        assert given.keys() == expected.keys()
+        assert all(torch.equal(given[key], expected[key]) for key in expected)
 
 
 def test_broken_public_weights_are_refused() -> None:

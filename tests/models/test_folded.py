@@ -52,17 +52,20 @@ def given(model: TransJect) -> tuple[Tensor, Tensor]:
     return tokens, mask
 
 
-@pytest.fixture(params=[1, 16, 100])
+@pytest.fixture(params=[16, *(pytest.param(size, marks=pytest.mark.slow) for size in (1, 100))])
 def block(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks of one token, blocks that do not divide the sequence, one block for all."""
     monkeypatch.setattr(blockwise, "BLOCK", request.param)
+
+
+every_shape = pytest.mark.parametrize("shape", SHAPES)
 
 
 @pytest.mark.parametrize(
     ("name", "num_experts", "grad"),
     [("transject", 3, False), ("transject", 1, True), ("transject_random", 3, True)],
 )
-@pytest.mark.parametrize("shape", SHAPES)
+@every_shape
 @pytest.mark.usefixtures("block")
 def test_logits_are_those_of_the_trained_form(
     shape: str, name: str, num_experts: int, grad: bool
@@ -93,11 +96,12 @@ def test_image_model_folds_and_gives_gradients_to_its_input() -> None:
     assert (next(gradients) - next(gradients)).abs().max() <= 1e-5
 
 
-@pytest.mark.parametrize("shape", SHAPES)
+@every_shape
 def test_nothing_is_parametrized_and_the_original_is_left_as_it_is(shape: str) -> None:
     model = make("transject", *SHAPES[shape]).train()
     before = {key: value.clone() for key, value in model.state_dict().items()}
     folded = models.fold(model)
+    assert isinstance(folded, FoldedLongTransJect) == (shape != "short")
     assert not any(parametrize.is_parametrized(each) for each in folded.modules())
     assert not any(each.requires_grad for each in folded.parameters()) and not folded.training
     assert model.training and all(each.requires_grad for each in model.parameters())
@@ -105,9 +109,21 @@ def test_nothing_is_parametrized_and_the_original_is_left_as_it_is(shape: str) -
     assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
 
 
-def test_long_sequences_take_the_form_in_blocks() -> None:
-    assert isinstance(models.fold(make("transject", *SHAPES["long"])), FoldedLongTransJect)
-    assert isinstance(models.fold(make("transject", *SHAPES["short"])), TransJect)
+@every_shape
+def test_a_folded_model_can_be_folded_saved_pickled_and_asked_for_nothing(
+    shape: str, tmp_path: Path
+) -> None:
+    model = make("transject", *SHAPES[shape])
+    folded, (tokens, mask) = models.fold(model), given(model)
+    size = len(pickle.dumps(folded))
+    with torch.no_grad():
+        expected = folded(tokens, mask)
+        for again in (models.fold(folded), pickle.loads(pickle.dumps(folded))):
+            assert torch.equal(again(tokens, mask), expected)
+        assert folded(torch.zeros(0, 6, dtype=torch.int64)).shape == (0, 2)
+    assert len(pickle.dumps(folded)) == size  # memory of earlier calls stays behind
+    save_weights(folded, tmp_path / "w.safetensors")
+    assert (tmp_path / "w.safetensors").stat().st_size > 1000
 
 
 @pytest.mark.parametrize("name", ["transject", "transject_random"])
@@ -134,29 +150,26 @@ def test_matrices_report_their_singular_values(dtype: torch.dtype, tolerance: fl
         singular_range(model)
 
 
-def test_matrices_are_orthogonal_however_large_the_weights_have_grown() -> None:
+@pytest.mark.parametrize(("name", "count"), [("transject", 5), ("transformer_orthogonal", 4)])
+def test_matrices_are_orthogonal_however_large_the_weights_have_grown(
+    name: str, count: int
+) -> None:
     torch.manual_seed(0)
-    model = models.build("transject", vocab_size=9, depth=1, num_experts=1)
+    more = {"num_experts": 1} if name == "transject" else {"num_heads": 2}
+    model = models.build(name, embed_dim=64, vocab_size=9, seq_len=9, depth=1, **more)
     with torch.no_grad():
         for key, each in model.named_parameters():
             if key.endswith("original"):
                 each.mul_(20)
-    low, high = singular_range(models.fold(model))
-    assert 1 - 1e-6 < low <= high < 1 + 1e-6
-
-
-@pytest.mark.parametrize("shape", SHAPES)
-def test_folding_twice_is_folding_once(shape: str) -> None:
-    once = models.fold(make("transject", *SHAPES[shape]))
-    tokens, mask = given(make("transject", *SHAPES[shape]))
-    assert torch.equal(models.fold(once)(tokens, mask), once(tokens, mask))
-
-
-@pytest.mark.parametrize("shape", SHAPES)
-def test_folded_weights_can_be_saved(shape: str, tmp_path: Path) -> None:
-    model = models.fold(make("transject", *SHAPES[shape]))
-    save_weights(model, tmp_path / "w.safetensors")
-    assert (tmp_path / "w.safetensors").stat().st_size > 1000
+    assert sum(isinstance(each, OrthogonalMap) for each in model.modules()) == count
+    folded = models.fold(model)
+    if name == "transject":
+        low, high = singular_range(folded)
+        assert 1 - 1e-6 < low <= high < 1 + 1e-6
+    for each in folded.modules():
+        if isinstance(each, OrthogonalMap):
+            error = each.weight.double().T @ each.weight.double() - torch.eye(64)
+            assert torch.linalg.matrix_norm(error, 2) < 1e-5
 
 
 def test_grad_modes_and_precisions_may_alternate() -> None:
@@ -172,7 +185,7 @@ def test_grad_modes_and_precisions_may_alternate() -> None:
         assert (folded.double()(tokens, mask) - model.double()(tokens, mask)).abs().max() <= 1e-5
 
 
-@pytest.mark.parametrize("shape", SHAPES)
+@every_shape
 @pytest.mark.usefixtures("block")
 def test_bfloat16_matrices_come_close(shape: str) -> None:
     model = make("transject", *SHAPES[shape])
@@ -200,7 +213,7 @@ def test_threads_and_lengths_share_a_folded_model(monkeypatch: pytest.MonkeyPatc
         assert torch.equal(first, second)
 
 
-@pytest.mark.parametrize("shape", SHAPES)
+@every_shape
 def test_state_dict_of_a_folded_model_is_complete(shape: str) -> None:
     trained, fresh = make("transject", *SHAPES[shape]), make("transject", *SHAPES[shape])
     with torch.no_grad():
@@ -216,7 +229,7 @@ def test_state_dict_of_a_folded_model_is_complete(shape: str) -> None:
             assert torch.equal(folded(tokens, mask), other(tokens, mask))
 
 
-@pytest.mark.parametrize("shape", SHAPES)
+@every_shape
 def test_autocast_neither_stops_nor_rounds_what_is_folded(shape: str) -> None:
     model = make("transject", *SHAPES[shape])
     tokens, mask = given(model)
@@ -224,35 +237,3 @@ def test_autocast_neither_stops_nor_rounds_what_is_folded(shape: str) -> None:
         folded = models.fold(model)
         assert folded(tokens, mask).isfinite().all()
     assert torch.equal(folded(tokens, mask), models.fold(model)(tokens, mask))
-
-
-@pytest.mark.parametrize("shape", SHAPES)
-def test_an_empty_batch_has_no_logits(shape: str) -> None:
-    folded = models.fold(make("transject", *SHAPES[shape]))
-    with torch.no_grad():
-        assert folded(torch.zeros(0, 6, dtype=torch.int64)).shape == (0, 2)
-
-
-def test_a_pickled_model_leaves_its_memory_behind() -> None:
-    folded = models.fold(make("transject", *SHAPES["long"]))
-    tokens, mask = given(make("transject", *SHAPES["long"]))
-    before = len(pickle.dumps(folded))
-    with torch.no_grad():
-        expected = folded(tokens, mask)
-        again = pickle.loads(pickle.dumps(folded))
-        assert torch.equal(again(tokens, mask), expected)
-    assert len(pickle.dumps(folded)) == before
-
-
-def test_orthogonal_baseline_folds_exactly_however_large_its_weights() -> None:
-    torch.manual_seed(0)
-    model = models.build("transformer_orthogonal", embed_dim=64, num_heads=2, depth=1, vocab_size=9)
-    with torch.no_grad():
-        for key, each in model.named_parameters():
-            if key.endswith("original"):
-                each.mul_(20)
-    maps = [each for each in models.fold(model).modules() if isinstance(each, OrthogonalMap)]
-    assert len(maps) == 4
-    for each in maps:
-        error = each.weight.double().T @ each.weight.double() - torch.eye(64)
-        assert torch.linalg.matrix_norm(error, 2) < 1e-5

@@ -1,6 +1,7 @@
 import dataclasses
 import itertools
 import math
+import threading
 
 import numpy as np
 import pytest
@@ -17,6 +18,8 @@ from models.attention.elliptical import Attention
 from models.inference.fold import fold
 
 TOLERANCE = 1e-10
+# The other sizes are the same models, see test_every_model.
+NAMES = [name for name in models.names() if "_small" not in name and "_base" not in name]
 LENGTHS = [6, 4, 1]  # real tokens of the three samples
 TINY = {
     "depth": 3,
@@ -63,7 +66,7 @@ def figures(diagnosis: Diagnostics) -> list[Tensor]:
     return tensors + [m for m in diagnosis.metrics if m is not None]
 
 
-@pytest.mark.parametrize("name", models.names())
+@pytest.mark.parametrize("name", NAMES)
 def test_every_model_can_be_diagnosed(name: str) -> None:
     model = tiny(name)
     inputs, mask = inputs_of(model)
@@ -85,7 +88,7 @@ def test_every_model_can_be_diagnosed(name: str) -> None:
         assert found.rollout.shape == ((3, 3, 3) if mask is None else (3, 6))
 
 
-@pytest.mark.parametrize("name", models.names())
+@pytest.mark.parametrize("name", NAMES)
 def test_figures_depend_on_their_own_real_tokens_only(name: str) -> None:
     model = tiny(name)
     inputs, mask = inputs_of(model)
@@ -102,7 +105,7 @@ def test_figures_depend_on_their_own_real_tokens_only(name: str) -> None:
             assert (alone - row).abs().max() <= TOLERANCE
 
 
-@pytest.mark.parametrize("name", [name for name in models.names() if "transject" not in name])
+@pytest.mark.parametrize("name", [name for name in NAMES if "transject" not in name])
 def test_attention_maps_are_those_of_the_run(name: str) -> None:
     model = tiny(name)
     inputs, mask = inputs_of(model)
@@ -150,49 +153,26 @@ def test_metrics_are_the_formula() -> None:
         assert m is not None and (m - expected).abs().max() <= TOLERANCE
 
 
-def test_only_elliptical_layers_have_a_metric() -> None:
-    for name, expected in [
-        ("deit_tiny", [False, False, False]),
-        ("deit_tiny_elliptical", [False, True, True]),
-        ("lra_transformer_elliptical", [False, False, True]),
-        ("transject", [False, False, False]),
-    ]:
-        model = tiny(name)
-        metrics = diagnose(model, *inputs_of(model)).metrics
-        assert [m is not None for m in metrics] == expected
-
-
-def test_rollout_of_a_class_token_is_its_row() -> None:
-    model = tiny("deit_tiny")
-    images, _ = inputs_of(model)
-    maps = [layer.attention_map() for layer in observe(model, images).layers]
-    row = diagnostics.rollout([attn for attn in maps if attn is not None])[:, 0]
-    found = diagnose(model, images).rollout
-    assert found is not None and found.shape == (3, 3, 3)
-    assert (found.flatten(1) - row[:, 1:]).abs().max() <= TOLERANCE
-    assert (row[:, 0] + found.sum((1, 2)) - 1).abs().max() <= TOLERANCE
-
-
-def test_rollout_of_a_distilled_model_is_the_mean_over_both_its_heads() -> None:
-    model = tiny("deit_tiny", distilled=True)
-    images, _ = inputs_of(model)
-    maps = [layer.attention_map() for layer in observe(model, images).layers]
-    rows = diagnostics.rollout([attn for attn in maps if attn is not None])[:, :2, 2:]
-    found = diagnose(model, images).rollout
-    assert found is not None and found.shape == (3, 3, 3)
-    assert (found.flatten(1) - rows.mean(1)).abs().max() <= TOLERANCE
-
-
-def test_rollout_of_pooled_tokens_is_the_mean_of_the_real_rows() -> None:
-    model = tiny("transformer")
-    tokens, mask = inputs_of(model)
-    maps = [layer.attention_map() for layer in observe(model, tokens, mask).layers]
+@pytest.mark.parametrize(
+    ("name", "overrides"),
+    [("deit_tiny", {}), ("deit_tiny", {"distilled": True}), ("transformer", {})],
+)
+def test_rollout_is_the_mean_over_the_tokens_that_the_head_reads(
+    name: str, overrides: dict[str, bool]
+) -> None:
+    model = tiny(name, **overrides)
+    inputs, mask = inputs_of(model)
+    maps = [layer.attention_map() for layer in observe(model, inputs, mask).layers]
     rows = diagnostics.rollout([attn for attn in maps if attn is not None])
-    found = diagnose(model, tokens, mask).rollout
+    found = diagnose(model, inputs, mask).rollout
     assert found is not None
-    for b, length in enumerate(LENGTHS):
-        assert (found[b] - rows[b, :length].mean(0)).abs().max() <= TOLERANCE
-    assert (found.sum(1) - 1).abs().max() <= TOLERANCE
+    if name == "transformer":
+        expected = torch.stack([rows[b, :length].mean(0) for b, length in enumerate(LENGTHS)])
+        assert (found.sum(1) - 1).abs().max() <= TOLERANCE
+    else:
+        classes = 2 if overrides else 1
+        expected = rows[:, :classes, classes:].mean(1).unflatten(1, (3, 3))
+    assert found.shape == expected.shape and (found - expected).abs().max() <= TOLERANCE
 
 
 def test_rollout_through_class_attention_is_the_product_of_all_layers() -> None:
@@ -369,3 +349,35 @@ def test_a_folded_transject_is_refused() -> None:
     model = tiny("transject").float()
     with pytest.raises(ValueError, match="and not be folded"):
         observe(fold(model), *inputs_of(model))
+
+
+@pytest.mark.parametrize("name", ["deit_tiny_elliptical", "fan_tiny"])
+@pytest.mark.parametrize("place", ["blocks.1", "blocks.1.attn", "norm"])
+def test_calls_of_another_thread_are_not_recorded(name: str, place: str) -> None:
+    model = tiny(name)
+    images, others = inputs_of(model)[0], torch.rand(3, 3, 12, 12, dtype=torch.float64)
+    expected = observe(model, images)
+
+    def run_elsewhere(*_: object) -> None:
+        if threading.current_thread() is threading.main_thread():
+            thread = threading.Thread(target=model, args=(others,))
+            thread.start()
+            thread.join()
+
+    model.get_submodule(place).register_forward_pre_hook(run_elsewhere)
+    found = observe(model, images)
+    assert len(found.layers) == len(expected.layers) == 3
+    assert len(found.class_maps) == len(expected.class_maps)
+    for layer, wanted in zip(found.layers, expected.layers, strict=True):
+        assert torch.equal(layer.inputs, wanted.inputs)
+        assert torch.equal(layer.outputs, wanted.outputs)
+        assert all(
+            torch.equal(a, b) for a, b in zip(layer.mixer.result, wanted.mixer.result, strict=True)
+        )
+    for class_map, wanted in zip(found.class_maps, expected.class_maps, strict=True):
+        assert torch.equal(class_map, wanted)
+
+
+def test_a_batch_of_no_samples_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"inputs must hold at least one sample, got \(0, 3, 12"):
+        diagnose(tiny("deit_tiny"), torch.rand(0, 3, 12, 12))

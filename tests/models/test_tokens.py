@@ -22,11 +22,8 @@ MASK = torch.tensor([[True, True, True], [True, False, False]])
 def test_tokens_within_the_rules_pass(mask: Tensor | None) -> None:
     check_tokens(TOKENS, mask, vocab_size=10, seq_len=3)
     check_tokens(TOKENS[:0], None if mask is None else mask[:0], vocab_size=10, seq_len=3)
-
-
-def test_several_sequences_of_one_sample_pass() -> None:
-    pairs, mask = (x[:, None].expand(2, 2, 3) for x in (TOKENS, MASK))
-    check_tokens(pairs, mask, vocab_size=10, seq_len=3, towers=2)
+    pairs = mask if mask is None else mask[:, None].expand(2, 2, 3)
+    check_tokens(TOKENS[:, None].expand(2, 2, 3), pairs, vocab_size=10, seq_len=3, towers=2)
 
 
 @pytest.mark.parametrize(

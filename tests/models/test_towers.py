@@ -83,17 +83,12 @@ def test_every_parameter_receives_a_gradient(name: str) -> None:
             tokens, mask
         )
         assert_same(logits, model(tokens, mask))
+        rows, rows_mask = tokens.view(6, 6), mask.view(6, 6)  # the sequences of both towers
+        assert_same(reconstruction, model.encoder.logits_and_reconstruction(rows, rows_mask)[1])
         loss = loss + reconstruction
     loss.backward()
     for key, parameter in model.named_parameters():
         assert parameter.grad is not None and parameter.grad.abs().max() > 0, key
-
-
-def test_reconstruction_runs_over_the_sequences_of_both_towers() -> None:
-    model, (tokens, mask) = small("transject"), pairs()
-    rows, rows_mask = tokens.view(6, 6), mask.view(6, 6)
-    _, expected = model.encoder.logits_and_reconstruction(rows, rows_mask)
-    assert_same(cast(TransJectTowers, model).logits_and_reconstruction(tokens, mask)[1], expected)
 
 
 @pytest.mark.parametrize("seq_len", [9, 40])  # shorter and longer than the model is wide
@@ -109,11 +104,19 @@ def test_towers_of_the_catalog_have_the_head_of_lra() -> None:
     shapes = {key: tuple(value.shape) for key, value in model.state_dict().items()}
     assert shapes["head.0.weight"] == (128, 256) and shapes["head.2.weight"] == (2, 128)
     assert not [key for key in shapes if key.startswith("encoder.head")]
+    assert not hasattr(model, "logits_and_reconstruction")
 
 
 # Deprecated, but what `export` writes for users of TorchScript.
 @pytest.mark.filterwarnings("ignore:.torch.jit.trace:DeprecationWarning")
-@pytest.mark.parametrize(("pooling", "masked"), [("mean", True), ("max", True), ("cls", False)])
+@pytest.mark.parametrize(
+    ("pooling", "masked"),
+    [
+        ("mean", True),
+        pytest.param("max", True, marks=pytest.mark.slow),
+        pytest.param("cls", False, marks=pytest.mark.slow),
+    ],
+)
 def test_exported_and_traced_towers_take_any_batch_and_length(pooling: str, masked: bool) -> None:
     model = small("lra_transformer_elliptical", pooling=pooling).float()
     tokens, mask = pairs()
@@ -139,18 +142,8 @@ def test_transject_is_built_with_two_towers_by_name(name: str) -> None:
         models.build(name, towers=3)
 
 
-def test_only_transject_has_a_reconstruction_loss() -> None:
-    assert not hasattr(small("lra_transformer"), "logits_and_reconstruction")
-
-
-@pytest.mark.parametrize(
-    "name",
-    ["lra_transformer_elliptical"]
-    + [
-        pytest.param(name, marks=pytest.mark.slow)
-        for name in ("transject", "lra_transformer", "transformer")
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ENCODERS)
 def test_towers_answer_alike_as_a_graph_of_onnx(name: str) -> None:
     model = small(name).float()
     tokens, mask = pairs()
@@ -165,6 +158,7 @@ def test_towers_answer_alike_as_a_graph_of_onnx(name: str) -> None:
         assert torch.equal(found.argmax(1), expected.argmax(1))
 
 
+@pytest.mark.slow
 def test_towers_compile_and_run_under_autocast() -> None:
     model, inputs = small("lra_transformer_elliptical").float(), pairs()
     with torch.no_grad():
@@ -178,15 +172,10 @@ def test_towers_compile_and_run_under_autocast() -> None:
 
 def test_inputs_against_the_rules_are_refused() -> None:
     model, (tokens, mask) = small("lra_transformer"), pairs()
-    empty = mask.clone()
-    empty[1, 0] = False
     for arguments, message in (
         ((tokens[:, 0], None), r"tokens must be \(B, 2, 1..9\), got \(3, 6\)"),
-        ((tokens[:, :1], None), r"tokens must be \(B, 2, 1..9\), got \(3, 1, 6\)"),
-        ((tokens.repeat(1, 1, 2), None), r"tokens must be \(B, 2, 1..9\), got \(3, 2, 12\)"),
         ((tokens + 11, None), "tokens must lie in 0..10, got"),
         ((tokens, mask[:, 0]), r"mask must be bool of shape \(3, 2, 6\), got torch.bool \(3, 6\)"),
-        ((tokens, empty), r"mask must have a real token in every sequence, got none in \[\[1, 0"),
     ):
         with pytest.raises(ValueError, match=message):
             model(*arguments)

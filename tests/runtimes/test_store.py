@@ -5,22 +5,22 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import bentoml
 import pytest
+from bentoml._internal.configuration.containers import BentoMLContainer
+from bentoml._internal.models.model import ModelStore
 
-import export.write
 from export.__main__ import main
+from runtimes import store
 from runtimes.artifact import Artifact, open_artifact
+from runtimes.store import store_artifact
 
 Edit = Callable[..., None]
-GRAPHS = ("model.onnx", "model.torchscript.pt", "model.pt2", "weights.safetensors")
 
 
 @pytest.fixture
 def home(tmp_path: Path) -> Iterator[Path]:
     """An empty store; bentoml reads BENTOML_HOME once a process."""
-    from bentoml._internal.configuration.containers import BentoMLContainer
-    from bentoml._internal.models.model import ModelStore
-
     folder = tmp_path / "bentoml"
     (folder / "models").mkdir(parents=True)
     with BentoMLContainer.model_store.patch(ModelStore(folder / "models")):
@@ -41,10 +41,6 @@ def test_the_store_is_where_bentoml_home_says(artifact: Artifact, tmp_path: Path
 
 
 def test_artifact_is_stored_once_with_labels_and_metadata(artifact: Artifact, home: Path) -> None:
-    import bentoml
-
-    from runtimes.store import store_artifact
-
     assert store_artifact(artifact) == store_artifact(artifact) == "tiny-elliptical:1"
     assert len(bentoml.models.list("tiny-elliptical")) == 1
     stored = bentoml.models.get("tiny-elliptical:1")
@@ -57,16 +53,10 @@ def test_artifact_is_stored_once_with_labels_and_metadata(artifact: Artifact, ho
     assert open_artifact(folder).digest == artifact.digest
 
 
+@pytest.mark.usefixtures("traced")
 def test_an_export_with_store_says_where_it_is_stored(
-    artifact: Artifact,
-    run_folder: Path,
-    home: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    run_folder: Path, home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    graphs = {name: artifact.read(name) for name in GRAPHS}
-    monkeypatch.setattr(export.write, "_export", lambda *_, **__: dict(graphs))
     command = [str(run_folder), "--output", str(tmp_path / "out"), "--store"]
     assert main(command) == main(command) == 0
     assert "stored as tiny-elliptical:1" in capsys.readouterr().out
@@ -74,30 +64,22 @@ def test_an_export_with_store_says_where_it_is_stored(
     assert stored.read_bytes() == (tmp_path / "out" / "manifest.json").read_bytes()
 
 
+@pytest.mark.usefixtures("traced", "home")
 def test_an_export_that_the_store_refuses_leaves_the_older_artifact(
-    artifact: Artifact,
     run_folder: Path,
-    home: Path,
     artifact_folder: Path,
     edit_manifest: Edit,
-    monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    from runtimes.store import store_artifact
-
     edit_manifest(artifact_folder, metrics={"test_accuracy": 0.3})
     store_artifact(open_artifact(artifact_folder))
     before = (artifact_folder / "manifest.json").read_bytes()
-    graphs = {name: artifact.read(name) for name in GRAPHS}
-    monkeypatch.setattr(export.write, "_export", lambda *_, **__: dict(graphs))
     assert main([str(run_folder), "--output", str(artifact_folder), "--store"]) == 2
     assert "version must be new in the model store" in capsys.readouterr().err
     assert (artifact_folder / "manifest.json").read_bytes() == before
 
 
 def test_a_broken_store_is_refused(artifact: Artifact, home: Path) -> None:
-    from runtimes.store import store_artifact
-
     (home / "models" / "tiny-elliptical" / "1").mkdir(parents=True)
     with pytest.raises(ValueError, match="tiny-elliptical:1 lies in the model store, but cannot"):
         store_artifact(artifact)
@@ -106,8 +88,6 @@ def test_a_broken_store_is_refused(artifact: Artifact, home: Path) -> None:
 def test_what_is_stored_never_changes(
     artifact: Artifact, home: Path, tmp_path: Path, edit_manifest: Edit
 ) -> None:
-    from runtimes.store import store_artifact
-
     store_artifact(artifact)
     other = Path(shutil.copytree(artifact.folder, tmp_path / "other"))
     edit_manifest(other, metrics={"test_accuracy": 0.3})
@@ -123,26 +103,18 @@ def test_what_is_stored_never_changes(
 def test_an_interrupted_save_stores_nothing(
     artifact: Artifact, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import bentoml
-
-    from runtimes import store
-
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(store.shutil, "copyfile", interrupt)
     with pytest.raises(KeyboardInterrupt):
-        store.store_artifact(artifact)
+        store_artifact(artifact)
     assert not bentoml.models.list()
 
 
 def test_of_two_that_store_at_once_the_slower_one_finds_the_other(
     artifact: Artifact, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import bentoml
-
-    from runtimes.store import store_artifact
-
     create = bentoml.models.create
 
     def late(*arguments: object, **options: object) -> object:
@@ -157,8 +129,6 @@ def test_of_two_that_store_at_once_the_slower_one_finds_the_other(
 
 @pytest.mark.usefixtures("home")
 def test_what_the_store_cannot_name_is_refused(artifact_folder: Path, edit_manifest: Edit) -> None:
-    from runtimes.store import store_artifact
-
     edit_manifest(artifact_folder, version="latest")
     with pytest.raises(ValueError, match="version must not be latest"):
         store_artifact(open_artifact(artifact_folder))

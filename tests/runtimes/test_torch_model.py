@@ -10,13 +10,13 @@ from runtimes.probe import read_probe
 from runtimes.torch_model import load_torch_model
 
 
-def test_twin_repeats_the_logits_of_the_probe(artifact: Artifact) -> None:
+def test_torch_model_repeats_the_logits_of_the_probe(artifact: Artifact) -> None:
     feed, logits = next(read_probe(artifact).batches(50))
     images = torch.from_numpy(feed["images"])
     torch.testing.assert_close(load_torch_model(artifact)(images), torch.from_numpy(logits))
 
 
-def test_twin_is_frozen_but_lets_gradients_reach_the_input(artifact: Artifact) -> None:
+def test_torch_model_is_frozen_but_lets_gradients_reach_the_input(artifact: Artifact) -> None:
     torch_model = load_torch_model(artifact)
     images = torch.rand(2, 1, 28, 28, requires_grad=True)
     torch_model(images).sum().backward()

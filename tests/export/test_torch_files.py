@@ -1,0 +1,132 @@
+"""TorchScript and programs of `torch.export`: the model's answers, and nothing that runs code."""
+
+import io
+import json
+import pickle
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from export.program import load_program
+from runtimes.artifact import Artifact
+from runtimes.manifest import PROGRAM, TORCHSCRIPT
+from runtimes.torchscript import load_torchscript
+
+Make = Callable[..., nn.Module]
+LOADERS = {TORCHSCRIPT: load_torchscript, PROGRAM: load_program}
+
+
+def parts(content: bytes) -> dict[str, bytes]:
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        return {name: archive.read(name) for name in archive.namelist()}
+
+
+def zipped(found: dict[str, bytes]) -> bytes:
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w") as archive:
+        for name, part in found.items():
+            archive.writestr(name, part)
+    return stream.getvalue()
+
+
+@pytest.mark.parametrize("file", list(LOADERS))
+@pytest.mark.parametrize("batch_size", [1, 3, 64])
+def test_a_file_of_torch_equals_the_model_for_any_batch(
+    artifact: Artifact, make_model: Make, file: str, batch_size: int
+) -> None:
+    images = torch.rand(batch_size, 1, 28, 28)
+    loaded = LOADERS[file](artifact.read(file))
+    torch.testing.assert_close(loaded(images), make_model()(images), atol=1e-5, rtol=0)
+
+
+def test_files_hold_no_paths_and_no_debug_tables_and_a_program_nothing_pickled(
+    artifact: Artifact,
+) -> None:
+    trace, program = parts(artifact.read(TORCHSCRIPT)), parts(artifact.read(PROGRAM))
+    assert not [name for name in trace if name.endswith(".debug_pkl")]
+    texts = b"".join(trace.values())
+    assert b"site-packages" not in texts and b"deit.py" not in texts
+    assert b".py" not in b"".join(program.values())
+    assert not any(text.startswith((b"PK", b"\x80")) for text in program.values())
+    for name, text in program.items():
+        if name.endswith("_config.json"):
+            entries = json.loads(text)["config"].values()
+            assert entries and not any(entry["use_pickle"] for entry in entries)
+
+
+class Trap:
+    """What runs code when it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Callable[..., object], tuple[object, ...]]:
+        return Path.touch, (self.path,)
+
+
+def test_nothing_of_a_trace_is_unpickled(artifact: Artifact, tmp_path: Path) -> None:
+    trap = Trap(tmp_path / "caught")
+    torch.save(trap, saved := io.BytesIO())
+    found = parts(artifact.read(TORCHSCRIPT))
+    found[next(name for name in found if name.endswith("/data.pkl"))] = pickle.dumps(trap)
+    for hostile in (saved.getvalue(), zipped(found)):
+        with pytest.raises(RuntimeError):
+            load_torchscript(hostile)
+    assert not list(tmp_path.iterdir())
+
+
+def with_weight_pickled(found: dict[str, bytes], trap: bytes) -> None:
+    name = "archive/data/weights/model_weights_config.json"
+    config = json.loads(found[name])
+    entry = next(iter(config["config"].values()))
+    entry["use_pickle"] = True
+    found[name] = json.dumps(config).encode()
+    found[f"archive/data/weights/{entry['path_name']}"] = trap
+
+
+def with_opaque_constant(found: dict[str, bytes], trap: bytes) -> None:
+    name = "archive/data/constants/model_constants_config.json"
+    config = json.loads(found[name])
+    next(iter(config["config"].values()))["path_name"] = "opaque_obj_0"
+    found[name] = json.dumps(config).encode()
+    found["archive/data/constants/opaque_obj_0"] = trap
+
+
+def with_inputs(found: dict[str, bytes], trap: bytes) -> None:
+    found["archive/data/sample_inputs/model.pt"] = trap
+
+
+def with_weights_of_before(found: dict[str, bytes], trap: bytes) -> None:
+    found["archive/data/weights/model.pt"] = trap
+
+
+@pytest.mark.parametrize(
+    "spoil", [with_weight_pickled, with_opaque_constant, with_inputs, with_weights_of_before]
+)
+def test_nothing_of_a_program_is_unpickled(
+    artifact: Artifact, tmp_path: Path, spoil: Callable[[dict[str, bytes], bytes], None]
+) -> None:
+    torch.save(Trap(tmp_path / "caught"), trap := io.BytesIO())
+    found = parts(artifact.read(PROGRAM))
+    spoil(found, trap.getvalue())
+    with pytest.raises(ValueError, match="must hold (nothing pickled|the parts of a program)"):
+        load_program(zipped(found))
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.filterwarnings("ignore:Duplicate name:UserWarning")
+def test_a_program_with_a_part_twice_or_that_is_no_archive_is_refused(
+    artifact: Artifact, tmp_path: Path
+) -> None:
+    stream = io.BytesIO(artifact.read(PROGRAM))
+    with zipfile.ZipFile(stream, "a") as archive:
+        archive.writestr("archive/byteorder", b"little")
+    with pytest.raises(ValueError, match="must hold every part once"):
+        load_program(stream.getvalue())
+    with pytest.raises(ValueError, match="model.pt2 must be an archive"):
+        load_program(pickle.dumps(Trap(tmp_path / "caught")))
+    assert not list(tmp_path.iterdir())
