@@ -2,50 +2,55 @@
 
 Statements of all packages are drawn by `--seed`, three times as likely where they score, compute
 intervals, mask, limit, check keys, resume or compare answers. Each is broken alone, in a drawn way
-(`support.mutants`), in a clone of the last commit; the working tree is never touched. Then
-the default tests that reach the statement run until the first one fails. A statement is *caught*
-when a test fails that passes without the break.
+(`support.mutants` says which ways there are), in a clone of the last commit; the working tree is
+never touched. Then the default tests that reach the statement run until the first one fails: those
+that mirror its folder first, of these the files that take least. A statement is *caught* when a
+test fails, or does not end, that passes without the break.
 
-The default tests run once under coverage first, to learn which tests reach what. That and every
-result are kept under `build/mutation`, by commit and seed: a run that was stopped goes on.
+The default tests run once under coverage first, folder by folder, to learn which tests reach what:
+lines reached in a process that a test starts belong to that test, those of a fixture that several
+tests share to all of them. Everything is kept under `build/mutation`, by commit and seed: a run
+that was stopped goes on. At the end a Markdown file there lists every statement and who caught it.
 """
 
 import argparse
 import dataclasses
-import itertools
 import json
 import os
+import random
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from queue import SimpleQueue
 
+import psutil
 from coverage import CoverageData
 from tqdm import tqdm
 
 from benchmarks.support.mutants import PACKAGES, Mutant, draw
 from benchmarks.support.reach import CHOSEN, FIXTURE, RUNNING, TESTS
 from benchmarks.support.rows import Row
+from core.tables import markdown_table
+from runtimes.threads import available_cores
 
 NAME = "mutation"
 ROOT = Path(__file__).parents[1]
 _SHARE = 55 / 60  # of the statements that should be caught
-_LEAST_S, _TIMES = 90.0, 10.0  # a test may take that long, and so many times what it took before
-_PYTEST = ["pytest", "-p", "benchmarks.support.reach", "-q", "-p", "no:cacheprovider"]
-_TIMES_OF_FILES = itertools.count(int(time.time()))
+_LEAST_S, _TIMES = 60.0, 10.0  # a test may take that long, and so many times what it took before
+_GRACE_S = 30.0  # more for a test that its alarm does not end
+_BATCH_S, _LARGER, _FILE_S = 15.0, 4, 0.5  # of the first run of a mutant's tests; of one file more
 _COVERAGE = """[run]
 data_file = {folder}/lines
-source = {sources}
+include = {sources}
 parallel = True
 patch = subprocess
 sigterm = True
@@ -62,17 +67,20 @@ class Outcome:
         caught: whether a test failed because of it.
         reason: the test that failed, or why none did.
         tests: how many reach it.
+        seconds: until that was known.
     """
 
     mutant: str
     caught: bool
     reason: str
     tests: int
+    seconds: float
 
     def __str__(self) -> str:
         """One line for a terminal."""
         word = "caught" if self.caught else "MISSED"
-        return f"{word}  {self.mutant}  [{self.reason}; {self.tests} tests reach it]"
+        about = f"{self.reason}; {self.tests} tests reach it; {self.seconds:.0f} s"
+        return f"{word}  {self.mutant}  [{about}]"
 
 
 def parser() -> argparse.ArgumentParser:
@@ -84,29 +92,35 @@ def parser() -> argparse.ArgumentParser:
     )
     options.add_argument("--seed", default="0", help="any text (%(default)s)")
     options.add_argument("--count", type=int, default=60, help="statements (%(default)s)")
-    options.add_argument("--jobs", type=int, default=2, help="mutants at a time (%(default)s)")
     options.add_argument(
         "--minutes", type=float, default=10.0, help="of tests for one mutant (%(default)s)"
     )
+    options.add_argument(
+        "--packages", nargs="+", choices=PACKAGES, default=PACKAGES, metavar="PACKAGE",
+        help="break these, and run the tests in their folders alone (all)",
+    )  # fmt: skip
     return options
 
 
-def run(*, seed: str = "0", count: int = 60, jobs: int = 2, minutes: float = 10.0) -> Iterable[Row]:
+def run(
+    *, seed: str = "0", count: int = 60, minutes: float = 10.0, packages: Sequence[str] = PACKAGES
+) -> Iterable[Row]:
     """Break statements, one at a time, and count those that the tests notice.
 
     Args:
         seed: draws statements and breaks.
         count: how many statements.
-        jobs: how many mutants are tested at a time.
         minutes: how long the tests of one mutant may take in all.
+        packages: those to break; if not all, only the tests of their folders run.
     """
     commit = _git(ROOT, "rev-parse", "HEAD")
     folder = ROOT / "build" / NAME / commit[:12]
-    clones = [_clone(commit, folder / f"tree-{number}") for number in range(jobs)]
-    reach = _learn(folder, clones[0], jobs)
-    results = folder / f"seed-{seed}-{count}.jsonl"
+    clones = [_clone(commit, folder / f"tree-{number}") for number in range(available_cores())]
+    some = "" if len(packages) == len(PACKAGES) else "-" + "-".join(packages)
+    reach = _learn(folder, clones[0], packages if some else None)
+    results = folder / f"seed-{seed}-{count}{some}.jsonl"
     outcomes = _known(results)
-    mutants = draw(clones[0], count=count, seed=seed)
+    mutants = draw(clones[0], count=count, seed=seed, packages=packages)
     waiting = [mutant for mutant in mutants if str(mutant) not in outcomes]
     with tqdm(total=count, initial=count - len(waiting), desc=f"seed {seed}", unit="") as bar:
         for outcome in _test_all(waiting, clones, reach, minutes * 60):
@@ -116,11 +130,11 @@ def run(*, seed: str = "0", count: int = 60, jobs: int = 2, minutes: float = 10.
             tqdm.write(str(outcome), file=sys.stderr)
             bar.update()
     found = [outcomes[str(mutant)] for mutant in mutants]
-    _show_missed(found)
+    results.with_suffix(".md").write_text(_listed(found))
     caught = sum(outcome.caught for outcome in found)
     yield Row(
         name=NAME,
-        case=f"{count} statements of {commit[:12]}, seed {seed}",
+        case=f"{count} statements of {commit[:12]}{some}, seed {seed}",
         measured=caught,
         unit="caught",
         better="higher",
@@ -130,10 +144,14 @@ def run(*, seed: str = "0", count: int = 60, jobs: int = 2, minutes: float = 10.
     )
 
 
-def _show_missed(outcomes: list[Outcome]) -> None:
-    for outcome in outcomes:
-        if not outcome.caught:
-            tqdm.write(str(outcome), file=sys.stderr)
+def _listed(outcomes: Iterable[Outcome]) -> str:
+    """Every mutant as a line of a table, the missed ones first."""
+    rows = [
+        ("caught" if each.caught else "**missed**", each.mutant, each.reason, round(each.seconds))
+        for each in sorted(outcomes, key=lambda each: each.caught)
+    ]
+    cells = [[str(cell).replace("|", "\\|") for cell in row] for row in rows]
+    return markdown_table(("", "statement and break", "test, or reason", "s"), cells) + "\n"
 
 
 def _known(results: Path) -> dict[str, Outcome]:
@@ -162,49 +180,84 @@ class _Reach:
     """What the run under coverage found.
 
     Attributes:
-        data: for each line the tests that reach it.
-        seconds: of each test that passes.
-        users: the tests that use a fixture.
+        data: for each line the tests that reach it, a part for each folder of tests.
+        seconds: of each test.
+        users: the tests that use a fixture of that name.
         root: the tree that was run.
     """
 
-    data: CoverageData
-    seconds: dict[str, float]
-    users: Mapping[str, set[str]]
+    data: list[CoverageData] = field(default_factory=list)
+    seconds: dict[str, float] = field(default_factory=dict)
+    users: defaultdict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
     root: Path
+
+    def read(self, folder: Path) -> None:
+        """Take in what the run of one folder of tests found."""
+        part = CoverageData(str(folder / "lines"))
+        part.read()
+        self.data.append(part)
+        for line in (folder / TESTS).read_text().splitlines():
+            name, seconds, _, fixtures = json.loads(line)
+            self.seconds[name] = seconds
+            for fixture in fixtures:
+                self.users[fixture].add(name)
 
     def tests(self, mutant: Mutant) -> list[str]:
         """The tests that reach a mutant; where it runs at import, those that use what it binds.
 
-        Where no test reaches a line that says its name, those that reach the same file.
+        Where no test reaches a line that says its name, those that reach the same file. Nearest
+        first, file by file, so that fixtures are made once.
         """
+        found = self._reaching(mutant)
+        files: defaultdict[str, float] = defaultdict(float)
+        for name in found:
+            files[_file(name)] += self.seconds[name]
+        return sorted(
+            found,
+            key=lambda name: (
+                -_nearness(_file(name), mutant.path),
+                files[_file(name)],
+                _file(name),
+                self.seconds[name],
+            ),
+        )
+
+    def _reaching(self, mutant: Mutant) -> set[str]:
         contexts = self._contexts(mutant.path, range(mutant.line, mutant.end + 1))
         found = self._named(contexts)
         if found or "" not in contexts:
-            return self._in_order(found)
+            return found
         for name in mutant.names or (mutant.scope.split(".")[-1],):
             for path, lines in _mentions(self.root, name, mutant.path):
                 found |= self._named(self._contexts(path, lines))
-        return self._in_order(found or self._named(self._contexts(mutant.path, None)))
+        return found or self._named(self._contexts(mutant.path, None))
 
     def _contexts(self, path: str, lines: Iterable[int] | None) -> set[str]:
         """What reached lines of a file: tests, fixtures, and "" for imports; None is all lines."""
-        found = self.data.contexts_by_lineno(str(self.root / path))
-        return {name for line in lines or found for name in found.get(line, ())}
+        names: set[str] = set()
+        for part in self.data:
+            found = part.contexts_by_lineno(str(self.root / path))
+            names |= {name for line in lines or found for name in found.get(line, ())}
+        return names
 
     def _named(self, contexts: set[str]) -> set[str]:
         tests = contexts & self.seconds.keys()
-        for name in contexts:
-            if name.startswith(FIXTURE):
-                tests |= self.users.get(name.removeprefix(FIXTURE), set())
+        for context in contexts:
+            if context.startswith(FIXTURE):
+                base, _, name = context.removeprefix(FIXTURE).rpartition(" ")
+                tests |= {test for test in self.users[name] if test.startswith(base)}
         return tests
 
-    def _in_order(self, tests: set[str]) -> list[str]:
-        """File by file, so that fixtures are made once; the file that takes least comes first."""
-        files: defaultdict[str, float] = defaultdict(float)
-        for name in tests:
-            files[name.split("::")[0]] += self.seconds[name]
-        return sorted(tests, key=lambda name: (files[name.split("::")[0]], self.seconds[name]))
+
+def _file(test: str) -> str:
+    return test.partition("::")[0]
+
+
+def _nearness(file: str, path: str) -> int:
+    """How many parts of its path a file of tests has in common with what it might mirror."""
+    own = [part.removeprefix("test_") for part in Path(file).parts[1:]]
+    pairs = zip(own, Path(path).parts, strict=False)
+    return next((at for at, (one, other) in enumerate(pairs) if one != other), len(own))
 
 
 def _mentions(root: Path, name: str, path: str) -> Iterator[tuple[str, list[int]]]:
@@ -218,61 +271,67 @@ def _mentions(root: Path, name: str, path: str) -> Iterator[tuple[str, list[int]
             yield str(file.relative_to(root)), found
 
 
-def _learn(folder: Path, clone: Path, jobs: int) -> _Reach:
-    """Run the default tests once under coverage, or read what an earlier run learned."""
-    done, tests = folder / "reach", folder / "reach" / TESTS
-    if not (done / "whole").exists():
-        shutil.rmtree(done, ignore_errors=True)
-        done.mkdir(parents=True)
-        settings = done / "coveragerc"
-        sources = ",".join(str(clone / name) for name in PACKAGES)
-        settings.write_text(_COVERAGE.format(folder=done, sources=sources))
-        tool = [sys.executable, "-m", "coverage"]
-        pytest = ["-m", *_PYTEST, "-n", str(jobs), "--dist", "worksteal"]
-        with _started([*tool, "run", f"--rcfile={settings}", *pytest], clone, done) as process:
-            _follow(process, tests)
-        command = [*tool, "combine", f"--rcfile={settings}", "--quiet"]
-        subprocess.run(command, check=True, cwd=clone, stdout=subprocess.DEVNULL)
-        (done / "whole").touch()
-    data = CoverageData(str(done / "lines"))
-    data.read()
-    rows = [json.loads(line) for line in tests.read_text().splitlines()]
-    passed = [(name, seconds, fixtures) for name, seconds, good, fixtures in rows if good]
-    users: defaultdict[str, set[str]] = defaultdict(set)
-    for name, _, fixtures in passed:
-        for fixture in fixtures:
-            users[fixture].add(name)
-    seconds = {name: seconds for name, seconds, _ in passed}
-    return _Reach(data=data, seconds=seconds, users=users, root=clone)
+def _learn(folder: Path, clone: Path, packages: Sequence[str] | None) -> _Reach:
+    """Run each folder of the default tests once under coverage, or read what was learned."""
+    reach = _Reach(root=clone)
+    top = sorted(path for path in (clone / "tests").iterdir() if path.name != "__pycache__")
+    groups = {path.name: [path] for path in top if path.is_dir()}
+    if packages is None:
+        groups["files"] = [path for path in top if path.name.startswith("test_")]
+    for name in tqdm(packages or groups, desc="default tests under coverage", unit="folder"):
+        done = folder / "reach" / name
+        if not (done / "whole").exists():
+            _cover(done, clone, groups[name])
+        reach.read(done)
+    return reach
 
 
-def _follow(process: subprocess.Popen[bytes], tests: Path) -> None:
-    """Show how many tests are done until a run has ended."""
-    with tqdm(desc="default tests under coverage", unit=" tests") as bar:
-        while process.poll() is None:
-            time.sleep(1)
-            bar.update((tests.read_text().count("\n") if tests.exists() else 0) - bar.n)
+def _cover(folder: Path, clone: Path, paths: Sequence[Path]) -> None:
+    """Run tests under coverage.
+
+    Raises:
+        RuntimeError: they could not be run.
+    """
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    settings = folder / "coveragerc"
+    sources = ",".join(f"{clone / name}/*" for name in PACKAGES)
+    settings.write_text(_COVERAGE.format(folder=folder, sources=sources))
+    tool = ["-m", "coverage", "run", f"--rcfile={settings}"]
+    workers = ["-n", str(available_cores()), "--dist", "worksteal"]
+    with _pytest(folder, clone, workers + [str(path) for path in paths], tool) as process:
+        status = process.wait()
+    if status > 1:  # 1: a test failed, which may be due to coverage
+        raise RuntimeError(f"the tests could not be run, see {folder / 'log'}")
+    combine = [sys.executable, "-m", "coverage", "combine", f"--rcfile={settings}", "--quiet"]
+    subprocess.run(combine, check=True, cwd=clone, stdout=subprocess.DEVNULL)
+    (folder / "whole").touch()
 
 
 @contextmanager
-def _started(command: list[str], clone: Path, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """A process group in a clone, with the plugin's folder; whatever is left of it is ended."""
-    environment = os.environ | {"ASSAY_TESTS": str(folder)}
+def _pytest(
+    folder: Path, clone: Path, arguments: Sequence[str], tool: Sequence[str] = ()
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Pytest in a clone, with the plugin's folder; whatever is left of it is killed."""
+    own = {"ASSAY_TESTS": str(folder)}
+    command = [sys.executable, *tool, "-m", "pytest", "-p", "benchmarks.support.reach"]
+    command += ["-q", "-p", "no:cacheprovider", *arguments]
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(
             command,
             cwd=clone,
-            env=environment,
+            env=os.environ | own,
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
-            start_new_session=True,
         )
         try:
             yield process
         finally:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
+            for each in psutil.process_iter():
+                with suppress(psutil.Error):
+                    if own.items() <= each.environ().items():
+                        each.kill()
             process.wait()
 
 
@@ -296,49 +355,84 @@ def _test_all(
 
 def _test(mutant: Mutant, clone: Path, reach: _Reach, seconds: float) -> Outcome:
     """Run the tests that reach a mutant until one fails that passes without it."""
-    tests, path = reach.tests(mutant), clone / mutant.path
-    left, source = list(tests), path.read_bytes()
-    reason = None
-    while left and reason is None:
-        _write(path, mutant.apply(source))
-        try:
-            failed = _first_failure(left, clone, reach, seconds)
-        finally:
-            _write(path, source)
-        if failed is None:
+    tests, path, begin = reach.tests(mutant), clone / mutant.path, time.monotonic()
+    source = path.read_bytes()
+    reason = "all of them pass" if tests else "no default test reaches it"
+    caught = False
+    for left in _batches(tests, reach.seconds):
+        while left and not caught:
+            _write(path, mutant.apply(source))
+            try:
+                failed = _first_failure(left, clone, reach.seconds, begin + seconds)
+            finally:
+                _write(path, source)
+            if failed is None:
+                break
+            if _first_failure([failed], clone, reach.seconds) is None:
+                caught, reason = True, failed
+            left = left[left.index(failed) + 1 :]
+        if caught:
             break
-        if _first_failure([failed], clone, reach, seconds) is None:
-            reason = failed
-        left = left[left.index(failed) + 1 :]
-    nothing = "all of them pass" if tests else "no default test reaches it"
+        if time.monotonic() > begin + seconds:
+            reason = f"not all of them ran within {seconds / 60:g} minutes"
+            break
     return Outcome(
-        mutant=str(mutant), caught=reason is not None, reason=reason or nothing, tests=len(tests)
+        mutant=str(mutant),
+        caught=caught,
+        reason=reason,
+        tests=len(tests),
+        seconds=round(time.monotonic() - begin, 1),
     )
+
+
+def _batches(tests: Sequence[str], seconds: dict[str, float]) -> Iterator[list[str]]:
+    """The tests in ever larger runs: most mutants fall in the first, which begins at once."""
+    batch: list[str] = []
+    took, most = 0.0, _BATCH_S
+    for index, test in enumerate(tests):
+        another = index == 0 or _file(test) != _file(tests[index - 1])
+        took += seconds[test] + _FILE_S * another
+        batch.append(test)
+        if took > most:
+            yield batch
+            batch, took, most = [], 0.0, _LARGER * most
+    yield batch
 
 
 def _write(path: Path, source: bytes) -> None:
     """Write a source with a time of its own: Python knows compiled files by time and size."""
     path.write_bytes(source)
-    now = next(_TIMES_OF_FILES)
-    os.utime(path, (now, now))
+    long_ago = random.getrandbits(30)
+    os.utime(path, (long_ago, long_ago))
 
 
-def _first_failure(tests: list[str], clone: Path, reach: _Reach, seconds: float) -> str | None:
-    """The first of some tests that fails, hangs, or does not survive; None when none does."""
-    limits = {name: max(_LEAST_S, _TIMES * reach.seconds[name]) for name in tests}
+def _first_failure(
+    tests: list[str], clone: Path, seconds: dict[str, float], end: float = float("inf")
+) -> str | None:
+    """The first of some tests that fails, hangs, or does not survive; None when none has."""
+    limits = {name: max(_LEAST_S, _TIMES * seconds[name]) for name in tests}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / CHOSEN).write_text(json.dumps(limits))
-        files = list(dict.fromkeys(test.split("::")[0] for test in tests))
-        with _started([sys.executable, "-m", *_PYTEST, "-x", *files], clone, folder) as process:
-            try:
-                status = process.wait(seconds)
-            except subprocess.TimeoutExpired:
-                return None
-        if status == 0:
+        with _pytest(folder, clone, ["-x", *dict.fromkeys(map(_file, tests))]) as process:
+            while process.poll() is None:
+                time.sleep(0.1)
+                running, since = _running(folder, tests[0])
+                if time.time() > since + limits[running] + _GRACE_S:
+                    return running
+                if time.monotonic() > end:
+                    return None
+        if process.returncode == 0:
             return None
         rows = folder / TESTS
         ran = [json.loads(line) for line in rows.read_text().splitlines()] if rows.exists() else []
-        running = folder / RUNNING
-        at = running.read_text() if running.exists() else tests[0]
-        return next((test for test, _, passed, _ in ran if not passed), at)
+        failed = (test for test, _, passed, _ in ran if not passed)
+        return next(failed, _running(folder, tests[0])[0])
+
+
+def _running(folder: Path, first: str) -> tuple[str, float]:
+    """The test that runs, and since when; the first one, while tests are still collected."""
+    begun = folder / RUNNING
+    if not begun.exists():
+        return first, (folder / CHOSEN).stat().st_mtime
+    return begun.read_text() or first, begun.stat().st_mtime

@@ -1,15 +1,25 @@
 """Statements of the packages, each with the ways in which it can be broken.
 
-A break is meant to be one: a condition is negated, arithmetic replaced by another, a number by 0,
-a call or an error left out. What often changes nothing is left alone: `<` for `<=` between
-measured numbers, or an argument whose default is the same.
+Drawn are breaks that change what a program does wherever it runs:
+
+- a condition negated, `and` for `or`, a comparison turned around, `x if c else y` the other way;
+- `<` for `<=` and `>` for `>=` where one side counts: a whole number but 0, or a length;
+- other arithmetic; 0 for a number, 1 for 0, True for False; a sign or a `not` left out;
+- a call, an error, a `del` left out, `break` for `continue`; a loop over nothing; None for a value.
+
+Not drawn is what as often as not changes nothing, so that no test could tell:
+
+- `<` for `<=` between measured numbers, which are never equal, and at 0, where sums agree;
+- a keyword argument left out: its value is a constant, and is then broken itself, or most often
+  the default (a seed, threads, a time limit), or it has none, and any call at all would fail;
+- texts: messages, names of fields (which would fail at once), logs, and imports.
 """
 
 import ast
 import itertools
 import random
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -43,6 +53,13 @@ _OPERATORS: dict[type[ast.AST], tuple[type[ast.AST], ...]] = {
     ast.BitAnd: (ast.BitOr,),
     ast.BitOr: (ast.BitAnd,),
 }
+_BOUNDARIES: dict[type[ast.AST], tuple[type[ast.AST], ...]] = {
+    ast.Lt: (ast.LtE,),
+    ast.LtE: (ast.Lt,),
+    ast.Gt: (ast.GtE,),
+    ast.GtE: (ast.Gt,),
+}
+_COUNTING = re.compile(r"(len\(.*\)|.*\.(ndim|shape\[[^]]*\]|count\(.*\)))", re.DOTALL)
 _LOGGING = re.compile(r"(self\.)?(_?log(ger|ging)?|warnings)\.", re.IGNORECASE)
 _NEVER = ("TYPE_CHECKING", "__name__ == '__main__'")
 _LOOP = {ast.Continue: "break", ast.Break: "continue", ast.Delete: "pass", ast.Raise: "pass"}
@@ -90,36 +107,30 @@ class _Statement:
     node: ast.stmt
 
 
-def draw(root: Path, *, count: int, seed: str) -> list[Mutant]:
-    """Draw statements of all packages, at least one of each, and break each in a drawn way.
+def draw(root: Path, *, count: int, seed: str, packages: Sequence[str] = PACKAGES) -> list[Mutant]:
+    """Draw statements of some packages, at least one of each, and break each in a drawn way.
 
     Args:
         root: the tree.
         count: how many, at least as many as there are packages.
         seed: any text; the same tree and seed give the same mutants.
+        packages: the folders of the tree to draw from.
     """
     rng = random.Random(seed)
-    sources = {str(path.relative_to(root)): path.read_bytes() for path in _files(root)}
+    files = (path for name in packages for path in sorted((root / name).rglob("*.py")))
+    named = (path for path in files if path.name != "__init__.py")
+    sources = {str(path.relative_to(root)): path.read_bytes() for path in named}
     drawn = [(rng.random(), each) for name in sources for each in _statements(name, sources[name])]
     drawn.sort(key=lambda pair: pair[0] ** (1 / _weight(pair[1])), reverse=True)
     order = [statement for _, statement in drawn]
     chosen: list[_Statement] = []
-    for name in _present(root):
+    for name in packages:
         of_package = (each for each in order if each.path.startswith(f"{name}/"))
         chosen.append(next(filter(_can_break, of_package)))
     rest = filter(_can_break, (each for each in order if each not in chosen))
     chosen += itertools.islice(rest, count - len(chosen))
     mutants = [_break(each, sources[each.path], rng) for each in chosen]
     return sorted(mutants, key=lambda mutant: (mutant.path, mutant.line))
-
-
-def _present(root: Path) -> list[str]:
-    return [name for name in PACKAGES if (root / name).is_dir()]
-
-
-def _files(root: Path) -> list[Path]:
-    found = (path for name in _present(root) for path in sorted((root / name).rglob("*.py")))
-    return [path for path in found if path.name != "__init__.py"]
 
 
 def _weight(statement: _Statement) -> int:
@@ -264,12 +275,16 @@ def _inside(node: ast.AST) -> Iterator[ast.expr]:
         yield from _inside(child)
 
 
-def _replaced(node: ast.expr | ast.stmt, field: str) -> list[str]:
+def _replaced(
+    node: ast.expr | ast.stmt,
+    field: str,
+    others: Mapping[type[ast.AST], tuple[type[ast.AST], ...]] = _OPERATORS,
+) -> list[str]:
     """The code of a node under each operator that stands in for its own."""
     own = getattr(node, field)
     single = own[0] if isinstance(own, list) else own
     texts = []
-    for kind in _OPERATORS.get(type(single), ()):
+    for kind in others.get(type(single), ()):
         setattr(node, field, [kind(), *own[1:]] if isinstance(own, list) else kind())
         texts.append(ast.unparse(node))
     setattr(node, field, own)
@@ -282,6 +297,18 @@ def _binary(node: ast.BinOp) -> list[str]:
     if any(isinstance(each, ast.JoinedStr) or _is_text(each) for each in sides):
         return []
     return _replaced(node, "op")
+
+
+def _compared(node: ast.Compare) -> list[str]:
+    """The comparison turned around, and, where one side counts, with its boundary moved."""
+    counts = any(map(_is_count, (node.left, node.comparators[0])))
+    return _replaced(node, "ops") + (_replaced(node, "ops", _BOUNDARIES) if counts else [])
+
+
+def _is_count(node: ast.expr) -> bool:
+    if isinstance(node, ast.Constant):
+        return type(node.value) is int and node.value != 0
+    return _COUNTING.fullmatch(ast.unparse(node)) is not None
 
 
 def _is_text(node: ast.expr) -> bool:
@@ -302,7 +329,7 @@ def _unary(node: ast.UnaryOp) -> list[str]:
 
 
 _WAYS: dict[type[ast.expr], Callable[..., list[str]]] = {
-    ast.Compare: lambda node: _replaced(node, "ops"),
+    ast.Compare: _compared,
     ast.BoolOp: lambda node: _replaced(node, "op"),
     ast.BinOp: _binary,
     ast.UnaryOp: _unary,

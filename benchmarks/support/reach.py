@@ -19,8 +19,8 @@ import coverage
 import pytest
 
 CHOSEN, TESTS, RUNNING = "chosen.json", "tests.jsonl", "running"
-_CHILDREN = "COVERAGE_PROCESS_CONFIG"  # what coverage tells the processes that a test starts
 FIXTURE = "fixture "  # begins the context of a fixture that is made once for several tests
+_CHILDREN = "COVERAGE_PROCESS_CONFIG"  # what coverage tells the processes that a test starts
 _context = ""
 _seconds: defaultdict[str, float] = defaultdict(float)
 _failed: set[str] = set()
@@ -39,10 +39,9 @@ def _chosen() -> dict[str, float] | None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave the chosen tests, in their order."""
     chosen = _chosen()
-    if chosen is None:
-        return
-    found = {item.nodeid: item for item in items}
-    items[:] = [found[name] for name in chosen if name in found]
+    if chosen is not None:
+        found = {item.nodeid: item for item in items}
+        items[:] = [found[name] for name in chosen if name in found]
 
 
 @pytest.hookimpl(wrapper=True)
@@ -70,7 +69,7 @@ def pytest_fixture_setup(
     if fixturedef.scope == "function" or _chosen() is not None:
         return (yield)
     test = _context
-    _record(FIXTURE + fixturedef.argname)
+    _record(f"{FIXTURE}{fixturedef.baseid} {fixturedef.argname}")
     try:
         return (yield)
     finally:
