@@ -3,12 +3,14 @@
 import argparse
 import dataclasses
 import importlib
+import inspect
 import itertools
 import json
 import pkgutil
+import re
 import signal
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from benchmarks.support.rows import Row
@@ -47,25 +49,34 @@ def main(argv: list[str] | None = None) -> int:
 
 def _show(name: str, options: list[str]) -> int:
     """Print the rows of one benchmark; 1 when its data are missing."""
+    run: Callable[..., Iterable[Row]] = importlib.import_module(f"benchmarks.{name}").run
     try:
-        for row in _run(name, options):
-            print(json.dumps(dataclasses.asdict(row)), flush=True)
+        for row in run(**vars(_parser(name, run).parse_args(options))):
+            print(json.dumps(dataclasses.asdict(dataclasses.replace(row, name=name))), flush=True)
     except DataError as error:
         print(f"error: {name}: {error}", file=sys.stderr)
         return 1
     return 0
 
 
-def _run(name: str, options: list[str]) -> Iterable[Row]:
-    """Run a benchmark; those that have a `parser` take options."""
-    module = importlib.import_module(f"benchmarks.{name}")
-    if hasattr(module, "parser"):
-        return module.run(**vars(module.parser().parse_args(options)))
+def _parser(name: str, run: Callable[..., Iterable[Row]]) -> argparse.ArgumentParser:
+    """One option for each keyword of `run`, as its docstring describes it."""
     parser = argparse.ArgumentParser(
-        prog=f"python -m benchmarks {name}", description=module.__doc__
+        prog=f"python -m benchmarks {name}",
+        description=inspect.getdoc(inspect.getmodule(run)),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.parse_args(options)
-    return module.run()
+    for parameter in inspect.signature(run).parameters.values():
+        about = re.search(rf"^ +{parameter.name}: (.*)$", run.__doc__ or "", re.MULTILINE)
+        several = isinstance(parameter.default, tuple)
+        parser.add_argument(
+            f"--{parameter.name}",
+            type=type(parameter.default[0] if several else parameter.default),
+            nargs="+" if several else None,
+            default=parameter.default,
+            help=f"{about[1] if about else ''} (%(default)s)",
+        )
+    return parser
 
 
 if __name__ == "__main__":

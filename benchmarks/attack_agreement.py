@@ -14,7 +14,7 @@ import torch
 import torchattacks
 from torch import Tensor, nn
 
-from benchmarks.support.rows import Row
+from benchmarks.support.rows import Row, figure
 from benchmarks.support.server import ROOT
 from core.stats import paired_interval, wilson
 from data.sources import load_inputs, open_images
@@ -23,15 +23,15 @@ from robustness.attacks.gradient import GradientAttack
 from robustness.attacks.kernels.model import attackable
 from robustness.attacks.square import square
 from robustness.spec import ATTACKS
-from runtimes.artifact import find_artifacts
+from runtimes.artifact import Artifact, open_artifact
 from runtimes.torch_model import load_torch_model
 
 _RADII = {"fashion-dot": "4/255", "fashion-elliptical-adv": "24/255"}
 """Where about half of the images fall, so that flags can differ."""
 _ATTACKS: tuple[str, ...] = ("fgsm", "pgd", "apgd-ce", "apgd-t", "fab-t", "square")
-_SAMPLE = ROOT / "artifacts" / "samples" / "fashion-mnist"
-_EVERY = 5  # of its 300 images, ordered by class
+_EVERY = 5  # of the 300 sample images, ordered by class
 _SEED = 0
+_NUM_CLASSES = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,58 +66,59 @@ class Case:
 
 def run() -> Iterable[Row]:
     """Compare flags for both models and all attacks; a row appears when its attack is done."""
-    for artifact in find_artifacts([ROOT / "artifacts"]):
-        if artifact.name not in _RADII:
-            continue
-        sample = open_images(_SAMPLE, label_names=artifact.labels)
-        sample = sample.take(range(0, len(sample), _EVERY))
-        if sample.labels is None:
-            raise ValueError(f"the images of {_SAMPLE.name} must be labeled")
+    for model, eps in _RADII.items():
+        artifact = open_artifact(ROOT / "artifacts" / model)
+        images, labels = samples(artifact)
         for name in _ATTACKS:
             case = Case(
-                name=artifact.name,
+                name=model,
                 model=load_torch_model(artifact),
-                images=torch.from_numpy(load_inputs(sample, artifact.image_spec)),
-                labels=torch.from_numpy(sample.labels),
-                attack=ATTACKS[name].model_validate({"name": name, "eps": [_RADII[artifact.name]]}),
+                images=images[::_EVERY],
+                labels=labels[::_EVERY],
+                attack=ATTACKS[name].model_validate({"name": name, "eps": [eps]}),
             )
             yield from compare(case)
 
 
+def samples(artifact: Artifact) -> tuple[Tensor, Tensor]:
+    """The shipped images as inputs (N, C, H, W) of an artifact, and their labels (N,)."""
+    folder = ROOT / "artifacts" / "samples" / "fashion-mnist"
+    images = open_images(folder, label_names=artifact.labels)
+    if images.labels is None:
+        raise ValueError(f"the images of {folder.name} must be labeled")
+    inputs = load_inputs(images, artifact.image_spec)
+    return torch.from_numpy(inputs), torch.from_numpy(images.labels)
+
+
 def compare(case: Case) -> Iterator[Row]:
     """Flags under the kernel's draws, then accuracy under the product's, beside the kernel's."""
-    samples = len(case.images)
+    count = len(case.images)
     with torch.random.fork_rng([]):
         torch.manual_seed(_SEED)
-        plain = case.robust(_kernel(case)(case.images, case.labels).detach())
-    same = case.robust(_ours(case, "kernel"))
+        found = kernel(case.attack, case.model)(case.images, case.labels).detach()
+    plain, same = case.robust(found), case.robust(_ours(case, "kernel"))
     what = f"{case.name}, {case.attack.name}, eps {case.attack.eps[0]}"
     different = int((same != plain).sum())
-    low, high = wilson(different, samples)
-    yield Row(
-        name="attack_agreement",
-        case=f"{what}, the kernel's draws, images flagged otherwise; robust {plain.mean():.4f}",
-        measured=different,
-        unit="images",
-        better="lower",
+    yield figure(
+        f"{what}, the kernel's draws, images flagged otherwise; robust {plain.mean():.4f}",
+        different,
+        "images",
         target=0,
-        samples=samples,
-        spread=(round(low * samples, 2), round(high * samples, 2)),
+        samples=count,
+        spread=[count * share for share in wilson(different, count)],
     )
     own = case.robust(_ours(case, "own"))
-    only_ours, only_plain = int((own & ~plain).sum()), int((plain & ~own).sum())
-    low, high = paired_interval(only_ours, only_plain, samples)
-    difference = (only_ours - only_plain) / samples
-    yield Row(
-        name="attack_agreement",
-        case=f"{what}, own draws, robust accuracy above the plain kernel's",
-        measured=round(difference, 4),
-        unit="share",
-        better="lower",
-        target=round(max(difference - low, 0.0), 4),  # what the paired interval calls chance
-        samples=samples,
-        spread=(round(low, 4), round(high, 4)),
-    )
+    yield above(f"{what}, own draws, robust accuracy above the plain kernel's", own, plain)
+
+
+def above(case: str, ours: np.ndarray, plain: np.ndarray) -> Row:
+    """How much higher one robust accuracy is; the target is what the interval calls chance."""
+    only_ours, only_plain = int((ours & ~plain).sum()), int((plain & ~ours).sum())
+    low, high = paired_interval(only_ours, only_plain, len(ours))
+    difference = (only_ours - only_plain) / len(ours)
+    chance = round(max(difference - low, 0.0), 4)
+    spread = (low, high)
+    return figure(case, difference, "share", target=chance, samples=len(ours), spread=spread)
 
 
 def _ours(case: Case, draws: Literal["own", "kernel"]) -> Tensor:
@@ -144,26 +145,27 @@ def _ours(case: Case, draws: Literal["own", "kernel"]) -> Tensor:
     return torch.from_numpy(found)
 
 
-def _kernel(case: Case) -> Callable[[Tensor, Tensor], Tensor]:
-    """The kernel as it is run plainly; PGD draws from the generator that the caller seeds."""
-    model, eps, steps = case.model, case.eps, case.attack.settings(case.attack.budgets()[0]).steps
+def kernel(attack: Any, model: nn.Module) -> Callable[[Tensor, Tensor], Tensor]:
+    """The kernel as it is run plainly; PGD and SPSA draw from the generator of the caller."""
+    budget = attack.budgets()[0]
+    eps, steps = budget.value, attack.settings(budget).steps
     common = {"norm": "Linf", "eps": eps, "n_restarts": 1, "seed": _SEED}
-    match case.attack.name:
+    targets = {"n_classes": _NUM_CLASSES}
+    match attack.name:
         case "fgsm":
             return torchattacks.FGSM(model, eps=eps)
         case "pgd":
-            return torchattacks.PGD(model, eps=eps, alpha=0.15 * eps, steps=steps)
+            return torchattacks.PGD(model, eps=eps, alpha=attack.step_size(eps), steps=steps)
         case "apgd-ce":
-            return torchattacks.APGD(model, steps=steps, loss="ce", rho=0.75, **common)
+            return torchattacks.APGD(model, steps=steps, loss="ce", **common)
         case "apgd-t":
-            return torchattacks.APGDT(model, steps=steps, rho=0.75, n_classes=10, **common)
+            return torchattacks.APGDT(model, steps=steps, **targets, **common)
         case "fab-t":
-            return torchattacks.FAB(
-                model, steps=steps, alpha_max=0.1, eta=1.05, beta=0.9, multi_targeted=True,
-                n_classes=10, **common,
-            )  # fmt: skip
+            more = {"alpha_max": 0.1, "multi_targeted": True}
+            return torchattacks.FAB(model, steps=steps, **more, **targets, **common)
+        case "spsa":
+            more = {"nb_iter": attack.steps, "nb_sample": attack.samples}
+            return torchattacks.SPSA(model, eps=eps, delta=0.01, lr=0.01, max_batch_size=64, **more)
         case _:
-            return torchattacks.Square(
-                model, n_queries=case.attack.queries, p_init=0.8, loss="margin",
-                resc_schedule=False, **common,
-            )  # fmt: skip
+            more = {"n_queries": attack.queries, "resc_schedule": False}
+            return torchattacks.Square(model, **more, **common)

@@ -12,21 +12,18 @@ import sys
 import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from statistics import median
 
 import torch
 
 from benchmarks.elliptical_overhead import peak_bytes
 from benchmarks.support.deit_artifact import SIZE, write_deit_tiny
-from benchmarks.support.rows import Row
+from benchmarks.support.rows import Row, figure
 from benchmarks.support.server import ROOT
 from runtimes.artifact import Artifact
 from runtimes.manifest import WEIGHTS
 from runtimes.registry import RUNTIMES, installed
 from runtimes.torch_model import load_torch_model
 
-NAME = "cold_start"
-STARTS = 5
 _SECONDS_TARGET = 1.0
 _WEIGHTS_FACTOR = 2
 
@@ -53,7 +50,7 @@ print(json.dumps([seconds, grown / 1024, runtime.name, runtime.precision]))
 """
 
 
-def run(starts: int = STARTS) -> Iterable[Row]:
+def run(starts: int = 5) -> Iterable[Row]:
     """Start every runtime several times.
 
     Args:
@@ -76,21 +73,9 @@ def _rows(artifact: Artifact, name: str, mode: str, count: int, budget: float) -
         starts = [_start(artifact, name, mode, cache) for _ in range(count)]
     seconds, grown, used, precision = zip(*starts, strict=True)
     label = f"{name} {mode} ({used[0]} {precision[0]})" if name == "auto" else f"{name} fp32"
-    figures = (
-        ("artifact to ready", "s", seconds, _SECONDS_TARGET),
-        ("peak memory", "MiB", grown, round(budget, 1)),
-    )
-    for case, unit, values, target in figures:
-        yield Row(
-            name=NAME,
-            case=f"DeiT-tiny 224, {label}, {case}",
-            measured=round(median(values), 3),
-            unit=unit,
-            better="lower",
-            target=target,
-            samples=len(values),
-            spread=(round(min(values), 3), round(max(values), 3)),
-        )
+    case = f"DeiT-tiny 224, {label}"
+    yield figure(f"{case}, artifact to ready", seconds, "s", target=_SECONDS_TARGET)
+    yield figure(f"{case}, peak memory", grown, "MiB", target=round(budget, 1))
 
 
 def _budget(artifact: Artifact) -> float:

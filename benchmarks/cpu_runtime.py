@@ -28,8 +28,8 @@ from runtimes.manifest import ONNX
 from runtimes.registry import RUNTIMES, installed, open_runtime
 from runtimes.threads import available_cores
 
-NAME = "cpu_runtime"
-PAIRS = {1: 60, 8: 12}
+PAIRS: Mapping[int, int] = {1: 60, 8: 12}
+"""How many pairs to measure, by batch size."""
 _RUNTIMES = ("onnx-cpu", "openvino", "torchscript")
 _MODES: tuple[Mode, ...] = ("exact", "fast")
 _TARGETS = {
@@ -45,18 +45,14 @@ _PAUSE = 0.05
 """Threads of the stock runtime spin on after a call, on cores that the next one needs."""
 
 
-def run(counts: Mapping[int, int] = PAIRS) -> Iterable[Row]:
-    """Compare every runtime with the stock one, with the machine, and with the counterpart.
-
-    Args:
-        counts: how many pairs to measure, by batch size.
-    """
+def run() -> Iterable[Row]:
+    """Compare every runtime with the stock one, with the machine, and with the counterpart."""
     threads_before = torch.get_num_threads()
     torch.set_num_threads(available_cores())
     try:
         with tempfile.TemporaryDirectory() as folder:
-            yield from _rows(Path(folder), counts)
-        yield from agreement_rows(NAME)
+            yield from _rows(Path(folder), PAIRS)
+        yield from agreement_rows()
     finally:
         torch.set_num_threads(threads_before)
 
@@ -71,7 +67,7 @@ def _rows(folder: Path, counts: Mapping[int, int]) -> Iterator[Row]:
     yield from _speed_rows(elliptical, chosen | _all(elliptical, cache), counts)
     # Where auto takes a GPU, the ceiling of the processor says nothing.
     named = {f"{k} ({_name(v)})": v for k, v in chosen.items() if v.name in _RUNTIMES}
-    yield from ceiling_rows(NAME, elliptical, named, counts)
+    yield from ceiling_rows(elliptical, named, counts)
     yield from _torch_rows(_all(elliptical, cache), _all(dot, cache), counts)
 
 
@@ -105,7 +101,6 @@ def _speed_rows(
                 pause=_PAUSE,
             )
             yield from pair_rows(
-                NAME,
                 _case(batch_size),
                 (shown, "stock onnx-cpu fp32"),
                 pairs,
@@ -127,7 +122,6 @@ def _torch_rows(
                 count,
             )
             yield from pair_rows(
-                NAME,
                 f"{_case(batch_size)}, {label}",
                 ("dot-product", "elliptical"),
                 pairs,

@@ -17,10 +17,9 @@ from torch.profiler import profile
 
 import models
 from benchmarks.support.pairs import measure_pairs, pair_rows
-from benchmarks.support.rows import Row
+from benchmarks.support.rows import Row, figure
 from runtimes.threads import available_cores
 
-NAME = "elliptical_overhead"
 TARGETS = {"forward": 1.02, "forward and input gradient": 1.05}
 MEMORY_TARGET = 1.02
 _LABELS = ("dot-product", "elliptical")
@@ -39,7 +38,7 @@ def run() -> Iterable[Row]:
                 first, second = (_caller(model, work, _images(batch_size)) for model in pair)
                 case = f"DeiT-tiny 224, eager, {work}, batch {batch_size}, {threads} thread(s)"
                 pairs = measure_pairs(first, second, count)
-                yield from pair_rows(NAME, case, _LABELS, pairs, target=TARGETS[work])
+                yield from pair_rows(case, _LABELS, pairs, target=TARGETS[work])
     finally:
         torch.set_num_threads(threads_before)
     for work, batch_size in _PAIRS:
@@ -90,25 +89,7 @@ def _caller(model: nn.Module, work: str, images: Tensor) -> Callable[[], Tensor]
 
 
 def _memory_rows(case: str, peaks: list[int]) -> Iterator[Row]:
-    ratio = round(peaks[1] / peaks[0], 4)
-    yield Row(
-        name=NAME,
-        case=f"{case}, {_LABELS[1]} / {_LABELS[0]}",
-        measured=ratio,
-        unit="ratio",
-        better="lower",
-        target=MEMORY_TARGET,
-        samples=1,
-        spread=(ratio, ratio),
-    )
+    ratio = peaks[1] / peaks[0]
+    yield figure(f"{case}, {_LABELS[1]} / {_LABELS[0]}", ratio, "ratio", target=MEMORY_TARGET)
     for label, peak in zip(_LABELS, peaks, strict=True):
-        size = round(peak / 2**20, 3)
-        yield Row(
-            name=NAME,
-            case=f"{case}, {label}",
-            measured=size,
-            unit="MiB",
-            better="lower",
-            samples=1,
-            spread=(size, size),
-        )
+        yield figure(f"{case}, {label}", peak / 2**20, "MiB")

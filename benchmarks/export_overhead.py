@@ -35,8 +35,7 @@ def run() -> Iterable[Row]:
             for (engine, first), (_, second) in calls:
                 case = f"DeiT-tiny 224, batch-{batch_size}, {threads} thread(s), {engine}"
                 pairs = measure_pairs(first, second, _PAIRS[batch_size])
-                labels = ("dot-product", "elliptical")
-                yield from pair_rows("export_overhead", case, labels, pairs, target=TARGET)
+                yield from pair_rows(case, ("dot-product", "elliptical"), pairs, target=TARGET)
 
 
 def _export(name: str) -> bytes:

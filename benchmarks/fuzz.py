@@ -6,7 +6,6 @@ model, half of the requests name one that exists. Each answer must have a docume
 content and, for JSON, schema, and never a status of 500 or more.
 """
 
-import argparse
 import json
 import time
 from collections import Counter
@@ -34,10 +33,9 @@ from schemathesis.specs.openapi.checks import (
 from tqdm import tqdm
 
 from benchmarks.isolation import sample_files
-from benchmarks.support.rows import Row
+from benchmarks.support.rows import Row, figure
 from benchmarks.support.server import serving
 
-NAME = "fuzz"
 _CHECKS = [
     not_a_server_error,
     status_code_conformance,
@@ -90,14 +88,6 @@ class Found:
         return sum(count for status, count in by_status.items() if status >= 500)
 
 
-def parser() -> argparse.ArgumentParser:
-    """The options of this benchmark."""
-    options = argparse.ArgumentParser(prog=f"python -m benchmarks {NAME}", description=__doc__)
-    options.add_argument("--cases", type=int, default=10_000, help="at least (%(default)s)")
-    options.add_argument("--seed", type=int, default=0, help="of the requests (%(default)s)")
-    return options
-
-
 def run(*, cases: int = 10_000, seed: int = 0) -> Iterable[Row]:
     """Try a server with the demo models.
 
@@ -123,7 +113,7 @@ def fuzz(address: str, *, cases: int, seed: int = 0) -> Found:
     operations = [_operation(result) for result in schema.get_all_operations()]
     pairs = [(operation, mode) for operation in operations for mode in _MODES]
     found, session = Found(), requests.Session()
-    with tqdm(total=cases, desc=NAME, unit="request") as bar:
+    with tqdm(total=cases, desc="fuzz", unit="request") as bar:
         while found.cases < cases:
             seed += 1
             count = (cases - found.cases) // len(pairs) + 2  # some have fewer requests to try
@@ -142,16 +132,7 @@ def rows(found: Found) -> Iterator[Row]:
         ("answers of 500 or more", "answers", found.server_errors),
         (f"kinds of undocumented answers{': ' * bool(wrong)}{shown}", "kinds", wrong),
     ):
-        yield Row(
-            name=NAME,
-            case=f"{case}, {label}",
-            measured=measured,
-            unit=unit,
-            better="lower",
-            target=0,
-            samples=found.cases,
-            spread=(measured, measured),
-        )
+        yield figure(f"{case}, {label}", measured, unit, target=0, samples=found.cases)
 
 
 def _operation(result: Result[Any, InvalidSchema]) -> Any:

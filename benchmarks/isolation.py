@@ -6,14 +6,12 @@ counts from when the request was due. Windows without and with a running evaluat
 server, and the ratio is the median over such pairs. The load generator shares the cores.
 """
 
-import argparse
 import json
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import httpx
@@ -21,10 +19,9 @@ import numpy as np
 from tqdm import tqdm
 
 from benchmarks.support.load import Answer, drive, form_request, throughput, write_requests
-from benchmarks.support.rows import Row
+from benchmarks.support.rows import Row, figure
 from benchmarks.support.server import ROOT, serving
 
-NAME = "isolation"
 CONNECTIONS = 16
 _MOST_CONNECTIONS = 64
 TARGET = 1.3
@@ -37,15 +34,7 @@ _SPEC = {
 }
 
 
-def parser() -> argparse.ArgumentParser:
-    """The options of this benchmark."""
-    options = argparse.ArgumentParser(prog=f"python -m benchmarks {NAME}", description=__doc__)
-    options.add_argument("--pairs", type=int, default=7, help="pairs of windows (%(default)s)")
-    options.add_argument("--seconds", type=float, default=20, help="of a window (%(default)s)")
-    return options
-
-
-def run(*, pairs: int = 7, seconds: float = 20) -> Iterable[Row]:
+def run(*, pairs: int = 7, seconds: float = 20.0) -> Iterable[Row]:
     """Measure pairs of windows, idle and busy.
 
     Args:
@@ -66,7 +55,7 @@ def run(*, pairs: int = 7, seconds: float = 20) -> Iterable[Row]:
             return answers
 
         measured = []
-        for _ in tqdm(range(pairs), desc=NAME, unit="pair"):
+        for _ in tqdm(range(pairs), desc="isolation", unit="pair"):
             idle = window()
             with _evaluating(address):
                 measured.append((idle, window()))
@@ -100,22 +89,12 @@ def latency_rows(
         for pair in pairs
     ]
     case = f"/classify at half load ({rate:.0f} requests/s), p{percentile}"
-    columns = (
-        ("idle", "ms", [idle for idle, _ in times], None),
-        ("while AutoAttack runs", "ms", [busy for _, busy in times], None),
-        ("running / idle", "ratio", [busy / idle for idle, busy in times], TARGET),
+    ratios = [busy / idle for idle, busy in times]
+    yield figure(f"{case}, idle", [idle for idle, _ in times], "ms")
+    yield figure(f"{case}, while AutoAttack runs", [busy for _, busy in times], "ms")
+    yield figure(
+        f"{case}, running / idle", ratios, "ratio", target=TARGET if percentile == 95 else None
     )
-    for label, unit, values, target in columns:
-        yield Row(
-            name=NAME,
-            case=f"{case}, {label}",
-            measured=round(median(values), 3),
-            unit=unit,
-            better="lower",
-            target=target if percentile == 95 else None,
-            samples=len(values),
-            spread=(round(min(values), 3), round(max(values), 3)),
-        )
 
 
 @contextmanager

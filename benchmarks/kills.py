@@ -20,7 +20,6 @@ An evaluation that has died three times without any progress is given up by desi
 cause may be itself. So a third kill waits until the evaluation has gone on.
 """
 
-import argparse
 import hashlib
 import json
 import random
@@ -36,10 +35,9 @@ from typing import Any
 from tqdm import tqdm
 
 from benchmarks.support.mortal_server import KINDS, Server
-from benchmarks.support.rows import Row
+from benchmarks.support.rows import Row, figure
 from service.jobs.uploads import REPORT, evaluations_folder
 
-NAME = "kills"
 _WAITING = 3
 _LONGEST_DELAY_S = 2.5
 _END_S = 600.0
@@ -80,22 +78,7 @@ class Findings:
     seconds: float = 0.0
 
 
-def parser() -> argparse.ArgumentParser:
-    """The options of this benchmark."""
-    options = argparse.ArgumentParser(
-        prog=f"python -m benchmarks {NAME}",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    options.add_argument("--kills", type=int, default=200, help="how many (%(default)s)")
-    options.add_argument("--seed", type=int, default=0, help="of what is random (%(default)s)")
-    options.add_argument(
-        "--minutes", type=float, default=60, help="no kill after so many (%(default)s)"
-    )
-    return options
-
-
-def run(*, kills: int = 200, seed: int = 0, minutes: float = 60) -> Iterable[Row]:
+def run(*, kills: int = 200, seed: int = 0, minutes: float = 60.0) -> Iterable[Row]:
     """Kill, and score what is left.
 
     Args:
@@ -125,7 +108,7 @@ def inflict(kinds: Sequence[str], *, seed: int, seconds: float) -> Findings:
     moments = random.Random(seed)
     with tempfile.TemporaryDirectory() as state, Server(Path(state)) as server:
         sent: dict[str, tuple[str, int]] = {}
-        for kind in tqdm(kinds, desc=NAME, unit="kill"):
+        for kind in tqdm(kinds, desc="kills", unit="kill"):
             if time.monotonic() - begin > seconds:
                 break
             _keep_busy(server, sent)
@@ -141,8 +124,8 @@ def inflict(kinds: Sequence[str], *, seed: int, seconds: float) -> Findings:
 def rows(findings: Findings) -> Iterator[Row]:
     """One row for each kind of damage; all of them should be 0."""
     count = sum(findings.kills.values())
-    shown = ", ".join(f"{kind} {n}" for kind, n in sorted(findings.kills.items()))
-    case = f"{count} kills ({shown}) in {findings.seconds:.0f} s"
+    kinds = ", ".join(f"{kind} {n}" for kind, n in sorted(findings.kills.items()))
+    case = f"{count} kills ({kinds}) in {findings.seconds:.0f} s"
     damages = (
         ("accepted evaluations lost", findings.lost),
         ("evaluations doubled", findings.doubled),
@@ -150,16 +133,10 @@ def rows(findings: Findings) -> Iterator[Row]:
         ("processes, folders and files left over", findings.orphans),
     )
     for label, found in damages:
-        yield Row(
-            name=NAME,
-            case=f"{case}, {label}" + (f": {'; '.join(found[:5])}" if found else ""),
-            measured=len(found),
-            unit="evaluations" if found is not findings.orphans else "left over",
-            better="lower",
-            target=0,
-            samples=findings.accepted,
-            spread=(len(found), len(found)),
-        )
+        shown = f": {'; '.join(found[:5])}" if found else ""
+        unit = "evaluations" if found is not findings.orphans else "left over"
+        about = f"{case}, {label}{shown}"
+        yield figure(about, len(found), unit, target=0, samples=findings.accepted)
 
 
 def result_digest(report: Path) -> str:

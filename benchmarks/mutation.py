@@ -13,7 +13,6 @@ tests share to all of them. Everything is kept under `build/mutation`, by commit
 that was stopped goes on. At the end a Markdown file there lists every statement and who caught it.
 """
 
-import argparse
 import dataclasses
 import json
 import os
@@ -38,7 +37,7 @@ from tqdm import tqdm
 
 from benchmarks.support.mutants import PACKAGES, Mutant, draw
 from benchmarks.support.reach import CHOSEN, FIXTURE, RUNNING, TESTS
-from benchmarks.support.rows import Row
+from benchmarks.support.rows import Row, figure
 from core.tables import markdown_table
 from runtimes.threads import available_cores
 
@@ -83,27 +82,8 @@ class Outcome:
         return f"{word}  {self.mutant}  [{about}]"
 
 
-def parser() -> argparse.ArgumentParser:
-    """The options of this benchmark."""
-    options = argparse.ArgumentParser(
-        prog=f"python -m benchmarks {NAME}",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    options.add_argument("--seed", default="0", help="any text (%(default)s)")
-    options.add_argument("--count", type=int, default=60, help="statements (%(default)s)")
-    options.add_argument(
-        "--minutes", type=float, default=10.0, help="of tests for one mutant (%(default)s)"
-    )
-    options.add_argument(
-        "--packages", nargs="+", choices=PACKAGES, default=PACKAGES, metavar="PACKAGE",
-        help="break these, and run the tests in their folders alone (all)",
-    )  # fmt: skip
-    return options
-
-
 def run(
-    *, seed: str = "0", count: int = 60, minutes: float = 10.0, packages: Sequence[str] = PACKAGES
+    *, seed: str = "0", count: int = 60, minutes: float = 10.0, packages: tuple[str, ...] = PACKAGES
 ) -> Iterable[Row]:
     """Break statements, one at a time, and count those that the tests notice.
 
@@ -132,16 +112,9 @@ def run(
     found = [outcomes[str(mutant)] for mutant in mutants]
     results.with_suffix(".md").write_text(_listed(found))
     caught = sum(outcome.caught for outcome in found)
-    yield Row(
-        name=NAME,
-        case=f"{count} statements of {commit[:12]}{some}, seed {seed}",
-        measured=caught,
-        unit="caught",
-        better="higher",
-        target=round(_SHARE * count),
-        samples=count,
-        spread=(caught, caught),
-    )
+    case = f"{count} statements of {commit[:12]}{some}, seed {seed}"
+    target = round(_SHARE * count)
+    yield figure(case, caught, "caught", better="higher", target=target, samples=count)
 
 
 def _listed(outcomes: Iterable[Outcome]) -> str:

@@ -13,16 +13,15 @@ free waits for one, and its time counts from when it was due. The generator shar
   every request with 200 and the median within 1.5 times, for two seconds on end.
 """
 
-import argparse
 import io
 import tempfile
 import threading
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
-from typing import Literal
 
 import numpy as np
 from PIL import Image
@@ -31,11 +30,10 @@ from tqdm import tqdm
 from benchmarks.isolation import sustained
 from benchmarks.support.deit_artifact import pictures, write_deit_tiny
 from benchmarks.support.load import Answer, drive, form_request, throughput, write_requests
-from benchmarks.support.rows import Row
+from benchmarks.support.rows import Row, figure
 from benchmarks.support.server import pss, serving_process
 from service.settings import Settings
 
-NAME = "overload"
 FACTOR = 10
 ACCEPTED, REFUSED = 200, (429, 503)
 _CONNECTIONS = 512
@@ -50,14 +48,7 @@ _GROWTH_TARGET = 1.1
 _OFFERED_TARGET = 0.95 * FACTOR
 
 
-def parser() -> argparse.ArgumentParser:
-    """The options of this benchmark."""
-    options = argparse.ArgumentParser(prog=f"python -m benchmarks {NAME}", description=__doc__)
-    options.add_argument("--seconds", type=float, default=600, help="of overload (%(default)s)")
-    return options
-
-
-def run(*, seconds: float = 600) -> Iterable[Row]:
+def run(*, seconds: float = 600.0) -> Iterable[Row]:
     """Overload a server, then watch it recover.
 
     Args:
@@ -73,7 +64,7 @@ def run(*, seconds: float = 600) -> Iterable[Row]:
             half = {"connections": _CONNECTIONS, "rate": rate / 2}
             before = drive(file, address, seconds=_RECOVERY_WATCHED_S, **half)
             throughput(before)  # refuses failures
-            with _Memory(pid, seconds) as memory:
+            with _memory(pid, seconds) as memory:
                 begin = time.monotonic()
                 answers = drive(
                     file, address, connections=_CONNECTIONS, seconds=seconds, rate=FACTOR * rate
@@ -82,7 +73,7 @@ def run(*, seconds: float = 600) -> Iterable[Row]:
             after = drive(file, address, seconds=_RECOVERY_WATCHED_S, **half)
     usual = median(answer.seconds for answer in before)
     yield from answer_rows(rate, seconds, answers)
-    yield memory_row(rate, seconds, memory.samples)
+    yield memory_row(rate, seconds, memory)
     yield recovery_row(rate, waited, after, usual)
 
 
@@ -98,34 +89,24 @@ def answer_rows(rate: float, seconds: float, answers: Sequence[Answer]) -> Itera
     accepted = [answer.seconds for answer in answers if answer.status == ACCEPTED]
     wrong = sum(n for status, n in counts.items() if status not in (ACCEPTED, *REFUSED))
     shown = ", ".join(f"{status or 'no answer'}: {n}" for status, n in sorted(counts.items()))
-    case = _case(rate)
-    yield _row(
-        f"{case}, requests due / sustained load",
-        "ratio",
-        len(answers) / seconds / rate,
-        _OFFERED_TARGET,
-        len(answers),
-        better="higher",
-    )
-    yield _row(
-        f"{case}, accepted / sustained load",
-        "ratio",
-        len(accepted) / seconds / rate,
-        None,
-        len(accepted),
-        better="higher",
-    )
-    yield _row(f"{case}, answers but 200, 429 and 503 ({shown})", "answers", wrong, 0, len(answers))
+    case, due = _case(rate), seconds * rate
+    offered = len(answers) / due
+    yield figure(
+        f"{case}, requests due / sustained load", offered, "ratio",
+        target=_OFFERED_TARGET, better="higher", samples=len(answers),
+    )  # fmt: skip
+    yield figure(
+        f"{case}, accepted / sustained load", len(accepted) / due, "ratio",
+        better="higher", samples=len(accepted),
+    )  # fmt: skip
+    about = f"{case}, answers but 200, 429 and 503 ({shown})"
+    yield figure(about, wrong, "answers", target=0, samples=len(answers))
     deadline = Settings().predict_timeout_s
-    spread = [float(v) for v in np.percentile(accepted or [np.inf], (50, 100))]
-    yield _row(
+    half, most, all_of = (float(v) for v in np.percentile(accepted or [np.inf], (50, 99, 100)))
+    yield figure(
         f"{case}, p99 of accepted requests (deadline {deadline:g} s; spread: p50 to p100)",
-        "s",
-        float(np.percentile(accepted or [np.inf], 99)),
-        1.2 * deadline,
-        len(accepted),
-        spread=spread,
-    )
+        most, "s", target=1.2 * deadline, samples=len(accepted), spread=(half, all_of),
+    )  # fmt: skip
 
 
 def memory_row(rate: float, seconds: float, samples: Sequence[tuple[float, float]]) -> Row:
@@ -140,7 +121,9 @@ def memory_row(rate: float, seconds: float, samples: Sequence[tuple[float, float
     last = median(m for at, m in samples if 0.9 * seconds <= at <= seconds)
     spread = (min(m for _, m in samples) / first, max(m for _, m in samples) / first)
     case = f"{_case(rate)}, memory (PSS) at the end / begin ({first:.0f} MiB), {seconds:.0f} s"
-    return _row(case, "ratio", last / first, _GROWTH_TARGET, len(samples), spread=spread)
+    return figure(
+        case, last / first, "ratio", target=_GROWTH_TARGET, samples=len(samples), spread=spread
+    )
 
 
 def recovery_row(rate: float, waited: float, after: Sequence[Answer], usual: float) -> Row:
@@ -154,7 +137,7 @@ def recovery_row(rate: float, waited: float, after: Sequence[Answer], usual: flo
     """
     case = f"after {_case(rate)}, until half the load is answered as before"
     seconds = waited + recovered_after(after, usual)
-    return _row(case, "s", seconds, _RECOVERY_TARGET_S, len(after))
+    return figure(case, seconds, "s", target=_RECOVERY_TARGET_S, samples=len(after))
 
 
 def recovered_after(answers: Sequence[Answer], usual: float) -> float:
@@ -184,35 +167,26 @@ def _as_usual(answers: Sequence[Answer], usual: float) -> bool:
     return median(answer.seconds for answer in answers) <= _SLOWER * usual
 
 
-class _Memory:
-    """Samples the memory of a server inside its block, with a bar that shows the time."""
+@contextmanager
+def _memory(pid: int, seconds: float) -> Iterator[list[tuple[float, float]]]:
+    """Sample the memory of a server inside the block, with a bar that shows the time."""
+    stop, samples, begin = threading.Event(), [], time.monotonic()
 
-    def __init__(self, pid: int, seconds: float) -> None:
-        self._pid = pid
-        self._seconds = seconds
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._sample)
-        self.samples: list[tuple[float, float]] = []
-
-    def __enter__(self) -> "_Memory":
-        """Begin to sample."""
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Sample no more."""
-        self._stop.set()
-        self._thread.join()
-
-    def _sample(self) -> None:
-        begin = time.monotonic()
-        # Reading it costs the server time as well, the more the more it holds.
-        every = min(_SAMPLE_EVERY_S, self._seconds / 100)
-        with tqdm(total=round(self._seconds), desc=NAME, unit="s") as bar:
-            while not self._stop.wait(every):
+    def sample() -> None:
+        """Reading it costs the server time as well, the more the more it holds."""
+        with tqdm(total=round(seconds), desc="overload", unit="s") as bar:
+            while not stop.wait(min(_SAMPLE_EVERY_S, seconds / 100)):
                 at = time.monotonic() - begin
-                self.samples.append((at, pss(self._pid)))
-                bar.update(min(round(at), round(self._seconds)) - bar.n)
+                samples.append((at, pss(pid)))
+                bar.update(min(round(at), round(seconds)) - bar.n)
+
+    thread = threading.Thread(target=sample)
+    thread.start()
+    try:
+        yield samples
+    finally:
+        stop.set()
+        thread.join()
 
 
 def _jpegs() -> list[bytes]:
@@ -227,26 +201,3 @@ def _jpegs() -> list[bytes]:
 
 def _case(rate: float) -> str:
     return f"DeiT-tiny 224, {FACTOR} x {rate:.0f} requests/s"
-
-
-def _row(
-    case: str,
-    unit: str,
-    measured: float,
-    target: float | None,
-    samples: int,
-    *,
-    better: Literal["lower", "higher"] = "lower",
-    spread: Sequence[float] | None = None,
-) -> Row:
-    shown = round(measured, 3)
-    return Row(
-        name=NAME,
-        case=case,
-        measured=shown,
-        unit=unit,
-        better=better,
-        target=target,
-        samples=samples,
-        spread=(shown, shown) if spread is None else [round(value, 3) for value in spread],
-    )

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from torch import nn
 
-from benchmarks.support.rows import Row
+from benchmarks.support.rows import Row, figure
 from data.sources import ImageSet, open_images
 from robustness import store as shards
 from robustness.evaluation import evaluate
@@ -24,14 +24,13 @@ from robustness.target import open_target
 from runtimes.artifact import open_artifact
 from service.settings import ROOT
 
-_SAMPLES = 1000
 _MODELS = ("fashion-elliptical", "fashion-dot")
 _EPS = ["1/255", "2/255", "4/255", "8/255"]
 _SECONDS, _MEGABYTES = 10.0, 15.0
 _LARGE = (3, 224, 224)
 
 
-def run(samples: int = _SAMPLES) -> Iterable[Row]:
+def run(samples: int = 1000) -> Iterable[Row]:
     """Score once, then write the report's files three times.
 
     Args:
@@ -52,21 +51,8 @@ def run(samples: int = _SAMPLES) -> Iterable[Row]:
             seconds = [_write(folder, report, torch_models) for _ in range(3)]
             size = (folder / "report.html").stat().st_size / 1e6
             about = f"{samples} images, {case}, {len(_MODELS)} models, {len(spec.cells)} cells"
-            yield _row(f"{about}: all files of a report", min(seconds), "s", _SECONDS, seconds)
-            yield _row(f"{about}: report.html", size, "MB", _MEGABYTES, [size])
-
-
-def _row(case: str, measured: float, unit: str, target: float, all_of: list[float]) -> Row:
-    return Row(
-        name="report_rendering",
-        case=case,
-        measured=round(measured, 3),
-        unit=unit,
-        better="lower",
-        target=target,
-        samples=len(all_of),
-        spread=(round(min(all_of), 3), round(max(all_of), 3)),
-    )
+            yield figure(f"{about}: all files of a report", seconds, "s", target=_SECONDS)
+            yield figure(f"{about}: report.html", size, "MB", target=_MEGABYTES)
 
 
 def _write(folder: Path, report: Report, torch_models: dict[str, nn.Module]) -> float:

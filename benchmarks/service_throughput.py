@@ -14,13 +14,11 @@ servers and costs each of them the same; the bare runtime has the cores for itse
   the same and nearly all there is, on `onnx-cpu`.
 """
 
-import argparse
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from statistics import median
 
 import pyarrow.parquet as pq
 from tqdm import tqdm
@@ -30,14 +28,13 @@ from benchmarks.peers.running import PEERS, Peer, serving_peer
 from benchmarks.support.deit_artifact import write_deit_tiny
 from benchmarks.support.load import drive, form_request, throughput, write_requests
 from benchmarks.support.pairs import Pairs, median_interval
-from benchmarks.support.rows import Row
+from benchmarks.support.rows import Row, figure
 from benchmarks.support.server import pause, resume, serving_process
 from data.datasets.known import data_folder
 from export.select import open_selected
 from runtimes.artifact import Artifact
 from runtimes.base import Runtime
 
-NAME = "service_throughput"
 CONNECTIONS = 16
 PHOTOS = 1000
 _STOCK, _DEFAULT, _FASTEST = "onnx-cpu exact", "auto exact", "auto fast"
@@ -52,22 +49,13 @@ Measure = Callable[[float], float]
 """Answers per second over so many seconds."""
 
 
-def parser() -> argparse.ArgumentParser:
-    """The options of this benchmark."""
-    options = argparse.ArgumentParser(prog=f"python -m benchmarks {NAME}", description=__doc__)
-    options.add_argument("--pairs", type=int, default=9, help="pairs of windows (%(default)s)")
-    options.add_argument("--seconds", type=float, default=6, help="of a window (%(default)s)")
-    options.add_argument("--only", choices=tuple(_COMPARISONS), help="one comparison")
-    return options
-
-
-def run(*, pairs: int = 9, seconds: float = 6, only: str | None = None) -> Iterable[Row]:
+def run(*, pairs: int = 9, seconds: float = 6.0, only: str = "") -> Iterable[Row]:
     """Compare with the bare runtimes and with the peers.
 
     Args:
         pairs: pairs of windows.
         seconds: length of a window.
-        only: one comparison; None: all of them.
+        only: one comparison, of stock, fastest, litserve and mlserver; empty: all of them.
 
     Raises:
         DataError: ASSAY_DATA does not name the folder with the photos.
@@ -94,22 +82,15 @@ def rate_rows(title: str, mode: str, measured: Pairs, target: float | None) -> I
         target: what the ratio should reach.
     """
     case = f"/classify, DeiT-tiny 224, {CONNECTIONS} connections"
+    ratios = [ours / other for ours, other in measured]
     columns = (
-        (f"ours ({mode}) / {title}", "ratio", [ours / other for ours, other in measured], target),
+        (f"ours ({mode}) / {title}", "ratio", ratios, target),
         (f"ours ({mode}) beside {title}", "images/s", [ours for ours, _ in measured], None),
         (f"{title} beside ours ({mode})", "images/s", [other for _, other in measured], None),
     )
     for label, unit, values, goal in columns:
-        yield Row(
-            name=NAME,
-            case=f"{case}, {label}",
-            measured=round(median(values), 3),
-            unit=unit,
-            better="higher",
-            target=goal,
-            samples=len(values),
-            spread=median_interval(values),
-        )
+        spread = median_interval(values)
+        yield figure(f"{case}, {label}", values, unit, target=goal, better="higher", spread=spread)
 
 
 def bare(decode: Callable[[Sequence[bytes]], object], files: Sequence[bytes]) -> Measure:

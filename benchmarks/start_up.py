@@ -7,21 +7,18 @@ have become idle: once just started, once after predictions on every core.
 
 import tempfile
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
 
 import httpx
 from tqdm import tqdm
 
 from benchmarks.isolation import sample_files
 from benchmarks.support.load import drive, form_request, throughput, write_requests
-from benchmarks.support.rows import Row
+from benchmarks.support.rows import Row, figure
 from benchmarks.support.server import pss, started, wait_until_ready
 
-NAME = "start_up"
-_STARTS = 5
 _READY_TARGET_S = 5.0
 _MEMORY_TARGET_MIB = 1024.0
 _IDLE_S = 3.0
@@ -35,7 +32,7 @@ class _Start:
     used: float
 
 
-def run(starts: int = _STARTS) -> Iterable[Row]:
+def run(starts: int = 5) -> Iterable[Row]:
     """Start the server with the demo models several times.
 
     Args:
@@ -43,27 +40,18 @@ def run(starts: int = _STARTS) -> Iterable[Row]:
     """
     with tempfile.TemporaryDirectory() as state:
         first = _start(state)
-        later = [_start(state) for _ in tqdm(range(starts), desc=NAME, unit="start")]
-    yield _row("first start on a machine to ready page", "s", [first.ready], _READY_TARGET_S)
-    yield _row("start to ready page", "s", [one.ready for one in later], _READY_TARGET_S)
-    yield _row("ready to first prediction", "s", [one.predicted for one in later])
-    memory = "memory of all processes (PSS)"
-    yield _row(f"{memory}, idle", "MiB", [one.idle for one in later], _MEMORY_TARGET_MIB)
-    used = f"{memory}, idle after predictions"
-    yield _row(used, "MiB", [one.used for one in later], _MEMORY_TARGET_MIB)
-
-
-def _row(case: str, unit: str, values: Sequence[float], target: float | None = None) -> Row:
-    return Row(
-        name=NAME,
-        case=f"demo models, {case}",
-        measured=round(median(values), 3),
-        unit=unit,
-        better="lower",
-        target=target,
-        samples=len(values),
-        spread=(round(min(values), 3), round(max(values), 3)),
-    )
+        later = [_start(state) for _ in tqdm(range(starts), desc="start_up", unit="start")]
+    ready = [one.ready for one in later]
+    yield figure(
+        "demo models, first start on a machine to ready page", first.ready, "s",
+        target=_READY_TARGET_S,
+    )  # fmt: skip
+    yield figure("demo models, start to ready page", ready, "s", target=_READY_TARGET_S)
+    yield figure("demo models, ready to first prediction", [one.predicted for one in later], "s")
+    memory, target = "demo models, memory of all processes (PSS)", _MEMORY_TARGET_MIB
+    yield figure(f"{memory}, idle", [one.idle for one in later], "MiB", target=target)
+    used = [one.used for one in later]
+    yield figure(f"{memory}, idle after predictions", used, "MiB", target=target)
 
 
 def _start(state: str) -> _Start:

@@ -50,14 +50,14 @@ def run() -> Iterable[Row]:
         fresh, cached = (_in_memory(*options) for options in (overrides, _PLAIN))
         pairs = measure_pairs(cached.repeat, fresh.next, _PAIRS)
         case = f"CIFAR-10, DeiT of width 128 and 6 layers, batch 128, {name}"
-        yield from pair_rows("training_rate", case, labels, pairs, target=TARGET)
+        yield from pair_rows(case, labels, pairs, target=TARGET)
     with tempfile.TemporaryDirectory() as folder:
         run = _from_files(Path(folder))
         pairs = measure_pairs(run.repeat_several, run.next_several, _FILE_PAIRS)
         case = (
             f"JPEG of 500 x 375 as ImageNet, DeiT of width 128 and 6 layers, {_STEPS} steps of 64"
         )
-        yield from pair_rows("training_rate", case, labels, pairs, target=TARGET)
+        yield from pair_rows(case, labels, pairs, target=TARGET)
 
 
 class _Run:

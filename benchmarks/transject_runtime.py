@@ -24,7 +24,6 @@ from runtimes.openvino import compile_graph, missing
 from runtimes.threads import available_cores
 from runtimes.torchscript import load_torchscript
 
-NAME = "transject_runtime"
 _LENGTHS = {1024: "1k", 4096: "4k"}
 _TARGETS = {1024: 2.0, 4096: 5.0}  # fp32, both on the same runtime
 _FLOOR = 1.0  # any other precision, or against a fused kernel
@@ -52,7 +51,6 @@ def _rows(length: int) -> Iterator[Row]:
         ours, theirs = (partial(call, feed) for call in calls)
         pairs = measure_pairs(ours, theirs, _PAIRS[length])
         yield from pair_rows(
-            NAME,
             f"{_LENGTHS[length]} tokens, batch 1, {available_cores()} thread(s), {case}",
             ("TransJect E=4", "dot-product transformer"),
             pairs,

@@ -15,7 +15,7 @@ from which package of Python's standard library a window of bytes comes.
 
 import copy
 from collections.abc import Callable, Iterable, Iterator
-from typing import Literal, cast
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -32,21 +32,19 @@ from benchmarks.support.long_models import (
     windows,
 )
 from benchmarks.support.pairs import measure_pairs, pair_rows
-from benchmarks.support.rows import Row
+from benchmarks.support.rows import Row, figure
 from core.stats import wilson
 from models.attention.elliptical import Attention
-from models.inference.fold import singular_range
 from models.transject import TransJect
 from runtimes.threads import available_cores
 
-NAME = "transject_speedup"
 LENGTHS = (1024, 2048, 3072, 4096)
 TARGETS = {"fp32": (4.0, 6.5, 8.5, 9.5), "bf16": (5.0, 9.6, 12.8, 26.3)}  # bf16: the paper's curve
 AGREEMENT_TARGET = 0.999
 _PAIRS = (25, 15, 11, 9)
 _STEPS, _BATCH, _WINDOW, _LR = 60, 8, 192, 1e-3
 _FITTED, _RIDGE = 800, 1e-3  # windows of 1k that the classifier is fitted to
-_COMPARED, _TESTED = 250, 200  # windows of every length for answers, and for accuracy
+_COMPARED = 250  # windows of every length
 
 
 def run() -> Iterable[Row]:
@@ -93,7 +91,6 @@ def _speed(length: int, targets: dict[str, float], count: int) -> Iterator[Row]:
     for label, ours, target, others in cases:
         for index, (name, other) in enumerate(others):
             yield from pair_rows(
-                NAME,
                 f"{length} tokens, batch 1, {available_cores()} thread(s)",
                 (label, name),
                 measure_pairs(_caller(ours, tokens), _caller(other, tokens), count),
@@ -103,7 +100,7 @@ def _speed(length: int, targets: dict[str, float], count: int) -> Iterator[Row]:
 
 
 def _answers() -> Iterator[Row]:
-    """What bf16 matrices change: equal answers, accuracy of both, singular values."""
+    """In how many answers bf16 matrices change nothing."""
     trained = _train()
     folded = {
         length: [
@@ -118,51 +115,15 @@ def _answers() -> Iterator[Row]:
         for tokens in tqdm(texts, desc=f"answers at {length}", unit="window", total=_COMPARED):
             first, second = (_caller(each, tokens)().argmax(1) for each in (exact, low))
             equal, total = equal + int(first == second), total + 1
-    yield _row(
-        f"equal argmax, bf16 and fp32 matrices, {total} windows of 1k to 4k bytes",
+    yield figure(
+        f"TransJect E=4, equal argmax, bf16 and fp32 matrices, {total} windows of 1k to 4k bytes",
         equal / total,
-        total,
-        wilson(equal, total),
-        AGREEMENT_TARGET,
+        "share",
+        target=AGREEMENT_TARGET,
+        better="higher",
+        samples=total,
+        spread=wilson(equal, total),
     )
-    for label, model in zip(("fp32", "bf16"), folded[LENGTHS[0]], strict=True):
-        accuracy = _accuracy(model)
-        yield _row(
-            f"accuracy at 1k bytes, {label} matrices", accuracy, _TESTED, (accuracy, accuracy)
-        )
-    for label, model in zip(("fp32", "bf16"), folded[LENGTHS[0]], strict=True):
-        low_end, high_end = singular_range(model)
-        case = f"largest singular value, {label} matrices"
-        yield _row(case, high_end, 1, (low_end, high_end), better="lower")
-
-
-def _row(
-    case: str,
-    measured: float,
-    samples: int,
-    spread: tuple[float, float],
-    target: float | None = None,
-    better: Literal["lower", "higher"] = "higher",
-) -> Row:
-    return Row(
-        name=NAME,
-        case=f"TransJect E=4, {case}",
-        measured=round(measured, 6),
-        unit="share" if better == "higher" else "1",
-        better=better,
-        target=target,
-        samples=samples,
-        spread=spread,
-    )
-
-
-def _accuracy(model: nn.Module) -> float:
-    batches = windows(LENGTHS[0], 1, train=False, seed=1)
-    correct = 0
-    for _ in range(_TESTED):
-        tokens, labels = next(batches)
-        correct += int(_caller(model, tokens)().argmax(1) == labels)
-    return correct / _TESTED
 
 
 def _train() -> TransJect:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.support.rows import Row
+from benchmarks.support.rows import Row, figure
 from benchmarks.support.server import ROOT
 from core.stats import wilson
 from data.sources import load_inputs, open_images
@@ -22,22 +22,19 @@ _TARGET = 0.999
 _BATCH = 64
 
 
-def agreement_rows(name: str) -> Iterator[Row]:
+def agreement_rows() -> Iterator[Row]:
     """One row a shipped model and runtime: the share of test images that keep their class.
 
     The test sets come from `ASSAY_DATA`; without it there is nothing to say.
-
-    Args:
-        name: the benchmark.
     """
     if not os.environ.get("ASSAY_DATA"):
         return
     for artifact in find_artifacts([ROOT / "artifacts"]):
         if artifact.manifest.task == "image-classification":
-            yield from _rows(name, artifact)
+            yield from _rows(artifact)
 
 
-def _rows(name: str, artifact: Artifact) -> Iterator[Row]:
+def _rows(artifact: Artifact) -> Iterator[Row]:
     source = artifact.manifest.training["recipe"]["data"]["source"]
     images = open_images(source, split="test", label_names=artifact.labels)
     inputs = load_inputs(images, artifact.image_spec)
@@ -47,13 +44,12 @@ def _rows(name: str, artifact: Artifact) -> Iterator[Row]:
         for runtime in (fast, *_others(artifact, Path(cache))):
             same = int((_classes(runtime, inputs) == expected).sum())
             label = f"{runtime.name} {runtime.precision}"
-            yield Row(
-                name=name,
-                case=f"{artifact.name}, {source} test, top-1 as onnx-cpu "
-                f"{artifact.manifest.precision}, "
-                + (f"auto fast ({label})" if runtime is fast else label),
-                measured=round(same / len(inputs), 5),
-                unit="share",
+            precision = artifact.manifest.precision
+            case = f"{artifact.name}, {source} test, top-1 as onnx-cpu {precision}"
+            yield figure(
+                f"{case}, {f'auto fast ({label})' if runtime is fast else label}",
+                same / len(inputs),
+                "share",
                 better="higher",
                 target=_TARGET if runtime is fast else None,
                 samples=len(inputs),

@@ -6,13 +6,12 @@ runtime.
 
 from collections.abc import Callable, Iterator, Mapping
 
-import numpy as np
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.support.deit_artifact import pictures
 from benchmarks.support.pairs import measure_pairs, median_interval
-from benchmarks.support.rows import Row
+from benchmarks.support.rows import Row, figure
 from runtimes.artifact import Artifact
 from runtimes.base import Runtime
 from runtimes.torch_model import load_torch_model
@@ -23,12 +22,11 @@ _WORK = 2 * _SIDE**3
 
 
 def ceiling_rows(
-    name: str, artifact: Artifact, runtimes: Mapping[str, Runtime], counts: Mapping[int, int]
+    artifact: Artifact, runtimes: Mapping[str, Runtime], counts: Mapping[int, int]
 ) -> Iterator[Row]:
     """The share that each runtime reaches, and the ceiling it is a share of, at every batch size.
 
     Args:
-        name: the benchmark.
         artifact: what the runtimes have opened.
         runtimes: by what they are called in the cases.
         counts: how many pairs to measure, by batch size; the product takes long, so a quarter of
@@ -49,8 +47,14 @@ def ceiling_rows(
             shares = [work * ceiling / seconds for seconds, ceiling in pairs]
             rates = [_WORK / ceiling / 1e12 for _, ceiling in pairs]
             case = f"DeiT-tiny 224, batch-{batch_size}, {label}"
-            yield _row(name, f"{case}, share of the ceiling", shares, "ratio", _TARGET)
-            yield _row(name, f"{case}, ceiling of {kind}", rates, "TFLOP/s", None)
+            yield figure(
+                f"{case}, share of the ceiling", shares, "ratio",
+                target=_TARGET, better="higher", spread=median_interval(shares),
+            )  # fmt: skip
+            spread = median_interval(rates)
+            yield figure(
+                f"{case}, ceiling of {kind}", rates, "TFLOP/s", better="higher", spread=spread
+            )
 
 
 def count_flops(artifact: Artifact) -> int:
@@ -68,16 +72,3 @@ def _product(kind: str) -> Callable[[], object]:
     dtype = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[kind]
     left, right = left.to(dtype), right.to(dtype)
     return torch.inference_mode()(lambda: left @ right)
-
-
-def _row(name: str, case: str, values: list[float], unit: str, target: float | None) -> Row:
-    return Row(
-        name=name,
-        case=case,
-        measured=round(float(np.median(values)), 4),
-        unit=unit,
-        better="higher",
-        target=target,
-        samples=len(values),
-        spread=median_interval(values),
-    )

@@ -30,35 +30,22 @@ _WEIGHT = 3  # of statements whose place names one of these
 _WEIGHTED = re.compile(
     "scor|result|evaluat|interval|stats|mask|limit|allow|key|resum|state|parity|tolerance"
 )
-_OPERATORS: dict[type[ast.AST], tuple[type[ast.AST], ...]] = {
-    ast.Lt: (ast.GtE,),
-    ast.LtE: (ast.Gt,),
-    ast.Gt: (ast.LtE,),
-    ast.GtE: (ast.Lt,),
-    ast.Eq: (ast.NotEq,),
-    ast.NotEq: (ast.Eq,),
-    ast.Is: (ast.IsNot,),
-    ast.IsNot: (ast.Is,),
-    ast.In: (ast.NotIn,),
-    ast.NotIn: (ast.In,),
-    ast.And: (ast.Or,),
-    ast.Or: (ast.And,),
-    ast.Add: (ast.Sub,),
-    ast.Sub: (ast.Add,),
-    ast.Mult: (ast.Div,),
-    ast.Div: (ast.Mult,),
-    ast.FloorDiv: (ast.Mult,),
-    ast.Mod: (ast.FloorDiv,),
-    ast.Pow: (ast.Mult,),
-    ast.BitAnd: (ast.BitOr,),
-    ast.BitOr: (ast.BitAnd,),
+_PAIRS = (
+    (ast.Lt, ast.GtE), (ast.LtE, ast.Gt), (ast.Eq, ast.NotEq), (ast.Is, ast.IsNot),
+    (ast.In, ast.NotIn), (ast.And, ast.Or), (ast.Add, ast.Sub), (ast.Mult, ast.Div),
+)  # fmt: skip
+_OPERATORS: dict[type[ast.AST], type[ast.AST]] = {
+    **dict(_PAIRS),
+    **{other: one for one, other in _PAIRS},
+    ast.FloorDiv: ast.Mult,
+    ast.Mod: ast.FloorDiv,
+    ast.Pow: ast.Mult,
+    ast.BitAnd: ast.BitOr,
+    ast.BitOr: ast.BitAnd,
 }
-_BOUNDARIES: dict[type[ast.AST], tuple[type[ast.AST], ...]] = {
-    ast.Lt: (ast.LtE,),
-    ast.LtE: (ast.Lt,),
-    ast.Gt: (ast.GtE,),
-    ast.GtE: (ast.Gt,),
-}
+_BOUNDARIES: dict[type[ast.AST], type[ast.AST]] = {
+    ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt
+}  # fmt: skip
 _COUNTING = re.compile(r"(len\(.*\)|.*\.(ndim|shape\[[^]]*\]|count\(.*\)))", re.DOTALL)
 _LOGGING = re.compile(r"(self\.)?(_?log(ger|ging)?|warnings)\.", re.IGNORECASE)
 _NEVER = ("TYPE_CHECKING", "__name__ == '__main__'")
@@ -278,17 +265,18 @@ def _inside(node: ast.AST) -> Iterator[ast.expr]:
 def _replaced(
     node: ast.expr | ast.stmt,
     field: str,
-    others: Mapping[type[ast.AST], tuple[type[ast.AST], ...]] = _OPERATORS,
+    others: Mapping[type[ast.AST], type[ast.AST]] = _OPERATORS,
 ) -> list[str]:
-    """The code of a node under each operator that stands in for its own."""
+    """The code of a node under the operator that stands in for its own, if one does."""
     own = getattr(node, field)
     single = own[0] if isinstance(own, list) else own
-    texts = []
-    for kind in others.get(type(single), ()):
-        setattr(node, field, [kind(), *own[1:]] if isinstance(own, list) else kind())
-        texts.append(ast.unparse(node))
+    kind = others.get(type(single))
+    if kind is None:
+        return []
+    setattr(node, field, [kind(), *own[1:]] if isinstance(own, list) else kind())
+    text = ast.unparse(node)
     setattr(node, field, own)
-    return [f"({text})" if isinstance(node, ast.expr) else text for text in texts]
+    return [f"({text})" if isinstance(node, ast.expr) else text]
 
 
 def _binary(node: ast.BinOp) -> list[str]:

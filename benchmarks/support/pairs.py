@@ -3,10 +3,9 @@
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from statistics import median
 from typing import Literal
 
-from benchmarks.support.rows import Row
+from benchmarks.support.rows import Row, figure
 
 _WARM_UP = 3
 Pairs = Sequence[tuple[float, float]]
@@ -35,7 +34,6 @@ def measure_pairs(
 
 
 def pair_rows(
-    name: str,
     case: str,
     labels: tuple[str, str],
     pairs: Pairs,
@@ -46,7 +44,6 @@ def pair_rows(
     """The median of second / first over all pairs, then the median time of each.
 
     Args:
-        name: the benchmark.
         case: what exactly was measured.
         labels: what the first and the second are.
         pairs: seconds of both, from `measure_pairs`.
@@ -54,27 +51,12 @@ def pair_rows(
         better: which direction of the ratio is better.
     """
     ratios = [second / first for first, second in pairs]
-    yield Row(
-        name=name,
-        case=f"{case}, {labels[1]} / {labels[0]}",
-        measured=round(median(ratios), 4),
-        unit="ratio",
-        better=better,
-        target=target,
-        samples=len(pairs),
-        spread=median_interval(ratios),
-    )
+    between = f"{case}, {labels[1]} / {labels[0]}"
+    interval = median_interval(ratios)
+    yield figure(between, ratios, "ratio", target=target, better=better, spread=interval)
     for column, label in enumerate(labels):
         times = [1000 * pair[column] for pair in pairs]
-        yield Row(
-            name=name,
-            case=f"{case}, {label}",
-            measured=round(median(times), 3),
-            unit="ms",
-            better="lower",
-            samples=len(times),
-            spread=median_interval(times),
-        )
+        yield figure(f"{case}, {label}", times, "ms", spread=median_interval(times))
 
 
 def median_interval(values: Sequence[float]) -> tuple[float, float]:

@@ -4,6 +4,7 @@ import os
 import platform
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from statistics import median
 from typing import Literal
 
 from core.environment import installed, processor
@@ -22,37 +23,69 @@ def versions() -> dict[str, str]:
     return {"python": platform.python_version()} | installed(_VERSIONS)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Row:
     """One measured figure.
 
     Attributes:
-        name: the benchmark.
+        name: the benchmark; `python -m benchmarks` fills it in.
         case: what exactly was measured.
         measured: the figure.
         unit: its unit.
         better: which direction is better.
         target: what it should reach, if there is a target.
+        met: whether it does.
         samples: how many measurements it rests on.
         spread: low and high end of the measurements' spread, in the same unit.
     """
 
-    name: str
+    name: str = ""
     case: str
     measured: float
     unit: str
     better: Literal["lower", "higher"]
-    target: float | None = None
-    met: bool | None = field(init=False)
+    target: float | None
+    met: bool | None
     samples: int
     spread: Sequence[float]
     machine: str = field(default_factory=machine)
     versions: dict[str, str] = field(default_factory=versions)
 
-    def __post_init__(self) -> None:
-        """Compare the figure with its target."""
-        met = None
-        if self.target is not None:
-            below = self.measured <= self.target
-            met = below if self.better == "lower" else self.measured >= self.target
-        object.__setattr__(self, "met", met)
+
+def figure(
+    case: str,
+    values: float | Sequence[float],
+    unit: str,
+    *,
+    target: float | None = None,
+    better: Literal["lower", "higher"] = "lower",
+    samples: int | None = None,
+    spread: Sequence[float] | None = None,
+) -> Row:
+    """A row about the median of some measurements, compared with its target.
+
+    Args:
+        case: what exactly was measured.
+        values: one measurement, or several.
+        unit: their unit.
+        target: what the median should reach, if there is a target.
+        better: which direction is better.
+        samples: how many measurements it rests on; None: so many values.
+        spread: of the figure; None: from the lowest to the highest value.
+    """
+    several = values if isinstance(values, Sequence) else [values]
+    measured = round(median(several), 4)
+    low, high = spread or (min(several), max(several))
+    met = None
+    if target is not None:
+        met = measured <= target if better == "lower" else measured >= target
+    return Row(
+        case=case,
+        measured=measured,
+        unit=unit,
+        better=better,
+        target=target,
+        met=met,
+        samples=len(several) if samples is None else samples,
+        spread=(round(low, 4), round(high, 4)),
+    )

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from benchmarks import kills
-from benchmarks.__main__ import main
 from benchmarks.fuzz import Found
 from benchmarks.fuzz import rows as fuzz_rows
 from benchmarks.isolation import latency_rows
@@ -91,18 +90,3 @@ def test_fuzzing_counts_server_errors_and_kinds_of_failures() -> None:
     errors, kinds = fuzz_rows(found)
     assert (errors.measured, errors.samples, errors.met) == (2, 6, False)
     assert kinds.measured == 1 and "GET /b 500 ServerError" in kinds.case
-
-
-@pytest.mark.parametrize("name", ["overload", "kills", "fuzz", "isolation", "service_throughput"])
-def test_a_benchmark_tells_its_own_options(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit, match="0"):
-        main([name, "--help"])
-    assert f"python -m benchmarks {name}" in capsys.readouterr().out
-
-
-def test_a_benchmark_says_that_its_data_are_missing(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.delenv("ASSAY_DATA", raising=False)
-    assert main(["service_throughput"]) == 1
-    assert "set ASSAY_DATA to the folder that holds photos" in capsys.readouterr().err
