@@ -1,27 +1,28 @@
 """The samples that a report shows side by side: as they were, what was changed, and attacked."""
 
-import base64
 import difflib
+import logging
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
+import torch
+from torch import nn
 
-from data.images import to_png
-from robustness.report.lookup import amplified
-from robustness.report.markup import Markup, element, join, named
-from robustness.report.schema import AttackFlags, ModelFlags, Sample
-from robustness.report.sentences import NBSP
+from models.analysis.diagnostics import diagnose
+from models.analysis.observation import has_observable_layers
+from robustness.report.lookup import InputLost, adversarial_input, amplified, clean_input
+from robustness.report.schema import AttackFlags, ModelFlags, Report, Sample
 
 FALLEN, HELD = 12, 3  # how many of each are shown at most
 BUDGET = 6 * 2**20  # bytes of pixels: an uncompressible picture is as large as these
-
-_OUTCOMES = {"fallen": "misled", "held": "held"}
-_ENLARGED = 64  # pictures up to this size are shown with hard pixels
+_BATCH = 4  # diagnostics keep every layer of every image
 _MAP_SIDE = 96  # pixels of a drawn map of attention, about
 _COLD, _HOT = np.array([10, 16, 20]), np.array([88, 210, 218])
+_LOG = logging.getLogger(__name__)
 
 Outcome = Literal["fallen", "held"]
 
@@ -45,17 +46,37 @@ class Example:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pixels:
-    """The pictures of an example, and what the prediction draws on.
+    """The pictures of an example, (C, H, W) in [0, 1], and what the prediction draws on.
 
     Attributes:
-        clean: (C, H, W) in [0, 1].
-        adversarial: (C, H, W) in [0, 1].
+        clean: as it was.
+        adversarial: as the attack left it.
         attention: maps (h, w) of attention, before and after; None where the model has none.
     """
 
     clean: np.ndarray
     adversarial: np.ndarray
     attention: tuple[np.ndarray, np.ndarray] | None = None
+
+    @property
+    def change(self) -> np.ndarray:
+        """What the attack changed, amplified."""
+        return amplified(self.clean, self.adversarial, most=None)
+
+    @property
+    def times(self) -> str:
+        """How much it is amplified."""
+        most = float(np.abs(self.adversarial.astype(np.float64) - self.clean).max())
+        return f"change × {0.5 / most:.0f}" if most else "no change"
+
+    @property
+    def maps(self) -> list[np.ndarray]:
+        """The maps of attention as pictures on one scale, each patch as a block."""
+        both = self.attention or ()
+        top = max((float(found.max()) for found in both), default=0.0) or 1.0
+        times = [max(1, _MAP_SIDE // max(found.shape)) for found in both]
+        blocks = [np.kron(m / top, np.ones((n, n))) for m, n in zip(both, times, strict=True)]
+        return [((_COLD + b[..., None] * (_HOT - _COLD)) / 255).transpose(2, 0, 1) for b in blocks]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +85,27 @@ class Texts:
 
     clean: str
     adversarial: str
+
+    def parts(self) -> Iterator[tuple[str, str]]:
+        """Both as one text: what was taken out ("del"), put in ("ins"), and stayed ("")."""
+        before, after = (re.findall(r"\s+|\S+", text) for text in (self.clean, self.adversarial))
+        matcher = difflib.SequenceMatcher(a=before, b=after, autojunk=False)
+        for kind, start, stop, from_, to in matcher.get_opcodes():
+            if kind == "equal":
+                yield "", _shortened("".join(before[start:stop]))
+                continue
+            if stop > start:
+                yield "del", "".join(before[start:stop])
+            if to > from_:
+                yield "ins", "".join(after[from_:to])
+
+
+def _shortened(text: str, room: int = 160) -> str:
+    """An unchanged passage: its ends, where it is long."""
+    return text if len(text) <= room else f"{text[: room // 2]} … {text[-room // 2 :]}"
+
+
+Shown = list[tuple[Example, Pixels | Texts | None]]
 
 
 def choose(samples: Sequence[Sample], *, pixel_bytes: int = 0) -> list[Example]:
@@ -127,117 +169,76 @@ def _by_turns(examples: Iterable[Example], number: int) -> list[Example]:
     return [example for example, _ in zip(turns, range(number), strict=False)]
 
 
-def exhibit(
-    example: Example, views: Pixels | Texts | None, labels: Sequence[str], title: str
-) -> Markup:
-    """One sample with the answers before and after.
+def collect(folder: Path, report: Report, torch_model: nn.Module | None) -> tuple[Shown, str]:
+    """What a report shows.
 
     Args:
-        example: see `choose`.
-        views: the sample itself; None where it is lost.
-        labels: names of the classes.
-        title: name of the attack.
+        folder: of the evaluation, with its shards.
+        report: what was found.
+        torch_model: the evaluated model, whose attention is shown.
+
+    Returns:
+        The examples, and why there are no maps of attention where these failed: they are optional
+        and the evaluation is complete, so nothing that they raise may end it.
     """
-    sample, clean, attack = example.sample, example.clean.clean, example.attack
-    sure = "" if clean.probability is None else f" {_chance(clean.probability)}"
-    before = join(named(labels[clean.index]), sure)
-    after = named(labels[attack.adversarial_index])
-    tone = "hold" if example.outcome == "held" else "fall"
-    if isinstance(views, Pixels):
-        body = _pictures(views, before, after, tone)
-    else:
-        body = _texts(views, before, after, tone)
-    facts = [
-        element("b", f"#{sample.index} ", named(sample.name)),
-        element("span", f"{title} {attack.eps}"),
-        element("span", _OUTCOMES[example.outcome], class_=f"outcome {tone}"),
-    ]
-    if sample.label is not None:
-        facts.insert(1, element("span", "label ", named(labels[sample.label])))
-    if example.outcome == "fallen" and attack.confirmed_8bit is not None:
-        facts.append(element("span", "not in 8 bit" if attack.confirmed_8bit else "also in 8 bit"))
-    line = element("p", join(*facts), class_="exhibit-line")
-    return element("li", body, line, class_=f"exhibit {example.outcome}")
+    first = _read(folder, report, 0, None)
+    size = first.clean.size if isinstance(first, Pixels) else 0
+    chosen = choose(report.samples, pixel_bytes=size)
+    shown = [(one, _read(folder, report, one.sample.index, one.attack)) for one in chosen]
+    pictures = [views for _, views in shown if isinstance(views, Pixels)]
+    if torch_model is None or not pictures:
+        return shown, ""
+    both = [*(views.clean for views in pictures), *(views.adversarial for views in pictures)]
+    try:
+        maps = _attention_maps(torch_model, np.stack(both))
+    except Exception as error:
+        _LOG.warning("no attention maps in the report: %s", error, exc_info=True)
+        return shown, f"Attention maps are not shown: {error}."
+    if maps is None:
+        return shown, ""
+    pairs = zip(maps, maps[len(pictures) :], strict=False)
+    seen = {
+        id(views): replace(views, attention=pair)
+        for views, pair in zip(pictures, pairs, strict=True)
+    }
+    return [(one, seen.get(id(views), views)) for one, views in shown], ""
 
 
-def _pictures(views: Pixels, before: Markup, after: Markup, tone: str) -> Markup:
-    most = float(np.abs(views.adversarial.astype(np.float64) - views.clean).max())
-    change = amplified(views.clean, views.adversarial, most=None)
-    times = f"change × {0.5 / most:.0f}" if most else "no change"
-    frames = [
-        _frame(views.clean, "as it was", "clean", before, "hold"),
-        _frame(change, "what the attack changed, amplified", times, "", ""),
-        _frame(views.adversarial, "after the attack", "adversarial", after, tone),
-    ]
-    if views.attention is None:
-        return element("div", join(*frames), class_="frames")
-    first, second = views.attention
-    top = max(float(first.max()), float(second.max())) or 1.0
-    maps = [
-        _map(first / top, "attention before", views.clean.shape),
-        element("div", "attention: bright patches weigh most", class_="frame-title aside"),
-        _map(second / top, "attention after", views.clean.shape),
-    ]
-    return element("div", join(*frames, *maps), class_="frames")
+def _read(
+    folder: Path, report: Report, index: int, attack: AttackFlags | None
+) -> Pixels | Texts | None:
+    """An input as it was and as an attack left it, if any; None where it is lost."""
+    digest = report.summary.models[0].digest
+    try:
+        clean = changed = clean_input(folder, digest, index)
+        if attack is not None:
+            changed = adversarial_input(folder, digest, index, report.spec, attack)
+    except InputLost:
+        return None
+    if isinstance(clean, str) or isinstance(changed, str):
+        return Texts(clean=str(clean), adversarial=str(changed))
+    return Pixels(clean=clean, adversarial=changed)
 
 
-def _frame(pixels: np.ndarray, alt: str, title: str, answer: Markup | str, tone: str) -> Markup:
-    caption = element(
-        "figcaption",
-        element("span", title, class_="frame-title"),
-        element("span", answer, class_=f"answer {tone}") if answer else None,
-    )
-    return element("figure", _image(to_png(pixels), alt, pixels.shape), caption, class_="frame")
+def _attention_maps(torch_model: nn.Module, images: np.ndarray) -> np.ndarray | None:
+    """Attention of the head on the patches of images (N, C, H, W), through all layers (rollout).
 
+    Returns:
+        (N, h, w) shares of the patches, or None where the model has no attention to show.
 
-def _map(shares: np.ndarray, title: str, shape: tuple[int, ...]) -> Markup:
-    """A map of attention as a picture, each patch as a block."""
-    times = max(1, _MAP_SIDE // max(shares.shape))
-    blocks = np.kron(shares, np.ones((times, times)))[..., None]  # (H, W, 1)
-    pixels = ((_COLD + blocks * (_HOT - _COLD)) / 255).transpose(2, 0, 1)
-    caption = element("figcaption", element("span", title, class_="frame-title"))
-    return element("figure", _image(to_png(pixels), title, (1, 1, 1)), caption, class_="frame")
-
-
-def _image(png: bytes, alt: str, shape: tuple[int, ...]) -> Markup:
-    kind = "pixelated" if max(shape[1:]) <= _ENLARGED else None
-    source = "data:image/png;base64," + base64.b64encode(png).decode()
-    return element("img", src=source, alt=alt, class_=kind, decoding="async")
-
-
-def _texts(views: Texts | None, before: Markup, after: Markup, tone: str) -> Markup:
-    """Both texts as one, with what was taken out and what was put in, and the two answers."""
-    answers = element(
-        "p",
-        element("span", before, class_="answer hold"),
-        " → ",
-        element("span", after, class_=f"answer {tone}"),
-        class_="answers",
-    )
-    if views is None:
-        return answers
-    return join(element("blockquote", _difference(views.clean, views.adversarial)), answers)
-
-
-def _difference(old: str, new: str) -> Markup:
-    before, after = (re.findall(r"\s+|\S+", text) for text in (old, new))
-    matcher = difflib.SequenceMatcher(a=before, b=after, autojunk=False)
-    parts: list[Markup | str] = []
-    for kind, start, stop, from_, to in matcher.get_opcodes():
-        if kind == "equal":
-            parts.append(_shortened("".join(before[start:stop])))
-            continue
-        if stop > start:
-            parts.append(element("del", "".join(before[start:stop])))
-        if to > from_:
-            parts.append(element("ins", "".join(after[from_:to])))
-    return join(*parts)
-
-
-def _shortened(text: str, room: int = 160) -> str:
-    """An unchanged passage: its ends, where it is long."""
-    return text if len(text) <= room else f"{text[: room // 2]} … {text[-room // 2 :]}"
-
-
-def _chance(probability: float) -> str:
-    return f"<{NBSP}1{NBSP}%" if probability < 0.005 else f"{100 * probability:.0f}{NBSP}%"
+    Raises:
+        ValueError: the model cannot be observed.
+    """
+    if not has_observable_layers(torch_model):
+        return None
+    parameter = next(torch_model.parameters(), None)
+    device = torch.device("cpu") if parameter is None else parameter.device
+    found = []
+    for batch in np.array_split(images, max(1, len(images) // _BATCH)):
+        flow = diagnose(torch_model, torch.from_numpy(batch).to(device)).rollout
+        if flow is None:
+            return None
+        if flow.ndim != 3 or len(flow) != len(batch):
+            raise ValueError(f"expected one map per image, got {tuple(flow.shape)}")
+        found.append(flow.float().cpu().numpy())
+    return np.concatenate(found)

@@ -5,24 +5,56 @@ to the browser itself by a content security policy. Whatever a stranger named is
 """
 
 import base64
+import dataclasses
 import hashlib
 import json
+import math
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
-from robustness.report import charts, tables
-from robustness.report.charts import TONES, gauge
-from robustness.report.exhibits import Example, Pixels, Texts, exhibit
-from robustness.report.markup import Markup, element, join, named
+import numpy as np
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
+from markupsafe import Markup
+
+from data.images import to_png
+from robustness.report import sentences
+from robustness.report.exhibits import Example, Pixels, Texts
 from robustness.report.schema import FILE as REPORT
-from robustness.report.schema import Figure, ModelFigures, Report, Summary
-from robustness.report.sentences import at_largest, interval, lines, percent
+from robustness.report.schema import ClassFigures, Figure, ModelFigures, Report, plain
+from robustness.report.sentences import NBSP, at_budget, at_largest, interval, percent
 from robustness.spec import ATTACKS
 
 FILE = "report.html"
-_STYLE = Path(__file__).with_name("report.css")
+_HERE = Path(__file__).parent
+_TONES = ("first", "second")  # of the models
+_CLASSES = 40  # rows of the heat map: those of most classes are what an expert wants
+_TOP, _RIGHT, _BOTTOM, _LEFT = 14, 26, 44, 46
+_TICKS = 6
+_PER_LETTER = 3.7  # half the width of a letter of 12 px: labels closer than that would overlap
+
+
+@lru_cache(maxsize=1)
+def _template() -> Template:
+    environment = Environment(
+        autoescape=True,
+        finalize=lambda value: plain(value) if type(value) is str else value,
+        loader=FileSystemLoader(_HERE),
+        lstrip_blocks=True,
+        trim_blocks=True,
+        undefined=StrictUndefined,
+    )
+    environment.filters |= {"percent": percent, "severity": "severity {}".format}
+    environment.globals |= {
+        name: getattr(sentences, name)
+        for name in ("at_budget", "count", "interval", "lines", "p_value", "percent")
+    }
+    environment.globals |= {"chance": _chance, "corrupted": _corrupted, "measured": _measured}
+    environment.globals |= {"picture": _picture, "round": round, "weakest": _weakest}
+    return environment.get_template("report.html.j2")
 
 
 def render(report: Report, exhibits: Sequence[tuple[Example, Pixels | Texts | None]] = ()) -> str:
@@ -32,274 +64,278 @@ def render(report: Report, exhibits: Sequence[tuple[Example, Pixels | Texts | No
         report: what is shown.
         exhibits: samples on which the evaluated model was misled, or barely held.
     """
-    summary, models = report.summary, report.summary.models
-    sections = [
-        _result(summary),
-        _readings(summary),
-        _warnings(summary),
-        _curves(summary),
-        _exhibits(report, exhibits),
-        _attack_tables(summary),
-        _comparison(summary),
-        *(_classes(model, report.data.labels, models) for model in models),
-        *(_corruptions(model, models) for model in models),
-        _certificates(models),
-        _reading_aid(report),
-        _reproduce(report),
-    ]
-    shown = [one for one in sections if one is not None]
-    body = element("main", _header(report), *shown, class_="report")
-    return f"<!doctype html>\n{element('html', _head(models), element('body', body), lang='en')}\n"
-
-
-@lru_cache(maxsize=1)
-def _style() -> str:
-    return _STYLE.read_text(encoding="utf-8")
-
-
-def _head(models: Sequence[ModelFigures]) -> Markup:
-    digest = base64.b64encode(hashlib.sha256(_style().encode()).digest()).decode()
-    policy = f"default-src 'none'; style-src 'sha256-{digest}'; img-src data:; base-uri 'none'"
-    return element(
-        "head",
-        element("meta", charset="utf-8"),
-        element("meta", http_equiv="Content-Security-Policy", content=policy),
-        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        element("meta", name="color-scheme", content="light dark"),
-        element("meta", name="referrer", content="no-referrer"),
-        element("title", "Robustness of " + " and ".join(model.name for model in models)),
-        Markup(f"<style>{_style()}</style>"),
+    models, ranks = report.summary.models, [k for k in report.summary.top_k if k > 1]
+    style = (_HERE / "report.css").read_text(encoding="utf-8")
+    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
+    quantity = (
+        "Predictions kept" if report.summary.metric == "stability" else "Classified correctly"
+    )
+    return _template().render(
+        report=report,
+        summary=report.summary,
+        models=models,
+        toned=list(zip(_TONES, models, strict=False)),
+        labels=report.data.labels,
+        exhibits=exhibits,
+        titles={name: kind.info.title for name, kind in ATTACKS.items()},
+        curves=[*_attack_curves(models, quantity), *_minimal_curves(models, quantity)],
+        certificates=list(_certificate_curves(models)),
+        abstained=", ".join(_abstained(models)),
+        ranks=ranks,
+        tops=[f"top {k}" for k in ranks],
+        most_classes=_CLASSES,
+        facts={
+            "data": report.data.digest,
+            "code": report.code,
+            **{model.name: model.digest for model in models},
+            **report.environment,
+        },
+        commands=_commands(report),
+        spec=json.dumps(report.spec.model_dump(mode="json", exclude_none=True), indent=1),
+        style=Markup(style),  # our own file
+        policy=f"default-src 'none'; style-src 'sha256-{digest}'; img-src data:; base-uri 'none'",
     )
 
 
-def _header(report: Report) -> Markup:
-    first, *others = report.summary.models
-    versus = [element("span", " vs. ", named(other.name), class_="versus") for other in others]
-    data = report.data
-    facts = f"{data.samples:,} {data.kind}s · {report.created[:16].replace('T', ' ')} UTC"
-    return element(
-        "header",
-        element("p", "Robustness report", class_="crumb"),
-        element("h1", named(first.name), *versus),
-        element("p", facts, class_="facts"),
-    )
-
-
-def _result(summary: Summary) -> Markup:
-    first, *others = lines(summary)
-    return element(
-        "section",
-        element("p", first, class_="headline"),
-        element("p", *_stamps(summary), class_="stamps"),
-        *(element("p", line, class_="finding") for line in others),
-        class_="result",
-        aria_label="Result",
-    )
-
-
-def _stamps(summary: Summary) -> Iterator[Markup]:
-    if summary.reliable:
-        yield element("span", "✓ sanity checks passed", class_="stamp hold")
-    else:
-        yield element("span", "✗ unreliable: see the warnings", class_="stamp fall")
-    gate = summary.gate
-    if gate is not None:
-        mark, tone = ("✓", "hold") if gate.passed else ("✗", "fall")
-        yield element("span", f"{mark} {gate.finding}", class_=f"stamp {tone}")
-
-
-def _readings(summary: Summary) -> Markup:
-    """The few numbers that matter, for each model."""
-    return element("div", *map(_reading_row, summary.models, TONES), class_="panel")
-
-
-def _reading_row(model: ModelFigures, tone: str) -> Markup:
-    readings = [_reading("clean", "before any attack", model.clean, model.samples, tone)]
+def _measured(model: ModelFigures) -> Iterator[tuple[Any, ...]]:
+    """The few numbers that matter: name, what it is, share and interval."""
+    yield "clean", "before any attack", model.clean.top1, model.clean.ci
     if model.largest is not None:
-        note = f"worst attack {at_largest(model)}"
-        readings.append(_reading("robust", note, model.largest, model.samples, tone))
+        worst = f"worst attack {at_largest(model)}"
+        yield "robust", worst, model.largest.top1, model.largest.ci
     if model.mean_corruption_error is not None:
-        share = 1 - model.mean_corruption_error
-        readings.append(_share("corrupted", "mean over corruptions", share, model.samples, tone))
+        yield "corrupted", "mean over corruptions", 1 - model.mean_corruption_error, None
     for one in model.certificates[:1]:
-        note = f"randomized smoothing, sigma {one.sigma}"
-        readings.append(_share("provable", note, one.curve[0].share, model.samples, tone))
-    for found in model.minimal[:1]:
-        if found.median is not None:
-            number = element("span", f"{found.median:.3g}", class_="reading-number")
-            ball = "l∞" if found.norm == "Linf" else "l2"
-            readings.append(_entry("distance", f"half are misled within ({ball})", number))
-    name = element("p", named(model.name), class_=f"readings-name key {tone}")
-    return element("section", name, element("dl", *readings), class_="readings")
+        yield "provable", f"randomized smoothing, sigma {one.sigma}", one.curve[0].share, None
 
 
-def _reading(name: str, note: str, figure: Figure, samples: int, tone: str) -> Markup:
-    number = element("span", percent(figure.top1, samples), class_="reading-number")
-    whole = element("span", interval(figure.ci, samples), class_="range")
-    return _entry(name, note, join(number, gauge(figure.top1, figure.ci, tone), whole))
+def _weakest(model: ModelFigures) -> list[ClassFigures]:
+    def shares(one: ClassFigures) -> tuple[float, ...]:
+        return (*reversed(one.worst.values()), one.clean, one.index)
+
+    return sorted(model.classes, key=shares)
 
 
-def _share(name: str, note: str, share: float, samples: int, tone: str) -> Markup:
-    number = element("span", percent(share, samples), class_="reading-number")
-    return _entry(name, note, join(number, gauge(share, None, tone)))
+def _corrupted(model: ModelFigures) -> tuple[list[int], list[tuple[str, dict[int, float], float]]]:
+    """Severities; by corruption, the worst first, its shares and their mean."""
+    found: dict[str, dict[int, float]] = {}
+    for one in model.corruptions:
+        found.setdefault(one.name, {})[one.severity] = one.accuracy.top1
+    rows = [(name, own, sum(own.values()) / len(own)) for name, own in found.items()]
+    severities = sorted({one.severity for one in model.corruptions})
+    return severities, sorted(rows, key=lambda row: row[2])
 
 
-def _entry(name: str, note: str, value: Markup) -> Markup:
-    term = element("dt", name, element("small", note))
-    return element("div", term, element("dd", value), class_="reading")
+def _abstained(models: Sequence[ModelFigures]) -> Iterator[str]:
+    for model in models:
+        for one in model.certificates:
+            yield f"{percent(one.abstained, model.samples)} ({model.name}, sigma {one.sigma})"
 
 
-def _warnings(summary: Summary) -> Markup | None:
-    if not summary.warnings:
-        return None
-    several = len(summary.models) > 1
-    items = [
-        element("li", join(element("b", named(w.model), ": ") if several else None, w.message))
-        for w in summary.warnings
-    ]
-    title = element("h2", "Do not rely on these figures")
-    return element("section", title, element("ul", *items), class_="warnings")
+def _picture(pixels: np.ndarray) -> str:
+    return "data:image/png;base64," + base64.b64encode(to_png(pixels)).decode()
 
 
-def _section(title: str, *children: Markup, hint: str = "", kind: str | None = None) -> Markup:
-    about = element("p", hint, class_="hint") if hint else None
-    return element("section", element("h2", title), about, *children, class_=kind, aria_label=title)
-
-
-def _curves(summary: Summary) -> Markup | None:
-    stable = summary.metric == "stability"
-    quantity = "Predictions kept" if stable else "Classified correctly"
-    drawn = list(charts.attack_curves(summary.models, quantity))
-    drawn += charts.minimal_curves(summary.models, quantity)
-    if not drawn:
-        return None
-    return _section("Accuracy over the size of the change", *drawn)
-
-
-def _exhibits(
-    report: Report, exhibits: Sequence[tuple[Example, Pixels | Texts | None]]
-) -> Markup | None:
-    if not exhibits:
-        return None
-    titles: Mapping[str, str] = {name: kind.info.title for name, kind in ATTACKS.items()}
-    items = [
-        exhibit(one, views, report.data.labels, titles.get(one.attack.part, one.attack.part))
-        for one, views in exhibits
-    ]
-    hint = (
-        f"On {report.summary.models[0].name}. Misled by the least change first, class by class; "
-        "then those that held most narrowly. Every change is the one that was scored."
-    )
-    exhibits_list = element("ul", *items, class_="exhibits")
-    return _section("Evidence", exhibits_list, hint=hint, kind="evidence")
-
-
-def _attack_tables(summary: Summary) -> Markup | None:
-    if not any(model.attacks for model in summary.models):
-        return None
-    parts = [
-        tables.attacks(model, i, summary.metric, summary.top_k)
-        for i, model in enumerate(summary.models)
-    ]
-    hint = (
-        "As served: what remains when every adversarial input is scored again on the served model. "
-        "In 8 bit: when the image is first written as a PNG and read by the public path."
-    )
-    return _section("Attacks", *parts, hint=hint)
-
-
-def _comparison(summary: Summary) -> Markup | None:
-    other = summary.comparison
-    if other is None:
-        return None
-    hint = "The same samples and the same random draws for both."
-    table = tables.comparison(other, summary.models[0])
-    return _section("Comparison of the two models", table, hint=hint)
-
-
-def _of(title: str, model: ModelFigures, models: Sequence[ModelFigures]) -> str:
-    return f"{title}: {model.name}" if len(models) > 1 else title
-
-
-def _classes(
-    model: ModelFigures, labels: Sequence[str], models: Sequence[ModelFigures]
-) -> Markup | None:
-    if len(model.classes) < 2:
-        return None
-    hint = "Accuracy in percent, the weakest class first."
-    return _section(_of("By class", model, models), tables.classes(model, labels), hint=hint)
-
-
-def _corruptions(model: ModelFigures, models: Sequence[ModelFigures]) -> Markup | None:
-    if not model.corruptions:
-        return None
-    error = percent(model.mean_corruption_error, model.samples)
-    hint = f"Accuracy in percent, the worst corruption first. Mean error {error}."
-    if model.mce is not None:
-        ratio = percent(model.mce, model.samples)
-        hint += f" mCE against {models[1].name}: {ratio}; below 100 % is better than it."
-    return _section(_of("Common corruptions", model, models), tables.corruptions(model), hint=hint)
-
-
-def _certificates(models: Sequence[ModelFigures]) -> Markup | None:
-    drawn = list(charts.certificate_curves(models))
-    if not drawn:
-        return None
-    silent = ", ".join(
-        f"{percent(one.abstained, model.samples)} ({model.name}, sigma {one.sigma})"
-        for model in models
-        for one in model.certificates
-    )
-    hint = (
-        "What no attack within the radius can change, of the smoothed model: the majority vote "
-        f"over noisy copies of an image. It abstains on {silent}."
-    )
-    return _section("Certificates", *drawn, hint=hint)
-
-
-def _reading_aid(report: Report) -> Markup:
-    notes = element("ul", *(element("li", note) for note in report.notes), class_="notes")
-    terms = [
-        join(element("dt", name.replace("_", " ")), element("dd", text))
-        for name, text in report.definitions.items()
-    ]
-    details = element("details", element("summary", "Definitions"), element("dl", *terms))
-    return _section("How to read this", notes, details)
-
-
-def _reproduce(report: Report) -> Markup:
-    digests = {model.name: model.digest for model in report.summary.models}
-    facts = {"data": report.data.digest, "code": report.code, **digests, **report.environment}
-    rows = [
-        join(element("dt", named(name)), element("dd", element("code", value)))
-        for name, value in facts.items()
-    ]
-    spec = json.dumps(report.spec.model_dump(mode="json", exclude_none=True), indent=1)
-    return _section(
-        "How to reproduce",
-        element("pre", element("code", _commands(report))),
-        element(
-            "details",
-            element("summary", "Digests and environment"),
-            element("dl", *rows, class_="facts-list"),
-        ),
-        element("details", element("summary", "The spec"), element("pre", element("code", spec))),
-        hint="Same spec, seed and data on the same runtime, precision and kind of processor give "
-        "the same bytes; verify scores the stored inputs again and confirms or refutes every flag.",
-    )
+def _chance(probability: float) -> str:
+    return f"<{NBSP}1{NBSP}%" if probability < 0.005 else f"{100 * probability:.0f}{NBSP}%"
 
 
 def _commands(report: Report) -> str:
     """What to type in a shell; folders and data are named by their roles, paths are nobody's."""
     first, *others = report.summary.models
-    words = ["python", "-m", "robustness", "evaluate", "--artifact", _folder(first.name)]
+    words = ["python", "-m", "robustness", "evaluate", "--artifact", f"artifacts/{first.name}"]
     for other in others:
-        words += ["--compare", _folder(other.name)]
+        words += ["--compare", f"artifacts/{other.name}"]
     words += ["--data", "DATA", "--spec", "spec.json", "--output", "OUTPUT"]
     evaluate = " ".join(map(shlex.quote, words)).replace(" --data", " \\\n    --data")
     about = f"# spec.json: the spec below; DATA: the {report.data.samples:,} {report.data.kind}s"
     return "\n".join([about, evaluate, f"python -m robustness verify OUTPUT/{REPORT}"])
 
 
-def _folder(name: str) -> str:
-    return f"artifacts/{name}"
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """A point of a curve: x, a share in [0, 1], its interval if any, and what to call it."""
+
+    x: float
+    share: float
+    ci: tuple[float, float] | None = None
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Curve:
+    """A line of a chart.
+
+    Attributes:
+        tone: "first" or "second", the model.
+        points: ascending in x.
+        title: shown under the pointer; only of what is dotted, without marks, as context.
+    """
+
+    tone: str
+    points: Sequence[Point]
+    title: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chart:
+    """Curves over one axis, and where they lie in a picture; the template draws them as SVG.
+
+    Attributes:
+        title: what is drawn, for those who cannot see it.
+        quantity: what the vertical axis is.
+        note: what lines and bands are.
+        x_title: what the horizontal axis is.
+        ticks: positions on the horizontal axis and their labels, ascending.
+        curves: at least one.
+        stretch: how x becomes a length.
+        width: of the picture, as its height.
+    """
+
+    title: str
+    quantity: str
+    note: str
+    x_title: str
+    ticks: Sequence[tuple[float, str]]
+    curves: Sequence[Curve]
+    stretch: Callable[[float], float] = float
+    width: int = 0
+    height: int = 0
+    left: int = _LEFT
+
+    @property
+    def right(self) -> int:
+        """Where the grid ends."""
+        return self.width - _RIGHT
+
+    def sized(self, width: int, height: int) -> "Chart":
+        """The same for a screen of another width; the style sheet shows one."""
+        return dataclasses.replace(self, width=width, height=height)
+
+    def x(self, value: float) -> float:
+        """Where a value lies."""
+        first, last = (self.stretch(self.ticks[i][0]) for i in (0, -1))
+        share = (self.stretch(value) - first) / ((last - first) or 1)
+        return _LEFT + share * (self.width - _LEFT - _RIGHT)
+
+    def y(self, share: float) -> float:
+        """Where a share lies."""
+        return _TOP + (1 - share) * (self.height - _TOP - _BOTTOM)
+
+    def line(self, curve: Curve) -> str:
+        """The path of a curve."""
+        return self._path((point.x, point.share) for point in curve.points)
+
+    def band(self, curve: Curve) -> str:
+        """The outline of a curve's intervals; empty where it has none."""
+        known = [(point.x, point.ci) for point in curve.points if point.ci is not None]
+        outline = [(x, ci[1]) for x, ci in known] + [(x, ci[0]) for x, ci in reversed(known)]
+        return self._path(outline) + "Z" if known else ""
+
+    def labels(self) -> Iterator[tuple[float, str]]:
+        """The ticks' places and labels, without those that would overlap the one before."""
+        clear = -math.inf
+        for value, label in self.ticks:
+            x, room = self.x(value), len(label) * _PER_LETTER
+            yield x, label if x - room > clear else ""
+            clear = max(clear, x + room + 4) if x - room > clear else clear
+
+    def _path(self, places: Iterable[tuple[float, float]]) -> str:
+        return "M" + "L".join(f"{self.x(x):.1f} {self.y(y):.1f}" for x, y in places)
+
+
+_AXES = {
+    "Linf": "eps (l∞), on a logarithmic scale",
+    "L2": "eps (l2)",
+    "rate": "share of the words that are replaced",
+    "edits": "edits of a text",
+}
+
+
+def _attack_curves(models: Sequence[ModelFigures], quantity: str) -> Iterator[Chart]:
+    """One chart for each kind of budget: the worst case in bold, each attack alone dotted."""
+    kinds = dict.fromkeys(at_budget(model, name).kind for model in models for name in model.worst)
+    for kind in kinds:
+        toned = zip(_TONES, models, strict=False)
+        curves = [curve for tone, model in toned for curve in _model_curves(model, tone, kind)]
+        spelled = {a.eps_value: a.eps for m in models for a in m.attacks if a.kind == kind}
+        dotted = " · dotted: each attack alone" if any(curve.title for curve in curves) else ""
+        yield Chart(
+            title=f"{quantity} over the budget of the attack; the tables hold the same figures",
+            quantity=f"{quantity}, %",
+            note=f"worst attack, 95 % interval{dotted}",
+            x_title=_AXES.get(kind, f"eps ({kind.lower()})"),
+            ticks=[(0.0, "clean"), *sorted(spelled.items())],
+            curves=curves,
+            # Doubling eps moves a point by about one step, and eps = 0 still has its place.
+            stretch=(lambda eps: math.log2(1 + 255 * eps)) if kind == "Linf" else float,
+        )
+
+
+def _model_curves(model: ModelFigures, tone: str, kind: str) -> Iterator[Curve]:
+    clean = _point(0.0, "clean", model.clean, model.samples)
+    own = [attack for attack in model.attacks if attack.kind == kind]
+    titles = dict.fromkeys(attack.title for attack in own)
+    for title in titles if len(titles) > 1 else ():
+        points = sorted((a.eps_value, a.robust.top1) for a in own if a.title == title)
+        if len(points) > 1:
+            dotted = [clean, *(Point(x=x, share=y) for x, y in points)]
+            yield Curve(tone=tone, points=dotted, title=title)
+    values = {attack.budget: (attack.eps_value, attack.eps) for attack in own}
+    worst = [
+        _point(*values[name], figure, model.samples)
+        for name, figure in model.worst.items()
+        if name in values
+    ]
+    yield Curve(tone=tone, points=[clean, *worst])
+
+
+def _point(x: float, name: str, figure: Figure, samples: int) -> Point:
+    note = f"{name}: {percent(figure.top1, samples)} ({interval(figure.ci, samples)})"
+    return Point(x=x, share=figure.top1, ci=figure.ci, note=note)
+
+
+def _minimal_curves(models: Sequence[ModelFigures], quantity: str) -> Iterator[Chart]:
+    """Accuracy at every radius at once, from the nearest adversarial inputs that were found."""
+    for norm in dict.fromkeys(found.norm for model in models for found in model.minimal):
+        curves = [
+            Curve(tone=tone, points=[Point(x=x, share=y) for x, y in zip(*axes, strict=True)])
+            for tone, model in zip(_TONES, models, strict=False)
+            for axes in [(one.eps, one.accuracy) for one in model.minimal if one.norm == norm]
+        ]
+        yield Chart(
+            title=f"{quantity} over every radius",
+            quantity=f"{quantity}, %",
+            note="farther away than the nearest success",
+            x_title="distance (l∞)" if norm == "Linf" else "distance (l2)",
+            ticks=_round_ticks(curves),
+            curves=curves,
+        )
+
+
+def _certificate_curves(models: Sequence[ModelFigures]) -> Iterator[Chart]:
+    """Certified accuracy over the radius, one chart for each sigma."""
+    for sigma in [one.sigma for one in models[0].certificates]:
+        curves = [
+            Curve(tone=tone, points=[Point(x=p.radius, share=p.share, ci=p.ci) for p in one.curve])
+            for tone, model in zip(_TONES, models, strict=False)
+            for one in model.certificates
+            if one.sigma == sigma
+        ]
+        yield Chart(
+            title=f"certified accuracy over the radius at sigma {sigma}",
+            quantity=f"Provably correct at sigma {sigma}, %",
+            note="95 % interval",
+            x_title="radius (l2)",
+            ticks=_round_ticks(curves),
+            curves=curves,
+        )
+
+
+def _round_ticks(curves: Sequence[Curve]) -> list[tuple[float, str]]:
+    """Round numbers from 0 to the last point."""
+    last = max((point.x for curve in curves for point in curve.points), default=0.0) or 1.0
+    power = 10.0 ** math.floor(math.log10(last / _TICKS))
+    step = next(f * power for f in (1, 2, 5, 10) if f * power * _TICKS >= last)
+    count = math.ceil(last / step - 1e-9)
+    return [(number * step, f"{number * step:.6g}") for number in range(count + 1)]

@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from data.images import to_png
-from robustness.attacks.base import Norm, Variant
+from robustness.attacks.base import Norm
 from robustness.parsing import L2_LIMIT, parse_eps
 from robustness.report.schema import FILE, SCHEMA_VERSION, AttackFlags
 from robustness.spec import Cell, EvaluationSpec
@@ -26,21 +26,171 @@ class NoSuchSample(ValueError):
     """The report holds no such sample, attack, budget or model."""
 
 
-class InputLost(ValueError):
+class InputLost(NoSuchSample):
     """The stored inputs are missing or damaged."""
 
 
-def find_sample(folder: Path, index: int, kind: Literal["image", "text"]) -> dict[str, Any]:
-    """The report with one sample, as it stands in `report.json`, under the key `sample`.
+def picture(
+    folder: Path,
+    index: int,
+    kind: Kind,
+    *,
+    attack: str | None = None,
+    eps: str | None = None,
+    model: str | None = None,
+) -> bytes:
+    """Draw one image of a finished evaluation as a PNG in the model's input size.
+
+    What is not named is chosen as the worst case: the largest radius, then the attack that fooled
+    the served model, or came nearest to it. A perturbation is drawn around mid-grey, where black
+    and white are -eps and +eps; for l2 they are the largest change of any pixel.
 
     Args:
         folder: what `robustness.evaluation.evaluate` left behind.
-        index: of the sample.
-        kind: what the evaluation must be of.
+        index: which image.
+        kind: "clean", "adversarial" or "perturbation".
+        attack: name of the attack.
+        eps: the point, as the spec spells it or as an equal number, behind "Linf:" or "L2:" where
+            the norm matters.
+        model: name of the model; the evaluated one when not given.
 
     Raises:
-        NoSuchSample: there is no report, or no such sample in it.
+        NoSuchSample: there is no such picture; the message names the argument.
     """
+    if kind not in get_args(Kind):
+        raise NoSuchSample(f"kind must be clean, adversarial or perturbation, got {kind!r}")
+    report, _, flagged = _find(folder, index, "image", model)
+    clean = clean_input(folder, flagged["digest"], index)
+    if kind == "clean":
+        return to_png(clean)
+    flags = AttackFlags.model_validate(_choose(flagged["attacks"], attack, eps))
+    spec = EvaluationSpec.model_validate(report["spec"])
+    adversarial = adversarial_input(folder, flagged["digest"], index, spec, flags)
+    if kind == "adversarial":
+        return to_png(adversarial)
+    # An l-infinity radius bounds each pixel's change; another norm does not.
+    most = flags.eps_value if flags.norm == "Linf" else None
+    return to_png(amplified(clean, adversarial, most=most))
+
+
+def amplified(clean: np.ndarray, adversarial: np.ndarray, *, most: float | None) -> np.ndarray:
+    """What an attack added, around mid-grey: black and white are -most and +most.
+
+    Args:
+        clean: (C, H, W).
+        adversarial: (C, H, W).
+        most: the largest change that the attack may make; the largest that it made when None.
+
+    Returns:
+        (C, H, W) in [0, 1].
+    """
+    change = adversarial.astype(np.float64) - clean
+    scale = float(np.abs(change).max()) if most is None else most
+    return np.clip(0.5 + change / (2 * (scale or 1.0)), 0, 1)
+
+
+def changed_text(
+    folder: Path,
+    index: int,
+    *,
+    attack: str | None = None,
+    eps: str | None = None,
+    model: str | None = None,
+) -> dict[str, Any]:
+    """A text of a finished evaluation, before and after an attack, with the model's answers.
+
+    Args:
+        folder: what `robustness.evaluation.evaluate` left behind.
+        index: which text.
+        attack: name of the attack; see `picture`.
+        eps: where it ran, a rate or a number of edits.
+        model: name of the model; the evaluated one when not given.
+
+    Returns:
+        JSON values: index, name, label and model; `clean` and `adversarial`, each with its `text`
+        and the flags of the report.
+
+    Raises:
+        NoSuchSample: there is no such text; the message names the argument.
+    """
+    report, sample, flagged = _find(folder, index, "text", model)
+    found, digest = _choose(flagged["attacks"], attack, eps), flagged["digest"]
+    spec, flags = EvaluationSpec.model_validate(report["spec"]), AttackFlags.model_validate(found)
+    after = adversarial_input(folder, digest, index, spec, flags)
+    return {
+        "index": index,
+        "name": sample["name"],
+        "label": sample["label"],
+        "model": flagged["name"],
+        "clean": {"text": clean_input(folder, digest, index), **flagged["clean"]},
+        "adversarial": {"text": after, **found},
+    }
+
+
+def clean_input(folder: Path, digest: str, index: int) -> Any:
+    """An input as it was scored: (C, H, W) float32 in [0, 1], or a text.
+
+    Args:
+        folder: of the evaluation.
+        digest: of the model.
+        index: of the sample.
+
+    Raises:
+        InputLost: its file is missing or damaged.
+    """
+    return _row(_tensors(clean_path(folder, digest, _start(index))), "clean", index)
+
+
+def adversarial_input(
+    folder: Path, digest: str, index: int, spec: EvaluationSpec, flags: AttackFlags
+) -> Any:
+    """An input as the attack left it that a sample's flags speak of; see `clean_input`."""
+    cell = _cell_of(spec, flags)
+    made_by = next(p for p in cell.attack.parts(num_classes=1000) if p.label == flags.part)
+    shard = Shard(
+        model=digest,
+        attack=cell.attack.label,
+        part=made_by,
+        budget=made_by.searched(cell.budget),
+        variant=flags.variant,
+        start=_start(index),
+    )
+    tensors = _tensors(shard.path(folder))
+    # One run of a minimum-norm attack serves every radius: what lies outside is not used.
+    if "nearest" in tensors and tensors["nearest"][index % SHARD_SIZE] > cell.budget.value:
+        return clean_input(folder, digest, index)
+    return _row(tensors, "texts" if "texts" in tensors else "adversarial", index)
+
+
+def _cell_of(spec: EvaluationSpec, flags: AttackFlags) -> Cell:
+    asked = flags.name, flags.eps, flags.norm
+    return next(
+        cell
+        for cell in spec.cells
+        if (cell.attack.label, cell.budget.text, cell.attack.norm_name) == asked
+    )
+
+
+def _start(index: int) -> int:
+    return index - index % SHARD_SIZE
+
+
+def _tensors(path: Path) -> dict[str, np.ndarray]:
+    tensors = read(path)
+    if tensors is None:
+        raise InputLost("the stored inputs of this sample are missing or damaged")
+    return tensors
+
+
+def _row(tensors: dict[str, np.ndarray], name: str, index: int) -> np.ndarray | str:
+    stored = tensors[name]
+    return as_texts(stored)[index % SHARD_SIZE] if stored.ndim == 1 else stored[index % SHARD_SIZE]
+
+
+def _find(
+    folder: Path, index: int, kind: str, name: str | None
+) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+    """The report, a sample of it, and a model's flags on it with the model's digest."""
     path = folder / FILE
     try:
         report = _parse(path, path.stat().st_mtime_ns)
@@ -53,37 +203,17 @@ def find_sample(folder: Path, index: int, kind: Literal["image", "text"]) -> dic
         raise NoSuchSample(f"index must lie in [0, {len(samples)}), got {index}")
     if found != kind:
         raise NoSuchSample(f"this evaluation is of {found}s, not of {kind}s")
-    return report | {"sample": samples[index]}
-
-
-def model_position(sample: dict[str, Any], name: str | None) -> int:
-    """Where a model's flags stand in a sample; the evaluated one when no name is given.
-
-    Raises:
-        NoSuchSample: the report speaks of no such model.
-    """
-    names = [model["name"] for model in sample["models"]]
-    if name is None:
-        return 0
-    if name not in names:
+    models = samples[index]["models"]
+    names = [model["name"] for model in models]
+    if name is not None and name not in names:
         raise NoSuchSample(f"model must be one of {names}, got {name[:60]!r}")
-    return names.index(name)
+    position = 0 if name is None else names.index(name)
+    digest = report["summary"]["models"][position]["digest"]
+    return report, samples[index], models[position] | {"digest": digest}
 
 
-def choose_attack(
-    attacks: list[dict[str, Any]], name: str | None, eps: str | None
-) -> dict[str, Any]:
-    """The flags of one attack at one point; what is not named is chosen as the worst case.
-
-    Args:
-        attacks: of one model and sample.
-        name: of the attack.
-        eps: the point, as the spec spells it or as an equal number, behind "Linf:" or "L2:" where
-            the norm matters.
-
-    Raises:
-        NoSuchSample: the report has no such attack.
-    """
+def _choose(attacks: list[dict[str, Any]], name: str | None, eps: str | None) -> dict[str, Any]:
+    """The flags of one attack at one point; what is not named is chosen as the worst case."""
     wanted = attacks
     if eps is not None:
         norm, radius = _point(eps)
@@ -132,207 +262,3 @@ def _parse(path: Path, changed: int) -> dict[str, Any]:
         while len(_parsed) > _KEPT:
             _parsed.popitem(last=False)
     return report
-
-
-def clean_input(folder: Path, digest: str, index: int) -> np.ndarray | str:
-    """An input as it was scored: (C, H, W) float32 in [0, 1], or a text.
-
-    Args:
-        folder: of the evaluation.
-        digest: of the model.
-        index: of the sample.
-
-    Raises:
-        InputLost: its file is missing or damaged.
-    """
-    return _row(_tensors(clean_path(folder, digest, _start(index))), "clean", index)
-
-
-def adversarial_input(
-    folder: Path, digest: str, index: int, *, cell: Cell, part: str, variant: Variant
-) -> np.ndarray | str:
-    """An input as an attack left it, for a sample and cell of a report.
-
-    Args:
-        folder: of the evaluation.
-        digest: of the model.
-        index: of the sample.
-        cell: the attack and its point.
-        part: the attack that made it, one of AutoAttack's four or the attack itself.
-        variant: its gradients.
-
-    Raises:
-        InputLost: its file is missing or damaged.
-    """
-    made_by = next(p for p in cell.attack.parts(num_classes=1000) if p.label == part)
-    shard = Shard(
-        model=digest,
-        attack=cell.attack.label,
-        part=made_by,
-        budget=made_by.searched(cell.budget),
-        variant=variant,
-        start=_start(index),
-    )
-    tensors = _tensors(shard.path(folder))
-    # One run of a minimum-norm attack serves every radius: what lies outside is not used.
-    if "nearest" in tensors and tensors["nearest"][index % SHARD_SIZE] > cell.budget.value:
-        return clean_input(folder, digest, index)
-    return _row(tensors, "texts" if "texts" in tensors else "adversarial", index)
-
-
-def cell_of(spec: EvaluationSpec, flags: AttackFlags) -> Cell:
-    """The cell of a spec that a sample's flags speak of."""
-    return next(
-        cell
-        for cell in spec.cells
-        if cell.attack.label == flags.name
-        and cell.budget.text == flags.eps
-        and cell.attack.norm_name == flags.norm
-    )
-
-
-def _start(index: int) -> int:
-    return index - index % SHARD_SIZE
-
-
-def _tensors(path: Path) -> dict[str, np.ndarray]:
-    tensors = read(path)
-    if tensors is None:
-        raise InputLost("the stored inputs of this sample are missing or damaged")
-    return tensors
-
-
-def _row(tensors: dict[str, np.ndarray], name: str, index: int) -> np.ndarray | str:
-    stored = tensors[name]
-    return as_texts(stored)[index % SHARD_SIZE] if stored.ndim == 1 else stored[index % SHARD_SIZE]
-
-
-def picture(
-    folder: Path,
-    index: int,
-    kind: Kind,
-    *,
-    attack: str | None = None,
-    eps: str | None = None,
-    model: str | None = None,
-) -> bytes:
-    """Draw one image of a finished evaluation as a PNG in the model's input size.
-
-    What is not named is chosen as the worst case: the largest radius, then the attack that fooled
-    the served model, or came nearest to it. A perturbation is drawn around mid-grey, where black
-    and white are -eps and +eps; for l2 they are the largest change of any pixel.
-
-    Args:
-        folder: what `robustness.evaluation.evaluate` left behind.
-        index: which image.
-        kind: "clean", "adversarial" or "perturbation".
-        attack: name of the attack.
-        eps: radius; see `choose_attack`.
-        model: name of the model; the evaluated one when not given.
-
-    Raises:
-        NoSuchSample: there is no such picture; the message names the argument.
-    """
-    if kind not in ("clean", "adversarial", "perturbation"):
-        raise NoSuchSample(f"kind must be clean, adversarial or perturbation, got {kind!r}")
-    report = find_sample(folder, index, "image")
-    sample = report["sample"]
-    position = model_position(sample, model)
-    digest = report["summary"]["models"][position]["digest"]
-    try:
-        clean = clean_input(folder, digest, index)
-        if kind == "clean":
-            return to_png(_pixels(clean))
-        flags = choose_attack(sample["models"][position]["attacks"], attack, eps)
-        adversarial = _adversarial(folder, report, digest, flags, index)
-    except InputLost as error:
-        raise NoSuchSample(str(error)) from None
-    if kind == "adversarial":
-        return to_png(adversarial)
-    return to_png(amplified(_pixels(clean), adversarial, most=_most(flags)))
-
-
-def amplified(clean: np.ndarray, adversarial: np.ndarray, *, most: float | None) -> np.ndarray:
-    """What an attack added, around mid-grey: black and white are -most and +most.
-
-    Args:
-        clean: (C, H, W).
-        adversarial: (C, H, W).
-        most: the largest change that the attack may make; the largest that it made when None.
-
-    Returns:
-        (C, H, W) in [0, 1].
-    """
-    change = adversarial.astype(np.float64) - clean
-    scale = float(np.abs(change).max()) if most is None else most
-    return np.clip(0.5 + change / (2 * (scale or 1.0)), 0, 1)
-
-
-def _most(flags: dict[str, Any]) -> float | None:
-    """An l-infinity radius bounds each pixel's change; another norm does not."""
-    return flags["eps_value"] if flags["norm"] == "Linf" else None
-
-
-def _pixels(stored: np.ndarray | str) -> np.ndarray:
-    if isinstance(stored, str):
-        raise InputLost("the stored inputs of this sample are texts")
-    return stored
-
-
-def _adversarial(
-    folder: Path, report: dict[str, Any], digest: str, flags: dict[str, Any], index: int
-) -> np.ndarray:
-    parsed = AttackFlags.model_validate(flags)
-    cell = cell_of(EvaluationSpec.model_validate(report["spec"]), parsed)
-    part, variant = parsed.part, parsed.variant
-    found = adversarial_input(folder, digest, index, cell=cell, part=part, variant=variant)
-    return _pixels(found)
-
-
-def changed_text(
-    folder: Path,
-    index: int,
-    *,
-    attack: str | None = None,
-    eps: str | None = None,
-    model: str | None = None,
-) -> dict[str, Any]:
-    """A text of a finished evaluation, before and after an attack, with the model's answers.
-
-    Args:
-        folder: what `robustness.evaluation.evaluate` left behind.
-        index: which text.
-        attack: name of the attack; see `choose_attack`.
-        eps: where it ran, a rate or a number of edits.
-        model: name of the model; the evaluated one when not given.
-
-    Returns:
-        JSON values: index, name, label and model; `clean` and `adversarial`, each with its `text`
-        and the flags of the report.
-
-    Raises:
-        NoSuchSample: there is no such text; the message names the argument.
-    """
-    report = find_sample(folder, index, "text")
-    sample = report["sample"]
-    position = model_position(sample, model)
-    flags = choose_attack(sample["models"][position]["attacks"], attack, eps)
-    parsed = AttackFlags.model_validate(flags)
-    cell = cell_of(EvaluationSpec.model_validate(report["spec"]), parsed)
-    digest = report["summary"]["models"][position]["digest"]
-    try:
-        before = clean_input(folder, digest, index)
-        after = adversarial_input(
-            folder, digest, index, cell=cell, part=parsed.part, variant=parsed.variant
-        )
-    except InputLost as error:
-        raise NoSuchSample(str(error)) from None
-    flagged = sample["models"][position]
-    return {
-        "index": index,
-        "name": sample["name"],
-        "label": sample["label"],
-        "model": flagged["name"],
-        "clean": {"text": before, **flagged["clean"]},
-        "adversarial": {"text": after, **flags},
-    }

@@ -1,5 +1,6 @@
 """What a report holds. The schema is versioned; a reader refuses a version it does not know."""
 
+import re
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,6 +14,8 @@ from robustness.spec import EvaluationSpec
 
 SCHEMA_VERSION = 3
 FILE = "report.json"
+# Not allowed in XML 1.0, and of no use in a page.
+_FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 DEFINITIONS = {
     "clean": "correct on the unchanged input, scored on the served model",
@@ -46,6 +49,11 @@ DEFINITIONS = {
     "stability": "no labels were given: the model's own prediction on the unchanged input stands "
     "in, so the figures say how stable its predictions are, not whether they are correct",
 }
+
+
+def plain(text: str) -> str:
+    """A text without characters that XML or UTF-8 forbid; each becomes U+FFFD."""
+    return _FORBIDDEN.sub("\ufffd", text)
 
 
 class Part(BaseModel):

@@ -1,23 +1,52 @@
-"""Everything that is written from a report, beside `report.json`."""
+"""What is written from a report, beside `report.json`: page, JUnit XML, card, table."""
 
-import logging
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
 
-import numpy as np
-import torch
+import pyarrow
+from pyarrow import parquet
 from torch import nn
 
 from core.files import write_whole
-from models.analysis.diagnostics import diagnose
-from models.analysis.observation import has_observable_layers
-from robustness.report import exports, html
-from robustness.report.exhibits import Example, Pixels, Texts, choose
-from robustness.report.lookup import InputLost, adversarial_input, cell_of, clean_input
-from robustness.report.schema import Report
+from core.tables import markdown_table
+from robustness.parsing import L2_LIMIT, parse_eps
+from robustness.report import html
+from robustness.report.exhibits import collect
+from robustness.report.schema import Figure, ModelFigures, ModelFlags, Report, Summary, plain
+from robustness.report.sentences import at_budget, interval, lines, of_figure, percent
 
-_BATCH = 4  # diagnostics keep every layer of every image
-_LOG = logging.getLogger(__name__)
+JUNIT = "report.junit.xml"
+CARD = "card.md"
+TABLE = "samples.parquet"
+_SPECIAL = re.compile(r"([\\`*_{}\[\]<>()#+!|~&])")
+_SCHEMA = pyarrow.schema(
+    [
+        ("sample", pyarrow.int64()),
+        ("name", pyarrow.string()),
+        ("label", pyarrow.int64()),
+        ("model", pyarrow.string()),
+        ("attack", pyarrow.string()),
+        ("norm", pyarrow.string()),
+        ("point", pyarrow.string()),
+        ("value", pyarrow.float64()),
+        ("part", pyarrow.string()),
+        ("variant", pyarrow.string()),
+        ("index", pyarrow.int64()),
+        ("probability", pyarrow.float64()),
+        ("margin", pyarrow.float64()),
+        ("distance", pyarrow.float64()),
+        ("robust", pyarrow.bool_()),
+        ("robust_stopped", pyarrow.bool_()),
+        ("robust_full", pyarrow.bool_()),
+        ("confirmed", pyarrow.bool_()),
+        ("confirmed_8bit", pyarrow.bool_()),
+        ("correct", pyarrow.bool_()),
+        ("radius", pyarrow.float64()),
+    ]
+)
 
 
 def write_companions(
@@ -30,97 +59,162 @@ def write_companions(
         report: what was found.
         torch_models: by a model's digest its PyTorch model, whose attention is shown.
     """
-    digest = report.summary.models[0].digest
-    torch_model = (torch_models or {}).get(digest)
-    shown, note = _with_attention(list(_exhibits(folder, report)), torch_model)
-    noted = report if note is None else report.model_copy(update={"notes": [*report.notes, note]})
-    write_whole(folder / html.FILE, html.render(noted, shown).encode())
-    write_whole(folder / exports.JUNIT, exports.junit(report))
-    write_whole(folder / exports.CARD, exports.card(report).encode())
-    write_whole(folder / exports.TABLE, exports.sample_table(report))
+    torch_model = (torch_models or {}).get(report.summary.models[0].digest)
+    shown, note = collect(folder, report, torch_model)
+    noted = report.model_copy(update={"notes": [*report.notes, note]}) if note else report
+    write_whole(folder / html.FILE, html.render(noted, shown))
+    write_whole(folder / JUNIT, junit(report))
+    write_whole(folder / CARD, card(report))
+    write_whole(folder / TABLE, sample_table(report))
 
 
-def _exhibits(folder: Path, report: Report) -> Iterator[tuple[Example, Pixels | Texts | None]]:
-    for example in choose(report.samples, pixel_bytes=_pixel_bytes(folder, report)):
-        try:
-            yield example, _views(folder, report, example)
-        except InputLost:
-            yield example, None
+def junit(report: Report) -> bytes:
+    """One case for each figure of each model, one for its warnings, and one for the gate.
+
+    The output of a case holds its figure, and the case passes: what must hold is the gate's
+    to say. Warnings fail their case, for a figure that cannot be trusted must not look good.
+    """
+    root = ElementTree.Element("testsuites", name="robustness")
+    for model in report.summary.models:
+        _suite(root, model, report.summary)
+    gate = report.summary.gate
+    if gate is not None:
+        suite = ElementTree.SubElement(root, "testsuite", name="gate")
+        case = _case(suite, "gate", gate.text, gate.finding)
+        if not gate.passed:
+            _failure(case, "gate", gate.finding)
+        _count(suite)
+    _count(root)
+    return ElementTree.tostring(root, encoding="utf-8", xml_declaration=True)
 
 
-def _pixel_bytes(folder: Path, report: Report) -> int:
-    try:
-        first = clean_input(folder, report.summary.models[0].digest, 0)
-    except InputLost:
-        return 0
-    return first.size if isinstance(first, np.ndarray) else 0
+def _suite(root: ElementTree.Element, model: ModelFigures, summary: Summary) -> None:
+    suite = ElementTree.SubElement(root, "testsuite", name=plain(model.name))
+    listed = ElementTree.SubElement(suite, "properties")
+    for name in ("version", "digest", "runtime", "precision"):
+        value = plain(str(getattr(model, name)))
+        ElementTree.SubElement(listed, "property", name=name, value=value)
+    first = "\n".join(lines(summary)) if model is summary.models[0] else ""
+    _case(suite, model.name, "clean", f"{_line(model.clean, model, summary)}\n{first}".strip())
+    for attack in model.attacks:
+        name = " ".join(f"{attack.name} {attack.norm or ''} {attack.eps}".split())
+        _case(suite, model.name, name, attack.finding)
+    for one in model.corruptions:
+        text = _line(one.accuracy, model, summary)
+        _case(suite, model.name, f"{one.name} severity {one.severity}", text)
+    for one in model.certificates:
+        share = percent(one.curve[0].share, model.samples)
+        _case(suite, model.name, f"smoothing sigma {one.sigma}", f"certified accuracy {share}")
+    own = [warning for warning in summary.warnings if warning.model == model.name]
+    case = _case(suite, model.name, "sanity checks", f"{len(own)} warnings")
+    if own:
+        _failure(case, own[0].code, "\n".join(warning.message for warning in own))
+    _count(suite)
 
 
-def _views(folder: Path, report: Report, example: Example) -> Pixels | Texts:
-    digest, index, attack = report.summary.models[0].digest, example.sample.index, example.attack
-    clean = clean_input(folder, digest, index)
-    changed = adversarial_input(
-        folder,
-        digest,
-        index,
-        cell=cell_of(report.spec, attack),
-        part=attack.part,
-        variant=attack.variant,
+def _line(figure: Figure, model: ModelFigures, summary: Summary) -> str:
+    return of_figure(figure, model.samples, summary.metric)
+
+
+def _case(suite: ElementTree.Element, owner: str, name: str, text: str) -> ElementTree.Element:
+    case = ElementTree.SubElement(suite, "testcase", classname=plain(owner), name=plain(name))
+    ElementTree.SubElement(case, "system-out").text = plain(text)
+    return case
+
+
+def _failure(case: ElementTree.Element, kind: str, message: str) -> None:
+    found = ElementTree.Element("failure", type=plain(kind), message=plain(message))
+    found.text = plain(message)
+    case.insert(0, found)  # the schema wants it before the output
+
+
+def _count(element: ElementTree.Element) -> None:
+    element.set("tests", str(len(element.findall(".//testcase"))))
+    element.set("failures", str(len(element.findall(".//failure"))))
+
+
+def card(report: Report) -> str:
+    """A card with the result, every attack on every model, warnings, and what was evaluated."""
+    summary, first = report.summary, report.summary.models[0]
+    parts = [f"# Robustness of {literal(first.name)} {literal(first.version)}"]
+    parts += map(literal, lines(summary))
+    parts += [
+        f"**Unreliable** ({literal(w.model)}): {literal(w.message)}" for w in summary.warnings
+    ]
+    if summary.gate is not None:
+        parts.append(literal(summary.gate.finding))
+    for model in summary.models:
+        parts += _model(model, summary.metric)
+    parts += ["## Notes", "\n".join(f"- {literal(note)}" for note in report.notes)]
+    data = report.data
+    parts.append(
+        f"{data.samples:,} {data.kind}s, sha256 `{data.digest}`; seed {report.seed}; "
+        f"{report.created}."
     )
-    if isinstance(clean, str) or isinstance(changed, str):
-        return Texts(clean=str(clean), adversarial=str(changed))
-    return Pixels(clean=clean, adversarial=changed)
+    return "\n\n".join(parts) + "\n"
 
 
-def _with_attention(
-    shown: list[tuple[Example, Pixels | Texts | None]], torch_model: nn.Module | None
-) -> tuple[list[tuple[Example, Pixels | Texts | None]], str | None]:
-    """Add attention maps to pictures, or say in a note why there are none.
-
-    The maps are optional and the evaluation is complete: nothing that they raise may end it.
-    """
-    pictures = [(i, views) for i, (_, views) in enumerate(shown) if isinstance(views, Pixels)]
-    if torch_model is None or not pictures:
-        return shown, None
-    both = [views.clean for _, views in pictures] + [views.adversarial for _, views in pictures]
-    try:
-        maps = _attention_maps(torch_model, np.stack(both))
-    except Exception as error:
-        _LOG.warning("no attention maps in the report: %s", error, exc_info=True)
-        return shown, f"Attention maps are not shown: {error}."
-    if maps is None:
-        return shown, None
-    changed = list(shown)
-    for place, (i, views) in enumerate(pictures):
-        pair = maps[place], maps[len(pictures) + place]
-        seen = Pixels(clean=views.clean, adversarial=views.adversarial, attention=pair)
-        changed[i] = shown[i][0], seen
-    return changed, None
+def literal(text: str) -> str:
+    """A text that Markdown shows as it is, on one line."""
+    return _SPECIAL.sub(r"\\\1", " ".join(plain(text).split()))
 
 
-def _attention_maps(torch_model: nn.Module, images: np.ndarray) -> np.ndarray | None:
-    """Attention of the head on the patches of images, through all layers (rollout).
+def _model(model: ModelFigures, metric: str) -> Iterator[str]:
+    yield f"## {literal(model.name)}"
+    yield f"Digest `{model.digest}`, scored on {literal(model.runtime)} ({model.precision})."
+    head = ("attack", "budget", metric, "95 % interval", "as served", "in 8 bit")
+    rows = [("none", "", *_measured(model.clean, model.samples), "", "")]
+    for one in model.attacks:
+        served, in_8bit = (percent(s, model.samples) for s in (one.confirmed, one.confirmed_8bit))
+        measured = _measured(one.robust, model.samples)
+        rows.append((one.title, one.description, *measured, served, in_8bit))
+    for name, figure in model.worst.items():
+        where = at_budget(model, name).description
+        rows.append(("worst of all", where, *_measured(figure, model.samples), "", ""))
+    yield markdown_table(head, ([literal(cell) for cell in row] for row in rows))
+    if model.mean_corruption_error is not None:
+        yield f"Mean error under corruptions {percent(model.mean_corruption_error, model.samples)}."
+    for one in model.certificates:
+        share = percent(one.curve[0].share, model.samples)
+        yield f"Smoothed with sigma {one.sigma}: provably correct on {share} at some radius."
 
-    Args:
-        torch_model: the model under attack as a module; its state is left as it was.
-        images: (N, C, H, W) float32 in [0, 1].
 
-    Returns:
-        (N, h, w) shares of the patches, or None where the model has no attention to show.
+def _measured(figure: Figure, samples: int) -> tuple[str, str]:
+    return percent(figure.top1, samples), interval(figure.ci, samples)
 
-    Raises:
-        ValueError: the model cannot be observed.
-    """
-    if not has_observable_layers(torch_model):
-        return None
-    parameter = next(torch_model.parameters(), None)
-    device = torch.device("cpu") if parameter is None else parameter.device
-    found = []
-    for batch in np.array_split(images, max(1, len(images) // _BATCH)):
-        flow = diagnose(torch_model, torch.from_numpy(batch).to(device)).rollout
-        if flow is None:
-            return None
-        if flow.ndim != 3 or len(flow) != len(batch):
-            raise ValueError(f"expected one map per image, got {tuple(flow.shape)}")
-        found.append(flow.float().cpu().numpy())
-    return np.concatenate(found)
+
+def sample_table(report: Report) -> bytes:
+    """The table as the bytes of a file; what a row has no value for is null."""
+    rows = [
+        row | {"sample": one.index, "name": one.name, "label": one.label, "model": model.name}
+        for one in report.samples
+        for model in one.models
+        for row in _rows(model)
+    ]
+    table = pyarrow.Table.from_pylist(rows, schema=_SCHEMA)
+    sink = pyarrow.BufferOutputStream()
+    parquet.write_table(table, sink, compression="zstd")
+    return sink.getvalue().to_pybytes()
+
+
+def _rows(model: ModelFlags) -> Iterator[dict[str, Any]]:
+    yield {"attack": "none", **dict(model.clean)}
+    for flags in model.attacks:
+        ways = flags.gradients or {}
+        yield {
+            **dict(flags),
+            "attack": flags.name,
+            "point": flags.eps,
+            "value": flags.eps_value,
+            "index": flags.adversarial_index,
+            "robust_stopped": ways.get("stopped"),
+            "robust_full": ways.get("full"),
+        }
+    for one in model.corruptions:
+        point = f"{one.name}:{one.severity}"
+        row = {"attack": "corruptions", "point": point, "value": one.severity}
+        yield {**row, "index": one.index, "correct": one.correct}
+    for one in model.certificates:
+        value = parse_eps(one.sigma, limit=L2_LIMIT)
+        row = {"attack": "smoothing", "point": one.sigma, "value": value}
+        yield {**row, "index": one.index, "radius": one.radius, "correct": one.correct}

@@ -14,8 +14,7 @@ from robustness.attacking import stored_batch
 from robustness.attacks.base import TOLERANCE, Batch, Budget
 from robustness.chunks import KINDS
 from robustness.context import inputs_digest
-from robustness.report.markup import plain
-from robustness.report.schema import Report
+from robustness.report.schema import Report, plain
 from robustness.sanity.diagnostics import Diagnostics
 from robustness.scoring import CleanResult, ModelResult, ShardResult, join
 from robustness.store import Shard

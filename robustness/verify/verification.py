@@ -12,10 +12,8 @@ import numpy as np
 from core.environment import code_digest
 from core.files import find_by_digest
 from robustness.progress import Meter, Progress
-from robustness.report.build import summarise, warnings_of
-from robustness.report.markup import plain
-from robustness.report.samples import sample_flags
-from robustness.report.schema import DEFINITIONS, FILE, Report, parse_report
+from robustness.report.build import sample_flags, summarise, warnings_of
+from robustness.report.schema import DEFINITIONS, FILE, Report, parse_report, plain
 from robustness.sanity.checks import notes
 from robustness.scoring import ModelResult
 from robustness.spec import Cell

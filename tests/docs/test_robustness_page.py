@@ -11,9 +11,9 @@ import pytest
 from robustness.attacks.base import NORM_NAMES, options
 from robustness.attacks.corruptions.attack import EXTRA_CORRUPTIONS
 from robustness.attacks.torchattacks import LIBRARY, REFUSED
-from robustness.report.exports import CARD, TABLE
 from robustness.report.html import FILE as PAGE
 from robustness.report.schema import FILE as REPORT
+from robustness.report.write import CARD, JUNIT, TABLE
 from robustness.spec import ATTACKS
 
 ROOT = Path(__file__).parents[2]
@@ -79,7 +79,7 @@ def test_table_of_sanity_checks_names_every_warning_and_no_other() -> None:
 
 
 def test_files_of_a_report_are_named() -> None:
-    assert {PAGE, REPORT, TABLE, CARD, "report.junit.xml"} <= set(rows("The files of a report"))
+    assert {PAGE, REPORT, TABLE, CARD, JUNIT} <= set(rows("The files of a report"))
 
 
 def test_extra_corruptions_are_named() -> None:

@@ -7,11 +7,9 @@ from xml.etree import ElementTree
 import pytest
 from pyarrow import parquet
 
-from robustness.report.exports import card, literal
 from robustness.report.lookup import picture
-from robustness.report.markup import element, join, plain
-from robustness.report.schema import Report, read_report
-from robustness.report.write import write_companions
+from robustness.report.schema import Report, plain, read_report
+from robustness.report.write import card, literal, write_companions
 from tests.robustness.test_report_page import HOSTILE, ODD, WEIRD, made
 
 
@@ -154,8 +152,3 @@ def test_pictures_are_drawn_of_parts_and_of_nearest_inputs(tmp_path: Path) -> No
         changed = picture(tmp_path, 33, "adversarial", attack=attack, eps=eps)
         assert io.BytesIO(changed).read(4) == b"\x89PNG" and changed != clean
         assert picture(tmp_path, 33, "perturbation", attack=attack, eps=eps) != changed
-
-
-def test_markup_escapes_text_and_attributes() -> None:
-    made_of = element("a", "<b>", join("&", element("br")), title="\"'<\x00", class_=None)
-    assert made_of == '<a title="&quot;&#x27;&lt;\ufffd">&lt;b&gt;&amp;<br></a>'

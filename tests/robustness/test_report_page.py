@@ -21,9 +21,10 @@ from data.sources import ImageSet
 from robustness import console
 from robustness import store as shards
 from robustness.evaluation import evaluate_targets
-from robustness.report.exhibits import BUDGET, Texts, choose, exhibit
+from robustness.report import html
+from robustness.report.exhibits import BUDGET, Texts, choose
 from robustness.report.lookup import InputLost, adversarial_input, clean_input
-from robustness.report.schema import Report, read_report
+from robustness.report.schema import AttackFlags, Report, read_report
 from robustness.report.sentences import lines
 from robustness.report.write import write_companions
 from robustness.spec import EvaluationSpec
@@ -331,10 +332,11 @@ def test_change_of_a_text_is_marked_word_by_word(tmp_path: Path) -> None:
     long = "so " * 200
     views = Texts(clean=f"a <b>good</b> film {long}", adversarial=f"a <i>gaad</i> film {long}")
     [example, *_] = choose(report.samples)
-    text = exhibit(example, views, report.data.labels, "HotFlip")
+    page = html.render(report, [(example, views)])
+    text = page[page.index("<blockquote>") : page.index("</blockquote>")]
     assert "<del>&lt;b&gt;good&lt;/b&gt;</del><ins>&lt;i&gt;gaad&lt;/i&gt;</ins>" in text
-    assert "<img" not in text and "<b>good" not in text
-    assert len(text) < 1500 and " … " in text
+    assert "<img" not in page and "<b>good" not in text
+    assert len(text) < 500 and " … " in text
 
 
 def test_stored_texts_are_read_back(tmp_path: Path) -> None:
@@ -347,7 +349,9 @@ def test_stored_texts_are_read_back(tmp_path: Path) -> None:
     shards.write(shards.clean_path(tmp_path, digest, 0), {"clean": as_array(texts)}, {})
     shards.write(shard.path(tmp_path), {"texts": as_array(texts[::-1])}, {})
     assert clean_input(tmp_path, digest, 1) == texts[1]
-    changed = adversarial_input(tmp_path, digest, 0, cell=cell, part="typos", variant="plain")
-    assert changed == texts[1]
+    flags = AttackFlags.model_construct(
+        name="typos", eps="2", norm=None, part="typos", variant="plain"
+    )
+    assert adversarial_input(tmp_path, digest, 0, spec, flags) == texts[1]
     with pytest.raises(InputLost):
         clean_input(tmp_path, digest, 32)
