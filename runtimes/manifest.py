@@ -4,6 +4,7 @@ import hashlib
 import json
 import re
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
@@ -193,6 +194,10 @@ class Manifest(_Strict):
         Raises:
             ValueError: its fields are unknown, missing or out of range.
         """
+        return self._image_spec
+
+    @cached_property
+    def _image_spec(self) -> ImageSpec:  # asked for by every request
         return self._spec(ImageSpec, "an image input")
 
     def text_spec(self) -> TextSpec:

@@ -7,7 +7,6 @@ whichever is asked reads them all. What the table of evaluations knows is not me
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Protocol
 
 import psutil
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -22,40 +21,8 @@ _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 
 _SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
 
 
-class Observer(Protocol):
-    """Is told of what a model's batches do."""
-
-    def batch(self, model: str, size: int, queue_s: float, compute_s: float) -> None:
-        """A batch of `size` inputs was computed.
-
-        Args:
-            model: the model's name.
-            size: inputs in the batch.
-            queue_s: how long the oldest of its requests waited, in seconds.
-            compute_s: how long the computation took, in seconds.
-        """
-        ...
-
-    def queued(self, model: str, count: int) -> None:
-        """Now `count` inputs wait for `model`."""
-        ...
-
-
-class _Silent:
-    """Keeps nothing."""
-
-    def batch(self, model: str, size: int, queue_s: float, compute_s: float) -> None:
-        """Nothing."""
-
-    def queued(self, model: str, count: int) -> None:
-        """Nothing."""
-
-
-SILENT: Observer = _Silent()
-
-
 class Metrics:
-    """The figures of one worker; an `Observer`."""
+    """The figures of one worker."""
 
     def __init__(self) -> None:
         own = self._registry = CollectorRegistry()
@@ -104,13 +71,20 @@ class Metrics:
         self._seconds.labels(route, method).observe(seconds)
 
     def batch(self, model: str, size: int, queue_s: float, compute_s: float) -> None:
-        """See `Observer.batch`."""
+        """A batch of `size` inputs was computed.
+
+        Args:
+            model: the model's name.
+            size: inputs in the batch.
+            queue_s: how long the oldest of its requests waited, in seconds.
+            compute_s: how long the computation took, in seconds.
+        """
         self._sizes.labels(model).observe(size)
         self._waits.labels(model).observe(queue_s)
         self._computes.labels(model).observe(compute_s)
 
     def queued(self, model: str, count: int) -> None:
-        """See `Observer.queued`."""
+        """Now `count` inputs wait for `model`."""
         self._queued.labels(model).set(count)
 
     def exposition(self, state: Iterable[Metric]) -> bytes:

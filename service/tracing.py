@@ -8,7 +8,7 @@ stages. OpenTelemetry is imported only when it is used.
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from starlette.datastructures import Headers
 from starlette.types import Scope
@@ -104,26 +104,16 @@ class Stages:
         self._stage, self._span = "", nullcontext()
 
 
-class RequestSpan(Protocol):
-    """The span of a request."""
+class RequestSpan:
+    """The span of a request, if there is one."""
 
-    def answered(self, route: str, status: int) -> None:
-        """The request's route is known, and how it ended."""
-        ...
-
-
-class _NoSpan:
-    def answered(self, route: str, status: int) -> None:
-        """Nothing."""
-
-
-class _ServerSpan:
-    def __init__(self, current: "Span", method: str) -> None:
-        self._span = current
-        self._method = method
+    def __init__(self, current: "Span | None", method: str) -> None:
+        self._span, self._method = current, method
 
     def answered(self, route: str, status: int) -> None:
         """Name the span and say how it ended."""
+        if self._span is None:
+            return
         from opentelemetry.trace import StatusCode
 
         self._span.update_name(f"{self._method} {route}")
@@ -136,12 +126,12 @@ class _ServerSpan:
 @contextmanager
 def request_span(scope: Scope) -> Iterator[RequestSpan]:
     """The span of a request, continuing the trace that its ``traceparent`` names."""
+    method = scope["method"][:16]
     if _provider is None or scope["path"] in _PROBES:
-        yield _NoSpan()
+        yield RequestSpan(None, method)
         return
     from opentelemetry.trace import SpanKind
 
-    method = scope["method"][:16]
     attributes = {"http.request.method": method, "assay.request_id": scope["state"]["request_id"]}
     with _provider.get_tracer(__name__).start_as_current_span(
         method,
@@ -149,7 +139,7 @@ def request_span(scope: Scope) -> Iterator[RequestSpan]:
         kind=SpanKind.SERVER,
         attributes=attributes,
     ) as current:
-        yield _ServerSpan(current, method)
+        yield RequestSpan(current, method)
 
 
 def _extracted(carrier: Mapping[str, str]) -> Any:

@@ -21,7 +21,7 @@ from service.http.connections import GracefulShutdown, GuardedProtocol, running_
 from service.http.keys import read_keys
 from service.http.openapi import document
 from service.jobs.queue import JobStore
-from service.metrics import SILENT, Metrics, Observer, share_figures
+from service.metrics import Metrics, share_figures
 from service.predictions.images import Predictions
 from service.predictions.registry import Registry
 from service.predictions.reload import Reloader
@@ -37,7 +37,7 @@ class Serving:
 
     Args:
         settings: models, runtime and limits.
-        observer: is told of every model's batches.
+        metrics: counts every model's batches.
         unloaded: see `Reloader`.
 
     Attributes:
@@ -48,9 +48,11 @@ class Serving:
         ValueError: a model cannot be opened.
     """
 
-    def __init__(self, settings: Settings, observer: Observer = SILENT, *, unloaded: Path) -> None:
+    def __init__(
+        self, settings: Settings, metrics: Metrics | None = None, *, unloaded: Path
+    ) -> None:
         self._settings = settings
-        self._registry = Registry.open(settings, observer)
+        self._registry = Registry.open(settings, metrics)
         self._reloader = Reloader(self._registry, settings, unloaded=unloaded)
         self._selector = RuntimeSelector(self._registry, settings)
         self.predictions = Predictions(settings, self._registry)

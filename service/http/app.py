@@ -1,38 +1,24 @@
 """The application that answers every request: its layers, and how BentoML hands over to it."""
 
 import logging
+import time
 from collections.abc import Iterable
 from typing import Any
 
 from fastapi import FastAPI
-from starlette.datastructures import MutableHeaders
 from starlette.requests import Request
 from starlette.routing import BaseRoute, Route
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from service.http.auth import Rates
 from service.http.errors import HANDLERS, ApiError, error_response, foreign_error
 from service.http.keys import Keys
-from service.http.logging import RequestLog, route_of
+from service.http.logging import Outcome, log_request, route_of
 from service.http.openapi import API_VERSION
 from service.metrics import Metrics
+from service.tracing import request_span
 
 logger = logging.getLogger(__name__)
-
-# Everything comes from here, nothing inline: a hostile label or file name cannot run.
-_POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; font-src 'self'; "
-    "img-src 'self' blob: data:; connect-src 'self'; form-action 'self'; base-uri 'none'; "
-    "frame-ancestors 'none'"
-)
-_SECURITY_HEADERS = {
-    "content-security-policy": _POLICY,
-    "cross-origin-opener-policy": "same-origin",
-    "permissions-policy": "camera=(), geolocation=(), microphone=()",
-    "referrer-policy": "no-referrer",
-    "x-content-type-options": "nosniff",
-    "x-frame-options": "DENY",
-}
 
 
 def create_app(
@@ -56,14 +42,14 @@ def create_app(
         openapi_url=None,
         redirect_slashes=False,
         exception_handlers=HANDLERS,
+        telemetry={"tracing": False, "metrics": False, "logs": False},  # see `service.tracing`
     )
     app.state.keys, app.state.rates, app.state.leaving = keys, rates, False
     app.router.routes[:] = routes
     for route in list(app.routes):
         if isinstance(route, Route) and "GET" in (route.methods or ()):
             app.router.routes.append(_head_of(route))
-    app.add_middleware(Answers)
-    app.add_middleware(RequestLog, metrics=metrics)
+    app.add_middleware(Exchange, metrics=metrics)
     return app
 
 
@@ -73,44 +59,47 @@ def _head_of(route: Any) -> BaseRoute:
     return type(route)(route.path, route.endpoint, methods=["HEAD"], **options)
 
 
-class Answers:
-    """ASGI middleware: adds headers to every answer, and makes an answer of every exception.
+class Exchange:
+    """ASGI middleware around every request: its id, headers, figures and line in the log.
 
-    The connection ends with the answer when the application's state says that it is `leaving`.
+    An exception becomes an answer. The connection ends with the answer when the application's
+    state says that it is `leaving`.
+
+    Args:
+        app: the application.
+        metrics: where requests are counted, if anywhere.
     """
 
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
+    def __init__(self, app: ASGIApp, metrics: Metrics | None = None) -> None:
+        self._app, self._metrics = app, metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one ASGI connection."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        started = False
-
-        async def with_headers(message: Message) -> None:
-            """`send`, with the headers added to the first message."""
-            nonlocal started
-            if message["type"] == "http.response.start":
-                started = True
-                headers = MutableHeaders(raw=message.setdefault("headers", []))
-                for name, value in _SECURITY_HEADERS.items():
-                    headers.setdefault(name, value)
-                if scope["app"].state.leaving:
-                    headers["connection"] = "close"
-            await send(message)
-
+        outcome = Outcome(scope, send)
+        if self._metrics is not None:
+            self._metrics.began()
+        began = time.perf_counter()
         try:
-            await self._app(scope, receive, with_headers)
-        except Exception:
-            state = scope.get("state", {})
-            seen = (scope["method"], route_of(scope), state.get("request_id"))
-            logger.exception("Exception on %s %s, request %s", *seen)
-            if started:
-                raise
-            response = error_response(foreign_error(500), Request(scope))
-            await response(scope, receive, with_headers)
+            with request_span(scope) as span:
+                try:
+                    await self._app(scope, receive, outcome.send)
+                except Exception:
+                    seen = (scope["method"], route_of(scope), outcome.request_id)
+                    logger.exception("Exception on %s %s, request %s", *seen)
+                    if outcome.started:
+                        raise
+                    response = error_response(foreign_error(500), Request(scope))
+                    await response(scope, receive, outcome.send)
+                span.answered(route_of(scope), outcome.status)
+        finally:
+            seconds = time.perf_counter() - began
+            if self._metrics is not None:
+                seen = {"route": route_of(scope), "method": scope["method"]}
+                self._metrics.answered(**seen, status=outcome.status, seconds=seconds)
+            log_request(outcome, seconds)
 
 
 class Gateway:

@@ -1,23 +1,20 @@
-"""Logs of every process, and one line for every request: ASGI middleware.
+"""Logs of every process, and what is noted of every request.
 
 Query strings, bodies and keys are never written, and a path only as its route's template.
 """
 
 import json
 import logging
+import random
 import re
-import secrets
 import sys
-import time
 from datetime import UTC, datetime
 
-from starlette.datastructures import Headers, MutableHeaders
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.datastructures import Headers
+from starlette.types import Message, Scope, Send
 
 from service.http.keys import caller_of
-from service.metrics import Metrics
 from service.settings import LogFormat
-from service.tracing import request_span
 
 logger = logging.getLogger(__name__)
 
@@ -32,45 +29,53 @@ _PROBES = frozenset({"/livez", "/readyz", "/metrics"})
 # What a sender that left before its answer is counted as.
 _GONE = 499
 
+# Everything comes from here, nothing inline: a hostile label or file name cannot run.
+_POLICY = (
+    b"default-src 'none'; script-src 'self'; style-src 'self'; font-src 'self'; "
+    b"img-src 'self' blob: data:; connect-src 'self'; form-action 'self'; base-uri 'none'; "
+    b"frame-ancestors 'none'"
+)
+_SECURITY_HEADERS = [
+    (b"content-security-policy", _POLICY),
+    (b"cross-origin-opener-policy", b"same-origin"),
+    (b"permissions-policy", b"camera=(), geolocation=(), microphone=()"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"x-content-type-options", b"nosniff"),
+    (b"x-frame-options", b"DENY"),
+]
+_encode = json.JSONEncoder(default=str).encode
 
-class RequestLog:
-    """Gives every request an id, measures it, and logs it when it is done.
 
-    Args:
-        app: the application.
-        metrics: where requests are counted, if anywhere.
+class Outcome:
+    """What becomes of a request: passes its answer on with our headers, and remembers what it was.
+
+    Attributes:
+        started: whether the answer has begun.
+        status: of the answer; 499 before it has begun.
+        size: bytes of its body.
+        model: what it says that it was computed by.
     """
 
-    def __init__(self, app: ASGIApp, metrics: Metrics | None = None) -> None:
-        self._app = app
-        self._metrics = metrics
+    def __init__(self, scope: Scope, send: Send) -> None:
+        self.scope, self._send = scope, send
+        scope.setdefault("state", {})["request_id"] = self.request_id = _request_id(scope)
+        self.started, self.status, self.size = False, _GONE, 0
+        self.model: str | None = None
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one ASGI connection."""
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        state = scope.setdefault("state", {})
-        state["request_id"] = request_id = _request_id(scope)
-        outcome = _Outcome(send, request_id)
-        metrics = self._metrics
-        if metrics is not None:
-            metrics.began()
-        began = time.perf_counter()
-        try:
-            with request_span(scope) as span:
-                await self._app(scope, receive, outcome.send)
-                span.answered(route_of(scope), outcome.status)
-        finally:
-            seconds = time.perf_counter() - began
-            if metrics is not None:
-                metrics.answered(
-                    route=route_of(scope),
-                    method=scope["method"],
-                    status=outcome.status,
-                    seconds=seconds,
-                )
-            _log(scope, outcome, seconds)
+    async def send(self, message: Message) -> None:
+        """Take one message of the application."""
+        if message["type"] == "http.response.start":
+            self.started, self.status = True, message["status"]
+            given = dict(message.get("headers", ()))
+            self.model = given.get(b"x-assay-model", b"").decode() or None
+            own = [(b"x-request-id", self.request_id.encode())]
+            own += [header for header in _SECURITY_HEADERS if header[0] not in given]
+            if self.scope["app"].state.leaving:
+                own.append((b"connection", b"close"))
+            message["headers"] = [*message.get("headers", ()), *own]
+        elif message["type"] == "http.response.body":
+            self.size += len(message.get("body", b""))
+        await self._send(message)
 
 
 def route_of(scope: Scope) -> str:
@@ -78,40 +83,14 @@ def route_of(scope: Scope) -> str:
     return getattr(scope.get("route"), "path", "unmatched")
 
 
-class _Outcome:
-    """Passes an answer on, and remembers what it was."""
-
-    def __init__(self, send: Send, request_id: str) -> None:
-        self._send = send
-        self._request_id = request_id
-        self.status = _GONE
-        self.size = 0
-        self.model: str | None = None
-
-    async def send(self, message: Message) -> None:
-        """Take one message of the application."""
-        if message["type"] == "http.response.start":
-            self.status = message["status"]
-            headers = MutableHeaders(raw=message.setdefault("headers", []))
-            headers["x-request-id"] = self._request_id
-            self.model = headers.get("x-assay-model")
-        elif message["type"] == "http.response.body":
-            self.size += len(message.get("body", b""))
-        await self._send(message)
-
-
-def _request_id(scope: Scope) -> str:
-    given = Headers(scope=scope).get("x-request-id", "")
-    return given if _REQUEST_ID.fullmatch(given) else secrets.token_hex(16)
-
-
-def _log(scope: Scope, outcome: _Outcome, seconds: float) -> None:
-    route = route_of(scope)
+def log_request(outcome: Outcome, seconds: float) -> None:
+    """Write the line of a request that is done."""
+    scope, route = outcome.scope, route_of(outcome.scope)
     if route in _PROBES and outcome.status < 400:
         return
     method = scope["method"][:16]
     fields: dict[str, object] = {
-        "request_id": scope["state"]["request_id"],
+        "request_id": outcome.request_id,
         "method": method,
         "route": route,
         "status": outcome.status,
@@ -122,9 +101,13 @@ def _log(scope: Scope, outcome: _Outcome, seconds: float) -> None:
         fields["caller"] = caller
     if outcome.model:
         fields["model"] = outcome.model
-    text = "%s %s %d in %.1f ms"
     values = (method, route, outcome.status, seconds * 1000)
-    logger.info(text, *values, extra={FIELDS: fields})
+    logger.info("%s %s %d in %.1f ms", *values, extra={FIELDS: fields})
+
+
+def _request_id(scope: Scope) -> str:
+    given = Headers(scope=scope).get("x-request-id", "")
+    return given if _REQUEST_ID.fullmatch(given) else f"{random.getrandbits(128):032x}"
 
 
 class JsonLines(logging.Formatter):
@@ -142,7 +125,7 @@ class JsonLines(logging.Formatter):
         }
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
-        return json.dumps(line, default=str)
+        return _encode(line)
 
 
 class OneLine(logging.Formatter):

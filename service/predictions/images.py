@@ -2,9 +2,11 @@
 
 import asyncio
 import base64
+import heapq
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from typing import Literal, NotRequired
 
 import numpy as np
@@ -112,18 +114,12 @@ class Predictions:
             raise ApiError(422, "too_many_images", message, {"limit": self.max_files})
         if explain and served.explainer is None:
             raise not_explainable(served.artifact)
-        inputs: list[np.ndarray] = []
-
-        async def read() -> np.ndarray:
-            """Decode when admitted, and keep the pixels for a map of them."""
-            inputs.append(await self._decode(files, served.artifact.image_spec))
-            return inputs[0]
-
+        read = partial(self._decode, files, served.artifact.image_spec)
         async with served.batcher.admission(len(files), arrived=arrived) as admitted:
             logits = await admitted.predict(read)
         found = [prediction(row, served.artifact, top_k) for row in logits]
         if explain:
-            await self._explain(found, inputs[0], served, arrived)
+            await self._explain(found, np.asarray(admitted.inputs), served, arrived)
         return found
 
     def close(self) -> None:
@@ -215,10 +211,10 @@ def probabilities(logits: np.ndarray) -> np.ndarray:
 
 def prediction(logits: np.ndarray, artifact: Artifact, top_k: int) -> Prediction:
     """The prediction of one input from its logits (K,)."""
-    probs = probabilities(logits)
-    order = np.argsort(-probs, kind="stable")[:top_k]
+    probs: list[float] = probabilities(logits).tolist()
+    # numpy's sorting lets other threads run in between, and waits for them.
+    order = heapq.nlargest(top_k, range(len(probs)), key=probs.__getitem__)
     best: list[LabelProbability] = [
-        {"label": artifact.labels[i], "index": int(i), "probability": float(probs[i])}
-        for i in order
+        {"label": artifact.labels[i], "index": i, "probability": probs[i]} for i in order
     ]
     return {**best[0], "top_k": best, "model": artifact.name, "digest": artifact.digest}

@@ -13,7 +13,7 @@ from runtimes.manifest import IMAGES, TEXTS, Task
 from runtimes.registry import open_runtime, require_runtime
 from runtimes.threads import available_cores
 from service.http.errors import ApiError
-from service.metrics import SILENT, Observer
+from service.metrics import Metrics
 from service.predictions.served import REFERENCE, Opener, Readiness, Served, runs_on_reference
 from service.settings import Settings
 
@@ -37,7 +37,7 @@ class Registry:
     Args:
         artifacts: at least one; no two share name and version.
         settings: limits, and the default model.
-        observer: is told of every model's batches.
+        metrics: counts every model's batches.
 
     Attributes:
         measuring: digests of the artifacts for which a faster runtime is being looked for.
@@ -48,12 +48,12 @@ class Registry:
     """
 
     def __init__(
-        self, artifacts: Sequence[Artifact], settings: Settings, observer: Observer = SILENT
+        self, artifacts: Sequence[Artifact], settings: Settings, metrics: Metrics | None = None
     ) -> None:
         _refuse_torch_models(artifacts)
         default_models(artifacts, settings)
         self._settings = settings
-        self.opener = Opener(settings, observer)
+        self.opener = Opener(settings, metrics)
         self.measuring: set[str] = set()
         self._snapshot = _Snapshot({}, {})
         self.replace([self.opener.open(artifact, at_once=True) for artifact in artifacts])
@@ -64,9 +64,9 @@ class Registry:
         )
 
     @classmethod
-    def open(cls, settings: Settings, observer: Observer = SILENT) -> Self:
+    def open(cls, settings: Settings, metrics: Metrics | None = None) -> Self:
         """A registry of all artifacts that the settings name."""
-        return cls(find_artifacts(settings.models), settings, observer)
+        return cls(find_artifacts(settings.models), settings, metrics)
 
     def replace(self, models: Sequence[Served]) -> None:
         """Serve these models and no others, from the next request on."""

@@ -9,7 +9,8 @@ import fcntl
 import logging
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from concurrent.futures import Future
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -98,27 +99,15 @@ def exclusive(folder: Path) -> Iterator[None]:
 
 async def _in_background(work: Callable[[], _Result]) -> _Result:
     """Run something in a thread that does not hold up the end of the process."""
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[_Result] = loop.create_future()
-
-    def report(result: _Result | None, error: BaseException | None) -> None:
-        """Resolve the future, unless nobody waits any more."""
-        if future.done():
-            return
-        if error is not None:
-            future.set_exception(error)
-        else:
-            future.set_result(result)  # pyright: ignore[reportArgumentType]
+    future: Future[_Result] = Future()
+    future.set_running_or_notify_cancel()  # nobody can cancel it now
 
     def run() -> None:
         """The thread."""
-        outcome: tuple[_Result | None, BaseException | None]
         try:
-            outcome = work(), None
+            future.set_result(work())
         except BaseException as error:
-            outcome = None, error
-        with suppress(RuntimeError):  # the loop was closed meanwhile
-            loop.call_soon_threadsafe(report, *outcome)
+            future.set_exception(error)
 
     threading.Thread(target=run, name="settle", daemon=True).start()
-    return await future
+    return await asyncio.wrap_future(future)

@@ -18,10 +18,9 @@ from runtimes.manifest import TEXTS
 from runtimes.registry import RUNTIMES
 from runtimes.threads import available_cores
 from service.http.errors import ApiError
-from service.metrics import Observer
-from service.predictions.admission import Limits, concatenate
+from service.metrics import Metrics
 from service.predictions.attention import AttentionMaps
-from service.predictions.batcher import MicroBatcher
+from service.predictions.batcher import Limits, MicroBatcher, concatenate
 from service.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -170,11 +169,11 @@ class Opener:
 
     Args:
         settings: runtime, precision and limits.
-        observer: is told of every model's batches.
+        metrics: counts every model's batches.
     """
 
-    def __init__(self, settings: Settings, observer: Observer) -> None:
-        self._settings, self._observer = settings, observer
+    def __init__(self, settings: Settings, metrics: Metrics | None) -> None:
+        self._settings, self._metrics = settings, metrics
         # One thread for all models: runtimes use every core themselves.
         self.executor = ThreadPoolExecutor(1, "runtime")
         self._explaining = ThreadPoolExecutor(1, "explain")
@@ -211,7 +210,7 @@ class Opener:
             self._limits(settings.batch_max),
             join=pad if texts else concatenate,
             model=artifact.name,
-            observer=self._observer,
+            metrics=self._metrics,
         )
         tokenizer = artifact.tokenizer() if texts else None
         return Served(artifact, runtime, batcher, tokenizer, self._explainer(artifact))

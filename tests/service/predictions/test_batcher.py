@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from service.http.errors import ApiError
-from service.predictions.admission import CapacityLimiter, Limits
-from service.predictions.batcher import MicroBatcher
+from service.metrics import Metrics
+from service.predictions.batcher import CapacityLimiter, Limits, MicroBatcher
 
 Make = Callable[..., MicroBatcher]
 
@@ -30,10 +30,11 @@ class Doubler:
         return inputs * 2
 
 
-class Notes:
-    """An observer that keeps what it is told."""
+class Notes(Metrics):
+    """Keeps what it is told."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.batches: list[tuple[str, int]] = []
         self.counts: list[int] = []
         self.seconds: list[float] = []
@@ -325,12 +326,12 @@ def test_places_of_large_requests_never_block_each_other() -> None:
     _run(main)
 
 
-def test_the_observer_and_the_totals_see_every_batch(batcher: Make) -> None:
+def test_the_metrics_and_the_totals_see_every_batch(batcher: Make) -> None:
     model, notes = Doubler(), Notes()
     model.gate.set()
 
     async def main() -> None:
-        subject = batcher(model, model="m", observer=notes)
+        subject = batcher(model, model="m", metrics=notes)
         await _predict(subject, _rows(*range(6)))
         totals = subject.totals
         assert (totals.inputs, totals.batches, totals.failures) == (6, 2, 0)
