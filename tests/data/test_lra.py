@@ -1,9 +1,13 @@
+import io
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from PIL import Image
 
-from data.datasets.lra import LRA, grey, open_tokens
+from data.datasets.lra import grey, open_tokens
 from data.errors import DataError
 
 _ROW = b"1.0\tA1\tB2\tone text\tthe other\n"
@@ -23,11 +27,11 @@ def test_listops_is_drawn_and_kept(tmp_path: Path) -> None:
     assert len(list(tmp_path.iterdir())) == 1
 
 
-def test_pathfinder_is_drawn_and_kept(tmp_path: Path) -> None:
-    tokens = open_tokens("lra-pathfinder", cache=tmp_path, size=20)
-    batch, mask, _ = tokens.batch(range(20))
-    assert batch.shape == (20, 1024) and mask.all() and batch.max() < tokens.vocab_size
-    assert tokens.label_names == ["apart", "joined"]
+def test_pathfinder_is_drawn_and_balanced(tmp_path: Path) -> None:
+    tokens = open_tokens("lra-pathfinder", cache=tmp_path, size=900)
+    batch, mask, labels = tokens.batch(range(900))
+    assert batch.shape == (900, 1024) and mask.all() and batch.max() < tokens.vocab_size
+    assert tokens.label_names == ["apart", "joined"] and abs(labels.mean() - 0.5) < 0.08
 
 
 @pytest.mark.parametrize(
@@ -75,16 +79,10 @@ def test_broken_pair_is_named_by_its_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes, message: str
 ) -> None:
     monkeypatch.setenv("ASSAY_DATA", str(tmp_path))
+    with pytest.raises(DataError, match="needs new_aan_pairs.test.tsv, from the folder tsv_data"):
+        open_tokens("lra-retrieval")
     write_pairs(tmp_path, content)
     with pytest.raises(DataError, match=message):
-        open_tokens("lra-retrieval")
-
-
-def test_missing_pairs_say_what_to_put_where(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("ASSAY_DATA", str(tmp_path))
-    with pytest.raises(DataError, match="needs new_aan_pairs.test.tsv, from the folder tsv_data"):
         open_tokens("lra-retrieval")
 
 
@@ -98,20 +96,26 @@ def test_grey_is_the_weighted_sum_of_the_colors() -> None:
     assert grey(np.stack([ends[None]] * 3)).tolist() == [[0, 255]]
 
 
-@pytest.mark.data
-def test_text_is_the_beginning_of_the_reviews_in_bytes() -> None:
+def test_text_is_the_beginning_of_the_reviews_in_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ASSAY_DATA", str(tmp_path))
+    table = pa.table({"text": ["naïve", "x" * 5000], "label": [1, 0]})
+    pq.write_table(table, tmp_path / "imdb-test.parquet")
     tokens = open_tokens("lra-text")
-    assert len(tokens) == 25_000 and np.bincount(tokens.labels).tolist() == [12_500] * 2
-    assert tokens.lengths.max() == 4000 and tokens.lengths.min() > 0
-    assert bytes(tokens.sequences[0][0][:22].astype(np.uint8)) == b"Once again Mr. Costner"
+    assert tokens.lengths.tolist() == [6, 4000] and tokens.labels.tolist() == [1, 0]
+    assert bytes(tokens.sequences[0][0].astype(np.uint8)) == "naïve".encode()
+    assert (tokens.vocab_size, tokens.pad) == (257, 256)
 
 
-@pytest.mark.data
-def test_image_is_every_pixel_in_grey() -> None:
+def test_image_is_every_pixel_in_grey(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ASSAY_DATA", str(tmp_path))
+    pixels = np.random.default_rng(0).integers(0, 256, (32, 32, 3), dtype=np.uint8)
+    stream = io.BytesIO()
+    Image.fromarray(pixels).save(stream, "PNG")
+    table = pa.table({"image": [stream.getvalue()] * 2, "label": [3, 9]})
+    pq.write_table(table, tmp_path / "cifar10-test.parquet")
     tokens = open_tokens("lra-image")
-    assert (tokens.lengths == 1024).all() and np.bincount(tokens.labels).tolist() == [1000] * 10
-    assert len(tokens) == 10_000 and tokens.batch([0])[1].all()
-
-
-def test_every_task_has_a_name() -> None:
-    assert len(LRA) == 5 and all(name.startswith("lra-") for name in LRA)
+    rows, mask, labels = tokens.batch([0, 1])
+    assert rows.tolist() == [grey(pixels.transpose(2, 0, 1)).ravel().tolist()] * 2
+    assert mask.all() and labels.tolist() == [3, 9] and tokens.label_names[3] == "cat"

@@ -9,6 +9,7 @@ from data.datasets.listops import TOKENS
 from data.errors import DataError
 from data.text_set import TextSet
 from data.tokenizer import TextTokenizer, byte_tokenizer, load_tokenizer, tokenize, train_wordpiece
+from tests.data.conftest import Snapshot
 
 WORDS = "the film was great and the play was greater yet the acting seemed unacted".split()
 TEXTS = [" ".join(WORDS[i : i + 6]) + "!" for i in range(8)] * 3
@@ -45,18 +46,17 @@ def piece(word: str, start: int, end: int) -> str:
     return ("##" if start else "") + word[start:end]
 
 
-def test_same_texts_give_the_same_file(wordpiece: TextTokenizer, tmp_path: Path) -> None:
-    for number, tokenizer in enumerate((wordpiece, train_wordpiece(TEXTS, vocab_size=60))):
-        tokenizer.save(tmp_path / f"{number}.json")
-    assert (tmp_path / "0.json").read_bytes() == (tmp_path / "1.json").read_bytes()
-
-
-def test_vocabulary_begins_with_padding_and_unknown(
+def test_vocabulary_is_the_same_again_and_read_as_it_was_saved(
     wordpiece: TextTokenizer, tmp_path: Path
 ) -> None:
     vocab = vocabulary(wordpiece, tmp_path)
     assert vocab["[PAD]"] == wordpiece.pad == 0 and vocab["[UNK]"] == 1
     assert sorted(vocab.values()) == list(range(wordpiece.vocab_size)) and len(vocab) == 60
+    train_wordpiece(TEXTS, vocab_size=60).save(tmp_path / "again.json")
+    assert (tmp_path / "again.json").read_bytes() == (tmp_path / "tokenizer.json").read_bytes()
+    loaded = load_tokenizer(tmp_path / "tokenizer.json")
+    for one, other in zip(wordpiece.encode(TEXTS, 9), loaded.encode(TEXTS, 9), strict=True):
+        assert np.array_equal(one, other)
 
 
 @pytest.mark.parametrize("text", ["The GREATEST film!", "unplayed, or acted?", "x y z", "thé"])
@@ -87,26 +87,13 @@ def test_text_that_spells_padding_is_text(wordpiece: TextTokenizer) -> None:
         assert tokenizer.pad not in tokens
 
 
-@pytest.mark.parametrize(
-    ("max_len", "length", "message"),
-    [
-        (0, None, "max_len must be at least 1, got 0"),
-        (9, 1, "length must be at least that of every text, 2: 1"),
-    ],
-)
-def test_wrong_length_is_refused(
-    wordpiece: TextTokenizer, max_len: int, length: int | None, message: str
-) -> None:
-    with pytest.raises(ValueError, match=message):
-        wordpiece.encode(["the film"], max_len, length=length)
-
-
-def test_text_without_a_token_is_named(wordpiece: TextTokenizer) -> None:
+def test_wrong_length_text_or_size_is_refused(wordpiece: TextTokenizer) -> None:
+    with pytest.raises(ValueError, match="max_len must be at least 1, got 0"):
+        wordpiece.encode(["the film"], 0)
+    with pytest.raises(ValueError, match="length must be at least that of every text, 2: 1"):
+        wordpiece.encode(["the film"], 9, length=1)
     with pytest.raises(ValueError, match=r"every text must hold a token, got none in \[1\]"):
         wordpiece.encode(["film", "\x00"], 9)
-
-
-def test_too_small_a_vocabulary_is_refused() -> None:
     with pytest.raises(ValueError, match=r"vocab_size must be at least \d\d, got 9"):
         train_wordpiece(TEXTS, vocab_size=9)
 
@@ -119,26 +106,15 @@ def test_bytes_are_their_own_tokens(tmp_path: Path) -> None:
         assert tokens[0].tolist() == list(text.encode())
         assert tokens[1, 0] == 97 and (tokens[1, 1:] == 256).all() and mask[1].sum() == 1
         assert (tokenizer.vocab_size, tokenizer.pad) == (257, 256)
-
-
-def test_saved_tokenizer_gives_the_same_tokens(wordpiece: TextTokenizer, tmp_path: Path) -> None:
-    wordpiece.save(tmp_path / "tokenizer.json")
-    loaded = load_tokenizer(tmp_path / "tokenizer.json")
-    for one, other in zip(wordpiece.encode(TEXTS, 9), loaded.encode(TEXTS, 9), strict=True):
-        assert np.array_equal(one, other)
+        words = tokenizer.vocabulary()
+        assert words.texts == [chr(byte) for byte in range(128)] + [""] * 129
+        assert not words.continues.any()
 
 
 def test_tokenizer_of_the_hub_is_read_from_the_cache(
-    wordpiece: TextTokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    wordpiece: TextTokenizer, snapshot: Snapshot
 ) -> None:
-    model = tmp_path / "models--team--words"
-    (model / "snapshots" / "abc").mkdir(parents=True)
-    (model / "refs").mkdir()
-    (model / "refs" / "main").write_text("abc")
-    wordpiece.save(model / "snapshots" / "abc" / "tokenizer.json")
-    constants = pytest.importorskip("huggingface_hub.constants")
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    wordpiece.save(snapshot("models--team--words") / "tokenizer.json")
     assert load_tokenizer("hf:team/words").vocab_size == 60
     with pytest.raises(DataError, match="tokenizer.json of hf:team/other cannot be had"):
         load_tokenizer("hf:team/other")
@@ -206,12 +182,6 @@ def test_vocabulary_says_how_tokens_are_written(wordpiece: TextTokenizer, tmp_pa
     ]
     rows = wordpiece.rows([words.texts[index] for index in begins], 2)
     assert [row.tolist() for row in rows] == [[index] for index in begins]
-
-
-def test_vocabulary_of_bytes_is_that_of_ascii() -> None:
-    words = byte_tokenizer().vocabulary()
-    assert words.texts == [chr(byte) for byte in range(128)] + [""] * 129
-    assert not words.continues.any()
 
 
 def test_expressions_have_the_ids_of_the_task() -> None:
