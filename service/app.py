@@ -9,6 +9,7 @@ import bentoml
 from bentoml import Service
 from starlette.types import ASGIApp
 
+from runtimes.manifest import TEXTS
 from service.http.app import Gateway, Handover
 from service.http.keys import read_keys
 from service.http.logging import set_up_logs
@@ -16,7 +17,6 @@ from service.jobs import worker as evaluator
 from service.jobs.queue import JobStore
 from service.predictions.images import DEFAULT_TOP_K, Prediction
 from service.predictions.registry import check_models
-from service.process_manager import use_private_sockets
 from service.processes import watch_parent
 from service.settings import Settings, absolute_paths, get_settings, process_count
 from service.start import (
@@ -26,6 +26,7 @@ from service.start import (
     open_run_folder,
     prepare_state,
     run_folder,
+    use_private_sockets,
 )
 from service.worker import Worker
 
@@ -139,9 +140,9 @@ class Assay:
         takes; a request over HTTP is answered by `service.api.classify`, which is stricter.
         """
         files = [image.read_bytes() for image in images]
-        return await self._worker.predictions.classify(
-            files, model=model, top_k=top_k, explain=explain
-        )
+        serving = self._worker.serving
+        served = serving.registry.get(model)
+        return await serving.predictions.predict(files, served, top_k=top_k, explain=explain)
 
     @bentoml.api
     async def classify_text(
@@ -152,7 +153,9 @@ class Assay:
         explain: bool = False,
     ) -> list[Prediction]:
         """Classify texts; see `classify`."""
-        return await self._worker.texts.classify(texts, model=model, top_k=top_k, explain=explain)
+        serving = self._worker.serving
+        served = serving.registry.get(model, TEXTS)
+        return await serving.texts.predict(texts, served, top_k=top_k, explain=explain)
 
 
 def _starting(name: str, settings: Settings) -> AbstractContextManager[None]:

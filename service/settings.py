@@ -12,6 +12,11 @@ from pydantic import Field, SecretStr, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 LogFormat = Literal["auto", "text", "json"]
+Count = Annotated[int, Field(gt=0)]
+Amount = Annotated[float, Field(gt=0)]
+Processes = Annotated[int, Field(gt=0, le=256)]
+# Some engines make as many as they are told to, and the host stands still.
+Threads = Annotated[int, Field(gt=0, le=1024)]
 ROOT = Path(__file__).resolve().parents[1]  # the project, or its copy inside a built bento
 _PATH_SETTINGS = ("ASSAY_STATE", "ASSAY_RUN", "ASSAY_MODELS", "ASSAY_DATA", "ASSAY_SAMPLES")
 # The table's headings, each before the setting named here.
@@ -70,9 +75,9 @@ class Settings(BaseSettings):
         default="all",
         description="`predict` leaves evaluations to other hosts, `evaluate` runs nothing else",
     )
-    workers: int = Field(default=1, gt=0, le=256, description="processes that answer requests")
-    evaluators: int = Field(
-        default=1, gt=0, le=256, description="processes that run evaluations, one each at a time"
+    workers: Processes = Field(default=1, description="processes that answer requests")
+    evaluators: Processes = Field(
+        default=1, description="processes that run evaluations, one each at a time"
     )
     drain_s: float = Field(
         default=1,
@@ -103,66 +108,55 @@ class Settings(BaseSettings):
         description="`exact` is the artifact's own; `fast` any that agrees with it to 99.5 %",
     )
 
-    header_timeout_s: float = Field(default=10, gt=0, description="time for a request's headers")
-    max_body_mb: float = Field(default=64, gt=0, description="size of a request's body in MB")
-    upload_timeout_s: float = Field(default=300, gt=0, description="time for a request's body")
-    max_pixels: int = Field(
-        default=50_000_000, gt=0, description="pixels of an image before decoding"
-    )
-    max_images_classify: int = Field(default=64, gt=0, description="files in one /classify request")
-    max_texts_classify: int = Field(
-        default=64, gt=0, description="texts in one /classify_text request"
-    )
+    header_timeout_s: Amount = Field(default=10, description="time for a request's headers")
+    max_body_mb: Amount = Field(default=64, description="size of a request's body in MB")
+    upload_timeout_s: Amount = Field(default=300, description="time for a request's body")
+    max_pixels: Count = Field(default=50_000_000, description="pixels of an image before decoding")
+    max_images_classify: Count = Field(default=64, description="files in one /classify request")
+    max_texts_classify: Count = Field(default=64, description="texts in one /classify_text request")
     reload_s: float = Field(
         default=5, ge=0, description="pause between looks for new and removed models; 0: no look"
     )
-    batch_max: int = Field(default=32, gt=0, description="inputs the runtime sees at once")
-    predict_queue: int = Field(default=256, gt=0, description="inputs waiting for one model")
-    predict_wait_s: float = Field(
-        default=3, gt=0, description="expected wait above which a prediction is refused"
+    batch_max: Count = Field(default=32, description="inputs the runtime sees at once")
+    predict_queue: Count = Field(default=256, description="inputs waiting for one model")
+    predict_wait_s: Amount = Field(
+        default=3, description="expected wait above which a prediction is refused"
     )
-    predict_timeout_s: float = Field(
-        default=30, gt=0, description="time from a prediction's arrival to its answer"
+    predict_timeout_s: Amount = Field(
+        default=30, description="time from a prediction's arrival to its answer"
     )
-    predict_bodies_mb: float = Field(
-        default=512, gt=0, description="bodies of predictions in memory at a time, in MB"
+    predict_bodies_mb: Amount = Field(
+        default=512, description="bodies of predictions in memory at a time, in MB"
     )
-    max_json_mb: float = Field(
-        default=8, gt=0, description="JSON of a prediction in MB; tensors may also come as binary"
+    max_json_mb: Amount = Field(
+        default=8, description="JSON of a prediction in MB; tensors may also come as binary"
     )
-    # Some engines make as many as they are told to, and the host stands still.
-    predict_threads: int | None = Field(
-        default=None, gt=0, le=1024, description="threads of a runtime"
-    )
+    predict_threads: Threads | None = Field(default=None, description="threads of a runtime")
 
-    queue_length: int = Field(default=16, gt=0, description="evaluations waiting")
-    evaluation_max_samples: int = Field(
-        default=2000, gt=0, description="images or texts of one evaluation"
+    queue_length: Count = Field(default=16, description="evaluations waiting")
+    evaluation_max_samples: Count = Field(
+        default=2000, description="images or texts of one evaluation"
     )
-    evaluation_max_steps: int = Field(default=1000, gt=0, description="steps of one attack")
-    evaluation_max_eps: int = Field(
-        default=16, gt=0, description="radii, sigmas, rates or numbers of edits of one attack"
+    evaluation_max_steps: Count = Field(default=1000, description="steps of one attack")
+    evaluation_max_eps: Count = Field(
+        default=16, description="radii, sigmas, rates or numbers of edits of one attack"
     )
-    evaluation_max_queries: int = Field(
-        default=20_000, gt=0, description="queries of one attack on one input"
+    evaluation_max_queries: Count = Field(
+        default=20_000, description="queries of one attack on one input"
     )
-    evaluation_max_directions: int = Field(
-        default=2048, gt=0, description="random directions in one step of spsa"
+    evaluation_max_directions: Count = Field(
+        default=2048, description="random directions in one step of spsa"
     )
-    evaluation_max_attacks: int = Field(default=16, gt=0, description="attacks of one evaluation")
-    evaluation_max_cost: int = Field(
-        default=100_000_000, gt=0, description="model evaluations of one evaluation"
+    evaluation_max_attacks: Count = Field(default=16, description="attacks of one evaluation")
+    evaluation_max_cost: Count = Field(
+        default=100_000_000, description="model evaluations of one evaluation"
     )
-    evaluation_max_characters: int = Field(
-        default=100_000, gt=0, description="characters of one text of an evaluation"
+    evaluation_max_characters: Count = Field(
+        default=100_000, description="characters of one text of an evaluation"
     )
-    archive_max_mb: float = Field(
-        default=256, gt=0, description="size of an uploaded archive, unpacked"
-    )
-    evaluation_threads: int | None = Field(
+    archive_max_mb: Amount = Field(default=256, description="size of an uploaded archive, unpacked")
+    evaluation_threads: Threads | None = Field(
         default=None,
-        gt=0,
-        le=1024,
         description="threads of an evaluation; without a number, its share of the cores that"
         " predictions leave, half of all where `ASSAY_PREDICT_THREADS` is not set",
     )
@@ -173,21 +167,18 @@ class Settings(BaseSettings):
         description="share of its time that an evaluation works while its server computes"
         " predictions; 1 never gives way",
     )
-    evaluation_memory_mb: float | None = Field(
+    evaluation_memory_mb: Amount | None = Field(
         default=None,
-        gt=0,
         description="resident memory at which an evaluation is ended; without a number, its share"
         " of half of the memory",
     )
-    evaluation_max_hours: float = Field(
-        default=24, gt=0, description="time that an evaluation may run, all attempts together"
+    evaluation_max_hours: Amount = Field(
+        default=24, description="time that an evaluation may run, all attempts together"
     )
-    event_streams: int = Field(
-        default=100, gt=0, description="clients of one process that follow evaluations' events"
+    event_streams: Count = Field(
+        default=100, description="clients of one process that follow evaluations' events"
     )
-    retention_hours: float = Field(
-        default=168, gt=0, description="age at which a result is deleted"
-    )
+    retention_hours: Amount = Field(default=168, description="age at which a result is deleted")
 
     @field_validator("models", mode="before")
     @classmethod

@@ -1,7 +1,9 @@
-"""What surrounds a server's processes: their private folder, and starts that fail repeatedly."""
+"""What surrounds a server's processes: private folder and sockets, starts that fail repeatedly."""
 
 import atexit
 import fcntl
+import functools
+import inspect
 import logging
 import os
 import shutil
@@ -11,7 +13,7 @@ import sys
 import tempfile
 from contextlib import suppress
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import bentoml
 
@@ -24,6 +26,7 @@ _ROLES = ("predict", "evaluate")
 _ERROR_FILE = "error"
 _LOCK = "lock"
 _PREFIX = "assay-"
+SOCKETS = ("control", "events")  # of the process manager, in the run folder
 # Of the path of a Unix socket, without the longest name in the folder.
 _LONGEST_PATH = (107 if sys.platform == "linux" else 103) - len("/control")
 # The locks end with the process, however it ends; nothing else may close the files.
@@ -171,6 +174,29 @@ def _end(folder: Path, server: int) -> None:
         sys.stderr.write(f"Assay ends: {message}\n")
         sys.stderr.flush()
         os._exit(1)  # at exit there is no other way left to fail
+
+
+def use_private_sockets(folder: Path) -> None:
+    """Have the process manager that starts next listen on Unix sockets only.
+
+    BentoML 1.4.39 has circus listen on two TCP ports of 127.0.0.1, without authentication and
+    without a setting for their addresses: every user of the host could run commands as this user
+    and read the environment, API keys included. Nothing else reaches behind BentoML's public names.
+
+    Args:
+        folder: a folder that no other user may enter.
+    """
+    from circus.arbiter import Arbiter  # imported here: workers have no process manager
+
+    original = inspect.unwrap(Arbiter.__init__)
+    control, events = (f"ipc://{folder / name}" for name in SOCKETS)
+
+    @functools.wraps(original)
+    def with_private_sockets(self: Arbiter, *args: Any, **options: Any) -> None:
+        options |= {"endpoint": control, "pubsub_endpoint": events}
+        original(self, *args, **options)
+
+    Arbiter.__init__ = with_private_sockets
 
 
 class StartGuard:

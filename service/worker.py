@@ -9,8 +9,6 @@ from typing import Any
 
 from starlette.routing import BaseRoute
 
-from runtimes.artifact import Artifact
-from runtimes.manifest import Task
 from service.api import attacks, classify, evaluations, models
 from service.api.system import Check, Probes, asks, page_routes, schema_routes
 from service.api.v2.routes import V2
@@ -41,6 +39,7 @@ class Serving:
         unloaded: see `Reloader`.
 
     Attributes:
+        registry: the models.
         predictions: answers ``/classify``.
         texts: answers ``/classify_text``.
 
@@ -52,21 +51,21 @@ class Serving:
         self, settings: Settings, metrics: Metrics | None = None, *, unloaded: Path
     ) -> None:
         self._settings = settings
-        self._registry = Registry.open(settings, metrics)
-        self._reloader = Reloader(self._registry, settings, unloaded=unloaded)
-        self._selector = RuntimeSelector(self._registry, settings)
-        self.predictions = Predictions(settings, self._registry)
-        self.texts = TextPredictions(settings, self._registry)
+        self.registry = Registry.open(settings, metrics)
+        self._reloader = Reloader(self.registry, settings, unloaded=unloaded)
+        self._selector = RuntimeSelector(self.registry, settings)
+        self.predictions = Predictions(settings)
+        self.texts = TextPredictions(settings)
 
     async def start(self) -> None:
         """Run every model once; then find faster runtimes, and follow the folders of models."""
-        await self._registry.warm_up()
+        await self.registry.warm_up()
         self._selector.start()
         self._reloader.start()
 
     def routes(self) -> list[BaseRoute]:
         """Predictions, the protocol V2, the list of models, and the samples."""
-        bodies, registry = Bodies(self._settings), self._registry
+        bodies, registry = Bodies(self._settings), self.registry
         v2 = V2(self._settings, registry, self._reloader, texts=self.texts, bodies=bodies)
         return [
             *classify.routes(self.predictions, self.texts, registry, bodies),
@@ -74,21 +73,13 @@ class Serving:
             *models.routes(self._settings, registry),
         ]
 
-    def artifact(self, reference: str | None, task: Task) -> Artifact:
-        """The artifact of a served model; see `Registry.get`."""
-        return self._registry.get(reference, task).artifact
-
-    async def ready(self) -> bool:
-        """Whether every model answers: a runtime may lose its device at any time."""
-        return await self._registry.ready()
-
     def close(self) -> None:
         """Let the running batch end and start no other."""
         self._selector.close()
         self._reloader.close()
         self.predictions.close()
         self.texts.close()
-        self._registry.close()
+        self.registry.close()
 
 
 class Worker:
@@ -101,8 +92,7 @@ class Worker:
         evaluator_url: where the evaluator of this server answers; None where there is none.
     """
 
-    predictions: Predictions
-    texts: TextPredictions
+    serving: Serving
 
     def __init__(
         self,
@@ -133,14 +123,16 @@ class Worker:
         routes, checks = [], {}
         if settings.role != "evaluate":
             serving = Serving(settings, metrics, unloaded=self._folder / "unloaded")
+            self.serving, registry = serving, serving.registry
             self._closing.callback(serving.close)
             await serving.start()
-            self.predictions, self.texts = serving.predictions, serving.texts
             routes += serving.routes()
             routes += attacks.routes()
-            routes += evaluations.routes(store, settings, serving.artifact)
+            routes += evaluations.routes(
+                store, settings, lambda *asked: registry.get(*asked).artifact
+            )
             routes += schema_routes(self._schema)
-            checks["models"] = serving.ready
+            checks["models"] = registry.ready
         routes += self._probes(checks, store, metrics)
         self._open(routes, metrics)
 

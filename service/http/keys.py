@@ -6,22 +6,40 @@ Only digests of keys are kept in memory, and no message ever holds a part of one
 import hashlib
 import hmac
 import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.requests import HTTPConnection
 
 Scope = Literal["predict", "evaluate", "admin"]
 SCOPES: frozenset[Scope] = frozenset(get_args(Scope))
 
-_FIELDS = {"name", "key", "key_sha256", "scopes", "requests_per_minute", "evaluations_per_day"}
-_NAME = re.compile(r"[A-Za-z0-9._@-]{1,64}")
-_DIGEST = re.compile(r"[0-9a-f]{64}")
-_MIN_KEY, _MAX_KEY = 16, 512
-_MAX_LIMIT = 10**12
+_Limit = Annotated[int, Field(ge=1, le=10**12)]
+# What the fields of an entry must be, in the order in which they are looked at.
+_RULES = {
+    "name": "must have a name of 1 to 64 letters, digits or ._@-",
+    "key": "key must be 16 to 512 printable ASCII characters without blanks",
+    "key_sha256": "key_sha256 must be 64 hexadecimal digits in lower case",
+    "scopes": f"scopes must be a list of some of {', '.join(get_args(Scope))}",
+    "requests_per_minute": "requests_per_minute must be a whole number from 1 to 10^12",
+    "evaluations_per_day": "evaluations_per_day must be a whole number from 1 to 10^12",
+}
+
+
+class _Entry(BaseModel):
+    """One entry of the setting."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, hide_input_in_errors=True)
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9._@-]{1,64}$")]
+    key: Annotated[str, Field(pattern=r"^[!-~]{16,512}$")] = ""
+    key_sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] = ""
+    scopes: Annotated[list[Scope], Field(min_length=1)]
+    requests_per_minute: _Limit | None = None
+    evaluations_per_day: _Limit | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,15 +135,21 @@ def parse_keys(entries: object) -> Keys:
         raise ValueError("ASSAY_API_KEYS must be a JSON list of at least one entry")
     callers: dict[bytes, Caller] = {}
     names: set[str] = set()
-    for number, entry in enumerate(entries):
-        digest, caller = _read_entry(f"entry {number}", entry)
-        if caller.name in names:
-            raise ValueError(f"ASSAY_API_KEYS: the name {caller.name!r} is given twice")
+    for number, value in enumerate(entries):
+        entry = _read_entry(f"entry {number}", value)
+        digest = bytes.fromhex(entry.key_sha256 or hashlib.sha256(entry.key.encode()).hexdigest())
+        if entry.name in names:
+            raise ValueError(f"ASSAY_API_KEYS: the name {entry.name!r} is given twice")
         if digest in callers:
             first = callers[digest].name
-            raise ValueError(f"ASSAY_API_KEYS: {first!r} and {caller.name!r} have the same key")
-        names.add(caller.name)
-        callers[digest] = caller
+            raise ValueError(f"ASSAY_API_KEYS: {first!r} and {entry.name!r} have the same key")
+        names.add(entry.name)
+        callers[digest] = Caller(
+            name=entry.name,
+            scopes=frozenset(entry.scopes),
+            requests_per_minute=entry.requests_per_minute,
+            evaluations_budget=entry.evaluations_per_day,
+        )
     return Keys(callers)
 
 
@@ -138,63 +162,24 @@ def _read_file(path: str) -> str:
 
 
 def _once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    names = [name for name, _ in pairs]
-    if len(set(names)) < len(names):
+    if len(dict(pairs)) < len(pairs):
         raise ValueError("ASSAY_API_KEYS: an entry gives one of its fields twice")
     return dict(pairs)
 
 
-def _read_entry(where: str, entry: object) -> tuple[bytes, Caller]:
-    if not isinstance(entry, dict):
-        raise _broken(where, "must be an object")
-    name = entry.get("name")
-    if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise _broken(where, "must have a name of 1 to 64 letters, digits or ._@-")
-    where = f"{where} ({name})"
-    if unknown := len(set(entry) - _FIELDS):
-        # Not their names: a key may stand where a name belongs.
-        raise _broken(where, f"has {unknown} unknown fields; known: {', '.join(sorted(_FIELDS))}")
-    caller = Caller(
-        name=name,
-        scopes=_scopes(where, entry.get("scopes")),
-        requests_per_minute=_limit(where, entry, "requests_per_minute"),
-        evaluations_budget=_limit(where, entry, "evaluations_per_day"),
-    )
-    return _digest(where, entry), caller
-
-
-def _digest(where: str, entry: dict[str, Any]) -> bytes:
-    if ("key" in entry) == ("key_sha256" in entry):
-        raise _broken(where, "must have either key or key_sha256")
-    if "key_sha256" in entry:
-        digest = entry["key_sha256"]
-        if not isinstance(digest, str) or not _DIGEST.fullmatch(digest):
-            raise _broken(where, "key_sha256 must be 64 hexadecimal digits in lower case")
-        return bytes.fromhex(digest)
-    key = entry["key"]
-    rule = f"key must be {_MIN_KEY} to {_MAX_KEY} printable ASCII characters without blanks"
-    if not isinstance(key, str) or not _MIN_KEY <= len(key) <= _MAX_KEY:
-        raise _broken(where, rule)
-    if not all("!" <= character <= "~" for character in key):
-        raise _broken(where, rule)
-    return hashlib.sha256(key.encode()).digest()
-
-
-def _scopes(where: str, value: object) -> frozenset[Scope]:
-    known = get_args(Scope)
-    if not isinstance(value, list) or not value or any(scope not in known for scope in value):
-        raise _broken(where, f"scopes must be a list of some of {', '.join(known)}")
-    return frozenset(value)
-
-
-def _limit(where: str, entry: dict[str, Any], field: str) -> int | None:
-    value = entry.get(field)
-    if value is None:
-        return None
-    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= _MAX_LIMIT:
-        raise _broken(where, f"{field} must be a whole number from 1 to 10^12")
-    return value
-
-
-def _broken(where: str, rule: str) -> ValueError:
-    return ValueError(f"ASSAY_API_KEYS: {where} {rule}")
+def _read_entry(where: str, value: object) -> _Entry:
+    rule = "must be an object"
+    if isinstance(value, dict):
+        try:
+            entry = _Entry.model_validate(value)
+            if bool(entry.key) != bool(entry.key_sha256):
+                return entry
+            rule = "must have either key or key_sha256"
+        except ValidationError as error:  # it may hold keys, and is not shown
+            broken = {str(problem["loc"][0]) for problem in error.errors()}
+            # Not the names of unknown fields: a key may stand where a name belongs.
+            unknown = f"has {len(broken)} unknown fields; known: {', '.join(sorted(_RULES))}"
+            rule = next((_RULES[field] for field in _RULES if field in broken), unknown)
+        if rule != _RULES["name"]:
+            where = f"{where} ({value['name']})"
+    raise ValueError(f"ASSAY_API_KEYS: {where} {rule}")

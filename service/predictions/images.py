@@ -17,7 +17,6 @@ from runtimes.artifact import Artifact
 from runtimes.threads import available_cores
 from service.http.errors import ApiError
 from service.predictions.attention import not_explainable, to_picture
-from service.predictions.registry import Registry
 from service.predictions.served import Served
 from service.settings import Settings
 
@@ -52,41 +51,16 @@ class Prediction(LabelProbability):
 
 
 class Predictions:
-    """Classifies images with the models of a registry.
+    """Classifies images.
 
     Attributes:
         max_files: of one request.
     """
 
-    def __init__(self, settings: Settings, registry: Registry) -> None:
+    def __init__(self, settings: Settings) -> None:
         self.max_files = settings.max_images_classify
         self._settings = settings
-        self._registry = registry
         self._decoders = ThreadPoolExecutor(available_cores(), "decode")
-
-    async def classify(
-        self,
-        files: Sequence[bytes],
-        *,
-        model: str | None = None,
-        top_k: int = DEFAULT_TOP_K,
-        explain: bool = False,
-    ) -> list[Prediction]:
-        """Predictions of image files, in order.
-
-        Args:
-            files: contents of image files, 1 to ``ASSAY_MAX_IMAGES_CLASSIFY``.
-            model: ``name`` or ``name:version``; None is the default model.
-            top_k: labels to list, at least 1; a model with fewer labels lists them all.
-            explain: add a map of what the model attended to.
-
-        Raises:
-            ApiError: 404 unknown_model; 413, 415 or 422 for a file, naming its index; 422
-                wrong_task, no_images, too_many_images, invalid_top_k, not_explainable; 503
-                overloaded; 504 timeout.
-        """
-        served = self._registry.get(model)
-        return await self.predict(files, served, top_k=top_k, explain=explain)
 
     async def predict(
         self,
@@ -97,14 +71,18 @@ class Predictions:
         explain: bool = False,
         arrived: float | None = None,
     ) -> list[Prediction]:
-        """Predictions of a model of images; see `classify`.
+        """Predictions of image files, in order.
 
         Args:
-            files: contents of image files.
-            served: the model.
-            top_k: labels to list.
+            files: contents of image files, 1 to ``ASSAY_MAX_IMAGES_CLASSIFY``.
+            served: a model of images.
+            top_k: labels to list, at least 1; a model with fewer labels lists them all.
             explain: add a map of what the model attended to.
             arrived: time of the event loop from which the deadline counts; None is now.
+
+        Raises:
+            ApiError: 413, 415 or 422 for a file, naming its index; 422 no_images,
+                too_many_images, invalid_top_k, not_explainable; 503 overloaded; 504 timeout.
         """
         check_top_k(top_k)
         if not files:

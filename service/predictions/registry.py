@@ -2,12 +2,13 @@
 
 import asyncio
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Self
 
 from export.select import select_runtimes
-from runtimes.artifact import Artifact, ArtifactError, find_artifacts
+from runtimes.artifact import Artifact, find_artifacts
 from runtimes.base import RuntimeUnavailable
 from runtimes.manifest import IMAGES, TEXTS, Task
 from runtimes.registry import open_runtime, require_runtime
@@ -50,8 +51,7 @@ class Registry:
     def __init__(
         self, artifacts: Sequence[Artifact], settings: Settings, metrics: Metrics | None = None
     ) -> None:
-        _refuse_torch_models(artifacts)
-        default_models(artifacts, settings)
+        _check_names(artifacts, settings)
         self._settings = settings
         self.opener = Opener(settings, metrics)
         self.measuring: set[str] = set()
@@ -173,9 +173,10 @@ def check_models(settings: Settings) -> None:
             default model is not served, or the runtime is not there.
     """
     artifacts = find_artifacts(settings.models)
-    _refuse_torch_models(artifacts)
-    default_models(artifacts, settings)
-    _try_tokenizers(artifacts)
+    _check_names(artifacts, settings)
+    for artifact in artifacts:
+        if artifact.manifest.task == TEXTS:
+            _try(artifact, artifact.tokenizer)
     threads = settings.predict_threads or available_cores()
     at_once = settings.runtime == "auto" or (
         settings.runtime == REFERENCE and settings.precision == "exact"
@@ -184,8 +185,8 @@ def check_models(settings: Settings) -> None:
         if settings.runtime != "auto":
             require_runtime(settings.runtime)
         if at_once and all(map(runs_on_reference, artifacts)):
-            for artifact in artifacts:
-                _try_to_open(artifact, threads)
+            for artifact in artifacts:  # it takes milliseconds and loads nothing else
+                _try(artifact, partial(open_runtime, artifact, threads=threads))
         else:
             select_runtimes(
                 artifacts,
@@ -198,31 +199,25 @@ def check_models(settings: Settings) -> None:
         raise ValueError(f"ASSAY_RUNTIME={settings.runtime}: {error}") from error
 
 
-def default_models(artifacts: Sequence[Artifact], settings: Settings) -> dict[Task, str]:
-    """The model used for each task when a request names none.
-
-    Raises:
-        ValueError: nothing is served, one name is used for both tasks, or a default model that was
-            asked for and is not served.
-    """
+def _check_names(artifacts: Sequence[Artifact], settings: Settings) -> None:
+    """Refuse what cannot be served together, and a default model that is not served."""
     if not artifacts:
         raise ValueError("ASSAY_MODELS must name at least one artifact, found none")
     tasks = {artifact.name: artifact.manifest.task for artifact in artifacts}
+    references = set()
     for artifact in artifacts:
+        reference = f"{artifact.name}:{artifact.version}"
         if tasks[artifact.name] != artifact.manifest.task:
             raise ValueError(f"ASSAY_MODELS must use a name for one task, received {artifact.name}")
-    names = {t: [name for name in tasks if tasks[name] == t] for t in _DEFAULTS}
-    found = {}
+        if reference in references:
+            raise ValueError(f"ASSAY_MODELS must hold a version once, received {reference}")
+        references.add(reference)
     for task, field in _DEFAULTS.items():
-        name = _default(names[task], field, settings)
-        if name is None and field in settings.model_fields_set:
-            known = ", ".join(sorted(names[task])) or "there is none"
-            wanted = getattr(settings, field)
+        names = sorted(name for name in tasks if tasks[name] == task)
+        if field in settings.model_fields_set and getattr(settings, field) not in names:
+            known, wanted = ", ".join(names) or "there is none", getattr(settings, field)
             variable = f"ASSAY_{field.upper()}"
             raise ValueError(f"{variable} must be a served model ({known}), received {wanted!r}")
-        if name is not None:
-            found[task] = name
-    return found
 
 
 def _default(names: Sequence[str], field: str, settings: Settings) -> str | None:
@@ -241,30 +236,14 @@ def _refusal(served: Served) -> ApiError | None:
     return None
 
 
-def _try_to_open(artifact: Artifact, threads: int) -> None:
-    """Open ONNX Runtime's CPU engine here: it takes milliseconds and loads nothing else."""
+def _try(artifact: Artifact, check: Callable[[], object]) -> None:
+    """Name the artifact that cannot be opened."""
     try:
-        open_runtime(artifact, threads=threads)
+        check()
     except RuntimeUnavailable:
         raise
     except ValueError as error:
         raise ValueError(f"{artifact.name}: {error}") from error
-
-
-def _try_tokenizers(artifacts: Sequence[Artifact]) -> None:
-    for artifact in artifacts:
-        if artifact.manifest.task == TEXTS:
-            try:
-                artifact.tokenizer()
-            except ArtifactError as error:
-                raise ArtifactError(f"{artifact.name}: {error}") from error
-
-
-def _refuse_torch_models(artifacts: Sequence[Artifact]) -> None:
-    references = [f"{artifact.name}:{artifact.version}" for artifact in artifacts]
-    for index, reference in enumerate(references):
-        if reference in references[:index]:
-            raise ValueError(f"ASSAY_MODELS must hold a version once, received {reference}")
 
 
 def _by_number(version: str) -> list[tuple[bool, int, str]]:

@@ -168,7 +168,9 @@ class Reloader:
     async def _serve(self, artifact: Artifact) -> None:
         served = self._same_version(artifact)
         if served is None:
-            self._check_task(artifact)
+            for other in (each.artifact for each in self._registry.all()):
+                if other.name == artifact.name and other.manifest.task != artifact.manifest.task:
+                    raise ValueError(f"the name {other.name} is that of a model for another task")
             opened = await self._in_thread(lambda: self._open(artifact))
             logger.info("%s is served now", _reference(artifact))
             self._registry.replace([*self._registry.all(), opened])
@@ -177,12 +179,11 @@ class Reloader:
                 f"a version is immutable: {_reference(artifact)} is served with other contents; "
                 "give the new contents a new version"
             )
-        elif served.artifact.folder != artifact.folder:
-            if served.artifact.folder in self._seen:
-                raise ValueError(f"{_reference(artifact)} lies in two folders")
-            self._swap(served, artifact)
-        elif served.artifact.card != artifact.card:
-            self._swap(served, artifact)
+        elif served.artifact.folder != artifact.folder and served.artifact.folder in self._seen:
+            raise ValueError(f"{_reference(artifact)} lies in two folders")
+        elif (served.artifact.folder, served.artifact.card) != (artifact.folder, artifact.card):
+            new = dataclasses.replace(served, artifact=artifact)
+            self._registry.replace([new if s is served else s for s in self._registry.all()])
 
     def _open(self, artifact: Artifact) -> Served:
         with exclusive(self._settings.runtimes_folder):  # its runtimes may have to be measured
@@ -190,19 +191,9 @@ class Reloader:
         self._registry.opener.warm_up(served)
         return served
 
-    def _swap(self, old: Served, artifact: Artifact) -> None:
-        new = dataclasses.replace(old, artifact=artifact)
-        self._registry.replace([new if s is old else s for s in self._registry.all()])
-
     def _same_version(self, artifact: Artifact) -> Served | None:
         key = _reference(artifact)
         return next((s for s in self._registry.all() if _reference(s.artifact) == key), None)
-
-    def _check_task(self, artifact: Artifact) -> None:
-        for served in self._registry.all():
-            other = served.artifact
-            if other.name == artifact.name and other.manifest.task != artifact.manifest.task:
-                raise ValueError(f"the name {artifact.name} is that of a model for another task")
 
     def _remove(self, unloaded: set[str]) -> bool:
         """Let go of what was unloaded, and of what its folder no longer holds, if anything."""

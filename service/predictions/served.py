@@ -34,24 +34,16 @@ class Monitored:
         probe: inputs that ask whether it answers.
 
     Attributes:
+        name: see `Runtime.name`.
+        precision: see `Runtime.precision`.
         failed: whether the last prediction failed through no fault of its inputs.
     """
 
     def __init__(self, runtime: Runtime, probe: Inputs) -> None:
-        self._runtime = runtime
-        self._probe = probe
+        self.name, self.precision = runtime.name, runtime.precision
+        self._runtime, self._probe = runtime, probe
         self._began: float | None = None
         self.failed = False
-
-    @property
-    def name(self) -> str:
-        """See `Runtime.name`."""
-        return self._runtime.name
-
-    @property
-    def precision(self) -> str:
-        """See `Runtime.precision`."""
-        return self._runtime.precision
 
     @property
     def busy_s(self) -> float:

@@ -8,57 +8,44 @@ from typing import Any
 import numpy as np
 
 from data.tokenizer import TextTokenizer
-from runtimes.manifest import TEXTS
 from service.http.errors import ApiError
 from service.predictions.images import DEFAULT_TOP_K, Prediction, check_top_k, prediction
-from service.predictions.registry import Registry
 from service.predictions.served import Served
 from service.settings import Settings
 
 
 class TextPredictions:
-    """Classifies texts with the models of a registry."""
+    """Classifies texts."""
 
-    def __init__(self, settings: Settings, registry: Registry) -> None:
-        self._settings = settings
-        self._registry = registry
+    def __init__(self, settings: Settings) -> None:
+        self._limit = settings.max_texts_classify
         self._executor = ThreadPoolExecutor(1, "tokenize")
-
-    async def classify(
-        self,
-        texts: Sequence[str],
-        *,
-        model: str | None = None,
-        top_k: int = DEFAULT_TOP_K,
-        explain: bool = False,
-    ) -> list[Prediction]:
-        """Predictions of texts, in order; what is longer than the model reads is cut off.
-
-        Args:
-            texts: 1 to ``ASSAY_MAX_TEXTS_CLASSIFY``.
-            model: ``name`` or ``name:version``; None is the default model of texts.
-            top_k: labels to list, at least 1; a model with fewer labels lists them all.
-            explain: refused for every model of texts.
-
-        Raises:
-            ApiError: 404 unknown_model; 422 wrong_task, not_explainable, invalid_top_k, and see
-                `logits`.
-        """
-        served = self._registry.get(model, TEXTS)
-        return await self.predict(texts, served, top_k=top_k, explain=explain)
 
     async def predict(
         self,
         texts: Sequence[str],
         served: Served,
         *,
-        top_k: int,
+        top_k: int = DEFAULT_TOP_K,
         explain: bool = False,
         arrived: float | None = None,
     ) -> list[Prediction]:
-        """Predictions of a model of texts; see `classify`, and `arrived` in `logits`."""
+        """Predictions of texts, in order; what is longer than the model reads is cut off.
+
+        Args:
+            texts: 1 to ``ASSAY_MAX_TEXTS_CLASSIFY``.
+            served: a model of texts.
+            top_k: labels to list, at least 1; a model with fewer labels lists them all.
+            explain: refused for every model of texts.
+            arrived: see `logits`.
+
+        Raises:
+            ApiError: 422 not_explainable, invalid_top_k, and see `logits`.
+        """
         if explain:
-            raise _no_map(served)
+            name = served.artifact.name
+            message = f"The model {name!r} reads texts; only attention to images is shown."
+            raise ApiError(422, "not_explainable", message)
         check_top_k(top_k)
         logits = await self.logits(texts, served, arrived=arrived)
         return [prediction(row, served.artifact, top_k) for row in logits]
@@ -69,8 +56,8 @@ class TextPredictions:
         """Logits (N, K) of texts.
 
         Args:
-            texts: as in `classify`.
-            served: the model.
+            texts: as in `predict`.
+            served: a model of texts.
             arrived: time of the event loop from which the deadline counts; None is now.
 
         Raises:
@@ -79,10 +66,9 @@ class TextPredictions:
         """
         if not texts:
             raise ApiError(422, "no_texts", "The field 'texts' must hold at least one text.")
-        limit = self._settings.max_texts_classify
-        if len(texts) > limit:
-            message = f"At most {limit} texts may be sent at once, got {len(texts)}."
-            raise ApiError(422, "too_many_texts", message, {"limit": limit})
+        if len(texts) > self._limit:
+            message = f"At most {self._limit} texts may be sent at once, got {len(texts)}."
+            raise ApiError(422, "too_many_texts", message, {"limit": self._limit})
         tokenizer, longest = served.tokenizer, served.artifact.text_spec.max_len
         if tokenizer is None:
             raise ValueError(f"served must be a model of texts, got {served.artifact.name}")
@@ -98,11 +84,6 @@ class TextPredictions:
     def close(self) -> None:
         """Stop reading texts."""
         self._executor.shutdown(wait=False, cancel_futures=True)
-
-
-def _no_map(served: Served) -> ApiError:
-    message = f"The model {served.artifact.name!r} reads texts; only attention to images is shown."
-    return ApiError(422, "not_explainable", message)
 
 
 def _rows(tokenizer: TextTokenizer, texts: Sequence[str], longest: int) -> list[np.ndarray]:

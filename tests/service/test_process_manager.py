@@ -13,8 +13,8 @@ import psutil
 import pytest
 from circus.client import CircusClient
 
-from service.process_manager import SOCKETS
 from service.settings import ROOT
+from service.start import SOCKETS
 from tests.service.server import QUICK, Server, serve
 
 NOBODY = 65534
@@ -54,7 +54,7 @@ def _tcp_listeners(server: Server) -> set[int]:
 def test_the_process_manager_listens_on_private_unix_sockets_only(
     parent: Path, tmp_path: Path
 ) -> None:
-    assert bentoml.__version__ == "1.4.39", "see service/process_manager.py before you upgrade"
+    assert bentoml.__version__ == "1.4.39", "see `use_private_sockets` before you upgrade"
     with _serve(parent, tmp_path) as server:
         assert _tcp_listeners(server) == {server.port}
         run = parent / "run"

@@ -44,7 +44,7 @@ class World:
         self.registry = Registry.open(self.settings)
         marks = settings.state / "unloaded"
         self.reloader = Reloader(self.registry, self.settings, unloaded=marks)
-        self.predictions = Predictions(self.settings, self.registry)
+        self.predictions = Predictions(self.settings)
 
     def served(self) -> list[str]:
         return [f"{s.artifact.name}:{s.artifact.version}" for s in self.registry.all()]
@@ -258,7 +258,7 @@ def test_no_request_fails_while_versions_come_and_go(run: Run, tiny_artifact: Ar
         async def ask() -> int:
             done = 0
             while not stop.is_set():
-                [found] = await world.predictions.classify([png(done)])
+                [found] = await world.predictions.predict([png(done)], world.registry.get())
                 versions.add(world.registry.get().artifact.version)
                 assert found["model"] == "fashion-elliptical"
                 done += 1
@@ -304,7 +304,7 @@ def test_what_is_gone_is_not_kept_in_memory(run: Run, tiny_artifact: Artifact) -
     async def test(world: World) -> None:
         path = _copy(tiny_artifact, world.folder / "two", version="2")
         await world.look_twice()
-        await world.predictions.classify([png()], explain=True)
+        await world.predictions.predict([png()], world.registry.get(), explain=True)
         gone = weakref.ref(world.registry.find(TWO).runtime)
         assert gone() is not None
         shutil.rmtree(path)
