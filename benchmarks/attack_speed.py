@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from benchmarks.attack_agreement import above, kernel, samples
-from benchmarks.support.pairs import pair_rows
+from benchmarks.support.pairs import pair_rows, torch_threads
 from benchmarks.support.rows import Row
 from benchmarks.support.server import ROOT
 from robustness.attacks.base import Batch, Search, input_seed
@@ -62,14 +62,10 @@ class _Subject:
 
 def run() -> Iterable[Row]:
     """Measure each attack; its rows appear when it is done."""
-    threads_before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
+    with torch_threads(1):
         subject = _open()
         for plan in _PLANS:
             yield from _measure(subject, plan)
-    finally:
-        torch.set_num_threads(threads_before)
 
 
 def _open() -> _Subject:

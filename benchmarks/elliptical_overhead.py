@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.profiler import profile
 
 import models
-from benchmarks.support.pairs import measure_pairs, pair_rows
+from benchmarks.support.pairs import measure_pairs, pair_rows, torch_threads
 from benchmarks.support.rows import Row, figure
 from runtimes.threads import available_cores
 
@@ -30,17 +30,13 @@ _PAIRS |= {("forward and input gradient", 1): 120, ("forward and input gradient"
 def run() -> Iterable[Row]:
     """Compare both models at batch 1 and 8, on one thread and on all cores."""
     pair = _models()
-    threads_before = torch.get_num_threads()
-    try:
-        for threads in sorted({1, available_cores()}):
-            torch.set_num_threads(threads)
+    for threads in sorted({1, available_cores()}):
+        with torch_threads(threads):
             for (work, batch_size), count in _PAIRS.items():
                 first, second = (_caller(model, work, _images(batch_size)) for model in pair)
                 case = f"DeiT-tiny 224, eager, {work}, batch {batch_size}, {threads} thread(s)"
                 pairs = measure_pairs(first, second, count)
                 yield from pair_rows(case, _LABELS, pairs, target=TARGETS[work])
-    finally:
-        torch.set_num_threads(threads_before)
     for work, batch_size in _PAIRS:
         case = f"DeiT-tiny 224, eager, {work}, batch {batch_size}, peak memory"
         images = _images(batch_size)

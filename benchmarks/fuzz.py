@@ -95,7 +95,7 @@ def run(*, cases: int = 10_000, seed: int = 0) -> Iterable[Row]:
         cases: requests, at least.
         seed: of the requests.
     """
-    with serving() as address:
+    with serving() as (_, address):
         found = fuzz(address, cases=cases, seed=seed)
     return rows(found)
 

@@ -41,7 +41,7 @@ def run(*, pairs: int = 7, seconds: float = 20.0) -> Iterable[Row]:
         pairs: how many.
         seconds: length of a window.
     """
-    with tempfile.TemporaryDirectory() as folder, serving() as address:
+    with tempfile.TemporaryDirectory() as folder, serving() as (_, address):
         file = Path(folder) / "requests"
         write_requests(file, [form_request("/classify", *sample) for sample in sample_files()])
         rate = sustained(file, address) / 2

@@ -31,7 +31,7 @@ from benchmarks.isolation import sustained
 from benchmarks.support.deit_artifact import pictures, write_deit_tiny
 from benchmarks.support.load import Answer, drive, form_request, throughput, write_requests
 from benchmarks.support.rows import Row, figure
-from benchmarks.support.server import pss, serving_process
+from benchmarks.support.server import pss, serving
 from service.settings import Settings
 
 FACTOR = 10
@@ -59,7 +59,7 @@ def run(*, seconds: float = 600.0) -> Iterable[Row]:
         artifact = write_deit_tiny(folder / "models")
         write_requests(file, [form_request("/classify", "p.jpg", p) for p in _jpegs()])
         settings = {"ASSAY_MODELS": str(artifact.folder), "ASSAY_DEFAULT_IMAGE": artifact.name}
-        with serving_process(settings) as (pid, address):
+        with serving(settings) as (pid, address):
             rate = sustained(file, address)
             half = {"connections": _CONNECTIONS, "rate": rate / 2}
             before = drive(file, address, seconds=_RECOVERY_WATCHED_S, **half)

@@ -29,7 +29,7 @@ from benchmarks.support.deit_artifact import write_deit_tiny
 from benchmarks.support.load import drive, form_request, throughput, write_requests
 from benchmarks.support.pairs import Pairs, median_interval
 from benchmarks.support.rows import Row, figure
-from benchmarks.support.server import pause, resume, serving_process
+from benchmarks.support.server import pause, resume, serving
 from data.datasets.known import data_folder
 from export.select import open_selected
 from runtimes.artifact import Artifact
@@ -134,7 +134,7 @@ def _ours(artifact: Artifact, files: Sequence[bytes], folder: Path, mode: str) -
     settings = {"ASSAY_MODELS": str(artifact.folder), "ASSAY_DEFAULT_IMAGE": artifact.name}
     settings |= {"ASSAY_RUNTIME": runtime, "ASSAY_PRECISION": precision}
     with (
-        serving_process(settings) as (pid, address),
+        serving(settings) as (pid, address),
         _over_http(pid, address, requests, folder / "ours") as measure,
     ):
         yield measure

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.support.long_models import transformer, transject, windows
-from benchmarks.support.pairs import measure_pairs, pair_rows
+from benchmarks.support.pairs import measure_pairs, pair_rows, torch_threads
 from benchmarks.support.rows import Row
 from export.onnx import to_onnx
 from export.precision.int8 import quantize_dynamic
@@ -35,13 +35,9 @@ Call = Callable[[Feed], object]
 
 def run() -> Iterable[Row]:
     """Compare at 1k and 4k tokens on every runtime of this CPU."""
-    threads_before = torch.get_num_threads()
-    torch.set_num_threads(available_cores())
-    try:
+    with torch_threads(available_cores()):
         for length in _LENGTHS:
             yield from _rows(length)
-    finally:
-        torch.set_num_threads(threads_before)
 
 
 def _rows(length: int) -> Iterator[Row]:

@@ -7,6 +7,7 @@ nothing but the standard library.
 
 import argparse
 import asyncio
+import itertools
 import json
 import re
 import struct
@@ -14,7 +15,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -28,6 +28,7 @@ _BOUNDARY = "benchmark-5f3a"
 # An answer may take as long as a server allows it to; a silent one must not hold the benchmark.
 _PATIENCE_S = 60.0
 _LATE_S = 0.5  # after the last moment: what was due just before is still sent
+_Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,132 +105,61 @@ def _post(path: str, content_type: str, body: bytes) -> bytes:
     return f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
 
 
-class Connection(asyncio.Protocol):
-    """One kept connection, one request at a time."""
-
-    def __init__(self) -> None:
-        self._transport: asyncio.WriteTransport | None = None
-        self._received = bytearray()
-        self._answer: asyncio.Future[int] | None = None
-        self.usable = True
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """See `asyncio.Protocol`."""
-        if isinstance(transport, asyncio.WriteTransport):
-            self._transport = transport
-
-    def ask(self, request: bytes) -> asyncio.Future[int]:
-        """Send a request; the future is its answer's status."""
-        self._received.clear()
-        self._answer = asyncio.get_running_loop().create_future()
-        if self._transport is not None:
-            self._transport.write(request)
-        return self._answer
-
-    def data_received(self, data: bytes) -> None:
-        """Take a part of an answer."""
-        self._received += data
-        end = self._received.find(b"\r\n\r\n")
-        if end < 0:
-            return
-        head = bytes(self._received[:end])
-        length = _LENGTH.search(head)
-        if len(self._received) >= end + 4 + (int(length[1]) if length else 0):
-            self.usable = self.usable and not _CLOSE.search(head)
-            self._finish(int(head[9:12]))
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """See `asyncio.Protocol`."""
-        self.usable = False
-        self._finish(NO_ANSWER)
-
-    def close(self) -> None:
-        """Close the connection."""
-        self.usable = False
-        if self._transport is not None:
-            self._transport.close()
-
-    def _finish(self, status: int) -> None:
-        if self._answer is not None and not self._answer.done():
-            self._answer.set_result(status)
-
-
 class Generator:
     """Sends requests over kept connections and notes how they were answered.
 
     Args:
-        address: host and port.
+        url: host and port.
         requests: what to send, in turn.
-        connections: at most so many at a time.
+        seconds: how long.
+        rate: see `drive`.
     """
 
     def __init__(
-        self, address: tuple[str, int], requests: Sequence[bytes], connections: int
+        self, url: str, requests: Sequence[bytes], seconds: float, rate: float | None
     ) -> None:
-        self._address = address
-        self._requests = requests
-        self._connections = connections
-        self._sent = 0
-        self._begin = 0.0
+        split = urlsplit(url)
+        self._address = split.hostname or "127.0.0.1", split.port or 80
+        self._requests, self._seconds, self._rate = itertools.cycle(requests), seconds, rate
+        self._begin, self._taken = 0.0, itertools.count()
         self._answers: list[tuple[float, float, int]] = []
 
-    async def closed(self, seconds: float) -> list[tuple[float, float, int]]:
-        """Every connection sends its next request when it has its answer."""
+    async def run(self, connections: int) -> list[tuple[float, float, int]]:
+        """Due moment, seconds and status of every request, by the moment."""
         self._begin = time.perf_counter()
-        await asyncio.gather(
-            *(self._one_after_the_other(seconds) for _ in range(self._connections))
-        )
+        await asyncio.gather(*(self._one_after_the_other() for _ in range(connections)))
         return sorted(self._answers)
 
-    async def open(self, seconds: float, rate: float) -> list[tuple[float, float, int]]:
-        """Requests are due at a fixed rate; one without a free connection waits for one."""
-        self._begin = time.perf_counter()
-        due: asyncio.Queue[float | None] = asyncio.Queue()
-        senders = [
-            asyncio.create_task(self._as_due(due, seconds)) for _ in range(self._connections)
-        ]
-        for number in range(int(seconds * rate)):
-            moment = number / rate
-            if (early := moment - self._now()) > 0:
+    async def _one_after_the_other(self) -> None:
+        connection: _Connection | None = None
+        while (due := self._next_due()) < self._seconds:
+            if (early := due - self._now()) > 0:
                 await asyncio.sleep(early)
-            due.put_nowait(moment)
-        for _ in senders:
-            due.put_nowait(None)
-        await asyncio.gather(*senders)
-        return sorted(self._answers)
-
-    async def _one_after_the_other(self, seconds: float) -> None:
-        connection = None
-        while (moment := self._now()) < seconds:
-            connection = await self._ask(connection, moment)
+            status, used = NO_ANSWER, connection
+            if self._now() < self._seconds + _LATE_S:  # later is not answered either
+                try:
+                    used = connection or await asyncio.open_connection(*self._address)
+                    status, kept = await asyncio.wait_for(self._ask(used), _PATIENCE_S)
+                    connection = used if kept else None
+                except (OSError, EOFError, TimeoutError):
+                    connection = None
+            self._answers.append((round(due, 6), round(self._now() - due, 6), status))
+            if used is not None and connection is None:
+                used[1].close()
         if connection is not None:
-            connection.close()
+            connection[1].close()
 
-    async def _as_due(self, due: asyncio.Queue[float | None], seconds: float) -> None:
-        connection = None
-        while (moment := await due.get()) is not None:
-            if self._now() < seconds + _LATE_S:
-                connection = await self._ask(connection, moment)
-            else:  # what found no connection in time was not answered either
-                self._answers.append((moment, self._now() - moment, NO_ANSWER))
-        if connection is not None:
-            connection.close()
+    async def _ask(self, connection: _Connection) -> tuple[int, bool]:
+        """Send the next request: its answer's status, and whether the connection is kept."""
+        reader, writer = connection
+        writer.write(next(self._requests))
+        head = await reader.readuntil(b"\r\n\r\n")
+        length = _LENGTH.search(head)
+        await reader.readexactly(int(length[1]) if length else 0)
+        return int(head[9:12]), not _CLOSE.search(head)
 
-    async def _ask(self, connection: Connection | None, due: float) -> Connection | None:
-        """Send the next request; returns the connection, None when it cannot be used again."""
-        request = self._requests[self._sent % len(self._requests)]
-        self._sent += 1
-        status = NO_ANSWER
-        with suppress(OSError, TimeoutError):
-            if connection is None or not connection.usable:
-                loop = asyncio.get_running_loop()
-                _, connection = await loop.create_connection(Connection, *self._address)
-            status = await asyncio.wait_for(connection.ask(request), _PATIENCE_S)
-        self._answers.append((due, self._now() - due, status))
-        if connection is not None and (status == NO_ANSWER or not connection.usable):
-            connection.close()
-            connection = None
-        return connection
+    def _next_due(self) -> float:
+        return next(self._taken) / self._rate if self._rate else self._now()
 
     def _now(self) -> float:
         return time.perf_counter() - self._begin
@@ -244,7 +174,7 @@ def _read_requests(file: Path) -> list[bytes]:
     return requests
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main() -> None:
     """Send the requests and write [due, seconds, status] of each as JSON."""
     parser = argparse.ArgumentParser(prog="benchmarks.support.load", description=__doc__)
     parser.add_argument("requests", type=Path)
@@ -252,20 +182,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--connections", type=int, required=True)
     parser.add_argument("--seconds", type=float, required=True)
     parser.add_argument("--rate", type=float)
-    options = parser.parse_args(argv)
-    url = urlsplit(options.address)
-    generator = Generator(
-        (url.hostname or "127.0.0.1", url.port or 80),
-        _read_requests(options.requests),
-        options.connections,
-    )
-    if options.rate is None:
-        answers = asyncio.run(generator.closed(options.seconds))
-    else:
-        answers = asyncio.run(generator.open(options.seconds, options.rate))
-    sys.stdout.write(json.dumps([(round(d, 6), round(s, 6), status) for d, s, status in answers]))
-    return 0
+    options = parser.parse_args()
+    requests = _read_requests(options.requests)
+    generator = Generator(options.address, requests, options.seconds, options.rate)
+    sys.stdout.write(json.dumps(asyncio.run(generator.run(options.connections))))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

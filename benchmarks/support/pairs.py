@@ -3,12 +3,26 @@
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Literal
+
+import torch
 
 from benchmarks.support.rows import Row, figure
 
 _WARM_UP = 3
 Pairs = Sequence[tuple[float, float]]
+
+
+@contextmanager
+def torch_threads(count: int) -> Iterator[None]:
+    """Have torch use so many threads inside the block."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def measure_pairs(

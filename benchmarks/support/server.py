@@ -7,7 +7,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -23,31 +23,30 @@ _STOP_S = 30
 
 
 @contextmanager
-def serving(settings: Mapping[str, str] | None = None) -> Iterator[str]:
-    """Serve the project and wait until it is ready.
+def serving(settings: Mapping[str, str] | None = None) -> Iterator[tuple[int, str]]:
+    """Serve the project and wait until every model has the runtime that it keeps.
 
     Args:
         settings: environment variables beside those of this process.
 
     Yields:
-        The address, such as "http://127.0.0.1:4711".
+        The id of the server's first process, and the address, such as "http://127.0.0.1:4711".
 
     Raises:
         RuntimeError: it was not ready in time.
     """
-    with serving_process(settings) as (_, address):
-        yield address
 
+    def settled() -> bool:
+        """Whether no model is measured any more."""
+        models = httpx.get(f"{address}/v1/models", timeout=30).json()
+        return not any(model["measuring"] for model in models)
 
-@contextmanager
-def serving_process(settings: Mapping[str, str] | None = None) -> Iterator[tuple[int, str]]:
-    """The same, yielding also the id of the server's first process."""
     with (
         tempfile.TemporaryDirectory() as state,
         started(state, settings) as (process, address),
     ):
         wait_until_ready(process, address)
-        wait_until_settled(process, address)
+        _wait(process, settled, _SETTLED_S, every=0.5)
         yield process.pid, address
 
 
@@ -57,46 +56,39 @@ def wait_until_ready(process: subprocess.Popen[bytes], address: str) -> None:
     Raises:
         RuntimeError: the process ended, or time ran out.
     """
-    deadline = time.monotonic() + _READY_S
-    while process.poll() is None and time.monotonic() < deadline:
-        try:
-            if httpx.get(f"{address}/readyz", timeout=1).status_code == 200:
-                return
-        except httpx.TransportError:
-            pass
-        time.sleep(0.02)
-    ended = process.poll() is not None
-    raise RuntimeError("the server ended" if ended else f"it was not ready within {_READY_S} s")
+
+    def ready() -> bool:
+        """Whether it says so."""
+        with suppress(httpx.TransportError):
+            return httpx.get(f"{address}/readyz", timeout=1).status_code == 200
+        return False
+
+    _wait(process, ready, _READY_S, every=0.02)
 
 
-def wait_until_settled(process: subprocess.Popen[bytes], address: str) -> None:
-    """Wait until every model has the runtime that it keeps.
-
-    Raises:
-        RuntimeError: the process ended, or time ran out.
-    """
-    deadline = time.monotonic() + _SETTLED_S
-    while process.poll() is None and time.monotonic() < deadline:
-        models = httpx.get(f"{address}/v1/models", timeout=30).json()
-        if not any(model["measuring"] for model in models):
-            return
-        time.sleep(0.5)
-    ended = process.poll() is not None
-    raise RuntimeError("the server ended" if ended else f"it measured for over {_SETTLED_S} s")
+def _wait(
+    process: subprocess.Popen[bytes], done: Callable[[], bool], seconds: float, *, every: float
+) -> None:
+    deadline = time.monotonic() + seconds
+    while not done():
+        if process.poll() is not None:
+            raise RuntimeError("the server ended")
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"it was not ready within {seconds} s")
+        time.sleep(every)
 
 
 @contextmanager
 def started(
-    state: str, settings: Mapping[str, str] | None = None, *, port: int | None = None
+    state: str, settings: Mapping[str, str] | None = None
 ) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
-    """Start the server, without waiting; end it by its pid.
+    """Start the server at a free port, without waiting; end it by its pid.
 
     Args:
         state: where it keeps its state.
         settings: environment variables beside those of this process.
-        port: where it listens; None: at a free port.
     """
-    port = port or free_port()
+    port = free_port()
     process = start(state, settings or {}, port)
     try:
         yield process, f"http://127.0.0.1:{port}"

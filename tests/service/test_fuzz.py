@@ -13,7 +13,7 @@ def test_every_answer_is_documented_and_none_is_a_server_error(
     cases: int, tiny_models: Path, samples: Path
 ) -> None:
     settings = {"ASSAY_MODELS": tiny_models, "ASSAY_SAMPLES": samples, "ASSAY_RUNTIME": "onnx-cpu"}
-    with serving({name: str(value) for name, value in settings.items()}) as address:
+    with serving({name: str(value) for name, value in settings.items()}) as (_, address):
         found = fuzz(address, cases=cases)
     assert found.cases >= cases
     assert found.server_errors == 0, found.failures
