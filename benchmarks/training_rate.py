@@ -21,9 +21,8 @@ from benchmarks.support.pairs import measure_pairs, pair_rows
 from benchmarks.support.rows import Row
 from data.sources import open_images
 from training.distributed import Processes
-from training.loading import Batch, batches
 from training.optimizer import Schedule, build_optimizer
-from training.order import Order
+from training.order import Batch, Order, batches
 from training.recipe import ImageData, Recipe
 from training.recipe_file import read_recipe
 from training.samples import ReadImages, Samples, StoredImages

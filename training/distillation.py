@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from tqdm import tqdm
 
 from models.checkpoints import load_weights, save_weights
-from training.augment.pipeline import flip, move
+from training.augment import flip, move
 from training.distributed import Processes
 from training.draws import Draws, seed_model, source
 from training.order import Order

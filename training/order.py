@@ -1,8 +1,21 @@
-"""The order of the training samples: a pure function of the seed and the step."""
+"""The batch of each training step: a pure function of the seed and the step.
+
+Batches may be prepared ahead of the model, in processes of their own.
+"""
+
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
 
-from training.draws import source
+from training.draws import Draws, source
+from training.samples import Samples
+
+Batch = tuple[np.ndarray, tuple[Tensor, ...], Tensor]
+"""Indices (B,), what the model takes, and labels (B,) int64."""
 
 _POOL = 50
 """Batches whose samples are sorted by length together."""
@@ -38,11 +51,8 @@ class Order:
                 f"train.batch_size must be at most the {num_samples} training samples, "
                 f"got {batch_size}"
             )
-        self._num_samples = num_samples
-        self._batch_size = batch_size
-        self._seed = seed
-        self._lengths = lengths
-        self._repeats = repeats
+        self._num_samples, self._batch_size = num_samples, batch_size
+        self._seed, self._lengths, self._repeats = seed, lengths, repeats
         self._cached = (-1, np.empty((0, batch_size), np.int64))
 
     @property
@@ -71,3 +81,52 @@ class Order:
         pools = (order[start : min(start + pool, used)] for start in range(0, used, pool))
         ordered = np.concatenate([own[np.argsort(lengths[own], kind="stable")] for own in pools])
         return random.permutation(ordered.reshape(-1, self._batch_size), axis=0)
+
+
+class _Steps(Dataset[Batch]):
+    def __init__(self, samples: Samples, order: Order, part: slice, seed: int) -> None:
+        self._samples, self._order = samples, order
+        self._part, self._seed = part, seed
+
+    def __getitem__(self, step: int) -> Batch:
+        indices = self._order.indices(step)
+        draws = Draws(source(self._seed, "decode", step), len(indices), self._part)
+        own = indices[self._part]
+        labels = torch.from_numpy(self._samples.labels[own])
+        return own, self._samples.batch(own, draws), labels
+
+
+def batches(
+    samples: Samples,
+    order: Order,
+    steps: range,
+    *,
+    part: slice,
+    seed: int,
+    workers: int,
+    pin: bool,
+) -> Iterator[Batch]:
+    """The batches of some steps.
+
+    Args:
+        samples: the training split.
+        order: which samples belong to which step.
+        steps: steps to do.
+        part: this process's share of each batch.
+        seed: of the run.
+        workers: processes that prepare batches; 0 prepares each when it is asked for.
+        pin: keep batches in memory from which a GPU copies faster.
+    """
+    loader = DataLoader(
+        _Steps(samples, order, part, seed),
+        batch_size=None,
+        sampler=steps,
+        num_workers=workers,
+        pin_memory=pin,
+        collate_fn=_as_it_is,
+    )
+    return iter(loader)
+
+
+def _as_it_is(batch: Any) -> Any:  # a function of its own: workers must find it
+    return batch

@@ -135,14 +135,6 @@ class TokenData:
 DataRecipe = ImageData | TextData | TokenData
 
 
-Optimizer = Literal["adamw", "adam"]
-Schedule = Literal["cosine", "linear", "constant"]
-Precision = Literal["fp32", "bf16"]
-Monitor = Literal["accuracy", "loss"]
-Method = Literal["pgd", "trades"]
-Log = Literal["tensorboard", "mlflow", "wandb"]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainRecipe:
     """How to train.
@@ -181,12 +173,12 @@ class TrainRecipe:
     steps: int | None = None
     batch_size: int = 128
     accumulate: int = 1
-    optimizer: Optimizer = "adamw"
+    optimizer: Literal["adamw", "adam"] = "adamw"
     lr: float = 1e-3
     betas: tuple[float, float] = (0.9, 0.999)
     adam_eps: float = 1e-8
     weight_decay: float = 0.05
-    schedule: Schedule = "cosine"
+    schedule: Literal["cosine", "linear", "constant"] = "cosine"
     warmup_epochs: float = 1.0
     warmup_steps: int | None = None
     warmup_lr: float = 0.0
@@ -198,8 +190,8 @@ class TrainRecipe:
     label_smoothing: float = 0.0
     reconstruction: float = 1.0
     ema: float | None = None
-    precision: Precision = "fp32"
-    monitor: Monitor = "accuracy"
+    precision: Literal["fp32", "bf16"] = "fp32"
+    monitor: Literal["accuracy", "loss"] = "accuracy"
     patience: int | None = None
     validate_steps: int | None = None
     checkpoint_seconds: float = 60.0
@@ -249,7 +241,7 @@ class AdversarialRecipe:
     eps: float
     alpha: float
     steps: int
-    method: Method = "pgd"
+    method: Literal["pgd", "trades"] = "pgd"
     beta: float = 6.0
 
     def __post_init__(self) -> None:
@@ -319,7 +311,7 @@ class Recipe:
     distillation: DistillationRecipe | None = None
     adversarial: AdversarialRecipe | None = None
     init: str | None = None
-    logs: tuple[Log, ...] = ("tensorboard",)
+    logs: tuple[Literal["tensorboard", "mlflow", "wandb"], ...] = ("tensorboard",)
 
     def __post_init__(self) -> None:
         """Check every rule, and what concerns several sections."""

@@ -23,7 +23,6 @@ from training.recipe_file import read_recipe
 
 RUN, HISTORY, STEPS = "run.json", "history.csv", "steps.csv"
 STATE, LAST, TEACHER = "state.pt", "last.safetensors", "teacher.safetensors"
-_STATE_VERSION = 2
 _CODE = Path(__file__).parent
 _PACKAGES = ("torch", "numpy", "safetensors", "tokenizers")
 
@@ -97,27 +96,6 @@ def write_metrics(
         writer = csv.DictWriter(file, history[0])
         writer.writeheader()
         writer.writerows(history)
-
-
-def save_state(folder: Path, state: dict[str, Any]) -> None:
-    """Write all that resuming needs, replacing the file in one step."""
-    with replacing(folder / STATE) as partial:
-        torch.save(state | {"version": _STATE_VERSION}, partial)
-
-
-def load_state(folder: Path) -> dict[str, Any] | None:
-    """Read what `save_state` wrote; None before the first checkpoint.
-
-    Raises:
-        ValueError: it was written by another version of the training code.
-    """
-    path = folder / STATE
-    if not path.is_file():
-        return None
-    state = torch.load(path, weights_only=True, map_location="cpu")
-    if state.get("version") != _STATE_VERSION:
-        raise ValueError(f"{path} is of another version: the run can be exported, not resumed")
-    return state
 
 
 def environment() -> dict[str, str]:

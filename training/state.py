@@ -8,9 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from core.files import replacing
 from training import run as records
 from training.distributed import Processes
 from training.optimizer import Average
+
+_VERSION = 2
 
 
 class Meter:
@@ -111,6 +114,7 @@ class State:
         if not self._processes.is_first:
             return
         state: dict[str, Any] = {
+            "version": _VERSION,
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "average": None if self.average is None else self.average.state,
@@ -120,7 +124,8 @@ class State:
             "best": self.best,
             "data_digest": self.data_digest,
         }
-        records.save_state(folder, state | meters)
+        with replacing(folder / records.STATE) as partial:
+            torch.save(state | meters, partial)
 
     def averaged(self) -> AbstractContextManager[None]:
         """Inside a `with` block the model has the averaged weights, if there is an average."""
@@ -132,9 +137,12 @@ class State:
         Raises:
             ValueError: the run was started with other data, or by another version of this code.
         """
-        state = records.load_state(folder)
-        if state is None:
+        path = folder / records.STATE
+        if not path.is_file():
             return
+        state = torch.load(path, weights_only=True, map_location="cpu")
+        if state.get("version") != _VERSION:
+            raise ValueError(f"{path} is of another version: the run can be exported, not resumed")
         if state["data_digest"] != self.data_digest:
             raise ValueError("the data is not what this run was started with")
         self.model.load_state_dict(state["model"])

@@ -8,13 +8,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from training.adversarial import attack
-from training.augment.pipeline import augment, mix
+from training.augment import augment, mix
 from training.distributed import Processes
 from training.draws import Draws, seed_model, source
-from training.loading import Batch
-from training.objective import Objective
+from training.objective import Objective, attack
 from training.optimizer import Average, Schedule
+from training.order import Batch
 from training.recipe import ImageData, Recipe
 from training.validation import to_model
 
@@ -69,12 +68,8 @@ class Stepper:
         schedule: Schedule,
         processes: Processes,
     ) -> None:
-        self._recipe = recipe
-        self._model = model
-        self._optimizer = optimizer
-        self._average = average
-        self._schedule = schedule
-        self._processes = processes
+        self._recipe, self._model, self._processes = recipe, model, processes
+        self._optimizer, self._average, self._schedule = optimizer, average, schedule
         self._objective = _shared(Objective(model, recipe), processes)
         self.teacher: Tensor | None = None
 
@@ -112,29 +107,15 @@ class Stepper:
             draws = self._draws("augment", step)
             images = augment(inputs[0], data, draws)
             if data.mixes:
-                images, targets = self._mixed(images, targets, data, draws)
+                strength = {"mixup": data.mixup, "cutmix": data.cutmix}
+                classes = self._recipe.model["num_classes"]
+                images, targets = mix(images, targets, num_classes=classes, draws=draws, **strength)
             inputs = (images,)
         noise = None
         if self._recipe.adversarial:
             noise = self._draws("attack", step).uniform(*inputs[0].shape[1:])
-        return _Prepared(
-            inputs=inputs,
-            targets=targets,
-            teacher=self._teacher_logits(step, indices),
-            noise=noise,
-        )
-
-    def _mixed(
-        self, images: Tensor, labels: Tensor, data: ImageData, draws: Draws
-    ) -> tuple[Tensor, Tensor]:
-        return mix(
-            images,
-            labels,
-            num_classes=self._recipe.model["num_classes"],
-            mixup=data.mixup,
-            cutmix=data.cutmix,
-            draws=draws,
-        )
+        teacher = self._teacher_logits(step, indices)
+        return _Prepared(inputs=inputs, targets=targets, teacher=teacher, noise=noise)
 
     def _draws(self, purpose: str, step: int) -> Draws:
         size = self._recipe.train.batch_size
@@ -143,9 +124,8 @@ class Stepper:
 
     def _teacher_logits(self, step: int, indices: np.ndarray) -> Tensor | None:
         recipe = self._recipe.distillation
-        if recipe is None or self.teacher is None:
-            return None
-        if step < recipe.start * self._schedule.steps_per_epoch:
+        begun = recipe is not None and step >= recipe.start * self._schedule.steps_per_epoch
+        if self.teacher is None or not begun:
             return None
         return self.teacher[torch.from_numpy(indices)].to(self._processes.device)
 
@@ -179,6 +159,5 @@ def _shared(objective: Objective, processes: Processes) -> nn.Module:
     if processes.size == 1:
         return objective
     device = processes.device
-    return DistributedDataParallel(
-        objective, device_ids=[device.index] if device.type == "cuda" else None
-    )
+    gpus = [device.index] if device.type == "cuda" else None
+    return DistributedDataParallel(objective, device_ids=gpus)

@@ -18,16 +18,14 @@ from training import run as records
 from training.distillation import teacher_logits
 from training.distributed import Processes, defer_signals, interruption
 from training.draws import seed_model
-from training.loading import Batch, batches
-from training.logs import CsvLog, Logs
+from training.logs import Logs
 from training.optimizer import Average, Schedule, build_optimizer
-from training.order import Order
+from training.order import Batch, Order, batches
 from training.recipe import ImageData, Recipe
 from training.samples import Samples, StoredImages
 from training.state import State
 from training.step import Stepper
 from training.task import Task, check_readable, open_task
-from training.trackers import open_trackers
 from training.validation import evaluate
 
 LOG_STEPS = 20
@@ -97,7 +95,9 @@ class Trainer:
         self._begin()
         if not self.finished:
             self._teacher_step()
-            with closing(self._logs()) as logs, interruption() as asked, self._bar() as bar:
+            state, writes = self.state, self.processes.is_first
+            logs = Logs(self.recipe, self.folder, state.step, writes=writes)
+            with closing(logs), interruption() as asked, self._bar() as bar:
                 self._train(asked, logs, bar)
         return self._finish()
 
@@ -251,13 +251,6 @@ class Trainer:
                 processes=self.processes,
                 progress=self._show,
             )
-
-    def _logs(self) -> Logs:
-        if not self.processes.is_first:
-            return Logs(None, [])
-        step = self.state.step
-        trackers = open_trackers(self.recipe, self.folder, step)
-        return Logs(CsvLog(self.folder / records.STEPS, step), trackers)
 
     def _bar(self) -> tqdm:
         return tqdm(

@@ -8,9 +8,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from tqdm import tqdm
 
-from training.adversarial import attack
 from training.distributed import Processes
 from training.draws import Draws, source
+from training.objective import attack
 from training.recipe import AdversarialRecipe
 from training.samples import Samples
 
@@ -82,13 +82,12 @@ def predict(
     """
     model.eval()
     found = np.empty(len(samples.labels), np.int64)
-    bar = tqdm(desc=progress, total=len(found), unit="sample", disable=progress is None)
-    for indices in _batches(np.arange(len(found)), samples.lengths):
-        with torch.inference_mode():
-            logits = model(*to_model(samples.batch(indices), device))
-        found[indices] = logits.argmax(1).cpu().numpy()
-        bar.update(len(indices))
-    bar.close()
+    with tqdm(desc=progress, total=len(found), unit="sample", disable=progress is None) as bar:
+        for indices in _batches(np.arange(len(found)), samples.lengths):
+            with torch.inference_mode():
+                logits = model(*to_model(samples.batch(indices), device))
+            found[indices] = logits.argmax(1).cpu().numpy()
+            bar.update(len(indices))
     return found
 
 

@@ -1,15 +1,21 @@
+import math
+from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+import pytest
 import torch
+from PIL import Image, ImageEnhance, ImageOps
+from torch import Tensor
 
 from data.images import ImageSpec
-from training.augment.pipeline import augment, color_jitter, erase, flip, move
+from training.augment import OPERATIONS, augment, color_jitter, erase, flip, mix, move, rand_augment
 from training.draws import Draws, source
 from training.recipe import ImageData
 
 
-def draws(batch_size: int, part: slice = slice(None)) -> Draws:
-    return Draws(source(0, "augment", 0), batch_size, part)
+def draws(batch_size: int, part: slice = slice(None), step: int = 0) -> Draws:
+    return Draws(source(0, "augment", step), batch_size, part)
 
 
 def recipe(**data: Any) -> ImageData:
@@ -58,15 +64,142 @@ def test_erase_fills_one_rectangle_of_some_images() -> None:
     assert erased[erased != 2.0].min() >= 0 and erased[erased != 2.0].max() < 1
 
 
-def test_nothing_asked_changes_nothing() -> None:
-    images = torch.rand(3, 3, 4, 4)
-    assert augment(images, recipe(), draws(3)) is images
-
-
 def test_everything_asked_does_not_depend_on_how_the_batch_is_shared() -> None:
     images = torch.rand(16, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+    assert augment(images, recipe(), draws(16)) is images  # nothing was asked
     data = recipe(flip=True, shift=1, rand_augment=2, color_jitter=0.4, erase=0.5)
     whole = augment(images, data, draws(16))
     assert whole.min() >= 0 and whole.max() <= 1 and not torch.equal(whole, images)
     for part in (slice(0, 8), slice(8, 16)):
         assert torch.equal(augment(images[part], data, draws(16, part)), whole[part])
+
+
+LEVEL = 0.5
+COS, SIN = math.cos(math.radians(15)), math.sin(math.radians(15))
+
+
+def picture() -> Image.Image:
+    """Smooth colors over a part of the range, as a photograph has them."""
+    rows, columns = np.mgrid[0:24, 0:32] / 32
+    channels = (40 + 150 * rows, 30 + 120 * columns, 90 + 60 * np.sin(4 * rows + 3 * columns))
+    return Image.fromarray(np.stack(channels, axis=-1).astype(np.uint8))
+
+
+def tensor(image: Image.Image) -> Tensor:
+    return torch.from_numpy(np.asarray(image).copy()).permute(2, 0, 1)[None].float() / 255
+
+
+def apply(name: str, images: Tensor, sign: float = 1.0) -> Tensor:
+    shape = (len(images), 1, 1, 1)
+    return OPERATIONS[name](images, torch.full(shape, LEVEL), torch.full(shape, sign))
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("auto_contrast", ImageOps.autocontrast),
+        ("equalize", ImageOps.equalize),
+        ("invert", ImageOps.invert),
+        ("posterize", lambda image: ImageOps.posterize(image, 2)),
+        ("solarize", lambda image: ImageOps.solarize(image, 128)),
+        ("color", lambda image: ImageEnhance.Color(image).enhance(1.45)),
+        ("contrast", lambda image: ImageEnhance.Contrast(image).enhance(1.45)),
+        ("brightness", lambda image: ImageEnhance.Brightness(image).enhance(1.45)),
+        ("sharpness", lambda image: ImageEnhance.Sharpness(image).enhance(1.45)),
+    ],
+)
+def test_operation_is_that_of_pillow(
+    name: str, expected: Callable[[Image.Image], Image.Image]
+) -> None:
+    image = picture()
+    difference = (apply(name, tensor(image)) - tensor(expected(image))).abs().max()
+    assert difference <= 2.1 / 255  # Pillow rounds to whole values on the way
+
+
+def test_solarize_add_brightens_the_dark_half() -> None:
+    images = torch.tensor([0.1, 0.45, 0.55, 0.9]).view(1, 1, 2, 2)
+    changed = apply("solarize_add", images).flatten()
+    brighter = LEVEL * 110 / 255
+    assert changed.tolist() == pytest.approx([0.1 + brighter, 0.45 + brighter, 0.55, 0.9])
+
+
+@pytest.mark.parametrize(
+    ("name", "matrix"),
+    [
+        # Pillow's coefficients for pixels (x, y) of a 40 x 40 image: where to sample from.
+        ("shear_x", (1, 0.15, -0.15 * 20, 0, 1, 0)),
+        ("shear_y", (1, 0, 0, 0.15, 1, -0.15 * 20)),
+        ("translate_x", (1, 0, 0.225 * 40, 0, 1, 0)),
+        ("translate_y", (1, 0, 0, 0, 1, 0.225 * 40)),
+        ("rotate", (COS, -SIN, 20 * (1 - COS + SIN), SIN, COS, 20 * (1 - COS - SIN))),
+    ],
+)
+def test_image_is_moved_as_pillow_moves_it(name: str, matrix: tuple[float, ...]) -> None:
+    image = picture().resize((40, 40), Image.Resampling.BILINEAR)
+    expected = tensor(
+        image.transform((40, 40), Image.Transform.AFFINE, matrix, Image.Resampling.BILINEAR)
+    )
+    moved = apply(name, tensor(image))
+    inside = (slice(None), slice(None), slice(10, 30), slice(10, 30))
+    assert (moved[inside] - expected[inside]).abs().max() < 0.02
+    assert not torch.allclose(moved, apply(name, tensor(image), sign=-1.0), atol=0.02)
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_every_operation_keeps_range_and_shape_also_of_flat_and_grey_images(name: str) -> None:
+    level, sign = torch.ones(4, 1, 1, 1), torch.tensor([1.0, -1.0, 1.0, -1.0]).view(4, 1, 1, 1)
+    for images in (torch.rand(4, 3, 6, 6), torch.rand(4, 1, 6, 6), torch.full((4, 3, 6, 6), 0.3)):
+        changed = OPERATIONS[name](images, level, sign)
+        assert changed.shape == images.shape and changed.isfinite().all()
+        assert changed.min() >= 0 and changed.max() <= 1
+
+
+def test_images_get_operations_of_their_own_about_half_of_the_time() -> None:
+    image = tensor(picture()).expand(600, -1, -1, -1)
+    changed = rand_augment(image, 1, magnitude=9, draws=draws(600))
+    same = (changed == image).all(3).all(2).all(1).float().mean()
+    assert 0.4 < same < 0.6
+    assert torch.equal(image[0], image[1]) and len(changed.mean((1, 2, 3)).unique()) > 100
+
+
+LABELS = torch.tensor([0, 1, 2, 2, 1, 0])
+
+
+def batch() -> torch.Tensor:
+    """Images of one value each, that of their place."""
+    return torch.arange(6.0).view(6, 1, 1, 1).expand(6, 1, 8, 10)
+
+
+def mixed(step: int, *, mixup: float = 0.0, cutmix: float = 0.0) -> tuple[torch.Tensor, ...]:
+    own = draws(6, step=step)
+    return mix(batch(), LABELS, num_classes=3, mixup=mixup, cutmix=cutmix, draws=own)
+
+
+def test_mixup_mixes_neighbors_and_their_labels_by_one_share() -> None:
+    images, targets = mixed(0, mixup=0.8)
+    share = float(1 - images[0].mean())  # image 0 is 0 * share + 1 * (1 - share)
+    assert 0 < share < 1
+    expected = torch.tensor([1 - share, share, 3 - share, 2 + share, 5 - share, 4 + share])
+    assert torch.allclose(images, expected.view(6, 1, 1, 1).expand_as(images))
+    assert torch.allclose(targets[0], torch.tensor([share, 1 - share, 0]))
+    assert torch.allclose(targets[2], torch.tensor([0.0, 0, 1]))
+
+
+@pytest.mark.parametrize("step", range(5))
+def test_cutmix_pastes_a_box_and_shares_labels_by_its_area(step: int) -> None:
+    images, targets = mixed(step, cutmix=1.0)
+    pasted = (images[0] == 1.0).float().mean()
+    assert torch.equal(images.unique(), torch.arange(6.0))
+    assert torch.allclose(targets[0], torch.stack((1 - pasted, pasted, pasted * 0)))
+    box = (images[0, 0] == 1.0).nonzero()
+    if len(box):
+        height, width = (box.amax(0) - box.amin(0) + 1).tolist()
+        assert len(box) == height * width
+
+
+def test_both_take_turns_and_targets_sum_to_one() -> None:
+    found = [mixed(step, mixup=0.8, cutmix=1.0) for step in range(40)]
+    # Mixup leaves one value an image, CutMix those of both neighbors in each.
+    assert 5 < sum(len(images[0].unique()) > 1 for images, _ in found) < 35
+    for images, targets in found:
+        assert len(images.unique()) == 6 and torch.allclose(targets.sum(1), torch.ones(6))

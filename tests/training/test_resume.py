@@ -1,3 +1,4 @@
+import json
 import os
 import signal
 import subprocess
@@ -13,12 +14,13 @@ from torch import Tensor
 
 from training import run as records
 from training.__main__ import main
-from training.loading import Batch
+from training.order import Batch
 from training.step import Stepper
 from training.trainer import Trainer
 
 Start = Callable[..., Trainer]
 ROOT = Path(__file__).parents[2]
+OFTEN, TEACHER = ["train.checkpoint_seconds=0"], "distillation={teacher_epochs: 2, start: 1}"
 
 
 class Killed(BaseException):
@@ -48,11 +50,10 @@ def kill_at(trainer: Trainer, step: int, monkeypatch: pytest.MonkeyPatch) -> Non
 @pytest.mark.parametrize(
     "overrides",
     [
-        ["train.checkpoint_seconds=0", "train.ema=0.9", "train.accumulate=2"],
+        [*OFTEN, TEACHER, "train.ema=0.9", "train.accumulate=2"],
         ["adversarial={eps: 8/255, alpha: 4/255, steps: 1}", "train.patience=2"],
-        ["distillation={teacher_epochs: 2, start: 1}", "train.checkpoint_seconds=0"],
     ],
-    ids=["average", "adversarial", "distillation"],
+    ids=["average and teacher", "adversarial"],
 )
 def test_run_killed_at_any_step_resumes_to_the_same_weights(
     recipe_file: Path,
@@ -63,7 +64,7 @@ def test_run_killed_at_any_step_resumes_to_the_same_weights(
 ) -> None:
     start(recipe_file, tmp_path / "whole", *overrides).run()
     killed = tmp_path / "killed"
-    for step in (0, 1, 7, 8, 13, 20, 23):
+    for step in (0, 8, 13, 23):
         kill_at(start(recipe_file, killed, *overrides), step, monkeypatch)
     assert main(["fit", "--resume", str(killed)]) == 0
     assert_same(tmp_path / "whole", killed)
@@ -76,55 +77,41 @@ def test_run_killed_at_any_step_resumes_to_the_same_weights(
 def test_killed_text_run_keeps_its_tokenizer_and_ends_the_same(
     text_recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start: Start
 ) -> None:
-    choice = ["variant=transformer", "train.checkpoint_seconds=0"]  # it has dropout
+    choice = ["variant=transformer", "train.epochs=2", *OFTEN]  # it has dropout
     start(text_recipe, tmp_path / "whole", *choice).run()
     killed = tmp_path / "killed"
-    for step in (3, 11):
-        kill_at(start(text_recipe, killed, *choice), step, monkeypatch)
+    kill_at(start(text_recipe, killed, *choice), 11, monkeypatch)
     start(text_recipe, killed, *choice).run()
     assert_same(tmp_path / "whole", killed)
     one, other = (tmp_path / run / records.TOKENIZER for run in ("whole", "killed"))
     assert one.read_bytes() == other.read_bytes()
 
 
-def fit(*arguments: str) -> subprocess.Popen[bytes]:
+def fit_until_checkpoint(run: Path, *arguments: str, after: float) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", "training", "fit", *arguments]
-    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-
-
-def wait_for_checkpoint(run: Path, process: subprocess.Popen[bytes], after: float) -> None:
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     state, deadline = run / records.STATE, time.monotonic() + 120
     while not (state.exists() and state.stat().st_mtime > after):
         assert process.poll() is None and time.monotonic() < deadline
         time.sleep(0.01)
+    return process
 
 
 def test_sigkill_and_sigint_lose_nothing(recipe_file: Path, tmp_path: Path, start: Start) -> None:
     choice = ["train.epochs=25", "train.checkpoint_seconds=0.05"]
     run = tmp_path / "killed"
-    process = fit(str(recipe_file), *choice, "--output", str(run))
-    wait_for_checkpoint(run, process, 0)
+    process = fit_until_checkpoint(run, str(recipe_file), *choice, "--output", str(run), after=0)
     process.kill()
     assert process.wait() == -signal.SIGKILL
     process.communicate()
     saved = (run / records.STATE).stat().st_mtime
-    process = fit("--resume", str(run))
-    wait_for_checkpoint(run, process, saved)
+    process = fit_until_checkpoint(run, "--resume", str(run), after=saved)
     os.kill(process.pid, signal.SIGINT)
     _, errors = process.communicate(timeout=120)
     assert process.returncode == 130 and b"continue with --resume" in errors
     assert main(["fit", "--resume", str(run)]) == 0
     start(recipe_file, tmp_path / "whole", *choice).run()
     assert_same(tmp_path / "whole", run)
-
-
-def test_finished_run_is_only_tested_again(
-    recipe_file: Path, tmp_path: Path, start: Start, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run = tmp_path / "run"
-    metrics = start(recipe_file, run, "train.epochs=1").run()
-    assert main(["fit", "--resume", str(run)]) == 0
-    assert f'"test_accuracy": {metrics["test_accuracy"]}' in capsys.readouterr().out
 
 
 def test_resume_with_other_data_is_refused(recipe_file: Path, tmp_path: Path, start: Start) -> None:
@@ -152,3 +139,62 @@ def test_resume_takes_no_recipe_and_needs_a_run_of_this_version(
         (run / "recipe.yaml").write_text(content)
         assert main(["fit", "--resume", str(run)]) == 2
     assert "recipe.yaml must hold a mapping, got list" in capsys.readouterr().err
+
+
+def git(folder: Path, *arguments: str) -> None:
+    identity = ["-c", "user.name=test", "-c", "user.email=test@localhost"]
+    subprocess.run(["git", "-C", folder, *identity, *arguments], check=True, capture_output=True)
+
+
+@pytest.fixture
+def code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A repository of code that takes the place of our own, with one commit."""
+    folder = tmp_path / "code"
+    folder.mkdir()
+    (folder / "step.py").write_text("lr = 1\n")
+    (folder / "weights").write_bytes(bytes(range(256)))
+    git(folder, "init")
+    git(folder, "add", ".")
+    git(folder, "commit", "-m", "Begin")
+    monkeypatch.setattr(records, "_CODE", folder)
+    return folder
+
+
+def commits(run: Path) -> list[str]:
+    sittings = json.loads((run / records.RUN).read_text())["sittings"]
+    return [sitting["commit"] for sitting in sittings]
+
+
+def test_changes_since_the_commit_are_kept_for_each_sitting(code: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    (code / "notes").write_text("not tracked")
+    records.record_session(run, 0, {}, 1)
+    assert not list(run.glob("*.patch"))
+    for step, name in ((0, "changes.patch"), (8, "changes-8.patch")):
+        changed = {"step.py": b"lr = %d # \xff\n" % step, "weights": bytes(range(step, 250))}
+        for file, content in changed.items():
+            (code / file).write_bytes(content)
+        records.record_session(run, step, {}, 1)
+        git(code, "checkout", ".")
+        git(code, "apply", str(run / name))
+        assert all((code / file).read_bytes() == content for file, content in changed.items())
+    assert len(list(run.glob("*.patch"))) == 2
+    assert [len(commit) for commit in commits(run)] == [40, 41, 41]
+
+
+def test_code_without_git_is_recorded_as_unknown(
+    code: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (code / "step.py").write_text("lr = 2\n")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    records.record_session(tmp_path, 0, {}, 1)
+    assert commits(tmp_path) == ["unknown"] and not list(tmp_path.glob("*.patch"))
+
+
+def test_later_sittings_keep_what_was_recorded(tmp_path: Path) -> None:
+    records.record_session(tmp_path, 0, {"data": "images", "init_digest": "1f"}, 1)
+    records.record_session(tmp_path, 8, {"data": "images"}, 2)
+    recorded = json.loads((tmp_path / records.RUN).read_text())
+    assert recorded["init_digest"] == "1f"
+    assert [(each["step"], each["processes"]) for each in recorded["sittings"]] == [(0, 1), (8, 2)]

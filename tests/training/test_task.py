@@ -13,6 +13,7 @@ from PIL import Image
 
 from data.errors import DataError
 from training.recipe_file import read_recipe
+from training.samples import crop
 from training.task import Task, open_task, open_test
 from training.trainer import Trainer
 
@@ -52,9 +53,7 @@ def test_tokenizer_learns_from_the_training_texts_alone(text_recipe: Path, imdb:
     opened.tokenizer.save(text_recipe.parent / "tokenizer.json")
     again = task(text_recipe, "variant=transject", "data.vocab_size=40", "model.vocab_size=60")
     assert again.digest() == opened.digest()  # the saved one is used
-
-
-def test_loaded_tokenizer_gives_bytes(text_recipe: Path) -> None:
+    (text_recipe.parent / "tokenizer.json").unlink()
     overrides = ["data.tokenizer=bytes", "data.vocab_size=null", "model.vocab_size=257"]
     opened = task(text_recipe, "variant=transject", *overrides)
     assert opened.train.lengths is not None and opened.train.lengths.max() == 12
@@ -128,23 +127,17 @@ def test_unreadable_image_is_named_before_training(recipe_file: Path, tmp_path: 
         task(recipe_file, *options)
 
 
-@pytest.mark.parametrize("in_memory", ["true", "false"])
 def test_images_without_a_test_split_are_refused_before_training(
-    recipe_file: Path, tmp_path: Path, start: Start, in_memory: str
+    recipe_file: Path, tmp_path: Path, start: Start
 ) -> None:
     write_images(tmp_path / "images")
-    plain = f"data.source={tmp_path / 'images' / 'train'}"
-    options = [plain, "data.valid=1", f"data.in_memory={in_memory}"]
+    options = [f"data.source={tmp_path / 'images' / 'train'}", "data.valid=1"]
     with pytest.raises(ValueError, match="images/train is the same for every split.*give a folder"):
         start(recipe_file, tmp_path / "run", *options)
     assert not (tmp_path / "run").exists()
     recipe = read_recipe(recipe_file, options)
     with pytest.raises(ValueError, match="images/train is the same for every split"):
         open_test(recipe, tmp_path / "tokenizer.json", count=None)
-
-
-def test_validation_images_are_no_test_images(recipe_file: Path, tmp_path: Path) -> None:
-    write_images(tmp_path / "images")
     (tmp_path / "images" / "test").rename(tmp_path / "images" / "val")
     with pytest.raises(ValueError, match="images has no test split, only train, val"):
         task(recipe_file, f"data.source={tmp_path / 'images'}", "data.valid=1")
@@ -186,6 +179,7 @@ def fit_with_workers(recipe: Path, *options: str | Path) -> subprocess.Completed
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
 
 
+@pytest.mark.slow
 def test_workers_try_all_images_before_the_first_batch(recipe_file: Path, tmp_path: Path) -> None:
     write_images(tmp_path / "images")
     broken = tmp_path / "images" / "test" / "dark" / "0.png"
@@ -209,3 +203,22 @@ def test_images_may_be_read_for_every_batch_by_workers(
     assert alone.read_bytes() == together.read_bytes()
     with pytest.raises(ValueError, match="random_crop needs in_memory false"):
         start(recipe_file, tmp_path / "other", "data.random_crop=true")
+
+
+@pytest.mark.parametrize(
+    "part", [(0.0, 0.0, 0.0, 0.0), (0.5, 0.5, 0.99, 0.99), (0.999, 0.3, 0.5, 0)]
+)
+def test_crop_has_the_area_and_ratio_that_were_drawn(part: tuple[float, ...]) -> None:
+    cropped = crop(Image.new("L", (400, 300)), part)
+    area, ratio = cropped.width * cropped.height / (400 * 300), cropped.width / cropped.height
+    assert area == pytest.approx(0.08 + 0.92 * part[0], rel=0.35)
+    assert 0.7 < ratio < 1.4
+    assert cropped.width <= 400 and cropped.height <= 300
+
+
+def test_crops_reach_every_place() -> None:
+    image = Image.fromarray(np.arange(64, dtype=np.uint8).reshape(8, 8))
+    assert crop(image, (0.0, 0.5, 0.0, 0.0)).getpixel((0, 0)) == 0
+    last = crop(image, (0.0, 0.5, 0.999, 0.999))
+    assert last.getpixel((last.width - 1, last.height - 1)) == 63
+    assert crop(Image.new("L", (1, 1)), (0.0, 0.0, 0.9, 0.9)).size == (1, 1)
