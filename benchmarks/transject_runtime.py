@@ -16,9 +16,9 @@ from torch import Tensor, nn
 from benchmarks.support.long_models import transformer, transject, windows
 from benchmarks.support.pairs import measure_pairs, pair_rows, torch_threads
 from benchmarks.support.rows import Row
+from export.int8 import quantize_dynamic
 from export.onnx import to_onnx
-from export.precision.int8 import quantize_dynamic
-from export.torchscript import to_torchscript
+from export.torch_files import to_torchscript
 from runtimes.onnx import open_session
 from runtimes.openvino import compile_graph, missing
 from runtimes.threads import available_cores

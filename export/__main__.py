@@ -13,9 +13,8 @@ from typing import get_args
 
 from tqdm import tqdm
 
-from export.comparison import compare_artifacts
-from export.inspect import files, inspect_artifact
-from export.layers import error_table
+from export.graphs import error_table
+from export.inspect import compare_artifacts, files, inspect_artifact
 from export.parity import ParityError
 from export.run import open_run
 from export.samples import open_samples

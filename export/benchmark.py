@@ -131,7 +131,7 @@ def make_int8(artifact: Artifact, cache: Path) -> None:
     """
     if has_graph(artifact, "int8", cache):
         return
-    from export.precision.int8 import quantize_static  # brings torch, which serving does not load
+    from export.int8 import quantize_static  # brings torch, which serving does not load
 
     content = quantize_static(artifact.read(ONNX), _calibration(read_probe(artifact)))
     write_whole(int8_path(artifact, content, cache), content)

@@ -1,9 +1,14 @@
-"""Open the bytes of a graph to measure it, in the arithmetic that it is meant for."""
+"""Open the bytes of a graph to measure it, and its layers, in the arithmetic it is meant for."""
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 
 import numpy as np
+import onnx
+import torch
+from torch import nn
 
+from export.plain import Watched
 from export.samples import Feed
 from runtimes import onnx as onnx_runtime
 from runtimes import openvino as openvino_runtime
@@ -124,3 +129,70 @@ def _shapes(feed: Feed) -> str:
 
 def _refusal(precision: Precision, reason: str) -> str:
     return f"{precision} is measured on a runtime that executes it (OpenVINO, CUDA): {reason}"
+
+
+def expose(content: bytes, names: Sequence[str]) -> bytes:
+    """Let a graph give some of its inner values after its logits.
+
+    Args:
+        content: an ONNX file.
+        names: of the values, as `Watched` gives them.
+
+    Raises:
+        ValueError: the graph has no value of such a name.
+    """
+    graph = onnx.load_from_string(content)
+    known = {name for node in graph.graph.node for name in node.output}
+    for name in names:
+        if name not in known:
+            raise ValueError(f"names must be values of the graph, got {name!r}")
+        # Without a type: runtimes infer it, and it depends on the precision.
+        graph.graph.output.append(onnx.ValueInfoProto(name=name))
+    return graph.SerializeToString()
+
+
+def layer_errors(
+    model: nn.Module, content: bytes, precision: Precision, feed: Feed
+) -> dict[str, float]:
+    """Compare what each layer gives in a graph and in the eager model.
+
+    Args:
+        model: the eager model.
+        content: an ONNX file made of it by `to_onnx`.
+        precision: arithmetic of the graph.
+        feed: inputs.
+
+    Returns:
+        ||graph - model|| / ||model|| of the tokens that each layer gives, padding left out, by the
+        names of the layers in their order, and last of the logits; infinite where the graph's
+        values are not finite, or have another shape.
+    """
+    with torch.inference_mode():
+        expected = Watched(model)(*(torch.from_numpy(values) for values in feed.values()))
+    names = [name for name in expected if name != "logits"]
+    given = open_graph(expose(content, names), precision).outputs(feed)
+    mask = feed.get("mask")
+    errors = {
+        name: _relative(_real(given[name], mask), _real(expected[name].numpy(), mask))
+        for name in names
+    }
+    return errors | {"logits": _relative(given["logits"], expected["logits"].numpy())}
+
+
+def error_table(errors: dict[str, float]) -> str:
+    """The errors as lines of text."""
+    lines = (f"{name:10} {error:9.2e}" for name, error in errors.items())
+    return "\n".join([f"{'layer':10} {'error':>9}", *lines])
+
+
+def _real(values: np.ndarray, mask: np.ndarray | None) -> np.ndarray:
+    # The class token that some models put before the others has no place in the mask.
+    fits = mask is not None and values.shape[:2] == mask.shape
+    return values[mask] if fits else values
+
+
+def _relative(given: np.ndarray, expected: np.ndarray) -> float:
+    if given.shape != expected.shape or not np.isfinite(given).all():
+        return math.inf
+    size = float(np.linalg.norm(expected.astype(np.float64)))
+    return float(np.linalg.norm((given - expected).astype(np.float64))) / max(size, 1e-30)

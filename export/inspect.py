@@ -1,14 +1,23 @@
-"""Show what an artifact is, how it was measured, and what its graph is made of."""
+"""Show what an artifact is, how it was measured, what its graph is made of, and how two differ."""
 
 import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TypeVar
 
+import numpy as np
 from safetensors import SafetensorError, deserialize
 
 from core.tables import Row, table
 from export.graph_costs import OperatorCost, operator_costs, weight_types
+from export.graphs import Graph, open_graph
 from runtimes.artifact import Artifact, ArtifactError
-from runtimes.manifest import ONNX, WEIGHTS
+from runtimes.base import InvalidInputs, as_feed
+from runtimes.manifest import ONNX, PROBE, WEIGHTS
+from runtimes.probe import read_probe
 
+T = TypeVar("T")
+_BATCH = 32
 _FIGURES = ("max |Δ logit|", "top-1 changes", "accuracy")
 
 
@@ -80,18 +89,20 @@ def _parameters(artifact: Artifact) -> int:
     return sum(math.prod(tensor["shape"]) for _, tensor in tensors)
 
 
-def _costs(artifact: Artifact) -> list[OperatorCost]:
+def _of_graph(artifact: Artifact, read: Callable[[bytes], T]) -> T:
     try:
-        return operator_costs(artifact.read(ONNX), length=_length(artifact))
+        return read(artifact.read(ONNX))
     except ValueError as error:
         raise ArtifactError(f"{ONNX} of {artifact.name}: {error}") from error
+
+
+def _costs(artifact: Artifact) -> list[OperatorCost]:
+    length = _length(artifact)
+    return _of_graph(artifact, lambda content: operator_costs(content, length=length))
 
 
 def _weights(artifact: Artifact) -> list[Row]:
-    try:
-        types = weight_types(artifact.read(ONNX))
-    except ValueError as error:
-        raise ArtifactError(f"{ONNX} of {artifact.name}: {error}") from error
+    types = _of_graph(artifact, weight_types)
     return [(name, f"{count:,}", f"{size / 1000:,.0f}") for name, (count, size) in types.items()]
 
 
@@ -119,3 +130,103 @@ def _operators(artifact: Artifact) -> list[Row]:
         else (cost.name, cost.count, "", "")
         for cost in costs
     ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """How two artifacts answer the stored inputs of the first: `same` of them with one class.
+
+    `largest` and `mean` are absolute differences of logits.
+    """
+
+    runtimes: tuple[str, str]
+    samples: int
+    same: int
+    largest: float
+    mean: float
+
+
+def compare_artifacts(
+    first: Artifact, second: Artifact, *, on_progress: Callable[[int], object] = lambda done: None
+) -> str:
+    """What differs between two artifacts, and how far their answers do.
+
+    Args:
+        first: an artifact, whose stored inputs are used.
+        second: another one.
+        on_progress: called with the number of inputs just answered by both.
+
+    Raises:
+        ArtifactError: they do not read the same inputs or do not know the same labels, the stored
+            inputs are not what they read, or a graph cannot be read or gives no logits for them.
+    """
+    answers = compare_answers(first, second, on_progress=on_progress)
+    pairs = zip(facts(first), facts(second), strict=True)
+    rows: list[Row] = [(name, a, "=" if b == a else b) for (name, a), (_, b) in pairs]
+    configs = (first.manifest.config, second.manifest.config)
+    settings = [(key, *(config.get(key) for config in configs)) for key in configs[0] | configs[1]]
+    rows += [(f"config.{key}", a, b) for key, a, b in settings if a != b]
+    share = answers.same / answers.samples
+    scored = [
+        f"on {answers.samples} stored inputs of {first.name}:",
+        f"  runtimes            {_runtimes(answers, first, second)}",
+        f"  same class          {answers.same} of {answers.samples} ({share:.2%})",
+        f"  largest |Δ logit|   {answers.largest:.2e}",
+        f"  mean |Δ logit|      {answers.mean:.2e}",
+    ]
+    return "\n\n".join([table(("", "first", "second"), rows, left=3), "\n".join(scored)])
+
+
+def compare_answers(
+    first: Artifact, second: Artifact, *, on_progress: Callable[[int], object] = lambda done: None
+) -> Comparison:
+    """Let both graphs answer the stored inputs of the first; errors as of `compare_artifacts`."""
+    for what in ("input", "labels", "preprocessing"):
+        if getattr(first.manifest, what) != getattr(second.manifest, what):
+            raise ArtifactError(f"{first.name} and {second.name} must have the same {what}")
+    graphs = [open_graph(each.read(ONNX), each.manifest.precision) for each in (first, second)]
+    probe = read_probe(first)
+    same, differences = 0, []
+    for stored, _ in probe.batches(_BATCH):
+        feed = _checked(stored, first)
+        left, right = (
+            _answer(graph, feed, each) for graph, each in zip(graphs, (first, second), strict=True)
+        )
+        same += int((left.argmax(1) == right.argmax(1)).sum())
+        differences.append(np.abs(left - right))
+        on_progress(len(left))
+    difference = np.concatenate(differences)
+    return Comparison(
+        runtimes=(graphs[0].name, graphs[1].name),
+        samples=len(probe),
+        same=same,
+        largest=float(difference.max()),
+        mean=float(difference.mean()),
+    )
+
+
+def _checked(stored: Mapping[str, np.ndarray], artifact: Artifact) -> dict[str, np.ndarray]:
+    try:
+        return as_feed(stored, artifact.manifest)
+    except InvalidInputs as error:
+        raise ArtifactError(f"{PROBE} of {artifact.name}: {error}") from error
+
+
+def _answer(graph: Graph, feed: dict[str, np.ndarray], artifact: Artifact) -> np.ndarray:
+    try:
+        logits = graph(feed)
+    except ArtifactError as error:
+        raise ArtifactError(f"{artifact.name}: {error}") from error
+    expected = (len(next(iter(feed.values()))), len(artifact.labels))
+    if logits.shape != expected:
+        raise ArtifactError(f"{artifact.name}: logits must be {expected}, got {logits.shape}")
+    if not np.isfinite(logits).all():
+        raise ArtifactError(f"{artifact.name}: logits must be finite, got NaN or infinity")
+    return logits
+
+
+def _runtimes(answers: Comparison, *artifacts: Artifact) -> str:
+    return ", ".join(
+        f"{runtime} ({artifact.manifest.precision})"
+        for runtime, artifact in zip(answers.runtimes, artifacts, strict=True)
+    )

@@ -16,9 +16,8 @@ import onnx
 import torch
 from torch import Tensor, nn
 
-from export.layers import Watched
-from export.plain import plain
-from export.program import dynamic_shapes
+from export.plain import Watched, plain
+from export.torch_files import dynamic_shapes
 
 OPSET = 20  # the first with Gelu; the Attention node of 23 gains nothing and few runtimes know it
 _CONTROL_FLOW = {"If", "Loop", "Scan"}

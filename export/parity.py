@@ -13,6 +13,7 @@ from runtimes.manifest import FormatParity, Parity, Precision
 
 TOLERANCE = 1e-4
 MIN_SAMPLES = 1000
+_EAGER = "eager"
 MAX_ACCURACY_CHANGE = 0.003
 _BATCH_SIZES = (1, 7, 64)
 """The first batches and all later ones: a batch that is not really dynamic fails here."""
@@ -41,13 +42,7 @@ class ParityError(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """An exported format on the runtime that it is measured on.
-
-    Attributes:
-        predict: from inputs to logits.
-        precision: arithmetic of the format.
-        runtime: its name.
-    """
+    """An exported format of a precision, from inputs to logits on a named runtime."""
 
     predict: Predict
     precision: Precision = "fp32"
@@ -82,28 +77,40 @@ def measure(
     Raises:
         ParityError: a candidate answers in another shape, or anything is not finite.
     """
-    totals = {name: _Total() for name in candidates}
-    correct = 0
+    largest = dict.fromkeys(candidates, 0.0)
+    classes: dict[str, list[np.ndarray]] = {name: [] for name in (_EAGER, *candidates)}
     for indices in _batches(len(samples)):
-        feed, labels = samples.feed(indices), _labels(samples, indices)
+        feed = samples.feed(indices)
         expected = reference(feed)
-        _refuse_non_finite("eager", expected)
-        correct += _correct(expected, labels)
+        _refuse_non_finite(_EAGER, expected)
+        classes[_EAGER].append(expected.argmax(1))
         for name, candidate in candidates.items():
             logits = candidate.predict(feed)
             if logits.shape != expected.shape:
                 raise ParityError(name, f"logits must be {expected.shape}, got {logits.shape}")
             _refuse_non_finite(name, logits)
-            totals[name].add(logits, expected, labels)
+            largest[name] = max(largest[name], float(np.abs(logits - expected).max()))
+            classes[name].append(logits.argmax(1))
         on_progress(len(indices))
-    count = len(samples) if samples.labels is not None else 0
+    answers, labels = {name: np.concatenate(classes[name]) for name in classes}, samples.labels
+    accuracy = {
+        name: None if labels is None else float((answers[name] == labels).mean())
+        for name in answers
+    }
     return Parity(
         samples=len(samples),
         data=samples.description,
         tolerance=TOLERANCE,
-        accuracy=correct / count if count else None,
+        accuracy=accuracy[_EAGER],
         formats={
-            name: totals[name].figures(candidate, count) for name, candidate in candidates.items()
+            name: FormatParity(
+                max_abs_diff=largest[name],
+                top1_mismatches=int((answers[name] != answers[_EAGER]).sum()),
+                precision=candidate.precision,
+                runtime=candidate.runtime,
+                accuracy=accuracy[name],
+            )
+            for name, candidate in candidates.items()
         },
     )
 
@@ -119,22 +126,13 @@ def require(parity: Parity) -> None:
     """
     require_enough(parity.samples)
     for name, figures in parity.formats.items():
-        if figures.precision == "fp32":
-            _require_equal(name, figures, parity)
-        else:
-            _require_close(name, figures, parity)
+        problem = (_unequal if figures.precision == "fp32" else _distant)(figures, parity)
+        if problem is not None:
+            raise ParityError(name, problem)
 
 
 def require_enough(samples: int, *, calibration: int = 0) -> None:
-    """Refuse to measure parity on too few samples.
-
-    Args:
-        samples: number of samples left to measure on.
-        calibration: how many more were kept out for calibration.
-
-    Raises:
-        ValueError: fewer than 1,000.
-    """
+    """Raise ValueError for fewer than 1,000 samples, beside those kept out for calibration."""
     if samples < MIN_SAMPLES:
         kept_out = f" beside {calibration} for calibration" if calibration else ""
         raise ValueError(
@@ -142,66 +140,28 @@ def require_enough(samples: int, *, calibration: int = 0) -> None:
         )
 
 
-def _require_equal(name: str, figures: FormatParity, parity: Parity) -> None:
+def _unequal(figures: FormatParity, parity: Parity) -> str | None:
+    """Why a format in fp32 is not the model, or None."""
     if figures.max_abs_diff > parity.tolerance:
-        raise ParityError(
-            name,
-            f"logits differ by {figures.max_abs_diff:.2e}, more than {parity.tolerance:.0e}",
-        )
+        return f"logits differ by {figures.max_abs_diff:.2e}, more than {parity.tolerance:.0e}"
     if figures.top1_mismatches:
-        raise ParityError(
-            name, f"{figures.top1_mismatches} of {parity.samples} samples change their class"
-        )
+        return f"{figures.top1_mismatches} of {parity.samples} samples change their class"
+    return None
 
 
-def _require_close(name: str, figures: FormatParity, parity: Parity) -> None:
-    changed = figures.top1_mismatches
+def _distant(figures: FormatParity, parity: Parity) -> str | None:
+    """Why a format of another precision is too far from the model, or None."""
+    changed, precision = figures.top1_mismatches, figures.precision
     if changed > (1 - MIN_AGREEMENT) * parity.samples + 1e-9:
-        raise ParityError(
-            name,
-            f"{changed} of {parity.samples} samples change their class in {figures.precision}, "
-            f"more than {1 - MIN_AGREEMENT:.1%}",
-        )
+        samples = f"{changed} of {parity.samples} samples change their class in {precision}"
+        return f"{samples}, more than {1 - MIN_AGREEMENT:.1%}"
     if figures.accuracy is None or parity.accuracy is None:
-        raise ParityError(name, f"samples must have labels to score {figures.precision}")
-    change = figures.accuracy - parity.accuracy
-    if abs(change) > MAX_ACCURACY_CHANGE + 1e-9:
-        raise ParityError(
-            name,
-            f"accuracy changes by {100 * change:+.2f} points in {figures.precision}, more than "
-            f"{100 * MAX_ACCURACY_CHANGE:.1f}",
-        )
-
-
-class _Total:
-    """Figures of one candidate so far."""
-
-    def __init__(self) -> None:
-        self.largest = 0.0
-        self.mismatches = 0
-        self.correct = 0
-
-    def add(self, logits: np.ndarray, expected: np.ndarray, labels: np.ndarray | None) -> None:
-        self.largest = max(self.largest, float(np.abs(logits - expected).max()))
-        self.mismatches += int((logits.argmax(1) != expected.argmax(1)).sum())
-        self.correct += _correct(logits, labels)
-
-    def figures(self, candidate: Candidate, labeled: int) -> FormatParity:
-        return FormatParity(
-            max_abs_diff=self.largest,
-            top1_mismatches=self.mismatches,
-            precision=candidate.precision,
-            runtime=candidate.runtime,
-            accuracy=self.correct / labeled if labeled else None,
-        )
-
-
-def _labels(samples: Samples, indices: np.ndarray) -> np.ndarray | None:
-    return None if samples.labels is None else samples.labels[indices]
-
-
-def _correct(logits: np.ndarray, labels: np.ndarray | None) -> int:
-    return 0 if labels is None else int((logits.argmax(1) == labels).sum())
+        return f"samples must have labels to score {precision}"
+    change, most = figures.accuracy - parity.accuracy, MAX_ACCURACY_CHANGE
+    if abs(change) > most + 1e-9:
+        points = f"accuracy changes by {100 * change:+.2f} points in {precision}"
+        return f"{points}, more than {100 * most:.1f}"
+    return None
 
 
 def _batches(count: int) -> list[np.ndarray]:

@@ -1,4 +1,11 @@
-"""Layers written for graphs: the functions of `models` in few and standard operators."""
+"""Layers written for graphs: the functions of `models` in few and standard operators.
+
+A graph keeps the tokens that each layer gives under the names that `Watched` gives them.
+"""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -24,28 +31,16 @@ def plain(model: nn.Module) -> nn.Module:
 
 
 class Metric(nn.Module):
-    """m of an attention layer as a module of its own, so that it can be watched.
-
-    Args:
-        layer: an elliptical layer.
-    """
+    """m of an elliptical layer as a module of its own, so that it can be watched."""
 
     def __init__(self, layer: Attention) -> None:
         super().__init__()
         self._layer = (layer,)  # no submodule: its parameters are not m's
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, v_prev: Tensor, real: Tensor) -> Tensor:
-        """Estimate m from (B, N, C) tokens, all heads side by side.
+        """Estimate m (B or 1, 1, H, D) from (B, N, C) tokens, all heads side by side.
 
-        Args:
-            q: queries, not scaled.
-            k: keys.
-            v: values of this layer.
-            v_prev: values of the previous layer.
-            real: (B or 1, 1, N), 1 for real tokens and 0 for padding.
-
-        Returns:
-            (B or 1, 1, H, D).
+        `q` is not scaled; `real` (B or 1, 1, N) is 1 for real tokens and 0 for padding.
         """
         (layer,) = self._layer
         if layer.table is not None:
@@ -68,9 +63,6 @@ class PlainAttention(nn.Module):
     rows three times as long or more. 1 / sqrt(D) is applied to the scores, where runtimes fold it
     into the product that makes them. m of the estimator "difference" under maxscale costs one Sub,
     Abs, MatMul, Clip, ReduceMax, Div and Mul, of which the Sub, Abs and Mul are over all tokens.
-
-    Args:
-        layer: the layer whose parameters are used.
 
     Raises:
         ValueError: the layer draws m at random in every forward pass; a graph cannot.
@@ -101,3 +93,40 @@ class PlainAttention(nn.Module):
 def _heads(x: Tensor, num_heads: int) -> Tensor:
     """(B, N, C) to (B, N, H, D)."""
     return x.unflatten(-1, (num_heads, -1))
+
+
+class Watched(nn.Module):
+    """A model of the catalog, or a plain form of one, that gives what its layers gave too."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, *inputs: Tensor) -> dict[str, Tensor]:
+        """Run the model.
+
+        Returns:
+            `logits` first, then `layer_1`, ... for tokens (B, N, C), and `m_2`, ... for the m of
+            plain elliptical layers, in the order of their computation.
+        """
+        with _watching(self.model) as seen:
+            logits = self.model(*inputs)
+        return {"logits": logits, **seen}
+
+
+@contextmanager
+def _watching(model: nn.Module) -> Iterator[dict[str, Tensor]]:
+    seen: dict[str, Tensor] = {}
+
+    def keep(module: nn.Module, _: Any, result: Tensor | tuple[Tensor, Any]) -> None:
+        layer = 1 + sum(name.startswith("layer_") for name in seen)
+        name = "m" if isinstance(module, Metric) else "layer"
+        seen[f"{name}_{layer}"] = result if isinstance(result, Tensor) else result[0]
+
+    with ExitStack() as hooks:
+        for module in model.modules():
+            # Not what inherits from a list: matrices, parametrizations.
+            layers = list(module) if type(module) is nn.ModuleList else []
+            for each in [module] if isinstance(module, Metric) else layers:
+                hooks.callback(each.register_forward_hook(keep).remove)
+        yield seen

@@ -1,8 +1,9 @@
 """Real inputs of a model: what parity is measured on, int8 is calibrated on, and probes are of."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -97,16 +98,15 @@ def open_samples(run: Run, data: str | None = None, *, limit: int) -> Samples:
         ValueError: the data are missing or broken, or not of these classes.
     """
     if isinstance(run.spec, ImageSpec):
-        return _image_samples(run, run.spec, data, limit)
-    texts, name = _texts(run, data)
+        images, name = _opened(open_images, run, data)
+        images = images.take(spread(len(images), limit))
+        pixels = load_pixels(images, run.spec)
+        return Samples(pixels=pixels, labels=images.labels, description=name)
+    texts, name = _opened(open_texts, run, data)
     texts = texts.take(spread(len(texts), limit))
     tokenizer = load_tokenizer(run.folder / TOKENIZER)
-    return Samples(
-        tokens=Ragged.of(tokenizer.rows(list(texts), run.spec.max_len), np.uint32),
-        pad=tokenizer.pad,
-        labels=texts.labels,
-        description=name,
-    )
+    tokens = Ragged.of(tokenizer.rows(list(texts), run.spec.max_len), np.uint32)
+    return Samples(tokens=tokens, pad=tokenizer.pad, labels=texts.labels, description=name)
 
 
 def spread(count: int, limit: int) -> np.ndarray:
@@ -115,33 +115,13 @@ def spread(count: int, limit: int) -> np.ndarray:
     return np.arange(size) * count // max(size, 1)
 
 
-def _image_samples(run: Run, spec: ImageSpec, data: str | None, limit: int) -> Samples:
-    images, name = _images(run, data)
-    images = images.take(spread(len(images), limit))
-    return Samples(pixels=load_pixels(images, spec), labels=images.labels, description=name)
-
-
-def _images(run: Run, data: str | None) -> tuple[ImageSet, str]:
+def _opened(
+    open_source: Callable[..., ImageSet | TextSet], run: Run, data: str | None
+) -> tuple[Any, str]:
+    """A set of samples, of which a run's own are those that it held out, and its name."""
     if data is not None:
-        return open_images(data, label_names=run.labels), _name(data)
-    images = open_images(run.recipe["data"]["source"], split="train", label_names=run.labels)
-    return images.take(_held_out(run, len(images))), _held_out_name(run)
-
-
-def _texts(run: Run, data: str | None) -> tuple[TextSet, str]:
-    if data is not None:
-        return open_texts(data, label_names=run.labels), _name(data)
-    texts = open_texts(run.recipe["data"]["source"], split="train", label_names=run.labels)
-    return texts.take(_held_out(run, len(texts))), _held_out_name(run)
-
-
-def _held_out(run: Run, count: int) -> np.ndarray:
-    return split_indices(count, run.recipe["data"]["valid"], run.seed)[1]
-
-
-def _held_out_name(run: Run) -> str:
-    return f"{run.source}, held-out validation split"
-
-
-def _name(data: str) -> str:
-    return data if data.startswith("hf:") else Path(data).name
+        name = data if data.startswith("hf:") else Path(data).name
+        return open_source(data, label_names=run.labels), name
+    samples = open_source(run.recipe["data"]["source"], split="train", label_names=run.labels)
+    held_out = split_indices(len(samples), run.recipe["data"]["valid"], run.seed)[1]
+    return samples.take(held_out), f"{run.source}, held-out validation split"

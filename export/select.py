@@ -4,19 +4,18 @@ The benchmark runs in a process of its own, `python -m export.benchmark`: a runt
 that brings hundreds of megabytes, does so there and not in the process that serves.
 """
 
-import hashlib
 import logging
 import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from core.files import write_whole
+from core.files import sha256, write_whole
 from runtimes.artifact import Artifact
 from runtimes.base import Mode, Runtime, RuntimeUnavailable
 from runtimes.gate import ParityFailure
@@ -37,15 +36,9 @@ class _Strict(BaseModel):
 
 
 class CacheKey(_Strict):
-    """Everything that a selection depends on.
+    """Everything that a selection depends on: digest of the artifact, what was asked for, machine.
 
-    Attributes:
-        artifact: digest of the artifact.
-        name: the runtime that was asked for, or "auto".
-        mode: how precise it must be.
-        threads: threads of one prediction.
-        machine: processor, devices and versions of the runtimes.
-        rule: raised when the benchmark or the gate changes.
+    `rule` is raised when the benchmark or the gate changes.
     """
 
     artifact: str
@@ -60,9 +53,6 @@ class Selection(_Strict):
     """The runtime of an artifact.
 
     Attributes:
-        key: what it depends on.
-        runtime: name of the runtime.
-        precision: its arithmetic.
         milliseconds: of one prediction, at each batch size, by runtime and precision.
         refused: why faster ones do not serve, and others were not timed.
     """
@@ -101,30 +91,25 @@ def open_selected(
         raise ValueError(f"mode must be exact or fast, got {mode!r}")
     if name != "auto":
         require_runtime(name)
-        if RUNTIMES[name].precisions(artifact.manifest, mode) in (
-            [],
-            [artifact.manifest.precision],
-        ):
+        own = artifact.manifest.precision
+        if set(RUNTIMES[name].precisions(artifact.manifest, mode)) <= {own}:
             return open_runtime(artifact, name=name, threads=threads, cache=cache)
-    key = cache_key(artifact, name=name, mode=mode, threads=threads or available_cores())
+    cores = threads or available_cores()
+
+    def opened() -> Runtime:
+        [chosen] = select_runtimes([artifact], name=name, mode=mode, threads=cores, cache=cache)
+        runtime, precision = chosen.runtime, chosen.precision
+        return open_runtime(artifact, name=runtime, precision=precision, threads=cores, cache=cache)
+
     try:
-        return _open(artifact, _select([(artifact, key)], cache)[0], cache)
+        return opened()
     except ParityFailure:
         if cache is None:
             raise
         # It passed the gate when it was selected: something changed that the key does not tell.
+        key = cache_key(artifact, name=name, mode=mode, threads=cores)
         _file(key, cache).unlink(missing_ok=True)
-        return _open(artifact, _select([(artifact, key)], cache)[0], cache)
-
-
-def _open(artifact: Artifact, selection: Selection, cache: Path | None) -> Runtime:
-    return open_runtime(
-        artifact,
-        name=selection.runtime,
-        precision=selection.precision,
-        threads=selection.key.threads,
-        cache=cache,
-    )
+        return opened()
 
 
 def select_runtimes(
@@ -142,8 +127,14 @@ def select_runtimes(
     Raises:
         RuntimeUnavailable: no runtime can serve one of them.
     """
-    keys = [cache_key(artifact, name=name, mode=mode, threads=threads) for artifact in artifacts]
-    return _select(list(zip(artifacts, keys, strict=True)), cache)
+    asked = {
+        each.digest: cache_key(each, name=name, mode=mode, threads=threads) for each in artifacts
+    }
+    found = {each.digest: _load_usable(each, asked[each.digest], cache) for each in artifacts}
+    unknown = [(each, asked[each.digest]) for each in artifacts if found[each.digest] is None]
+    for selection in _measured(unknown, cache) if unknown else ():
+        found[selection.key.artifact] = selection
+    return [selection for each in artifacts if (selection := found[each.digest]) is not None]
 
 
 def cached_selection(
@@ -181,7 +172,7 @@ def store_selection(selection: Selection, folder: Path) -> None:
 
 
 def _file(key: CacheKey, folder: Path) -> Path:
-    digest = hashlib.sha256(key.model_dump_json().encode()).hexdigest()
+    digest = sha256(key.model_dump_json().encode())
     return folder / f"{key.artifact[:16]}-{digest[:16]}.json"
 
 
@@ -191,29 +182,27 @@ def _load_usable(artifact: Artifact, key: CacheKey, cache: Path | None) -> Selec
     return selection if selection and has_graph(artifact, selection.precision, cache) else None
 
 
-def _select(pairs: Sequence[tuple[Artifact, CacheKey]], cache: Path | None) -> list[Selection]:
-    found = {key.artifact: _load_usable(artifact, key, cache) for artifact, key in pairs}
-    unknown = [(artifact, key) for artifact, key in pairs if found[key.artifact] is None]
-    for selection in _measured(unknown, cache) if unknown else ():
-        found[selection.key.artifact] = selection
-    return [selection for _, key in pairs if (selection := found[key.artifact]) is not None]
-
-
-def _measured(unknown: Sequence[tuple[Artifact, CacheKey]], cache: Path | None) -> list[Selection]:
+def _measured(
+    unknown: Sequence[tuple[Artifact, CacheKey]], cache: Path | None
+) -> Iterator[Selection]:
     """Let a child benchmark some artifacts; what it selected is stored in `cache`."""
     with tempfile.TemporaryDirectory() as folder:
         problem = _run_child(unknown, Path(folder), cache)
         answers = [load_selection(key, Path(folder)) for _, key in unknown]
-    selections = []
     for (artifact, key), selection in zip(unknown, answers, strict=True):
         if selection is None:
-            selections.append(_fallback(artifact, key, problem))
+            yield _fallback(artifact, key, problem)
             continue
-        _log(artifact, selection)
+        times = ", ".join(
+            f"{name} {' / '.join(map(str, ms))} ms" for name, ms in selection.milliseconds.items()
+        )
+        chosen = f"{selection.runtime} {selection.precision}"
+        logger.info("%s is served by %s (%s)", artifact.name, chosen, times)
+        for reason in selection.refused:
+            logger.info("%s: %s", artifact.name, reason)
         if cache is not None:
             store_selection(selection, cache)
-        selections.append(selection)
-    return selections
+        yield selection
 
 
 def _run_child(
@@ -265,13 +254,3 @@ def _fallback(artifact: Artifact, key: CacheKey, problem: str) -> Selection:
         milliseconds={},
         refused=[problem],
     )
-
-
-def _log(artifact: Artifact, selection: Selection) -> None:
-    times = ", ".join(
-        f"{name} {' / '.join(map(str, ms))} ms" for name, ms in selection.milliseconds.items()
-    )
-    chosen = f"{selection.runtime} {selection.precision}"
-    logger.info("%s is served by %s (%s)", artifact.name, chosen, times)
-    for reason in selection.refused:
-        logger.info("%s: %s", artifact.name, reason)

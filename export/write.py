@@ -17,21 +17,21 @@ from core.files import sha256
 from data.images import ImageSpec
 from export import parity
 from export.card import make_card, write_card
-from export.graphs import open_graph, require_precision
-from export.layers import layer_errors
+from export.graphs import layer_errors, open_graph, require_precision
+from export.half import to_half
+from export.int8 import quantize_dynamic, quantize_static
 from export.onnx import to_onnx
-from export.precision.half import to_half
-from export.precision.int8 import quantize_dynamic, quantize_static
-from export.program import load_program, to_program
 from export.run import Run, load_model
 from export.samples import Samples, spread
-from export.torchscript import to_torchscript
+from export.torch_files import load_program, to_program, to_torchscript
 from runtimes.artifact import Artifact, open_artifact
 from runtimes.manifest import (
+    IMAGES,
     MANIFEST,
     ONNX,
     PROBE,
     PROGRAM,
+    TEXTS,
     TOKENIZER,
     TORCHSCRIPT,
     WEIGHTS,
@@ -110,9 +110,7 @@ def write_artifact(
         with parametrize.cached():
             files[PROBE] = _probe(model, samples)
             compared = functools.partial(on_progress, "parity")
-            with _explained(model, files[ONNX], samples, precision):
-                figures = _measure(model, files, samples, precision, compared)
-                parity.require(figures)
+            figures = _measured(model, files, samples, precision, compared)
         for name, content in files.items():
             (partial / name).write_bytes(content)
         manifest = _manifest(run, files, figures, precision, quantization)
@@ -131,10 +129,7 @@ def _divide(samples: Samples, held_out: int) -> tuple[Samples, Samples]:
 
 
 def _export(run: Run, model: nn.Module, weights: bytes, *, program: bool) -> dict[str, bytes]:
-    metadata = {
-        METADATA_WEIGHTS: sha256(weights),
-        METADATA_CONFIG: config_digest(run.config),
-    }
+    metadata = {METADATA_WEIGHTS: sha256(weights), METADATA_CONFIG: config_digest(run.config)}
     example = _example(run)
     files = {
         ONNX: to_onnx(model, example, metadata),
@@ -182,39 +177,34 @@ def _probe(model: nn.Module, samples: Samples) -> bytes:
     return write_probe(Probe(inputs=inputs, logits=np.concatenate(batches)))
 
 
-def _measure(
+def _measured(
     model: nn.Module,
     files: dict[str, bytes],
     samples: Samples,
     precision: Precision,
     on_progress: Callable[[int], object],
 ) -> Parity:
-    graph = open_graph(files[ONNX], precision)
+    """Figures that suffice; a failing ONNX graph's error says in which layer it begins."""
+    graph, eager = open_graph(files[ONNX], precision), parity.eager
     candidates = {
         ONNX: parity.Candidate(predict=graph, precision=precision, runtime=graph.name),
         TORCHSCRIPT: parity.Candidate(
-            predict=parity.eager(load_torchscript(files[TORCHSCRIPT])), runtime="torchscript"
+            predict=eager(load_torchscript(files[TORCHSCRIPT])), runtime="torchscript"
         ),
     }
     if PROGRAM in files:
         candidates[PROGRAM] = parity.Candidate(
-            predict=parity.eager(load_program(files[PROGRAM])), runtime="torch.export"
+            predict=eager(load_program(files[PROGRAM])), runtime="torch.export"
         )
-    return parity.measure(parity.eager(model), candidates, samples, on_progress=on_progress)
-
-
-@contextmanager
-def _explained(
-    model: nn.Module, content: bytes, samples: Samples, precision: Precision
-) -> Iterator[None]:
-    """Of an ONNX graph that fails, say in which layer it begins."""
     try:
-        yield
+        figures = parity.measure(eager(model), candidates, samples, on_progress=on_progress)
+        parity.require(figures)
     except parity.ParityError as error:
         if error.name == ONNX:
             feed = samples.feed(spread(len(samples), _OBSERVED_SAMPLES))
-            error.layers = layer_errors(model, content, precision, feed)
+            error.layers = layer_errors(model, files[ONNX], precision, feed)
         raise
+    return figures
 
 
 def _manifest(
@@ -224,15 +214,19 @@ def _manifest(
     precision: Precision,
     quantization: Quantization,
 ) -> Manifest:
-    images = isinstance(run.spec, ImageSpec)
     recipe = run.recipe | {"data": run.recipe["data"] | {"source": run.source}}
+    if isinstance(run.spec, ImageSpec):
+        task, shape = IMAGES, [-1, run.spec.channels, run.spec.height, run.spec.width]
+        reads = InputSpec(shape=shape)
+    else:
+        task, reads = TEXTS, TokensSpec(range=(0, run.config["vocab_size"] - 1))
     return Manifest(
         name=run.name,
         version=run.version,
         architecture=run.architecture,
         config=run.config,
-        task="image-classification" if images else "text-classification",
-        input=_input(run),
+        task=task,
+        input=reads,
         output=OutputSpec(shape=[-1, len(run.labels)]),
         labels=run.labels,
         preprocessing=dataclasses.asdict(run.spec),
@@ -248,12 +242,6 @@ def _manifest(
             "environment": run.metrics.get("environment", {}),
         },
     )
-
-
-def _input(run: Run) -> InputSpec | TokensSpec:
-    if isinstance(run.spec, ImageSpec):
-        return InputSpec(shape=[-1, run.spec.channels, run.spec.height, run.spec.width])
-    return TokensSpec(range=(0, run.config["vocab_size"] - 1))
 
 
 def _check_output(output: Path) -> None:

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from core.fields import check_at_least, check_fraction, check_types
 from models.attention.elliptical import Attention
 from models.layers.block import Block, Mlp
-from models.layers.tokens import SinusoidalPositions, check_tokens, pool
+from models.layers.tokens import SinusoidalPositions, TokenModel, pool
 from models.transject import OrthogonalMaps
 
 Variant = Literal["plain", "rezero", "orthogonal"]
@@ -63,11 +63,7 @@ class BaselineConfig:
 class ReZeroBlock(nn.Module):
     """Attention and an MLP without norms: x + alpha * F(x), one alpha for both, from 0 on.
 
-    Args:
-        embed_dim: width d.
-        num_heads: number of heads.
-        hidden_dim: width inside the MLP.
-        dropout: share of each sublayer's output that training drops.
+    Arguments are those of `Block`.
 
     Source: Bachlechner et al., "ReZero is all you need", UAI 2021 (arXiv 2020), section 5.
     """
@@ -108,18 +104,16 @@ class OrthogonalLinear(nn.Module):
         return F.linear(x, self.maps.stacked().flatten(0, 1), self.bias)
 
 
-class BaselineTransformer(nn.Module):
+class BaselineTransformer(TokenModel):
     """Classify token sequences as the baselines of TJ do.
 
     The plain and the orthogonal form are pre-norm and end with a norm; ReZero has no norm at all.
-
-    Args:
-        config: see `BaselineConfig`.
     """
 
+    config: BaselineConfig
+
     def __init__(self, config: BaselineConfig) -> None:
-        super().__init__()
-        self.config = config
+        super().__init__(config)
         self.token_embed = nn.Embedding(config.vocab_size, config.embed_dim)
         self.positions = SinusoidalPositions(config.seq_len, config.embed_dim)
         self.dropout = nn.Dropout(config.dropout)
@@ -128,30 +122,13 @@ class BaselineTransformer(nn.Module):
         self.norm = nn.Identity() if rezero else nn.LayerNorm(config.embed_dim, eps=1e-6)
         self.head = nn.Linear(config.embed_dim, config.num_classes)
 
-    def forward(self, tokens: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Compute the logits (B, num_classes); arguments and errors as of `features`."""
-        return self.head(self.features(tokens, mask))
-
     def features(self, tokens: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Compute what the classifier sees of each sample.
-
-        Args:
-            tokens: (B, N) int64 ids, N <= seq_len.
-            mask: (B, N) bool, True for real tokens; None if all are. The ids of padding and its
-                amount change nothing.
-
-        Returns:
-            (B, embed_dim), pooled over the real tokens.
-
-        Raises:
-            ValueError: see `check_tokens`.
-        """
-        config = self.config
-        check_tokens(tokens, mask, vocab_size=config.vocab_size, seq_len=config.seq_len)
+        """See `TokenModel.features`."""
+        self.check(tokens, mask)
         x = self.dropout(self.token_embed(tokens) + self.positions(tokens.shape[1]))
         for block in self.blocks:
             x, _ = block(x, None, mask)
-        return pool(self.norm(x), mask, config.pooling)
+        return pool(self.norm(x), mask, self.config.pooling)
 
 
 def _block(config: BaselineConfig) -> nn.Module:

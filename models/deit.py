@@ -82,37 +82,19 @@ class DeiT(ImageModel):
         nn.init.trunc_normal_(self.pos_embed, std=0.02)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Compute the logits; of a distilled model the mean over both heads.
+        """(B, C, H, W), pixels in [0, 1], H = W = img_size, to (B, num_classes) logits.
 
-        The mean is the authors' code's; their paper (section 4) adds the heads' softmaxes instead,
-        which can rank two classes otherwise.
-
-        Args:
-            images: (B, C, H, W), pixels in [0, 1], H = W = img_size.
-
-        Returns:
-            (B, num_classes) logits.
-
-        Raises:
-            ValueError: see `check_image_batch`.
+        Those of a distilled model are the mean over both heads, as in the authors' code; their
+        paper (section 4) adds the heads' softmaxes instead, which can rank two classes otherwise.
         """
         logits, *distilled = self.heads(images)
         return (logits + distilled[0]) / 2 if distilled else logits
 
     def heads(self, images: Tensor) -> tuple[Tensor, ...]:
-        """Compute the logits of each head, which training needs apart.
+        """Compute the logits (B, num_classes) of each head, which training needs apart.
 
-        Training gives the labels to the first head and the teacher's to the second.
-
-        Args:
-            images: as in `forward`.
-
-        Returns:
-            (B, num_classes) logits of `head`, of a distilled model followed by those of
-            `head_dist`.
-
-        Raises:
-            ValueError: see `check_image_batch`.
+        Training gives the labels to the first, `head`, and the teacher's to the second, `head_dist`
+        of a distilled model.
 
         Source: Touvron et al. 2021, section 4 ("hard-label distillation", "distillation token").
         """

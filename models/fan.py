@@ -40,9 +40,6 @@ class FANConfig(ImageConfig):
     def __post_init__(self) -> None:
         """Check every rule, naming the field and the value received."""
         ImageConfig.__post_init__(self)
-        self._check_stem()
-
-    def _check_stem(self) -> None:
         if self.patch_size < 2 or self.patch_size & (self.patch_size - 1):
             raise ValueError(
                 "patch_size must be a power of two from 2 on, because each convolution of the "
@@ -68,15 +65,7 @@ def stem_divisors(patch_size: int) -> list[int]:
 
 
 class ConvPatchEmbed(nn.Module):
-    """Convolutions of stride 2 with batch norm, and a GELU between two of them.
-
-    Args:
-        in_chans: channels of the image.
-        embed_dim: width d of the tokens.
-        patch_size: side of the square of pixels that becomes one token, a power of two.
-
-    Source: [paper, code].
-    """
+    """Convolutions of stride 2 with batch norm, a GELU between two of them [paper, code]."""
 
     def __init__(self, in_chans: int, embed_dim: int, patch_size: int) -> None:
         super().__init__()
@@ -120,14 +109,7 @@ def fourier_positions(grid_size: int) -> Tensor:
 
 
 class FourierPositions(nn.Module):
-    """A learned projection of `fourier_positions`, rounded once to the model's precision.
-
-    Args:
-        embed_dim: width d of the tokens.
-        grid_size: patches along one side.
-
-    Source: [code].
-    """
+    """A learned projection of `fourier_positions`, rounded once to the model's precision [code]."""
 
     table: Tensor
 
@@ -153,14 +135,7 @@ class FANBlock(nn.Module):
 
     The first norm has no scale and shift, since `qkv` behind it has its own [ours].
 
-    Args:
-        embed_dim: width d.
-        num_heads: number of heads of both attentions.
-        hidden_dim: width inside the MLP of the channel attention.
-        grid_size: side of the square grid that the tokens form.
-        norm_eps: constant of the norms.
-        drop_path: share of the samples for which training leaves out a sublayer.
-        **attention: options of `Attention`.
+    Arguments are those of `Block`; `grid_size` is the side of the square grid of the tokens.
 
     Source: [paper], figure 2.
     """
@@ -186,15 +161,7 @@ class FANBlock(nn.Module):
         self.drop_path = DropPath(drop_path)
 
     def forward(self, x: Tensor, v_prev: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Compute the block's tokens and values.
-
-        Args:
-            x: (B, N, C) tokens.
-            v_prev: (B, H, N, D) values of the previous block; None in the first one.
-
-        Returns:
-            The tokens (B, N, C) and this block's values (B, H, N, D).
-        """
+        """Compute the block's tokens (B, N, C) and values; arguments as of `Block`."""
         attended, v = self.attn(self.norm1(x), v_prev)
         x = x + self.drop_path(self.gamma1 * attended)
         return x + self.drop_path(self.gamma2 * self.mlp(self.norm2(x))), v
@@ -231,17 +198,7 @@ class FAN(ImageModel):
         nn.init.trunc_normal_(self.cls_token, std=0.02)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Compute the logits.
-
-        Args:
-            images: (B, C, H, W), pixels in [0, 1], H = W = img_size.
-
-        Returns:
-            (B, num_classes) logits.
-
-        Raises:
-            ValueError: see `check_image_batch`.
-        """
+        """(B, C, H, W), pixels in [0, 1], H = W = img_size, to (B, num_classes) logits."""
         x = self.patch_embed(self.normalize(images)) + self.pos_embed()
         v = None
         for block in self.blocks:

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from core.fields import check_at_least, check_fraction
 from models.attention.elliptical import EllipticalConfig
 from models.layers.block import Block
-from models.layers.tokens import Pooling, check_tokens, pool
+from models.layers.tokens import Pooling, TokenModel, pool
 from models.layers.towers import TwoTower, classifier
 
 
@@ -57,16 +57,13 @@ class SequenceConfig(EllipticalConfig):
         return round(self.embed_dim * self.mlp_ratio)
 
 
-class SequenceTransformer(nn.Module):
-    """Classify token sequences.
+class SequenceTransformer(TokenModel):
+    """Classify token sequences."""
 
-    Args:
-        config: see `SequenceConfig`.
-    """
+    config: SequenceConfig
 
     def __init__(self, config: SequenceConfig) -> None:
-        super().__init__()
-        self.config = config
+        super().__init__(config)
         self.token_embed = nn.Embedding(config.vocab_size, config.embed_dim)
         self.pos_embed = nn.Parameter(torch.empty(1, config.seq_len, config.embed_dim))
         self.cls_token = (
@@ -89,26 +86,9 @@ class SequenceTransformer(nn.Module):
             if table is not None:
                 nn.init.trunc_normal_(table, std=0.02)
 
-    def forward(self, tokens: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Compute the logits (B, num_classes); arguments and errors as of `features`."""
-        return self.head(self.features(tokens, mask))
-
     def features(self, tokens: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Compute what the head sees of each sample.
-
-        Args:
-            tokens: (B, N) int64 ids, N <= seq_len.
-            mask: (B, N) bool, True for real tokens; None if all are. The ids of padding and its
-                amount change nothing.
-
-        Returns:
-            (B, embed_dim), pooled over the real tokens.
-
-        Raises:
-            ValueError: see `check_tokens`.
-        """
-        config = self.config
-        check_tokens(tokens, mask, vocab_size=config.vocab_size, seq_len=config.seq_len)
+        """See `TokenModel.features`."""
+        self.check(tokens, mask)
         x = self.token_embed(tokens) + self.pos_embed[:, : tokens.shape[1]]
         if self.cls_token is not None:
             x = torch.cat((self.cls_token.expand(x.shape[0], -1, -1), x), dim=1)
@@ -116,7 +96,7 @@ class SequenceTransformer(nn.Module):
         x, v = self.dropout(x), None
         for block in self.blocks:
             x, v = block(x, v, mask)
-        return pool(self.norm(x), mask, config.pooling)
+        return pool(self.norm(x), mask, self.config.pooling)
 
 
 def sequence_model(config: SequenceConfig) -> SequenceTransformer | TwoTower:

@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from torch.nn.utils.parametrizations import orthogonal
 
 from core.fields import check_at_least, check_types
-from models.layers.tokens import SinusoidalPositions, check_tokens, masked_mean, pool
+from models.layers.tokens import SinusoidalPositions, TokenModel, masked_mean, pool
 from models.layers.towers import TransJectTowers
 
 _PAIR_WIDTH = 128  # of the head over two towers, as in the other models of Long Range Arena
@@ -49,14 +49,7 @@ class TransJectConfig:
 
 
 def check_encoder(config: Any) -> None:
-    """Refuse sizes that no encoder can have.
-
-    Args:
-        config: a dataclass with the fields `depth`, `num_experts`, `num_classes` and `embed_dim`.
-
-    Raises:
-        ValueError: a field against its rule.
-    """
+    """Raise ValueError for sizes that no encoder can have."""
     check_at_least(config, 1, "depth", "num_experts", "num_classes")
     if config.embed_dim < 4 or config.embed_dim % 4:
         raise ValueError(f"embed_dim must be a positive multiple of 4, got {config.embed_dim}")
@@ -210,22 +203,21 @@ class Encoder(nn.Module):
     instead, the same for every sample.
 
     Args:
-        dim: width d.
-        depth: number of layers L.
-        num_experts: number of experts E in each.
-        random_eigenvalues: learn one diagonal instead.
+        config: with the width d `embed_dim`, the number of layers L `depth`, of the experts in each
+            `num_experts`, and `random_eigenvalues`.
 
     Source: TJ section 4.1; dividing G by N and by the largest eigenvalue is our reading of its
     "standardization".
     """
 
-    def __init__(self, dim: int, *, depth: int, num_experts: int, random_eigenvalues: bool) -> None:
+    def __init__(self, config: Any) -> None:
         super().__init__()
-        if random_eigenvalues:
+        dim, depth = config.embed_dim, config.depth
+        if config.random_eigenvalues:
             self.u0, self.diagonal = None, nn.Parameter(torch.rand(dim))
         else:
             self.u0, self.diagonal = OrthogonalMap(dim), None
-        self.layers = nn.ModuleList(Layer(num_experts, dim, depth) for _ in range(depth))
+        self.layers = nn.ModuleList(Layer(config.num_experts, dim, depth) for _ in range(depth))
 
     def eigenvalues(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Scaled so that the largest is 1 in absolute value: (B, N, d) embeddings to (B, d)."""
@@ -270,51 +262,29 @@ def scale_eigenvalues(raw: Tensor) -> Tensor:
     return raw / raw.amax(-1, keepdim=True).clamp_min(torch.finfo(raw.dtype).tiny)
 
 
-class TransJect(nn.Module):
+class TransJect(TokenModel):
     """Classify sequences of tokens.
-
-    Args:
-        config: see `TransJectConfig`.
 
     Source: TJ section 4; the embedding [token; position] is its section 4.4.
     """
 
+    config: TransJectConfig
+
     def __init__(self, config: TransJectConfig) -> None:
-        super().__init__()
-        self.config = config
+        super().__init__(config)
         half = config.embed_dim // 2
         self.embedding = nn.Embedding(config.vocab_size, half)
         self.positions = SinusoidalPositions(config.seq_len, half)
-        self.encoder = Encoder(
-            config.embed_dim,
-            depth=config.depth,
-            num_experts=config.num_experts,
-            random_eigenvalues=config.random_eigenvalues,
-        )
+        self.encoder = Encoder(config)
         self.head = nn.Linear(config.embed_dim, config.num_classes)
 
-    def forward(self, tokens: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Compute the logits.
-
-        Args:
-            tokens: (B, N) ids, N at most seq_len.
-            mask: (B, N) bool, True for real tokens; None if all are.
-
-        Returns:
-            (B, num_classes) logits.
-
-        Raises:
-            ValueError: see `check_tokens`.
-        """
-        return self.head(self.features(tokens, mask))
-
     def features(self, tokens: Tensor, mask: Tensor | None = None) -> Tensor:
-        """The pooled encoding (B, embed_dim); arguments as for `forward`."""
+        """See `TokenModel.features`."""
         return pool(self.encoder(self.embed(tokens, mask), mask), mask, self.config.pooling)
 
     def embed(self, tokens: Tensor, mask: Tensor | None = None) -> Tensor:
-        """X0 = [token; position], (B, N, embed_dim); arguments as for `forward`."""
-        check_tokens(tokens, mask, vocab_size=self.config.vocab_size, seq_len=self.config.seq_len)
+        """X0 = [token; position], (B, N, embed_dim); arguments as for `features`."""
+        self.check(tokens, mask)
         B, N = tokens.shape
         positions = self.positions(N).expand(B, -1, -1)
         return torch.cat((self.embedding(tokens), positions), dim=-1)

@@ -48,11 +48,7 @@ class TransJectImageConfig:
 
 
 class TransJectImage(ImageModel):
-    """Classify images.
-
-    Args:
-        config: see `TransJectImageConfig`.
-    """
+    """Classify images."""
 
     config: TransJectImageConfig
 
@@ -61,12 +57,7 @@ class TransJectImage(ImageModel):
         half = config.embed_dim // 2
         self.patch_embed = PatchEmbed(config.in_chans, half, config.patch_size)
         self.positions = SinusoidalPositions(config.seq_len, half)
-        self.encoder = Encoder(
-            config.embed_dim,
-            depth=config.depth,
-            num_experts=config.num_experts,
-            random_eigenvalues=config.random_eigenvalues,
-        )
+        self.encoder = Encoder(config)
         self.head = nn.Linear(config.embed_dim, config.num_classes)
 
     def forward(self, images: Tensor) -> Tensor:

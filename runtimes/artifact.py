@@ -6,12 +6,13 @@ only the bytes that lay there earlier.
 """
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto
+from google.protobuf.message import Message
+from onnx import ModelProto, TensorProto
 from pydantic import ValidationError
 from tokenizers import Tokenizer
 
@@ -27,7 +28,6 @@ from runtimes.manifest import (
     TOKENIZER,
     Manifest,
     TextSpec,
-    is_file_name,
 )
 
 __all__ = ["MANIFEST", "Artifact", "ArtifactError", "Manifest", "find_artifacts", "open_artifact"]
@@ -42,13 +42,9 @@ class ArtifactError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Artifact:
-    """A verified artifact.
+    """A verified artifact; its digest is the sha256 of manifest.json, hexadecimal.
 
-    Attributes:
-        folder: where it lies.
-        manifest: what it says about itself.
-        digest: sha256 of manifest.json, hexadecimal.
-        card: the model card beside the manifest, if there is one for this digest.
+    `card` is the model card beside the manifest, if there is one for this digest.
     """
 
     folder: Path
@@ -199,10 +195,6 @@ def _parse_manifest(content: bytes) -> Manifest:
     version = fields.get("schema_version")
     if version != SCHEMA_VERSION or isinstance(version, bool):
         raise ArtifactError(f"{MANIFEST}: schema_version must be {SCHEMA_VERSION}, got {version!r}")
-    files = fields.get("files")
-    for name in files if isinstance(files, dict) else ():
-        if not is_file_name(name):
-            raise ArtifactError(f"{MANIFEST}: files must have plain names, got {name!r}")
     try:
         return Manifest.model_validate(fields)
     except ValidationError as error:
@@ -261,13 +253,10 @@ def _read_card(artifact: Artifact) -> dict[str, Any] | None:
 
 
 def refers_outside(content: bytes) -> bool:
-    """Whether a graph names external data, anywhere, or cannot be parsed at all.
+    """Whether a graph, as bytes, names external data anywhere, or cannot be parsed at all.
 
     A digest vouches for one file; data in another file would escape it, and its path could leave
     the artifact's folder.
-
-    Args:
-        content: the bytes of an ONNX file.
     """
     model = ModelProto()
     try:
@@ -280,33 +269,12 @@ def refers_outside(content: bytes) -> bool:
     )
 
 
-def _tensors(model: ModelProto) -> Iterator[TensorProto]:
-    yield from _graph_tensors(model.graph)
-    for training in model.training_info:
-        yield from _graph_tensors(training.initialization)
-        yield from _graph_tensors(training.algorithm)
-    for function in model.functions:
-        yield from _node_tensors(function.node)
-        for attribute in function.attribute_proto:
-            yield from _attribute_tensors(attribute)
-
-
-def _graph_tensors(graph: GraphProto) -> Iterator[TensorProto]:
-    yield from graph.initializer
-    for sparse in graph.sparse_initializer:
-        yield from (sparse.values, sparse.indices)
-    yield from _node_tensors(graph.node)
-
-
-def _node_tensors(nodes: Iterable[NodeProto]) -> Iterator[TensorProto]:
-    for node in nodes:
-        for attribute in node.attribute:
-            yield from _attribute_tensors(attribute)
-
-
-def _attribute_tensors(attribute: AttributeProto) -> Iterator[TensorProto]:
-    yield from (attribute.t, *attribute.tensors)
-    for sparse in (attribute.sparse_tensor, *attribute.sparse_tensors):
-        yield from (sparse.values, sparse.indices)
-    for graph in (attribute.g, *attribute.graphs):
-        yield from _graph_tensors(graph)
+def _tensors(message: Message) -> Iterator[TensorProto]:
+    """The tensors anywhere in a message."""
+    if isinstance(message, TensorProto):
+        yield message
+        return
+    for kind, value in message.ListFields():
+        if kind.message_type is not None:
+            for part in [value] if isinstance(value, Message) else value:
+                yield from _tensors(part)

@@ -57,22 +57,27 @@ def require_parity(runtime: Runtime, artifact: Artifact, *, quick: bool = False)
             few inputs.
         ArtifactError: the stored inputs cannot be read, or are not of this model.
     """
-    few = quick and runtime.precision == "fp32"
+    name, precision, tolerance = runtime.name, runtime.precision, artifact.manifest.parity.tolerance
+    exact = precision == "fp32"
+    few = quick and exact
     probe = read_probe(artifact, _QUICK if few else None)
-    if is_unmeasured(artifact, runtime.precision) and (reason := unmeasured_refusal(artifact)):
-        raise ParityFailure(f"{runtime.precision}: {reason}")
-    count, changed, largest = 0, 0, 0.0
+    if is_unmeasured(artifact, precision) and (reason := unmeasured_refusal(artifact)):
+        raise ParityFailure(f"{precision}: {reason}")
+    changed, largest = 0, 0.0
     for feed, expected in probe.batches(_SMALL_BATCH if few else _BATCH):
         logits = _answers(runtime, feed)
         if logits.shape != expected.shape or not np.isfinite(logits).all():
-            raise ParityFailure(f"{runtime.name} answers with no finite {expected.shape} logits")
-        count += len(expected)
+            raise ParityFailure(f"{name} answers with no finite {expected.shape} logits")
         changed += int((logits.argmax(1) != expected.argmax(1)).sum())
         # Rounding grows with what is rounded.
         scale = max(1.0, float(np.abs(expected).max()))
         largest = max(largest, float(np.abs(logits - expected).max()) / scale)
-    allowed = 0 if runtime.precision == "fp32" else int((1 - MIN_AGREEMENT) * count + 1e-9)
-    _require(runtime, artifact, count, changed, allowed, largest)
+    if changed > (0 if exact else int((1 - MIN_AGREEMENT) * len(probe) + 1e-9)):
+        inputs = f"{changed} of {len(probe)} inputs"
+        raise ParityFailure(f"{name} {precision} changes the class of {inputs}")
+    if exact and largest > tolerance:
+        difference = f"{largest:.1e} of the largest logit, more than {tolerance:.0e}"
+        raise ParityFailure(f"{name} fp32 differs by {difference}")
 
 
 def _answers(runtime: Runtime, feed: dict[str, np.ndarray]) -> np.ndarray:
@@ -83,18 +88,3 @@ def _answers(runtime: Runtime, feed: dict[str, np.ndarray]) -> np.ndarray:
     except Exception as error:  # runtimes share no base class of their errors
         reason = f"{runtime.name} cannot answer the stored inputs: {type(error).__name__}"
         raise ParityFailure(reason) from error
-
-
-def _require(
-    runtime: Runtime, artifact: Artifact, count: int, changed: int, allowed: int, largest: float
-) -> None:
-    if changed > allowed:
-        raise ParityFailure(
-            f"{runtime.name} {runtime.precision} changes the class of {changed} of {count} inputs"
-        )
-    tolerance = artifact.manifest.parity.tolerance
-    if runtime.precision == "fp32" and largest > tolerance:
-        raise ParityFailure(
-            f"{runtime.name} fp32 differs by {largest:.1e} of the largest logit, more than "
-            f"{tolerance:.0e}"
-        )

@@ -1,14 +1,21 @@
 """The manifest: what an artifact says about itself, checked field by field."""
 
-import hashlib
 import json
 import re
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Any, Literal, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    model_validator,
+)
 
+from core.files import sha256
 from data.images import ImageSpec
 
 SCHEMA_VERSION = 1
@@ -24,11 +31,17 @@ Quantization = Literal["static", "dynamic"]
 
 # One plain path component: no separator, no drive, no leading dot.
 _FILE_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}"
-FileName = Annotated[str, StringConstraints(pattern=f"^{_FILE_NAME}$")]
 Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([a-z0-9._-]{0,62}[a-z0-9])?$")]
 Label = Annotated[str, StringConstraints(min_length=1, max_length=256)]
 _Spec = TypeVar("_Spec")
+
+
+def _plain_names(files: dict[str, str]) -> dict[str, str]:
+    for name in files:
+        if not re.fullmatch(_FILE_NAME, name):
+            raise ValueError(f"files must have plain names, got {name!r}")
+    return files
 
 
 class _Strict(BaseModel):
@@ -141,7 +154,7 @@ class Manifest(_Strict):
     preprocessing: dict[str, Any]
     precision: Precision = "fp32"
     quantization: Quantization | None = None
-    files: dict[FileName, Sha256]
+    files: Annotated[dict[str, Sha256], AfterValidator(_plain_names)]
     parity: Parity
     metrics: dict[str, Any]
     training: dict[str, Any]
@@ -155,29 +168,21 @@ class Manifest(_Strict):
             raise ValueError(f"files must list {', '.join(required)}; missing {', '.join(missing)}")
         if len(set(self.labels)) != len(self.labels):
             raise ValueError("labels must be distinct")
-        if self.output.shape != [-1, len(self.labels)]:
-            raise ValueError(
-                f"output.shape must be [-1, {len(self.labels)}] for these labels, "
-                f"got {self.output.shape}"
-            )
+        shape, expected = self.output.shape, [-1, len(self.labels)]
+        if shape != expected:
+            raise ValueError(f"output.shape must be {expected} for these labels, got {shape}")
         if (self.quantization is not None) != (self.precision == "int8"):
-            raise ValueError(
-                f"quantization must be given for int8 alone, got {self.quantization} for "
-                f"{self.precision}"
-            )
-        if text:
-            self._check_text()
-        else:
-            self._check_images()
+            got = f"{self.quantization} for {self.precision}"
+            raise ValueError(f"quantization must be given for int8 alone, got {got}")
+        (self._check_text if text else self._check_images)()
         return self
 
     def _check_images(self) -> None:
         spec = self.image_spec()
         expected = [-1, spec.channels, spec.height, spec.width]
-        if self.input.name != "images" or self.input.shape != expected:
-            raise ValueError(
-                f"input.shape must be {expected} for this preprocessing, got {self.input.shape}"
-            )
+        got = self.input.shape
+        if self.input.name != "images" or got != expected:
+            raise ValueError(f"input.shape must be {expected} for this preprocessing, got {got}")
 
     def _check_text(self) -> None:
         longest, seq_len = self.text_spec().max_len, self.config.get("seq_len")
@@ -189,11 +194,7 @@ class Manifest(_Strict):
             raise ValueError(f"input.range must be that of the vocabulary, got {self.input.range}")
 
     def image_spec(self) -> ImageSpec:
-        """The preprocessing of images.
-
-        Raises:
-            ValueError: its fields are unknown, missing or out of range.
-        """
+        """The preprocessing of images; a ValueError for fields against its rules."""
         return self._image_spec
 
     @cached_property
@@ -201,20 +202,15 @@ class Manifest(_Strict):
         return self._spec(ImageSpec, "an image input")
 
     def text_spec(self) -> TextSpec:
-        """The preprocessing of texts.
-
-        Raises:
-            ValueError: its fields are unknown, missing or out of range.
-        """
+        """The preprocessing of texts; a ValueError for fields against its rules."""
         return self._spec(TextSpec, "a text input")
 
     def _spec(self, kind: type[_Spec], what: str) -> _Spec:
         try:
             return kind(**self.preprocessing)
         except TypeError:
-            raise ValueError(
-                f"preprocessing must have the fields of {what}, got {sorted(self.preprocessing)}"
-            ) from None
+            got = sorted(self.preprocessing)
+            raise ValueError(f"preprocessing must have the fields of {what}, got {got}") from None
 
     def to_json(self) -> str:
         """The text of manifest.json: the same manifest gives the same bytes."""
@@ -224,9 +220,4 @@ class Manifest(_Strict):
 def config_digest(config: dict[str, Any]) -> str:
     """The sha256 of a config, independent of the order of its keys."""
     text = json.dumps(config, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
-def is_file_name(name: str) -> bool:
-    """Whether a name is one plain path component, as every file of an artifact must have."""
-    return re.fullmatch(_FILE_NAME, name) is not None
+    return sha256(text.encode())

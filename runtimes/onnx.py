@@ -54,7 +54,10 @@ class OnnxRuntime:
         self._session = _open(artifact, precision, threads, cache, providers)
         # A provider that fails later would otherwise be replaced by the CPU without a word.
         self._session.disable_fallback()
-        _check_provider(self._session, name)
+        used = self._session.get_providers()[0]
+        if used != _PROVIDERS[name]:
+            problem = f"the session runs on {used} instead"
+            raise RuntimeUnavailable(f"runtime {name} is not available: {problem}")
         _check_origin(self._session, artifact.manifest)
 
     def predict(self, inputs: Inputs) -> np.ndarray:
@@ -158,20 +161,9 @@ def _profile(manifest: Manifest, kind: str, batch: int) -> str:
     return ",".join(f"{name}:{batch}x{length}" for name in ("tokens", "mask"))
 
 
-def _check_provider(session: onnxruntime.InferenceSession, name: str) -> None:
-    used = session.get_providers()[0]
-    if used != _PROVIDERS[name]:
-        raise RuntimeUnavailable(
-            f"runtime {name} is not available: the session runs on {used} instead"
-        )
-
-
 def _check_origin(session: onnxruntime.InferenceSession, manifest: Manifest) -> None:
     said = session.get_modelmeta().custom_metadata_map
-    expected = {
-        METADATA_WEIGHTS: manifest.files[WEIGHTS],
-        METADATA_CONFIG: config_digest(manifest.config),
-    }
-    for key, value in expected.items():
+    weights, config = manifest.files[WEIGHTS], config_digest(manifest.config)
+    for key, value in ((METADATA_WEIGHTS, weights), (METADATA_CONFIG, config)):
         if said.get(key) != value:
             raise ArtifactError(f"{ONNX} was exported from another model: its {key} differs")

@@ -3,15 +3,15 @@
 The name of its file tells the sha256 of what it must hold.
 """
 
-import hashlib
 from pathlib import Path
 
+from core.files import sha256
 from runtimes.artifact import Artifact
 from runtimes.base import RuntimeUnavailable
 from runtimes.manifest import ONNX
 
 _FOLDER = "int8-2"
-"""Counted up when `export.precision.int8` makes other graphs."""
+"""Counted up when `export.int8` makes other graphs."""
 
 
 def read_graph(artifact: Artifact, precision: str, cache: Path | None) -> bytes:
@@ -43,7 +43,7 @@ def is_derived(artifact: Artifact, precision: str) -> bool:
 
 def int8_path(artifact: Artifact, content: bytes, cache: Path) -> Path:
     """Where an artifact's int8 form lies, named by its content."""
-    name = f"{artifact.digest[:16]}-{hashlib.sha256(content).hexdigest()}.onnx"
+    name = f"{artifact.digest[:16]}-{sha256(content)}.onnx"
     return cache / _FOLDER / name
 
 
@@ -55,6 +55,6 @@ def _cached(artifact: Artifact, cache: Path | None) -> bytes | None:
             content = path.read_bytes()
         except OSError:  # deleted at this moment, unreadable, or no file
             continue
-        if hashlib.sha256(content).hexdigest() == path.stem.partition("-")[2]:
+        if sha256(content) == path.stem.partition("-")[2]:
             return content
     return None

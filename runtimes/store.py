@@ -23,7 +23,15 @@ def store_artifact(artifact: Artifact) -> str:
         raise ValueError(f"version must not be latest in the model store, got {tag}")
     if found := _find(tag, artifact):
         return found
-    labels, metadata = _labels(artifact), _metadata(artifact)
+    manifest = artifact.manifest
+    labels = {"task": manifest.task, "precision": manifest.precision}
+    metadata = {
+        "digest": artifact.digest,
+        "architecture": manifest.architecture,
+        "weights_sha256": manifest.files[WEIGHTS],
+        "metrics": manifest.metrics,
+        "labels": manifest.labels,
+    }
     try:
         with bentoml.models.create(tag, labels=labels, metadata=metadata) as made:
             _fill(artifact, Path(made.path))
@@ -69,19 +77,3 @@ def _tag(artifact: Artifact) -> str:
     if manifest.quantization == "dynamic":
         parts.append(manifest.quantization)
     return f"{artifact.name}:{'-'.join(parts)}"
-
-
-def _labels(artifact: Artifact) -> dict[str, str]:
-    manifest = artifact.manifest
-    return {"task": manifest.task, "precision": manifest.precision}
-
-
-def _metadata(artifact: Artifact) -> dict[str, object]:
-    manifest = artifact.manifest
-    return {
-        "digest": artifact.digest,
-        "architecture": manifest.architecture,
-        "weights_sha256": manifest.files[WEIGHTS],
-        "metrics": manifest.metrics,
-        "labels": manifest.labels,
-    }

@@ -15,7 +15,7 @@ import models
 from core.files import sha256
 from data.images import ImageSpec
 from export.onnx import to_onnx
-from export.torchscript import to_torchscript
+from export.torch_files import to_torchscript
 from models.checkpoints import save_weights
 from runtimes.artifact import MANIFEST, Artifact, open_artifact
 from runtimes.manifest import (

@@ -72,10 +72,8 @@ class EllipticalConfig:
         check_types(self)
         check_at_least(self, 1, "embed_dim", "num_heads", "depth")
         if self.embed_dim % self.num_heads:
-            raise ValueError(
-                "embed_dim must be a multiple of num_heads, "
-                f"got {self.embed_dim} and {self.num_heads}"
-            )
+            sizes = f"{self.embed_dim} and {self.num_heads}"
+            raise ValueError(f"embed_dim must be a multiple of num_heads, got {sizes}")
         for layer in self.elliptical_layers or ():
             if not 2 <= layer <= self.depth:
                 raise ValueError(f"elliptical_layers must lie in 2..{self.depth}, got {layer}")
@@ -113,9 +111,9 @@ class Attention(nn.Module):
         embed_dim: model width d; a multiple of num_heads.
         num_heads: number of heads H; the head dimension D is embed_dim / num_heads.
         elliptical: estimate m from the previous layer's values; without them m is 1.
-        scaling: how m is normalized over its D entries; "random" is always scaled by its maximum.
-        estimator: how m is estimated, see `models.attention.metric`.
-        delta: see `estimate_metric`.
+        scaling: see `EllipticalConfig`.
+        estimator: see `EllipticalConfig`.
+        delta: see `EllipticalConfig`.
         metric_gradient: let gradients flow through m. Training stops them (EA algorithm 1); an
             attacker need not, so a fair attack switches this on.
         seed: seed of the estimator "random", which then has one m per head for every input; None
@@ -179,13 +177,7 @@ class Attention(nn.Module):
     def attention_map(
         self, x: Tensor, v_prev: Tensor | None = None, mask: Tensor | None = None
     ) -> Tensor:
-        """Compute the attention weights (B, H, N, N) that `forward` uses, rows summing to 1.
-
-        Args:
-            x: as in `forward`.
-            v_prev: as in `forward`.
-            mask: as in `forward`.
-        """
+        """The attention weights (B, H, N, N) that `forward` uses, rows summing to 1."""
         q, k, _ = self.project(x, v_prev, mask)
         return attention_weights(q, k, mask)
 
@@ -195,11 +187,6 @@ class Attention(nn.Module):
         """Compute q, scaled by m where the layer is elliptical, k and v, each (B, H, N, D).
 
         In inference mode the output of `self.qkv` is changed in place: clone it to keep it.
-
-        Args:
-            x: as in `forward`.
-            v_prev: as in `forward`.
-            mask: as in `forward`.
         """
         qkv = self.qkv(x)
         q, k, v = self._split(qkv)
@@ -228,12 +215,7 @@ class Attention(nn.Module):
     ) -> Tensor:
         """Estimate m (B or 1, H, 1, D), outside the graph of gradients unless the switch is on.
 
-        Args:
-            q: (B, H, N, D) queries, not scaled.
-            k: (B, H, N, D) keys.
-            v: (B, H, N, D) values of this layer.
-            v_prev: (B, H, N, D) values of the previous layer.
-            mask: (B, N) bool, True for real tokens; None if all are.
+        All but the mask (B, N) are (B, H, N, D), and q is not scaled.
         """
         if not self.metric_gradient and (torch.is_grad_enabled() or is_traced()):
             q, k, v, v_prev = q.detach(), k.detach(), v.detach(), v_prev.detach()

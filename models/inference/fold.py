@@ -13,7 +13,7 @@ from torch.nn.utils import parametrize
 
 from models.inference.blockwise import BlockwiseEncoder
 from models.inference.folded import FoldedEncoder, FoldedLayer
-from models.layers.tokens import pool
+from models.layers.tokens import TokenModel, pool
 from models.layers.tracing import is_traced
 from models.transject import TransJect
 from models.transject_image import TransJectImage
@@ -111,24 +111,17 @@ def singular_range(model: nn.Module) -> tuple[float, float]:
     return float(everything.min()), float(everything.max())
 
 
-class FoldedLongTransJect(nn.Module):
-    """A folded TransJect for sequences longer than it is wide.
-
-    Args:
-        model: the trained model.
-        encoder: its folded encoder.
-    """
+class FoldedLongTransJect(TokenModel):
+    """A folded TransJect, with its folded encoder, for sequences longer than it is wide."""
 
     def __init__(self, model: TransJect, encoder: FoldedEncoder) -> None:
-        super().__init__()
-        self.config = model.config
+        super().__init__(model.config)
         self.embedding = model.embedding
         self.positions = model.positions
         self.head = model.head
         self.encoder = encoder
         self.blockwise = BlockwiseEncoder(encoder, model.embedding.weight, model.positions.table)
 
-    forward = TransJect.forward
     embed = TransJect.embed
 
     def features(self, tokens: Tensor, mask: Tensor | None = None) -> Tensor:

@@ -18,10 +18,6 @@ IMAGENET_STD = (0.229, 0.224, 0.225)
 def check_images(config: Any) -> None:
     """Refuse sizes and statistics that no image model can have; lists become tuples.
 
-    Args:
-        config: a dataclass with the fields `img_size`, `patch_size`, `in_chans`, `num_classes`,
-            `mean` and `std`; it may be frozen.
-
     Raises:
         ValueError: a size below 1, an image that patches do not fill, or statistics that are not
             one positive `std` and one `mean` per channel.
@@ -42,28 +38,6 @@ def check_images(config: Any) -> None:
             )
     if min(config.std) <= 0:
         raise ValueError(f"std must be positive, got {config.std}")
-
-
-def check_image_batch(images: Tensor, config: Any) -> None:
-    """Refuse what is no batch of the model's images; silent while the model is traced.
-
-    Unchecked, a batch of another shape could pass by broadcasting and get logits without meaning.
-
-    Args:
-        images: (B, in_chans, img_size, img_size), of a floating point type.
-        config: a dataclass with the fields `in_chans` and `img_size`.
-
-    Raises:
-        ValueError: a wrong shape or type.
-    """
-    if is_traced():
-        return
-    expected = (config.in_chans, config.img_size, config.img_size)
-    if images.ndim != 4 or images.shape[1:] != expected:
-        sizes = ", ".join(["B", *map(str, expected)])
-        raise ValueError(f"images must be ({sizes}), got {tuple(images.shape)}")
-    if not images.is_floating_point():
-        raise ValueError(f"images must be of a floating point type, got {images.dtype}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,9 +88,25 @@ class ImageModel(nn.Module):
             self.register_buffer(name, statistics, persistent=False)
 
     def normalize(self, images: Tensor) -> Tensor:
-        """(B, C, H, W), pixels in [0, 1], to the same shape; errors as of `check_image_batch`."""
-        check_image_batch(images, self.config)
+        """Normalize images (B, in_chans, img_size, img_size) with pixels in [0, 1].
+
+        Unchecked, a batch of another shape could pass by broadcasting and get logits without
+        meaning. While the model is traced nothing is checked.
+
+        Raises:
+            ValueError: a wrong shape, or no floating point type.
+        """
+        if not is_traced():
+            self._check(images)
         return (images - self.mean) / self.std
+
+    def _check(self, images: Tensor) -> None:
+        expected = (self.config.in_chans, self.config.img_size, self.config.img_size)
+        if images.ndim != 4 or images.shape[1:] != expected:
+            sizes = ", ".join(["B", *map(str, expected)])
+            raise ValueError(f"images must be ({sizes}), got {tuple(images.shape)}")
+        if not images.is_floating_point():
+            raise ValueError(f"images must be of a floating point type, got {images.dtype}")
 
     def _statistics(self, name: str) -> Tensor:
         return torch.tensor(getattr(self.config, name), dtype=torch.float64).view(1, -1, 1, 1)

@@ -1,7 +1,7 @@
 """What all token models share: checks of their input, positions, pooling over real tokens."""
 
 from collections.abc import Callable
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 import torch
 from torch import Tensor, nn
@@ -50,6 +50,45 @@ def _check_mask(mask: Tensor, shape: torch.Size) -> None:
     empty = (~mask.any(-1)).nonzero().squeeze(-1).tolist()
     if empty:
         raise ValueError(f"mask must have a real token in every sequence, got none in {empty[:10]}")
+
+
+class TokenModel(nn.Module):
+    """A model of tokens, whose `head` reads the `features` of each sample.
+
+    Args:
+        config: a dataclass with the fields `vocab_size` and `seq_len`.
+    """
+
+    head: nn.Module
+
+    def __init__(self, config: Any) -> None:
+        super().__init__()
+        self.config: Any = config
+
+    def forward(self, tokens: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Compute the logits (B, num_classes); arguments and errors as of `features`."""
+        return self.head(self.features(tokens, mask))
+
+    def features(self, tokens: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Compute what the head sees of each sample, pooled over the real tokens.
+
+        Args:
+            tokens: (B, N) int64 ids, N <= seq_len, or (B, 2, N) for two towers.
+            mask: bool of the same shape, True for real tokens; None if all are. The ids of padding
+                and its amount change nothing.
+
+        Returns:
+            (B, embed_dim), or (B, 4 * embed_dim) for two towers.
+
+        Raises:
+            ValueError: see `check_tokens`.
+        """
+        raise NotImplementedError
+
+    def check(self, tokens: Tensor, mask: Tensor | None, *, towers: int = 1) -> None:
+        """See `check_tokens`."""
+        vocab_size, seq_len = self.config.vocab_size, self.config.seq_len
+        check_tokens(tokens, mask, vocab_size=vocab_size, seq_len=seq_len, towers=towers)
 
 
 def sinusoidal_positions(seq_len: int, dim: int) -> Tensor:

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from models.layers.tokens import check_tokens
+from models.layers.tokens import TokenModel
 
 
-class TwoTower(nn.Module):
+class TwoTower(TokenModel):
     """Encode two sequences by the same encoder and classify the pair [a, b, a * b, a - b].
 
     Args:
@@ -21,36 +21,19 @@ class TwoTower(nn.Module):
         hidden_dim: width inside the head.
     """
 
-    def __init__(self, encoder: nn.Module, *, hidden_dim: int) -> None:
-        super().__init__()
-        self.config: Any = encoder.config
+    def __init__(self, encoder: TokenModel, *, hidden_dim: int) -> None:
+        super().__init__(encoder.config)
         self.encoder: Any = encoder
         # Left in place, it would be weights that no logit depends on.
         self.encoder.head = nn.Identity()
         self.head = classifier(4 * self.config.embed_dim, hidden_dim, self.config.num_classes)
 
-    def forward(self, tokens: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Compute the logits (B, num_classes); arguments and errors as of `features`."""
-        return self.head(self.features(tokens, mask))
-
     def features(self, tokens: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Compute what the head sees of each pair.
-
-        Args:
-            tokens: (B, 2, N) int64 ids.
-            mask: (B, 2, N) bool, True for real tokens; None if all are.
-
-        Returns:
-            (B, 4 * embed_dim).
-
-        Raises:
-            ValueError: see `check_tokens`.
-        """
+        """See `TokenModel.features`; tokens and mask are (B, 2, N)."""
         return _compare(self.encoder.features(*self._rows(tokens, mask)))
 
     def _rows(self, tokens: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        config = self.config
-        check_tokens(tokens, mask, vocab_size=config.vocab_size, seq_len=config.seq_len, towers=2)
+        self.check(tokens, mask, towers=2)
         return tokens.flatten(0, 1), None if mask is None else mask.flatten(0, 1)
 
 

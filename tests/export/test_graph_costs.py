@@ -10,9 +10,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import models
 from export.graph_costs import operator_costs, weight_types
+from export.half import to_half
+from export.int8 import quantize_dynamic, quantize_static
 from export.onnx import to_onnx
-from export.precision.half import to_half
-from export.precision.int8 import quantize_dynamic, quantize_static
 from export.samples import Samples
 from runtimes.artifact import Artifact
 from runtimes.manifest import ONNX

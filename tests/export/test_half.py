@@ -12,7 +12,7 @@ from onnx import TensorProto, numpy_helper
 from torch import nn
 
 from export.graphs import open_graph
-from export.precision.half import to_half
+from export.half import to_half
 
 Make = Callable[..., nn.Module]
 Half = Literal["fp16", "bf16"]

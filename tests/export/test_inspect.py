@@ -10,8 +10,7 @@ from safetensors.numpy import save_file
 
 from core.tables import table
 from export.__main__ import main
-from export.comparison import compare_answers
-from export.inspect import facts
+from export.inspect import compare_answers, facts
 from runtimes.artifact import Artifact, ArtifactError, open_artifact
 
 Edit = Callable[..., None]

@@ -10,10 +10,9 @@ import torch
 from onnx import TensorProto, numpy_helper
 from torch import nn
 
-from export.graphs import open_graph
-from export.layers import expose
-from export.precision import int8
-from export.precision.int8 import quantize_dynamic, quantize_static
+from export import int8
+from export.graphs import expose, open_graph
+from export.int8 import quantize_dynamic, quantize_static
 from export.samples import Samples
 
 Make = Callable[..., nn.Module]

@@ -8,10 +8,9 @@ import torch
 from torch import nn
 
 import models
-from export.graphs import open_graph
-from export.layers import error_table, expose, layer_errors
+from export.graphs import error_table, expose, layer_errors, open_graph
+from export.half import to_half
 from export.onnx import to_onnx
-from export.precision.half import to_half
 from models.analysis.observation import observe
 from runtimes.artifact import Artifact
 from runtimes.probe import read_probe

@@ -10,9 +10,9 @@ from onnx import numpy_helper
 from torch import Tensor, nn
 
 from export.graphs import open_graph
+from export.half import to_half
 from export.onnx import check_graph, to_onnx
-from export.precision.half import to_half
-from export.torchscript import to_torchscript
+from export.torch_files import to_torchscript
 from runtimes.onnx import open_session
 
 Make = Callable[..., nn.Module]

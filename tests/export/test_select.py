@@ -1,4 +1,4 @@
-"""The choice of a runtime: measured in a child process, kept, and measured anew when something changed."""
+"""The choice of a runtime: measured in a child process, kept, and measured again after a change."""
 
 import multiprocessing
 import subprocess

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from export.program import load_program
+from export.torch_files import load_program
 from runtimes.artifact import Artifact
 from runtimes.manifest import PROGRAM, TORCHSCRIPT
 from runtimes.torchscript import load_torchscript

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 import models
 from export.onnx import to_onnx
-from export.torchscript import to_torchscript
+from export.torch_files import to_torchscript
 from models.layers.images import ImageModel
 from models.transject import Layer
 from runtimes.torchscript import load_torchscript

@@ -16,8 +16,8 @@ import pytest
 import torch
 from torch import nn
 
-from export.precision.half import to_half
-from export.torchscript import to_torchscript
+from export.half import to_half
+from export.torch_files import to_torchscript
 from runtimes import openvino as openvino_runtime
 from runtimes.artifact import Artifact, ArtifactError, open_artifact
 from runtimes.base import InvalidInputs, Runtime, RuntimeUnavailable

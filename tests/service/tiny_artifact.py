@@ -14,7 +14,7 @@ import models
 from data.images import ImageSpec
 from data.tokenizer import train_wordpiece
 from export.onnx import to_onnx
-from export.torchscript import to_torchscript
+from export.torch_files import to_torchscript
 from models.checkpoints import save_weights
 from runtimes.artifact import MANIFEST, Artifact, open_artifact
 from runtimes.manifest import (

@@ -1,8 +1,9 @@
-"""Write a model as a program of torch.export, the successor of TorchScript."""
+"""Write a model as a frozen TorchScript trace, or as a program of torch.export, its successor."""
 
 import io
 import json
 import re
+import warnings
 import zipfile
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from models import fold
+from models.attention.elliptical import is_randomized
 from runtimes.manifest import PROGRAM
 
 _SAMPLE_INPUTS = "data/sample_inputs/model.pt"
@@ -21,14 +23,53 @@ _PARTS = re.compile(
     r"|data/constants/(tensor_\d+|model_constants_config\.json)"
 )
 _PLAIN = re.compile(r"(weight|tensor)_\d+")
+Example = Tensor | tuple[Tensor, Tensor]
 
 
-def to_program(model: nn.Module, example: Tensor | tuple[Tensor, Tensor]) -> bytes:
+def to_torchscript(model: nn.Module, example: Example) -> bytes:
+    """Trace a model and freeze its weights into the graph.
+
+    Args:
+        model: maps images, or tokens and a mask, to (B, K) logits; it is folded and left as it is.
+        example: (B, C, H, W) images, or (B, N) tokens and their mask, any B and N >= 2; the batch
+            and the number of tokens stay dynamic.
+
+    Returns:
+        A file for `torch.jit.load`. In a fresh process the same weights give the same bytes; within
+        one process torch numbers the names of its classes.
+
+    Raises:
+        ValueError: the model draws m at random in every forward pass; a trace would freeze one.
+    """
+    if is_randomized(model):
+        raise ValueError("model must not draw m afresh to be exported: give it a metric_seed")
+    model = fold(model)
+    with warnings.catch_warnings(), torch.no_grad():
+        # TorchScript is deprecated in favour of torch.export, but is what such files' users load.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        traced = torch.jit.freeze(torch.jit.trace(model, example, check_trace=False))
+        stream = io.BytesIO()
+        torch.jit.save(traced, stream)
+    return _strip(stream.getvalue())
+
+
+def _strip(content: bytes) -> bytes:
+    """Drop the debug tables: they hold the paths of this machine's source files."""
+    stream = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(content)) as full, zipfile.ZipFile(stream, "w") as bare:
+        for name in full.namelist():
+            if not name.endswith((".debug_pkl", "/.data/serialization_id")):
+                # ZipInfo's own date, and stored: the reader of torch knows no compression.
+                bare.writestr(zipfile.ZipInfo(name), full.read(name))
+    return stream.getvalue()
+
+
+def to_program(model: nn.Module, example: Example) -> bytes:
     """Trace a model into a program whose weights are constants and that only predicts.
 
     Args:
-        model: as for `to_onnx`.
-        example: as for `to_onnx`.
+        model: maps images, or tokens and a mask, to (B, K) logits; it is folded and left as it is.
+        example: as for `to_torchscript`.
 
     Returns:
         A file for `torch.export.load`, with a dynamic batch and number of tokens. It holds nothing

@@ -15,8 +15,7 @@ import numpy as np
 import onnx
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
-from export.graphs import open_graph
-from export.layers import expose
+from export.graphs import expose, open_graph
 from export.onnx import check_graph
 from export.samples import Samples
 
@@ -116,6 +115,12 @@ class _Rules:
         """The nodes that take the place of a MatMul."""
         raise NotImplementedError
 
+    def _once(self, name: str, make: Callable[[str], list[NodeProto]]) -> list[NodeProto]:
+        """The nodes that round a value, where its first product needs them."""
+        known = name in self.rounded
+        self.rounded.add(name)
+        return [] if known else make(name)
+
     def _constant(self, name: str, values: np.ndarray) -> str:
         self.constants.setdefault(name, numpy_helper.from_array(values, name))
         return name
@@ -123,9 +128,8 @@ class _Rules:
     def _weight(self, name: str) -> tuple[str, str]:
         """The names of a matrix (K, M) as int8 and of the scales (M,) of its columns."""
         values = numpy_helper.to_array(self.tensors[name])
-        scales = np.maximum(np.abs(values).max(0) / _WEIGHT_LEVELS, _SMALLEST_SCALE).astype(
-            np.float32
-        )
+        largest = np.abs(values).max(0)
+        scales = np.maximum(largest / _WEIGHT_LEVELS, _SMALLEST_SCALE).astype(np.float32)
         rounded = np.rint(values / scales).astype(np.int8)
         return self._constant(f"{name}|int8", rounded), self._constant(f"{name}|scale", scales)
 
@@ -139,14 +143,11 @@ class _Static(_Rules):
 
     def product(self, node: NodeProto) -> list[NodeProto]:
         source, weight = node.input
-        nodes = self._round(source) + self._matrix(weight)
+        nodes = self._once(source, self._round) + self._once(weight, self._matrix)
         node.input[:] = [f"{source}|rounded", f"{weight}|rounded"]
         return [*nodes, node]
 
     def _round(self, source: str) -> list[NodeProto]:
-        if source in self.rounded:
-            return []
-        self.rounded.add(source)
         low, high = self.bounds[source]
         scale = max((high - low) / 255, _SMALLEST_SCALE)
         grid = [
@@ -160,14 +161,9 @@ class _Static(_Rules):
         ]
 
     def _matrix(self, weight: str) -> list[NodeProto]:
-        if weight in self.rounded:
-            return []
-        self.rounded.add(weight)
         rounded, scales = self._weight(weight)
-        count = self.tensors[weight].dims[1]
-        zeros = self._constant(f"{weight}|zero", np.zeros(count, np.int8))
-        name = f"{weight}|rounded"
-        grid = [rounded, scales, zeros]
+        count, name = self.tensors[weight].dims[1], f"{weight}|rounded"
+        grid = [rounded, scales, self._constant(f"{weight}|zero", np.zeros(count, np.int8))]
         return [helper.make_node("DequantizeLinear", grid, [name], name, axis=1)]
 
 
@@ -185,12 +181,9 @@ class _Dynamic(_Rules):
             ("Mul", [f"{result}|whole", scales], f"{result}|scaled"),
             ("Mul", [f"{result}|scaled", f"{source}|scale"], result),
         ]
-        return self._round(source) + [_node(*step) for step in steps]
+        return self._once(source, self._round) + [_node(*step) for step in steps]
 
     def _round(self, source: str) -> list[NodeProto]:
-        if source in self.rounded:
-            return []
-        self.rounded.add(source)
         last = self._constant("axis|last", np.array([-1], np.int64))
         least = self._constant("scale|least", np.array(_SMALLEST_SCALE, np.float32))
         levels = self._constant("levels|half", np.array(127, np.float32))

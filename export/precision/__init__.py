@@ -1,1 +1,0 @@
-"""Lower precisions of an fp32 graph: half and int8."""
