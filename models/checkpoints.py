@@ -115,14 +115,11 @@ def _check_kinds(state: Mapping[str, Tensor]) -> None:
     for key, value in state.items():
         plain = value.layout == torch.strided and value.device.type == "cpu"
         if not plain or value.is_quantized or value.is_nested:
-            raise ValueError(
-                f"{key} must be a dense tensor on the CPU, got {value.layout} on {value.device} "
-                f"with {value.dtype}"
-            )
-        integer = value.dtype in _INTEGERS
-        is_counter = key.endswith(_COUNTER)
-        if not (integer if is_counter else value.is_floating_point()):
-            kind = "integers" if is_counter else "floating point numbers"
+            got = f"{value.layout} on {value.device} with {value.dtype}"
+            raise ValueError(f"{key} must be a dense tensor on the CPU, got {got}")
+        counts = key.endswith(_COUNTER)
+        if not (value.dtype in _INTEGERS if counts else value.is_floating_point()):
+            kind = "integers" if counts else "floating point numbers"
             raise ValueError(f"{key} must hold {kind}, got {value.dtype}")
 
 
@@ -169,12 +166,11 @@ def _shared_prefix(names: Iterable[str]) -> str | None:
 
 
 def _check_names(state: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> None:
-    unexpected, missing = sorted(state.keys() - own.keys()), sorted(own.keys() - state.keys())
-    found = [
-        f"{what}: {', '.join(names[:_NAMES_SHOWN])}{' …' if len(names) > _NAMES_SHOWN else ''}"
-        for what, names in (("unexpected tensors", unexpected), ("missing tensors", missing))
-        if names
-    ]
+    found = []
+    for what, names in (("unexpected", state.keys() - own.keys()), ("missing", own.keys() - state)):
+        if names:
+            more = " …" if len(names) > _NAMES_SHOWN else ""
+            found.append(f"{what} tensors: {', '.join(sorted(names)[:_NAMES_SHOWN])}{more}")
     if found:
         raise ValueError("; ".join(found))
 
@@ -187,7 +183,6 @@ def _check_shapes(
         if shape == value.shape:
             continue
         if key.startswith(_HEADS) and shape[1:] == value.shape[1:]:
-            raise ValueError(
-                f"{key} is for {shape[0]} classes, the model has {value.shape[0]}{hint}"
-            )
+            has = f"the model has {value.shape[0]}{hint}"
+            raise ValueError(f"{key} is for {shape[0]} classes, {has}")
         raise ValueError(f"{key} must be {tuple(value.shape)}, got {tuple(shape)}")

@@ -62,9 +62,6 @@ class OrthogonalMap(nn.Module):
     dim 512. No base matrix is multiplied to it, so that autocast never rounds the product. In
     float32 it stays within 1e-5 until the weights are some five times their first size; `fold`
     solves in float64 and does not depend on it.
-
-    Args:
-        dim: width d.
     """
 
     weight: Tensor
@@ -81,10 +78,6 @@ class OrthogonalMaps(nn.ModuleList):
 
     They are separate parameters, because MKL fails on a batch of large systems of equations once
     somebody has called `torch.set_num_threads`.
-
-    Args:
-        count: number of matrices.
-        dim: width d.
     """
 
     def __init__(self, count: int, dim: int) -> None:
@@ -114,16 +107,13 @@ class Experts(nn.Module):
     def forward(
         self, x: Tensor, eigenvalues: Tensor, step: Tensor, mask: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Mix the experts' proposals.
+        """Mix the experts' proposals to tokens (B, N, d), and tell their weights (B, E).
 
         Args:
             x: (B, N, d) tokens.
             eigenvalues: (B, d), at most 1 in absolute value.
             step: scalar alpha / L.
             mask: (B, N) bool, True for real tokens.
-
-        Returns:
-            The mixed tokens (B, N, d) and the weights of the experts (B, E).
         """
         proposed = self.outputs(x, eigenvalues, step)
         weights = self.weights(proposed, mask)
@@ -144,13 +134,7 @@ class Experts(nn.Module):
 
 
 class FeedForward(nn.Module):
-    """X + (alpha / L) ELU(ELU(X W1 + b1) W2 + b2) with square orthogonal W.
-
-    Args:
-        dim: width d.
-
-    Source: TJ eq. 8.
-    """
+    """X + (alpha / L) ELU(ELU(X W1 + b1) W2 + b2) with square orthogonal W (TJ eq. 8)."""
 
     def __init__(self, dim: int) -> None:
         super().__init__()
@@ -165,13 +149,7 @@ class FeedForward(nn.Module):
 
 
 class Layer(nn.Module):
-    """Experts, then the feed-forward, both with the layer's step alpha / L.
-
-    Args:
-        num_experts: number of experts.
-        dim: width d.
-        depth: number of layers L of the encoder.
-    """
+    """Experts, then the feed-forward, both with the step alpha / L of an encoder of L layers."""
 
     def __init__(self, num_experts: int, dim: int, depth: int) -> None:
         super().__init__()
@@ -234,7 +212,7 @@ class Encoder(nn.Module):
         return x
 
     def reconstruction_loss(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """How far U0 is from diagonalising G: mean over the batch of ||G - U0 diag U0'||^2 / d^2.
+        """How far U0 is from diagonalizing G: mean over the batch of ||G - U0 diag U0'||^2 / d^2.
 
         The embeddings are detached, so that the loss trains U0 alone. Zero with random eigenvalues.
 

@@ -47,8 +47,11 @@ class Probe:
 
 def write_probe(probe: Probe) -> bytes:
     """The bytes of a probe's file; the same probe gives the same bytes."""
-    arrays = {name: _as_stored(values) for name, values in probe.inputs.items()}
-    return save(arrays | {"logits": np.ascontiguousarray(probe.logits)})
+    arrays = probe.inputs | {"logits": probe.logits}
+    for name, values in probe.inputs.items():
+        if values.dtype == np.int64:  # token ids in as few bytes as hold them
+            arrays[name] = values.astype(np.uint16 if values.max() < 1 << 16 else np.int32)
+    return save({name: np.ascontiguousarray(values) for name, values in arrays.items()})
 
 
 def read_probe(artifact: Artifact, count: int | None = None) -> Probe:
@@ -87,13 +90,6 @@ def _check_shapes(shapes: dict[str, list[int]], names: list[str], labels: int) -
         raise ArtifactError(f"{PROBE} must hold {', '.join(names)} and as many logits, at least 1")
     if shapes["logits"][1:] != [labels]:
         raise ArtifactError(f"{PROBE} must have {labels} logits an input")
-
-
-def _as_stored(values: np.ndarray) -> np.ndarray:
-    """Token ids in as few bytes as hold them, which are most of a small artifact otherwise."""
-    if values.dtype == np.int64:
-        values = values.astype(np.uint16 if values.max() < 1 << 16 else np.int32)
-    return np.ascontiguousarray(values)
 
 
 def _as_read(values: np.ndarray) -> np.ndarray:

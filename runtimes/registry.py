@@ -21,7 +21,7 @@ class RuntimeKind:
     Attributes:
         missing: why it cannot be used here, or None.
         precisions: in which precisions it can run a graph here, the preferred one first.
-        open: opens an artifact, in one of them.
+        open: opens an artifact in one of them, with a number of threads and a cache.
     """
 
     missing: Callable[[], str | None]
@@ -66,15 +66,7 @@ def installed() -> list[str]:
 
 
 def require_runtime(name: str) -> None:
-    """Check a runtime's name, without opening anything.
-
-    Args:
-        name: of a runtime.
-
-    Raises:
-        ValueError: there is no such runtime.
-        RuntimeUnavailable: it is not installed here.
-    """
+    """Raise ValueError for an unknown runtime, RuntimeUnavailable for one that is not installed."""
     if name not in RUNTIMES:
         known = ", ".join(("auto", *RUNTIMES))
         raise ValueError(f"name must be one of {known}, got {name!r}")

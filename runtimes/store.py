@@ -71,9 +71,6 @@ def _fill(artifact: Artifact, folder: Path) -> None:
 
 def _tag(artifact: Artifact) -> str:
     manifest = artifact.manifest
-    parts = [artifact.version]
-    if manifest.precision != "fp32":
-        parts.append(manifest.precision)
-    if manifest.quantization == "dynamic":
-        parts.append(manifest.quantization)
-    return f"{artifact.name}:{'-'.join(parts)}"
+    precision = "" if manifest.precision == "fp32" else f"-{manifest.precision}"
+    dynamic = "-dynamic" if manifest.quantization == "dynamic" else ""
+    return f"{artifact.name}:{artifact.version}{precision}{dynamic}"

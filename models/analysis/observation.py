@@ -17,13 +17,9 @@ from models.transject import Experts
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """One call of a module.
+    """One call of a module: its arguments in the order of its `forward`, defaults included.
 
-    Attributes:
-        module: what was called.
-        arguments: its arguments in the order of its `forward`, defaults included.
-        result: what it returned.
-        drawn_from: state of the module's own generator before the call; None if it has none.
+    `drawn_from` is the state of its own generator before the call; None if it has none.
     """
 
     module: nn.Module
@@ -162,9 +158,9 @@ def _recorded(model: nn.Module) -> Iterator[tuple[list[LayerRecord], list[Tensor
     layers: list[LayerRecord] = []
     class_maps: list[Tensor] = []
 
-    def keep_class_map(module: nn.Module, arguments: tuple[Any, ...], _: Any) -> None:
-        if isinstance(module, ClassAttention):
-            class_maps.append(module.attention_map(*arguments))
+    @_of_this_thread
+    def keep_class_map(module: ClassAttention, arguments: tuple[Any, ...], _: Any) -> None:
+        class_maps.append(module.attention_map(*arguments))
 
     with ExitStack() as hooks:
         for module in model.modules():
@@ -172,8 +168,7 @@ def _recorded(model: nn.Module) -> Iterator[tuple[list[LayerRecord], list[Tensor
             if isinstance(mixer, Attention | Experts):
                 _record_layer(module, mixer, layers, hooks)
             if isinstance(module, ClassAttention):
-                keep = _of_this_thread(keep_class_map)
-                hooks.callback(module.register_forward_hook(keep).remove)
+                hooks.callback(module.register_forward_hook(keep_class_map).remove)
         yield layers, class_maps
 
 
@@ -184,27 +179,28 @@ def _record_layer(
     states: list[Tensor | None] = []
     calls: list[Call] = []
 
+    @_of_this_thread
     def keep_state(*_: Any) -> None:
         generator = getattr(mixer, "generator", None)
         states.append(None if generator is None else generator.get_state())
 
+    @_of_this_thread
     def keep_call(_: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         bound = inspect.signature(mixer.forward).bind(*args, **kwargs)
         bound.apply_defaults()
-        calls.append(
-            Call(module=mixer, arguments=bound.args, result=result, drawn_from=states.pop())
-        )
+        state = states.pop()
+        calls.append(Call(module=mixer, arguments=bound.args, result=result, drawn_from=state))
 
+    @_of_this_thread
     def keep_layer(_: Any, args: tuple[Any, ...], result: tuple[Tensor, Any]) -> None:
         call = calls.pop()
         records.append(
             LayerRecord(inputs=args[0], outputs=result[0], mask=call.arguments[-1], mixer=call)
         )
 
-    before, after = _of_this_thread(keep_state), _of_this_thread(keep_call)
-    hooks.callback(mixer.register_forward_pre_hook(before).remove)
-    hooks.callback(mixer.register_forward_hook(after, with_kwargs=True).remove)
-    hooks.callback(layer.register_forward_hook(_of_this_thread(keep_layer)).remove)
+    hooks.callback(mixer.register_forward_pre_hook(keep_state).remove)
+    hooks.callback(mixer.register_forward_hook(keep_call, with_kwargs=True).remove)
+    hooks.callback(layer.register_forward_hook(keep_layer).remove)
 
 
 def _of_this_thread(hook: Callable[..., None]) -> Callable[..., None]:

@@ -14,9 +14,6 @@ class ShiftedBatchNorm(nn.BatchNorm2d):
     """Batch norm with a learned shift and no learned scale.
 
     The scale of each channel belongs to the depth-wise convolution that follows [ours].
-
-    Args:
-        channels: channels of input and output.
     """
 
     def __init__(self, channels: int) -> None:
@@ -29,9 +26,7 @@ class ShiftedBatchNorm(nn.BatchNorm2d):
 class DepthwiseConv(nn.Module):
     """Two 3 x 3 convolutions of each channel alone, with GELU and batch norm between them.
 
-    Args:
-        channels: channels of input and output.
-        grid_size: side of the square grid that the tokens form.
+    The tokens form a square grid of side `grid_size`.
 
     Source: [code]; the second convolution has no bias, since the linear layer behind it has one
     [ours].
@@ -58,11 +53,6 @@ class DepthwiseConv(nn.Module):
 
 class ConvMlp(nn.Module):
     """The MLP of the values: its only nonlinearity is a residual depth-wise convolution.
-
-    Args:
-        embed_dim: width d of input and output.
-        hidden_dim: width between the two linear layers.
-        grid_size: side of the square grid that the tokens form.
 
     Source: [code], whose scale of the residual belongs to its last convolution here [ours].
     """

@@ -16,11 +16,7 @@ class ClassAttention(nn.Module):
     The scores are written out: they are one row per head. A bias of k would add the same to every
     score of a row, which the softmax takes away again, so k has none [ours].
 
-    Args:
-        embed_dim: width d; a multiple of num_heads.
-        num_heads: number of heads H.
-
-    Source: Touvron et al., "Going deeper with image transformers", ICCV 2021 (CaiT).
+    Source: [paper].
     """
 
     def __init__(self, embed_dim: int, num_heads: int) -> None:
@@ -49,12 +45,6 @@ class ClassBlock(nn.Module):
     The first residual adds their normed form to the other tokens; the second norm replaces all
     tokens, and the second residual counts the others twice [code]. The next norm takes the factor
     out again but for its eps: it is kept so that public weights give their own logits.
-
-    Args:
-        embed_dim: width d.
-        num_heads: number of heads.
-        hidden_dim: width inside the MLP.
-        norm_eps: constant of the norms.
     """
 
     def __init__(

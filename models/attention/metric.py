@@ -111,14 +111,8 @@ def random_metric(
 ) -> Tensor:
     """Estimator "random": uniform draws from [0, 1), divided by their maximum.
 
-    Args:
-        num_heads: number of heads H.
-        head_dim: dimension D of a head.
-        generator: where the draws come from, on the CPU; torch's global one stays untouched.
-        batch_size: number of samples B.
-
     Returns:
-        (B, H, 1, D) float32 on the CPU.
+        (B, H, 1, D) float32 on the CPU, as the generator; torch's global one stays untouched.
 
     Source: EA, ablation of the estimator.
     """
@@ -131,13 +125,7 @@ def random_metric(
 def attention_weights(q: Tensor, k: Tensor, mask: Tensor | None) -> Tensor:
     """Weights of dot-product attention, softmax(q k^T / sqrt(D)) over the real keys.
 
-    Args:
-        q: (B, H, N, D) queries.
-        k: (B, H, N, D) keys.
-        mask: (B, N) bool, True for real tokens; None if all are.
-
-    Returns:
-        (B, H, N, N); each row sums to 1 and is zero at padding.
+    (B, H, N, D) twice and (B, N) bool or None to (B, H, N, N); rows sum to 1, zero at padding.
     """
     scores = (q @ k.transpose(-2, -1)) * q.shape[-1] ** -0.5
     if mask is not None:
@@ -153,13 +141,9 @@ def _attend(attn: Tensor, factors: Tensor, v: Tensor) -> Tensor:
 
 
 def scale_metric(m: Tensor, scaling: Scaling) -> Tensor:
-    """Divide m by its maximum or mean over i; all zeros become ones, with finite gradients.
+    """Divide m (..., D) by its maximum or mean over i; all zeros become ones, gradients finite.
 
     Entries too large become the largest number whose sum over i is one, too.
-
-    Args:
-        m: (..., D), at least float32.
-        scaling: "none" leaves m as it is.
     """
     if scaling == "none":
         return m

@@ -76,17 +76,11 @@ class FirstProducts(nn.Module):
         v: Tensor | None,
         space: "Workspace",
     ) -> Product:
-        """Prepare the products of one sample.
-
-        Args:
-            tokens: (N,) ids.
-            positions: where they stand.
-            eigenvalues: (d,) of the sample.
-            v: (E, d, d); None where the tables contain Sigma V_e.
-            space: memory.
+        """Prepare the products of one sample with (N,) ids and eigenvalues (d,).
 
         Returns:
-            What writes X0 U_e Sigma V_e of a block of tokens, (E, block, d).
+            What writes X0 U_e Sigma V_e of a block of tokens, (E, block, d); the tables contain
+            Sigma V_e where `v` (E, d, d) is None.
         """
         distinct, which = tokens.unique(return_inverse=True)
         rows = torch.cat((self.token_rows[:, distinct], self.position_rows), dim=1)
@@ -113,16 +107,7 @@ class FirstProducts(nn.Module):
         return scale_eigenvalues(masked_mean(rows.square(), mask))
 
     def traced(self, tokens: Tensor, eigenvalues: Tensor, v: Tensor | None) -> Tensor:
-        """What `forward` prepares, of a batch that starts at position 0.
-
-        Args:
-            tokens: (B, N) ids.
-            eigenvalues: (B, d) of the samples.
-            v: (E, d, d); None where the tables contain Sigma V_e.
-
-        Returns:
-            X0 U_e Sigma V_e, (B, E, N, d).
-        """
+        """X0 U_e Sigma V_e (B, E, N, d) of a batch of (B, N) ids that starts at position 0."""
         (B, N), num_tokens = tokens.shape, self.token_rows.shape[1]
         rows = torch.cat((self.token_rows, self.position_rows), dim=1)  # (E, R, d)
         E, R, d = rows.shape
@@ -135,13 +120,7 @@ class FirstProducts(nn.Module):
 
 
 class BlockwiseEncoder(nn.Module):
-    """Encode one sample without gradients.
-
-    Args:
-        encoder: the folded encoder.
-        tokens: (vocab_size, d/2) embeddings.
-        positions: (seq_len, d/2) table.
-    """
+    """Encode one sample without gradients; tables are those of `FirstProducts`."""
 
     def __init__(self, encoder: FoldedEncoder, tokens: Tensor, positions: Tensor) -> None:
         super().__init__()
@@ -152,16 +131,7 @@ class BlockwiseEncoder(nn.Module):
         self._spare: list[Workspace] = []  # those that no call is using
 
     def forward(self, x: Tensor, tokens: Tensor, positions: Positions) -> Tensor:
-        """Encode the real tokens of one sample.
-
-        Args:
-            x: (N, d) embeddings; overwritten.
-            tokens: (N,) ids.
-            positions: where they stand.
-
-        Returns:
-            (N, d), the same tensor as x.
-        """
+        """Encode the real tokens of one sample: overwrite their embeddings x (N, d)."""
         with torch.autocast(x.device.type, enabled=False):  # it knows no `out`
             return self._encode(x, tokens, positions)
 
@@ -201,10 +171,7 @@ class Workspace:
     def tensor(self, name: str, shape: tuple[int, ...], like: Tensor) -> Tensor:
         """A tensor of this shape with the type and device of another; what it holds is left over.
 
-        Args:
-            name: of the piece; tensors of different names never overlap.
-            shape: of the tensor.
-            like: gives type and device.
+        Tensors of different names never overlap.
         """
         size = math.prod(shape)
         piece = self._pieces.get(name)

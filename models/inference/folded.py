@@ -63,14 +63,7 @@ class FoldedExperts(nn.Module):
 
 
 class FoldedLayer(nn.Module):
-    """One layer, with its step as a number.
-
-    Args:
-        layer: the trained layer.
-        eigenvalues: see `FoldedExperts`.
-        long: see `FoldedExperts`.
-        dtype: of the matrices.
-    """
+    """One layer, with its step as a number; arguments as of `FoldedExperts`."""
 
     w1: Tensor
     w2: Tensor
@@ -98,16 +91,9 @@ class FoldedLayer(nn.Module):
     def forward(
         self, x: Tensor, eigenvalues: Tensor, mask: Tensor | None, rotated: Tensor | None = None
     ) -> Tensor:
-        """Encode tokens by one layer.
+        """Encode tokens (B, N, d) by one layer, with the eigenvalues (B, d) of the samples.
 
-        Args:
-            x: (B, N, d) tokens.
-            eigenvalues: (B, d) of the samples.
-            mask: (B, N) bool, True for real tokens.
-            rotated: (B, E, N, d), what `FoldedExperts` gives, where it is known already.
-
-        Returns:
-            (B, N, d).
+        `rotated` (B, E, N, d) is what `FoldedExperts` gives, where it is known already.
         """
         moves = self.step * F.elu(self.experts(x, eigenvalues) if rotated is None else rotated)
         # Padding is masked in the tokens, not in the proposals, which are E times as many.
@@ -119,13 +105,7 @@ class FoldedLayer(nn.Module):
 
 
 class FoldedEncoder(nn.Module):
-    """`models.transject.Encoder` without parametrizations.
-
-    Args:
-        encoder: the trained encoder.
-        long: see `FoldedExperts`.
-        dtype: of the matrices.
-    """
+    """`models.transject.Encoder` without parametrizations; arguments as of `FoldedExperts`."""
 
     fixed: Tensor | None
     u0: Tensor | None

@@ -12,12 +12,7 @@ from models.attention.elliptical import Attention, AttentionOptions
 
 
 class Mlp(nn.Module):
-    """Two linear layers with an exact GELU between them.
-
-    Args:
-        embed_dim: width d of input and output.
-        hidden_dim: width between the two layers.
-    """
+    """Two linear layers with an exact GELU between them."""
 
     def __init__(self, embed_dim: int, hidden_dim: int) -> None:
         super().__init__()
@@ -31,10 +26,7 @@ class Mlp(nn.Module):
 
 
 class DropPath(nn.Module):
-    """In training, leave out a sublayer for some samples and scale it up for the others.
-
-    Args:
-        rate: share of the samples that do without it, in [0, 1).
+    """In training, leave out a sublayer for a share of the samples, scale it up for the others.
 
     Source: Huang et al., "Deep networks with stochastic depth", 2016.
     """

@@ -59,7 +59,7 @@ class TokenModel(nn.Module):
         config: a dataclass with the fields `vocab_size` and `seq_len`.
     """
 
-    head: nn.Module
+    head: Any
 
     def __init__(self, config: Any) -> None:
         super().__init__()
@@ -109,12 +109,7 @@ def sinusoidal_positions(seq_len: int, dim: int) -> Tensor:
 
 
 class SinusoidalPositions(nn.Module):
-    """The table of `sinusoidal_positions`, rounded once to the precision that the model has.
-
-    Args:
-        seq_len: number of positions.
-        dim: width of the table, even.
-    """
+    """The table of `sinusoidal_positions`, rounded once to the precision that the model has."""
 
     table: Tensor
 

@@ -21,7 +21,7 @@ class TwoTower(TokenModel):
         hidden_dim: width inside the head.
     """
 
-    def __init__(self, encoder: TokenModel, *, hidden_dim: int) -> None:
+    def __init__(self, encoder: nn.Module, *, hidden_dim: int) -> None:
         super().__init__(encoder.config)
         self.encoder: Any = encoder
         # Left in place, it would be weights that no logit depends on.

@@ -26,8 +26,10 @@ def test_columns_are_aligned_under_their_heads() -> None:
 
 
 def test_inspect_shows_files_parity_weights_and_operators(
-    artifact: Artifact, capsys: pytest.CaptureFixture[str]
+    artifact: Artifact, text_artifact: Artifact, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    assert main(["inspect", str(text_artifact.folder)]) == 0
+    assert "(of 12 tokens)" in capsys.readouterr().out
     assert main(["inspect", str(artifact.folder)]) == 0
     shown = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert ["digest", artifact.digest] in shown
@@ -38,13 +40,6 @@ def test_inspect_shows_files_parity_weights_and_operators(
     assert ["Softmax", "3"] in shown
     shares = [float(line[3].rstrip("%")) for line in shown if len(line) == 4 and "%" in line[3]]
     assert sum(shares) == pytest.approx(100, abs=0.2)
-
-
-def test_inspect_counts_the_tokens_of_a_text_model(
-    text_artifact: Artifact, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["inspect", str(text_artifact.folder)]) == 0
-    assert "(of 12 tokens)" in capsys.readouterr().out
 
 
 def test_the_accuracy_of_the_trained_weights_is_not_taken_for_that_of_a_lower_precision(
@@ -154,10 +149,8 @@ def test_inspect_names_what_is_odd_about_a_graph(
     assert error.startswith("error: model.onnx of tiny-elliptical: ") and message in error
 
 
-@pytest.mark.parametrize(
-    "content", [b"", b"\x01" * 5, b"\xff" * 20, b"\x02" + bytes(7) + b"[]"], ids=range(4)
-)
-def test_inspect_names_odd_weights(
+@pytest.mark.parametrize("content", [b"", b"\x02" + bytes(7) + b"[]"], ids=range(2))
+def test_inspect_and_compare_name_odd_weights(
     content: bytes,
     artifact_folder: Path,
     edit_manifest: Edit,
@@ -195,24 +188,13 @@ def test_compare_names_a_graph_without_logits(
     assert message in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("images", "message"),
-    [
-        (np.zeros((2, 1, 27, 28), np.uint8), "images must be (B >= 1, 1, 28, 28), got"),
-        (np.zeros((2, 1, 28, 28), np.float64), "images must be float32, got float64"),
-        (np.zeros((0, 1, 28, 28), np.uint8), "at least 1"),
-    ],
-)
 def test_compare_names_stored_inputs_that_do_not_fit(
-    images: np.ndarray,
-    message: str,
-    artifact_folder: Path,
-    edit_manifest: Edit,
-    capsys: pytest.CaptureFixture[str],
+    artifact_folder: Path, edit_manifest: Edit, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    logits = np.zeros((len(images), 5), np.float32)
-    save_file({"images": images, "logits": logits}, artifact_folder / "probe.safetensors")
+    stored = {"images": np.zeros((2, 1, 27, 28), np.uint8), "logits": np.zeros((2, 5), np.float32)}
+    save_file(stored, artifact_folder / "probe.safetensors")
     edit_manifest(artifact_folder)
     assert main(["compare", str(artifact_folder), str(artifact_folder)]) == 2
     error = capsys.readouterr().err
-    assert "error: probe.safetensors" in error and message in error
+    assert "error: probe.safetensors" in error
+    assert "images must be (B >= 1, 1, 28, 28), got" in error

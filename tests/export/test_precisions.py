@@ -2,8 +2,13 @@
 
 import json
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import yaml
 
@@ -11,9 +16,33 @@ import export.write
 from export import graphs
 from export.__main__ import main
 from export.graphs import open_graph
-from runtimes.artifact import open_artifact
+from runtimes.artifact import Artifact, open_artifact
 from runtimes.manifest import PROBE, WEIGHTS, Precision, Quantization
 from runtimes.probe import read_probe
+from runtimes.registry import open_runtime
+from training.__main__ import main as training
+
+FILLING = ["the", "film", "was", "so", "very", "and", "then"]
+TELLING = (["bad", "awful", "boring"], ["good", "lovely", "great"])
+RECIPE = {
+    "name": "words",
+    "labels": ["neg", "pos"],
+    "model": {"name": "transject", "embed_dim": 16, "depth": 2},
+    "data": {"source": "imdb", "valid": 1300, "max_len": 12, "vocab_size": 60},
+    "train": {"epochs": 8, "batch_size": 16, "lr": 5.0e-2, "optimizer": "adam", "weight_decay": 0},
+}
+
+
+def write_reviews(path: Path, count: int) -> None:
+    """Reviews of three to eleven words, one of which tells the label."""
+    random = np.random.default_rng(count)
+    labels = random.integers(0, 2, count)
+    texts = []
+    for label in labels:
+        words = [*random.choice(FILLING, random.integers(2, 11)), random.choice(TELLING[label])]
+        texts.append(" ".join(map(str, random.permutation(words))))
+    pq.write_table(pa.table({"text": texts, "label": labels.astype(np.int64)}), path)
+
 
 SHIPPED = Path(__file__).parents[2] / "artifacts"
 
@@ -32,39 +61,91 @@ def shipped_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
+@pytest.fixture(scope="module")
+def text_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A run on texts that training made, with the files that its exports share."""
+    folder = tmp_path_factory.mktemp("reviews")
+    write_reviews(folder / "imdb-train.parquet", 1500)
+    write_reviews(folder / "imdb-test.parquet", 40)
+    (folder / "recipe.yaml").write_text(yaml.safe_dump(RECIPE))
+    made: dict[str, bytes] = {}
+    export_once = export.write._export
+
+    def shared(*arguments: Any, **options: Any) -> dict[str, bytes]:
+        if not made:
+            made.update(export_once(*arguments, **options))
+        return dict(made)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ASSAY_DATA", str(folder))
+        patch.setattr(export.write, "_export", shared)
+        assert training(["fit", str(folder / "recipe.yaml"), "--output", str(folder / "run")]) == 0
+        yield folder / "run"
+
+
+FORMS = [
+    pytest.param("fp32", None, "onnx-cpu", marks=pytest.mark.slow),
+    pytest.param("fp16", None, "onnx-cpu", marks=pytest.mark.slow),
+    pytest.param("bf16", None, "openvino", marks=[pytest.mark.bf16, pytest.mark.slow]),
+    ("int8", "static", "onnx-cpu"),
+    pytest.param("int8", "dynamic", "onnx-cpu", marks=pytest.mark.slow),
+]
+Form = tuple[Precision, Quantization | None, str]
+
+
+def exported(run: Path, output: Path, form: Form, *more: str) -> Artifact:
+    """An artifact of a precision whose figures suffice and whose graph answers its probe."""
+    precision, quantization, runtime = form
+    arguments = [str(run), "--output", str(output), "--precision", precision, *more]
+    assert main(arguments + (["--quantization", quantization] if quantization else [])) == 0
+    artifact = open_artifact(output)
+    manifest, parity = artifact.manifest, artifact.manifest.parity
+    assert (manifest.precision, manifest.quantization) == (precision, quantization)
+    figures = parity.formats["model.onnx"]
+    assert (figures.precision, figures.runtime) == (precision, runtime)
+    assert figures.top1_mismatches <= (0 if precision == "fp32" else 0.005 * parity.samples)
+    assert figures.accuracy is not None and parity.accuracy is not None
+    assert abs(figures.accuracy - parity.accuracy) <= 0.003
+    for name in {*parity.formats} - {"model.onnx"}:
+        assert parity.formats[name].top1_mismatches == 0
+        assert parity.formats[name].max_abs_diff <= 1e-4
+    answer = open_graph(artifact.read("model.onnx"), precision)
+    batches = read_probe(artifact).batches(100)
+    assert sum(int((answer(x).argmax(1) != y.argmax(1)).sum()) for x, y in batches) <= 2
+    return artifact
+
+
 @pytest.mark.data
-@pytest.mark.parametrize(
-    ("precision", "quantization", "runtime"),
-    [
-        pytest.param("fp16", None, "onnx-cpu", marks=pytest.mark.slow),
-        ("int8", "static", "onnx-cpu"),
-        pytest.param("bf16", None, "openvino", marks=[pytest.mark.bf16, pytest.mark.slow]),
-        pytest.param("int8", "dynamic", "onnx-cpu", marks=pytest.mark.slow),
-    ],
-)
-def test_a_trained_model_passes_the_gate_in_every_precision(
+@pytest.mark.parametrize(("precision", "quantization", "runtime"), FORMS[1:])
+def test_a_trained_image_model_passes_the_gate_in_every_precision(
     shipped_run: Path,
     tmp_path: Path,
     precision: Precision,
     quantization: Quantization | None,
     runtime: str,
 ) -> None:
-    arguments = [str(shipped_run), "--output", str(tmp_path / "out"), "--precision", precision]
-    arguments += ["--quantization", quantization] if quantization else []
-    assert main([*arguments, "--data", "fashion-mnist"]) == 0
-    artifact = open_artifact(tmp_path / "out")
-    manifest = artifact.manifest
-    assert (manifest.precision, manifest.quantization) == (precision, quantization)
-    graph = manifest.parity.formats["model.onnx"]
-    assert (graph.precision, graph.runtime) == (precision, runtime)
-    assert manifest.parity.samples == 2000
-    assert graph.top1_mismatches <= 10
-    assert graph.accuracy is not None and manifest.parity.accuracy is not None
-    assert abs(graph.accuracy - manifest.parity.accuracy) <= 0.003
-    assert manifest.parity.formats["model.torchscript.pt"].precision == "fp32"
-    answer = open_graph(artifact.read("model.onnx"), precision)
-    batches = read_probe(artifact).batches(100)
-    assert sum(int((answer(x).argmax(1) != y.argmax(1)).sum()) for x, y in batches) <= 2
+    form = (precision, quantization, runtime)
+    artifact = exported(shipped_run, tmp_path / "out", form, "--data", "fashion-mnist")
+    assert artifact.manifest.parity.samples == 2000
+
+
+@pytest.mark.parametrize(("precision", "quantization", "runtime"), FORMS)
+def test_a_trained_text_model_answers_in_every_precision(
+    text_run: Path,
+    tmp_path: Path,
+    precision: Precision,
+    quantization: Quantization | None,
+    runtime: str,
+) -> None:
+    artifact = exported(text_run, tmp_path / "out", (precision, quantization, runtime))
+    parity = artifact.manifest.parity
+    assert parity.samples == (1300 - 256 if quantization == "static" else 1300)
+    assert parity.accuracy is not None and parity.accuracy > 0.95
+    tokens, mask = artifact.tokenizer().encode(["a lovely film", "so boring and bad"], 12)
+    answers = open_runtime(artifact, name=runtime, threads=1).predict(
+        {"tokens": tokens, "mask": mask}
+    )
+    assert [artifact.labels[index] for index in answers.argmax(1)] == ["pos", "neg"]
 
 
 def attempt(run_folder: Path, output: Path, capsys: pytest.CaptureFixture[str], *more: str) -> str:

@@ -1,5 +1,4 @@
 import dataclasses
-import itertools
 import math
 import threading
 
@@ -199,21 +198,21 @@ def test_rollout_through_class_attention_is_the_product_of_all_layers() -> None:
 def test_class_attention_maps_are_those_of_the_run() -> None:
     model = tiny("fan_tiny")
     images, _ = inputs_of(model)
-    taken: list[Tensor] = []
+    taken: list[tuple[Tensor, Tensor]] = []
     layers = [each for each in model.modules() if isinstance(each, ClassAttention)]
+
+    def keep(_: nn.Module, args: tuple[Tensor, ...], out: Tensor) -> None:
+        taken.append((args[0], out))
+
     for layer in layers:
-        layer.register_forward_hook(lambda _, args, out: taken.append(args[0]))
+        layer.register_forward_hook(keep)
     found = observe(model, images).class_maps
     assert len(found) == len(layers) == len(taken) == 2
-    for layer, x, attn in zip(layers, taken, found, strict=True):
-        assert attn.shape == (3, 2, 1, 10)
-        q, k = x[:, 0] @ layer.q.weight.T + layer.q.bias, x @ layer.k.weight.T
-        for b, h in itertools.product(range(3), range(2)):
-            part = slice(8 * h, 8 * h + 8)
-            weights = torch.stack(
-                [(q[b, part] @ each / math.sqrt(8)).exp() for each in k[b, :, part]]
-            )
-            assert (attn[b, h, 0] - weights / weights.sum()).abs().max() <= TOLERANCE
+    for layer, (x, out), attn in zip(layers, taken, found, strict=True):
+        assert attn.shape == (3, 2, 1, 10) and (attn.sum(-1) - 1).abs().max() <= TOLERANCE
+        v = layer.v(x).unflatten(2, (2, 8)).transpose(1, 2)
+        expected = layer.proj((attn @ v).transpose(1, 2).flatten(2))
+        assert (out - expected).abs().max() <= TOLERANCE
 
 
 @pytest.mark.parametrize("name", ["transject", "transject_random", "transject_image"])

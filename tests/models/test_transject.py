@@ -151,6 +151,8 @@ def test_forward_of_images_is_the_formula(random_eigenvalues: bool, pooling: str
     images = torch.rand(3, 2, 12, 12, dtype=torch.float64)
     expected = torch.stack([plain_image_logits(model, image) for image in images])
     assert (model(images) - expected).abs().max() <= 1e-10
+    x = model.embed(images)
+    assert (invert(model.encoder, encode(model.encoder, x)) - x).abs().max() <= 1e-10
     assert (model.float()(images.float()) - expected).abs().max() <= 1e-5
 
 
@@ -326,21 +328,3 @@ def test_fixed_map_of_one_expert_bounds_distances_between_sequences_too() -> Non
     ratio = (model.encoder(x) - model.encoder(y)).norm(dim=-1) / (x - y).norm(dim=-1)
     high = math.prod((1 + abs(each.step.item())) ** 2 for each in layers(model))
     assert ratio[first != second].max() <= high
-
-
-def test_encoder_module_of_an_image_model_is_the_same() -> None:
-    torch.manual_seed(0)
-    overrides = {"img_size": 8, "in_chans": 1, "embed_dim": 32, "depth": 2, "num_classes": 3}
-    model = models.build("transject_image", **overrides).double().eval()
-    assert isinstance(model, TransJectImage)
-    set_steps(model)
-    encoder = model.encoder
-    images = torch.rand(2, 1, 8, 8, dtype=torch.float64)
-    x = model.embed(images)  # 16 values a patch, 16 wide: the embedding is injective
-    assert x.shape == (2, 4, 32)
-    found = invert(encoder, encode(encoder, x))
-    assert (found - x).abs().max() <= 1e-10
-    patches = F.unfold((images - 0.5) / 0.5, 4, stride=4).transpose(1, 2)
-    kernel, bias = model.patch_embed.proj.weight.flatten(1), model.patch_embed.proj.bias
-    assert bias is not None
-    assert (torch.linalg.solve(kernel, (found[..., :16] - bias).mT).mT - patches).abs().max() < 1e-8

@@ -1,3 +1,5 @@
+"""What is trusted as an artifact, and what is refused by name."""
+
 import hashlib
 import json
 import shutil
@@ -5,21 +7,23 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import onnx
 import pytest
+from onnx import TensorProto, helper
 
-from runtimes.artifact import MANIFEST, Artifact, ArtifactError, find_artifacts, open_artifact
+from runtimes.artifact import (
+    MANIFEST,
+    Artifact,
+    ArtifactError,
+    find_artifacts,
+    open_artifact,
+    refers_outside,
+)
 
 Edit = Callable[..., None]
-
-
-def fields_of(folder: Path) -> dict:
-    return json.loads((folder / MANIFEST).read_text())
-
-
-def with_file_named(folder: Path, name: str) -> dict[str, str]:
-    return fields_of(folder)["files"] | {name: "0" * 64}
+Spoil = Callable[[Path], object]
 
 
 def test_digest_is_the_sha256_of_the_manifest(artifact: Artifact) -> None:
@@ -28,23 +32,57 @@ def test_digest_is_the_sha256_of_the_manifest(artifact: Artifact) -> None:
     assert (artifact.name, artifact.version) == ("tiny-elliptical", "1")
     assert len(artifact.labels) == 5
     assert artifact.image_spec.height == 28
-
-
-def test_reading_an_unlisted_file_is_refused(artifact: Artifact) -> None:
     with pytest.raises(ArtifactError, match="card.json is not a file of the artifact"):
         artifact.file("card.json")
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["model.onnx", "model.torchscript.pt", "model.pt2", "weights.safetensors", "probe.safetensors"],
-)
-def test_a_changed_byte_is_refused(artifact_folder: Path, name: str) -> None:
-    content = bytearray((artifact_folder / name).read_bytes())
+def change_a_byte(path: Path) -> None:
+    content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
-    (artifact_folder / name).write_bytes(content)
-    with pytest.raises(ArtifactError, match=f"{name} does not have the sha256"):
+    path.write_bytes(content)
+
+
+def link(path: Path) -> None:
+    """A link to the right content."""
+    path.rename(path.parent.parent / "elsewhere")
+    path.symlink_to(path.parent.parent / "elsewhere")
+
+
+def replace_by_folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def make_huge(path: Path) -> None:
+    with path.open("r+b") as file:
+        file.truncate(2**40)  # bytes of a hole: reading them would need a terabyte
+
+
+@pytest.mark.parametrize(
+    ("name", "spoil", "message"),
+    [
+        *(
+            (name, change_a_byte, f"{name} does not have the sha256")
+            for name in ("model.onnx", "model.torchscript.pt", "model.pt2", "probe.safetensors")
+        ),
+        *(
+            (name, link, f"{name} must be a file, not a link")
+            for name in ("model.onnx", "model.pt2", "card.md", MANIFEST)
+        ),
+        ("probe.safetensors", Path.unlink, "^probe.safetensors is missing$"),
+        ("model.onnx", replace_by_folder, "^model.onnx is missing$"),
+        ("model.onnx.data", Path.touch, "model.onnx.data lies in the artifact"),
+        (MANIFEST, make_huge, "manifest.json must be at most 16777216 bytes"),
+        (MANIFEST, Path.unlink, "^manifest.json is missing$"),
+    ],
+)
+def test_a_file_that_cannot_be_trusted_is_refused(
+    artifact_folder: Path, name: str, spoil: Spoil, message: str
+) -> None:
+    spoil(artifact_folder / name)
+    with pytest.raises(ArtifactError, match=message) as refusal:
         open_artifact(artifact_folder)
+    assert str(artifact_folder) not in str(refusal.value)
 
 
 def test_a_change_after_opening_is_refused(reopened: Artifact) -> None:
@@ -53,97 +91,34 @@ def test_a_change_after_opening_is_refused(reopened: Artifact) -> None:
         reopened.read("model.onnx")
 
 
-@pytest.mark.parametrize("name", ["model.onnx", "model.pt2"])
-def test_a_link_is_refused_even_with_the_right_content(artifact_folder: Path, name: str) -> None:
-    path = artifact_folder / name
-    path.rename(artifact_folder.parent / "elsewhere")
-    path.symlink_to(artifact_folder.parent / "elsewhere")
-    with pytest.raises(ArtifactError, match=f"{name} must be a file, not a link"):
-        open_artifact(artifact_folder)
-
-
-def test_a_linked_card_is_refused_though_nothing_verifies_it(artifact_folder: Path) -> None:
-    (artifact_folder / "card.md").unlink(missing_ok=True)
-    (artifact_folder / "card.md").symlink_to("/etc/hostname")
-    with pytest.raises(ArtifactError, match="card.md must be a file, not a link"):
-        open_artifact(artifact_folder)
-
-
-def test_a_linked_manifest_is_refused(artifact_folder: Path) -> None:
-    path = artifact_folder / MANIFEST
-    path.rename(artifact_folder.parent / MANIFEST)
-    path.symlink_to(artifact_folder.parent / MANIFEST)
-    with pytest.raises(ArtifactError, match="manifest.json must be a file, not a link"):
-        open_artifact(artifact_folder)
-
-
-@pytest.mark.parametrize(
-    "name", ["../weights", "..", "/etc/passwd", "sub/model.onnx", "a\\b", "", ".hidden", "a\nb"]
-)
-def test_a_name_that_is_not_plain_is_refused(
-    artifact_folder: Path, edit_manifest: Edit, name: str
-) -> None:
-    edit_manifest(artifact_folder, files=with_file_named(artifact_folder, name))
-    with pytest.raises(ArtifactError, match="files must have plain names"):
-        open_artifact(artifact_folder)
-
-
-def test_a_missing_file_is_refused(artifact_folder: Path) -> None:
-    (artifact_folder / "probe.safetensors").unlink()
-    with pytest.raises(ArtifactError, match="^probe.safetensors is missing$"):
-        open_artifact(artifact_folder)
-
-
-def test_an_unlisted_file_is_refused(artifact_folder: Path) -> None:
-    (artifact_folder / "model.onnx.data").write_bytes(b"1")
-    with pytest.raises(ArtifactError, match="model.onnx.data lies in the artifact"):
-        open_artifact(artifact_folder)
-
-
-def test_a_required_file_must_be_listed(artifact_folder: Path, edit_manifest: Edit) -> None:
-    files = fields_of(artifact_folder)["files"]
-    del files["weights.safetensors"]
-    edit_manifest(artifact_folder, files=files)
-    with pytest.raises(ArtifactError, match="missing weights.safetensors"):
-        open_artifact(artifact_folder)
-
-
-@pytest.mark.parametrize("location", ["../../etc/passwd", "/etc/passwd", "weights.safetensors"])
-def test_external_data_is_refused(
-    artifact_folder: Path, edit_manifest: Edit, location: str
-) -> None:
-    graph = onnx.load(artifact_folder / "model.onnx")
-    tensor = next(t for t in graph.graph.initializer if t.raw_data)
-    tensor.ClearField("raw_data")
-    tensor.data_location = onnx.TensorProto.EXTERNAL
-    tensor.external_data.add(key="location", value=location)
-    (artifact_folder / "model.onnx").write_bytes(graph.SerializeToString())
-    edit_manifest(artifact_folder)
-    with pytest.raises(ArtifactError, match="model.onnx must be a readable graph without external"):
-        open_artifact(artifact_folder)
-
-
-def test_a_graph_that_cannot_be_parsed_is_refused(
-    artifact_folder: Path, edit_manifest: Edit
-) -> None:
-    (artifact_folder / "model.onnx").write_bytes(b"\xff" * 100)
-    edit_manifest(artifact_folder)
-    with pytest.raises(ArtifactError, match="model.onnx must be a readable graph"):
-        open_artifact(artifact_folder)
-
-
-@pytest.mark.parametrize("version", [0, 2, "1", None, True])
-def test_an_unknown_schema_version_is_refused(
-    artifact_folder: Path, edit_manifest: Edit, version: object
-) -> None:
-    edit_manifest(artifact_folder, schema_version=version)
-    with pytest.raises(ArtifactError, match="schema_version must be 1, got"):
-        open_artifact(artifact_folder)
+def with_file_named(name: str) -> dict[str, Callable[[dict[str, str]], dict[str, str]]]:
+    return {"files": lambda files: files | {name: "0" * 64}}
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
+        *(
+            (with_file_named(name), "files must have plain names")
+            for name in (
+                "../weights",
+                "..",
+                "/etc/passwd",
+                "sub/model.onnx",
+                "a\\b",
+                "",
+                ".h",
+                "a\nb",
+            )
+        ),
+        (
+            {"files": lambda files: {n: files[n] for n in files if n != "weights.safetensors"}},
+            "missing weights.safetensors",
+        ),
+        *(
+            ({"schema_version": version}, "schema_version must be 1, got")
+            for version in (0, 2, "1", None, True)
+        ),
         ({"surprise": 1}, "surprise: Extra inputs are not permitted"),
         ({"name": "../x"}, "name: String should match"),
         ({"name": "x" * 65}, "name: String should match"),
@@ -164,34 +139,14 @@ def test_an_unknown_schema_version_is_refused(
     ],
 )
 def test_a_wrong_field_is_refused(
-    artifact_folder: Path, edit_manifest: Edit, changes: dict, message: str
+    artifact_folder: Path, edit_manifest: Edit, changes: dict[str, Any], message: str
 ) -> None:
-    edit_manifest(artifact_folder, **changes)
+    fields = json.loads((artifact_folder / MANIFEST).read_text())
+    made = {key: each(fields[key]) if callable(each) else each for key, each in changes.items()}
+    edit_manifest(artifact_folder, **made)
     with pytest.raises(ArtifactError, match=message) as refusal:
         open_artifact(artifact_folder)
     assert str(artifact_folder) not in str(refusal.value)
-
-
-def test_a_linked_folder_is_refused(artifact: Artifact, tmp_path: Path) -> None:
-    (tmp_path / "link").symlink_to(artifact.folder)
-    with pytest.raises(ArtifactError, match="^link must be a folder, not a link$"):
-        open_artifact(tmp_path / "link")
-    with pytest.raises(ArtifactError, match="^link: link must be a folder, not a link$"):
-        find_artifacts([tmp_path])
-
-
-def test_a_folder_inside_is_refused(artifact_folder: Path) -> None:
-    (artifact_folder / "model.onnx").unlink()
-    (artifact_folder / "model.onnx").mkdir()
-    with pytest.raises(ArtifactError, match="^model.onnx is missing$"):
-        open_artifact(artifact_folder)
-
-
-def test_a_huge_manifest_is_refused_unread(artifact_folder: Path) -> None:
-    with (artifact_folder / MANIFEST).open("r+b") as file:
-        file.truncate(2**40)  # bytes of a hole: reading them would need a terabyte
-    with pytest.raises(ArtifactError, match="manifest.json must be at most 16777216 bytes"):
-        open_artifact(artifact_folder)
 
 
 @pytest.mark.parametrize(
@@ -217,9 +172,67 @@ def test_a_manifest_that_is_no_json_object_is_refused(artifact_folder: Path, tex
         open_artifact(artifact_folder)
 
 
-def test_a_missing_folder_is_refused_without_its_path(tmp_path: Path) -> None:
-    with pytest.raises(ArtifactError, match="^absent is not an artifact"):
-        open_artifact(tmp_path / "absent")
+def outside(location: str = "../weights") -> TensorProto:
+    tensor = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[1])
+    tensor.external_data.add(key="location", value=location)
+    return tensor
+
+
+def model() -> onnx.ModelProto:
+    return helper.make_model(helper.make_graph([], "g", [], []))
+
+
+def constant() -> onnx.NodeProto:
+    return helper.make_node("Constant", [], ["c"], value=outside())
+
+
+def in_branch(graph: onnx.ModelProto) -> None:
+    inner = model().graph
+    inner.node.append(constant())
+    graph.graph.node.append(helper.make_node("If", ["c"], ["y"], then_branch=inner))
+
+
+def in_training(graph: onnx.ModelProto) -> None:
+    inner = model().graph
+    inner.initializer.append(outside())
+    graph.training_info.add(algorithm=inner)
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        lambda graph: graph.graph.initializer.append(outside()),
+        lambda graph: graph.graph.initializer.add(name="w", data_location=TensorProto.EXTERNAL),
+        lambda graph: graph.graph.sparse_initializer.add().indices.CopyFrom(outside()),
+        lambda graph: graph.graph.node.append(constant()),
+        in_branch,
+        lambda graph: graph.functions.add(node=[constant()]),
+        lambda graph: graph.functions.add(
+            attribute_proto=[helper.make_attribute("value", outside())]
+        ),
+        in_training,
+    ],
+)
+def test_data_outside_is_found_wherever_a_graph_can_hold_it(
+    place: Callable[[onnx.ModelProto], object],
+) -> None:
+    graph = model()
+    assert not refers_outside(graph.SerializeToString())
+    place(graph)
+    assert refers_outside(graph.SerializeToString())
+
+
+@pytest.mark.parametrize("location", ["../../etc/passwd", "/etc/passwd", "weights.safetensors", ""])
+def test_a_graph_with_data_outside_or_that_cannot_be_parsed_is_refused(
+    artifact_folder: Path, edit_manifest: Edit, location: str
+) -> None:
+    graph = onnx.load(artifact_folder / "model.onnx")
+    graph.graph.initializer.append(outside(location))
+    content = graph.SerializeToString() if location else b"\xff" * 100
+    (artifact_folder / "model.onnx").write_bytes(content)
+    edit_manifest(artifact_folder)
+    with pytest.raises(ArtifactError, match="model.onnx must be a readable graph without external"):
+        open_artifact(artifact_folder)
 
 
 def test_a_card_of_another_digest_is_not_shown(reopened: Artifact) -> None:
@@ -229,24 +242,30 @@ def test_a_card_of_another_digest_is_not_shown(reopened: Artifact) -> None:
     assert open_artifact(reopened.folder).card is None
 
 
-def test_artifacts_are_found_in_a_folder_of_them(artifact: Artifact, tmp_path: Path) -> None:
+def test_a_folder_that_is_linked_or_missing_is_refused(artifact: Artifact, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(artifact.folder)
+    with pytest.raises(ArtifactError, match="^link must be a folder, not a link$"):
+        open_artifact(tmp_path / "link")
+    with pytest.raises(ArtifactError, match="^link: link must be a folder, not a link$"):
+        find_artifacts([tmp_path])
+    with pytest.raises(ArtifactError, match="^absent is not an artifact"):
+        open_artifact(tmp_path / "absent")
+    with pytest.raises(ArtifactError, match="no such folder"):
+        find_artifacts([tmp_path / "absent"])
+
+
+def test_artifacts_are_found_in_a_folder_of_them_unless_one_is_broken(
+    artifact: Artifact, tmp_path: Path
+) -> None:
     for name in ("b", "a"):
         shutil.copytree(artifact.folder, tmp_path / name)
     (tmp_path / "samples").mkdir()
     (tmp_path / "LICENSE").write_text("text")
     found = find_artifacts([tmp_path, artifact.folder])
     assert [item.folder for item in found] == [tmp_path / "a", tmp_path / "b", artifact.folder]
-
-
-def test_one_broken_artifact_fails_the_search(artifact_folder: Path) -> None:
-    (artifact_folder / "model.onnx").unlink()
+    (tmp_path / "b" / "model.onnx").unlink()
     with pytest.raises(ArtifactError, match="model.onnx is missing"):
-        find_artifacts([artifact_folder.parent])
-
-
-def test_a_missing_root_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ArtifactError, match="no such folder"):
-        find_artifacts([tmp_path / "absent"])
+        find_artifacts([tmp_path])
 
 
 def test_opening_and_predicting_need_no_torch() -> None:

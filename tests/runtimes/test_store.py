@@ -1,7 +1,4 @@
-import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -25,19 +22,6 @@ def home(tmp_path: Path) -> Iterator[Path]:
     (folder / "models").mkdir(parents=True)
     with BentoMLContainer.model_store.patch(ModelStore(folder / "models")):
         yield folder
-
-
-def test_the_store_is_where_bentoml_home_says(artifact: Artifact, tmp_path: Path) -> None:
-    code = (
-        "import sys; from pathlib import Path;"
-        "from runtimes.artifact import open_artifact; from runtimes.store import store_artifact;"
-        "print(store_artifact(open_artifact(Path(sys.argv[1]))))"
-    )
-    home = os.environ | {"BENTOML_HOME": str(tmp_path), "BENTOML_DO_NOT_TRACK": "True"}
-    command = [sys.executable, "-c", code, str(artifact.folder)]
-    done = subprocess.run(command, env=home, capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "tiny-elliptical:1"
-    assert (tmp_path / "models" / "tiny-elliptical" / "1" / "manifest.json").is_file()
 
 
 def test_artifact_is_stored_once_with_labels_and_metadata(artifact: Artifact, home: Path) -> None:

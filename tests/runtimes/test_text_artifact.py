@@ -36,22 +36,18 @@ def test_manifest_describes_tokens_and_their_mask(text_artifact: Artifact) -> No
 
 def test_a_text_is_classified_from_the_artifact_alone(text_artifact: Artifact) -> None:
     tokens, mask = text_artifact.tokenizer().encode(["a very good film", "bad"], 12)
-    engine = open_graph(text_artifact.read("model.onnx"), "fp32")
-    together = engine({"tokens": tokens, "mask": mask})
+    answer = open_graph(text_artifact.read("model.onnx"), "fp32")
+    together = answer({"tokens": tokens, "mask": mask})
     real = tokens[1][mask[1]][None]
-    alone = engine({"tokens": real, "mask": np.ones_like(real, np.bool_)})
+    alone = answer({"tokens": real, "mask": np.ones_like(real, np.bool_)})
     assert real.size < tokens.shape[1]
     assert together.shape == (2, 2)
     np.testing.assert_allclose(together[1:], alone, atol=1e-6)
-
-
-def test_probe_holds_tokens_masks_and_logits(text_artifact: Artifact) -> None:
     probe = read_probe(text_artifact)
     assert len(probe) == 200
-    engine = open_graph(text_artifact.read("model.onnx"), "fp32")
     for feed, logits in probe.batches(64):
         assert feed["tokens"].dtype == np.int64 and feed["mask"].dtype == np.bool_
-        np.testing.assert_allclose(engine(feed), logits, atol=1e-4)
+        np.testing.assert_allclose(answer(feed), logits, atol=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -69,17 +65,6 @@ def test_a_wrong_field_is_refused(
 ) -> None:
     edit_manifest(folder, **changes)
     with pytest.raises(ArtifactError, match=message):
-        open_artifact(folder)
-
-
-def test_a_missing_or_changed_tokenizer_is_refused(folder: Path) -> None:
-    reopened = open_artifact(folder)
-    content = (folder / "tokenizer.json").read_text()
-    (folder / "tokenizer.json").write_text(content + " ")
-    with pytest.raises(ArtifactError, match="tokenizer.json does not have the sha256"):
-        reopened.tokenizer()
-    (folder / "tokenizer.json").unlink()
-    with pytest.raises(ArtifactError, match="tokenizer.json is missing"):
         open_artifact(folder)
 
 
@@ -108,17 +93,13 @@ def test_a_tokenizer_that_does_not_fit_is_refused(
         open_artifact(folder).tokenizer()
 
 
-def test_a_text_run_without_its_tokenizer_is_refused(text_run_folder: Path, tmp_path: Path) -> None:
+def test_a_run_without_its_tokenizer_or_on_neither_images_nor_texts_is_refused(
+    text_run_folder: Path, tmp_path: Path
+) -> None:
     copy = Path(shutil.copytree(text_run_folder, tmp_path / "run"))
     (copy / "tokenizer.json").unlink()
     with pytest.raises(ValueError, match="holds no finished run: tokenizer.json is missing"):
         open_run(copy)
-
-
-def test_a_run_on_neither_images_nor_texts_is_refused(
-    text_run_folder: Path, tmp_path: Path
-) -> None:
-    copy = Path(shutil.copytree(text_run_folder, tmp_path / "run"))
     recipe = (copy / "recipe.yaml").read_text().replace("  tokenizer: wordpiece\n", "")
     (copy / "recipe.yaml").write_text(recipe)
     with pytest.raises(ValueError, match="must be a run on images or on texts"):
