@@ -100,7 +100,7 @@ def _evaluate(arguments: argparse.Namespace) -> int:
 
 def _verify(arguments: argparse.Namespace) -> int:
     check_numbers(arguments, ("limit",))
-    from robustness.verify import verify
+    from robustness.verify import lines, verify
 
     with _bar() as on_progress:
         outcome = verify(
@@ -110,16 +110,16 @@ def _verify(arguments: argparse.Namespace) -> int:
             limit=arguments.limit,
             on_progress=on_progress,
         )
-    print("\n".join(outcome.lines()))
+    print("\n".join(lines(outcome)))
     return HELD if outcome.confirmed else FAILED
 
 
 def _executor(arguments: argparse.Namespace, folders: Sequence[Path]) -> "Executor":
     if arguments.engine == "ray":
-        from robustness.executors.ray import RayExecutor
+        from robustness.executors import RayExecutor
 
         return RayExecutor(folders, workers=arguments.workers, address=arguments.address)
-    from robustness.executors.process import ProcessExecutor
+    from robustness.executors import ProcessExecutor
 
     return ProcessExecutor(folders, workers=arguments.workers or default_workers(arguments.threads))
 

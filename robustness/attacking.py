@@ -1,30 +1,127 @@
 """One attack, corruption or certificate on one range of inputs: run, stored, and scored."""
 
-from collections.abc import Iterator, Sequence
+import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from core.environment import code_digest, versions
 from robustness import store as shards
 from robustness.attacks.base import Attack, Batch, Budget, Certificate, Search, Variant
 from robustness.attacks.fab import within
-from robustness.context import Block, EvaluationContext, identity, variants_of
 from robustness.logits import label_rank
+from robustness.progress import Meter
 from robustness.scoring import (
     AttackResult,
     CertificateResult,
+    CleanResult,
     CorruptionResult,
     Scoring,
     ShardResult,
     ask,
     combine,
+    parts_of,
     score,
 )
-from robustness.spec import Cell
+from robustness.spec import Cell, EvaluationSpec
 from robustness.store import Shard
 from robustness.target import Target
 
+_LIBRARIES = ("torch", "torchattacks", "numpy", "scipy", "onnxruntime")
 _WAY = {"plain": "", "stopped": ", gradients stopped at m", "full": ", gradients through m"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluationContext:
+    """One model's part of an evaluation.
+
+    Attributes:
+        spec: what was asked for.
+        target: the model.
+        folder: where shards go.
+        meter: told of every model evaluation.
+        threads: of torch and of the runtime; results depend on them to the last bits.
+    """
+
+    spec: EvaluationSpec
+    target: Target
+    folder: Path
+    meter: Meter
+    threads: int
+
+    @property
+    def num_classes(self) -> int:
+        """Number of classes."""
+        return len(self.target.labels)
+
+    @property
+    def in_full(self) -> bool:
+        """Whether fooled inputs are attacked to the end."""
+        return self.spec.in_full(self.num_classes)
+
+    def say(self, stage: str) -> None:
+        """Name what is running."""
+        self.meter.stage = f"{self.target.name}: {stage}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    """One range of inputs, scored as they are and ready to be attacked.
+
+    Attributes:
+        start: index of the first input.
+        inputs: (n, C, H, W) float32, or n texts.
+        digest: sha256 of the inputs.
+        clean: the result on them.
+    """
+
+    start: int
+    inputs: np.ndarray | list[str]
+    digest: str
+    clean: CleanResult
+
+    @property
+    def batch(self) -> Batch:
+        """The inputs with their labels."""
+        return Batch(inputs=self.inputs, labels=self.clean.label)
+
+
+def inputs_digest(inputs: np.ndarray | Sequence[str]) -> str:
+    """sha256 of a range of inputs."""
+    if isinstance(inputs, np.ndarray):
+        return shards.content_digest(inputs)
+    whole = "\0".join(inputs).encode("utf-8", "surrogatepass")
+    return hashlib.sha256(f"{len(inputs)}:".encode() + whole).hexdigest()
+
+
+def identity(
+    context: EvaluationContext, block: Block, attack: Attack, budget: Budget
+) -> dict[str, Any]:
+    """Everything that the bytes of a shard or a result depend on, as JSON values."""
+    return surroundings(context) | {
+        "attack": attack.model_dump(mode="json"),
+        "in_full": context.in_full,
+        "inputs": block.digest,
+        "labels": block.clean.label.tolist(),
+        "point": budget.text,
+        "seed": context.spec.seed,
+        "start": block.start,
+    }
+
+
+def surroundings(context: EvaluationContext) -> dict[str, Any]:
+    """What the bytes of everything depend on: the model, and what it and the attacks run on."""
+    runtime = context.target.runtime
+    return {
+        "code": code_digest(),
+        "model": context.target.digest,
+        "runtime": [runtime.name, runtime.precision],
+        "threads": context.threads,
+        "versions": versions(_LIBRARIES),
+    }
 
 
 def score_shard(context: EvaluationContext, block: Block, cell: Cell) -> ShardResult:
@@ -36,11 +133,25 @@ def score_shard(context: EvaluationContext, block: Block, cell: Cell) -> ShardRe
     return _attack(context, block, cell)
 
 
-def parts(target: Target, attack: Attack) -> Iterator[tuple[Attack, Variant]]:
-    """What an attack consists of, in the order in which it runs and in which shards are counted."""
-    for part in attack.parts(len(target.labels)):
-        for variant in variants_of(target, part):
-            yield part, variant
+def cell_shards(target: Target, start: int, cell: Cell) -> list[Shard]:
+    """The shards that the result on an attack rests on, in the order of its parts.
+
+    Args:
+        target: the model.
+        start: index of the first input of the range.
+        cell: the attack and its point.
+    """
+    return [
+        Shard(
+            model=target.digest,
+            attack=cell.attack.label,
+            part=part,
+            budget=part.searched(cell.budget),
+            variant=variant,
+            start=start,
+        )
+        for part, variant in parts_of(target, cell.attack)
+    ]
 
 
 def stored_batch(stored: dict[str, np.ndarray], clean: Batch, budget: Budget) -> Batch:
@@ -67,61 +178,46 @@ def _attack(context: EvaluationContext, block: Block, cell: Cell) -> AttackResul
     and served model are fooled. Gradient variants do not share their successes, so that each
     has a figure of its own; parts without gradients work on what holds under any of them.
     """
-    target = context.target
+    target, batch = context.target, block.batch
     held: dict[Variant, np.ndarray] = {v: block.clean.rank == 0 for v in target.variants}
     scorings: list[Scoring] = []
-    variants: list[Variant] = []
     nearest: list[np.ndarray] = []
-    for part, variant in parts(target, cell.attack):
+    made_by = cell_shards(target, block.start, cell)
+    for shard in made_by:
+        part, variant = shard.part, shard.variant
         touched: list[Variant] = list(held) if variant == "plain" else [variant]
         active = np.logical_or.reduce([held[name] for name in touched]) | context.in_full
-        stored = _shard(context, block, _Job(cell=cell, part=part, variant=variant), active)
-        found = stored_batch(stored, block.batch, cell.budget)
+        _say(context, block, f"{part.label} {cell.budget.text}{_WAY[variant]}")
+        stored = _made(context, block, shard, active)
+        found = stored_batch(stored, batch, cell.budget)
         with context.meter.allot(part.scorings * len(block.inputs)):
-            size = part.size(block.batch, found, cell.budget)
+            size = part.size(batch, found, cell.budget)
             scored = score(ask(target, found.inputs, context.meter), found.labels, size)
         fooled = (scored.torch_rank > 0) & (scored.served_rank > 0)
         for name in touched:
             held[name] = held[name] & ~fooled
         scorings.append(scored)
-        variants.append(variant)
         if "nearest" in stored:
             nearest.append(stored["nearest"])
+    variants: list[Variant] = [shard.variant for shard in made_by]
     return combine(block.clean, scorings, variants, np.minimum.reduce(nearest) if nearest else None)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Job:
-    cell: Cell
-    part: Attack
-    variant: Variant
-
-
-def _shard(
-    context: EvaluationContext, block: Block, job: _Job, active: np.ndarray
+def _made(
+    context: EvaluationContext, block: Block, shard: Shard, active: np.ndarray
 ) -> dict[str, np.ndarray]:
-    """What a job found, made unless it was before; `active` (n,) bool says which are attacked."""
-    budget = job.part.searched(job.cell.budget)
-    shard = Shard(
-        model=context.target.digest,
-        attack=job.cell.attack.label,
-        part=job.part,
-        budget=budget,
-        variant=job.variant,
-        start=block.start,
-    )
-    _say(context, block, f"{job.part.label} {job.cell.budget.text}{_WAY[job.variant]}")
-    known = identity(context, block, job.part, budget) | {
-        "variant": job.variant,
-        "active": np.flatnonzero(active).tolist(),
+    """What a shard holds, made unless it was before; `active` (n,) bool says what is attacked."""
+    rows = np.flatnonzero(active)
+    known = identity(context, block, shard.part, shard.budget) | {
+        "variant": shard.variant,
+        "active": rows.tolist(),
     }
     path = shard.path(context.folder)
-    with context.meter.allot(len(block.inputs) * job.part.cost(context.num_classes)):
+    with context.meter.allot(len(block.inputs) * shard.part.cost(context.num_classes)):
         stored = shards.read(path, known)
         if stored is None:
             context.meter.before()
-            rows = np.flatnonzero(active)
-            found = _run(context, block, job.part, budget, job.variant, rows)
+            found = _run(context, block, shard.part, shard.budget, shard.variant, rows)
             shards.write(path, _tensors(found), known)
             stored = shards.read(path, known)
     if stored is None:
@@ -146,18 +242,15 @@ def _run(
         leave=not context.in_full,
         meter=context.meter,
     )
-    chosen = Batch(inputs=_take(block.inputs, rows), labels=everything.labels[rows])
-    found = part.run(context.target, chosen, [budget], search)[budget]
-    labels = everything.labels.copy()
-    labels[rows] = found.labels
-    return Batch(
-        inputs=_put(block.inputs, rows, found.inputs),
-        labels=labels,
-        found={
-            name: _spread(values, rows, _absent(name, block))
-            for name, values in found.found.items()
-        },
-    )
+    made = part.run(context.target, everything.take(rows), [budget], search)[budget]
+    inputs, labels = block.inputs.copy(), everything.labels.copy()
+    for row, one in zip(rows, made.inputs, strict=True):
+        inputs[row] = one
+    labels[rows] = made.labels
+    found = {name: _absent(name, block) for name in made.found}
+    for name, values in made.found.items():
+        found[name][rows] = values
+    return Batch(inputs=inputs, labels=labels, found=found)
 
 
 def _absent(name: str, block: Block) -> np.ndarray:
@@ -165,24 +258,6 @@ def _absent(name: str, block: Block) -> np.ndarray:
     if name == "nearest":
         return np.where(block.clean.rank > 0, 0.0, np.inf)
     return np.zeros(len(block.inputs), np.int64)
-
-
-def _spread(values: np.ndarray, rows: np.ndarray, others: np.ndarray) -> np.ndarray:
-    others[rows] = values
-    return others
-
-
-def _take(inputs: np.ndarray | list[str], rows: np.ndarray) -> np.ndarray | list[str]:
-    return inputs[rows] if isinstance(inputs, np.ndarray) else [inputs[row] for row in rows]
-
-
-def _put(
-    inputs: np.ndarray | list[str], rows: np.ndarray, found: np.ndarray | Sequence[str]
-) -> np.ndarray | list[str]:
-    changed = inputs.copy()
-    for row, one in zip(rows, found, strict=True):
-        changed[row] = one
-    return changed
 
 
 def _tensors(found: Batch) -> dict[str, np.ndarray]:

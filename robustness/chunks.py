@@ -5,22 +5,22 @@ one process, ended by another and done twice without harm.
 """
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
 from robustness import store as shards
-from robustness.attacking import parts, score_shard
-from robustness.attacks.base import Role, input_seed
-from robustness.context import (
+from robustness.attacking import (
     Block,
     EvaluationContext,
+    cell_shards,
+    identity,
     inputs_digest,
-    read_result,
+    score_shard,
     surroundings,
-    write_result,
 )
+from robustness.attacks.base import Role, input_seed
 from robustness.sanity.diagnostics import Diagnostics, diagnostics_cost
 from robustness.sanity.measure import measure_images, measure_texts
 from robustness.scoring import (
@@ -32,8 +32,7 @@ from robustness.scoring import (
     score_clean,
 )
 from robustness.spec import CLEAN_EVALUATIONS, Cell, cell_cost
-from robustness.store import Shard
-from robustness.target import ImageTarget, Target
+from robustness.target import ImageTarget
 
 KINDS: dict[Role, type[ShardResult]] = {
     "attack": AttackResult,
@@ -73,7 +72,9 @@ def chunk_steps(context: EvaluationContext, chunk: Chunk) -> Iterator[None]:
     for cell in context.spec.cells:
         with context.meter.allot(len(chunk.inputs) * _cost(context, cell)):
             if read_cell(context, block, cell) is None:
-                write_result(context, score_shard(context, block, cell), block, cell)
+                path = shards.result_path(context.folder, context.target.digest, cell, block.start)
+                found = asdict(score_shard(context, block, cell))
+                shards.write(path, found, identity(context, block, cell.attack, cell.budget))
         yield
 
 
@@ -100,13 +101,8 @@ def read_diagnostics(context: EvaluationContext, block: Block) -> Diagnostics | 
         context: the model's part of the evaluation.
         block: the first range of inputs.
     """
-    stored = shards.read(
-        shards.diagnostics_path(context.folder, context.target.digest),
-        _diagnostics_identity(context, block),
-    )
-    if stored is None or set(stored) != {field.name for field in fields(Diagnostics)}:
-        return None
-    return Diagnostics(**stored)
+    path = shards.diagnostics_path(context.folder, context.target.digest)
+    return shards.load(path, Diagnostics, _diagnostics_identity(context, block))
 
 
 def read_block(
@@ -121,10 +117,9 @@ def read_block(
         labels: their labels, if there are any.
     """
     path = shards.clean_path(context.folder, context.target.digest, start)
-    stored = shards.read(path, _clean_identity(context, digest, labels))
-    if stored is None:
+    result = shards.load(path, CleanResult, _clean_identity(context, digest, labels))
+    if result is None:
         return None
-    result = CleanResult(**{field.name: stored[field.name] for field in fields(CleanResult)})
     return Block(start=start, inputs=[], digest=digest, clean=result)
 
 
@@ -139,32 +134,13 @@ def read_cell(
         cell: the attack and its point.
         check: read those shards, to see that they are whole.
     """
-    result = read_result(context, KINDS[cell.attack.info.role], block, cell)
+    path = shards.result_path(context.folder, context.target.digest, cell, block.start)
+    kind = KINDS[cell.attack.info.role]
+    result = shards.load(path, kind, identity(context, block, cell.attack, cell.budget))
     if result is None or not isinstance(result, AttackResult) or not check:
         return result
     paths = [shard.path(context.folder) for shard in cell_shards(context.target, block.start, cell)]
     return result if all(shards.read(path) is not None for path in paths) else None
-
-
-def cell_shards(target: Target, start: int, cell: Cell) -> list[Shard]:
-    """The shards that the result on an attack rests on, in the order of its parts.
-
-    Args:
-        target: the model.
-        start: index of the first input of the range.
-        cell: the attack and its point.
-    """
-    return [
-        Shard(
-            model=target.digest,
-            attack=cell.attack.label,
-            part=part,
-            budget=part.searched(cell.budget),
-            variant=variant,
-            start=start,
-        )
-        for part, variant in parts(target, cell.attack)
-    ]
 
 
 def _cost(context: EvaluationContext, cell: Cell) -> int:
@@ -180,8 +156,7 @@ def _score_clean(context: EvaluationContext, chunk: Chunk) -> Block:
         known = read_block(context, chunk.start, digest, chunk.labels)
         result = known.clean if known is not None else _clean_result(context, chunk)
     if known is None:
-        tensors = {field.name: getattr(result, field.name) for field in fields(CleanResult)}
-        tensors["clean"] = shards.as_array(chunk.inputs)
+        tensors = asdict(result) | {"clean": shards.as_array(chunk.inputs)}
         path = shards.clean_path(context.folder, context.target.digest, chunk.start)
         shards.write(path, tensors, _clean_identity(context, digest, chunk.labels))
     return Block(start=chunk.start, inputs=chunk.inputs, digest=digest, clean=result)
@@ -201,10 +176,10 @@ def _diagnose(context: EvaluationContext, block: Block) -> None:
 def _asked(context: EvaluationContext, block: Block) -> Diagnostics:
     target = context.target
     if not isinstance(target, ImageTarget):
-        return measure_texts(target, block.texts, meter=context.meter)
+        return measure_texts(target, block.batch.texts, meter=context.meter)
     return measure_images(
         target,
-        block.images,
+        block.batch.images,
         block.clean.label,
         seed=input_seed(context.spec.seed, "probe", b""),
         meter=context.meter,

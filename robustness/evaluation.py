@@ -11,10 +11,10 @@ from core.files import remove_leftovers
 from data.sources import ImageSet, load_inputs
 from data.text_set import TextSet
 from robustness import store as shards
+from robustness.attacking import EvaluationContext, inputs_digest
 from robustness.attacks.base import NotPossible
 from robustness.chunks import Chunk, read_block, read_cell, read_diagnostics
-from robustness.context import EvaluationContext, inputs_digest
-from robustness.executors.base import run_inline
+from robustness.executors import run_inline
 from robustness.progress import Cancelled, Meter, Progress
 from robustness.report.build import build_report, environment
 from robustness.report.schema import Report, write_report
@@ -22,8 +22,8 @@ from robustness.report.write import write_companions
 from robustness.sanity.diagnostics import Diagnostics
 from robustness.scoring import CleanResult, ModelResult, ShardResult, join
 from robustness.spec import EvaluationSpec, cost
-from robustness.target import ImageTarget, Target, open_target, torch_threads
-from robustness.text_target import open_text_target
+from robustness.target import ImageTarget, Target, torch_threads
+from robustness.text_target import open_model
 from runtimes.artifact import Artifact
 
 __all__ = ["Cancelled", "Inputs", "Progress", "Executor", "evaluate", "evaluate_targets"]
@@ -66,9 +66,8 @@ def evaluate(
         Cancelled: `should_stop` said so; finished shards stay.
         NotPossible: the arguments do not fit together; the message names argument and rule.
     """
-    opened = open_text_target if spec.on_texts else open_target
     with torch_threads(threads):
-        targets = [opened(artifact, threads=threads) for artifact in artifacts]
+        targets = [open_model(artifact, threads=threads) for artifact in artifacts]
         return evaluate_targets(
             spec,
             targets,
@@ -202,9 +201,11 @@ def _check(spec: EvaluationSpec, targets: Sequence[Target], inputs: Inputs) -> N
         raise NotPossible("compare_with must be another artifact than model")
     if any(target.labels != targets[0].labels for target in targets):
         raise NotPossible("compare_with must have the same labels as model, in the same order")
-    if spec.on_texts != isinstance(inputs, TextSet):
-        wanted, got = ("texts", "images") if spec.on_texts else ("images", "texts")
-        raise NotPossible(f"attacks: {spec.attacks[0].label!r} works on {wanted}, got {got}")
+    kinds = {"text" if isinstance(inputs, TextSet) else "image", *(t.reads for t in targets)}
+    wanted = spec.attacks[0].info.input
+    if kinds != {wanted}:
+        [got] = kinds - {wanted}
+        raise NotPossible(f"attacks: {spec.attacks[0].label!r} works on {wanted}s, got {got}s")
     num_classes = len(targets[0].labels)
     _check_labels(inputs.labels, num_classes=num_classes)
     for attack in spec.attacks:

@@ -25,7 +25,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from robustness.attacks.base import Variant
+from robustness.attacks.base import Attack, Variant
 from robustness.logits import label_rank, margin, top_probability
 from robustness.progress import Meter
 from robustness.sanity.diagnostics import Diagnostics
@@ -167,6 +167,15 @@ class ModelResult:
     cells: list[ShardResult]
     inputs_digest: str
     diagnostics: Diagnostics | None = None
+
+
+def parts_of(target: Target, attack: Attack) -> list[tuple[Attack, Variant]]:
+    """What an attack consists of, in the order in which it runs and in which shards are counted."""
+    return [
+        (part, variant)
+        for part in attack.parts(len(target.labels))
+        for variant in (target.variants if part.info.access == "gradient" else ("plain",))
+    ]
 
 
 def score_clean(

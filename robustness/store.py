@@ -8,9 +8,9 @@ inputs and results are kept in the same way.
 
 import hashlib
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
@@ -22,6 +22,7 @@ from robustness.spec import Cell
 
 SHARD_SIZE = 32  # a prediction's last bits depend on its batch, so the partition never changes
 FOLDER = "shards"
+T = TypeVar("T")
 _METADATA = "identity"  # one key only: safetensors writes several in no fixed order
 
 
@@ -139,3 +140,12 @@ def read(path: Path, identity: dict[str, Any] | None = None) -> dict[str, np.nda
     except (SafetensorError, OSError, KeyError, TypeError, ValueError):
         return None
     return tensors if same else None
+
+
+def load(path: Path, kind: type[T], identity: dict[str, Any] | None = None) -> T | None:
+    """A result of some kind from its file, see `read`; None if it must be made."""
+    stored = read(path, identity)
+    names = [each.name for each in fields(kind)]  # pyright: ignore[reportArgumentType]  a dataclass
+    if stored is None or not set(names) <= set(stored):
+        return None
+    return kind(**{name: stored[name] for name in names})

@@ -17,7 +17,15 @@ from data.datasets import listops
 from data.tokenizer import TextTokenizer
 from robustness.attacks.base import InputKind, NotPossible, Variant
 from robustness.progress import Meter
-from robustness.target import Inputs, Target, device_of, gradient_path, open_scorer, undisturbed
+from robustness.target import (
+    Inputs,
+    Target,
+    device_of,
+    gradient_path,
+    open_scorer,
+    open_target,
+    undisturbed,
+)
 from runtimes.artifact import Artifact
 from runtimes.torch_model import load_torch_model
 
@@ -146,6 +154,12 @@ def open_text_target(artifact: Artifact, *, threads: int) -> TextTarget:
         torch_model=load_torch_model(artifact),
         relabel=listops.value_of if _reads_listops(tokenizer, artifact.labels) else None,
     )
+
+
+def open_model(artifact: Artifact, *, threads: int) -> Target:
+    """Open an artifact of either task, see `open_target` and `open_text_target`."""
+    on_texts = artifact.manifest.task == "text-classification"
+    return (open_text_target if on_texts else open_target)(artifact, threads=threads)
 
 
 def _reads_listops(tokenizer: TextTokenizer, labels: Sequence[str]) -> bool:

@@ -157,6 +157,15 @@ class Batch:
             raise TypeError("images are not texts")
         return self.inputs
 
+    def take(self, rows: np.ndarray) -> "Batch":
+        """Some of the inputs."""
+        on_images, found = isinstance(self.inputs, np.ndarray), self.found.items()
+        return Batch(
+            inputs=self.inputs[rows] if on_images else [self.inputs[row] for row in rows],
+            labels=self.labels[rows],
+            found={name: values[rows] for name, values in found},
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Search:

@@ -12,15 +12,19 @@ from core.environment import code_digest, python_and_machine, versions
 from core.stats import mcnemar, paired_interval
 from data.sources import ImageSet
 from data.text_set import TextSet
-from robustness.attacks.base import Variant
 from robustness.attacks.corruptions.attack import split
-from robustness.context import variants_of
 from robustness.gate import parse_gate
 from robustness.report import schema, sentences
 from robustness.report.schema import plain
 from robustness.report.summary import by_gradients, model_figures, nearest
 from robustness.sanity.checks import find_warnings, notes
-from robustness.scoring import AttackResult, CertificateResult, CorruptionResult, ModelResult
+from robustness.scoring import (
+    AttackResult,
+    CertificateResult,
+    CorruptionResult,
+    ModelResult,
+    parts_of,
+)
 from robustness.spec import Cell, EvaluationSpec
 from robustness.store import SHARD_SIZE, content_digest
 from robustness.text_target import TextTarget
@@ -249,7 +253,7 @@ def _model_flags(spec: EvaluationSpec, result: ModelResult) -> list[schema.Model
 
 
 def _attack_flags(result: ModelResult, cell: Cell, found: AttackResult) -> list[schema.AttackFlags]:
-    made_by = _parts(result, cell)
+    made_by = parts_of(result.target, cell.attack)  # what `AttackResult.worst` counts
     attack, on_texts = cell.attack, cell.attack.info.input == "text"
     shared: dict[str, Any] = {
         "name": attack.label,
@@ -261,7 +265,7 @@ def _attack_flags(result: ModelResult, cell: Cell, found: AttackResult) -> list[
     return [
         schema.AttackFlags(
             **shared,
-            part=made_by[int(found.worst[i])][0],
+            part=made_by[int(found.worst[i])][0].label,
             variant=made_by[int(found.worst[i])][1],
             adversarial_index=int(found.index[i]),
             margin=_finite(found.margin[i]),
@@ -272,16 +276,6 @@ def _attack_flags(result: ModelResult, cell: Cell, found: AttackResult) -> list[
             gradients={way: bool(row[i] == 0) for way, row in ways.items()} or None,
         )
         for i in range(len(found.robust))
-    ]
-
-
-def _parts(result: ModelResult, cell: Cell) -> list[tuple[str, Variant]]:
-    """What `AttackResult.worst` counts: the parts of an attack and their gradients."""
-    target = result.target
-    return [
-        (part.label, variant)
-        for part in cell.attack.parts(len(target.labels))
-        for variant in variants_of(target, part)
     ]
 
 

@@ -2,15 +2,15 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 
-from robustness.attacks.base import Attack, Budget
-from robustness.context import variants_of
+from robustness.attacks.base import Budget
 from robustness.sanity import model_checks
 from robustness.sanity.diagnostics import CLIMBERS, STEPS
-from robustness.sanity.model_checks import GAP, ModelOutcome, SanityWarning, many
-from robustness.scoring import AttackResult, ModelResult
+from robustness.sanity.model_checks import GAP, ModelOutcome, Pairs, many
+from robustness.scoring import ModelResult, parts_of
 from robustness.spec import Cell, EvaluationSpec
 from robustness.target import ImageTarget
 from robustness.worst import attacked, worst_cases
@@ -22,19 +22,25 @@ LARGE = 0.25  # l-infinity radius to which doubling the radius costs any model s
 FEW_HELD = 50  # images that hold, below which it is no wonder that none falls
 
 
-def above_clean(model: ModelOutcome) -> Iterator[SanityWarning]:
+class SanityWarning(NamedTuple):
+    """A reason not to believe a figure: a stable name, and the reason in plain words."""
+
+    code: str
+    message: str
+
+
+def above_clean(model: ModelOutcome) -> Iterator[str]:
     """More right under attack than without; by its definition no sound result says so."""
     for cell, one in model.attacks:
         above = (one.robust < model.clean.rank) | (one.confirmed < model.clean.rank)
         if above.any():
-            yield SanityWarning(
-                code="robust_above_clean",
-                message=f"{_where(cell)}: {model.count(above)} do better under attack than "
-                "unattacked. Robust means right in both cases, so results were mixed up.",
+            yield (
+                f"{_where(cell)}: {model.count(above)} do better under attack than unattacked. "
+                "Robust means right in both cases, so results were mixed up."
             )
 
 
-def rises(model: ModelOutcome) -> Iterator[SanityWarning]:
+def rises(model: ModelOutcome) -> Iterator[str]:
     """More held at a larger budget."""
     by_chance = {cell.budget.kind for cell, _ in model.attacks if cell.attack.info.by_chance}
     lowest: tuple[Budget, int] | None = None
@@ -43,64 +49,60 @@ def rises(model: ModelOutcome) -> Iterator[SanityWarning]:
             continue
         if lowest is not None and lowest[0].kind != place.kind:
             lowest = None
-        count = int((rank == 0).sum())
+        held = rank == 0
+        count = int(held.sum())
         if lowest is not None and count - lowest[1] > max(1, RISE * len(rank)):
-            yield SanityWarning(
-                code="accuracy_rises_with_eps",
-                message=f"More {model.noun} hold at {place.text} ({count}) than at "
+            yield (
+                f"More {model.count(held).split()[-1]} hold at {place.text} ({count}) than at "
                 f"{lowest[0].text} ({lowest[1]}). The larger budget allows all that the smaller "
                 "one does, so the attack failed at the larger one. Use more steps or a stronger "
-                "attack.",
+                "attack."
             )
         if lowest is None or count < lowest[1]:
             lowest = (place, count)
 
 
-def flat(model: ModelOutcome) -> Iterator[SanityWarning]:
+def flat(model: ModelOutcome) -> Iterator[str]:
     """The same images held at twice a large radius."""
     worst = [pair for pair in worst_cases(model.spec, model.result) if pair[0].kind == "Linf"]
     for (small, before), (large, after) in pairwise(worst):
         held = int((after == 0).sum())
         wide = large.value >= LARGE and large.value >= 2 * small.value
         if wide and held >= FEW_HELD and held >= int((before == 0).sum()):
-            yield SanityWarning(
-                code="accuracy_does_not_fall",
-                message=f"As many images hold at eps {large.text} as at {small.text}: {held}. "
-                "Radii that large cost every model some accuracy; the attack may be stuck.",
+            yield (
+                f"As many images hold at eps {large.text} as at {small.text}: {held}. Radii that "
+                "large cost every model some accuracy; the attack may be stuck."
             )
 
 
-def impossible(model: ModelOutcome) -> Iterator[SanityWarning]:
+def impossible(model: ModelOutcome) -> Iterator[str]:
     """Images held where each can be turned into any other, or into the same grey one."""
     most_common = int(np.bincount(model.clean.label).max())
     for place, rank in worst_cases(model.spec, model.result):
         held, share = int((rank == 0).sum()), _share_of_range(model, place)
         if share >= 1 and len(np.unique(model.clean.index)) > 1 and held:
-            yield _beyond(place, held, "every image can be turned into any other: none can hold")
+            why = "any other: none can hold"
         elif share >= 0.5 and held > most_common:
-            yield _beyond(
-                place,
-                held,
-                "every image can be turned into the same grey one: at most "
-                f"{most_common} (the commonest class) can hold",
-            )
+            why = f"the same grey one: at most {most_common} (the commonest class) can hold"
+        else:
+            continue
+        yield (
+            f"{held} images hold at eps {place.text}, where every image can be turned into {why}. "
+            "The attack failed."
+        )
 
 
-def held_halfway(model: ModelOutcome) -> Iterator[SanityWarning]:
-    """Images held at eps 0.5 when the model was asked, whatever radii the spec has.
-
-    Most signs go with it and say more; so it speaks where they are silent.
-    """
+def held_halfway(model: ModelOutcome) -> Iterator[str]:
+    """Images held at eps 0.5 when the model was asked, whatever radii the spec has."""
     if model.followed is None:
         return
     pushed = model.clean.label[:CLIMBERS]
     held, most_common = int(model.followed.holds_at_large_eps.sum()), int(np.bincount(pushed).max())
     if held > most_common:
-        yield SanityWarning(
-            code="impossible_accuracy",
-            message=f"{held} of {len(pushed)} images hold against {STEPS} gradient steps within "
-            "eps 0.5, where every image can be turned into the same grey one: at most "
-            f"{most_common} (the commonest class) can hold. Gradients do not lead anywhere.",
+        yield (
+            f"{held} of {len(pushed)} images hold against {STEPS} gradient steps within eps 0.5, "
+            "where every image can be turned into the same grey one: at most "
+            f"{most_common} (the commonest class) can hold. Gradients do not lead anywhere."
         )
 
 
@@ -115,74 +117,57 @@ def _share_of_range(model: ModelOutcome, place: Budget) -> float:
     return place.value / (spec.channels * spec.height * spec.width) ** 0.5
 
 
-def _beyond(place: Budget, held: int, why: str) -> SanityWarning:
-    return SanityWarning(
-        code="impossible_accuracy",
-        message=f"{held} images hold at eps {place.text}, where {why}. The attack failed.",
-    )
-
-
-def steps_lose(model: ModelOutcome) -> Iterator[SanityWarning]:
+def steps_lose(model: ModelOutcome) -> Iterator[str]:
     """Fooled by one step, not by an iterated attack of the same radius."""
-    for place, pairs in _by_radius(model):
-        one = _fooled(model, [p for p in pairs if _single_step(p[0].attack)])
+    for place, pairs in _in_balls(model):
+        one = _fooled(model, [p for p in pairs if p[0].attack.info.single_step])
         iterated = [p for p in pairs if _iterates(p[0])]
         lost = one & ~_fooled(model, iterated)
         if iterated and many(lost, RISE):
-            yield SanityWarning(
-                code="more_steps_weaker",
-                message=f"At eps {place.text} one step (FGSM) fools {model.count(lost)} that "
-                "attacks of many steps do not. Gradients mislead away from the clean input.",
+            yield (
+                f"At eps {place.text} one step (FGSM) fools {model.count(lost)} that attacks of "
+                "many steps do not. Gradients mislead away from the clean input."
             )
 
 
-def black_box_wins(model: ModelOutcome) -> Iterator[SanityWarning]:
+def black_box_wins(model: ModelOutcome) -> Iterator[str]:
     """Fooled by queries, not by attacks that see inside."""
-    for place, pairs in _by_radius(model):
-        white = _fooled(model, [p for p in pairs if _iterates(p[0])], seeing=True)
-        black = _fooled(model, [p for p in pairs if not _single_step(p[0].attack)], seeing=False)
-        won = black & ~white
-        if any(_iterates(cell) for cell, _ in pairs) and many(won, BLACK):
-            yield SanityWarning(
-                code="black_box_beats_white_box",
-                message=f"At eps {place.text}, attacks that only ask the model fool "
-                f"{model.count(won)} that attacks with its gradients do not. Who sees inside "
-                "cannot be weaker: the gradients are masked, and the figure may be too high still.",
+    for place, pairs in _in_balls(model):
+        iterated = [p for p in pairs if _iterates(p[0])]
+        white = _fooled(model, iterated, seeing=True)
+        longer = [p for p in pairs if not p[0].attack.info.single_step]
+        won = _fooled(model, longer, seeing=False) & ~white
+        if iterated and many(won, BLACK):
+            yield (
+                f"At eps {place.text}, attacks that only ask the model fool {model.count(won)} "
+                "that attacks with its gradients do not. Who sees inside cannot be weaker: the "
+                "gradients are masked, and the figure may be too high still."
             )
 
 
-def transfer_gap(model: ModelOutcome) -> Iterator[SanityWarning]:
+def transfer_gap(model: ModelOutcome) -> Iterator[str]:
     """Another outcome on the served model than on its PyTorch model, and not by rounding."""
     for cell, one in model.attacks:
         differs = (one.robust == 0) != (one.confirmed == 0)
         known = differs & one.finite & ~(np.abs(one.margin) < BORDER)
         if model.repeatable and many(known, GAP):
-            yield SanityWarning(
-                code="transfer_gap",
-                message=f"{_where(cell)}: the served model and its PyTorch model disagree on "
+            yield (
+                f"{_where(cell)}: the served model and its PyTorch model disagree on "
                 f"{model.count(differs)} under attack. They should be the same function; see "
-                "'confirmed' for what the served model does.",
+                "'confirmed' for what the served model does."
             )
 
 
-def _by_radius(model: ModelOutcome) -> list[tuple[Budget, list[tuple[Cell, AttackResult]]]]:
-    found: dict[tuple[str, float], tuple[Budget, list[tuple[Cell, AttackResult]]]] = {}
-    for cell, one in model.attacks:
-        place = cell.budget
-        found.setdefault((place.kind, place.value), (place, []))[1].append((cell, one))
-    return [pair for pair in found.values() if pair[0].kind in ("Linf", "L2")]
+def _in_balls(model: ModelOutcome) -> list[tuple[Budget, Pairs]]:
+    return [pair for pair in model.by_budget if pair[0].kind in ("Linf", "L2")]
 
 
-def _fooled(
-    model: ModelOutcome, pairs: list[tuple[Cell, AttackResult]], *, seeing: bool | None = None
-) -> np.ndarray:
+def _fooled(model: ModelOutcome, pairs: Pairs, *, seeing: bool | None = None) -> np.ndarray:
     """(N,) bool, right unattacked and fooled by parts that follow gradients, or only by others."""
     rank = model.clean.rank
     for cell, one in pairs:
-        parts = cell.attack.parts(len(model.result.target.labels))
-        sees = [
-            p.info.access == "gradient" for p in parts for _ in variants_of(model.result.target, p)
-        ]
+        parts = parts_of(model.result.target, cell.attack)
+        sees = [part.info.access == "gradient" for part, _ in parts]
         rows = one.by_part[[seeing is None or flag == seeing for flag in sees]]
         rank = np.maximum(rank, rows.max(axis=0, initial=0))
     return (model.clean.rank == 0) & (rank > 0)
@@ -190,48 +175,44 @@ def _fooled(
 
 def _iterates(cell: Cell) -> bool:
     """Whether an attack follows gradients over many steps, enough of them to cross its ball."""
-    attack = cell.attack
-    follows = attack.info.access == "gradient" and not _single_step(attack)
-    return follows and attack.crosses(cell.budget)
-
-
-def _single_step(attack: Attack) -> bool:
-    return attack.info.single_step
+    info = cell.attack.info
+    return info.access == "gradient" and not info.single_step and cell.attack.crosses(cell.budget)
 
 
 def _where(cell: Cell) -> str:
     return f"{cell.attack.label} at {cell.budget.where}"
 
 
-Check = Callable[[ModelOutcome], Iterator[SanityWarning]]
-
-CHECKS: tuple[Check, ...] = (
-    model_checks.not_finite,
-    model_checks.randomised,
-    model_checks.probabilities,
-    model_checks.constant,
-    model_checks.depends_on_batch,
-    model_checks.twin_differs,
-    model_checks.takes_gradients,
-    model_checks.quantised,
-    model_checks.no_gradient,
-    model_checks.shattered,
-    model_checks.saturated,
-    model_checks.fewer_steps_stronger,
-    above_clean,
-    rises,
-    flat,
-    impossible,
-    steps_lose,
-    black_box_wins,
-    transfer_gap,
+CHECKS: tuple[tuple[str, Callable[[ModelOutcome], Iterator[str]]], ...] = (
+    ("non_finite_logits", model_checks.not_finite),
+    ("randomised", model_checks.randomised),
+    ("probabilities", model_checks.probabilities),
+    ("constant_output", model_checks.constant),
+    ("depends_on_batch", model_checks.depends_on_batch),
+    ("twin_differs", model_checks.twin_differs),
+    ("optimises_inside", model_checks.takes_gradients),
+    ("quantised_inputs", model_checks.quantised),
+    ("zero_gradients", model_checks.no_gradient),
+    ("shattered_gradients", model_checks.shattered),
+    ("saturated_logits", model_checks.saturated),
+    ("more_steps_weaker", model_checks.fewer_steps_stronger),
+    ("robust_above_clean", above_clean),
+    ("accuracy_rises_with_eps", rises),
+    ("accuracy_does_not_fall", flat),
+    ("impossible_accuracy", impossible),
+    ("more_steps_weaker", steps_lose),
+    ("black_box_beats_white_box", black_box_wins),
+    ("transfer_gap", transfer_gap),
 )
+# Most faults raise another warning with it, which says more; so it speaks where all are silent.
+LAST = ("impossible_accuracy", held_halfway)
 
 
 def find_warnings(spec: EvaluationSpec, result: ModelResult) -> list[SanityWarning]:
     """All warnings about one model's figures; any of them makes the result unreliable."""
     model = ModelOutcome(spec=spec, result=result)
-    return [warning for check in CHECKS for warning in check(model)] or list(held_halfway(model))
+    found = [SanityWarning(code, why) for code, check in CHECKS for why in check(model)]
+    return found or [SanityWarning(LAST[0], why) for why in LAST[1](model)]
 
 
 def notes(spec: EvaluationSpec, results: Sequence[ModelResult]) -> list[str]:

@@ -1,4 +1,7 @@
-"""Sanity checks on a model and its gradients: what no classifier that is attacked fairly does."""
+"""Sanity checks on a model and its gradients: what no classifier that is attacked fairly does.
+
+A check yields its message, in plain words, where it has a reason not to believe a figure.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -8,6 +11,7 @@ import numpy as np
 from torch import nn
 
 from models.attention.elliptical import is_randomized
+from robustness.attacks.base import Budget
 from robustness.sanity.diagnostics import Diagnostics
 from robustness.scoring import AttackResult, CleanResult, ModelResult
 from robustness.spec import Cell, EvaluationSpec
@@ -16,9 +20,7 @@ from robustness.worst import attacked
 REPEATABLE = 1e-4  # change of logits, relative to their spread, that no drawing would leave
 BATCH_CHANGE = 1e-3  # the same with the batch, that rounding explains
 COARSE_BATCH_CHANGE = 0.05  # the same where the served model does not compute in fp32
-GAP = (
-    0.01  # share of samples on which PyTorch model and served model may disagree: borderline logits
-)
+GAP = 0.01  # share of samples on which PyTorch and served model may disagree: borderline logits
 FEW = 16  # samples below which equal predictions are no wonder
 MISSED = 0.25  # share of samples of other classes that a constant answer must have missed
 MOST = 0.5
@@ -27,18 +29,7 @@ ASTRAY = 0.25  # a smooth function keeps its promise over so small a step: withi
 WEAKER = 0.8  # many steps got at least 0.81 times as far as one on sound models
 FADED = 0.5  # rescaling the logits got at most 1.3 times as far on sound models
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SanityWarning:
-    """A reason not to believe a figure.
-
-    Attributes:
-        code: a stable name.
-        message: the reason in plain words.
-    """
-
-    code: str
-    message: str
+Pairs = list[tuple[Cell, AttackResult]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,20 +49,19 @@ class ModelOutcome:
         """What the model said of itself, if it was asked."""
         return self.result.diagnostics
 
-    @property
-    def noun(self) -> str:
-        """What was scored, in the plural."""
-        return "texts" if self.spec.on_texts else "images"
-
     @cached_property
-    def attacks(self) -> list[tuple[Cell, AttackResult]]:
+    def attacks(self) -> Pairs:
         """The cells that are attacks."""
         return attacked(self.spec, self.result)
 
-    @property
-    def uses_gradients(self) -> bool:
-        """Whether any attack followed gradients."""
-        return self.spec.uses_gradients
+    @cached_property
+    def by_budget(self) -> list[tuple[Budget, Pairs]]:
+        """The same together that have one budget."""
+        found: dict[tuple[str, float], tuple[Budget, Pairs]] = {}
+        for cell, one in self.attacks:
+            place = cell.budget
+            found.setdefault((place.kind, place.value), (place, []))[1].append((cell, one))
+        return list(found.values())
 
     @property
     def draws_at_random(self) -> bool:
@@ -82,54 +72,46 @@ class ModelOutcome:
     @cached_property
     def repeatable(self) -> bool:
         """Whether the model answers the same input alike; else nothing finer can be asked."""
-        repeat = (
-            np.zeros(1)
-            if self.diagnostics is None
-            else np.nan_to_num(self.diagnostics.torch_change)
-        )
-        drawn = self.draws_at_random or bool((repeat > REPEATABLE).any())
-        return not drawn and not self.clean.unsteady.any()
+        seen = self.diagnostics
+        repeats = seen is None or not (np.nan_to_num(seen.torch_change) > REPEATABLE).any()
+        return repeats and not self.draws_at_random and not self.clean.unsteady.any()
 
     @cached_property
     def batch_dependent(self) -> np.ndarray:
         """(n,) bool of those probed, whose scores change with what else is in the batch."""
-        if self.diagnostics is None or not self.repeatable:
+        seen = self.diagnostics
+        if seen is None or not self.repeatable:
             return np.zeros(0, bool)
         exact = self.result.target.runtime.precision == "fp32"
-        served = self.diagnostics.batch_dependence > (
-            BATCH_CHANGE if exact else COARSE_BATCH_CHANGE
-        )
-        return served | (self.diagnostics.torch_batch_dependence > BATCH_CHANGE)
+        served = seen.batch_dependence > (BATCH_CHANGE if exact else COARSE_BATCH_CHANGE)
+        return served | (seen.torch_batch_dependence > BATCH_CHANGE)
 
     @property
     def followed(self) -> Diagnostics | None:
-        """The seen, where gradients were followed and each image answers for itself."""
-        sound = self.uses_gradients and self.repeatable and not self.batch_dependent.any()
+        """The diagnostics, where gradients were followed and each image answers for itself."""
+        sound = self.spec.uses_gradients and self.repeatable and not self.batch_dependent.any()
         return self.diagnostics if sound else None
 
-    def held(self) -> np.ndarray:
-        """(N,) bool, right on the clean input and under every attack."""
-        return np.maximum.reduce([self.clean.rank, *(one.robust for _, one in self.attacks)]) == 0
+    def held(self, pairs: Pairs) -> np.ndarray:
+        """(N,) bool, right on the clean input and under these attacks."""
+        return np.maximum.reduce([self.clean.rank, *(one.robust for _, one in pairs)]) == 0
 
     def held_by_loss_alone(self) -> np.ndarray:
         """(N,) bool, held at a budget where all that followed gradients climbed cross-entropy.
 
         What follows the margin or differences of logits (apgd-t, fab-t) does not mind their scale.
         """
-        places: dict[tuple[str, float], list[tuple[Cell, AttackResult]]] = {}
-        for cell, one in self.attacks:
-            place = cell.budget
-            places.setdefault((place.kind, place.value), []).append((cell, one))
         found = np.zeros(len(self.clean.rank), bool)
-        for pairs in places.values():
+        for _, pairs in self.by_budget:
             used = [c.attack.info for c, _ in pairs if c.attack.info.access == "gradient"]
             if used and all(info.follows == "cross-entropy" for info in used):
-                found |= np.maximum.reduce([self.clean.rank, *(o.robust for _, o in pairs)]) == 0
+                found |= self.held(pairs)
         return found
 
     def count(self, flags: np.ndarray) -> str:
         """How many of those scored, as in "3 of 40 images"."""
-        return f"{int(flags.sum())} of {len(flags)} {self.noun}"
+        noun = "texts" if self.spec.on_texts else "images"
+        return f"{int(flags.sum())} of {len(flags)} {noun}"
 
 
 def many(flags: np.ndarray, share: float) -> bool:
@@ -137,154 +119,140 @@ def many(flags: np.ndarray, share: float) -> bool:
     return int(flags.sum()) > max(1.0, share * len(flags))
 
 
-def not_finite(model: ModelOutcome) -> Iterator[SanityWarning]:
+def not_finite(model: ModelOutcome) -> Iterator[str]:
     """Scores that are infinite or not a number."""
     finite = np.logical_and.reduce([model.clean.finite, *(one.finite for _, one in model.attacks)])
     if not finite.all():
-        yield SanityWarning(
-            code="non_finite_logits",
-            message=f"{model.count(~finite)} got a score that is infinite or not a number. They "
-            "count as wrong, but a model that overflows was not really attacked.",
+        yield (
+            f"{model.count(~finite)} got a score that is infinite or not a number. They count as "
+            "wrong, but a model that overflows was not really attacked."
         )
 
 
-def randomised(model: ModelOutcome) -> Iterator[SanityWarning]:
+def randomised(model: ModelOutcome) -> Iterator[str]:
     """Two answers to one question."""
     if model.repeatable:
         return
     if model.draws_at_random:
         cause = "It draws the metric of its attention at random in every forward pass"
     elif model.clean.unsteady.any():
-        cause = (
-            f"{model.count(model.clean.unsteady)} got other scores when the same batch was asked "
-        )
-        cause += "twice"
+        unsteady = model.count(model.clean.unsteady)
+        cause = f"{unsteady} got other scores when the same batch was asked twice"
     else:
         cause = "Its PyTorch model gives other scores when the same batch is asked twice"
-    yield SanityWarning(
-        code="randomised",
-        message=f"The model is randomised. {cause}. Attacks that do not average over the draws are "
-        "too weak against it, and the next attempt gives other figures.",
+    yield (
+        f"The model is randomised. {cause}. Attacks that do not average over the draws are too "
+        "weak against it, and the next attempt gives other figures."
     )
 
 
-def probabilities(model: ModelOutcome) -> Iterator[SanityWarning]:
+def probabilities(model: ModelOutcome) -> Iterator[str]:
     """Outputs after softmax."""
     seen = model.diagnostics
-    by_torch_model = seen is not None and seen.torch_normalized.all()
-    if model.clean.normalised.all() or by_torch_model:
-        yield SanityWarning(
-            code="probabilities",
-            message="The model returns probabilities instead of logits. The attacks' loss applies "
-            "a softmax of its own, and their gradients fade where the model is confident.",
+    if model.clean.normalised.all() or (seen is not None and seen.torch_normalized.all()):
+        yield (
+            "The model returns probabilities instead of logits. The attacks' loss applies a "
+            "softmax of its own, and their gradients fade where the model is confident."
         )
 
 
-def constant(model: ModelOutcome) -> Iterator[SanityWarning]:
+def constant(model: ModelOutcome) -> Iterator[str]:
     """The same answer whatever is asked."""
-    clean, seen = model.clean, model.diagnostics
+    clean, seen, every = model.clean, model.diagnostics, np.ones(len(model.clean.index), bool)
+    noun = model.count(every).split()[-1]
     missed = (clean.label != clean.index).mean() >= MISSED
     alike = len(clean.index) >= FEW and len(np.unique(clean.index)) == 1
     if seen is not None and seen.constant[0]:
-        what = f"gives different {model.noun} the same scores"
+        what = f"gives different {noun} the same scores"
     elif alike and missed:
-        what = f"puts all {len(clean.index)} {model.noun} into one class, whatever they show"
+        what = f"puts all {len(clean.index)} {noun} into one class, whatever they show"
     else:
         return
-    yield SanityWarning(
-        code="constant_output",
-        message=f"The model {what}. No attack can change an answer that does not depend on the "
-        "input, so its accuracy under attack says nothing.",
+    yield (
+        f"The model {what}. No attack can change an answer that does not depend on the input, so "
+        "its accuracy under attack says nothing."
     )
 
 
-def depends_on_batch(model: ModelOutcome) -> Iterator[SanityWarning]:
+def depends_on_batch(model: ModelOutcome) -> Iterator[str]:
     """An answer that changes with what else is asked."""
     moved = model.batch_dependent
     if moved.any():
-        yield SanityWarning(
-            code="depends_on_batch",
-            message=f"{model.count(moved)} that were tried got other scores in another batch. Then "
+        yield (
+            f"{model.count(moved)} that were tried got other scores in another batch. Then "
             "attacks find weaknesses of the batch and not of the input, and nobody can repeat the "
-            "figures with inputs of their own.",
+            "figures with inputs of their own."
         )
 
 
-def twin_differs(model: ModelOutcome) -> Iterator[SanityWarning]:
+def twin_differs(model: ModelOutcome) -> Iterator[str]:
     """A PyTorch model that is another function."""
     differs = (model.clean.index != model.clean.torch_index) & model.clean.finite
     if model.repeatable and many(differs, GAP):
-        yield SanityWarning(
-            code="twin_differs",
-            message="The served model and its PyTorch model disagree on "
-            f"{model.count(differs)} without any attack. Then attacks on the PyTorch model say "
-            "little about the served model.",
+        yield (
+            f"The served model and its PyTorch model disagree on {model.count(differs)} without "
+            "any attack. Then attacks on the PyTorch model say little about the served model."
         )
 
 
-def takes_gradients(model: ModelOutcome) -> Iterator[SanityWarning]:
+def takes_gradients(model: ModelOutcome) -> Iterator[str]:
     """A forward pass that optimises."""
     if model.diagnostics is not None and model.diagnostics.inner_gradient[0]:
-        yield SanityWarning(
-            code="optimises_inside",
-            message="The model takes gradients while it answers: it optimises inside its forward "
-            "pass. Standard attacks do not see through that and are too weak; attack it with one "
-            "made for it.",
+        yield (
+            "The model takes gradients while it answers: it optimises inside its forward pass. "
+            "Standard attacks do not see through that and are too weak; attack it with one made "
+            "for it."
         )
 
 
-def quantised(model: ModelOutcome) -> Iterator[SanityWarning]:
+def quantised(model: ModelOutcome) -> Iterator[str]:
     """Inputs that are rounded before they are read."""
     seen = model.diagnostics
     if seen is None or seen.constant[0] or not model.repeatable:
         return
     if seen.input_insensitive.mean() > MOST:
-        yield SanityWarning(
-            code="quantised_inputs",
-            message="Nothing at all changes in the scores of "
-            f"{model.count(seen.input_insensitive)} that were tried when some pixels move by a "
-            "fortieth of a level: the model rounds its inputs. Such steps hide the way from "
-            "gradient attacks, though larger steps get through.",
+        yield (
+            f"Nothing at all changes in the scores of {model.count(seen.input_insensitive)} that "
+            "were tried when some pixels move by a fortieth of a level: the model rounds its "
+            "inputs. Such steps hide the way from gradient attacks, though larger steps get "
+            "through."
         )
 
 
-def no_gradient(model: ModelOutcome) -> Iterator[SanityWarning]:
+def no_gradient(model: ModelOutcome) -> Iterator[str]:
     """Images that count as robust where there was nothing to follow."""
-    if not model.uses_gradients:
+    if not model.spec.uses_gradients:
         return
     blind = model.clean.blind & model.held_by_loss_alone()
     if model.diagnostics is not None:
         flat = np.zeros(len(blind), bool)
         flat[: len(model.diagnostics.zero_gradient)] = model.diagnostics.zero_gradient
-        blind |= flat & model.held()
+        blind |= flat & model.held(model.attacks)
     if blind.any():
-        yield SanityWarning(
-            code="zero_gradients",
-            message=f"{model.count(blind)} count as robust although the model gives no gradient "
-            "there (zero, or not a number): the attack had nothing to follow. Scores may be "
-            "saturated, or a step may block gradients.",
+        yield (
+            f"{model.count(blind)} count as robust although the model gives no gradient there "
+            "(zero, or not a number): the attack had nothing to follow. Scores may be saturated, "
+            "or a step may block gradients."
         )
 
 
-def shattered(model: ModelOutcome) -> Iterator[SanityWarning]:
+def shattered(model: ModelOutcome) -> Iterator[str]:
     """Gradients that do not say what the model does."""
     seen = model.followed
     if seen is None:
         return
     known = np.isfinite(seen.gradient_ratio)
-    astray = (
-        known & (np.abs(np.nan_to_num(seen.gradient_ratio) - 1) > ASTRAY) & ~seen.input_insensitive
-    )
+    broken = np.abs(np.nan_to_num(seen.gradient_ratio) - 1) > ASTRAY
+    astray = known & broken & ~seen.input_insensitive
     if known.mean() > SOME and astray.sum() > MOST * known.sum():
-        yield SanityWarning(
-            code="shattered_gradients",
-            message=f"On {model.count(astray)} that were tried, a tiny step along the gradient "
-            "does not change the scores as the gradient says. The function is jagged, or its "
-            "gradient is another function's; attacks that follow it are led astray.",
+        yield (
+            f"On {model.count(astray)} that were tried, a tiny step along the gradient does not "
+            "change the scores as the gradient says. The function is jagged, or its gradient is "
+            "another function's; attacks that follow it are led astray."
         )
 
 
-def saturated(model: ModelOutcome) -> Iterator[SanityWarning]:
+def saturated(model: ModelOutcome) -> Iterator[str]:
     """Logits so large that the cross-entropy has nothing left to climb.
 
     Resolved where an attack that does not mind the scale had the same budget.
@@ -295,30 +263,25 @@ def saturated(model: ModelOutcome) -> Iterator[SanityWarning]:
     right = np.isfinite(seen.rescaled_drop) & (seen.clean_margin > 0)
     faded = right & (seen.rescaled_drop > 0) & (seen.multi_step_drop < FADED * seen.rescaled_drop)
     if faded.sum() > SOME * right.sum():
-        yield SanityWarning(
-            code="saturated_logits",
-            message=f"The scores of {model.count(faded[right])} that were tried are so large that "
-            "the cross-entropy is flat; divided by a constant, which changes no answer, the same "
+        yield (
+            f"The scores of {model.count(faded[right])} that were tried are so large that the "
+            "cross-entropy is flat; divided by a constant, which changes no answer, the same "
             "attack gets at least twice as far. Add apgd-t or autoattack, which do not mind the "
-            "scale.",
+            "scale."
         )
 
 
-def fewer_steps_stronger(model: ModelOutcome) -> Iterator[SanityWarning]:
+def fewer_steps_stronger(model: ModelOutcome) -> Iterator[str]:
     """An attack that gets less far the longer it runs."""
     seen = model.followed
     if seen is None:
         return
-    tried = (
-        np.isfinite(seen.single_step_drop)
-        & np.isfinite(seen.multi_step_drop)
-        & (seen.single_step_drop > 0)
-    )
-    weaker = tried & (seen.multi_step_drop < WEAKER * seen.single_step_drop)
+    one, many_steps = seen.single_step_drop, seen.multi_step_drop
+    tried = np.isfinite(one) & np.isfinite(many_steps) & (one > 0)
+    weaker = tried & (many_steps < WEAKER * one)
     if weaker.sum() > max(1.0, SOME * tried.sum()):
-        yield SanityWarning(
-            code="more_steps_weaker",
-            message=f"On {model.count(weaker[tried])} that were tried, eight steps of an attack "
-            "get less far than one. Steps that start off well and end badly mean that gradients "
-            "mislead away from the clean input, and iterated attacks with them.",
+        yield (
+            f"On {model.count(weaker[tried])} that were tried, eight steps of an attack get less "
+            "far than one. Steps that start off well and end badly mean that gradients mislead "
+            "away from the clean input, and iterated attacks with them."
         )

@@ -11,7 +11,6 @@ from data.images import ImageSpec
 from data.sources import ImageSet
 from robustness import store as shards
 from robustness.attacks.base import Attack
-from robustness.context import variants_of
 from robustness.report.build import build_report
 from robustness.report.schema import Report, write_report
 from robustness.scoring import (
@@ -188,7 +187,7 @@ def _path(folder: Path, target: Target, cell: Cell, part: Attack, start: int) ->
         attack=cell.attack.name,
         part=part,
         budget=part.searched(cell.budget),
-        variant=variants_of(target, part)[0],
+        variant=target.variants[0] if part.info.access == "gradient" else "plain",
         start=start,
     )
     return shard.path(folder)

@@ -1,11 +1,6 @@
 """The whole line on exported models: white box on the PyTorch model, scored as served."""
 
-import os
 import shutil
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -156,32 +151,6 @@ def test_unknown_attack_exits_with_2(artifacts: Any) -> None:
     with pytest.raises(SystemExit) as error:
         main(arguments(artifacts, "--attack", "magic"))
     assert error.value.code == 2
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    found = sorted((folder / "shards").rglob("*"))
-    return {str(p.relative_to(folder)): p.read_bytes() for p in found if p.is_file()}
-
-
-def test_killed_command_continues_to_the_same_bytes(artifacts: Any, tmp_path: Path) -> None:
-    killed, whole = tmp_path / "killed", tmp_path / "whole"
-    long = arguments(artifacts, "--steps", "60", "--output")
-    child = subprocess.Popen(
-        [sys.executable, "-m", "robustness", *long, str(killed)], stderr=subprocess.DEVNULL
-    )
-    deadline = time.monotonic() + 90
-    while len(list(killed.rglob("pgd*.safetensors"))) < 2 and time.monotonic() < deadline:
-        time.sleep(0.002)
-    os.kill(child.pid, signal.SIGKILL)
-    assert child.wait() == -signal.SIGKILL
-    finished = {path: path.stat().st_mtime_ns for path in killed.rglob("pgd*.safetensors")}
-    assert 2 <= len(finished) < 8
-    assert main([*long, str(killed)]) == 0
-    assert all(path.stat().st_mtime_ns == time_ns for path, time_ns in finished.items())
-    assert main([*long, str(whole), "--workers", "1"]) == 0
-    assert contents(killed) == contents(whole)
-    first, second = read_report(killed), read_report(whole)
-    assert first.summary == second.summary and first.samples == second.samples
 
 
 def test_command_line_puts_the_figures_on_the_card(artifacts: Any, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Chunks shared out to worker processes: the same bytes, whoever works and whoever dies."""
+"""Chunks shared out to workers: the same bytes, whoever works and whoever dies."""
 
 import os
 import signal
@@ -17,16 +17,15 @@ from data.sources import open_images
 from robustness.__main__ import main
 from robustness.chunks import Chunk
 from robustness.evaluation import Executor, evaluate
-from robustness.executors.base import (
-    ModelReference,
-    PendingChunk,
-    WorkerContext,
+from robustness.executors import (
+    Job,
+    ProcessExecutor,
+    RayExecutor,
+    Task,
     WorkerDied,
     run_inline,
     work,
 )
-from robustness.executors.process import ProcessExecutor
-from robustness.executors.ray import RayExecutor
 from robustness.progress import Cancelled, Progress
 from robustness.spec import EvaluationSpec
 from runtimes.artifact import Artifact, open_artifact
@@ -86,6 +85,14 @@ def folders(pair: list[Artifact]) -> list[Path]:
     return [artifact.folder for artifact in pair]
 
 
+def make_task(artifact: Artifact, folder: Path, digest: str) -> Task:
+    chunk = Chunk(model=0, start=32, inputs=np.zeros((2, 1, 8, 8), np.float32), labels=None)
+    return Task(
+        spec=SPEC, chunk=chunk, artifact=artifact.folder, digest=digest, name="one", folder=folder,
+        threads=1,
+    )  # fmt: skip
+
+
 def test_bytes_do_not_depend_on_workers_nor_on_one_that_is_killed(
     artifacts: Any, pair: list[Artifact], expected: dict[str, bytes], tmp_path: Path
 ) -> None:
@@ -96,7 +103,7 @@ def test_bytes_do_not_depend_on_workers_nor_on_one_that_is_killed(
     def watch(progress: Progress) -> None:
         seen.append(len(workers()))
         reported.append(progress)
-        if "pgd" in progress.stage and not killed:
+        if any(tmp_path.rglob("clean-*")) and not killed:
             killed.append(workers()[0])
             killed[0].kill()
 
@@ -125,13 +132,16 @@ def test_chunk_that_kills_three_workers_is_named(
     assert len(killed) == 3 and workers() == []
 
 
-def test_message_about_a_deadly_chunk_says_what_to_try(make_target: Any, tmp_path: Path) -> None:
-    chunk = Chunk(model=0, start=32, inputs=np.zeros((2, 1, 6, 6), np.float32), labels=None)
-    context: Any = type("EvaluationContext", (), {"target": make_target(2)})
-    each = PendingChunk(context=context, chunk=chunk, deaths=2)
-    message = r"inputs 33-34 of 'linear' killed 3 workers \(SIGKILL\), .* try --workers 1"
+def test_message_about_a_deadly_chunk_says_what_to_try(
+    pair: list[Artifact], tmp_path: Path
+) -> None:
+    context: Any = None
+    job = Job(task=make_task(pair[0], tmp_path, pair[0].digest), context=context)
+    job.lose("SIGKILL", workers=4)
+    job.lose("SIGKILL", workers=4)
+    message = r"inputs 33-34 of 'one' killed 3 workers \(SIGKILL\), .* try --workers 1"
     with pytest.raises(WorkerDied, match=message):
-        each.lose("SIGKILL", workers=4)
+        job.lose("SIGKILL", workers=4)
 
 
 def test_cancelled_run_leaves_no_worker_and_is_continued(
@@ -140,7 +150,7 @@ def test_cancelled_run_leaves_no_worker_and_is_continued(
     def enough() -> bool:
         return len(list(tmp_path.rglob("result-*"))) >= 2
 
-    executor = ProcessExecutor(folders(pair), workers=2)
+    executor = ProcessExecutor(folders(pair), workers=1)
     with pytest.raises(Cancelled):
         run(pair, artifacts.images, tmp_path, executor, should_stop=enough)
     assert workers() == []
@@ -161,57 +171,62 @@ def test_cancelled_run_leaves_no_worker_and_is_continued(
 def test_worker_refuses_an_artifact_that_changed_meanwhile(
     pair: list[Artifact], tmp_path: Path
 ) -> None:
-    model = ModelReference(folder=pair[0].folder, digest="0" * 64, name="changed")
-    context = WorkerContext(spec=SPEC, models=(model,), folder=tmp_path, threads=1)
-    chunk = Chunk(model=0, start=0, inputs=np.zeros((1, 1, 8, 8), np.float32), labels=None)
-    with pytest.raises(ValueError, match="'changed' must not change during an evaluation"):
-        next(work(context, chunk))
+    with pytest.raises(ValueError, match="'one' must not change during an evaluation"):
+        next(work(make_task(pair[0], tmp_path, digest="0" * 64)))
 
 
-@pytest.mark.parametrize(
-    ("count", "given", "message"),
-    [(0, 1, "workers must be at least 1, got 0"), (1, 2, r"one per model \(1\), got 2")],
-)
-def test_unfit_executor_is_refused(
-    count: int, given: int, message: str, artifacts: Any, pair: list[Artifact], tmp_path: Path
-) -> None:
-    with pytest.raises(ValueError, match=message):
-        executor = ProcessExecutor(folders(pair)[:given], workers=count)
-        run(pair[:1], artifacts.images, tmp_path, executor)
+def test_unfit_executor_is_refused(artifacts: Any, pair: list[Artifact], tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="workers must be at least 1, got 0"):
+        ProcessExecutor(folders(pair), workers=0)
+    with pytest.raises(ValueError, match=r"one per model \(1\), got 2"):
+        run(pair[:1], artifacts.images, tmp_path, ProcessExecutor(folders(pair), workers=1))
 
 
-def start(artifacts: Any, folder: Path) -> tuple[subprocess.Popen[str], list[psutil.Process]]:
-    """A command at work, and its two workers."""
-    # A job in the background of a shell ignores Ctrl-C, and so would its children.
-    command = [
-        "env", "--default-signal=INT",
-        sys.executable, "-m", "robustness", "evaluate", "--artifact", str(artifacts.elliptical),
-        "--data", str(artifacts.images), "--attack", "pgd", "--eps", "6/255", "20/255",
-        "--steps", "400", "--workers", "2", "--output", str(folder),
+def command(artifacts: Any, folder: Path, *more: str) -> list[str]:
+    """What `SPEC` asks for, as a command."""
+    return [
+        "evaluate", "--artifact", str(artifacts.elliptical), "--compare", str(artifacts.dot),
+        "--data", str(artifacts.images), "--attack", "pgd:steps=20",
+        "corruptions:names=contrast:severities=2", "--eps", "6/255", "--output", str(folder),
+        *more,
     ]  # fmt: skip
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    wait_until(lambda: any(folder.rglob("clean-*")) or process.poll() is not None)
-    found = living(psutil.Process(process.pid))
-    assert len(found) == 2
-    return process, found
+
+
+def start(words: list[str], folder: Path) -> subprocess.Popen[str]:
+    """A command at work that has finished a file of an attack."""
+    # A job in the background of a shell ignores Ctrl-C, and so would its children.
+    words = ["env", "--default-signal=INT", sys.executable, "-m", "robustness", *words]
+    process = subprocess.Popen(words, stderr=subprocess.PIPE, text=True)
+    wait_until(lambda: any(folder.rglob("pgd*")) or process.poll() is not None)
+    return process
 
 
 def wait_until(ready: Callable[[], bool]) -> None:
     deadline = time.monotonic() + 120
     while not ready() and time.monotonic() < deadline:
-        time.sleep(0.02)
+        time.sleep(0.002)
 
 
-def test_workers_end_when_their_parent_is_killed(artifacts: Any, tmp_path: Path) -> None:
-    process, found = start(artifacts, tmp_path)
+def test_killed_command_leaves_no_worker_and_continues_to_the_same_bytes(
+    artifacts: Any, expected: dict[str, bytes], tmp_path: Path
+) -> None:
+    process = start(command(artifacts, tmp_path, "--workers", "2"), tmp_path)
+    found = living(psutil.Process(process.pid))
     process.kill()
-    assert not psutil.wait_procs(found, timeout=15)[1]
+    assert len(found) == 2 and not psutil.wait_procs(found, timeout=15)[1]
     process.communicate()
+    finished = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("pgd*.safetensors")}
+    assert 1 <= len(finished) < 6
+    assert main(command(artifacts, tmp_path, "--workers", "1")) == 0
+    assert all(path.stat().st_mtime_ns == time_ns for path, time_ns in finished.items())
+    assert contents(tmp_path) == expected
 
 
 @pytest.mark.slow
 def test_interrupt_stops_cleanly_and_says_how_to_go_on(artifacts: Any, tmp_path: Path) -> None:
-    process, found = start(artifacts, tmp_path)
+    words = command(artifacts, tmp_path, "--workers", "2", "--attack", "apgd-ce")
+    process = start(words, tmp_path)
+    found = living(psutil.Process(process.pid))
     for each in [process.pid, *(child.pid for child in found)]:  # as a terminal does
         os.kill(each, signal.SIGINT)
     _, errors = process.communicate(timeout=60)
@@ -222,28 +237,45 @@ def test_interrupt_stops_cleanly_and_says_how_to_go_on(artifacts: Any, tmp_path:
 
 @pytest.mark.slow
 def test_ray_leaves_the_same_bytes_though_a_worker_is_killed(
-    artifacts: Any, tmp_path: Path
+    artifacts: Any, pair: list[Artifact], expected: dict[str, bytes], tmp_path: Path
 ) -> None:
     pytest.importorskip("ray")
-    options = [
-        "evaluate", "--artifact", str(artifacts.dot), "--data", str(artifacts.images),
-        "--attack", "pgd", "--eps", "6/255", "--steps", "600", "--workers", "2", "--output",
-    ]  # fmt: skip
-    on_ray, here = tmp_path / "ray", tmp_path / "here"
-    command = [sys.executable, "-m", "robustness", *options, str(on_ray), "--engine", "ray"]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
-        try:
-            wait_until(lambda: any(on_ray.rglob("clean-*")) or process.poll() is not None)
-            assert process.poll() is None, process.communicate()[1]
-            victims = living(psutil.Process(process.pid), "ray::ray_worker")
-            assert victims
-            victims[0].kill()
-            _, errors = process.communicate(timeout=180)
-        finally:
-            process.kill()
-    assert process.returncode == 0, errors
-    assert main([*options, str(here)]) == 0
-    assert contents(on_ray) == contents(here)
+    killed: list[psutil.Process] = []
+
+    def watch(_progress: Progress) -> None:
+        if any(tmp_path.rglob("clean-*")) and not killed:
+            killed.extend(living(psutil.Process(), "ray::ray_worker")[:1])
+            killed[0].kill()
+
+    executor = RayExecutor(folders(pair), workers=2)
+    assert run(pair, artifacts.images, tmp_path, executor, on_progress=watch) == expected
+    assert killed
+
+
+@pytest.mark.slow
+def test_cancelled_run_on_a_cluster_leaves_no_task(
+    artifacts: Any, pair: list[Artifact], expected: dict[str, bytes], tmp_path: Path
+) -> None:
+    ray: Any = pytest.importorskip("ray")
+    code = str(Path(__file__).parents[2])
+    ray.init(num_cpus=2, include_dashboard=False, runtime_env={"env_vars": {"PYTHONPATH": code}})
+    try:
+        with pytest.raises(Cancelled):
+            run(
+                pair,
+                artifacts.images,
+                tmp_path,
+                RayExecutor(folders(pair)),
+                should_stop=lambda: any(tmp_path.rglob("result-*")),
+            )
+        wait_until(lambda: not living(psutil.Process(), "ray::ray_worker"))
+        assert not living(psutil.Process(), "ray::ray_worker")
+        assert ray.is_initialized()
+        before = contents(tmp_path)
+        assert before and set(before) < set(expected)
+        assert run(pair, artifacts.images, tmp_path, RayExecutor(folders(pair))) == expected
+    finally:
+        ray.shutdown()
 
 
 def test_number_of_ray_workers_must_count_something(artifacts: Any) -> None:

@@ -1,1 +1,0 @@
-"""Who does the chunks of an evaluation: this process, several of them, or several machines."""

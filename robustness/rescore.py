@@ -1,0 +1,342 @@
+"""Stored inputs scored again by the functions that evaluate, and compared with the stored results.
+
+Everything is scored three times: as it is, and with the label's logit moved down and up by what
+batches, runtimes and kinds of processor do to the last bits.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+
+from robustness import store
+from robustness.attacking import cell_shards, stored_batch
+from robustness.attacks.base import TOLERANCE, Batch, Budget, Search, Variant
+from robustness.chunks import KINDS
+from robustness.logits import label_rank
+from robustness.progress import Meter
+from robustness.report.schema import Report
+from robustness.sanity.diagnostics import Diagnostics
+from robustness.scoring import (
+    GRADIENTS,
+    Answers,
+    AttackResult,
+    CleanResult,
+    CorruptionResult,
+    ModelResult,
+    Scoring,
+    ShardResult,
+    ask,
+    combine,
+    join,
+    score,
+    score_clean,
+)
+from robustness.spec import Cell
+from robustness.store import Shard
+from robustness.target import Target
+from robustness.text_target import TextTarget
+
+_ERRORS = {"fp32": 1e-4}  # of a difference of logits, as a share of the largest one
+_LOW_PRECISION_ERROR = 3e-2
+
+T = TypeVar("T", CleanResult, Diagnostics, ShardResult)
+
+
+class Refuted(Exception):
+    """Something that a report rests on is not as it says; the message tells what."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Outcome:
+    """What scoring a report's stored inputs again says of it.
+
+    Attributes:
+        models: the models and the runtimes that scored again.
+        inputs: how many inputs were scored again.
+        flags: how many flags were compared.
+        flips: flags that differ where a logit's last bits decide: precision explains them.
+        refuted: what is not as the report says.
+        notes: what was not checked, and what differs without harm.
+    """
+
+    models: list[str] = field(default_factory=list[str])
+    inputs: int = 0
+    flags: int = 0
+    flips: list[str] = field(default_factory=list[str])
+    refuted: list[str] = field(default_factory=list[str])
+    notes: list[str] = field(default_factory=list[str])
+
+    @property
+    def confirmed(self) -> bool:
+        """Whether nothing was refuted."""
+        return not self.refuted
+
+
+def decide(reported: np.ndarray, ranks: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """Where reported flags (N,) cannot be right, and where they differ by precision alone.
+
+    Args:
+        reported: whether the label comes before all other classes.
+        ranks: (N,) of the label as it is, with its logit moved down, and moved up.
+    """
+    exact, certain, plausible = (rank == 0 for rank in ranks)
+    wrong = (reported & ~plausible) | (~reported & certain)
+    return wrong, (reported != exact) & ~wrong
+
+
+def shifted(logits: np.ndarray, labels: np.ndarray, share: float) -> np.ndarray:
+    """Logits (N, K) with the label's moved by a share of the largest one."""
+    moved = logits.astype(np.float64)
+    size = np.abs(moved).max(axis=1)
+    moved[np.arange(len(moved)), labels] += share * np.where(np.isfinite(size), size, 0.0)
+    return moved
+
+
+def may_be_best(logits: np.ndarray, index: np.ndarray, *, error: float) -> np.ndarray:
+    """Where a reported class (N,) may be the one with the largest logit, (N,) bool."""
+    known = (index >= 0) & (index < logits.shape[1])
+    chosen = np.where(known, index, 0)
+    raised = label_rank(shifted(logits, chosen, error), chosen) == 0
+    return known & (raised | ~np.isfinite(logits).all(axis=1))
+
+
+def stored_result(folder: Path, report: Report, target: Target) -> ModelResult:
+    """One model's results, whoever made its files: they are compared with what the model gives.
+
+    Raises:
+        Refuted: a file is missing, damaged, or speaks of another number of samples.
+    """
+    starts = [chosen.start for chosen in store.ranges(len(report.samples))]
+
+    def joined(cell: Cell) -> ShardResult:
+        paths = [store.result_path(folder, target.digest, cell, start) for start in starts]
+        return join([_result(path, KINDS[cell.attack.info.role]) for path in paths])
+
+    paths = [store.clean_path(folder, target.digest, start) for start in starts]
+    result = ModelResult(
+        target=target,
+        clean=join([_result(path, CleanResult) for path in paths]),
+        cells=[joined(cell) for cell in report.spec.cells],
+        inputs_digest="",
+        diagnostics=_result(store.diagnostics_path(folder, target.digest), Diagnostics),
+    )
+    for part in (result.clean, *result.cells):
+        sizes = {np.shape(getattr(part, each.name))[-1] for each in fields(part)}
+        if sizes != {len(report.samples)}:
+            raise Refuted(f"the results of {target.name} speak of another number of inputs")
+    return result
+
+
+def read(path: Path) -> dict[str, np.ndarray]:
+    """The tensors of a file.
+
+    Raises:
+        Refuted: it is missing or damaged.
+    """
+    stored = store.read(path)
+    if stored is None:
+        raise Refuted(f"{path.name} is missing or damaged")
+    return stored
+
+
+def _result(path: Path, kind: type[T]) -> T:
+    found = store.load(path, kind)
+    if found is None:
+        raise Refuted(f"{path.name} is missing or damaged")
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rescorer:
+    """Scores some inputs of one chunk again, unchanged and under all that the spec asks for.
+
+    Attributes:
+        report: what is checked.
+        folder: of the evaluation.
+        stored: the model, and its results as they are stored.
+        start: index of the first input of the chunk.
+        inputs: all of the chunk.
+        rows: positions of the chosen ones within it.
+        meter: told of every model evaluation.
+        outcome: takes what is found.
+    """
+
+    report: Report
+    folder: Path
+    stored: ModelResult
+    start: int
+    inputs: np.ndarray | list[str]
+    rows: np.ndarray
+    meter: Meter
+    outcome: Outcome
+
+    @property
+    def target(self) -> Target:
+        """The model."""
+        return self.stored.target
+
+    @property
+    def whole(self) -> Batch:
+        """The chunk with its labels."""
+        labels = self.stored.clean.label[self.start : self.start + len(self.inputs)]
+        return Batch(inputs=self.inputs, labels=labels)
+
+    @property
+    def at(self) -> np.ndarray:
+        """Indices of the chosen inputs."""
+        return self.start + self.rows
+
+    @property
+    def shifts(self) -> list[float]:
+        """By what the label's logit is moved, as a share of the largest one: not, down, up."""
+        error = _ERRORS.get(self.target.runtime.precision, _LOW_PRECISION_ERROR)
+        return [0.0, -error, error]
+
+    def check(self) -> None:
+        """Score the inputs, and compare."""
+        chosen = self.whole.take(self.rows)
+        served = self.target.predict(chosen.inputs, self.meter)
+        blind = np.zeros(len(self.rows), bool)
+        moved = [shifted(served, chosen.labels, share) for share in self.shifts]
+        clean = [score_clean(each, each, each, chosen.labels, blind) for each in moved]
+        self._flags("clean", self.stored.clean.rank, [each.rank for each in clean])
+        self._classes("on the clean input", self.stored.clean.index, served)
+        for cell, found in zip(self.report.spec.cells, self.stored.cells, strict=True):
+            try:
+                if isinstance(found, AttackResult):
+                    self._attack(cell, found, clean)
+                elif isinstance(found, CorruptionResult):
+                    self._corruption(cell, found, chosen)
+            except Refuted as problem:
+                self.outcome.refuted.append(f"{self.target.name}: {problem}")
+
+    def _attack(self, cell: Cell, found: AttackResult, clean: Sequence[CleanResult]) -> None:
+        """Score what one attack made at one budget."""
+        where = f"{cell.attack.label} {cell.budget.text}"
+        shards = cell_shards(self.target, self.start, cell)
+        variants: list[Variant] = [shard.variant for shard in shards]
+        scored: list[list[Scoring]] = [[] for _ in self.shifts]
+        for shard in shards:
+            made = self._made(shard, cell.budget)
+            size = shard.part.size(self.whole, made, cell.budget)[self.rows]
+            chosen = made.take(self.rows)
+            answers = ask(self.target, chosen.inputs, self.meter)
+            for each, share in zip(scored, self.shifts, strict=True):
+                each.append(score(_moved(answers, chosen.labels, share), chosen.labels, size))
+            worst = found.worst[self.at] == len(scored[0]) - 1
+            self._classes(f"under {where}", found.index, answers.served, where=worst)
+        again = [combine(own, each, variants) for own, each in zip(clean, scored, strict=True)]
+        for name in ("robust", "confirmed", "confirmed_8bit"):
+            ranks = [getattr(each, name) for each in again]
+            self._flags(f"{where}, {name}", getattr(found, name), ranks)
+        for row, way in enumerate(v for v in GRADIENTS if v in variants):
+            ranks = [each.by_variant[row] for each in again]
+            self._flags(f"{where}, gradients {way}", found.by_variant[row], ranks)
+        for row, shard in enumerate(shards):
+            ranks = [each.by_part[row] for each in again]
+            wrong, _ = decide(found.by_part[row, self.at] == 0, ranks)
+            self._refute(f"{where}, {shard.part.label} alone", wrong)
+        self._shown(where, found, scored)
+        if cell.attack.info.minimal:
+            near = np.minimum.reduce([self._nearest(shard)[self.rows] for shard in shards])
+            self._numbers("the nearest adversarial input", found.nearest, near, near)
+
+    def _shown(self, where: str, found: AttackResult, scored: Sequence[Sequence[Scoring]]) -> None:
+        """Compare what is shown of each input: the part that was worst for it."""
+        worst, rows = found.worst[self.at], np.arange(len(self.rows))
+        size = np.stack([each.distance for each in scored[0]])[worst, rows]
+        self._numbers(f"{where}, distance", found.distance, size, size)
+        low, high = (np.stack([each.margin for each in one])[worst, rows] for one in scored[1:])
+        known = np.isfinite(low)
+        low, high = np.where(known, low, -np.inf), np.where(known, high, np.inf)
+        self._numbers(f"{where}, margin", found.margin, low, high)
+
+    def _corruption(self, cell: Cell, found: CorruptionResult, chosen: Batch) -> None:
+        """Corrupt inputs again: they are not stored, because they follow from seed and input."""
+        search = Search(seeds=cell.attack.seeds(self.report.seed, cell.budget, chosen.inputs))
+        made = cell.attack.run(self.target, chosen, [cell.budget], search)[cell.budget]
+        logits = self.target.predict(made.inputs, self.meter)
+        moved = [shifted(logits, chosen.labels, share) for share in self.shifts]
+        where = cell.budget.text.replace(":", " ")
+        self._flags(where, found.rank, [label_rank(each, chosen.labels) for each in moved])
+        self._classes(f"under {where}", found.index, logits)
+
+    def _made(self, shard: Shard, budget: Budget) -> Batch:
+        """The adversarial inputs of a chunk; an edit of an expression changes its label."""
+        path, whole, target = shard.path(self.folder), self.whole, self.target
+        stored = read(path)
+        try:
+            found = stored_batch(stored, whole, budget)
+            _check_form(found, whole)
+            seeds = shard.part.seeds(self.report.seed, budget, whole.inputs)
+            allowed = shard.part.allowed(whole, found, budget, target=target, seeds=seeds)
+        except (KeyError, TypeError, ValueError) as error:
+            raise Refuted(f"{path.name} does not hold what it should") from error
+        if not allowed.all():
+            index = shard.start + int(np.flatnonzero(~allowed)[0])
+            raise Refuted(
+                f"{path.name}: {target.reads} {index + 1} is changed by more than {shard.attack} "
+                f"may at {budget.text}"
+            )
+        if not isinstance(target, TextTarget) or target.relabel is None:
+            return replace(found, labels=whole.labels)
+        own = [target.relabel(text) for text in found.texts]
+        labels = [old if new is None else new for old, new in zip(whole.labels, own, strict=True)]
+        return replace(found, labels=np.array(labels, np.int64))
+
+    def _nearest(self, shard: Shard) -> np.ndarray:
+        """Distances (n,) of the nearest adversarial images of a chunk; inf where there is none."""
+        path = shard.path(self.folder)
+        stored = read(path)
+        distance, made = stored["nearest"], replace(self.whole, inputs=stored["adversarial"])
+        if distance.shape != self.whole.labels.shape:
+            raise Refuted(f"{path.name} does not hold what it should")
+        found = np.isfinite(distance)
+        size = shard.part.size(self.whole, made, shard.budget)
+        if not np.allclose(distance[found], size[found], rtol=1e-6, atol=TOLERANCE):
+            raise Refuted(f"{path.name} tells other distances than those of its images")
+        return distance
+
+    def _flags(self, what: str, stored: np.ndarray, ranks: Sequence[np.ndarray]) -> None:
+        """Compare stored ranks of all inputs with those found again of the chosen ones."""
+        wrong, flipped = decide(stored[self.at] == 0, ranks)
+        self.outcome.flags += len(self.rows)
+        self._refute(what, wrong)
+        self.outcome.flips += [f"{self._sample(i)}: {what}" for i in self.at[flipped]]
+
+    def _classes(
+        self, what: str, stored: np.ndarray, logits: np.ndarray, *, where: np.ndarray | bool = True
+    ) -> None:
+        error = self.shifts[-1]
+        wrong = ~may_be_best(logits, stored[self.at], error=error)
+        self._refute(f"the class predicted {what}", wrong & where)
+
+    def _numbers(self, what: str, stored: np.ndarray, low: np.ndarray, high: np.ndarray) -> None:
+        own = stored[self.at]
+        inside = (own >= low - TOLERANCE) & (own <= high + TOLERANCE)
+        self._refute(what, ~(inside | np.isclose(own, low, rtol=1e-6, atol=0)))
+
+    def _refute(self, what: str, wrong: np.ndarray) -> None:
+        found = [f"{self._sample(index)}: {what} is not as reported" for index in self.at[wrong]]
+        self.outcome.refuted += found
+
+    def _sample(self, index: int) -> str:
+        return f"{self.target.name}, input {index + 1} ({self.report.samples[index].name})"
+
+
+def _check_form(found: Batch, whole: Batch) -> None:
+    """Raise ValueError where stored inputs have another number, shape or type."""
+    if isinstance(whole.inputs, np.ndarray):
+        same = found.images.shape == whole.images.shape and found.images.dtype == np.float32
+    else:
+        same = len(found.texts) == len(whole.texts)
+    if not same:
+        raise ValueError("other inputs than were attacked")
+
+
+def _moved(answers: Answers, labels: np.ndarray, share: float) -> Answers:
+    logits = {each.name: getattr(answers, each.name) for each in fields(Answers)}
+    return Answers(**{name: shifted(found, labels, share) for name, found in logits.items()})
