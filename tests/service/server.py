@@ -31,6 +31,7 @@ class Server:
         self.port = port
         self.url = f"http://127.0.0.1:{port}"
         self.log = log
+        self.run = Path()  # where `ASSAY_RUN` was given
 
     def family(self) -> list[psutil.Process]:
         parent = psutil.Process(self.process.pid)

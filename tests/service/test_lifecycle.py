@@ -11,7 +11,6 @@ from collections import Counter
 from pathlib import Path
 
 import httpx
-import psutil
 import pytest
 
 from runtimes.artifact import MANIFEST, Artifact
@@ -78,11 +77,12 @@ def test_no_request_is_lost_when_versions_come_and_go_under_load(tmp_path: Path)
         finally:
             load.end()
         (left,) = httpx.get(f"{server.url}/v1/models").json()
+        assert not any("evaluator" in process.cmdline() for process in server.family())
     assert left["version"] == "2"
     assert set(load.outcomes) == {"200"}
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_no_request_is_lost_when_the_server_stops_under_load(tmp_path: Path, workers: int) -> None:
     options = {**QUICK, "ASSAY_ROLE": "predict", "ASSAY_WORKERS": workers, "ASSAY_DRAIN_S": 1.5}
     with serve(str(ROOT), cwd=tmp_path, home=tmp_path / "home", **options) as server:
@@ -110,31 +110,6 @@ def _is_ready(server: Server) -> bool:
     return False
 
 
-def test_a_running_evaluation_survives_a_stop(tmp_path: Path) -> None:
-    spec = {"attacks": [{"name": "square", "eps": ["8/255"], "queries": 20000}]}
-    files = [("images", (f"{n}.png", png(n, size=28))) for n in range(20)]
-    home = tmp_path / "home"
-    with serve(str(ROOT), cwd=tmp_path, home=home, **QUICK) as server:
-        form = {"spec": json.dumps(spec)}
-        asked = httpx.post(f"{server.url}/v1/evaluations", data=form, files=files)
-        url = asked.headers["location"]
-
-        def running() -> bool:
-            return httpx.get(f"{server.url}{url}").json()["progress"]["done"] > 0
-
-        assert wait_until(running, seconds=90)
-        family = server.family()
-        server.process.send_signal(signal.SIGTERM)
-        server.process.wait(20)
-        assert not psutil.wait_procs(family, timeout=5)[1]
-    options = {**QUICK, "ASSAY_ROLE": "predict"}
-    with serve(str(ROOT), cwd=tmp_path, home=home, **options) as server:
-        evaluation = httpx.get(f"{server.url}{url}").json()
-        assert (evaluation["status"], evaluation["error"]) == ("queued", None)
-        assert not any("evaluator" in process.cmdline() for process in server.family())
-        assert "assay_evaluator_alive" not in httpx.get(f"{server.url}/metrics").text
-
-
 def test_a_host_that_only_evaluates_answers_nothing_else(tmp_path: Path) -> None:
     options = {"ASSAY_ROLE": "evaluate", "ASSAY_EVALUATORS": 2, "ASSAY_MODELS": "nowhere"}
     with serve(str(ROOT), cwd=tmp_path, home=tmp_path / "home", **options) as server:
@@ -154,6 +129,7 @@ def test_a_host_that_only_evaluates_answers_nothing_else(tmp_path: Path) -> None
             process.resume()
 
 
+@pytest.mark.slow
 def test_a_worker_that_cannot_start_again_ends_the_server(
     tmp_path: Path, tiny_artifact: Artifact
 ) -> None:
@@ -177,11 +153,7 @@ def test_a_worker_that_cannot_start_again_ends_the_server(
     ("setting", "message"),
     [
         ({"ASSAY_API_KEYS": '[{"name": "a", "key": "hidden-key"}]'}, r"entry 0 (a) scopes must be"),
-        ({"ASSAY_API_KEYS": "keys.json"}, "ASSAY_API_KEYS: the file cannot be read: No such file"),
-        ({"ASSAY_WORKERS": "0"}, "workers"),
         ({"ASSAY_MODELS": "nowhere"}, "nowhere is not a folder of artifacts"),
-        ({"ASSAY_DEFAULT_IMAGE": "other"}, "ASSAY_DEFAULT_IMAGE must be a served model"),
-        ({"ASSAY_STATE": "/proc/nothing"}, "ASSAY_STATE must be a folder to write in"),
     ],
 )
 def test_settings_that_cannot_be_are_refused_at_start(

@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+import httpx
 import pytest
 from selenium.webdriver import Chrome
 
@@ -45,6 +46,7 @@ def test_a_key_is_asked_for_used_and_forgotten(driver: Chrome, guarded: str) -> 
         " img.scrollIntoView({block: 'center'}); return img.naturalWidth > 0 })"
     )
     page.until(lambda: page.run(loaded), "no picture")
+    page.one("[name=compare] option:nth-child(2)").click()
     page.says("#image-evaluation .form-error", "Use another key")
     page.one("#image-evaluation .form-error button").click()
     give_key(page, "tester-key-0123456789")
@@ -52,6 +54,7 @@ def test_a_key_is_asked_for_used_and_forgotten(driver: Chrome, guarded: str) -> 
     page.start()
     page.finish()
     assert "by tester" in page.text(".facts")
+    shows_what_the_report_says(page)
     wipe = page.one(".wipe img")
     page.run("arguments[0].scrollIntoView({block: 'center'})", wipe)
     page.until(lambda: wipe.get_property("naturalWidth") > 0, "no evidence")  # type: ignore
@@ -59,3 +62,17 @@ def test_a_key_is_asked_for_used_and_forgotten(driver: Chrome, guarded: str) -> 
     page.one("#key-button").click()
     page.one("#key-forget").click()
     assert page.run("return sessionStorage.length") == 0
+
+
+def shows_what_the_report_says(page: Page) -> None:
+    address = f"{page.url}/v1/evaluations/{page.place().removeprefix('#/evaluations/')}"
+    result = httpx.get(address, headers={"x-api-key": KEYS[1]["key"]}).json()["result"]
+    assert page.text(".headline") == result["headline"].replace("\u00a0", " ")
+    shown = page.text("#evaluation").replace("\u00a0", " ")
+    for sentence in [*result["findings"], result["comparison"]["finding"]]:
+        assert " ".join(sentence.split()) in shown
+    assert len(page.all(".evidence .exhibit")) == 4
+    for scheme in ("light", "dark"):
+        page.prefer("prefers-color-scheme", scheme)
+        assert page.low_contrast() == [], scheme
+    page.prefer()

@@ -1,6 +1,7 @@
 """The service over a socket: `bentoml serve` from the sources and from a built bento."""
 
 import json
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -85,7 +86,7 @@ def test_built_bento_serves_from_anywhere(tmp_path: Path) -> None:
     assert not (home / "models").exists() or not any((home / "models").iterdir())
 
 
-def test_evaluation_survives_a_kill_and_its_pictures_mislead_the_public_path(
+def test_evaluation_survives_a_kill_and_a_stop_and_its_pictures_mislead_the_public_path(
     tmp_path: Path,
 ) -> None:
     """A whole evaluation of a shipped model: the 8-bit flags must be what `/classify` answers."""
@@ -99,9 +100,17 @@ def test_evaluation_survives_a_kill_and_its_pictures_mislead_the_public_path(
     with serve(str(ROOT), cwd=tmp_path, home=tmp_path / "home", **options) as server:
         accepted = httpx.post(f"{server.url}/v1/evaluations", data=form, files=files)
         assert accepted.status_code == 202, accepted.text
-        job = f"{server.url}{accepted.headers['location']}"
-        assert wait_until(lambda: httpx.get(job).json()["progress"]["done"] > 0, seconds=60)
+        place = accepted.headers["location"]
+        first = f"{server.url}{place}"
+        assert wait_until(lambda: httpx.get(first).json()["progress"]["done"] > 0, seconds=60)
         _evaluation_process(server).kill()
+        assert _evaluation_process(server)
+        family = server.family()
+        server.process.send_signal(signal.SIGTERM)
+        server.process.wait(20)
+        assert not psutil.wait_procs(family, timeout=5)[1]
+    with serve(str(ROOT), cwd=tmp_path, home=tmp_path / "home", **options) as server:
+        job = f"{server.url}{place}"
         assert wait_until(lambda: httpx.get(job).json()["status"] == "succeeded", seconds=90)
         report = httpx.get(f"{job}/report.json").json()
         assert report["summary"] == httpx.get(job).json()["result"]

@@ -1,3 +1,5 @@
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -7,14 +9,16 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from service.settings import ROOT, Settings
-from service.start import open_run_folder
+from service.start import StartGuard, open_run_folder, prepare_state
 
 KILLED = """
 import os, signal
 from pathlib import Path
 from service.settings import Settings
 from service.start import open_run_folder
-print(open_run_folder(Settings()), flush=True)
+folder = open_run_folder(Settings())
+(folder / "left").write_text("behind")
+print(folder, flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
 """
 
@@ -41,7 +45,11 @@ def test_each_run_has_a_private_folder_and_removes_those_of_killed_runs(temporar
 
 def test_a_named_folder_is_used_by_one_run_and_holds_nothing_else(temporary: Path) -> None:
     settings = Settings(run=temporary / "run")
+    environment = {**os.environ, "ASSAY_RUN": str(settings.run)}
+    subprocess.run([sys.executable, "-c", KILLED], cwd=ROOT, env=environment)
+    assert (temporary / "run" / "left").is_file()
     assert open_run_folder(settings) == temporary / "run"
+    assert not (temporary / "run" / "left").exists()
     with pytest.raises(ValueError, match="another server uses this ASSAY_RUN"):
         open_run_folder(settings)
     (temporary / "full").mkdir()
@@ -54,3 +62,32 @@ def test_a_named_folder_is_used_by_one_run_and_holds_nothing_else(temporary: Pat
     with pytest.raises(ValueError, match="at most [0-9]+ bytes"):
         open_run_folder(Settings(run=temporary / ("x" * 100)))
     assert (temporary / "full" / "mine").read_text() == "kept"
+
+
+def test_a_worker_that_fails_three_times_in_a_row_ends_the_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[int] = []
+    monkeypatch.setattr("os.kill", lambda _, number: sent.append(number))
+
+    def start(reason: str = "") -> None:
+        with StartGuard(tmp_path, "worker 1"):
+            if reason:
+                raise ValueError(reason)
+
+    for reason in ("once", "twice"):
+        with pytest.raises(ValueError, match=reason):
+            start(reason)
+    start()
+    for reason in ("no model", "no model", "no model"):
+        assert sent == []
+        with pytest.raises(ValueError, match=reason):
+            start(reason)
+    assert sent == [signal.SIGTERM]
+    error = (tmp_path / "error").read_text()
+    assert error == "the worker 1 could not start 3 times in a row: no model"
+
+
+def test_a_state_that_cannot_be_written_is_refused() -> None:
+    with pytest.raises(ValueError, match="ASSAY_STATE must be a folder to write in"):
+        prepare_state(Settings(state=Path("/proc/nothing")))
