@@ -7,9 +7,10 @@ earlier run, `--until-stopped` predicts until the server stops and says whether 
 
 import argparse
 import json
+import math
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -52,14 +53,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _everything(client: httpx.Client, samples: int) -> Iterator[str]:
     pictures = fetch_samples(client, samples)
-    checks: list[Callable[[], str]] = [
-        lambda: check_images(client, pictures),
-        lambda: check_texts(client),
-        lambda: check_open_protocol(client),
-        lambda: check_evaluation(client, pictures),
-    ]
-    for check in checks:
-        yield check()
+    yield check_images(client, pictures)
+    yield check_texts(client)
+    yield check_open_protocol(client)
+    yield check_evaluation(client, pictures)
 
 
 def wait_ready(client: httpx.Client, seconds: float) -> float:
@@ -118,11 +115,8 @@ def check_open_protocol(client: httpx.Client) -> str:
 
 def _blank(tensor: dict[str, Any]) -> dict[str, Any]:
     """A tensor of one text or one grey image, as a model's metadata describes it."""
-    shape = [1 if size < 0 else size for size in tensor["shape"]]
-    count = 1
-    for size in shape:
-        count *= size
-    data = _TEXTS[:1] if tensor["datatype"] == "BYTES" else [0.5] * count
+    shape = [max(size, 1) for size in tensor["shape"]]
+    data = _TEXTS[:1] if tensor["datatype"] == "BYTES" else [0.5] * math.prod(shape)
     return {"name": tensor["name"], "datatype": tensor["datatype"], "shape": shape, "data": data}
 
 
@@ -158,12 +152,7 @@ def check_report(client: httpx.Client, place: str) -> str:
 
 
 def predict_until_stopped(client: httpx.Client) -> str:
-    """Predict over four new connections at a time until `/readyz` no longer says 200.
-
-    That is how a load balancer sees a server that is asked to stop.
-
-    Returns:
-        how many predictions were answered.
+    """Predict over four connections until `/readyz` no longer says 200, as a load balancer sees it.
 
     Raises:
         SmokeError: a prediction was broken off or answered with an error, or the server was gone

@@ -8,29 +8,20 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import httpx
 
 
-def evaluate(
-    client: httpx.Client,
-    folder: Path,
-    spec: dict[str, Any],
-    *,
-    key: str | None = None,
-    report: Callable[[dict[str, Any]], None],
-) -> dict[str, Any]:
+def evaluate(client: httpx.Client, folder: Path, spec: dict[str, Any]) -> dict[str, Any]:
     """Upload a folder of images, wait for the evaluation, and return it.
 
     Args:
         client: with the service's address.
         folder: `class/name.png`.
         spec: see docs/guides/evaluate.md.
-        key: of idempotency; a repeated upload with the same one is the same evaluation.
-        report: called with the progress whenever it is asked for.
 
     Raises:
         httpx.HTTPStatusError: the service refused the evaluation.
@@ -38,14 +29,15 @@ def evaluate(
     paths = sorted(folder.glob("*/*.png"))
     files = [("images", (path.name, path.read_bytes(), "image/png")) for path in paths]
     form = {"spec": json.dumps(spec), "labels": json.dumps([path.parent.name for path in paths])}
-    headers = {"idempotency-key": key} if key else {}
+    headers = {"idempotency-key": str(uuid4())}  # asked again, it is the same evaluation
     created = _accepted(client, data=form, files=files, headers=headers)
     place = created.headers["location"]
     while True:
         job = client.get(place, params={"wait": 20}).raise_for_status().json()
         if job["status"] not in ("queued", "running"):
             return job
-        report(job["progress"])
+        progress = job["progress"]
+        print(f"{progress['done']} of {progress['total']}: {progress['stage']}", file=sys.stderr)
 
 
 def _accepted(client: httpx.Client, **request: Any) -> httpx.Response:
@@ -73,7 +65,7 @@ def main() -> int:
     headers = {"authorization": f"Bearer {chosen.key}"} if chosen.key else {}
     with httpx.Client(base_url=chosen.url, headers=headers, timeout=120) as client:
         try:
-            job = evaluate(client, chosen.folder, spec, report=_print_progress)
+            job = evaluate(client, chosen.folder, spec)
         except httpx.HTTPStatusError as refused:
             print(f"refused: {refused.response.text}", file=sys.stderr)
             return 2
@@ -85,10 +77,6 @@ def main() -> int:
     gate = job["result"]["gate"]
     print(f"{json.dumps(gate)}; the report is {chosen.output}")
     return 0 if gate["passed"] else 1
-
-
-def _print_progress(progress: dict[str, Any]) -> None:
-    print(f"{progress['done']} of {progress['total']}: {progress['stage']}", file=sys.stderr)
 
 
 if __name__ == "__main__":

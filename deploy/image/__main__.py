@@ -64,13 +64,11 @@ def build_bento(flavour: str) -> str:
 def containerize(tag: str, name: str, *, engine: str, options: Sequence[str]) -> None:
     """Build the image `name` of a bento.
 
-    Paths in `options` must be absolute.
-
     Args:
         tag: the bento's.
         name: of the image.
         engine: docker, podman or buildah.
-        options: further ones of the engine's build command, ``KEY=VALUE``.
+        options: further ones of its build command, ``KEY=VALUE``; paths in them are absolute.
 
     Raises:
         CalledProcessError: the engine failed.
@@ -103,19 +101,14 @@ def read_file(engine: str, image: str, path: str) -> bytes:
             _output("buildah", "rm", container)
     container = _output(engine, "create", image).decode().strip()
     try:
-        return _untar(_output(engine, "cp", f"{container}:{path}", "-"))
+        archive = _output(engine, "cp", f"{container}:{path}", "-")
+        return _output("tar", "--extract", "--to-stdout", given=archive)
     finally:
         _output(engine, "rm", container)
 
 
-def _output(*command: str) -> bytes:
-    return subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout
-
-
-def _untar(archive: bytes) -> bytes:
-    return subprocess.run(
-        ["tar", "--extract", "--to-stdout"], input=archive, check=True, stdout=subprocess.PIPE
-    ).stdout
+def _output(*command: str, given: bytes | None = None) -> bytes:
+    return subprocess.run(command, input=given, check=True, stdout=subprocess.PIPE).stdout
 
 
 if __name__ == "__main__":

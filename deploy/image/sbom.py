@@ -25,54 +25,45 @@ def debian_packages() -> list[Component]:
         listed = subprocess.check_output(["dpkg-query", "--show", f"--showformat={form}"])
     except FileNotFoundError:
         return []
-    rows = (line.split("\t") for line in listed.decode().splitlines())
-    return [_debian(*row) for row in rows]
-
-
-def _debian(name: str, version: str, architecture: str) -> Component:
-    escaped = version.replace(":", "%3A").replace("+", "%2B")
-    purl = f"pkg:deb/debian/{name}@{escaped}?arch={architecture}"
-    return {"type": "library", "name": name, "version": version, "purl": purl, "bom-ref": purl}
+    found = []
+    for name, version, architecture in (line.split("\t") for line in listed.decode().splitlines()):
+        escaped = version.replace(":", "%3A").replace("+", "%2B")
+        purl = f"pkg:deb/debian/{name}@{escaped}?arch={architecture}"
+        described = {"type": "library", "name": name, "version": version}
+        found.append(described | {"purl": purl, "bom-ref": purl})
+    return found
 
 
 def models(artifacts: Path) -> list[Component]:
     """The artifacts in a folder, each with its digest, which is the sha256 of its manifest."""
-    return [_model(path) for path in sorted(artifacts.glob("*/manifest.json"))]
-
-
-def _model(manifest: Path) -> Component:
-    content = manifest.read_bytes()
-    told = json.loads(content)
-    digest = sha256(content).hexdigest()
-    return {
-        "type": "machine-learning-model",
-        "name": told["name"],
-        "version": str(told["version"]),
-        "hashes": [{"alg": "SHA-256", "content": digest}],
-        "bom-ref": f"model:{told['name']}@{told['version']}",
-    }
-
-
-def complete(bill: dict[str, Any], *, bento: Path) -> dict[str, Any]:
-    """Add to a CycloneDX document what `cyclonedx-py` cannot see.
-
-    Args:
-        bill: the document about the Python packages.
-        bento: folder of the bento in the image.
-    """
-    added = [*debian_packages(), *models(bento / "src" / "artifacts")]
-    subject = {"type": "container", "name": "assay", "bom-ref": "assay"}
-    metadata = bill.get("metadata", {}) | {"component": subject}
-    return bill | {"metadata": metadata, "components": bill["components"] + added}
+    found = []
+    for path in sorted(artifacts.glob("*/manifest.json")):
+        content = path.read_bytes()
+        told = json.loads(content)
+        described = {"type": "machine-learning-model", "name": told["name"]}
+        described |= {"version": str(told["version"])}
+        hashes = [{"alg": "SHA-256", "content": sha256(content).hexdigest()}]
+        reference = f"model:{told['name']}@{told['version']}"
+        found.append(described | {"hashes": hashes, "bom-ref": reference})
+    return found
 
 
 def main(source: Path, bento: Path, target: Path) -> None:
-    """Read the document at `source` and write the completed one to `target`.
+    """Complete the CycloneDX document at `source` and write it to `target`.
+
+    Args:
+        source: what `cyclonedx-py` says of the Python packages.
+        bento: folder of the bento in the image.
+        target: the file to write.
 
     Raises:
         ValueError: the result is not valid CycloneDX.
     """
-    text = json.dumps(complete(json.loads(source.read_text()), bento=bento), indent=1)
+    bill = json.loads(source.read_text())
+    bill["components"] += [*debian_packages(), *models(bento / "src" / "artifacts")]
+    subject = {"type": "container", "name": "assay", "bom-ref": "assay"}
+    bill["metadata"] = bill.get("metadata", {}) | {"component": subject}
+    text = json.dumps(bill, indent=1)
     wrong = JsonStrictValidator(SchemaVersion.V1_6).validate_str(text)
     if wrong is not None:
         raise ValueError(f"the bill of materials must be valid CycloneDX 1.6: {wrong}")

@@ -24,38 +24,16 @@ def fill(page: Page, places: dict[str, str], place: str) -> None:
     time.sleep(0.3)  # the curve is drawn after the layout
 
 
-def test_phone_shows_everything_without_scrolling_sideways(
-    page: Page, places: dict[str, str]
+@pytest.mark.parametrize(("width", "scale", "mobile"), [(360, 1, True), (640, 2, False)])
+def test_nothing_is_wider_than_a_phone_or_an_enlarged_window(
+    page: Page, places: dict[str, str], width: int, scale: int, mobile: bool
 ) -> None:
-    page.cdp(
-        "Emulation.setDeviceMetricsOverride",
-        width=360,
-        height=740,
-        deviceScaleFactor=1,
-        mobile=True,
-    )
+    size = {"width": width, "height": 740, "deviceScaleFactor": scale, "mobile": mobile}
     try:
         for place in VIEWS:
+            page.cdp("Emulation.setDeviceMetricsOverride", **size)
             fill(page, places, place)
-            assert page.width() == 360, place
-    finally:
-        page.cdp("Emulation.clearDeviceMetricsOverride")
-
-
-def test_twice_enlarged_text_still_fits(page: Page, places: dict[str, str]) -> None:
-    try:
-        for place in VIEWS:
-            fill(page, places, place)
-            page.cdp(
-                "Emulation.setDeviceMetricsOverride",
-                width=640,
-                height=450,
-                deviceScaleFactor=2,
-                mobile=False,
-            )
-            time.sleep(0.3)
-            assert page.width() <= 640, place
-            page.cdp("Emulation.clearDeviceMetricsOverride")
+            assert page.width() <= width, place
     finally:
         page.cdp("Emulation.clearDeviceMetricsOverride")
 

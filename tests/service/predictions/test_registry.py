@@ -1,15 +1,13 @@
-import asyncio
 import hashlib
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
-from safetensors.numpy import load_file, save_file
 
-from runtimes.artifact import Artifact, ArtifactError, find_artifacts, open_artifact
+from runtimes.artifact import Artifact, open_artifact
 from runtimes.registry import installed
-from service.api.models import sample_index
 from service.http.errors import ApiError
 from service.predictions.registry import Registry, check_models
 from service.settings import Settings
@@ -37,21 +35,6 @@ def test_a_bare_name_is_the_highest_version(
     registry.close()
 
 
-def test_one_version_twice_is_refused(tiny_artifact: Artifact, settings: Settings) -> None:
-    with pytest.raises(ValueError, match="ASSAY_MODELS.*once.*fashion-elliptical:1"):
-        Registry([tiny_artifact, tiny_artifact], settings)
-
-
-def test_nothing_to_serve_is_refused(settings: Settings, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="at least one artifact"):
-        Registry(find_artifacts([tmp_path]), settings)
-
-
-def test_missing_folder_is_refused(settings: Settings, tmp_path: Path) -> None:
-    with pytest.raises(ArtifactError):
-        Registry.open(settings.model_copy(update={"models": [tmp_path / "none"]}))
-
-
 def test_own_default_must_be_served_and_the_shipped_one_need_not(
     tiny_models: Path, tmp_path: Path
 ) -> None:
@@ -63,26 +46,6 @@ def test_own_default_must_be_served_and_the_shipped_one_need_not(
         Registry(only_dot, Settings(state=tmp_path, runtime="onnx-cpu", default_image="nope"))
 
 
-def test_damaged_artifact_is_not_served(tiny_models: Path, tmp_path: Path) -> None:
-    shutil.copytree(tiny_models / "dot", tmp_path / "dot")
-    with (tmp_path / "dot" / "model.onnx").open("ab") as file:
-        file.write(b"x")
-    with pytest.raises(ArtifactError, match="model.onnx"):
-        Registry.open(Settings(models=[tmp_path], state=tmp_path))
-
-
-def test_warm_up_runs_every_model(settings: Settings) -> None:
-    registry = Registry.open(settings)
-    asyncio.run(registry.warm_up())
-    registry.close()
-
-
-def test_samples_may_be_missing(settings: Settings, tmp_path: Path) -> None:
-    registry = Registry.open(settings)
-    assert sample_index(tmp_path / "none", registry) == []
-    registry.close()
-
-
 def test_a_runtime_that_is_not_there_is_said_before_the_start(settings: Settings) -> None:
     if "onnx-cuda" in installed():
         pytest.skip("CUDA is here")
@@ -92,47 +55,45 @@ def test_a_runtime_that_is_not_there_is_said_before_the_start(settings: Settings
         check_models(absent)
 
 
-def test_a_runtime_that_cannot_serve_a_model_is_said_before_the_start(
+@pytest.mark.parametrize(
+    ("model", "file", "content", "listed", "runtime", "message"),
+    [
+        ("dot", "model.onnx", b"x", False, "auto", "model.onnx"),
+        ("dot", "model.onnx", b"", True, "onnx-cpu", "fashion-dot: model.onnx cannot be opened"),
+        ("transject", "tokenizer.json", b"{}", True, "auto", "tokenizer.json is not a readable"),
+        ("dot", "probe.safetensors", None, True, "openvino", "openvino: .* fashion-dot: openvino"),
+    ],
+)
+def test_what_no_worker_could_serve_is_said_before_the_start(
+    tiny_models: Path,
+    tmp_path: Path,
+    model: str,
+    file: str,
+    content: bytes | None,
+    listed: bool,
+    runtime: Any,
+    message: str,
+) -> None:
+    """A damaged file, also where the manifest lists it so; None is another model's."""
+    folder = tmp_path / "models" / model
+    shutil.copytree(tiny_models / model, folder)
+    content = (tiny_models / "elliptical" / file).read_bytes() if content is None else content
+    (folder / file).write_bytes(content)
+    fields = json.loads((folder / "manifest.json").read_text())
+    if listed:
+        fields["files"][file] = hashlib.sha256(content).hexdigest()
+    (folder / "manifest.json").write_text(json.dumps(fields))
+    with pytest.raises(ValueError, match=message):
+        check_models(Settings(models=[folder], state=tmp_path / "state", runtime=runtime))
+
+
+def test_models_that_cannot_be_served_together_are_refused(
     settings: Settings, tiny_models: Path, tmp_path: Path
 ) -> None:
-    shutil.copytree(tiny_models, tmp_path / "models")
-    folder = tmp_path / "models" / "dot"
-    other = load_file(tiny_models / "elliptical" / "probe.safetensors")
-    save_file(other, folder / "probe.safetensors")
-    fields = json.loads((folder / "manifest.json").read_text())
-    content = (folder / "probe.safetensors").read_bytes()
-    fields["files"]["probe.safetensors"] = hashlib.sha256(content).hexdigest()
-    (folder / "manifest.json").write_text(json.dumps(fields))
-    wrong = settings.model_copy(update={"runtime": "openvino", "models": [tmp_path / "models"]})
-    with pytest.raises(ValueError, match="ASSAY_RUNTIME=openvino: .* fashion-dot: openvino fp32"):
-        check_models(wrong)
-
-
-def test_what_no_worker_could_open_is_said_before_the_start(
-    settings: Settings, tiny_models: Path, tmp_path: Path
-) -> None:
-    twice = settings.model_copy(update={"models": [tiny_models, tiny_models]})
-    with pytest.raises(ValueError, match="ASSAY_MODELS must hold a version once"):
-        check_models(twice)
-    folder = tmp_path / "models" / "dot"
-    shutil.copytree(tiny_models / "dot", folder)
-    fields = json.loads((folder / "manifest.json").read_text())
-    (folder / "model.onnx").write_bytes(b"")
-    fields["files"]["model.onnx"] = hashlib.sha256(b"").hexdigest()
-    (folder / "manifest.json").write_text(json.dumps(fields))
-    broken = settings.model_copy(update={"models": [folder], "runtime": "onnx-cpu"})
-    with pytest.raises(ValueError, match="fashion-dot: model.onnx cannot be opened"):
-        check_models(broken)
-
-
-def test_a_tokenizer_that_is_not_the_models_is_said_before_the_start(
-    settings: Settings, tiny_models: Path, tmp_path: Path
-) -> None:
-    folder = tmp_path / "models" / "transject"
-    shutil.copytree(tiny_models / "transject", folder)
-    fields = json.loads((folder / "manifest.json").read_text())
-    (folder / "tokenizer.json").write_bytes(b"{}")
-    fields["files"]["tokenizer.json"] = hashlib.sha256(b"{}").hexdigest()
-    (folder / "manifest.json").write_text(json.dumps(fields))
-    with pytest.raises(ValueError, match=f"{fields['name']}: tokenizer.json is not a readable"):
-        check_models(settings.model_copy(update={"models": [folder]}))
+    for models, message in (
+        ([tiny_models, tiny_models], "ASSAY_MODELS must hold a version once"),
+        ([tmp_path], "at least one artifact"),
+        ([tmp_path / "none"], "none is not a folder of artifacts"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            Registry.open(settings.model_copy(update={"models": models}))

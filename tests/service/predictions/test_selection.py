@@ -61,28 +61,6 @@ def test_models_answer_at_once_and_move_to_what_measuring_finds(
     later.close()
 
 
-def test_a_model_that_left_meanwhile_does_not_return(automatic: Settings) -> None:
-    registry = Registry.open(automatic)
-    gone, *kept = registry.all()
-    opened = registry.opener.open(gone.artifact, at_once=True)
-    registry.replace(kept)
-    registry.swap(gone, opened)
-    assert set(registry.all()) == set(kept)
-    registry.close()
-
-
-def test_a_card_written_meanwhile_stays(automatic: Settings) -> None:
-    registry = Registry.open(automatic)
-    old, *others = registry.all()
-    opened = registry.opener.open(old.artifact, at_once=True)
-    newer = replace(old.artifact, card="# Written meanwhile")
-    registry.replace([replace(old, artifact=newer), *others])
-    registry.swap(old, opened)
-    found = next(s for s in registry.all() if s.artifact is newer)
-    assert found.batcher is opened.batcher
-    registry.close()
-
-
 def test_models_stay_where_they_are_when_measuring_fails(
     automatic: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -120,4 +98,20 @@ def test_models_stay_where_they_are_when_the_measured_runtime_cannot_open_them(
     assert after[0] is before[0] and registry.measuring == set()
     assert all(new is not old for new, old in zip(after[1:], before[1:], strict=True))
     assert f"{refused.name} stays on the runtime" in caplog.text
+    registry.close()
+
+
+def test_a_model_that_left_meanwhile_does_not_return_and_a_newer_card_stays(
+    automatic: Settings,
+) -> None:
+    registry = Registry.open(automatic)
+    gone, old, *others = registry.all()
+    opened = [registry.opener.open(served.artifact, at_once=True) for served in (gone, old)]
+    newer = replace(old.artifact, card="# Written meanwhile")
+    registry.replace([replace(old, artifact=newer), *others])
+    registry.swap(gone, opened[0])
+    registry.swap(old, opened[1])
+    assert len(registry.all()) == len(others) + 1
+    found = next(s for s in registry.all() if s.artifact is newer)
+    assert found.batcher is opened[1].batcher
     registry.close()
