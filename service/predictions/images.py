@@ -138,7 +138,8 @@ class Predictions:
             for index, content in enumerate(files)
         ]
         try:
-            return np.stack(await asyncio.gather(*jobs))
+            rows = await asyncio.gather(*jobs)
+            return rows[0][None] if len(rows) == 1 else np.stack(rows)
         finally:
             for job in jobs:
                 job.cancel()

@@ -19,6 +19,8 @@ from deploy.image.healthcheck import ready
 from deploy.image.sbom import main as complete
 from runtimes.artifact import open_artifact
 from service.settings import ROOT
+from tests.conftest import Once
+from tests.service.server import built_bento
 
 ENTRYPOINT = ROOT / "deploy" / "image" / "entrypoint.sh"
 
@@ -27,18 +29,11 @@ ENTRYPOINT = ROOT / "deploy" / "image" / "entrypoint.sh"
     scope="module",
     params=["cpu", *(pytest.param(x, marks=pytest.mark.slow) for x in BENTOFILES if x != "cpu")],
 )
-def bento(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def bento(request: pytest.FixtureRequest, once: Once) -> Path:
     """A built bento of a flavour, which is its folder's `flavour`."""
-    home = tmp_path_factory.mktemp("home")
-    command = [sys.executable, "-m", "bentoml", "build", ".", "--output", "tag"]
-    environment = os.environ | {"BENTOML_HOME": str(home), "BENTOML_DO_NOT_TRACK": "True"}
-    subprocess.run(
-        [*command, "--bentofile", BENTOFILES[request.param]],
-        cwd=ROOT, env=environment, check=True, capture_output=True, timeout=120,
-    )  # fmt: skip
-    (folder,) = home.glob("bentos/assay/*/bento.yaml")
-    (folder.parent / "flavour").write_text(request.param)
-    return folder.parent
+    folder = built_bento(once, BENTOFILES[request.param])
+    (folder / "flavour").write_text(request.param)
+    return folder
 
 
 def test_bento_holds_what_serving_needs_and_nothing_else(bento: Path) -> None:

@@ -17,6 +17,7 @@ import psutil
 import pytest
 
 from service.settings import ROOT
+from tests.conftest import Once
 from tests.service.conftest import wait_until
 
 # One small model is enough, and is ready soon.
@@ -111,3 +112,17 @@ def end(process: subprocess.Popen[bytes]) -> None:
             process.wait()
     for child in psutil.wait_procs(family, timeout=5)[1]:
         child.kill()
+
+
+def built_bento(once: Once, bentofile: str = "bentofile.yaml") -> Path:
+    """The folder of a bento, built once a session."""
+
+    def fill(home: Path) -> None:
+        command = [sys.executable, "-m", "bentoml", "build", ".", "--bentofile", bentofile]
+        ended = subprocess.run(
+            command, cwd=ROOT, env=environment(home, {}), capture_output=True, timeout=120
+        )
+        assert ended.returncode == 0, ended.stderr
+
+    (described,) = once(bentofile.replace("/", "-"), fill).glob("bentos/assay/*/bento.yaml")
+    return described.parent
