@@ -21,11 +21,11 @@ _Limit = Annotated[int, Field(ge=1, le=10**12)]
 # What the fields of an entry must be, in the order in which they are looked at.
 _RULES = {
     "name": "must have a name of 1 to 64 letters, digits or ._@-",
-    "key": "key must be 16 to 512 printable ASCII characters without blanks",
-    "key_sha256": "key_sha256 must be 64 hexadecimal digits in lower case",
     "scopes": f"scopes must be a list of some of {', '.join(get_args(Scope))}",
     "requests_per_minute": "requests_per_minute must be a whole number from 1 to 10^12",
     "evaluations_per_day": "evaluations_per_day must be a whole number from 1 to 10^12",
+    "key": "key must be 16 to 512 printable ASCII characters without blanks",
+    "key_sha256": "key_sha256 must be 64 hexadecimal digits in lower case",
 }
 
 

@@ -46,7 +46,8 @@ def parts(answer: bytes) -> tuple[int, dict[str, str], Any]:
 
 
 GET = b"GET /v1/models HTTP/1.1\r\nHost: a\r\n"
-POST = b"POST /classify HTTP/1.1\r\nHost: a\r\nContent-Type: multipart/form-data; boundary=B\r\n"
+POST = b"POST /classify HTTP/1.1\r\nHost: a\r\nConnection: close\r\n"
+POST += b"Content-Type: multipart/form-data; boundary=B\r\n"
 
 
 @pytest.mark.parametrize(
