@@ -1,7 +1,7 @@
 """Open a data set by what the user names: a path, a known name, or a name on the hub."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +12,9 @@ from data.formats.csv import open_csv
 from data.formats.folder import open_folder, open_text_folder, open_zip
 from data.formats.hub import hub_files
 from data.formats.idx import has_idx, open_idx
-from data.image_set import ImageSet, load_inputs, load_pixels
 from data.images import MAX_PIXELS
+from data.sets import ImageSet, TextSet, load_inputs, load_pixels
 from data.splits import find_splits, split_paths
-from data.text_set import TextSet
 
 __all__ = [
     "ImageSet",
@@ -53,20 +52,14 @@ def open_images(
             these classes.
     """
     labels = list(label_names) if label_names is not None else None
-    text = str(source)
-    if own_split:
-        _check_splits(text)
-    if text.startswith("hf:"):
-        return _open_parquet(_hub(text, split), labels)
-    if text in KNOWN and not Path(text).exists():
-        return _open_known(text, split, labels or KNOWN[text])
-    path = Path(source)
+    found = _find(str(source), split, KNOWN, csv=False, own_split=own_split)
+    if isinstance(found, str):
+        return _open_known(found, split, labels or KNOWN[found])
+    if len(found) > 1 or found[0].suffix == ".parquet" and found[0].is_file():
+        return _open_parquet(found, labels, max_pixels=max_pixels)
+    [path] = found
     if path.is_dir():
-        return _open_directory(path, split, labels)
-    if not path.is_file():
-        raise DataError(f"{text} is no file or folder; known names: {', '.join(KNOWN)}, hf:NAME")
-    if path.suffix == ".parquet":
-        return _open_parquet([path], labels, max_pixels=max_pixels)
+        return open_idx(path, split, labels) if has_idx(path) else open_folder(path, labels)
     if path.suffix == ".zip":
         return open_zip(path, labels, max_pixels=max_pixels)
     raise DataError(f"{path.name} must be a folder, a .zip or a .parquet file")
@@ -94,32 +87,39 @@ def open_texts(
             only, or its labels are not these classes.
     """
     labels = list(label_names) if label_names is not None else None
-    text = str(source)
-    if own_split:
-        _check_splits(text, csv=True)
-    if text.startswith("hf:"):
-        return _open_text_parquet(_hub(text, split), labels)
-    if text in KNOWN_TEXTS and not Path(text).exists():
-        return _open_known_texts(text, split, labels)
-    path = Path(source)
+    found = _find(str(source), split, KNOWN_TEXTS, csv=True, own_split=own_split)
+    if isinstance(found, str):
+        return _open_known_texts(found, split, labels)
+    if len(found) > 1 or found[0].suffix == ".parquet" and found[0].is_file():
+        return _open_text_parquet(found, labels)
+    [path] = found
     if path.is_dir():
-        return _open_text_directory(path, split, labels)
-    if not path.is_file():
-        known = ", ".join(KNOWN_TEXTS)
-        raise DataError(f"{text} is no file or folder; known names: {known}, hf:NAME")
-    if path.suffix == ".parquet":
-        return _open_text_parquet([path], labels)
+        return open_text_folder(path, labels)
     if path.suffix == ".csv":
         return open_csv(path, labels)
     raise DataError(f"{path.name} must be a folder, a .csv or a .parquet file")
 
 
-def _hub(source: str, split: str) -> list[Path]:
-    name, _, own_split = source.removeprefix("hf:").partition(":")
-    return hub_files(name, own_split or split)
+def _find(
+    source: str, split: str, known: Iterable[str], *, csv: bool, own_split: bool
+) -> list[Path] | str:
+    """The parquet files, or the one file or folder, of a split; a known name as it is."""
+    if own_split:
+        _check_splits(source, csv=csv)
+    path = Path(source)
+    if source.startswith("hf:"):
+        name, _, named = source.removeprefix("hf:").partition(":")
+        return hub_files(name, named or split)
+    if source in known and not path.exists():
+        return source
+    if path.is_dir():
+        return [path] if not csv and has_idx(path) else split_paths(path, split, csv=csv)
+    if not path.is_file():
+        raise DataError(f"{source} is no file or folder; known names: {', '.join(known)}, hf:NAME")
+    return [path]
 
 
-def _check_splits(source: str, *, csv: bool = False) -> None:
+def _check_splits(source: str, *, csv: bool) -> None:
     """Refuse a source of which the same samples are read for every split."""
     path = Path(source)
     if source.startswith("hf:"):
@@ -134,24 +134,6 @@ def _check_splits(source: str, *, csv: bool = False) -> None:
             f"from: give a folder with train/ and test/, {'train.csv and test.csv, ' * csv}"
             "or parquet files named by their split"
         )
-
-
-def _open_directory(folder: Path, split: str, labels: list[str] | None) -> ImageSet:
-    if has_idx(folder):
-        return open_idx(folder, split, labels)
-    paths = split_paths(folder, split)
-    if paths[0].is_dir():
-        return open_folder(paths[0], labels)
-    return _open_parquet(paths, labels)
-
-
-def _open_text_directory(folder: Path, split: str, labels: list[str] | None) -> TextSet:
-    paths = split_paths(folder, split, csv=True)
-    if paths[0].is_dir():
-        return open_text_folder(paths[0], labels)
-    if paths[0].suffix == ".csv":
-        return open_csv(paths[0], labels)
-    return _open_text_parquet(paths, labels)
 
 
 def _open_known(name: str, split: str, labels: list[str]) -> ImageSet:

@@ -14,7 +14,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_toke
 from data.datasets.listops import TOKENS as LISTOPS_TOKENS
 from data.errors import DataError
 from data.formats.hub import hub_file
-from data.text_set import TextSet
+from data.sets import TextSet
 from data.token_set import Ragged, TokenSet
 
 PAD, UNKNOWN = "[PAD]", "[UNK]"

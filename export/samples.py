@@ -7,11 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from data.image_set import ImageSet
 from data.images import ImageSpec
+from data.sets import ImageSet, TextSet
 from data.sources import load_pixels, open_images, open_texts
 from data.splits import split_indices
-from data.text_set import TextSet
 from data.token_set import Ragged
 from data.tokenizer import load_tokenizer
 from export.run import Run

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from core.files import remove_leftovers
+from data.sets import TextSet
 from data.sources import ImageSet, load_inputs
-from data.text_set import TextSet
 from robustness import store as shards
 from robustness.attacking import EvaluationContext, inputs_digest
 from robustness.attacks.base import NotPossible

@@ -11,8 +11,8 @@ import numpy as np
 
 from core.environment import code_digest
 from core.files import find_by_digest
+from data.sets import TextSet
 from data.sources import ImageSet, load_inputs, open_images, open_texts
-from data.text_set import TextSet
 from robustness import store
 from robustness.attacking import cell_shards, inputs_digest
 from robustness.progress import Meter, Progress

@@ -11,8 +11,8 @@ from PIL import Image
 from torch import Tensor
 
 from data.errors import DataError
-from data.image_set import ImageSet
 from data.images import ImageSpec, to_pixels
+from data.sets import ImageSet
 from data.token_set import TokenSet
 from training.draws import Draws
 

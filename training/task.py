@@ -13,8 +13,8 @@ from tqdm import tqdm
 
 from data.datasets.lra import open_tokens
 from data.errors import DataError
-from data.image_set import ImageSet
 from data.images import to_pixels
+from data.sets import ImageSet
 from data.sources import open_images, open_texts
 from data.splits import split_indices
 from data.token_set import Ragged, TokenSet

@@ -1,10 +1,11 @@
 """The classes of ImageNet-1K: WordNet identifiers and names, in order of index."""
 
+import dataclasses
 from pathlib import Path
 
 from data.errors import DataError
 from data.formats.folder import open_folder
-from data.image_set import ImageSet
+from data.sets import ImageSet
 
 _LINES = Path(__file__).with_name("imagenet_classes.txt").read_text(encoding="utf-8").splitlines()
 WNIDS = [line.partition(" ")[0] for line in _LINES]
@@ -35,6 +36,4 @@ def open_imagenet(folder: Path, split: str) -> ImageSet:
     images = open_folder(part, WNIDS)
     if images.labels is None:
         raise DataError(f"{folder.name}/{part.name} holds images outside class folders")
-    return ImageSet(
-        names=images.names, labels=images.labels, label_names=LABELS, reader=images.reader
-    )
+    return dataclasses.replace(images, label_names=LABELS)

@@ -8,7 +8,7 @@ import numpy as np
 
 from data.errors import DataError
 from data.labels import label_index
-from data.text_set import TextSet
+from data.sets import TextSet
 
 
 def open_csv(path: Path, label_names: list[str] | None) -> TextSet:

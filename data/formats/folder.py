@@ -8,10 +8,9 @@ import numpy as np
 from PIL import Image
 
 from data.errors import DataError
-from data.image_set import ImageSet
 from data.images import MAX_PIXELS, ImageError, decode_image
 from data.labels import label_index
-from data.text_set import TextSet
+from data.sets import ImageSet, TextSet
 
 _SUFFIXES = {".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"}
 _UNLABELED = "unsup"

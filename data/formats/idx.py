@@ -9,7 +9,7 @@ import numpy as np
 from PIL import Image
 
 from data.errors import DataError
-from data.image_set import ImageSet
+from data.sets import ImageSet
 
 _UNSIGNED_BYTE = 8
 _PREFIXES = {"train": ("train",), "test": ("t10k", "test")}

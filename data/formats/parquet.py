@@ -11,10 +11,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from data.errors import DataError
-from data.image_set import ImageSet
 from data.images import MAX_PIXELS, decode_image
 from data.labels import label_index, normalize
-from data.text_set import TextSet
+from data.sets import ImageSet, TextSet
 
 
 def open_parquet(

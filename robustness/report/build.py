@@ -10,8 +10,8 @@ import torch
 
 from core.environment import code_digest, python_and_machine, versions
 from core.stats import mcnemar, paired_interval
+from data.sets import TextSet
 from data.sources import ImageSet
-from data.text_set import TextSet
 from robustness.attacks.corruptions.attack import split
 from robustness.gate import parse_gate
 from robustness.report import schema, sentences

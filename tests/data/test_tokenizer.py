@@ -7,7 +7,7 @@ import pytest
 
 from data.datasets.listops import TOKENS
 from data.errors import DataError
-from data.text_set import TextSet
+from data.sets import TextSet
 from data.tokenizer import TextTokenizer, byte_tokenizer, load_tokenizer, tokenize, train_wordpiece
 from tests.data.conftest import Snapshot
 

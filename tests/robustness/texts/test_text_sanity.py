@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data.text_set import TextSet
+from data.sets import TextSet
 from robustness.evaluation import evaluate_targets
 from robustness.spec import EvaluationSpec
 from robustness.text_target import TextTarget

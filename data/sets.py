@@ -1,0 +1,92 @@
+"""Data sets of images and of texts, read one by one."""
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Generic, Self, TypeVar
+
+import numpy as np
+from PIL import Image
+
+from data.errors import DataError
+from data.images import ImageError, ImageSpec, to_pixels
+
+Sample = TypeVar("Sample", Image.Image, str)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampleSet(Generic[Sample]):
+    """Samples with names and, where known, labels.
+
+    Attributes:
+        names: one name per sample, for reports.
+        labels: (N,) int64 indices into `label_names`, or None.
+        label_names: names of the classes, or None.
+        reader: reads sample i; see `read`.
+    """
+
+    names: list[str]
+    labels: np.ndarray | None
+    label_names: list[str] | None
+    reader: Callable[[int], Sample]
+
+    def __len__(self) -> int:
+        """Number of samples."""
+        return len(self.names)
+
+    def read(self, index: int) -> Sample:
+        """Read one sample; a text holds more than blanks.
+
+        Raises:
+            DataError: it cannot be read or decoded; the message names it.
+        """
+        try:
+            return self.reader(index)
+        except ImageError as error:
+            raise DataError(f"{self.names[index]}: {error}") from error
+
+    def take(self, indices: Sequence[int] | np.ndarray) -> Self:
+        """The samples at these indices, in this order."""
+        chosen = [int(index) for index in indices]
+        return dataclasses.replace(
+            self,
+            names=[self.names[index] for index in chosen],
+            labels=None if self.labels is None else self.labels[chosen],
+            reader=lambda index: self.reader(chosen[index]),
+        )
+
+
+class ImageSet(SampleSet[Image.Image]):
+    """Images with names and, where known, labels."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextSet(SampleSet[str]):
+    """Texts with names and, where known, labels.
+
+    Attributes:
+        description: what the set is; says so where it is only a part of a known one.
+    """
+
+    description: str
+
+    def __iter__(self) -> Iterator[str]:
+        """All texts in order."""
+        return (self.read(index) for index in range(len(self)))
+
+    def changed(self, change: Callable[[str], str]) -> "TextSet":
+        """The same set with every text changed when it is read."""
+        return dataclasses.replace(self, reader=lambda index: change(self.reader(index)))
+
+
+def load_pixels(images: ImageSet, spec: ImageSpec) -> np.ndarray:
+    """Read all images at a model's size into memory: (N, C, H, W) uint8."""
+    pixels = np.empty((len(images), spec.channels, spec.height, spec.width), np.uint8)
+    for index in range(len(images)):
+        pixels[index] = to_pixels(images.read(index), spec)
+    return pixels
+
+
+def load_inputs(images: ImageSet, spec: ImageSpec) -> np.ndarray:
+    """Read all images as a model's inputs: (N, C, H, W) float32 in [0, 1]."""
+    return load_pixels(images, spec).astype(np.float32) / np.float32(255)
