@@ -20,8 +20,18 @@ from core.stats import paired_interval, wilson
 from data.sources import load_inputs, open_images
 from robustness.attacks.base import input_seed
 from robustness.attacks.gradient import GradientAttack
-from robustness.attacks.kernels.model import attackable
-from robustness.attacks.square import square
+from robustness.attacks.queries import Oracle
+from robustness.attacks.square_draws import (
+    Draws,
+    Moves,
+    Norm,
+    Shape,
+    side_schedule,
+    stripes,
+    tiled,
+    tiles,
+)
+from robustness.attacks.tensors import attackable
 from robustness.spec import ATTACKS
 from runtimes.artifact import Artifact, open_artifact
 from runtimes.torch_model import load_torch_model
@@ -137,11 +147,11 @@ def _ours(case: Case, draws: Literal["own", "kernel"]) -> Tensor:
         with torch.inference_mode():
             return case.model(torch.from_numpy(images)).numpy()
 
-    found = square(
-        predict, pixels, case.labels.numpy(), norm="Linf", eps=case.eps,
-        queries=case.attack.queries, seeds=seeds,
-        draws=draws,
-    )  # fmt: skip
+    oracle, labels = Oracle(predict, None), case.labels.numpy()
+    if draws == "own":
+        found = case.attack.perturb(oracle, pixels, labels, eps=case.eps, seeds=seeds)
+    else:
+        found = square_as_kernel(case.attack, oracle, pixels, labels, eps=case.eps, seed=_SEED)
     return torch.from_numpy(found)
 
 
@@ -169,3 +179,78 @@ def kernel(attack: Any, model: nn.Module) -> Callable[[Tensor, Tensor], Tensor]:
         case _:
             more = {"n_queries": attack.queries, "resc_schedule": False}
             return torchattacks.Square(model, **more, **common)
+
+
+def square_as_kernel(
+    attack: Any, oracle: Oracle, images: np.ndarray, labels: np.ndarray, *, eps: float, seed: int
+) -> np.ndarray:
+    """What Square finds with the draws of torchattacks' kernel, on all images at once."""
+    waiting = oracle.right(images, labels, len(images))
+    draws = KernelDraws(images.shape[1:], attack.norm, attack.queries, seed, waiting)
+    return attack.search(oracle, images, labels, waiting, draws, eps=eps, seats=len(waiting))
+
+
+class KernelDraws(Draws):
+    """The very draws that the kernel of torchattacks makes for one batch, in its order.
+
+    All images share each square, which never touches the last row and column (of an image larger
+    than it). All must be seated first and be at the same step ever after.
+
+    Args:
+        shape: (C, H, W).
+        norm: of the attack.
+        queries: number of moves.
+        seed: of the kernel.
+        attacked: (N',) the images that the kernel attacks, in order.
+    """
+
+    def __init__(
+        self, shape: Shape, norm: Norm, queries: int, seed: int, attacked: np.ndarray
+    ) -> None:
+        self._shape, self._norm = shape, norm
+        self._sides = side_schedule(shape, norm, queries)
+        self._generator = torch.Generator().manual_seed(seed)
+        self._rank = {int(image): rank for rank, image in enumerate(attacked)}
+        if norm == "Linf":
+            self._start = self._choice(len(attacked), shape[0], 1, shape[2])
+            return
+        _, rows, columns = tiles(shape)
+        draws = [
+            (self._uniform() > 0.5, self._choice(len(attacked), shape[0]))
+            for _ in range(len(rows) * len(columns))
+        ]
+        self._start = np.stack([signs for _, signs in draws], axis=1)  # (N', tiles, C)
+        self._start_turned = np.array([turned for turned, _ in draws])
+
+    def start(self, image: int, seat: int) -> np.ndarray:
+        """See `Draws.start`."""
+        drawn = self._start[self._rank[image]]
+        if self._norm == "Linf":
+            return stripes(drawn, self._shape[1])
+        return tiled(self._shape, drawn, self._start_turned)
+
+    def moves(self, seats: np.ndarray, steps: np.ndarray) -> Moves:
+        """See `Draws.moves`."""
+        channels, height, width = self._shape
+        if not len(steps):
+            return Moves(
+                steps, np.zeros((0, 4), int), np.zeros((0, channels), np.float32), steps > 0
+            )
+        side, linf = int(self._sides[steps[0]]), self._norm == "Linf"
+        room = [height - side, width - side] * (1 if linf else 2)
+        places = [int(free * self._uniform()) for free in room]
+        turned = not linf and self._uniform() > 0.5
+        signs = self._choice(1 if linf else len(seats), channels)
+        return Moves(
+            np.full(len(seats), side),
+            np.tile(np.array(places), (len(seats), 1)),
+            np.broadcast_to(signs, (len(seats), channels)),
+            np.full(len(seats), turned),
+        )
+
+    def _uniform(self) -> np.float32:
+        return torch.rand(1, generator=self._generator).numpy()[0]
+
+    def _choice(self, *shape: int) -> np.ndarray:
+        drawn = torch.rand(shape, generator=self._generator).numpy()
+        return np.sign(2 * drawn - 1)

@@ -12,9 +12,9 @@ from data.sets import TextSet
 from data.sources import ImageSet, load_inputs
 from robustness import store as shards
 from robustness.attacking import EvaluationContext, inputs_digest
-from robustness.attacks.base import NotPossible
 from robustness.chunks import Chunk, read_block, read_cell, read_diagnostics
 from robustness.executors import run_inline
+from robustness.kinds import NotPossible
 from robustness.progress import Cancelled, Meter, Progress
 from robustness.report.build import build_report, environment
 from robustness.report.schema import Report, write_report

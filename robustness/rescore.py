@@ -13,8 +13,9 @@ import numpy as np
 
 from robustness import store
 from robustness.attacking import cell_shards, stored_batch
-from robustness.attacks.base import TOLERANCE, Batch, Budget, Search, Variant
+from robustness.attacks.base import TOLERANCE, Batch, Budget, Search
 from robustness.chunks import KINDS
+from robustness.kinds import Variant
 from robustness.logits import label_rank
 from robustness.progress import Meter
 from robustness.report.schema import Report

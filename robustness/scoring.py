@@ -25,7 +25,8 @@ from typing import TypeVar
 
 import numpy as np
 
-from robustness.attacks.base import Attack, Variant
+from robustness.attacks.base import Attack
+from robustness.kinds import Variant
 from robustness.logits import label_rank, margin, top_probability
 from robustness.progress import Meter
 from robustness.sanity.diagnostics import Diagnostics

@@ -1,10 +1,12 @@
 """What an evaluation is asked to do: read strictly, refused with the field and the rule."""
 
+import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
 from operator import or_
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast, get_args
 
 from pydantic import Field, ValidationError, WrapValidator, field_validator, model_validator
 from pydantic_core import InitErrorDetails, PydanticCustomError
@@ -22,10 +24,13 @@ from robustness.attacks.torchattacks import TorchAttack
 from robustness.attacks.typos import Typos
 from robustness.attacks.word_swap import WordSwap
 from robustness.certificates.smoothing import Smoothing
-from robustness.gate import parse_gate
 from robustness.parsing import MOST, Count
 from robustness.sanity.diagnostics import diagnostics_cost
 
+GateMetric = Literal["robust_accuracy", "clean_accuracy"]
+GateOperator = Literal[">=", ">"]
+
+_GATE = re.compile(r"\s*(\w+)\s*(>=|>)\s*(\S+)\s*", re.ASCII)
 CLEAN_EVALUATIONS = 2  # of one clean input: the PyTorch model with its gradient, the served model
 GRADIENT_VARIANTS = 2  # of elliptical attention: stopped at m, and flowing through m
 
@@ -91,7 +96,7 @@ class EvaluationSpec(Strict, frozen=True):
             classes is left out of the report, where it would always be 1. With a k above 1 every
             attack is run in full on every input; else an input leaves when it is fooled.
         attacks: at least one; no attack twice at one point; all on images or all on texts.
-        gate: see `robustness.gate.parse_gate`.
+        gate: see `parse_gate`.
         proposals: accepted and ignored: attacks search in float32, as reports say.
     """
 
@@ -162,6 +167,46 @@ class EvaluationSpec(Strict, frozen=True):
         if len({attack.info.input for attack in self.attacks}) > 1:
             raise ValueError("attacks must all be on images or all on texts")
         return self
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gate:
+    """A condition on the lower bound of an accuracy's interval, so that luck does not pass."""
+
+    metric: GateMetric
+    op: GateOperator
+    threshold: float
+
+    def holds(self, value: float) -> bool:
+        """Whether a value satisfies the condition."""
+        return value >= self.threshold if self.op == ">=" else value > self.threshold
+
+
+def parse_gate(text: str) -> Gate:
+    """Read a gate such as "robust_accuracy >= 0.40".
+
+    Args:
+        text: `metric op threshold`; the metric is robust_accuracy or clean_accuracy, the operator
+            >= or >, the threshold lies in [0, 1].
+
+    Raises:
+        ValueError: the text is no such condition.
+    """
+    match = _GATE.fullmatch(text)
+    if match is None or match[1] not in get_args(GateMetric):
+        known = " or ".join(get_args(GateMetric))
+        raise ValueError(
+            f"gate must read 'METRIC >= NUMBER' with METRIC {known}, got {text[:60]!r}"
+        )
+    try:
+        threshold = float(match[3])
+    except ValueError:
+        threshold = math.nan
+    if not 0 <= threshold <= 1:
+        raise ValueError(f"gate must compare with a number in [0, 1], got {match[3][:40]!r}")
+    return Gate(
+        metric=cast(GateMetric, match[1]), op=cast(GateOperator, match[2]), threshold=threshold
+    )
 
 
 def cost(

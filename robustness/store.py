@@ -17,7 +17,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from core.files import write_whole
-from robustness.attacks.base import Attack, Budget, Variant
+from robustness.attacks.base import Attack, Budget
+from robustness.kinds import Variant
 from robustness.spec import Cell
 
 SHARD_SIZE = 32  # a prediction's last bits depend on its batch, so the partition never changes

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from data.images import ImageSpec, decode_image, to_input, to_png
 from models.attention.elliptical import is_elliptical, metric_gradient
-from robustness.attacks.base import InputKind, NotPossible, Variant
+from robustness.kinds import InputKind, NotPossible, Variant
 from robustness.progress import Meter
 from runtimes.artifact import Artifact
 from runtimes.base import Runtime, RuntimeUnavailable

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from data.datasets import listops
 from data.tokenizer import TextTokenizer
-from robustness.attacks.base import InputKind, NotPossible, Variant
+from robustness.kinds import InputKind, NotPossible, Variant
 from robustness.progress import Meter
 from robustness.target import (
     Inputs,

@@ -105,10 +105,10 @@ def attack(
     model.eval()
     ball = {"eps": recipe.eps, "alpha": recipe.alpha, "steps": recipe.steps}
     with metric_gradient(model, True):
-        if recipe.method == "pgd":
-            found = pgd(model, images, targets, noise=noise, **ball)
-        else:
+        if recipe.method == "trades":
             found = trades(model, images, noise=noise, **ball)
+        else:
+            found = pgd(model, images, targets, noise=noise, **ball)
     model.train(training)
     return found
 

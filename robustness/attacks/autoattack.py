@@ -45,7 +45,6 @@ class AutoAttack(BallAttack, frozen=True):
 
     def settings(self, budget: Budget) -> Settings:
         """Steps of its gradient attacks."""
-        del budget
         return Settings(100)
 
     def notes(self, num_classes: int) -> Iterator[str]:

@@ -23,6 +23,7 @@ from pydantic import (
 )
 
 from core.names import nearest
+from robustness.kinds import InputKind, Variant
 from robustness.parsing import L2_LIMIT, Radii, parse_eps
 
 if TYPE_CHECKING:
@@ -31,9 +32,7 @@ if TYPE_CHECKING:
 
 Norm = Literal["Linf", "L2", "L1", "L0"]
 Access = Literal["gradient", "scores", "none"]
-InputKind = Literal["image", "text"]
 Role = Literal["attack", "corruption", "certificate"]
-Variant = Literal["plain", "stopped", "full"]  # how gradients treat m of elliptical attention
 
 MAX_TARGETS = 9
 """Targeted attacks aim at the nine likeliest wrong classes; all 999 would cost 111 times more."""
@@ -41,10 +40,6 @@ TOLERANCE = 1e-6  # float32 rounding of images + delta
 LIMITS: dict[Norm, float] = {"Linf": 1.0, "L2": L2_LIMIT, "L1": 1e6, "L0": 1e6}
 """Largest radius that is read, by norm."""
 NORM_NAMES: dict[str, str] = {"Linf": "l∞", "L2": "l2", "L1": "l1", "L0": "l0"}
-
-
-class NotPossible(ValueError):
-    """Spec, models and inputs do not fit together; the message is fit for whoever asked."""
 
 
 class BoundsError(ValueError):
@@ -207,7 +202,6 @@ class Attack(Strict, frozen=True):
 
     @classmethod
     def _unknown(cls, key: str, values: dict[str, Any]) -> str:
-        del values
         return f"{cls.info.title} takes no {key[:40]!r}; {nearest(key, cls.model_fields)}"
 
     @model_serializer(mode="wrap")
@@ -246,7 +240,6 @@ class Attack(Strict, frozen=True):
 
     def parts(self, num_classes: int) -> list["Attack"]:
         """The attacks it consists of, in their order."""
-        del num_classes
         return [self]
 
     def searched(self, budget: Budget) -> Budget:
@@ -267,8 +260,7 @@ class Attack(Strict, frozen=True):
 
     def settings(self, budget: Budget) -> Settings:
         """Steps, and size of a step, where it has any."""
-        del budget
-        return Settings()
+        return Settings(getattr(self, "steps", None))
 
     def sizes(self) -> dict[str, tuple[str, int]]:
         """By option how many "steps", "queries" or "directions" it takes, for limits on them."""
@@ -277,12 +269,10 @@ class Attack(Strict, frozen=True):
 
     def crosses(self, budget: Budget) -> bool:
         """Whether its steps are long enough to cross the ball."""
-        del budget
         return True
 
     def notes(self, num_classes: int) -> Iterator[str]:
         """What a reader of its figures must know."""
-        del num_classes
         yield from ()
 
     def seeds(self, seed: int, budget: Budget, inputs: np.ndarray | Sequence[str]) -> list[int]:
@@ -290,15 +280,10 @@ class Attack(Strict, frozen=True):
 
         Those of an attack do not depend on the budget, so that a larger one continues a smaller.
         """
-        del budget
         return [input_seed(seed, self.label, content) for content in map(content_of, inputs)]
 
     def run(
-        self,
-        target: "Target",
-        batch: Batch,
-        budgets: Sequence[Budget],
-        search: Search,
+        self, target: "Target", batch: Batch, budgets: Sequence[Budget], search: Search
     ) -> dict[Budget, Batch]:
         """Attack a batch at each budget; an input that is not fooled may come back unchanged.
 
@@ -340,7 +325,6 @@ class Attack(Strict, frozen=True):
         Raises:
             BoundsError: an attack on images was not allowed to make one.
         """
-        del clean, budget
         return adversarial.found["edits"].astype(np.float64)
 
     def describe(self, budget: Budget) -> str:
@@ -372,11 +356,7 @@ class Certificate(Attack, frozen=True):
     """What proves a radius for each image, in place of attacking it."""
 
     def certify(
-        self,
-        target: "Target",
-        batch: Batch,
-        budgets: Sequence[Budget],
-        search: Search,
+        self, target: "Target", batch: Batch, budgets: Sequence[Budget], search: Search
     ) -> dict[Budget, tuple[np.ndarray, np.ndarray]]:
         """For each budget the classes (B,) that are proved, -1 where none is, and radii (B,)."""
         raise NotImplementedError
@@ -392,6 +372,8 @@ def describe(kind: str, text: str) -> str:
         return f"within {text} ({NORM_NAMES[kind]})"
     if kind == "rate":
         return f"at a rate of {text}"
+    if kind == "sigma":
+        return f"under noise of {text}"
     return f"with {int(text):,} edit{'s' * (text != '1')}"
 
 
@@ -430,7 +412,6 @@ class BallAttack(Attack, frozen=True):
         seeds: Sequence[int] = (),
     ) -> np.ndarray:
         """Finite, inside [0, 1], and within the radius but for rounding."""
-        del target, seeds
         inside = in_range(adversarial.images)
         return inside & (change_size(clean.images, adversarial.images, self.norm)
                          <= budget.value + TOLERANCE)  # fmt: skip
@@ -460,6 +441,26 @@ def in_range(images: np.ndarray) -> np.ndarray:
     """Which images are finite and inside [0, 1], (N,) bool."""
     flat = images.reshape(len(images), math.prod(images.shape[1:]))
     return np.all(np.isfinite(flat) & (flat >= 0) & (flat <= 1), axis=1)
+
+
+def check_images(batch: Batch, seeds: Sequence[int]) -> None:
+    """Refuse what an attack would misunderstand: pixels outside [0, 1] would move by more than eps.
+
+    Raises:
+        ValueError: images are not (N, C, H, W) float32 in [0, 1], labels not (N,) int64, or there
+            is not one seed an image.
+    """
+    images, labels = batch.images, batch.labels
+    if images.dtype != np.float32 or images.ndim != 4:
+        raise ValueError(f"images must be (N, C, H, W) float32, got {images.shape} {images.dtype}")
+    if not ((images >= 0) & (images <= 1)).all():
+        raise ValueError("images must lie in [0, 1]")
+    if labels.dtype != np.int64 or labels.shape != images.shape[:1]:
+        raise ValueError(
+            f"labels must be ({len(images)},) int64, got {labels.shape} {labels.dtype}"
+        )
+    if len(seeds) != len(images):
+        raise ValueError(f"seeds must be one an image, {len(images)}, got {len(seeds)}")
 
 
 def change_size(clean: np.ndarray, adversarial: np.ndarray, norm: Norm) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""FAB-T: the nearest misclassified inputs; one run serves every radius."""
+"""FAB-T: the nearest misclassified inputs, on the decision boundary; one run serves all radii."""
 
 import math
 from collections.abc import Sequence
@@ -7,15 +7,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from robustness.attacks.base import (
-    MAX_TARGETS,
-    Batch,
-    Budget,
-    Info,
-    Search,
-    Settings,
-    change_size,
-)
+from robustness.attacks.base import MAX_TARGETS, Batch, Budget, Info, Norm, Search, change_size
 from robustness.attacks.gradient import GradientAttack
 from robustness.parsing import Count
 
@@ -23,12 +15,27 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from robustness.attacks.kernels.batch import Model
+    from robustness.attacks.tensors import Model
     from robustness.target import Target
+
+_MOST_CLEAN = 0.1  # alpha_max: largest share of the way that starts at the clean image
+_OVERSHOOT = 1.05  # eta
+_BACKWARD = 0.9  # beta
+_SHORT = 1e-8  # a shorter way counts as that long
+_BLIND = 1e-8
+"""Up to this size of a gradient a pixel stays where it is in l2, as in the reference FAB."""
 
 
 class FABT(GradientAttack, frozen=True):
-    """FAB towards each of the nine likeliest wrong classes."""
+    """FAB towards each of the nine likeliest wrong classes.
+
+    Each step goes to the boundary as the gradient draws it, from the iterate and from the clean
+    image, a little beyond it, and to a mixture of both; a fooling iterate is drawn back towards the
+    image.
+
+    Source: Croce & Hein 2020, "Minimally distorted adversarial examples with a fast adaptive
+    boundary attack", algorithm 1; targeted, without restarts.
+    """
 
     info: ClassVar[Info] = Info(
         title="FAB-T",
@@ -49,40 +56,21 @@ class FABT(GradientAttack, frozen=True):
         """Two evaluations a step towards each class aimed at."""
         return 2 * min(MAX_TARGETS, num_classes - 1) * (self.steps + 1) + 1
 
-    def settings(self, budget: Budget) -> Settings:
-        """See `Attack.settings`."""
-        del budget
-        return Settings(self.steps)
-
     def run(
-        self,
-        target: "Target",
-        batch: Batch,
-        budgets: Sequence[Budget],
-        search: Search,
+        self, target: "Target", batch: Batch, budgets: Sequence[Budget], search: Search
     ) -> dict[Budget, Batch]:
         """See `Attack.run`; without a radius "nearest" holds distances, infinite where none is."""
         if not all(math.isinf(budget.value) for budget in budgets):
             return super().run(target, batch, budgets, search)
-        with self.prepared(target, batch, search) as (ask, images, labels):
-            inputs, distance = self.nearest(ask, images, labels, until=0.0, leave=search.leave)
-        size = change_size(batch.images, inputs, self.norm)  # as float32 stores it
-        size = np.where(np.isfinite(distance), size, np.inf)
-        found = Batch(inputs=inputs, labels=batch.labels, found={"nearest": size})
-        return dict.fromkeys(budgets, found)
-
-    def nearest(
-        self, model: "Model", images: "Tensor", labels: "Tensor", *, until: float, leave: bool
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """The nearest inputs (B, C, H, W) and their distances (B,); see `kernels.fab.fab`."""
-        from robustness.attacks.kernels.fab import fab
-
-        if not len(images):
-            return images.numpy(), np.zeros(0, np.float32)
-        inputs, distance = fab(
-            model, images, labels, norm=self.norm, steps=self.steps, until=until, leave=leave
-        )
-        return inputs.cpu().numpy(), distance.cpu().numpy()
+        inputs, size = batch.images, np.zeros(0)
+        if len(inputs):
+            with self.prepared(target, batch, search) as (ask, images, labels):
+                found, distance = self.nearest(ask, images, labels, until=0.0, leave=search.leave)
+            inputs = found.cpu().numpy()
+            size = change_size(batch.images, inputs, self.norm)  # as float32 stores it
+            size = np.where(np.isfinite(distance.cpu().numpy()), size, np.inf)
+        made = Batch(inputs=inputs, labels=batch.labels, found={"nearest": size})
+        return dict.fromkeys(budgets, made)
 
     def perturb(
         self,
@@ -95,13 +83,196 @@ class FABT(GradientAttack, frozen=True):
         leave: bool = True,
     ) -> "Tensor":
         """See `GradientAttack.perturb`; nothing is drawn."""
+        inputs, distance = self.nearest(model, images, labels, until=eps, leave=leave)
+        return inputs.where((distance <= eps)[:, None, None, None], images)
+
+    def nearest(
+        self, model: "Model", images: "Tensor", labels: "Tensor", *, until: float, leave: bool
+    ) -> "tuple[Tensor, Tensor]":
+        """Look for the nearest misclassified inputs, towards each of the likeliest wrong classes.
+
+        Args:
+            model: differentiable logits (B, K) from pixels.
+            images: (N, C, H, W) float32 in [0, 1].
+            labels: (N,) int64.
+            until: an image needs no nearer input than that, and leaves.
+            leave: whether at once; else when the run towards the current class ends.
+
+        Returns:
+            The nearest misclassified inputs (N, C, H, W), the clean one where none was found, and
+            their distances (N,): 0 where the clean image is misclassified, inf where none was
+            found.
+        """
         import torch
 
-        del rng
-        inputs, distance = self.nearest(model, images, labels, until=eps, leave=leave)
-        return torch.from_numpy(within(inputs, distance, images.cpu().numpy(), eps))
+        from robustness.attacks.tensors import ranked, target_ranks
+
+        with torch.no_grad():
+            logits = model(images)
+        found = _Nearest(images, labels, self.norm)
+        found.distance[logits.argmax(1) != labels] = 0.0
+        for rank in target_ranks(logits):
+            rows = (found.distance > until).nonzero().flatten()
+            if len(rows) == 0:
+                break
+            targets = ranked(logits, rank)
+            _run(model, found, rows, targets, self.steps, until if leave else -1.0)
+        return found.inputs, found.distance
 
 
 def within(nearest: np.ndarray, distance: np.ndarray, clean: np.ndarray, eps: float) -> np.ndarray:
     """The nearest inputs (N, C, H, W) where they lie within eps, else the clean ones."""
     return np.where((distance <= eps)[:, None, None, None], nearest, clean)
+
+
+class _Nearest:
+    """The nearest fooling inputs met so far, and how far from their images they are."""
+
+    def __init__(self, images: "Tensor", labels: "Tensor", norm: Norm) -> None:
+        self.images, self.labels = images, labels
+        self.norm: Norm = norm
+        self.inputs = images.clone()
+        self.distance = images.new_full((len(images),), math.inf)
+
+    def note(self, rows: "Tensor", inputs: "Tensor", logits: "Tensor") -> "Tensor":
+        """Keep what fools the model and is nearer than before; says who was fooled, (B,) bool."""
+        from robustness.attacks.tensors import lengths
+
+        fooled = logits.argmax(1) != self.labels[rows]
+        rows, inputs = rows[fooled], inputs[fooled]
+        distance = lengths(inputs - self.images[rows], self.norm).flatten()
+        nearer = distance < self.distance[rows]
+        self.inputs[rows[nearer]], self.distance[rows[nearer]] = inputs[nearer], distance[nearer]
+        return fooled
+
+
+def _run(
+    model: "Model", found: _Nearest, rows: "Tensor", targets: "Tensor", steps: int, until: float
+) -> None:
+    """Search towards one class an image, on some rows; those as near as `until` leave."""
+    import torch
+
+    from robustness.attacks.tensors import loss_gradient
+
+    points = found.images[rows]
+    for _ in range(steps):
+        own, aim = found.labels[rows, None], targets[rows, None]
+        logits, lead, normals = loss_gradient(
+            model, points, lambda x, own=own, aim=aim: (x.gather(1, aim) - x.gather(1, own))[:, 0]
+        )
+        found.note(rows, points, logits)
+        on = found.distance[rows] > until
+        rows, points, lead, normals = rows[on], points[on], lead[on], normals[on]
+        if len(rows) == 0:
+            return
+        points = _step(points, found.images[rows], lead, normals, found.norm)
+        with torch.no_grad():
+            logits = model(points)
+        fooled = found.note(rows, points, logits)
+        clean = found.images[rows]
+        back = clean + (points - clean) * _BACKWARD
+        points = torch.where(fooled[:, None, None, None], back, points)
+        on = found.distance[rows] > until
+        rows, points = rows[on], points[on]
+        if len(rows) == 0:
+            return
+
+
+def _step(
+    points: "Tensor", clean: "Tensor", lead: "Tensor", normals: "Tensor", norm: Norm
+) -> "Tensor":
+    """The next points: past the hyperplane lead + normals (x - points) = 0, from both ends.
+
+    Args:
+        points: (B, C, H, W).
+        clean: (B, C, H, W).
+        lead: (B,), of the class aimed at over the label.
+        normals: (B, C, H, W), the gradient of the lead.
+        norm: in which ways are shortest.
+    """
+    from robustness.attacks.tensors import lengths
+
+    nearest = nearest_linf if norm == "Linf" else nearest_l2
+    flat, plane = points.flatten(1), normals.flatten(1)
+    offset = (plane * flat).sum(1) - lead
+    ways = [nearest(x.flatten(1), plane, offset).view_as(points) for x in (points, clean)]
+    far, farther = (lengths(way, norm).clamp_min(_SHORT) for way in ways)
+    share = (far / (far + farther)).clamp(max=_MOST_CLEAN)
+    mixed = (points + _OVERSHOOT * ways[0]) * (1 - share) + (clean + ways[1] * _OVERSHOOT) * share
+    return mixed.clamp(0, 1)
+
+
+def nearest_linf(points: "Tensor", normal: "Tensor", offset: "Tensor") -> "Tensor":
+    """Shortest way, by its largest entry, from points of the unit cube to a hyperplane.
+
+    Every pixel moves by the same amount in the direction that its entry of the normal gives, or to
+    the end of [0, 1] where that is nearer. Where the hyperplane does not meet the cube, all pixels
+    go to their ends.
+
+    Args:
+        points: (B, D) in [0, 1].
+        normal: (B, D), w of w x = b.
+        offset: (B,), b of w x = b.
+
+    Returns:
+        What to add to the points, (B, D).
+
+    Source: Croce & Hein 2020, "Minimally distorted adversarial examples with a fast adaptive
+    boundary attack", eq. 6.
+    """
+    return _shortest_way(points, normal, offset, normal.new_ones(normal.shape), least=0.0)
+
+
+def nearest_l2(points: "Tensor", normal: "Tensor", offset: "Tensor") -> "Tensor":
+    """Shortest way, by its Euclidean length, from points of the unit cube to a hyperplane.
+
+    As `nearest_linf`, but every pixel moves in proportion to its entry of the normal.
+    """
+    return _shortest_way(points, normal, offset, normal.abs(), least=_BLIND)
+
+
+def _shortest_way(
+    points: "Tensor", normal: "Tensor", offset: "Tensor", pace: "Tensor", *, least: float
+) -> "Tensor":
+    """Move pixel i by min(level * pace_i, room_i), at the level that meets the hyperplane.
+
+    FAB asks for it twice in each of its steps. The reference sorts all pixels of every image, which
+    took 40 % of an attack's time; the same point is the solution of one equation in one unknown,
+    piecewise linear and concave, and is found without sorting.
+    """
+    import torch
+
+    excess = (normal * points).sum(1) - offset
+    size = normal.abs()
+    moving = size > least
+    side = torch.where(excess >= 0, -1.0, 1.0)
+    toward = normal.sign() * side[:, None]
+    room = torch.where(toward < 0, points, 1 - points)
+    weights = torch.where(moving, size * pace, 0.0)
+    limits = torch.where(moving, room / pace, 0.0)
+    level = _level(weights, limits, excess.abs())
+    way = torch.minimum(level[:, None] * pace, room)
+    return torch.where(moving, toward * torch.where(level.isinf()[:, None], room, way), 0.0)
+
+
+def _level(weights: "Tensor", limits: "Tensor", needed: "Tensor") -> "Tensor":
+    """Solve sum_i weights_i min(level, limits_i) = needed for every row; inf where it is too much.
+
+    The left side is concave, so Newton's steps from below never pass the solution and only ever
+    add to the set of entries at their limits: they end, in practice after about six.
+    """
+    import torch
+
+    amounts = weights * limits
+    total = weights.sum(1)
+    reachable = needed < amounts.sum(1)
+    level = torch.where(reachable, needed / total, 0.0)
+    while True:
+        free = limits > level[:, None]
+        slope = torch.where(free, weights, 0.0).sum(1)
+        rest = needed - torch.where(free, 0.0, amounts).sum(1)
+        # Rounding may leave no entry free although the equation has a solution: stay there.
+        higher = torch.where(reachable & (slope > 0), torch.maximum(rest / slope, level), level)
+        if torch.equal(higher, level):
+            return torch.where(reachable, level, torch.inf)
+        level = higher

@@ -4,13 +4,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from robustness.attacks.base import BallAttack, Batch, Budget, Search
+from robustness.attacks.base import BallAttack, Batch, Budget, Search, check_images
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from robustness.attacks.kernels.batch import Model
+    from robustness.attacks.tensors import Model
     from robustness.target import Target
 
 
@@ -18,11 +18,7 @@ class GradientAttack(BallAttack, frozen=True):
     """An attack that follows the gradient of the differentiable model."""
 
     def run(
-        self,
-        target: "Target",
-        batch: Batch,
-        budgets: Sequence[Budget],
-        search: Search,
+        self, target: "Target", batch: Batch, budgets: Sequence[Budget], search: Search
     ) -> dict[Budget, Batch]:
         """See `Attack.run`."""
         import torch
@@ -46,13 +42,12 @@ class GradientAttack(BallAttack, frozen=True):
         """The differentiable model, and images and labels where it computes."""
         import torch
 
-        from robustness.attacks.kernels.batch import check_batch
-        from robustness.attacks.kernels.model import attackable
+        from robustness.attacks.tensors import attackable
         from robustness.target import device_of
 
         model = target.require_torch_model()
+        check_images(batch, search.seeds)
         images, labels = torch.from_numpy(batch.images), torch.from_numpy(batch.labels)
-        check_batch(images, labels, search.seeds)
         device = device_of(model)
         with attackable(model, variant=search.variant, meter=search.meter) as ask:
             yield ask, images.to(device), labels.to(device)

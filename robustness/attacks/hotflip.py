@@ -1,17 +1,15 @@
 """HotFlip: tokens replaced by those that the model's gradients point at, each one tried."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 
 from data.tokenizer import Pieces, Vocabulary
-from robustness.attacks.base import Batch, Budget, Info, Search, Variant
-from robustness.attacks.text_search import AttackedTexts, EditAttack, TextSearch, checked, of_texts
-from robustness.progress import Meter
+from robustness.attacks.base import Info
+from robustness.attacks.text_search import EditAttack, TextSearch
 
 if TYPE_CHECKING:
-    from robustness.target import Target
     from robustness.text_target import TextTarget
 
 # Of the first round that holds a worse text the worst is kept. On the shipped model of reviews, 30
@@ -21,7 +19,18 @@ _RANKED = 4096  # replacements that are considered at one point of the search
 
 
 class HotFlip(EditAttack, frozen=True):
-    """Tokens exchanged along the gradient."""
+    """Tokens exchanged along the gradient, one after the other.
+
+    At every point of the search the gradient of the margin with respect to the embeddings ranks all
+    replacements of all tokens by what they promise, (e_new - e_old) . gradient. In this order they
+    are tried on the served model, 192 at a time, until some are worse; the worst is kept, and its
+    token is not replaced again. So five edits take 966 queries where no round is in vain. A
+    replacement is written into the text, and counts only if the text then gives the very tokens
+    that were meant: the model reads texts, not tokens. Nothing is drawn.
+
+    Source: Ebrahimi et al. 2018, eq. 1 and section 4, there for characters and beams; ranking by
+    the margin, tokens of any tokenizer and trying every candidate are our own.
+    """
 
     info: ClassVar[Info] = Info(
         title="HotFlip",
@@ -33,101 +42,33 @@ class HotFlip(EditAttack, frozen=True):
     )
     name: Literal["hotflip"] = "hotflip"
 
-    def run(
-        self,
-        target: "Target",
-        batch: Batch,
-        budgets: Sequence[Budget],
-        search: Search,
-    ) -> dict[Budget, Batch]:
-        """See `Attack.run`."""
-        return {
-            budget: hotflip(
-                of_texts(target),
-                batch.texts,
-                batch.labels.tolist(),
-                edits=int(budget.value),
-                queries=self.queries,
-                variant=search.variant,
-                leave=search.leave,
-                meter=search.meter,
-            ).batch()
-            for budget in budgets
-        }
+    def improver(self, target: "TextTarget") -> Callable[[TextSearch, int], None]:
+        """See `EditAttack.improver`.
+
+        Raises:
+            NotPossible: there is no PyTorch model, or not one table of embeddings in it.
+        """
+        table = target.embedding().weight.detach().float().cpu().numpy()
+        vocabulary = target.tokenizer.vocabulary()
+        return lambda search, _seed: _attack(search, table, vocabulary)
 
     def units(self, text: str, target: "TextTarget") -> Sequence[object]:
         """The tokens."""
         return target.encode([text])[0][0].tolist()
 
 
-def hotflip(
-    target: "TextTarget",
-    texts: Sequence[str],
-    labels: Sequence[int],
-    *,
-    edits: int,
-    queries: int,
-    variant: Variant = "plain",
-    leave: bool = True,
-    meter: Meter | None = None,
-) -> AttackedTexts:
-    """Replace tokens of texts, one after the other, so that the model errs.
-
-    At every point of the search the gradient of the margin with respect to the embeddings ranks all
-    replacements of all tokens by what they promise, (e_new - e_old) . gradient. In this order they
-    are tried on the served model, 192 at a time, until some are worse; the worst is kept, and its
-    token is not replaced again. So five edits take 966 queries where no round is in vain. A
-    replacement is written into the text, and counts only if the text then gives the very tokens
-    that were meant: the model reads texts, not tokens. Nothing is drawn.
-
-    Args:
-        target: the model, with a PyTorch model.
-        texts: N texts.
-        labels: N true classes.
-        edits: tokens that may be replaced in a text.
-        queries: model evaluations that may be spent on a text; a gradient counts as one.
-        variant: how gradients treat m of elliptical attention.
-        leave: a text that is misclassified is left alone from then on.
-        meter: told of every model evaluation; its `Cancelled` ends the attack.
-
-    Raises:
-        ValueError: a budget below 1, labels that do not fit, a text that the model cannot read, or
-            no PyTorch model.
-
-    Source: Ebrahimi et al. 2018, eq. 1 and section 4, there for characters and beams; ranking by
-    the margin, tokens of any tokenizer and trying every candidate are our own.
-    """
-    checked(texts, labels=labels)
-    table = target.embedding().weight.detach().float().cpu().numpy()
-    vocabulary = target.tokenizer.vocabulary()
-    searches = []
-    for text, label in zip(texts, labels, strict=True):
-        search = TextSearch(
-            target, text, int(label), edits=edits, queries=queries, leave=leave, meter=meter
-        )
-        _attack(search, target, table, vocabulary, variant=variant, meter=meter)
-        searches.append(search)
-    return AttackedTexts.of(searches)
-
-
-def _attack(
-    search: TextSearch,
-    target: "TextTarget",
-    table: np.ndarray,
-    vocabulary: Vocabulary,
-    *,
-    variant: Variant,
-    meter: Meter | None,
-) -> None:
+def _attack(search: TextSearch, table: np.ndarray, vocabulary: Vocabulary) -> None:
     """Run one search to its end; `table` (V, E) holds the embeddings."""
-    replaced: list[int] = []
+    target, replaced = search.target, list[int]()
     while search.open and search.left > 1:  # a gradient alone would tell nothing
         pieces = target.tokenizer.pieces(search.text, target.max_len)
-        gradient = target.margin_gradient(pieces.ids, search.label, variant=variant, meter=meter)
+        gradient = target.margin_gradient(
+            pieces.ids, search.label, variant=search.settings.variant, meter=search.settings.meter
+        )
         search.spend()
         gains = _gains(gradient, table, pieces.ids, vocabulary)
         gains[replaced] = -np.inf
-        place = _advance(search, target, pieces, vocabulary, ranked=_ranked(gains))
+        place = _advance(search, pieces, vocabulary, ranked=_ranked(gains))
         if place is None:
             return
         replaced.append(place)
@@ -162,16 +103,11 @@ def _ranked(gains: np.ndarray) -> list[tuple[int, int]]:
 
 
 def _advance(
-    search: TextSearch,
-    target: "TextTarget",
-    pieces: Pieces,
-    vocabulary: Vocabulary,
-    *,
-    ranked: Sequence[tuple[int, int]],
+    search: TextSearch, pieces: Pieces, vocabulary: Vocabulary, *, ranked: Sequence[tuple[int, int]]
 ) -> int | None:
     """Try replacements in their order, round by round; the place of the one kept, or None."""
     waiting: list[tuple[int, str]] = []
-    for written in _written(search, target, pieces, vocabulary, ranked=ranked):
+    for written in _written(search, pieces, vocabulary, ranked=ranked):
         waiting += written
         while len(waiting) >= _ROUND and search.left:
             batch, waiting = waiting[:_ROUND], waiting[_ROUND:]
@@ -185,14 +121,10 @@ def _advance(
 
 
 def _written(
-    search: TextSearch,
-    target: "TextTarget",
-    pieces: Pieces,
-    vocabulary: Vocabulary,
-    *,
-    ranked: Sequence[tuple[int, int]],
+    search: TextSearch, pieces: Pieces, vocabulary: Vocabulary, *, ranked: Sequence[tuple[int, int]]
 ) -> Iterator[list[tuple[int, str]]]:
     """The places and texts of replacements, those alone that the model would read as meant."""
+    target = search.target
     for start in range(0, len(ranked), _ROUND):
         part = ranked[start : start + _ROUND]
         texts = [

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from robustness.attacks.kernels.batch import Model
+    from robustness.attacks.tensors import Model
 
 STEP = 0.15  # of eps: Nielsen et al. 2024; 20 steps can cross the whole ball
 
@@ -34,7 +34,6 @@ class FGSM(GradientAttack, frozen=True):
 
     def cost(self, num_classes: int) -> int:
         """One gradient."""
-        del num_classes
         return 1
 
     def settings(self, budget: Budget) -> Settings:
@@ -52,9 +51,6 @@ class FGSM(GradientAttack, frozen=True):
         leave: bool = True,
     ) -> "Tensor":
         """See `GradientAttack.perturb`; nothing is drawn."""
-        from robustness.attacks.kernels.pgd import pgd
-
-        del rng
         return pgd(model, images, labels, eps=eps, alpha=eps, steps=1, rng=None, leave=leave)
 
 
@@ -90,7 +86,6 @@ class PGD(GradientAttack, frozen=True):
 
     def cost(self, num_classes: int) -> int:
         """One gradient a step."""
-        del num_classes
         return self.steps
 
     def settings(self, budget: Budget) -> Settings:
@@ -103,7 +98,6 @@ class PGD(GradientAttack, frozen=True):
 
     def notes(self, num_classes: int) -> Iterator[str]:
         """Radii whose ball it cannot cross."""
-        del num_classes
         for budget in self.budgets():
             if not self.crosses(budget):
                 yield f"pgd at {budget.where} cannot cross its ball: steps x alpha < 2 eps."
@@ -119,9 +113,60 @@ class PGD(GradientAttack, frozen=True):
         leave: bool = True,
     ) -> "Tensor":
         """See `GradientAttack.perturb`."""
-        from robustness.attacks.kernels.pgd import pgd
-
         return pgd(
             model, images, labels, eps=eps, alpha=self.step_size(eps), steps=self.steps,
             rng=rng, leave=leave,
         )  # fmt: skip
+
+
+def pgd(
+    model: "Model",
+    images: "Tensor",
+    labels: "Tensor",
+    *,
+    eps: float,
+    alpha: float,
+    steps: int,
+    rng: "Sequence[torch.Generator] | None",
+    leave: bool = True,
+) -> "Tensor":
+    """Take signed gradient steps within an l-infinity ball.
+
+    Args:
+        model: differentiable logits (B, K) from pixels.
+        images: (N, C, H, W) float32 in [0, 1].
+        labels: (N,) int64.
+        eps: radius in pixel units, e.g. 8 / 255.
+        alpha: length of a step, in the same unit.
+        steps: how many; the last iterate is not evaluated.
+        rng: one generator an image for a uniformly random start; None starts at the image.
+        leave: stop for an image at its first fooling iterate, else go on to the last one.
+
+    Returns:
+        The first fooling iterates, or the last ones (N, C, H, W).
+
+    Source: Madry et al. 2018, eq. 2.2; Goodfellow et al. 2015 for one step without random start.
+    """
+    import torch
+    from torch.nn.functional import cross_entropy
+
+    from robustness.attacks.tensors import loss_gradient, uniform
+
+    adversarial = images.clone()
+    if rng is not None:
+        adversarial = (images + uniform(rng, images, -eps, eps)).clamp(0, 1)
+    rows = torch.arange(len(images), device=images.device)  # those still attacked
+    for _ in range(steps):
+        truth = labels[rows]
+        logits, _, gradient = loss_gradient(
+            model, adversarial[rows], lambda x, y=truth: cross_entropy(x, y, reduction="none")
+        )
+        if leave:
+            right = logits.argmax(1) == truth
+            rows, gradient = rows[right], gradient[right]
+        if len(rows) == 0:
+            break
+        clean = images[rows]
+        moved = adversarial[rows] + alpha * gradient.sign()
+        adversarial[rows] = (clean + (moved - clean).clamp(-eps, eps)).clamp(0, 1)
+    return adversarial

@@ -1,10 +1,15 @@
-"""Asking a model that answers with logits and shows nothing else of itself."""
+"""Attacks that ask the served model: it answers with logits and shows nothing else of itself."""
 
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from robustness.attacks.base import BallAttack, Batch, Budget, Search, check_images
 from robustness.progress import Meter
+
+if TYPE_CHECKING:
+    from robustness.target import Target
 
 Predict = Callable[[np.ndarray], np.ndarray]
 """Logits (B, K) for images (B, C, H, W) float32 in [0, 1]."""
@@ -29,25 +34,12 @@ class Oracle:
 
         Negative exactly where an image is misclassified: a tie that goes to the class of the lower
         index is a tiny negative number, and a logit that is not finite counts as minus infinity.
-
-        Args:
-            images: (B, C, H, W).
-            labels: (B,) int64.
-
-        Raises:
-            ValueError: the answer is no (B, K) array with K >= 2, or a label is no class of it.
         """
         if self._meter is not None:
             self._meter.before()
         logits = np.array(self._predict(images), dtype=np.float32)
         if self._meter is not None:
             self._meter.after(len(images))
-        if logits.ndim != 2 or len(logits) != len(images) or logits.shape[1] < 2:
-            raise ValueError(f"logits must be ({len(images)}, K >= 2), got {logits.shape}")
-        if labels.size and not (0 <= labels.min() and labels.max() < logits.shape[1]):
-            raise ValueError(
-                f"labels must lie in [0, {logits.shape[1]}), got {labels.min()} to {labels.max()}"
-            )
         return _margins(logits, labels)
 
     def misclassifies(self, image: np.ndarray, label: int) -> bool:
@@ -73,32 +65,45 @@ def _margins(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
     return np.where((margins == 0) & (winners != labels), _LOST_TIE, margins)
 
 
-def check_request(
-    images: np.ndarray, labels: np.ndarray, *, seeds: Sequence[int], eps: float, batch: int
-) -> None:
-    """Check what every attack by queries is given.
+class QueryAttack(BallAttack, frozen=True):
+    """An attack that only asks for answers."""
 
-    Args:
-        images: must be (N, C, H, W) float32 in [0, 1].
-        labels: must be (N,) int64.
-        seeds: must be N, each at least 0.
-        eps: must be positive.
-        batch: must be positive.
+    def run(
+        self, target: "Target", batch: Batch, budgets: Sequence[Budget], search: Search
+    ) -> dict[Budget, Batch]:
+        """See `Attack.run`."""
+        check_images(batch, search.seeds)
+        oracle = Oracle(target.predict, search.meter)
+        return {
+            budget: Batch(
+                inputs=self.perturb(
+                    oracle, batch.images, batch.labels, eps=budget.value, seeds=search.seeds,
+                    leave=search.leave,
+                ),
+                labels=batch.labels,
+            )
+            for budget in budgets
+        }  # fmt: skip
 
-    Raises:
-        ValueError: one of them is not so.
-    """
-    if images.dtype != np.float32 or images.ndim != 4:
-        raise ValueError(f"images must be (N, C, H, W) float32, got {images.shape} {images.dtype}")
-    if not ((images >= 0) & (images <= 1)).all():
-        raise ValueError("images must lie in [0, 1]")
-    if labels.dtype != np.int64 or labels.shape != images.shape[:1]:
-        raise ValueError(
-            f"labels must be ({len(images)},) int64, got {labels.shape} {labels.dtype}"
-        )
-    if len(seeds) != len(images) or min(seeds, default=0) < 0:
-        raise ValueError(f"seeds must be {len(images)} integers >= 0, got {str(seeds)[:80]}")
-    if not eps > 0:
-        raise ValueError(f"eps must be positive, got {eps}")
-    if batch < 1:
-        raise ValueError(f"batch must be at least 1, got {batch}")
+    def perturb(
+        self,
+        oracle: Oracle,
+        images: np.ndarray,
+        labels: np.ndarray,
+        *,
+        eps: float,
+        seeds: Sequence[int],
+        leave: bool = True,
+    ) -> np.ndarray:
+        """Look for misclassified images within a ball; the best ones met, (N, C, H, W) float32.
+
+        Args:
+            oracle: the model.
+            images: (N, C, H, W) float32 in [0, 1].
+            labels: (N,) int64.
+            eps: radius.
+            seeds: one for each image; all that is random about it.
+            leave: stop with an image once it is fooled, and leave alone what is misclassified
+                already; else attack every image to the end.
+        """
+        raise NotImplementedError

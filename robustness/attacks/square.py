@@ -2,32 +2,30 @@
 
 from collections import deque
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
+from typing import ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
 
-from robustness.attacks.base import BallAttack, Batch, Budget, Info, Search
-from robustness.attacks.queries import Oracle, Predict, check_request
-from robustness.attacks.square_draws import (
-    Draws,
-    KernelDraws,
-    Moves,
-    Norm,
-    OwnDraws,
-    pattern,
-)
+from robustness.attacks.base import Info
+from robustness.attacks.queries import Oracle, QueryAttack
+from robustness.attacks.square_draws import Draws, Moves, Norm, pattern
 from robustness.parsing import Count
-from robustness.progress import Meter
-
-if TYPE_CHECKING:
-    from robustness.target import Target
 
 _TINY = np.float32(1e-12)
+_BATCH = 64  # images asked for together, at most
 
 
-class Square(BallAttack, frozen=True):
-    """Random squares, kept where they lower the margin; it asks the served model."""
+class Square(QueryAttack, frozen=True):
+    """Random squares, kept where they lower the margin; it asks the served model.
+
+    Every query repaints one square of the best image so far and keeps it when the margin of the
+    label falls: to a corner of the l-infinity ball, or, for l2, to a hill and a hollow paid for by
+    clearing another square. An image that is fooled gives its place in the batch to the next one.
+
+    Source: Croce & Hein 2020, algorithms 1 to 3, margin loss. We place squares uniformly over all
+    places where they fit; the kernel of torchattacks spares the last row and column.
+    """
 
     info: ClassVar[Info] = Info(
         title="Square",
@@ -42,120 +40,50 @@ class Square(BallAttack, frozen=True):
 
     def cost(self, num_classes: int) -> int:
         """The queries, one for the clean image and one for the start."""
-        del num_classes
         return self.queries + 2
 
-    def run(
+    def perturb(
         self,
-        target: "Target",
-        batch: Batch,
-        budgets: Sequence[Budget],
-        search: Search,
-    ) -> dict[Budget, Batch]:
-        """See `Attack.run`."""
-        return {
-            budget: Batch(
-                inputs=square(
-                    target.predict,
-                    batch.images,
-                    batch.labels,
-                    norm=self.norm,
-                    eps=budget.value,
-                    queries=self.queries,
-                    seeds=search.seeds,
-                    leave=search.leave,
-                    meter=search.meter,
-                ),
-                labels=batch.labels,
-            )
-            for budget in budgets
-        }
-
-
-def square(
-    predict: Predict,
-    images: np.ndarray,
-    labels: np.ndarray,
-    *,
-    norm: Norm,
-    eps: float,
-    queries: int,
-    seeds: Sequence[int],
-    leave: bool = True,
-    draws: Literal["own", "kernel"] = "own",
-    batch: int = 64,
-    meter: Meter | None = None,
-) -> np.ndarray:
-    """Look for misclassified images within a ball, by queries alone.
-
-    Every query repaints one square of the best image so far and keeps it when the margin of the
-    label falls: to a corner of the l-infinity ball, or, for l2, to a hill and a hollow paid for by
-    clearing another square. An image that is fooled gives its place in the batch to the next one.
-
-    Args:
-        predict: the model that is asked.
-        images: (N, C, H, W) float32 in [0, 1].
-        labels: (N,) int64 class indices.
-        norm: of the ball.
-        eps: its radius in pixel units, e.g. 8 / 255.
-        queries: moves of an image, besides the query of its start.
-        seeds: one for each image; with `draws="own"` all that is random about it.
-        leave: stop with an image once it is fooled, and leave alone what is misclassified already.
-            Otherwise every image is attacked to the end, its margin lowered ever more.
-        draws: "kernel" makes the draws of torchattacks' kernel with the seed `seeds[0]` and asks
-            for all images at once, as that does.
-        batch: how many images are asked for together.
-        meter: told of every model evaluation.
-
-    Returns:
-        The images of the lowest margin met, (N, C, H, W) float32.
-
-    Raises:
-        ValueError: an argument is out of range, or the kernel's draws are wanted without leaving.
-
-    Source: Croce & Hein 2020, algorithms 1 to 3, margin loss. We place squares uniformly over all
-    places where they fit; the kernel spares the last row and column.
-    """
-    check_request(images, labels, seeds=seeds, eps=eps, batch=batch)
-    if queries < 1:
-        raise ValueError(f"queries must be at least 1, got {queries}")
-    if draws == "kernel" and not leave:
-        raise ValueError("leave must be true with draws='kernel': the kernel always leaves")
-    batch = max(len(images), 1) if draws == "kernel" else batch
-    oracle = Oracle(predict, meter)
-    waiting = oracle.right(images, labels, batch) if leave else np.arange(len(images))
-    shape = images.shape[1:]
-    seats = min(batch, len(waiting))
-    source: Draws = (
-        KernelDraws(shape, norm, queries, seeds[0], waiting)
-        if draws == "kernel"
-        else OwnDraws(shape, norm, queries, seeds, seats)
-    )
-    found = images.copy()
-    brush = _Corners() if norm == "Linf" else _Mass()
-    search = _Search(images, deque(waiting.tolist()), source, brush, np.float32(eps), seats)
-    while len(search.index):
-        context = search.propose()
-        better = search.scorer(oracle.margins(context, labels[search.index]))
-        done = search.step == queries
-        if leave:
-            done |= better & (search.margin < 0)
-        search.release(done, found)
-    return found
-
-
-class _Brush(Protocol):
-    """How a square is painted, and what was there before."""
-
-    def paint(
-        self, best: np.ndarray, clean: np.ndarray, moving: np.ndarray, moves: Moves, eps: np.float32
+        oracle: Oracle,
+        images: np.ndarray,
+        labels: np.ndarray,
+        *,
+        eps: float,
+        seeds: Sequence[int],
+        leave: bool = True,
     ) -> np.ndarray:
-        """The images to ask for, (n, C, H, W): the best ones with a move made on `moving` rows."""
-        ...
+        """See `QueryAttack.perturb`; the images of the lowest margin met."""
+        waiting = oracle.right(images, labels, _BATCH) if leave else np.arange(len(images))
+        seats = min(_BATCH, len(waiting))
+        draws = Draws(images.shape[1:], self.norm, self.queries, seeds, seats)
+        return self.search(
+            oracle, images, labels, waiting, draws, eps=eps, seats=seats, leave=leave
+        )
 
-    def keep(self, best: np.ndarray, better: np.ndarray) -> None:
-        """Let `best` have the painted images where they are better, (n,) bool."""
-        ...
+    def search(
+        self,
+        oracle: Oracle,
+        images: np.ndarray,
+        labels: np.ndarray,
+        waiting: np.ndarray,
+        draws: Draws,
+        *,
+        eps: float,
+        seats: int,
+        leave: bool = True,
+    ) -> np.ndarray:
+        """Attack the `waiting` images by any draws, so many at a time; see `perturb`."""
+        found = images.copy()
+        brush = _Corners() if self.norm == "Linf" else _Mass()
+        search = _Search(images, deque(waiting.tolist()), draws, brush, np.float32(eps), seats)
+        while len(search.index):
+            proposed = search.propose()
+            better = search.keep(oracle.margins(proposed, labels[search.index]))
+            done = search.step == self.queries
+            if leave:
+                done |= better & (search.margin < 0)
+            search.release(done, found)
+        return found
 
 
 class _Search:
@@ -172,7 +100,7 @@ class _Search:
         images: np.ndarray,
         waiting: deque[int],
         draws: Draws,
-        brush: _Brush,
+        brush: "_Corners | _Mass",
         eps: np.float32,
         seats: int,
     ) -> None:
@@ -193,7 +121,7 @@ class _Search:
         moves = self._draws.moves(self._seat[moving], self.step[moving])
         return self._brush.paint(self._best, self._clean, moving, moves, self._eps)
 
-    def scorer(self, margin: np.ndarray) -> np.ndarray:
+    def keep(self, margin: np.ndarray) -> np.ndarray:
         """Keep what lowers the margin, (n,) bool, and go on to the next step."""
         better = margin < self.margin
         self._brush.keep(self._best, better)
@@ -236,7 +164,7 @@ class _Corners:
     def paint(
         self, best: np.ndarray, clean: np.ndarray, moving: np.ndarray, moves: Moves, eps: np.float32
     ) -> np.ndarray:
-        """See `_Brush.paint`."""
+        """The images to ask for: the best ones with a move made on `moving` rows."""
         flat, centre = best.reshape(-1), clean.reshape(-1)
         self._before.clear()
         for side in np.unique(moves.side):
@@ -250,7 +178,7 @@ class _Corners:
         return best
 
     def keep(self, best: np.ndarray, better: np.ndarray) -> None:
-        """See `_Brush.keep`."""
+        """Let `best` have the painted images where they are better, (n,) bool."""
         for rows, window, old in self._before:
             lost = ~better[rows]
             best.reshape(-1)[window[lost]] = old[lost]
@@ -265,7 +193,7 @@ class _Mass:
     def paint(
         self, best: np.ndarray, clean: np.ndarray, moving: np.ndarray, moves: Moves, eps: np.float32
     ) -> np.ndarray:
-        """See `_Brush.paint`."""
+        """The images to ask for: the best ones with a move made on `moving` rows."""
         if self._painted.shape != best.shape:
             self._painted, self._squares = np.empty_like(best), np.empty_like(best)
         delta = np.subtract(best, clean, out=self._painted)
@@ -283,7 +211,7 @@ class _Mass:
         return delta
 
     def keep(self, best: np.ndarray, better: np.ndarray) -> None:
-        """See `_Brush.keep`."""
+        """Let `best` have the painted images where they are better, (n,) bool."""
         best[better] = self._painted[better]
 
     def _power(self, delta: np.ndarray) -> np.ndarray:

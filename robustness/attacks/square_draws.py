@@ -1,9 +1,9 @@
-"""Where Square puts its squares, and of which sign: drawn per image, or as the kernel draws."""
+"""Where Square puts its squares, and of which sign."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Literal, Protocol
+from typing import Literal
 
 import numpy as np
 
@@ -32,22 +32,11 @@ class Moves:
     turned: np.ndarray
 
 
-class Draws(Protocol):
-    """All that is random in an attack; a seat is where an image sits while it is attacked."""
-
-    def start(self, image: int, seat: int) -> np.ndarray:
-        """Seat an image; the perturbation that it starts with, (C, H, W), of norm 1."""
-        ...
-
-    def moves(self, seats: np.ndarray, steps: np.ndarray) -> Moves:
-        """The next moves of n >= 0 images, which may be at different steps, (n,) and (n,)."""
-        ...
-
-
-class OwnDraws:
+class Draws:
     """Draws that depend on an image's own seed and on nothing else; all of them made at its start.
 
-    Squares are placed uniformly over all places where they fit.
+    Squares are placed uniformly over all places where they fit. A seat is where an image sits while
+    it is attacked.
 
     Args:
         shape: (C, H, W).
@@ -67,7 +56,7 @@ class OwnDraws:
         self._turned = np.zeros((seats, queries), bool)
 
     def start(self, image: int, seat: int) -> np.ndarray:
-        """See `Draws.start`."""
+        """Seat an image; the perturbation that it starts with, (C, H, W), of norm 1."""
         random = np.random.default_rng(self._seeds[image])
         channels, height, width = self._shape
         queries, ends = self._places.shape[1:]
@@ -75,89 +64,20 @@ class OwnDraws:
         self._places[seat] = random.random((queries, ends)) * room
         self._signs[seat] = _signs(random, (queries, channels))
         if self._norm == "Linf":
-            return _stripes(_signs(random, (channels, 1, width)), height)
+            return stripes(_signs(random, (channels, 1, width)), height)
         self._turned[seat] = random.integers(0, 2, queries)
         rows, columns = tiles(self._shape)[1:]
         count = len(rows) * len(columns)
         return tiled(self._shape, _signs(random, (count, channels)), random.integers(0, 2, count))
 
     def moves(self, seats: np.ndarray, steps: np.ndarray) -> Moves:
-        """See `Draws.moves`."""
+        """The next moves of n >= 0 images, which may be at different steps, (n,) and (n,)."""
         return Moves(
             self._sides[steps],
             self._places[seats, steps],
             self._signs[seats, steps].astype(np.float32),
             self._turned[seats, steps],
         )
-
-
-class KernelDraws:
-    """The very draws that the kernel of torchattacks makes for one batch, in its order.
-
-    All images share each square, which never touches the last row and column (of an image larger
-    than it). All must be seated first and be at the same step ever after.
-
-    Args:
-        shape: (C, H, W).
-        norm: of the attack.
-        queries: number of moves.
-        seed: of the kernel.
-        attacked: (N',) the images that the kernel attacks, in order.
-    """
-
-    def __init__(
-        self, shape: Shape, norm: Norm, queries: int, seed: int, attacked: np.ndarray
-    ) -> None:
-        self._shape, self._norm = shape, norm
-        self._sides = side_schedule(shape, norm, queries)
-        import torch  # for its generator alone: the attack itself needs no torch
-
-        self._torch = torch
-        self._generator = torch.Generator().manual_seed(seed)
-        self._rank = {int(image): rank for rank, image in enumerate(attacked)}
-        if norm == "Linf":
-            self._start = self._choice(len(attacked), shape[0], 1, shape[2])
-            return
-        _, rows, columns = tiles(shape)
-        draws = [
-            (self._uniform() > 0.5, self._choice(len(attacked), shape[0]))
-            for _ in range(len(rows) * len(columns))
-        ]
-        self._start = np.stack([signs for _, signs in draws], axis=1)  # (N', tiles, C)
-        self._start_turned = np.array([turned for turned, _ in draws])
-
-    def start(self, image: int, seat: int) -> np.ndarray:
-        """See `Draws.start`."""
-        drawn = self._start[self._rank[image]]
-        if self._norm == "Linf":
-            return _stripes(drawn, self._shape[1])
-        return tiled(self._shape, drawn, self._start_turned)
-
-    def moves(self, seats: np.ndarray, steps: np.ndarray) -> Moves:
-        """See `Draws.moves`."""
-        channels, height, width = self._shape
-        if not len(steps):
-            return Moves(
-                steps, np.zeros((0, 4), int), np.zeros((0, channels), np.float32), steps > 0
-            )
-        side, linf = int(self._sides[steps[0]]), self._norm == "Linf"
-        room = [height - side, width - side] * (1 if linf else 2)
-        places = [int(free * self._uniform()) for free in room]
-        turned = not linf and self._uniform() > 0.5
-        signs = self._choice(1 if linf else len(seats), channels)
-        return Moves(
-            np.full(len(seats), side),
-            np.tile(np.array(places), (len(seats), 1)),
-            np.broadcast_to(signs, (len(seats), channels)),
-            np.full(len(seats), turned),
-        )
-
-    def _uniform(self) -> np.float32:
-        return self._torch.rand(1, generator=self._generator).numpy()[0]
-
-    def _choice(self, *shape: int) -> np.ndarray:
-        drawn = self._torch.rand(shape, generator=self._generator).numpy()
-        return np.sign(2 * drawn - 1)
 
 
 def side_schedule(shape: Shape, norm: Norm, queries: int) -> np.ndarray:
@@ -218,7 +138,8 @@ def tiled(shape: Shape, signs: np.ndarray, turned: np.ndarray) -> np.ndarray:
     return start / (np.sqrt(np.square(start).sum()) + np.float32(1e-12))
 
 
-def _stripes(signs: np.ndarray, height: int) -> np.ndarray:
+def stripes(signs: np.ndarray, height: int) -> np.ndarray:
+    """An l-infinity start, (C, H, W), from the signs (C, 1, W) of its columns."""
     return np.repeat(signs, height, axis=1).astype(np.float32)
 
 

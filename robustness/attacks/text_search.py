@@ -1,16 +1,15 @@
 """What attacks on texts share: a greedy search on the served model, within budgets."""
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Self
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 from pydantic import Field, field_validator
 
-from robustness.attacks.base import Attack, Batch, Budget, NotPossible, distinct
+from robustness.attacks.base import Attack, Batch, Budget, Search, distinct
+from robustness.kinds import NotPossible
 from robustness.logits import label_rank, margin
 from robustness.parsing import Count, Counts
-from robustness.progress import Meter
 
 if TYPE_CHECKING:
     from robustness.target import Target
@@ -19,40 +18,11 @@ if TYPE_CHECKING:
 _TOGETHER = 32  # candidates scored before it is seen whether one is misclassified
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AttackedTexts:
-    """What an attack made of N texts.
-
-    Attributes:
-        texts: the changed texts; a text that could not be changed for the worse is as it was.
-        labels: (N,) int64 their true classes; another one than before only where it is recomputed.
-        edits: (N,) int64 edits of each.
-        queries: (N,) int64 model evaluations spent on each, those with a gradient included.
-    """
-
-    texts: list[str]
-    labels: np.ndarray
-    edits: np.ndarray
-    queries: np.ndarray
-
-    @classmethod
-    def of(cls, searches: "Sequence[TextSearch]") -> Self:
-        """The results of finished searches."""
-        return cls(
-            texts=[search.text for search in searches],
-            labels=np.array([search.label for search in searches], np.int64),
-            edits=np.array([search.edits for search in searches], np.int64),
-            queries=np.array([search.queries for search in searches], np.int64),
-        )
-
-    def batch(self) -> Batch:
-        """The texts with their labels, edits and queries."""
-        found = {"edits": self.edits, "queries": self.queries}
-        return Batch(inputs=self.texts, labels=self.labels, found=found)
-
-
 class EditAttack(Attack, frozen=True):
-    """An attack on texts by single edits, each tried on the served model."""
+    """An attack on texts by single edits, each tried on the served model.
+
+    Of each text it tells "edits" and "queries", model evaluations with a gradient included.
+    """
 
     edits: Counts = Field(default=[5], description="changes of a text at most")
     queries: Count = Field(default=1000, description="model evaluations of one input at most")
@@ -68,8 +38,35 @@ class EditAttack(Attack, frozen=True):
 
     def cost(self, num_classes: int) -> int:
         """The queries, and what the clean text takes."""
-        del num_classes
         return self.queries + 2
+
+    def run(
+        self, target: "Target", batch: Batch, budgets: Sequence[Budget], search: Search
+    ) -> dict[Budget, Batch]:
+        """See `Attack.run`; a text that cannot be changed for the worse is as it was."""
+        model = cast("TextTarget", target)
+        improve = self.improver(model)
+        found: dict[Budget, Batch] = {}
+        for budget in budgets:
+            ends: list[TextSearch] = []
+            for text, label, seed in zip(batch.texts, batch.labels, search.seeds, strict=True):
+                allowed = {"edits": int(budget.value), "queries": self.queries}
+                ends.append(TextSearch(model, text, int(label), search, **allowed))
+                if ends[-1].open:
+                    improve(ends[-1], seed)
+            found[budget] = Batch(
+                inputs=[end.text for end in ends],
+                labels=np.array([end.label for end in ends], np.int64),
+                found={
+                    "edits": np.array([end.edits for end in ends], np.int64),
+                    "queries": np.array([end.queries for end in ends], np.int64),
+                },
+            )
+        return found
+
+    def improver(self, target: "TextTarget") -> "Callable[[TextSearch, int], None]":
+        """What runs a search on texts of a model to its end, with a seed for its draws."""
+        raise NotImplementedError
 
     def allowed(
         self,
@@ -84,12 +81,10 @@ class EditAttack(Attack, frozen=True):
 
         An expression of ListOps has a token more or less after some edits.
         """
-        del seeds
-        model = of_texts(target)
-        computed = model.relabel is not None
+        model = cast("TextTarget", target)
         found = []
         for before, after in zip(clean.texts, adversarial.texts, strict=True):
-            if computed:
+            if model.relabel is not None:
                 changed = abs(len(before.split()) - len(after.split()))
             else:
                 changed = _differences(*(self.units(text, model) for text in (before, after)))
@@ -99,19 +94,6 @@ class EditAttack(Attack, frozen=True):
     def units(self, text: str, target: "TextTarget") -> Sequence[object]:
         """What an edit changes one of."""
         raise NotImplementedError
-
-
-def of_texts(target: "Target | None") -> "TextTarget":
-    """A target that reads texts.
-
-    Raises:
-        TypeError: it does not.
-    """
-    from robustness.text_target import TextTarget
-
-    if not isinstance(target, TextTarget):
-        raise TypeError("an attack on texts needs a model of texts")
-    return target
 
 
 def _differences(old: Sequence[object], new: Sequence[object]) -> int:
@@ -129,25 +111,18 @@ class TextSearch:
     only downwards: the text at hand is always the worst one found. The path does not depend on the
     number of edits allowed: more of them continue it.
 
-    Args:
-        target: the model.
-        text: the clean text.
-        label: its true class.
-        edits: edits allowed, at least 1.
-        queries: model evaluations allowed, at least 1; the one of the clean text is the first.
-        leave: end at the first text that is misclassified; else go on to the end of the budgets.
-        meter: told of every model evaluation.
-
     Attributes:
+        target: the model.
         text: the worst text found.
         label: its true class.
+        settings: how the attack is run.
         edits: how many edits away from the clean text it is.
-        queries: model evaluations spent.
+        queries: model evaluations spent; the one of the clean text is the first.
         margin: the logit of the true class less the largest other one, on the served model.
 
     Raises:
-        ValueError: a budget below 1, a text that the model cannot read, or a label that is no class
-            or not the true one where it can be computed.
+        ValueError: a text that the model cannot read, or a label that is no class or not the true
+            one where it can be computed.
     """
 
     def __init__(
@@ -155,20 +130,16 @@ class TextSearch:
         target: "TextTarget",
         text: str,
         label: int,
+        settings: Search,
         *,
         edits: int,
         queries: int,
-        leave: bool = True,
-        meter: Meter | None = None,
     ) -> None:
-        for name, value in (("edits", edits), ("queries", queries)):
-            if value < 1:
-                raise ValueError(f"{name} must be at least 1, got {value}")
         if not 0 <= label < len(target.labels):
             raise ValueError(f"labels must lie in [0, {len(target.labels)}), got {label}")
         if target.relabel is not None and target.relabel(text) != label:
             raise NotPossible(f"labels must be what the texts say, {target.relabel(text)}: {label}")
-        self._target, self._leave, self._meter = target, leave, meter
+        self.target, self.settings = target, settings
         self._edits_allowed, self._queries_allowed = edits, queries
         self.text, self.label, self.edits, self.queries = text, label, 0, 0
         self._fooled, self.margin = self._scored([text], [label])[0]
@@ -181,12 +152,12 @@ class TextSearch:
     @property
     def open(self) -> bool:
         """Whether another edit may be looked for."""
-        found = self._fooled and self._leave
+        found = self._fooled and self.settings.leave
         return not found and self.edits < self._edits_allowed and self.left > 0
 
     def true_class(self, text: str) -> int | None:
         """The class of a changed text; None where it is no text of the task."""
-        return self.label if self._target.relabel is None else self._target.relabel(text)
+        return self.label if self.target.relabel is None else self.target.relabel(text)
 
     def spend(self) -> None:
         """Count a model evaluation that the caller makes."""
@@ -198,7 +169,7 @@ class TextSearch:
         Infinite for a text that the model cannot read or that is no text of the task; it costs
         nothing. The caller sees to it that the queries suffice.
         """
-        rows = self._target.tokenizer.ids(texts, 1)
+        rows = self.target.tokenizer.ids(texts, 1)
         readable = [
             (i, text) for i, (text, row) in enumerate(zip(texts, rows, strict=True)) if len(row)
         ]
@@ -227,7 +198,7 @@ class TextSearch:
                 for (index, label), (fooled, value) in zip(part, scored, strict=True)
             ]
             best = min(standings if best is None else [best, *standings])
-            if self._leave and not best[0]:
+            if self.settings.leave and not best[0]:
                 break
         if best is None or best[:2] >= (not self._fooled, self.margin):
             return None
@@ -245,19 +216,8 @@ class TextSearch:
         """Of every text whether it is misclassified, and the margin of its class."""
         if not texts:
             return []
-        logits = self._target.predict(texts, self._meter)
+        logits = self.target.predict(texts, self.settings.meter)
         self.queries += len(texts)
         truth = np.array(labels, np.int64)
         fooled, margins = label_rank(logits, truth) > 0, margin(logits, truth)
         return list(zip(fooled.tolist(), margins.tolist(), strict=True))
-
-
-def checked(texts: Sequence[str], **columns: Sequence[int]) -> None:
-    """Refuse columns of another length than the texts.
-
-    Raises:
-        ValueError: naming the column.
-    """
-    for name, column in columns.items():
-        if len(column) != len(texts):
-            raise ValueError(f"{name} must be one per text, {len(texts)}, got {len(column)}")

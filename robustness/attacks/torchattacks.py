@@ -23,13 +23,13 @@ from robustness.attacks.base import (
     Budget,
     Info,
     Norm,
-    NotPossible,
     Search,
     Settings,
     change_size,
     in_range,
 )
 from robustness.attacks.gradient import GradientAttack
+from robustness.kinds import NotPossible
 from robustness.parsing import parse_eps
 
 if TYPE_CHECKING:
@@ -342,11 +342,7 @@ class TorchAttack(GradientAttack, frozen=True):
         return Settings(options.get("steps"), options.get("alpha"))
 
     def run(
-        self,
-        target: "Target",
-        batch: Batch,
-        budgets: Sequence[Budget],
-        search: Search,
+        self, target: "Target", batch: Batch, budgets: Sequence[Budget], search: Search
     ) -> dict[Budget, Batch]:
         """See `Attack.run`; outputs that the budget does not allow count as the clean inputs."""
         self._check_model(len(target.labels), batch.images)
@@ -374,7 +370,7 @@ class TorchAttack(GradientAttack, frozen=True):
         import torch
         import torchattacks
 
-        from robustness.attacks.kernels.model import Counted
+        from robustness.attacks.tensors import Counted
 
         seed = _chunk_seed(search.seeds)
         options = self._options(budget.value)

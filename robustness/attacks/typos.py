@@ -1,17 +1,15 @@
 """Typos: a slip of the fingers in the words that matter most to the model."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 
-from robustness.attacks.base import Batch, Budget, Info, Search
-from robustness.attacks.text_search import AttackedTexts, EditAttack, TextSearch, checked, of_texts
-from robustness.progress import Meter
+from robustness.attacks.base import Info
+from robustness.attacks.text_search import EditAttack, TextSearch
 
 if TYPE_CHECKING:
-    from robustness.target import Target
     from robustness.text_target import TextTarget
 
 _WORD = re.compile(r"[^\W\d_]{3,}")  # letters of any script
@@ -20,7 +18,19 @@ _TRIES = 4  # of each kind of slip
 
 
 class Typos(EditAttack, frozen=True):
-    """Mistyped words; the model is asked, its gradients are not needed."""
+    """Mistyped words, one after the other; the model is asked, its gradients are not needed.
+
+    Words of three letters or more are ordered by how much the margin falls when each alone is left
+    out; this takes at most half of the queries, beyond which words are drawn. Then, in this order,
+    every word is mistyped in up to sixteen drawn ways (two neighbouring letters swapped, a letter
+    left out, inserted or replaced, never the first one) and the worst is kept if it is worse. A
+    word is mistyped at most once. Words that the model does not read are left alone. All draws of
+    a text come from its own seed. Where the true class is recomputed, as for ListOps, it is single
+    digits that are mistyped.
+
+    Source: Gao et al. 2018 (DeepWordBug), sections III-B and III-C; the leave-one-out score on the
+    margin, several slips per word and the kept first letter are our own.
+    """
 
     info: ClassVar[Info] = Info(
         title="Typos",
@@ -32,93 +42,25 @@ class Typos(EditAttack, frozen=True):
     )
     name: Literal["typos"] = "typos"
 
-    def run(
-        self,
-        target: "Target",
-        batch: Batch,
-        budgets: Sequence[Budget],
-        search: Search,
-    ) -> dict[Budget, Batch]:
-        """See `Attack.run`."""
-        return {
-            budget: typos(
-                of_texts(target),
-                batch.texts,
-                batch.labels.tolist(),
-                edits=int(budget.value),
-                queries=self.queries,
-                seeds=search.seeds,
-                leave=search.leave,
-                meter=search.meter,
-            ).batch()
-            for budget in budgets
-        }
+    def improver(self, target: "TextTarget") -> Callable[[TextSearch, int], None]:
+        """See `EditAttack.improver`."""
+        return lambda search, seed: _attack(
+            search, np.random.default_rng(int(seed)), self.queries // 2
+        )
 
     def units(self, text: str, target: "TextTarget") -> Sequence[object]:
         """The words."""
-        del target
         return text.split()
 
 
-def typos(
-    target: "TextTarget",
-    texts: Sequence[str],
-    labels: Sequence[int],
-    *,
-    edits: int,
-    queries: int,
-    seeds: Sequence[int],
-    leave: bool = True,
-    meter: Meter | None = None,
-) -> AttackedTexts:
-    """Mistype words of texts, one after the other, so that the model errs.
-
-    Words of three letters or more are ordered by how much the margin falls when each alone is left
-    out; this takes at most half of the queries, beyond which words are drawn. Then, in this order,
-    every word is mistyped in up to sixteen drawn ways (two neighbouring letters swapped, a letter
-    left out, inserted or replaced, never the first one) and the worst is kept if it is worse. A
-    word is mistyped at most once. Words that the model does not read are left alone. All draws of
-    a text come from its own seed.
-
-    Where the true class is recomputed, as for ListOps, it is single digits that are mistyped.
-
-    Args:
-        target: the model; no gradients are needed.
-        texts: N texts.
-        labels: N true classes.
-        edits: typos allowed in a text.
-        queries: model evaluations that may be spent on a text.
-        seeds: N seeds, at least 0.
-        leave: a text that is misclassified is left alone from then on.
-        meter: told of every model evaluation; its `Cancelled` ends the attack.
-
-    Raises:
-        ValueError: a budget below 1, labels or seeds that do not fit, or a text that the model
-            cannot read.
-
-    Source: Gao et al. 2018 (DeepWordBug), sections III-B and III-C; the leave-one-out score on the
-    margin, several slips per word and the kept first letter are our own.
-    """
-    checked(texts, labels=labels, seeds=seeds)
-    searches = []
-    for text, label, seed in zip(texts, labels, seeds, strict=True):
-        search = TextSearch(
-            target, text, int(label), edits=edits, queries=queries, leave=leave, meter=meter
-        )
-        if search.open:
-            _attack(search, target, np.random.default_rng(int(seed)), queries // 2)
-        searches.append(search)
-    return AttackedTexts.of(searches)
-
-
-def _attack(search: TextSearch, target: "TextTarget", rng: np.random.Generator, limit: int) -> None:
+def _attack(search: TextSearch, rng: np.random.Generator, limit: int) -> None:
     """Run one search to its end; words are ordered by at most `limit` queries."""
-    parts, places = _split(search.text, target)
+    parts, places = _split(search.text, search.target)
     letters = sorted({letter for place in places for letter in parts[place].lower()})
     for place in _by_importance(search, parts, places, rng, min(limit, search.left)):
         if not search.open:
             return
-        slips = _slips(parts[place], letters, rng, fixed=target.relabel is None)
+        slips = _slips(parts[place], letters, rng, fixed=search.target.relabel is None)
         chosen = search.advance(["".join(_with(parts, place, slip)) for slip in slips])
         if chosen is not None:
             parts = _with(parts, place, slips[chosen])

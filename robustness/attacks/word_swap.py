@@ -3,21 +3,13 @@
 import hashlib
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal, cast
 
 import numpy as np
 from pydantic import Field, field_validator
 
-from robustness.attacks.base import (
-    Attack,
-    Batch,
-    Budget,
-    Info,
-    NotPossible,
-    Search,
-    distinct_numbers,
-)
-from robustness.attacks.text_search import AttackedTexts, checked, of_texts
+from robustness.attacks.base import Attack, Batch, Budget, Info, Search, distinct_numbers
+from robustness.kinds import NotPossible
 from robustness.parsing import Radii, parse_eps
 
 if TYPE_CHECKING:
@@ -62,24 +54,32 @@ class WordSwap(Attack, frozen=True):
 
     def cost(self, num_classes: int) -> int:
         """Counted as one, though nothing is asked."""
-        del num_classes
         return 1
 
     def run(
-        self,
-        target: "Target",
-        batch: Batch,
-        budgets: Sequence[Budget],
-        search: Search,
+        self, target: "Target", batch: Batch, budgets: Sequence[Budget], search: Search
     ) -> dict[Budget, Batch]:
-        """See `Attack.run`."""
-        labels, seeds = batch.labels.tolist(), search.seeds
+        """See `Attack.run`; an edit is a word changed.
+
+        Raises:
+            NotPossible: the true class is computed from the words, among which is no "AAA".
+        """
+        if cast("TextTarget", target).relabel is not None:
+            raise NotPossible(f"word-swap must not be run on {target.name!r}: no text has words")
         found: dict[Budget, Batch] = {}
         for budget in budgets:
-            made = word_swap(of_texts(target), batch.texts, labels, rate=budget.value, seeds=seeds)
-            found[budget] = made.batch()
+            swapped = [
+                swap_words(text, rate=budget.value, seed=seed)
+                for text, seed in zip(batch.texts, search.seeds, strict=True)
+            ]
+            edits = [
+                sum(old != new for old, new in zip(before.split(), after.split(), strict=True))
+                for before, after in zip(batch.texts, swapped, strict=True)
+            ]
+            spent = {"edits": np.array(edits, np.int64), "queries": np.zeros(len(edits), np.int64)}
+            found[budget] = Batch(inputs=swapped, labels=batch.labels, found=spent)
             if search.meter is not None:
-                search.meter.after(len(batch.texts))
+                search.meter.after(len(edits))
         return found
 
     def allowed(
@@ -92,7 +92,6 @@ class WordSwap(Attack, frozen=True):
         seeds: Sequence[int] = (),
     ) -> np.ndarray:
         """What the seeds draw, or the unchanged text."""
-        del target
         rows = zip(clean.texts, adversarial.texts, seeds, strict=True)
         return np.array(
             [
@@ -133,39 +132,3 @@ def swap_words(text: str, *, rate: float = RATE, seed: int = 0) -> str:
         parts += [text[end:start], REPLACEMENT]
         end = stop
     return "".join([*parts, text[end:]])
-
-
-def word_swap(
-    target: "TextTarget",
-    texts: Sequence[str],
-    labels: Sequence[int],
-    *,
-    rate: float,
-    seeds: Sequence[int],
-) -> AttackedTexts:
-    """`swap_words` on texts of a data set; it asks the model nothing, an edit is a word changed.
-
-    Args:
-        target: the model, for whether its texts may be changed so.
-        texts: N texts.
-        labels: N true classes.
-        rate: share of the words, in [0, 1].
-        seeds: N seeds, at least 0.
-
-    Raises:
-        ValueError: `rate` or a seed is out of range, or labels or seeds do not fit.
-        NotPossible: the true class is computed from the words, among which is no "AAA".
-    """
-    checked(texts, labels=labels, seeds=seeds)
-    if target.relabel is not None:
-        raise NotPossible(f"word-swap must not be run on {target.name!r}: no text of it has words")
-    swapped = [
-        swap_words(text, rate=rate, seed=int(seed)) for text, seed in zip(texts, seeds, strict=True)
-    ]
-    pairs = [zip(a.split(), b.split(), strict=True) for a, b in zip(texts, swapped, strict=True)]
-    return AttackedTexts(
-        texts=swapped,
-        labels=np.array(labels, np.int64),
-        edits=np.array([sum(old != new for old, new in pair) for pair in pairs], np.int64),
-        queries=np.zeros(len(texts), np.int64),
-    )

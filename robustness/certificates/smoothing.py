@@ -9,15 +9,22 @@ the proof demands.
 Source: Cohen, Rosenfeld & Kolter 2019, algorithm CERTIFY.
 """
 
-import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field, field_validator
 
-from robustness.attacks.base import Batch, Budget, Certificate, Info, Search, distinct_numbers
+from robustness.attacks.base import (
+    Batch,
+    Budget,
+    Certificate,
+    Info,
+    Search,
+    check_images,
+    distinct_numbers,
+)
+from robustness.attacks.queries import Predict
 from robustness.parsing import Count, Radii, Radius, parse_eps
 from robustness.progress import Meter
 
@@ -26,9 +33,7 @@ if TYPE_CHECKING:
 
 SELECTION = 100
 """Noisy copies that choose the class, beside those that count its votes."""
-
-Predict = Callable[[np.ndarray], np.ndarray]
-"""Inputs (B, C, H, W) float32 -> logits (B, K)."""
+_BATCH = 256  # noisy copies that are evaluated at once, at most
 
 
 class Smoothing(Certificate, frozen=True):
@@ -76,7 +81,6 @@ class Smoothing(Certificate, frozen=True):
 
     def cost(self, num_classes: int) -> int:
         """All noisy copies, those that choose the class included."""
-        del num_classes
         return self.samples + 2 + SELECTION
 
     @property
@@ -88,7 +92,6 @@ class Smoothing(Certificate, frozen=True):
         """How far certificates can reach, were all noisy copies answered alike."""
         from scipy import special
 
-        del num_classes
         reach = special.ndtri(parse_eps(self.alpha, name="alpha") ** (1 / self.samples))
         yield (
             f"Smoothing with {self.samples:,} noisy copies cannot certify a radius above "
@@ -96,104 +99,48 @@ class Smoothing(Certificate, frozen=True):
         )
 
     def certify(
-        self,
-        target: "Target",
-        batch: Batch,
-        budgets: Sequence[Budget],
-        search: Search,
+        self, target: "Target", batch: Batch, budgets: Sequence[Budget], search: Search
     ) -> dict[Budget, tuple[np.ndarray, np.ndarray]]:
-        """See `Certificate.certify`."""
-        found = {
-            budget: certify(
-                target.predict,
-                batch.images,
-                sigma=budget.value,
-                samples=self.samples,
-                alpha=parse_eps(self.alpha, name="alpha"),
-                seeds=search.seeds,
-                meter=search.meter,
-            )
+        """See `Certificate.certify`; an image's noise comes from its own seed alone.
+
+        An answer that is not finite is a vote for no class.
+
+        Source: Cohen et al. 2019, theorem 1 and CERTIFY.
+        """
+        check_images(batch, search.seeds)
+        return {
+            budget: self._at(target.predict, batch.images, budget.value, search)
             for budget in budgets
         }
-        return {
-            budget: (np.where(one.abstained, -1, one.index), one.radius)
-            for budget, one in found.items()
-        }
+
+    def _at(
+        self, predict: Predict, images: np.ndarray, sigma: float, search: Search
+    ) -> tuple[np.ndarray, np.ndarray]:
+        from scipy import special  # with what imports it, half a second that a spec does not need
+
+        from core.stats import lower_bound
+
+        alpha = parse_eps(self.alpha, name="alpha")
+        index = np.full(len(images), -1, np.int64)
+        radius = np.zeros(len(images))
+        for i, (image, seed) in enumerate(zip(images, search.seeds, strict=True)):
+            noisy = _noisy_batches(image, sigma, seed, SELECTION + self.samples)
+            votes = np.concatenate([_votes(predict, inputs, search.meter) for inputs in noisy])
+            first = votes[:SELECTION]
+            if not (first >= 0).any():
+                continue
+            chosen = int(np.bincount(first[first >= 0]).argmax())
+            hits = int((votes[SELECTION:] == chosen).sum())
+            share = lower_bound(hits, self.samples, alpha=alpha)
+            if share > 0.5:
+                index[i], radius[i] = chosen, sigma * special.ndtri(share)
+        return index, radius
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Certificates:
-    """What is proved of each image; arrays have one entry per image.
-
-    Attributes:
-        index: (N,) int64 class that the vote gives; -1 where it abstains.
-        radius: (N,) float64 l2 radius in pixels in [0, 1]; 0 where the vote abstains.
-        abstained: (N,) bool, no class has provably more than half of the votes.
-    """
-
-    index: np.ndarray
-    radius: np.ndarray
-    abstained: np.ndarray
-
-
-def certify(
-    predict: Predict,
-    images: np.ndarray,
-    *,
-    sigma: float,
-    samples: int,
-    alpha: float,
-    seeds: Sequence[int],
-    batch: int = 256,
-    meter: Meter | None = None,
-) -> Certificates:
-    """Certify the majority vote under noise for each image.
-
-    An image's noise comes from its own seed alone, so neither batch nor order changes it. An
-    answer that is not finite is a vote for no class.
-
-    Args:
-        predict: the model.
-        images: (N, C, H, W) float32 in [0, 1].
-        sigma: standard deviation of the noise in each pixel, > 0.
-        samples: votes that the certificate rests on, beside the 100 that choose the class.
-        alpha: probability that a certificate is wrong, in (0, 1).
-        seeds: one per image, each at least 0.
-        batch: noisy copies that are evaluated at once.
-        meter: told of each model evaluation.
-
-    Raises:
-        ValueError: an argument is out of range, or there is not one seed per image.
-        Cancelled: the caller wants to stop.
-
-    Source: Cohen et al. 2019, theorem 1 and CERTIFY.
-    """
-    from scipy import special  # with what imports it, half a second that a spec does not need
-
-    from core.stats import lower_bound
-
-    _check(images, sigma=sigma, samples=samples, alpha=alpha, seeds=seeds, batch=batch)
-    index = np.full(len(images), -1, np.int64)
-    radius = np.zeros(len(images))
-    for i, (image, seed) in enumerate(zip(images, seeds, strict=True)):
-        noisy = _noisy_batches(image, sigma, seed, SELECTION + samples, batch)
-        votes = np.concatenate([_votes(predict, inputs, meter) for inputs in noisy])
-        first = votes[:SELECTION]
-        if not (first >= 0).any():
-            continue
-        chosen = int(np.bincount(first[first >= 0]).argmax())
-        share = lower_bound(int((votes[SELECTION:] == chosen).sum()), samples, alpha=alpha)
-        if share > 0.5:
-            index[i], radius[i] = chosen, sigma * special.ndtri(share)
-    return Certificates(index=index, radius=radius, abstained=index < 0)
-
-
-def _noisy_batches(
-    image: np.ndarray, sigma: float, seed: int, count: int, batch: int
-) -> Iterator[np.ndarray]:
+def _noisy_batches(image: np.ndarray, sigma: float, seed: int, count: int) -> Iterator[np.ndarray]:
     draw = np.random.default_rng(seed)
-    for start in range(0, count, batch):
-        size = (min(batch, count - start), *image.shape)
+    for start in range(0, count, _BATCH):
+        size = (min(_BATCH, count - start), *image.shape)
         yield image + np.float32(sigma) * draw.standard_normal(size, dtype=np.float32)
 
 
@@ -205,26 +152,3 @@ def _votes(predict: Predict, inputs: np.ndarray, meter: Meter | None) -> np.ndar
     if meter is not None:
         meter.after(len(inputs))
     return np.where(np.isfinite(logits).all(axis=1), logits.argmax(axis=1), -1)
-
-
-def _check(
-    images: np.ndarray,
-    *,
-    sigma: float,
-    samples: int,
-    alpha: float,
-    seeds: Sequence[int],
-    batch: int,
-) -> None:
-    if images.ndim != 4 or images.dtype != np.float32:
-        raise ValueError(f"images must be (N, C, H, W) float32, got {images.shape} {images.dtype}")
-    if not (math.isfinite(sigma) and sigma > 0):
-        raise ValueError(f"sigma must be a positive number, got {sigma}")
-    if samples < 1:
-        raise ValueError(f"samples must be at least 1, got {samples}")
-    if not 0 < alpha < 1:
-        raise ValueError(f"alpha must lie in (0, 1), got {alpha}")
-    if len(seeds) != len(images):
-        raise ValueError(f"seeds must be one per image, {len(images)}, got {len(seeds)}")
-    if batch < 1:
-        raise ValueError(f"batch must be at least 1, got {batch}")

@@ -13,7 +13,6 @@ from core.stats import mcnemar, paired_interval
 from data.sets import TextSet
 from data.sources import ImageSet
 from robustness.attacks.corruptions.attack import split
-from robustness.gate import parse_gate
 from robustness.report import schema, sentences
 from robustness.report.schema import plain
 from robustness.report.summary import by_gradients, model_figures, nearest
@@ -25,7 +24,7 @@ from robustness.scoring import (
     ModelResult,
     parts_of,
 )
-from robustness.spec import Cell, EvaluationSpec
+from robustness.spec import Cell, EvaluationSpec, parse_gate
 from robustness.store import SHARD_SIZE, content_digest
 from robustness.text_target import TextTarget
 from robustness.worst import attacked, largest_rank, worst_ranks

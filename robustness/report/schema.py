@@ -8,9 +8,9 @@ from pydantic import BaseModel, ConfigDict
 
 from core.files import write_whole
 from core.json import read_json
-from robustness.attacks.base import Norm, Variant
-from robustness.gate import GateMetric, GateOperator
-from robustness.spec import EvaluationSpec
+from robustness.attacks.base import Norm
+from robustness.kinds import Variant
+from robustness.spec import EvaluationSpec, GateMetric, GateOperator
 
 SCHEMA_VERSION = 3
 FILE = "report.json"

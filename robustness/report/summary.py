@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 
 from core.stats import wilson
-from robustness.attacks.base import Norm, Variant
-from robustness.attacks.corruptions.attack import split
-from robustness.attacks.corruptions.mean_error import mean_corruption_error
+from robustness.attacks.base import Norm
+from robustness.attacks.corruptions.attack import mean_corruption_error, split
 from robustness.certificates.smoothing import Smoothing
+from robustness.kinds import Variant
 from robustness.report import schema
 from robustness.report.sentences import of_attack, outcome
 from robustness.scoring import (

@@ -25,7 +25,7 @@ from sqlalchemy.exc import DBAPIError
 
 from core.files import find_by_digest
 from data.errors import DataError
-from robustness.attacks.base import NotPossible
+from robustness.kinds import NotPossible
 from robustness.spec import EvaluationSpec
 from runtimes.artifact import MANIFEST, Artifact, ArtifactError, open_artifact
 from service.jobs.process import ADDRESS

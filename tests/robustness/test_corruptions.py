@@ -5,15 +5,16 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from robustness.attacks.corruptions.attack import CORRUPTIONS, EXTRA_CORRUPTIONS
-from robustness.attacks.corruptions.blur import defocus_blur, magnify, smear
-from robustness.attacks.corruptions.corrupt import EXTRA_NAMES, NAMES, corrupt
-from robustness.attacks.corruptions.edges import edges
-from robustness.attacks.corruptions.mean_error import mean_corruption_error
-from robustness.attacks.corruptions.severity import LARGE, SMALL
-from robustness.attacks.corruptions.texture import clouds, ice
+from robustness.attacks.corruptions.attack import (
+    CORRUPTIONS,
+    EXTRA_CORRUPTIONS,
+    mean_corruption_error,
+)
+from robustness.attacks.corruptions.corrupt import LARGE, SMALL, corrupt
+from robustness.attacks.corruptions.noise import defocus_blur, magnify, smear
+from robustness.attacks.corruptions.weather import clouds, edges, ice
 
-ALL = NAMES + EXTRA_NAMES
+ALL = CORRUPTIONS + EXTRA_CORRUPTIONS
 SIZES = [(1, 28, 28), (3, 32, 32), (3, 40, 71), (1, 9, 70), (1, 8, 8), (3, 1, 1)]
 GROWING = [
     "gaussian_noise", "shot_noise", "impulse_noise", "defocus_blur", "glass_blur", "motion_blur",
@@ -31,71 +32,53 @@ def picture(shape: tuple[int, int, int], seed: int = 0) -> np.ndarray:
     return (np.stack(waves) * 50 + 110 + blocks - 20).astype(np.uint8)
 
 
-def change(pixels: np.ndarray, name: str, severity: int) -> float:
+def change(pixels: np.ndarray, name: str, severity: int, draws: int = 4) -> float:
     """Mean absolute change of a value over a few draws."""
-    draws = [corrupt(pixels, name, severity, np.random.default_rng(i)) for i in range(4)]
-    return float(np.mean([np.abs(draw - pixels.astype(float)).mean() for draw in draws]))
+    drawn = [corrupt(pixels, name, severity, np.random.default_rng(i)) for i in range(draws)]
+    return float(np.mean([np.abs(one - pixels.astype(float)).mean() for one in drawn]))
 
 
 def test_there_are_fifteen_and_four_with_constants_for_each() -> None:
-    assert (len(NAMES), len(EXTRA_NAMES), len(set(ALL))) == (15, 4, 19)
-    assert (CORRUPTIONS, EXTRA_CORRUPTIONS) == (NAMES, EXTRA_NAMES)
+    assert (len(CORRUPTIONS), len(EXTRA_CORRUPTIONS), len(set(ALL))) == (15, 4, 19)
     assert set(SMALL) == set(LARGE) == set(ALL)
     assert {len(levels) for table in (SMALL, LARGE) for levels in table.values()} == {5}
 
 
-@pytest.mark.parametrize("shape", SIZES)
 @pytest.mark.parametrize("name", ALL)
-def test_any_size_stays_what_it_is_and_the_draws_alone_decide(
-    name: str, shape: tuple[int, int, int]
-) -> None:
-    pixels = picture(shape)
-    before, state = pixels.copy(), str(np.random.get_state())
-    for severity in range(1, 6):
-        once, again = (corrupt(pixels, name, severity, np.random.default_rng(1)) for _ in range(2))
-        assert once.shape == shape and once.dtype == np.uint8 and once.flags.c_contiguous
-        assert np.array_equal(once, again)
-    assert np.array_equal(pixels, before)
+def test_any_image_stays_what_it_is_and_the_draws_alone_decide(name: str) -> None:
+    plain = [np.full((c, 30, 30), value, np.uint8) for c in (1, 3) for value in (0, 255)]
+    state = str(np.random.get_state())
+    for pixels in [*map(picture, SIZES), *plain]:
+        before = pixels.copy()
+        for severity in range(1, 6):
+            once, again = (
+                corrupt(pixels, name, severity, np.random.default_rng(1)) for _ in range(2)
+            )
+            assert once.shape == pixels.shape and once.dtype == np.uint8 and once.flags.c_contiguous
+            assert np.array_equal(once, again)
+        assert np.array_equal(pixels, before)
     assert str(np.random.get_state()) == state
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_large_colour_images_work(name: str) -> None:
-    pixels = picture((3, 224, 224))
-    found = corrupt(pixels, name, 5, np.random.default_rng(0))
-    assert np.abs(found.astype(float) - pixels).mean() > 0.5
-
-
-@pytest.mark.parametrize("shape", [(1, 28, 28), (3, 32, 32), (3, 96, 96)])
-@pytest.mark.parametrize("name", GROWING)
-def test_severity_five_changes_more_than_one(name: str, shape: tuple[int, int, int]) -> None:
-    pixels = picture(shape)
-    assert change(pixels, name, 5) > change(pixels, name, 1)
-
-
-@pytest.mark.parametrize("value", [0, 255])
-@pytest.mark.parametrize("name", ALL)
-def test_black_and_white_images_break_nothing(name: str, value: int) -> None:
-    for channels in (1, 3):
-        pixels = np.full((channels, 30, 30), value, np.uint8)
-        for severity in (1, 4, 5):
-            corrupt(pixels, name, severity, np.random.default_rng(0))
+def test_severity_five_changes_more_than_one(name: str) -> None:
+    assert change(picture((3, 224, 224)), name, 5, draws=1) > 0.5
+    for shape in [(1, 28, 28), (3, 32, 32), (3, 96, 96)] * (name in GROWING):
+        pixels = picture(shape)
+        assert change(pixels, name, 5) > change(pixels, name, 1)
 
 
 @pytest.mark.parametrize(
-    ("name", "severity", "pixels", "rule"),
+    ("pixels", "rule"),
     [
-        ("fogg", 1, picture((1, 8, 8)), "did you mean 'fog'"),
-        ("fog", 0, picture((1, 8, 8)), "from 1 to 5, got 0"),
-        ("fog", 6, picture((1, 8, 8)), "from 1 to 5, got 6"),
-        ("fog", 1, np.zeros((1, 8, 8), np.float32), "uint8, got"),
-        ("fog", 1, np.zeros((2, 8, 8), np.uint8), "1 or 3"),
-        ("fog", 1, np.zeros((8, 8), np.uint8), "1 or 3"),
+        (np.zeros((1, 8, 8), np.float32), "uint8, got"),
+        (np.zeros((2, 8, 8), np.uint8), "1 or 3"),
+        (np.zeros((8, 8), np.uint8), "1 or 3"),
     ],
 )
-def test_bad_arguments_are_refused(name: str, severity: int, pixels: np.ndarray, rule: str) -> None:
+def test_other_arrays_are_refused(pixels: np.ndarray, rule: str) -> None:
     with pytest.raises(ValueError, match=rule):
-        corrupt(pixels, name, severity, np.random.default_rng(0))
+        corrupt(pixels, "fog", 1, np.random.default_rng(0))
 
 
 def test_noise_is_as_strong_as_its_constants_say() -> None:

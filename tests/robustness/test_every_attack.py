@@ -1,7 +1,8 @@
-"""Every attack on images, and every attack of torchattacks, by what all of them promise."""
+"""Every attack by what all of them promise, and every attack of torchattacks."""
 
 import inspect
 import random
+from copy import deepcopy
 from typing import Any, cast
 
 import numpy as np
@@ -12,25 +13,32 @@ from pydantic import ValidationError
 from torch import Tensor, nn
 
 from data.images import ImageSpec
-from robustness.attacks.base import Attack, Batch, Budget, NotPossible, Search
+from robustness.attacks.base import Attack, Batch, Budget, Certificate, Search
 from robustness.attacks.torchattacks import LIBRARY, REFUSED
-from robustness.progress import Meter
+from robustness.kinds import NotPossible
+from robustness.progress import Cancelled, Meter
 from robustness.spec import ATTACKS, EvaluationSpec
-from robustness.target import ImageTarget
+from robustness.target import ImageTarget, Target
+from robustness.text_target import TextTarget
 
-SHORT = {"steps": 3, "queries": 12, "samples": 6}
-OWN = [
+SHORT = {"steps": 3, "queries": 12, "samples": 6, "names": ["fog"], "severities": [3]}
+SHORT |= {"edits": [2], "rate": ["0.3"]}
+EPS = {"Linf": "0.05", "L2": "0.4", "L1": "2", "L0": "3"}
+CASES = [
     (name, norm)
     for name, kind in ATTACKS.items()
-    if kind.info.norms and name not in ("torchattacks", "autoattack")
-    for norm in kind.info.norms
+    if name != "torchattacks"  # whose attacks have a test of their own below
+    for norm in kind.info.norms or [""]
 ]
+every = pytest.mark.parametrize(("name", "norm"), CASES)
+asking = pytest.mark.parametrize(
+    ("name", "norm"), [case for case in CASES if ATTACKS[case[0]].info.access != "none"]
+)
 THEIRS = [(name, norm) for name, entry in LIBRARY.items() for norm in entry.norms]
 QUICK = {
     "steps": 3, "nb_iter": 2, "nb_sample": 4, "num_iter_set": 3, "max_iterations": 10,
     "binary_search_steps": 2, "n_queries": 12, "restarts": 2,
 }  # fmt: skip
-EPS = {"Linf": "0.05", "L2": "0.4", "L1": "2", "L0": "3"}
 
 
 class Rowwise(nn.Module):
@@ -55,7 +63,7 @@ class Served:
     name, precision = "module", "fp32"
 
     def __init__(self, module: nn.Module) -> None:
-        self.module = module
+        self.module = deepcopy(module).eval()
 
     def predict(self, inputs: Any) -> np.ndarray:
         with torch.no_grad():
@@ -77,10 +85,12 @@ def make_batch(target: ImageTarget, count: int = 8) -> Batch:
     return Batch(inputs=images, labels=target.predict(images).argmax(axis=1))
 
 
-def native(name: str, norm: str) -> Attack:
+def small(name: str, norm: str) -> Attack:
+    """An attack with little to do."""
     kind = ATTACKS[name]
     options = {key: value for key, value in SHORT.items() if key in kind.model_fields}
-    return kind.model_validate({"name": name, "norm": norm, "eps": EPS[norm], **options})
+    ball = {"norm": norm, "eps": EPS[norm]} if norm else {}
+    return kind.model_validate({"name": name, **ball, **options})
 
 
 def adapted(name: str, norm: str, **params: Any) -> Attack:
@@ -91,66 +101,188 @@ def adapted(name: str, norm: str, **params: Any) -> Attack:
 
 def run(
     attack: Attack,
-    target: ImageTarget,
+    target: Target,
     batch: Batch,
     *,
     seeds: list[int] | None = None,
     leave: bool = True,
     meter: Meter | None = None,
 ) -> Batch:
+    """The result at the first budget; parts of an attack work on what the ones before left."""
     budget = attack.budgets()[0]
     own = list(range(len(batch.inputs))) if seeds is None else seeds
     search = Search(seeds=own, leave=leave, meter=meter)
-    return attack.run(target, batch, [budget], search)[budget]
+    if isinstance(attack, Certificate):
+        index, radius = attack.certify(target, batch, [budget], search)[budget]
+        return Batch(inputs=batch.inputs, labels=index, found={"radius": radius})
+    parts = attack.parts(10)
+    if len(parts) == 1:
+        return attack.run(target, batch, [budget], search)[budget]
+    found = batch
+    for part in parts:
+        right = np.flatnonzero(target.predict(found.images).argmax(axis=1) == batch.labels).tolist()
+        made = run(shortened(part), target, take(batch, right), seeds=right, meter=meter)
+        inputs = found.images.copy()
+        inputs[right] = made.images
+        found = Batch(inputs=inputs, labels=batch.labels)
+    return found
+
+
+def shortened(part: Attack) -> Attack:
+    known = {key: value for key, value in SHORT.items() if key in type(part).model_fields}
+    return part.model_copy(update=known)
 
 
 def take(batch: Batch, rows: list[int]) -> Batch:
-    return Batch(inputs=batch.images[rows], labels=batch.labels[rows])
+    labels = batch.labels[rows]
+    if isinstance(batch.inputs, np.ndarray):
+        return Batch(inputs=batch.inputs[rows], labels=labels)
+    return Batch(inputs=[batch.inputs[row] for row in rows], labels=labels)
+
+
+def same(first: Batch, second: Batch) -> bool:
+    """Whether two results are the same, bit by bit."""
+    one, other = ((np.asarray(b.inputs), b.labels, *b.found.values()) for b in (first, second))
+    return all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+@pytest.fixture
+def subject(name: str, bag: TextTarget, texts: list[str]) -> tuple[Target, Batch]:
+    """A model that reads what the attack changes, and inputs that it gets right."""
+    if ATTACKS[name].info.input == "image":
+        target = make_target()
+        return target, make_batch(target)
+    chosen = texts[:8]
+    return bag, Batch(inputs=chosen, labels=bag.predict(chosen).argmax(axis=1))
 
 
 @pytest.mark.parametrize("leave", [True, False])
-@pytest.mark.parametrize(("name", "norm"), OWN)
-def test_results_are_allowed_described_and_repeated(name: str, norm: str, leave: bool) -> None:
-    attack, target = native(name, norm), make_target()
-    batch, meter = make_batch(target), Meter(10**9)
-    found = run(attack, target, batch, leave=leave, meter=meter)
-    budget = attack.budgets()[0]
-    assert found.images.dtype == np.float32
-    assert attack.allowed(batch, found, budget).all()
-    assert (attack.size(batch, found, budget) <= budget.value + 1e-6).all()
-    assert meter.done <= len(batch.inputs) * attack.cost(num_classes=10)
-    again = run(attack, target, batch, leave=leave)
-    assert np.array_equal(found.images, again.images)
-    assert EPS[norm] in attack.describe(budget)
+@every
+def test_results_are_allowed_described_and_repeated(
+    name: str, norm: str, leave: bool, subject: tuple[Target, Batch]
+) -> None:
+    attack, (target, batch), meter = small(name, norm), subject, Meter(10**9)
+    found, budget = run(attack, target, batch, leave=leave, meter=meter), attack.budgets()[0]
+    cost = sum(shortened(part).cost(num_classes=10) for part in attack.parts(10))
+    assert attack.cost(10) == sum(part.cost(10) for part in attack.parts(10)) >= cost
+    assert meter.done <= len(batch.inputs) * cost
+    assert same(found, run(attack, target, batch, leave=leave))
+    assert budget.text.split(":")[0] in attack.describe(budget)
+    if attack.info.role == "certificate":
+        return
+    given = {"target": target, "seeds": range(len(batch.inputs))}
+    assert attack.allowed(batch, found, budget, **given).all()
+    if attack.info.norms or "edits" in type(attack).model_fields:
+        assert (attack.size(batch, found, budget) <= budget.value + 1e-6).all()
 
 
-@pytest.mark.parametrize(("name", "norm"), OWN)
-def test_an_image_fares_alike_in_every_batch(name: str, norm: str) -> None:
-    attack, target = native(name, norm), make_target()
-    batch = make_batch(target)
+@every
+def test_an_input_fares_alike_in_every_batch(
+    name: str, norm: str, subject: tuple[Target, Batch]
+) -> None:
+    attack, (target, batch), rows = small(name, norm), subject, [5, 0, 3]
     whole = run(attack, target, batch)
-    part = run(attack, target, take(batch, [5, 0, 3]), seeds=[5, 0, 3])
-    assert np.array_equal(part.images, whole.images[[5, 0, 3]])
+    if len(attack.parts(10)) > 1:  # seeds are those of the places in the batch
+        rows = [0, 1, 2]
+    part = run(attack, target, take(batch, rows), seeds=rows)
+    found = {key: values[rows] for key, values in whole.found.items()}
+    chosen = take(whole, rows)
+    assert same(part, Batch(inputs=chosen.inputs, labels=chosen.labels, found=found))
 
 
-@pytest.mark.parametrize(("name", "norm"), OWN)
-def test_a_fooled_image_leaves_early(name: str, norm: str) -> None:
-    attack, target, meter = native(name, norm), make_target(), Meter(10**9)
-    batch = make_batch(target)
-    wrong = Batch(inputs=batch.inputs, labels=(batch.labels + 1) % 10)
+@asking
+def test_a_fooled_input_leaves_early(name: str, norm: str, subject: tuple[Target, Batch]) -> None:
+    attack, (target, batch), meter = small(name, norm), subject, Meter(10**9)
+    if attack.info.role == "certificate":
+        return
+    wrong = Batch(inputs=batch.inputs, labels=(batch.labels + 1) % len(target.labels))
     run(attack, target, wrong, meter=meter)
     assert meter.done <= 2 * len(batch.inputs)
 
 
-def test_what_moves_too_far_or_leaves_the_image_is_not_allowed() -> None:
-    target = make_target()
-    batch = make_batch(target)
-    for name, norm in OWN:
-        attack = native(name, norm)
-        budget = attack.budgets()[0]
-        for change in (0.5, -2.0, np.nan):
-            moved = Batch(inputs=batch.images + np.float32(change), labels=batch.labels)
-            assert not attack.allowed(batch, moved, budget).any()
+@asking
+def test_cancel_is_heeded_before_the_next_evaluation(
+    name: str, norm: str, subject: tuple[Target, Batch]
+) -> None:
+    attack, (target, batch), seen = small(name, norm), subject, [0]
+    meter = Meter(
+        10**9, on_progress=lambda now: seen.append(now.done), should_stop=lambda: meter.done >= 10
+    )
+    if name == "fgsm":  # one evaluation is all that it makes
+        meter.done = 10
+    with pytest.raises(Cancelled):
+        run(attack, target, batch, leave=False, meter=meter)
+    assert name == "fgsm" or seen[-2] < 10 <= seen[-1]
+
+
+@every
+def test_nothing_but_the_result_changes(
+    name: str, norm: str, subject: tuple[Target, Batch]
+) -> None:
+    attack, (target, batch) = small(name, norm), subject
+    expected, before = run(attack, target, batch), take(batch, list(range(8)))
+    model = target.require_torch_model().train()
+    frozen, *parameters = model.parameters()
+    frozen.requires_grad_(False)
+    for parameter in parameters:
+        parameter.grad = torch.ones_like(parameter)
+    state = {key: value.clone() for key, value in model.state_dict().items()}
+    drawn = torch.get_rng_state(), random.getstate(), str(np.random.get_state())
+    with torch.no_grad():
+        assert same(run(attack, target, batch), expected)  # its dropout is silent meanwhile
+        assert not torch.is_grad_enabled()
+    assert torch.equal(torch.get_rng_state(), drawn[0])
+    assert (random.getstate(), str(np.random.get_state())) == drawn[1:]
+    assert all(part.training and not part._forward_hooks for part in model.modules())
+    assert not frozen.requires_grad and frozen.grad is None
+    assert all(p.requires_grad and bool((cast(Tensor, p.grad) == 1).all()) for p in parameters)
+    assert all(torch.equal(value, state[key]) for key, value in model.state_dict().items())
+    assert same(batch, before)
+
+
+@every
+def test_what_goes_too_far_is_not_allowed(
+    name: str, norm: str, subject: tuple[Target, Batch]
+) -> None:
+    attack, (target, batch) = small(name, norm), subject
+    if attack.info.role == "certificate":
+        return
+    budget, seeds = attack.budgets()[0], range(8)
+    if attack.info.input == "text":
+        moved = Batch(inputs=["great " * 9] * 8, labels=batch.labels)
+        assert not attack.allowed(batch, moved, budget, target=target, seeds=seeds).any()
+        return
+    for change in (0.5, -2.0, np.nan) if norm else (-2.0, np.nan):
+        moved = Batch(inputs=batch.images + np.float32(change), labels=batch.labels)
+        assert not attack.allowed(batch, moved, budget).any()
+
+
+@pytest.mark.parametrize(("name", "norm"), [case for case in CASES if case[1]])
+def test_no_images_are_no_work(name: str, norm: str, subject: tuple[Target, Batch]) -> None:
+    target, batch = subject
+    assert run(small(name, norm), target, take(batch, [])).images.shape == (0, 1, 8, 8)
+
+
+@pytest.mark.parametrize("name", ["fgsm", "square", "smoothing"])
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda x, y: (x + 1, y), r"images must lie in \[0, 1\]"),
+        (lambda x, y: (x * np.float32(np.nan), y), r"images must lie in \[0, 1\]"),
+        (lambda x, y: (x.astype(np.float64), y), "images must be .* float64"),
+        (lambda x, y: (x, y.astype(np.int32)), "labels must be .* int32"),
+        (lambda x, y: (x, y[:-1]), r"labels must be \(8,\) int64"),
+        (lambda x, y: (x[:3], y[:3]), "seeds must be one an image, 3, got 8"),
+    ],
+)
+def test_meaningless_input_is_refused(
+    change: Any, message: str, name: str, subject: tuple[Target, Batch]
+) -> None:
+    target, batch = subject
+    images, labels = change(batch.images, batch.labels)
+    attack = small(name, "" if name == "smoothing" else "Linf")
+    with pytest.raises(ValueError, match=message):
+        run(attack, target, Batch(inputs=images, labels=labels), seeds=list(range(8)))
 
 
 @pytest.mark.parametrize(("name", "norm"), THEIRS)

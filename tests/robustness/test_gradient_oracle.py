@@ -10,11 +10,11 @@ import torchattacks
 from torch import Tensor, nn
 
 from data.sources import load_inputs, open_images
+from robustness.attacks.apgd import APGDCE, APGDT
 from robustness.attacks.base import Norm
-from robustness.attacks.kernels.apgd import Loss, apgd
-from robustness.attacks.kernels.fab import fab
-from robustness.attacks.kernels.model import attackable
-from robustness.attacks.kernels.pgd import pgd
+from robustness.attacks.fab import FABT
+from robustness.attacks.pgd import pgd
+from robustness.attacks.tensors import attackable
 from runtimes.artifact import open_artifact
 from runtimes.torch_model import load_torch_model
 from service.settings import ROOT
@@ -27,7 +27,13 @@ COUNT = 8  # a power of two: the mean loss of torchattacks' PGD has the rounding
 STEPS = 8
 models = pytest.mark.parametrize("name", RADII)
 costly = pytest.mark.parametrize(
-    "name", ["fashion-dot", pytest.param("fashion-elliptical-adv", marks=pytest.mark.slow)]
+    ("name", "norm"),
+    [
+        ("fashion-dot", "Linf"),
+        pytest.param("fashion-dot", "L2", marks=pytest.mark.slow),
+        pytest.param("fashion-elliptical-adv", "Linf", marks=pytest.mark.slow),
+        pytest.param("fashion-elliptical-adv", "L2", marks=pytest.mark.slow),
+    ],
 )
 norms = pytest.mark.parametrize("norm", ["Linf", "L2"])
 
@@ -114,11 +120,11 @@ class CorrectedAPGDT(torchattacks.APGD):
         return torchattacks.APGDT.dlr_loss_targeted(cast(Any, self), x, y, self.aim)
 
 
-def same_as_apgd(name: str, norm: Norm, loss: Loss, steps: int) -> None:
+def same_as_apgd(name: str, norm: Norm, kind: type[APGDCE | APGDT], steps: int) -> None:
     model, images, labels = batch(name)
     eps = RADII[name][norm]
     common = {"norm": norm, "eps": eps, "steps": steps, "n_restarts": 1, "seed": 5, "rho": 0.75}
-    if loss == "cross-entropy":
+    if kind is APGDCE:
         kernel = torchattacks.APGD(model, loss="ce", **common)
     else:
         plain = torchattacks.APGDT(model, n_classes=10, **common)
@@ -126,9 +132,9 @@ def same_as_apgd(name: str, norm: Norm, loss: Loss, steps: int) -> None:
     expected = oracle(kernel, images, labels)
     flags = robust(name, expected)
     assert 0 < int(flags.sum()) < COUNT - 1
+    attack = kind.model_validate({"norm": norm, "eps": [str(eps)], "steps": steps})
     left, full = (
-        run(name, apgd, loss=loss, norm=norm, eps=eps, steps=steps, rng=shared(), leave=leave)
-        for leave in (True, False)
+        run(name, attack.perturb, eps=eps, rng=shared(), leave=leave) for leave in (True, False)
     )
     assert torch.equal(robust(name, left), flags)
     assert torch.equal(robust(name, full), flags)
@@ -139,16 +145,14 @@ def same_as_apgd(name: str, norm: Norm, loss: Loss, steps: int) -> None:
 @norms
 @models
 def test_apgd_is_torchattacks_bit_by_bit(name: str, norm: Norm) -> None:
-    same_as_apgd(name, norm, "cross-entropy", 3 * STEPS)
+    same_as_apgd(name, norm, APGDCE, 3 * STEPS)
 
 
-@norms
 @costly
 def test_targeted_apgd_is_torchattacks_bit_by_bit(name: str, norm: Norm) -> None:
-    same_as_apgd(name, norm, "targeted-dlr", STEPS)
+    same_as_apgd(name, norm, APGDT, STEPS)
 
 
-@norms
 @costly
 def test_fab_flags_the_images_that_torchattacks_flags(name: str, norm: Norm) -> None:
     model, images, labels = batch(name)
@@ -159,8 +163,9 @@ def test_fab_flags_the_images_that_torchattacks_flags(name: str, norm: Norm) -> 
     )  # fmt: skip
     flags = robust(name, oracle(kernel, images, labels))
     assert 0 < int(flags.sum()) < COUNT - 1
+    attack = FABT.model_validate({"norm": norm, "eps": [str(eps)], "steps": STEPS})
     for leave in (True, False):
-        nearest, distance = run(name, fab, norm=norm, steps=STEPS, until=eps, leave=leave)
+        nearest, distance = run(name, attack.nearest, until=eps, leave=leave)
         assert torch.equal(distance > eps, flags)
         order = float("inf") if norm == "Linf" else 2
         change = (nearest - images).flatten(1).norm(order, dim=1)
@@ -172,5 +177,5 @@ def test_fab_flags_the_images_that_torchattacks_flags(name: str, norm: Norm) -> 
 @norms
 @models
 def test_a_hundred_steps_agree(name: str, norm: Norm) -> None:
-    same_as_apgd(name, norm, "cross-entropy", 100)
-    same_as_apgd(name, norm, "targeted-dlr", 100)
+    same_as_apgd(name, norm, APGDCE, 100)
+    same_as_apgd(name, norm, APGDT, 100)

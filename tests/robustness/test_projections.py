@@ -3,7 +3,7 @@ import torch
 from torch import Tensor
 from torchattacks.attacks import fab
 
-from robustness.attacks.kernels.projections import nearest_l2, nearest_linf
+from robustness.attacks.fab import nearest_l2, nearest_linf
 
 OURS = {"Linf": nearest_linf, "L2": nearest_l2}
 KERNELS = {"Linf": fab.projection_linf, "L2": fab.projection_l2}

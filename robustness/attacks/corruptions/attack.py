@@ -1,6 +1,6 @@
 """Common corruptions, at severities: noise, blur, weather, not aimed at the model."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import numpy as np
@@ -98,7 +98,6 @@ class Corruptions(Attack, frozen=True):
 
     def cost(self, num_classes: int) -> int:
         """One answer."""
-        del num_classes
         return 1
 
     @property
@@ -108,7 +107,6 @@ class Corruptions(Attack, frozen=True):
 
     def notes(self, num_classes: int) -> Iterator[str]:
         """Whether its figures stand beside published ones."""
-        del num_classes
         if {*self.names} != {*CORRUPTIONS} or {*self.severities} != {*_SEVERITIES}:
             yield (
                 "mCE here is over the corruptions and severities asked for, not over the 15 at 5 "
@@ -121,11 +119,7 @@ class Corruptions(Attack, frozen=True):
         return [input_seed(seed, budget.text, content_of(image)) for image in pixels]
 
     def run(
-        self,
-        target: "Target",
-        batch: Batch,
-        budgets: Sequence[Budget],
-        search: Search,
+        self, target: "Target", batch: Batch, budgets: Sequence[Budget], search: Search
     ) -> dict[Budget, Batch]:
         """Corrupt images at the model's size, in 8 bit; see `Attack.run`.
 
@@ -133,7 +127,6 @@ class Corruptions(Attack, frozen=True):
         """
         from robustness.attacks.corruptions.corrupt import corrupt
 
-        del target
         pixels = _in_8bit(batch.images)
         found: dict[Budget, Batch] = {}
         for budget in budgets:
@@ -156,7 +149,6 @@ class Corruptions(Attack, frozen=True):
         seeds: Sequence[int] = (),
     ) -> np.ndarray:
         """Any image."""
-        del clean, budget, target, seeds
         return in_range(adversarial.images)
 
     def describe(self, budget: Budget) -> str:
@@ -173,3 +165,40 @@ def split(budget: Budget) -> tuple[str, int]:
     """Name and severity of a corruption."""
     name, severity = budget.text.split(":")
     return name, int(severity)
+
+
+def mean_corruption_error(
+    errors: Mapping[str, Sequence[float]], reference_errors: Mapping[str, Sequence[float]]
+) -> float:
+    """Mean over corruptions of a model's error, summed over severities, over that of a reference.
+
+    Args:
+        errors: for each corruption the share of wrong answers at each severity.
+        reference_errors: the same of the reference, for the same corruptions and severities.
+
+    Returns:
+        1 if the model is as bad as the reference. (The paper writes it in percent.)
+
+    Raises:
+        ValueError: different corruptions or severities, none at all, or a reference without error.
+
+    Source: Hendrycks & Dietterich 2019, section 4.1; there AlexNet is the reference.
+    """
+    if not errors or errors.keys() != reference_errors.keys():
+        raise ValueError(
+            "errors and reference_errors must name the same corruptions, at least one, "
+            f"got {sorted(errors)} and {sorted(reference_errors)}"
+        )
+    ratios = [_ratio(name, errors[name], reference_errors[name]) for name in errors]
+    return sum(ratios) / len(ratios)
+
+
+def _ratio(name: str, own: Sequence[float], reference: Sequence[float]) -> float:
+    if len(own) != len(reference):
+        raise ValueError(
+            f"errors of {name!r} must have as many severities as the reference's {len(reference)}, "
+            f"got {len(own)}"
+        )
+    if sum(reference) <= 0:
+        raise ValueError(f"reference_errors of {name!r} must not be all 0, got {list(reference)}")
+    return sum(own) / sum(reference)

@@ -1,1 +1,0 @@
-"""The arithmetic of gradient attacks, on tensors."""

@@ -1,0 +1,138 @@
+"""What gradient attacks share on tensors: the model, its gradients, random draws and balls."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from robustness.attacks.base import MAX_TARGETS, Norm
+from robustness.kinds import Variant
+from robustness.progress import Meter
+from robustness.target import gradient_path, undisturbed
+
+Model = Callable[[Tensor], Tensor]
+"""Logits (B, K) from pixels (B, C, H, W), differentiable."""
+TINY = 1e-12  # keeps a length in a denominator above 0
+_HUGE = 1e15  # stands for an infinite gradient: its square is still finite
+
+
+@contextmanager
+def attackable(
+    model: nn.Module, *, variant: Variant = "plain", meter: Meter | None = None
+) -> Iterator[Model]:
+    """A module in evaluation mode, its parameters frozen, every call counted.
+
+    No global generator, gradient, module's mode or `requires_grad` is changed, also after an error.
+
+    Args:
+        model: logits from pixels; all of it is as before when the block ends.
+        variant: how gradients treat m of elliptical attention.
+        meter: told of every model evaluation; its `Cancelled` ends an attack within one step.
+    """
+
+    def logits(images: Tensor) -> Tensor:
+        if meter is not None:
+            meter.before()
+        answer = model(images)
+        if meter is not None:
+            meter.after(len(images))
+        return answer
+
+    with undisturbed(model), gradient_path(model, variant):
+        yield logits
+
+
+class Counted(nn.Module):
+    """What `attackable` yields as a module, for a library that wants one.
+
+    Args:
+        ask: logits from pixels, counted.
+        inner: the model, whose parameters say where it computes.
+    """
+
+    def __init__(self, ask: Model, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner, self._ask = inner, ask
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Logits (B, K) from pixels (B, C, H, W)."""
+        return self._ask(images)
+
+
+def loss_gradient(
+    model: Model, images: Tensor, loss: Callable[[Tensor], Tensor]
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Logits (B, K), losses (B,) and the gradient (B, C, H, W) of each image's own loss.
+
+    Args:
+        model: see `Model`.
+        images: (B, C, H, W).
+        loss: from logits (B, K) to a loss an image (B,).
+
+    Raises:
+        ValueError: the logits carry no gradient.
+    """
+    images = images.detach().requires_grad_(True)
+    with torch.enable_grad():
+        logits = model(images)
+        if not logits.requires_grad:
+            raise ValueError(
+                "logits have no gradient; pass the PyTorch model, not the exported one"
+            )
+        losses = loss(logits)
+        # A sum and not a mean: an image's gradient does not depend on the rest of the batch.
+        (gradient,) = torch.autograd.grad(losses.sum(), images)
+    finite = gradient.nan_to_num(nan=0.0, posinf=_HUGE, neginf=-_HUGE)
+    return logits.detach(), losses.detach(), finite
+
+
+def ranked(logits: Tensor, rank: int) -> Tensor:
+    """The class of each row at a rank, counted from 1, the likeliest: (N,) int64."""
+    return logits.sort(dim=1)[1][:, -rank]
+
+
+def target_ranks(logits: Tensor) -> range:
+    """Ranks of the classes aimed at: the likeliest wrong ones have ranks 2, 3, ..."""
+    return range(2, min(MAX_TARGETS, logits.shape[1] - 1) + 2)
+
+
+def uniform(rng: Sequence[torch.Generator], images: Tensor, low: float, high: float) -> Tensor:
+    """Uniform noise like the images (N, C, H, W), each row from its own generator.
+
+    Draws are made on the CPU, so that they are the same on every device.
+    """
+    shape = images.shape[1:]
+    rows = [torch.empty(shape).uniform_(low, high, generator=generator) for generator in rng]
+    return torch.stack(rows).to(images.device)
+
+
+def normal(rng: Sequence[torch.Generator], images: Tensor) -> Tensor:
+    """Standard normal noise like the images (N, C, H, W), each row from its own generator."""
+    rows = [torch.randn(images.shape[1:], generator=generator) for generator in rng]
+    return torch.stack(rows).to(images.device)
+
+
+def lengths(changes: Tensor, norm: Norm = "L2") -> Tensor:
+    """Norms of changes (B, C, H, W), as (B, 1, 1, 1)."""
+    if norm == "Linf":
+        return changes.abs().amax((1, 2, 3), keepdim=True)
+    return (changes**2).sum((1, 2, 3), keepdim=True).sqrt()
+
+
+def project(points: Tensor, clean: Tensor, *, norm: Norm, eps: float) -> Tensor:
+    """The points (B, C, H, W) of balls around clean images next to some points, inside [0, 1]."""
+    if norm == "Linf":
+        return points.clamp(clean - eps, clean + eps).clamp(0, 1)
+    change = points - clean
+    length = lengths(change)
+    return (clean + change / (length + TINY) * length.clamp(max=eps)).clamp(0, 1)
+
+
+def surface(images: Tensor, *, norm: Norm, eps: float, rng: Sequence[torch.Generator]) -> Tensor:
+    """Random points on the surface of balls around images (B, C, H, W), clamped to [0, 1]."""
+    if norm == "Linf":
+        noise = 2 * uniform(rng, images, 0, 1) - 1
+        return (images + eps * noise / lengths(noise, "Linf")).clamp(0, 1)
+    noise = normal(rng, images)
+    return (images + eps * noise / (lengths(noise) + TINY)).clamp(0, 1)
