@@ -9,11 +9,9 @@ from service.http.body import File, Form, validated
 from service.http.documents import broken_rules, parse_json, unacceptable
 from service.http.errors import ApiError
 from service.http.keys import Caller
-from service.jobs.limits import spec_error
-from service.jobs.submit import Submission
+from service.jobs.submit import Submission, spec_error
 from service.jobs.table import Priority
-from service.jobs.text_uploads import read_texts
-from service.jobs.uploads import Uploads
+from service.jobs.uploads import Uploads, read_texts
 
 _KEY = re.compile(r"[\x21-\x7e]{1,255}")
 
@@ -118,7 +116,6 @@ def _uploads(form: EvaluationForm, spec: EvaluationSpec) -> Uploads:
         message = f"There is no {what[:-1]}: send some in `{what}` or one {kinds} in `archive`."
         raise ApiError(422, f"no_{what}", message)
     return Uploads(
-        on_texts=spec.on_texts,
         images=images,
         texts=() if texts is None else read_texts(texts),
         archive=archives[0] if archives else None,

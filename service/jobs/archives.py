@@ -7,7 +7,6 @@ import struct
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
@@ -34,35 +33,8 @@ class BrokenPages(ValueError):
     """The headers contradict the file or themselves."""
 
 
-@dataclass(frozen=True, slots=True)
-class Page:
-    """What a page says of itself: bytes packed and unpacked, and values."""
-
-    packed: int
-    unpacked: int
-    values: int
-
-
-def check_footer(content: bytes) -> None:
-    """Refuse a list of contents that is not there, or that alone would fill the memory.
-
-    Raises:
-        BrokenPages: see above.
-    """
-    if len(content) < 2 * _FOOTER or content[-4:] != _MAGIC:
-        raise BrokenPages("the file is incomplete")
-    (length,) = struct.unpack_from("<L", content, len(content) - _FOOTER)
-    if length > min(_MAX_FOOTER, len(content) - _FOOTER):
-        raise BrokenPages("the list of contents is too long")
-
-
 def declared_size(content: bytes, metadata: "FileMetaData", columns: set[str]) -> int:
-    """Bytes that some columns say they become.
-
-    Args:
-        content: the file, whose footer was checked.
-        metadata: its list of contents.
-        columns: names of top-level columns; others are not looked at.
+    """Bytes that some top-level columns say they become.
 
     Raises:
         BrokenPages: a column is repeated within a row, or a page says something impossible.
@@ -76,15 +48,16 @@ def declared_size(content: bytes, metadata: "FileMetaData", columns: set[str]) -
                 continue
             if metadata.schema.column(position).max_repetition_level:
                 raise BrokenPages("a column holds lists")
-            for page in _pages(content, chunk):
+            for unpacked, values in _pages(content, chunk):
                 # Every value of a flat column, and every entry of its dictionary, is of a row.
-                if page.values > group.num_rows:
+                if values > group.num_rows:
                     raise BrokenPages("a page holds more values than rows")
-                size += page.unpacked
+                size += unpacked
     return size
 
 
-def _pages(content: bytes, chunk: Any) -> Iterator[Page]:
+def _pages(content: bytes, chunk: Any) -> Iterator[tuple[int, int]]:
+    """Unpacked bytes and number of values of every page."""
     offsets = [chunk.data_page_offset]
     if chunk.has_dictionary_page and chunk.dictionary_page_offset:
         offsets.append(chunk.dictionary_page_offset)
@@ -93,9 +66,11 @@ def _pages(content: bytes, chunk: Any) -> Iterator[Page]:
         raise BrokenPages("a column lies outside of the file")
     while position < end:
         reader = _Reader(content, position, end)
-        page = reader.page()
-        position = reader.position + page.packed
-        yield page
+        header = reader.read_struct(0)
+        kinds = [header[kind] for kind in _KINDS if isinstance(header.get(kind), dict)]
+        values = [_count(kind.get(_NUM_VALUES)) for kind in kinds]
+        position = reader.position + _count(header.get(_PACKED_SIZE))
+        yield _count(header.get(_UNPACKED_SIZE)), max(values, default=0)
     if position != end:
         raise BrokenPages("a page lies outside of its column")
 
@@ -108,15 +83,8 @@ class _Reader:
         self.position = position
         self._end = end
 
-    def page(self) -> Page:
-        """A page's header; the position is that of its content afterwards."""
-        fields = self._struct(0)
-        kinds = [fields[kind] for kind in _KINDS if isinstance(fields.get(kind), dict)]
-        values = [_count(kind.get(_NUM_VALUES)) for kind in kinds]
-        packed, unpacked = _count(fields.get(_PACKED_SIZE)), _count(fields.get(_UNPACKED_SIZE))
-        return Page(packed, unpacked, max(values, default=0))
-
-    def _struct(self, depth: int) -> dict[int, Any]:
+    def read_struct(self, depth: int) -> dict[int, Any]:
+        """Fields by number."""
         if depth > _DEPTH:
             raise BrokenPages("a page's header is nested too deeply")
         fields: dict[int, Any] = {}
@@ -133,7 +101,7 @@ class _Reader:
         if kind in (_I16, _I32, _I64):
             return self._signed()
         if kind == _STRUCT:
-            return self._struct(depth + 1)
+            return self.read_struct(depth + 1)
         if kind in (_BYTE, _DOUBLE, _BINARY):
             self._skip({_BYTE: 1, _DOUBLE: 8}.get(kind) or self._unsigned())
             return None
@@ -228,7 +196,7 @@ def _check_parquet(content: bytes, settings: Settings, what: str) -> None:
     import pyarrow.parquet as pq
 
     try:
-        check_footer(content)
+        _check_footer(content)
         parquet = pq.ParquetFile(pa.BufferReader(content))
         found = parquet.metadata
         size = sum(found.row_group(i).total_byte_size for i in range(found.num_row_groups))
@@ -244,6 +212,15 @@ def _check_parquet(content: bytes, settings: Settings, what: str) -> None:
             _check_size(found.num_rows, size, settings, what)
     except (pa.ArrowException, OSError, ValueError) as error:
         raise ApiError(422, "broken_archive", "The parquet file cannot be read.") from error
+
+
+def _check_footer(content: bytes) -> None:
+    """Refuse a list of contents that is not there, or that alone would fill the memory."""
+    if len(content) < 2 * _FOOTER or content[-4:] != _MAGIC:
+        raise BrokenPages("the file is incomplete")
+    (length,) = struct.unpack_from("<L", content, len(content) - _FOOTER)
+    if length > min(_MAX_FOOTER, len(content) - _FOOTER):
+        raise BrokenPages("the list of contents is too long")
 
 
 def _check_zip(file: BinaryIO, settings: Settings) -> None:

@@ -9,7 +9,7 @@ import os
 import sqlite3
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +30,7 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlalchemy.sql.elements import ColumnElement
 
-HEAD = "0001"  # the newest step in `migrations`
-VERSIONS = (HEAD,)
+HEAD = "0001"  # the newest step in `migrations`, and so far the only one
 _SQLITE_WAIT_S = 30
 _CONNECT_S = 10
 _LOCK = 4_702_111_234  # any number that nobody else locks in the same database
@@ -119,10 +118,8 @@ def is_full(error: DBAPIError) -> bool:
 def _engine(url: URL) -> Engine:
     if url.drivername == _DRIVER:
         # A connection may have died since its last use: the server restarts, a proxy forgets.
-        engine = create_engine(
-            url, pool_pre_ping=True, connect_args={"connect_timeout": _CONNECT_S}
-        )
-        return engine
+        waits = {"connect_timeout": _CONNECT_S}
+        return create_engine(url, pool_pre_ping=True, connect_args=waits)
     engine = create_engine(url, connect_args={"timeout": _SQLITE_WAIT_S})
     event.listen(engine, "connect", _set_up_sqlite)
     event.listen(engine, "begin", _begin_sqlite)
@@ -150,16 +147,9 @@ def _first(url: URL) -> Iterator[None]:
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        _log_ahead(path)
+        with closing(sqlite3.connect(path, timeout=_SQLITE_WAIT_S)) as connection:
+            connection.execute("PRAGMA journal_mode = WAL")
         yield
-
-
-def _log_ahead(path: Path) -> None:
-    connection = sqlite3.connect(path, timeout=_SQLITE_WAIT_S)
-    try:
-        connection.execute("PRAGMA journal_mode = WAL")
-    finally:
-        connection.close()
 
 
 def _migrate(connection: Connection) -> None:
@@ -167,7 +157,7 @@ def _migrate(connection: Connection) -> None:
     found = None
     if inspect(connection).has_table("alembic_version"):
         found = connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
-    if found is not None and found not in VERSIONS:
+    if found not in (None, HEAD):
         raise StateError(
             f"the state was written with schema version {found}, this service reads up to version"
             f" {HEAD}; start the service that wrote it, or name an empty ASSAY_STATE or"

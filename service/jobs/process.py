@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal
 
@@ -26,14 +27,7 @@ _LOOK_FOR_CHILDREN_S = 1.0
 
 
 class EvaluationChild:
-    """A running `python -m service.jobs.child`.
-
-    Args:
-        job: the evaluation, claimed by `worker`.
-        worker: its owner.
-        address: of the table of evaluations.
-        settings: where the state and the artifacts are, threads.
-    """
+    """A running `python -m service.jobs.child`, for a job that was claimed by `worker`."""
 
     def __init__(self, job: Job, worker: str, address: str, settings: Settings) -> None:
         threads = str(evaluation_threads(settings))
@@ -89,23 +83,16 @@ class EvaluationChild:
 
     def end(self, *, at_once: bool = False) -> None:
         """End the process and those that it has started, the first one gently unless `at_once`."""
-        if self._process.poll() is not None:
-            self._close()
-            return
-        others = family(self._process.pid)[1:]
-        if not at_once:
-            self._process.terminate()
-        if at_once or self.wait(_STOP_S) is None:
-            self._process.kill()
-            self._process.wait()
-        for process in others:
-            try:
-                process.kill()
-            except psutil.NoSuchProcess:
-                continue
-        self._close()
-
-    def _close(self) -> None:
+        if self._process.poll() is None:
+            others = family(self._process.pid)[1:]
+            if not at_once:
+                self._process.terminate()
+            if at_once or self.wait(_STOP_S) is None:
+                self._process.kill()
+                self._process.wait()
+            for process in others:
+                with suppress(psutil.NoSuchProcess):
+                    process.kill()
         if self._armed >= 0:
             os.close(self._armed)
             self._armed = -1
@@ -155,8 +142,8 @@ class EvaluationWatch:
 
     Args:
         store: the table of evaluations.
-        job: the evaluation, claimed by `worker`.
-        worker: its owner.
+        job: the evaluation.
+        worker: that claimed it.
         settings: limits of an evaluation.
         stopping: set when the service stops.
         lost_after: seconds without a heartbeat after which another may take the job.

@@ -8,111 +8,39 @@ import json
 import re
 from collections.abc import Collection, Sequence
 from statistics import fmean
-from typing import Self
+from typing import Any, Self
 
-from sqlalchemy import ColumnElement, Connection, Engine, and_, case, func, insert, select, update
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Row,
+    Select,
+    and_,
+    case,
+    func,
+    insert,
+    select,
+    update,
+)
 
 from service.jobs.claims import JobClaims
 from service.jobs.database import open_database, present, writing, writing_alone
-from service.jobs.table import ACTIVE, STATUSES, Job, NewJob, jobs, read_row, select_jobs, spent
+from service.jobs.table import (
+    ACTIVE,
+    STATUSES,
+    Job,
+    NewJob,
+    jobs,
+    new_row,
+    read_row,
+    select_jobs,
+    spent,
+)
 from service.settings import Settings
 
 DAY_S = 86_400.0
 _LAST = 20  # jobs from which the speed is measured
 _REACH = 10  # times the cost of the largest of them
-
-
-class JobFigures:
-    """Questions to the table; see `service.jobs.queue.JobStore`.
-
-    Args:
-        engine: from `open_database`.
-    """
-
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-
-    def counts(self) -> dict[str, int]:
-        """The number of evaluations in each status, without those that are deleted."""
-        count = select(jobs.c.status, func.count()).where(jobs.c.deleted.is_(None))
-        with self._engine.begin() as connection:
-            found = connection.execute(count.group_by(jobs.c.status)).all()
-        return dict.fromkeys(STATUSES, 0) | {status: number for status, number in found}
-
-    def totals(self) -> int:
-        """Model evaluations that were done for all evaluations, the deleted ones too."""
-        with self._engine.begin() as connection:
-            return int(connection.execute(select(func.sum(jobs.c.done))).scalar() or 0)
-
-    def spent(self, owner: str, since: float) -> int:
-        """Model evaluations that were accepted from an owner.
-
-        Args:
-            owner: the caller's name.
-            since: from when on, in seconds since the epoch.
-        """
-        with self._engine.begin() as connection:
-            return spent(connection, owner, since)
-
-    def affordable_in(self, owner: str, cost: int, budget: int) -> float:
-        """Seconds until a daily budget allows a cost, which is not above the budget itself."""
-        now = present(self._engine)
-        columns = select(jobs.c.cost, (jobs.c.created + DAY_S - now).label("left"))
-        recent = columns.where(jobs.c.owner == owner, jobs.c.created >= now - DAY_S)
-        with self._engine.begin() as connection:
-            rows = connection.execute(recent.order_by(jobs.c.seq)).all()
-        too_much = sum(row.cost for row in rows) + cost - budget
-        wait = 0.0
-        for row in rows:
-            if too_much <= 0:
-                break
-            too_much, wait = too_much - row.cost, row.left
-        return max(0.0, wait)
-
-    def next_place_in(self) -> float | None:
-        """Estimate of the seconds until a waiting evaluation is taken; None when there is none."""
-        eta = select(func.min(jobs.c.eta)).where(jobs.c.status == "running")
-        with self._engine.begin() as connection:
-            return connection.execute(eta).scalar()
-
-    def seconds_of(self, models: list[dict[str, str]], cost: int) -> float | None:
-        """How long an evaluation would run, from the last undisturbed ones of the same models.
-
-        Args:
-            models: as in the table.
-            cost: model evaluations.
-
-        Returns:
-            None when none of them, or only much smaller ones, are known.
-        """
-        undisturbed = (
-            select(jobs.c.cost, jobs.c.finished - jobs.c.started)
-            .where(jobs.c.status == "succeeded", jobs.c.starts == 1, jobs.c.cost > 0)
-            .where(jobs.c.models == json.dumps(models))
-            .order_by(jobs.c.seq.desc())
-            .limit(_LAST)
-        )
-        with self._engine.begin() as connection:
-            known = [(int(size), float(took)) for size, took in connection.execute(undisturbed)]
-        return predict_seconds(known, cost)
-
-
-def predict_seconds(known: Sequence[tuple[int, float]], cost: int) -> float | None:
-    """Seconds of an evaluation of `cost`, from pairs of costs and seconds.
-
-    Every evaluation takes some seconds to start, whatever it costs: a straight line through the
-    known ones tells the two apart. Beyond ten times the largest known one nothing is said.
-    """
-    if not known or cost > _REACH * max(size for size, _ in known):
-        return None
-    mean_size = fmean(size for size, _ in known)
-    mean_took = fmean(took for _, took in known)
-    spread = sum((size - mean_size) ** 2 for size, _ in known)
-    if not spread:
-        return mean_took * max(1.0, cost / mean_size)
-    slope = sum((size - mean_size) * (took - mean_took) for size, took in known) / spread
-    slope = min(max(slope, 0.0), mean_took / mean_size)  # neither part is negative
-    return mean_took + slope * (cost - mean_size)
 
 
 _ID = re.compile(r"[0-9a-f]{32}")
@@ -127,10 +55,14 @@ class KeyConflict(Exception):
 
 
 class BudgetSpent(Exception):
-    """The owner's budget of a day does not allow the evaluation now."""
+    """The owner's budget of a day does not allow an evaluation of a cost now."""
+
+    def __init__(self, cost: int) -> None:
+        super().__init__()
+        self.cost = cost
 
 
-class JobStore(JobClaims, JobFigures):
+class JobStore(JobClaims):
     """The table, safe for several threads, several processes and, on PostgreSQL, several hosts.
 
     Args:
@@ -176,21 +108,7 @@ class JobStore(JobClaims, JobFigures):
             QueueFull: `queue_length` evaluations are waiting.
             BudgetSpent: `budget` does not allow it now.
         """
-        values = {
-            "id": new.id,
-            "status": "queued",
-            "owner": new.owner,
-            "priority": new.priority,
-            "spec": json.dumps(new.spec),
-            "model": new.models[0]["name"],
-            "models": json.dumps(new.models),
-            "samples": new.samples,
-            "cost": new.cost,
-            "fingerprint": new.fingerprint,
-            "idempotency_key": new.idempotency_key,
-            "traceparent": new.traceparent,
-            "created": present(self._engine),
-        }
+        values = new_row(new) | {"created": present(self._engine)}
         with writing_alone(self._engine) as connection:
             known = _find_key(connection, new.owner, new.idempotency_key, new.fingerprint)
             if known is not None:
@@ -200,7 +118,7 @@ class JobStore(JobClaims, JobFigures):
             if budget is not None:
                 since = present(self._engine) - DAY_S
                 if spent(connection, new.owner, since) + new.cost > budget:
-                    raise BudgetSpent
+                    raise BudgetSpent(new.cost)
             connection.execute(insert(jobs).values(values))
             row = connection.execute(select_jobs().where(jobs.c.id == new.id)).one()
             return read_row(row), True
@@ -294,22 +212,80 @@ class JobStore(JobClaims, JobFigures):
     def expired(self, *, older_than: float) -> list[str]:
         """Finished jobs, not yet deleted, that ended more than so many seconds ago."""
         old = jobs.c.finished < present(self._engine) - older_than
-        with self._engine.begin() as connection:
-            return [
-                *connection.execute(
-                    select(jobs.c.id).where(jobs.c.deleted.is_(None), old)
-                ).scalars()
-            ]
+        return [
+            row.id for row in self._read(select(jobs.c.id).where(jobs.c.deleted.is_(None), old))
+        ]
 
     def keeps_files(self, job_id: str) -> bool:
         """Whether the job exists and is not deleted."""
         job = self.get(job_id)
         return job is not None and job.deleted is None
 
+    def counts(self) -> dict[str, int]:
+        """The number of evaluations in each status, without those that are deleted."""
+        count = select(jobs.c.status, func.count()).where(jobs.c.deleted.is_(None))
+        found = self._read(count.group_by(jobs.c.status))
+        return dict.fromkeys(STATUSES, 0) | {status: number for status, number in found}
+
+    def totals(self) -> int:
+        """Model evaluations that were done for all evaluations, the deleted ones too."""
+        return int(self._read(select(func.sum(jobs.c.done)))[0][0] or 0)
+
+    def spent(self, owner: str, since: float) -> int:
+        """Model evaluations that were accepted from an owner.
+
+        Args:
+            owner: the caller's name.
+            since: from when on, in seconds since the epoch.
+        """
+        with self._engine.begin() as connection:
+            return spent(connection, owner, since)
+
+    def affordable_in(self, owner: str, cost: int, budget: int) -> float:
+        """Seconds until a daily budget allows a cost, which is not above the budget itself."""
+        now = present(self._engine)
+        columns = select(jobs.c.cost, (jobs.c.created + DAY_S - now).label("left"))
+        recent = columns.where(jobs.c.owner == owner, jobs.c.created >= now - DAY_S)
+        rows = self._read(recent.order_by(jobs.c.seq))
+        too_much = sum(row.cost for row in rows) + cost - budget
+        wait = 0.0
+        for row in rows:
+            if too_much <= 0:
+                break
+            too_much, wait = too_much - row.cost, row.left
+        return max(0.0, wait)
+
+    def next_place_in(self) -> float | None:
+        """Estimate of the seconds until a waiting evaluation is taken; None when there is none."""
+        return self._read(select(func.min(jobs.c.eta)).where(jobs.c.status == "running"))[0][0]
+
+    def seconds_of(self, models: list[dict[str, str]], cost: int) -> float | None:
+        """How long an evaluation would run, from the last undisturbed ones of the same models.
+
+        Args:
+            models: as in the table.
+            cost: model evaluations.
+
+        Returns:
+            None when none of them, or only much smaller ones, are known.
+        """
+        undisturbed = (
+            select(jobs.c.cost, jobs.c.finished - jobs.c.started)
+            .where(jobs.c.status == "succeeded", jobs.c.starts == 1, jobs.c.cost > 0)
+            .where(jobs.c.models == json.dumps(models))
+            .order_by(jobs.c.seq.desc())
+            .limit(_LAST)
+        )
+        known = [(int(size), float(took)) for size, took in self._read(undisturbed)]
+        return predict_seconds(known, cost)
+
     def _jobs(self, wanted: ColumnElement[bool], limit: int | None = None) -> list[Job]:
         query = select_jobs().where(wanted).order_by(jobs.c.seq.desc()).limit(limit)
+        return [read_row(row) for row in self._read(query)]
+
+    def _read(self, query: Select[Any]) -> Sequence[Row[Any]]:
         with self._engine.begin() as connection:
-            return [read_row(row) for row in connection.execute(query)]
+            return connection.execute(query).all()
 
 
 def _find_key(connection: Connection, owner: str, key: str | None, fingerprint: str) -> Job | None:
@@ -325,3 +301,21 @@ def _find_key(connection: Connection, owner: str, key: str | None, fingerprint: 
 def _waiting(connection: Connection) -> int:
     queued = select(func.count()).select_from(jobs).where(jobs.c.status == "queued")
     return connection.execute(queued).scalar_one()
+
+
+def predict_seconds(known: Sequence[tuple[int, float]], cost: int) -> float | None:
+    """Seconds of an evaluation of `cost`, from pairs of costs and seconds.
+
+    Every evaluation takes some seconds to start, whatever it costs: a straight line through the
+    known ones tells the two apart. Beyond ten times the largest known one nothing is said.
+    """
+    if not known or cost > _REACH * max(size for size, _ in known):
+        return None
+    mean_size = fmean(size for size, _ in known)
+    mean_took = fmean(took for _, took in known)
+    spread = sum((size - mean_size) ** 2 for size, _ in known)
+    if not spread:
+        return mean_took * max(1.0, cost / mean_size)
+    slope = sum((size - mean_size) * (took - mean_took) for size, took in known) / spread
+    slope = min(max(slope, 0.0), mean_took / mean_size)  # neither part is negative
+    return mean_took + slope * (cost - mean_size)

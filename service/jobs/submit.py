@@ -5,27 +5,20 @@ import json
 import math
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
+from robustness.attacks.base import Attack
 from robustness.spec import EvaluationSpec, cost
 from runtimes.artifact import Artifact
 from runtimes.manifest import IMAGES, TEXTS, Task
 from service.http.body import Upload
 from service.http.errors import ApiError
 from service.http.keys import Caller
-from service.jobs.limits import (
-    check_classes,
-    check_cost,
-    check_samples,
-    check_sizes,
-    spec_error,
-)
 from service.jobs.queue import DAY_S, BudgetSpent, JobStore, KeyConflict, QueueFull
 from service.jobs.table import PRIORITIES, Job, NewJob, Priority, new_job_id
-from service.jobs.uploads import Uploads, evaluations_folder, save_inputs
+from service.jobs.uploads import Uploads, check_samples, evaluations_folder, save_inputs
 from service.settings import Settings
 from service.tracing import traceparent
 
@@ -85,21 +78,43 @@ class Submitter:
             ApiError: something is not acceptable; nothing is left behind.
             OSError: the disk is full.
         """
-        fingerprint, caller = submission.fingerprint, submission.caller
-        known = self._known(caller.name, submission.idempotency_key, fingerprint)
+        try:
+            return self._accept(submission)
+        except KeyConflict:
+            message = "This Idempotency-Key was used for another request."
+            raise ApiError(409, "idempotency_conflict", message) from None
+        except QueueFull:
+            raise self._queue_full() from None
+        except BudgetSpent as error:
+            raise self._budget_spent(submission.caller, error.cost) from None
+
+    def _accept(self, submission: Submission) -> tuple[Job, bool]:
+        caller, fingerprint = submission.caller, submission.fingerprint
+        known = self.store.find_key(caller.name, submission.idempotency_key, fingerprint)
         if known is not None:
             return known, False
         artifacts = self._check(submission.spec)
-        if self.store.waiting() >= self.settings.queue_length:
-            raise self._queue_full()
-        self._check_budget(caller)
+        self._check_early(caller)
         job_id = new_job_id()
         folder = evaluations_folder(self.settings.state) / job_id
         samples = save_inputs(
             folder, submission.uploads, artifacts=artifacts, settings=self.settings
         )
-        new = _new_job(job_id, submission, artifacts, samples, fingerprint)
-        return self._submit(new, caller, folder)
+        created, budget = False, caller.evaluations_budget
+        try:
+            new = _new_job(job_id, submission, artifacts, samples, fingerprint)
+            _check_cost(new.cost, self.settings)
+            if budget is not None and new.cost > budget:
+                message = f"The evaluation takes more than this key's {budget:,} model evaluations."
+                details = {"model_evaluations": new.cost, "limit": budget}
+                raise ApiError(422, "too_expensive", message, details)
+            job, created = self.store.submit(
+                new, queue_length=self.settings.queue_length, budget=budget
+            )
+        finally:
+            if not created:
+                shutil.rmtree(folder, ignore_errors=True)
+        return job, created
 
     def estimate(self, spec: EvaluationSpec, samples: int) -> tuple[int, list[dict[str, str]]]:
         """What an evaluation of so many inputs would cost, and the models in it.
@@ -110,56 +125,22 @@ class Submitter:
         artifacts = self._check(spec)
         check_samples(samples, self.settings, on_texts=spec.on_texts)
         evaluations = _cost(spec, samples, artifacts)
-        check_cost(evaluations, self.settings)
+        _check_cost(evaluations, self.settings)
         return evaluations, _names(artifacts)
 
     def _check(self, spec: EvaluationSpec) -> list[Artifact]:
-        check_sizes(spec, self.settings)
+        _check_sizes(spec, self.settings)
         artifacts = self._artifacts(spec)
-        check_classes(spec, len(artifacts[0].labels))
+        _check_classes(spec, len(artifacts[0].labels))
         return artifacts
 
-    def _check_budget(self, caller: Caller, cost: int = 1) -> None:
-        """Refuse early, before files are decoded, what `JobStore.submit` would refuse as well.
-
-        Raises:
-            ApiError: 422 too_expensive for ever, or 429 budget_spent for now.
-        """
+    def _check_early(self, caller: Caller) -> None:
+        """Refuse before files are decoded what `JobStore.submit` would refuse as well."""
+        if self.store.waiting() >= self.settings.queue_length:
+            raise QueueFull
         budget = caller.evaluations_budget
-        if budget is None:
-            return
-        if cost > budget:
-            message = f"The evaluation takes more than this key's {budget:,} model evaluations."
-            details = {"model_evaluations": cost, "limit": budget}
-            raise ApiError(422, "too_expensive", message, details)
-        if self.store.spent(caller.name, time.time() - DAY_S) + cost > budget:
-            raise self._budget_spent(caller.name, cost, budget)
-
-    def _submit(self, new: NewJob, caller: Caller, folder: Path) -> tuple[Job, bool]:
-        created = False
-        budget = caller.evaluations_budget
-        try:
-            check_cost(new.cost, self.settings)
-            self._check_budget(caller, new.cost)
-            job, created = self.store.submit(
-                new, queue_length=self.settings.queue_length, budget=budget
-            )
-        except QueueFull:
-            raise self._queue_full() from None
-        except KeyConflict:
-            raise _key_conflict() from None
-        except BudgetSpent:
-            raise self._budget_spent(new.owner, new.cost, budget or 0) from None
-        finally:
-            if not created:
-                shutil.rmtree(folder, ignore_errors=True)
-        return job, created
-
-    def _known(self, owner: str, key: str | None, fingerprint: str) -> Job | None:
-        try:
-            return self.store.find_key(owner, key, fingerprint)
-        except KeyConflict:
-            raise _key_conflict() from None
+        if budget is not None and self.store.spent(caller.name, time.time() - DAY_S) >= budget:
+            raise BudgetSpent(1)
 
     def _artifacts(self, spec: EvaluationSpec) -> list[Artifact]:
         task = TEXTS if spec.on_texts else IMAGES
@@ -178,8 +159,9 @@ class Submitter:
         headers = {"Retry-After": str(min(_MAX_RETRY_AFTER_S, max(1, math.ceil(wait))))}
         return ApiError(429, "queue_full", message, headers=headers)
 
-    def _budget_spent(self, owner: str, cost: int, budget: int) -> ApiError:
-        wait = max(1, math.ceil(self.store.affordable_in(owner, cost, budget)))
+    def _budget_spent(self, caller: Caller, cost: int) -> ApiError:
+        budget = caller.evaluations_budget or 0
+        wait = max(1, math.ceil(self.store.affordable_in(caller.name, cost, budget)))
         message = f"This key's {budget:,} model evaluations in 24 hours are spent; try again later."
         details = {"limit": budget}
         return ApiError(429, "budget_spent", message, details, {"Retry-After": str(wait)})
@@ -220,10 +202,73 @@ def _incomparable(rule: str) -> ApiError:
     return spec_error([{"field": "compare_with", "message": rule}])
 
 
-def _key_conflict() -> ApiError:
-    message = "This Idempotency-Key was used for another request."
-    return ApiError(409, "idempotency_conflict", message)
-
-
 def _digest(upload: Upload) -> list[str]:
     return [upload.name, hashlib.sha256(upload.content).hexdigest()]
+
+
+def _check_sizes(spec: EvaluationSpec, settings: Settings) -> None:
+    """Refuse a spec with more attacks, points, steps, queries or directions than allowed."""
+    counts = [("attacks", "attacks", len(spec.attacks), settings.evaluation_max_attacks)]
+    for index, attack in enumerate(spec.attacks):
+        for field, what, count, limit in _counts(attack, settings):
+            counts.append((f"attacks.{index}.{field}", what, count, limit))
+    problems = [
+        {"field": field, "message": f"{count} {what} are more than the {limit} allowed"}
+        for field, what, count, limit in counts
+        if count > limit
+    ]
+    if problems:
+        raise spec_error(problems)
+
+
+def _check_classes(spec: EvaluationSpec, num_classes: int) -> None:
+    """Refuse an attack that needs more classes than the model has."""
+    problems = [
+        {
+            "field": f"attacks.{index}.name",
+            "message": f"{attack.label!r} needs at least {attack.info.min_classes} classes, "
+            f"and the model has {num_classes}",
+        }
+        for index, attack in enumerate(spec.attacks)
+        if num_classes < attack.info.min_classes
+    ]
+    if problems:
+        raise spec_error(problems)
+
+
+def _counts(attack: Attack, settings: Settings) -> Iterator[tuple[str, str, int, int]]:
+    field = attack.info.budget
+    what = "radii" if attack.info.norms else "values"
+    if attack.info.role != "corruption":  # there are few
+        yield field, what, len(attack.budgets()), settings.evaluation_max_eps
+    limits = {
+        "steps": settings.evaluation_max_steps,
+        "queries": settings.evaluation_max_queries,
+        "directions": settings.evaluation_max_directions,
+    }
+    for field, (what, count) in attack.sizes().items():
+        yield field, what, count, limits[what]
+
+
+def _check_cost(evaluations: int, settings: Settings) -> None:
+    limit = settings.evaluation_max_cost
+    if evaluations > limit:
+        message = (
+            f"The evaluation takes up to {evaluations:,} model evaluations, more than the "
+            f"{limit:,} allowed; send fewer inputs, attacks, points, steps, queries or samples."
+        )
+        raise ApiError(
+            422, "too_expensive", message, {"model_evaluations": evaluations, "limit": limit}
+        )
+
+
+def spec_error(problems: list[dict[str, str]]) -> ApiError:
+    """The refusal of a spec.
+
+    Args:
+        problems: for each rule that is broken the field, with dots, and what is wrong with it.
+    """
+    first = problems[0]
+    place = f"{first['field']}: " if first["field"] else ""
+    message = f"The spec is not acceptable: {place}{first['message']}."
+    return ApiError(422, "invalid_spec", message, problems)

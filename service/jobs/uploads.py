@@ -8,27 +8,37 @@ import csv
 import dataclasses
 import io
 import json
+import os
 import shutil
 import sys
+import zipfile
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
+from core.files import replacing, write_whole
+from data.errors import DataError
+from data.images import ImageError
 from data.labels import label_index
 from data.sources import ImageSet, TextSet, open_images, open_texts
 from runtimes.artifact import Artifact
+from runtimes.manifest import TEXTS
 from service.http.body import Upload
 from service.http.documents import parse_json
 from service.http.errors import ApiError
-from service.jobs.durable import sync_folder, write_durably
-from service.jobs.image_uploads import store_images
-from service.jobs.text_uploads import store_texts
+from service.jobs.archives import check_archive, telling_of_faults
 from service.settings import Settings
 
 INPUTS = "inputs.json"
 REPORT = "report"
+
+_STATUS = {"not_an_image": 415, "broken_image": 422, "too_many_pixels": 413}
+# One upload may decode to this many of the largest images allowed, so that the processor time of a
+# request is bounded as well as its size.
+_TOTAL_OF_LARGEST = 40
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,14 +46,12 @@ class Uploads:
     """The inputs of an evaluation as they came.
 
     Attributes:
-        on_texts: whether they are texts.
         images: single files, or none.
         texts: single texts, or none.
         archive: a zip of an image folder, a parquet or a csv file; None when there are single ones.
         labels: text as in `read_labels`, or None.
     """
 
-    on_texts: bool
     images: Sequence[Upload] = ()
     texts: Sequence[str] = ()
     archive: Upload | None = None
@@ -63,7 +71,7 @@ def save_inputs(
     Args:
         folder: made here.
         uploads: what came.
-        artifacts: the models under evaluation.
+        artifacts: the models under evaluation; each must be able to read every text.
         settings: limits.
 
     Returns:
@@ -74,18 +82,26 @@ def save_inputs(
         OSError: the disk is full, or cannot be written; nothing is left behind.
     """
     folder.mkdir(parents=True)
-    archive, label_names = uploads.archive, artifacts[0].labels
+    label_names = artifacts[0].labels
+    write = _write_texts if artifacts[0].manifest.task == TEXTS else _write_images
     try:
-        container, found = (
-            store_texts(folder, uploads.texts, archive, artifacts, settings)
-            if uploads.on_texts
-            else store_images(folder, uploads.images, archive, label_names, settings)
-        )
-        indices = _label_indices(found, uploads.labels, label_names)
-        content = {"container": container, "names": found.names, "labels": indices}
-        write_durably(folder / INPUTS, json.dumps(content).encode())
-        sync_folder(folder)
-        sync_folder(folder.parent)
+        container = write(folder, uploads, settings)
+        with telling_of_faults(container):
+            found = _open(container, label_names, settings.max_pixels)
+        if uploads.images:
+            found = dataclasses.replace(found, names=[image.name for image in uploads.images])
+        if isinstance(found, TextSet):
+            _check_texts(found, artifacts, settings)
+        else:
+            _check_images(found, settings)
+        content = {
+            "container": container.name,
+            "names": found.names,
+            "labels": _label_indices(found, uploads.labels, label_names),
+        }
+        write_whole(folder / INPUTS, json.dumps(content))
+        _sync_folder(folder)
+        _sync_folder(folder.parent)
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise
@@ -103,17 +119,151 @@ def open_inputs(folder: Path, label_names: Sequence[str]) -> ImageSet | TextSet:
         DataError: they are no longer readable.
     """
     content = json.loads((folder / INPUTS).read_text())
-    container = folder / content["container"]
-    if container.stem == "texts":
-        found: ImageSet | TextSet = open_texts(container, label_names=label_names)
-    else:  # their size was checked when they came
-        found = open_images(container, label_names=label_names, max_pixels=sys.maxsize)
+    # The size of images was checked when they came.
+    found = _open(folder / content["container"], label_names, sys.maxsize)
     labels = content["labels"]
     return dataclasses.replace(
         found,
         names=content["names"],
         labels=None if labels is None else np.array(labels, np.int64),
     )
+
+
+def _open(container: Path, label_names: Sequence[str], max_pixels: int) -> ImageSet | TextSet:
+    if container.stem == "texts":
+        return open_texts(container, label_names=label_names)
+    return open_images(container, label_names=label_names, max_pixels=max_pixels)
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _write_images(folder: Path, uploads: Uploads, settings: Settings) -> Path:
+    if uploads.archive is not None:
+        content = uploads.archive.content
+        path = folder / f"images.{check_archive(content, settings)}"
+        write_whole(path, content)
+        return path
+    path = folder / "images.zip"
+    with (
+        replacing(path) as partial,
+        zipfile.ZipFile(partial, "w", zipfile.ZIP_STORED) as packed,
+    ):
+        for index, image in enumerate(uploads.images):
+            # The suffix only marks an image; what it is is read from its bytes.
+            packed.writestr(f"{index:06d}.png", image.content)
+    return path
+
+
+def _check_images(images: ImageSet, settings: Settings) -> None:
+    pixels = 0
+    for index, name in enumerate(images.names):
+        try:
+            image = images.read(index)
+        except DataError as error:
+            code = error.__cause__.code if isinstance(error.__cause__, ImageError) else None
+            code = code or "broken_image"
+            raise ApiError(_STATUS[code], code, f"Image {error}.", {"index": index}) from error
+        except (zipfile.BadZipFile, zlib.error, EOFError) as error:
+            message = f"The archive is damaged at {name[:100]!r}."
+            raise ApiError(422, "broken_archive", message) from error
+        pixels += image.width * image.height
+        if pixels > _TOTAL_OF_LARGEST * settings.max_pixels:
+            message = f"Image {name[:100]!r}: too many pixels with those before it."
+            raise ApiError(413, "too_many_pixels", message, {"index": index})
+
+
+def read_texts(field: str) -> list[str]:
+    """The texts of a form's field `texts`, a JSON list.
+
+    Raises:
+        ApiError: 400 invalid_json; 422 no_texts or invalid_text, naming the place.
+    """
+    texts = parse_json(field, "texts")
+    if not isinstance(texts, list):
+        raise ApiError(422, "invalid_texts", "The field `texts` must be a JSON list of strings.")
+    if not texts:
+        raise ApiError(422, "no_texts", "The field `texts` must hold at least one text.")
+    for index, text in enumerate(texts):
+        if not isinstance(text, str) or not text.strip():
+            raise _invalid_text(index, "must be a string that holds more than blanks")
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise _invalid_text(index, "is not Unicode text") from error
+    return texts
+
+
+def check_samples(samples: int, settings: Settings, *, on_texts: bool) -> None:
+    """Refuse more inputs than allowed.
+
+    Raises:
+        ApiError: 422 too_many_images or too_many_texts.
+    """
+    limit, what = settings.evaluation_max_samples, "texts" if on_texts else "images"
+    if samples > limit:
+        message = f"{samples} {what} are more than the {limit} allowed."
+        raise ApiError(422, f"too_many_{what}", message, {"limit": limit})
+
+
+def _write_texts(folder: Path, uploads: Uploads, settings: Settings) -> Path:
+    check_samples(len(uploads.texts), settings, on_texts=True)
+    archive = uploads.archive
+    content = _as_parquet(uploads.texts) if archive is None else archive.content
+    path = folder / f"texts.{_text_kind(content, settings)}"
+    write_whole(path, content)
+    return path
+
+
+def _as_parquet(texts: Sequence[str]) -> bytes:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    stream = io.BytesIO()
+    pq.write_table(pa.table({"text": pa.array(texts, pa.string())}), stream)
+    return stream.getvalue()
+
+
+def _text_kind(content: bytes, settings: Settings) -> str:
+    if content[:2] == b"PK":
+        message = "An archive of texts must be a csv or parquet file, and this is a zip."
+        raise ApiError(415, "not_an_archive", message)
+    if content[:4] == b"PAR1":
+        return check_archive(content, settings, what="texts")
+    _count_rows(content, settings.evaluation_max_samples)
+    return "csv"
+
+
+def _count_rows(content: bytes, limit: int) -> None:
+    """Refuse a csv file of too many rows before they are kept in memory."""
+    lines = io.TextIOWrapper(io.BytesIO(content), encoding="utf-8-sig", newline="")
+    try:
+        for count, _ in enumerate(filter(None, csv.reader(lines, strict=True))):
+            if count > limit:  # the first row is the header
+                message = f"More than {limit} texts are more than the {limit} allowed."
+                raise ApiError(422, "too_many_texts", message, {"limit": limit})
+    except (csv.Error, UnicodeDecodeError):
+        return  # whoever reads the rows says what is wrong with which
+
+
+def _check_texts(texts: TextSet, artifacts: Sequence[Artifact], settings: Settings) -> None:
+    longest = settings.evaluation_max_characters
+    readers = [(artifact.tokenizer(), artifact.text_spec.max_len) for artifact in artifacts]
+    for index, text in enumerate(texts):
+        if len(text) > longest:
+            rule = f"has {len(text)} characters, more than the {longest} allowed"
+            raise _invalid_text(index, rule)
+        if not all(len(tokenizer.ids([text], max_len)[0]) for tokenizer, max_len in readers):
+            raise _invalid_text(index, "holds nothing that the model reads")
+
+
+def _invalid_text(index: int, reason: str) -> ApiError:
+    return ApiError(422, "invalid_text", f"Text {index} {reason}.", {"text": index})
 
 
 def _label_indices(
@@ -136,28 +286,31 @@ def read_labels(text: str, names: Sequence[str], label_names: Sequence[str]) -> 
     Raises:
         ApiError: 400 invalid_json, 422 labels_length or invalid_labels.
     """
-    if text.lstrip()[:1] in ("[", "{", '"'):
-        values = _from_json(text)
-    else:
-        values = _from_csv(text, names)
+    in_json = text.lstrip()[:1] in ("[", "{", '"')
+    values = _json_labels(text) if in_json else _csv_labels(text, names)
     if len(values) != len(names):
         message = f"There are {len(values)} labels for {len(names)} inputs."
         raise ApiError(422, "labels_length", message)
-    return [_index(position, value, label_names) for position, value in enumerate(values)]
+    indices = []
+    for position, value in enumerate(values):
+        try:
+            indices.append(label_index(value[:200], label_names))
+        except ValueError as error:
+            raise _invalid_labels(f"Label {position}: {error}.") from error
+    return indices
 
 
-def _from_json(text: str) -> list[str]:
+def _json_labels(text: str) -> list[str]:
     values = parse_json(text, "labels")
     if not isinstance(values, list):
-        raise ApiError(422, "invalid_labels", "The labels must be a JSON list or csv lines.")
+        raise _invalid_labels("The labels must be a JSON list or csv lines.")
     for position, value in enumerate(values):
         if isinstance(value, bool) or not isinstance(value, int | str):
-            message = f"Label {position} must be a class index or a label name."
-            raise ApiError(422, "invalid_labels", message)
+            raise _invalid_labels(f"Label {position} must be a class index or a label name.")
     return [str(value) for value in values]
 
 
-def _from_csv(text: str, names: Sequence[str]) -> list[str]:
+def _csv_labels(text: str, names: Sequence[str]) -> list[str]:
     try:
         rows = [row for row in csv.reader(io.StringIO(text), strict=True) if row]
     except csv.Error as error:
@@ -165,22 +318,17 @@ def _from_csv(text: str, names: Sequence[str]) -> list[str]:
     if rows and [cell.strip().lower() for cell in rows[0]] == ["file", "label"]:
         rows = rows[1:]
     if any(len(row) != 2 for row in rows):
-        raise ApiError(422, "invalid_labels", "Every csv line of the labels must be `file,label`.")
+        raise _invalid_labels("Every csv line of the labels must be `file,label`.")
     labels = {file.strip(): label.strip() for file, label in rows}
     if len(labels) < len(rows) or len(set(names)) < len(names):
-        message = "Labels by file name need distinct file names."
-        raise ApiError(422, "invalid_labels", message)
+        raise _invalid_labels("Labels by file name need distinct file names.")
     if len(labels) == len(names):
         for name in names:
             if name not in labels:
-                message = f"The labels name no file {name[:100]!r}."
-                raise ApiError(422, "invalid_labels", message)
+                raise _invalid_labels(f"The labels name no file {name[:100]!r}.")
         return [labels[name] for name in names]
     return list(labels.values())
 
 
-def _index(position: int, value: str, label_names: Sequence[str]) -> int:
-    try:
-        return label_index(value[:200], label_names)
-    except ValueError as error:
-        raise ApiError(422, "invalid_labels", f"Label {position}: {error}.") from error
+def _invalid_labels(message: str) -> ApiError:
+    return ApiError(422, "invalid_labels", message)
