@@ -9,7 +9,8 @@ from typing import Any
 
 from starlette.routing import BaseRoute
 
-from service.api import attacks, classify, evaluations, models
+from service.api import evaluations, models
+from service.api.classify import Classify
 from service.api.system import Check, Probes, asks, page_routes, schema_routes
 from service.api.v2.routes import V2
 from service.http.app import Gateway, create_app
@@ -68,7 +69,7 @@ class Serving:
         bodies, registry = Bodies(self._settings), self.registry
         v2 = V2(self._settings, registry, self._reloader, texts=self.texts, bodies=bodies)
         return [
-            *classify.routes(self.predictions, self.texts, registry, bodies),
+            *Classify(self.predictions, self.texts, registry, bodies).routes(),
             *v2.routes(),
             *models.routes(self._settings, registry),
         ]
@@ -127,7 +128,6 @@ class Worker:
             self._closing.callback(serving.close)
             await serving.start()
             routes += serving.routes()
-            routes += attacks.routes()
             routes += evaluations.routes(
                 store, settings, lambda *asked: registry.get(*asked).artifact
             )

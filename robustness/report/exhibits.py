@@ -1,8 +1,6 @@
 """The samples that a report shows side by side: as they were, what was changed, and attacked."""
 
-import difflib
 import logging
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,7 +12,13 @@ from torch import nn
 
 from models.analysis.diagnostics import diagnose
 from models.analysis.observation import has_observable_layers
-from robustness.report.lookup import InputLost, adversarial_input, amplified, clean_input
+from robustness.report.lookup import (
+    InputLost,
+    adversarial_input,
+    amplified,
+    clean_input,
+    difference,
+)
 from robustness.report.schema import AttackFlags, ModelFlags, Report, Sample
 
 FALLEN, HELD = 12, 3  # how many of each are shown at most
@@ -88,16 +92,8 @@ class Texts:
 
     def parts(self) -> Iterator[tuple[str, str]]:
         """Both as one text: what was taken out ("del"), put in ("ins"), and stayed ("")."""
-        before, after = (re.findall(r"\s+|\S+", text) for text in (self.clean, self.adversarial))
-        matcher = difflib.SequenceMatcher(a=before, b=after, autojunk=False)
-        for kind, start, stop, from_, to in matcher.get_opcodes():
-            if kind == "equal":
-                yield "", _shortened("".join(before[start:stop]))
-                continue
-            if stop > start:
-                yield "del", "".join(before[start:stop])
-            if to > from_:
-                yield "ins", "".join(after[from_:to])
+        for kind, text in difference(self.clean, self.adversarial):
+            yield ("", _shortened(text)) if kind == "same" else (kind, text)
 
 
 def _shortened(text: str, room: int = 160) -> str:

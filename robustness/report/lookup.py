@@ -1,8 +1,11 @@
 """One sample of a finished evaluation, and what an attack made of it. Needs no torch."""
 
+import difflib
 import json
+import re
 import threading
 from collections import OrderedDict
+from os.path import commonprefix
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -16,7 +19,9 @@ from robustness.spec import Cell, EvaluationSpec
 from robustness.store import SHARD_SIZE, Shard, as_texts, clean_path, read
 
 Kind = Literal["clean", "adversarial", "perturbation"]
+Change = Literal["same", "del", "ins"]
 
+_LONGEST_TABLE = 4_000_000  # pairs of words to compare
 _KEPT = 4
 _parsed: OrderedDict[Path, tuple[int, dict[str, Any]]] = OrderedDict()  # time of change, report
 _lock = threading.Lock()
@@ -108,7 +113,7 @@ def changed_text(
 
     Returns:
         JSON values: index, name, label and model; `clean` and `adversarial`, each with its `text`
-        and the flags of the report.
+        and the flags of the report; `changes`, see `difference`.
 
     Raises:
         NoSuchSample: there is no such text; the message names the argument.
@@ -116,15 +121,38 @@ def changed_text(
     report, sample, flagged = _find(folder, index, "text", model)
     found, digest = _choose(flagged["attacks"], attack, eps), flagged["digest"]
     spec, flags = EvaluationSpec.model_validate(report["spec"]), AttackFlags.model_validate(found)
+    before = clean_input(folder, digest, index)
     after = adversarial_input(folder, digest, index, spec, flags)
     return {
         "index": index,
         "name": sample["name"],
         "label": sample["label"],
         "model": flagged["name"],
-        "clean": {"text": clean_input(folder, digest, index), **flagged["clean"]},
+        "clean": {"text": before, **flagged["clean"]},
         "adversarial": {"text": after, **found},
+        "changes": difference(before, after),
     }
+
+
+def difference(old: str, new: str) -> list[tuple[Change, str]]:
+    """Two texts as one, word by word: what stayed the same, was removed, and was inserted.
+
+    Long texts are compared by their common ends alone where all between them would take long.
+    """
+    before, after = (re.findall(r"\s+|\S+", text) for text in (old, new))
+    head = len(commonprefix([before, after]))
+    tail = len(commonprefix([before[head:][::-1], after[head:][::-1]]))
+    removed, inserted = before[head : len(before) - tail], after[head : len(after) - tail]
+    steps = [("replace", 0, len(removed), 0, len(inserted))]
+    if len(removed) * len(inserted) <= _LONGEST_TABLE:
+        steps = difflib.SequenceMatcher(None, removed, inserted, autojunk=False).get_opcodes()
+    parts: list[tuple[Change, str]] = [("same", "".join(before[:head]))]
+    for kind, start, stop, from_, to in steps:
+        kept = kind == "equal"
+        parts.append(("same" if kept else "del", "".join(removed[start:stop])))
+        parts.append(("ins", "" if kept else "".join(inserted[from_:to])))
+    parts.append(("same", "".join(before[len(before) - tail :])))
+    return [part for part in parts if part[1]]
 
 
 def clean_input(folder: Path, digest: str, index: int) -> Any:

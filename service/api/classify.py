@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Request
@@ -59,38 +60,45 @@ class TextRequest(BaseModel):
     explain: bool | None = None
 
 
-def routes(
-    predictions: Predictions, texts: TextPredictions, registry: Registry, bodies: Bodies
-) -> list[BaseRoute]:
+@dataclass(frozen=True, slots=True)
+class Classify:
     """The two routes.
 
-    Args:
+    Attributes:
         predictions: answers images.
         texts: answers texts.
         registry: the models.
         bodies: bounds what is read at a time.
     """
-    router = APIRouter(dependencies=access("predict"))
 
-    @router.post(
-        "/classify",
-        response_model=list[Prediction],
-        responses=failures(*_ERRORS),
-        openapi_extra=body(ClassifyForm, form=True),
-    )
-    async def classify(request: Request) -> Response:
+    predictions: Predictions
+    texts: TextPredictions
+    registry: Registry
+    bodies: Bodies
+
+    def routes(self) -> list[BaseRoute]:
+        """`/classify` and `/classify_text`."""
+        router = APIRouter(dependencies=access("predict"))
+        answer: dict[str, Any] = {"methods": ["POST"], "response_model": list[Prediction]}
+        answer["responses"] = failures(*_ERRORS)
+        form, text = body(ClassifyForm, form=True), body(TextRequest)
+        router.add_api_route("/classify", self.classify, openapi_extra=form, **answer)
+        router.add_api_route("/classify_text", self.classify_text, openapi_extra=text, **answer)
+        return router.routes
+
+    async def classify(self, request: Request) -> Response:
         """Classify images."""
         arrived = asyncio.get_running_loop().time()
-        registry.check_room(IMAGES)
-        async with bodies.open(request, arrived=arrived) as sent:
+        self.registry.check_room(IMAGES)
+        async with self.bodies.open(request, arrived=arrived) as sent:
             form = await sent.form(
                 files=("images",),
                 fields=("model", "top_k", "explain"),
-                max_files=predictions.max_files,
+                max_files=self.predictions.max_files,
             )
             asked = validated(ClassifyForm, form)
-            served = registry.get(asked.model)
-            found = await predictions.predict(
+            served = self.registry.get(asked.model)
+            found = await self.predictions.predict(
                 [upload.content for upload in asked.images],
                 served,
                 top_k=asked.top_k or DEFAULT_TOP_K,
@@ -99,26 +107,18 @@ def routes(
             )
         return JSONResponse(found, headers=model_headers(served))
 
-    @router.post(
-        "/classify_text",
-        response_model=list[Prediction],
-        responses=failures(*_ERRORS),
-        openapi_extra=body(TextRequest),
-    )
-    async def classify_text(request: Request) -> Response:
+    async def classify_text(self, request: Request) -> Response:
         """Classify texts."""
         arrived = asyncio.get_running_loop().time()
         require_json(request)
-        registry.check_room(TEXTS)
-        async with bodies.open(request, arrived=arrived) as sent:
+        self.registry.check_room(TEXTS)
+        async with self.bodies.open(request, arrived=arrived) as sent:
             content = await sent.read()
-            bodies.check_json(len(content))
+            self.bodies.check_json(len(content))
             asked = parse_body(TextRequest, content)
-            served = registry.get(asked.model or None, TEXTS)
+            served = self.registry.get(asked.model or None, TEXTS)
             top_k = DEFAULT_TOP_K if asked.top_k is None else asked.top_k
-            found = await texts.predict(
+            found = await self.texts.predict(
                 asked.texts, served, top_k=top_k, explain=bool(asked.explain), arrived=arrived
             )
         return JSONResponse(found, headers=model_headers(served))
-
-    return router.routes

@@ -1,5 +1,6 @@
 """The routes of `/v1/evaluations`: they read and write rows and files, and never evaluate."""
 
+import dataclasses
 import errno
 import shutil
 import time
@@ -15,6 +16,8 @@ from fastapi.responses import JSONResponse, Response
 from sqlalchemy.exc import DBAPIError
 from starlette.routing import BaseRoute
 
+from robustness.attacks.base import Attack, options
+from robustness.spec import ATTACKS
 from service.api import evidence
 from service.api.event_stream import MEDIA_TYPE, Events, Feed
 from service.api.evidence import find_job
@@ -38,6 +41,9 @@ _LOOK_S = 0.5  # how soon a client that has left is noticed
 _PAGE, _MAX_PAGE = 20, 100
 # Decoding uploads takes processor time; more at once would only delay predictions.
 _UPLOADS_AT_ONCE = 2
+
+# Of an attack's facts, what clients and forms are made from.
+_INFO = "title what paper references input access role budget norms min_classes".split()
 
 _ANSWER: dict[str, Any] = {"response_model": dict[str, Any]}
 
@@ -90,7 +96,30 @@ def routes(store: JobStore, settings: Settings, find_model: FindModel) -> list[B
     )
     stream = file(MEDIA_TYPE, 404, 410, 422, 503)
     add(one + "/events", events.stream, response_class=Response, **stream)
-    return [*router.routes, *evidence.routes(store, settings, one)]
+    return [*attack_routes(), *router.routes, *evidence.routes(store, settings, one)]
+
+
+def attack_routes() -> list[BaseRoute]:
+    """The route ``/v1/attacks``."""
+    router = APIRouter(dependencies=access())
+    described = [describe_attack(name, kind) for name, kind in ATTACKS.items()]
+
+    @router.get("/v1/attacks", response_model=list[dict[str, Any]], responses=failures())
+    async def attacks() -> Response:
+        """Every attack with its options, budgets, access, titles and references."""
+        return JSONResponse(described)
+
+    return router.routes
+
+
+def describe_attack(name: str, kind: type[Attack]) -> dict[str, Any]:
+    """An attack as ``/v1/attacks`` shows it."""
+    shown = {field: getattr(kind.info, field) for field in _INFO}
+    return {
+        "name": name,
+        **shown,
+        "options": [dataclasses.asdict(option) for option in options(kind)],
+    }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,11 +154,11 @@ class _Evaluations:
     async def cost(self, request: Request) -> Response:
         """What an evaluation would cost; nothing is stored."""
         require_json(request)
-        asked = read_cost(await upload(request, self.settings).read())
+        spec, samples = read_cost(await upload(request, self.settings).read())
 
         def estimate() -> dict[str, Any]:
             """Costs, and the time that they took before."""
-            cost, models = self.submitter.estimate(asked.spec, asked.samples)
+            cost, models = self.submitter.estimate(spec, samples)
             return price(cost, self.store.seconds_of(models, cost))
 
         return JSONResponse(await to_thread.run_sync(estimate))

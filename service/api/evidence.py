@@ -32,42 +32,31 @@ _PRIVATE = {"cache-control": "private, no-cache"}
 _ERRORS = (404, 409, 410, 422, 503)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class _Form:
     """One form of the report: its name among links, and how a browser is told of it."""
 
     link: str
-    what: str
     media_type: str
+    what: str
     shown: bool = False
 
 
 _FORMS = {
-    "report.json": _Form(
-        link="report",
-        what="The report of an evaluation.",
-        media_type="application/json",
-    ),
+    "report.json": _Form("report", "application/json", "The report of an evaluation."),
     "report.html": _Form(
-        link="html",
-        what="The report as a page in one file, without scripts.",
-        media_type="text/html",
-        shown=True,
+        "html", "text/html", "The report as a page in one file, without scripts.", shown=True
     ),
     "report.junit.xml": _Form(
-        link="junit",
-        what="The report as JUnit XML: a test case for each model and attack, and the gate.",
-        media_type="application/xml",
+        "junit",
+        "application/xml",
+        "The report as JUnit XML: a test case for each model and attack, and the gate.",
     ),
     "card.md": _Form(
-        link="card",
-        what="The robustness card of the model under evaluation, in Markdown.",
-        media_type="text/markdown",
+        "card", "text/markdown", "The robustness card of the model under evaluation, in Markdown."
     ),
     "samples.parquet": _Form(
-        link="samples",
-        what="What became of every sample, as a table.",
-        media_type="application/vnd.apache.parquet",
+        "samples", "application/vnd.apache.parquet", "What became of every sample, as a table."
     ),
 }
 
@@ -86,13 +75,12 @@ def routes(store: JobStore, settings: Settings, prefix: str) -> list[BaseRoute]:
         endpoint = evidence.form(name, form)
         options = file(form.media_type, *_ERRORS)
         router.add_api_route(f"{prefix}/{name}", endpoint, response_class=Response, **options)
-    sample = f"{prefix}/samples/{{index}}"
-    picture = file("image/png", *_ERRORS)
-    text = {"response_model": dict[str, Any], "responses": failures(*_ERRORS)}
+    sample, options = f"{prefix}/samples/{{index}}", file("image/png", *_ERRORS)
     router.add_api_route(
-        f"{sample}/{{kind}}.png", evidence.picture, response_class=Response, **picture
+        f"{sample}/{{kind}}.png", evidence.picture, response_class=Response, **options
     )
-    router.add_api_route(f"{sample}.json", evidence.text, **text)
+    options = {"response_model": dict[str, Any], "responses": failures(*_ERRORS)}
+    router.add_api_route(f"{sample}.json", evidence.text, **options)
     return router.routes
 
 
@@ -162,9 +150,8 @@ class _Evidence:
         model: str | None = None,
     ) -> Response:
         """A sample of an evaluation of images: clean, adversarial, or their difference."""
-        names = {"attack": attack, "eps": eps, "model": model}
-        found = await self._folder(request, id), _index(index)
-        content = await to_thread.run_sync(_picture, *found, kind, names)
+        names = {"kind": kind, "attack": attack, "eps": eps, "model": model}
+        content = await self._sample(request, id, index, "picture", names)
         return Response(content, media_type="image/png", headers=_PRIVATE)
 
     async def text(
@@ -178,10 +165,15 @@ class _Evidence:
     ) -> Response:
         """A sample of an evaluation of texts, before and after an attack."""
         names = {"attack": attack, "eps": eps, "model": model}
-        found = await to_thread.run_sync(
-            _text, await self._folder(request, id), _index(index), names
-        )
+        found = await self._sample(request, id, index, "changed_text", names)
         return JSONResponse(found, headers=_PRIVATE)
+
+    async def _sample(
+        self, request: Request, id: str, index: str, what: str, names: dict[str, str | None]
+    ) -> Any:
+        """What a function of `robustness.report.lookup` finds in a report."""
+        folder = await self._folder(request, id)
+        return await to_thread.run_sync(_look_up, what, folder, index, names)
 
     async def _folder(self, request: Request, job_id: str) -> Path:
         job = await find_job(self.store, request, job_id)
@@ -193,32 +185,14 @@ class _Evidence:
         return evaluations_folder(self.settings.state) / job.id / REPORT
 
 
-def _index(index: str) -> int:
-    if not re.fullmatch(r"[0-9]{1,9}", index):
-        raise _no_such_sample(f"there is no sample {index[:20]!r}")
-    return int(index)
-
-
-def _picture(folder: Path, index: int, kind: Any, names: dict[str, str | None]) -> bytes:
-    from robustness.report.lookup import (
-        NoSuchSample,  # a front may never draw one
-        picture,
-    )
+def _look_up(what: str, folder: Path, index: str, names: dict[str, str | None]) -> Any:
+    from robustness.report import lookup  # a front may never need it
 
     try:
-        return picture(folder, index, kind, **names)
-    except NoSuchSample as error:
-        raise _no_such_sample(str(error)) from error
-
-
-def _text(folder: Path, index: int, names: dict[str, str | None]) -> dict[str, Any]:
-    from robustness.report.lookup import NoSuchSample, changed_text
-
-    try:
-        return changed_text(folder, index, **names)
-    except NoSuchSample as error:
-        raise _no_such_sample(str(error)) from error
-
-
-def _no_such_sample(message: str) -> ApiError:
-    return ApiError(404, "no_such_sample", message[0].upper() + message[1:] + ".")
+        if not re.fullmatch(r"[0-9]{1,9}", index):
+            raise lookup.NoSuchSample(f"there is no sample {index[:20]!r}")
+        return getattr(lookup, what)(folder, int(index), **names)
+    except lookup.NoSuchSample as error:
+        message = str(error)
+        message = message[0].upper() + message[1:] + "."
+        raise ApiError(404, "no_such_sample", message) from error

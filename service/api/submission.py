@@ -2,11 +2,11 @@
 
 import re
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, SkipValidation, ValidationError
 
 from robustness.spec import EvaluationSpec
 from service.http.body import File, Form, validated
-from service.http.documents import broken_rules, parse_json, unacceptable
+from service.http.documents import broken_rules, parse_body, parse_json
 from service.http.errors import ApiError
 from service.http.keys import Caller
 from service.jobs.submit import Submission, spec_error
@@ -36,7 +36,7 @@ class CostRequest(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
-    spec: EvaluationSpec
+    spec: SkipValidation[EvaluationSpec]  # `check_spec` names its rules
     samples: int = Field(ge=1)
 
 
@@ -69,23 +69,14 @@ def read_submission(form: Form, key: str | None, caller: Caller) -> Submission:
     )
 
 
-def read_cost(content: bytes) -> CostRequest:
-    """The body of `POST /v1/evaluations/cost`.
+def read_cost(content: bytes) -> tuple[EvaluationSpec, int]:
+    """Spec and number of inputs in the body of `POST /v1/evaluations/cost`.
 
     Raises:
         ApiError: 400 invalid_json; 422 invalid_body, or invalid_spec as in `check_spec`.
     """
-    value = parse_json(content, "body")
-    try:
-        return CostRequest.model_validate(value)
-    except ValidationError as error:
-        problems = broken_rules(error)
-    if not isinstance(value, dict) or set(value) != {"spec", "samples"}:
-        raise unacceptable(problems)
-    inside = [p for p in problems if p["field"] != "samples"]
-    if not inside:
-        raise unacceptable(problems)
-    raise spec_error([{**p, "field": p["field"].removeprefix("spec").lstrip(".")} for p in inside])
+    asked = parse_body(CostRequest, content)
+    return check_spec(asked.spec), asked.samples
 
 
 def check_spec(content: object) -> EvaluationSpec:

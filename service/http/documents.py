@@ -52,14 +52,9 @@ def parse_body(model: type[_Model], content: bytes) -> _Model:
         return model.model_validate(value)
     except ValidationError as error:
         problems = broken_rules(error)
-    raise unacceptable(problems)
-
-
-def unacceptable(problems: list[dict[str, str]]) -> ApiError:
-    """The refusal of a body in JSON for its broken rules."""
     first = problems[0]
     message = f"The body is not acceptable: {first['field'] or 'body'}: {first['message']}."
-    return ApiError(422, "invalid_body", message, problems[:_MAX_DETAILS])
+    raise ApiError(422, "invalid_body", message, problems[:_MAX_DETAILS])
 
 
 def broken_rules(error: ValidationError) -> list[dict[str, str]]:

@@ -125,14 +125,16 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _evaluate(job: Job, options: argparse.Namespace, watch: ProgressReporter) -> dict[str, Any]:
-    from robustness.evaluation import evaluate  # brings torch: seconds, and hundreds of megabytes
-
     folder = evaluations_folder(options.state) / job.id
     artifacts = [_artifact(model, options.models) for model in job.models]
+    inputs = open_inputs(folder, artifacts[0].labels)
+
+    from robustness.evaluation import evaluate  # brings torch: seconds, and hundreds of megabytes
+
     evaluate(
         EvaluationSpec.model_validate(job.spec),
         artifacts,
-        open_inputs(folder, artifacts[0].labels),
+        inputs,
         folder / REPORT,
         on_progress=watch.on_progress,
         should_stop=watch.should_stop,

@@ -150,5 +150,5 @@ export const fetchReport = (id, signal) => json(reportUrl(id, "report.json"), { 
  */
 export const pictureUrl = (id, index, kind, which) => `${evaluationPath(id)}/samples/${index}/${kind}.png?${new URLSearchParams(which)}`;
 
-/** A sample of texts before and after an attack: {clean: {text, …}, adversarial: {text, …}}. */
+/** A sample of texts and what an attack changed in it: {changes: [["same" | "del" | "ins", text]], …}. */
 export const fetchChangedText = (id, index, which, signal) => json(`${evaluationPath(id)}/samples/${index}.json?${new URLSearchParams(which)}`, { signal });

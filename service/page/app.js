@@ -12,7 +12,23 @@ import { startTexts } from "./texts.js";
 
 const TITLES = { images: "Assay", texts: "Texts · Assay", evaluations: "Evaluations · Assay", evaluation: "Evaluation · Assay" };
 
+const NOTES = {
+  image: "Gradient attacks see everything inside the model. Each success is scored again on the model as served, and once more as an 8-bit image.",
+  text: "Every changed text is processed as any other: tokenized, truncated, and scored by the model as served.",
+};
+
 let leaving = new AbortController();
+
+/** Draws the steps that both workspaces share: model, predictions and evaluation. */
+function addSteps(kind) {
+  const steps = byId("steps").content.cloneNode(true);
+  for (const attribute of ["id", "aria-labelledby"]) {
+    for (const node of steps.querySelectorAll(`[${attribute}]`)) node.setAttribute(attribute, `${kind}-${node.getAttribute(attribute)}`);
+  }
+  byId(`${kind}s`).append(steps);
+  byId(`${kind}-clear`).textContent = `Remove all ${kind}s`;
+  byId(`${kind}-evaluation-note`).textContent = NOTES[kind];
+}
 
 function place() {
   const [, view, id] = location.hash.split("/");
@@ -45,12 +61,13 @@ function route() {
 /** Reads what is served; what cannot be read is said above the predictions. */
 async function load() {
   const [attacks] = await Promise.allSettled([loadAttacks().then(startForms)]);
-  const results = await Promise.allSettled([imageModels.load(byId("models")), textModels.load(byId("text-models")), loadSamples()]);
+  const results = await Promise.allSettled([imageModels.load(byId("image-models")), textModels.load(byId("text-models")), loadSamples()]);
   const failed = [attacks, ...results].find(({ status }) => status === "rejected");
   for (const name of ["image-error", "text-error"]) showError(byId(name), failed?.reason ?? null, failed && load);
 }
 
 async function start() {
+  for (const kind of ["image", "text"]) addSteps(kind);
   startAccess();
   startImages();
   startTexts();

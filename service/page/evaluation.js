@@ -2,12 +2,12 @@
 
 import { showError } from "./access.js";
 import { fetchEvaluation, fetchReport, removeEvaluation } from "./api.js";
-import { attackSummary, inputKind } from "./attacks.js";
 import { announce, byId, h } from "./dom.js";
+import { endButton, facts } from "./evaluations.js";
 import { follow, isActive } from "./events.js";
 import { evidence } from "./evidence.js";
 import { reportSections } from "./result.js";
-import { count, duration, moment, ordinal } from "./words.js";
+import { count, duration, ordinal } from "./words.js";
 
 const SPOKEN_EVERY_MS = 5000;
 
@@ -79,47 +79,18 @@ class ProgressPanel {
 
 const subject = (evaluation) => evaluation.model ?? "the default model";
 
-function facts({ samples, spec, created, priority, owner }) {
-  return [
-    count(samples, inputKind(spec)),
-    attackSummary(spec),
-    `seed ${spec.seed ?? 0}`,
-    priority && priority !== "normal" && `${priority} priority`,
-    owner && `by ${owner}`,
-    moment(created),
-  ].filter(Boolean).join(" · ");
-}
-
 function heading(evaluation) {
   const rival = evaluation.compare_with;
   return h("header", { className: "lead wide" },
     h("p", { className: "crumb" }, h("a", { href: "#/evaluations" }, "Evaluations"), " / ", h("span", { title: evaluation.id }, evaluation.id.slice(0, 8))),
     h("h1", { tabIndex: -1 }, subject(evaluation), rival ? h("span", { className: "versus" }, " vs. ", h("span", {}, rival)) : null),
-    h("p", { className: "facts" }, facts(evaluation)));
+    h("p", { className: "facts" }, facts(evaluation, `seed ${evaluation.spec.seed ?? 0}`)));
 }
 
-/** Deletes after a second press, and goes back to the list. */
-function deleteSection(id) {
+function deleteSection(evaluation) {
   const error = h("div", { role: "alert" });
-  const button = h("button", {
-    type: "button",
-    className: "quiet",
-    id: "delete",
-    onblur: () => { button.textContent = "Delete this evaluation"; },
-    onclick: async () => {
-      if (button.textContent !== "Really delete") {
-        button.textContent = "Really delete";
-        announce("Press again to delete it for good.");
-        return;
-      }
-      try {
-        await removeEvaluation(id);
-        location.hash = "#/evaluations";
-      } catch (problem) {
-        showError(error, problem);
-      }
-    },
-  }, "Delete this evaluation");
+  const after = () => { location.hash = "#/evaluations"; };
+  const button = endButton(evaluation, { text: "Delete this evaluation", id: "delete", after, fail: (problem) => showError(error, problem) });
   return h("section", { "aria-label": "Delete" }, button, error);
 }
 
@@ -132,13 +103,13 @@ function ending(evaluation) {
 async function showResult(body, evaluation, signal) {
   document.title = `${subject(evaluation)} · Assay`;
   if (evaluation.status !== "succeeded") {
-    body.replaceChildren(ending(evaluation), deleteSection(evaluation.id));
+    body.replaceChildren(ending(evaluation), deleteSection(evaluation));
     announce(body.firstElementChild.textContent);
     return;
   }
   const report = await fetchReport(evaluation.id, signal);
   const sections = await reportSections(evaluation, evidence(evaluation, report, signal), signal);
-  body.replaceChildren(sections, deleteSection(evaluation.id));
+  body.replaceChildren(sections, deleteSection(evaluation));
   announce(`The evaluation has finished. ${report.summary.headline}`);
 }
 

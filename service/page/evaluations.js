@@ -15,6 +15,40 @@ let cursor = null;
 let leaving = null;
 let rounds = null;
 
+/** What was evaluated, by whom and when, in one line. */
+export const facts = ({ samples, spec, created, priority, owner }, ...more) => [
+  count(samples, inputKind(spec)), attackSummary(spec), ...more,
+  priority && priority !== "normal" && `${priority} priority`, owner && `by ${owner}`, moment(created),
+].filter(Boolean).join(" · ");
+
+/**
+ * A button that cancels an evaluation, or deletes a finished one after a second press.
+ * @param {{text: string, after: () => any, fail: (error: Error) => void}} options
+ */
+export function endButton(evaluation, { text, title = "", after, fail, ...props }) {
+  const button = h("button", {
+    type: "button",
+    className: "quiet",
+    title: title && `${text} ${title}`,
+    ...props,
+    onblur: () => { button.textContent = text; },
+    onclick: async () => {
+      if (button.textContent === text && !isActive(evaluation)) {
+        button.textContent = "Really delete";
+        announce("Press again to delete it for good.");
+        return;
+      }
+      try {
+        await removeEvaluation(evaluation.id);
+        await after();
+      } catch (error) {
+        fail(error);
+      }
+    },
+  }, text);
+  return button;
+}
+
 const outcomeOf = (id) => byId(`outcome-${id}`);
 
 /** The list holds no results: each finished one is asked for its own, one after the other. */
@@ -35,39 +69,21 @@ function standing({ status: state, progress, queue_position: place }) {
 }
 
 function removeButton(evaluation) {
-  const active = isActive(evaluation);
-  const ask = active ? "Cancel" : "Delete";
-  const button = h("button", {
-    type: "button",
-    className: "quiet",
-    title: `${ask} evaluation ${evaluation.id}`,
-    onblur: () => { button.textContent = ask; },
-    onclick: async () => {
-      if (button.textContent === ask && !active) {
-        button.textContent = "Really delete";
-        announce("Press again to delete it for good.");
-        return;
-      }
-      try {
-        await removeEvaluation(evaluation.id);
-        await openEvaluations(leaving);
-        byId("evaluations-title").focus();
-      } catch (error) {
-        showError(byId("history-error"), error);
-      }
-    },
-  }, ask);
-  return button;
+  const after = async () => {
+    await openEvaluations(leaving);
+    byId("evaluations-title").focus();
+  };
+  const fail = (error) => showError(byId("history-error"), error);
+  return endButton(evaluation, { text: isActive(evaluation) ? "Cancel" : "Delete", title: `evaluation ${evaluation.id}`, after, fail });
 }
 
 function row(evaluation) {
-  const { id, status: state, spec, samples, priority, owner } = evaluation;
+  const { id, status: state } = evaluation;
   const title = [evaluation.model ?? "default model", evaluation.compare_with].filter(Boolean).join(" vs. ");
-  const details = [count(samples, inputKind(spec)), attackSummary(spec), priority && priority !== "normal" && `${priority} priority`, owner && `by ${owner}`, moment(evaluation.created)];
   return h("li", { className: "past", "data-id": id },
     h("a", { className: "past-main", href: `#/evaluations/${encodeURIComponent(id)}` },
       h("span", { className: "past-title" }, title),
-      h("span", { className: "past-detail" }, details.filter(Boolean).join(" · "))),
+      h("span", { className: "past-detail" }, facts(evaluation))),
     h("span", { className: "past-outcome", id: `outcome-${id}` }, standing(evaluation)),
     h("span", { className: `status ${state}` }, state),
     removeButton(evaluation));

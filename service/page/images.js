@@ -25,8 +25,8 @@ function face(item, model) {
 
 function setExplain(wanted) {
   explain = wanted;
-  byId("explain").setAttribute("aria-pressed", String(wanted));
-  byId("explain-note").hidden = !wanted;
+  byId("image-explain").setAttribute("aria-pressed", String(wanted));
+  byId("image-explain-note").hidden = !wanted;
 }
 
 /** Not every model has attention to show: the predictions stay, and the button goes back. */
@@ -51,13 +51,13 @@ export function startImages() {
     face,
   });
   workspace.onTrouble = withoutAttention;
-  byId("explain").addEventListener("click", () => {
+  byId("image-explain").addEventListener("click", () => {
     setExplain(!explain);
     // New objects: the cards are drawn again with or without the glow.
     for (const item of imageInputs.items) if (item.prediction) item.prediction = { ...item.prediction };
     workspace.refresh();
   });
-  imageInputs.addEventListener("change", () => { byId("explain").hidden = imageInputs.items.length === 0; });
+  imageInputs.addEventListener("change", () => { byId("image-explain").hidden = imageInputs.items.length === 0; });
 }
 
 let samples = [];

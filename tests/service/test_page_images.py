@@ -27,12 +27,12 @@ def test_another_model_answers_anew(page: Page) -> None:
     page.one(".model:nth-child(2) input").click()
     page.until(lambda: len(page.all("#image-list .bars")) == 4, "no four predictions")
     rivals = [option.text for option in page.all("#image-evaluation [name=compare] option")]
-    assert "fashion-elliptical" in rivals and len(rivals) == len(page.all("#models .model"))
+    assert "fashion-elliptical" in rivals and len(rivals) == len(page.all("#image-models .model"))
 
 
 def test_attention_lies_over_the_pictures_that_it_explains(page: Page) -> None:
     page.take_samples()
-    page.one("#explain").click()
+    page.one("#image-explain").click()
     page.until(lambda: len(page.all("#image-list canvas.attention")) == 4, "no four maps")
     shares = "const c = document.querySelector('canvas.attention'); return [c.width, c.height]"
     page.until(lambda: page.run(shares) == [224, 224], "the map is not drawn")
@@ -45,7 +45,7 @@ def test_attention_lies_over_the_pictures_that_it_explains(page: Page) -> None:
         "return high - low"
     )
     page.until(lambda: page.run(pixels) > 100, "the map is flat")
-    page.one("#explain").click()
+    page.one("#image-explain").click()
     assert page.all("canvas.attention") == []
 
 
@@ -82,7 +82,7 @@ def test_keyboard_alone_leads_from_samples_to_a_result(page: Page) -> None:
     tab_to(".thumb")
     page.keys(Keys.SPACE, Keys.ARROW_RIGHT, Keys.SPACE, Keys.ARROW_DOWN, Keys.SPACE)
     page.until(lambda: len(page.all("#image-list .bars")) == 3, "no three predictions")
-    tab_to("#models input")
+    tab_to("#image-models input")
     tab_to("#image-evaluation [name=preset]")
     page.keys(Keys.ARROW_DOWN, Keys.ARROW_UP)
     assert page.run("return document.activeElement.value") == "quick"

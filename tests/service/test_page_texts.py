@@ -62,18 +62,3 @@ def test_a_hostile_text_stays_inert_in_the_evidence(page: Page, places: dict[str
     page.until(lambda: any("<script>" in one.text for one in page.all(".changed")), "no text")
     assert page.run("return window.hacked") is None
     assert page.all("main script") == []
-
-
-def test_the_difference_of_two_texts_is_found_word_by_word(page: Page) -> None:
-    code = (
-        "const done = arguments[2]; import('./evidence.js').then(({ difference }) =>"
-        " done(difference(arguments[0], arguments[1])));"
-    )
-    found = page.driver.execute_async_script(code, "one two three four", "one 2 three four five")
-    assert found == [
-        ["same", "one "],
-        ["del", "two"],
-        ["ins", "2"],
-        ["same", " three four"],
-        ["ins", " five"],
-    ]

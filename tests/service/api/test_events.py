@@ -9,12 +9,17 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import httpx
 import pytest
 import uvicorn
+from sqlalchemy.exc import OperationalError, TimeoutError
 
 from runtimes.artifact import Artifact
+from service.api.event_stream import Feed
+from service.jobs.queue import JobStore
+from service.jobs.table import Job
 from tests.service.conftest import wait_until
 from tests.service.front import URL, Front, check_error
 
@@ -153,3 +158,21 @@ def test_many_followers_read_the_table_together(
     assert {answer.json()["status"] for answer in answers} == {"queued"}
     # 40 of them are the first and the last look of each request.
     assert len(asked) <= 40 + 10
+
+
+JOB = Mock(spec=Job, id="one")
+
+
+@pytest.mark.parametrize("error", [OperationalError("select", {}, Exception()), TimeoutError()])
+def test_a_follower_outlives_a_table_that_does_not_answer(
+    error: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = Mock(spec=JobStore)
+    store.get_all.side_effect = [error, {"one": JOB}, error, error, error, error]
+
+    async def follow() -> tuple[Job | None, Job | None]:
+        with Feed(store).follow("one") as follower:
+            return await follower.next(timeout=5), await follower.next(timeout=0.4)
+
+    assert asyncio.run(follow()) == (JOB, None)
+    assert "does not answer" in caplog.text

@@ -88,31 +88,21 @@ def test_every_attack_on_images_runs_to_its_report(
     assert list(model["worst"]) == ["64/255", "L2:2"]
 
 
-def test_no_file_is_left_over(finished: tuple[Front, dict[str, Any]]) -> None:
+def test_no_file_is_left_over_and_each_form_has_its_type(
+    finished: tuple[Front, dict[str, Any]],
+) -> None:
     front, shown = finished
     folder = evaluations_folder(front.settings.state) / shown["id"]
     assert {path.name for path in folder.iterdir()} == {"images.zip", "inputs.json", "report"}
     kept = {"shards", *(name for name, *_ in FORMS.values())}
     assert {path.name for path in (folder / "report").iterdir()} == kept
-
-
-@pytest.mark.parametrize("link", FORMS)
-def test_each_form_of_the_report_has_its_type(
-    finished: tuple[Front, dict[str, Any]], link: str
-) -> None:
-    front, shown = finished
-    name, media_type, disposition = FORMS[link]
-    response = front.request("GET", shown["links"][link])
-    assert response.status_code == 200
-    assert response.headers["content-type"] == media_type
-    assert response.headers["content-disposition"] == f'{disposition}; filename="{name}"'
-    assert response.headers["cache-control"] == "private, no-cache"
-    folder = evaluations_folder(front.settings.state) / shown["id"] / "report"
-    assert response.content == (folder / name).read_bytes()
-
-
-def test_forms_hold_what_they_say(finished: tuple[Front, dict[str, Any]]) -> None:
-    front, shown = finished
+    for link, (name, media_type, disposition) in FORMS.items():
+        response = front.request("GET", shown["links"][link])
+        assert response.status_code == 200
+        assert response.headers["content-type"] == media_type
+        assert response.headers["content-disposition"] == f'{disposition}; filename="{name}"'
+        assert response.headers["cache-control"] == "private, no-cache"
+        assert response.content == (folder / "report" / name).read_bytes()
     content = {link: front.request("GET", shown["links"][link]).content for link in FORMS}
     assert pq.read_table(io.BytesIO(content["samples"])).num_rows >= 3
     assert ElementTree.fromstring(content["junit"]).tag in ("testsuite", "testsuites")
@@ -149,23 +139,33 @@ def small(front: Front) -> str:
     return front.post(pictures(1), spec=spec).headers["location"]
 
 
-@pytest.mark.parametrize("name", [name for name, *_ in FORMS.values()])
+def finish(front: Front, location: str) -> Path:
+    """Call an evaluation finished; its folder."""
+    job_id = location.removeprefix(f"{URL}/")
+    front.store.claim("w")
+    front.store.finish(job_id, "w", {"models": []})
+    return evaluations_folder(front.settings.state) / job_id
+
+
 def test_no_form_of_a_report_before_the_end_or_after_the_deletion(
-    shipped: dict[str, Artifact], tmp_path: Path, name: str
+    shipped: dict[str, Artifact], tmp_path: Path
 ) -> None:
     front = Front(tmp_path, shipped)
     location = small(front)
-    check_error(
-        front.request("GET", f"{location}/{name}"), 409, "evaluation_not_finished", "queued"
-    )
+
+    def check_all(status: int, code: str, message: str) -> None:
+        for name, *_ in FORMS.values():
+            check_error(front.request("GET", f"{location}/{name}"), status, code, message)
+
+    check_all(409, "evaluation_not_finished", "queued")
     front.request("DELETE", location)
-    check_error(front.request("GET", f"{location}/{name}"), 404, "no_report", "cancelled")
+    check_all(404, "no_report", "cancelled")
     front.request("DELETE", location)
-    check_error(front.request("GET", f"{location}/{name}"), 410, "evaluation_deleted", "")
-    other = small(front)
-    front.store.claim("w")
-    front.store.finish(other.removeprefix(f"{URL}/"), "w", {"models": []})
-    check_error(front.request("GET", f"{other}/{name}"), 404, "no_report", "no longer there")
+    check_all(410, "evaluation_deleted", "")
+    location = small(front)
+    shutil.rmtree(finish(front, location))
+    check_all(404, "no_report", "no longer there")
+    check_error(front.request("GET", f"{location}/samples/0/clean.png"), 404, "no_such_sample", "")
     front.store.close()
 
 
@@ -175,12 +175,10 @@ def test_a_report_of_another_version_has_no_pictures(
     done, shown = finished
     front = Front(tmp_path, shipped)
     location = small(front)
-    folder = evaluations_folder(front.settings.state) / location.removeprefix(f"{URL}/") / "report"
+    folder = finish(front, location) / "report"
     shutil.copytree(evaluations_folder(done.settings.state) / shown["id"] / "report", folder)
     report = json.loads((folder / "report.json").read_bytes()) | {"schema_version": 1}
     (folder / "report.json").write_text(json.dumps(report))
-    front.store.claim("w")
-    front.store.finish(location.removeprefix(f"{URL}/"), "w", {"models": []})
     picture = front.request("GET", f"{location}/samples/0/clean.png")
     check_error(picture, 404, "no_such_sample", "another version")
     front.store.close()

@@ -10,10 +10,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from data.sources import TextSet
+from robustness.report.lookup import difference
 from robustness.spec import ATTACKS
 from runtimes.artifact import Artifact
 from service.jobs.uploads import evaluations_folder, open_inputs
-from tests.service.front import PNG, Front, archive, check_error, pictures, zipped
+from tests.service.front import Front, archive, check_error, pictures, zipped
 from tests.service.tiny_artifact import TEXT_LABELS
 
 TYPOS = json.dumps({"attacks": [{"name": "typos", "edits": [1], "queries": 5}]})
@@ -55,6 +56,22 @@ def test_texts_come_as_csv_or_parquet(front: Front) -> None:
     assert stored(front, files=archive(ROWS)) == (["a good film", "bad, very bad"], [1, 0])
     table = parquet(text=TEXTS, label=[1, 0, 1])
     assert stored(front, files=archive(table)) == (TEXTS, [1, 0, 1])
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ("one two three", "one 2 three four", "one |-two|+2| three|+ four"),
+        ("a b", "a b", "a b"),
+        ("a", "b c", "-a|+b c"),
+        ("the end", "the", "the|- end"),
+    ],
+)
+def test_the_difference_of_two_texts_is_found_word_by_word(
+    old: str, new: str, expected: str
+) -> None:
+    signs = {"same": "", "del": "-", "ins": "+"}
+    assert "|".join(signs[kind] + text for kind, text in difference(old, new)) == expected
 
 
 # (form, status, code, part of the message)
@@ -163,6 +180,9 @@ def test_every_attack_on_texts_runs_to_its_report(front: Front) -> None:
     assert sample["clean"]["text"] == TEXTS[1] and sample["label"] is None
     assert sample["adversarial"]["text"].split().count("AAA") == 2
     assert sample["adversarial"]["distance"] == 2
+    for kind, which in (("del", "clean"), ("ins", "adversarial")):
+        kept = "".join(text for change, text in sample["changes"] if change in ("same", kind))
+        assert kept == sample[which]["text"]
     assert front.request("GET", f"{location}/samples/0.json").json()["index"] == 0
     for wrong in ("3.json", "x.json", "0.json?attack=pgd", "0.json?eps=7", "0/clean.png"):
         check_error(front.request("GET", f"{location}/samples/{wrong}"), 404, "no_such_sample", "")
@@ -170,11 +190,7 @@ def test_every_attack_on_texts_runs_to_its_report(front: Front) -> None:
     assert page.status_code == 200 and "tiny-transject" in page.text
 
 
-def test_pictures_of_no_use_to_a_model_of_texts(front: Front) -> None:
-    form = {"files": [("images", ("a.png", PNG))], "spec": TYPOS}
-    check_error(front.post(**form), 422, "wrong_inputs", "send `texts`")
-
-
+@pytest.mark.slow
 def test_lost_texts_fail_without_a_path_in_the_message(
     front: Front, artifacts: dict[str, Artifact], tmp_path: Path
 ) -> None:

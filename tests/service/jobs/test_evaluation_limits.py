@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 
 import psutil
-import pytest
 
 from runtimes.artifact import Artifact
 from runtimes.threads import available_cores
@@ -31,7 +30,7 @@ def test_an_evaluation_over_its_memory_is_ended_and_fails_alone(house: House) ->
     # Less than what it takes to load torch, which the child really does.
     limited = house.settings.model_copy(update={"evaluation_memory_mb": 120.0})
     greedy = house.submit(SHORT)
-    enough, house.settings = house.settings, limited
+    house.settings = limited
     with house.evaluator() as evaluator:
         job = wait_for(finished(house, greedy))
         assert evaluator.alive()
@@ -41,10 +40,6 @@ def test_an_evaluation_over_its_memory_is_ended_and_fails_alone(house: House) ->
     }
     assert child_of(greedy) is None
     assert {path.name for path in house.folder(greedy).iterdir()} == {"images.zip", "inputs.json"}
-    house.settings = enough
-    modest = house.submit(SHORT, count=2)
-    with house.evaluator():
-        assert wait_for(finished(house, modest)).status == "succeeded"
 
 
 def test_the_time_of_an_evaluation_is_limited_over_all_attempts(house: House) -> None:
@@ -70,25 +65,19 @@ def test_a_child_that_is_killed_again_and_again_fails_its_job(house: House) -> N
     assert not (house.folder(job_id) / "report").exists()
 
 
-def test_several_evaluators_share_one_table(house: House) -> None:
-    ids = [house.submit(SHORT, count=2, seed=seed) for seed in range(4)]
-    with house.evaluator(), house.evaluator():
-        jobs = [wait_for(finished(house, job_id)) for job_id in ids]
-    assert [(job.status, job.error) for job in jobs] == [("succeeded", None)] * 4
-    spans = sorted((job.started, job.finished) for job in jobs)
-    assert any(later[0] < earlier[1] for earlier, later in zip(spans, spans[1:], strict=False))
-
-
-def test_an_evaluation_runs_over_postgresql(
+def test_several_evaluators_share_one_table_of_postgresql(
     tmp_path: Path, tiny_artifact: Artifact, postgresql_server: str
 ) -> None:
     house = House(tmp_path, tiny_artifact, database=truncated(postgresql_server))
-    job_id = house.submit(SHORT, count=2)
-    with house.evaluator():
-        child = wait_for(lambda: child_of(job_id))
+    ids = [house.submit(SHORT, count=2, seed=seed) for seed in range(2)]
+    with house.evaluator(), house.evaluator():
+        child = wait_for(lambda: child_of(ids[0]))
         assert postgresql_server.encode() not in Path(f"/proc/{child}/cmdline").read_bytes()
-        job = wait_for(finished(house, job_id))
-    assert (job.status, job.done, job.error) == ("succeeded", job.total, None)
+        jobs = [wait_for(finished(house, job_id)) for job_id in ids]
+    assert [(job.status, job.error) for job in jobs] == [("succeeded", None)] * 2
+    assert all(job.done == job.total for job in jobs)
+    first, second = sorted((job.started, job.finished) for job in jobs)
+    assert second[0] < first[1]
     assert not (tmp_path / "assay.sqlite3").exists()
     house.store.close()
 
@@ -118,12 +107,12 @@ def test_memory_is_a_share_of_what_the_container_has(tmp_path: Path) -> None:
     assert evaluation_memory(Settings(evaluation_memory_mb=1.5)) == 1_500_000
 
 
-@pytest.mark.parametrize("evaluators", [1, 2])
-def test_threads_are_what_predictions_leave(evaluators: int) -> None:
+def test_threads_are_what_predictions_leave() -> None:
     cores = available_cores()
     assert evaluation_threads(Settings(evaluation_threads=7)) == 7
-    half = max(1, cores // 2 // evaluators)
-    assert evaluation_threads(Settings(evaluators=evaluators)) == half
-    settings = Settings(predict_threads=1, evaluators=evaluators)
-    assert evaluation_threads(settings) == max(1, (cores - 1) // evaluators)
     assert evaluation_threads(Settings(predict_threads=cores)) == 1
+    for evaluators in (1, 2):
+        half = max(1, cores // 2 // evaluators)
+        assert evaluation_threads(Settings(evaluators=evaluators)) == half
+        settings = Settings(predict_threads=1, evaluators=evaluators)
+        assert evaluation_threads(settings) == max(1, (cores - 1) // evaluators)

@@ -13,8 +13,6 @@ from tests.service.front import Front, check_error, pictures
 # (attack, field, part of the message)
 TOO_MUCH: list[tuple[dict[str, Any], str, str]] = [
     ({"name": "pgd", "eps": ["0.1"], "steps": 1001}, "steps", "1001 steps .* 1000 allowed"),
-    ({"name": "fab-t", "eps": ["0.1"], "steps": 1001}, "steps", "1001 steps .* 1000 allowed"),
-    ({"name": "spsa", "eps": ["0.1"], "steps": 1001}, "steps", "1001 steps .* 1000 allowed"),
     ({"name": "spsa", "eps": ["0.1"], "samples": 2049}, "samples", "2049 directions .* 2048"),
     ({"name": "square", "eps": ["0.1"], "queries": 20_001}, "queries", "20001 queries .* 20000"),
     ({"name": "typos", "queries": 20_001}, "queries", "20001 queries .* 20000"),
@@ -46,26 +44,16 @@ def test_too_much_of_one_thing_is_refused_with_the_limit(
 
 
 def test_every_broken_limit_is_listed(front: Front) -> None:
-    attacks = [{"name": "pgd", "eps": ["0.1"], "steps": 1001}, TOO_MUCH[4][0]]
-    details = check_error(front.post(spec=spec(*attacks)), 422, "invalid_spec", "steps")
-    assert [problem["field"] for problem in details] == ["attacks.0.steps", "attacks.1.queries"]
-
-
-def test_too_many_attacks_are_refused(front: Front) -> None:
-    attacks = [{"name": "fgsm", "eps": [f"{i}/255"]} for i in range(1, 18)]
-    check_error(front.post(spec=spec(*attacks)), 422, "invalid_spec", "17 attacks .* 16 allowed")
+    attacks = [{"name": "fgsm", "eps": [f"{i}/255"]} for i in range(1, 16)]
+    attacks += [{"name": "pgd", "eps": ["0.1"], "steps": 1001}, TOO_MUCH[2][0]]
+    refused = front.post(spec=spec(*attacks))
+    details = check_error(refused, 422, "invalid_spec", "17 attacks .* 16 allowed")
+    fields = ["attacks", "attacks.15.steps", "attacks.16.queries"]
+    assert [problem["field"] for problem in details] == fields
 
 
 @pytest.mark.parametrize(
-    "attack",
-    [
-        {"name": "autoattack", "eps": ["8/255"]},
-        {"name": "square", "eps": ["8/255"]},
-        {"name": "corruptions"},
-        {"name": "smoothing", "samples": 100_000},
-        {"name": "spsa", "eps": ["8/255"]},
-    ],
-    ids=lambda attack: attack["name"],
+    "attack", [{"name": "autoattack", "eps": ["8/255"]}, {"name": "smoothing", "samples": 100_000}]
 )
 def test_cost_is_that_of_the_models_classes_and_has_a_limit(
     tmp_path: Path, artifacts: dict[str, Artifact], attack: dict[str, Any]

@@ -49,9 +49,15 @@ def forged(content: bytes, old: int, new: int) -> bytes:
     return content[: place + 1] + bytes(changed) + content[place + 1 + before :]
 
 
-@pytest.mark.parametrize("compression", ["none", "snappy", "zstd", "gzip"])
-@pytest.mark.parametrize("version", ["1.0", "2.0"])
-@pytest.mark.parametrize("dictionary", [True, False])
+@pytest.mark.parametrize(
+    ("compression", "version", "dictionary"),
+    [
+        ("none", "1.0", True),
+        ("snappy", "2.0", True),
+        ("zstd", "2.0", False),
+        ("gzip", "1.0", False),
+    ],
+)
 def test_pages_of_real_files_are_read(compression: str, version: str, dictionary: bool) -> None:
     content = written(
         table(200),
@@ -156,15 +162,13 @@ def _twice(content: bytes, size: int) -> bool:
     return 0 < content.find((b"\x15" + varint(size)) * 2, 4, 40)
 
 
-def test_a_column_of_lists_is_refused(front: Front) -> None:
-    content = written(pa.table({"image": [[PNG], [PNG]]}))
-    check_error(front.post(archive(content)), 422, "broken_archive", "parquet")
-
-
-def test_a_long_list_of_contents_is_refused() -> None:
-    content = written(table().replace_schema_metadata({"x": "y" * 2_000_000}))
-    with pytest.raises(ApiError, match="cannot be read"):
-        check_archive(content, Settings())
+def test_lists_and_long_lists_of_contents_are_refused(front: Front) -> None:
+    for content in (
+        pa.table({"image": [[PNG], [PNG]]}),
+        table().replace_schema_metadata({"x": "y" * 2_000_000}),
+    ):
+        answer = front.post(archive(written(content)))
+        check_error(answer, 422, "broken_archive", "parquet")
 
 
 def test_damaged_headers_never_escape(front: Front) -> None:

@@ -141,18 +141,6 @@ def test_an_evaluation_runs_to_its_report(undisturbed: House) -> None:
     assert undisturbed.store.seconds_of(job.models, job.cost)
 
 
-def test_the_child_is_of_low_priority_and_alone_brings_torch(house: House) -> None:
-    job_id = house.submit(LONG)
-    with house.evaluator():
-        child = wait_for(lambda: child_of(job_id))
-        wait_for(lambda: house.job(job_id).done)
-        assert os.getpriority(os.PRIO_PROCESS, child) == 19
-    code = "import service.jobs.worker, service.api.evaluations, sys;"
-    code += "print('torch' in sys.modules)"
-    ran = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, check=True)
-    assert ran.stdout == b"False\n"
-
-
 def test_a_killed_child_is_replaced_and_the_result_is_the_same(
     house: House, undisturbed: House
 ) -> None:
@@ -167,6 +155,7 @@ def test_a_killed_child_is_replaced_and_the_result_is_the_same(
     check_same_as_undisturbed(house, job_id, undisturbed)
 
 
+@pytest.mark.slow
 def test_every_kind_of_shard_is_used_again(house: House) -> None:
     reference, job_id = house.submit(*MIXED), house.submit(*MIXED)
     with house.evaluator():
@@ -195,7 +184,7 @@ def _run_evaluator_alone(house: House) -> subprocess.Popen[bytes]:
     return subprocess.Popen([sys.executable, "-c", code, *places], cwd=ROOT)
 
 
-@pytest.mark.parametrize("stands_still", [False, True])
+@pytest.mark.parametrize("stands_still", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_a_killed_evaluator_leaves_no_orphan_and_loses_nothing(
     house: House, undisturbed: House, stands_still: bool
 ) -> None:
@@ -213,6 +202,7 @@ def test_a_killed_evaluator_leaves_no_orphan_and_loses_nothing(
     check_same_as_undisturbed(house, job_id, undisturbed)
 
 
+@pytest.mark.slow
 def test_an_evaluation_that_gives_way_comes_to_the_same(
     house: House, undisturbed: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -238,23 +228,34 @@ def test_evaluator_and_child_killed_together_lose_nothing(house: House, undistur
     check_same_as_undisturbed(house, job_id, undisturbed)
 
 
-def test_stopping_the_service_gives_the_job_back(house: House) -> None:
+def test_a_child_of_low_priority_gives_its_job_back_when_the_service_stops(house: House) -> None:
     job_id = house.submit(LONG)
     with house.evaluator():
+        child = wait_for(lambda: child_of(job_id))
         wait_for(lambda: house.job(job_id).done)
+        assert os.getpriority(os.PRIO_PROCESS, child) == 19
     job = house.job(job_id)
     assert (job.status, job.attempts) == ("queued", 0)
     assert child_of(job_id) is None
+
+
+def test_the_child_alone_brings_torch() -> None:
+    code = "import service.jobs.worker, service.api.evaluations, sys;"
+    code += "print('torch' in sys.modules)"
+    ran = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, check=True)
+    assert ran.stdout == b"False\n"
 
 
 @pytest.mark.parametrize(
     "attack",
     [
         LONG | {"steps": 1000},
-        {"name": "square", "eps": ["0.001"], "queries": 20_000},
-        {"name": "smoothing", "samples": 100_000},
+        pytest.param(
+            {"name": "square", "eps": ["0.001"], "queries": 20_000}, marks=pytest.mark.slow
+        ),
+        pytest.param({"name": "smoothing", "samples": 100_000}, marks=pytest.mark.slow),
     ],
-    ids=lambda attack: attack["name"],
+    ids=["pgd", "square", "smoothing"],
 )
 def test_a_running_evaluation_is_cancelled_between_two_steps(
     house: House, attack: dict[str, Any]
@@ -268,47 +269,44 @@ def test_a_running_evaluation_is_cancelled_between_two_steps(
     assert child_of(job_id) is None
 
 
-def test_a_model_that_is_gone_fails_with_its_name(house: House, tmp_path: Path) -> None:
+def damaged(house: House, name: str, damage: Callable[[bytes], bytes] | None = None) -> str:
+    """An evaluation with a file that is changed, or gone."""
+    job_id = house.submit(SHORT, count=2)
+    path = house.folder(job_id) / name
+    content = path.read_bytes()
+    path.unlink()
+    if damage is not None:
+        path.write_bytes(damage(content))
+    return job_id
+
+
+def flipped(content: bytes) -> bytes:
+    """A picture's bytes change, and its checksum is then wrong."""
+    place = content.index(b"IDAT") + 6
+    return content[:place] + bytes([content[place] ^ 255]) + content[place + 1 :]
+
+
+def test_faults_are_told_in_their_code_without_a_path(house: House, tmp_path: Path) -> None:
+    expected = {
+        damaged(house, "images.zip", lambda _: b"PK nothing"): "unreadable_inputs",
+        damaged(house, "images.zip", flipped): "unreadable_inputs",
+        damaged(house, "inputs.json"): "internal_error",
+    }
+    with house.evaluator():
+        jobs = {job_id: wait_for(finished(house, job_id)) for job_id in expected}
+    for job_id, code in expected.items():
+        error = jobs[job_id].error
+        assert error is not None and error["code"] == code
+        assert "/" not in error["message"]
     job_id = house.submit(SHORT)
     (tmp_path / "empty").mkdir()
     house.settings = house.settings.model_copy(update={"models": [tmp_path / "empty"]})
     with house.evaluator():
         job = wait_for(finished(house, job_id))
-    assert job.status == "failed"
-    assert job.error == {
-        "code": "model_gone",
-        "message": "the model fashion-elliptical:1 is no longer served",
-    }
-
-
-@pytest.mark.parametrize("damage", ["cut", "flip"])
-def test_lost_images_fail_without_a_path_in_the_message(house: House, damage: str) -> None:
-    job_id = house.submit(SHORT)
-    path = house.folder(job_id) / "images.zip"
-    content = bytearray(path.read_bytes())
-    content[content.index(b"IDAT") + 6] ^= 255  # of a picture, whose checksum is then wrong
-    path.write_bytes(b"PK nothing" if damage == "cut" else bytes(content))
-    with house.evaluator():
-        job = wait_for(finished(house, job_id))
-    assert job.error is not None and job.error["code"] == "unreadable_inputs"
-    assert "/" not in job.error["message"]
-
-
-def test_an_unexpected_fault_fails_without_a_trace_in_the_message(house: House) -> None:
-    job_id = house.submit(SHORT)
-    (house.folder(job_id) / "inputs.json").unlink()
-    with house.evaluator():
-        job = wait_for(finished(house, job_id))
-    assert job.error is not None and job.error["code"] == "internal_error"
-    assert str(house.settings.state) not in job.error["message"]
-
-
-def test_evaluations_run_in_the_order_of_arrival(house: House) -> None:
-    ids = [house.submit(SHORT, count=2, seed=seed) for seed in range(2)]
-    with house.evaluator():
-        jobs = [wait_for(finished(house, job_id)) for job_id in ids]
-    assert [job.status for job in jobs] == ["succeeded"] * 2
-    assert jobs[0].finished <= jobs[1].started
+    assert (job.status, job.error) == (
+        "failed",
+        {"code": "model_gone", "message": "the model fashion-elliptical:1 is no longer served"},
+    )
 
 
 def test_leftovers_and_expired_evaluations_are_removed(house: House) -> None:

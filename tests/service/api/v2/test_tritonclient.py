@@ -17,20 +17,15 @@ from runtimes.artifact import find_artifacts
 from runtimes.manifest import IMAGES
 from service.settings import ROOT
 from tests.service.conftest import png
-from tests.service.server import serve
 
 TEXTS = ["a fine film", "dull and far too long"]
 ARTIFACTS = {artifact.name: artifact for artifact in find_artifacts([ROOT / "artifacts"])}
 
 
-@pytest.fixture(scope="module")
-def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    folder = tmp_path_factory.mktemp("server")
-    home, root = folder / "home", str(ROOT)
-    with serve(
-        root, cwd=folder, home=home, ASSAY_RUNTIME="onnx-cpu", ASSAY_ROLE="predict"
-    ) as server:
-        yield server.url
+@pytest.fixture
+def address(page_url: str) -> str:
+    """Of the server that the page is tried with."""
+    return page_url
 
 
 @pytest.fixture
