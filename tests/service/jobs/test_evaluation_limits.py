@@ -66,9 +66,9 @@ def test_a_child_that_is_killed_again_and_again_fails_its_job(house: House) -> N
 
 
 def test_several_evaluators_share_one_table_of_postgresql(
-    tmp_path: Path, tiny_artifact: Artifact, postgresql_server: str
+    tmp_path: Path, artifacts: dict[str, Artifact], postgresql_server: str
 ) -> None:
-    house = House(tmp_path, tiny_artifact, database=truncated(postgresql_server))
+    house = House(tmp_path, artifacts, database=truncated(postgresql_server))
     ids = [house.submit(SHORT, count=2, seed=seed) for seed in range(2)]
     with house.evaluator(), house.evaluator():
         child = wait_for(lambda: child_of(ids[0]))

@@ -14,19 +14,14 @@ from typing import Any
 import psutil
 import pytest
 
-from data.images import to_png
 from runtimes.artifact import Artifact
-from service.api.submission import read_submission
-from service.http.body import Form, Upload
-from service.http.keys import ANYONE
-from service.jobs.queue import JobStore
-from service.jobs.submit import Submitter
 from service.jobs.table import Job
 from service.jobs.throttle import Predictors
 from service.jobs.uploads import evaluations_folder
 from service.jobs.worker import Evaluator
-from service.settings import ROOT, Settings
-from tests.service.tiny_artifact import LABELS, noise
+from service.settings import ROOT
+from tests.service.front import Front, pictures
+from tests.service.tiny_artifact import LABELS
 
 LONG = {"name": "pgd", "eps": ["0.01", "0.02"], "steps": 150}
 SHORT = {"name": "fgsm", "eps": ["0.05"]}
@@ -38,25 +33,15 @@ MIXED = [
 ]
 
 
-class House:
-    """A state folder, one model, and what is needed to submit evaluations and to run them."""
-
-    def __init__(self, state: Path, artifact: Artifact, **settings: Any) -> None:
-        self.settings = Settings(state=state, models=[artifact.folder.parent], **settings)
-        self.store = JobStore.open(self.settings)
-        self._submitter = Submitter(
-            store=self.store, settings=self.settings, find_model=lambda *_: artifact
-        )
+class House(Front):
+    """The routes of evaluations with an evaluator that a test may stop."""
 
     def submit(self, *attacks: dict[str, Any], count: int = 40, **spec: Any) -> str:
-        images = [
-            Upload(f"{index}.png", to_png(pixels[None] / 255))
-            for index, pixels in enumerate(noise(count))
-        ]
         labels = json.dumps([LABELS[index % 3] for index in range(count)])
-        fields = {"spec": json.dumps({"attacks": attacks} | spec), "labels": labels}
-        form = Form({"images": images, "archive": []}, fields)
-        return self._submitter.accept(read_submission(form, None, ANYONE))[0].id
+        spec = {"attacks": attacks} | spec
+        response = self.post(pictures(count), spec=json.dumps(spec), labels=labels)
+        assert response.status_code == 202, response.text
+        return response.json()["id"]
 
     def job(self, job_id: str) -> Job:
         job = self.store.get(job_id)
@@ -83,8 +68,8 @@ class House:
 
 
 @pytest.fixture
-def house(tmp_path: Path, tiny_artifact: Artifact) -> Iterator[House]:
-    house = House(tmp_path / "state", tiny_artifact)
+def house(tmp_path: Path, artifacts: dict[str, Artifact]) -> Iterator[House]:
+    house = House(tmp_path / "state", artifacts)
     yield house
     house.store.close()
 
@@ -114,9 +99,9 @@ def finished(house: House, job_id: str) -> Callable[[], Job | None]:
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory, tiny_artifact: Artifact) -> House:
+def undisturbed(tmp_path_factory: pytest.TempPathFactory, artifacts: dict[str, Artifact]) -> House:
     """A house in which the long evaluation has run in one go; its id is the first of the page."""
-    house = House(tmp_path_factory.mktemp("undisturbed"), tiny_artifact)
+    house = House(tmp_path_factory.mktemp("undisturbed"), artifacts)
     with house.evaluator():
         job_id = house.submit(LONG)
         job = wait_for(finished(house, job_id))
