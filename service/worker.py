@@ -67,7 +67,13 @@ class Serving:
     def routes(self) -> list[BaseRoute]:
         """Predictions, the protocol V2, the list of models, and the samples."""
         bodies, registry = Bodies(self._settings), self.registry
-        v2 = V2(self._settings, registry, self._reloader, texts=self.texts, bodies=bodies)
+        v2 = V2(
+            settings=self._settings,
+            registry=registry,
+            reloader=self._reloader,
+            texts=self.texts,
+            bodies=bodies,
+        )
         return [
             *Classify(self.predictions, self.texts, registry, bodies).routes(),
             *v2.routes(),
@@ -146,7 +152,11 @@ class Worker:
         if self._alive is not None:
             checks["evaluator"] = self._alive
         probes = Probes(
-            checks, store=store, metrics=metrics, evaluator=self._alive, server=server_pid()
+            checks=checks,
+            store=store,
+            figures=metrics,
+            evaluator=self._alive,
+            server=server_pid(),
         )
         return probes.routes(open_metrics=self._settings.open_metrics)
 

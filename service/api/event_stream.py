@@ -9,6 +9,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 from anyio import to_thread
@@ -103,32 +104,30 @@ class Feed:
             await asyncio.sleep(_POLL_S)
 
 
+@dataclass
 class Events:
     """Streams of this process.
 
-    Args:
+    Attributes:
         store: the table of evaluations.
         feed: tells of changes.
         most: streams at a time.
         render: the JSON object of an evaluation, as `GET /v1/evaluations/{id}` answers it.
     """
 
-    def __init__(
-        self, store: JobStore, feed: Feed, most: int, render: Callable[[Job], dict[str, Any]]
-    ) -> None:
-        self._store = store
-        self._feed = feed
-        self._most = most
-        self._render = render
-        self._open = 0
+    store: JobStore
+    feed: Feed
+    most: int
+    render: Callable[[Job], dict[str, Any]]
+    _open: int = 0
 
     async def stream(self, request: Request, id: str) -> Response:
         """Progress of an evaluation as server-sent events."""
-        job = await find_job(self._store, request, id)
+        job = await find_job(self.store, request, id)
         if request.method == "HEAD":
             return Response(media_type=MEDIA_TYPE, headers=_HEADERS)
-        if self._open >= self._most:
-            message = f"{self._most} clients follow evaluations already; ask for the state instead."
+        if self._open >= self.most:
+            message = f"{self.most} clients follow evaluations already; ask for the state instead."
             headers = {"Retry-After": str(_RETRY_AFTER_S)}
             raise ApiError(503, "too_many_streams", message, headers=headers)
         self._open += 1
@@ -140,11 +139,11 @@ class Events:
     async def _events(self, request: Request, job_id: str) -> AsyncIterator[str]:
         """`progress` at once and on every change, `end` when there will be none."""
         yield f"retry: {_RECONNECT_MS}\n\n"
-        with self._feed.follow(job_id) as follower:
+        with self.feed.follow(job_id) as follower:
             shown, said = "", time.monotonic()
             while not request.app.state.leaving:
                 job = await follower.next(_LOOK_S)
-                text = shown if job is None else json.dumps(self._render(job))
+                text = shown if job is None else json.dumps(self.render(job))
                 if text != shown:
                     shown, said = text, time.monotonic()
                     yield f"event: progress\ndata: {text}\n\n"

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -26,32 +27,25 @@ _TIMEOUT_S = 3.0
 Check = Callable[[], Awaitable[bool]]
 
 
+@dataclass(frozen=True, kw_only=True)
 class Probes:
     """What machines ask of the service.
 
-    Args:
+    Attributes:
         checks: by name; the service is ready when all of them are true.
         store: the table of evaluations.
-        metrics: of this worker.
+        figures: of this worker.
         evaluator: whether evaluations are run, one of `checks` or None.
         server: process id of the server.
     """
 
-    def __init__(
-        self,
-        checks: Mapping[str, Check],
-        *,
-        store: JobStore,
-        metrics: Metrics,
-        evaluator: Check | None,
-        server: int,
-    ) -> None:
-        self._checks = checks
-        self._store = store
-        self._metrics = metrics
-        self._evaluator = evaluator
-        self._server = server
-        self._reader = CapacityLimiter(1)  # of the table: one that hangs is asked once
+    checks: Mapping[str, Check]
+    store: JobStore
+    figures: Metrics
+    evaluator: Check | None
+    server: int
+    # Of the table: one that hangs is asked once.
+    _reader: CapacityLimiter = field(default_factory=lambda: CapacityLimiter(1))
 
     def routes(self, *, open_metrics: bool) -> list[BaseRoute]:
         """`/livez`, `/readyz` and `/metrics`.
@@ -77,7 +71,7 @@ class Probes:
         """Whether the service answers: models are open and warm, and it is not stopping."""
         if request.app.state.leaving:
             raise _not_ready("The service is about to stop.", ["draining"])
-        checks = {**self._checks, "database": self._database}
+        checks = {**self.checks, "database": self._database}
         answers = await asyncio.gather(*(_in_time(check()) for check in checks.values()))
         if failing := [name for name, fine in zip(checks, answers, strict=True) if not fine]:
             message = f"The service is not ready: {', '.join(failing)}."
@@ -86,23 +80,23 @@ class Probes:
 
     async def metrics(self) -> Response:
         """Figures for Prometheus."""
-        alive = None if self._evaluator is None else await _in_time(self._evaluator())
+        alive = None if self.evaluator is None else await _in_time(self.evaluator())
         content = await to_thread.run_sync(self._exposition, alive)
         return Response(content, headers={"content-type": CONTENT_TYPE_LATEST})
 
     def _exposition(self, evaluator_alive: bool | None) -> bytes:
         state = state_metrics(
-            evaluations=self._store.counts(),
-            model_evaluations=self._store.totals(),
+            evaluations=self.store.counts(),
+            model_evaluations=self.store.totals(),
             evaluator_alive=evaluator_alive,
-            memory=memory_of(self._server),
+            memory=memory_of(self.server),
         )
-        return self._metrics.exposition(state)
+        return self.figures.exposition(state)
 
     async def _database(self) -> bool:
         try:
             await to_thread.run_sync(
-                self._store.waiting, limiter=self._reader, abandon_on_cancel=True
+                self.store.waiting, limiter=self._reader, abandon_on_cancel=True
             )
         except Exception:  # whatever the driver raises
             logger.exception("The table of evaluations does not answer")

@@ -152,11 +152,6 @@ def check_archive(
 ) -> Kind:
     """Tell what an archive is, by its first bytes, and refuse a hostile one.
 
-    Args:
-        content: its bytes.
-        settings: limits.
-        what: what it should hold.
-
     Raises:
         ApiError: 415 not_an_archive, 413 archive_too_large, 422 unsafe_archive, broken_archive,
             too_many_images or too_many_texts.
@@ -173,9 +168,6 @@ def check_archive(
 @contextmanager
 def telling_of_faults(path: Path) -> Iterator[None]:
     """Turn what makes an archive unreadable within the block into an answer for its sender.
-
-    Args:
-        path: of the archive.
 
     Raises:
         ApiError: 422 invalid_archive with the reason, or broken_archive.

@@ -21,11 +21,7 @@ PROGRESS_SHARE = 0.01
 
 
 class JobClaims:
-    """What workers do to the table; see `service.jobs.queue.JobStore`.
-
-    Args:
-        engine: from `open_database`.
-    """
+    """What workers do to the table; see `service.jobs.queue.JobStore`."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -95,11 +91,8 @@ class JobClaims:
     def release(self, job_id: str, worker: str, *, cause: str, counted: bool = True) -> bool:
         """Give the job back to the queue; it fails after `MAX_ATTEMPTS` without progress.
 
-        Args:
-            job_id: the job.
-            worker: its present owner.
-            cause: what ended the attempt, in words that a user may read.
-            counted: False when the attempt ended through no fault of the job (a shutdown).
+        `cause` says in words that a user may read what ended the attempt, which is not `counted`
+        when that is no fault of the job (a shutdown).
         """
         with writing(self._engine) as connection:
             owned = _owned(job_id, worker)

@@ -137,10 +137,11 @@ class Ending:
     status: int | None = None
 
 
+@dataclass(kw_only=True)
 class EvaluationWatch:
     """Beats for a job while its process runs, and looks at its time, memory and cancellation.
 
-    Args:
+    Attributes:
         store: the table of evaluations.
         job: the evaluation.
         worker: that claimed it.
@@ -149,32 +150,24 @@ class EvaluationWatch:
         lost_after: seconds without a heartbeat after which another may take the job.
     """
 
-    def __init__(
-        self,
-        store: JobStore,
-        job: Job,
-        worker: str,
-        settings: Settings,
-        *,
-        stopping: threading.Event,
-        lost_after: float,
-    ) -> None:
-        self._store = store
-        self._job = job
-        self._worker = worker
-        self._settings = settings
-        self._stopping = stopping
-        self._lost_after = lost_after
-        self._memory = evaluation_memory(settings)
+    store: JobStore
+    job: Job
+    worker: str
+    settings: Settings
+    stopping: threading.Event
+    lost_after: float
+
+    def __post_init__(self) -> None:
+        self._memory = evaluation_memory(self.settings)
         now = time.monotonic()
-        self._deadline = now + settings.evaluation_max_hours * 3600 - job.ran
+        self._deadline = now + self.settings.evaluation_max_hours * 3600 - self.job.ran
         self._next_beat, self._last_beat = now, now
         self._stuck_at: float | None = None
 
     def until_end(self, child: EvaluationChild) -> Ending:
         """Wait until the child has ended, or must be ended."""
         while (status := child.wait(_LOOK_S)) is None:
-            if self._stopping.is_set():
+            if self.stopping.is_set():
                 return Ending("left", "the service was stopped")
             ending = self._over_limits(child) or self._talk()
             if ending is not None:
@@ -189,7 +182,7 @@ class EvaluationWatch:
             reason = f"the evaluation needs more than the {megabytes} MB of memory allowed"
             return Ending("failed", reason, code="out_of_memory")
         if time.monotonic() > self._deadline:
-            hours = self._settings.evaluation_max_hours
+            hours = self.settings.evaluation_max_hours
             reason = f"the evaluation takes longer than the {hours:g} hours allowed"
             return Ending("failed", reason, code="time_limit")
         return None
@@ -201,10 +194,10 @@ class EvaluationWatch:
             return None
         self._next_beat = now + _HEARTBEAT_S
         try:
-            ours = self._store.heartbeat(self._job.id, self._worker)
-            wanted = not self._store.should_stop(self._job.id, self._worker)
+            ours = self.store.heartbeat(self.job.id, self.worker)
+            wanted = not self.store.should_stop(self.job.id, self.worker)
         except DBAPIError:  # full, or restarting: others take the job only after a while
-            lost = now - self._last_beat > self._lost_after
+            lost = now - self._last_beat > self.lost_after
             return Ending("left", "the table of evaluations does not answer") if lost else None
         self._last_beat = now
         if not ours:

@@ -13,8 +13,7 @@ from typing import Any, Self
 from sqlalchemy import (
     ColumnElement,
     Connection,
-    Row,
-    Select,
+    Executable,
     and_,
     case,
     func,
@@ -97,7 +96,7 @@ class JobStore(JobClaims):
         Args:
             new: the evaluation.
             queue_length: evaluations that may wait.
-            budget: model evaluations that are accepted from the owner in 24 hours.
+            budget: model evaluations that are accepted from the owner in a day.
 
         Returns:
             The job, and whether it is new: the same request of the same owner under the same
@@ -159,12 +158,8 @@ class JobStore(JobClaims):
     ) -> tuple[list[Job], int | None]:
         """Jobs that are not deleted, newest first, and the cursor of the next page.
 
-        Args:
-            limit: of a page.
-            cursor: from the page before.
-            status: only these.
-            owner: only this one's; None is everybody's.
-            model: only those with this model under evaluation.
+        `cursor` is from the page before; `status`, `owner` and `model` (the one under evaluation)
+        leave out the jobs of others.
         """
         wanted: list[ColumnElement[bool]] = [jobs.c.deleted.is_(None)]
         wanted += [jobs.c.seq < cursor] if cursor is not None else []
@@ -232,12 +227,7 @@ class JobStore(JobClaims):
         return int(self._read(select(func.sum(jobs.c.done)))[0][0] or 0)
 
     def spent(self, owner: str, since: float) -> int:
-        """Model evaluations that were accepted from an owner.
-
-        Args:
-            owner: the caller's name.
-            since: from when on, in seconds since the epoch.
-        """
+        """Model evaluations that were accepted from an owner since a second of the epoch."""
         with self._engine.begin() as connection:
             return spent(connection, owner, since)
 
@@ -262,12 +252,7 @@ class JobStore(JobClaims):
     def seconds_of(self, models: list[dict[str, str]], cost: int) -> float | None:
         """How long an evaluation would run, from the last undisturbed ones of the same models.
 
-        Args:
-            models: as in the table.
-            cost: model evaluations.
-
-        Returns:
-            None when none of them, or only much smaller ones, are known.
+        None when none of them, or only much smaller ones, are known.
         """
         undisturbed = (
             select(jobs.c.cost, jobs.c.finished - jobs.c.started)
@@ -283,7 +268,7 @@ class JobStore(JobClaims):
         query = select_jobs().where(wanted).order_by(jobs.c.seq.desc()).limit(limit)
         return [read_row(row) for row in self._read(query)]
 
-    def _read(self, query: Select[Any]) -> Sequence[Row[Any]]:
+    def _read(self, query: Executable) -> Sequence[Any]:
         with self._engine.begin() as connection:
             return connection.execute(query).all()
 

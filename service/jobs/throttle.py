@@ -22,11 +22,7 @@ _PULSE_S = 0.02  # of work, between two rests
 
 
 class Predictors:
-    """The processes of a server that answer predictions.
-
-    Args:
-        server: process id of the server.
-    """
+    """The processes that answer predictions, of the server with a process id."""
 
     def __init__(self, server: int) -> None:
         self._server = server
@@ -63,11 +59,8 @@ class Predictors:
 def throttled(child: EvaluationChild, predictors: Predictors, share: float) -> Iterator[None]:
     """Inside the block, have an evaluation work a share of its time while predictors are busy.
 
-    Args:
-        child: the evaluation; it runs again when the block ends.
-        predictors: who goes first.
-        share: at least 0.02, so that no rest is long enough for others to wait for a lock of the
-            table in vain; at most 1, which changes nothing.
+    The share is at least 0.02, so that no rest is long enough for others to wait for a lock of the
+    table in vain, and at most 1, which changes nothing. Afterwards the evaluation runs again.
     """
     ended = threading.Event()
     rest = _PULSE_S * (1 / share - 1)

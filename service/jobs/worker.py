@@ -112,10 +112,10 @@ class Evaluator:
     def _run(self, job: Job) -> None:
         child = EvaluationChild(job, self._worker, self._store.address, self._settings)
         watch = EvaluationWatch(
-            self._store,
-            job,
-            self._worker,
-            self._settings,
+            store=self._store,
+            job=job,
+            worker=self._worker,
+            settings=self._settings,
             stopping=self._stopping,
             lost_after=self._lost_after,
         )

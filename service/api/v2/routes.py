@@ -1,6 +1,7 @@
 """The routes of the protocol."""
 
 import asyncio
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -55,10 +56,11 @@ class _Options(BaseModel):
     parameters: dict[str, bool] = {}
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class V2:
     """Answers the protocol with the models of a registry.
 
-    Args:
+    Attributes:
         settings: limits.
         registry: the models.
         reloader: loads and unloads them.
@@ -66,17 +68,11 @@ class V2:
         bodies: bounds what is read at a time.
     """
 
-    def __init__(
-        self,
-        settings: Settings,
-        registry: Registry,
-        reloader: Reloader,
-        *,
-        texts: TextPredictions,
-        bodies: Bodies,
-    ) -> None:
-        self._settings, self._registry, self._reloader = settings, registry, reloader
-        self._texts, self._bodies = texts, bodies
+    settings: Settings
+    registry: Registry
+    reloader: Reloader
+    texts: TextPredictions
+    bodies: Bodies
 
     def routes(self) -> list[BaseRoute]:
         """All routes of the protocol."""
@@ -121,13 +117,13 @@ class V2:
 
     async def ready(self) -> Response:
         """Whether every model answers."""
-        if not await self._registry.ready():
+        if not await self.registry.ready():
             raise foreign_error(503)
         return JSONResponse({"ready": True})
 
     async def model(self, request: Request, name: str) -> Response:
         """A model's versions, inputs and outputs."""
-        return JSONResponse(answers.model(self._served(request, name), self._registry))
+        return JSONResponse(answers.model(self._served(request, name), self.registry))
 
     async def model_ready(self, request: Request, name: str) -> Response:
         """Whether a model answers."""
@@ -144,31 +140,31 @@ class V2:
         """What a model has done since it was opened."""
         version = request.path_params.get("version")
         self._served(request, name)
-        versions = [version] if version else self._registry.versions(name)
-        found = [self._registry.find(f"{name}:{version}") for version in versions]
+        versions = [version] if version else self.registry.versions(name)
+        found = [self.registry.find(f"{name}:{version}") for version in versions]
         return JSONResponse({"model_stats": [answers.statistics(each) for each in found]})
 
     async def all_statistics(self) -> Response:
         """What every model has done since it was opened."""
-        rows = [answers.statistics(served) for served in self._registry.all()]
+        rows = [answers.statistics(served) for served in self.registry.all()]
         return JSONResponse({"model_stats": rows})
 
     async def index(self, request: Request) -> Response:
         """Every model of the folders, served or not."""
         options = await self._options(request)
-        rows = answers.index(self._registry, self._reloader, only_ready=options.ready)
+        rows = answers.index(self.registry, self.reloader, only_ready=options.ready)
         return JSONResponse(rows)
 
     async def load(self, request: Request, name: str) -> Response:
         """Serve a model that was unloaded, or has just been put into a folder."""
         await self._options(request)
-        await self._reloader.load(name)
+        await self.reloader.load(name)
         return JSONResponse({})
 
     async def unload(self, request: Request, name: str) -> Response:
         """Serve a model no longer."""
         await self._options(request, "unload_dependents")
-        await self._reloader.unload(name)
+        await self.reloader.unload(name)
         return JSONResponse({})
 
     async def infer(self, request: Request, name: str) -> Response:
@@ -177,10 +173,10 @@ class V2:
         served = self._served(request, name)
         _check_kind(request)
         served.batcher.check_room()
-        async with self._bodies.open(request, arrived=arrived) as sent:
+        async with self.bodies.open(request, arrived=arrived) as sent:
             body = await sent.read()
             length = json_length(request.headers.get("inference-header-content-length"), body)
-            self._bodies.check_json(length)
+            self.bodies.check_json(length)
             asked = parse(body, length)
             wanted = forms(asked)
             logits = await self._logits(asked, served, arrived)
@@ -192,22 +188,22 @@ class V2:
         return response
 
     async def _logits(self, asked: InferRequest, served: Served, arrived: float) -> np.ndarray:
-        settings = self._settings
+        settings = self.settings
         if served.artifact.manifest.task == IMAGES:
             tensor = the_input(asked, served.artifact, settings.max_images_classify)
             return await _image_logits(tensor, served, arrived)
         tensor = the_input(asked, served.artifact, settings.max_texts_classify)
-        return await self._texts.logits(read_texts(tensor), served, arrived=arrived)
+        return await self.texts.logits(read_texts(tensor), served, arrived=arrived)
 
     def _served(self, request: Request, name: str) -> Served:
         version = request.path_params.get("version")
-        return self._registry.find(name if version is None else f"{name}:{version}")
+        return self.registry.find(name if version is None else f"{name}:{version}")
 
     async def _options(self, request: Request, *known: str) -> _Options:
         arrived = asyncio.get_running_loop().time()
-        async with self._bodies.open(request, arrived=arrived) as sent:
+        async with self.bodies.open(request, arrived=arrived) as sent:
             body = await sent.read()
-            self._bodies.check_json(len(body))
+            self.bodies.check_json(len(body))
             content = parse_json(body, "body") if body.strip() else {}
         try:
             options = _Options.model_validate(content)

@@ -63,7 +63,8 @@ def test_model_is_chosen_by_name_and_version(client: TestClient) -> None:
     assert len(top_k) == len(LABELS)
     assert sum(entry["probability"] for entry in top_k) == pytest.approx(1)
     for name in ("nope", "fashion-dot:2", "../../etc", ":1"):
-        _assert_error(_post(client, png(), model=name), 404, "unknown_model")
+        refused = _post(client, png(), model=name)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (404, "unknown_model")
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ import contextlib
 import json
 import socket
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -82,15 +81,9 @@ def test_events_tell_of_every_change_until_the_end(front: Front) -> None:
         assert [name for name, _ in names] == ["progress", "end", ""]
         assert names[0][1] == names[1][1] == front.request("GET", location).json()
         stream.close()
-
-
-def test_events_of_a_finished_evaluation_end_at_once(front: Front) -> None:
-    location = front.post().headers["location"]
-    front.request("DELETE", location)
-    with served(front) as server:
-        stream = Stream(server + location + "/events")
-        assert [stream.next()[0] for _ in range(3)] == ["progress", "end", ""]
-        stream.close()
+        late = Stream(server + location + "/events")
+        assert [late.next()[0] for _ in range(3)] == ["progress", "end", ""]
+        late.close()
 
 
 def test_streams_are_few_and_a_client_that_leaves_makes_room(
@@ -125,15 +118,14 @@ def test_streams_and_waits_end_when_the_server_leaves(front: Front) -> None:
     with served(front) as server:
         stream = Stream(server + location + "/events")
         stream.next()
-        begun, answers = time.monotonic(), []
+        answers: list[httpx.Response] = []
         waiting = threading.Thread(
             target=lambda: answers.append(httpx.get(f"{server}{location}?wait=30", timeout=40))
         )
         waiting.start()
         front.app.state.leaving = True
         assert stream.next() == ("", {})
-        waiting.join(10)
-        assert time.monotonic() - begun < 8
+        waiting.join(10)  # long before its own end
         assert answers[0].json()["status"] == "queued"
         stream.close()
 

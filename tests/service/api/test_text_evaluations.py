@@ -74,77 +74,44 @@ def test_the_difference_of_two_texts_is_found_word_by_word(
     assert "|".join(signs[kind] + text for kind, text in difference(old, new)) == expected
 
 
-# (form, status, code, part of the message)
+def sent(*texts: object, **more: Any) -> dict[str, Any]:
+    return {"texts": json.dumps(texts), **more}
+
+
+def filed(content: bytes, **more: Any) -> dict[str, Any]:
+    return {"files": archive(content), **more}
+
+
+FGSM = '{"attacks": [{"name": "fgsm", "eps": ["0.1"]}]}'
+MIXED = '{"attacks": [{"name": "typos"}, {"name": "fgsm", "eps": ["0.1"]}]}'
+OF_IMAGES = '{"model": "fashion-dot", "attacks": [{"name": "typos"}]}'
+LONG_AGAIN = parquet(text=repeated("a " * 100_000, 2000))
+# what is sent: status, code, part of the message
 BAD_TEXTS: dict[str, tuple[dict[str, Any], int, str, str]] = {
     "none": ({}, 422, "no_texts", "send some in `texts` or one csv or parquet"),
-    "empty list": ({"texts": "[]"}, 422, "no_texts", "at least one"),
+    "empty list": (sent(), 422, "no_texts", "at least one"),
     "not a list": ({"texts": '"good"'}, 422, "invalid_texts", "JSON list"),
     "not JSON": ({"texts": "good"}, 400, "invalid_json", "texts"),
-    "a number": ({"texts": '["good", 1]'}, 422, "invalid_text", "Text 1 must be a string"),
-    "blanks": ({"texts": '["good", " "]'}, 422, "invalid_text", "Text 1 .* blanks"),
-    "half a surrogate": ({"texts": r'["\ud800"]'}, 422, "invalid_text", "Text 0 .* Unicode"),
-    "nothing to read": ({"texts": r'["good", "\u200b"]'}, 422, "invalid_text", "Text 1 .* reads"),
-    "too long": (
-        {"texts": json.dumps(["good " * 20_001])},
-        422,
-        "invalid_text",
-        "Text 0 has 100005 characters, more than the 100000 allowed",
-    ),
-    "too many": ({"texts": json.dumps(["good"] * 2001)}, 422, "too_many_texts", "2001 .* 2000"),
-    "csv of too many": (
-        {"files": archive(b"text\n" + b"good\n" * 2001)},
-        422,
-        "too_many_texts",
-        "More than 2000",
-    ),
-    "parquet of too many": (
-        {"files": archive(parquet(text=["good"] * 2001))},
-        422,
-        "too_many_texts",
-        "2001 entries, more than the 2000 texts",
-    ),
-    "parquet of one long text again and again": (
-        {"files": archive(parquet(text=repeated("a " * 100_000, 2000)))},
-        413,
-        "archive_too_large",
-        "256",
-    ),
-    "csv without texts": ({"files": archive(b"a,b\n1,2\n")}, 422, "invalid_archive", "'text'"),
-    "csv of bytes": ({"files": archive(b"text\n\xff\n")}, 422, "invalid_archive", "UTF-8"),
-    "csv of another label": (
-        {"files": archive(b"text,label\ngood,Bag\n")},
-        422,
-        "invalid_archive",
-        "line 2.*Bag",
-    ),
-    "parquet of numbers": (
-        {"files": archive(parquet(text=[1]))},
-        422,
-        "invalid_archive",
-        "must hold strings",
-    ),
-    "zip": ({"files": archive(zipped({"a.txt": b"a"}))}, 415, "not_an_archive", "csv or parquet"),
-    "both": ({"texts": '["good"]', "files": archive(ROWS)}, 422, "ambiguous_texts", "either"),
-    "images": ({"files": pictures(1)}, 422, "wrong_inputs", "'typos' works on texts"),
-    "texts for images": (
-        {"texts": '["good"]', "spec": '{"attacks": [{"name": "fgsm", "eps": ["0.1"]}]}'},
-        422,
-        "wrong_inputs",
-        "attacks.0.name: 'fgsm' works on images",
-    ),
-    "both kinds of attacks": (
-        {"spec": '{"attacks": [{"name": "typos"}, {"name": "fgsm", "eps": ["0.1"]}]}'},
-        422,
-        "invalid_spec",
-        "must all be on images or all",
-    ),
-    "a model of images": (
-        {"texts": '["good"]', "spec": '{"model": "fashion-dot", "attacks": [{"name": "typos"}]}'},
-        404,
-        "unknown_model",
-        "fashion-dot",
-    ),
-    "too few labels": ({"texts": '["good"]', "labels": "[0, 1]"}, 422, "labels_length", "2 labels"),
+    "a number": (sent("good", 1), 422, "invalid_text", "Text 1 must be a string"),
+    "blanks": (sent("good", " "), 422, "invalid_text", "Text 1 .* blanks"),
+    "half a surrogate": (sent("\ud800"), 422, "invalid_text", "Text 0 .* Unicode"),
+    "nothing to read": (sent("good", "\u200b"), 422, "invalid_text", "Text 1 .* reads"),
+    "too long": (sent("good " * 20_001), 422, "invalid_text", "Text 0 has 100005 .* 100000"),
+    "too many": (sent(*["good"] * 2001), 422, "too_many_texts", "2001 .* 2000"),
+    "long csv": (filed(b"text\n" + b"a\n" * 2001), 422, "too_many_texts", "More than 2000"),
+    "long parquet": (filed(parquet(text=["a"] * 2001)), 422, "too_many_texts", "2001 .* 2000"),
+    "one long text again": (filed(LONG_AGAIN), 413, "archive_too_large", "256"),
+    "csv without texts": (filed(b"a,b\n1,2\n"), 422, "invalid_archive", "'text'"),
+    "csv of bytes": (filed(b"text\n\xff\n"), 422, "invalid_archive", "UTF-8"),
+    "another label": (filed(b"text,label\na,Bag\n"), 422, "invalid_archive", "line 2.*Bag"),
+    "numbers": (filed(parquet(text=[1])), 422, "invalid_archive", "must hold strings"),
+    "zip": (filed(zipped({"a.txt": b"a"})), 415, "not_an_archive", "csv or parquet"),
+    "both": (filed(ROWS, texts='["good"]'), 422, "ambiguous_texts", "either"),
+    "images": ({"files": pictures(1)}, 422, "wrong_inputs", "'typos' works on .* `texts`"),
+    "for images": (sent("good", spec=FGSM), 422, "wrong_inputs", "0.name: 'fgsm' works on images"),
+    "both kinds": ({"spec": MIXED}, 422, "invalid_spec", "must all be on images or all"),
+    "model of images": (sent("good", spec=OF_IMAGES), 404, "unknown_model", "fashion-dot"),
+    "few labels": (sent("good", labels="[0, 1]"), 422, "labels_length", "2 labels"),
 }
 
 

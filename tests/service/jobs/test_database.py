@@ -1,8 +1,6 @@
 """The schema of the table, and several processes that open a database at once."""
 
-import multiprocessing
 from pathlib import Path
-from typing import Any
 
 import pytest
 from alembic.config import Config
@@ -14,7 +12,6 @@ from service.jobs.database import StateError, read_url
 from service.jobs.queue import JobStore
 from service.jobs.table import jobs
 from service.settings import Settings
-from tests.service.jobs.postgres import emptied
 
 
 def test_a_newer_schema_is_refused_and_left_alone(database: str) -> None:
@@ -45,36 +42,6 @@ def test_the_newest_step_is_the_one_that_is_looked_for() -> None:
     script = ScriptDirectory.from_config(config)
     assert script.get_current_head() == steps.HEAD
     assert [step.revision for step in script.walk_revisions()] == [steps.HEAD]
-
-
-def _open(address: str, start: Any, outcome: Any) -> None:
-    start.wait()
-    try:
-        store = JobStore(address)
-        outcome.put(store.waiting())
-        store.close()
-    except Exception as error:
-        outcome.put(repr(error))
-
-
-@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
-def test_processes_that_start_together_create_the_table_once(
-    request: pytest.FixtureRequest, tmp_path: Path, kind: str
-) -> None:
-    address = f"sqlite:///{tmp_path / 'assay.sqlite3'}"
-    if kind == "postgresql":
-        address = request.getfixturevalue("postgresql_server")
-        emptied(address)
-    context = multiprocessing.get_context("spawn")
-    start, outcome = context.Event(), context.Queue()
-    openers = [context.Process(target=_open, args=(address, start, outcome)) for _ in range(3)]
-    for opener in openers:
-        opener.start()
-    start.set()
-    assert [outcome.get(timeout=60) for _ in openers] == [0] * 3
-    for opener in openers:
-        opener.join(timeout=60)
-        opener.close()
 
 
 def test_a_state_may_lie_at_an_odd_path(tmp_path: Path) -> None:

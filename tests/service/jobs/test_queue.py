@@ -10,7 +10,7 @@ import pytest
 from service.jobs.claims import MAX_ATTEMPTS, MAX_LOST
 from service.jobs.queue import BudgetSpent, JobStore, KeyConflict, QueueFull, predict_seconds
 from service.jobs.table import PRIORITIES, Job, NewJob, new_job_id
-from tests.service.jobs.postgres import truncated
+from tests.service.jobs.postgres import emptied, truncated
 
 MODELS = [{"name": "m", "version": "1", "digest": "d"}]
 DAY_S = 86_400
@@ -79,31 +79,40 @@ def test_rows_survive_reopening(tmp_path: Path) -> None:
     second.close()
 
 
-def _claim_all(address: str, worker: str, start: Any, found: Any) -> None:
-    store = JobStore(address)
+def _submit_and_claim(address: str, worker: str, start: Any, found: Any) -> None:
     start.wait()
+    store = JobStore(address)
+    ids = {submit(store) for _ in range(20)}
+    claimed = []
     while (job := store.claim(worker)) is not None:
-        found.put(job.id)
+        claimed.append(job.id)
     store.close()
+    found.put((ids, claimed))
 
 
-def test_several_processes_never_claim_the_same_job(each: JobStore) -> None:
-    ids = {submit(each) for _ in range(60)}
+@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
+def test_processes_make_the_table_once_and_never_claim_the_same_job(
+    request: pytest.FixtureRequest, tmp_path: Path, kind: str
+) -> None:
+    address = f"sqlite:///{tmp_path / 'assay.sqlite3'}"
+    if kind == "postgresql":
+        address = emptied(request.getfixturevalue("postgresql_server"))
     context = multiprocessing.get_context("spawn")
     start, found = context.Event(), context.Queue()
-    claimers = [
-        context.Process(target=_claim_all, args=(each.address, f"w{i}", start, found))
-        for i in range(3)
+    processes = [
+        context.Process(target=_submit_and_claim, args=(address, f"w{i}", start, found))
+        for i in range(2)
     ]
-    for claimer in claimers:
-        claimer.start()
+    for process in processes:
+        process.start()
     start.set()
-    claimed = [found.get(timeout=60) for _ in ids]
-    for claimer in claimers:
-        claimer.join(timeout=60)
-        claimer.close()
-    assert set(claimed) == ids
-    assert found.empty()
+    outcomes = [found.get(timeout=60) for _ in processes]
+    for process in processes:
+        process.join(timeout=60)
+        process.close()
+    claimed = [job_id for _, ids in outcomes for job_id in ids]
+    assert len(claimed) == 40
+    assert set(claimed) == set.union(*(ids for ids, _ in outcomes))
 
 
 def test_a_job_that_was_lost_cannot_be_finished_by_its_former_owner(each: JobStore) -> None:

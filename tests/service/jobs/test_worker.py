@@ -126,20 +126,6 @@ def test_an_evaluation_runs_to_its_report(undisturbed: House) -> None:
     assert undisturbed.store.seconds_of(job.models, job.cost)
 
 
-def test_a_killed_child_is_replaced_and_the_result_is_the_same(
-    house: House, undisturbed: House
-) -> None:
-    job_id = house.submit(LONG)
-    with house.evaluator():
-        for shards in (1, 3):
-            wait_for(lambda at_least=shards: len(house.shards(job_id)) >= at_least)
-            child = wait_for(lambda: child_of(job_id))
-            os.kill(child, signal.SIGKILL)
-            wait_for(lambda killed=child: child_of(job_id) not in (killed, None))
-        wait_for(finished(house, job_id))
-    check_same_as_undisturbed(house, job_id, undisturbed)
-
-
 @pytest.mark.slow
 def test_every_kind_of_shard_is_used_again(house: House) -> None:
     reference, job_id = house.submit(*MIXED), house.submit(*MIXED)
@@ -163,25 +149,31 @@ def _run_evaluator_alone(house: House) -> subprocess.Popen[bytes]:
         "from service.settings import Settings;"
         "state, models = map(Path, sys.argv[1:]);"
         "settings = Settings(state=state, models=[models]);"
-        "Evaluator(JobStore.open(settings), settings).start(); time.sleep(600)"
+        "Evaluator(JobStore.open(settings), settings, lost_after=3).start(); time.sleep(600)"
     )
     places = [str(house.settings.state), str(house.settings.models[0])]
     return subprocess.Popen([sys.executable, "-c", code, *places], cwd=ROOT)
 
 
-@pytest.mark.parametrize("stands_still", [pytest.param(False, marks=pytest.mark.slow), True])
-def test_a_killed_evaluator_leaves_no_orphan_and_loses_nothing(
-    house: House, undisturbed: House, stands_still: bool
+def test_killing_children_and_evaluators_loses_nothing_and_leaves_no_orphan(
+    house: House, undisturbed: House
 ) -> None:
     job_id = house.submit(LONG)
     with _run_evaluator_alone(house) as alone:
         wait_for(lambda: house.shards(job_id))
         child = wait_for(lambda: child_of(job_id))
-        if stands_still:
-            os.kill(child, signal.SIGSTOP)
+        os.kill(child, signal.SIGKILL)
+        replaced = wait_for(lambda: (found := child_of(job_id)) != child and found)
+        wait_for(lambda: os.getpriority(os.PRIO_PROCESS, replaced) == 19)  # it is set up
+        os.kill(replaced, signal.SIGSTOP)  # it cannot see that its evaluator dies
         alone.kill()
-    wait_for(lambda: child_of(job_id) != child, timeout=2)
+    wait_for(lambda: child_of(job_id) is None, timeout=2)
     assert house.job(job_id).status == "running"
+    with _run_evaluator_alone(house) as alone:
+        last = wait_for(lambda: child_of(job_id))
+        wait_for(lambda: len(house.shards(job_id)) >= 2)
+        alone.kill()
+        os.kill(last, signal.SIGKILL)
     with house.evaluator():
         wait_for(finished(house, job_id))
     check_same_as_undisturbed(house, job_id, undisturbed)
@@ -198,18 +190,6 @@ def test_an_evaluation_that_gives_way_comes_to_the_same(
         child = wait_for(lambda: child_of(job_id))
         wait_for(lambda: psutil.Process(child).status() == psutil.STATUS_STOPPED)
         wait_for(finished(house, job_id), timeout=180)
-    check_same_as_undisturbed(house, job_id, undisturbed)
-
-
-def test_evaluator_and_child_killed_together_lose_nothing(house: House, undisturbed: House) -> None:
-    job_id = house.submit(LONG)
-    with _run_evaluator_alone(house) as alone:
-        wait_for(lambda: len(house.shards(job_id)) >= 2)
-        child = wait_for(lambda: child_of(job_id))
-        alone.kill()
-        os.kill(child, signal.SIGKILL)
-    with house.evaluator():
-        wait_for(finished(house, job_id))
     check_same_as_undisturbed(house, job_id, undisturbed)
 
 
@@ -265,16 +245,9 @@ def damaged(house: House, name: str, damage: Callable[[bytes], bytes] | None = N
     return job_id
 
 
-def flipped(content: bytes) -> bytes:
-    """A picture's bytes change, and its checksum is then wrong."""
-    place = content.index(b"IDAT") + 6
-    return content[:place] + bytes([content[place] ^ 255]) + content[place + 1 :]
-
-
 def test_faults_are_told_in_their_code_without_a_path(house: House, tmp_path: Path) -> None:
     expected = {
         damaged(house, "images.zip", lambda _: b"PK nothing"): "unreadable_inputs",
-        damaged(house, "images.zip", flipped): "unreadable_inputs",
         damaged(house, "inputs.json"): "internal_error",
     }
     with house.evaluator():
@@ -292,6 +265,16 @@ def test_faults_are_told_in_their_code_without_a_path(house: House, tmp_path: Pa
         "failed",
         {"code": "model_gone", "message": "the model fashion-elliptical:1 is no longer served"},
     )
+
+
+@pytest.mark.slow
+def test_a_picture_that_is_damaged_later_is_an_unreadable_input(house: House) -> None:
+    # Its checksum is then wrong.
+    job_id = damaged(house, "images.zip", lambda content: content.replace(b"IDAT", b"IDOT"))
+    with house.evaluator():
+        error = wait_for(finished(house, job_id)).error
+    assert error is not None and error["code"] == "unreadable_inputs"
+    assert "/" not in error["message"]
 
 
 def test_leftovers_and_expired_evaluations_are_removed(house: House) -> None:
