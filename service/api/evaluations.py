@@ -17,6 +17,7 @@ from sqlalchemy.exc import DBAPIError
 from starlette.routing import BaseRoute
 
 from robustness.attacks.base import Attack, options
+from robustness.report import lookup
 from robustness.spec import ATTACKS
 from service.api import evidence
 from service.api.event_stream import MEDIA_TYPE, Events, Feed
@@ -224,7 +225,7 @@ class _Evaluations:
     def _delete(self, job: Job) -> None:
         if self.store.delete(job.id):
             shutil.rmtree(evaluations_folder(self.settings.state) / job.id, ignore_errors=True)
-            evidence.forget_deleted()
+            lookup.forget_deleted()
 
 
 def overview(job: Job) -> dict[str, Any]:

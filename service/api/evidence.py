@@ -12,6 +12,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import FileResponse, JSONResponse, Response
 from starlette.routing import BaseRoute
 
+from robustness.report import lookup
 from service.http.auth import access
 from service.http.errors import ApiError
 from service.http.keys import caller_of
@@ -106,13 +107,6 @@ async def find_job(store: JobStore, request: Request, job_id: str) -> Job:
     return job
 
 
-def forget_deleted() -> None:
-    """Drop what this process keeps in memory of reports that are no longer there."""
-    from robustness.report import lookup
-
-    lookup.forget_deleted()
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Evidence:
     store: JobStore
@@ -186,8 +180,6 @@ class _Evidence:
 
 
 def _look_up(what: str, folder: Path, index: str, names: dict[str, str | None]) -> Any:
-    from robustness.report import lookup  # a front may never need it
-
     try:
         if not re.fullmatch(r"[0-9]{1,9}", index):
             raise lookup.NoSuchSample(f"there is no sample {index[:20]!r}")

@@ -105,13 +105,10 @@ export function attentionLayer(explanation, image) {
   return canvas;
 }
 
-/** Maps for pictures of the service, as the served model sees them, in their order. */
+/** Maps for at most `classify.limit` pictures of the service, as the served model sees them, in their order. */
 export async function explainPictures(addresses, model, signal) {
   const images = await Promise.all(addresses.map(async (address, i) => ({ name: `${i}.png`, blob: await fetchBlob(address, { signal }) })));
-  const found = [];
-  for (let start = 0; start < images.length; start += classify.limit) {
-    found.push(...await classify(images.slice(start, start + classify.limit), model, { explain: true, signal }));
-  }
+  const found = await classify(images, model, { explain: true, signal });
   return found.map(({ explanation }) => explanation);
 }
 

@@ -146,10 +146,7 @@ def test_bad_top_k_is_refused(client: TestClient, top_k: str) -> None:
     _assert_error(_post(client, png(), top_k=top_k), 422, "invalid_top_k", "top_k")
 
 
-def test_unknown_and_repeated_fields_are_refused(client: TestClient) -> None:
-    _assert_error(_post(client, png(), modle="x"), 422, "unknown_field", "modle", "model")
-    files = [("images", ("a.png", png())), ("model", (None, "a")), ("model", (None, "b"))]
-    _assert_error(client.post("/classify", files=files), 422, "duplicate_field", "model")
+def test_a_field_that_is_no_text_is_refused(client: TestClient) -> None:
     files = [("images", ("a.png", png())), ("model", ("m", b"\xff\xfe"))]
     _assert_error(client.post("/classify", files=files), 422, "invalid_text", "model")
 
@@ -199,23 +196,12 @@ def _multipart(*parts: bytes, end: bytes = b"--B--\r\n") -> bytes:
     return b"".join(head + part + b"\r\n" for part in parts) + end
 
 
-@pytest.mark.parametrize(
-    ("content_type", "body"),
-    [
-        ("multipart/form-data", b"whatever"),
-        ("multipart/form-data; boundary=B", b"no boundary here"),
-        ("multipart/form-data; boundary=B", _multipart(b"x", end=b"")),
-        # The second file is cut off: there must be no prediction for the first alone.
-        ("multipart/form-data; boundary=B", _multipart(png(), png(), end=b"")[:-20]),
-        ("multipart/form-data; boundary=B", b"--B\r\nContent-Disposition: form-data\r\n\r\n\r\n"),
-        ("multipart/form-data; boundary=" + "B" * 500, b"x"),
-    ],
-)
-def test_malformed_form_is_400(client: TestClient, content_type: str, body: bytes) -> None:
-    headers = {"content-type": content_type}
+def test_half_an_upload_is_not_half_an_answer(client: TestClient) -> None:
+    """The second file is cut off: there must be no prediction for the first alone."""
+    body = _multipart(png(), png(), end=b"")[:-20]
+    headers = {"content-type": "multipart/form-data; boundary=B"}
     response = client.post("/classify", content=body, headers=headers)
-    assert response.status_code == 400
-    assert response.json()["error"]["code"] == "malformed_multipart"
+    _assert_error(response, 400, "malformed_multipart")
 
 
 def test_hostile_file_name_stays_out_of_the_answer(client: TestClient) -> None:

@@ -160,11 +160,3 @@ def test_an_upload_that_breaks_off_leaves_nothing(front: Front) -> None:
     asyncio.run(front.app(scope, receive, send))
     assert answer[0]["status"] == 400 and b"incomplete_body" in answer[1]["body"]
     assert front.folders() == [] and front.store.page() == ([], None)
-
-
-def test_half_a_form_leaves_nothing(front: Front) -> None:
-    body = b'--B\r\nContent-Disposition: form-data; name="images"; filename="a.png"\r\n\r\n' + PNG
-    headers = {"content-type": "multipart/form-data; boundary=B"}
-    response = front.request("POST", URL, content=body, headers=headers)
-    check_error(response, 400, "malformed_multipart", "")
-    assert front.folders() == []
