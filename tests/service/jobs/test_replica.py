@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from pydantic import SecretStr
 
 from service.jobs.queue import JobStore
 from service.settings import ROOT, Settings
@@ -82,5 +83,5 @@ def test_an_unusable_database_is_named_without_its_password(
     tmp_path: Path, address: str, words: str
 ) -> None:
     with pytest.raises(ValueError, match=words) as refused:
-        JobStore.open(Settings(state=tmp_path, database=address))
+        JobStore.open(Settings(state=tmp_path, database=SecretStr(address)))
     assert "s3cret" not in str(refused.value)
