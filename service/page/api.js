@@ -48,7 +48,8 @@ const json = async (path, options) => (await request(path, options)).json();
 /** The bytes of a response. */
 export const fetchBlob = async (path, options) => (await request(path, options)).blob();
 
-const CLASSIFY_AT_ONCE = 32;
+/** Inputs in one request for predictions. */
+export const AT_ONCE = 32;
 const JSON_BODY = { "Content-Type": "application/json" };
 
 /** What a model can be given. */
@@ -64,21 +65,14 @@ export const fetchModels = async (task) => (await json("v1/models")).filter((mod
 export const fetchAttacks = () => json("v1/attacks");
 
 /** The sample images: [{file, label, index}]; empty where the service has none. */
-export async function fetchSamples() {
-  try {
-    return await json("samples/index.json");
-  } catch (error) {
-    if (error.status === 404) return [];
-    throw error;
-  }
-}
+export const fetchSamples = () => json("samples/index.json");
 
 /** Where a sample's picture lies. */
 export const sampleUrl = (file) => `samples/${file.split("/").map(encodeURIComponent).join("/")}`;
 
 /**
  * Predictions in the order of the images.
- * @param {{name: string, blob: Blob}[]} images at most `classify.limit`.
+ * @param {{name: string, blob: Blob}[]} images at most `AT_ONCE`.
  * @param {boolean} explain also asks for a map of the model's attention.
  */
 export function classify(images, model, { explain = false, signal } = {}) {
@@ -89,14 +83,12 @@ export function classify(images, model, { explain = false, signal } = {}) {
   if (explain) form.append("explain", "true");
   return json("classify", { method: "POST", body: form, signal });
 }
-classify.limit = CLASSIFY_AT_ONCE;
 
-/** Predictions in the order of the texts, at most `classifyTexts.limit`. */
+/** Predictions in the order of the texts, at most `AT_ONCE`. */
 export function classifyTexts(texts, model, { signal } = {}) {
   const body = JSON.stringify({ texts, model, top_k: 5 });
   return json("classify_text", { method: "POST", body, headers: JSON_BODY, signal });
 }
-classifyTexts.limit = CLASSIFY_AT_ONCE;
 
 /** What an evaluation would cost: {model_evaluations, seconds | null}. */
 export function fetchCost(spec, samples, signal) {

@@ -44,7 +44,6 @@ export function startImages() {
     inputs: imageInputs,
     models: imageModels,
     prefix: "image",
-    atOnce: classify.limit,
     shownFirst: matchMedia("(max-width: 46rem)").matches ? 6 : 12,
     ask: async (items, model, signal) => classify(await uploads(items), model, { explain, signal }),
     answered: ({ prediction }) => prediction !== null && (!explain || prediction.explanation !== undefined),

@@ -105,7 +105,7 @@ export function attentionLayer(explanation, image) {
   return canvas;
 }
 
-/** Maps for at most `classify.limit` pictures of the service, as the served model sees them, in their order. */
+/** Maps for at most `AT_ONCE` pictures of the service, as the served model sees them, in their order. */
 export async function explainPictures(addresses, model, signal) {
   const images = await Promise.all(addresses.map(async (address, i) => ({ name: `${i}.png`, blob: await fetchBlob(address, { signal }) })));
   const found = await classify(images, model, { explain: true, signal });

@@ -84,7 +84,6 @@ export function startTexts() {
     inputs: textInputs,
     models: textModels,
     prefix: "text",
-    atOnce: classifyTexts.limit,
     shownFirst: SHOWN_FIRST,
     ask: (items, model, signal) => classifyTexts(items.map(({ name }) => name), model, { signal }),
     answered: ({ prediction }) => prediction !== null,

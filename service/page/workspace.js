@@ -1,6 +1,7 @@
 /** The selected inputs, each with the prediction of the chosen model. */
 
 import { showError } from "./access.js";
+import { AT_ONCE } from "./api.js";
 import { byId, h } from "./dom.js";
 import { chance, count } from "./words.js";
 
@@ -50,7 +51,6 @@ function withoutPosition(error) {
  * @property {object} inputs
  * @property {object} models
  * @property {string} prefix   of the ids in the page: PREFIX-list, -tally, -clear, -more, -error
- * @property {number} atOnce   inputs in one request
  * @property {number} shownFirst   cards before "Show all"
  * @property {(items: object[], model: string, signal: AbortSignal) => Promise<object[]>} ask
  * @property {(item: object) => boolean} answered   whether all that is wanted of an input is there
@@ -145,7 +145,7 @@ export class Workspace {
     showError(this.#part("error"), null);
     try {
       for (;;) {
-        const next = this.inputs.items.filter((item) => !item.error && !this.answered(item)).slice(0, this.atOnce);
+        const next = this.inputs.items.filter((item) => !item.error && !this.answered(item)).slice(0, AT_ONCE);
         if (!next.length) return;
         await this.#classify(next, signal);
         if (signal.aborted) return;
