@@ -101,7 +101,7 @@ class Settings(BaseSettings):
     runtime: Literal[
         "auto", "onnx-cpu", "onnx-cuda", "onnx-tensorrt", "openvino", "torchscript"
     ] = Field(
-        default="auto", description="engine; `auto` is the fastest that gives the model's answers"
+        default="auto", description="runtime; `auto` is the fastest that gives the model's answers"
     )
     precision: Literal["exact", "fast"] = Field(
         default="exact",
