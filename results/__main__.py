@@ -2,11 +2,13 @@
 
 import argparse
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
-from results.analysis import analyze
+from results.analysis import analyze, evaluate_swapped
 from results.records import collect, keep, write_page
-from results.word_swap import evaluate_swapped
 from robustness.attacks.word_swap import RATE
 from training.__main__ import RECIPES
 
@@ -32,42 +34,34 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m results", description="Records of runs and evaluations, and their pages."
     )
     commands = parser.add_subparsers(required=True)
-    results = commands.add_parser(
+    collects = commands.add_parser(
         "collect",
         help="write docs/results.md from the records of runs and evaluations",
         description="Collect finished runs and evaluations as records in the folder results beside "
         "the page, and write the page from all records there.",
     )
-    results.add_argument("folders", type=Path, nargs="*", help="folders of runs and evaluations")
-    results.set_defaults(command=_results)
-    analyze = commands.add_parser(
+    collects.add_argument("folders", type=Path, nargs="*", help="folders of runs and evaluations")
+    analyzes = commands.add_parser(
         "analyze",
         help="record and draw what trained models do inside, layer by layer",
         description="Record activation factors, entropies, expert weights and cosine similarities "
         "of finished runs on test samples; write page and pictures from all records.",
     )
-    analyze.set_defaults(command=_analyze)
-    swap = commands.add_parser("word-swap", help="evaluate runs on texts with words swapped")
-    swap.add_argument("--rate", type=float, default=RATE, help=f"share of words (default {RATE})")
-    swap.add_argument("--seed", type=int, default=0, metavar="N", help="of the swaps (default 0)")
-    swap.set_defaults(command=_word_swap)
-    for command, limit in ((analyze, 128), (swap, None)):
+    swaps = commands.add_parser("word-swap", help="evaluate runs on texts with words swapped")
+    swaps.add_argument("--rate", type=float, default=RATE, help=f"share of words (default {RATE})")
+    swaps.add_argument("--seed", type=int, default=0, metavar="N", help="of the swaps (default 0)")
+    for command, limit in ((analyzes, 128), (swaps, None)):
+        about = f"samples (default {limit or 'all'})"
         command.add_argument("folders", type=Path, nargs="+", help="folders of runs")
-        command.add_argument(
-            "--limit",
-            type=int,
-            default=limit,
-            metavar="N",
-            help=f"samples (default {limit or 'all'})",
-        )
-    for command in (results, analyze, swap):
-        command.add_argument(
-            "--output", type=Path, default=RESULTS, help="default: docs/results.md"
-        )
+        command.add_argument("--limit", type=int, default=limit, metavar="N", help=about)
+    for command, run in ((collects, _collect), (analyzes, _analyze), (swaps, _word_swap)):
+        page = {"default": RESULTS, "help": "default: docs/results.md"}
+        command.add_argument("--output", type=Path, **page)
+        command.set_defaults(command=run)
     return parser
 
 
-def _results(arguments: argparse.Namespace) -> int:
+def _collect(arguments: argparse.Namespace) -> int:
     unfinished = 0
     for folder in arguments.folders:
         try:
@@ -80,18 +74,18 @@ def _results(arguments: argparse.Namespace) -> int:
 
 
 def _analyze(arguments: argparse.Namespace) -> int:
-    count = _limit(arguments)
-    for folder in arguments.folders:
-        figures = analyze(folder, count=count, progress=True)
-        print(keep("analysis", folder, figures, arguments.output.parent / "results"))
-    return _page(arguments)
+    return _record("analysis", partial(analyze, count=_limit(arguments)), arguments)
 
 
 def _word_swap(arguments: argparse.Namespace) -> int:
     options = {"rate": arguments.rate, "seed": arguments.seed, "count": _limit(arguments)}
+    return _record("word-swap", partial(evaluate_swapped, **options), arguments)
+
+
+def _record(kind: str, find: Callable[..., dict[str, Any]], arguments: argparse.Namespace) -> int:
     for folder in arguments.folders:
-        figures = evaluate_swapped(folder, **options, progress=True)
-        print(keep("word-swap", folder, figures, arguments.output.parent / "results"))
+        figures = find(folder, progress=True)
+        print(keep(kind, folder, figures, arguments.output.parent / "results"))
     return _page(arguments)
 
 

@@ -1,10 +1,11 @@
-"""What a trained model does inside, layer by layer, on real test data.
+"""What a trained model does on real test data: layer by layer, and when words are swapped.
 
-The figures are those of TransJect, section 6, and of Elliptical Attention, appendix F.2 and F.3;
-`models.analysis.diagnostics` defines each.
+The figures by layer are those of TransJect, section 6, and of Elliptical Attention, appendix F.2
+and F.3; `models.analysis.diagnostics` defines each.
 """
 
 from collections import defaultdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,19 @@ import torch
 from torch import Tensor, nn
 from tqdm import tqdm
 
+from core.stats import mcnemar, wilson
+from data.sources import open_texts
+from data.tokenizer import load_tokenizer, tokenize
 from models.analysis.diagnostics import Diagnostics, diagnose
 from models.transject import Layer
+from robustness.attacks.word_swap import swap_words
 from training import run as records
+from training.distributed import Processes
+from training.recipe import TextData
 from training.run import trained_model
-from training.task import open_test
-from training.validation import to_model
+from training.samples import Sequences
+from training.task import open_test, some
+from training.validation import predict, to_model
 
 BY_LAYER = (
     "activation_factor",
@@ -83,13 +91,10 @@ def _figures(found: Diagnostics) -> dict[str, Tensor]:
 def _summary(values: np.ndarray) -> dict[str, list[float | None]]:
     """Of (S, L) values, those that are finite; a layer without any has None."""
     columns = [column[np.isfinite(column)] for column in values.T]
-    low, high = _SPREAD
+    low, high = (partial(np.quantile, q=end) for end in _SPREAD)
     return {
-        "mean": [_rounded(column.mean()) if len(column) else None for column in columns],
-        "low": [_rounded(np.quantile(column, low)) if len(column) else None for column in columns],
-        "high": [
-            _rounded(np.quantile(column, high)) if len(column) else None for column in columns
-        ],
+        name: [_rounded(figure(column)) if len(column) else None for column in columns]
+        for name, figure in (("mean", np.mean), ("low", low), ("high", high))
     }
 
 
@@ -129,3 +134,52 @@ def _correlation(factor: np.ndarray, entropy: np.ndarray) -> float | None:
 def _rounded(value: float) -> float:
     """Five digits: records are for people, and kept in the repository."""
     return float(f"{value:.5g}")
+
+
+def evaluate_swapped(
+    folder: Path, *, rate: float, seed: int, count: int | None = None, progress: bool = False
+) -> dict[str, Any]:
+    """Evaluate the best weights of a run on test texts as they are, and with words swapped.
+
+    Args:
+        folder: of a run on texts.
+        rate: share of the words, see `robustness.attacks.word_swap`.
+        seed: of the swaps.
+        count: test texts, drawn by a fixed seed; None takes all.
+        progress: show progress bars.
+
+    Returns:
+        `clean`, `swapped`, and `robust`, the share right on both, each with its interval; and
+        McNemar's `p_value` for clean and swapped being alike.
+
+    Raises:
+        ValueError: the folder holds no run on texts, or its data cannot be read.
+    """
+    recipe = records.recorded_recipe(folder)
+    data = recipe.data
+    if not isinstance(data, TextData):
+        raise ValueError(f"{folder.name} must be a run on texts, got data of {data.source}")
+    texts = open_texts(data.source, split="test", own_split=True, label_names=recipe.labels)
+    texts = texts.take(some(len(texts), count))
+    tokenizer = load_tokenizer(folder / records.TOKENIZER)
+    device = Processes().device
+    model = trained_model(folder, recipe).to(device)
+
+    def right(name: str, share: float) -> np.ndarray:
+        swapped = texts.changed(partial(swap_words, rate=share, seed=seed))
+        samples = Sequences(tokenize(swapped, tokenizer, max_len=data.max_len))
+        shown = f"{folder.name}, {name}" if progress else None
+        return predict(model, samples, device, progress=shown) == samples.labels
+
+    clean, swapped = right("clean", 0.0), right("swapped", rate)
+    asked = {"rate": rate, "seed": seed, "samples": len(texts)}
+    return asked | {
+        "clean": _figure(clean),
+        "swapped": _figure(swapped),
+        "robust": _figure(clean & swapped),
+        "p_value": mcnemar(int((clean & ~swapped).sum()), int((swapped & ~clean).sum())),
+    }
+
+
+def _figure(right: np.ndarray) -> dict[str, Any]:
+    return {"top1": float(right.mean()), "ci": wilson(int(right.sum()), len(right))}

@@ -84,14 +84,17 @@ class _Axes:
     high: float
 
     def across(self, x: float) -> float:
+        """Where a place lies."""
         share = (x - self.first) / (self.last - self.first) if self.last > self.first else 0.5
         return _LEFT + share * (_WIDTH - _LEFT - _RIGHT)
 
     def up(self, y: float) -> float:
+        """Where a value lies."""
         share = (y - self.low) / (self.high - self.low)
         return _HEIGHT - _BOTTOM - share * (_HEIGHT - _TOP - _BOTTOM)
 
     def point(self, x: float, y: float) -> tuple[str, str]:
+        """Both, as the picture spells them."""
         return f"{self.across(x):.1f}", f"{self.up(y):.1f}"
 
 

@@ -138,9 +138,7 @@ def _row(run: dict[str, Any], papers: dict[str, Any]) -> list[str]:
     recipe, metrics = run["recipe"], run["metrics"]
     count, accuracy = metrics["test_samples"], metrics["test_accuracy"]
     paper = papers.get(recipe["model"]["name"]) if recipe["adversarial"] is None else None
-    environment = metrics["environment"]
-    device = environment["device"]
-    threads = environment["threads"]
+    device, threads = (metrics["environment"][key] for key in ("device", "threads"))
     on = f"{threads} thread{'s' * (threads != '1')}" if device == "cpu" else device
     return [
         recipe["name"] + (", distilled" if recipe["distillation"] else ""),
@@ -169,11 +167,12 @@ def _commits(sessions: list[dict[str, Any]]) -> str:
 
 def _evaluation(record: dict[str, Any]) -> str:
     summary, data = record["summary"], record["data"]
-    names = " and ".join(model["name"] for model in summary["models"])
+    models = summary["models"]
+    names = " and ".join(model["name"] for model in models)
     lines = [
         f"## Robustness of {names}",
         "",
-        *(_artifact(model) for model in summary["models"]),
+        *(f"- {m['name']}, version {m['version']}, artifact {m['digest'][:12]}" for m in models),
         "",
         f"{data['samples']:,} images, seed {record['seed']}, {summary['metric']} with 95 % "
         f"intervals; images sha256 {data['digest'][:12]}. Under attack an image counts where the "
@@ -181,14 +180,13 @@ def _evaluation(record: dict[str, Any]) -> str:
         "The papers attacked other tensors, so their figures cannot stand beside these.",
         "",
     ]
-    columns = ("attack", "eps", *(model["name"] for model in summary["models"]))
-    rows = [["none", "", *(_figure(model["clean"]) for model in summary["models"])]]
-    attacks = zip(*(model["attacks"] for model in summary["models"]), strict=True)
-    for figures in attacks:
+    columns = ("attack", "eps", *(model["name"] for model in models))
+    rows = [["none", "", *(_figure(model["clean"]) for model in models)]]
+    for figures in zip(*(model["attacks"] for model in models), strict=True):
         first = figures[0]
         rows.append([_attack(first), first["eps"], *(_figure(each["robust"]) for each in figures)])
-    for eps in summary["models"][0]["worst"]:
-        worst = (_figure(model["worst"][eps]) for model in summary["models"])
+    for eps in models[0]["worst"]:
+        worst = (_figure(model["worst"][eps]) for model in models)
         rows.append(["worst of all", eps, *worst])
     lines += [markdown_table(columns, rows), ""]
     if summary["comparison"] is not None:
@@ -196,10 +194,6 @@ def _evaluation(record: dict[str, Any]) -> str:
     lines += [f"Warning: {each['message']}" for each in summary["warnings"]]
     lines += [f"Note: {note}" for note in record["notes"]]
     return "\n".join([*lines, ""])
-
-
-def _artifact(model: dict[str, Any]) -> str:
-    return f"- {model['name']}, version {model['version']}, artifact {model['digest'][:12]}"
 
 
 def _attack(figures: dict[str, Any]) -> str:
@@ -211,13 +205,7 @@ def _comparison(comparison: dict[str, Any]) -> list[str]:
     pairs = {"clean": comparison["clean"]} | {
         f"worst at {eps}": pair for eps, pair in comparison["worst"].items()
     }
-    columns = (
-        "image by image",
-        "difference, points",
-        "only the first",
-        "only the second",
-        "McNemar p",
-    )
+    differ = ("difference, points", "only the first", "only the second", "McNemar p")
     rows = [
         [
             what,
@@ -231,7 +219,7 @@ def _comparison(comparison: dict[str, Any]) -> list[str]:
     return [
         f"First: {comparison['first']}; second: {comparison['second']}.",
         "",
-        markdown_table(columns, rows),
+        markdown_table(("image by image", *differ), rows),
     ]
 
 

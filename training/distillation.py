@@ -20,7 +20,7 @@ from training.augment import flip, move
 from training.distributed import Processes
 from training.draws import Draws, seed_model, source
 from training.order import Order
-from training.recipe import DistillationRecipe
+from training.recipe import Recipe
 from training.samples import StoredImages
 
 _BATCH, _LR, _SHIFT = 128, 4e-3, 2
@@ -52,10 +52,9 @@ class ConvTeacher(nn.Sequential):
 def teacher_logits(
     path: Path,
     samples: StoredImages,
-    recipe: DistillationRecipe,
+    recipe: Recipe,
     *,
-    num_classes: int,
-    seed: int,
+    epochs: int,
     processes: Processes,
     progress: bool = False,
 ) -> Tensor:
@@ -64,31 +63,22 @@ def teacher_logits(
     Args:
         path: the teacher's weights.
         samples: the training split.
-        recipe: how long it is trained.
-        num_classes: number of logits.
-        seed: of weights, order and augmentation.
+        recipe: of the student; its seed is that of the teacher's weights, order and augmentation.
+        epochs: how long the teacher is trained.
         processes: each trains the same teacher; the first one writes it.
         progress: show a progress bar.
 
     Returns:
-        (N, num_classes) logits on the CPU.
+        (N, K) logits on the CPU.
     """
-    seed_model(seed)
-    teacher = ConvTeacher(samples.pixels.shape[1], num_classes)
-    labels = torch.from_numpy(samples.labels)
+    seed_model(recipe.seed)
+    teacher = ConvTeacher(samples.pixels.shape[1], recipe.model["num_classes"])
+    teacher.to(processes.device)
     if path.exists():
         load_weights(teacher, path)
-        teacher.to(processes.device)
     else:
-        teacher.to(processes.device)
-        train_teacher(
-            teacher,
-            samples.pixels,
-            labels,
-            epochs=recipe.teacher_epochs,
-            seed=seed,
-            progress=progress,
-        )
+        labels, options = torch.from_numpy(samples.labels), {"epochs": epochs, "progress": progress}
+        train_teacher(teacher, samples.pixels, labels, seed=recipe.seed, **options)
         if processes.is_first:
             save_weights(teacher, path)
     return soft_labels(teacher, samples.pixels)

@@ -58,10 +58,8 @@ class Draws:
         part: slice = slice(None),
         device: torch.device | str = "cpu",
     ) -> None:
-        self._random = random
-        self._batch_size = batch_size
-        self._part = part
-        self._device = device
+        self._random, self._batch_size = random, batch_size
+        self._part, self._device = part, device
 
     def uniform(self, *shape: int) -> Tensor:
         """Numbers in [0, 1), (B, *shape) float32."""

@@ -2,8 +2,8 @@
 
 import hashlib
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -20,7 +20,7 @@ _CROPPED_AREA = 0.08
 """Least share of an image that a random crop keeps."""
 
 
-class Samples(Protocol):
+class Samples(ABC):
     """Labeled samples of any kind.
 
     Attributes:
@@ -29,8 +29,9 @@ class Samples(Protocol):
     """
 
     labels: np.ndarray
-    lengths: np.ndarray | None
+    lengths: np.ndarray | None = None
 
+    @abstractmethod
     def batch(self, indices: np.ndarray, draws: Draws | None = None) -> tuple[Tensor, ...]:
         """What the model takes for these samples.
 
@@ -39,16 +40,19 @@ class Samples(Protocol):
             draws: source of what is drawn while they are read; None draws nothing.
 
         Returns:
-            Images (B, C, H, W) uint8, alone; or tokens (B, N) int64 and mask (B, N) bool.
-        """
-        ...
+            Images (B, C, H, W) uint8, alone; or tokens (B, N) int64 and mask (B, N) bool, of pairs
+            (B, 2, N).
 
+        Raises:
+            DataError: an image cannot be decoded; the message names it.
+        """
+
+    @abstractmethod
     def digest(self) -> str:
         """The sha256 of what a run learns from these samples."""
-        ...
 
 
-class StoredImages:
+class StoredImages(Samples):
     """Images in memory.
 
     Args:
@@ -56,11 +60,8 @@ class StoredImages:
         labels: (N,) int64.
     """
 
-    lengths: np.ndarray | None = None
-
     def __init__(self, pixels: np.ndarray, labels: np.ndarray) -> None:
-        self.pixels = torch.from_numpy(pixels)
-        self.labels = labels
+        self.pixels, self.labels = torch.from_numpy(pixels), labels
 
     def batch(self, indices: np.ndarray, draws: Draws | None = None) -> tuple[Tensor, ...]:
         """The images (B, C, H, W) uint8."""
@@ -74,7 +75,7 @@ class StoredImages:
         return state.hexdigest()
 
 
-class ReadImages:
+class ReadImages(Samples):
     """Images that are decoded whenever they are needed.
 
     Args:
@@ -84,22 +85,14 @@ class ReadImages:
         random_crop: cut out a random part of each image where draws are given.
     """
 
-    lengths: np.ndarray | None = None
-
     def __init__(
         self, images: ImageSet, spec: ImageSpec, labels: np.ndarray, *, random_crop: bool
     ) -> None:
-        self._images = images
-        self._spec = spec
-        self._random_crop = random_crop
+        self._images, self._spec, self._random_crop = images, spec, random_crop
         self.labels = labels
 
     def batch(self, indices: np.ndarray, draws: Draws | None = None) -> tuple[Tensor, ...]:
-        """The images (B, C, H, W) uint8.
-
-        Raises:
-            DataError: an image cannot be decoded; the message names it.
-        """
+        """The images (B, C, H, W) uint8, decoded."""
         images = [self._images.read(int(index)) for index in indices]
         if draws is not None and self._random_crop:
             parts = draws.uniform(4).tolist()
@@ -122,19 +115,12 @@ class ReadImages:
         return state.hexdigest()
 
 
-class Sequences:
-    """Token sequences, padded to the longest of a batch.
-
-    Args:
-        tokens: sequences or pairs of them.
-    """
-
-    lengths: np.ndarray | None
+class Sequences(Samples):
+    """Token sequences or pairs of them, padded to the longest of a batch."""
 
     def __init__(self, tokens: TokenSet) -> None:
         self._tokens = tokens
-        self.labels = tokens.labels
-        self.lengths = tokens.lengths
+        self.labels, self.lengths = tokens.labels, tokens.lengths
 
     def batch(self, indices: np.ndarray, draws: Draws | None = None) -> tuple[Tensor, ...]:
         """Tokens (B, N) int64 and mask (B, N) bool; of pairs (B, 2, N)."""

@@ -2,7 +2,6 @@
 
 import dataclasses
 import hashlib
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -183,7 +182,9 @@ def _sequences(
 
 def _check_tokens(recipe: Recipe, tokens: TokenSet) -> None:
     model = recipe.model
-    _check_labels(recipe.labels, tokens.label_names, tokens.description)
+    if recipe.labels != list(tokens.label_names):
+        found = f"{list(tokens.label_names)} for {tokens.description}"
+        raise ValueError(f"labels must be {found}, got {recipe.labels}")
     if "vocab_size" not in model:
         raise ValueError(f"model {model['name']} takes images, {recipe.data.source} gives tokens")
     for field, needed in (("vocab_size", tokens.vocab_size), ("seq_len", tokens.seq_len)):
@@ -199,11 +200,6 @@ def _check_tokens(recipe: Recipe, tokens: TokenSet) -> None:
         )
 
 
-def _check_labels(labels: Sequence[str], found: Sequence[str], description: str) -> None:
-    if list(labels) != list(found):
-        raise ValueError(f"labels must be {list(found)} for {description}, got {list(labels)}")
-
-
 def _cut(tokens: TokenSet, max_len: int) -> TokenSet:
     """Cut every sequence after its first `max_len` tokens."""
     sequences = tuple(
@@ -217,8 +213,6 @@ _CHUNK = 32
 
 
 class _Faults(Dataset[str]):
-    """Why each image cannot be decoded; empty where it can."""
-
     def __init__(self, samples: ReadImages) -> None:
         self._samples = samples
 
@@ -245,11 +239,7 @@ def check_readable(
             continue
         own = range(processes.rank, len(samples.labels), processes.size)
         faults = DataLoader(
-            _Faults(samples),
-            batch_size=_CHUNK,
-            sampler=own,
-            num_workers=workers,
-            collate_fn=_as_it_is,
+            _Faults(samples), _CHUNK, sampler=own, num_workers=workers, collate_fn=list
         )
         bar = tqdm(desc=f"check {split}", total=len(own), unit="image", disable=not progress)
         with bar:
@@ -257,7 +247,3 @@ def check_readable(
                 bar.update(len(chunk))
                 if found := next(filter(None, chunk), None):
                     raise DataError(found)
-
-
-def _as_it_is(chunk: list[str]) -> list[str]:
-    return chunk

@@ -97,7 +97,9 @@ class Trainer:
             self._teacher_step()
             state, writes = self.state, self.processes.is_first
             logs = Logs(self.recipe, self.folder, state.step, writes=writes)
-            with closing(logs), interruption() as asked, self._bar() as bar:
+            shown = {"total": self.schedule.total_steps, "initial": state.step, "unit": "step"}
+            bar = tqdm(desc=self.recipe.name, disable=not self._show, **shown)
+            with closing(logs), interruption() as asked, bar:
                 self._train(asked, logs, bar)
         return self._finish()
 
@@ -245,21 +247,11 @@ class Trainer:
             self._stepper.teacher = teacher_logits(
                 self.folder / records.TEACHER,
                 samples,
-                recipe,
-                num_classes=self.recipe.model["num_classes"],
-                seed=self.recipe.seed,
+                self.recipe,
+                epochs=recipe.teacher_epochs,
                 processes=self.processes,
                 progress=self._show,
             )
-
-    def _bar(self) -> tqdm:
-        return tqdm(
-            desc=self.recipe.name,
-            total=self.schedule.total_steps,
-            initial=self.state.step,
-            unit="step",
-            disable=not self._show,
-        )
 
 
 def _model(recipe: Recipe, folder: Path) -> nn.Module:
