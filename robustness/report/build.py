@@ -3,6 +3,7 @@
 import math
 from collections.abc import Collection, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -15,7 +16,7 @@ from data.sources import ImageSet
 from robustness.attacks.corruptions.attack import split
 from robustness.report import schema, sentences
 from robustness.report.schema import plain
-from robustness.report.summary import by_gradients, model_figures, nearest
+from robustness.report.summary import by_gradients, model_figures, nearest, results_of
 from robustness.sanity.checks import find_warnings, notes
 from robustness.scoring import (
     AttackResult,
@@ -282,34 +283,26 @@ def _corruption_flags(
     spec: EvaluationSpec, result: ModelResult
 ) -> list[list[schema.CorruptionFlags]]:
     found = []
-    for cell, one in zip(spec.cells, result.cells, strict=True):
-        if isinstance(one, CorruptionResult):
-            name, severity = split(cell.budget)
-            rows = [
-                schema.CorruptionFlags(
-                    name=name, severity=severity, index=int(index), correct=bool(rank == 0)
-                )
-                for index, rank in zip(one.index, one.rank, strict=True)
-            ]
-            found.append(rows)
+    for cell, one in results_of(CorruptionResult, spec, result):
+        name, severity = split(cell.budget)
+        made = partial(schema.CorruptionFlags, name=name, severity=severity)
+        answers = zip(one.index.tolist(), one.rank.tolist(), strict=True)
+        found.append([made(index=index, correct=rank == 0) for index, rank in answers])
     return found
 
 
 def _certificates(spec: EvaluationSpec, result: ModelResult) -> list[list[schema.CertificateFlags]]:
-    label = result.clean.label
-    return [
-        [
-            schema.CertificateFlags(
-                sigma=cell.budget.text,
-                index=None if one.index[i] < 0 else int(one.index[i]),
-                radius=float(one.radius[i]),
-                correct=bool(one.index[i] == label[i]),
-            )
-            for i in range(len(label))
-        ]
-        for cell, one in zip(spec.cells, result.cells, strict=True)
-        if isinstance(one, CertificateResult)
-    ]
+    found, labels = [], result.clean.label.tolist()
+    for cell, one in results_of(CertificateResult, spec, result):
+        made = partial(schema.CertificateFlags, sigma=cell.budget.text)
+        answers = zip(one.index.tolist(), one.radius.tolist(), labels, strict=True)
+        found.append(
+            [
+                made(index=None if index < 0 else index, radius=radius, correct=index == label)
+                for index, radius, label in answers
+            ]
+        )
+    return found
 
 
 def _finite(value: float) -> float | None:

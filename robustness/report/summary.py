@@ -1,7 +1,7 @@
 """From results to figures: what one model's samples add up to."""
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -53,7 +53,7 @@ def model_figures(
         attacks=[_attack(spec, cell, result, one, metric) for cell, one in attacked(spec, result)],
         worst={key: figure(rank, top_k) for key, rank in worst_ranks(spec, result).items()},
         largest=None if largest is None else figure(largest, top_k),
-        minimal=_minimal(spec, result),
+        minimal=[_minimal(norm, found) for norm, found in nearest(spec, result).items()],
         corruptions=_corruptions(spec, result, top_k),
         mean_corruption_error=_mean_error(spec, result),
         mce=_relative_error(spec, result, reference),
@@ -145,11 +145,7 @@ def nearest(spec: EvaluationSpec, result: ModelResult) -> dict[Norm, np.ndarray]
     return found
 
 
-def _minimal(spec: EvaluationSpec, result: ModelResult) -> list[schema.MinimalFigures]:
-    return [_minimal_curve(norm, found) for norm, found in nearest(spec, result).items()]
-
-
-def _minimal_curve(norm: Norm, distance: np.ndarray) -> schema.MinimalFigures:
+def _minimal(norm: Norm, distance: np.ndarray) -> schema.MinimalFigures:
     known = np.sort(distance[np.isfinite(distance)])
     shares = np.linspace(0, 1, _CURVE)
     eps = np.unique(
@@ -164,30 +160,33 @@ def _minimal_curve(norm: Norm, distance: np.ndarray) -> schema.MinimalFigures:
     )
 
 
-def _corrupted(
-    spec: EvaluationSpec, result: ModelResult
-) -> list[tuple[str, int, CorruptionResult]]:
-    """Name, severity and result of every corruption."""
-    found = []
+Result = TypeVar("Result", CorruptionResult, CertificateResult)
+
+
+def results_of(
+    kind: type[Result], spec: EvaluationSpec, result: ModelResult
+) -> Iterator[tuple[Cell, Result]]:
+    """The cells with results of one kind."""
     for cell, one in zip(spec.cells, result.cells, strict=True):
-        if isinstance(one, CorruptionResult):
-            found.append((*split(cell.budget), one))
-    return found
+        if isinstance(one, kind):
+            yield cell, one
 
 
 def _corruptions(
     spec: EvaluationSpec, result: ModelResult, top_k: Sequence[int]
 ) -> list[schema.CorruptionFigures]:
-    return [
-        schema.CorruptionFigures(name=name, severity=severity, accuracy=figure(one.rank, top_k))
-        for name, severity, one in _corrupted(spec, result)
-    ]
+    found = []
+    for cell, one in results_of(CorruptionResult, spec, result):
+        name, severity = split(cell.budget)
+        measured = figure(one.rank, top_k)
+        found.append(schema.CorruptionFigures(name=name, severity=severity, accuracy=measured))
+    return found
 
 
 def _errors(spec: EvaluationSpec, result: ModelResult) -> dict[str, list[float]]:
     errors: dict[str, list[float]] = {}
-    for name, _, one in _corrupted(spec, result):
-        errors.setdefault(name, []).append(1 - accuracy(one.rank))
+    for cell, one in results_of(CorruptionResult, spec, result):
+        errors.setdefault(split(cell.budget)[0], []).append(1 - accuracy(one.rank))
     return errors
 
 
@@ -217,21 +216,19 @@ def _certificates(spec: EvaluationSpec, result: ModelResult) -> list[schema.Cert
             abstained=float((found.index < 0).mean()),
             curve=_certified(np.where(found.index == label, found.radius, -1.0)),
         )
-        for cell, found in zip(spec.cells, result.cells, strict=True)
-        if isinstance(found, CertificateResult) and isinstance(cell.attack, Smoothing)
+        for cell, found in results_of(CertificateResult, spec, result)
+        if isinstance(cell.attack, Smoothing)
     ]
 
 
 def _certified(radius: np.ndarray) -> list[schema.Certified]:
     """The curve, from certified radii (N,) that are negative where the answer is wrong."""
-    places = np.linspace(0, max(float(radius.max()), 0.0), _CURVE)
-    counts = [int((radius >= place).sum()) for place in np.unique(places)]
-    return [
-        schema.Certified(
-            radius=float(place), share=held / len(radius), ci=wilson(held, len(radius))
-        )
-        for place, held in zip(np.unique(places), counts, strict=True)
-    ]
+    found, samples = [], len(radius)
+    for place in np.unique(np.linspace(0, max(float(radius.max()), 0.0), _CURVE)):
+        held = int((radius >= place).sum())
+        ci = wilson(held, samples)
+        found.append(schema.Certified(radius=float(place), share=held / samples, ci=ci))
+    return found
 
 
 def _classes(spec: EvaluationSpec, result: ModelResult) -> list[schema.ClassFigures]:

@@ -1,6 +1,6 @@
-"""The page of a report: what it says, what it refuses to run, and that it can be read anywhere."""
+"""The forms of a report: figures, page, JUnit XML, card, table; what they say and refuse to run."""
 
-import re
+import io
 from collections.abc import Iterator
 from dataclasses import dataclass
 from html.parser import HTMLParser
@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from pyarrow import parquet
 from selenium import webdriver
 from selenium.webdriver.chrome.service import Service
 from torch import Tensor, nn
@@ -23,10 +24,10 @@ from robustness import store as shards
 from robustness.evaluation import evaluate_targets
 from robustness.report import html
 from robustness.report.exhibits import BUDGET, Texts, choose
-from robustness.report.lookup import InputLost, adversarial_input, clean_input
-from robustness.report.schema import AttackFlags, Report, read_report
+from robustness.report.lookup import InputLost, adversarial_input, clean_input, picture
+from robustness.report.schema import AttackFlags, Report, plain, read_report
 from robustness.report.sentences import lines
-from robustness.report.write import write_companions
+from robustness.report.write import card, literal, write_companions
 from robustness.spec import EvaluationSpec
 from robustness.store import Shard, as_array
 from robustness.target import ImageTarget
@@ -79,6 +80,16 @@ def one_line(text: str) -> str:
     return " ".join(text.split())
 
 
+def assert_said_everywhere(sentences: list[str], folder: Path, report: Report) -> str:
+    """Page, card, JUnit and terminal say the sentences; returns what the cases of JUnit say."""
+    junit = ElementTree.parse(folder / "report.junit.xml").getroot()
+    outputs = "\n".join(case.text or "" for case in junit.iter("system-out"))
+    card = (folder / "card.md").read_text().replace("\\", "")
+    for form in (seen(folder).text, card, outputs, console.render(report)):
+        assert all(one_line(sentence) in one_line(form) for sentence in sentences)
+    return outputs
+
+
 def test_result_stands_before_everything_else(tmp_path: Path) -> None:
     report = made(tmp_path, models=["one", "two"], gate="robust_accuracy >= 0.9")
     write_companions(tmp_path, report)
@@ -95,17 +106,6 @@ def test_result_stands_before_everything_else(tmp_path: Path) -> None:
     for title in ("Attacks", "By class", "Common corruptions", "Certificates", "reproduce"):
         assert title in text
     assert "python -m robustness verify" in text
-
-
-def test_warnings_are_shown_and_mark_the_report_unreliable(tmp_path: Path) -> None:
-    report = made(tmp_path)
-    warning = {"code": "odd", "model": "one", "message": "Something <is> odd."}
-    summary = report.summary.model_copy(update={"reliable": False})
-    whole = report.model_dump() | {"summary": summary.model_dump() | {"warnings": [warning]}}
-    write_companions(tmp_path, Report.model_validate(whole))
-    text = seen(tmp_path).text
-    assert "unreliable" in text and "Something <is> odd." in text
-    assert "sanity checks passed" not in text
 
 
 def test_names_of_strangers_stay_text(tmp_path: Path) -> None:
@@ -255,16 +255,7 @@ def test_every_form_says_the_same_of_corruptions_alone(
     assert said[0] in headline and headline.endswith(said[1])
     if labels is None:
         assert "correct" not in headline
-    junit = ElementTree.parse(tmp_path / "report.junit.xml").getroot()
-    forms = [
-        seen(tmp_path).text,
-        (tmp_path / "card.md").read_text().replace("\\", ""),
-        "\n".join(case.text or "" for case in junit.iter("system-out")),
-        console.render(report),
-    ]
-    for form in forms:
-        for sentence in lines(report.summary):
-            assert one_line(sentence) in one_line(form)
+    assert_said_everywhere(lines(report.summary), tmp_path, report)
     assert "severity 3" in seen(tmp_path).text
     assert report.summary.gate is not None and not report.summary.gate.passed
 
@@ -272,14 +263,9 @@ def test_every_form_says_the_same_of_corruptions_alone(
 def test_every_form_has_the_sentences_of_the_report(tmp_path: Path) -> None:
     report = made(tmp_path, models=["one", "two"], gate="robust_accuracy >= 0.9")
     write_companions(tmp_path, report)
-    junit = ElementTree.parse(tmp_path / "report.junit.xml").getroot()
-    outputs = "\n".join(case.text or "" for case in junit.iter("system-out"))
     gate, attacks = report.summary.gate, report.summary.models[0].attacks
     assert gate is not None and report.summary.comparison is not None
-    card = (tmp_path / "card.md").read_text().replace("\\", "")
-    for form in (seen(tmp_path).text, card, outputs, console.render(report)):
-        for sentence in [*lines(report.summary), gate.finding]:
-            assert one_line(sentence) in one_line(form)
+    outputs = assert_said_everywhere([*lines(report.summary), gate.finding], tmp_path, report)
     assert all(attack.finding in outputs for attack in attacks)
 
 
@@ -320,13 +306,6 @@ def test_browser_shows_the_page_at_any_width_and_runs_nothing(
     assert driver.get_log("browser") == []
 
 
-def test_style_sheet_names_every_shade_once() -> None:
-    style = (Path(models.__file__).parents[1] / "robustness/report/report.css").read_text()
-    assert sorted(re.findall(r"^\.h(\d+) ", style, re.MULTILINE), key=int) == [
-        str(shade) for shade in range(11)
-    ]
-
-
 def test_change_of_a_text_is_marked_word_by_word(tmp_path: Path) -> None:
     report = made(tmp_path, classes=[HOSTILE, "b", "c", "d"])
     long = "so " * 200
@@ -355,3 +334,141 @@ def test_stored_texts_are_read_back(tmp_path: Path) -> None:
     assert adversarial_input(tmp_path, digest, 0, spec, flags) == texts[1]
     with pytest.raises(InputLost):
         clean_input(tmp_path, digest, 32)
+
+
+def rows(folder: Path) -> list[dict[str, object]]:
+    return parquet.read_table(folder / "samples.parquet").to_pylist()
+
+
+def test_report_survives_being_written_and_read_by_its_own_version(tmp_path: Path) -> None:
+    report = made(tmp_path, models=["one", "two"], names=[ODD] * 48)
+    assert read_report(tmp_path) == report
+    assert report.schema_version == 3 and len(report.code) == 64
+    assert report.samples[0].name == plain(ODD) != ODD
+    path = tmp_path / "report.json"
+    path.write_text(path.read_text().replace('"schema_version":3', '"schema_version":2', 1))
+    with pytest.raises(ValueError, match="schema_version must be 3, got 2"):
+        read_report(tmp_path)
+
+
+def test_result_keeps_the_keys_that_clients_rely_on(tmp_path: Path) -> None:
+    summary = made(tmp_path, gate="robust_accuracy >= 0.1").to_json()["summary"]
+    assert {"models", "comparison", "gate", "warnings", "reliable"} <= set(summary)
+    model = summary["models"][0]
+    known = {"name", "digest", "runtime", "precision", "samples", "clean", "attacks", "worst"}
+    assert known <= set(model)
+    asked = {"name", "norm", "eps", "robust", "confirmed", "confirmed_8bit", "transfer_gap"}
+    assert asked <= set(model["attacks"][0])
+    assert {"top1", "ci"} <= set(model["attacks"][0]["robust"])
+    assert list(model["worst"]) == ["2/255", "4/255", "8/255", "L2:0.5"]
+
+
+def test_means_of_flags_are_the_figures(tmp_path: Path) -> None:
+    report = made(tmp_path, models=["one", "two"])
+    for position, model in enumerate(report.summary.models):
+        flags = [sample.models[position] for sample in report.samples]
+        assert sum(one.clean.correct for one in flags) / 48 == model.clean.top1
+        for number, attack in enumerate(model.attacks):
+            own = [one.attacks[number] for one in flags]
+            assert sum(one.robust for one in own) / 48 == attack.robust.top1
+            assert sum(bool(one.confirmed_8bit) for one in own) / 48 == attack.confirmed_8bit
+        for number, found in enumerate(model.corruptions):
+            own = [one.corruptions[number] for one in flags]
+            assert sum(one.correct for one in own) / 48 == found.accuracy.top1
+        for number, found in enumerate(model.certificates):
+            own = [one.certificates[number] for one in flags]
+            assert sum(one.correct for one in own) / 48 == found.curve[0].share
+        assert sum(one.samples for one in model.classes) == 48
+        weighted = sum(one.samples * one.clean for one in model.classes) / 48
+        assert weighted == pytest.approx(model.clean.top1)
+
+
+def test_minimal_distances_give_accuracy_at_every_radius(tmp_path: Path) -> None:
+    report = made(tmp_path, samples=200)
+    [curve] = report.summary.models[0].minimal
+    distances = [sample.models[0].minimal["Linf"] for sample in report.samples]
+    for eps, accuracy in zip(curve.eps, curve.accuracy, strict=True):
+        assert accuracy == sum(d is None or d > eps for d in distances) / 200
+    assert curve.eps[0] == 0 and curve.eps == sorted(curve.eps)
+
+
+def test_corruptions_are_measured_against_the_second_model(tmp_path: Path) -> None:
+    first, second = made(tmp_path, models=["one", "two"]).summary.models
+    errors = [
+        [1 - c.accuracy.top1 for c in model.corruptions if c.name == name]
+        for name in ("fog", "gaussian_noise")
+        for model in (first, second)
+    ]
+    ratios = [sum(errors[i]) / sum(errors[i + 1]) for i in (0, 2)]
+    assert first.mce == pytest.approx(sum(ratios) / 2)
+    assert second.mce is None
+
+
+def test_gate_asks_for_the_worst_over_all_kinds_of_budget(tmp_path: Path) -> None:
+    report = made(tmp_path, gate="robust_accuracy >= 0.01")
+    [model], gate = report.summary.models, report.summary.gate
+    assert gate is not None and model.largest is not None
+    assert gate.value == model.largest.ci[0]
+    assert model.largest.top1 <= min(model.worst["8/255"].top1, model.worst["L2:0.5"].top1)
+
+
+def test_junit_has_a_case_for_every_figure_the_warnings_and_the_gate(tmp_path: Path) -> None:
+    report = made(tmp_path, models=[HOSTILE, WEIRD], gate="robust_accuracy >= 0.9")
+    write_companions(tmp_path, report)
+    root = ElementTree.parse(tmp_path / "report.junit.xml").getroot()
+    names = [case.get("name") for case in root.iter("testcase")]
+    cells = len(report.spec.cells)
+    assert len(names) == 2 * (cells + 2) + 1 == int(root.get("tests", ""))
+    assert "square L2 0.5" in names and "fog severity 3" in names
+    [failure] = root.iter("failure")
+    assert "lower bound" in failure.get("message", "") and root.get("failures") == "1"
+
+
+def test_warnings_mark_every_form_and_fail_their_case(tmp_path: Path) -> None:
+    report = made(tmp_path)
+    warning = {"code": "odd", "model": "one", "message": "Something <is> odd."}
+    summary = report.summary.model_dump() | {"warnings": [warning], "reliable": False}
+    write_companions(tmp_path, Report.model_validate(report.model_dump() | {"summary": summary}))
+    root = ElementTree.parse(tmp_path / "report.junit.xml").getroot()
+    assert [failure.get("type") for failure in root.iter("failure")] == ["odd"]
+    assert "**Unreliable** (one): Something \\<is\\> odd." in (tmp_path / "card.md").read_text()
+    text = seen(tmp_path).text
+    assert "unreliable" in text and "Something <is> odd." in text
+    assert "sanity checks passed" not in text
+
+
+def test_card_holds_no_markup_of_strangers(tmp_path: Path) -> None:
+    hostile = "a|b\n# c [x](javascript:1) <b>`*"
+    text = card(made(tmp_path, models=[hostile]))
+    assert (
+        "\n# c" not in text and "[x](" not in text.replace("\\[x\\]\\(", "") and "<b>" not in text
+    )
+    lines = [line for line in text.splitlines() if line.startswith("|")]
+    assert {line.replace("\\|", "").count("|") for line in lines} == {7}
+    assert literal("8/255 *") == "8/255 \\*"
+
+
+def test_table_has_a_row_for_every_sample_model_and_cell(tmp_path: Path) -> None:
+    report = made(tmp_path, models=["one", "two"], names=[ODD] * 48)
+    write_companions(tmp_path, report)
+    table = rows(tmp_path)
+    assert len(table) == 48 * 2 * (1 + len(report.spec.cells))
+    chosen = [
+        row for row in table
+        if row["model"] == "two" and row["attack"] == "autoattack" and row["point"] == "4/255"
+    ]  # fmt: skip
+    flags = [
+        next(a for a in sample.models[1].attacks if (a.name, a.eps) == ("autoattack", "4/255"))
+        for sample in report.samples
+    ]
+    assert [row["robust"] for row in chosen] == [one.robust for one in flags]
+    assert [row["part"] for row in chosen] == ["apgd-ce"] * 48
+
+
+def test_pictures_are_drawn_of_parts_and_of_nearest_inputs(tmp_path: Path) -> None:
+    made(tmp_path)
+    for attack, eps in (("autoattack", "4/255"), ("fab-t", "4/255"), ("square", "0.5")):
+        clean = picture(tmp_path, 33, "clean")
+        changed = picture(tmp_path, 33, "adversarial", attack=attack, eps=eps)
+        assert io.BytesIO(changed).read(4) == b"\x89PNG" and changed != clean
+        assert picture(tmp_path, 33, "perturbation", attack=attack, eps=eps) != changed
