@@ -10,7 +10,7 @@ from typing import Any
 from results.analysis import analyze, evaluate_swapped
 from results.records import collect, keep, write_page
 from robustness.attacks.word_swap import RATE
-from training.__main__ import RECIPES
+from training.__main__ import RECIPES, run_command
 
 RESULTS = Path(__file__).parent.parent / "docs" / "results.md"
 
@@ -21,12 +21,7 @@ def main(argv: list[str] | None = None) -> int:
     Returns:
         0, or 2 for a folder that is not a finished run or evaluation.
     """
-    arguments = _parser().parse_args(argv)
-    try:
-        return arguments.command(arguments)
-    except (ValueError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    return run_command(_parser(), argv)
 
 
 def _parser() -> argparse.ArgumentParser:

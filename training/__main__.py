@@ -20,15 +20,21 @@ def main(argv: list[str] | None = None) -> int:
     Returns:
         0, 2 for a bad recipe, data or folder, or 130 when interrupted.
     """
-    arguments = _parser().parse_args(argv)
+    try:
+        return run_command(_parser(), argv)
+    except KeyboardInterrupt:
+        print("interrupted; continue with --resume", file=sys.stderr)
+        return 130
+
+
+def run_command(parser: argparse.ArgumentParser, argv: list[str] | None) -> int:
+    """Run what the parser's `command` names; 2 with a message for input that cannot be used."""
+    arguments = parser.parse_args(argv)
     try:
         return arguments.command(arguments)
     except (ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    except KeyboardInterrupt:
-        print("interrupted; continue with --resume", file=sys.stderr)
-        return 130
 
 
 def _parser() -> argparse.ArgumentParser:

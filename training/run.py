@@ -38,12 +38,7 @@ def check_unused(folder: Path) -> None:
 
 
 def start_run(folder: Path, recipe: Recipe, tokenizer: TextTokenizer | None = None) -> None:
-    """Make the folder of a run; write its resolved recipe and the tokenizer that it trained.
-
-    Raises:
-        ValueError: the folder already holds a run.
-    """
-    check_unused(folder)
+    """Make the folder of a run; write its resolved recipe and the tokenizer that it trained."""
     folder.mkdir(parents=True, exist_ok=True)
     if tokenizer is not None:
         with replacing(folder / TOKENIZER) as partial:
