@@ -1,6 +1,5 @@
 import json
 import math
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -12,12 +11,10 @@ from data.sources import load_inputs, open_images
 from models.analysis.diagnostics import diagnose
 from results.__main__ import main
 from results.analysis import BINS, analyze, evaluate_swapped
+from tests.training.conftest import Start
 from training import run as records
 from training.run import trained_model
 from training.task import some
-from training.trainer import Trainer
-
-Start = Callable[..., Trainer]
 
 
 def test_figures_are_those_of_the_diagnostics(

@@ -1,6 +1,5 @@
 import copy
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -15,9 +14,7 @@ from results.__main__ import RESULTS, main
 from results.page import page, pictures
 from results.records import PAPERS, collect, read_records
 from robustness.report.schema import FILE as REPORT
-from training.trainer import Trainer
-
-Start = Callable[..., Trainer]
+from tests.training.conftest import Start
 
 
 def figure(top1: float) -> dict[str, Any]:

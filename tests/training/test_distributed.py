@@ -7,18 +7,16 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
+from tests.training.conftest import Start
 from training import run as records
 from training.distributed import Processes, process_group
-from training.trainer import Trainer
 
-Start = Callable[..., Trainer]
 ROOT = Path(__file__).parents[2]
 RESUMED = """
 import sys

@@ -64,15 +64,6 @@ def test_every_epoch_is_another_order_of_the_samples() -> None:
     assert not np.array_equal(first, second)
 
 
-def test_any_step_can_be_asked_for_alone() -> None:
-    steps = range(8)
-    in_order = Order(20, 5, seed=1)
-    expected = [in_order.indices(step) for step in steps]
-    for step in reversed(steps):
-        assert np.array_equal(Order(20, 5, seed=1).indices(step), expected[step])
-    assert not np.array_equal(Order(20, 5, seed=2).indices(0), expected[0])
-
-
 def test_lengths_are_bucketed_without_losing_a_sample_or_chance() -> None:
     lengths = np.random.default_rng(0).integers(1, 500, 400)
     order = Order(400, 8, seed=0, lengths=lengths)

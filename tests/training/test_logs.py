@@ -8,10 +8,8 @@ from typing import Any
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from tests.training.conftest import Start
 from training.logs import CsvLog
-from training.trainer import Trainer
-
-Start = Callable[..., Trainer]
 
 
 def test_rows_that_a_killed_run_wrote_too_many_are_dropped(tmp_path: Path) -> None:

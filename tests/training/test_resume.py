@@ -4,7 +4,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,13 +11,13 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+from tests.training.conftest import Start
 from training import run as records
 from training.__main__ import main
 from training.order import Batch
 from training.step import Stepper
 from training.trainer import Trainer
 
-Start = Callable[..., Trainer]
 ROOT = Path(__file__).parents[2]
 OFTEN, TEACHER = ["train.checkpoint_seconds=0"], "distillation={teacher_epochs: 2, start: 1}"
 
@@ -190,11 +189,3 @@ def test_code_without_git_is_recorded_as_unknown(
     monkeypatch.setenv("PATH", str(tmp_path))
     records.record_session(tmp_path, 0, {}, 1)
     assert commits(tmp_path) == ["unknown"] and not list(tmp_path.glob("*.patch"))
-
-
-def test_later_sittings_keep_what_was_recorded(tmp_path: Path) -> None:
-    records.record_session(tmp_path, 0, {"data": "images", "init_digest": "1f"}, 1)
-    records.record_session(tmp_path, 8, {"data": "images"}, 2)
-    recorded = json.loads((tmp_path / records.RUN).read_text())
-    assert recorded["init_digest"] == "1f"
-    assert [(each["step"], each["processes"]) for each in recorded["sittings"]] == [(0, 1), (8, 2)]

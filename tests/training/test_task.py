@@ -1,6 +1,5 @@
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +11,12 @@ import yaml
 from PIL import Image
 
 from data.errors import DataError
+from tests.training.conftest import Start
 from training.recipe_file import read_recipe
 from training.samples import crop
 from training.task import Task, open_task, open_test
-from training.trainer import Trainer
 
 ROOT = Path(__file__).parents[2]
-Start = Callable[..., Trainer]
 LRA: dict[str, Any] = {
     "name": "bytes",
     "labels": ["neg", "pos"],

@@ -1,7 +1,7 @@
 import csv
 import hashlib
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -13,15 +13,14 @@ from torch.nn import functional as F
 
 from data.token_set import Ragged, TokenSet
 from models.checkpoints import save_weights
+from tests.training.conftest import Start
 from training import run as records
 from training.__main__ import main
 from training.distributed import Processes
 from training.recipe import AdversarialRecipe
 from training.samples import Sequences, StoredImages
-from training.trainer import Trainer
 from training.validation import evaluate
 
-Start = Callable[..., Trainer]
 ATTACK = "adversarial={eps: 8/255, alpha: 4/255, steps: 2}"
 
 
@@ -57,17 +56,6 @@ def test_run_may_count_in_steps(recipe_file: Path, tmp_path: Path, start: Start)
     trainer = start(recipe_file, tmp_path / "run", *steps)
     assert trainer.run()["steps"] == 13
     assert [row["step"] for row in trainer.state.history] == [5, 10, 13]
-
-
-def test_accumulated_parts_are_the_same_batch(
-    recipe_file: Path, tmp_path: Path, start: Start
-) -> None:
-    ends = []
-    for parts in (1, 4):
-        trainer = start(recipe_file, tmp_path / str(parts), f"train.accumulate={parts}")
-        trainer.run()
-        ends.append(trainer.state.history[-1]["loss"])
-    assert ends[0] == pytest.approx(ends[1], rel=1e-4)
 
 
 def test_average_and_bf16_learn_too(recipe_file: Path, tmp_path: Path, start: Start) -> None:
