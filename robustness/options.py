@@ -13,37 +13,16 @@ from robustness.spec import ATTACKS, EvaluationSpec
 
 _MOST = 1024  # threads or processes; torch ends the process on absurd numbers
 _MANY: dict[str, Any] = {"nargs": "+", "action": "extend"}
-_EPILOGS = {
-    "evaluate": """example:
-  python -m robustness evaluate --artifact artifacts/fashion-elliptical-adv \\
-      --data artifacts/samples/fashion-mnist --attack fgsm pgd --eps 1/255 4/255 \\
-      --output first
-
-exit codes: 0 the gate held, or there was none; 1 the gate failed; 2 a bad request;
-130 interrupted, or the deadline was reached""",
-    "verify": """example:
-  python -m robustness verify first/report.json
-
-exit codes: 0 confirmed; 1 refuted; 2 no such report, or one of its models is not
-there; 130 interrupted""",
-}
+_WHOLE: dict[str, Any] = {"type": int, "metavar": "N"}
 _SHOWN = 5  # values of a default; the names of 15 corruptions are told otherwise
 _BUDGETS = ("eps", "norm")
 _ONLY_IN_SPEC = ("alpha", "attack", "params")  # those of one attack alone
-
-
-def _known_options() -> dict[str, dict[str, Option]]:
-    """Every option with the attacks that know it."""
-    found: dict[str, dict[str, Option]] = {}
-    for name, kind in ATTACKS.items():
-        for option in options(kind):
-            if option.name not in _ONLY_IN_SPEC:
-                found.setdefault(option.name, {})[name] = option
-    return found
-
-
-_OPTIONS = _known_options()
-_SETTINGS = [name for name in _OPTIONS if name not in _BUDGETS]
+_OPTIONS: dict[str, dict[str, Option]] = {}
+"""Every option with the attacks that know it."""
+for _name, _kind in ATTACKS.items():
+    for _known in options(_kind):
+        if _known.name not in _ONLY_IN_SPEC:
+            _OPTIONS.setdefault(_known.name, {})[_name] = _known
 _OF_SPEC = ("attack", *_OPTIONS, "top_k", "seed", "gate")
 
 
@@ -55,93 +34,125 @@ def parser() -> argparse.ArgumentParser:
         epilog="docs/guides/evaluate.md explains attacks, figures and files.",
     )
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for name, add, told in (
-        ("evaluate", _add_evaluate, "attack a model and write a report"),
-        ("verify", _add_verify, "score what a report has stored again, and confirm or refute it"),
-    ):
-        add(
-            commands.add_parser(
-                name,
-                help=told,
-                description=f"{told[0].upper()}{told[1:]}.",
-                epilog=_EPILOGS[name],
-                formatter_class=argparse.RawDescriptionHelpFormatter,
-            )
-        )
+    for name, add, told, epilog in (
+        ("evaluate", _add_evaluate, "attack a model and write a report", _EVALUATE),
+        ("verify", _add_verify, "score what a report has stored again, and confirm or refute it",
+         _VERIFY),
+    ):  # fmt: skip
+        command = commands.add_parser(
+            name, help=told, description=f"{told[0].upper()}{told[1:]}.", epilog=epilog,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )  # fmt: skip
+        add(command)
     return top
+
+
+_EVALUATE = """example:
+  python -m robustness evaluate --artifact artifacts/fashion-elliptical-adv \\
+      --data artifacts/samples/fashion-mnist --attack fgsm pgd --eps 1/255 4/255 \\
+      --output first
+
+exit codes: 0 the gate held, or there was none; 1 the gate failed; 2 a bad request;
+130 interrupted, or the deadline was reached"""
+_VERIFY = """example:
+  python -m robustness verify first/report.json
+
+exit codes: 0 confirmed; 1 refuted; 2 no such report, or one of its models is not
+there; 130 interrupted"""
 
 
 def _add_evaluate(command: argparse.ArgumentParser) -> None:
     add = command.add_argument_group("what is scored").add_argument
     add("--artifact", type=Path, required=True, metavar="DIR", help="the model, as export wrote it")
     add("--compare", type=Path, metavar="DIR", help="a second model, scored on the same inputs")
-    add(
-        "--data",
-        required=True,
-        metavar="SOURCE",
-        help="a folder CLASS/NAME.png (texts: .txt, or csv), a zip of one, parquet or idx files, "
-        "hf:NAME[:SPLIT], or the name of a data set in the folder ASSAY_DATA",
+    source = (
+        "a folder CLASS/NAME.png (texts: .txt, or csv), a zip of one, parquet or idx files, "
+        "hf:NAME[:SPLIT], or the name of a data set in the folder ASSAY_DATA"
     )
-    add("--limit", type=int, metavar="N", help="score N inputs, drawn by the seed; default all")
+    add("--data", required=True, metavar="SOURCE", help=source)
+    add("--limit", **_WHOLE, help="score N inputs, drawn by the seed; default all")
     _add_attacks(command)
-    _add_settings(command)
     _add_figures(command)
-    _add_output(command)
     _add_work(command)
 
 
 def _add_attacks(command: argparse.ArgumentParser) -> None:
-    add = command.add_argument_group("attacks").add_argument
     images, texts = (
-        [name for name, kind in ATTACKS.items() if kind.info.input == which]
+        ", ".join(name for name, kind in ATTACKS.items() if kind.info.input == which)
         for which in ("image", "text")
     )
-    add(
-        "--attack",
-        **_MANY,
-        type=_named,
-        metavar="NAME[:OPTION=VALUE]",
-        help=f"on images: {', '.join(images)}; on texts: {', '.join(texts)}; options after the "
-        "name hold for it alone",
+    norms = sorted({norm for kind in ATTACKS.values() for norm in kind.info.norms}, reverse=True)
+    euclidean = ", ".join(name for name, kind in ATTACKS.items() if "L2" in kind.info.norms)
+    add = command.add_argument_group("attacks").add_argument
+    told = f"on images: {images}; on texts: {texts}; options after the name hold for it alone"
+    add("--attack", **_MANY, type=_named, metavar="NAME[:OPTION=VALUE]", help=told)
+    told = "radii, such as 8/255 or 0.03; every attack that has a norm needs one, and runs at each"
+    add("--eps", **_MANY, metavar="EPS", help=told)
+    told = f"of the radii; default Linf. L2 is known to {euclidean}"
+    add("--norm", choices=norms, help=told)
+    told = (
+        "in place of attacks, settings and figures: the spec as JSON, as a report has it under "
+        "'spec'; knows 'alpha', too"
     )
-    add(
-        "--eps",
-        **_MANY,
-        metavar="EPS",
-        help="radii, such as 8/255 or 0.03; every attack that has a norm needs one, and runs at "
-        "each",
-    )
-    add(
-        "--norm",
-        choices=sorted({n for kind in ATTACKS.values() for n in kind.info.norms}, reverse=True),
-        help="of the radii; default Linf. L2 is known to "
-        f"{', '.join(name for name, kind in ATTACKS.items() if 'L2' in kind.info.norms)}",
-    )
-    add(
-        "--spec",
-        type=Path,
-        metavar="FILE",
-        help="in place of attacks, settings and figures: the spec as JSON, as a report has it "
-        "under 'spec'; knows 'alpha', too",
-    )
-
-
-def _add_settings(command: argparse.ArgumentParser) -> None:
-    group = command.add_argument_group(
+    add("--spec", type=Path, metavar="FILE", help=told)
+    add = command.add_argument_group(
         "settings of attacks",
         "Each holds for every attack named after it, in brackets with its default.",
-    )
-    for name in _SETTINGS:
+    ).add_argument
+    for name in (name for name in _OPTIONS if name not in _BUDGETS):
         first = next(iter(_OPTIONS[name].values()))
-        several: dict[str, Any] = _MANY if first.several else {}
-        number = first.type == "integer"
-        group.add_argument(
-            f"--{name}",
-            **several,
-            type=int if number else str,
-            metavar="N" if number else name.upper(),
-            help=f"{first.text} ({_defaults(name)})",
-        )
+        shape = _WHOLE if first.type == "integer" else {"metavar": name.upper()}
+        told = f"{first.text} ({_defaults(name)})"
+        add(f"--{name}", **(_MANY if first.several else {}), **shape, help=told)
+
+
+def _add_figures(command: argparse.ArgumentParser) -> None:
+    add = command.add_argument_group("figures").add_argument
+    told = (
+        "what must hold, or the command exits with 1: robust_accuracy>=0.40 or "
+        "clean_accuracy>=0.80; what is compared is the lower end of the 95 %% interval"
+    )
+    add("--gate", metavar="RULE", help=told)
+    told = (
+        "right is also an input whose label is among the K best classes; above 1 every attack runs "
+        "to its end, which takes longer; default 1"
+    )
+    add("--top-k", **_MANY, type=int, metavar="K", help=told)
+    add("--seed", **_WHOLE, help="all random draws derive from it; default 0")
+    add = command.add_argument_group("output").add_argument
+    told = (
+        "keep report and inputs there; the same command continues a run that was stopped; without "
+        "it figures are printed, and nothing is kept"
+    )
+    add("--output", type=Path, metavar="DIR", help=told)
+    told = "write the figures into the artifacts, too, as the card that the service shows"
+    add("--card", action="store_true", help=told)
+
+
+def _add_work(command: argparse.ArgumentParser) -> None:
+    add = command.add_argument_group("work").add_argument
+    told = "processes of this machine (default), or a Ray cluster; the results are the same"
+    add("--engine", choices=("process", "ray"), default="process", help=told)
+    add("--workers", **_WHOLE, help="how many; default as many as keep the cores busy")
+    told = (
+        "of a running cluster, for --engine ray; default one on this machine, started for the time "
+        "of the command"
+    )
+    add("--address", metavar="HOST:PORT", help=told)
+    add("--threads", **_WHOLE, default=1, help="of each worker; default 1")
+    told = "stop then, with exit code 130; with --output the same command continues"
+    add("--deadline", type=float, metavar="SECONDS", help=told)
+
+
+def _add_verify(command: argparse.ArgumentParser) -> None:
+    told = "beside its folder shards, as evaluate --output wrote them"
+    command.add_argument("report", type=Path, metavar="REPORT.json", help=told)
+    told = "where the models lie, found by digest: artifacts, or folders of them; default artifacts"
+    command.add_argument("--artifact", type=Path, **_MANY, metavar="DIR", help=told)
+    told = "compare the stored inputs with this data set, too; what evaluate --data takes"
+    command.add_argument("--data", metavar="SOURCE", help=told)
+    told = "score only N inputs, drawn by the report's seed"
+    command.add_argument("--limit", **_WHOLE, help=told)
 
 
 def _named(text: str) -> str:
@@ -149,90 +160,6 @@ def _named(text: str) -> str:
     if name not in ATTACKS:
         raise argparse.ArgumentTypeError(f"unknown attack {name[:40]!r}; {nearest(name, ATTACKS)}")
     return text
-
-
-def _add_figures(command: argparse.ArgumentParser) -> None:
-    add = command.add_argument_group("figures").add_argument
-    add(
-        "--gate",
-        metavar="RULE",
-        help="what must hold, or the command exits with 1: robust_accuracy>=0.40 or "
-        "clean_accuracy>=0.80; what is compared is the lower end of the 95 %% interval",
-    )
-    add(
-        "--top-k",
-        **_MANY,
-        type=int,
-        metavar="K",
-        help="right is also an input whose label is among the K best classes; above 1 every "
-        "attack runs to its end, which takes longer; default 1",
-    )
-    add("--seed", type=int, metavar="N", help="all random draws derive from it; default 0")
-
-
-def _add_output(command: argparse.ArgumentParser) -> None:
-    add = command.add_argument_group("output").add_argument
-    add(
-        "--output",
-        type=Path,
-        metavar="DIR",
-        help="keep report and inputs there; the same command continues a run that was stopped; "
-        "without it figures are printed, and nothing is kept",
-    )
-    add(
-        "--card",
-        action="store_true",
-        help="write the figures into the artifacts, too, as the card that the service shows",
-    )
-
-
-def _add_work(command: argparse.ArgumentParser) -> None:
-    add = command.add_argument_group("work").add_argument
-    add(
-        "--engine",
-        choices=("process", "ray"),
-        default="process",
-        help="processes of this machine (default), or a Ray cluster; the results are the same",
-    )
-    add("--workers", type=int, metavar="N", help="how many; default as many as keep the cores busy")
-    add(
-        "--address",
-        metavar="HOST:PORT",
-        help="of a running cluster, for --engine ray; default one on this machine, started for "
-        "the time of the command",
-    )
-    add("--threads", type=int, default=1, metavar="N", help="of each worker; default 1")
-    add(
-        "--deadline",
-        type=float,
-        metavar="SECONDS",
-        help="stop then, with exit code 130; with --output the same command continues",
-    )
-
-
-def _add_verify(command: argparse.ArgumentParser) -> None:
-    add = command.add_argument
-    add(
-        "report",
-        type=Path,
-        metavar="REPORT.json",
-        help="beside its folder shards, as evaluate --output wrote them",
-    )
-    add(
-        "--artifact",
-        type=Path,
-        nargs="+",
-        action="extend",
-        metavar="DIR",
-        help="where the models lie, found by digest: artifacts, or folders of them; default "
-        "artifacts",
-    )
-    add(
-        "--data",
-        metavar="SOURCE",
-        help="compare the stored inputs with this data set, too; what evaluate --data takes",
-    )
-    add("--limit", type=int, metavar="N", help="score only N inputs, drawn by the report's seed")
 
 
 def read_spec(arguments: argparse.Namespace) -> EvaluationSpec:

@@ -25,6 +25,7 @@ class AutoAttack(BallAttack, frozen=True):
     info: ClassVar[Info] = Info(
         title="AutoAttack",
         paper=PAPER,
+        references=("arXiv:2003.01690",),
         what="four strong attacks in sequence; takes long where the model holds",
         norms=("Linf", "L2"),
     )

@@ -83,7 +83,7 @@ class Info:
         minimal: whether it looks for the nearest adversarial input, so that one run serves every
             budget.
         by_chance: whether a larger budget may spare more inputs, because nothing is aimed.
-        references: identifiers in published catalogs of attacks.
+        references: identifiers of the papers, such as arXiv:1706.06083.
     """
 
     title: str
@@ -217,7 +217,14 @@ class Attack(Strict, frozen=True):
         Raises:
             ValueError: a word is no option with a value.
         """
-        return dict(_spelled(word, cls) for word in words)
+        several, found = {option.name: option.several for option in options(cls)}, {}
+        for word in words:
+            key, sign, text = word.partition("=")
+            if not sign:
+                raise ValueError(f"--attack must read NAME:OPTION=VALUE, got {word[:40]!r}")
+            values = [_number(one) for one in text.split(",")] if key in several else [text]
+            found[key] = values if several.get(key) else values[0]
+        return found
 
     @property
     def label(self) -> str:
@@ -518,13 +525,9 @@ class Option:
     """One thing an attack can be told.
 
     Attributes:
-        name: of the key in a spec.
-        type: "integer", "number" (spelled as a number or a fraction), "string" or "object".
+        type: "number" is spelled as a number or a fraction.
         several: whether a list is taken.
         default: what holds where it is not given; None where it must be, or depends on others.
-        required: whether it must be given.
-        minimum: smallest value, if there is one.
-        maximum: largest value, if there is one.
         choices: the values there are, if they are few.
         text: what it means.
     """
@@ -542,38 +545,26 @@ class Option:
 
 def options(kind: type[Attack]) -> list[Option]:
     """What an attack can be told, from its fields."""
-    return [_option(name, kind) for name in kind.model_fields if name != "name"]
+    shapes, found = kind.model_json_schema()["properties"], []
+    for name, known in kind.model_fields.items():
+        several = shapes[name].get("type") == "array"
+        item = (shapes[name]["items"] if several else shapes[name]) | shapes[name].get("of", {})
+        option = Option(
+            name=name,
+            type=item.get("type", "string"),
+            several=several,
+            default=None if known.is_required() else known.get_default(call_default_factory=True),
+            required=known.is_required(),
+            minimum=item.get("minimum"),
+            maximum=item.get("maximum"),
+            choices=item.get("enum") or ([item["const"]] if "const" in item else None),
+            text=known.description or "",
+        )
+        if name != "name":
+            found.append(option)
+    return found
 
 
-def _option(name: str, kind: type[Attack]) -> Option:
-    known = kind.model_fields[name]
-    shape = kind.model_json_schema()["properties"][name]
-    several = shape.get("type") == "array"
-    item = (shape["items"] if several else shape) | shape.get("of", {})
-    return Option(
-        name=name,
-        type=item.get("type", "string"),
-        several=several,
-        default=None if known.is_required() else known.get_default(call_default_factory=True),
-        required=known.is_required(),
-        minimum=item.get("minimum"),
-        maximum=item.get("maximum"),
-        choices=item.get("enum") or ([item["const"]] if "const" in item else None),
-        text=known.description or "",
-    )
-
-
-def _spelled(word: str, kind: type[Attack]) -> tuple[str, Any]:
-    key, sign, text = word.partition("=")
-    if not sign:
-        raise ValueError(f"--attack must read NAME:OPTION=VALUE, got {word[:40]!r}")
-    known = {option.name: option for option in options(kind)}
-    if key not in known:
-        return key, text
-    values: list[Any] = [number(one) for one in text.split(",")]
-    return key, values if known[key].several else values[0]
-
-
-def number(text: str) -> int | str:
+def _number(text: str) -> int | str:
     """A whole number where the text is one."""
     return int(text) if text.isascii() and text.isdigit() and len(text) < 20 else text

@@ -40,6 +40,7 @@ class FABT(GradientAttack, frozen=True):
     info: ClassVar[Info] = Info(
         title="FAB-T",
         paper="Croce and Hein 2020 (FAB)",
+        references=("arXiv:1907.02044",),
         what="the nearest misclassified input, along the decision boundary",
         norms=("Linf", "L2"),
         minimal=True,

@@ -35,6 +35,7 @@ class HotFlip(EditAttack, frozen=True):
     info: ClassVar[Info] = Info(
         title="HotFlip",
         paper="Ebrahimi et al. 2018",
+        references=("arXiv:1712.06751",),
         what="exchanges single tokens, led by the gradient",
         input="text",
         access="gradient",

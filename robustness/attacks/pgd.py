@@ -18,89 +18,27 @@ if TYPE_CHECKING:
 STEP = 0.15  # of eps: Nielsen et al. 2024; 20 steps can cross the whole ball
 
 
-class FGSM(GradientAttack, frozen=True):
-    """One step of length eps along the signs of the gradient."""
+class _SignedSteps(GradientAttack, frozen=True):
+    """Steps along the signs of the gradient, by default a single one as long as the radius."""
 
-    info: ClassVar[Info] = Info(
-        title="FGSM",
-        paper="Goodfellow et al. 2015",
-        what="one step along the gradient's sign",
-        norms=("Linf",),
-        follows="cross-entropy",
-        single_step=True,
-    )
-    name: Literal["fgsm"] = "fgsm"
     norm: Literal["Linf"] = Field(default="Linf", description="norm of the radii")
-
-    def cost(self, num_classes: int) -> int:
-        """One gradient."""
-        return 1
-
-    def settings(self, budget: Budget) -> Settings:
-        """One step, as long as the radius."""
-        return Settings(1, budget.value)
-
-    def perturb(
-        self,
-        model: "Model",
-        images: "Tensor",
-        labels: "Tensor",
-        *,
-        eps: float,
-        rng: "Sequence[torch.Generator]",
-        leave: bool = True,
-    ) -> "Tensor":
-        """See `GradientAttack.perturb`; nothing is drawn."""
-        return pgd(model, images, labels, eps=eps, alpha=eps, steps=1, rng=None, leave=leave)
-
-
-class PGD(GradientAttack, frozen=True):
-    """Many steps along the signs of the gradient, from a random point of the ball."""
-
-    info: ClassVar[Info] = Info(
-        title="PGD",
-        paper="Madry et al. 2018",
-        what="many small steps, each pulled back within eps",
-        norms=("Linf",),
-        follows="cross-entropy",
-    )
-    name: Literal["pgd"] = "pgd"
-    norm: Literal["Linf"] = Field(default="Linf", description="norm of the radii")
-    steps: Count = Field(default=20, description="gradient steps")
-    alpha: Radius | None = Field(
-        default=None,
-        description="length of a step, in the unit of eps; default 0.15 eps",
-        json_schema_extra={"of": {"type": "number", "minimum": 0, "maximum": 1}},
-    )
-
-    @field_validator("alpha")
-    @classmethod
-    def _known_alpha(cls, alpha: str | None) -> str | None:
-        if alpha is not None:
-            parse_eps(alpha, name="alpha")
-        return alpha
+    random_start: ClassVar[bool] = False
 
     def step_size(self, eps: float) -> float:
         """Length of a step at a radius."""
-        return parse_eps(self.alpha) if self.alpha else STEP * eps
+        return eps
 
     def cost(self, num_classes: int) -> int:
         """One gradient a step."""
-        return self.steps
+        return self._count
+
+    @property
+    def _count(self) -> int:
+        return getattr(self, "steps", 1)
 
     def settings(self, budget: Budget) -> Settings:
         """See `Attack.settings`."""
-        return Settings(self.steps, self.step_size(budget.value))
-
-    def crosses(self, budget: Budget) -> bool:
-        """Whether its steps lead from one side of the ball to the other."""
-        return self.steps * self.step_size(budget.value) >= 2 * budget.value
-
-    def notes(self, num_classes: int) -> Iterator[str]:
-        """Radii whose ball it cannot cross."""
-        for budget in self.budgets():
-            if not self.crosses(budget):
-                yield f"pgd at {budget.where} cannot cross its ball: steps x alpha < 2 eps."
+        return Settings(self._count, self.step_size(budget.value))
 
     def perturb(
         self,
@@ -113,10 +51,67 @@ class PGD(GradientAttack, frozen=True):
         leave: bool = True,
     ) -> "Tensor":
         """See `GradientAttack.perturb`."""
+        start, alpha = rng if self.random_start else None, self.step_size(eps)
         return pgd(
-            model, images, labels, eps=eps, alpha=self.step_size(eps), steps=self.steps,
-            rng=rng, leave=leave,
-        )  # fmt: skip
+            model, images, labels, eps=eps, alpha=alpha, steps=self._count, rng=start, leave=leave
+        )
+
+
+class FGSM(_SignedSteps, frozen=True):
+    """One step of length eps along the signs of the gradient."""
+
+    info: ClassVar[Info] = Info(
+        title="FGSM",
+        paper="Goodfellow et al. 2015",
+        references=("arXiv:1412.6572",),
+        what="one step along the gradient's sign",
+        norms=("Linf",),
+        follows="cross-entropy",
+        single_step=True,
+    )
+    name: Literal["fgsm"] = "fgsm"
+
+
+class PGD(_SignedSteps, frozen=True):
+    """Many steps along the signs of the gradient, from a random point of the ball."""
+
+    info: ClassVar[Info] = Info(
+        title="PGD",
+        paper="Madry et al. 2018",
+        references=("arXiv:1706.06083",),
+        what="many small steps, each pulled back within eps",
+        norms=("Linf",),
+        follows="cross-entropy",
+    )
+    name: Literal["pgd"] = "pgd"
+    steps: Count = Field(default=20, description="gradient steps")
+    alpha: Radius | None = Field(
+        default=None,
+        description="length of a step, in the unit of eps; default 0.15 eps",
+        json_schema_extra={"of": {"type": "number", "minimum": 0, "maximum": 1}},
+    )
+    random_start: ClassVar[bool] = True
+
+    @field_validator("alpha")
+    @classmethod
+    def _known_alpha(cls, alpha: str | None) -> str | None:
+        if alpha is not None:
+            parse_eps(alpha, name="alpha")
+        return alpha
+
+    def step_size(self, eps: float) -> float:
+        """Length of a step at a radius."""
+        return parse_eps(self.alpha) if self.alpha else STEP * eps
+
+    def crosses(self, budget: Budget) -> bool:
+        """Whether its steps lead from one side of the ball to the other."""
+        return self.steps * self.step_size(budget.value) >= 2 * budget.value
+
+    def notes(self, num_classes: int) -> Iterator[str]:
+        """Radii whose ball it cannot cross."""
+        for budget in self.budgets():
+            if not self.crosses(budget):
+                yield f"pgd at {budget.where} cannot cross its ball: steps x alpha < 2 eps."
 
 
 def pgd(

@@ -34,6 +34,7 @@ class SPSA(QueryAttack, frozen=True):
     info: ClassVar[Info] = Info(
         title="SPSA",
         paper="Uesato et al. 2018",
+        references=("arXiv:1802.05666",),
         what="guesses the gradient from answers along random directions",
         access="scores",
         norms=("Linf",),

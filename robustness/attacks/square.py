@@ -30,6 +30,7 @@ class Square(QueryAttack, frozen=True):
     info: ClassVar[Info] = Info(
         title="Square",
         paper="Andriushchenko et al. 2020",
+        references=("arXiv:1912.00049",),
         what="repaints squares and only asks for answers, without gradients",
         access="scores",
         norms=("Linf", "L2"),

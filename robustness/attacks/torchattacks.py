@@ -249,6 +249,7 @@ class TorchAttack(GradientAttack, frozen=True):
     info: ClassVar[Info] = Info(
         title="torchattacks",
         paper="Kim 2020 (torchattacks 3.5.1)",
+        references=("arXiv:2010.01950",),
         what="any attack of the library torchattacks, by its own name",
         norms=("Linf", "L2", "L1", "L0"),
     )

@@ -35,6 +35,7 @@ class Typos(EditAttack, frozen=True):
     info: ClassVar[Info] = Info(
         title="Typos",
         paper="Gao et al. 2018 (DeepWordBug)",
+        references=("arXiv:1801.04354",),
         what="slips of the keyboard in the words that matter most",
         input="text",
         access="scores",

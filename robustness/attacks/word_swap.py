@@ -28,6 +28,7 @@ class WordSwap(Attack, frozen=True):
     info: ClassVar[Info] = Info(
         title="Word Swap",
         paper="Elliptical Attention, section 4",
+        references=("arXiv:2406.13770",),
         what="random words become “AAA”",
         input="text",
         access="none",

@@ -55,6 +55,7 @@ class Corruptions(Attack, frozen=True):
     info: ClassVar[Info] = Info(
         title="Common corruptions",
         paper="Hendrycks and Dietterich 2019",
+        references=("arXiv:1903.12261",),
         what="noise, blur, weather: not aimed at the model",
         access="none",
         budget="severities",

@@ -12,6 +12,8 @@ def test_every_attack_is_described_with_its_options(client: TestClient) -> None:
     assert list(found) == list(ATTACKS)
     pgd = found["pgd"]
     assert (pgd["title"], pgd["input"], pgd["access"]) == ("PGD", "image", "gradient")
+    assert (pgd["paper"], pgd["references"]) == ("Madry et al. 2018", ["arXiv:1706.06083"])
+    assert all(one["title"] and one["paper"] and one["references"] for one in found.values())
     steps = next(option for option in pgd["options"] if option["name"] == "steps")
     assert (steps["type"], steps["default"], steps["minimum"]) == ("integer", 20, 1)
     assert found["square"]["norms"] == ["Linf", "L2"]
