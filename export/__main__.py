@@ -51,27 +51,18 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _export(arguments: argparse.Namespace) -> None:
-    tags: list[str] = []
-
-    def store(artifact: Artifact) -> None:
-        from runtimes.store import store_artifact
-
-        tags.append(store_artifact(artifact))
-
-    artifact = _written(arguments, store if arguments.store else lambda _: None)
-    print(files(artifact))
-    print(f"{artifact.name} {artifact.version}  digest {artifact.digest}")
-    for tag in tags:
-        print(f"stored as {tag}")
-
-
-def _written(
-    arguments: argparse.Namespace, before_placing: Callable[[Artifact], object]
-) -> Artifact:
     precision, quantization = arguments.precision, arguments.quantization or "static"
     if arguments.quantization and precision != "int8":
         raise ValueError(f"--quantization must come with --precision int8, got {precision}")
     run = open_run(arguments.run)
+    tags: list[str] = []
+
+    def store(artifact: Artifact) -> None:
+        if arguments.store:
+            from runtimes.store import store_artifact
+
+            tags.append(store_artifact(artifact))
+
     with tqdm(unit="sample", desc=f"{run.name}: reading") as bar:
         limit = samples_needed(precision, quantization)
         samples = open_samples(run, arguments.data, limit=limit)
@@ -81,7 +72,7 @@ def _written(
             bar.set_description(f"{run.name}: {stage}")
             bar.update(done)
 
-        return write_artifact(
+        artifact = write_artifact(
             run,
             samples,
             arguments.output,
@@ -89,8 +80,12 @@ def _written(
             quantization=quantization,
             program=not arguments.no_program,
             on_progress=show,
-            before_placing=before_placing,
+            before_placing=store,
         )
+    print(files(artifact))
+    print(f"{artifact.name} {artifact.version}  digest {artifact.digest}")
+    for tag in tags:
+        print(f"stored as {tag}")
 
 
 def _inspect(arguments: argparse.Namespace) -> None:
@@ -146,28 +141,34 @@ def _export_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _inspect_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m export inspect", description="Show what an artifact is made of."
-    )
-    parser.add_argument("artifact", type=Path, metavar="DIR", help="an artifact")
-    return parser
+def _parser_of_artifacts(
+    command: str, description: str, *names: str
+) -> Callable[[], argparse.ArgumentParser]:
+    def make() -> argparse.ArgumentParser:
+        parser = argparse.ArgumentParser(
+            prog=f"python -m export {command}", description=description
+        )
+        for name in names:
+            parser.add_argument(name, type=Path, metavar="DIR", help="an artifact")
+        return parser
+
+    return make
 
 
-def _compare_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m export compare",
-        description="Show what differs between two artifacts, and how far their answers do.",
-    )
-    for name in ("first", "second"):
-        parser.add_argument(name, type=Path, metavar="DIR", help="an artifact")
-    return parser
-
-
-_Command = Callable[[argparse.Namespace], None]
-_COMMANDS: dict[str, tuple[_Command, Callable[[], argparse.ArgumentParser]]] = {
-    "inspect": (_inspect, _inspect_parser),
-    "compare": (_compare, _compare_parser),
+_COMMANDS = {
+    "inspect": (
+        _inspect,
+        _parser_of_artifacts("inspect", "Show what an artifact is made of.", "artifact"),
+    ),
+    "compare": (
+        _compare,
+        _parser_of_artifacts(
+            "compare",
+            "Show what differs between two artifacts, and how far their answers do.",
+            "first",
+            "second",
+        ),
+    ),
 }
 
 

@@ -38,12 +38,9 @@ _Candidate = tuple[str, str]  # name and precision of a runtime
 
 
 def benchmark(artifact: Artifact, key: CacheKey, cache: Path | None) -> Selection:
-    """Select the runtime of an artifact by measuring.
+    """Select the runtime of an artifact by measuring, as a key asks.
 
-    Args:
-        artifact: what is to be served.
-        key: which runtimes, how precise, how many threads.
-        cache: where a runtime may store what it built; None for nowhere.
+    A runtime may store what it built in `cache`.
 
     Raises:
         RuntimeUnavailable: no runtime can be opened and passes the parity gate.
@@ -195,11 +192,7 @@ def _continues(count: int, spent: float) -> bool:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Benchmark every artifact and store the selections.
-
-    Raises:
-        SystemExit: status 2, with the reason on the error stream.
-    """
+    """Benchmark every artifact and store the selections; ends with status 2 and the reason."""
     parser = argparse.ArgumentParser(prog="python -m export.benchmark", description=__doc__)
     parser.add_argument("folders", nargs="+", type=Path, metavar="DIR", help="artifacts")
     parser.add_argument("--name", required=True, help="of a runtime, or auto")

@@ -73,11 +73,11 @@ def render(card: dict[str, Any]) -> str:
         f"({', '.join(card['labels'])}).",
         f"Digest `{card['digest']}`",
         "## Data",
-        f"Trained on {card['data']['source']}"
+        f"Trained on {card['data']['source']}, "
         + (
-            f", adversarially ({_pairs(adversarial)})."
+            f"adversarially ({_pairs(adversarial)})."
             if adversarial
-            else f", on clean {samples} only."
+            else f"on clean {samples} only."
         )
         + (f" Distilled from a convolutional teacher ({_pairs(teacher)})." if teacher else ""),
         "## Metrics",
@@ -133,10 +133,8 @@ def _measured_in_fp32(card: dict[str, Any]) -> list[str]:
     precision = card["parity"]["formats"].get(ONNX, {}).get("precision", "fp32")
     if precision == "fp32" or "test_accuracy" not in card["metrics"]:
         return []
-    return [
-        f"Training measured these in fp32, not on {ONNX}, which is {precision}: see the parity of "
-        "the exported graphs."
-    ]
+    measured = f"Training measured these in fp32, not on {ONNX}, which is {precision}"
+    return [f"{measured}: see the parity of the exported graphs."]
 
 
 def _parity(parity: dict[str, Any]) -> str:

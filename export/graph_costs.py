@@ -20,11 +20,7 @@ _Shapes = dict[str, tuple[int, ...]]
 class OperatorCost:
     """All nodes of one operator.
 
-    Attributes:
-        name: of the operator.
-        count: number of nodes.
-        flops: of the products for one sample, two for each multiplication with its addition;
-            operators that are no product have 0.
+    `flops` are those of products for one sample, two for each multiplication with its addition.
     """
 
     name: str
@@ -164,11 +160,7 @@ def _flops(node: NodeProto, shapes: _Shapes) -> int:
     if node.op_type == "Conv":
         return 2 * math.prod(result) * math.prod(second[1:])
     if node.op_type == "Einsum":
-        try:
-            return 2 * math.prod(_einsum_lengths(node, first, second).values())
-        except ValueError as error:
-            rule = "must name every axis of its two tensors, not so at"
-            raise ValueError(f"Einsum {rule} {node.name}") from error
+        return 2 * math.prod(_einsum_lengths(node, first, second).values())
     transposed = node.op_type == "Gemm" and any(a.name == "transA" and a.i for a in node.attribute)
     return 2 * math.prod(result) * (first[0] if transposed else first[-1])
 
@@ -178,5 +170,9 @@ def _einsum_lengths(
 ) -> dict[str, int]:
     """The length of every index of a product of two tensors."""
     equation = next(each.s.decode() for each in node.attribute if each.name == "equation")
-    left, right = equation.replace(" ", "").split("->")[0].split(",")
-    return dict(zip(left, first, strict=True)) | dict(zip(right, second, strict=True))
+    try:
+        left, right = equation.replace(" ", "").split("->")[0].split(",")
+        return dict(zip(left, first, strict=True)) | dict(zip(right, second, strict=True))
+    except ValueError as error:
+        rule = "must name every axis of its two tensors, not so at"
+        raise ValueError(f"Einsum {rule} {node.name}") from error

@@ -23,12 +23,7 @@ Outputs = dict[str, np.ndarray]
 
 
 class Graph:
-    """An opened graph, called with its inputs by name.
-
-    Args:
-        name: of the runtime.
-        run: from inputs to all outputs of the graph.
-    """
+    """An opened graph on a named runtime, called with its inputs by name."""
 
     def __init__(self, name: str, run: Callable[[Feed], Outputs]) -> None:
         self.name = name
@@ -96,9 +91,8 @@ def _has_cuda() -> bool:
 
 
 def _onnx(content: bytes, name: str) -> Graph:
-    providers = None
-    if name == onnx_runtime.CUDA:
-        providers = ["CUDAExecutionProvider", "CPUExecutionProvider"]
+    on_cuda = ["CUDAExecutionProvider", "CPUExecutionProvider"]
+    providers = on_cuda if name == onnx_runtime.CUDA else None
     session = open_session(content, threads=available_cores(), providers=providers)
     names = [value.name for value in session.get_outputs()]
 

@@ -21,12 +21,9 @@ RECIPE, METRICS, BEST = "recipe.yaml", "metrics.json", "best.safetensors"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """A finished run.
+    """A finished run: its resolved recipe, and what training measured.
 
     Attributes:
-        folder: where it lies.
-        recipe: its resolved recipe.
-        metrics: what training measured.
         architecture: the model's name in the catalog.
         config: the model's full config, as JSON values.
         labels: names of the classes, in order of index.

@@ -1,4 +1,5 @@
 import copy
+import json
 
 from export.card import make_card, render, write_card
 from runtimes.artifact import Artifact, open_artifact
@@ -26,6 +27,7 @@ RESULT = {
 
 
 def test_card_of_a_model_that_was_not_scored_says_so(artifact: Artifact) -> None:
+    assert artifact.card == json.loads((artifact.folder / "card.json").read_text())
     assert artifact.card == make_card(artifact)
     assert "card.json" not in artifact.manifest.files
     text = render(make_card(artifact))

@@ -17,6 +17,13 @@ def batch() -> tuple[Tensor, Tensor]:
     return tokens, mask
 
 
+def cayley(free: Tensor) -> Tensor:
+    """(I - A/2)^-1 (I + A/2) of the skew-symmetric A below whose diagonal `free` stands."""
+    lower, one = free.tril(-1), torch.eye(len(free), dtype=free.dtype)
+    half = (lower - lower.T) / 2
+    return torch.linalg.inv(one - half) @ (one + half)
+
+
 def linear(x: Tensor, w: Weights, name: str) -> Tensor:
     return x @ w[f"{name}.weight"].T + w[f"{name}.bias"]
 

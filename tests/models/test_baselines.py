@@ -27,13 +27,6 @@ def small(name: str, **overrides: object) -> BaselineTransformer:
     return model
 
 
-def cayley(free: Tensor) -> Tensor:
-    """(I - A/2)^-1 (I + A/2) of the skew-symmetric A below whose diagonal `free` stands."""
-    lower, one = free.tril(-1), torch.eye(len(free), dtype=free.dtype)
-    half = (lower - lower.T) / 2
-    return torch.linalg.inv(one - half) @ (one + half)
-
-
 def plain_weights(model: nn.Module) -> dict[str, Tensor]:
     """The weights, those of orthogonal attention by the names of ordinary attention."""
     w = dict(model.state_dict())
@@ -41,7 +34,7 @@ def plain_weights(model: nn.Module) -> dict[str, Tensor]:
         for part, count in (("qkv", 3), ("proj", 1)):
             keys = [f"{name}{part}.maps.{i}.parametrizations.weight.original" for i in range(count)]
             if keys[0] in w:
-                w[f"{name}{part}.weight"] = torch.cat([cayley(w[key]) for key in keys])
+                w[f"{name}{part}.weight"] = torch.cat([plain.cayley(w[key]) for key in keys])
     return w
 
 

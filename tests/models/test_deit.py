@@ -4,6 +4,7 @@ from torch.nn import functional as F
 
 import models
 from models.deit import DeiT
+from models.layers.block import DropPath, drop_path_rate
 from tests.models import plain_transformer as plain
 
 SMALL = {"img_size": 28, "patch_size": 7, "in_chans": 1, "num_classes": 10, "embed_dim": 32}
@@ -84,3 +85,37 @@ def test_any_image_and_patch_size(img_size: int, patch_size: int) -> None:
     sizes = SMALL | {"img_size": img_size, "patch_size": patch_size, "in_chans": 2}
     model = models.build("deit_tiny_elliptical", **sizes, distilled=True)
     assert model(torch.rand(2, 2, img_size, img_size)).shape == (2, 10)
+
+
+PATHS = {"img_size": 8, "patch_size": 4, "embed_dim": 16, "num_heads": 2, "num_classes": 3}
+
+
+def test_drop_path_leaves_out_whole_samples_and_keeps_the_mean() -> None:
+    torch.manual_seed(0)
+    layer = DropPath(0.25)
+    x = torch.ones(4000, 2, 3)
+    dropped = layer.train()(x)
+    assert dropped.unique().tolist() == pytest.approx([0, 4 / 3])
+    assert (dropped.amin((1, 2)) == dropped.amax((1, 2))).all()
+    assert dropped.mean() == pytest.approx(1, abs=0.03)
+    assert layer.eval()(x) is x
+
+
+def test_rate_grows_from_the_first_block_to_the_last() -> None:
+    assert [drop_path_rate(0.3, layer, 4) for layer in range(1, 5)] == pytest.approx(
+        [0, 0.1, 0.2, 0.3]
+    )
+    assert drop_path_rate(0.3, 1, 1) == 0
+
+
+@pytest.mark.parametrize("name", ["deit_tiny_elliptical", "fan_tiny"])
+def test_model_drops_paths_in_training_alone(name: str) -> None:
+    torch.manual_seed(0)
+    model = models.build(name, **PATHS, depth=3, drop_path=0.9)
+    images = torch.rand(1, 3, 8, 8).expand(32, -1, -1, -1)
+    assert len(model.train()(images).round(decimals=4).unique(dim=0)) > 1
+    assert (model.eval()(images) - model(images[:1])).abs().max() < 1e-5
+    plain = models.build(name, **PATHS, depth=3)
+    assert plain.state_dict().keys() == model.state_dict().keys()
+    with pytest.raises(ValueError, match=r"drop_path must lie in \[0, 1\), got 1"):
+        models.config(name, **PATHS, drop_path=1)

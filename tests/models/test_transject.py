@@ -14,6 +14,7 @@ import models
 from models.analysis.inversion import encode, invert, recover_tokens
 from models.transject import MAX_STEP, Layer, OrthogonalMap, TransJect
 from models.transject_image import TransJectImage
+from tests.models import plain_transformer as plain
 
 SMALL = {"vocab_size": 11, "seq_len": 24, "embed_dim": 16, "depth": 2, "num_experts": 3}
 NAMES = ["transject", "transject_random"]
@@ -50,14 +51,7 @@ def tokens_and_mask(B: int = 3, N: int = 7, vocab_size: int = 11) -> tuple[Tenso
 
 
 def cayley(map_: Any) -> Tensor:
-    """(I - A/2)^-1 (I + A/2) of the skew-symmetric A in the lower triangle."""
-    raw = map_.parametrizations.weight.original.detach()
-    skew = torch.zeros_like(raw)
-    for i in range(len(raw)):
-        for j in range(i):
-            skew[i, j], skew[j, i] = raw[i, j], -raw[i, j]
-    eye = torch.eye(len(raw), dtype=raw.dtype)
-    return torch.linalg.inv(eye - skew / 2) @ (eye + skew / 2)
+    return plain.cayley(map_.parametrizations.weight.original.detach())
 
 
 def elu(x: Tensor) -> Tensor:
