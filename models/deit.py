@@ -114,13 +114,8 @@ class DeiT(ImageModel):
 def resize_positions(pos_embed: Tensor, grid_size: int, num_prefix_tokens: int) -> Tensor:
     """Interpolate position embeddings for another number of patches; the prefix tokens stay.
 
-    Args:
-        pos_embed: (1, num_prefix_tokens + G * G, d) embeddings of a square grid of patches.
-        grid_size: patches along one side of the new grid.
-        num_prefix_tokens: number of tokens before the patches.
-
-    Returns:
-        (1, num_prefix_tokens + grid_size ** 2, d).
+    (1, num_prefix_tokens + G ** 2, d) of a square grid of patches becomes
+    (1, num_prefix_tokens + grid_size ** 2, d).
 
     Raises:
         ValueError: the embeddings are not those of a square grid.

@@ -25,27 +25,15 @@ _MAX_DISTANCES = 2**24  # held at once, 128 MiB in float64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Encoding:
-    """What a forward pass leaves behind.
+    """What a forward pass leaves behind."""
 
-    Attributes:
-        states: (B, N, d) encoded tokens.
-        eigenvalues: (B, d), scaled.
-        expert_weights: (B, E) of every layer.
-    """
-
-    states: Tensor
-    eigenvalues: Tensor
-    expert_weights: tuple[Tensor, ...]
+    states: Tensor  # (B, N, d) encoded tokens
+    eigenvalues: Tensor  # (B, d), scaled
+    expert_weights: tuple[Tensor, ...]  # (B, E) of every layer
 
 
 def encode(encoder: Encoder, x: Tensor, mask: Tensor | None = None) -> Encoding:
-    """Encode embeddings and record what the inverse needs.
-
-    Args:
-        encoder: of a TransJect.
-        x: (B, N, d) embeddings.
-        mask: (B, N) bool, True for real tokens; None if all are.
-    """
+    """Encode embeddings (B, N, d) with a mask (B, N) and record what the inverse needs."""
     eigenvalues, recorded = encoder.eigenvalues(x, mask), []
     for layer in encoder.layers:
         x, weights = layer(x, eigenvalues, mask)

@@ -30,13 +30,9 @@ class Call:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerRecord:
-    """What one layer took and gave, for S sequences of N tokens.
+    """What one layer took and gave: tokens (S, N, C) of S sequences, with their mask (S, N).
 
-    Attributes:
-        inputs: (S, N, C) tokens that the layer took.
-        outputs: (S, N, C) tokens that it gave.
-        mask: (S, N) bool, True for real tokens; None if all are.
-        mixer: the call of the layer's attention or experts.
+    `mixer` is the call of the layer's attention or experts.
     """
 
     inputs: Tensor
@@ -99,13 +95,13 @@ class Observation:
 
 @torch.no_grad()
 def observe(model: nn.Module, inputs: Tensor, mask: Tensor | None = None) -> Observation:
-    """Run a model once in eval mode and keep what its layers took and gave.
+    """Run a model of `models.names()` in eval mode and keep what its layers took and gave.
 
     The model's modes and hooks are left as they were, also after an error, and torch's global
     generator is untouched. What other threads ask of the model meanwhile is not recorded.
 
     Args:
-        model: any model of `models.names()`, not folded.
+        model: not folded.
         inputs: what the model takes, images or token ids.
         mask: bool, True for real tokens; None if all are.
 

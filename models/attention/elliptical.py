@@ -246,16 +246,9 @@ def is_randomized(model: nn.Module) -> bool:
 def metric_gradient(model: nn.Module, enabled: bool) -> Iterator[None]:
     """Let gradients flow through m in every attention layer, or stop them, inside a `with` block.
 
-    The layers' own settings return when the block ends, also after an error. A model without
-    elliptical layers is left as it is.
-
-    The setting is the model's: one block at a time. Two that overlap, in threads or in one, would
-    change each other's gradients and leave the wrong setting behind; give each its own copy of the
-    model.
-
-    Args:
-        model: any module.
-        enabled: True lets gradients flow through m.
+    The layers' own settings return when the block ends, also after an error. One block at a time:
+    two that overlap would change each other's gradients and leave the wrong setting behind; give
+    each its own copy of the model.
     """
     layers = _layers(model)
     before = [layer.metric_gradient for layer in layers]

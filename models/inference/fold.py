@@ -74,27 +74,20 @@ def _fold_transject(model: TransJect | TransJectImage, dtype: torch.dtype | None
     long = model.config.seq_len > model.config.embed_dim
     # The Cayley maps are solved in float64, whose result is orthogonal however large the weights.
     encoder = FoldedEncoder(model.encoder.double(), long=long, dtype=dtype or own)
-    _round_states(encoder, own)
+    for part in encoder.modules():
+        for name in {"fixed", "u0", "gate", "b1", "b2"} & part._buffers.keys():
+            value = getattr(part, name)
+            part.register_buffer(name, None if value is None else value.to(own))
     if isinstance(model, TransJect) and long:
         return FoldedLongTransJect(model, encoder).eval()
     model.set_submodule("encoder", encoder)
     return model
 
 
-def _round_states(encoder: nn.Module, dtype: torch.dtype) -> None:
-    for part in encoder.modules():
-        for name in {"fixed", "u0", "gate", "b1", "b2"} & part._buffers.keys():
-            value = getattr(part, name)
-            part.register_buffer(name, None if value is None else value.to(dtype))
-
-
 def singular_range(model: nn.Module) -> tuple[float, float]:
     """Smallest and largest singular value of a folded TransJect's matrices, 1 but for rounding.
 
     With fixed eigenvalues the products U_e Sigma V_e are left out: they shrink by design.
-
-    Args:
-        model: what `fold` returned.
 
     Raises:
         ValueError: it has no folded layers.

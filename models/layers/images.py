@@ -24,18 +24,15 @@ def check_images(config: Any) -> None:
     """
     check_at_least(config, 1, "img_size", "patch_size", "in_chans", "num_classes")
     if config.img_size % config.patch_size:
-        raise ValueError(
-            "img_size must be a multiple of patch_size, "
-            f"got {config.img_size} and {config.patch_size}"
-        )
+        sizes = f"{config.img_size} and {config.patch_size}"
+        raise ValueError(f"img_size must be a multiple of patch_size, got {sizes}")
     for field in ("mean", "std"):
         # A config that went through JSON or YAML arrives with lists.
         values = tuple(getattr(config, field))
         object.__setattr__(config, field, values)
         if len(values) != config.in_chans:
-            raise ValueError(
-                f"{field} must have one value per channel ({config.in_chans}), got {values}"
-            )
+            rule = f"one value per channel ({config.in_chans})"
+            raise ValueError(f"{field} must have {rule}, got {values}")
     if min(config.std) <= 0:
         raise ValueError(f"std must be positive, got {config.std}")
 

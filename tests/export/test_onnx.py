@@ -28,14 +28,6 @@ def noise(batch_size: int) -> Tensor:
     return torch.rand(batch_size, 1, 28, 28, generator=torch.Generator().manual_seed(0))
 
 
-@pytest.mark.parametrize("batch_size", [1, 3, 64])
-def test_batch_is_dynamic(make_model: Make, elliptical_graph: bytes, batch_size: int) -> None:
-    images = noise(batch_size)
-    np.testing.assert_allclose(
-        run(elliptical_graph, images), make_model()(images).numpy(), atol=1e-4
-    )
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("config", [{"metric_gradient": True}, {"depth": 1}])
 def test_other_forms_are_exported(make_model: Make, config: dict[str, Any]) -> None:

@@ -9,7 +9,13 @@ import onnx
 import pytest
 
 from export.benchmark import benchmark, make_int8
-from export.select import Selection, cache_key, load_selection, select_runtimes, store_selection
+from export.select import (
+    Selection,
+    cache_key,
+    cached_selection,
+    load_selection,
+    store_selection,
+)
 from runtimes.artifact import Artifact, open_artifact
 from runtimes.base import RuntimeUnavailable
 from runtimes.manifest import PROBE
@@ -66,19 +72,18 @@ def test_fast_tries_int8_wherever_it_can_be_kept(artifact: Artifact, tmp_path: P
     assert without.refused == ["int8: its graph needs a folder to be stored in"]
 
 
-def test_a_choice_whose_graph_is_gone_is_made_again(artifact: Artifact, tmp_path: Path) -> None:
+def test_a_choice_whose_graph_is_gone_is_none(artifact: Artifact, tmp_path: Path) -> None:
     asked = cache_key(artifact, name="onnx-cpu", mode="fast", threads=1)
+    times = {"onnx-cpu int8": [1.0, 2.0]}
     lost = Selection(
-        key=asked,
-        runtime="onnx-cpu",
-        precision="int8",
-        milliseconds={"onnx-cpu int8": [1.0, 2.0]},
-        refused=["mark"],
+        key=asked, runtime="onnx-cpu", precision="int8", milliseconds=times, refused=[]
     )
     store_selection(lost, tmp_path)
+    question = {"name": "onnx-cpu", "threads": 1, "cache": tmp_path}
     assert load_selection(asked, tmp_path) == lost
-    [again] = select_runtimes([artifact], name="onnx-cpu", mode="fast", threads=1, cache=tmp_path)
-    assert again.refused != ["mark"] and has_graph(artifact, again.precision, tmp_path)
+    assert cached_selection(artifact, mode="fast", **question) is None
+    make_int8(artifact, tmp_path)
+    assert cached_selection(artifact, mode="fast", **question) == lost
 
 
 @pytest.mark.parametrize(

@@ -9,15 +9,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import nn
 
 from export.torch_files import load_program
 from runtimes.artifact import Artifact
 from runtimes.manifest import PROGRAM, TORCHSCRIPT
 from runtimes.torchscript import load_torchscript
-
-Make = Callable[..., nn.Module]
-LOADERS = {TORCHSCRIPT: load_torchscript, PROGRAM: load_program}
 
 
 def parts(content: bytes) -> dict[str, bytes]:
@@ -31,16 +27,6 @@ def zipped(found: dict[str, bytes]) -> bytes:
         for name, part in found.items():
             archive.writestr(name, part)
     return stream.getvalue()
-
-
-@pytest.mark.parametrize("file", list(LOADERS))
-@pytest.mark.parametrize("batch_size", [1, 3, 64])
-def test_a_file_of_torch_equals_the_model_for_any_batch(
-    artifact: Artifact, make_model: Make, file: str, batch_size: int
-) -> None:
-    images = torch.rand(batch_size, 1, 28, 28)
-    loaded = LOADERS[file](artifact.read(file))
-    torch.testing.assert_close(loaded(images), make_model()(images), atol=1e-5, rtol=0)
 
 
 def test_files_hold_no_paths_and_no_debug_tables_and_a_program_nothing_pickled(

@@ -74,15 +74,6 @@ def test_pairs_against_the_rules_are_refused() -> None:
             check_tokens(tokens, real, vocab_size=10, seq_len=3, towers=2)
 
 
-def test_positions_are_the_formula() -> None:
-    table = sinusoidal_positions(50, 8)
-    for p in range(50):
-        for k in range(4):
-            angle = p / 10000 ** (2 * k / 8)
-            assert abs(table[p, 2 * k] - math.sin(angle)) <= 1e-12
-            assert abs(table[p, 2 * k + 1] - math.cos(angle)) <= 1e-12
-
-
 def test_positions_are_rounded_once_to_the_precision_of_the_model() -> None:
     positions = SinusoidalPositions(50, 8)
     assert torch.equal(positions(20), sinusoidal_positions(50, 8).float()[:20])

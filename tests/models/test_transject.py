@@ -150,17 +150,6 @@ def test_forward_of_images_is_the_formula(random_eigenvalues: bool, pooling: str
     assert (model.float()(images.float()) - expected).abs().max() <= 1e-5
 
 
-def test_eigenvalues_are_the_diagonal_and_at_most_one() -> None:
-    model = example()
-    tokens, mask = tokens_and_mask()
-    x = model.embed(tokens, mask)
-    eigenvalues = model.encoder.eigenvalues(x, mask)
-    assert eigenvalues.shape == (3, 16)
-    assert torch.allclose(eigenvalues.amax(-1), torch.ones(3, dtype=torch.float64))
-    assert eigenvalues.min() >= 0
-    assert not torch.allclose(eigenvalues[0], eigenvalues[1])
-
-
 def test_random_eigenvalues_belong_to_the_model_alone() -> None:
     model = example("transject_random")
     with torch.no_grad():
