@@ -207,11 +207,11 @@ def _known(address: str) -> dict[str, Sequence[str]]:
     known: dict[str, Sequence[str]] = {"name": [model["name"] for model in models]}
     known |= {"version": [model["version"] for model in models]}
     known |= {"index": ["0", "1"], "kind": ["clean", "adversarial", "perturbation"]}
-    return known | {"id": [_ended(address)], _VICTIM: [_ended(address)]}
+    return known | {_VICTIM: [_ended(address, cancel=True)], "id": [_ended(address)]}
 
 
-def _ended(address: str) -> str:
-    """The id of an evaluation that has ended.
+def _ended(address: str, *, cancel: bool = False) -> str:
+    """The id of an evaluation that has ended, by itself or because it was canceled.
 
     Raises:
         RuntimeError: it did not in time.
@@ -221,6 +221,8 @@ def _ended(address: str) -> str:
         f"{address}/v1/evaluations", data={"spec": json.dumps(_SPEC)}, files=images, timeout=60
     ).raise_for_status()
     location = f"{address}{created.headers['location']}"
+    if cancel:
+        httpx.delete(location).raise_for_status()
     deadline = time.monotonic() + _PATIENCE_S
     while httpx.get(location).json()["status"] in ("queued", "running"):
         if time.monotonic() > deadline:

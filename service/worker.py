@@ -23,8 +23,7 @@ from service.jobs.queue import JobStore
 from service.metrics import Metrics, share_figures
 from service.predictions.images import Predictions
 from service.predictions.registry import Registry
-from service.predictions.reload import Reloader
-from service.predictions.selection import RuntimeSelector
+from service.predictions.reload import Reloader, RuntimeSelector
 from service.predictions.texts import TextPredictions
 from service.settings import Settings
 from service.start import is_worker, run_folder, server_pid

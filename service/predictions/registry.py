@@ -166,7 +166,7 @@ def check_models(settings: Settings) -> None:
     """Check what the settings say of models, before anything starts.
 
     Runtimes that must be measured before anything can be served are measured here, in a process
-    of their own, whose selections are cached for the workers; see `selection` for the others.
+    of their own, whose selections are cached for the workers; see `RuntimeSelector` for the others.
 
     Raises:
         ValueError: an artifact is not sound, there is none, two have one name and version, the

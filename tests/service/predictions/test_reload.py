@@ -18,8 +18,7 @@ from runtimes.artifact import CARD_JSON, MANIFEST, Artifact, open_artifact
 from service.http.errors import ApiError
 from service.predictions.images import Predictions
 from service.predictions.registry import Registry
-from service.predictions.reload import Reloader
-from service.predictions.selection import exclusive
+from service.predictions.reload import Reloader, exclusive
 from service.settings import Settings
 from tests.service.conftest import png
 

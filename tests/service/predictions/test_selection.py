@@ -13,7 +13,7 @@ from runtimes.registry import installed
 from runtimes.threads import available_cores
 from service.api.models import describe_model
 from service.predictions.registry import Registry, check_models
-from service.predictions.selection import RuntimeSelector
+from service.predictions.reload import RuntimeSelector
 from service.predictions.served import REFERENCE, Served
 from service.settings import Settings
 
