@@ -69,8 +69,9 @@ def test_built_bento_serves_from_anywhere(once: Once, tmp_path: Path) -> None:
     start.mkdir()
     held = {path.name for path in (bento / "src").iterdir()}
     assert held.isdisjoint({"tests", "training", "recipes", "benchmarks", "state", "runs"})
-    options = {"PYTHONDONTWRITEBYTECODE": 1}  # others read the bento
-    with serve(str(bento), cwd=start, home=tmp_path / "home", **options) as server:
+    home = tmp_path / "home"
+    # Others read the bento.
+    with serve(str(bento), cwd=start, home=home, PYTHONDONTWRITEBYTECODE=1) as server:
         answer = httpx.post(f"{server.url}/classify", files={"images": png(size=28)})
         assert answer.json()[0]["model"] == "fashion-elliptical"
         assert httpx.get(f"{server.url}/").status_code == 200
