@@ -7,6 +7,7 @@ whichever is asked reads them all. What the table of evaluations knows is not me
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import psutil
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -25,32 +26,22 @@ class Metrics:
     """The figures of one worker."""
 
     def __init__(self) -> None:
-        own = self._registry = CollectorRegistry()
-        labels = ["route", "method"]
-        self._requests = Counter(
-            "assay_requests", "Requests answered", [*labels, "status"], registry=own
-        )
-        self._seconds = Histogram(
-            "assay_request_seconds",
-            "From the first byte of a request to the last of its answer",
-            labels,
-            buckets=_SECONDS,
-            registry=own,
-        )
-        self._in_flight = Gauge(
-            "assay_requests_in_flight",
-            "Requests being answered",
-            registry=own,
-            multiprocess_mode="livesum",
-        )
-        self._queued = Gauge(
-            "assay_queue_inputs",
-            "Inputs that wait for a model",
-            ["model"],
-            registry=own,
-            multiprocess_mode="livesum",
-        )
-        self._sizes, self._waits, self._computes = _batch_histograms(own)
+        self._registry = CollectorRegistry()
+        own: dict[str, Any] = {"registry": self._registry}
+        summed = own | {"multiprocess_mode": "livesum"}
+        route, model = ["route", "method"], ["model"]
+        times = own | {"buckets": _SECONDS}
+        self._requests = Counter("assay_requests", "Requests answered", [*route, "status"], **own)
+        taken = "From the first byte of a request to the last of its answer"
+        self._seconds = Histogram("assay_request_seconds", taken, route, **times)
+        self._in_flight = Gauge("assay_requests_in_flight", "Requests being answered", **summed)
+        self._queued = Gauge("assay_queue_inputs", "Inputs that wait for a model", model, **summed)
+        together = "Inputs computed together"
+        self._sizes = Histogram("assay_batch_size", together, model, buckets=_SIZES, **own)
+        waited = "How long the oldest request of a batch had waited"
+        self._waits = Histogram("assay_batch_queue_seconds", waited, model, **times)
+        computed = "How long a batch was computed"
+        self._computes = Histogram("assay_batch_compute_seconds", computed, model, **times)
 
     def began(self) -> None:
         """A request has come."""
@@ -106,21 +97,6 @@ class _Given(CollectorRegistry):
     def collect(self) -> Iterable[Metric]:
         """The metrics."""
         return self._metrics
-
-
-def _batch_histograms(registry: CollectorRegistry) -> tuple[Histogram, Histogram, Histogram]:
-    size = "Inputs computed together"
-    wait = "How long the oldest request of a batch had waited"
-    compute = "How long a batch was computed"
-    return (
-        Histogram("assay_batch_size", size, ["model"], buckets=_SIZES, registry=registry),
-        Histogram(
-            "assay_batch_queue_seconds", wait, ["model"], buckets=_SECONDS, registry=registry
-        ),
-        Histogram(
-            "assay_batch_compute_seconds", compute, ["model"], buckets=_SECONDS, registry=registry
-        ),
-    )
 
 
 def share_figures(folder: Path) -> None:

@@ -67,37 +67,23 @@ def _number(path: Path) -> int | None:
 
 
 _PR_SET_PDEATHSIG = 1
+_WATCH_S = 0.25
 
 
-def watch_parent(
-    *, parent: int | None = None, interval: float = 0.25, grace: float = 1.0
-) -> threading.Thread:
+def watch_parent(*, parent: int | None = None, grace: float = 1.0) -> None:
     """Start a thread that ends this process soon after its parent died.
 
     BentoML's workers run in their own session: killing their parent with SIGKILL would leave them,
-    and what they started, running for ever.
-
-    This thread stands still while its process is stopped; see `die_with_starter`.
+    and what they started, running for ever. The thread stands still while its process is stopped;
+    see `die_with_starter`.
 
     Args:
         parent: process id that the parent is known to have; closes the gap in which it dies
             before the watch begins. None takes the present parent.
-        interval: seconds between two looks.
         grace: seconds from SIGTERM to SIGKILL; 0 kills at once.
-
-    Raises:
-        ValueError: `interval` is not positive or `grace` is negative.
     """
-    if interval <= 0 or grace < 0:
-        raise ValueError(
-            f"interval must be > 0 and grace >= 0, received {interval} and {grace} seconds"
-        )
-    expected = os.getppid() if parent is None else parent
-    thread = threading.Thread(
-        target=_watch, args=(expected, interval, grace), name="watch-parent", daemon=True
-    )
-    thread.start()
-    return thread
+    arguments = (os.getppid() if parent is None else parent, grace)
+    threading.Thread(target=_watch, args=arguments, name="watch-parent", daemon=True).start()
 
 
 def die_with_starter() -> None:
@@ -109,9 +95,9 @@ def die_with_starter() -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
-def _watch(parent: int, interval: float, grace: float) -> None:
+def _watch(parent: int, grace: float) -> None:
     while os.getppid() == parent:
-        time.sleep(interval)
+        time.sleep(_WATCH_S)
     if grace:
         os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(grace)

@@ -68,23 +68,20 @@ def claim_state(settings: Settings) -> None:
     Raises:
         ValueError: another server uses the state.
     """
-    if not settings.database.get_secret_value():
-        settings.state.mkdir(parents=True, exist_ok=True)
-        for role in _ROLES if settings.role == "all" else (settings.role,):
-            _lock_role(settings, role)
-
-
-def _lock_role(settings: Settings, role: str) -> None:
-    file = (settings.state / f"{role}.lock").open("ab")
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        file.close()
-        raise ValueError(
-            f"another server uses this ASSAY_STATE to {role}; name a PostgreSQL database in"
-            " ASSAY_DATABASE to run several, or another ASSAY_STATE"
-        ) from None
-    _held.append(file)
+    if settings.database.get_secret_value():
+        return
+    settings.state.mkdir(parents=True, exist_ok=True)
+    for role in _ROLES if settings.role == "all" else (settings.role,):
+        file = (settings.state / f"{role}.lock").open("ab")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            file.close()
+            raise ValueError(
+                f"another server uses this ASSAY_STATE to {role}; name a PostgreSQL database in"
+                " ASSAY_DATABASE to run several, or another ASSAY_STATE"
+            ) from None
+        _held.append(file)
 
 
 def run_folder(settings: Settings) -> Path:
