@@ -125,6 +125,10 @@ def _evaluation_process(server: Server) -> psutil.Process:
     return found[0]
 
 
-def test_serving_process_needs_no_torch() -> None:
-    code = "import sys, service.app; sys.exit('torch' in sys.modules)"
+def test_serving_process_imports_neither_torch_nor_an_exporter_that_nobody_asked_for() -> None:
+    code = (
+        "import sys, service.app\nfrom service.tracing import start_tracing\n"
+        "start_tracing('x')\nassert 'torch' not in sys.modules\n"
+        "assert not any(name.startswith('opentelemetry.exporter') for name in sys.modules)"
+    )
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, timeout=60).returncode == 0
