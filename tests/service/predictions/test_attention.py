@@ -26,23 +26,30 @@ def _images(count: int) -> np.ndarray:
     return noise(count)[:, None].astype(np.float32) / np.float32(255)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("architecture", "elliptical", "sizes"),
     [
         ("deit_tiny", False, {}),
-        ("deit_tiny", True, {}),
         ("deit_tiny", True, {"distilled": True, "depth": 3}),
         ("fan_tiny", False, {"patch_size": 4}),
-        # As many tokens as channels of a head, so that only the rank tells the maps apart.
-        ("fan_tiny", True, {"patch_size": 2, "num_heads": 1, "depth": 3}),
     ],
 )
-def test_the_map_is_the_rollout_of_the_torch_model(
+def test_the_maps_of_further_models_are_their_rollouts(
     tmp_path: Path, architecture: str, elliptical: bool, sizes: dict[str, Any]
 ) -> None:
-    artifact = write_artifact(
-        tmp_path / "a", "a", architecture=architecture, elliptical=elliptical, **sizes
-    )
+    options = {"architecture": architecture, "elliptical": elliptical, **sizes}
+    _check_rollout(write_artifact(tmp_path / "a", "a", **options))
+
+
+def test_the_map_is_the_rollout_of_the_torch_model(tmp_path: Path, tiny_artifact: Artifact) -> None:
+    _check_rollout(tiny_artifact)
+    # As many tokens as channels of a head, so that only the rank tells the maps apart.
+    sizes = {"patch_size": 2, "num_heads": 1, "depth": 3}
+    _check_rollout(write_artifact(tmp_path / "a", "a", architecture="fan_tiny", **sizes))
+
+
+def _check_rollout(artifact: Artifact) -> None:
     images = _images(3)
     found = AttentionMaps(artifact).predict(images)
     expected = diagnose(load_torch_model(artifact), torch.from_numpy(images)).rollout
@@ -64,7 +71,8 @@ def test_a_graph_without_attention_over_patches_is_told_apart() -> None:
     assert patch_shares([tokens, tokens[..., :3, :3]], 3, 2) is None
 
 
-def test_a_model_without_attention_is_refused(tmp_path: Path, client: TestClient) -> None:
+@pytest.mark.slow
+def test_a_graph_without_attention_is_refused(tmp_path: Path) -> None:
     sizes = {"num_heads": None, "num_experts": 2}
     artifact = write_artifact(
         tmp_path / "a", "a", architecture="transject_image", elliptical=False, **sizes
@@ -74,6 +82,10 @@ def test_a_model_without_attention_is_refused(tmp_path: Path, client: TestClient
     with pytest.raises(ApiError) as refused:
         AttentionMaps(artifact).predict(_images(1))
     assert (refused.value.status, refused.value.code) == (422, "not_explainable")
+
+
+def test_a_model_of_texts_is_refused(client: TestClient, artifacts: dict[str, Artifact]) -> None:
+    assert not AttentionMaps.may_have(artifacts["tiny-transject"])
     for value in (True, False):
         body = {"texts": ["good"], "explain": value}
         answer = client.post("/classify_text", json=body)
