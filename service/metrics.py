@@ -28,9 +28,9 @@ class Metrics:
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
         own: dict[str, Any] = {"registry": self._registry}
-        summed = own | {"multiprocess_mode": "livesum"}
+        summed: dict[str, Any] = own | {"multiprocess_mode": "livesum"}
         route, model = ["route", "method"], ["model"]
-        times = own | {"buckets": _SECONDS}
+        times: dict[str, Any] = own | {"buckets": _SECONDS}
         self._requests = Counter("assay_requests", "Requests answered", [*route, "status"], **own)
         taken = "From the first byte of a request to the last of its answer"
         self._seconds = Histogram("assay_request_seconds", taken, route, **times)

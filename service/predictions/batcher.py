@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from concurrent.futures import Executor
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
@@ -20,6 +20,7 @@ import numpy as np
 
 from service.http.errors import ApiError
 from service.metrics import Metrics
+from service.settings import Settings
 from service.tracing import span
 
 logger = logging.getLogger(__name__)
@@ -37,23 +38,6 @@ _MEMORY = 0.8  # weight of earlier batches in the estimated time of an input
 def concatenate(parts: Sequence[np.ndarray]) -> np.ndarray:
     """Join arrays of inputs; one alone is not copied."""
     return parts[0] if len(parts) == 1 else np.concatenate(parts)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """What a micro-batcher takes on.
-
-    Attributes:
-        batch_max: inputs that the model sees at once; a larger request is cut.
-        queue_max: inputs admitted at a time, from their admission to their answer.
-        wait_s: expected wait in seconds, above which a request is refused.
-        timeout_s: seconds from a request's arrival to its answer.
-    """
-
-    batch_max: int
-    queue_max: int
-    wait_s: float
-    timeout_s: float
 
 
 @dataclass(slots=True)
@@ -80,47 +64,6 @@ class Totals:
         self.batches += 1
         self.queue_s += queue_s
         self.compute_s += compute_s
-
-
-@dataclass(slots=True, eq=False, kw_only=True)
-class Waiting:
-    """A request in the queue.
-
-    Attributes:
-        came: when it was admitted, by the event loop's clock.
-        began: when the runtime saw the first of it.
-        until: when nobody waits for it any more.
-    """
-
-    inputs: Rows = field(kw_only=False)
-    future: asyncio.Future[np.ndarray] = field(kw_only=False)
-    came: float
-    until: float
-    began: float = math.inf
-    _taken: int = 0
-    _parts: list[np.ndarray] = field(default_factory=list)
-
-    def take(self, room: int, now: float) -> Rows:
-        """The next inputs, at most `room`, for a batch that begins now."""
-        self.began = min(self.began, now)
-        part = self.inputs[self._taken : self._taken + room]
-        self._taken += len(part)
-        return part
-
-    def is_taken(self) -> bool:
-        """Whether no input is left to take."""
-        return self._taken == len(self.inputs)
-
-    def deliver(self, part: np.ndarray | Exception) -> None:
-        """Keep the next outputs; resolve the future with the last of them or an error."""
-        if self.future.done():
-            return
-        if isinstance(part, Exception):
-            self.future.set_exception(part)
-            return
-        self._parts.append(part)
-        if sum(map(len, self._parts)) == len(self.inputs):
-            self.future.set_result(concatenate(self._parts))
 
 
 class CapacityLimiter:
@@ -160,19 +103,24 @@ class Admission:
         batcher: the model's.
         count: inputs of the request.
         arrived: time of the event loop from which the deadline counts; None is now.
+
+    Attributes:
+        came: when it was admitted, by the event loop's clock.
+        until: when nobody waits for it any more.
+        began: when the runtime saw the first of its inputs.
+        inputs: what was read for `predict`.
     """
 
     def __init__(self, batcher: "MicroBatcher", count: int, arrived: float | None) -> None:
+        loop = asyncio.get_running_loop()
         self._batcher, self._count = batcher, count
-        self._came = asyncio.get_running_loop().time()
-        self._until = (self._came if arrived is None else arrived) + batcher.limits.timeout_s
-        self._deadline = asyncio.timeout_at(self._until)
-        self._request: Waiting | None = None
-
-    @property
-    def inputs(self) -> Rows:
-        """What was read for `predict`."""
-        return () if self._request is None else self._request.inputs
+        self.came, self.began = loop.time(), math.inf
+        self.until = (self.came if arrived is None else arrived) + batcher.timeout_s
+        self._deadline = asyncio.timeout_at(self.until)
+        self.inputs: Rows = ()
+        self._taken = 0
+        self._parts: list[np.ndarray] = []
+        self._outputs: asyncio.Future[np.ndarray] = loop.create_future()
 
     async def __aenter__(self) -> Self:
         """Admit the request.
@@ -180,7 +128,7 @@ class Admission:
         Raises:
             ApiError: 503 overloaded.
         """
-        self._batcher.check_room(self._count, left_s=self._until - self._came)
+        self._batcher.check_room(self._count, left_s=self.until - self.came)
         await self._deadline.__aenter__()
         self._batcher.admit(self._count)
         return self
@@ -201,10 +149,9 @@ class Admission:
         try:
             return await self._deadline.__aexit__(kind, error, trace)
         except TimeoutError as end:
-            began = math.inf if self._request is None else self._request.began
-            if self._until - began < _NEARLY_ALL * self._batcher.limits.timeout_s:
+            if self.until - self.began < _NEARLY_ALL * self._batcher.timeout_s:
                 raise late() from end
-            message = f"The prediction took longer than {self._batcher.limits.timeout_s:g} s."
+            message = f"The prediction took longer than {self._batcher.timeout_s:g} s."
             raise ApiError(504, "timeout", message) from end
 
     async def predict(self, read: Callable[[], Awaitable[Rows]]) -> np.ndarray:
@@ -216,12 +163,36 @@ class Admission:
         """
         async with self._batcher.capacity.acquired(self._count):
             with span("decode", inputs=self._count):
-                inputs = await read()
-            future: asyncio.Future[np.ndarray] = asyncio.get_running_loop().create_future()
-            self._request = Waiting(inputs, future, came=self._came, until=self._until)
+                self.inputs = await read()
             with span("queue and batch", inputs=self._count):
-                self._batcher.enqueue(self._request)
-                return await future
+                self._batcher.enqueue(self)
+                return await self._outputs
+
+    def take(self, room: int, now: float) -> Rows:
+        """The next inputs, at most `room`, for a batch that begins now."""
+        self.began = min(self.began, now)
+        part = self.inputs[self._taken : self._taken + room]
+        self._taken += len(part)
+        return part
+
+    def is_taken(self) -> bool:
+        """Whether no input is left to take."""
+        return self._taken == len(self.inputs)
+
+    def is_over(self) -> bool:
+        """Whether nobody waits for outputs: its client left, or a part failed."""
+        return self._outputs.done()
+
+    def deliver(self, part: np.ndarray | Exception) -> None:
+        """Keep the next outputs; answer with the last of them or an error."""
+        if self.is_over():
+            return
+        if isinstance(part, Exception):
+            self._outputs.set_exception(part)
+            return
+        self._parts.append(part)
+        if sum(map(len, self._parts)) == len(self.inputs):
+            self._outputs.set_result(concatenate(self._parts))
 
 
 class MicroBatcher:
@@ -230,7 +201,9 @@ class MicroBatcher:
     Args:
         predict: joined inputs to outputs, one row each, run in `executor`.
         executor: where `predict` runs; one worker thread keeps runtimes from competing.
-        limits: how much it takes on.
+        settings: how much it takes on.
+        batch_max: inputs that the model sees at once, if fewer than the settings say; a larger
+            request is cut.
         join: makes parts of requests what `predict` reads.
         model: its name in `metrics`.
         metrics: counts its batches and its queue.
@@ -240,21 +213,24 @@ class MicroBatcher:
         self,
         predict: Callable[[Any], np.ndarray],
         executor: Executor,
-        limits: Limits,
+        settings: Settings,
         *,
+        batch_max: int | None = None,
         join: Callable[[Sequence[Any]], Any] = concatenate,
         model: str = "",
         metrics: Metrics | None = None,
     ) -> None:
         self.totals = Totals()
-        self.limits = limits
+        self.timeout_s = settings.predict_timeout_s  # from a request's arrival to its answer
+        self._queue_max, self._wait_s = settings.predict_queue, settings.predict_wait_s
+        self._batch_max = batch_max or settings.batch_max
         # A batch is read while the one before is computed.
-        self.capacity = CapacityLimiter(2 * limits.batch_max)
+        self.capacity = CapacityLimiter(2 * self._batch_max)
         self._predict, self._join, self._executor = predict, join, executor
         self._model, self._metrics = model, metrics
         self._admitted = 0
         self._pace_s, self._ended = 0.0, 0.0  # seconds per input of the latest batches; their end
-        self._queue = deque[Waiting]()
+        self._queue = deque[Admission]()
         self._drain: asyncio.Task[None] | None = None
 
     def check_room(self, count: int = 1, *, left_s: float | None = None) -> None:
@@ -264,10 +240,10 @@ class MicroBatcher:
             ApiError: 503 overloaded.
         """
         wait_s = self._pace_s * self._admitted
-        left_s = self.limits.timeout_s if left_s is None else left_s
+        left_s = self.timeout_s if left_s is None else left_s
         # An oversized request still gets in when nobody else is here, or it never would.
-        full = self._admitted + count > self.limits.queue_max
-        if self._admitted and (full or wait_s > min(self.limits.wait_s, _HEADROOM * left_s)):
+        full = self._admitted + count > self._queue_max
+        if self._admitted and (full or wait_s > min(self._wait_s, _HEADROOM * left_s)):
             raise overloaded(wait_s)
 
     def admission(self, count: int, *, arrived: float | None = None) -> Admission:
@@ -280,7 +256,7 @@ class MicroBatcher:
         if self._metrics is not None:
             self._metrics.queued(self._model, self._admitted)
 
-    def enqueue(self, request: Waiting) -> None:
+    def enqueue(self, request: Admission) -> None:
         """Have a request computed, together with others."""
         self._queue.append(request)
         if self._drain is None or self._drain.done():
@@ -297,39 +273,39 @@ class MicroBatcher:
                 request.deliver(outputs[: len(inputs)])
                 outputs = outputs[len(inputs) :]
 
-    def _next_batch(self) -> list[tuple[Waiting, Rows]]:
-        batch: list[tuple[Waiting, Rows]] = []
-        now, room = asyncio.get_running_loop().time(), self.limits.batch_max
+    def _next_batch(self) -> list[tuple[Admission, Rows]]:
+        batch: list[tuple[Admission, Rows]] = []
+        now, room = asyncio.get_running_loop().time(), self._batch_max
         while self._queue and room > 0:
             request = self._queue[0]
-            if not request.future.done() and now > request.until:
+            if not request.is_over() and now > request.until:
                 request.deliver(late())
-            if not request.future.done():  # cancelled by its client, or failed in a part
+            if not request.is_over():
                 if not batch and self._pace_s:
-                    left_s = min(_HEADROOM * (request.until - now), _SHARE * self.limits.timeout_s)
+                    left_s = min(_HEADROOM * (request.until - now), _SHARE * self.timeout_s)
                     room = min(room, max(1, int(left_s / self._pace_s)))
                 part = request.take(room, now)
                 batch.append((request, part))
                 room -= len(part)
-            if request.future.done() or request.is_taken():
+            if request.is_over() or request.is_taken():
                 self._queue.popleft()
         return batch
 
-    async def _compute_alone(self, batch: list[tuple[Waiting, Rows]], error: Exception) -> None:
+    async def _compute_alone(self, batch: list[tuple[Admission, Rows]], error: Exception) -> None:
         """Repeat a failed batch request by request, so that only the guilty one fails."""
         logger.warning("A batch of %d requests failed: %r", len(batch), error)
         if len(batch) == 1:
             batch[0][0].deliver(error)
             return
         for request, inputs in batch:
-            if request.future.done():  # nobody waits any more
+            if request.is_over():  # nobody waits any more
                 continue
             try:
                 request.deliver(await self._compute([(request, inputs)]))
             except Exception as own:
                 request.deliver(own)
 
-    async def _compute(self, batch: list[tuple[Waiting, Rows]]) -> np.ndarray:
+    async def _compute(self, batch: list[tuple[Admission, Rows]]) -> np.ndarray:
         loop = asyncio.get_running_loop()
         parts = [inputs for _, inputs in batch]
         count, began = sum(map(len, parts)), loop.time()

@@ -20,7 +20,7 @@ from runtimes.threads import available_cores
 from service.http.errors import ApiError
 from service.metrics import Metrics
 from service.predictions.attention import AttentionMaps
-from service.predictions.batcher import Limits, MicroBatcher, concatenate
+from service.predictions.batcher import MicroBatcher, concatenate
 from service.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -199,7 +199,7 @@ class Opener:
         batcher = MicroBatcher(
             runtime.predict,
             self.executor,
-            self._limits(settings.batch_max),
+            settings,
             join=pad if texts else concatenate,
             model=artifact.name,
             metrics=self._metrics,
@@ -227,15 +227,8 @@ class Opener:
         return MicroBatcher(
             AttentionMaps(artifact).predict,
             self._explaining,
-            self._limits(_EXPLAINED_AT_ONCE),
-        )
-
-    def _limits(self, batch_max: int) -> Limits:
-        return Limits(
-            batch_max=batch_max,
-            queue_max=self._settings.predict_queue,
-            wait_s=self._settings.predict_wait_s,
-            timeout_s=self._settings.predict_timeout_s,
+            self._settings,
+            batch_max=_EXPLAINED_AT_ONCE,
         )
 
 

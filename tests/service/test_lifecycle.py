@@ -9,6 +9,7 @@ import threading
 import time
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import httpx
 import psutil
@@ -64,8 +65,8 @@ def test_no_request_is_lost_when_versions_come_and_go_and_the_server_stops(
 ) -> None:
     folder = tmp_path / "models"
     shutil.copytree(ROOT / "artifacts" / "fashion-dot", folder / "one")
-    options = {**QUICK, "ASSAY_MODELS": folder, "ASSAY_RELOAD_S": 0.2, "ASSAY_ROLE": "predict"}
-    options |= {"ASSAY_WORKERS": workers, "ASSAY_DRAIN_S": 1.5}
+    options: dict[str, Any] = {**QUICK, "ASSAY_MODELS": folder, "ASSAY_RELOAD_S": 0.2}
+    options |= {"ASSAY_ROLE": "predict", "ASSAY_WORKERS": workers, "ASSAY_DRAIN_S": 1.5}
     with serve(str(ROOT), cwd=tmp_path, home=tmp_path / "home", **options) as server:
         assert not any("evaluator" in process.cmdline() for process in server.family())
         load = Load(server.url, clients=6)

@@ -11,7 +11,8 @@ import pytest
 
 from service.http.errors import ApiError
 from service.metrics import Metrics
-from service.predictions.batcher import CapacityLimiter, Limits, MicroBatcher
+from service.predictions.batcher import CapacityLimiter, MicroBatcher
+from service.settings import Settings
 
 Make = Callable[..., MicroBatcher]
 
@@ -57,9 +58,11 @@ def executor() -> Iterator[ThreadPoolExecutor]:
 @pytest.fixture
 def batcher(executor: ThreadPoolExecutor) -> Make:
     def make(predict: Callable[[np.ndarray], np.ndarray], **changes: Any) -> MicroBatcher:
-        limits = {"batch_max": 4, "queue_max": 16, "wait_s": 10.0, "timeout_s": 10.0}
-        known = {name: changes.pop(name) for name in limits if name in changes}
-        return MicroBatcher(predict, executor, Limits(**limits | known), **changes)
+        limits = {"batch_max": 4, "queue": 16, "wait_s": 10.0, "timeout_s": 10.0}
+        known = limits | {name: changes.pop(name) for name in limits if name in changes}
+        batch_max = known.pop("batch_max")
+        settings = Settings(batch_max=batch_max, **{f"predict_{k}": v for k, v in known.items()})
+        return MicroBatcher(predict, executor, settings, **changes)
 
     return make
 
@@ -211,7 +214,7 @@ def test_a_batch_fits_the_oldest_request_and_a_quarter_of_the_deadline(
     slow, sizes = _slow(0.05)
 
     async def main() -> None:
-        subject = batcher(slow, batch_max=32, queue_max=64, timeout_s=2)
+        subject = batcher(slow, batch_max=32, queue=64, timeout_s=2)
         await _predict(subject, _rows(1))
         arrived = asyncio.get_running_loop().time() - ago_s
         with suppress(ApiError) if ago_s else nullcontext():  # 0.6 s are needed, 0.3 s are left
