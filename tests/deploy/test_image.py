@@ -39,16 +39,7 @@ def bento(request: pytest.FixtureRequest, once: Once) -> Path:
 def test_bento_holds_what_serving_needs_and_nothing_else(bento: Path) -> None:
     source = bento / "src"
     held = {path.name for path in source.iterdir()}
-    packages = {
-        "core",
-        "models",
-        "data",
-        "runtimes",
-        "export",
-        "robustness",
-        "service",
-        "artifacts",
-    }
+    packages = set("core models data runtimes export robustness service artifacts".split())
     assert held == packages | {"deploy", "requirements", "LICENSE", "bentofile.yaml"}
     lock = "gpu.txt" if (bento / "flavour").read_text() == "cuda" else "cpu.txt"
     assert {path.name for path in (source / "requirements").iterdir()} == {lock, "sbom.txt"}

@@ -19,16 +19,8 @@ from tests.service.conftest import png, wait_until
 
 CHROMIUM = Path("/usr/bin/chromium")
 DRIVER = Path("/usr/bin/chromedriver")
-FLAGS = (
-    "--headless=new",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-)
+FLAGS = """--headless=new --no-sandbox --disable-gpu --disable-quic --no-first-run
+--disable-background-networking --disable-component-update --disable-sync"""
 
 needs_browser = pytest.mark.skipif(
     not (CHROMIUM.exists() and DRIVER.exists()),
@@ -89,7 +81,7 @@ def browser(folder: Path) -> Iterator[webdriver.Chrome]:
     """Chromium with a profile of its own; every request it sends is recorded."""
     options = webdriver.ChromeOptions()
     options.binary_location = str(CHROMIUM)
-    for flag in FLAGS:
+    for flag in FLAGS.split():
         options.add_argument(flag)
     options.add_argument(f"--user-data-dir={folder / 'profile'}")
     options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})

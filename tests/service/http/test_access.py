@@ -34,21 +34,14 @@ def test_page_probes_and_documentation_need_no_key(locked: TestClient, path: str
     assert locked.get(path).status_code == 200
 
 
-@pytest.mark.parametrize(
-    ("method", "path"),
-    [
-        ("POST", "/classify"),
-        ("POST", "/classify_text"),
-        ("GET", "/v1/models"),
-        ("GET", "/v1/models/fashion-dot"),
-        ("GET", "/samples/index.json"),
-        ("GET", "/v1/evaluations"),
-        ("POST", "/v1/evaluations"),
-        ("GET", "/v1/evaluations/" + "0" * 32),
-        ("GET", "/metrics"),
-    ],
-)
-def test_everything_else_is_401_without_a_key(locked: TestClient, method: str, path: str) -> None:
+PROTECTED = f"""POST /classify, POST /classify_text, GET /v1/models, GET /v1/models/fashion-dot,
+GET /samples/index.json, GET /v1/evaluations, POST /v1/evaluations, GET /v1/evaluations/{"0" * 32},
+GET /metrics"""
+
+
+@pytest.mark.parametrize("asked", PROTECTED.split(","))
+def test_everything_else_is_401_without_a_key(locked: TestClient, asked: str) -> None:
+    method, path = asked.split()
     missing = locked.request(method, path)
     assert code(missing) == (401, "missing_key")
     assert missing.headers["www-authenticate"] == 'Bearer realm="assay"'

@@ -133,16 +133,11 @@ def test_a_body_over_the_limit_is_413_before_it_is_read(server: Server) -> None:
     assert (status, code) == (413, "body_too_large")
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [
-        "application/vnd.bentoml+pickle",
-        "application/octet-stream",
-        "application/x-python-pickle",
-        "text/plain",
-        "application/json",
-    ],
-)
+KINDS = """application/vnd.bentoml+pickle application/octet-stream application/x-python-pickle
+text/plain application/json"""
+
+
+@pytest.mark.parametrize("kind", KINDS.split())
 def test_pickle_and_other_types_are_415(server: Server, kind: str) -> None:
     for path in ("/classify", "/classify_text", "/v1/evaluations"):
         if (kind, path) == ("application/json", "/classify_text"):
@@ -153,24 +148,12 @@ def test_pickle_and_other_types_are_415(server: Server, kind: str) -> None:
         assert answer.status_code == 415, (kind, path, answer.text)
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        "/healthz",
-        "/docs/",
-        "/static_content/main.js",
-        "/assets/index.js",
-        "/classify/submit",
-        "/classify/status",
-        "/openapi.json",
-        "/.git/config",
-        "/..%2f..%2fetc/passwd",
-        "/samples/..%2f..%2fREADME.md",
-        "/samples/%2e%2e/%2e%2e/pyproject.toml",
-        "//etc/passwd",
-        "/style.css%00.png",
-    ],
-)
+NOT_OURS = """/healthz /docs/ /static_content/main.js /assets/index.js /classify/submit
+/classify/status /openapi.json /.git/config /..%2f..%2fetc/passwd /samples/..%2f..%2fREADME.md
+/samples/%2e%2e/%2e%2e/pyproject.toml //etc/passwd /style.css%00.png"""
+
+
+@pytest.mark.parametrize("path", NOT_OURS.split())
 def test_what_is_not_ours_is_404_in_our_shape(server: Server, path: str) -> None:
     target = path.encode()
     answer = server.send(b"GET " + target + b" HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")

@@ -45,7 +45,7 @@ def test_the_maps_of_further_models_are_their_rollouts(
 def test_the_map_is_the_rollout_of_the_torch_model(tmp_path: Path, tiny_artifact: Artifact) -> None:
     _check_rollout(tiny_artifact)
     # As many tokens as channels of a head, so that only the rank tells the maps apart.
-    sizes = {"patch_size": 2, "num_heads": 1, "depth": 3}
+    sizes: dict[str, Any] = {"patch_size": 2, "num_heads": 1, "depth": 3}
     _check_rollout(write_artifact(tmp_path / "a", "a", architecture="fan_tiny", **sizes))
 
 
