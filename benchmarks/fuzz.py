@@ -116,7 +116,7 @@ def fuzz(address: str, *, cases: int, seed: int = 0) -> Found:
     with tqdm(total=cases, desc="fuzz", unit="request") as bar:
         while found.cases < cases:
             seed += 1
-            count = (cases - found.cases) // len(pairs) + 2  # some have fewer requests to try
+            count = (cases - found.cases) // len(pairs) + 1
             for operation, mode in pairs:
                 _try(operation, mode, count, known, session, found, seed)
                 bar.update(min(found.cases, cases) - bar.n)
