@@ -45,7 +45,7 @@ def to_torchscript(model: nn.Module, example: Example) -> bytes:
         raise ValueError("model must not draw m afresh to be exported: give it a metric_seed")
     model = fold(model)
     with warnings.catch_warnings(), torch.no_grad():
-        # TorchScript is deprecated in favour of torch.export, but is what such files' users load.
+        # TorchScript is deprecated in favor of torch.export, but is what such files' users load.
         warnings.simplefilter("ignore", DeprecationWarning)
         traced = torch.jit.freeze(torch.jit.trace(model, example, check_trace=False))
         stream = io.BytesIO()

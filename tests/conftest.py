@@ -1,5 +1,6 @@
 import fcntl
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -25,6 +26,7 @@ def once(tmp_path_factory: pytest.TempPathFactory) -> Once:
         with (shared / f"{name}.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not (shared / f"{name}.made").exists():
+                shutil.rmtree(shared / name, ignore_errors=True)  # of a filling that failed
                 (shared / name).mkdir()
                 fill(shared / name)
                 (shared / f"{name}.made").touch()

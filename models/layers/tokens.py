@@ -136,7 +136,7 @@ def masked_mean(x: Tensor, mask: Tensor | None) -> Tensor:
     # Half precision can neither count beyond 256 or 2048 nor hold every sum.
     dtype = torch.promote_types(x.dtype, torch.float32)
     real = mask[:, :, None].to(dtype)
-    if is_traced():  # engines multiply faster than they select and sum
+    if is_traced():  # runtimes multiply faster than they select and sum
         return ((real / real.sum(1, keepdim=True)).transpose(1, 2) @ x.to(dtype))[:, 0].to(x.dtype)
     total = x.masked_fill(~mask[:, :, None], 0.0).sum(1, dtype=dtype)
     return (total / real.sum(1)).to(x.dtype)

@@ -123,7 +123,7 @@ def test_a_cached_selection_that_answers_otherwise_is_selected_again(
     bias = next(tensor for tensor in model.graph.initializer if tensor.name == "head.bias")
     bias.CopyFrom(numpy_helper.from_array(np.arange(5, dtype=np.float32), bias.name))
     wrong = model.SerializeToString()
-    key = cache_key(artifact, name="auto", mode="fast", threads=1)
+    key = cache_key(artifact, name="openvino", mode="fast", threads=1)
     chosen = Selection(
         key=key,
         runtime="openvino",
@@ -135,7 +135,7 @@ def test_a_cached_selection_that_answers_otherwise_is_selected_again(
     graph.parent.mkdir()
     graph.write_bytes(wrong)
     store_selection(chosen, tmp_path)
-    runtime = open_selected(artifact, mode="fast", threads=1, cache=tmp_path)
+    runtime = open_selected(artifact, name="openvino", mode="fast", threads=1, cache=tmp_path)
     assert not runtime.precision.startswith("int8")
     again = load_selection(key, tmp_path)
     assert again is not None and again.precision == runtime.precision
