@@ -36,7 +36,7 @@ from coverage import CoverageData
 from tqdm import tqdm
 
 from benchmarks.support.mutants import PACKAGES, Mutant, draw
-from benchmarks.support.reach import CHOSEN, FIXTURE, RUNNING, TESTS
+from benchmarks.support.reach import CHOSEN, FIXTURE, FOLDER, RUNNING, TESTS
 from benchmarks.support.rows import Row, figure
 from core.tables import markdown_table
 from runtimes.threads import available_cores
@@ -198,8 +198,9 @@ class _Reach:
     def _reaching(self, mutant: Mutant) -> set[str]:
         contexts = self._contexts(mutant.path, range(mutant.line, mutant.end + 1))
         found = self._named(contexts)
-        if found or "" not in contexts:
+        if "" not in contexts:
             return found
+        # What imports it in a process of its own is only a part of what uses it.
         for name in mutant.names or (mutant.scope.split(".")[-1],):
             for path, lines in _mentions(self.root, name, mutant.path):
                 found |= self._named(self._contexts(path, lines))
@@ -260,10 +261,10 @@ def _learn(folder: Path, clone: Path, packages: Sequence[str] | None) -> _Reach:
 
 
 def _cover(folder: Path, clone: Path, paths: Sequence[Path]) -> None:
-    """Run tests under coverage.
+    """Run tests under coverage; those that a broken run leaves out can catch nothing.
 
     Raises:
-        RuntimeError: they could not be run.
+        RuntimeError: none could be run.
     """
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
@@ -274,8 +275,10 @@ def _cover(folder: Path, clone: Path, paths: Sequence[Path]) -> None:
     workers = ["-n", str(available_cores()), "--dist", "worksteal"]
     with _pytest(folder, clone, workers + [str(path) for path in paths], tool) as process:
         status = process.wait()
-    if status > 1:  # 1: a test failed, which may be due to coverage
+    if not (folder / TESTS).exists():
         raise RuntimeError(f"the tests could not be run, see {folder / 'log'}")
+    if status > 1:  # 1: a test failed, which may be due to coverage
+        tqdm.write(f"{folder.name} broke off, see {folder / 'log'}", file=sys.stderr)
     combine = [sys.executable, "-m", "coverage", "combine", f"--rcfile={settings}", "--quiet"]
     subprocess.run(combine, check=True, cwd=clone, stdout=subprocess.DEVNULL)
     (folder / "whole").touch()
@@ -286,7 +289,7 @@ def _pytest(
     folder: Path, clone: Path, arguments: Sequence[str], tool: Sequence[str] = ()
 ) -> Iterator[subprocess.Popen[bytes]]:
     """Pytest in a clone, with the plugin's folder; whatever is left of it is killed."""
-    own = {"ASSAY_TESTS": str(folder)}
+    own = {FOLDER: str(folder)}
     command = [sys.executable, *tool, "-m", "pytest", "-p", "benchmarks.support.reach"]
     command += ["-q", "-p", "no:cacheprovider", *arguments]
     with (folder / "log").open("wb") as log:

@@ -1,6 +1,6 @@
 """A pytest plugin for `benchmarks.mutation`: which tests reach which lines; chosen tests alone.
 
-`ASSAY_TESTS` names a folder. Where it holds `chosen.json`, only those tests run, in that order,
+`REACHED_TESTS` names a folder. Where it holds `chosen.json`, only those tests run, in that order,
 each within its time; else coverage records for each test, and for processes that it starts, the
 lines reached; those of a fixture that several tests share belong to all of them. Either way
 `tests.jsonl` gets a line for each test: name, seconds, whether it passed, its fixtures.
@@ -18,20 +18,18 @@ from types import FrameType
 import coverage
 import pytest
 
+FOLDER = "REACHED_TESTS"
 CHOSEN, TESTS, RUNNING = "chosen.json", "tests.jsonl", "running"
 FIXTURE = "fixture "  # begins the context of a fixture that is made once for several tests
 _CHILDREN = "COVERAGE_PROCESS_CONFIG"  # what coverage tells the processes that a test starts
+_FOLDER = Path(os.environ.get(FOLDER, ""))  # read now: tests change the environment
 _context = ""
 _seconds: defaultdict[str, float] = defaultdict(float)
 _failed: set[str] = set()
 
 
-def _folder() -> Path:
-    return Path(os.environ["ASSAY_TESTS"])
-
-
 def _chosen() -> dict[str, float] | None:
-    path = _folder() / CHOSEN
+    path = _FOLDER / CHOSEN
     return json.loads(path.read_text()) if path.exists() else None
 
 
@@ -52,7 +50,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, bool | None, b
         item.user_properties.append(("fixtures", list(getattr(item, "fixturenames", ()))))
         _record(item.nodeid)
         return (yield)
-    (_folder() / RUNNING).write_text(item.nodeid)
+    (_FOLDER / RUNNING).write_text(item.nodeid)
     signal.signal(signal.SIGALRM, _too_long)
     signal.setitimer(signal.ITIMER_REAL, chosen[item.nodeid])
     try:
@@ -102,5 +100,5 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     if report.when == "teardown":
         fixtures = dict(report.user_properties).get("fixtures", [])
         row = [report.nodeid, _seconds[report.nodeid], report.nodeid not in _failed, fixtures]
-        with (_folder() / TESTS).open("a") as file:
+        with (_FOLDER / TESTS).open("a") as file:
             file.write(json.dumps(row) + "\n")
