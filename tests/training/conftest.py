@@ -17,6 +17,7 @@ Start = Callable[..., Trainer]
 IMAGES = {
     "name": "tiny",
     "labels": ["dark", "light"],
+    "logs": [],
     "model": {
         "name": "deit_tiny_elliptical", "img_size": 8, "patch_size": 4, "in_chans": 1,
         "num_classes": 2, "embed_dim": 16, "num_heads": 2, "depth": 2, "mlp_ratio": 2.0,
@@ -29,6 +30,7 @@ IMAGES = {
 TEXTS = {
     "name": "words",
     "labels": ["neg", "pos"],
+    "logs": [],
     "data": {"valid": 16, "max_len": 12, "vocab_size": 60},
     "train": {"epochs": 8, "batch_size": 16, "lr": 5.0e-2, "optimizer": "adam", "weight_decay": 0},
     "variants": {

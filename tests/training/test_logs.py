@@ -27,7 +27,7 @@ def test_rows_that_a_killed_run_wrote_too_many_are_dropped(tmp_path: Path) -> No
 def test_tensorboard_shows_training_and_validation(
     recipe_file: Path, tmp_path: Path, start: Start
 ) -> None:
-    start(recipe_file, tmp_path / "run", "train.epochs=5").run()
+    start(recipe_file, tmp_path / "run", "train.epochs=5", "logs=[tensorboard]").run()
     events = EventAccumulator(str(tmp_path / "run" / "tensorboard"))
     events.Reload()
     assert [event.step for event in events.Scalars("train/loss")] == [20, 40]
