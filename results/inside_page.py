@@ -81,19 +81,14 @@ def _number(value: float | None) -> str:
 def _by_layer(name: str, records: Sequence[dict[str, Any]]) -> Iterator[Panel]:
     lines: list[Line] = []
     depth = max(len(record["figures"]["entropy"]["mean"]) for record in records)
-
-    def filled(values: list[float | None]) -> list[float | None]:
-        return [*values, *[None] * (depth - len(values))]
-
     for record in records:
-        figure = record["figures"].get(name)
+        run, figure, bounds = record["run"], record["figures"].get(name), record["bounds"]
         if figure is None:
             continue
-        band = filled(figure["low"]), filled(figure["high"])
-        lines.append(Line(group=record["run"], values=filled(figure["mean"]), band=band))
-        if name == "total_factor" and record["bounds"] is not None:
-            ends = record["bounds"].values()
-            lines += [Line(group=record["run"], values=filled(e), dashed=True) for e in ends]
+        band = figure["low"], figure["high"]
+        lines.append(Line(group=run, values=figure["mean"], band=band))
+        if name == "total_factor" and bounds is not None:
+            lines += [Line(group=run, values=end, dashed=True) for end in bounds.values()]
     if any(value is not None for line in lines for value in line.values):
         layers = list(range(1, depth + 1))
         yield Panel(title=_TITLES[name], x_title="layer", x=layers, lines=lines)
@@ -105,15 +100,15 @@ def _experts(records: Sequence[dict[str, Any]]) -> Iterator[Panel]:
         return
     depth = max(len(found["mean"]) for _, found in weights)
     means = [
-        Line(group=run, values=[*expert, *[None] * (depth - len(expert))])
+        Line(group=run, values=expert)
         for run, found in weights
         for expert in zip(*found["mean"], strict=True)
     ]
     title = "mean weight of each expert"
     yield Panel(title=title, x_title="layer", x=list(range(1, depth + 1)), lines=means)
     shares = [
-        Line(group=run, values=[sum(part) / len(part) for part in zip(*layers, strict=True)])
-        for run, layers in ((run, found["histogram"]) for run, found in weights)
+        Line(group=run, values=[sum(part) / len(part) for part in zip(*found, strict=True)])
+        for run, found in ((run, found["histogram"]) for run, found in weights)
     ]
     centers = [(bin_ + 0.5) / BINS for bin_ in range(BINS)]
     yield Panel(title="share of expert weights", x_title="weight", x=centers, lines=shares)

@@ -19,7 +19,7 @@ class Line:
 
     Attributes:
         group: lines of one group have one color, and one entry of the legend.
-        values: one per place of the panel; None leaves a gap.
+        values: of the first places of the panel, one each; None leaves a gap.
         band: lower and upper ends of what is shaded around it.
         dashed: whether it is a bound and no figure.
     """
@@ -123,20 +123,16 @@ def _line(line: Line, xs: Sequence[float], axes: _Axes, color: str) -> Iterator[
     path = " ".join(",".join(point) for point in points)
     yield f'<polyline points="{path}" fill="none" stroke="{color}" stroke-width="1.5"{dash}/>'
     if not line.dashed:
-        dots = (f'<circle cx="{x}" cy="{y}" r="2.5" fill="{color}"/>' for x, y in points)
-        yield "".join(dots)
+        yield "".join(f'<circle cx="{x}" cy="{y}" r="2.5" fill="{color}"/>' for x, y in points)
 
 
 def _points(xs: Sequence[float], ys: Sequence[float | None], axes: _Axes) -> list[tuple[str, str]]:
-    return [axes.point(x, y) for x, y in zip(xs, ys, strict=True) if y is not None]
+    return [axes.point(x, y) for x, y in zip(xs, ys, strict=False) if y is not None]
 
 
 def _range(lines: Sequence[Line]) -> tuple[float, float]:
     """What the axis shows: all values and bands, with some room."""
-    shown = [value for line in lines for value in line.values]
-    for line in lines:
-        for end in line.band or ():
-            shown += end
+    shown = (value for line in lines for end in (line.values, *(line.band or ())) for value in end)
     values = [value for value in shown if value is not None]
     low, high = min(values), max(values)
     room = 0.05 * (high - low) or 0.05 * abs(high) or 1.0

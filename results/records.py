@@ -13,6 +13,7 @@ from results.page import page, pictures
 from robustness.report.schema import FILE as REPORT
 from robustness.report.schema import read_report
 from training import run as records
+from training.recipe import flat
 from training.recipe_file import read_file, read_recipe
 
 PAPERS = "papers.json"
@@ -130,18 +131,10 @@ def _changes(recipe: dict[str, Any], recipes: Path) -> list[str]:
         written = read_file(path)
         offered = recipe["variant"] in written.get("variants", [])
         if offered and recipe["name"] == f"{written['name']}-{recipe['variant']}":
-            before, after = _flat(read_recipe(path, choice).to_dict()), _flat(recipe)
+            before, after = flat(read_recipe(path, choice).to_dict()), flat(recipe)
             changed = [key for key, value in after.items() if before.get(key) != value]
             return [f"{key}={after[key]}" for key in changed if key not in _NO_CHANGE]
     return []
-
-
-def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, value in values.items():
-        inner = _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {}
-        flat |= inner or {f"{prefix}{key}": value}
-    return flat
 
 
 def _rate(folder: Path) -> dict[str, float]:

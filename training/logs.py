@@ -10,7 +10,7 @@ import importlib
 from pathlib import Path
 from typing import Any
 
-from training.recipe import Recipe
+from training.recipe import Recipe, flat
 from training.run import STEPS
 
 _FOLDER, _MLFLOW_ID, _WANDB_ID = "tensorboard", "mlflow_run_id", "wandb_run_id"
@@ -90,7 +90,9 @@ class MLflow:
             self._mlflow.start_run(run_id=path.read_text())
             return
         run = self._mlflow.start_run(run_name=recipe.run_name)
-        self._mlflow.log_params(_flat(recipe.to_dict()))
+        values = flat(recipe.to_dict()).items()
+        # 500 letters are the most that a server of MLflow takes.
+        self._mlflow.log_params({key: str(value)[:500] for key, value in values})
         path.write_text(run.info.run_id)
 
     def write(self, step: int, figures: dict[str, float]) -> None:
@@ -179,13 +181,3 @@ def _import(module: str, package: str) -> Any:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
         raise ValueError(f"logs names {package}, which is not installed: {error}") from error
-
-
-def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, str]:
-    flat: dict[str, str] = {}
-    for key, value in values.items():
-        if isinstance(value, dict):
-            flat |= _flat(value, f"{prefix}{key}.")
-        else:
-            flat[prefix + key] = str(value)[:500]  # the most that a server of MLflow takes
-    return flat

@@ -357,3 +357,12 @@ def _plain(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _plain(item) for key, item in value.items()}
     return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """A resolved recipe by the names of overrides, such as `train.epochs`."""
+    found: dict[str, Any] = {}
+    for key, value in values.items():
+        inner = flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {}
+        found |= inner or {f"{prefix}{key}": value}
+    return found
