@@ -4,13 +4,14 @@ Source: Tay et al. 2021. ListOps and Pathfinder are drawn here; Text and Image a
 CIFAR-10; Retrieval is read from the files of the original release.
 """
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 
 from data.datasets import listops, pathfinder
 from data.datasets.generated import Stream, open_generated
-from data.datasets.retrieval import open_retrieval
+from data.datasets.known import data_folder
 from data.errors import DataError
 from data.images import ImageSpec, to_pixels
 from data.sources import open_images, open_texts
@@ -34,6 +35,12 @@ _STREAMS = {
         splits={"test": (0, 20_000), "valid": (20_000, 40_000), "train": (40_000, 200_000)},
     ),
 }
+_FILES = {
+    split: f"new_aan_pairs.{part}.tsv"
+    for split, part in (("train", "train"), ("valid", "eval"), ("test", "test"))
+}
+_COLUMNS = ("label", "id of one", "id of the other", "text of one", "text of the other")
+_LABELS = {b"0": 0, b"0.0": 0, b"1": 1, b"1.0": 1}
 _BYTES = 4000
 _RGB = ImageSpec(channels=3, height=32, width=32)
 
@@ -62,7 +69,7 @@ def open_tokens(
     """
     _check(name, split, size)
     if name not in _STREAMS:
-        openers = {"lra-text": _text, "lra-image": _image, "lra-retrieval": open_retrieval}
+        openers = {"lra-text": _text, "lra-image": _image, "lra-retrieval": _retrieval}
         return openers[name](split)
     if cache is None:
         raise DataError(f"{name} is drawn here: cache must name a folder to keep it in")
@@ -108,6 +115,54 @@ def _text(split: str) -> TokenSet:
         pad=256,
         description=f"lra-text: {texts.description}",
     )
+
+
+def _retrieval(split: str) -> TokenSet:
+    """Pairs of papers as bytes, the first 4,000 of each; do they cite each other?
+
+    The files lie in the folder ASSAY_DATA or in `lra-retrieval` there. Each line is a label (1.0 or
+    0.0), two identifiers and two texts, with tabs between them, without header or quotes.
+    """
+    path = _find(_FILES[split])
+    pairs = list(_pairs(path))
+    if not pairs:
+        raise DataError(f"{path.name} holds no pair")
+    labels, firsts, seconds = zip(*pairs, strict=True)
+    return TokenSet(
+        sequences=(Ragged.of(firsts, np.uint16), Ragged.of(seconds, np.uint16)),
+        labels=np.array(labels, np.int64),
+        label_names=["unrelated", "related"],
+        vocab_size=257,
+        seq_len=_BYTES,
+        pad=256,
+        description=f"lra-retrieval: ACL anthology, {split}, {len(labels)} pairs",
+    )
+
+
+def _find(name: str) -> Path:
+    folder = data_folder("lra-retrieval")
+    for path in (folder / "lra-retrieval" / name, folder / name):
+        if path.is_file():
+            return path
+    raise DataError(
+        f"lra-retrieval needs {name}, from the folder tsv_data of the Long Range Arena release, "
+        "in the folder ASSAY_DATA or in lra-retrieval there"
+    )
+
+
+def _pairs(path: Path) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+    with path.open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            cells = line.rstrip(b"\r\n").split(b"\t")
+            if len(cells) != len(_COLUMNS):
+                needed = ", ".join(_COLUMNS)
+                raise DataError(f"{path.name}, line {number}: {needed} needed, {len(cells)} found")
+            if cells[0] not in _LABELS:
+                raise DataError(f"{path.name}, line {number}: label must be 0.0 or 1.0")
+            texts = [np.frombuffer(cell[:_BYTES], np.uint8) for cell in cells[3:]]
+            if not all(len(text) for text in texts):
+                raise DataError(f"{path.name}, line {number}: a text is empty")
+            yield _LABELS[cells[0]], texts[0], texts[1]
 
 
 def _image(split: str) -> TokenSet:
