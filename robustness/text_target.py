@@ -152,7 +152,7 @@ def open_text_target(artifact: Artifact, *, threads: int) -> TextTarget:
         max_len=artifact.text_spec.max_len,
         runtime=open_scorer(artifact, threads),
         torch_model=load_torch_model(artifact),
-        relabel=listops.value_of if _reads_listops(tokenizer, artifact.labels) else None,
+        relabel=listops.value_of if reads_listops(tokenizer, artifact.labels) else None,
     )
 
 
@@ -162,7 +162,7 @@ def open_model(artifact: Artifact, *, threads: int) -> Target:
     return (open_text_target if on_texts else open_target)(artifact, threads=threads)
 
 
-def _reads_listops(tokenizer: TextTokenizer, labels: Sequence[str]) -> bool:
+def reads_listops(tokenizer: TextTokenizer, labels: Sequence[str]) -> bool:
     """Whether a model knows the digits as classes and nothing but the task's own tokens."""
     [row] = tokenizer.ids([" ".join(listops.TOKENS)], listops.PAD + 1)
     same = row.tolist() == list(range(listops.PAD))

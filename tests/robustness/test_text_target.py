@@ -16,7 +16,7 @@ from export.samples import Samples
 from export.write import write_artifact
 from models.checkpoints import save_weights
 from robustness.progress import Cancelled, Meter
-from robustness.text_target import TextTarget, open_text_target
+from robustness.text_target import TextTarget, open_text_target, reads_listops
 from runtimes.manifest import TextSpec
 from service.predictions.served import pad
 
@@ -100,13 +100,19 @@ def test_without_embeddings_hotflip_is_impossible(bag: TextTarget) -> None:
         replace(bag, torch_model=twice).embedding()
 
 
-def test_a_model_of_expressions_is_one_whose_labels_are_recomputed(
-    imdb: TextTarget,
+def test_labels_are_recomputed_where_a_model_reads_expressions(imdb: TextTarget) -> None:
+    assert imdb.relabel is None
+    assert reads_listops(listops_tokenizer(), TOKENS[:10])
+    assert not reads_listops(listops_tokenizer(), TOKENS[:9])
+    assert not reads_listops(imdb.tokenizer, TOKENS[:10])
+
+
+@pytest.mark.slow
+def test_labels_of_an_exported_model_of_expressions_are_recomputed(
     make_expression: Callable[[np.random.Generator], str],
     make_listops_model: Callable[[], nn.Module],
     tmp_path: Path,
 ) -> None:
-    assert imdb.relabel is None
     tokenizer, model = listops_tokenizer(), make_listops_model()
     draw = np.random.default_rng(0)
     expressions = [make_expression(draw) for _ in range(1000)]
