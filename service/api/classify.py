@@ -62,14 +62,7 @@ class TextRequest(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Classify:
-    """The two routes.
-
-    Attributes:
-        predictions: answers images.
-        texts: answers texts.
-        registry: the models.
-        bodies: bounds what is read at a time.
-    """
+    """The two routes."""
 
     predictions: Predictions
     texts: TextPredictions

@@ -50,13 +50,7 @@ _ANSWER: dict[str, Any] = {"response_model": dict[str, Any]}
 
 
 def routes(store: JobStore, settings: Settings, find_model: FindModel) -> list[BaseRoute]:
-    """The routes.
-
-    Args:
-        store: the table of evaluations.
-        settings: limits and the state folder.
-        find_model: see `Submitter`.
-    """
+    """The routes; `find_model` is that of `Submitter`."""
     feed = Feed(store)
     front = _Evaluations(
         store=store,

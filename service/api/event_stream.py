@@ -37,11 +37,7 @@ _HEADERS = {"cache-control": "no-store", "x-accel-buffering": "no"}
 
 
 class Follower:
-    """Sees the changes of one evaluation.
-
-    Attributes:
-        job_id: of the evaluation.
-    """
+    """Sees the changes of one evaluation."""
 
     def __init__(self, job_id: str) -> None:
         self.job_id = job_id
@@ -66,11 +62,7 @@ class Follower:
 
 
 class Feed:
-    """Reads the rows that are followed.
-
-    Args:
-        store: the table of evaluations.
-    """
+    """Reads the rows that are followed."""
 
     def __init__(self, store: JobStore) -> None:
         self._store = store
@@ -106,13 +98,9 @@ class Feed:
 
 @dataclass
 class Events:
-    """Streams of this process.
+    """Streams of this process, at most so many at a time.
 
-    Attributes:
-        store: the table of evaluations.
-        feed: tells of changes.
-        most: streams at a time.
-        render: the JSON object of an evaluation, as `GET /v1/evaluations/{id}` answers it.
+    `render` makes the JSON object of an evaluation, as `GET /v1/evaluations/{id}` answers it.
     """
 
     store: JobStore

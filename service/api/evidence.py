@@ -63,13 +63,7 @@ _FORMS = {
 
 
 def routes(store: JobStore, settings: Settings, prefix: str) -> list[BaseRoute]:
-    """The routes of finished evaluations.
-
-    Args:
-        store: the table of evaluations.
-        settings: the state folder.
-        prefix: address of one evaluation, with `{id}`.
-    """
+    """The routes of finished evaluations, below the address of one with `{id}`."""
     evidence = _Evidence(store=store, settings=settings)
     router = APIRouter(dependencies=access("evaluate"))
     for name, form in _FORMS.items():

@@ -35,8 +35,8 @@ class Probes:
         checks: by name; the service is ready when all of them are true.
         store: the table of evaluations.
         figures: of this worker.
-        evaluator: whether evaluations are run, one of `checks` or None.
-        server: process id of the server.
+        evaluator: whether evaluations are run, one of `checks`.
+        server: process id.
     """
 
     checks: Mapping[str, Check]
@@ -48,11 +48,7 @@ class Probes:
     _reader: CapacityLimiter = field(default_factory=lambda: CapacityLimiter(1))
 
     def routes(self, *, open_metrics: bool) -> list[BaseRoute]:
-        """`/livez`, `/readyz` and `/metrics`.
-
-        Args:
-            open_metrics: whether `/metrics` needs no key.
-        """
+        """`/livez`, `/readyz` and `/metrics`, which may be open to those without a key."""
         router = APIRouter()
         add = router.add_api_route
         answer = {"response_model": dict[str, str], "responses": failures(503)}

@@ -44,10 +44,7 @@ class StateError(ValueError):
 
 
 def read_url(address: str) -> URL:
-    """The URL of a database.
-
-    Args:
-        address: `postgresql://user:password@host/name`, or `sqlite:///` before an absolute path.
+    """The URL `postgresql://user:password@host/name`, or `sqlite:///` before an absolute path.
 
     Raises:
         StateError: it is neither; the message quotes nothing of it, for it may hold a password.
@@ -64,10 +61,7 @@ def read_url(address: str) -> URL:
 
 
 def open_database(address: str) -> Engine:
-    """Connect, and bring the schema up to date.
-
-    Args:
-        address: see `read_url`.
+    """Connect to an address as in `read_url`, and bring the schema up to date.
 
     Raises:
         StateError: the address is wrong, nothing answers there, or the schema is a newer one.

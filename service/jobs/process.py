@@ -141,13 +141,8 @@ class Ending:
 class EvaluationWatch:
     """Beats for a job while its process runs, and looks at its time, memory and cancellation.
 
-    Attributes:
-        store: the table of evaluations.
-        job: the evaluation.
-        worker: that claimed it.
-        settings: limits of an evaluation.
-        stopping: set when the service stops.
-        lost_after: seconds without a heartbeat after which another may take the job.
+    `stopping` is set when the service stops; after `lost_after` seconds without a heartbeat another
+    worker may take the job.
     """
 
     store: JobStore

@@ -263,11 +263,7 @@ def _check_cost(evaluations: int, settings: Settings) -> None:
 
 
 def spec_error(problems: list[dict[str, str]]) -> ApiError:
-    """The refusal of a spec.
-
-    Args:
-        problems: for each rule that is broken the field, with dots, and what is wrong with it.
-    """
+    """The refusal of a spec: of each rule that it breaks the field, with dots, and the message."""
     first = problems[0]
     place = f"{first['field']}: " if first["field"] else ""
     message = f"The spec is not acceptable: {place}{first['message']}."

@@ -109,11 +109,7 @@ def save_inputs(
 
 
 def open_inputs(folder: Path, label_names: Sequence[str]) -> ImageSet | TextSet:
-    """The inputs that `save_inputs` stored.
-
-    Args:
-        folder: the evaluation's folder.
-        label_names: classes of the model.
+    """The inputs that `save_inputs` stored in a folder, for a model with these labels.
 
     Raises:
         DataError: they are no longer readable.

@@ -41,10 +41,7 @@ _LEFTOVER_S = 900.0
 class Evaluator:
     """Claims queued evaluations and runs them, from a thread.
 
-    Args:
-        store: the table of evaluations.
-        settings: where the state and the artifacts are, limits of a child, retention.
-        lost_after: seconds without a heartbeat after which a running job is queued again.
+    After `lost_after` seconds without a heartbeat a running job is queued again.
     """
 
     def __init__(

@@ -58,15 +58,7 @@ class _Options(BaseModel):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class V2:
-    """Answers the protocol with the models of a registry.
-
-    Attributes:
-        settings: limits.
-        registry: the models.
-        reloader: loads and unloads them.
-        texts: reads texts.
-        bodies: bounds what is read at a time.
-    """
+    """Answers the protocol with the models of a registry."""
 
     settings: Settings
     registry: Registry

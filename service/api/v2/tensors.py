@@ -96,11 +96,7 @@ def json_length(header: str | None, body: bytes) -> int:
 
 
 def parse(body: bytes, length: int) -> InferRequest:
-    """Read a request.
-
-    Args:
-        body: the whole body.
-        length: see `json_length`.
+    """Read a request from a whole body, of which `json_length` is JSON.
 
     Raises:
         ApiError: 400 invalid_json, invalid_tensor; 422 invalid_body, unknown_parameter.
@@ -176,12 +172,7 @@ def read_texts(tensor: Tensor) -> list[str]:
 
 
 def the_input(request: InferRequest, artifact: Artifact, limit: int) -> Tensor:
-    """The one input of a model, its name, type and shape checked.
-
-    Args:
-        request: the request.
-        artifact: the model's.
-        limit: rows at most.
+    """The one input of a model, its name, type, shape and number of rows checked.
 
     Raises:
         ApiError: 422 unknown_input, missing_input, invalid_tensor, too_many_inputs.
