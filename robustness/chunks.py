@@ -6,7 +6,8 @@ one process, ended by another and done twice without harm.
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -21,19 +22,22 @@ from robustness.attacking import (
     surroundings,
 )
 from robustness.attacks.base import Role, input_seed
-from robustness.sanity.diagnostics import Diagnostics, diagnostics_cost
-from robustness.sanity.measure import measure_images, measure_texts
+from robustness.sanity.measure import measure
 from robustness.scoring import (
     AttackResult,
     CertificateResult,
     CleanResult,
     CorruptionResult,
+    Diagnostics,
+    ModelResult,
     ShardResult,
+    join,
     score_clean,
 )
-from robustness.spec import CLEAN_EVALUATIONS, Cell, cell_cost
-from robustness.target import ImageTarget
+from robustness.spec import CLEAN_EVALUATIONS, Cell, EvaluationSpec, cell_cost, diagnostics_cost
+from robustness.target import Target
 
+T = TypeVar("T", CleanResult, Diagnostics, ShardResult)
 KINDS: dict[Role, type[ShardResult]] = {
     "attack": AttackResult,
     "corruption": CorruptionResult,
@@ -95,12 +99,7 @@ def chunk_cost(context: EvaluationContext, chunk: Chunk) -> int:
 
 
 def read_diagnostics(context: EvaluationContext, block: Block) -> Diagnostics | None:
-    """Its diagnostics, if they are stored.
-
-    Args:
-        context: the model's part of the evaluation.
-        block: the first range of inputs.
-    """
+    """The diagnostics measured on the first range of inputs, if they are stored."""
     path = shards.diagnostics_path(context.folder, context.target.digest)
     return shards.load(path, Diagnostics, _diagnostics_identity(context, block))
 
@@ -108,14 +107,7 @@ def read_diagnostics(context: EvaluationContext, block: Block) -> Diagnostics | 
 def read_block(
     context: EvaluationContext, start: int, digest: str, labels: np.ndarray | None
 ) -> Block | None:
-    """The stored result on a range of clean inputs, without the inputs; None if it must be made.
-
-    Args:
-        context: the model's part of the evaluation.
-        start: index of the first input.
-        digest: sha256 of the inputs.
-        labels: their labels, if there are any.
-    """
+    """The stored result on a range of clean inputs, without the inputs; None if it must be made."""
     path = shards.clean_path(context.folder, context.target.digest, start)
     result = shards.load(path, CleanResult, _clean_identity(context, digest, labels))
     if result is None:
@@ -123,24 +115,46 @@ def read_block(
     return Block(start=start, inputs=[], digest=digest, clean=result)
 
 
-def read_cell(
-    context: EvaluationContext, block: Block, cell: Cell, *, check: bool = True
-) -> ShardResult | None:
-    """The stored result on a cell, if the shards it speaks of are there, too.
-
-    Args:
-        context: the model's part of the evaluation.
-        block: the range.
-        cell: the attack and its point.
-        check: read those shards, to see that they are whole.
-    """
+def read_cell(context: EvaluationContext, block: Block, cell: Cell) -> ShardResult | None:
+    """The stored result on a cell, if the shards it speaks of are there, too, and whole."""
     path = shards.result_path(context.folder, context.target.digest, cell, block.start)
     kind = KINDS[cell.attack.info.role]
     result = shards.load(path, kind, identity(context, block, cell.attack, cell.budget))
-    if result is None or not isinstance(result, AttackResult) or not check:
+    if not isinstance(result, AttackResult):
         return result
     paths = [shard.path(context.folder) for shard in cell_shards(context.target, block.start, cell)]
     return result if all(shards.read(path) is not None for path in paths) else None
+
+
+def model_result(
+    spec: EvaluationSpec, target: Target, samples: int, folder: Path, *, inputs_digest: str = ""
+) -> ModelResult:
+    """One model's results, from the files of all its chunks.
+
+    Raises:
+        OSError: a file is missing or damaged.
+    """
+    starts = [chosen.start for chosen in shards.ranges(samples)]
+
+    def joined(cell: Cell) -> ShardResult:
+        paths = [shards.result_path(folder, target.digest, cell, start) for start in starts]
+        return join([_read(path, KINDS[cell.attack.info.role]) for path in paths])
+
+    paths = [shards.clean_path(folder, target.digest, start) for start in starts]
+    return ModelResult(
+        target=target,
+        clean=join([_read(path, CleanResult) for path in paths]),
+        cells=[joined(cell) for cell in spec.cells],
+        inputs_digest=inputs_digest,
+        diagnostics=_read(shards.diagnostics_path(folder, target.digest), Diagnostics),
+    )
+
+
+def _read(path: Path, kind: type[T]) -> T:
+    found = shards.load(path, kind)
+    if found is None:
+        raise OSError(f"{path.name} is missing or damaged")
+    return found
 
 
 def _cost(context: EvaluationContext, cell: Cell) -> int:
@@ -167,24 +181,15 @@ def _diagnose(context: EvaluationContext, block: Block) -> None:
     context.say("running sanity checks")
     with context.meter.allot(_diagnostics_cost(context, len(block.inputs))):
         if read_diagnostics(context, block) is None:
-            path = shards.diagnostics_path(context.folder, context.target.digest)
-            shards.write(
-                path, asdict(_asked(context, block)), _diagnostics_identity(context, block)
+            found = measure(
+                context.target,
+                block.batch,
+                seed=input_seed(context.spec.seed, "probe", b""),
+                meter=context.meter,
+                gradients=context.spec.uses_gradients,
             )
-
-
-def _asked(context: EvaluationContext, block: Block) -> Diagnostics:
-    target = context.target
-    if not isinstance(target, ImageTarget):
-        return measure_texts(target, block.batch.texts, meter=context.meter)
-    return measure_images(
-        target,
-        block.batch.images,
-        block.clean.label,
-        seed=input_seed(context.spec.seed, "probe", b""),
-        meter=context.meter,
-        gradients=context.spec.uses_gradients,
-    )
+            path = shards.diagnostics_path(context.folder, context.target.digest)
+            shards.write(path, asdict(found), _diagnostics_identity(context, block))
 
 
 def _diagnostics_cost(context: EvaluationContext, samples: int) -> int:

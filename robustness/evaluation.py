@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,21 +12,19 @@ from data.sets import TextSet
 from data.sources import ImageSet, load_inputs
 from robustness import store as shards
 from robustness.attacking import EvaluationContext, inputs_digest
-from robustness.chunks import Chunk, read_block, read_cell, read_diagnostics
+from robustness.chunks import Chunk, model_result
 from robustness.executors import run_inline
 from robustness.kinds import NotPossible
 from robustness.progress import Cancelled, Meter, Progress
 from robustness.report.build import build_report, environment
 from robustness.report.schema import Report, write_report
 from robustness.report.write import write_companions
-from robustness.sanity.diagnostics import Diagnostics
-from robustness.scoring import CleanResult, ModelResult, ShardResult, join
 from robustness.spec import EvaluationSpec, cost
 from robustness.target import ImageTarget, Target, torch_threads
 from robustness.text_target import open_model
 from runtimes.artifact import Artifact
 
-__all__ = ["Cancelled", "Inputs", "Progress", "Executor", "evaluate", "evaluate_targets"]
+__all__ = ["Cancelled", "Inputs", "Progress", "Executor", "evaluate"]
 
 Inputs = ImageSet | TextSet
 Executor = Callable[[Sequence[EvaluationContext], Iterable[Chunk]], None]
@@ -35,7 +33,7 @@ Executor = Callable[[Sequence[EvaluationContext], Iterable[Chunk]], None]
 
 def evaluate(
     spec: EvaluationSpec,
-    artifacts: Sequence[Artifact],
+    models: Sequence[Artifact | Target],
     inputs: Inputs,
     folder: Path,
     *,
@@ -44,7 +42,7 @@ def evaluate(
     threads: int = 1,
     executor: Executor = run_inline,
 ) -> Report:
-    """Evaluate one artifact, or two on the same inputs.
+    """Evaluate one model, or two on the same inputs.
 
     The folder afterwards holds `report.json`, what was written from it, and `shards/`. A folder
     left by a run that was stopped or killed is continued: finished shards are read, not computed
@@ -53,7 +51,8 @@ def evaluate(
 
     Args:
         spec: what to do; its `model` and `compare_with` are the caller's to resolve.
-        artifacts: the model, then the one it is compared with if any.
+        models: the model, then the one it is compared with if any: artifacts, or any classifier
+            given as a callable and its PyTorch model.
         inputs: the images or texts, with labels or without; without them the model's own
             predictions on clean inputs stand in, and the report speaks of stability.
         folder: where shards and report go; created if missing.
@@ -67,50 +66,27 @@ def evaluate(
         NotPossible: the arguments do not fit together; the message names argument and rule.
     """
     with torch_threads(threads):
-        targets = [open_model(artifact, threads=threads) for artifact in artifacts]
-        return evaluate_targets(
-            spec,
-            targets,
-            inputs,
-            folder,
-            on_progress=on_progress,
-            should_stop=should_stop,
-            threads=threads,
-            executor=executor,
-        )
-
-
-def evaluate_targets(
-    spec: EvaluationSpec,
-    targets: Sequence[Target],
-    inputs: Inputs,
-    folder: Path,
-    *,
-    on_progress: Callable[[Progress], None] | None = None,
-    should_stop: Callable[[], bool] | None = None,
-    threads: int = 1,
-    executor: Executor = run_inline,
-) -> Report:
-    """`evaluate` for any classifier given as a callable and its PyTorch model."""
-    _check(spec, targets, inputs)
-    spec = _in_float32(spec)
-    if len({target.name for target in targets}) < len(targets):
-        targets = [replace(target, name=f"{target.name}:{target.version}") for target in targets]
-    num_classes = len(targets[0].labels)
-    elliptical = [target.elliptical for target in targets]
-    meter = Meter(
-        cost(spec, len(inputs), elliptical, num_classes=num_classes),
-        on_progress=on_progress,
-        should_stop=should_stop,
-    )
-    contexts = [
-        EvaluationContext(spec=spec, target=target, folder=folder, meter=meter, threads=threads)
-        for target in targets
-    ]
-    with torch_threads(threads):
-        work = _Work(contexts=contexts, inputs=inputs)
-        executor(contexts, work.chunks())
-        results = [work.result(position) for position in range(len(contexts))]
+        targets = [
+            model if isinstance(model, Target) else open_model(model, threads=threads)
+            for model in models
+        ]
+        _check(spec, targets, inputs)
+        spec = _in_float32(spec)
+        if len({target.name for target in targets}) < len(targets):
+            targets = [replace(each, name=f"{each.name}:{each.version}") for each in targets]
+        elliptical = [target.elliptical for target in targets]
+        total = cost(spec, len(inputs), elliptical, num_classes=len(targets[0].labels))
+        meter = Meter(total, on_progress=on_progress, should_stop=should_stop)
+        contexts = [
+            EvaluationContext(spec=spec, target=target, folder=folder, meter=meter, threads=threads)
+            for target in targets
+        ]
+        digests: list[list[str]] = [[] for _ in contexts]
+        executor(contexts, _chunks(contexts, inputs, digests))
+        results = [
+            model_result(spec, target, len(inputs), folder, inputs_digest=shards.digest_of(own))
+            for target, own in zip(targets, digests, strict=True)
+        ]
         runtimes = {target.runtime.name for target in targets}
         report = build_report(spec, results, inputs, environment(threads, runtimes))
         torch_models = {
@@ -124,72 +100,30 @@ def evaluate_targets(
     return report
 
 
+def _chunks(
+    contexts: Sequence[EvaluationContext], inputs: Inputs, digests: list[list[str]]
+) -> Iterator[Chunk]:
+    """Every chunk of every model, read when a worker is free for it; notes their digests."""
+    for position, context in enumerate(contexts):
+        for chosen in shards.ranges(len(inputs)):
+            part = inputs.take(chosen)
+            own = _load(part, context.target)
+            digests[position].append(inputs_digest(own))
+            yield Chunk(model=position, start=chosen.start, inputs=own, labels=part.labels)
+
+
+def _load(part: Inputs, target: Target) -> np.ndarray | list[str]:
+    if isinstance(part, TextSet):
+        return [part.read(index) for index in range(len(part))]
+    if not isinstance(target, ImageTarget):
+        raise NotPossible(f"{target.name!r} reads texts, and the inputs are images")
+    return load_inputs(part, target.image_spec)
+
+
 def _in_float32(spec: EvaluationSpec) -> EvaluationSpec:
     if spec.proposals == "bfloat16":
         warnings.warn("proposals: 'bfloat16' is ignored, attacks search in float32", stacklevel=2)
     return spec.model_copy(update={"proposals": "float32"})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Work:
-    """Cuts the inputs into chunks, and puts together what became of them."""
-
-    contexts: Sequence[EvaluationContext]
-    inputs: Inputs
-    digests: dict[tuple[int, int], str] = field(default_factory=dict[tuple[int, int], str])
-
-    def chunks(self) -> Iterator[Chunk]:
-        """Every chunk of every model; inputs are read when a worker is free for them."""
-        for position, context in enumerate(self.contexts):
-            for chosen in shards.ranges(len(self.inputs)):
-                inputs = _load(self.inputs, chosen, context.target)
-                self.digests[position, chosen.start] = inputs_digest(inputs)
-                yield Chunk(
-                    model=position, start=chosen.start, inputs=inputs, labels=self._labels(chosen)
-                )
-
-    def result(self, position: int) -> ModelResult:
-        """One model's result, from the files of all its chunks."""
-        context = self.contexts[position]
-        clean: list[CleanResult] = []
-        diagnostics: Diagnostics | None = None
-        cells: list[list[ShardResult]] = [[] for _ in context.spec.cells]
-        digests: list[str] = []
-        for chosen in shards.ranges(len(self.inputs)):
-            digest = self.digests[position, chosen.start]
-            block = read_block(context, chosen.start, digest, self._labels(chosen))
-            if block is None:
-                raise OSError(f"shard missing: inputs {chosen.start + 1}-{chosen.stop}")
-            if chosen.start == 0:
-                diagnostics = read_diagnostics(context, block)
-                if diagnostics is None:
-                    raise OSError(f"sanity-check results of {context.target.name!r} are missing")
-            clean.append(block.clean)
-            digests.append(digest)
-            for found, cell in zip(cells, context.spec.cells, strict=True):
-                result = read_cell(context, block, cell, check=False)
-                if result is None:
-                    raise OSError(f"shard missing: {cell.attack.label} at {cell.budget.text}")
-                found.append(result)
-        return ModelResult(
-            target=context.target,
-            clean=join(clean),
-            cells=[join(parts) for parts in cells],
-            inputs_digest=shards.content_digest(np.array(digests, dtype="S64")),
-            diagnostics=diagnostics,
-        )
-
-    def _labels(self, chosen: range) -> np.ndarray | None:
-        labels = self.inputs.labels
-        return None if labels is None else labels[chosen.start : chosen.stop]
-
-
-def _load(inputs: Inputs, chosen: range, target: Target) -> np.ndarray | list[str]:
-    if isinstance(inputs, TextSet):
-        return [inputs.read(index) for index in chosen]
-    if not isinstance(target, ImageTarget):
-        raise NotPossible(f"{target.name!r} reads texts, and the inputs are images")
-    return load_inputs(inputs.take(chosen), target.image_spec)
 
 
 def _check(spec: EvaluationSpec, targets: Sequence[Target], inputs: Inputs) -> None:
@@ -206,21 +140,20 @@ def _check(spec: EvaluationSpec, targets: Sequence[Target], inputs: Inputs) -> N
     if kinds != {wanted}:
         [got] = kinds - {wanted}
         raise NotPossible(f"attacks: {spec.attacks[0].label!r} works on {wanted}s, got {got}s")
+    _check_labels(inputs.labels, num_classes=len(targets[0].labels))
+    _check_attacks(spec, targets)
+
+
+def _check_attacks(spec: EvaluationSpec, targets: Sequence[Target]) -> None:
     num_classes = len(targets[0].labels)
-    _check_labels(inputs.labels, num_classes=num_classes)
     for attack in spec.attacks:
         if num_classes < attack.info.min_classes:
             raise NotPossible(
                 f"attacks: {attack.label!r} needs at least {attack.info.min_classes} classes, "
                 f"and the model has {num_classes}"
             )
-    _check_torch_models(spec, targets)
-
-
-def _check_torch_models(spec: EvaluationSpec, targets: Sequence[Target]) -> None:
-    for target in targets:
-        if spec.uses_gradients:
-            target.require_torch_model()
+    for target in targets if spec.uses_gradients else ():
+        target.require_torch_model()
 
 
 def _check_labels(labels: np.ndarray | None, *, num_classes: int) -> None:

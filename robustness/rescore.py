@@ -7,19 +7,16 @@ batches, runtimes and kinds of processor do to the last bits.
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import TypeVar
 
 import numpy as np
 
 from robustness import store
 from robustness.attacking import cell_shards, stored_batch
 from robustness.attacks.base import TOLERANCE, Batch, Budget, Search
-from robustness.chunks import KINDS
 from robustness.kinds import Variant
 from robustness.logits import label_rank
 from robustness.progress import Meter
 from robustness.report.schema import Report
-from robustness.sanity.diagnostics import Diagnostics
 from robustness.scoring import (
     GRADIENTS,
     Answers,
@@ -28,10 +25,8 @@ from robustness.scoring import (
     CorruptionResult,
     ModelResult,
     Scoring,
-    ShardResult,
     ask,
     combine,
-    join,
     score,
     score_clean,
 )
@@ -42,8 +37,6 @@ from robustness.text_target import TextTarget
 
 _ERRORS = {"fp32": 1e-4}  # of a difference of logits, as a share of the largest one
 _LOW_PRECISION_ERROR = 3e-2
-
-T = TypeVar("T", CleanResult, Diagnostics, ShardResult)
 
 
 class Refuted(Exception):
@@ -104,33 +97,6 @@ def may_be_best(logits: np.ndarray, index: np.ndarray, *, error: float) -> np.nd
     return known & (raised | ~np.isfinite(logits).all(axis=1))
 
 
-def stored_result(folder: Path, report: Report, target: Target) -> ModelResult:
-    """One model's results, whoever made its files: they are compared with what the model gives.
-
-    Raises:
-        Refuted: a file is missing, damaged, or speaks of another number of samples.
-    """
-    starts = [chosen.start for chosen in store.ranges(len(report.samples))]
-
-    def joined(cell: Cell) -> ShardResult:
-        paths = [store.result_path(folder, target.digest, cell, start) for start in starts]
-        return join([_result(path, KINDS[cell.attack.info.role]) for path in paths])
-
-    paths = [store.clean_path(folder, target.digest, start) for start in starts]
-    result = ModelResult(
-        target=target,
-        clean=join([_result(path, CleanResult) for path in paths]),
-        cells=[joined(cell) for cell in report.spec.cells],
-        inputs_digest="",
-        diagnostics=_result(store.diagnostics_path(folder, target.digest), Diagnostics),
-    )
-    for part in (result.clean, *result.cells):
-        sizes = {np.shape(getattr(part, each.name))[-1] for each in fields(part)}
-        if sizes != {len(report.samples)}:
-            raise Refuted(f"the results of {target.name} speak of another number of inputs")
-    return result
-
-
 def read(path: Path) -> dict[str, np.ndarray]:
     """The tensors of a file.
 
@@ -141,13 +107,6 @@ def read(path: Path) -> dict[str, np.ndarray]:
     if stored is None:
         raise Refuted(f"{path.name} is missing or damaged")
     return stored
-
-
-def _result(path: Path, kind: type[T]) -> T:
-    found = store.load(path, kind)
-    if found is None:
-        raise Refuted(f"{path.name} is missing or damaged")
-    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

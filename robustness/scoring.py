@@ -13,6 +13,9 @@ order of attacks. (The attacks themselves aim at top-1.)
 - confirmed in 8 bit: the same after the adversarial input was written as a PNG and read back
   through the public preprocessing. Rounding moves a pixel by up to 0.5/255, so where eps is no
   multiple of 1/255 the rounded input may lie outside the ball by that much.
+- worst case: for every sample the largest rank that any attack with one budget reached, on the
+  PyTorch model or the served one: they are one function, and where rounding parts them, the worse
+  counts.
 - transfer gap: confirmed minus robust accuracy, the part of the attack's success that the served
   model does not show.
 
@@ -25,11 +28,11 @@ from typing import TypeVar
 
 import numpy as np
 
-from robustness.attacks.base import Attack
+from robustness.attacks.base import Attack, Budget
 from robustness.kinds import Variant
 from robustness.logits import label_rank, margin, top_probability
 from robustness.progress import Meter
-from robustness.sanity.diagnostics import Diagnostics
+from robustness.spec import Cell, EvaluationSpec
 from robustness.target import Target
 
 GRADIENTS: tuple[Variant, ...] = ("stopped", "full")
@@ -146,6 +149,50 @@ class CertificateResult:
 
     index: np.ndarray
     radius: np.ndarray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Diagnostics:
+    """How a model behaves around its first inputs, see `robustness.sanity.measure`.
+
+    Measured on the first n <= 32 inputs; NaN, or False, where something was not measured.
+
+    Changes of logits are given relative to the spread of a sample's logits (median over samples).
+
+    Attributes:
+        constant: (1,) bool, different inputs got the same logits, to rounding.
+        inner_gradient: (1,) bool, the PyTorch model takes gradients while it answers.
+        batch_dependence: (n,) change of the served model's logits by what else is in the batch.
+        torch_batch_dependence: (n,) the same of the PyTorch model.
+        torch_change: (n,) change of the PyTorch model's logits when the same batch is repeated.
+        torch_normalized: (n,) bool, the PyTorch model's outputs are probabilities.
+        input_insensitive: (n,) bool, no logit of the PyTorch model (or of the served one, in fp32)
+            changes at all when a few pixels move by 1e-4.
+        zero_gradient: (n,) bool, the margin's gradient is zero, or not a number, in every pixel.
+        gradient_ratio: (n,) change of the margin over a step of 1e-4 along the gradient's signs,
+            divided by what the gradient promises: 1 for a smooth function.
+        clean_margin: (n,) the PyTorch model's logit of the label minus the largest other one.
+        single_step_drop: (n,) fall of that margin by one step of FGSM at eps 8/255.
+        multi_step_drop: (n,) by eight steps, each a quarter of it.
+        rescaled_drop: (n,) by eight steps against logits divided so that their spread is 10.
+        holds_at_large_eps: (n,) bool, correct on the clean input and after such steps within
+            eps 0.5.
+    """
+
+    constant: np.ndarray
+    inner_gradient: np.ndarray
+    batch_dependence: np.ndarray
+    torch_batch_dependence: np.ndarray
+    torch_change: np.ndarray
+    torch_normalized: np.ndarray
+    input_insensitive: np.ndarray
+    zero_gradient: np.ndarray
+    gradient_ratio: np.ndarray
+    clean_margin: np.ndarray
+    single_step_drop: np.ndarray
+    multi_step_drop: np.ndarray
+    rescaled_drop: np.ndarray
+    holds_at_large_eps: np.ndarray
 
 
 ShardResult = AttackResult | CorruptionResult | CertificateResult
@@ -305,3 +352,58 @@ def join(parts: Sequence[T]) -> T:
         for field in fields(first)  # pyright: ignore[reportArgumentType]  T is one of the above
     }
     return type(first)(**joined)
+
+
+def attacked(spec: EvaluationSpec, result: ModelResult) -> list[tuple[Cell, AttackResult]]:
+    """The cells that are attacks, with their results, in the order of the spec."""
+    pairs = zip(spec.cells, result.cells, strict=True)
+    return [(cell, found) for cell, found in pairs if isinstance(found, AttackResult)]
+
+
+def worst_cases(spec: EvaluationSpec, result: ModelResult) -> list[tuple[Budget, np.ndarray]]:
+    """Each budget with the per-sample worst rank (N,) over all attacks that had it.
+
+    Budgets ascend within their kind, kinds come in the order of the spec; `text` is as the spec
+    spells it first.
+    """
+    places: dict[tuple[str, float], Budget] = {}
+    ranks: dict[tuple[str, float], np.ndarray] = {}
+    for cell, found in attacked(spec, result):
+        place = cell.budget
+        key = place.kind, place.value
+        places.setdefault(key, place)
+        ranks[key] = np.maximum(ranks.get(key, found.robust), _by_either(found))
+    kinds = list(dict.fromkeys(kind for kind, _ in places))
+    ordered = sorted(places, key=lambda key: (kinds.index(key[0]), key[1]))
+    return [(places[key], ranks[key]) for key in ordered]
+
+
+def worst_ranks(spec: EvaluationSpec, result: ModelResult) -> dict[str, np.ndarray]:
+    """`worst_cases` by name: the point, or "L2:0.5", "edits:5" for kinds after the first."""
+    return {place_name(spec, place): rank for place, rank in worst_cases(spec, result)}
+
+
+def largest_rank(spec: EvaluationSpec, result: ModelResult) -> np.ndarray | None:
+    """The worst rank (N,) over all attacks at the largest budget of each kind; None without any."""
+    found = [(cell.budget, _by_either(one)) for cell, one in attacked(spec, result)]
+    if not found:
+        return None
+    largest: dict[str, float] = {}
+    for place, _ in found:
+        largest[place.kind] = max(place.value, largest.get(place.kind, 0.0))
+    return np.maximum.reduce([rank for place, rank in found if place.value == largest[place.kind]])
+
+
+def _by_either(found: AttackResult) -> np.ndarray:
+    return np.maximum(found.robust, found.confirmed)
+
+
+def place_name(spec: EvaluationSpec, place: Budget) -> str:
+    """The key of a budget in `worst_ranks`."""
+    places = [cell.budget for cell in spec.cells if _has_budget(cell)]
+    first = next(p.text for p in places if (p.kind, p.value) == (place.kind, place.value))
+    return first if place.kind == places[0].kind else f"{place.kind}:{first}"
+
+
+def _has_budget(cell: Cell) -> bool:
+    return cell.attack.info.role == "attack"

@@ -25,13 +25,16 @@ from robustness.attacks.typos import Typos
 from robustness.attacks.word_swap import WordSwap
 from robustness.certificates.smoothing import Smoothing
 from robustness.parsing import MOST, Count
-from robustness.sanity.diagnostics import diagnostics_cost
 
 GateMetric = Literal["robust_accuracy", "clean_accuracy"]
 GateOperator = Literal[">=", ">"]
 
 _GATE = re.compile(r"\s*(\w+)\s*(>=|>)\s*(\S+)\s*", re.ASCII)
 CLEAN_EVALUATIONS = 2  # of one clean input: the PyTorch model with its gradient, the served model
+SAMPLES = 32  # inputs that sanity checks ask about
+ALONE = 4  # of them one by one
+CLIMBERS = 16  # of them pushed by gradient steps
+STEPS = 8
 GRADIENT_VARIANTS = 2  # of elliptical attention: stopped at m, and flowing through m
 
 ATTACKS: dict[str, type[Attack]] = {
@@ -239,3 +242,12 @@ def cell_cost(attack: Attack, num_classes: int, elliptical: bool) -> int:
         variants = GRADIENT_VARIANTS if elliptical and part.info.access == "gradient" else 1
         total += variants * (part.cost(num_classes) + part.scorings)
     return total
+
+
+def diagnostics_cost(samples: int, *, on_texts: bool) -> int:
+    """Model evaluations that `robustness.sanity.measure` takes at most, of so many samples."""
+    asked, pushed = min(samples, SAMPLES), min(samples, CLIMBERS)
+    mixed = 2 * asked + 1 + ALONE
+    if on_texts:
+        return mixed
+    return 2 * (mixed + asked) + asked + 5 * asked + pushed * (3 * STEPS + 6)

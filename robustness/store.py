@@ -113,6 +113,11 @@ def content_digest(*arrays: np.ndarray) -> str:
     return digest.hexdigest()
 
 
+def digest_of(digests: list[str]) -> str:
+    """sha256 over the digests of consecutive ranges of inputs."""
+    return content_digest(np.array(digests, dtype="S64"))
+
+
 def write(path: Path, tensors: dict[str, np.ndarray], identity: dict[str, Any]) -> None:
     """Write a shard under a temporary name, flush it to the disk and rename it."""
     content = content_digest(*(tensors[name] for name in sorted(tensors)))

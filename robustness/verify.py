@@ -3,7 +3,7 @@
 import math
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +15,11 @@ from data.sets import TextSet
 from data.sources import ImageSet, load_inputs, open_images, open_texts
 from robustness import store
 from robustness.attacking import cell_shards, inputs_digest
+from robustness.chunks import model_result
 from robustness.progress import Meter, Progress
 from robustness.report.build import sample_flags, summarise, warnings_of
 from robustness.report.schema import DEFINITIONS, FILE, Report, parse_report, plain
-from robustness.rescore import Outcome, Refuted, Rescorer, read, stored_result
+from robustness.rescore import Outcome, Refuted, Rescorer, read
 from robustness.sanity.checks import notes
 from robustness.scoring import ModelResult
 from robustness.target import ImageTarget, Target, torch_threads
@@ -176,9 +177,16 @@ def _checked_figures(
     report: Report, folder: Path, targets: Sequence[Target], outcome: Outcome
 ) -> list[ModelResult]:
     """The stored results of every model, after the report was compared with them."""
+    count = len(report.samples)
     try:
-        results = [stored_result(folder, report, target) for target in targets]
+        results = [model_result(report.spec, target, count, folder) for target in targets]
+        parts = [part for result in results for part in (result.clean, *result.cells)]
+        sizes = {np.shape(getattr(part, one.name))[-1] for part in parts for one in fields(part)}
+        if sizes != {count}:
+            raise Refuted("the stored results speak of another number of inputs")
         outcome.refuted += _wrong_figures(report, results)
+    except OSError as error:
+        raise Refuted(str(error)) from None
     except (LookupError, OverflowError, TypeError, ValueError) as error:
         raise Refuted("the stored results do not hold what they should") from error
     return results
@@ -294,7 +302,7 @@ def _clean_inputs(folder: Path, report: Report, digest: str) -> Inputs:
 def _check_digest(report: Report, inputs: Inputs, target: Target) -> None:
     """Check that a model's inputs and the labels are those that the report names."""
     parts = [inputs_digest(inputs[c.start : c.stop]) for c in store.ranges(len(inputs))]
-    whole = store.content_digest(np.array(parts, dtype="S64"))
+    whole = store.digest_of(parts)
     labels = [sample.label for sample in report.samples]
     known = [label for label in labels if label is not None]
     if known and len(known) < len(labels):

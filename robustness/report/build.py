@@ -23,12 +23,14 @@ from robustness.scoring import (
     CertificateResult,
     CorruptionResult,
     ModelResult,
+    attacked,
+    largest_rank,
     parts_of,
+    worst_ranks,
 )
 from robustness.spec import Cell, EvaluationSpec, parse_gate
 from robustness.store import SHARD_SIZE, content_digest
 from robustness.text_target import TextTarget
-from robustness.worst import attacked, largest_rank, worst_ranks
 
 _LIBRARIES = ("numpy", "onnxruntime", "pillow", "scipy", "torch", "torchattacks")
 

@@ -18,9 +18,12 @@ from robustness.scoring import (
     CertificateResult,
     CorruptionResult,
     ModelResult,
+    attacked,
+    largest_rank,
+    place_name,
+    worst_ranks,
 )
 from robustness.spec import Cell, EvaluationSpec
-from robustness.worst import attacked, largest_rank, place_name, worst_ranks
 
 _CURVE = 41  # points of a curve that has one step per sample
 

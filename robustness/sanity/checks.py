@@ -8,12 +8,10 @@ import numpy as np
 
 from robustness.attacks.base import Budget
 from robustness.sanity import model_checks
-from robustness.sanity.diagnostics import CLIMBERS, STEPS
 from robustness.sanity.model_checks import GAP, ModelOutcome, Pairs, many
-from robustness.scoring import ModelResult, parts_of
-from robustness.spec import Cell, EvaluationSpec
+from robustness.scoring import ModelResult, attacked, parts_of, worst_cases
+from robustness.spec import CLIMBERS, STEPS, Cell, EvaluationSpec
 from robustness.target import ImageTarget
-from robustness.worst import attacked, worst_cases
 
 RISE = 0.02  # share by which the seed alone moves an accuracy: 1-3 flags of 100 were measured
 BLACK = 0.02  # share that only a black box may fool: none of 57 on sound models

@@ -14,12 +14,11 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from robustness.attacks.base import Batch
 from robustness.progress import Meter
-from robustness.sanity.diagnostics import ALONE, CLIMBERS, SAMPLES, STEPS, Diagnostics
-from robustness.target import (
-    Target,
-    input_gradient,
-)
+from robustness.scoring import Diagnostics
+from robustness.spec import ALONE, CLIMBERS, SAMPLES, STEPS
+from robustness.target import Target, input_gradient
 
 EPS = 8 / 255
 HALF = 0.5  # a radius at which every image can be turned into the same grey one
@@ -62,26 +61,21 @@ class _GradientsSeen(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def measure_images(
-    target: Target,
-    inputs: np.ndarray,
-    labels: np.ndarray,
-    *,
-    seed: int,
-    meter: Meter,
-    gradients: bool = True,
+def measure(
+    target: Target, batch: Batch, *, seed: int, meter: Meter, gradients: bool = True
 ) -> Diagnostics:
-    """Measure the diagnostics of an image model.
+    """Measure the diagnostics of a model on the first 32 inputs of a batch.
 
     Args:
         target: the model.
-        inputs: (N, C, H, W) float32 clean inputs, of which the first 32 are used.
-        labels: (N,) int64.
+        batch: clean inputs.
         seed: of the choice of pixels.
         meter: counts every model evaluation, `diagnostics_cost` of them at most.
-        gradients: whether gradients are to be asked for; a target without a PyTorch model has none.
+        gradients: whether gradients of an image model are to be asked for.
     """
-    inputs, labels = inputs[:SAMPLES], labels[:SAMPLES]
+    if target.reads == "text":
+        return _measure_texts(target, batch.texts[:SAMPLES], meter)
+    inputs, labels = batch.images[:SAMPLES], batch.labels[:SAMPLES]
     nudged = _nudged(inputs, seed)
     served: Ask = partial(target.predict, meter=meter)
     found = _of_served(target, served, inputs, nudged)
@@ -96,15 +90,8 @@ def measure_images(
     return Diagnostics(**found)
 
 
-def measure_texts(target: Target, texts: Sequence[str], *, meter: Meter) -> Diagnostics:
-    """Measure the diagnostics of a text model: other batches also pad the texts otherwise.
-
-    Args:
-        target: the model.
-        texts: of which the first 32 are used.
-        meter: told of every model evaluation.
-    """
-    texts = texts[:SAMPLES]
+def _measure_texts(target: Target, texts: Sequence[str], meter: Meter) -> Diagnostics:
+    """Of texts other batches are also padded otherwise."""
     found = _blank(len(texts))
     logits = target.predict(texts, meter)
     longest = " ".join(texts)
@@ -114,11 +101,6 @@ def measure_texts(target: Target, texts: Sequence[str], *, meter: Meter) -> Diag
     found["batch_dependence"] = np.maximum(_change(mixed, logits), _change(alone, logits))
     found["constant"][:] = len(set(texts)) > 1 and _same_for_all(logits)
     return Diagnostics(**found)
-
-
-def rounding(logits: np.ndarray) -> float:
-    """The size of a change of logits that says nothing in float32."""
-    return _ROUNDING * float(np.abs(logits).max(initial=1e-30))
 
 
 def _blank(samples: int) -> dict[str, Any]:
@@ -209,7 +191,7 @@ def _follow_gradients(
     with np.errstate(invalid="ignore"):
         moved = (up - down).astype(np.float64) * gradient
         promised = moved.reshape(len(inputs), -1).sum(axis=1)
-        known = promised > rounding(logits)
+        known = promised > _ROUNDING * float(np.abs(logits).max(initial=1e-30))
     ratios = []
     for ask in asked:
         change = margin.of(ask(up)) - margin.of(ask(down))

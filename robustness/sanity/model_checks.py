@@ -12,10 +12,8 @@ from torch import nn
 
 from models.attention.elliptical import is_randomized
 from robustness.attacks.base import Budget
-from robustness.sanity.diagnostics import Diagnostics
-from robustness.scoring import AttackResult, CleanResult, ModelResult
+from robustness.scoring import AttackResult, CleanResult, Diagnostics, ModelResult, attacked
 from robustness.spec import Cell, EvaluationSpec
-from robustness.worst import attacked
 
 REPEATABLE = 1e-4  # change of logits, relative to their spread, that no drawing would leave
 BATCH_CHANGE = 1e-3  # the same with the batch, that rounding explains

@@ -7,7 +7,7 @@ import pytest
 
 from data.sources import ImageSet
 from robustness.attacks.base import options
-from robustness.evaluation import evaluate_targets
+from robustness.evaluation import evaluate
 from robustness.spec import ATTACKS, EvaluationSpec
 from robustness.target import Target
 
@@ -47,7 +47,7 @@ def test_every_attack_runs_with_so_many_classes(
 ) -> None:
     spec = EvaluationSpec.model_validate({"attacks": short_attacks(num_classes), "top_k": top_k})
     images = make_images(6, num_classes=num_classes)
-    report = evaluate_targets(spec, [make_target(num_classes)], images, tmp_path)
+    report = evaluate(spec, [make_target(num_classes)], images, tmp_path)
     [figures] = report.summary.models
     assert report.summary.top_k == [k for k in top_k if k < num_classes]
     assert all(attack.robust.top1 <= figures.clean.top1 for attack in figures.attacks)
@@ -62,7 +62,7 @@ def test_apgd_t_says_that_it_needs_four_classes(
 ) -> None:
     spec = EvaluationSpec.model_validate({"attacks": [{"name": "apgd-t", "eps": ["0.1"]}]})
     with pytest.raises(ValueError, match="'apgd-t' needs at least 4 classes"):
-        evaluate_targets(
+        evaluate(
             spec,
             [make_target(num_classes)],
             make_images(4, num_classes=num_classes),
@@ -76,7 +76,7 @@ def test_autoattack_leaves_out_what_needs_more_classes_and_says_so(
 ) -> None:
     spec = EvaluationSpec.model_validate({"attacks": [{"name": "autoattack", "eps": ["0.5"]}]})
     images = make_images(5, num_classes=num_classes)
-    report = evaluate_targets(spec, [make_target(num_classes)], images, tmp_path)
+    report = evaluate(spec, [make_target(num_classes)], images, tmp_path)
     assert len(spec.attacks[0].parts(num_classes)) == parts
     assert any("without APGD-T" in note for note in report.notes) == (num_classes < 4)
     assert report.summary.models[0].worst["0.5"].top1 == 0

@@ -11,7 +11,7 @@ import torch
 
 from data.images import ImageSpec, decode_image, to_input
 from data.sources import ImageSet, load_inputs
-from robustness.evaluation import Cancelled, Progress, evaluate_targets
+from robustness.evaluation import Cancelled, Progress, evaluate
 from robustness.report.lookup import NoSuchSample, picture
 from robustness.report.schema import read_report
 from robustness.spec import EvaluationSpec, cost
@@ -37,7 +37,7 @@ def test_a_search_in_bfloat16_is_a_warning_and_done_in_float32(
 ) -> None:
     spec = make_spec(proposals="bfloat16")
     with pytest.warns(UserWarning, match="'bfloat16' is ignored"):
-        report = evaluate_targets(spec, [make_target(2)], make_images(4), tmp_path)
+        report = evaluate(spec, [make_target(2)], make_images(4), tmp_path)
     assert report.spec.proposals == "float32"
 
 
@@ -47,7 +47,7 @@ def test_figures_equal_those_of_the_exact_attack(
     target, images = make_target(2), make_images(70)
     assert images.labels is not None
     attacks = [{"name": "fgsm", "eps": ["4/255"]}, {"name": "pgd", "eps": ["2/255", "4/255"]}]
-    report = evaluate_targets(make_spec(attacks=attacks), [target], images, tmp_path)
+    report = evaluate(make_spec(attacks=attacks), [target], images, tmp_path)
     inputs = load_inputs(images, target.image_spec)
     logits = target.runtime.predict(inputs)
     rows = np.arange(70)
@@ -72,11 +72,11 @@ def test_progress_counts_every_announced_evaluation(
 ) -> None:
     seen: list[Progress] = []
     spec = make_spec()
-    evaluate_targets(spec, [make_target(3)], make_images(40), tmp_path, on_progress=seen.append)
+    evaluate(spec, [make_target(3)], make_images(40), tmp_path, on_progress=seen.append)
     assert seen[-1].done == seen[-1].total == cost(spec, 40, [False])
     assert [p.done for p in seen] == sorted(p.done for p in seen)
     again: list[Progress] = []
-    evaluate_targets(spec, [make_target(3)], make_images(40), tmp_path, on_progress=again.append)
+    evaluate(spec, [make_target(3)], make_images(40), tmp_path, on_progress=again.append)
     assert again[-1].done == seen[-1].done
     assert len(again) < len(seen)
 
@@ -85,11 +85,11 @@ def test_cancelled_evaluation_continues_to_the_same_bytes(
     make_target: MakeTarget, make_images: MakeImages, tmp_path: Path
 ) -> None:
     spec, whole, parts = make_spec(), tmp_path / "whole", tmp_path / "parts"
-    expected = evaluate_targets(spec, [make_target(3)], make_images(70), whole)
+    expected = evaluate(spec, [make_target(3)], make_images(70), whole)
     for patience in (1, 7, 20, 33):
         answers = iter([False] * patience)
         with pytest.raises(Cancelled):
-            evaluate_targets(
+            evaluate(
                 spec,
                 [make_target(3)],
                 make_images(70),
@@ -97,7 +97,7 @@ def test_cancelled_evaluation_continues_to_the_same_bytes(
                 should_stop=lambda answers=answers: next(answers, True),
             )
         assert not (parts / "report.json").exists()
-    found = evaluate_targets(spec, [make_target(3)], make_images(70), parts)
+    found = evaluate(spec, [make_target(3)], make_images(70), parts)
     assert contents(parts) == contents(whole)
     assert found.summary == expected.summary and found.samples == expected.samples
 
@@ -106,7 +106,7 @@ def test_cancelled_evaluation_continues_to_the_same_bytes(
 def test_damaged_or_foreign_shard_is_made_again(
     damage: str, make_target: MakeTarget, make_images: MakeImages, tmp_path: Path
 ) -> None:
-    expected = evaluate_targets(make_spec(), [make_target(3)], make_images(40), tmp_path)
+    expected = evaluate(make_spec(), [make_target(3)], make_images(40), tmp_path)
     before = contents(tmp_path)
     path = next(p for p in (tmp_path / "shards").rglob("pgd-Linf-4_255*000000*"))
     content = path.read_bytes()
@@ -115,7 +115,7 @@ def test_damaged_or_foreign_shard_is_made_again(
     elif damage == "flip":
         path.write_bytes(content[:-3] + bytes([content[-3] ^ 1]) + content[-2:])
     else:
-        evaluate_targets(make_spec(seed=1), [make_target(3)], make_images(40), tmp_path)
+        evaluate(make_spec(seed=1), [make_target(3)], make_images(40), tmp_path)
         assert contents(tmp_path) != before
     ended = subprocess.run(
         [sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, check=True
@@ -124,7 +124,7 @@ def test_damaged_or_foreign_shard_is_made_again(
     left.write_bytes(b"half")
     at_work = path.parent / f".left.safetensors.{os.getpid()}-x.tmp"
     at_work.write_bytes(b"half")
-    again = evaluate_targets(make_spec(), [make_target(3)], make_images(40), tmp_path)
+    again = evaluate(make_spec(), [make_target(3)], make_images(40), tmp_path)
     assert not left.exists() and at_work.exists()
     at_work.unlink()
     assert contents(tmp_path) == before
@@ -138,7 +138,7 @@ def test_curve_of_nearest_images_does_not_depend_on_the_radii_asked_for(
     for eps in ("1/255", "60/255"):
         attack = {"name": "fab-t", "eps": [eps], "steps": 10}
         spec = EvaluationSpec.model_validate({"attacks": [attack]})
-        report = evaluate_targets(spec, [make_target(3)], make_images(12), tmp_path / eps[:2])
+        report = evaluate(spec, [make_target(3)], make_images(12), tmp_path / eps[:2])
         curves.append(report.summary.models[0].minimal)
     assert curves[0] == curves[1] and curves[0][0].median is not None
 
@@ -147,7 +147,7 @@ def test_without_labels_the_report_speaks_of_stability(
     make_target: MakeTarget, make_images: MakeImages, tmp_path: Path
 ) -> None:
     images = make_images(40, num_classes=None)
-    report = evaluate_targets(make_spec(), [make_target(3)], images, tmp_path)
+    report = evaluate(make_spec(), [make_target(3)], images, tmp_path)
     assert report.summary.metric == "stability"
     assert report.summary.models[0].clean.top1 == 1
     assert report.samples[0].label is None
@@ -157,7 +157,7 @@ def test_two_models_are_compared_pair_by_pair(
     make_target: MakeTarget, make_images: MakeImages, tmp_path: Path
 ) -> None:
     first, second = make_target(3), make_target(3, scale=2.0, name="other")
-    report = evaluate_targets(make_spec(), [first, second], make_images(40), tmp_path)
+    report = evaluate(make_spec(), [first, second], make_images(40), tmp_path)
     comparison = report.summary.comparison
     assert comparison is not None
     assert (comparison.first, comparison.second) == ("linear", "other")
@@ -171,7 +171,7 @@ def test_models_of_one_name_are_told_apart_by_version(
     make_target: MakeTarget, make_images: MakeImages, tmp_path: Path
 ) -> None:
     second = replace(make_target(3), version="2", digest="2" * 64)
-    report = evaluate_targets(make_spec(), [make_target(3), second], make_images(8), tmp_path)
+    report = evaluate(make_spec(), [make_target(3), second], make_images(8), tmp_path)
     assert [model.name for model in report.summary.models] == ["linear:1", "linear:2"]
 
 
@@ -181,7 +181,7 @@ def test_gate_compares_the_lower_bound(
 ) -> None:
     spec = make_spec(gate=f"robust_accuracy >= {gate}")
     images = make_images(64, num_classes=None)
-    report = evaluate_targets(spec, [make_target(3, scale=0.1)], images, tmp_path)
+    report = evaluate(spec, [make_target(3, scale=0.1)], images, tmp_path)
     result = report.summary.gate
     assert result is not None
     assert result.passed is passed
@@ -193,7 +193,7 @@ def test_without_labels_a_gate_on_clean_accuracy_fails(
     metric: str, passed: bool, make_target: MakeTarget, make_images: MakeImages, tmp_path: Path
 ) -> None:
     spec, images = make_spec(gate=f"{metric}_accuracy >= 0"), make_images(8, num_classes=None)
-    result = evaluate_targets(spec, [make_target(3)], images, tmp_path).summary.gate
+    result = evaluate(spec, [make_target(3)], images, tmp_path).summary.gate
     assert result is not None and result.passed is passed
     assert "no labels were given, so this is stability" in result.reason
 
@@ -204,7 +204,7 @@ def test_any_number_of_classes_is_scored(
 ) -> None:
     spec = make_spec(top_k=[1, 5])
     images = make_images(8, num_classes=num_classes)
-    report = evaluate_targets(spec, [make_target(num_classes)], images, tmp_path)
+    report = evaluate(spec, [make_target(num_classes)], images, tmp_path)
     assert report.summary.top_k == ([1, 5] if num_classes > 5 else [1])
 
 
@@ -214,7 +214,7 @@ def test_global_state_survives_an_evaluation(
     target = make_target(3)
     target.require_torch_model().train()
     generator, threads = torch.get_rng_state(), torch.get_num_threads()
-    evaluate_targets(make_spec(), [target], make_images(8), tmp_path, threads=2)
+    evaluate(make_spec(), [target], make_images(8), tmp_path, threads=2)
     assert torch.equal(torch.get_rng_state(), generator)
     assert torch.get_num_threads() == threads
     assert all(part.training for part in target.require_torch_model().modules())
@@ -239,14 +239,14 @@ def test_arguments_that_do_not_fit_are_refused(
 ) -> None:
     targets, images = change(make_target(3), make_images(8, num_classes=3))
     with pytest.raises(ValueError, match=message):
-        evaluate_targets(make_spec(), targets, images, tmp_path)
+        evaluate(make_spec(), targets, images, tmp_path)
 
 
 def test_pictures_show_what_was_scored(
     make_target: MakeTarget, make_images: MakeImages, tmp_path: Path
 ) -> None:
     target, images = make_target(3), make_images(40)
-    evaluate_targets(make_spec(), [target], images, tmp_path)
+    evaluate(make_spec(), [target], images, tmp_path)
 
     def pixels(kind: str, **named: str) -> np.ndarray:
         content = picture(tmp_path, 35, kind, **named)  # pyright: ignore[reportArgumentType]

@@ -178,6 +178,8 @@ def test_worker_refuses_an_artifact_that_changed_meanwhile(
 def test_unfit_executor_is_refused(artifacts: Any, pair: list[Artifact], tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="workers must be at least 1, got 0"):
         ProcessExecutor(folders(pair), workers=0)
+    with pytest.raises(ValueError, match="workers must be at least 1, got 0"):
+        RayExecutor(folders(pair), workers=0)
     with pytest.raises(ValueError, match=r"one per model \(1\), got 2"):
         run(pair[:1], artifacts.images, tmp_path, ProcessExecutor(folders(pair), workers=1))
 
@@ -276,9 +278,3 @@ def test_cancelled_run_on_a_cluster_leaves_no_task(
         assert run(pair, artifacts.images, tmp_path, RayExecutor(folders(pair))) == expected
     finally:
         ray.shutdown()
-
-
-def test_number_of_ray_workers_must_count_something(artifacts: Any) -> None:
-    pytest.importorskip("ray")
-    with pytest.raises(ValueError, match="workers must be at least 1, got 0"):
-        RayExecutor([artifacts.dot], workers=0)

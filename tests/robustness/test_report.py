@@ -21,7 +21,7 @@ from data.images import ImageSpec
 from data.sources import ImageSet
 from robustness import console
 from robustness import store as shards
-from robustness.evaluation import evaluate_targets
+from robustness.evaluation import evaluate
 from robustness.report import html
 from robustness.report.exhibits import BUDGET, Texts, choose
 from robustness.report.lookup import InputLost, adversarial_input, clean_input, picture
@@ -211,7 +211,7 @@ def test_a_network_without_maps_is_evaluated_to_a_finished_report(
         reader=lambda i: Image.fromarray(pixels[i]),
     )
     spec = EvaluationSpec.model_validate({"attacks": [{"name": "fgsm", "eps": ["8/255"]}]})
-    report = evaluate_targets(spec, [target], images, tmp_path)
+    report = evaluate(spec, [target], images, tmp_path)
     assert read_report(tmp_path) == report
     assert f"Attention maps are not shown: {reason}" in seen(tmp_path).text
     assert "no attention maps in the report" in caplog.text

@@ -7,7 +7,7 @@ from pydantic import ValidationError
 
 from robustness import EvaluationSpec, cost, parse_eps, parse_gate
 from robustness.attacks.pgd import PGD as PGDAttack
-from robustness.sanity.diagnostics import diagnostics_cost
+from robustness.spec import diagnostics_cost
 
 PGD = {"name": "pgd", "eps": ["4/255"]}
 

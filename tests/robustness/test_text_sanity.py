@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from data.sets import TextSet
-from robustness.evaluation import evaluate_targets
+from robustness.evaluation import evaluate
 from robustness.spec import EvaluationSpec
 from robustness.text_target import TextTarget
 from runtimes.base import Inputs, Runtime
@@ -65,7 +65,7 @@ def test_a_fault_raises_its_warning(
         description="made",
         reader=lambda i: texts[i],
     )
-    summary = evaluate_targets(SPEC, [target], inputs, tmp_path).summary
+    summary = evaluate(SPEC, [target], inputs, tmp_path).summary
     found = {warning.code for warning in summary.warnings}
     assert found - {"twin_differs", "transfer_gap"} == expected
     assert found == expected or fault == "constant"  # its PyTorch model, which is sound, differs

@@ -7,10 +7,16 @@ import pytest
 
 from robustness.report.sentences import findings
 from robustness.report.summary import model_figures
-from robustness.scoring import ModelResult, Scoring, combine, score_clean
+from robustness.scoring import (
+    ModelResult,
+    Scoring,
+    combine,
+    largest_rank,
+    score_clean,
+    worst_ranks,
+)
 from robustness.spec import EvaluationSpec
 from robustness.target import Target
-from robustness.worst import largest_rank, worst_ranks
 
 SPEC = EvaluationSpec.model_validate({"attacks": [{"name": "pgd", "eps": ["4/255"]}]})
 

@@ -15,7 +15,7 @@ import pytest
 
 from data.images import decode_image
 from robustness.report import lookup
-from robustness.sanity.diagnostics import diagnostics_cost
+from robustness.spec import diagnostics_cost
 from runtimes.artifact import Artifact
 from service.jobs.uploads import evaluations_folder, open_inputs
 from tests.service.conftest import bomb
