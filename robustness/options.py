@@ -101,7 +101,7 @@ def _add_attacks(command: argparse.ArgumentParser) -> None:
     ).add_argument
     for name in (name for name in _OPTIONS if name not in _BUDGETS):
         first = next(iter(_OPTIONS[name].values()))
-        shape = _WHOLE if first.type == "integer" else {"metavar": name.upper()}
+        shape: dict[str, Any] = _WHOLE if first.type == "integer" else {"metavar": name.upper()}
         told = f"{first.text} ({_defaults(name)})"
         add(f"--{name}", **(_MANY if first.several else {}), **shape, help=told)
 
