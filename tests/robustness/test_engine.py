@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from data.images import ImageSpec, decode_image, to_input
+from data.sets import TextSet
 from data.sources import ImageSet, load_inputs
 from robustness.evaluation import Cancelled, Progress, evaluate
 from robustness.report.lookup import NoSuchSample, picture
@@ -19,6 +20,7 @@ from robustness.target import ImageTarget
 
 MakeTarget = Callable[..., ImageTarget]
 MakeImages = Callable[..., ImageSet]
+TEXTS = TextSet(names=["a"], labels=None, label_names=None, description="", reader=lambda _: "a")
 
 
 def make_spec(**fields: object) -> EvaluationSpec:
@@ -228,6 +230,7 @@ def test_global_state_survives_an_evaluation(
         (lambda t, i: ([t, t], i), "another artifact"),
         (lambda t, i: ([t], replace(i, labels=i.labels + 2)), r"labels must be class indices"),
         (lambda t, i: ([], i), "one or two"),
+        (lambda t, i: ([t], TEXTS), "'fgsm' works on images, got texts"),
         (
             lambda t, i: ([t, replace(t, digest="b" * 64, labels=["x", "y", "z"])], i),
             "the same labels",
