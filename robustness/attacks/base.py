@@ -154,11 +154,11 @@ class Batch:
 
     def take(self, rows: np.ndarray) -> "Batch":
         """Some of the inputs."""
-        on_images, found = isinstance(self.inputs, np.ndarray), self.found.items()
+        inputs = self.inputs
         return Batch(
-            inputs=self.inputs[rows] if on_images else [self.inputs[row] for row in rows],
+            inputs=inputs[rows] if isinstance(inputs, np.ndarray) else [inputs[i] for i in rows],
             labels=self.labels[rows],
-            found={name: values[rows] for name, values in found},
+            found={name: values[rows] for name, values in self.found.items()},
         )
 
 
