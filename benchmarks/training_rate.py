@@ -21,11 +21,12 @@ from benchmarks.support.pairs import measure_pairs, pair_rows
 from benchmarks.support.rows import Row
 from data.sources import open_images
 from training.distributed import Processes
-from training.optimizer import Schedule, build_optimizer
+from training.optimizer import Schedule
 from training.order import Batch, Order, batches
 from training.recipe import ImageData, Recipe
 from training.recipe_file import read_recipe
 from training.samples import ReadImages, Samples, StoredImages
+from training.state import State
 from training.step import Stepper
 
 TARGET = 1 / 0.95
@@ -74,8 +75,7 @@ class _Run:
         model = models.build(**recipe.model)
         processes = Processes()
         schedule = Schedule(train=recipe.train, steps_per_epoch=order.steps_per_epoch)
-        optimizer = build_optimizer(model, recipe.train)
-        self._stepper = Stepper(recipe, model, optimizer, None, schedule, processes)
+        self._stepper = Stepper(recipe, State(model, recipe.train, processes, ""), schedule)
         part = processes.part(recipe.train.batch_size)
         steps = range(schedule.total_steps)
         self._fresh: Iterator[Batch] = batches(

@@ -24,9 +24,9 @@ from training import run as records
 from training.distributed import Processes
 from training.recipe import TextData
 from training.run import trained_model
-from training.samples import Sequences
+from training.samples import Sequences, to_model
 from training.task import open_test, some
-from training.validation import predict, to_model
+from training.validation import predict
 
 BY_LAYER = (
     "activation_factor",

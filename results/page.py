@@ -154,7 +154,7 @@ def _row(run: dict[str, Any], papers: dict[str, Any]) -> list[str]:
         on,
         f"{run['rate']['steps_per_second']:.2f}",
         f"{_percent(run['rate']['waiting'])} %",
-        _commits(run["sittings"]),
+        _commits(run["sessions"]),
     ]
 
 

@@ -117,9 +117,9 @@ def _run(folder: Path, recipes: Path) -> tuple[str, dict[str, Any]]:
     missing = [key for key in _OF_RUN if key not in metrics]
     if missing:
         raise ValueError(f"{folder} is no finished run: its metrics lack {', '.join(missing)}")
-    sessions = json.loads((folder / records.RUN).read_text())["sittings"]
+    sessions = json.loads((folder / records.RUN).read_text())["sessions"]
     recipe = _recipe(folder)
-    record = {"kind": "run", "recipe": recipe, "metrics": metrics, "sittings": sessions}
+    record = {"kind": "run", "recipe": recipe, "metrics": metrics, "sessions": sessions}
     changes = _changes(recipe, recipes)
     return folder.resolve().name, record | {"changes": changes, "rate": _rate(folder)}
 

@@ -28,16 +28,7 @@ _FILL = 0.5  # of what a moved image leaves free
 
 
 def augment(images: Tensor, data: ImageData, draws: Draws) -> Tensor:
-    """Do to a batch all that a recipe asks for.
-
-    Args:
-        images: (B, C, H, W), pixels in [0, 1].
-        data: strengths.
-        draws: source of the draws.
-
-    Returns:
-        (B, C, H, W), pixels in [0, 1].
-    """
+    """Do to a batch all that a recipe asks for."""
     if data.flip:
         images = flip(images, draws)
     if data.shift:
@@ -80,11 +71,6 @@ def color_jitter(images: Tensor, strength: float, draws: Draws) -> Tensor:
 
 def erase(images: Tensor, probability: float, draws: Draws) -> Tensor:
     """Fill a rectangle of each image with noise, with some probability.
-
-    Args:
-        images: (B, C, H, W).
-        probability: share of images to erase from.
-        draws: source of the draws.
 
     Source: Zhong et al., "Random erasing data augmentation", 2020; the noise is uniform [ours].
     """
@@ -152,17 +138,7 @@ def _cut(images: Tensor, others: Tensor, area: float, draws: Draws) -> tuple[Ten
 
 
 def rand_augment(images: Tensor, operations: int, *, magnitude: float, draws: Draws) -> Tensor:
-    """Change each image by operations of its own.
-
-    Args:
-        images: (B, C, H, W), pixels in [0, 1].
-        operations: how many are drawn for each image.
-        magnitude: their mean strength, from 0 to 10.
-        draws: source of the draws.
-
-    Returns:
-        (B, C, H, W), pixels in [0, 1].
-    """
+    """Change each image by so many operations of its own, of a mean strength from 0 to 10."""
     for _ in range(operations):
         level = ((magnitude + _SPREAD * draws.normal(1, 1, 1)) / 10).clamp(0, 1)
         sign = torch.where(draws.uniform(1, 1, 1) < 0.5, -1.0, 1.0)

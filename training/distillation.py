@@ -21,7 +21,7 @@ from training.distributed import Processes
 from training.draws import Draws, seed_model, source
 from training.order import Order
 from training.recipe import Recipe
-from training.samples import StoredImages
+from training.samples import StoredImages, to_model
 
 _BATCH, _LR, _SHIFT = 128, 4e-3, 2
 
@@ -53,9 +53,8 @@ def teacher_logits(
     path: Path,
     samples: StoredImages,
     recipe: Recipe,
-    *,
-    epochs: int,
     processes: Processes,
+    *,
     progress: bool = False,
 ) -> Tensor:
     """Train a teacher, or read that of the run, and compute its logits for the training images.
@@ -63,8 +62,7 @@ def teacher_logits(
     Args:
         path: the teacher's weights.
         samples: the training split.
-        recipe: of the student; its seed is that of the teacher's weights, order and augmentation.
-        epochs: how long the teacher is trained.
+        recipe: of the student, whose seed is the teacher's, too.
         processes: each trains the same teacher; the first one writes it.
         progress: show a progress bar.
 
@@ -76,42 +74,27 @@ def teacher_logits(
     teacher.to(processes.device)
     if path.exists():
         load_weights(teacher, path)
-    else:
-        labels, options = torch.from_numpy(samples.labels), {"epochs": epochs, "progress": progress}
-        train_teacher(teacher, samples.pixels, labels, seed=recipe.seed, **options)
+    elif recipe.distillation is not None:
+        epochs = recipe.distillation.teacher_epochs
+        train_teacher(teacher, samples, epochs=epochs, seed=recipe.seed, progress=progress)
         if processes.is_first:
             save_weights(teacher, path)
     return soft_labels(teacher, samples.pixels)
 
 
 def train_teacher(
-    teacher: nn.Module,
-    pixels: Tensor,
-    labels: Tensor,
-    *,
-    epochs: int,
-    seed: int,
-    progress: bool = False,
+    teacher: nn.Module, samples: StoredImages, *, epochs: int, seed: int, progress: bool = False
 ) -> None:
-    """Train a teacher with flips and shifts under a one-cycle learning rate.
-
-    Args:
-        teacher: maps (B, C, H, W) in [0, 1] to logits; left in eval mode.
-        pixels: (N, C, H, W) uint8, at least one batch of 128.
-        labels: (N,) int64.
-        epochs: passes over the images.
-        seed: of order and augmentation.
-        progress: show a progress bar.
-    """
-    device = next(teacher.parameters()).device
+    """Train a teacher with flips and shifts under a one-cycle learning rate, in batches of 128."""
+    device, labels = next(teacher.parameters()).device, torch.from_numpy(samples.labels)
     order = Order(len(labels), _BATCH, seed=seed)
     steps = epochs * order.steps_per_epoch
     optimizer = torch.optim.AdamW(teacher.parameters(), lr=_LR, weight_decay=0.01, fused=True)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, _LR, total_steps=steps)
     teacher.train()
     for step in tqdm(range(steps), "teacher", unit="step", disable=not progress):
-        indices = torch.from_numpy(order.indices(step))
-        images = pixels[indices].to(device).float() / 255
+        indices = order.indices(step)
+        (images,) = to_model(samples.batch(indices), device)
         draws = Draws(source(seed, "augment", step), _BATCH, device=device)
         images = move(flip(images, draws), _SHIFT, draws)
         loss = F.cross_entropy(teacher(images), labels[indices].to(device))
@@ -119,7 +102,6 @@ def train_teacher(
         loss.backward()
         optimizer.step()
         schedule.step()
-    teacher.eval()
 
 
 @torch.no_grad()
@@ -130,21 +112,6 @@ def soft_labels(teacher: nn.Module, pixels: Tensor) -> Tensor:
     batches = (batch.to(device).float() / 255 for batch in pixels.split(500))
     logits = ((teacher(images) + teacher(images.flip(-1))) / 2 for images in batches)
     return torch.cat([batch.cpu() for batch in logits])
-
-
-def distillation_loss(logits: Tensor, teacher_logits: Tensor, *, temperature: float) -> Tensor:
-    """KL divergence of the student's prediction from the teacher's, both softened.
-
-    Args:
-        logits: (B, K) of the student.
-        teacher_logits: (B, K).
-        temperature: divides both logits; the square of it keeps the gradient's size.
-
-    Source: Touvron et al. 2021, eq. 2, second term.
-    """
-    student = F.log_softmax(logits / temperature, dim=1)
-    teacher = F.log_softmax(teacher_logits / temperature, dim=1)
-    return F.kl_div(student, teacher, reduction="batchmean", log_target=True) * temperature**2
 
 
 def _convolution(in_chans: int, out_chans: int) -> tuple[nn.Module, ...]:

@@ -14,25 +14,14 @@ _PURPOSES = ("order", "augment", "decode", "attack", "model")
 
 
 def source(seed: int, purpose: str, *place: int) -> np.random.Generator:
-    """An own source of random numbers.
-
-    Args:
-        seed: of the run.
-        purpose: "order" of the samples, to "augment" or "decode" them, to "attack", or what the
-            "model" draws.
-        *place: e.g. the step.
-    """
+    """An own source of random numbers for one of `_PURPOSES` at a place, e.g. a step."""
     return np.random.default_rng((seed, _PURPOSES.index(purpose), *place))
 
 
 def seed_model(seed: int, *place: int, model: nn.Module | None = None) -> None:
-    """Seed what is drawn inside of a model.
+    """Seed what is drawn inside of a model at a place, e.g. a step.
 
-    Args:
-        seed: of the run.
-        *place: e.g. the step.
-        model: its random metrics draw from generators of their own; dropout and drop path from
-            torch's global ones.
+    Random metrics draw from generators of their own, dropout and drop path from torch's global one.
     """
     random = source(seed, "model", *place)
     torch.manual_seed(int(random.integers(2**63)))

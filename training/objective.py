@@ -1,7 +1,5 @@
 """What training minimizes: the task's loss and what a recipe adds to it; and the attacks on it."""
 
-import contextlib
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -9,7 +7,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from models.attention.elliptical import metric_gradient
-from training.distillation import distillation_loss
 from training.recipe import AdversarialRecipe, Recipe
 
 _TRADES_START = 0.001
@@ -47,13 +44,16 @@ class Objective(nn.Module):
             teacher: (B, K) logits of a teacher.
             natural: the clean images of TRADES, (B, C, H, W).
         """
-        with self._autocast(inputs[0].device.type):
+        bf16 = self._train.precision == "bf16"
+        with torch.autocast(inputs[0].device.type, dtype=torch.bfloat16, enabled=bf16):
             logits, extra = self._logits((natural,) if natural is not None else inputs)
             attacked = self.model(*inputs) if natural is not None else None
         logits = logits.float()
         loss = F.cross_entropy(logits, targets, label_smoothing=self._train.label_smoothing)
         if teacher is not None and (recipe := self._distillation):
-            distilled = distillation_loss(logits, teacher, temperature=recipe.temperature)
+            # Touvron et al. 2021, eq. 2; the square keeps the gradient's size.
+            soft = recipe.temperature
+            distilled = kl_divergence(teacher / soft, logits / soft) * soft**2
             loss = (1 - recipe.weight) * loss + recipe.weight * distilled
         if attacked is not None and (recipe := self._adversarial):
             loss = loss + recipe.beta * kl_divergence(logits, attacked.float())
@@ -64,11 +64,6 @@ class Objective(nn.Module):
             return self.model(*inputs), 0.0
         logits, loss = self.model.logits_and_reconstruction(*inputs)
         return logits, self._train.reconstruction * loss
-
-    def _autocast(self, device: str) -> contextlib.AbstractContextManager[Any]:
-        if self._train.precision == "fp32":
-            return contextlib.nullcontext()
-        return torch.autocast(device, dtype=torch.bfloat16)
 
 
 def kl_divergence(logits: Tensor, attacked: Tensor) -> Tensor:
@@ -85,7 +80,7 @@ def kl_divergence(logits: Tensor, attacked: Tensor) -> Tensor:
 def attack(
     model: nn.Module, images: Tensor, targets: Tensor, recipe: AdversarialRecipe, noise: Tensor
 ) -> Tensor:
-    """Find the worst images within a recipe's ball.
+    """Find the worst images within a recipe's ball by signed gradient steps up the loss.
 
     The model is in eval mode meanwhile, so that dropout and batch statistics do not blur the
     gradient, and the gradient takes the path through M, too: without it elliptical attention looks
@@ -100,63 +95,27 @@ def attack(
 
     Returns:
         (B, C, H, W) images within eps and within [0, 1].
+
+    Source: Madry et al., "Towards Deep Learning Models Resistant to Adversarial Attacks", 2018;
+        Zhang et al. 2019 (TRADES), algorithm 1, from a start as in the authors' public code,
+        uniform instead of normal.
     """
     training = model.training
     model.eval()
-    ball = {"eps": recipe.eps, "alpha": recipe.alpha, "steps": recipe.steps}
+    low, high = (images - recipe.eps).clamp(min=0), (images + recipe.eps).clamp(max=1)
     with metric_gradient(model, True):
         if recipe.method == "trades":
-            found = trades(model, images, noise=noise, **ball)
+            with torch.no_grad():
+                clean = model(images)
+            found = (images + _TRADES_START * (2 * noise - 1)).clamp(low, high)
         else:
-            found = pgd(model, images, targets, noise=noise, **ball)
+            clean, found = None, low + noise * (high - low)
+        for _ in range(recipe.steps):
+            logits = model(found.requires_grad_(True))
+            loss = (
+                F.cross_entropy(logits, targets) if clean is None else kl_divergence(clean, logits)
+            )
+            (gradient,) = torch.autograd.grad(loss, found)
+            found = (found.detach() + recipe.alpha * gradient.sign()).clamp(low, high)
     model.train(training)
     return found
-
-
-def pgd(
-    model: nn.Module,
-    images: Tensor,
-    targets: Tensor,
-    *,
-    eps: float,
-    alpha: float,
-    steps: int,
-    noise: Tensor,
-) -> Tensor:
-    """Climb the loss by signed gradient steps from a random start in the ball; see `attack`.
-
-    Source: Madry et al., "Towards Deep Learning Models Resistant to Adversarial Attacks", 2018.
-    """
-    low, high = (images - eps).clamp(min=0), (images + eps).clamp(max=1)
-    start = low + noise * (high - low)
-    return _climb(lambda x: F.cross_entropy(model(x), targets), start, low, high, alpha, steps)
-
-
-def trades(
-    model: nn.Module, images: Tensor, *, eps: float, alpha: float, steps: int, noise: Tensor
-) -> Tensor:
-    """Climb the KL divergence from the clean prediction, from beside the images; see `attack`.
-
-    Source: Zhang et al. 2019 (TRADES), algorithm 1; the start as in the authors' public code,
-        uniform instead of normal.
-    """
-    low, high = (images - eps).clamp(min=0), (images + eps).clamp(max=1)
-    with torch.no_grad():
-        logits = model(images)
-    start = (images + _TRADES_START * (2 * noise - 1)).clamp(low, high)
-    return _climb(lambda x: kl_divergence(logits, model(x)), start, low, high, alpha, steps)
-
-
-def _climb(
-    loss: Callable[[Tensor], Tensor],
-    images: Tensor,
-    low: Tensor,
-    high: Tensor,
-    alpha: float,
-    steps: int,
-) -> Tensor:
-    for _ in range(steps):
-        images.requires_grad_(True)
-        (gradient,) = torch.autograd.grad(loss(images), images)
-        images = (images.detach() + alpha * gradient.sign()).clamp(low, high)
-    return images

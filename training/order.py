@@ -106,16 +106,9 @@ def batches(
     workers: int,
     pin: bool,
 ) -> Iterator[Batch]:
-    """The batches of some steps.
+    """This process's part of the batches of some steps, pinned where a GPU shall copy them.
 
-    Args:
-        samples: the training split.
-        order: which samples belong to which step.
-        steps: steps to do.
-        part: this process's share of each batch.
-        seed: of the run.
-        workers: processes that prepare batches; 0 prepares each when it is asked for.
-        pin: keep batches in memory from which a GPU copies faster.
+    Without `workers`, processes that prepare them, each is prepared when it is asked for.
     """
     loader = DataLoader(
         _Steps(samples, order, part, seed),

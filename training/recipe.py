@@ -11,43 +11,23 @@ from robustness.parsing import parse_eps
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageData:
-    """Images to read.
+    """Images to read, and how the training images are changed."""
 
-    Attributes:
-        source: see `data.sources.open_images`.
-        valid: images held out of the training split for validation.
-        image: size and channels of the input.
-        flip: mirror half of the training images.
-        shift: move training images by up to this many pixels each way.
-        random_crop: train on random parts of 8 to 100 % of an image; for images that are decoded
-            for every batch.
-        rand_augment: operations of RandAugment per image.
-        magnitude: their strength, from 0 to 10.
-        color_jitter: change brightness, contrast and saturation by factors of up to 1 +- this.
-        erase: probability of filling a rectangle with noise.
-        mixup: parameter of the Beta distribution of mixup; 0 does none.
-        cutmix: parameter of the Beta distribution of CutMix; 0 does none.
-        repeats: times that an image comes, differently augmented, in a batch; an epoch then sees
-            fewer images.
-        in_memory: decode all images once; False decodes them for every batch.
-        workers: processes that prepare batches ahead of the model; 0 prepares them in its own.
-    """
-
-    source: str
-    valid: int
-    image: ImageSpec
-    flip: bool = False
-    shift: int = 0
-    random_crop: bool = False
-    rand_augment: int = 0
-    magnitude: float = 9.0
-    color_jitter: float = 0.0
-    erase: float = 0.0
-    mixup: float = 0.0
-    cutmix: float = 0.0
-    repeats: int = 1
-    in_memory: bool = True
-    workers: int = 0
+    source: str  # see `data.sources.open_images`
+    valid: int  # images held out of the training split for validation
+    image: ImageSpec  # size and channels of the input
+    flip: bool = False  # mirror half of the images
+    shift: int = 0  # move images by up to this many pixels each way
+    random_crop: bool = False  # train on random parts of 8 to 100 % of an image
+    rand_augment: int = 0  # operations of RandAugment per image
+    magnitude: float = 9.0  # their strength, from 0 to 10
+    color_jitter: float = 0.0  # brightness, contrast, saturation by factors of up to 1 +- this
+    erase: float = 0.0  # probability of filling a rectangle with noise
+    mixup: float = 0.0  # parameter of the Beta distribution of mixup; 0 does none
+    cutmix: float = 0.0  # the same of CutMix
+    repeats: int = 1  # times that an image comes in a batch; an epoch then sees fewer images
+    in_memory: bool = True  # decode all images once; False decodes them for every batch
+    workers: int = 0  # processes that prepare batches ahead of the model; 0 does it in its own
 
     def __post_init__(self) -> None:
         """Check every rule, naming the field and the value received."""
@@ -70,26 +50,17 @@ class ImageData:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextData:
-    """Texts to read.
+    """Texts to read."""
 
-    Attributes:
-        source: see `data.sources.open_texts`.
-        valid: texts held out of the training split for validation.
-        max_len: tokens after the first `max_len` of a text are cut off.
-        tokenizer: "wordpiece" trains one on the training texts, without those held out; anything
-            else is what `data.tokenizer.load_tokenizer` knows.
-        vocab_size: entries of the tokenizer that is trained.
-        bucket: put texts of similar length into one batch.
-        workers: processes that prepare batches ahead of the model; 0 prepares them in its own.
-    """
-
-    source: str
-    valid: int
-    max_len: int
+    source: str  # see `data.sources.open_texts`
+    valid: int  # texts held out of the training split for validation
+    max_len: int  # tokens after the first `max_len` of a text are cut off
+    # "wordpiece" trains a tokenizer on the training texts, without those held out; anything else is
+    # what `data.tokenizer.load_tokenizer` knows.
     tokenizer: str = "wordpiece"
-    vocab_size: int | None = None
-    bucket: bool = True
-    workers: int = 0
+    vocab_size: int | None = None  # entries of the tokenizer that is trained
+    bucket: bool = True  # put texts of similar length into one batch
+    workers: int = 0  # processes that prepare batches ahead of the model; 0 does it in its own
 
     def __post_init__(self) -> None:
         """Check every rule, naming the field and the value received."""
@@ -105,25 +76,15 @@ class TextData:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenData:
-    """A task of the Long Range Arena.
+    """A task of the Long Range Arena."""
 
-    Attributes:
-        source: see `data.datasets.lra.open_tokens`.
-        valid: samples held out of the training split; None where the task has a split of its own.
-        max_len: cut sequences after so many tokens; None keeps them whole.
-        size: draw only so many training samples of a task that is drawn.
-        cache: folder that keeps what was drawn.
-        bucket: put sequences of similar length into one batch.
-        workers: processes that draw the task, and that prepare batches ahead of the model.
-    """
-
-    source: str
-    valid: int | None = None
-    max_len: int | None = None
-    size: int | None = None
-    cache: str = "cache"
-    bucket: bool = True
-    workers: int = 0
+    source: str  # see `data.datasets.lra.open_tokens`
+    valid: int | None = None  # samples held out; None where the task has a split of its own
+    max_len: int | None = None  # cut sequences after so many tokens; None keeps them whole
+    size: int | None = None  # draw only so many training samples of a task that is drawn
+    cache: str = "cache"  # folder that keeps what was drawn
+    bucket: bool = True  # put sequences of similar length into one batch
+    workers: int = 0  # processes that draw the task, and that prepare batches
 
     def __post_init__(self) -> None:
         """Check every rule, naming the field and the value received."""
@@ -137,64 +98,36 @@ DataRecipe = ImageData | TextData | TokenData
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainRecipe:
-    """How to train.
+    """How to train; either `epochs` or `steps` is given."""
 
-    Attributes:
-        epochs: passes over the training split; give this or `steps`.
-        steps: optimizer steps; give this or `epochs`.
-        batch_size: samples per step, over all processes.
-        accumulate: parts into which each process cuts its share of a batch.
-        optimizer: "adamw" decays weights apart from the gradient, "adam" as part of it.
-        lr: peak learning rate.
-        betas: decay of the two moments of Adam.
-        adam_eps: Adam's constant in the denominator.
-        weight_decay: on matrices only.
-        schedule: form of the decay from the peak to `min_lr`; "constant" stays at the peak.
-        warmup_epochs: epochs of linear warm-up.
-        warmup_steps: steps of warm-up instead, where given.
-        warmup_lr: learning rate at which the warm-up starts.
-        min_lr: learning rate at which the decay ends.
-        cooldown_epochs: last epochs, spent at `min_lr`.
-        restarts: epochs at which the decay starts again without warm-up (SGDR: Loshchilov and
-            Hutter 2017), in ascending order.
-        restart_decay: factor of the peak learning rate at each restart.
-        clip_norm: largest norm of the gradient; None does not clip.
-        label_smoothing: share of a target that is spread over all classes.
-        reconstruction: weight of TransJect's reconstruction loss.
-        ema: decay of an average of the weights, which is then what is validated and kept.
-        precision: "bf16" runs the model under autocast; weights and validation stay in fp32.
-        monitor: what of the validation decides which weights are the best.
-        patience: stop after this many validations without a better one; None never stops.
-        validate_steps: steps between two validations; None validates after each epoch.
-        checkpoint_seconds: time between two checkpoints, beside the one after each validation.
-    """
-
-    epochs: int | None = None
-    steps: int | None = None
-    batch_size: int = 128
-    accumulate: int = 1
-    optimizer: Literal["adamw", "adam"] = "adamw"
-    lr: float = 1e-3
-    betas: tuple[float, float] = (0.9, 0.999)
-    adam_eps: float = 1e-8
-    weight_decay: float = 0.05
-    schedule: Literal["cosine", "linear", "constant"] = "cosine"
-    warmup_epochs: float = 1.0
-    warmup_steps: int | None = None
-    warmup_lr: float = 0.0
-    min_lr: float = 0.0
-    cooldown_epochs: float = 0.0
+    epochs: int | None = None  # passes over the training split
+    steps: int | None = None  # optimizer steps
+    batch_size: int = 128  # samples per step, over all processes
+    accumulate: int = 1  # parts into which each process cuts its share of a batch
+    optimizer: Literal["adamw", "adam"] = "adamw"  # decay apart from the gradient, or within it
+    lr: float = 1e-3  # peak learning rate
+    betas: tuple[float, float] = (0.9, 0.999)  # decay of the two moments of Adam
+    adam_eps: float = 1e-8  # Adam's constant in the denominator
+    weight_decay: float = 0.05  # on matrices only
+    schedule: Literal["cosine", "linear", "constant"] = "cosine"  # from the peak to `min_lr`
+    warmup_epochs: float = 1.0  # linear warm-up
+    warmup_steps: int | None = None  # its steps instead, where given
+    warmup_lr: float = 0.0  # learning rate at which the warm-up starts
+    min_lr: float = 0.0  # learning rate at which the decay ends
+    cooldown_epochs: float = 0.0  # last epochs, spent at `min_lr`
+    # Epochs, ascending, at which the decay starts again without warm-up (SGDR: Loshchilov and
+    # Hutter 2017).
     restarts: tuple[int, ...] = ()
-    restart_decay: float = 0.5
-    clip_norm: float | None = 1.0
-    label_smoothing: float = 0.0
-    reconstruction: float = 1.0
-    ema: float | None = None
-    precision: Literal["fp32", "bf16"] = "fp32"
-    monitor: Literal["accuracy", "loss"] = "accuracy"
-    patience: int | None = None
-    validate_steps: int | None = None
-    checkpoint_seconds: float = 60.0
+    restart_decay: float = 0.5  # factor of the peak learning rate at each restart
+    clip_norm: float | None = 1.0  # largest norm of the gradient; None does not clip
+    label_smoothing: float = 0.0  # share of a target that is spread over all classes
+    reconstruction: float = 1.0  # weight of TransJect's reconstruction loss
+    ema: float | None = None  # decay of an average of the weights: it is validated and kept then
+    precision: Literal["fp32", "bf16"] = "fp32"  # of the model in training; weights stay in fp32
+    monitor: Literal["accuracy", "loss"] = "accuracy"  # of the validation: picks the best weights
+    patience: int | None = None  # stop after this many validations without a better one
+    validate_steps: int | None = None  # between two validations; None validates after each epoch
+    checkpoint_seconds: float = 60.0  # between two checkpoints, beside those of the validations
 
     def __post_init__(self) -> None:
         """Check every rule, naming the field and the value received."""
@@ -203,46 +136,33 @@ class TrainRecipe:
             raise ValueError(
                 f"either epochs or steps must be given, got {self.epochs} and {self.steps}"
             )
-        check_at_least(self, 1, "epochs", "steps", "batch_size", "accumulate", "patience")
-        check_at_least(self, 1, "validate_steps")
-        check_at_least(
-            self, 0, "warmup_epochs", "warmup_steps", "warmup_lr", "min_lr", "weight_decay"
-        )
-        check_at_least(self, 0, "cooldown_epochs", "reconstruction", "checkpoint_seconds")
+        counts = ("epochs", "steps", "batch_size", "accumulate", "patience", "validate_steps")
+        check_at_least(self, 1, *counts)
+        rates = ("warmup_lr", "min_lr", "weight_decay", "reconstruction")
+        lengths = ("warmup_epochs", "warmup_steps", "cooldown_epochs", "checkpoint_seconds")
+        check_at_least(self, 0, *rates, *lengths)
         check_positive(self, "lr", "adam_eps", "clip_norm", "restart_decay")
-        self._check_ranges()
-
-    def _check_ranges(self) -> None:
+        check_fraction(self, "label_smoothing")
         if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
             raise ValueError(f"betas must be two numbers in [0, 1), got {self.betas}")
-        check_fraction(self, "label_smoothing")
         if self.ema is not None and not 0 < self.ema < 1:
             raise ValueError(f"ema must lie in (0, 1), got {self.ema}")
-        if not self.restarts:
-            return
         bounds = (0, *self.restarts, self.epochs or 0)
-        if sorted(set(bounds)) != list(bounds):
+        if self.restarts and sorted(set(bounds)) != list(bounds):
             raise ValueError(f"restarts must ascend between 0 and epochs, got {self.restarts}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdversarialRecipe:
-    """Train on the worst images of an l-infinity ball; radius and step size in [0, 1] pixels.
+    """Train on the worst images of an l-infinity ball; radius and step size in [0, 1] pixels."""
 
-    Attributes:
-        eps: radius of the ball.
-        alpha: size of a step.
-        steps: number of steps.
-        method: "pgd" learns the labels of the attacked images alone, "trades" those of the clean
-            ones, and to answer alike on both.
-        beta: weight of that second part of TRADES.
-    """
-
-    eps: float
-    alpha: float
+    eps: float  # radius of the ball
+    alpha: float  # size of a step
     steps: int
+    # "pgd" learns the labels of the attacked images alone, "trades" those of the clean ones, and to
+    # answer alike on both.
     method: Literal["pgd", "trades"] = "pgd"
-    beta: float = 6.0
+    beta: float = 6.0  # weight of that second part of TRADES
 
     def __post_init__(self) -> None:
         """Read `8/255` as a number and check the rules."""
@@ -256,19 +176,12 @@ class AdversarialRecipe:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DistillationRecipe:
-    """Learn from a convolutional teacher, trained first, beside the labels.
+    """Learn from a convolutional teacher, trained first, beside the labels."""
 
-    Attributes:
-        teacher_epochs: how long the teacher is trained.
-        start: epoch from which the student learns from it.
-        weight: share of the teacher in the loss, in (0, 1].
-        temperature: softens both predictions.
-    """
-
-    teacher_epochs: int
-    start: int = 0
-    weight: float = 0.5
-    temperature: float = 1.0
+    teacher_epochs: int  # how long the teacher is trained
+    start: int = 0  # epoch from which the student learns from it
+    weight: float = 0.5  # share of the teacher in the loss, in (0, 1]
+    temperature: float = 1.0  # softens both predictions
 
     def __post_init__(self) -> None:
         """Check every rule, naming the field and the value received."""
@@ -281,36 +194,21 @@ class DistillationRecipe:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """A classifier to train.
+    """A classifier to train."""
 
-    Attributes:
-        name: name of the run and of its artifact.
-        version: version of the artifact.
-        seed: seed of weights, order, augmentation and the validation split.
-        variant: which of a recipe file's variants this is.
-        size: which of a recipe file's sizes this is; None is the full one.
-        labels: names of the classes in order of index.
-        model: `name` and config fields; resolved to the full config when read.
-        data: what to read.
-        train: how to train.
-        distillation: a teacher to learn from; None learns from labels alone.
-        adversarial: how to attack each training batch; None trains on clean images.
-        init: weights to start from (safetensors); None starts from random ones.
-        logs: trackers of the run, beside its csv files.
-    """
-
-    name: str
-    version: str = "1"
-    seed: int = 0
-    variant: str | None = None
-    size: str | None = None
-    labels: list[str]
-    model: dict[str, Any]
+    name: str  # of the run and of its artifact
+    version: str = "1"  # of the artifact
+    seed: int = 0  # of weights, order, augmentation and the validation split
+    variant: str | None = None  # which of a recipe file's variants this is
+    size: str | None = None  # which of a recipe file's sizes this is; None is the full one
+    labels: list[str]  # names of the classes in order of index
+    model: dict[str, Any]  # `name` and config fields; resolved to the full config when read
     data: DataRecipe
     train: TrainRecipe
-    distillation: DistillationRecipe | None = None
-    adversarial: AdversarialRecipe | None = None
-    init: str | None = None
+    distillation: DistillationRecipe | None = None  # None learns from labels alone
+    adversarial: AdversarialRecipe | None = None  # None trains on clean images
+    init: str | None = None  # weights to start from (safetensors); None starts from random ones
+    # Trackers of the run, beside its csv files.
     logs: tuple[Literal["tensorboard", "mlflow", "wandb"], ...] = ("tensorboard",)
 
     def __post_init__(self) -> None:

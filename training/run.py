@@ -61,13 +61,8 @@ def record_session(folder: Path, step: int, inputs: dict[str, str], processes: i
     """Note in `run.json` what the run depends on from a step on, at each start and resumption.
 
     Where tracked files of the code differ from its commit, the difference is kept beside it: as
-    `changes.patch`, and as `changes-STEP.patch` of a session that resumes at a step.
-
-    Args:
-        folder: of the run.
-        step: steps done before.
-        inputs: what describes the data, and the first weights where a file gave them.
-        processes: number of processes that train.
+    `changes.patch`, and as `changes-STEP.patch` of a session that resumes at a step. `inputs`
+    describe the data, and the first weights where a file gave them.
     """
     changes = _git("diff", "--binary", "HEAD")
     if changes:
@@ -75,9 +70,9 @@ def record_session(folder: Path, step: int, inputs: dict[str, str], processes: i
         (folder / patch).write_bytes(changes)
     path = folder / RUN
     run = json.loads(path.read_text()) if path.is_file() else {}
-    sessions = run.pop("sittings", [])
+    sessions = run.pop("sessions", [])
     sessions.append({"step": step, "processes": processes} | environment())
-    write_whole(path, json.dumps(run | inputs | {"sittings": sessions}, indent=2) + "\n")
+    write_whole(path, json.dumps(run | inputs | {"sessions": sessions}, indent=2) + "\n")
 
 
 def write_metrics(

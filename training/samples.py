@@ -132,6 +132,12 @@ class Sequences(Samples):
         return self._tokens.digest()
 
 
+def to_model(inputs: tuple[Tensor, ...], device: torch.device) -> tuple[Tensor, ...]:
+    """Bring a batch to the device; pixels become numbers in [0, 1]."""
+    moved = (each.to(device, non_blocking=True) for each in inputs)
+    return tuple(each.float() / 255 if each.dtype == torch.uint8 else each for each in moved)
+
+
 def crop(image: Image.Image, part: Sequence[float]) -> Image.Image:
     """Cut a part out of an image: 8 to 100 % of its area, its sides at 3 : 4 to 4 : 3.
 

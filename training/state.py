@@ -3,7 +3,6 @@
 import math
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -11,9 +10,11 @@ from torch import Tensor, nn
 from core.files import replacing
 from training import run as records
 from training.distributed import Processes
-from training.optimizer import Average
+from training.optimizer import Average, build_optimizer
+from training.recipe import TrainRecipe
 
 _VERSION = 2
+_KEPT = ("step", "seconds", "history", "best", "data_digest")
 
 
 class Meter:
@@ -47,7 +48,7 @@ class Meter:
         Raises:
             ValueError: it is not a finite number.
         """
-        mean = float(self._processes.sum(self._loss)) / self._processes.size / max(self.steps, 1)
+        mean = self.state()["loss"] / max(self.steps, 1)
         if not math.isfinite(mean):
             raise ValueError(f"the loss is {mean}: a lower train.lr or fp32 may help")
         return mean
@@ -65,12 +66,11 @@ class Meter:
 
 
 class State:
-    """A run at a step.
+    """A run at a step, with its optimizer and the average of its weights, if it has one.
 
     Args:
         model: with its first weights.
-        optimizer: of these weights.
-        average: the average of the weights, if the recipe asks for one.
+        train: names optimizer and average.
         processes: those that train together.
         data_digest: of the data; a run is not continued with other data.
 
@@ -84,22 +84,15 @@ class State:
     """
 
     def __init__(
-        self,
-        model: nn.Module,
-        optimizer: torch.optim.Optimizer,
-        average: Average | None,
-        processes: Processes,
-        data_digest: str,
+        self, model: nn.Module, train: TrainRecipe, processes: Processes, data_digest: str
     ) -> None:
-        self.model = model
-        self.optimizer = optimizer
-        self.average = average
-        self.data_digest = data_digest
+        self.model, self.processes, self.data_digest = model, processes, data_digest
+        self.optimizer = build_optimizer(model, train)
+        self.average = Average(model, train.ema) if train.ema else None
         self.step, self.seconds = 0, 0.0
         self.history: list[dict[str, float]] = []
         self.best: dict[str, float] = {}
         self.recent, self.since = Meter(processes), Meter(processes)
-        self._processes = processes
 
     def count(self, loss: torch.Tensor, seconds: float, waited: float) -> None:
         """Count a step; see `Meter.add`."""
@@ -111,21 +104,13 @@ class State:
     def save(self, folder: Path) -> None:
         """Write the state; all processes must call it, the first one writes."""
         meters = {"recent": self.recent.state(), "since": self.since.state()}
-        if not self._processes.is_first:
+        if not self.processes.is_first:
             return
-        state: dict[str, Any] = {
-            "version": _VERSION,
-            "model": self.model.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
-            "average": None if self.average is None else self.average.state,
-            "step": self.step,
-            "seconds": self.seconds,
-            "history": self.history,
-            "best": self.best,
-            "data_digest": self.data_digest,
-        }
+        state = {name: getattr(self, name) for name in _KEPT} | meters
+        state |= {"version": _VERSION, "average": self.average and self.average.state}
+        state |= {name: getattr(self, name).state_dict() for name in ("model", "optimizer")}
         with replacing(folder / records.STATE) as partial:
-            torch.save(state | meters, partial)
+            torch.save(state, partial)
 
     def averaged(self) -> AbstractContextManager[None]:
         """Inside a `with` block the model has the averaged weights, if there is an average."""
@@ -145,11 +130,11 @@ class State:
             raise ValueError(f"{path} is of another version: the run can be exported, not resumed")
         if state["data_digest"] != self.data_digest:
             raise ValueError("the data is not what this run was started with")
+        for name in _KEPT:
+            setattr(self, name, state[name])
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
         if self.average is not None:
             self.average.load(state["average"])
-        self.step, self.seconds = state["step"], state["seconds"]
-        self.history, self.best = state["history"], state["best"]
         self.recent.load(state["recent"])
         self.since.load(state["since"])

@@ -1,7 +1,7 @@
 """One optimizer step: augment, attack, compute the loss, go along its gradient."""
 
 import contextlib
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -9,39 +9,29 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from training.augment import augment, mix
-from training.distributed import Processes
 from training.draws import Draws, seed_model, source
 from training.objective import Objective, attack
-from training.optimizer import Average, Schedule
+from training.optimizer import Schedule
 from training.order import Batch
 from training.recipe import ImageData, Recipe
-from training.validation import to_model
+from training.samples import to_model
+from training.state import State
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Prepared:
-    """A batch on the device, or a part of it.
+class _Prepared(NamedTuple):
+    """A batch on the device, or a part of it."""
 
-    Attributes:
-        inputs: what the model takes.
-        targets: (B,) int64 labels, or (B, K) shares of the classes.
-        teacher: (B, K) logits of a teacher, where there is one.
-        noise: (B, C, H, W) start of an attack, where there is one.
-    """
+    inputs: tuple[Tensor, ...]  # what the model takes
+    targets: Tensor  # (B,) int64 labels, or (B, K) shares of the classes
+    teacher: Tensor | None  # (B, K) logits of a teacher, where there is one
+    noise: Tensor | None  # (B, C, H, W) start of an attack, where there is one
 
-    inputs: tuple[Tensor, ...]
-    targets: Tensor
-    teacher: Tensor | None
-    noise: Tensor | None
-
-    def part(self, start: int, stop: int) -> "_Prepared":
+    def part(self, own: slice) -> "_Prepared":
         """Some of the samples."""
-        return _Prepared(
-            inputs=tuple(each[start:stop] for each in self.inputs),
-            targets=self.targets[start:stop],
-            teacher=None if self.teacher is None else self.teacher[start:stop],
-            noise=None if self.noise is None else self.noise[start:stop],
-        )
+        inputs = tuple(each[own] for each in self.inputs)
+        teacher = None if self.teacher is None else self.teacher[own]
+        noise = None if self.noise is None else self.noise[own]
+        return _Prepared(inputs, self.targets[own], teacher, noise)
 
 
 class Stepper:
@@ -49,40 +39,25 @@ class Stepper:
 
     Args:
         recipe: what to train.
-        model: the classifier.
-        optimizer: of its weights.
-        average: follows the weights, if the recipe asks for it.
+        state: model, optimizer and average that the steps change, of the processes that train.
         schedule: the learning rate of each step.
-        processes: those that train together.
 
     Attributes:
         teacher: logits (N, K) for the training split; None without a teacher.
     """
 
-    def __init__(
-        self,
-        recipe: Recipe,
-        model: nn.Module,
-        optimizer: torch.optim.Optimizer,
-        average: Average | None,
-        schedule: Schedule,
-        processes: Processes,
-    ) -> None:
-        self._recipe, self._model, self._processes = recipe, model, processes
-        self._optimizer, self._average, self._schedule = optimizer, average, schedule
-        self._objective = _shared(Objective(model, recipe), processes)
+    def __init__(self, recipe: Recipe, state: State, schedule: Schedule) -> None:
+        self._recipe, self._state, self._schedule = recipe, state, schedule
+        self._model, self._processes = state.model, state.processes
+        objective, device = Objective(state.model, recipe), state.processes.device
+        if state.processes.size > 1:  # they share the gradient
+            gpus = [device.index] if device.type == "cuda" else None
+            objective = DistributedDataParallel(objective, device_ids=gpus)
+        self._objective: nn.Module = objective
         self.teacher: Tensor | None = None
 
     def __call__(self, step: int, batch: Batch) -> Tensor:
-        """Do a step, counted from 0.
-
-        Args:
-            step: number of the step.
-            batch: this process's share.
-
-        Returns:
-            The mean loss of this process's samples, detached.
-        """
+        """Do a step, counted from 0, on this process's share of its batch; return its mean loss."""
         self._model.train()
         # What draws inside of the model must differ among processes, and nowhere else.
         seed_model(self._recipe.seed, step, self._processes.rank, model=self._model)
@@ -91,7 +66,7 @@ class Stepper:
         size = len(prepared.targets) // count
         total = torch.zeros((), device=self._processes.device)
         for number in range(count):
-            part = prepared.part(number * size, (number + 1) * size)
+            part = prepared.part(slice(number * size, (number + 1) * size))
             with self._unshared(number + 1 < count):
                 loss = self._loss(part) / count
                 loss.backward()
@@ -114,8 +89,7 @@ class Stepper:
         noise = None
         if self._recipe.adversarial:
             noise = self._draws("attack", step).uniform(*inputs[0].shape[1:])
-        teacher = self._teacher_logits(step, indices)
-        return _Prepared(inputs=inputs, targets=targets, teacher=teacher, noise=noise)
+        return _Prepared(inputs, targets, self._teacher_logits(step, indices), noise)
 
     def _draws(self, purpose: str, step: int) -> Draws:
         size = self._recipe.train.batch_size
@@ -146,18 +120,10 @@ class Stepper:
     def _update(self, step: int) -> None:
         if self._recipe.train.clip_norm is not None:
             nn.utils.clip_grad_norm_(self._model.parameters(), self._recipe.train.clip_norm)
-        for group in self._optimizer.param_groups:
+        optimizer, average = self._state.optimizer, self._state.average
+        for group in optimizer.param_groups:
             group["lr"] = self._schedule.rate(step)
-        self._optimizer.step()
-        self._optimizer.zero_grad()
-        if self._average is not None:
-            self._average.update(self._model, step)
-
-
-def _shared(objective: Objective, processes: Processes) -> nn.Module:
-    """Let the processes share the gradient, if there are several."""
-    if processes.size == 1:
-        return objective
-    device = processes.device
-    gpus = [device.index] if device.type == "cuda" else None
-    return DistributedDataParallel(objective, device_ids=gpus)
+        optimizer.step()
+        optimizer.zero_grad()
+        if average is not None:
+            average.update(self._model, step)

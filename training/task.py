@@ -13,7 +13,7 @@ from tqdm import tqdm
 from data.datasets.lra import open_tokens
 from data.errors import DataError
 from data.images import to_pixels
-from data.sets import ImageSet
+from data.sets import ImageSet, TextSet
 from data.sources import open_images, open_texts
 from data.splits import split_indices
 from data.token_set import Ragged, TokenSet
@@ -59,13 +59,29 @@ def open_task(recipe: Recipe, tokenizer: Path, *, progress: bool = False) -> Tas
         ValueError: the data is missing or broken, has no test split of its own, has no labels, has
             other classes than the recipe or is too long or too wide for the model.
     """
-    match recipe.data:
-        case ImageData():
-            return _images(recipe, recipe.data, progress)
-        case TextData():
-            return _texts(recipe, recipe.data, tokenizer)
-        case TokenData():
-            return _tokens(recipe, recipe.data)
+    if isinstance(recipe.data, ImageData):
+        _check_image(recipe, recipe.data)
+    train, test = _open(recipe, "train"), _open(recipe, "test")
+    if isinstance(train, ImageSet):
+        name = Path(recipe.data.source).name
+        description = f"{name}, {len(train)} training and {len(test)} test images"
+    else:
+        description = train.description
+    sets: dict[str, Any] = {"train": train, "valid": None, "test": test}
+    if recipe.data.valid is None:
+        try:
+            sets["valid"] = _open(recipe, "valid")
+        except DataError as error:
+            raise DataError(f"data.valid must be given: {error}") from error
+    else:
+        chosen, held_out = split_indices(len(train), recipe.data.valid, recipe.seed)
+        sets |= {"train": train.take(chosen), "valid": train.take(held_out)}
+    own = _tokenizer(recipe.data, sets["train"], tokenizer)
+    samples = {
+        split: _samples(recipe, found, own, split, progress=progress)
+        for split, found in sets.items()
+    }
+    return Task(**samples, description=description, tokenizer=own)
 
 
 def open_test(recipe: Recipe, tokenizer: Path, *, count: int | None) -> Samples:
@@ -79,21 +95,9 @@ def open_test(recipe: Recipe, tokenizer: Path, *, count: int | None) -> Samples:
     Raises:
         ValueError: see `open_task`.
     """
-    data = recipe.data
-    if isinstance(data, ImageData):
-        images = open_images(data.source, split="test", own_split=True, label_names=recipe.labels)
-        return _image_samples(images.take(some(len(images), count)), "test", data, progress=False)
-    if isinstance(data, TextData):
-        texts = open_texts(data.source, split="test", own_split=True, label_names=recipe.labels)
-        texts = texts.take(some(len(texts), count))
-        tokens = tokenize(texts, load_tokenizer(tokenizer), max_len=data.max_len)
-    else:
-        options: dict[str, Any] = {"cache": data.cache, "workers": max(1, data.workers)}
-        tokens = open_tokens(data.source, split="test", **options)
-        tokens = tokens.take(some(len(tokens), count))
-        tokens = tokens if data.max_len is None else _cut(tokens, data.max_len)
-    _check_tokens(recipe, tokens)
-    return Sequences(tokens)
+    found = _open(recipe, "test")
+    own = load_tokenizer(tokenizer) if isinstance(recipe.data, TextData) else None
+    return _samples(recipe, found.take(some(len(found), count)), own, "test")
 
 
 def some(total: int, count: int | None) -> np.ndarray:
@@ -103,28 +107,45 @@ def some(total: int, count: int | None) -> np.ndarray:
     return np.sort(np.random.default_rng(0).choice(total, count, replace=False))
 
 
-def _images(recipe: Recipe, data: ImageData, progress: bool) -> Task:
-    spec, model = data.image, recipe.model
-    takes = tuple(model.get(key) for key in ("in_chans", "img_size", "img_size"))
-    if takes != (spec.channels, spec.height, spec.width):
-        raise ValueError(
-            f"data.image must be what the model {model['name']} takes, "
-            f"got {spec.channels} x {spec.height} x {spec.width} for {takes}"
-        )
-    train, test = (
-        open_images(data.source, split=split, own_split=True, label_names=recipe.labels)
-        for split in ("train", "test")
-    )
-    chosen, held_out = split_indices(len(train), data.valid, recipe.seed)
-    parts = {"train": train.take(chosen), "valid": train.take(held_out), "test": test}
-    samples: dict[str, Any] = {
-        split: _image_samples(part, split, data, progress=progress) for split, part in parts.items()
-    }
-    description = f"{Path(data.source).name}, {len(train)} training and {len(test)} test images"
-    return Task(**samples, description=description)
+def _open(recipe: Recipe, split: str) -> ImageSet | TextSet | TokenSet:
+    data = recipe.data
+    if isinstance(data, TokenData):
+        size, workers = data.size if split == "train" else None, max(1, data.workers)
+        return open_tokens(data.source, split=split, size=size, cache=data.cache, workers=workers)
+    open_ = open_images if isinstance(data, ImageData) else open_texts
+    return open_(data.source, split=split, own_split=True, label_names=recipe.labels)
 
 
-def _image_samples(images: ImageSet, split: str, data: ImageData, *, progress: bool) -> Samples:
+def _tokenizer(data: Any, texts: TextSet, saved: Path) -> TextTokenizer | None:
+    """That of the run, or the one that a recipe on texts asks for."""
+    if not isinstance(data, TextData):
+        return None
+    if saved.is_file() or data.tokenizer != "wordpiece":
+        return load_tokenizer(saved if saved.is_file() else data.tokenizer)
+    return train_wordpiece(texts, vocab_size=data.vocab_size or 0)
+
+
+def _samples(
+    recipe: Recipe,
+    found: ImageSet | TextSet | TokenSet,
+    tokenizer: Any,
+    split: str,
+    *,
+    progress: bool = False,
+) -> Samples:
+    """What was opened, as the model takes it."""
+    data: Any = recipe.data  # of the kind that was opened
+    if isinstance(found, ImageSet):
+        return _images(found, data, split, progress)
+    if isinstance(found, TextSet):
+        found = tokenize(found, tokenizer, max_len=data.max_len)
+    elif data.max_len is not None:
+        found = _cut(found, data.max_len)
+    _check_tokens(recipe, found)
+    return Sequences(found)
+
+
+def _images(images: ImageSet, data: ImageData, split: str, progress: bool) -> Samples:
     if images.labels is None:
         raise DataError(f"the {split} split of {data.source} has no labels")
     if not data.in_memory:
@@ -137,47 +158,14 @@ def _image_samples(images: ImageSet, split: str, data: ImageData, *, progress: b
     return StoredImages(pixels, images.labels)
 
 
-def _texts(recipe: Recipe, data: TextData, saved: Path) -> Task:
-    train, test = (
-        open_texts(data.source, split=split, own_split=True, label_names=recipe.labels)
-        for split in ("train", "test")
-    )
-    chosen, held_out = split_indices(len(train), data.valid, recipe.seed)
-    parts = {"train": train.take(chosen), "valid": train.take(held_out), "test": test}
-    if saved.is_file():
-        tokenizer = load_tokenizer(saved)
-    elif data.tokenizer != "wordpiece":
-        tokenizer = load_tokenizer(data.tokenizer)
-    else:
-        tokenizer = train_wordpiece(parts["train"], vocab_size=data.vocab_size or 0)
-    sets = {part: tokenize(parts[part], tokenizer, max_len=data.max_len) for part in parts}
-    return _sequences(recipe, sets, train.description, tokenizer)
-
-
-def _tokens(recipe: Recipe, data: TokenData) -> Task:
-    options: dict[str, Any] = {"cache": data.cache, "workers": max(1, data.workers)}
-    train = open_tokens(data.source, split="train", size=data.size, **options)
-    sets = {"train": train, "test": open_tokens(data.source, split="test", **options)}
-    if data.valid is None:
-        try:
-            sets["valid"] = open_tokens(data.source, split="valid", **options)
-        except DataError as error:
-            raise DataError(f"data.valid must be given: {error}") from error
-    else:
-        chosen, held_out = split_indices(len(train), data.valid, recipe.seed)
-        sets |= {"train": train.take(chosen), "valid": train.take(held_out)}
-    if data.max_len is not None:
-        sets = {split: _cut(tokens, data.max_len) for split, tokens in sets.items()}
-    return _sequences(recipe, sets, train.description, None)
-
-
-def _sequences(
-    recipe: Recipe, sets: dict[str, TokenSet], description: str, tokenizer: TextTokenizer | None
-) -> Task:
-    for tokens in sets.values():
-        _check_tokens(recipe, tokens)
-    samples: dict[str, Any] = {split: Sequences(tokens) for split, tokens in sets.items()}
-    return Task(**samples, description=description, tokenizer=tokenizer)
+def _check_image(recipe: Recipe, data: ImageData) -> None:
+    spec, model = data.image, recipe.model
+    takes = tuple(model.get(key) for key in ("in_chans", "img_size", "img_size"))
+    if takes != (spec.channels, spec.height, spec.width):
+        raise ValueError(
+            f"data.image must be what the model {model['name']} takes, "
+            f"got {spec.channels} x {spec.height} x {spec.width} for {takes}"
+        )
 
 
 def _check_tokens(recipe: Recipe, tokens: TokenSet) -> None:
@@ -193,11 +181,9 @@ def _check_tokens(recipe: Recipe, tokens: TokenSet) -> None:
                 f"model.{field} must be at least {needed} for {recipe.data.source}, "
                 f"got {model[field]}"
             )
-    if model.get("towers", 1) != tokens.towers:
-        raise ValueError(
-            f"model.towers must be {tokens.towers} for {recipe.data.source}, "
-            f"got {model.get('towers', 1)}"
-        )
+    if (towers := model.get("towers", 1)) != tokens.towers:
+        source = recipe.data.source
+        raise ValueError(f"model.towers must be {tokens.towers} for {source}, got {towers}")
 
 
 def _cut(tokens: TokenSet, max_len: int) -> TokenSet:
@@ -225,12 +211,6 @@ def check_readable(
 ) -> None:
     """Check the images of a task that are decoded for every batch; others were when it was opened.
 
-    Args:
-        task: what will be trained on.
-        processes: among which the images are shared.
-        workers: processes that decode; 0 decodes in this one.
-        progress: show a progress bar for each split.
-
     Raises:
         DataError: an image cannot be decoded; the message names it.
     """
@@ -241,8 +221,7 @@ def check_readable(
         faults = DataLoader(
             _Faults(samples), _CHUNK, sampler=own, num_workers=workers, collate_fn=list
         )
-        bar = tqdm(desc=f"check {split}", total=len(own), unit="image", disable=not progress)
-        with bar:
+        with tqdm(desc=f"check {split}", total=len(own), unit="image", disable=not progress) as bar:
             for chunk in faults:
                 bar.update(len(chunk))
                 if found := next(filter(None, chunk), None):

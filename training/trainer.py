@@ -4,7 +4,6 @@ import math
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from training.distillation import teacher_logits
 from training.distributed import Processes, defer_signals, interruption
 from training.draws import seed_model
 from training.logs import Logs
-from training.optimizer import Average, Schedule, build_optimizer
+from training.optimizer import Schedule
 from training.order import Batch, Order, batches
 from training.recipe import ImageData, Recipe
 from training.samples import Samples, StoredImages
@@ -66,13 +65,9 @@ class Trainer:
         self.order = _order(recipe, self.task)
         self.schedule = Schedule(train=recipe.train, steps_per_epoch=self.order.steps_per_epoch)
         self.model = _model(recipe, folder).to(self.processes.device)
-        optimizer = build_optimizer(self.model, recipe.train)
-        average = Average(self.model, recipe.train.ema) if recipe.train.ema else None
-        self.state = State(self.model, optimizer, average, self.processes, self.task.digest())
+        self.state = State(self.model, recipe.train, self.processes, self.task.digest())
         self.state.resume(folder)
-        self._stepper = Stepper(
-            recipe, self.model, optimizer, average, self.schedule, self.processes
-        )
+        self._stepper = Stepper(recipe, self.state, self.schedule)
 
     @property
     def finished(self) -> bool:
@@ -94,12 +89,19 @@ class Trainer:
         """
         self._begin()
         if not self.finished:
-            self._teacher_step()
-            state, writes = self.state, self.processes.is_first
+            state, writes, samples = self.state, self.processes.is_first, self.task.train
+            if self.recipe.distillation is not None and isinstance(samples, StoredImages):
+                self._stepper.teacher = teacher_logits(
+                    self.folder / records.TEACHER,
+                    samples,
+                    self.recipe,
+                    self.processes,
+                    progress=self._show,
+                )
             logs = Logs(self.recipe, self.folder, state.step, writes=writes)
             shown = {"total": self.schedule.total_steps, "initial": state.step, "unit": "step"}
             bar = tqdm(desc=self.recipe.name, disable=not self._show, **shown)
-            with closing(logs), interruption() as asked, bar:
+            with logs, interruption() as asked, bar:
                 self._train(asked, logs, bar)
         return self._finish()
 
@@ -127,7 +129,8 @@ class Trainer:
             bar.update()
             if state.step % LOG_STEPS == 0:
                 self._report(logs, bar)
-            validated = self._validation_is_due()
+            due = state.step % (self.recipe.train.validate_steps or self.order.steps_per_epoch) == 0
+            validated = due or state.step == self.schedule.total_steps
             if validated:
                 self._validate(logs)
             late = time.monotonic() - saved >= self.recipe.train.checkpoint_seconds
@@ -166,10 +169,6 @@ class Trainer:
         bar.set_postfix_str(f"loss {loss:.3f}, {rate:.0f} samples/s", refresh=False)
         recent.clear()
 
-    def _validation_is_due(self) -> bool:
-        every = self.recipe.train.validate_steps or self.order.steps_per_epoch
-        return self.state.step % every == 0 or self.state.step == self.schedule.total_steps
-
     def _validate(self, logs: Logs) -> None:
         """Evaluate the weights, keep them if they are the best, and write a row of the history."""
         state, since, began = self.state, self.state.since, time.monotonic()
@@ -182,7 +181,9 @@ class Trainer:
         }
         with state.averaged():
             row |= self._evaluate(self.task.valid, "valid")
-            score = self._score(row)
+            score = row.get("valid_attacked_accuracy", row["valid_accuracy"])
+            if self.recipe.train.monitor == "loss":
+                score = -row["valid_loss"]
             is_best = score > state.best.get("score", -math.inf)
             if is_best:
                 state.best = {"score": score, "validation": len(state.history) + 1}
@@ -199,21 +200,13 @@ class Trainer:
             figures = (f"{key} {value:.4g}" for key, value in row.items())
             tqdm.write("  ".join(figures), file=sys.stderr)
 
-    def _score(self, row: dict[str, float]) -> float:
-        if self.recipe.train.monitor == "loss":
-            return -row["valid_loss"]
-        return row.get("valid_attacked_accuracy", row["valid_accuracy"])
-
     def _evaluate(self, samples: Samples, split: str) -> dict[str, float]:
-        progress = split if self._show else None
-        clean = evaluate(self.model, samples, self.processes, progress=progress)
-        figures = {f"{split}_{key}": value for key, value in clean.items()}
-        if attack := self.recipe.adversarial:
-            attacked = evaluate(
-                self.model, samples, self.processes, adversarial=attack, progress=progress
-            )
-            figures[f"{split}_attacked_accuracy"] = attacked["accuracy"]
-        return figures
+        options = {
+            "adversarial": self.recipe.adversarial,
+            "progress": split if self._show else None,
+        }
+        figures = evaluate(self.model, samples, self.processes, **options)
+        return {f"{split}_{key}": value for key, value in figures.items()}
 
     def _finish(self) -> dict[str, Any]:
         self.processes.wait()
@@ -240,18 +233,6 @@ class Trainer:
             "data_digest": state.data_digest,
             "environment": records.environment(),
         }
-
-    def _teacher_step(self) -> None:
-        recipe, samples = self.recipe.distillation, self.task.train
-        if recipe is not None and isinstance(samples, StoredImages):
-            self._stepper.teacher = teacher_logits(
-                self.folder / records.TEACHER,
-                samples,
-                self.recipe,
-                epochs=recipe.teacher_epochs,
-                processes=self.processes,
-                progress=self._show,
-            )
 
 
 def _model(recipe: Recipe, folder: Path) -> nn.Module:

@@ -12,7 +12,7 @@ from training.distributed import Processes
 from training.draws import Draws, source
 from training.objective import attack
 from training.recipe import AdversarialRecipe
-from training.samples import Samples
+from training.samples import Samples, to_model
 
 ATTACKED = 1000
 """Images of a split that an adversarial recipe attacks."""
@@ -32,69 +32,65 @@ def evaluate(
 
     Args:
         model: the classifier; it is left in eval mode.
-        samples: the split; of an attacked one the first 1,000 images.
+        samples: the split.
         processes: among which the samples are shared.
-        adversarial: the attack (its seed is fixed), or None for clean samples.
+        adversarial: an attack (its seed is fixed) on the first 1,000 images; None does none.
         progress: what to call this on a progress bar; None shows none.
 
     Returns:
-        `accuracy` and, of clean samples, `loss`, and `top5_accuracy` where there are more than five
-        classes.
+        `accuracy` and `loss`, `top5_accuracy` where there are more than five classes, and
+        `attacked_accuracy` where there is an attack.
     """
-    model.eval()
-    count = len(samples.labels) if adversarial is None else min(ATTACKED, len(samples.labels))
-    own = np.arange(count)[processes.rank :: processes.size]
-    sums = torch.zeros(3, dtype=torch.float64)
-    classes = 0
-    bar = tqdm(desc=progress, total=len(own), unit="sample", leave=False, disable=progress is None)
-    for indices in _batches(own, samples.lengths):
-        labels = torch.from_numpy(samples.labels[indices]).to(processes.device)
-        inputs = to_model(samples.batch(indices), processes.device)
-        if adversarial is not None:
-            draws = Draws(source(0, "attack", int(indices[0])), len(indices))
-            noise = draws.uniform(*inputs[0].shape[1:]).to(processes.device)
-            inputs = (attack(model, inputs[0], labels, adversarial, noise),)
-        with torch.inference_mode():
-            logits = model(*inputs)
+
+    def means(count: int, attack_: AdversarialRecipe | None) -> tuple[list[float], int]:
+        own = np.arange(count)[processes.rank :: processes.size]
+        sums, classes = torch.zeros(3, dtype=torch.float64), 0
+        for _, logits, labels in _answers(model, samples, own, processes.device, attack_, progress):
             sums += _sums(logits, labels)
-        classes = logits.shape[1]
-        bar.update(len(indices))
-    bar.close()
-    correct, loss, top5 = (processes.sum(sums) / count).tolist()
+            classes = logits.shape[1]
+        return (processes.sum(sums) / count).tolist(), classes
+
+    (correct, loss, top5), classes = means(len(samples.labels), None)
+    figures = {"accuracy": correct, "loss": loss} | ({"top5_accuracy": top5} if classes > 5 else {})
     if adversarial is not None:
-        return {"accuracy": correct}
-    return {"accuracy": correct, "loss": loss} | ({"top5_accuracy": top5} if classes > 5 else {})
+        attacked, _ = means(min(ATTACKED, len(samples.labels)), adversarial)
+        figures["attacked_accuracy"] = attacked[0]
+    return figures
 
 
 def predict(
     model: nn.Module, samples: Samples, device: torch.device, *, progress: str | None = None
 ) -> np.ndarray:
-    """The class that a model gives each sample, in eval mode.
-
-    Args:
-        model: the classifier, on the device; it is left in eval mode.
-        samples: what to classify.
-        device: where to compute.
-        progress: what to call this on a progress bar; None shows none.
-
-    Returns:
-        (N,) int64 in the order of the samples.
-    """
-    model.eval()
+    """The class that a model gives each sample, (N,) int64; see `evaluate`."""
     found = np.empty(len(samples.labels), np.int64)
-    with tqdm(desc=progress, total=len(found), unit="sample", disable=progress is None) as bar:
-        for indices in _batches(np.arange(len(found)), samples.lengths):
-            with torch.inference_mode():
-                logits = model(*to_model(samples.batch(indices), device))
-            found[indices] = logits.argmax(1).cpu().numpy()
-            bar.update(len(indices))
+    for own, logits, _ in _answers(model, samples, np.arange(len(found)), device, None, progress):
+        found[own] = logits.argmax(1).cpu().numpy()
     return found
 
 
-def to_model(inputs: tuple[Tensor, ...], device: torch.device) -> tuple[Tensor, ...]:
-    """Bring a batch to the device; pixels become numbers in [0, 1]."""
-    moved = (each.to(device, non_blocking=True) for each in inputs)
-    return tuple(each.float() / 255 if each.dtype == torch.uint8 else each for each in moved)
+def _answers(
+    model: nn.Module,
+    samples: Samples,
+    indices: np.ndarray,
+    device: torch.device,
+    adversarial: AdversarialRecipe | None,
+    progress: str | None,
+) -> Iterator[tuple[np.ndarray, Tensor, Tensor]]:
+    """Of samples, batch by batch: their indices, logits and labels."""
+    model.eval()
+    options = {"unit": "sample", "leave": False, "disable": progress is None}
+    with tqdm(desc=progress, total=len(indices), **options) as bar:
+        for own in _batches(indices, samples.lengths):
+            labels = torch.from_numpy(samples.labels[own]).to(device)
+            inputs = to_model(samples.batch(own), device)
+            if adversarial is not None:
+                draws = Draws(source(0, "attack", int(own[0])), len(own))
+                noise = draws.uniform(*inputs[0].shape[1:]).to(device)
+                inputs = (attack(model, inputs[0], labels, adversarial, noise),)
+            with torch.inference_mode():
+                logits = model(*inputs)
+            yield own, logits, labels
+            bar.update(len(own))
 
 
 def _batches(indices: np.ndarray, lengths: np.ndarray | None) -> Iterator[np.ndarray]:

@@ -108,8 +108,8 @@ def test_two_processes_train_as_one_and_resume_to_the_same_weights(
     for name in (records.BEST, records.LAST):
         undisturbed, resumed = (load_file(run / name) for run in (whole, killed))
         assert all(torch.equal(undisturbed[key], resumed[key]) for key in undisturbed)
-    sittings = json.loads((killed / records.RUN).read_text())["sittings"]
-    assert [(each["step"], each["processes"]) for each in sittings] == [(0, 2), (8, 2)]
+    sessions = json.loads((killed / records.RUN).read_text())["sessions"]
+    assert [(each["step"], each["processes"]) for each in sessions] == [(0, 2), (8, 2)]
 
 
 @pytest.mark.slow

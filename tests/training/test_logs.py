@@ -9,16 +9,15 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from tests.training.conftest import Start
-from training.logs import CsvLog
+from training.logs import csv_log
 
 
 def test_rows_that_a_killed_run_wrote_too_many_are_dropped(tmp_path: Path) -> None:
     path = tmp_path / "steps.csv"
     for begun, steps in ((0, (20, 40, 60)), (40, (60, 80))):
-        log = CsvLog(path, begun)
-        for step in steps:
-            log.write(step, {"loss": begun + 0.5})
-        log.close()
+        with csv_log(path, begun) as write:
+            for step in steps:
+                write(step, {"loss": begun + 0.5})
     with path.open(newline="") as file:
         rows = [(row["step"], row["loss"]) for row in csv.DictReader(file)]
     assert rows == [("20", "0.5"), ("40", "0.5"), ("60", "40.5"), ("80", "40.5")]

@@ -160,11 +160,11 @@ def code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def commits(run: Path) -> list[str]:
-    sittings = json.loads((run / records.RUN).read_text())["sittings"]
-    return [sitting["commit"] for sitting in sittings]
+    sessions = json.loads((run / records.RUN).read_text())["sessions"]
+    return [session["commit"] for session in sessions]
 
 
-def test_changes_since_the_commit_are_kept_for_each_sitting(code: Path, tmp_path: Path) -> None:
+def test_changes_since_the_commit_are_kept_for_each_session(code: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     run.mkdir()
     (code / "notes").write_text("not tracked")
