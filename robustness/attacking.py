@@ -164,7 +164,7 @@ def stored_batch(stored: dict[str, np.ndarray], clean: Batch, budget: Budget) ->
         KeyError: the shard lacks what it should hold.
     """
     if "texts" in stored:
-        inputs = shards.as_texts(stored["texts"])
+        inputs = shards.as_inputs(stored["texts"])
         return Batch(inputs=inputs, labels=stored["labels"], found={"edits": stored["edits"]})
     inputs = stored["adversarial"]
     if "nearest" in stored:

@@ -126,35 +126,34 @@ def read_cell(context: EvaluationContext, block: Block, cell: Cell) -> ShardResu
     return result if all(shards.read(path) is not None for path in paths) else None
 
 
-def model_result(
-    spec: EvaluationSpec, target: Target, samples: int, folder: Path, *, inputs_digest: str = ""
-) -> ModelResult:
+def model_result(spec: EvaluationSpec, target: Target, samples: int, folder: Path) -> ModelResult:
     """One model's results, from the files of all its chunks.
 
     Raises:
         OSError: a file is missing or damaged.
+        KeyError: a file lacks what it should hold.
     """
     starts = [chosen.start for chosen in shards.ranges(samples)]
 
     def joined(cell: Cell) -> ShardResult:
+        kind = KINDS[cell.attack.info.role]
         paths = [shards.result_path(folder, target.digest, cell, start) for start in starts]
-        return join([_read(path, KINDS[cell.attack.info.role]) for path in paths])
+        return join([shards.result(shards.whole(path), kind) for path in paths])
 
-    paths = [shards.clean_path(folder, target.digest, start) for start in starts]
+    clean: list[CleanResult] = []
+    digests: list[str] = []
+    for start in starts:
+        stored = shards.whole(shards.clean_path(folder, target.digest, start))
+        clean.append(shards.result(stored, CleanResult))
+        digests.append(inputs_digest(shards.as_inputs(stored["clean"])))
+    diagnostics = shards.whole(shards.diagnostics_path(folder, target.digest))
     return ModelResult(
         target=target,
-        clean=join([_read(path, CleanResult) for path in paths]),
+        clean=join(clean),
         cells=[joined(cell) for cell in spec.cells],
-        inputs_digest=inputs_digest,
-        diagnostics=_read(shards.diagnostics_path(folder, target.digest), Diagnostics),
+        inputs_digest=shards.content_digest(np.array(digests, dtype="S64")),
+        diagnostics=shards.result(diagnostics, Diagnostics),
     )
-
-
-def _read(path: Path, kind: type[T]) -> T:
-    found = shards.load(path, kind)
-    if found is None:
-        raise OSError(f"{path.name} is missing or damaged")
-    return found
 
 
 def _cost(context: EvaluationContext, cell: Cell) -> int:

@@ -11,7 +11,7 @@ from core.files import remove_leftovers
 from data.sets import TextSet
 from data.sources import ImageSet, load_inputs
 from robustness import store as shards
-from robustness.attacking import EvaluationContext, inputs_digest
+from robustness.attacking import EvaluationContext
 from robustness.chunks import Chunk, model_result
 from robustness.executors import run_inline
 from robustness.kinds import NotPossible
@@ -66,14 +66,9 @@ def evaluate(
         NotPossible: the arguments do not fit together; the message names argument and rule.
     """
     with torch_threads(threads):
-        targets = [
-            model if isinstance(model, Target) else open_model(model, threads=threads)
-            for model in models
-        ]
+        targets = _open(models, threads)
         _check(spec, targets, inputs)
         spec = _in_float32(spec)
-        if len({target.name for target in targets}) < len(targets):
-            targets = [replace(each, name=f"{each.name}:{each.version}") for each in targets]
         elliptical = [target.elliptical for target in targets]
         total = cost(spec, len(inputs), elliptical, num_classes=len(targets[0].labels))
         meter = Meter(total, on_progress=on_progress, should_stop=should_stop)
@@ -81,38 +76,42 @@ def evaluate(
             EvaluationContext(spec=spec, target=target, folder=folder, meter=meter, threads=threads)
             for target in targets
         ]
-        digests: list[list[str]] = [[] for _ in contexts]
-        executor(contexts, _chunks(contexts, inputs, digests))
-        results = [
-            model_result(spec, target, len(inputs), folder, inputs_digest=shards.digest_of(own))
-            for target, own in zip(targets, digests, strict=True)
-        ]
-        runtimes = {target.runtime.name for target in targets}
-        report = build_report(spec, results, inputs, environment(threads, runtimes))
-        torch_models = {
-            target.digest: target.torch_model
-            for target in targets
-            if target.torch_model is not None
-        }
-        write_companions(folder, report, torch_models=torch_models)
+        executor(contexts, _chunks(contexts, inputs))
+        results = [model_result(spec, target, len(inputs), folder) for target in targets]
+        where = environment(threads, {target.runtime.name for target in targets})
+        report = build_report(spec, results, inputs.names, inputs.labels, where)
+        write_companions(folder, report, targets[0].torch_model)
     write_report(folder, report)  # last: whoever finds it finds the other files, too
     remove_leftovers(folder)
     return report
 
 
-def _chunks(
-    contexts: Sequence[EvaluationContext], inputs: Inputs, digests: list[list[str]]
-) -> Iterator[Chunk]:
-    """Every chunk of every model, read when a worker is free for it; notes their digests."""
+def _open(models: Sequence[Artifact | Target], threads: int) -> list[Target]:
+    """The models, opened where they are artifacts; two of one name are told apart by version."""
+    targets = [
+        model if isinstance(model, Target) else open_model(model, threads=threads)
+        for model in models
+    ]
+    if len({target.name for target in targets}) == len(targets):
+        return targets
+    return [replace(each, name=f"{each.name}:{each.version}") for each in targets]
+
+
+def _chunks(contexts: Sequence[EvaluationContext], inputs: Inputs) -> Iterator[Chunk]:
+    """Every chunk of every model, read when a worker is free for it."""
     for position, context in enumerate(contexts):
         for chosen in shards.ranges(len(inputs)):
             part = inputs.take(chosen)
-            own = _load(part, context.target)
-            digests[position].append(inputs_digest(own))
+            own = load_part(part, context.target)
             yield Chunk(model=position, start=chosen.start, inputs=own, labels=part.labels)
 
 
-def _load(part: Inputs, target: Target) -> np.ndarray | list[str]:
+def load_part(part: Inputs, target: Target) -> np.ndarray | list[str]:
+    """Inputs as a model reads them.
+
+    Raises:
+        NotPossible: they are images, and the model reads texts.
+    """
     if isinstance(part, TextSet):
         return [part.read(index) for index in range(len(part))]
     if not isinstance(target, ImageTarget):

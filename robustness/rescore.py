@@ -5,7 +5,7 @@ batches, runtimes and kinds of processor do to the last bits.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -109,26 +109,40 @@ def read(path: Path) -> dict[str, np.ndarray]:
     return stored
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rescorer:
-    """Scores some inputs of one chunk again, unchanged and under all that the spec asks for.
+def rescore(
+    report: Report,
+    folder: Path,
+    stored: ModelResult,
+    clean: np.ndarray | list[str],
+    rows: np.ndarray,
+    meter: Meter,
+    outcome: Outcome,
+) -> None:
+    """Score the inputs of some rows again, unchanged and under all that the spec asks for.
 
-    Attributes:
-        report: what is checked.
-        folder: of the evaluation.
-        stored: the model, and its results as they are stored.
-        start: index of the first input of the chunk.
-        inputs: all of the chunk.
-        rows: positions of the chosen ones within it.
-        meter: told of every model evaluation.
-        outcome: takes what is found.
+    `clean` are all inputs of the model whose results are `stored`; `outcome` takes what differs.
     """
+    target = stored.target
+    served = f"{target.runtime.name}, {target.runtime.precision}"
+    outcome.models.append(f"{target.name} {target.version} ({served})")
+    for chosen in store.ranges(len(clean)):
+        own = rows[(rows >= chosen.start) & (rows < chosen.stop)] - chosen.start
+        if len(own):
+            meter.stage = f"{target.name}: input {chosen.stop}"
+            labels = stored.clean.label[chosen.start : chosen.stop]
+            whole = Batch(inputs=clean[chosen.start : chosen.stop], labels=labels)
+            _Rescorer(report, folder, stored, chosen.start, whole, own, meter, outcome).check()
+
+
+@dataclass(frozen=True, slots=True)
+class _Rescorer:
+    """Scores some rows of one range of inputs again; see `rescore`."""
 
     report: Report
     folder: Path
     stored: ModelResult
     start: int
-    inputs: np.ndarray | list[str]
+    whole: Batch
     rows: np.ndarray
     meter: Meter
     outcome: Outcome
@@ -137,12 +151,6 @@ class Rescorer:
     def target(self) -> Target:
         """The model."""
         return self.stored.target
-
-    @property
-    def whole(self) -> Batch:
-        """The chunk with its labels."""
-        labels = self.stored.clean.label[self.start : self.start + len(self.inputs)]
-        return Batch(inputs=self.inputs, labels=labels)
 
     @property
     def at(self) -> np.ndarray:
@@ -179,14 +187,15 @@ class Rescorer:
         shards = cell_shards(self.target, self.start, cell)
         variants: list[Variant] = [shard.variant for shard in shards]
         scored: list[list[Scoring]] = [[] for _ in self.shifts]
-        for shard in shards:
+        for position, shard in enumerate(shards):
             made = self._made(shard, cell.budget)
             size = shard.part.size(self.whole, made, cell.budget)[self.rows]
             chosen = made.take(self.rows)
             answers = ask(self.target, chosen.inputs, self.meter)
             for each, share in zip(scored, self.shifts, strict=True):
-                each.append(score(_moved(answers, chosen.labels, share), chosen.labels, size))
-            worst = found.worst[self.at] == len(scored[0]) - 1
+                moved = Answers(*(shifted(logits, chosen.labels, share) for logits in answers))
+                each.append(score(moved, chosen.labels, size))
+            worst = found.worst[self.at] == position
             self._classes(f"under {where}", found.index, answers.served, where=worst)
         again = [combine(own, each, variants) for own, each in zip(clean, scored, strict=True)]
         for name in ("robust", "confirmed", "confirmed_8bit"):
@@ -196,8 +205,7 @@ class Rescorer:
             ranks = [each.by_variant[row] for each in again]
             self._flags(f"{where}, gradients {way}", found.by_variant[row], ranks)
         for row, shard in enumerate(shards):
-            ranks = [each.by_part[row] for each in again]
-            wrong, _ = decide(found.by_part[row, self.at] == 0, ranks)
+            wrong, _ = decide(found.by_part[row, self.at] == 0, [one.by_part[row] for one in again])
             self._refute(f"{where}, {shard.part.label} alone", wrong)
         self._shown(where, found, scored)
         if cell.attack.info.minimal:
@@ -295,8 +303,3 @@ def _check_form(found: Batch, whole: Batch) -> None:
         same = len(found.texts) == len(whole.texts)
     if not same:
         raise ValueError("other inputs than were attacked")
-
-
-def _moved(answers: Answers, labels: np.ndarray, share: float) -> Answers:
-    logits = {each.name: getattr(answers, each.name) for each in fields(Answers)}
-    return Answers(**{name: shifted(found, labels, share) for name, found in logits.items()})

@@ -24,7 +24,7 @@ A sample with a logit that is not finite has the worst rank: it is never right.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
@@ -257,8 +257,7 @@ def score_clean(
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answers:
+class Answers(NamedTuple):
     """Logits (N, K) of PyTorch model and served model, and of the latter in 8 bit."""
 
     torch_model: np.ndarray
@@ -270,9 +269,7 @@ def ask(target: Target, inputs: np.ndarray | list[str], meter: Meter) -> Answers
     """Logits for adversarial inputs; without a PyTorch model the served model is used."""
     served = target.predict(inputs, meter)
     torch_model = served if target.torch_model is None else target.predict_torch(inputs, meter)
-    return Answers(
-        torch_model=torch_model, served=served, rounded=target.predict_8bit(inputs, served, meter)
-    )
+    return Answers(torch_model, served, target.predict_8bit(inputs, served, meter))
 
 
 def score(answers: Answers, labels: np.ndarray, distance: np.ndarray) -> Scoring:
@@ -283,8 +280,7 @@ def score(answers: Answers, labels: np.ndarray, distance: np.ndarray) -> Scoring
         labels: (N,) int64 true classes.
         distance: (N,) size of each change.
     """
-    each = (answers.torch_model, answers.served, answers.rounded)
-    torch_rank, served_rank, rounded_rank = (label_rank(logits, labels) for logits in each)
+    torch_rank, served_rank, rounded_rank = (label_rank(logits, labels) for logits in answers)
     return Scoring(
         torch_rank=torch_rank,
         served_rank=served_rank,
@@ -292,7 +288,7 @@ def score(answers: Answers, labels: np.ndarray, distance: np.ndarray) -> Scoring
         index=answers.served.argmax(axis=1),
         margin=margin(answers.torch_model, labels),
         distance=distance,
-        finite=np.logical_and.reduce([np.isfinite(logits).all(axis=1) for logits in each]),
+        finite=np.logical_and.reduce([np.isfinite(logits).all(axis=1) for logits in answers]),
     )
 
 

@@ -95,9 +95,9 @@ def as_array(inputs: np.ndarray | list[str]) -> np.ndarray:
     return np.frombuffer(json.dumps(inputs).encode(), np.uint8)
 
 
-def as_texts(array: np.ndarray) -> list[str]:
-    """Texts from what a shard stores."""
-    return json.loads(array.tobytes())
+def as_inputs(array: np.ndarray) -> np.ndarray | list[str]:
+    """Inputs from what a shard stores: what is in bytes are texts."""
+    return json.loads(array.tobytes()) if array.dtype == np.uint8 else array
 
 
 def _as_file_name(point: str) -> str:
@@ -111,11 +111,6 @@ def content_digest(*arrays: np.ndarray) -> str:
         digest.update(f"{array.dtype.str}{array.shape}".encode())
         digest.update(np.ascontiguousarray(array).tobytes())
     return digest.hexdigest()
-
-
-def digest_of(digests: list[str]) -> str:
-    """sha256 over the digests of consecutive ranges of inputs."""
-    return content_digest(np.array(digests, dtype="S64"))
 
 
 def write(path: Path, tensors: dict[str, np.ndarray], identity: dict[str, Any]) -> None:
@@ -148,10 +143,25 @@ def read(path: Path, identity: dict[str, Any] | None = None) -> dict[str, np.nda
     return tensors if same else None
 
 
-def load(path: Path, kind: type[T], identity: dict[str, Any] | None = None) -> T | None:
+def whole(path: Path) -> dict[str, np.ndarray]:
+    """The tensors of a shard that must be there.
+
+    Raises:
+        OSError: it is missing or damaged.
+    """
+    stored = read(path)
+    if stored is None:
+        raise OSError(f"{path.name} is missing or damaged")
+    return stored
+
+
+def result(stored: dict[str, np.ndarray], kind: type[T]) -> T:
+    """A result of some kind from the tensors of its shard."""
+    names = [each.name for each in fields(kind)]  # pyright: ignore[reportArgumentType]  a dataclass
+    return kind(**{name: stored[name] for name in names})
+
+
+def load(path: Path, kind: type[T], identity: dict[str, Any]) -> T | None:
     """A result of some kind from its file, see `read`; None if it must be made."""
     stored = read(path, identity)
-    names = [each.name for each in fields(kind)]  # pyright: ignore[reportArgumentType]  a dataclass
-    if stored is None or not set(names) <= set(stored):
-        return None
-    return kind(**{name: stored[name] for name in names})
+    return None if stored is None else result(stored, kind)

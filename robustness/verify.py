@@ -12,21 +12,22 @@ import numpy as np
 from core.environment import code_digest
 from core.files import find_by_digest
 from data.sets import TextSet
-from data.sources import ImageSet, load_inputs, open_images, open_texts
+from data.sources import ImageSet, open_images, open_texts
 from robustness import store
-from robustness.attacking import cell_shards, inputs_digest
+from robustness.attacking import cell_shards
 from robustness.chunks import model_result
+from robustness.evaluation import load_part
 from robustness.progress import Meter, Progress
-from robustness.report.build import sample_flags, summarise, warnings_of
-from robustness.report.schema import DEFINITIONS, FILE, Report, parse_report, plain
-from robustness.rescore import Outcome, Refuted, Rescorer, read
-from robustness.sanity.checks import notes
+from robustness.report.build import build_report, data_digest
+from robustness.report.schema import FILE, Report, parse_report, plain
+from robustness.rescore import Outcome, Refuted, read, rescore
 from robustness.scoring import ModelResult
 from robustness.target import ImageTarget, Target, torch_threads
 from robustness.text_target import open_model
 from runtimes.artifact import MANIFEST, Artifact, open_artifact
 
 ARTIFACTS = Path("artifacts")
+_UNCHECKED = {"code", "created", "environment"}
 _MAY_DIFFER = {"version", "runtime", "precision"}  # of the model that scores again
 _SHOWN = 20
 
@@ -61,21 +62,25 @@ def verify(
     path = path / FILE if path.is_dir() else path
     report = parse_report(path.read_bytes())
     artifacts = [_find(folders, model.digest, model.name) for model in report.summary.models]
-    outcome = Outcome()
+    rows = _sample(len(report.samples), limit)
+    outcome = Outcome(inputs=len(rows), notes=_notes(report, len(rows)))
     try:
-        _check_header(report)
         _check_models(report, artifacts)
-        rows = _sample(len(report.samples), limit)
-        outcome.inputs, outcome.notes = len(rows), _notes(report, len(rows))
         threads = int(report.environment.get("threads", "1"))
         with torch_threads(threads):
             targets = [
                 replace(open_model(artifact, threads=threads), name=model.name)
                 for model, artifact in zip(report.summary.models, artifacts, strict=True)
             ]
-            results = _checked_figures(report, path.parent, targets, outcome)
+            labels = _labels(report)
+            results = _stored_results(report, path.parent, targets, labels, outcome)
             meter = Meter(_cost(report, targets, len(rows)), on_progress=on_progress)
-            _rescore(report, path.parent, results, rows, data, meter, outcome)
+            for result in results:
+                clean = _clean_inputs(path.parent, result, len(report.samples))
+                _check_inputs(report, result, results[0], labels)
+                if data is not None:
+                    _check_source(report, result.target, clean, data)
+                rescore(report, path.parent, result, clean, rows, meter, outcome)
     except Refuted as problem:
         outcome.refuted.append(str(problem))
     return outcome
@@ -109,23 +114,11 @@ def _find(folders: Sequence[Path] | None, digest: str, name: str) -> Artifact:
     )
 
 
-def _check_header(report: Report) -> None:
-    """Check what a report says of itself."""
-    if report.data.samples != len(report.samples):
-        reported, found = report.data.samples, len(report.samples)
-        raise Refuted(f"the report speaks of {reported} inputs, and has flags of {found}")
-    if not report.samples:
-        raise Refuted("the report has no samples")
-    header = report.seed, report.shard_size, report.definitions
-    if header != (report.spec.seed, store.SHARD_SIZE, DEFINITIONS):
-        raise Refuted("seed, shard size or definitions are not those of the spec and this format")
+def _check_models(report: Report, artifacts: Sequence[Artifact]) -> None:
+    """Check that models are called what the artifacts call them, and can be asked."""
     # Torch ends the process when it shall start more threads than there can be.
     if not re.fullmatch("[1-9][0-9]{0,2}", report.environment.get("threads", "1"), re.ASCII):
         raise Refuted("the report speaks of an impossible number of threads")
-
-
-def _check_models(report: Report, artifacts: Sequence[Artifact]) -> None:
-    """Check that models and classes are called what the artifacts call them."""
     for model, artifact in zip(report.summary.models, artifacts, strict=True):
         if model.name not in (artifact.name, f"{artifact.name}:{artifact.version}"):
             raise Refuted(f"the artifact of {model.name} is called {artifact.name}")
@@ -173,8 +166,20 @@ def _cost(report: Report, targets: Sequence[Target], samples: int) -> int:
     return total
 
 
-def _checked_figures(
-    report: Report, folder: Path, targets: Sequence[Target], outcome: Outcome
+def _labels(report: Report) -> np.ndarray | None:
+    """The labels (N,) of the samples; None where none were given."""
+    known = [sample.label for sample in report.samples if sample.label is not None]
+    if known and len(known) < len(report.samples):
+        raise Refuted("some samples have labels, and others have none")
+    return np.array(known, np.int64) if known else None
+
+
+def _stored_results(
+    report: Report,
+    folder: Path,
+    targets: Sequence[Target],
+    labels: np.ndarray | None,
+    outcome: Outcome,
 ) -> list[ModelResult]:
     """The stored results of every model, after the report was compared with them."""
     count = len(report.samples)
@@ -184,7 +189,7 @@ def _checked_figures(
         sizes = {np.shape(getattr(part, one.name))[-1] for part in parts for one in fields(part)}
         if sizes != {count}:
             raise Refuted("the stored results speak of another number of inputs")
-        outcome.refuted += _wrong_figures(report, results)
+        outcome.refuted += _wrong_figures(report, results, labels)
     except OSError as error:
         raise Refuted(str(error)) from None
     except (LookupError, OverflowError, TypeError, ValueError) as error:
@@ -192,21 +197,14 @@ def _checked_figures(
     return results
 
 
-def _wrong_figures(report: Report, results: Sequence[ModelResult]) -> Iterator[str]:
+def _wrong_figures(
+    report: Report, results: Sequence[ModelResult], labels: np.ndarray | None
+) -> Iterator[str]:
     """Each place where a report is not what its stored results give, in words."""
-    known = [sample.label for sample in report.samples if sample.label is not None]
-    labels = np.array(known, np.int64) if known else None
-    warnings = warnings_of(report.spec, results)
     names = [sample.name for sample in report.samples]
-    summary = summarise(report.spec, results, warnings, labelled=labels is not None)
-    samples = sample_flags(report.spec, list(results), names, labels)
-    rebuilt = {
-        "summary": summary.model_dump(),
-        "samples": [sample.model_dump() for sample in samples],
-        "notes": notes(report.spec, results),
-    }
-    reported = report.model_dump(include=set(rebuilt))
-    for place, was, should in _differences(reported, rebuilt, ""):
+    rebuilt = build_report(report.spec, results, names, labels, report.environment)
+    own, again = (each.model_dump(exclude=_UNCHECKED) for each in (report, rebuilt))
+    for place, was, should in _differences(own, again, ""):
         shown = [f"{v:.4f}" if isinstance(v, float) else str(v) for v in (was, should)]
         yield f"{place} is {shown[0]}, and the stored results give {shown[1]}"
 
@@ -237,82 +235,36 @@ def _equal(reported: Any, rebuilt: Any) -> bool:
     return reported == rebuilt
 
 
-def _rescore(
-    report: Report,
-    folder: Path,
-    results: Sequence[ModelResult],
-    rows: np.ndarray,
-    data: str | None,
-    meter: Meter,
-    outcome: Outcome,
+def _check_inputs(
+    report: Report, result: ModelResult, first: ModelResult, labels: np.ndarray | None
 ) -> None:
-    """Score chosen inputs again with every model, after their files were checked."""
-    first = results[0].target
-    for result in results:
-        target = result.target
-        clean = _clean_inputs(folder, report, target.digest)
-        if getattr(target, "image_spec", None) == getattr(first, "image_spec", None):
-            _check_digest(report, clean, target)
-        _check_labels(report, result)
-        if data is not None:
-            _check_source(report, target, clean, data)
-        runtime = f"{target.runtime.name}, {target.runtime.precision}"
-        outcome.models.append(f"{target.name} {target.version} ({runtime})")
-        for chosen in store.ranges(len(clean)):
-            own = rows[(rows >= chosen.start) & (rows < chosen.stop)] - chosen.start
-            if len(own):
-                meter.stage = f"{target.name}: input {chosen.stop}"
-                Rescorer(
-                    report=report,
-                    folder=folder,
-                    stored=result,
-                    start=chosen.start,
-                    inputs=clean[chosen.start : chosen.stop],
-                    rows=own,
-                    meter=meter,
-                    outcome=outcome,
-                ).check()
-
-
-def _check_labels(report: Report, result: ModelResult) -> None:
-    """Check that stored results are about the labels of a report, or the model's predictions."""
-    own = result.clean.index.tolist()
-    labels = [o if s.label is None else s.label for s, o in zip(report.samples, own, strict=True)]
-    if not np.array_equal(result.clean.label, labels):
-        raise Refuted(f"the results of {result.target.name} are about other labels")
-    if not np.isin(labels, range(len(result.target.labels))).all():
-        raise Refuted(f"a label of {result.target.name} is not a class")
-
-
-def _clean_inputs(folder: Path, report: Report, digest: str) -> Inputs:
-    """All clean inputs of one model, from its files."""
-    parts: list[Inputs] = []
-    for chosen in store.ranges(len(report.samples)):
-        path = store.clean_path(folder, digest, chosen.start)
-        stored = read(path)["clean"]
-        parts.append(store.as_texts(stored) if report.data.kind == "text" else stored)
-        if len(parts[-1]) != len(chosen):
-            raise Refuted(f"{path.name} must hold {len(chosen)} inputs, and holds {len(parts[-1])}")
-    images = [part for part in parts if isinstance(part, np.ndarray)]
-    if len({image.shape[1:] for image in images}) > 1:
-        raise Refuted("the stored images are of different sizes")
-    return np.concatenate(images) if images else [text for part in parts for text in part]
-
-
-def _check_digest(report: Report, inputs: Inputs, target: Target) -> None:
-    """Check that a model's inputs and the labels are those that the report names."""
-    parts = [inputs_digest(inputs[c.start : c.stop]) for c in store.ranges(len(inputs))]
-    whole = store.digest_of(parts)
-    labels = [sample.label for sample in report.samples]
-    known = [label for label in labels if label is not None]
-    if known and len(known) < len(labels):
-        raise Refuted("some samples have labels, and others have none")
-    digest = store.content_digest(np.array([whole], dtype="S64"), np.array(known, np.int64))
-    if digest != report.data.digest:
+    """Check that a model's inputs and labels are those that the report names."""
+    target = result.target
+    alike = getattr(target, "image_spec", None) == getattr(first.target, "image_spec", None)
+    if alike and data_digest(result, labels) != report.data.digest:
         raise Refuted(
             f"the stored inputs of {target.name} or the labels are not those that the report was "
             "made of"
         )
+    if not np.array_equal(result.clean.label, result.clean.index if labels is None else labels):
+        raise Refuted(f"the results of {target.name} are about other labels")
+    if not np.isin(result.clean.label, range(len(target.labels))).all():
+        raise Refuted(f"a label of {target.name} is not a class")
+
+
+def _clean_inputs(folder: Path, result: ModelResult, count: int) -> Inputs:
+    """All clean inputs of one model, from its files."""
+    parts: list[Inputs] = []
+    for chosen in store.ranges(count):
+        path = store.clean_path(folder, result.target.digest, chosen.start)
+        parts.append(store.as_inputs(read(path)["clean"]))
+        on_images = isinstance(parts[-1], np.ndarray)
+        if on_images != (result.target.reads == "image") or len(parts[-1]) != len(chosen):
+            raise Refuted(f"{path.name} must hold {len(chosen)} {result.target.reads}s")
+    images = [part for part in parts if isinstance(part, np.ndarray)]
+    if len({image.shape[1:] for image in images}) > 1:
+        raise Refuted("the stored images are of different sizes")
+    return np.concatenate(images) if images else [text for part in parts for text in part]
 
 
 def _check_source(report: Report, target: Target, clean: Inputs, data: str) -> None:
@@ -325,7 +277,8 @@ def _check_source(report: Report, target: Target, clean: Inputs, data: str) -> N
         if sample.label is not None and sample.label != label:
             raise Refuted(f"input {sample.index + 1} ({sample.name}) has another label in the data")
     for row, sample in enumerate(report.samples):
-        if not _same(part.take([row]), target, clean[row]):
+        [found] = load_part(part.take([row]), target)
+        if not np.array_equal(found, clean[row]):
             raise Refuted(f"input {row + 1} ({sample.name}) is another one in the data")
 
 
@@ -341,11 +294,3 @@ def _places(report: Report, source: ImageSet | TextSet) -> list[int]:
     if missing is not None:
         raise Refuted(f"the data have no input {missing}")
     return [known[sample.name] for sample in report.samples]
-
-
-def _same(part: ImageSet | TextSet, target: Target, stored: np.ndarray | str) -> bool:
-    if isinstance(part, TextSet):
-        return part.read(0) == stored
-    if not isinstance(target, ImageTarget):
-        return False
-    return bool(np.array_equal(load_inputs(part, target.image_spec)[0], stored))

@@ -4,15 +4,13 @@ import math
 from collections.abc import Collection, Sequence
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
 
 from core.environment import code_digest, python_and_machine, versions
 from core.stats import mcnemar, paired_interval
-from data.sets import TextSet
-from data.sources import ImageSet
 from robustness.attacks.corruptions.attack import split
 from robustness.report import schema, sentences
 from robustness.report.schema import plain
@@ -30,7 +28,6 @@ from robustness.scoring import (
 )
 from robustness.spec import Cell, EvaluationSpec, parse_gate
 from robustness.store import SHARD_SIZE, content_digest
-from robustness.text_target import TextTarget
 
 _LIBRARIES = ("numpy", "onnxruntime", "pillow", "scipy", "torch", "torchattacks")
 
@@ -54,7 +51,8 @@ def environment(threads: int, runtimes: Collection[str]) -> dict[str, str]:
 def build_report(
     spec: EvaluationSpec,
     results: Sequence[ModelResult],
-    inputs: ImageSet | TextSet,
+    names: Sequence[str],
+    labels: np.ndarray | None,
     environment: dict[str, str],
 ) -> schema.Report:
     """Put everything together.
@@ -62,24 +60,21 @@ def build_report(
     Args:
         spec: what was asked for.
         results: the evaluated model, then the one it is compared with if any.
-        inputs: what was evaluated, for names and labels.
+        names: of the inputs; what no text may hold is replaced.
+        labels: (N,), or None where none were given and the models' own predictions stand in.
         environment: where it ran.
     """
-    first = results[0].target
-    labels = np.empty(0, np.int64) if inputs.labels is None else inputs.labels
-    digests = np.array([results[0].inputs_digest], dtype="S64")
+    first = results[0]
     return schema.Report(
         spec=spec,
         seed=spec.seed,
-        summary=summarise(
-            spec, results, warnings_of(spec, results), labelled=inputs.labels is not None
-        ),
-        samples=sample_flags(spec, list(results), inputs.names, inputs.labels),
+        summary=_summary(spec, results, labelled=labels is not None),
+        samples=_samples(spec, results, names, labels),
         data=schema.Data(
-            kind="text" if isinstance(inputs, TextSet) else "image",
-            digest=content_digest(digests, labels),
-            samples=len(inputs),
-            labels=[plain(label) for label in first.labels],
+            kind=first.target.reads,
+            digest=data_digest(first, labels),
+            samples=len(first.clean.rank),
+            labels=[plain(label) for label in first.target.labels],
         ),
         code=code_digest(),
         shard_size=SHARD_SIZE,
@@ -90,22 +85,21 @@ def build_report(
     )
 
 
-def summarise(
-    spec: EvaluationSpec,
-    results: Sequence[ModelResult],
-    warnings: list[schema.ReportWarning],
-    *,
-    labelled: bool,
-) -> schema.Summary:
-    """What the results add up to.
+def data_digest(result: ModelResult, labels: np.ndarray | None) -> str:
+    """sha256 over a model's inputs and the labels (N,), if any."""
+    known = np.empty(0, np.int64) if labels is None else labels
+    return content_digest(np.array([result.inputs_digest], dtype="S64"), known)
 
-    Args:
-        spec: what was asked for.
-        results: the evaluated model, then the one it is compared with if any.
-        warnings: reasons not to believe them.
-        labelled: whether labels were given, or the models' own predictions stand in.
-    """
-    metric, kind = ("accuracy" if labelled else "stability"), _input_kind(results[0])
+
+def _summary(
+    spec: EvaluationSpec, results: Sequence[ModelResult], *, labelled: bool
+) -> schema.Summary:
+    metric, kind = ("accuracy" if labelled else "stability"), results[0].target.reads
+    warnings = [
+        schema.ReportWarning(code=warning.code, model=result.target.name, message=warning.message)
+        for result in results
+        for warning in find_warnings(spec, result)
+    ]
     reference = results[1] if len(results) > 1 else None
     models = [model_figures(spec, results[0], reference, metric=metric)]
     models += [model_figures(spec, result, metric=metric) for result in results[1:]]
@@ -123,19 +117,6 @@ def summarise(
         warnings=warnings,
         reliable=not warnings,
     )
-
-
-def _input_kind(result: ModelResult) -> Literal["image", "text"]:
-    return "text" if isinstance(result.target, TextTarget) else "image"
-
-
-def warnings_of(spec: EvaluationSpec, results: Sequence[ModelResult]) -> list[schema.ReportWarning]:
-    """Every reason not to believe what was found."""
-    return [
-        schema.ReportWarning(code=warning.code, model=result.target.name, message=warning.message)
-        for result in results
-        for warning in find_warnings(spec, result)
-    ]
 
 
 def _comparison(
@@ -209,17 +190,13 @@ def _gate_reason(metric: str, model: schema.ModelFigures, figure: schema.Figure 
     return f"{where}: lower bound {figure.ci[0]:.4f} of {figure.top1:.4f}"
 
 
-def sample_flags(
-    spec: EvaluationSpec, results: list[ModelResult], names: list[str], labels: np.ndarray | None
+def _samples(
+    spec: EvaluationSpec,
+    results: Sequence[ModelResult],
+    names: Sequence[str],
+    labels: np.ndarray | None,
 ) -> list[schema.Sample]:
-    """The flags of every sample, with one entry per model.
-
-    Args:
-        spec: what was asked for.
-        results: what was found, model by model.
-        names: names of the samples; what no text may hold is replaced.
-        labels: (N,), or None where none were given.
-    """
+    """The flags of every sample, with one entry per model."""
     by_model = [_model_flags(spec, result) for result in results]
     return [
         schema.Sample(

@@ -16,7 +16,7 @@ from robustness.attacks.base import Norm
 from robustness.parsing import L2_LIMIT, parse_eps
 from robustness.report.schema import FILE, SCHEMA_VERSION, AttackFlags
 from robustness.spec import Cell, EvaluationSpec
-from robustness.store import SHARD_SIZE, Shard, as_texts, clean_path, read
+from robustness.store import SHARD_SIZE, Shard, as_inputs, clean_path, read
 
 Kind = Literal["clean", "adversarial", "perturbation"]
 Change = Literal["same", "del", "ins"]
@@ -211,8 +211,7 @@ def _tensors(path: Path) -> dict[str, np.ndarray]:
 
 
 def _row(tensors: dict[str, np.ndarray], name: str, index: int) -> np.ndarray | str:
-    stored = tensors[name]
-    return as_texts(stored)[index % SHARD_SIZE] if stored.ndim == 1 else stored[index % SHARD_SIZE]
+    return as_inputs(tensors[name])[index % SHARD_SIZE]
 
 
 def _find(

@@ -1,7 +1,7 @@
 """What is written from a report, beside `report.json`: page, JUnit XML, card, table."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -49,17 +49,14 @@ _SCHEMA = pyarrow.schema(
 )
 
 
-def write_companions(
-    folder: Path, report: Report, *, torch_models: Mapping[str, nn.Module] | None = None
-) -> None:
+def write_companions(folder: Path, report: Report, torch_model: nn.Module | None = None) -> None:
     """Write `report.html`, `report.junit.xml`, `card.md` and `samples.parquet`.
 
     Args:
         folder: of the evaluation, with its shards.
         report: what was found.
-        torch_models: by a model's digest its PyTorch model, whose attention is shown.
+        torch_model: of the evaluated model, whose attention is shown.
     """
-    torch_model = (torch_models or {}).get(report.summary.models[0].digest)
     shown, note = collect(folder, report, torch_model)
     noted = report.model_copy(update={"notes": [*report.notes, note]}) if note else report
     write_whole(folder / html.FILE, html.render(noted, shown))

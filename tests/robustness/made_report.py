@@ -5,10 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from PIL import Image
 
 from data.images import ImageSpec
-from data.sources import ImageSet
 from robustness import store as shards
 from robustness.attacks.base import Attack
 from robustness.report.build import build_report
@@ -67,13 +65,8 @@ def make_report(
         target = _target(name, digest, pixels, classes)
         results.append(_result(asked, target, len(pixels), labels, draw))
         _store(folder, asked, results[-1], pixels, draw)
-    images = ImageSet(
-        names=list(names or (f"{i}.png" for i in range(len(pixels)))),
-        labels=labels,
-        label_names=list(classes),
-        reader=lambda i: Image.new("L", (1, 1)),
-    )
-    report = build_report(asked, results, images, {"python": "3"})
+    named = list(names or (f"{i}.png" for i in range(len(pixels))))
+    report = build_report(asked, results, named, labels, {"python": "3"})
     write_report(folder, report)
     return report
 

@@ -1,24 +1,21 @@
 """The forms of a report: figures, page, JUnit XML, card, table; what they say and refuse to run."""
 
-import io
 from collections.abc import Iterator
 from dataclasses import dataclass
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 from pyarrow import parquet
 from selenium import webdriver
 from selenium.webdriver.chrome.service import Service
 from torch import Tensor, nn
 
 import models
-from data.images import ImageSpec
-from data.sources import ImageSet
 from robustness import console
 from robustness import store as shards
 from robustness.evaluation import evaluate
@@ -30,8 +27,8 @@ from robustness.report.sentences import lines
 from robustness.report.write import card, literal, write_companions
 from robustness.spec import EvaluationSpec
 from robustness.store import Shard, as_array
-from robustness.target import ImageTarget
-from runtimes.base import Inputs
+from tests.robustness.conftest import SIZE, MakeImages, MakeTarget
+from tests.robustness.faulty_models import served
 from tests.robustness.made_report import make_report
 
 CHROMIUM, DRIVER = Path("/usr/bin/chromium"), Path("/usr/bin/chromedriver")
@@ -51,6 +48,35 @@ def made(
         "classes": ["a", "b", "c", "d"],
     }
     return make_report(folder, **(settings | changes))  # pyright: ignore[reportArgumentType]  changes are any of them
+
+
+@dataclass(frozen=True)
+class Made:
+    """An evaluation's folder with all files of a report."""
+
+    folder: Path
+    report: Report
+
+
+def written(folder: Path, **changes: Any) -> Made:
+    report = made(folder, **changes)
+    write_companions(folder, report)
+    return Made(folder, report)
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    """Of two models with a gate that fails; what no test changes."""
+    gate = "robust_accuracy >= 0.9"
+    return written(tmp_path_factory.mktemp("two"), models=["one", "two"], gate=gate)
+
+
+@pytest.fixture(scope="module")
+def strange(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    """Of models, classes and inputs with hostile names; what no test changes."""
+    classes, names = [HOSTILE, ODD, "c", "d"], [HOSTILE, ODD] * 24
+    folder = tmp_path_factory.mktemp("strange")
+    return written(folder, names=names, classes=classes, models=[HOSTILE, WEIRD])
 
 
 class Seen(HTMLParser):
@@ -90,51 +116,34 @@ def assert_said_everywhere(sentences: list[str], folder: Path, report: Report) -
     return outputs
 
 
-def test_result_stands_before_everything_else(tmp_path: Path) -> None:
-    report = made(tmp_path, models=["one", "two"], gate="robust_accuracy >= 0.9")
-    write_companions(tmp_path, report)
-    text = seen(tmp_path).text
-    first = report.summary.models[0]
+def test_page_has_the_result_before_everything_else_and_asks_for_nothing(two: Made) -> None:
+    page, first = seen(two.folder), two.report.summary.models[0]
     assert first.largest is not None
     left, right = round(48 * first.largest.top1), round(48 * first.clean.top1)
     sentence = f"one classifies {right} of 48 images correctly."
     worst = f"Under the worst attack within 8/255 or within 0.5 (l2), {left} remain correct."
-    assert f"{sentence} {worst}" in text
+    assert f"{sentence} {worst}" in page.text
+    text = page.text
     assert text.index(sentence) < text.index("Accuracy over the size") < text.index("Evidence")
     assert "Gate robust_accuracy >= 0.9: failed" in text
     assert "at most 8 of its 255 levels" in text
     for title in ("Attacks", "By class", "Common corruptions", "Certificates", "reproduce"):
         assert title in text
     assert "python -m robustness verify" in text
-
-
-def test_names_of_strangers_stay_text(tmp_path: Path) -> None:
-    report = made(
-        tmp_path,
-        samples=8,
-        names=[HOSTILE, ODD] * 4,
-        classes=[HOSTILE, ODD, "c", "d"],
-        models=[HOSTILE, WEIRD],
-    )
-    write_companions(tmp_path, report)
-    page = seen(tmp_path)
-    assert "script" not in page.tags and "b" in page.tags
-    assert not [name for name, _ in page.attributes if name.startswith("on") or name == "style"]
-    assert HOSTILE in page.text
-    for _, value in page.attributes:
-        assert "javascript:" not in (value or "")
-
-
-def test_page_asks_for_nothing(tmp_path: Path) -> None:
-    write_companions(tmp_path, made(tmp_path))
-    page = seen(tmp_path)
     links = [value for name, value in page.attributes if name in ("src", "href", "xlink:href")]
     assert links and all((value or "").startswith("data:image/png;base64,") for value in links)
     contents = [value or "" for name, value in page.attributes if name == "content"]
     assert any(value.startswith("default-src 'none'; style-src 'sha256-") for value in contents)
-    text = (tmp_path / "report.html").read_text()
-    assert "url(" not in text and "@import" not in text
-    assert str(tmp_path) not in text
+    source = (two.folder / "report.html").read_text()
+    assert not any(word in source for word in ("url(", "@import", str(two.folder)))
+
+
+def test_names_of_strangers_stay_text(strange: Made) -> None:
+    page = seen(strange.folder)
+    assert "script" not in page.tags and "b" in page.tags
+    assert not [name for name, _ in page.attributes if name.startswith("on") or name == "style"]
+    assert not [value for _, value in page.attributes if "javascript:" in (value or "")]
+    assert HOSTILE in page.text
 
 
 def test_pictures_are_left_out_where_inputs_are_lost(tmp_path: Path) -> None:
@@ -146,13 +155,15 @@ def test_pictures_are_left_out_where_inputs_are_lost(tmp_path: Path) -> None:
     assert "img" not in page.tags and "Evidence" in page.text
 
 
-def test_attention_is_shown_before_and_after(tmp_path: Path) -> None:
-    torch_model = models.build(
-        "deit_tiny_elliptical", img_size=8, patch_size=4, in_chans=1, num_classes=4, embed_dim=16,
+def network(name: str, side: int) -> nn.Module:
+    return models.build(
+        name, img_size=side, patch_size=side // 2, in_chans=1, num_classes=4, embed_dim=16,
         num_heads=2, depth=3,
-    )  # fmt: skip
-    report = made(tmp_path)
-    write_companions(tmp_path, report, torch_models={report.summary.models[0].digest: torch_model})
+    ).eval()  # fmt: skip
+
+
+def test_attention_is_shown_before_and_after(tmp_path: Path) -> None:
+    write_companions(tmp_path, made(tmp_path, samples=8), network("deit_tiny_elliptical", 8))
     text = seen(tmp_path).text
     assert text.count("attention before") == text.count("attention after") > 0
 
@@ -162,10 +173,7 @@ class Wrapped(nn.Module):
 
     def __init__(self, *, mirrored: bool) -> None:
         super().__init__()
-        self.network = models.build(
-            "deit_tiny", img_size=8, patch_size=4, in_chans=1, num_classes=4, embed_dim=16,
-            num_heads=2, depth=3,
-        )  # fmt: skip
+        self.network = network("deit_tiny", SIZE)
         self.mirrored = mirrored
 
     def forward(self, images: Tensor) -> Tensor:
@@ -178,40 +186,18 @@ class Wrapped(nn.Module):
     [(False, "model must be built by models.build"), (True, "model must call each of its layers")],
 )
 def test_a_network_without_maps_is_evaluated_to_a_finished_report(
-    mirrored: bool, reason: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    mirrored: bool,
+    reason: str,
+    make_target: MakeTarget,
+    make_images: MakeImages,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     with torch.random.fork_rng([]):
         torch.manual_seed(0)
-        model = Wrapped(mirrored=mirrored).eval()
-
-    @dataclass
-    class Runtime:
-        name: str = "torch"
-        precision: str = "fp32"
-
-        def predict(self, inputs: Inputs) -> np.ndarray:
-            assert isinstance(inputs, np.ndarray)
-            with torch.no_grad():
-                return model(torch.from_numpy(inputs)).numpy()
-
-    target = ImageTarget(
-        name="wrapped",
-        version="1",
-        digest="0" * 64,
-        labels=list("abcd"),
-        image_spec=ImageSpec(channels=1, height=8, width=8),
-        runtime=Runtime(),
-        torch_model=model,
-    )
-    pixels = np.random.default_rng(0).integers(0, 255, (6, 8, 8), dtype=np.uint8)
-    images = ImageSet(
-        names=[f"{i}.png" for i in range(6)],
-        labels=None,
-        label_names=None,
-        reader=lambda i: Image.fromarray(pixels[i]),
-    )
+        target = served(make_target(4), Wrapped(mirrored=mirrored).eval())
     spec = EvaluationSpec.model_validate({"attacks": [{"name": "fgsm", "eps": ["8/255"]}]})
-    report = evaluate(spec, [target], images, tmp_path)
+    report = evaluate(spec, [target], make_images(6, num_classes=None), tmp_path)
     assert read_report(tmp_path) == report
     assert f"Attention maps are not shown: {reason}" in seen(tmp_path).text
     assert "no attention maps in the report" in caplog.text
@@ -228,10 +214,8 @@ def test_examples_are_spread_over_classes_and_limited_by_size(tmp_path: Path) ->
 
 
 def test_page_of_large_colour_images_stays_small(tmp_path: Path) -> None:
-    report = made(
-        tmp_path, samples=40, channels=3, side=224, attacks=[{"name": "fgsm", "eps": "8/255"}]
-    )
-    write_companions(tmp_path, report)
+    attacks = [{"name": "fgsm", "eps": "8/255"}]
+    written(tmp_path, samples=20, channels=3, side=224, attacks=attacks)
     assert 2**20 < (tmp_path / "report.html").stat().st_size < 15 * 10**6
 
 
@@ -260,13 +244,12 @@ def test_every_form_says_the_same_of_corruptions_alone(
     assert report.summary.gate is not None and not report.summary.gate.passed
 
 
-def test_every_form_has_the_sentences_of_the_report(tmp_path: Path) -> None:
-    report = made(tmp_path, models=["one", "two"], gate="robust_accuracy >= 0.9")
-    write_companions(tmp_path, report)
-    gate, attacks = report.summary.gate, report.summary.models[0].attacks
-    assert gate is not None and report.summary.comparison is not None
-    outputs = assert_said_everywhere([*lines(report.summary), gate.finding], tmp_path, report)
-    assert all(attack.finding in outputs for attack in attacks)
+def test_every_form_has_the_sentences_of_the_report(two: Made) -> None:
+    summary = two.report.summary
+    assert summary.gate is not None and summary.comparison is not None
+    sentences = [*lines(summary), summary.gate.finding]
+    outputs = assert_said_everywhere(sentences, two.folder, two.report)
+    assert all(attack.finding in outputs for attack in summary.models[0].attacks)
 
 
 @pytest.fixture
@@ -284,16 +267,12 @@ def driver() -> Iterator[webdriver.Chrome]:
 
 
 def test_browser_shows_the_page_at_any_width_and_runs_nothing(
-    tmp_path: Path, driver: webdriver.Chrome
+    strange: Made, driver: webdriver.Chrome
 ) -> None:
-    report = made(
-        tmp_path, names=[HOSTILE] * 48, classes=[HOSTILE, ODD, "c", "d"], models=[HOSTILE]
-    )
-    write_companions(tmp_path, report)
     for width in (360, 1200):
         size = {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": width < 600}
         driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-        driver.get((tmp_path / "report.html").as_uri())
+        driver.get((strange.folder / "report.html").as_uri())
         shown = driver.execute_script(
             "const styled = getComputedStyle(document.body).marginTop;"
             "return [document.documentElement.scrollWidth, window.hacked || 0, styled]"
@@ -336,23 +315,22 @@ def test_stored_texts_are_read_back(tmp_path: Path) -> None:
         clean_input(tmp_path, digest, 32)
 
 
-def rows(folder: Path) -> list[dict[str, object]]:
-    return parquet.read_table(folder / "samples.parquet").to_pylist()
-
-
-def test_report_survives_being_written_and_read_by_its_own_version(tmp_path: Path) -> None:
-    report = made(tmp_path, models=["one", "two"], names=[ODD] * 48)
-    assert read_report(tmp_path) == report
+def test_report_survives_being_written_and_read_by_its_own_version(
+    strange: Made, tmp_path: Path
+) -> None:
+    report = strange.report
+    assert read_report(strange.folder) == report
     assert report.schema_version == 3 and len(report.code) == 64
-    assert report.samples[0].name == plain(ODD) != ODD
-    path = tmp_path / "report.json"
-    path.write_text(path.read_text().replace('"schema_version":3', '"schema_version":2', 1))
+    assert report.samples[1].name == plain(ODD) != ODD
+    text = (strange.folder / "report.json").read_text()
+    other = text.replace('"schema_version":3', '"schema_version":2', 1)
+    (tmp_path / "report.json").write_text(other)
     with pytest.raises(ValueError, match="schema_version must be 3, got 2"):
         read_report(tmp_path)
 
 
-def test_result_keeps_the_keys_that_clients_rely_on(tmp_path: Path) -> None:
-    summary = made(tmp_path, gate="robust_accuracy >= 0.1").to_json()["summary"]
+def test_result_keeps_the_keys_that_clients_rely_on(two: Made) -> None:
+    summary = two.report.to_json()["summary"]
     assert {"models", "comparison", "gate", "warnings", "reliable"} <= set(summary)
     model = summary["models"][0]
     known = {"name", "digest", "runtime", "precision", "samples", "clean", "attacks", "worst"}
@@ -363,37 +341,33 @@ def test_result_keeps_the_keys_that_clients_rely_on(tmp_path: Path) -> None:
     assert list(model["worst"]) == ["2/255", "4/255", "8/255", "L2:0.5"]
 
 
-def test_means_of_flags_are_the_figures(tmp_path: Path) -> None:
-    report = made(tmp_path, models=["one", "two"])
-    for position, model in enumerate(report.summary.models):
-        flags = [sample.models[position] for sample in report.samples]
+def test_means_of_flags_are_the_figures(two: Made) -> None:
+    for position, model in enumerate(two.report.summary.models):
+        flags = [sample.models[position] for sample in two.report.samples]
+
+        def mean(kind: str, number: int, name: str, flags: Any = flags) -> float:
+            return sum(bool(getattr(getattr(one, kind)[number], name)) for one in flags) / 48
+
         assert sum(one.clean.correct for one in flags) / 48 == model.clean.top1
         for number, attack in enumerate(model.attacks):
-            own = [one.attacks[number] for one in flags]
-            assert sum(one.robust for one in own) / 48 == attack.robust.top1
-            assert sum(bool(one.confirmed_8bit) for one in own) / 48 == attack.confirmed_8bit
+            assert mean("attacks", number, "robust") == attack.robust.top1
+            assert mean("attacks", number, "confirmed_8bit") == attack.confirmed_8bit
         for number, found in enumerate(model.corruptions):
-            own = [one.corruptions[number] for one in flags]
-            assert sum(one.correct for one in own) / 48 == found.accuracy.top1
+            assert mean("corruptions", number, "correct") == found.accuracy.top1
         for number, found in enumerate(model.certificates):
-            own = [one.certificates[number] for one in flags]
-            assert sum(one.correct for one in own) / 48 == found.curve[0].share
+            assert mean("certificates", number, "correct") == found.curve[0].share
         assert sum(one.samples for one in model.classes) == 48
         weighted = sum(one.samples * one.clean for one in model.classes) / 48
         assert weighted == pytest.approx(model.clean.top1)
+        [curve] = model.minimal
+        distances = [one.minimal["Linf"] for one in flags]
+        for eps, accuracy in zip(curve.eps, curve.accuracy, strict=True):
+            assert accuracy == sum(d is None or d > eps for d in distances) / 48
+        assert curve.eps[0] == 0 and curve.eps == sorted(curve.eps)
 
 
-def test_minimal_distances_give_accuracy_at_every_radius(tmp_path: Path) -> None:
-    report = made(tmp_path, samples=200)
-    [curve] = report.summary.models[0].minimal
-    distances = [sample.models[0].minimal["Linf"] for sample in report.samples]
-    for eps, accuracy in zip(curve.eps, curve.accuracy, strict=True):
-        assert accuracy == sum(d is None or d > eps for d in distances) / 200
-    assert curve.eps[0] == 0 and curve.eps == sorted(curve.eps)
-
-
-def test_corruptions_are_measured_against_the_second_model(tmp_path: Path) -> None:
-    first, second = made(tmp_path, models=["one", "two"]).summary.models
+def test_corruptions_are_measured_against_the_second_model(two: Made) -> None:
+    first, second = two.report.summary.models
     errors = [
         [1 - c.accuracy.top1 for c in model.corruptions if c.name == name]
         for name in ("fog", "gaussian_noise")
@@ -404,20 +378,17 @@ def test_corruptions_are_measured_against_the_second_model(tmp_path: Path) -> No
     assert second.mce is None
 
 
-def test_gate_asks_for_the_worst_over_all_kinds_of_budget(tmp_path: Path) -> None:
-    report = made(tmp_path, gate="robust_accuracy >= 0.01")
-    [model], gate = report.summary.models, report.summary.gate
+def test_gate_asks_for_the_worst_over_all_kinds_of_budget(two: Made) -> None:
+    model, gate = two.report.summary.models[0], two.report.summary.gate
     assert gate is not None and model.largest is not None
     assert gate.value == model.largest.ci[0]
     assert model.largest.top1 <= min(model.worst["8/255"].top1, model.worst["L2:0.5"].top1)
 
 
-def test_junit_has_a_case_for_every_figure_the_warnings_and_the_gate(tmp_path: Path) -> None:
-    report = made(tmp_path, models=[HOSTILE, WEIRD], gate="robust_accuracy >= 0.9")
-    write_companions(tmp_path, report)
-    root = ElementTree.parse(tmp_path / "report.junit.xml").getroot()
+def test_junit_has_a_case_for_every_figure_the_warnings_and_the_gate(two: Made) -> None:
+    root = ElementTree.parse(two.folder / "report.junit.xml").getroot()
     names = [case.get("name") for case in root.iter("testcase")]
-    cells = len(report.spec.cells)
+    cells = len(two.report.spec.cells)
     assert len(names) == 2 * (cells + 2) + 1 == int(root.get("tests", ""))
     assert "square L2 0.5" in names and "fog severity 3" in names
     [failure] = root.iter("failure")
@@ -437,9 +408,10 @@ def test_warnings_mark_every_form_and_fail_their_case(tmp_path: Path) -> None:
     assert "sanity checks passed" not in text
 
 
-def test_card_holds_no_markup_of_strangers(tmp_path: Path) -> None:
+def test_card_and_junit_hold_no_markup_of_strangers(tmp_path: Path, strange: Made) -> None:
+    ElementTree.parse(strange.folder / "report.junit.xml")
     hostile = "a|b\n# c [x](javascript:1) <b>`*"
-    text = card(made(tmp_path, models=[hostile]))
+    text = card(made(tmp_path, samples=4, models=[hostile]))
     assert (
         "\n# c" not in text and "[x](" not in text.replace("\\[x\\]\\(", "") and "<b>" not in text
     )
@@ -448,27 +420,22 @@ def test_card_holds_no_markup_of_strangers(tmp_path: Path) -> None:
     assert literal("8/255 *") == "8/255 \\*"
 
 
-def test_table_has_a_row_for_every_sample_model_and_cell(tmp_path: Path) -> None:
-    report = made(tmp_path, models=["one", "two"], names=[ODD] * 48)
-    write_companions(tmp_path, report)
-    table = rows(tmp_path)
-    assert len(table) == 48 * 2 * (1 + len(report.spec.cells))
-    chosen = [
-        row for row in table
-        if row["model"] == "two" and row["attack"] == "autoattack" and row["point"] == "4/255"
-    ]  # fmt: skip
+def test_table_has_a_row_for_every_sample_model_and_cell(two: Made) -> None:
+    table = parquet.read_table(two.folder / "samples.parquet").to_pylist()
+    assert len(table) == 48 * 2 * (1 + len(two.report.spec.cells))
+    point = {"model": "two", "attack": "autoattack", "point": "4/255"}
+    chosen = [row for row in table if point.items() <= row.items()]
     flags = [
         next(a for a in sample.models[1].attacks if (a.name, a.eps) == ("autoattack", "4/255"))
-        for sample in report.samples
+        for sample in two.report.samples
     ]
     assert [row["robust"] for row in chosen] == [one.robust for one in flags]
     assert [row["part"] for row in chosen] == ["apgd-ce"] * 48
 
 
-def test_pictures_are_drawn_of_parts_and_of_nearest_inputs(tmp_path: Path) -> None:
-    made(tmp_path)
+def test_pictures_are_drawn_of_parts_and_of_nearest_inputs(two: Made) -> None:
     for attack, eps in (("autoattack", "4/255"), ("fab-t", "4/255"), ("square", "0.5")):
-        clean = picture(tmp_path, 33, "clean")
-        changed = picture(tmp_path, 33, "adversarial", attack=attack, eps=eps)
-        assert io.BytesIO(changed).read(4) == b"\x89PNG" and changed != clean
-        assert picture(tmp_path, 33, "perturbation", attack=attack, eps=eps) != changed
+        clean = picture(two.folder, 33, "clean")
+        changed = picture(two.folder, 33, "adversarial", attack=attack, eps=eps)
+        assert changed[:4] == b"\x89PNG" and changed != clean
+        assert picture(two.folder, 33, "perturbation", attack=attack, eps=eps) != changed
