@@ -8,11 +8,18 @@ from data.datasets.generated import Stream, open_generated
 from data.errors import DataError
 from data.token_set import Ragged
 
+FILE = "digits-v1-seed0-8-60.npz"
+
 
 def draw(seed: int, number: int) -> tuple[Ragged, np.ndarray]:
     """Ten numbers from 0 to 99 with their last digits; some come again."""
     values = np.random.default_rng([seed, number]).integers(0, 100, 10)
     return Ragged.of(values[:, None], np.uint8), values % 10
+
+
+def draw_wrong(seed: int, number: int) -> tuple[Ragged, np.ndarray]:
+    rows, labels = draw(seed, number)
+    return rows, labels + 1
 
 
 def check(row: np.ndarray, label: int) -> None:
@@ -54,43 +61,30 @@ def test_kept_split_is_not_drawn_again(tmp_path: Path) -> None:
     for stream, seed in ((make_stream(block=refuse, version=2), 0), (make_stream(block=refuse), 1)):
         with pytest.raises(ValueError, match="drawn again"):
             read(stream, tmp_path, seed=seed)
-    assert [path.name for path in tmp_path.iterdir()] == ["digits-v1-seed0-8-60.npz"]
+    assert [path.name for path in tmp_path.iterdir()] == [FILE]
 
 
-def test_changed_file_is_refused(tmp_path: Path) -> None:
+def test_changed_broken_or_wrong_file_is_refused(tmp_path: Path) -> None:
     read(make_stream(), tmp_path)
-    path = next(tmp_path.iterdir())
-    with np.load(path) as content:
+    with np.load(tmp_path / FILE) as content:
         arrays = {name: content[name] for name in content.files}
     arrays["labels"] = arrays["labels"][::-1]
-    np.savez(path, allow_pickle=False, **arrays)
-    with pytest.raises(DataError, match="digits-v1-seed0-8-60.npz was changed, delete it"):
+    np.savez(tmp_path / FILE, allow_pickle=False, **arrays)
+    with pytest.raises(DataError, match=f"{FILE} was changed, delete it"):
         read(make_stream(), tmp_path)
-
-
-def test_broken_file_is_refused(tmp_path: Path) -> None:
     for content in (b"", b"PK\x03\x04", b"\x93NUMPY"):
-        (tmp_path / "digits-v1-seed0-8-60.npz").write_bytes(content)
-        with pytest.raises(DataError, match="digits-v1-seed0-8-60.npz is broken, delete it"):
+        (tmp_path / FILE).write_bytes(content)
+        with pytest.raises(DataError, match=f"{FILE} is broken, delete it"):
             read(make_stream(), tmp_path)
-
-
-def test_samples_are_verified_again_when_read(tmp_path: Path) -> None:
-    def wrong(seed: int, number: int) -> tuple[Ragged, np.ndarray]:
-        rows, labels = draw(seed, number)
-        return rows, labels + 1
-
+    (tmp_path / FILE).unlink()
     with pytest.raises(DataError, match=r"is broken, delete it .*: \d+ does not end with \d+"):
-        read(make_stream(block=wrong), tmp_path)
+        read(make_stream(block=draw_wrong), tmp_path)
 
 
-def test_cache_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
+def test_wrong_cache_or_size_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(DataError, match="cannot be written to the cache: Not a directory"):
         read(make_stream(), tmp_path / "file" / "cache")
-
-
-def test_size_out_of_range_is_refused(tmp_path: Path) -> None:
     for size in (0, 53):
         with pytest.raises(DataError, match=f"size of digits must be from 1 to 52, got {size}"):
             read(make_stream(), tmp_path, size=size)
@@ -98,10 +92,9 @@ def test_size_out_of_range_is_refused(tmp_path: Path) -> None:
 
 def test_set_is_the_same_from_several_processes(tmp_path: Path) -> None:
     fields = {"block": listops.draw_block, "verify": listops.verify, "splits": {"test": (0, 400)}}
+    stream = make_stream(**fields)
     one, other = (
-        open_generated(
-            make_stream(**fields), "test", cache=tmp_path / str(n), seed=0, size=None, workers=n
-        )
+        open_generated(stream, "test", cache=tmp_path / str(n), seed=0, size=None, workers=n)
         for n in (1, 2)
     )
     assert np.array_equal(one[0].values, other[0].values) and np.array_equal(one[1], other[1])

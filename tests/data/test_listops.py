@@ -12,11 +12,11 @@ from data.datasets.listops import (
     written,
 )
 
-_IDS = {text: index for index, text in enumerate(TOKENS)}
+Drawn = list[tuple[np.ndarray, int]]
 
 
 def tokens_of(text: str) -> np.ndarray:
-    return np.array([_IDS[word] for word in text.split()], np.uint8)
+    return np.array([TOKENS.index(word) for word in text.split()], np.uint8)
 
 
 def parse(words: list[str], depth: int = 1) -> tuple[int, int]:
@@ -24,13 +24,12 @@ def parse(words: list[str], depth: int = 1) -> tuple[int, int]:
     word = words.pop(0)
     if word.isdigit():
         return int(word), depth
-    values, depths = [], []
+    found: list[tuple[int, int]] = []
     while words[0] != "]":
-        value, deepest = parse(words, depth + 1)
-        values.append(value)
-        depths.append(deepest)
+        found.append(parse(words, depth + 1))
     words.pop(0)
-    assert 2 <= len(values) <= 10
+    assert 2 <= len(found) <= 10
+    values, depths = zip(*found, strict=True)
     result = {
         "[MIN": min(values),
         "[MAX": max(values),
@@ -41,9 +40,9 @@ def parse(words: list[str], depth: int = 1) -> tuple[int, int]:
 
 
 @pytest.fixture(scope="module")
-def drawn() -> tuple[list[np.ndarray], list[int]]:
+def drawn() -> Drawn:
     trees, values = draw_block(seed=0, number=0)
-    return [trees[index] for index in range(len(trees))], values.tolist()
+    return [(trees[index], value) for index, value in enumerate(values.tolist())]
 
 
 @pytest.mark.parametrize(
@@ -59,7 +58,8 @@ def drawn() -> tuple[list[np.ndarray], list[int]]:
     ],
 )
 def test_tree_has_the_value_of_its_operations(text: str, value: int) -> None:
-    assert evaluate(tokens_of(text)) == value
+    assert evaluate(tokens_of(text)) == value_of(text.replace(" ", "\n ")) == value
+    assert written(tokens_of(text)) == text
     verify(tokens_of(text), value)
     with pytest.raises(ValueError, match=f"a tree labeled {value + 1} has the value {value}"):
         verify(tokens_of(text), value + 1)
@@ -72,54 +72,38 @@ def test_tree_has_the_value_of_its_operations(text: str, value: int) -> None:
 def test_what_is_no_tree_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="tokens must be one tree"):
         evaluate(tokens_of(text))
-    assert value_of(text) is None
-
-
-def test_value_of_a_text_is_that_of_its_tokens(drawn: tuple[list[np.ndarray], list[int]]) -> None:
-    for tokens, value in list(zip(*drawn, strict=True))[:40]:
-        assert value_of(written(tokens)) == value
-    assert written(tokens_of("[MAX 4 [MIN 2 3 ] ]")) == "[MAX 4 [MIN 2 3 ] ]"
-    assert value_of(" [SM 7\t8\n 9 ] ") == 4
-    for text in ("[MIN 1 22 ]", "[MEAN 1 2 ]", "[MIN 1 2]", "min 1 2", "[PAD]"):
-        assert value_of(text) is None
+    for other in (text, "[MIN 1 22 ]", "[MEAN 1 2 ]", "[MIN 1 2]", "min 1 2", "[PAD]"):
+        assert value_of(other) is None
 
 
 def test_every_tree_is_within_the_rules_and_has_its_value_by_another_evaluation(
-    drawn: tuple[list[np.ndarray], list[int]],
+    drawn: Drawn,
 ) -> None:
-    lengths = np.array([len(tokens) for tokens in drawn[0]])
-    assert lengths.min() > 500 and lengths.max() < 2000
-    assert all(tokens.max() < PAD for tokens in drawn[0])
-    for tokens, value in list(zip(*drawn, strict=True))[:60]:
+    for tokens, _ in drawn:
+        assert 500 < len(tokens) < 2000 and tokens.max() < PAD
+    for tokens, value in drawn[:60]:
         words = [TOKENS[token] for token in tokens]
+        assert value_of(written(tokens)) == value
         found, depth = parse(words)
         assert found == value and not words and depth <= 10
 
 
-def test_distribution_is_that_of_the_description(
-    drawn: tuple[list[np.ndarray], list[int]],
-) -> None:
+def test_distribution_is_that_of_the_description(drawn: Drawn) -> None:
     # Acceptance 8 %, labels 0 and 9 more frequent; within five standard deviations.
-    count = len(drawn[1])
+    count = len(drawn)
     assert abs(count / 4096 - 0.083) < 5 * np.sqrt(0.083 * 0.917 / 4096)
-    ends = np.mean([value in (0, 9) for value in drawn[1]])
+    ends = np.mean([value in (0, 9) for _, value in drawn])
     assert abs(ends - 0.33) < 5 * np.sqrt(0.33 * 0.67 / count)
-
-
-def test_digits_and_operators_are_uniform() -> None:
-    trees, _ = sample_trees(np.random.default_rng(1), 4096)
-    counts = np.bincount(trees.values, minlength=15)
+    counts = np.bincount(sample_trees(np.random.default_rng(1), 4096)[0].values, minlength=15)
     for group in (counts[:10], counts[10:14]):
         assert abs(group / group.mean() - 1).max() < 0.05
     assert counts[14] == counts[10:14].sum()
 
 
-def test_block_repeats_by_seed_and_number(drawn: tuple[list[np.ndarray], list[int]]) -> None:
+def test_block_repeats_by_seed_and_number(drawn: Drawn) -> None:
     one, other = draw_block(0, 0), draw_block(0, 1)
-    assert np.array_equal(one[0][0], drawn[0][0]) and one[1].tolist() == drawn[1]
+    assert np.array_equal(one[0][0], drawn[0][0])
+    assert one[1].tolist() == [value for _, value in drawn]
     assert not np.array_equal(one[0].values[:100], other[0].values[:100])
-
-
-def test_no_tree_gives_an_empty_set() -> None:
     trees, values = sample_trees(np.random.default_rng(0), 1)
     assert len(trees) == len(values) == 0

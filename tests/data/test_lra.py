@@ -13,21 +13,13 @@ from data.errors import DataError
 _ROW = b"1.0\tA1\tB2\tone text\tthe other\n"
 
 
-def write_pairs(folder: Path, content: bytes, part: str = "test") -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / f"new_aan_pairs.{part}.tsv").write_bytes(content)
-
-
-def test_listops_is_drawn_and_kept(tmp_path: Path) -> None:
+def test_listops_and_pathfinder_are_drawn_and_kept(tmp_path: Path) -> None:
     tokens = open_tokens("lra-listops", split="valid", cache=tmp_path, size=50)
     batch, mask, labels = tokens.batch(range(50))
     assert batch.shape == mask.shape == (50, tokens.lengths.max()) and len(labels) == 50
     assert (batch[~mask] == tokens.pad).all() and batch.max() < tokens.vocab_size == 16
     assert tokens.seq_len == 2000 and tokens.label_names == list("0123456789")
     assert len(list(tmp_path.iterdir())) == 1
-
-
-def test_pathfinder_is_drawn_and_balanced(tmp_path: Path) -> None:
     tokens = open_tokens("lra-pathfinder", cache=tmp_path, size=900)
     batch, mask, labels = tokens.batch(range(900))
     assert batch.shape == (900, 1024) and mask.all() and batch.max() < tokens.vocab_size
@@ -55,7 +47,8 @@ def test_retrieval_reads_pairs_of_bytes(
 ) -> None:
     monkeypatch.setenv("ASSAY_DATA", str(tmp_path))
     long = b'0.0\tA1\tB2\tna\xc3\xafve "quote"\t' + b"x" * 5000 + b"\r\n"
-    write_pairs(tmp_path / folder, _ROW + long, "eval")
+    (tmp_path / folder).mkdir(exist_ok=True)
+    (tmp_path / folder / "new_aan_pairs.eval.tsv").write_bytes(_ROW + long)
     tokens = open_tokens("lra-retrieval", split="valid")
     assert tokens.towers == 2 and tokens.labels.tolist() == [1, 0]
     one, other = tokens.sequences
@@ -69,6 +62,7 @@ def test_retrieval_reads_pairs_of_bytes(
 @pytest.mark.parametrize(
     ("content", "message"),
     [
+        (None, "needs new_aan_pairs.test.tsv, from the folder tsv_data"),
         (b"", "new_aan_pairs.test.tsv holds no pair"),
         (_ROW + b"1.0\tA\tB\tone\n", "line 2: label, .* needed, 4 found"),
         (_ROW + b"2.0\tA\tB\tone\ttwo\n", "line 2: label must be 0.0 or 1.0"),
@@ -76,14 +70,34 @@ def test_retrieval_reads_pairs_of_bytes(
     ],
 )
 def test_broken_pair_is_named_by_its_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes, message: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes | None, message: str
 ) -> None:
     monkeypatch.setenv("ASSAY_DATA", str(tmp_path))
-    with pytest.raises(DataError, match="needs new_aan_pairs.test.tsv, from the folder tsv_data"):
-        open_tokens("lra-retrieval")
-    write_pairs(tmp_path, content)
+    if content is not None:
+        (tmp_path / "new_aan_pairs.test.tsv").write_bytes(content)
     with pytest.raises(DataError, match=message):
         open_tokens("lra-retrieval")
+
+
+def test_text_and_image_are_made_of_known_sets(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ASSAY_DATA", str(tmp_path))
+    table = pa.table({"text": ["naïve", "x" * 5000], "label": [1, 0]})
+    pq.write_table(table, tmp_path / "imdb-test.parquet")
+    tokens = open_tokens("lra-text")
+    assert tokens.lengths.tolist() == [6, 4000] and tokens.labels.tolist() == [1, 0]
+    assert bytes(tokens.sequences[0][0].astype(np.uint8)) == "naïve".encode()
+    assert (tokens.vocab_size, tokens.pad) == (257, 256)
+    pixels = np.random.default_rng(0).integers(0, 256, (32, 32, 3), dtype=np.uint8)
+    stream = io.BytesIO()
+    Image.fromarray(pixels).save(stream, "PNG")
+    table = pa.table({"image": [stream.getvalue()] * 2, "label": [3, 9]})
+    pq.write_table(table, tmp_path / "cifar10-test.parquet")
+    tokens = open_tokens("lra-image")
+    rows, mask, labels = tokens.batch([0, 1])
+    assert rows.tolist() == [grey(pixels.transpose(2, 0, 1)).ravel().tolist()] * 2
+    assert mask.all() and labels.tolist() == [3, 9] and tokens.label_names[3] == "cat"
 
 
 def test_grey_is_the_weighted_sum_of_the_colors() -> None:
@@ -94,28 +108,3 @@ def test_grey_is_the_weighted_sum_of_the_colors() -> None:
     assert np.array_equal(grey(pixels)[clear], np.floor(exact[clear]))
     ends = np.array([0, 255], np.uint8)
     assert grey(np.stack([ends[None]] * 3)).tolist() == [[0, 255]]
-
-
-def test_text_is_the_beginning_of_the_reviews_in_bytes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("ASSAY_DATA", str(tmp_path))
-    table = pa.table({"text": ["naïve", "x" * 5000], "label": [1, 0]})
-    pq.write_table(table, tmp_path / "imdb-test.parquet")
-    tokens = open_tokens("lra-text")
-    assert tokens.lengths.tolist() == [6, 4000] and tokens.labels.tolist() == [1, 0]
-    assert bytes(tokens.sequences[0][0].astype(np.uint8)) == "naïve".encode()
-    assert (tokens.vocab_size, tokens.pad) == (257, 256)
-
-
-def test_image_is_every_pixel_in_grey(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ASSAY_DATA", str(tmp_path))
-    pixels = np.random.default_rng(0).integers(0, 256, (32, 32, 3), dtype=np.uint8)
-    stream = io.BytesIO()
-    Image.fromarray(pixels).save(stream, "PNG")
-    table = pa.table({"image": [stream.getvalue()] * 2, "label": [3, 9]})
-    pq.write_table(table, tmp_path / "cifar10-test.parquet")
-    tokens = open_tokens("lra-image")
-    rows, mask, labels = tokens.batch([0, 1])
-    assert rows.tolist() == [grey(pixels.transpose(2, 0, 1)).ravel().tolist()] * 2
-    assert mask.all() and labels.tolist() == [3, 9] and tokens.label_names[3] == "cat"

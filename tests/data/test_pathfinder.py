@@ -50,17 +50,13 @@ def test_labels_are_confirmed_by_following_the_dashes_in_any_order(scenes: Scene
         assert (tuple(far) in ends) == bool(scenes.labels[index])
 
 
-def test_contour_with_a_dash_missing_or_astray_is_not_followed(scenes: Scenes) -> None:
+def test_contour_that_is_broken_or_ends_elsewhere_is_noticed(scenes: Scenes) -> None:
     first = dashes_of(scenes, 0)[0]
     tip, end = first[0][:2], first[-1][:2]
     assert contour_ends(first, tip, length=14) == {end}
-    assert contour_ends(first[:6] + first[7:], tip, length=14) == set()
     y, x, angle = first[6]
-    for other in ((y, x + 1, angle), (y, x, angle + 0.3)):
-        assert contour_ends([*first[:6], other, *first[7:]], tip, length=14) == set()
-
-
-def test_scene_whose_contours_end_elsewhere_is_noticed(scenes: Scenes) -> None:
+    for other in ([], [(y, x + 1, angle)], [(y, x, angle + 0.3)]):
+        assert contour_ends([*first[:6], *other, *first[7:]], tip, length=14) == set()
     broken = scenes.dashes.copy()
     broken[:, :, -1] = broken[:, ::-1, -1]
     assert len(unclear(Scenes(broken, scenes.distractors, scenes.labels))) == len(scenes.labels)
@@ -77,7 +73,10 @@ def test_dashes_follow_each_other_at_a_small_turn_and_touch_no_other(scenes: Sce
             assert all(distance(one, other) > 0.3 for one in chain for other in others)
 
 
-def test_chains_have_the_described_sizes(scenes: Scenes) -> None:
+def test_chains_have_the_described_sizes_and_repeat_by_seed(scenes: Scenes) -> None:
+    again = draw_scenes(np.random.default_rng(0), 60)
+    assert np.array_equal(again.dashes, scenes.dashes)
+    assert np.array_equal(again.labels, scenes.labels)
     assert scenes.dashes.shape == (60, 2, 14, 3)
     assert scenes.distractors.shape == (60, 5, 4, 3)
     shown = (scenes.distractors[..., 2] >= 0).all(2)
@@ -86,6 +85,8 @@ def test_chains_have_the_described_sizes(scenes: Scenes) -> None:
     assert tips[:, 0].min() >= 14 and tips[:, 0].max() < 18
     apart = np.linalg.norm(tips[:, 0] - tips[:, 1], axis=1)
     assert abs(apart - 7).max() <= math.sqrt(0.5)
+    lit, occupied = paddles.LINES >= 64, paddles.ROOMS >= 64
+    assert lit.any((1, 2)).all() and not (lit & ~occupied).any()
 
 
 def test_picture_shows_the_discs_and_is_black_where_nothing_is_drawn(scenes: Scenes) -> None:
@@ -107,12 +108,6 @@ def test_picture_shows_the_discs_and_is_black_where_nothing_is_drawn(scenes: Sce
         assert pictures[index].max() == 255
 
 
-def test_scenes_repeat_by_seed(scenes: Scenes) -> None:
-    again = draw_scenes(np.random.default_rng(0), 60)
-    assert np.array_equal(again.dashes, scenes.dashes)
-    assert np.array_equal(again.labels, scenes.labels)
-
-
 @pytest.mark.parametrize(
     ("picture", "label"),
     [(np.zeros(1024, np.uint8), 0), (np.full(9, 255), 0), (np.full(1024, 255), 2)],
@@ -121,8 +116,3 @@ def test_stored_picture_against_the_rules_is_refused(picture: np.ndarray, label:
     verify(np.full(1024, 255), 1)
     with pytest.raises(ValueError, match=f"a picture labeled {label} is none of 32 x 32 pixels"):
         verify(picture, label)
-
-
-def test_marks_of_a_dash_are_within_what_it_occupies() -> None:
-    lit, occupied = paddles.LINES >= 64, paddles.ROOMS >= 64
-    assert lit.any((1, 2)).all() and not (lit & ~occupied).any()

@@ -1,9 +1,13 @@
+"""Every format of images and texts: what is read, and how what is broken is named."""
+
 import gzip
 import io
 import json
 import struct
 import zipfile
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -11,13 +15,16 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
+from data.datasets import imagenet
 from data.errors import DataError
 from data.images import ImageSpec
-from data.sources import KNOWN, load_inputs, open_images
+from data.sources import KNOWN, load_inputs, open_images, open_texts
 from tests.data.conftest import Snapshot
 
 LABELS = ["Cat", "Big dog", "T-shirt/top"]
-SPEC = ImageSpec(channels=1, height=4, width=4)
+NEITHER = "is neither a label name nor an index"
+Files = Mapping[str, bytes | str | dict[str, list[Any]]]
+Opener = Callable[..., Any]
 
 
 def png(value: int) -> bytes:
@@ -26,125 +33,172 @@ def png(value: int) -> bytes:
     return stream.getvalue()
 
 
-def make_folder(root: Path, classes: dict[str, int]) -> Path:
-    for number, (name, images) in enumerate(classes.items()):
-        (root / name).mkdir(parents=True, exist_ok=True)
-        for index in range(images):
-            (root / name / f"{index}.png").write_bytes(png(10 * number + index))
-    return root
+def idx(array: np.ndarray) -> bytes:
+    head = bytes([0, 0, 8, array.ndim]) + struct.pack(f">{array.ndim}I", *array.shape)
+    return head + array.astype(np.uint8).tobytes()
 
 
-def write_idx(path: Path, array: np.ndarray, cut: int = 0) -> None:
-    header = bytes([0, 0, 8, array.ndim]) + struct.pack(f">{array.ndim}I", *array.shape)
-    content = header + array.tobytes()
-    content = content[: len(content) - cut]
-    path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
+def zipped(files: Mapping[str, bytes]) -> bytes:
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w") as archive:
+        for name, content in files.items():
+            archive.writestr(name, content)
+    return stream.getvalue()
 
 
-def write_parquet(path: Path, labels: list[object], *, struct: bool = True) -> Path:
-    data = [png(index) for index in range(len(labels))]
-    images = [{"bytes": item, "path": None} for item in data] if struct else data
-    pq.write_table(pa.table({"image": images, "label": labels}), path)
-    return path
+def write(root: Path, files: Files) -> Path:
+    """Write files, a dict as a parquet table; what to open: the only file, or the folder."""
+    for name, content in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if isinstance(content, dict):
+            pq.write_table(pa.table(content), path)
+        elif name.endswith("/"):
+            path.mkdir()
+        else:
+            path.write_bytes(content.encode() if isinstance(content, str) else content)
+    [*_, last] = files
+    single = len(files) == 1 and Path(last).suffix in (".csv", ".json", ".parquet", ".zip")
+    return root / last if single else root
 
 
-def test_class_folders_find_their_labels_by_name_or_index(tmp_path: Path) -> None:
-    folder = make_folder(tmp_path / "set", {"t-shirt-top": 1, "BIG-DOG": 2, "0": 1})
-    images = open_images(folder, label_names=LABELS)
-    assert images.labels is not None
-    by_folder = {name.split("/")[0]: int(images.labels[i]) for i, name in enumerate(images.names)}
-    assert by_folder == {"t-shirt-top": 2, "BIG-DOG": 1, "0": 0}
-    assert load_inputs(images, SPEC).shape == (4, 1, 4, 4)
-    flat = open_images(make_folder(tmp_path / "flat", {".": 1}), label_names=LABELS)
-    assert flat.labels is None and flat.names == ["0.png"]
-
-
-@pytest.mark.parametrize(
-    ("classes", "message"),
-    [
-        ({"horse": 1}, "^set: the class folder 'horse' is neither a label name nor an index"),
-        ({"7": 1}, "^set: the class folder label 7 is out of range: there are 3 classes"),
-        ({"cat": 1, "0x": 0}, "^set: the class folder 0x holds no image"),
-    ],
-)
-def test_unknown_or_empty_class_folder_is_named(
-    tmp_path: Path, classes: dict[str, int], message: str
-) -> None:
-    with pytest.raises(DataError, match=message):
-        open_images(make_folder(tmp_path / "set", classes), label_names=LABELS)
-
-
-def test_zip_reads_like_its_folder(tmp_path: Path) -> None:
-    folder = make_folder(tmp_path / "set", {"cat": 2, "big-dog": 1})
-    with zipfile.ZipFile(tmp_path / "set.zip", "w") as archive:
-        for path in sorted(folder.rglob("*.png")):
-            archive.write(path, path.relative_to(folder).as_posix())
-    one, other = (
-        open_images(source, label_names=LABELS) for source in (folder, tmp_path / "set.zip")
-    )
-    assert one.names == other.names
-    assert np.array_equal(load_inputs(one, SPEC), load_inputs(other, SPEC))
-    assert one.labels is not None and other.labels is not None
-    assert np.array_equal(one.labels, other.labels)
-
-
-@pytest.mark.parametrize("struct", [True, False])
-def test_parquet_of_the_hub_is_read(tmp_path: Path, struct: bool) -> None:
-    path = write_parquet(tmp_path / "set.parquet", [2, 0], struct=struct)
-    images = open_images(path, label_names=LABELS)
-    assert images.labels is not None and images.labels.tolist() == [2, 0]
-    assert (load_inputs(images, SPEC)[1] == np.float32(1 / 255)).all()
-    named = open_images(write_parquet(path, ["big dog"], struct=struct), label_names=LABELS)
-    assert named.labels is not None and named.labels.tolist() == [1]
+DOG = {"cat/1.png": png(1), "cat/2.png": png(2), "big-dog/3.png": png(3)}
+DOG_READ = {"big-dog/3.png": (3, 1), "cat/1.png": (1, 0), "cat/2.png": (2, 0)}
+PIXELS = np.stack([np.full((4, 4), 5), np.full((4, 4), 6)])
 
 
 @pytest.mark.parametrize(
-    ("labels", "message"),
+    ("opener", "files", "expected"),
     [
-        ([0, 7], "^test-1.parquet, row 1: label 7 is out of range: there are 3 classes"),
-        ([0, None], "^test-1.parquet, row 1: the row holds no label"),
+        (open_images, DOG, DOG_READ),
+        (open_images, {"set.zip": zipped(DOG)}, DOG_READ),
+        (open_images, {"T-shirt-TOP/a.png": png(1), "0/b.png": png(2)},
+         {"0/b.png": (2, 0), "T-shirt-TOP/a.png": (1, 2)}),
+        (open_images, {"0.png": png(7)}, {"0.png": (7, None)}),
+        (open_images, {"set.parquet": {"image": [png(1), png(2)], "label": [2, 0]}},
+         {"set/000000": (1, 2), "set/000001": (2, 0)}),
+        (open_images, {"set.parquet": {"image": [{"bytes": png(1), "path": None}],
+                                       "label": ["big dog"]}}, {"set/000000": (1, 1)}),
+        (open_images, {"test-0.parquet": {"image": [png(1), png(2)], "label": [0, 1]},
+                       "test-1.parquet": {"image": [png(3)], "label": [2]}},
+         {"test-0/000000": (1, 0), "test-0/000001": (2, 1), "test-1/000000": (3, 2)}),
+        (open_images, {"t10k-images-idx3-ubyte.gz": gzip.compress(idx(PIXELS)),
+                       "t10k-labels-idx1-ubyte": idx(np.array([1, 0]))},
+         {"test/00000": (5, 1), "test/00001": (6, 0)}),
+        (open_texts, {"cat/a.txt": "\ufeffbad", "big-dog/b.txt": "good", "urls.txt": "http",
+                      "unsup/c.txt": "unlabeled"},
+         {"big-dog/b.txt": ("good", 1), "cat/a.txt": ("bad", 0)}),
+        (open_texts, {"a.txt": "one"}, {"a.txt": ("one", None)}),
+        (open_texts, {"test-0.parquet": {"text": ["a", "b"], "label": [0, 1]},
+                      "test-1.parquet": {"text": ["c"], "label": [2]}},
+         {"test-0/000000": ("a", 0), "test-0/000001": ("b", 1), "test-1/000000": ("c", 2)}),
+        (open_texts, {"s.csv": '\ufefftext,label\r\n"one, ""two""\r\nthree",cat\r\nö,2\r\n\r\n'},
+         {"s/000000": ('one, "two"\r\nthree', 0), "s/000001": ("ö", 2)}),
+        (open_texts, {"set.csv": "id,label,text\n7,t-shirt-top,x\n"}, {"set/000000": ("x", 2)}),
+        (open_texts, {"set.csv": "text\nx\n"}, {"set/000000": ("x", None)}),
     ],
-)
-def test_label_of_a_parquet_file_is_named_with_file_and_row(
-    tmp_path: Path, labels: list[object], message: str
+)  # fmt: skip
+def test_samples_of_every_format_have_names_contents_and_labels(
+    tmp_path: Path, opener: Opener, files: Files, expected: dict[str, object]
 ) -> None:
-    write_parquet(tmp_path / "test-0.parquet", [0, 1, 2])
-    write_parquet(tmp_path / "test-1.parquet", labels)
-    with pytest.raises(DataError, match=message):
-        open_images(tmp_path, label_names=LABELS)
+    samples = opener(write(tmp_path / "set", files), label_names=LABELS)
+    read = [samples.read(index) for index in range(len(samples))]
+    contents = [each if isinstance(each, str) else int(np.asarray(each).max()) for each in read]
+    labels = [None] * len(read) if samples.labels is None else samples.labels.tolist()
+    found = dict(zip(samples.names, zip(contents, labels, strict=True), strict=True))
+    assert found == expected
+    last = samples.take([len(read) - 1])
+    assert last.names == samples.names[-1:] and np.array_equal(last.read(0), read[-1])
+    if opener is open_images:
+        inputs = load_inputs(samples, ImageSpec(channels=1, height=4, width=4))
+        assert np.array_equal(inputs[:, 0, 0, 0], np.array(contents, np.float32) / np.float32(255))
 
 
-def test_images_of_several_parquet_files_are_named_by_file_and_row(tmp_path: Path) -> None:
-    write_parquet(tmp_path / "test-0.parquet", [0, 1])
-    broken = pa.table({"image": [png(0), b"text"], "label": [2, 0]})
-    pq.write_table(broken, tmp_path / "test-1.parquet")
-    with pytest.raises(DataError, match="test-1.parquet has other columns than test-0.parquet"):
-        open_images(tmp_path, label_names=LABELS)
-    write_parquet(tmp_path / "test-0.parquet", [0, 1], struct=False)
-    images = open_images(tmp_path, label_names=LABELS)
-    assert images.names == ["test-0/000000", "test-0/000001", "test-1/000000", "test-1/000001"]
-    assert images.labels is not None and images.labels.tolist() == [0, 1, 2, 0]
-    assert np.array_equal(np.asarray(images.read(1)), np.ones((4, 4)))
-    with pytest.raises(DataError, match="^test-1/000001: not an image"):
-        images.read(3)
+ROW_1 = "^test-1.parquet: row 1 holds no image bytes"
 
 
 @pytest.mark.parametrize(
-    ("images", "message"),
+    ("opener", "files", "message"),
     [
-        ([b"", None], "^test-1.parquet: row 1 holds no image bytes"),
-        ([{"bytes": b""}, {"bytes": None}], "^test-1.parquet: row 1 holds no image bytes"),
-        ([7], "^test-1.parquet: the column 'image' must hold bytes, got int64"),
-        ([{"path": "a.png"}], "^test-1.parquet: the column 'image' must hold bytes, got struct"),
-        ([], "^test-1.parquet holds no row"),
+        (open_images, {"horse/0.png": png(0)}, f"^set: the class folder 'horse' {NEITHER}"),
+        (open_images, {"7/0.png": png(0)}, "^set: .* folder label 7 is out of range: there are 3"),
+        (open_images, {"cat/0.png": png(0), "0x/": b""}, "^set: .* folder 0x holds no image"),
+        (open_images, {"set.json": "[]"}, "set.json must be a folder, a .zip or a .parquet file"),
+        (open_images, {"set.zip": "text"}, "set.zip is not a readable zip file"),
+        (open_images, {"0.parquet": {"image": [b""], "label": [0]},
+                       "1.parquet": {"image": [b""] * 2, "label": [0, 7]}},
+         "^1.parquet, row 1: label 7 is out of range: there are 3 classes"),
+        (open_images, {"1.parquet": {"image": [b""] * 2, "label": [0, None]}},
+         "^1.parquet, row 1: the row holds no label"),
+        (open_images, {"0.parquet": {"image": [{"bytes": b"", "path": None}], "label": [0]},
+                       "1.parquet": {"image": [b""], "label": [0]}},
+         "^1.parquet has other columns than 0.parquet"),
+        (open_images, {"test-1.parquet": {"image": [b"", None]}}, ROW_1),
+        (open_images, {"test-1.parquet": {"image": [{"bytes": b""}, {"bytes": None}]}}, ROW_1),
+        (open_images, {"1.parquet": {"image": [7]}}, "'image' must hold bytes, got int64"),
+        (open_images, {"1.parquet": {"image": [{"path": "a"}]}}, "must hold bytes, got struct"),
+        (open_images, {"1.parquet": {"image": []}}, "^1.parquet holds no row"),
+        (open_images, {"t10k-images-idx3-ubyte": idx(PIXELS),
+                       "t10k-labels-idx1-ubyte": idx(np.zeros(3))},
+         r"t10k-images\S* have shape \(2, 4, 4\), the labels of t10k-l\S* \(3,\)"),
+        (open_images, {"t10k-images-idx3-ubyte": idx(PIXELS[:0]),
+                       "t10k-labels-idx1-ubyte": idx(np.zeros(0))},
+         "^t10k-images-idx3-ubyte holds no image"),
+        (open_images, {"t10k-images-idx3-ubyte": idx(PIXELS)[:-3]}, "images-idx3-ubyte is broken"),
+        (open_images, {"t10k-images-idx3-ubyte": idx(PIXELS),
+                       "t10k-labels-idx1-ubyte": idx(np.array([1, 5]))},
+         "^t10k-labels-idx1-ubyte, row 1: label 5 is out of range: there are 3"),
+        (open_texts, {"fun/a.txt": "x"}, f"^set: the class folder 'fun' {NEITHER}"),
+        (open_texts, {"cat/a.txt": "x", "0/a.md": "x"}, "^the folder set/0 holds no text file"),
+        (open_texts, {"a.md": "x"}, "^the folder set holds no text file"),
+        (open_texts, {"set.json": "[]"}, "set.json must be a folder, a .csv or a .parquet file"),
+        (open_texts, {"s.parquet": {"text": ["a", " \n"]}}, "s.parquet: row 1 holds no text"),
+        (open_texts, {"s.parquet": {"text": [None, "a"]}}, "s.parquet: row 0 holds no text"),
+        (open_texts, {"s.parquet": {"text": ["a"], "label": ["maybe"]}},
+         f"^s.parquet, row 0: 'maybe' {NEITHER}"),
+        (open_texts, {"s.parquet": {"text": [1]}}, "'text' must hold strings, got int64"),
+        (open_texts, {"0.parquet": {"text": ["a"]}, "1.parquet": {"text": ["c", " "]}},
+         "^1.parquet: row 1 holds no text"),
+        (open_texts, {"0.parquet": {"text": ["a"], "label": [0]}, "1.parquet": {"text": ["b"]}},
+         "1.parquet has other columns than 0.parquet"),
+        (open_texts, {"s.parquet": {"review": ["a"]}},
+         r"s.parquet has no column 'text', only \['review'\]"),
+        (open_texts, {"s.parquet": b"PAR1"}, "^s.parquet is not a readable parquet file"),
+        (open_texts, {"s.csv": ""}, r"s.csv has no column 'text', only \[\]"),
+        (open_texts, {"s.csv": "text,label\n"}, "s.csv holds no row"),
+        (open_texts, {"s.csv": "text,label\na,0\nb\n"}, "s.csv, line 3: 2 cells .* got 1"),
+        (open_texts, {"s.csv": "text,label\na,0\nb,c,0\n"}, "s.csv, line 3: 2 cells .* got 3"),
+        (open_texts, {"s.csv": 'text,label\n"a\nb",0\n" ",1\n'}, "line 4: the row holds no text"),
+        (open_texts, {"s.csv": "text,label\na,9\n"}, "line 2: label 9 is out of range"),
+        (open_texts, {"s.csv": "text,label\na,\n"}, f"s.csv, line 2: '' {NEITHER}"),
+        (open_texts, {"s.csv": 'text,label\n"a"b,0\n'}, "line 2: ',' expected after '\"'"),
+        (open_texts, {"s.csv": 'text,label\n"a,0\n'}, "s.csv, line 2: unexpected end of data"),
+        (open_texts, {"s.csv": "text\nnaïve\n".encode("latin-1")}, "s.csv is not UTF-8 text"),
+    ],
+)  # fmt: skip
+def test_what_is_broken_is_named(
+    tmp_path: Path, opener: Opener, files: Files, message: str
+) -> None:
+    with pytest.raises(DataError, match=message):
+        opener(write(tmp_path / "set", files), label_names=LABELS)
+
+
+@pytest.mark.parametrize(
+    ("opener", "files", "message"),
+    [
+        (open_images, {"test/cat/1.png": b"text"}, "^test/cat/1.png: not an image"),
+        (open_images, {"s.parquet": {"image": [b"text"]}}, "^s/000000: not an image"),
+        (open_images, {"set.zip": zipped({"1.png": b"text"})}, "^1.png: not an image"),
+        (open_texts, {"test/cat/a.txt": " \n"}, "^test/cat/a.txt holds no text"),
+        (open_texts, {"test/cat/a.txt": b"na\xefve"}, "^test/cat/a.txt is not readable UTF-8 text"),
     ],
 )
-def test_parquet_without_images_is_named(
-    tmp_path: Path, images: list[object], message: str
+def test_a_broken_sample_is_named_when_it_is_read(
+    tmp_path: Path, opener: Opener, files: Files, message: str
 ) -> None:
-    pq.write_table(pa.table({"image": images}), tmp_path / "test-1.parquet")
+    samples = opener(write(tmp_path, files), label_names=LABELS)
     with pytest.raises(DataError, match=message):
-        open_images(tmp_path)
+        samples.read(0)
 
 
 @pytest.mark.parametrize(
@@ -154,76 +208,123 @@ def test_parquet_without_images_is_named(
 def test_parquet_indices_follow_the_class_names_of_the_file(
     tmp_path: Path, own_names: list[str], expected: list[int]
 ) -> None:
-    path = write_parquet(tmp_path / "set.parquet", [0, 2])
     features = {"info": {"features": {"label": {"names": own_names}}}}
-    metadata = {"huggingface": json.dumps(features)}
-    pq.write_table(pq.read_table(path).replace_schema_metadata(metadata), path)
-    images = open_images(path, label_names=LABELS)
-    assert images.labels is not None and images.labels.tolist() == expected
+    for opener, column in ((open_images, "image"), (open_texts, "text")):
+        samples = [png(0)] * 2 if column == "image" else ["a", "b"]
+        table = pa.table({column: samples, "label": [0, 2]})
+        named = table.replace_schema_metadata({"huggingface": json.dumps(features)})
+        pq.write_table(named, tmp_path / "set.parquet")
+        opened = opener(tmp_path / "set.parquet", label_names=LABELS)
+        assert opened.labels is not None and opened.labels.tolist() == expected
+        assert opener(tmp_path / "set.parquet").label_names == own_names
 
 
 def test_hub_source_reads_the_cached_split(snapshot: Snapshot) -> None:
     folder = snapshot("datasets--team--set") / "data"
     folder.mkdir()
-    write_parquet(folder / "test-00000-of-00001.parquet", [1])
-    write_parquet(folder / "train-00000-of-00001.parquet", [0, 2])
-    assert len(open_images("hf:team/set", label_names=LABELS)) == 1
-    assert len(open_images("hf:team/set:train", label_names=LABELS)) == 2
+    write(folder, {"test-00000.parquet": {"image": [png(1)], "text": ["x"]}})
+    write(folder, {"train-00000.parquet": {"image": [png(1)] * 2, "text": ["a", "b"]}})
+    assert len(open_images("hf:team/set")) == 1 and len(open_images("hf:team/set:train")) == 2
+    assert list(open_texts("hf:team/set:train")) == ["a", "b"]
     with pytest.raises(DataError, match="no parquet file of the split 'valid'"):
         open_images("hf:team/set:valid")
     with pytest.raises(DataError, match="hf:team/other cannot be had"):
         open_images("hf:team/other")
 
 
-def test_idx_files_are_read_plain_and_gzipped(tmp_path: Path) -> None:
-    pixels = np.arange(2 * 4 * 4, dtype=np.uint8).reshape(2, 4, 4)
-    write_idx(tmp_path / "t10k-images-idx3-ubyte.gz", pixels)
-    write_idx(tmp_path / "t10k-labels-idx1-ubyte", np.array([1, 0], np.uint8))
-    images = open_images(tmp_path, label_names=LABELS)
-    assert images.labels is not None and images.labels.tolist() == [1, 0]
-    assert np.array_equal(np.asarray(images.read(1)), pixels[1])
+def test_part_of_a_known_set_says_so_and_gives_way_to_the_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ASSAY_DATA", str(tmp_path))
+    write(tmp_path, {"ag_news-train-subset2.parquet": {"text": ["a", "b"], "label": [3, 0]}})
+    part = open_texts("ag-news", split="train")
+    assert part.description.endswith("train, 2 of 120000: a part, not the whole split")
+    assert part.label_names == ["World", "Sports", "Business", "Sci/Tech"]
+    write(tmp_path, {"ag_news-train.parquet": {"text": ["c"], "label": [0]}})
+    assert list(open_texts("ag-news", split="train")) == ["c"]
 
 
 @pytest.mark.parametrize(
-    ("images", "labels", "cut", "message"),
+    ("opener", "source", "split", "message"),
     [
-        (2, [0] * 3, 0, r"t10k-images\S* have shape \(2, 4, 4\), the labels of t10k-l\S* \(3,\)"),
-        (0, [], 0, "^t10k-images-idx3-ubyte holds no image"),
-        (2, [0] * 2, 3, "t10k-images-idx3-ubyte is broken"),
-        (3, [1, 5, 7], 0, "^t10k-labels-idx1-ubyte, row 1: label 5 is out of range: there are 3"),
+        (open_texts, "imdb", "valid", "imdb has the splits train, test, got 'valid'"),
+        (open_texts, "imdb", "test", r"imdb needs imdb-test\*.parquet in the folder ASSAY_DATA"),
+        (open_texts, "no", "test", "no is no file or folder; known names: imdb, ag-news, hf:NAME"),
+        (open_images, "no", "test", "no is no file or folder; known names: fashion-mnist"),
     ],
 )
-def test_idx_files_that_are_broken_or_do_not_fit_are_named(
-    tmp_path: Path, images: int, labels: list[int], cut: int, message: str
+def test_missing_source_says_what_is_needed(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    opener: Opener,
+    source: str,
+    split: str,
+    message: str,
 ) -> None:
-    write_idx(tmp_path / "t10k-images-idx3-ubyte", np.zeros((images, 4, 4), np.uint8), cut)
-    write_idx(tmp_path / "t10k-labels-idx1-ubyte", np.array(labels, np.uint8))
+    monkeypatch.setenv("ASSAY_DATA", str(tmp_path))
     with pytest.raises(DataError, match=message):
-        open_images(tmp_path, label_names=LABELS)
-
-
-def test_missing_source_says_what_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(DataError, match="nowhere is no file or folder; known names: fashion-mnist"):
-        open_images("nowhere")
-    monkeypatch.delenv("ASSAY_DATA", raising=False)
+        opener(source, split=split)
+    monkeypatch.delenv("ASSAY_DATA")
     with pytest.raises(DataError, match="set ASSAY_DATA"):
         open_images("fashion-mnist")
 
 
-def test_broken_image_is_named_when_read(tmp_path: Path) -> None:
-    for split in ("train", "test"):
-        make_folder(tmp_path / split, {"cat": 2})
-    (tmp_path / "train" / "cat" / "1.png").write_bytes(b"text")
-    load_inputs(open_images(tmp_path, label_names=LABELS), SPEC)
-    with pytest.raises(DataError, match="^train/cat/1.png: not an image"):
-        load_inputs(open_images(tmp_path, split="train", label_names=LABELS), SPEC)
+def test_imagenet_is_read_by_its_identifiers_in_the_usual_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names, labels = imagenet.WNIDS, imagenet.LABELS
+    assert len(set(names)) == len(set(labels)) == 1000 and names == sorted(names)
+    assert (names[207], labels[207]) == ("n02099601", "golden retriever")
+    monkeypatch.setenv("ASSAY_DATA", str(tmp_path))
+    folder = tmp_path / "imagenet"
+    write(folder, {"train/n01440764/a.JPEG": png(0), "val/n15075141/b.JPEG": png(0)})
+    for split, index in (("train", 0), ("test", 999), ("valid", 999)):
+        images = open_images("imagenet", split=split)
+        assert images.labels is not None and images.labels.tolist() == [index]
+        assert images.label_names == labels
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ({"train/n01440764/a.JPEG": png(0)}, "imagenet needs the folder imagenet/val"),
+        ({"val/n01440764/a.JPEG": png(0), "val/n01443537/": b""},
+         "^val: the class folder n01443537 holds no image"),
+        ({"val/n00000000/a.JPEG": png(0)}, f"class folder 'n00000000' {NEITHER}"),
+        ({"val/a.JPEG": png(0)}, "imagenet/val holds images outside class folders"),
+    ],
+)  # fmt: skip
+def test_broken_layout_of_imagenet_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: Files, message: str
+) -> None:
+    write(tmp_path / "imagenet", files)
+    monkeypatch.setenv("ASSAY_DATA", str(tmp_path))
+    with pytest.raises(DataError, match=message):
+        open_images("imagenet")
+
+
+def test_folder_of_a_split_is_told_from_a_class_of_that_name(tmp_path: Path) -> None:
+    root = write(tmp_path / "set", {"train/cat/a.png": png(0), "test/big-dog/b.png": png(0)})
+    assert open_images(root, split="test", label_names=LABELS).names == ["big-dog/b.png"]
+    root = write(tmp_path / "toys", {"train/a.png": png(0), "car/b.png": png(0)})
+    assert len(open_images(root, split="train", label_names=["train", "car"])) == 2
 
 
 @pytest.mark.data
-@pytest.mark.parametrize("name", ["fashion-mnist", "cifar10"])
-def test_known_data_sets_open_from_the_data_folder(name: str) -> None:
-    images = open_images(name, split="test")
-    assert images.labels is not None and np.bincount(images.labels).tolist() == [1000] * 10
+@pytest.mark.parametrize(
+    ("opener", "name", "split", "sizes"),
+    [
+        (open_images, "fashion-mnist", "test", [1000] * 10),
+        (open_images, "cifar10", "test", [1000] * 10),
+        (open_texts, "imdb", "train", [12_500, 12_500]),
+        (open_texts, "ag-news", "test", [1900] * 4),
+        (open_texts, "ag-news", "train", [3163, 1257, 1280, 3114]),
+    ],
+)
+def test_known_sets_open_from_the_data_folder(
+    opener: Opener, name: str, split: str, sizes: list[int]
+) -> None:
+    assert np.bincount(opener(name, split=split).labels).tolist() == sizes
 
 
 def test_shipped_sample_carries_its_labels() -> None:

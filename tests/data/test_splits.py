@@ -95,18 +95,13 @@ def test_source_without_splits_is_read_whole_or_refused(
             open_images(path, split=split, own_split=True, label_names=LABELS)
 
 
-def test_one_split_of_the_hub_is_the_same_for_every_split() -> None:
+def test_files_of_one_split_are_no_others(tmp_path: Path) -> None:
     for opened in (open_images, open_texts):
         with pytest.raises(DataError, match="^hf:team/set:train is the same for every split"):
             opened("hf:team/set:train", own_split=True)
-
-
-def test_csv_files_are_no_splits_of_images(tmp_path: Path) -> None:
-    folder = write(tmp_path, "train.csv", "test.csv")
-    assert find_splits(folder) == {}
-    assert find_splits(folder, csv=True) == {
-        "train": [folder / "train.csv"], "test": [folder / "test.csv"]
-    }  # fmt: skip
+    files = {split: [tmp_path / f"{split}.csv"] for split in ("train", "test")}
+    write(tmp_path, "train.csv", "test.csv")
+    assert find_splits(tmp_path) == {} and find_splits(tmp_path, csv=True) == files
 
 
 def test_split_is_a_partition_and_repeats() -> None:

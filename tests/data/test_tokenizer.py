@@ -29,21 +29,17 @@ def longest_match(text: str, vocab: dict[str, int]) -> list[int]:
     """Greedy longest-match-first of Wu et al. 2016, word by word."""
     ids: list[int] = []
     for word in re.findall(r"\w+|[^\w\s]", text.lower()):
-        pieces, start = [], 0
-        while start < len(word):
-            found = (e for e in range(len(word), start, -1) if piece(word, start, e) in vocab)
-            end = next(found, None)
-            if end is None:
+        pieces, rest = [], word
+        while rest.strip("#"):
+            starts = (rest[:end] for end in range(len(rest), 0, -1))
+            piece = next((start for start in starts if start in vocab), None)
+            if piece is None or piece == "##":
                 pieces = [vocab["[UNK]"]]
                 break
-            pieces.append(vocab[piece(word, start, end)])
-            start = end
+            pieces.append(vocab[piece])
+            rest = "##" + rest.removeprefix(piece)
         ids += pieces
     return ids
-
-
-def piece(word: str, start: int, end: int) -> str:
-    return ("##" if start else "") + word[start:end]
 
 
 def test_vocabulary_is_the_same_again_and_read_as_it_was_saved(
@@ -59,35 +55,23 @@ def test_vocabulary_is_the_same_again_and_read_as_it_was_saved(
         assert np.array_equal(one, other)
 
 
-@pytest.mark.parametrize("text", ["The GREATEST film!", "unplayed, or acted?", "x y z", "thé"])
-def test_pieces_are_the_longest_that_match(
-    wordpiece: TextTokenizer, tmp_path: Path, text: str
-) -> None:
-    tokens, mask = wordpiece.encode([text], 100)
-    expected = longest_match(text.replace("é", "e"), vocabulary(wordpiece, tmp_path))
-    assert tokens[mask].tolist() == expected
+def test_pieces_are_the_longest_that_match(wordpiece: TextTokenizer, tmp_path: Path) -> None:
+    vocab = vocabulary(wordpiece, tmp_path)
+    for text in ("The GREATEST film!", "unplayed, or acted?", "x y z", "thé"):
+        tokens, mask = wordpiece.encode([text], 100)
+        assert tokens[mask].tolist() == longest_match(text.replace("é", "e"), vocab)
+    one, other = (wordpiece.encode([t], 9)[0] for t in ("the<br /><br/>film", "the film"))
+    assert np.array_equal(one, other)
+    for tokenizer in (wordpiece, byte_tokenizer()):
+        assert tokenizer.pad not in tokenizer.encode(["a [PAD] b"], 99)[0]
 
 
-def test_batch_is_padded_to_its_longest_text_and_cut(wordpiece: TextTokenizer) -> None:
+def test_batch_is_padded_and_cut_and_wrong_lengths_are_refused(wordpiece: TextTokenizer) -> None:
     tokens, mask = wordpiece.encode(["the film", "the film was great and the play"], 5)
     assert tokens.shape == mask.shape == (2, 5) and tokens.dtype == np.int64
     assert mask.sum(1).tolist() == [2, 5]
     assert (tokens[~mask] == wordpiece.pad).all() and (tokens[mask] > 0).all()
     assert wordpiece.encode(["the film"], 5, length=9)[1].sum(1).tolist() == [2]
-
-
-def test_html_line_break_counts_as_a_blank(wordpiece: TextTokenizer) -> None:
-    one, other = (wordpiece.encode([t], 9)[0] for t in ("the<br /><br/>film", "the film"))
-    assert np.array_equal(one, other)
-
-
-def test_text_that_spells_padding_is_text(wordpiece: TextTokenizer) -> None:
-    for tokenizer in (wordpiece, byte_tokenizer()):
-        tokens, _ = tokenizer.encode(["a [PAD] b"], 99)
-        assert tokenizer.pad not in tokens
-
-
-def test_wrong_length_text_or_size_is_refused(wordpiece: TextTokenizer) -> None:
     with pytest.raises(ValueError, match="max_len must be at least 1, got 0"):
         wordpiece.encode(["the film"], 0)
     with pytest.raises(ValueError, match="length must be at least that of every text, 2: 1"):
@@ -111,9 +95,7 @@ def test_bytes_are_their_own_tokens(tmp_path: Path) -> None:
         assert not words.continues.any()
 
 
-def test_tokenizer_of_the_hub_is_read_from_the_cache(
-    wordpiece: TextTokenizer, snapshot: Snapshot
-) -> None:
+def test_hub_tokenizer_is_read_from_the_cache(wordpiece: TextTokenizer, snapshot: Snapshot) -> None:
     wordpiece.save(snapshot("models--team--words") / "tokenizer.json")
     assert load_tokenizer("hf:team/words").vocab_size == 60
     with pytest.raises(DataError, match="tokenizer.json of hf:team/other cannot be had"):
@@ -145,16 +127,13 @@ def make_set(texts: list[str], labels: list[int] | None) -> TextSet:
     )
 
 
-def test_text_set_becomes_a_token_set(wordpiece: TextTokenizer) -> None:
+def test_text_set_with_labels_and_tokens_becomes_a_token_set(wordpiece: TextTokenizer) -> None:
     texts = ["the film was great", "the play"]
     tokens = tokenize(make_set(texts, [1, 0]), wordpiece, max_len=3)
     batch, mask, labels = tokens.batch([1, 0])
     expected, expected_mask = wordpiece.encode(texts[::-1], 3)
     assert np.array_equal(batch, expected) and np.array_equal(mask, expected_mask)
     assert labels.tolist() == [0, 1] and tokens.seq_len == 3 and tokens.description == "two films"
-
-
-def test_text_set_without_labels_or_tokens_is_refused(wordpiece: TextTokenizer) -> None:
     with pytest.raises(DataError, match="two films: labels and their names are needed"):
         tokenize(make_set(["a"], None), wordpiece, max_len=3)
     with pytest.raises(DataError, match="two films: every text must hold a token"):
@@ -177,10 +156,9 @@ def test_vocabulary_says_how_tokens_are_written(wordpiece: TextTokenizer, tmp_pa
     assert words.texts[ids["the"]] == "the" and not words.continues[ids["the"]]
     assert words.texts[ids["##a"]] == "a" and words.continues[ids["##a"]]
     assert words.texts[ids["[PAD]"]] == words.texts[ids["[UNK]"]] == ""
-    begins = [
-        index for index, text in enumerate(words.texts) if text and not words.continues[index]
-    ]
-    rows = wordpiece.rows([words.texts[index] for index in begins], 2)
+    pairs = zip(words.texts, words.continues, strict=True)
+    begins = {index: text for index, (text, more) in enumerate(pairs) if text and not more}
+    rows = wordpiece.rows([*begins.values()], 2)
     assert [row.tolist() for row in rows] == [[index] for index in begins]
 
 
