@@ -4,6 +4,7 @@ It keeps every parameter of the public model, also those that `models.fan` leave
 """
 
 import math
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -13,6 +14,7 @@ from models.fan import FANConfig
 from tests.models.plain_transformer import attention, linear, mlp, norm
 
 Weights = dict[str, Tensor]
+Shapes = dict[str, tuple[int, ...]]
 # Widths of the patch embedding's layers as parts of embed_dim, by patch size.
 STEMS = {2: [1], 4: [1 / 4, 1], 8: [1 / 4, 1 / 2, 1], 16: [1 / 8, 1 / 4, 1 / 2, 1]}
 STEMS |= {32: [1 / 16, *STEMS[16]]}
@@ -20,27 +22,8 @@ STEMS |= {32: [1 / 16, *STEMS[16]]}
 
 def public_weights(config: FANConfig, seed: int = 0) -> Weights:
     """Random float64 weights with the names and shapes of a public checkpoint."""
-    d, hidden = config.embed_dim, round(config.embed_dim * config.mlp_ratio)
-    shapes: dict[str, tuple[int, ...]] = {"cls_token": (1, 1, d)}
-    shapes |= {"pos_embed.token_projection.weight": (d, 64, 1, 1)}
-    shapes |= {"pos_embed.token_projection.bias": (d,)} | norm_shapes("norm", d)
-    shapes |= linear_shapes("head", config.num_classes, d)
-    in_chans = config.in_chans
-    for i, width in enumerate(STEMS[config.patch_size]):
-        width = int(d * width)
-        shapes[f"patch_embed.proj.{2 * i}.0.weight"] = (width, in_chans, 3, 3)
-        shapes |= batch_norm_shapes(f"patch_embed.proj.{2 * i}.1", width)
-        in_chans = width
-    for i in range(config.depth):
-        shapes |= {
-            f"blocks.{i}.{key}": s for key, s in block_shapes(d, hidden, config.num_heads).items()
-        }
-    for i in range(2):
-        shapes |= {
-            f"cls_attn_blocks.{i}.{key}": s for key, s in class_block_shapes(d, hidden).items()
-        }
     generator = torch.Generator().manual_seed(seed)
-    return {key: value(key, shape, generator) for key, shape in shapes.items()}
+    return {key: value(key, shape, generator) for key, shape in shapes(config).items()}
 
 
 def value(key: str, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
@@ -54,49 +37,50 @@ def value(key: str, shape: tuple[int, ...], generator: torch.Generator) -> Tenso
     return drawn * 0.3
 
 
-def linear_shapes(name: str, rows: int, columns: int) -> dict[str, tuple[int, ...]]:
-    return {f"{name}.weight": (rows, columns), f"{name}.bias": (rows,)}
+def shapes(config: FANConfig) -> Shapes:
+    d, hidden = config.embed_dim, round(config.embed_dim * config.mlp_ratio)
+    found: Shapes = {"cls_token": (1, 1, d)}
+    # The weights of what has a bias too, as long as the weight's first axis.
+    layers: Shapes = {"pos_embed.token_projection": (d, 64, 1, 1), "norm": (d,)}
+    layers |= {"head": (config.num_classes, d)}
+    widths = [config.in_chans, *(int(d * part) for part in STEMS[config.patch_size])]
+    for i, (given, width) in enumerate(pairwise(widths)):
+        found[f"patch_embed.proj.{2 * i}.0.weight"] = (width, given, 3, 3)
+        layers[f"patch_embed.proj.{2 * i}.1"] = (width,)
+    for i in range(config.depth):
+        layers |= {f"blocks.{i}.{key}": shape for key, shape in block_layers(d, hidden).items()}
+        found[f"blocks.{i}.mlp.mlp_v.gamma"] = (hidden,)
+        found[f"blocks.{i}.mlp.temperature"] = (config.num_heads, 1, 1)
+    for i in range(2):
+        parts = dict.fromkeys([f"attn.{name}" for name in ("q", "k", "v", "proj")], (d, d))
+        parts |= {"norm1": (d,), "norm2": (d,), "mlp.fc1": (hidden, d), "mlp.fc2": (d, hidden)}
+        layers |= {f"cls_attn_blocks.{i}.{key}": shape for key, shape in parts.items()}
+    for name, shape in layers.items():
+        found |= {f"{name}.weight": shape, f"{name}.bias": shape[:1]}
+        if name.endswith((".1", ".bn")):
+            found |= {f"{name}.running_mean": shape, f"{name}.running_var": shape}
+            found[f"{name}.num_batches_tracked"] = ()
+        if name.endswith("norm1"):
+            found |= {name.replace("norm1", gamma): shape for gamma in ("gamma1", "gamma2")}
+    return found
 
 
-def norm_shapes(name: str, d: int) -> dict[str, tuple[int, ...]]:
-    return {f"{name}.weight": (d,), f"{name}.bias": (d,)}
-
-
-def batch_norm_shapes(name: str, d: int) -> dict[str, tuple[int, ...]]:
-    statistics = {f"{name}.running_{key}": (d,) for key in ("mean", "var")}
-    return norm_shapes(name, d) | statistics | {f"{name}.num_batches_tracked": ()}
-
-
-def block_shapes(d: int, hidden: int, num_heads: int) -> dict[str, tuple[int, ...]]:
-    shapes = {"gamma1": (d,), "gamma2": (d,), "mlp.mlp_v.gamma": (hidden,)}
-    shapes |= norm_shapes("norm1", d) | norm_shapes("norm2", d) | norm_shapes("mlp.norm_v", d)
-    shapes |= (
-        linear_shapes("attn.q", d, d)
-        | linear_shapes("attn.kv", 2 * d, d)
-        | linear_shapes("attn.proj", d, d)
+def block_layers(d: int, hidden: int) -> Shapes:
+    shapes = dict.fromkeys(("norm1", "norm2", "mlp.norm_v"), (d,)) | {"attn.kv": (2 * d, d)}
+    shapes |= dict.fromkeys(("attn.q", "attn.proj", "mlp.q"), (d, d))
+    shapes |= {"mlp.mlp_v.fc1": (hidden, d), "mlp.mlp_v.fc2": (d, hidden)}
+    convolutions = ("mlp.mlp_v.dwconv.conv1", "mlp.mlp_v.dwconv.conv2")
+    return (
+        shapes | dict.fromkeys(convolutions, (hidden, 1, 3, 3)) | {"mlp.mlp_v.dwconv.bn": (hidden,)}
     )
-    shapes |= {"mlp.temperature": (num_heads, 1, 1)} | linear_shapes("mlp.q", d, d)
-    shapes |= linear_shapes("mlp.mlp_v.fc1", hidden, d) | linear_shapes("mlp.mlp_v.fc2", d, hidden)
-    for name in ("mlp.mlp_v.dwconv.conv1", "mlp.mlp_v.dwconv.conv2"):
-        shapes |= {f"{name}.weight": (hidden, 1, 3, 3), f"{name}.bias": (hidden,)}
-    return shapes | batch_norm_shapes("mlp.mlp_v.dwconv.bn", hidden)
-
-
-def class_block_shapes(d: int, hidden: int) -> dict[str, tuple[int, ...]]:
-    shapes = {"gamma1": (d,), "gamma2": (d,)} | norm_shapes("norm1", d) | norm_shapes("norm2", d)
-    for name in ("q", "k", "v", "proj"):
-        shapes |= linear_shapes(f"attn.{name}", d, d)
-    return shapes | linear_shapes("mlp.fc1", hidden, d) | linear_shapes("mlp.fc2", d, hidden)
 
 
 def plain_fan(image: Tensor, w: Weights, config: FANConfig) -> Tensor:
     """Logits (K,) of one image (C, H, W) in float64."""
     mean, std = (torch.tensor(x, dtype=torch.float64) for x in (config.mean, config.std))
-    image = (image - mean[:, None, None]) / std[:, None, None]
-    x = plain_patches(image, w) + plain_positions(config.grid_size, w)
-    v = None
-    for i in range(config.depth):
-        name = f"blocks.{i}"
+    x = plain_patches((image - mean[:, None, None]) / std[:, None, None], w, config)
+    x, v = x + plain_positions(config.grid_size, w), None
+    for name in (f"blocks.{i}" for i in range(config.depth)):
         normed, joined = norm(x, w, f"{name}.norm1"), with_qkv(w, f"{name}.attn")
         previous = v if config.elliptical else None
         mixed, v = attention(normed, joined, f"{name}.attn", config.num_heads, previous)
@@ -115,27 +99,19 @@ def with_qkv(w: Weights, name: str) -> Weights:
     return w | {f"{name}.qkv.{key}": torch.cat(pair) for key, pair in parts.items()}
 
 
-def gelu(x: Tensor) -> Tensor:
-    return 0.5 * x * (1 + torch.erf(x / math.sqrt(2)))
+def batch_norm(x: Tensor, w: Weights, name: str) -> Tensor:
+    keys = ("running_mean", "running_var", "weight", "bias")
+    return F.batch_norm(x, *(w[f"{name}.{key}"] for key in keys))
 
 
-def plain_batch_norm(x: Tensor, w: Weights, name: str) -> Tensor:
-    """By the running statistics; channels last."""
-    x = (x - w[f"{name}.running_mean"]) / (w[f"{name}.running_var"] + 1e-5).sqrt()
-    return x * w[f"{name}.weight"] + w[f"{name}.bias"]
-
-
-def plain_patches(image: Tensor, w: Weights) -> Tensor:
+def plain_patches(image: Tensor, w: Weights, config: FANConfig) -> Tensor:
     """Tokens (N, d) of one normalized image."""
-    last = max(int(key.split(".")[2]) for key in w if key.startswith("patch_embed"))
-    x = image
-    for i in range(0, last + 1, 2):
-        kernel = w[f"patch_embed.proj.{i}.0.weight"]
-        side = x.shape[-1] // 2
-        windows = F.unfold(x[None], 3, padding=1, stride=2)[0].T  # (side * side, C * 9)
-        x = plain_batch_norm(windows @ kernel.flatten(1).T, w, f"patch_embed.proj.{i}.1")
-        x = (gelu(x) if i < last else x).T.unflatten(1, (side, side))
-    return x.flatten(1).T
+    x = image[None]
+    for i in range(len(STEMS[config.patch_size])):
+        kernel = w[f"patch_embed.proj.{2 * i}.0.weight"]
+        x = F.conv2d(F.gelu(x) if i else x, kernel, stride=2, padding=1)
+        x = batch_norm(x, w, f"patch_embed.proj.{2 * i}.1")
+    return x[0].flatten(1).T
 
 
 def plain_positions(grid_size: int, w: Weights) -> Tensor:
@@ -152,60 +128,36 @@ def plain_positions(grid_size: int, w: Weights) -> Tensor:
 
 
 def plain_channel_attention(x: Tensor, w: Weights, name: str) -> Tensor:
-    """Every channel of the tokens (N, d) alone."""
-    values = plain_conv_mlp(x, w, f"{name}.mlp_v")
-    values = values - values.mean(1, keepdim=True)
-    values = values / (values.square().mean(1, keepdim=True) + 1e-5).sqrt()
-    values = values * w[f"{name}.norm_v.weight"] + w[f"{name}.norm_v.bias"]
-    q = linear(x, w, f"{name}.q")
+    """Of the tokens (N, d): every channel weighs its own values."""
     temperature = w[f"{name}.temperature"].flatten()
-    width = x.shape[-1] // len(temperature)
-    out = torch.zeros_like(x)
-    for channel in range(x.shape[-1]):
-        head = channel // width
-        prototype = torch.zeros(len(x), dtype=x.dtype)
-        for other in range(head * width, (head + 1) * width):
-            prototype += x[:, other].exp() / x[:, other].exp().sum() / width
-        agreement = (q[:, channel].exp() / q[:, channel].exp().sum() * prototype).sum()
-        out[:, channel] = temperature[head] / (1 + (-agreement).exp()) * values[:, channel]
-    return out
+    by_head = (len(x), len(temperature), -1)
+    prototype = x.softmax(0).view(by_head).mean(2, keepdim=True)
+    agreement = (linear(x, w, f"{name}.q").softmax(0).view(by_head) * prototype).sum(0)
+    values = plain_conv_mlp(x, w, f"{name}.mlp_v")
+    scale, shift = w[f"{name}.norm_v.weight"], w[f"{name}.norm_v.bias"]
+    values = F.layer_norm(values, scale.shape, scale, shift)
+    return (temperature[:, None] / (1 + (-agreement).exp())).flatten() * values
 
 
 def plain_conv_mlp(x: Tensor, w: Weights, name: str) -> Tensor:
     x = linear(x, w, f"{name}.fc1")
     side = math.isqrt(len(x))
-    local = gelu(plain_depthwise(x.unflatten(0, (side, side)), w, f"{name}.dwconv.conv1"))
-    local = plain_batch_norm(local, w, f"{name}.dwconv.bn")
-    local = plain_depthwise(local, w, f"{name}.dwconv.conv2").flatten(0, 1)
+    local = plain_depthwise(x.T.unflatten(1, (side, side))[None], w, f"{name}.dwconv.conv1")
+    local = batch_norm(F.gelu(local), w, f"{name}.dwconv.bn")
+    local = plain_depthwise(local, w, f"{name}.dwconv.conv2")[0].flatten(1).T
     return linear(x + w[f"{name}.gamma"] * local, w, f"{name}.fc2")
 
 
 def plain_depthwise(x: Tensor, w: Weights, name: str) -> Tensor:
-    """Correlate every channel of the grid (side, side, d) with its 3 x 3 kernel; zeros outside."""
-    side = len(x)
-    padded = F.pad(x, (0, 0, 1, 1, 1, 1))
-    out = w[f"{name}.bias"].expand_as(x)
-    for i in range(3):
-        for j in range(3):
-            out = out + w[f"{name}.weight"][:, 0, i, j] * padded[i : i + side, j : j + side]
-    return out
-
-
-def plain_class_attention(x: Tensor, w: Weights, name: str, num_heads: int) -> Tensor:
-    """The class token's attended form (d,), from the tokens (1 + N, d)."""
-    q, k, v = (linear(x, w, f"{name}.{part}") for part in "qkv")
-    width = x.shape[-1] // num_heads
-    out = torch.zeros_like(x[0])
-    for head in range(num_heads):
-        part = slice(head * width, (head + 1) * width)
-        weights = (k[:, part] @ q[0, part] / math.sqrt(width)).softmax(0)
-        out[part] = weights @ v[:, part]
-    return linear(out, w, f"{name}.proj")
+    weight, bias = w[f"{name}.weight"], w[f"{name}.bias"]
+    return F.conv2d(x, weight, bias, padding=1, groups=len(weight))
 
 
 def plain_class_block(x: Tensor, w: Weights, name: str, num_heads: int) -> Tensor:
     normed = norm(x, w, f"{name}.norm1")
-    attended = plain_class_attention(normed, w, f"{name}.attn", num_heads)
+    q, k, v = (linear(normed, w, f"{name}.attn.{part}").chunk(num_heads, -1) for part in "qkv")
+    heads = [(k[h] @ q[h][0] / math.sqrt(len(q[h][0]))).softmax(0) @ v[h] for h in range(num_heads)]
+    attended = linear(torch.cat(heads), w, f"{name}.attn.proj")
     x = x + w[f"{name}.gamma1"] * torch.cat((attended[None], normed[1:]))
     x = norm(x, w, f"{name}.norm2")
     mixed = w[f"{name}.gamma2"] * mlp(x[:1], w, f"{name}.mlp")

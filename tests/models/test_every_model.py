@@ -1,7 +1,7 @@
 """What holds for every name of the catalog: invariances, gradients, precisions, graphs."""
 
 import dataclasses
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Any, cast
 
 import onnxruntime
@@ -13,6 +13,7 @@ from torch.nn import functional as F
 import models
 from export.onnx import to_onnx
 from export.torch_files import to_torchscript
+from models.attention.elliptical import metric_gradient
 from models.layers.images import ImageModel
 from models.transject import Layer
 from runtimes.torchscript import load_torchscript
@@ -62,6 +63,8 @@ VARIANTS: dict[str, tuple[str, dict[str, object]]] = {
             {"scaling": "none", "pooling": "max"},
         )
     },
+    "transject, towers": ("transject", TOKEN | {"embed_dim": 32, "towers": 2}),
+    "lra, towers": ("lra_transformer_elliptical", TOKEN | HEADS | {"towers": 2}),
 }
 every_model = pytest.mark.parametrize("variant", VARIANTS)
 
@@ -92,13 +95,14 @@ every_token_model = pytest.mark.parametrize("variant", list(filter(is_token_mode
 
 
 def inputs(variant: str, B: int = 4, N: int = 12) -> tuple[Tensor, ...]:
-    """Images, or tokens with a mask whose rows are of different lengths."""
+    """Images, or tokens (of pairs, for two towers) with a mask of rows of different lengths."""
     generator = torch.Generator().manual_seed(1)
     if not is_token_model(variant):
         return (torch.rand(B, 1, 16, 16, generator=generator),)
-    lengths = torch.tensor([N - 1, 1, N // 2, N - 3])[torch.arange(B) % 4]
-    tokens = torch.randint(0, 30, (B, N), generator=generator)
-    return tokens, torch.arange(N)[None] < lengths[:, None]
+    shape = (B, 2) if "towers" in variant else (B,)
+    lengths = torch.tensor([N - 1, 1, N // 2, N - 3])[torch.arange(torch.Size(shape).numel()) % 4]
+    tokens = torch.randint(0, 30, (*shape, N), generator=generator)
+    return tokens, torch.arange(N) < lengths.view(*shape, 1)
 
 
 def assert_same(logits: Tensor, expected: Tensor, tolerance: float = 1e-5) -> None:
@@ -108,40 +112,32 @@ def assert_same(logits: Tensor, expected: Tensor, tolerance: float = 1e-5) -> No
     assert torch.equal(logits.argmax(1), expected.argmax(1))
 
 
-class Eager:
+Run = Callable[..., Tensor]
+
+
+def eager(model: nn.Module, _: object = None) -> Run:
     """The model itself."""
-
-    def __init__(self, model: nn.Module) -> None:
-        self.model = model
-
-    def __call__(self, *given: Tensor) -> Tensor:
-        with torch.no_grad():
-            return self.model(*given)
+    return torch.no_grad()(lambda *given: model(*given))
 
 
-class Folded(Eager):
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__(models.fold(model))
+def folded(model: nn.Module, _: tuple[Tensor, ...]) -> Run:
+    return eager(models.fold(model))
 
 
-class TorchScript(Eager):
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__(load_torchscript(to_torchscript(model, _example(model))))
+def torchscript(model: nn.Module, given: Any) -> Run:
+    return eager(load_torchscript(to_torchscript(model, given if given[1:] else given[0])))
 
 
-class Onnx:
-    def __init__(self, model: nn.Module) -> None:
-        self.session = onnxruntime.InferenceSession(to_onnx(model, _example(model), {}))
+def onnx(model: nn.Module, given: Any) -> Run:
+    graph = to_onnx(model, given if given[1:] else given[0], {})
+    session = onnxruntime.InferenceSession(graph)
+    names = [value.name for value in session.get_inputs()]
 
-    def __call__(self, *given: Tensor) -> Tensor:
-        names = [value.name for value in self.session.get_inputs()]
+    def run(*given: Tensor) -> Tensor:
         feed = dict(zip(names, (each.numpy() for each in given), strict=True))
-        return torch.from_numpy(self.session.run(["logits"], feed)[0])
+        return torch.from_numpy(session.run(["logits"], feed)[0])
 
-
-def _example(model: nn.Module) -> Tensor | tuple[Tensor, Tensor]:
-    given = inputs("transject" if hasattr(model.config, "vocab_size") else "deit_tiny")
-    return given[0] if len(given) == 1 else (given[0], given[1])
+    return run
 
 
 def slow_but(chosen: Collection[str], *more: object) -> list[Any]:
@@ -151,30 +147,34 @@ def slow_but(chosen: Collection[str], *more: object) -> list[Any]:
 
 
 FORMS = {
-    Eager: VARIANTS,
-    Folded: {each for each in VARIANTS if "transject" in each} | {"transformer_orthogonal"},
-    TorchScript: {"fan_tiny_elliptical", "lra_transformer_elliptical"},
-    Onnx: {"fan_tiny_elliptical"},  # artifacts hold graphs of the others
+    eager: VARIANTS,
+    folded: {each for each in VARIANTS if "transject" in each} | {"transformer_orthogonal"},
+    torchscript: {"fan_tiny_elliptical", "lra_transformer_elliptical"},
+    onnx: {"fan_tiny_elliptical"},  # artifacts hold graphs of the others
 }
 
 
 @pytest.mark.parametrize(
     ("variant", "form"), [each for form in FORMS for each in slow_but(FORMS[form], form)]
 )
-def test_prediction_depends_on_neither_batch_nor_padding(variant: str, form: type) -> None:
-    model = build(variant)
-    run, given = form(model), inputs(variant)
+def test_prediction_depends_on_neither_batch_nor_padding(
+    variant: str, form: Callable[[nn.Module, tuple[Tensor, ...]], Run]
+) -> None:
+    model, given = build(variant), inputs(variant)
+    run = form(model, given)
     together = run(*given)
-    assert_same(together, Eager(model)(*given))  # the form is the model
+    assert_same(together, eager(model)(*given))  # the form is the model
     alone = torch.cat([run(*(each[i : i + 1] for each in given)) for i in range(4)])
     assert_same(alone, together)
     if not is_token_model(variant):
         return
     tokens, mask = given
-    bare = [run(t[m][None], m[m][None]) for t, m in zip(tokens, mask, strict=True)]
+    used = [m.view(-1, 12).any(0) for m in mask]
+    bare = [run(t[None, ..., u], m[None, ..., u]) for t, m, u in zip(*given, used, strict=True)]
     assert_same(torch.cat(bare), together)
-    padding = torch.randint(0, 30, (4, 40 - 12), generator=torch.Generator().manual_seed(2))
-    longer = torch.cat((torch.where(mask, tokens, 29), padding), 1)
+    more = (*tokens.shape[:-1], 40 - 12)
+    padding = torch.randint(0, 30, more, generator=torch.Generator().manual_seed(2))
+    longer = torch.cat((torch.where(mask, tokens, 29), padding), -1)
     assert_same(run(longer, F.pad(mask, (0, 40 - 12))), together)
 
 
@@ -208,7 +208,7 @@ def test_statistics_are_rounded_once_to_the_precision_of_the_model(name: str) ->
 
 @every_token_model
 def test_no_mask_means_that_every_token_is_real(variant: str) -> None:
-    model, (tokens, _) = Eager(build(variant)), inputs(variant)
+    model, (tokens, _) = eager(build(variant)), inputs(variant)
     assert_same(model(tokens), model(tokens, torch.ones_like(tokens, dtype=torch.bool)))
 
 
@@ -244,7 +244,7 @@ def test_dropout_acts_in_training_only(name: str) -> None:
 
 @every_model
 def test_logits_are_finite_for_constant_zero_and_huge_inputs(variant: str) -> None:
-    model = Eager(build(variant))
+    model = eager(build(variant))
     given = inputs(variant)
     if is_token_model(variant):
         assert model(torch.zeros_like(given[0]), given[1]).isfinite().all()
@@ -257,9 +257,9 @@ def test_logits_are_finite_for_constant_zero_and_huge_inputs(variant: str) -> No
 def test_float64_is_float32_with_less_rounding(variant: str) -> None:
     given = inputs(variant)
     model = build(variant)
-    single = Eager(model)(*given)
+    single = eager(model)(*given)
     wide = (given[0].double(),) if len(given) == 1 else given
-    double = Eager(model.double())(*wide)
+    double = eager(model.double())(*wide)
     assert double.dtype == torch.float64
     assert_same(single, double.float(), tolerance=1e-4)
 
@@ -267,9 +267,9 @@ def test_float64_is_float32_with_less_rounding(variant: str) -> None:
 @every_model
 def test_bfloat16_autocast_comes_close(variant: str) -> None:
     model, given = build(variant), inputs(variant)
-    exact = Eager(model)(*given)
+    exact = eager(model)(*given)
     with torch.autocast("cpu", torch.bfloat16):
-        close = Eager(model)(*given)
+        close = eager(model)(*given)
     assert close.isfinite().all()
     assert (close.float() - exact).abs().max() <= 0.05 * exact.abs().max().clamp_min(1.0)
 
@@ -279,12 +279,12 @@ def test_torch_export_keeps_batch_and_length_free(variant: str) -> None:
     model, given = build(variant), inputs(variant)
     shape: dict[int, object] = {0: torch.export.Dim("batch", min=1)}
     if is_token_model(variant):
-        shape[1] = torch.export.Dim("length", min=1, max=40)
+        shape[given[0].ndim - 1] = torch.export.Dim("length", min=1, max=40)
     shapes = (shape,) * len(given)
     program = torch.export.export(model, given, dynamic_shapes=shapes).module()
     for B, N in ((1, 12), (3, 5), (7, 40)):
         given = inputs(variant, B, N)
-        assert_same(Eager(program)(*given), Eager(model)(*given))
+        assert_same(eager(program)(*given), eager(model)(*given))
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -299,9 +299,63 @@ def test_torch_compile_traces_the_whole_training_step(variant: str, backend: str
     torch.compiler.reset()
     model, given = build(variant), inputs(variant)
     logits = torch.compile(model, backend=backend)(*given)
-    assert_same(logits.detach(), Eager(model)(*given), tolerance=1e-4)
+    assert_same(logits.detach(), eager(model)(*given), tolerance=1e-4)
     F.cross_entropy(logits, torch.arange(4)).backward()
     assert all(parameter.grad is not None for parameter in model.parameters())
+
+
+def score(logits: Tensor) -> Tensor:
+    """The sum of a function of each image alone."""
+    return (logits.sin() @ torch.arange(1.0, 6.0, dtype=torch.float64)).sum()
+
+
+def gradients(model: nn.Module, x: Tensor) -> list[Tensor]:
+    """Of the score with respect to the images and to every parameter."""
+    x = x.clone().requires_grad_()
+    return list(torch.autograd.grad(score(model(x)), [x, *model.parameters()]))
+
+
+every_image_model = pytest.mark.parametrize(
+    "name",
+    ["deit_tiny", "deit_tiny_elliptical", "fan_tiny", "fan_tiny_elliptical", "transject_image"],
+)
+
+
+@every_image_model
+@pytest.mark.parametrize("through_m", [False, True])
+def test_an_image_alone_has_the_gradients_that_it_has_in_a_batch(
+    name: str, through_m: bool
+) -> None:
+    model, batch = build(name).double(), inputs(name, 3)[0].double()
+    with metric_gradient(model, through_m):
+        together = gradients(model, batch)
+        of_each = list(zip(*(gradients(model, image) for image in batch.split(1)), strict=True))
+    expected = [torch.cat(of_each[0]), *(torch.stack(each).sum(0) for each in of_each[1:])]
+    for found, wanted in zip(together, expected, strict=True):
+        assert (found - wanted).abs().max() < 1e-9 * (1 + wanted.abs().max())
+
+
+@every_image_model
+@pytest.mark.parametrize("count", [1, 3])
+def test_gradients_agree_with_finite_differences(name: str, count: int) -> None:
+    model, x, step = build(name).double(), inputs(name, count)[0].double(), 1e-6
+    with metric_gradient(model, True):
+        found = gradients(model, x)
+    tensors = [x, *(parameter.detach() for parameter in model.parameters())]
+    generator = torch.Generator().manual_seed(2)
+    for moved in [*[slice(0, 1)] * 3, *[slice(1, None)] * 3]:  # the images, then the parameters
+        directions = [
+            torch.randn(tensor.shape, generator=generator, dtype=torch.float64)
+            for tensor in tensors[moved]
+        ]
+        ends = []
+        for distance in (step, -2 * step, step):  # there, to the other side, and back
+            for tensor, direction in zip(tensors[moved], directions, strict=True):
+                tensor.add_(direction, alpha=distance)
+            ends.append(score(eager(model)(x)))
+        slope = (ends[0] - ends[1]) / (2 * step)
+        expected = sum((g * d).sum() for g, d in zip(found[moved], directions, strict=True))
+        assert (slope - expected).abs() < 1e-6 * (1 + slope.abs())
 
 
 def test_variants_cover_every_name() -> None:
