@@ -27,6 +27,7 @@ def test_every_field_of_every_model_refuses_another_type(name: str) -> None:
         ("deit_tiny", {"num_heads": 0}, "num_heads must be at least 1, got 0"),
         ("deit_tiny", {"scaling": "most"}, "scaling must be one of .*, got 'most'"),
         ("deit_tiny", {"estimator": "best"}, "estimator must be one of .*, got 'best'"),
+        ("deit_tiny", {"drop_path": 1}, r"drop_path must lie in \[0, 1\), got 1"),
         ("deit_tiny", {"delta": 0.0}, "delta must be positive, got 0.0"),
         ("deit_tiny", {"metric_seed": -1}, "metric_seed must lie in 0..2.*, got -1"),
         ("deit_tiny", {"in_chans": 1, "mean": (0.1, 0.2)}, "mean must have one value per channel"),
