@@ -31,32 +31,26 @@ def pairs(count: int) -> list[tuple[int, int]]:
     return [(i, j) for i in range(count) for j in range(i + 1, count)]
 
 
-def test_activation_factor_is_the_formula() -> None:
+def factor_of(x: Tensor, out: Tensor) -> float:
+    ratios = [
+        math.dist(out[i].tolist(), out[j].tolist()) / math.dist(x[i].tolist(), x[j].tolist())
+        for i, j in pairs(len(x))
+    ]
+    return float(np.mean(ratios)) if ratios else 1.0
+
+
+def cosine_of(x: Tensor) -> float:
+    cosines = [float(x[i] @ x[j] / (x[i].norm() * x[j].norm())) for i, j in pairs(len(x))]
+    return float(np.mean(cosines)) if cosines else 1.0
+
+
+def test_figures_of_tokens_are_the_formulas_over_real_ones() -> None:
     x, out, mask = values(3, 6, 5), values(3, 6, 7, seed=1), padding(LENGTHS, 6)
-    expected = []
+    factors = diagnostics.activation_factor(x, out, mask)
+    cosines = diagnostics.cosine_similarity(x, mask)
     for b, length in enumerate(LENGTHS):
-        ratios = [
-            math.dist(out[b, i].tolist(), out[b, j].tolist())
-            / math.dist(x[b, i].tolist(), x[b, j].tolist())
-            for i, j in pairs(length)
-        ]
-        expected.append(np.mean(ratios) if ratios else 1.0)
-    found = diagnostics.activation_factor(x, out, mask)
-    assert np.abs(found.numpy() - expected).max() <= TOLERANCE
-
-
-def test_activation_factor_of_a_scaled_rotation_is_the_scale() -> None:
-    rotation = torch.linalg.qr(values(5, 5, seed=1)).Q
-    x = values(2, 4, 5)
-    factor = diagnostics.activation_factor(x, 3 * x @ rotation + 1)
-    assert (factor - 3).abs().max() <= TOLERANCE
-
-
-def test_equal_tokens_have_no_ratio() -> None:
-    x = values(1, 3, 5)
-    x[0, 1] = x[0, 0]
-    assert diagnostics.activation_factor(x, 2 * x).tolist() == pytest.approx([2.0])
-    assert diagnostics.activation_factor(torch.zeros(1, 3, 5), values(1, 3, 5)).tolist() == [1.0]
+        assert abs(float(factors[b]) - factor_of(x[b, :length], out[b, :length])) <= TOLERANCE
+        assert abs(float(cosines[b]) - cosine_of(x[b, :length])) <= TOLERANCE
 
 
 @pytest.mark.parametrize("width", [5, 16, 37])
@@ -69,30 +63,25 @@ def test_differential_entropy_is_that_of_scipy(width: int) -> None:
         assert abs(float(found[b]) - expected) <= TOLERANCE
 
 
-def test_entropy_of_equal_activations_is_minus_infinity() -> None:
-    assert diagnostics.differential_entropy(torch.ones(1, 2, 8)).tolist() == [-math.inf]
-
-
-def test_entropy_needs_five_activations() -> None:
+def test_figures_at_their_limits() -> None:
+    rotation, x = torch.linalg.qr(values(5, 5, seed=1)).Q, values(2, 4, 5)
+    factor = diagnostics.activation_factor(x, 3 * x @ rotation + 1)
+    assert (factor - 3).abs().max() <= TOLERANCE
+    x[:, 1] = x[:, 0]  # equal tokens have no ratio
+    assert diagnostics.activation_factor(x, 2 * x).tolist() == pytest.approx([2.0, 2.0])
+    zeros = torch.zeros(2, 4, 5)
+    assert diagnostics.activation_factor(zeros, x).tolist() == [1.0, 1.0]
+    assert diagnostics.cosine_similarity(zeros).tolist() == [0.0, 0.0]
+    assert diagnostics.cosine_similarity(zeros + 1).tolist() == pytest.approx([1.0, 1.0])
+    assert diagnostics.cosine_similarity(torch.eye(3)[None]).tolist() == pytest.approx([0.0])
+    assert diagnostics.differential_entropy(zeros).tolist() == [-math.inf, -math.inf]
+    maps = attention_maps(2, 1, 5, 5)
+    assert diagnostics.head_redundancy(maps).tolist() == [0.0, 0.0]
+    assert diagnostics.head_redundancy(maps.expand(-1, 3, -1, -1)).tolist() == [0.0, 0.0]
     with pytest.raises(ValueError, match="at least 5 activations per token, got 4"):
         diagnostics.differential_entropy(torch.ones(1, 2, 4))
-
-
-def test_cosine_similarity_is_the_formula() -> None:
-    x, mask = values(3, 6, 5), padding(LENGTHS, 6)
-    found = diagnostics.cosine_similarity(x, mask)
-    for b, length in enumerate(LENGTHS):
-        cosines = [
-            float(x[b, i] @ x[b, j] / (x[b, i].norm() * x[b, j].norm())) for i, j in pairs(length)
-        ]
-        expected = np.mean(cosines) if cosines else 1.0
-        assert abs(float(found[b]) - expected) <= TOLERANCE
-
-
-def test_cosine_similarity_at_its_limits() -> None:
-    assert diagnostics.cosine_similarity(torch.ones(1, 4, 3)).tolist() == pytest.approx([1.0])
-    assert diagnostics.cosine_similarity(torch.eye(3)[None]).tolist() == pytest.approx([0.0])
-    assert diagnostics.cosine_similarity(torch.zeros(1, 4, 3)).tolist() == [0.0]
+    with pytest.raises(ValueError, match="maps must have at least one layer"):
+        diagnostics.rollout([])
 
 
 def test_head_redundancy_is_the_formula() -> None:
@@ -103,12 +92,6 @@ def test_head_redundancy_is_the_formula() -> None:
         real = maps[b, :, :length, :length]
         apart = [math.sqrt(float((real[h] - real[k]).square().sum())) for h, k in pairs(4)]
         assert abs(float(found[b]) - np.mean(apart)) <= TOLERANCE
-
-
-def test_head_redundancy_of_one_head_and_of_equal_heads_is_zero() -> None:
-    maps = attention_maps(2, 1, 5, 5)
-    assert diagnostics.head_redundancy(maps).tolist() == [0.0, 0.0]
-    assert diagnostics.head_redundancy(maps.expand(-1, 3, -1, -1)).tolist() == [0.0, 0.0]
 
 
 def test_rollout_is_the_formula() -> None:
@@ -125,18 +108,8 @@ def test_rollout_is_the_formula() -> None:
             expected = mixed @ expected
         assert (found[b] - expected).abs().max() <= TOLERANCE
     assert (found.sum(-1) - 1).abs().max() <= TOLERANCE
-
-
-def test_rollout_of_some_readers_is_their_share_of_the_whole() -> None:
-    maps = [attention_maps(2, 3, 5, 5, seed=layer) for layer in range(3)]
-    weights = values(2, 2, 5, seed=9).softmax(-1)
-    found = diagnostics.rollout(maps, weights)
-    assert (found - weights @ diagnostics.rollout(maps)).abs().max() <= TOLERANCE
-
-
-def test_rollout_needs_a_layer() -> None:
-    with pytest.raises(ValueError, match="maps must have at least one layer"):
-        diagnostics.rollout([])
+    weights = values(2, 2, 5, seed=9).softmax(-1)  # of some readers: their share of the whole
+    assert (diagnostics.rollout(maps, weights) - weights @ found).abs().max() <= TOLERANCE
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])

@@ -11,8 +11,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import models
-from models.analysis.inversion import encode, invert, recover_tokens
-from models.transject import MAX_STEP, Layer, OrthogonalMap, TransJect
+from models.analysis import inversion
+from models.analysis.inversion import Encoding, encode, invert, recover_tokens
+from models.transject import MAX_STEP, FeedForward, Layer, OrthogonalMap, TransJect
 from models.transject_image import TransJectImage
 from tests.models import plain_transformer as plain
 
@@ -179,21 +180,6 @@ def test_reconstruction_loss_is_the_norm_and_trains_u0_alone() -> None:
     assert touched == ["encoder.u0.parametrizations.weight.original"]
 
 
-@pytest.mark.slow
-def test_reconstruction_loss_falls_when_trained() -> None:
-    model = example()
-    tokens, mask = tokens_and_mask()
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
-    losses = []
-    for _ in range(60):
-        _, loss = model.logits_and_reconstruction(tokens, mask)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-    assert losses[-1] < 0.5 * losses[0]
-
-
 def test_layers_begin_as_identities_and_steps_stay_below_one() -> None:
     torch.manual_seed(0)
     model = models.build("transject", **SMALL)
@@ -311,3 +297,62 @@ def test_fixed_map_of_one_expert_bounds_distances_between_sequences_too() -> Non
     ratio = (model.encoder(x) - model.encoder(y)).norm(dim=-1) / (x - y).norm(dim=-1)
     high = math.prod((1 + abs(each.step.item())) ** 2 for each in layers(model))
     assert ratio[first != second].max() <= high
+
+
+# The inverse, at its limits.
+
+
+def encoded(model: TransJect) -> Encoding:
+    with torch.no_grad():
+        return encode(model.encoder, model.embed(tokens_and_mask()[0]))
+
+
+@pytest.fixture
+def steps(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Grows by one with every step of the iteration."""
+    steps, forward = [], FeedForward.forward
+
+    def counting(self: FeedForward, x: Tensor, step: Tensor) -> Tensor:
+        steps.append(1)
+        return forward(self, x, step)
+
+    monkeypatch.setattr(FeedForward, "forward", counting)
+    return steps
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+@pytest.mark.parametrize("field", ["states", "eigenvalues"])
+def test_an_encoding_that_is_not_finite_is_refused_at_once(
+    steps: list[int], field: str, value: float
+) -> None:
+    model = example()
+    encoding = encoded(model)
+    getattr(encoding, field).view(-1)[3] = value
+    with pytest.raises(ValueError, match="encoding must be finite"):
+        invert(model.encoder, encoding)
+    assert len(steps) < 200
+
+
+def test_a_tolerance_out_of_reach_is_refused_soon(steps: list[int]) -> None:
+    model = example().float()
+    for tolerance in (-1.0, math.nan):
+        with pytest.raises(ValueError, match="tolerance must be within reach of torch.float32"):
+            invert(model.encoder, encoded(model), tolerance=tolerance)
+    assert len(steps) < 200
+
+
+@pytest.mark.parametrize("r", [0.0, 3.0, 20.0])
+def test_the_slowest_contraction_is_followed_to_its_end(r: float) -> None:
+    model = example(depth=1)
+    set_steps(model, r)
+    x = model.embed(tokens_and_mask()[0])
+    assert (invert(model.encoder, encoded(model)) - x).abs().max() < 1e-6
+
+
+@pytest.mark.parametrize("held", [1, 10, 11, 500, 10**6])
+def test_tokens_are_recovered_whatever_fits_into_memory(
+    monkeypatch: pytest.MonkeyPatch, held: int
+) -> None:
+    monkeypatch.setattr(inversion, "_MAX_DISTANCES", held)
+    model = example()
+    assert torch.equal(recover_tokens(model, encoded(model)), tokens_and_mask()[0])
