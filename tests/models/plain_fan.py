@@ -100,8 +100,8 @@ def with_qkv(w: Weights, name: str) -> Weights:
 
 
 def batch_norm(x: Tensor, w: Weights, name: str) -> Tensor:
-    keys = ("running_mean", "running_var", "weight", "bias")
-    return F.batch_norm(x, *(w[f"{name}.{key}"] for key in keys))
+    mean, variance = w[f"{name}.running_mean"], w[f"{name}.running_var"]
+    return F.batch_norm(x, mean, variance, w[f"{name}.weight"], w[f"{name}.bias"])
 
 
 def plain_patches(image: Tensor, w: Weights, config: FANConfig) -> Tensor:

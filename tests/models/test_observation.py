@@ -18,19 +18,12 @@ from models.inference.fold import fold
 
 TOLERANCE = 1e-10
 # The other sizes are the same models, see test_every_model.
-NAMES = [name for name in models.names() if "_small" not in name and "_base" not in name]
+every_name = pytest.mark.parametrize(
+    "name", [name for name in models.names() if "_small" not in name and "_base" not in name]
+)
 LENGTHS = [6, 4, 1]  # real tokens of the three samples
-TINY = {
-    "depth": 3,
-    "embed_dim": 16,
-    "num_heads": 2,
-    "num_experts": 2,
-    "num_classes": 3,
-    "vocab_size": 11,
-    "seq_len": 8,
-    "img_size": 12,
-    "patch_size": 4,
-}
+TINY = {"depth": 3, "embed_dim": 16, "num_heads": 2, "num_experts": 2, "num_classes": 3}
+TINY |= {"vocab_size": 11, "seq_len": 8, "img_size": 12, "patch_size": 4}
 
 
 def values(*shape: int) -> Tensor:
@@ -65,10 +58,12 @@ def figures(diagnosis: Diagnostics) -> list[Tensor]:
     return tensors + [m for m in diagnosis.metrics if m is not None]
 
 
-@pytest.mark.parametrize("name", NAMES)
+@every_name
 def test_every_model_can_be_diagnosed(name: str) -> None:
     model = tiny(name)
     inputs, mask = inputs_of(model)
+    if mask is None:
+        inputs = (inputs.requires_grad_() * 1.01).clamp(0, 1)  # as of an attack, in a graph
     found = diagnose(model, inputs, mask)
     logits = model(inputs) if mask is None else model(inputs, mask)
     assert torch.equal(found.logits, logits.detach())
@@ -88,7 +83,7 @@ def test_every_model_can_be_diagnosed(name: str) -> None:
         assert found.rollout.shape == ((3, 3, 3) if mask is None else (3, 6))
 
 
-@pytest.mark.parametrize("name", NAMES)
+@every_name
 def test_figures_depend_on_their_own_real_tokens_only(name: str) -> None:
     model = tiny(name)
     inputs, mask = inputs_of(model)
@@ -134,18 +129,6 @@ def check_maps(model: nn.Module, inputs: Tensor, mask: Tensor | None) -> None:
         assert (attn.sum(-1) - 1).abs().max() <= TOLERANCE
 
 
-def test_metrics_are_the_formula() -> None:
-    model = tiny("deit_tiny_elliptical")
-    images, _ = inputs_of(model)
-    first, *others = diagnose(model, images).metrics
-    assert first is None
-    layers = observe(model, images).layers
-    for before, layer, m in zip(layers, layers[1:], others, strict=False):
-        change = (layer.mixer.result[1] - before.mixer.result[1]).abs().mean(2)  # (S, H, D)
-        expected = change / change.amax(-1, keepdim=True)
-        assert m is not None and (m - expected).abs().max() <= TOLERANCE
-
-
 @pytest.mark.parametrize(
     ("name", "overrides"),
     [("deit_tiny", {}), ("deit_tiny", {"distilled": True}), ("transformer", {})],
@@ -171,8 +154,21 @@ def test_rollout_is_the_mean_over_the_tokens_that_the_head_reads(
 def test_rollout_through_class_attention_is_the_product_of_all_layers() -> None:
     model = tiny("fan_tiny_elliptical")
     images, _ = inputs_of(model)
+    taken: list[tuple[Tensor, Tensor]] = []
+    layers = [each for each in model.modules() if isinstance(each, ClassAttention)]
+
+    def keep(_: nn.Module, args: tuple[Tensor, ...], out: Tensor) -> None:
+        taken.append((args[0], out))
+
+    for layer in layers:
+        layer.register_forward_hook(keep)
     seen = observe(model, images)
-    assert len(seen.class_maps) == 2
+    assert len(seen.class_maps) == len(layers) == len(taken) == 2
+    for layer, (x, out), attn in zip(layers, taken, seen.class_maps, strict=True):
+        assert attn.shape == (3, 2, 1, 10) and (attn.sum(-1) - 1).abs().max() <= TOLERANCE
+        v = layer.v(x).unflatten(2, (2, 8)).transpose(1, 2)
+        expected = layer.proj((attn @ v).transpose(1, 2).flatten(2))
+        assert (out - expected).abs().max() <= TOLERANCE
     total = torch.eye(10, dtype=torch.float64).expand(3, -1, -1)
     for layer in seen.layers:
         attn = layer.attention_map()
@@ -189,28 +185,8 @@ def test_rollout_through_class_attention_is_the_product_of_all_layers() -> None:
     assert (found.flatten(1) - total[:, 0, 1:]).abs().max() <= TOLERANCE
 
 
-def test_class_attention_maps_are_those_of_the_run() -> None:
-    model = tiny("fan_tiny")
-    images, _ = inputs_of(model)
-    taken: list[tuple[Tensor, Tensor]] = []
-    layers = [each for each in model.modules() if isinstance(each, ClassAttention)]
-
-    def keep(_: nn.Module, args: tuple[Tensor, ...], out: Tensor) -> None:
-        taken.append((args[0], out))
-
-    for layer in layers:
-        layer.register_forward_hook(keep)
-    found = observe(model, images).class_maps
-    assert len(found) == len(layers) == len(taken) == 2
-    for layer, (x, out), attn in zip(layers, taken, found, strict=True):
-        assert attn.shape == (3, 2, 1, 10) and (attn.sum(-1) - 1).abs().max() <= TOLERANCE
-        v = layer.v(x).unflatten(2, (2, 8)).transpose(1, 2)
-        expected = layer.proj((attn @ v).transpose(1, 2).flatten(2))
-        assert (out - expected).abs().max() <= TOLERANCE
-
-
-def test_factors_are_those_of_what_the_layers_took_and_gave() -> None:
-    model = tiny("deit_tiny")
+def test_factors_and_metrics_are_those_of_what_the_layers_took_and_gave() -> None:
+    model = tiny("deit_tiny_elliptical")
     images, _ = inputs_of(model)
     found, layers = diagnose(model, images), observe(model, images).layers
     for index, layer in enumerate(layers):
@@ -218,6 +194,11 @@ def test_factors_are_those_of_what_the_layers_took_and_gave() -> None:
         total = diagnostics.activation_factor(layers[0].inputs, layer.outputs)
         assert torch.equal(found.activation_factor[:, index], step)
         assert torch.equal(found.total_factor[:, index], total)
+    assert found.metrics[0] is None
+    for before, layer, m in zip(layers, layers[1:], found.metrics[1:], strict=False):
+        change = (layer.mixer.result[1] - before.mixer.result[1]).abs().mean(2)  # (S, H, D)
+        expected = change / change.amax(-1, keepdim=True)
+        assert m is not None and (m - expected).abs().max() <= TOLERANCE
 
 
 def test_expert_figures_are_those_of_the_mixture() -> None:
@@ -297,39 +278,27 @@ def test_model_and_generator_are_left_as_they_were(name: str, fails: bool) -> No
     assert all(weight.requires_grad and weight.grad is None for weight in model.parameters())
 
 
-def test_adversarial_inputs_in_a_graph_give_figures_outside_it() -> None:
-    model = tiny("deit_tiny_elliptical")
-    images, _ = inputs_of(model)
-    attacked = (images.requires_grad_() * 1.01).clamp(0, 1)
-    assert not any(figure.requires_grad for figure in figures(diagnose(model, attacked)))
+class Wrapped(nn.Module):
+    def __init__(self, network: nn.Module, times: int) -> None:
+        super().__init__()
+        self.network, self.times = network, times
+
+    def forward(self, images: Tensor) -> Tensor:
+        return torch.stack([self.network(images) for _ in range(self.times)]).sum(0)
 
 
-def test_a_model_without_layers_is_refused() -> None:
-    with pytest.raises(ValueError, match="model must have attention or experts to observe"):
-        observe(nn.Linear(2, 2), torch.ones(1, 2))
-
-
-@pytest.mark.parametrize("times", [1, 2])
-def test_a_network_inside_a_module_is_refused(times: int) -> None:
-    network = tiny("deit_tiny")
-
-    class Wrapped(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.network = network
-
-        def forward(self, images: Tensor) -> Tensor:
-            return torch.stack([self.network(images) for _ in range(times)]).sum(0)
-
-    message = "not wrap such a one" if times == 1 else "must call each of its layers once"
-    with pytest.raises(ValueError, match=message):
-        observe(Wrapped(), inputs_of(network)[0])
-
-
-def test_a_folded_transject_is_refused() -> None:
-    model = tiny("transject").float()
-    with pytest.raises(ValueError, match="and not be folded"):
-        observe(fold(model), *inputs_of(model))
+def test_what_cannot_be_observed_is_refused() -> None:
+    network, folded = tiny("deit_tiny"), fold(tiny("transject").float())
+    images, tokens = inputs_of(network)[0], inputs_of(folded)[0]
+    for model, inputs, message in (
+        (nn.Linear(2, 2), torch.ones(1, 2), "model must have attention or experts to observe"),
+        (Wrapped(network, 1), images, "not wrap such a one"),
+        (Wrapped(network, 2), images, "must call each of its layers once"),
+        (folded, tokens, "and not be folded"),
+        (network, images[:0], r"inputs must hold at least one sample, got \(0, 3, 12"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            diagnose(model, inputs)
 
 
 @pytest.mark.parametrize("name", ["deit_tiny_elliptical", "fan_tiny"])
@@ -357,8 +326,3 @@ def test_calls_of_another_thread_are_not_recorded(name: str, place: str) -> None
         )
     for class_map, wanted in zip(found.class_maps, expected.class_maps, strict=True):
         assert torch.equal(class_map, wanted)
-
-
-def test_a_batch_of_no_samples_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"inputs must hold at least one sample, got \(0, 3, 12"):
-        diagnose(tiny("deit_tiny"), torch.rand(0, 3, 12, 12))
