@@ -36,23 +36,20 @@ def _parser() -> argparse.ArgumentParser:
         "the page, and write the page from all records there.",
     )
     collects.add_argument("folders", type=Path, nargs="*", help="folders of runs and evaluations")
-    analyzes = commands.add_parser(
-        "analyze",
-        help="record and draw what trained models do inside, layer by layer",
-        description="Record activation factors, entropies, expert weights and cosine similarities "
-        "of finished runs on test samples; write page and pictures from all records.",
-    )
+    inside = "record and draw what trained models do inside, layer by layer, on test samples"
+    analyzes = commands.add_parser("analyze", help=inside, description=inside)
     swaps = commands.add_parser("word-swap", help="evaluate runs on texts with words swapped")
     swaps.add_argument("--rate", type=float, default=RATE, help=f"share of words (default {RATE})")
     swaps.add_argument("--seed", type=int, default=0, metavar="N", help="of the swaps (default 0)")
-    for command, limit in ((analyzes, 128), (swaps, None)):
+    for command, kind, limit in ((analyzes, "analysis", 128), (swaps, "word-swap", None)):
         about = f"samples (default {limit or 'all'})"
         command.add_argument("folders", type=Path, nargs="+", help="folders of runs")
         command.add_argument("--limit", type=int, default=limit, metavar="N", help=about)
-    for command, run in ((collects, _collect), (analyzes, _analyze), (swaps, _word_swap)):
+        command.set_defaults(command=_record, kind=kind)
+    collects.set_defaults(command=_collect)
+    for command in (collects, analyzes, swaps):
         page = {"default": RESULTS, "help": "default: docs/results.md"}
         command.add_argument("--output", type=Path, **page)
-        command.set_defaults(command=run)
     return parser
 
 
@@ -60,34 +57,24 @@ def _collect(arguments: argparse.Namespace) -> int:
     unfinished = 0
     for folder in arguments.folders:
         try:
-            target = arguments.output.parent / "results"
-            print(f"{folder} -> {collect(folder, target, RECIPES)}")
+            print(f"{folder} -> {collect(folder, arguments.output.parent / 'results', RECIPES)}")
         except ValueError as error:
             print(f"left out: {error}", file=sys.stderr)
             unfinished = 2
     return _page(arguments) or unfinished
 
 
-def _analyze(arguments: argparse.Namespace) -> int:
-    return _record("analysis", partial(analyze, count=_limit(arguments)), arguments)
-
-
-def _word_swap(arguments: argparse.Namespace) -> int:
-    options = {"rate": arguments.rate, "seed": arguments.seed, "count": _limit(arguments)}
-    return _record("word-swap", partial(evaluate_swapped, **options), arguments)
-
-
-def _record(kind: str, find: Callable[..., dict[str, Any]], arguments: argparse.Namespace) -> int:
+def _record(arguments: argparse.Namespace) -> int:
+    count = arguments.limit
+    if count is not None and count < 1:
+        raise ValueError(f"--limit must be at least 1, got {count}")
+    find: Callable[..., dict[str, Any]] = partial(analyze, count=count)
+    if arguments.kind == "word-swap":
+        find = partial(evaluate_swapped, count=count, rate=arguments.rate, seed=arguments.seed)
     for folder in arguments.folders:
         figures = find(folder, progress=True)
-        print(keep(kind, folder, figures, arguments.output.parent / "results"))
+        print(keep(arguments.kind, folder, figures, arguments.output.parent / "results"))
     return _page(arguments)
-
-
-def _limit(arguments: argparse.Namespace) -> int | None:
-    if arguments.limit is not None and arguments.limit < 1:
-        raise ValueError(f"--limit must be at least 1, got {arguments.limit}")
-    return arguments.limit
 
 
 def _page(arguments: argparse.Namespace) -> int:

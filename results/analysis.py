@@ -28,15 +28,15 @@ from training.samples import Sequences, to_model
 from training.task import open_test, some
 from training.validation import predict
 
-BY_LAYER = (
-    "activation_factor",
-    "total_factor",
-    "entropy",
-    "expert_entropy",
-    "cosine_similarity",
-    "head_redundancy",
-)
-"""Figures with one value for each sample and layer."""
+BY_LAYER = {
+    "activation_factor": "activation factor of a layer",
+    "total_factor": "activation factor up to a layer",
+    "entropy": "entropy of activations (nats)",
+    "expert_entropy": "entropy within experts (nats)",
+    "cosine_similarity": "cosine similarity of tokens",
+    "head_redundancy": "distance between heads' maps",
+}
+"""Figures with one value for each sample and layer, and their titles."""
 BINS = 20
 """Bins of the histogram of expert weights, over [0, 1]."""
 _SPREAD = (0.05, 0.95)
@@ -114,12 +114,9 @@ def _bounds(model: nn.Module) -> dict[str, list[float]] | None:
     Source: TJ section 4; see `models.transject`.
     """
     steps = [abs(float(layer.step)) for layer in model.modules() if isinstance(layer, Layer)]
-    if not steps:
-        return None
-    return {
-        "low": [_rounded(value) for value in np.cumprod([(1 - step) ** 2 for step in steps])],
-        "high": [_rounded(value) for value in np.cumprod([(1 + step) ** 2 for step in steps])],
-    }
+    ends = {"low": 1 - np.array(steps), "high": 1 + np.array(steps)}
+    bounds = {name: [_rounded(v) for v in (end**2).cumprod()] for name, end in ends.items()}
+    return bounds if steps else None
 
 
 def _correlation(factor: np.ndarray, entropy: np.ndarray) -> float | None:

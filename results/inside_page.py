@@ -13,14 +13,6 @@ samples, shaded from the 5 % to the 95 % quantile; dashed are the bounds that Tr
 Entropy is our reading of TransJect's equation 10, so the paper's figures for it cannot stand beside
 these.
 """
-_TITLES = {
-    "activation_factor": "activation factor of a layer",
-    "total_factor": "activation factor up to a layer",
-    "entropy": "entropy of activations (nats)",
-    "expert_entropy": "entropy within experts (nats)",
-    "cosine_similarity": "cosine similarity of tokens",
-    "head_redundancy": "distance between heads' maps",
-}
 _COLUMNS = (
     "model", "samples", "factor, whole model", "bounds", "entropy, last layer",
     "cosine similarity, last layer", "distance between heads, mean", "factor and entropy, r",
@@ -28,12 +20,7 @@ _COLUMNS = (
 
 
 def section(source: str, records: Sequence[dict[str, Any]]) -> list[str]:
-    """The lines on the analyses of one task.
-
-    Args:
-        source: the data set.
-        records: at least one of kind "analysis".
-    """
+    """The lines on the analyses, at least one, of a data set."""
     return [
         "### Inside",
         "",
@@ -50,11 +37,7 @@ def picture_name(source: str) -> str:
 
 
 def picture(records: Sequence[dict[str, Any]]) -> str:
-    """The picture of a task's analyses as SVG.
-
-    Args:
-        records: at least one of kind "analysis".
-    """
+    """The picture of the analyses, at least one, of a data set as SVG."""
     panels = [panel for name in BY_LAYER for panel in _by_layer(name, records)]
     return draw([*panels, *_experts(records)], groups=[record["run"] for record in records])
 
@@ -91,7 +74,7 @@ def _by_layer(name: str, records: Sequence[dict[str, Any]]) -> Iterator[Panel]:
             lines += [Line(group=run, values=end, dashed=True) for end in bounds.values()]
     if any(value is not None for line in lines for value in line.values):
         layers = list(range(1, depth + 1))
-        yield Panel(title=_TITLES[name], x_title="layer", x=layers, lines=lines)
+        yield Panel(title=BY_LAYER[name], x_title="layer", x=layers, lines=lines)
 
 
 def _experts(records: Sequence[dict[str, Any]]) -> Iterator[Panel]:

@@ -1,7 +1,7 @@
 """Small charts of lines, side by side, as SVG: text that is the same on every machine."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
 
@@ -15,45 +15,26 @@ _TICKS, _LABELS = 5, 6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """A line of a panel.
+    """A line of a panel."""
 
-    Attributes:
-        group: lines of one group have one color, and one entry of the legend.
-        values: of the first places of the panel, one each; None leaves a gap.
-        band: lower and upper ends of what is shaded around it.
-        dashed: whether it is a bound and no figure.
-    """
-
-    group: str
-    values: Sequence[float | None]
-    band: tuple[Sequence[float | None], Sequence[float | None]] | None = None
-    dashed: bool = False
+    group: str  # lines of one group have one color, and one entry of the legend
+    values: Sequence[float | None]  # of the first places of the panel; None leaves a gap
+    band: tuple[Sequence[float | None], Sequence[float | None]] | None = None  # shaded around it
+    dashed: bool = False  # whether it is a bound and no figure
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Panel:
-    """One chart.
-
-    Attributes:
-        title: what is drawn.
-        x_title: what the places are.
-        x: the places, ascending, at least one.
-        lines: at least one with a value.
-    """
+    """One chart."""
 
     title: str
-    x_title: str
-    x: Sequence[float]
-    lines: Sequence[Line]
+    x_title: str  # what the places are
+    x: Sequence[float]  # the places, ascending, at least one
+    lines: Sequence[Line]  # at least one with a value
 
 
 def draw(panels: Sequence[Panel], *, groups: Sequence[str]) -> str:
-    """All panels as one picture, with a legend.
-
-    Args:
-        panels: at least one.
-        groups: names of the groups, in the order of their colors.
-    """
+    """All panels as one picture, with a legend of the groups in the order of their colors."""
     rows = math.ceil(len(panels) / _COLUMNS)
     width = _WIDTH * min(_COLUMNS, len(panels))
     height = rows * _HEIGHT + _LEGEND_ROW * len(groups) + 10
@@ -74,60 +55,46 @@ def draw(panels: Sequence[Panel], *, groups: Sequence[str]) -> str:
     return "\n".join([*parts, "</svg>", ""])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Axes:
-    """Where a panel's figures lie in its picture."""
-
-    first: float
-    last: float
-    low: float
-    high: float
-
-    def across(self, x: float) -> float:
-        """Where a place lies."""
-        share = (x - self.first) / (self.last - self.first) if self.last > self.first else 0.5
-        return _LEFT + share * (_WIDTH - _LEFT - _RIGHT)
-
-    def up(self, y: float) -> float:
-        """Where a value lies."""
-        share = (y - self.low) / (self.high - self.low)
-        return _HEIGHT - _BOTTOM - share * (_HEIGHT - _TOP - _BOTTOM)
-
-    def point(self, x: float, y: float) -> tuple[str, str]:
-        """Both, as the picture spells them."""
-        return f"{self.across(x):.1f}", f"{self.up(y):.1f}"
-
-
 def _panel(panel: Panel, colors: dict[str, str]) -> Iterator[str]:
     low, high = _range(panel.lines)
-    axes = _Axes(first=panel.x[0], last=panel.x[-1], low=low, high=high)
+    first, span = panel.x[0], panel.x[-1] - panel.x[0]
+
+    def across(x: float) -> float:
+        share = (x - first) / span if span else 0.5
+        return _LEFT + share * (_WIDTH - _LEFT - _RIGHT)
+
+    def up(y: float) -> float:
+        return _HEIGHT - _BOTTOM - (y - low) / (high - low) * (_HEIGHT - _TOP - _BOTTOM)
+
+    def points(ys: Sequence[float | None]) -> list[str]:
+        places = zip(panel.x, ys, strict=False)
+        return [f"{across(x):.1f},{up(y):.1f}" for x, y in places if y is not None]
+
     yield _text(_LEFT, 18, panel.title, "start", bold=True)
     for tick in _ticks(low, high):
-        y = axes.up(tick)
+        y = up(tick)
         yield f'<path d="M{_LEFT} {y:.1f}H{_WIDTH - _RIGHT}" stroke="#ddd"/>'
         yield _text(_LEFT - 6, y + 4, f"{tick:g}", "end")
     for x in panel.x[:: math.ceil(len(panel.x) / _LABELS)]:
-        yield _text(axes.across(x), _HEIGHT - _BOTTOM + 15, f"{x:g}", "middle")
+        yield _text(across(x), _HEIGHT - _BOTTOM + 15, f"{x:g}", "middle")
     yield _text((_LEFT + _WIDTH - _RIGHT) / 2, _HEIGHT - 6, panel.x_title, "middle")
     for line in panel.lines:
-        yield from _line(line, panel.x, axes, colors[line.group])
+        yield from _line(line, points, colors[line.group])
 
 
-def _line(line: Line, xs: Sequence[float], axes: _Axes, color: str) -> Iterator[str]:
+def _line(
+    line: Line, points: Callable[[Sequence[float | None]], list[str]], color: str
+) -> Iterator[str]:
     if line.band is not None:
-        lower, upper = (_points(xs, end, axes) for end in line.band)
-        outline = " ".join(",".join(point) for point in [*lower, *reversed(upper)])
+        lower, upper = map(points, line.band)
+        outline = " ".join([*lower, *reversed(upper)])
         yield f'<polygon points="{outline}" fill="{color}" fill-opacity="0.12"/>'
-    points = _points(xs, line.values, axes)
-    dash = ' stroke-dasharray="5 3"' if line.dashed else ""
-    path = " ".join(",".join(point) for point in points)
-    yield f'<polyline points="{path}" fill="none" stroke="{color}" stroke-width="1.5"{dash}/>'
+    path, dash = points(line.values), ' stroke-dasharray="5 3"' if line.dashed else ""
+    look = f'fill="none" stroke="{color}" stroke-width="1.5"{dash}'
+    yield f'<polyline points="{" ".join(path)}" {look}/>'
     if not line.dashed:
-        yield "".join(f'<circle cx="{x}" cy="{y}" r="2.5" fill="{color}"/>' for x, y in points)
-
-
-def _points(xs: Sequence[float], ys: Sequence[float | None], axes: _Axes) -> list[tuple[str, str]]:
-    return [axes.point(x, y) for x, y in zip(xs, ys, strict=False) if y is not None]
+        places = (point.split(",") for point in path)
+        yield "".join(f'<circle cx="{x}" cy="{y}" r="2.5" fill="{color}"/>' for x, y in places)
 
 
 def _range(lines: Sequence[Line]) -> tuple[float, float]:

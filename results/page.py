@@ -32,11 +32,9 @@ def page(records: Sequence[dict[str, Any]], papers: dict[str, dict[str, Any]]) -
         records: see `results.records.read_records`.
         papers: by data set: `source`, and the accuracy of each model.
     """
-    evaluations = [record for record in records if record["kind"] == "evaluation"]
     parts = [_HEAD + (ABOUT if _of(records, "analysis") else "")]
-    for source, own in by_source(records).items():
-        parts.append(_task(source, own, papers.get(source, {})))
-    parts += [_evaluation(record) for record in evaluations]
+    parts += [_task(source, own, papers.get(source, {})) for source, own in _by_source(records)]
+    parts += [_evaluation(record) for record in records if record["kind"] == "evaluation"]
     if not records:
         parts.append("No run has been recorded yet.\n")
     return "\n".join(parts)
@@ -44,21 +42,17 @@ def page(records: Sequence[dict[str, Any]], papers: dict[str, dict[str, Any]]) -
 
 def pictures(records: Sequence[dict[str, Any]]) -> dict[str, str]:
     """The pictures of the page, SVG by the names of their files in `images` beside it."""
-    found: dict[str, str] = {}
-    for source, own in by_source(records).items():
-        analyses = _of(own, "analysis")
-        if analyses:
-            found[picture_name(source)] = picture(analyses)
-    return found
+    found = ((source, _of(own, "analysis")) for source, own in _by_source(records))
+    return {picture_name(source): picture(analyses) for source, analyses in found if analyses}
 
 
-def by_source(records: Sequence[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+def _by_source(records: Sequence[dict[str, Any]]) -> list[tuple[str, list[dict[str, Any]]]]:
     """The records about runs, by the data set that was learned, both in order of their names."""
     found: dict[str, list[dict[str, Any]]] = {}
     for record in records:
         if record["kind"] != "evaluation":
             found.setdefault(record["recipe"]["data"]["source"], []).append(record)
-    return dict(sorted(found.items()))
+    return sorted(found.items())
 
 
 def _of(records: Sequence[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
@@ -95,17 +89,11 @@ def _accuracies(runs: list[dict[str, Any]], papers: dict[str, Any]) -> list[str]
 def _word_swap(records: list[dict[str, Any]]) -> list[str]:
     """How models of texts answer when words are swapped."""
     columns = ("model", "words swapped", "seed", "n", "clean", "swapped", "right on both", "p")
-    rows = [
-        [
-            record["run"],
-            f"{100 * record['rate']:g} %",
-            str(record["seed"]),
-            f"{record['samples']:,}",
-            *(_figure(record[name]) for name in ("clean", "swapped", "robust")),
-            f"{record['p_value']:.2g}",
-        ]
-        for record in records
-    ]
+    rows = []
+    for record in records:
+        asked = (f"{100 * record['rate']:g} %", record["seed"], f"{record['samples']:,}")
+        figures = (_figure(record[name]) for name in ("clean", "swapped", "robust"))
+        rows.append([record["run"], *asked, *figures, f"{record['p_value']:.2g}"])
     return [
         "### Word Swap",
         "",
@@ -128,9 +116,8 @@ def _rows(runs: list[dict[str, Any]], papers: dict[str, Any]) -> list[list[str]]
     if len(runs) > 1:
         figures = [100 * run["metrics"]["test_accuracy"] for run in runs]
         mean = f"{statistics.mean(figures):.2f} ± {statistics.stdev(figures):.2f}"
-        first = rows[0]
-        seeds = f"mean of {len(runs)}, ± s.d."
-        rows.append([first[0], first[1], seeds, *first[3:6], mean, "", first[8], *[""] * 5])
+        first, seeds = rows[0], f"mean of {len(runs)}, ± s.d."
+        rows.append([*first[:2], seeds, *first[3:6], mean, "", first[8], *[""] * 5])
     return rows
 
 
@@ -206,16 +193,10 @@ def _comparison(comparison: dict[str, Any]) -> list[str]:
         f"worst at {eps}": pair for eps, pair in comparison["worst"].items()
     }
     differ = ("difference, points", "only the first", "only the second", "McNemar p")
-    rows = [
-        [
-            what,
-            f"{100 * pair['difference']:+.2f}",
-            str(pair["only_first"]),
-            str(pair["only_second"]),
-            f"{pair['p_value']:.2g}",
-        ]
-        for what, pair in pairs.items()
-    ]
+    rows = []
+    for what, pair in pairs.items():
+        only = (pair["only_first"], pair["only_second"])
+        rows.append([what, f"{100 * pair['difference']:+.2f}", *only, f"{pair['p_value']:.2g}"])
     return [
         f"First: {comparison['first']}; second: {comparison['second']}.",
         "",

@@ -26,15 +26,10 @@ _OF_HISTORY = ("step", "seconds", "waiting")
 
 
 def collect(folder: Path, target: Path, recipes: Path) -> Path:
-    """Collect the run or the evaluation that a folder holds.
-
-    Args:
-        folder: of a finished run, or of a finished evaluation.
-        target: folder of the records.
-        recipes: folder of recipe files; what a run changed of its own is recorded.
+    """Collect the run or the evaluation that a folder holds, with what a run changed of `recipes`.
 
     Returns:
-        The record; one of the same name is replaced.
+        The record in the folder `target`; one of the same name is replaced.
 
     Raises:
         ValueError: the folder holds neither, the run is not finished, or its record lacks a figure.
@@ -47,14 +42,7 @@ def collect(folder: Path, target: Path, recipes: Path) -> Path:
 
 
 def keep(kind: str, folder: Path, figures: dict[str, Any], target: Path) -> Path:
-    """Keep what was found about a run's weights as a record; see `collect`.
-
-    Args:
-        kind: "analysis" or "word-swap".
-        folder: of the run.
-        figures: what was found.
-        target: folder of the records.
-    """
+    """Keep what was found about the weights of a run in `folder` as a record; see `collect`."""
     name = folder.resolve().name
     weights = sha256(folder / records.BEST)
     about = {"kind": kind, "run": name, "recipe": _recipe(folder), "weights": weights}
@@ -87,11 +75,11 @@ def read_records(folder: Path) -> list[dict[str, Any]]:
             continue
         try:
             record = json.loads(path.read_text(encoding="utf-8"))
-            known = record["kind"] in KINDS
+            kind = record["kind"]
         except (ValueError, TypeError, KeyError) as error:
             raise ValueError(f"{path.name} is no record: {error}") from error
-        if not known:
-            raise ValueError(f"{path.name} is a record of no known kind: {record['kind']!r}")
+        if kind not in KINDS:
+            raise ValueError(f"{path.name} is a record of no known kind: {kind!r}")
         found.append(record)
     return found
 
@@ -120,8 +108,8 @@ def _run(folder: Path, recipes: Path) -> tuple[str, dict[str, Any]]:
     sessions = json.loads((folder / records.RUN).read_text())["sessions"]
     recipe = _recipe(folder)
     record = {"kind": "run", "recipe": recipe, "metrics": metrics, "sessions": sessions}
-    changes = _changes(recipe, recipes)
-    return folder.resolve().name, record | {"changes": changes, "rate": _rate(folder)}
+    record |= {"changes": _changes(recipe, recipes), "rate": _rate(folder)}
+    return folder.resolve().name, record
 
 
 def _changes(recipe: dict[str, Any], recipes: Path) -> list[str]:

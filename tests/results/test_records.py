@@ -14,7 +14,7 @@ from results.__main__ import RESULTS, main
 from results.page import page, pictures
 from results.records import PAPERS, collect, read_records
 from robustness.report.schema import FILE as REPORT
-from tests.training.conftest import Start
+from tests.training.conftest import start
 
 
 def figure(top1: float) -> dict[str, Any]:
@@ -43,49 +43,38 @@ def evaluation() -> dict[str, Any]:
         "metric": "accuracy", "models": models, "comparison": comparison,
         "warnings": [{"message": "something is odd"}],
     }  # fmt: skip
-    data = {"digest": "a" * 64, "samples": 100}
-    return {
-        "kind": "evaluation",
-        "summary": summary,
-        "data": data,
-        "seed": 3,
-        "notes": ["so it is"],
-    }
+    about = {"data": {"digest": "a" * 64, "samples": 100}, "seed": 3, "notes": ["so it is"]}
+    return {"kind": "evaluation", "summary": summary} | about
 
 
-def test_page_is_made_of_what_tiny_runs_recorded(
-    text_recipe: Path, tmp_path: Path, start: Start
-) -> None:
-    runs = []
+def test_page_is_made_of_what_tiny_runs_recorded(text_recipe: Path) -> None:
+    runs, docs = [], text_recipe.parent / "docs"
     for seed in (0, 1):
         choice = ["variant=transformer", "size=small", f"seed={seed}", "train.clip_norm=0.5"]
-        trainer = start(text_recipe, tmp_path / f"words-{seed}", *choice)
+        trainer = start(text_recipe, f"words-{seed}", *choice)
         runs.append((trainer.folder, trainer.run()))
-    output = tmp_path / "docs" / "results.md"
-    (output.parent / "results").mkdir(parents=True)
+    (docs / "results").mkdir(parents=True)
     papers = {"imdb": {"source": "a table", "transformer": 0.813}}
-    (output.parent / "results" / PAPERS).write_text(json.dumps(papers))
+    (docs / "results" / PAPERS).write_text(json.dumps(papers))
     folders = [str(folder) for folder, _ in runs]
-    assert main(["collect", *folders, "--output", str(output)]) == 0
-    text = output.read_text()
+    assert main(["collect", *folders, "--output", str(docs / "results.md")]) == 0
+    text = (docs / "results.md").read_text()
     for seed, (_, metrics) in enumerate(runs):
         low, high = wilson(round(metrics["test_accuracy"] * 32), 32)
         size = f"{metrics['parameters'] / 1e6:.2f} M"
         assert f"| words-transformer | small | {seed} | {size} | 128 | 32 |" in text
-        assert (
-            f"| {100 * metrics['test_accuracy']:.2f} | [{100 * low:.1f}, {100 * high:.1f}] |"
-            in text
-        )
-        assert metrics["environment"]["commit"][:8] in text
-        record = json.loads((output.parent / "results" / f"words-{seed}.json").read_text())
+        accuracy = f"| {100 * metrics['test_accuracy']:.2f} | [{100 * low:.1f}, {100 * high:.1f}] |"
+        assert accuracy in text and metrics["environment"]["commit"][:8] in text
+        record = json.loads((docs / "results" / f"words-{seed}.json").read_text())
         assert 0 <= record["rate"]["waiting"] <= 1
         assert f"| {record['rate']['steps_per_second']:.2f} |" in text
-    again = collect(runs[0][0], tmp_path / "own", text_recipe.parent)
+    again = collect(runs[0][0], text_recipe.parent / "own", text_recipe.parent)
     assert json.loads(again.read_text())["changes"] == ["train.clip_norm=0.5"]
     assert "mean of 2, ± s.d." in text and "| 81.3 |" in text
     assert "**Learned from a part of the training split: no result on the whole set.**" in text
     assert "a part, not the whole split" in text and "Paper: a table" in text
-    assert str(tmp_path) not in "".join(path.read_text() for path in output.parent.rglob("*.*"))
+    written = "".join(path.read_text() for path in docs.rglob("*.*"))
+    assert str(text_recipe.parent) not in written
 
 
 def test_run_that_heard_a_teacher_is_marked() -> None:
@@ -106,20 +95,16 @@ def test_evaluations_show_every_attack_and_the_comparison() -> None:
 
 
 def test_unfinished_run_and_foreign_folder_are_refused(
-    recipe_file: Path, tmp_path: Path, start: Start, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    start(recipe_file, tmp_path / "run", "train.epochs=1").run()
-    metrics = tmp_path / "run" / "metrics.json"
-    content = json.loads(metrics.read_text())
-    del content["test_accuracy"]
-    metrics.write_text(json.dumps(content))
-    with pytest.raises(ValueError, match="no finished run: its metrics lack test_accuracy"):
-        collect(tmp_path / "run", tmp_path / "results", tmp_path)
-    (tmp_path / "empty").mkdir()
-    output = str(tmp_path / "results.md")
-    assert main(["collect", str(tmp_path / "empty"), "--output", output]) == 2
-    assert Path(output).is_file()  # what can be taken up is, whatever stands beside it
-    assert "holds neither a run with metrics nor an evaluation" in capsys.readouterr().err
+    run, output = tmp_path / "run", tmp_path / "results.md"
+    run.mkdir()
+    (run / "metrics.json").write_text('{"test_samples": 5}')
+    assert main(["collect", str(run), str(tmp_path), "--output", str(output)]) == 2
+    assert output.is_file()  # what can be taken up is, whatever stands beside it
+    errors = capsys.readouterr().err
+    assert "no finished run: its metrics lack test_accuracy" in errors
+    assert "holds neither a run with metrics nor an evaluation" in errors
 
 
 def test_evaluations_of_other_models_or_radii_are_records_of_their_own(
@@ -140,12 +125,13 @@ def test_evaluations_of_other_models_or_radii_are_records_of_their_own(
     assert len(kept) == len(read_records(tmp_path / "results")) == 3
 
 
-def test_file_that_is_no_record_is_named(tmp_path: Path) -> None:
-    (tmp_path / "some.json").write_text("[]")
-    with pytest.raises(ValueError, match="some.json is no record"):
-        read_records(tmp_path)
-    (tmp_path / "some.json").write_text('{"kind": "poem"}')
-    with pytest.raises(ValueError, match="of no known kind: 'poem'"):
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [("[]", "some.json is no record"), ('{"kind": "poem"}', "of no known kind: 'poem'")],
+)
+def test_file_that_is_no_record_is_named(tmp_path: Path, content: str, message: str) -> None:
+    (tmp_path / "some.json").write_text(content)
+    with pytest.raises(ValueError, match=message):
         read_records(tmp_path)
 
 

@@ -1,5 +1,4 @@
 import struct
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +10,6 @@ import yaml
 
 from training.recipe_file import read_recipe
 from training.trainer import Trainer
-
-Start = Callable[..., Trainer]
 
 IMAGES = {
     "name": "tiny",
@@ -50,10 +47,8 @@ def _write_idx(path: Path, array: np.ndarray) -> None:
 
 
 def _write_recipe(folder: Path, recipe: dict[str, Any], source: str) -> Path:
-    path = folder / "recipe.yaml"
-    path.write_text(
-        yaml.safe_dump(recipe | {"data": recipe["data"] | {"source": source}}, sort_keys=False)
-    )
+    path, data = folder / "recipe.yaml", recipe["data"] | {"source": source}
+    path.write_text(yaml.safe_dump(recipe | {"data": data}, sort_keys=False))
     return path
 
 
@@ -93,11 +88,6 @@ def text_recipe(tmp_path: Path, imdb: Path) -> Path:
     return _write_recipe(tmp_path, TEXTS, "imdb")
 
 
-@pytest.fixture
-def start() -> Start:
-    """Makes a trainer from a recipe file, a folder and overrides."""
-
-    def make(recipe_file: Path, folder: Path, *overrides: str) -> Trainer:
-        return Trainer(read_recipe(recipe_file, list(overrides)), folder)
-
-    return make
+def start(recipe: Path, folder: str, *overrides: str) -> Trainer:
+    """A trainer for a recipe file, in a folder beside it."""
+    return Trainer(read_recipe(recipe, list(overrides)), recipe.parent / folder)

@@ -13,7 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from tests.training.conftest import Start
+from tests.training.conftest import start
 from training import run as records
 from training.distributed import Processes, process_group
 
@@ -55,23 +55,6 @@ with process_group() as processes:
 sys.exit(threads())  # a thread of the group that is left may abort the process at its exit
 """
 
-SLOW = """
-import sys
-import time
-from pathlib import Path
-from training.__main__ import main
-from training.step import Stepper
-
-def call(self, step, batch, original=Stepper.__call__):
-    loss = original(self, step, batch)
-    Path(sys.argv[1]).touch()
-    time.sleep(0.5)
-    return loss
-
-Stepper.__call__ = call
-sys.exit(main(["fit", *sys.argv[2:]]))
-"""
-
 
 def losses(run: Path) -> list[float]:
     with (run / records.STEPS).open(newline="") as file:
@@ -90,15 +73,13 @@ def launch(*command: str | Path) -> subprocess.Popen[str]:
     )
 
 
-def test_two_processes_train_as_one_and_resume_to_the_same_weights(
-    recipe_file: Path, tmp_path: Path, start: Start
-) -> None:
+def test_two_processes_train_as_one_and_resume_to_the_same_weights(recipe_file: Path) -> None:
     options = ["data.mixup=0.8", "data.cutmix=1.0", "data.erase=0.25"]
-    one, whole, killed = (tmp_path / name for name in ("one", "whole", "killed"))
-    start(recipe_file, one, *options).run()
-    (tmp_path / "resumed.py").write_text(RESUMED)
-    command = [tmp_path / "resumed.py", whole, killed, recipe_file, *options, "train.accumulate=2"]
-    with launch(*command) as process:
+    start(recipe_file, "one", *options).run()
+    one, whole, killed = (recipe_file.parent / name for name in ("one", "whole", "killed"))
+    script = recipe_file.with_name("resumed.py")
+    script.write_text(RESUMED)
+    with launch(script, whole, killed, recipe_file, *options, "train.accumulate=2") as process:
         _, errors = process.communicate(timeout=170)
     assert process.returncode == 0, errors[-8000:]
     assert len(losses(one)) == 1
@@ -113,29 +94,23 @@ def test_two_processes_train_as_one_and_resume_to_the_same_weights(
 
 
 @pytest.mark.slow
-def test_sigterm_to_torchrun_saves_at_the_end_of_the_step(
-    recipe_file: Path, tmp_path: Path
-) -> None:
-    script, begun, run = tmp_path / "slow.py", tmp_path / "begun", tmp_path / "run"
-    script.write_text(SLOW)
-    options = ["train.epochs=20", "train.validate_steps=160", "data.workers=1"]
-    with launch(script, begun, recipe_file, *options, "--output", run) as process:
-        while not begun.exists():
+def test_sigterm_to_torchrun_saves_at_the_end_of_the_step(recipe_file: Path) -> None:
+    run = recipe_file.parent / "run"
+    options = ["train.epochs=20000", "train.validate_steps=160000", "data.workers=1"]
+    with launch("-m", "training", "fit", recipe_file, *options, "--output", run) as process:
+        while not (run / records.STEPS).is_file():
             assert process.poll() is None
             time.sleep(0.05)
         process.send_signal(signal.SIGTERM)
         _, errors = process.communicate(timeout=60)
-    assert torch.load(run / records.STATE, weights_only=True)["step"] < 20, errors[-8000:]
+    assert torch.load(run / records.STATE, weights_only=True)["step"] < 160_000, errors[-8000:]
     assert "continue with --resume" in errors
 
 
-def test_alone_nothing_is_shared() -> None:
+def test_alone_nothing_is_shared_and_parts_of_a_batch_follow_each_other() -> None:
     with process_group() as processes:
         assert processes.size == 1 and processes.is_first
         assert processes.part(6) == slice(0, 6)
         assert processes.sum(torch.tensor(2.0)) == 2 and processes.max(3) == 3
         processes.wait()
-
-
-def test_parts_of_a_batch_follow_each_other() -> None:
     assert [Processes(rank=rank, size=2).part(6) for rank in (0, 1)] == [slice(0, 3), slice(3, 6)]

@@ -1,5 +1,4 @@
 import numpy as np
-import pytest
 import torch
 
 import models
@@ -73,8 +72,3 @@ def test_lengths_are_bucketed_without_losing_a_sample_or_chance() -> None:
     assert spread < 0.1 * np.ptp(lengths[epoch(Order(400, 8, seed=0), 0)], axis=1).mean()
     longest = lengths[batches].max(axis=1)
     assert not np.array_equal(longest, np.sort(longest))
-
-
-def test_batch_larger_than_the_split_is_refused() -> None:
-    with pytest.raises(ValueError, match="at most the 4 training samples, got 5"):
-        Order(4, 5, seed=0)

@@ -63,39 +63,35 @@ def test_average_follows_the_weights() -> None:
     assert torch.equal(other.state["0.weight"], average.state["0.weight"])
 
 
-def schedule(steps_per_epoch: int = 10, **train: Any) -> Schedule:
-    train = {"lr": 1.0} | train
-    return Schedule(train=TrainRecipe(**train), steps_per_epoch=steps_per_epoch)
-
-
-def test_warm_up_then_half_a_cosine_to_zero() -> None:
-    rates = schedule(epochs=10, warmup_epochs=2)
-    assert rates.total_steps == 100
-    assert [rates.rate(step) for step in (0, 20, 60, 100)] == pytest.approx([1 / 21, 1, 0.5, 0])
-    assert all(rates.rate(step) < rates.rate(step + 1) for step in range(20))
-    assert all(rates.rate(step) > rates.rate(step + 1) for step in range(20, 99))
-
-
-def test_linear_decay_in_steps() -> None:
-    rates = schedule(steps=50, warmup_steps=10, schedule="linear")
-    assert rates.total_steps == 50
-    assert [rates.rate(step) for step in (10, 20, 30, 50)] == pytest.approx([1, 0.75, 0.5, 0])
-
-
-def test_first_and_last_rates_and_cool_down() -> None:
-    rates = schedule(epochs=12, warmup_epochs=2, warmup_lr=0.1, min_lr=0.2, cooldown_epochs=2)
-    assert rates.rate(0) == pytest.approx(0.1 + 0.9 / 21)
-    assert rates.rate(20) == 1 and rates.rate(60) == pytest.approx(0.6)
-    assert [rates.rate(step) for step in (100, 110, 119)] == pytest.approx([0.2, 0.2, 0.2])
-
-
-def test_rate_starts_again_at_a_restart() -> None:
-    rates = schedule(epochs=10, warmup_epochs=0, restarts=[6], restart_decay=0.5)
-    found = [rates.rate(step) for step in (0, 30, 60, 80, 100)]
-    assert found == pytest.approx([1, 0.5, 0.5, 0.25, 0])
-    assert rates.rate(59) < 1e-2
-
-
-def test_constant_rate_stays_at_the_peak() -> None:
-    rates = schedule(steps=30, warmup_steps=4, schedule="constant")
-    assert rates.rate(0) < 1 and {rates.rate(step) for step in range(4, 30)} == {1}
+@pytest.mark.parametrize(
+    ("train", "steps", "expected"),
+    [
+        ({"epochs": 10, "warmup_epochs": 2}, (0, 20, 60, 100), (1 / 21, 1, 0.5, 0)),
+        (
+            {"steps": 50, "warmup_steps": 10, "schedule": "linear"},
+            (10, 20, 30, 50),
+            (1, 0.75, 0.5, 0),
+        ),
+        (
+            {
+                "epochs": 12, "warmup_epochs": 2, "warmup_lr": 0.1, "min_lr": 0.2,
+                "cooldown_epochs": 2,
+            },
+            (0, 20, 60, 100, 110, 119),
+            (0.1 + 0.9 / 21, 1, 0.6, 0.2, 0.2, 0.2),
+        ),
+        (
+            {"epochs": 10, "warmup_epochs": 0, "restarts": [6], "restart_decay": 0.5},
+            (0, 30, 60, 80, 100),
+            (1, 0.5, 0.5, 0.25, 0),
+        ),
+        ({"steps": 30, "warmup_steps": 4, "schedule": "constant"}, range(3, 30), [0.8] + [1] * 26),
+    ],
+    ids=["half a cosine", "linear", "cool-down", "restart", "constant"],
+)  # fmt: skip
+def test_rate_rises_and_decays_to(train: dict[str, Any], steps: Any, expected: Any) -> None:
+    rates = Schedule(train=TrainRecipe(lr=1.0, **train), steps_per_epoch=10)
+    assert rates.total_steps == train.get("steps", 10 * train.get("epochs", 0))
+    assert [rates.rate(step) for step in steps] == pytest.approx(list(expected))
+    warmup = int(rates.warmup_steps)
+    assert all(rates.rate(step) < rates.rate(step + 1) for step in range(warmup))

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from tests.training.conftest import Start
+from tests.training.conftest import start
 from training import run as records
 from training.__main__ import main
 from training.order import Batch
@@ -26,11 +26,14 @@ class Killed(BaseException):
     """What the tests raise in the place of a signal that nothing can catch."""
 
 
-def assert_same(one: Path, other: Path) -> None:
+def assert_same(folder: Path, *files: str) -> None:
+    """The run `whole` and the one that was `killed` left the same weights and files."""
+    one, other = folder / "whole", folder / "killed"
     for name in (records.BEST, records.LAST):
         whole, resumed = load_file(one / name), load_file(other / name)
         assert whole.keys() == resumed.keys()
         assert all(torch.equal(whole[key], resumed[key]) for key in whole)
+    assert all((one / name).read_bytes() == (other / name).read_bytes() for name in files)
 
 
 def kill_at(trainer: Trainer, step: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -55,35 +58,27 @@ def kill_at(trainer: Trainer, step: int, monkeypatch: pytest.MonkeyPatch) -> Non
     ids=["average and teacher", "adversarial"],
 )
 def test_run_killed_at_any_step_resumes_to_the_same_weights(
-    recipe_file: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    start: Start,
-    overrides: list[str],
+    recipe_file: Path, monkeypatch: pytest.MonkeyPatch, overrides: list[str]
 ) -> None:
-    start(recipe_file, tmp_path / "whole", *overrides).run()
-    killed = tmp_path / "killed"
+    start(recipe_file, "whole", *overrides).run()
     for step in (0, 8, 13, 23):
-        kill_at(start(recipe_file, killed, *overrides), step, monkeypatch)
-    assert main(["fit", "--resume", str(killed)]) == 0
-    assert_same(tmp_path / "whole", killed)
+        kill_at(start(recipe_file, "killed", *overrides), step, monkeypatch)
+    assert main(["fit", "--resume", str(recipe_file.parent / "killed")]) == 0
+    assert_same(recipe_file.parent)
     for name in ("history.csv", "steps.csv"):
-        one, other = ((tmp_path / run / name).read_text() for run in ("whole", "killed"))
-        losses = [[line.split(",")[2] for line in text.splitlines()] for text in (one, other)]
+        texts = ((recipe_file.parent / run / name).read_text() for run in ("whole", "killed"))
+        losses = [[line.split(",")[2] for line in text.splitlines()] for text in texts]
         assert losses[0] == losses[1]
 
 
 def test_killed_text_run_keeps_its_tokenizer_and_ends_the_same(
-    text_recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start: Start
+    text_recipe: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     choice = ["variant=transformer", "train.epochs=2", *OFTEN]  # it has dropout
-    start(text_recipe, tmp_path / "whole", *choice).run()
-    killed = tmp_path / "killed"
-    kill_at(start(text_recipe, killed, *choice), 11, monkeypatch)
-    start(text_recipe, killed, *choice).run()
-    assert_same(tmp_path / "whole", killed)
-    one, other = (tmp_path / run / records.TOKENIZER for run in ("whole", "killed"))
-    assert one.read_bytes() == other.read_bytes()
+    start(text_recipe, "whole", *choice).run()
+    kill_at(start(text_recipe, "killed", *choice), 11, monkeypatch)
+    start(text_recipe, "killed", *choice).run()
+    assert_same(text_recipe.parent, records.TOKENIZER)
 
 
 def fit_until_checkpoint(run: Path, *arguments: str, after: float) -> subprocess.Popen[bytes]:
@@ -96,48 +91,48 @@ def fit_until_checkpoint(run: Path, *arguments: str, after: float) -> subprocess
     return process
 
 
-def test_sigkill_and_sigint_lose_nothing(recipe_file: Path, tmp_path: Path, start: Start) -> None:
+def test_sigkill_and_sigint_lose_nothing(recipe_file: Path) -> None:
     choice = ["train.epochs=25", "train.checkpoint_seconds=0.05"]
-    run = tmp_path / "killed"
+    run = recipe_file.parent / "killed"
     process = fit_until_checkpoint(run, str(recipe_file), *choice, "--output", str(run), after=0)
     process.kill()
-    assert process.wait() == -signal.SIGKILL
     process.communicate()
+    assert process.returncode == -signal.SIGKILL
     saved = (run / records.STATE).stat().st_mtime
     process = fit_until_checkpoint(run, "--resume", str(run), after=saved)
     os.kill(process.pid, signal.SIGINT)
     _, errors = process.communicate(timeout=120)
     assert process.returncode == 130 and b"continue with --resume" in errors
     assert main(["fit", "--resume", str(run)]) == 0
-    start(recipe_file, tmp_path / "whole", *choice).run()
-    assert_same(tmp_path / "whole", run)
+    start(recipe_file, "whole", *choice).run()
+    assert_same(recipe_file.parent)
 
 
-def test_resume_with_other_data_is_refused(recipe_file: Path, tmp_path: Path, start: Start) -> None:
-    start(recipe_file, tmp_path / "run", "train.epochs=1").run()
+def test_run_is_resumed_with_its_data_and_version_alone(
+    recipe_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = recipe_file.parent / "run"
+
+    def refused(*arguments: str, message: str) -> None:
+        assert main(["fit", *arguments, "--resume", str(run)]) == 2
+        assert message in capsys.readouterr().err
+
+    refused(str(recipe_file), message="give no recipe or --output")
+    refused(message="holds no run")
+    start(recipe_file, "run", "train.epochs=1").run()
     labels = recipe_file.parent / "t10k-labels-idx1-ubyte"
     content = labels.read_bytes()
     labels.write_bytes(content[:-1] + bytes([1 - content[-1]]))
-    with pytest.raises(ValueError, match="not what this run was started with"):
-        start(recipe_file, tmp_path / "run", "train.epochs=1")
-
-
-def test_resume_takes_no_recipe_and_needs_a_run_of_this_version(
-    recipe_file: Path, tmp_path: Path, start: Start, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["fit", str(recipe_file), "--resume", str(tmp_path)]) == 2
-    assert "give no recipe or --output" in capsys.readouterr().err
-    run = tmp_path / "run"
-    assert main(["fit", "--resume", str(run)]) == 2
-    assert "holds no run" in capsys.readouterr().err
-    start(recipe_file, run, "train.epochs=1").run()
+    refused(message="not what this run was started with")
+    labels.write_bytes(content)
     torch.save({"model": {}}, run / records.STATE)
-    assert main(["fit", "--resume", str(run)]) == 2
-    assert "can be exported, not resumed" in capsys.readouterr().err
-    for content in ("a: [", "- a"):
-        (run / "recipe.yaml").write_text(content)
-        assert main(["fit", "--resume", str(run)]) == 2
-    assert "recipe.yaml must hold a mapping, got list" in capsys.readouterr().err
+    refused(message="can be exported, not resumed")
+    for text, message in (
+        ("a: [", "not a readable YAML file"),
+        ("- a", "hold a mapping, got list"),
+    ):
+        (run / "recipe.yaml").write_text(text)
+        refused(message=message)
 
 
 def git(folder: Path, *arguments: str) -> None:

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from data.token_set import Ragged, TokenSet
 from models.checkpoints import save_weights
-from tests.training.conftest import Start
+from tests.training.conftest import start
 from training import run as records
 from training.__main__ import main
 from training.distributed import Processes
@@ -21,17 +21,15 @@ from training.recipe import AdversarialRecipe
 from training.samples import Sequences, StoredImages
 from training.validation import evaluate
 
-ATTACK = "adversarial={eps: 8/255, alpha: 4/255, steps: 2}"
 
-
-def rows(path: Path) -> list[dict[str, str]]:
-    return list(csv.DictReader(path.read_text().splitlines()))
+def column(path: Path, name: str) -> list[str]:
+    return [row[name] for row in csv.DictReader(path.read_text().splitlines())]
 
 
 def test_run_learns_and_records_what_came_out(
-    recipe_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    recipe_file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run = tmp_path / "run"
+    run = recipe_file.parent / "run"
     assert main(["fit", str(recipe_file), "train.epochs=5", "--output", str(run)]) == 0
     metrics = json.loads((run / "metrics.json").read_text())
     assert metrics["test_accuracy"] > 0.9
@@ -40,37 +38,37 @@ def test_run_learns_and_records_what_came_out(
     assert len(metrics["data_digest"]) == 64 and metrics["environment"]["torch"]
     printed = capsys.readouterr()
     assert json.loads(printed.out.partition("run:")[0]) == metrics
-    assert "samples/s" in printed.err and "40/40 [" in printed.err and "step/s" in printed.err
-    assert "valid_accuracy" in printed.err
-    assert [float(row["epoch"]) for row in rows(run / "history.csv")] == [1, 2, 3, 4, 5]
-    assert [row["step"] for row in rows(run / "steps.csv")] == ["20", "40"]
+    for part in ("samples/s", "40/40 [", "step/s", "valid_accuracy"):
+        assert part in printed.err
+    assert [float(epoch) for epoch in column(run / "history.csv", "epoch")] == [1, 2, 3, 4, 5]
+    assert column(run / "steps.csv", "step") == ["20", "40"]
     assert records.recorded_recipe(run).train.epochs == 5
     session = json.loads((run / "run.json").read_text())["sessions"][0]
     assert session["step"] == 0 and len(session["commit"].rstrip("+")) == 40
     assert main(["fit", str(recipe_file), "--output", str(run)]) == 2
     assert "already holds a run" in capsys.readouterr().err
+    under_a_file = str(recipe_file / "run")
+    assert main(["fit", str(recipe_file), "--output", under_a_file]) == 2
 
 
-def test_run_may_count_in_steps(recipe_file: Path, tmp_path: Path, start: Start) -> None:
+def test_run_may_count_in_steps(recipe_file: Path) -> None:
     steps = ["train.epochs=null", "train.steps=13", "train.validate_steps=5"]
-    trainer = start(recipe_file, tmp_path / "run", *steps)
+    trainer = start(recipe_file, "run", *steps)
     assert trainer.run()["steps"] == 13
     assert [row["step"] for row in trainer.state.history] == [5, 10, 13]
 
 
-def test_average_and_bf16_learn_too(recipe_file: Path, tmp_path: Path, start: Start) -> None:
-    options = ["train.ema=0.9", "train.precision=bf16", "train.epochs=5"]
-    trainer = start(recipe_file, tmp_path / "run", *options)
+def test_average_and_bf16_learn_too(recipe_file: Path) -> None:
+    trainer = start(recipe_file, "run", "train.ema=0.9", "train.precision=bf16", "train.epochs=5")
     assert trainer.run()["test_accuracy"] > 0.9
-    assert trainer.state.average is not None
-    best = load_file(tmp_path / "run" / records.BEST)
+    best, last = (load_file(trainer.folder / name) for name in (records.BEST, records.LAST))
     assert all(value.dtype == torch.float32 for value in best.values())
-    last = load_file(tmp_path / "run" / records.LAST)
+    assert trainer.state.average is not None
     assert all(torch.equal(last[key], trainer.state.average.state[key]) for key in last)
 
 
 def test_gradient_is_clipped_to_its_largest_norm(
-    recipe_file: Path, tmp_path: Path, start: Start, monkeypatch: pytest.MonkeyPatch
+    recipe_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     norms: list[float] = []
     clip = torch.nn.utils.clip_grad_norm_
@@ -83,84 +81,65 @@ def test_gradient_is_clipped_to_its_largest_norm(
         return norm
 
     monkeypatch.setattr(torch.nn.utils, "clip_grad_norm_", watched)
-    start(recipe_file, tmp_path / "run", "train.epochs=1", "train.clip_norm=0.01").run()
+    start(recipe_file, "run", "train.epochs=1", "train.clip_norm=0.01").run()
     assert norms == pytest.approx([0.01] * 8, rel=1e-3)
 
 
-def test_training_stops_when_validation_gets_no_better(
-    recipe_file: Path, tmp_path: Path, start: Start
-) -> None:
-    trainer = start(recipe_file, tmp_path / "run", "train.epochs=50", "train.patience=2")
+def test_training_stops_when_validation_gets_no_better(recipe_file: Path) -> None:
+    trainer = start(recipe_file, "run", "train.epochs=50", "train.patience=2")
     trainer.run()
     validations = len(trainer.state.history)
     assert validations < 50 and validations - trainer.state.best["validation"] == 2
 
 
-def test_best_weights_may_be_those_of_the_lowest_loss(
-    recipe_file: Path, tmp_path: Path, start: Start
-) -> None:
-    trainer = start(recipe_file, tmp_path / "run", "train.epochs=4", "train.monitor=loss")
+def test_best_weights_may_be_those_of_the_lowest_loss(recipe_file: Path) -> None:
+    trainer = start(recipe_file, "run", "train.epochs=4", "train.monitor=loss")
     metrics = trainer.run()
     assert metrics["valid_loss"] == min(row["valid_loss"] for row in trainer.state.history)
 
 
 @pytest.mark.parametrize("method", ["pgd", "trades"])
-def test_adversarial_recipe_records_accuracy_under_attack(
-    recipe_file: Path, tmp_path: Path, start: Start, method: str
-) -> None:
-    overrides = [ATTACK, f"adversarial.method={method}", "train.epochs=2"]
-    metrics = start(recipe_file, tmp_path / "run", *overrides).run()
+def test_adversarial_recipe_records_accuracy_under_attack(recipe_file: Path, method: str) -> None:
+    attack = f"adversarial={{eps: 8/255, alpha: 4/255, steps: 2, method: {method}}}"
+    trainer = start(recipe_file, "run", attack, "train.epochs=2")
+    metrics = trainer.run()
     assert metrics["test_attacked_accuracy"] <= metrics["test_accuracy"]
-    assert records.recorded_recipe(tmp_path / "run").adversarial is not None
+    assert records.recorded_recipe(trainer.folder).adversarial is not None
 
 
-def test_run_starts_from_given_weights_and_goes_on_without_their_file(
-    recipe_file: Path, tmp_path: Path, start: Start
-) -> None:
+def test_run_starts_from_given_weights_and_goes_on_without_their_file(recipe_file: Path) -> None:
     with pytest.raises(ValueError, match="nothing is not a readable safetensors file"):
-        start(recipe_file, tmp_path / "nowhere", "init=nothing")
-    run, first = tmp_path / "run", tmp_path / "first.safetensors"
-    save_weights(start(recipe_file, tmp_path / "nowhere", "seed=1").model, first)
-    begun = start(recipe_file, run, f"init={first}", "train.epochs=1")
+        start(recipe_file, "nowhere", "init=nothing")
+    first = recipe_file.parent / "first.safetensors"
+    save_weights(start(recipe_file, "nowhere", "seed=1").model, first)
+    begun = start(recipe_file, "run", f"init={first}", "train.epochs=1")
     given, weights = load_file(first), begun.model.state_dict()
     assert all(torch.equal(value, weights[key]) for key, value in given.items())
     digest, metrics = hashlib.sha256(first.read_bytes()).hexdigest(), begun.run()
     first.unlink()
-    assert main(["fit", "--resume", str(run)]) == 0  # a finished run is only tested again
-    assert json.loads((run / records.METRICS).read_text()) == metrics
-    recorded = json.loads((run / records.RUN).read_text())
+    assert main(["fit", "--resume", str(begun.folder)]) == 0  # a finished run is only tested again
+    assert json.loads((begun.folder / records.METRICS).read_text()) == metrics
+    recorded = json.loads((begun.folder / records.RUN).read_text())
     assert recorded["init_digest"] == digest and len(recorded["sessions"]) == 2
 
 
 def test_loss_that_is_no_number_ends_the_run(
-    recipe_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    recipe_file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     overrides = ["train.lr=1.0e+30", "train.clip_norm=null", "train.warmup_epochs=0"]
-    assert main(["fit", str(recipe_file), *overrides, "--output", str(tmp_path / "run")]) == 2
+    run = str(recipe_file.parent / "run")
+    assert main(["fit", str(recipe_file), *overrides, "--output", run]) == 2
     assert "the loss is nan: a lower train.lr" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("variant", ["transject", "transformer"])
-def test_texts_are_learned_with_a_tokenizer_of_their_own(
-    text_recipe: Path, tmp_path: Path, start: Start, variant: str
-) -> None:
-    run = tmp_path / "run"
-    metrics = start(text_recipe, run, f"variant={variant}").run()
+def test_texts_are_learned_with_a_tokenizer_of_their_own(text_recipe: Path, variant: str) -> None:
+    trainer = start(text_recipe, "run", f"variant={variant}")
+    metrics = trainer.run()
     assert metrics["test_accuracy"] > 0.9
     assert "IMDb" in metrics["data"] and "a part, not the whole split" in metrics["data"]
-    assert (run / records.TOKENIZER).is_file()
-    assert records.recorded_recipe(run).name == f"words-{variant}"
-
-
-def test_mistake_leaves_no_folder_behind(
-    recipe_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run = tmp_path / "run"
-    assert main(["fit", str(recipe_file), "data.source=nowhere", "--output", str(run)]) == 2
-    assert "nowhere is no file or folder" in capsys.readouterr().err
-    assert not run.exists()
-    (tmp_path / "file").write_text("")
-    assert main(["fit", str(recipe_file), "--output", str(tmp_path / "file" / "run")]) == 2
+    assert (trainer.folder / records.TOKENIZER).is_file()
+    assert records.recorded_recipe(trainer.folder).name == f"words-{variant}"
 
 
 def images(count: int = 40) -> StoredImages:
@@ -169,32 +148,25 @@ def images(count: int = 40) -> StoredImages:
     return StoredImages(pixels, random.integers(0, 8, count))
 
 
-def linear() -> nn.Module:
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(4, 8)).train()
-
-
 @torch.no_grad()
-def test_figures_are_those_of_one_pass_in_eval_mode() -> None:
-    model, samples = linear(), images()
-    found = evaluate(model, samples, Processes())
+def test_figures_are_those_of_one_pass_in_eval_mode_and_lower_under_attack() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(4, 8)).train()
+    samples = images()
+    clean = evaluate(model, samples, Processes())
     logits = model.eval()(samples.pixels.float() / 255)
     labels = torch.from_numpy(samples.labels)
     best = logits.topk(5).indices == labels[:, None]
-    assert found == pytest.approx(
+    assert clean == pytest.approx(
         {
             "accuracy": float(best[:, 0].float().mean()),
             "loss": float(F.cross_entropy(logits, labels)),
             "top5_accuracy": float(best.any(1).float().mean()),
         }
     )
-
-
-def test_attacked_accuracy_is_not_above_the_clean_one() -> None:
     recipe = AdversarialRecipe(eps=0.2, alpha=0.1, steps=5)
-    model = linear()
-    clean = evaluate(model, images(), Processes())
-    found = evaluate(model, images(), Processes(), adversarial=recipe)
+    with torch.enable_grad():
+        found = evaluate(model.train(), samples, Processes(), adversarial=recipe)
     assert found.pop("attacked_accuracy") < clean["accuracy"] and found == clean
 
 
