@@ -18,7 +18,7 @@ from benchmarks.support.rows import Row, figure
 from benchmarks.support.server import ROOT
 from core.stats import paired_interval, wilson
 from data.sources import load_inputs, open_images
-from robustness.attacks.base import input_seed
+from robustness.attacks.base import Search, input_seed
 from robustness.attacks.gradient import GradientAttack
 from robustness.attacks.queries import Oracle
 from robustness.attacks.square_draws import (
@@ -42,6 +42,14 @@ _ATTACKS: tuple[str, ...] = ("fgsm", "pgd", "apgd-ce", "apgd-t", "fab-t", "squar
 _EVERY = 5  # of the 300 sample images, ordered by class
 _SEED = 0
 _NUM_CLASSES = 10
+
+
+class OneGenerator(Search):
+    """One generator for all, which draws row by row what the kernel draws at once."""
+
+    def generators(self) -> list[torch.Generator]:
+        """The same one for each input."""
+        return [torch.Generator().manual_seed(self.seeds[0])] * len(self.seeds)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,15 +141,12 @@ def above(case: str, ours: np.ndarray, plain: np.ndarray) -> Row:
 
 def _ours(case: Case, draws: Literal["own", "kernel"]) -> Tensor:
     pixels, name = case.images.numpy(), case.attack.name
-    seeds = [_SEED] * len(pixels)
-    # One generator for all draws row by row what the kernel draws at once.
-    rng = [torch.Generator().manual_seed(_SEED)] * len(pixels)
+    search = OneGenerator(seeds=[_SEED] * len(pixels))
     if draws == "own":
-        seeds = [input_seed(_SEED, name, image.tobytes()) for image in pixels]
-        rng = [torch.Generator().manual_seed(seed) for seed in seeds]
+        search = Search(seeds=[input_seed(_SEED, name, image.tobytes()) for image in pixels])
     if isinstance(case.attack, GradientAttack):
         with attackable(case.model) as model:
-            return case.attack.perturb(model, case.images, case.labels, eps=case.eps, rng=rng)
+            return case.attack.perturb(model, case.images, case.labels, case.eps, search)
 
     def predict(images: np.ndarray) -> np.ndarray:
         with torch.inference_mode():
@@ -149,7 +154,7 @@ def _ours(case: Case, draws: Literal["own", "kernel"]) -> Tensor:
 
     oracle, labels = Oracle(predict, None), case.labels.numpy()
     if draws == "own":
-        found = case.attack.perturb(oracle, pixels, labels, eps=case.eps, seeds=seeds)
+        found = case.attack.perturb(oracle, pixels, labels, case.eps, search)
     else:
         found = square_as_kernel(case.attack, oracle, pixels, labels, eps=case.eps, seed=_SEED)
     return torch.from_numpy(found)
@@ -159,7 +164,7 @@ def kernel(attack: Any, model: nn.Module) -> Callable[[Tensor, Tensor], Tensor]:
     """The kernel as it is run plainly; PGD and SPSA draw from the generator of the caller."""
     budget = attack.budgets()[0]
     eps, steps = budget.value, attack.settings(budget).steps
-    common = {"norm": "Linf", "eps": eps, "n_restarts": 1, "seed": _SEED}
+    common = {"norm": attack.norm, "eps": eps, "n_restarts": 1, "seed": _SEED}
     targets = {"n_classes": _NUM_CLASSES}
     match attack.name:
         case "fgsm":

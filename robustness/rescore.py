@@ -33,7 +33,6 @@ from robustness.scoring import (
 from robustness.spec import Cell
 from robustness.store import Shard
 from robustness.target import Target
-from robustness.text_target import TextTarget
 
 _ERRORS = {"fp32": 1e-4}  # of a difference of logits, as a share of the largest one
 _LOW_PRECISION_ERROR = 3e-2
@@ -240,7 +239,7 @@ class _Rescorer:
             found = stored_batch(stored, whole, budget)
             _check_form(found, whole)
             seeds = shard.part.seeds(self.report.seed, budget, whole.inputs)
-            allowed = shard.part.allowed(whole, found, budget, target=target, seeds=seeds)
+            allowed = shard.part.allowed(whole, found, budget, target, seeds)
         except (KeyError, TypeError, ValueError) as error:
             raise Refuted(f"{path.name} does not hold what it should") from error
         if not allowed.all():
@@ -249,11 +248,7 @@ class _Rescorer:
                 f"{path.name}: {target.reads} {index + 1} is changed by more than {shard.attack} "
                 f"may at {budget.text}"
             )
-        if not isinstance(target, TextTarget) or target.relabel is None:
-            return replace(found, labels=whole.labels)
-        own = [target.relabel(text) for text in found.texts]
-        labels = [old if new is None else new for old, new in zip(whole.labels, own, strict=True)]
-        return replace(found, labels=np.array(labels, np.int64))
+        return replace(found, labels=target.true_classes(found.inputs, whole.labels))
 
     def _nearest(self, shard: Shard) -> np.ndarray:
         """Distances (n,) of the nearest adversarial images of a chunk; inf where there is none."""

@@ -91,6 +91,11 @@ class Target:
         del inputs, meter
         return served
 
+    def true_classes(self, inputs: Inputs, labels: np.ndarray) -> np.ndarray:
+        """True classes (N,) of changed inputs, those of the clean ones where they cannot change."""
+        del inputs
+        return labels
+
     def ask_clean(
         self, inputs: Inputs, labels: np.ndarray, served: np.ndarray, meter: Meter
     ) -> tuple[np.ndarray, np.ndarray]:

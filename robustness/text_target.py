@@ -66,6 +66,14 @@ class TextTarget(Target):
                 ) from None
         return self.tokenizer.encode(texts, self.max_len)
 
+    def true_classes(self, inputs: Inputs, labels: np.ndarray) -> np.ndarray:
+        """See `Target.true_classes`; the clean text's where the changed one has none."""
+        if self.relabel is None:
+            return labels
+        own = [self.relabel(str(text)) for text in inputs]
+        known = [old if new is None else new for old, new in zip(labels, own, strict=True)]
+        return np.array(known, np.int64)
+
     def _batches(self, inputs: Inputs) -> Iterator[Inputs]:
         for start in range(0, len(inputs), _BATCH):
             yield inputs[start : start + _BATCH]

@@ -6,12 +6,11 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
 
-from robustness.attacks.base import MAX_TARGETS, Info, Norm
+from robustness.attacks.base import MAX_TARGETS, Info, Norm, Search
 from robustness.attacks.gradient import GradientAttack
 from robustness.parsing import Count
 
 if TYPE_CHECKING:
-    import torch
     from torch import Tensor
 
     from robustness.attacks.tensors import Model
@@ -33,14 +32,7 @@ class _AutoPGD(GradientAttack, frozen=True):
     steps: Count = Field(default=100, description="gradient steps, towards each class aimed at")
 
     def perturb(
-        self,
-        model: "Model",
-        images: "Tensor",
-        labels: "Tensor",
-        *,
-        eps: float,
-        rng: "Sequence[torch.Generator]",
-        leave: bool = True,
+        self, model: "Model", images: "Tensor", labels: "Tensor", eps: float, search: Search
     ) -> "Tensor":
         """See `GradientAttack.perturb`.
 
@@ -54,7 +46,7 @@ class _AutoPGD(GradientAttack, frozen=True):
         with torch.no_grad():
             logits = model(images)
         adversarial, highest = images.clone(), torch.full_like(logits[:, 0], -torch.inf)
-        right = logits.argmax(1) == labels
+        right, rng = logits.argmax(1) == labels, search.generators()
         for rank in self._ranks(logits):
             rows = right.nonzero().flatten()
             if len(rows) == 0:
@@ -63,7 +55,7 @@ class _AutoPGD(GradientAttack, frozen=True):
             start = surface(images[rows], norm=self.norm, eps=eps, rng=own)
             climb = _Climb.at(start, images[rows], labels[rows], ranked(logits[rows], rank), eps)
             fooled, found, reached = _run(
-                model, climb, self.loss, self.norm, eps, self.steps, leave
+                model, climb, self.loss, self.norm, eps, self.steps, search.leave
             )
             better = fooled | (reached > highest[rows])
             adversarial[rows[better]], highest[rows[better]] = found[better], reached[better]

@@ -27,6 +27,8 @@ from robustness.kinds import InputKind, Variant
 from robustness.parsing import L2_LIMIT, Radii, parse_eps
 
 if TYPE_CHECKING:
+    import torch
+
     from robustness.progress import Meter
     from robustness.target import Target
 
@@ -178,6 +180,12 @@ class Search:
     leave: bool = True
     meter: "Meter | None" = None
 
+    def generators(self) -> "list[torch.Generator]":
+        """One for each input, fresh."""
+        import torch
+
+        return [torch.Generator().manual_seed(seed) for seed in self.seeds]
+
 
 class Settings(NamedTuple):
     """How far an attack goes: its gradient steps, and the length of one where it is fixed."""
@@ -307,19 +315,13 @@ class Attack(Strict, frozen=True):
         raise NotImplementedError
 
     def allowed(
-        self,
-        clean: Batch,
-        adversarial: Batch,
-        budget: Budget,
-        *,
-        target: "Target | None" = None,
-        seeds: Sequence[int] = (),
+        self, clean: Batch, made: Batch, budget: Budget, target: "Target", seeds: Sequence[int]
     ) -> np.ndarray:
         """Which inputs the attack was allowed to make, (B,) bool.
 
         Args:
             clean: what was attacked.
-            adversarial: what came of it.
+            made: what came of it.
             budget: what could be spent.
             target: the model, whose tokens some attacks on texts count.
             seeds: of the attack's draws, which some attacks on texts repeat.
@@ -410,18 +412,11 @@ class BallAttack(Attack, frozen=True):
         return Budget(kind=self.norm, value=value, text=text)
 
     def allowed(
-        self,
-        clean: Batch,
-        adversarial: Batch,
-        budget: Budget,
-        *,
-        target: "Target | None" = None,
-        seeds: Sequence[int] = (),
+        self, clean: Batch, made: Batch, budget: Budget, target: "Target", seeds: Sequence[int]
     ) -> np.ndarray:
         """Finite, inside [0, 1], and within the radius but for rounding."""
-        inside = in_range(adversarial.images)
-        return inside & (change_size(clean.images, adversarial.images, self.norm)
-                         <= budget.value + TOLERANCE)  # fmt: skip
+        size = change_size(clean.images, made.images, self.norm)
+        return in_range(made.images) & (size <= budget.value + TOLERANCE)
 
     def size(self, clean: Batch, adversarial: Batch, budget: Budget) -> np.ndarray:
         """See `Attack.size`."""

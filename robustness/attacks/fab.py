@@ -12,7 +12,6 @@ from robustness.attacks.gradient import GradientAttack
 from robustness.parsing import Count
 
 if TYPE_CHECKING:
-    import torch
     from torch import Tensor
 
     from robustness.attacks.tensors import Model
@@ -74,17 +73,10 @@ class FABT(GradientAttack, frozen=True):
         return dict.fromkeys(budgets, made)
 
     def perturb(
-        self,
-        model: "Model",
-        images: "Tensor",
-        labels: "Tensor",
-        *,
-        eps: float,
-        rng: "Sequence[torch.Generator]",
-        leave: bool = True,
+        self, model: "Model", images: "Tensor", labels: "Tensor", eps: float, search: Search
     ) -> "Tensor":
         """See `GradientAttack.perturb`; nothing is drawn."""
-        inputs, distance = self.nearest(model, images, labels, until=eps, leave=leave)
+        inputs, distance = self.nearest(model, images, labels, until=eps, leave=search.leave)
         return inputs.where((distance <= eps)[:, None, None, None], images)
 
     def nearest(

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from robustness.attacks.base import BallAttack, Batch, Budget, Search, check_images
 
 if TYPE_CHECKING:
-    import torch
     from torch import Tensor
 
     from robustness.attacks.tensors import Model
@@ -21,17 +20,12 @@ class GradientAttack(BallAttack, frozen=True):
         self, target: "Target", batch: Batch, budgets: Sequence[Budget], search: Search
     ) -> dict[Budget, Batch]:
         """See `Attack.run`."""
-        import torch
-
         if not len(batch.inputs):
             return dict.fromkeys(budgets, batch)
         found: dict[Budget, Batch] = {}
         with self.prepared(target, batch, search) as (ask, images, labels):
             for budget in budgets:
-                rng = [torch.Generator().manual_seed(seed) for seed in search.seeds]
-                made = self.perturb(
-                    ask, images, labels, eps=budget.value, rng=rng, leave=search.leave
-                )
+                made = self.perturb(ask, images, labels, budget.value, search)
                 found[budget] = Batch(inputs=made.cpu().numpy(), labels=batch.labels)
         return found
 
@@ -53,14 +47,7 @@ class GradientAttack(BallAttack, frozen=True):
             yield ask, images.to(device), labels.to(device)
 
     def perturb(
-        self,
-        model: "Model",
-        images: "Tensor",
-        labels: "Tensor",
-        *,
-        eps: float,
-        rng: "Sequence[torch.Generator]",
-        leave: bool = True,
+        self, model: "Model", images: "Tensor", labels: "Tensor", eps: float, search: Search
     ) -> "Tensor":
         """Look for misclassified images within a ball.
 
@@ -69,7 +56,6 @@ class GradientAttack(BallAttack, frozen=True):
             images: (B, C, H, W) float32 in [0, 1].
             labels: (B,) int64.
             eps: radius.
-            rng: one generator for each image.
-            leave: stop for an image at its first fooling input.
+            search: how to go about it.
         """
         raise NotImplementedError

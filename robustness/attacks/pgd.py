@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field, field_validator
 
-from robustness.attacks.base import Budget, Info, Settings
+from robustness.attacks.base import Budget, Info, Search, Settings
 from robustness.attacks.gradient import GradientAttack
 from robustness.parsing import Count, Radius, parse_eps
 
@@ -41,20 +41,14 @@ class _SignedSteps(GradientAttack, frozen=True):
         return Settings(self._count, self.step_size(budget.value))
 
     def perturb(
-        self,
-        model: "Model",
-        images: "Tensor",
-        labels: "Tensor",
-        *,
-        eps: float,
-        rng: "Sequence[torch.Generator]",
-        leave: bool = True,
+        self, model: "Model", images: "Tensor", labels: "Tensor", eps: float, search: Search
     ) -> "Tensor":
         """See `GradientAttack.perturb`."""
-        start, alpha = rng if self.random_start else None, self.step_size(eps)
+        start, alpha = search.generators() if self.random_start else None, self.step_size(eps)
         return pgd(
-            model, images, labels, eps=eps, alpha=alpha, steps=self._count, rng=start, leave=leave
-        )
+            model, images, labels, eps=eps, alpha=alpha, steps=self._count, rng=start,
+            leave=search.leave,
+        )  # fmt: skip
 
 
 class FGSM(_SignedSteps, frozen=True):

@@ -74,26 +74,14 @@ class QueryAttack(BallAttack, frozen=True):
         """See `Attack.run`."""
         check_images(batch, search.seeds)
         oracle = Oracle(target.predict, search.meter)
-        return {
-            budget: Batch(
-                inputs=self.perturb(
-                    oracle, batch.images, batch.labels, eps=budget.value, seeds=search.seeds,
-                    leave=search.leave,
-                ),
-                labels=batch.labels,
-            )
-            for budget in budgets
-        }  # fmt: skip
+        found: dict[Budget, Batch] = {}
+        for budget in budgets:
+            made = self.perturb(oracle, batch.images, batch.labels, budget.value, search)
+            found[budget] = Batch(inputs=made, labels=batch.labels)
+        return found
 
     def perturb(
-        self,
-        oracle: Oracle,
-        images: np.ndarray,
-        labels: np.ndarray,
-        *,
-        eps: float,
-        seeds: Sequence[int],
-        leave: bool = True,
+        self, oracle: Oracle, images: np.ndarray, labels: np.ndarray, eps: float, search: Search
     ) -> np.ndarray:
         """Look for misclassified images within a ball; the best ones met, (N, C, H, W) float32.
 
@@ -102,8 +90,6 @@ class QueryAttack(BallAttack, frozen=True):
             images: (N, C, H, W) float32 in [0, 1].
             labels: (N,) int64.
             eps: radius.
-            seeds: one for each image; all that is random about it.
-            leave: stop with an image once it is fooled, and leave alone what is misclassified
-                already; else attack every image to the end.
+            search: how to go about it.
         """
         raise NotImplementedError

@@ -1,12 +1,11 @@
 """SPSA: descent along a gradient that is estimated from a handful of queries."""
 
-from collections.abc import Sequence
 from typing import ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
 
-from robustness.attacks.base import Info
+from robustness.attacks.base import Info, Search
 from robustness.attacks.queries import Oracle, QueryAttack
 from robustness.parsing import Count
 
@@ -53,19 +52,12 @@ class SPSA(QueryAttack, frozen=True):
         return super().sizes() | {"samples": ("directions", self.samples)}
 
     def perturb(
-        self,
-        oracle: Oracle,
-        images: np.ndarray,
-        labels: np.ndarray,
-        *,
-        eps: float,
-        seeds: Sequence[int],
-        leave: bool = True,
+        self, oracle: Oracle, images: np.ndarray, labels: np.ndarray, eps: float, search: Search
     ) -> np.ndarray:
         """See `QueryAttack.perturb`; iterates that are misclassified, else the last ones."""
         found = images.copy()
-        for index in oracle.right(images, labels, _BATCH) if leave else range(len(images)):
-            random = np.random.default_rng(seeds[index])
+        for index in oracle.right(images, labels, _BATCH) if search.leave else range(len(images)):
+            random = np.random.default_rng(search.seeds[index])
             label = int(labels[index])
             slopes = Slopes(oracle, label, random, self.samples)
             low = np.maximum(images[index] - np.float32(eps), 0)
@@ -73,7 +65,7 @@ class SPSA(QueryAttack, frozen=True):
             start = images[index] + random.uniform(-eps, eps, low.shape)
             iterates = _Descent(start.astype(np.float32).clip(low, high), low, high)
             for _ in range(self.steps):
-                if leave and oracle.misclassifies(iterates.point, label):
+                if search.leave and oracle.misclassifies(iterates.point, label):
                     break
                 iterates.step(slopes)
             found[index] = iterates.point

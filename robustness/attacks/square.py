@@ -1,13 +1,12 @@
 """Square: a random search by queries that changes one square of the image at a time."""
 
 from collections import deque
-from collections.abc import Sequence
 from typing import ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
 
-from robustness.attacks.base import Info
+from robustness.attacks.base import Info, Search
 from robustness.attacks.queries import Oracle, QueryAttack
 from robustness.attacks.square_draws import Draws, Moves, Norm, pattern
 from robustness.parsing import Count
@@ -23,8 +22,8 @@ class Square(QueryAttack, frozen=True):
     label falls: to a corner of the l-infinity ball, or, for l2, to a hill and a hollow paid for by
     clearing another square. An image that is fooled gives its place in the batch to the next one.
 
-    Source: Croce & Hein 2020, algorithms 1 to 3, margin loss. We place squares uniformly over all
-    places where they fit; the kernel of torchattacks spares the last row and column.
+    Source: Andriushchenko et al. 2020, algorithms 1 to 3, margin loss. We place squares uniformly
+    over all places where they fit; the kernel of torchattacks spares the last row and column.
     """
 
     info: ClassVar[Info] = Info(
@@ -44,19 +43,13 @@ class Square(QueryAttack, frozen=True):
         return self.queries + 2
 
     def perturb(
-        self,
-        oracle: Oracle,
-        images: np.ndarray,
-        labels: np.ndarray,
-        *,
-        eps: float,
-        seeds: Sequence[int],
-        leave: bool = True,
+        self, oracle: Oracle, images: np.ndarray, labels: np.ndarray, eps: float, search: Search
     ) -> np.ndarray:
         """See `QueryAttack.perturb`; the images of the lowest margin met."""
+        leave = search.leave
         waiting = oracle.right(images, labels, _BATCH) if leave else np.arange(len(images))
         seats = min(_BATCH, len(waiting))
-        draws = Draws(images.shape[1:], self.norm, self.queries, seeds, seats)
+        draws = Draws(images.shape[1:], self.norm, self.queries, search.seeds, seats)
         return self.search(
             oracle, images, labels, waiting, draws, eps=eps, seats=seats, leave=leave
         )

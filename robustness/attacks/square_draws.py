@@ -11,7 +11,7 @@ Norm = Literal["Linf", "L2"]
 Shape = tuple[int, int, int]
 
 _P_INIT = 0.8
-_HALVED_AFTER = (10, 50, 200, 500, 1000, 2000, 4000, 6000, 8000)  # steps; Croce & Hein 2020
+_HALVED_AFTER = (10, 50, 200, 500, 1000, 2000, 4000, 6000, 8000)  # steps; as in AutoAttack
 _TILES = 5  # of an l2 start, along each side
 
 
@@ -85,7 +85,7 @@ def side_schedule(shape: Shape, norm: Norm, queries: int) -> np.ndarray:
 
     For l2 it is odd and at least 3. It never exceeds the image.
 
-    Source: Croce & Hein 2020 ("Square Attack"), section 3, without rescaling to other budgets.
+    Source: Andriushchenko et al. 2020, section 3, without rescaling to other budgets.
     """
     _, height, width = shape
     area = _P_INIT / 2.0 ** np.searchsorted(_HALVED_AFTER, np.arange(queries)) * height * width
@@ -100,7 +100,7 @@ def side_schedule(shape: Shape, norm: Norm, queries: int) -> np.ndarray:
 def pattern(side: int) -> np.ndarray:
     """The perturbation of one l2 square, (side, side) float32 of norm 1: a hill and a hollow.
 
-    Source: Croce & Hein 2020, section 3.3 (eta).
+    Source: Andriushchenko et al. 2020, section 3.3 (eta).
     """
     upper = side // 2
     both = np.concatenate([_hill(upper, side), -_hill(side - upper, side)])

@@ -69,13 +69,7 @@ class EditAttack(Attack, frozen=True):
         raise NotImplementedError
 
     def allowed(
-        self,
-        clean: Batch,
-        adversarial: Batch,
-        budget: Budget,
-        *,
-        target: "Target | None" = None,
-        seeds: Sequence[int] = (),
+        self, clean: Batch, made: Batch, budget: Budget, target: "Target", seeds: Sequence[int]
     ) -> np.ndarray:
         """At most so many words, or tokens, are others than before.
 
@@ -83,7 +77,7 @@ class EditAttack(Attack, frozen=True):
         """
         model = cast("TextTarget", target)
         found = []
-        for before, after in zip(clean.texts, adversarial.texts, strict=True):
+        for before, after in zip(clean.texts, made.texts, strict=True):
             if model.relabel is not None:
                 changed = abs(len(before.split()) - len(after.split()))
             else:

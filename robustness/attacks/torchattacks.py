@@ -11,7 +11,7 @@ import random
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
@@ -35,9 +35,10 @@ from robustness.parsing import parse_eps
 if TYPE_CHECKING:
     from robustness.target import Target
 
-Value = int | float | str | bool
+Value = int | float | str | bool | list[int]
 Rule = tuple[Value | None, float, float] | tuple[str, ...] | bool
-"""Default, smallest and largest value; the choices, the default first; or the default of a flag."""
+"""Default (of two numbers the smaller first), smallest and largest value; the choices, the default
+first; or the default of a flag."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,9 +56,9 @@ class Entry:
         min_classes: fewer classes than that it cannot attack.
     """
 
-    norms: tuple[Norm, ...]
-    params: dict[str, Rule]
-    cost: Callable[[dict[str, Any], int], int]
+    norms: tuple[Norm, ...] = ("Linf",)
+    params: dict[str, Rule] = field(default_factory=dict[str, Rule])
+    cost: Callable[[dict[str, Any], int], int] = lambda p, _: p.get("steps", 1) + 1
     eps: str | None = "eps"
     seeded: bool = False
     channels: int | None = None
@@ -92,43 +93,35 @@ _RESTARTS: dict[str, Rule] = {
 }  # fmt: skip
 
 
-def _steps(p: dict[str, Any], _classes: int) -> int:
-    return p.get("steps", 1) + 1
-
-
 def _ead(p: dict[str, Any], _classes: int) -> int:
     return 1 + 2 * p["binary_search_steps"] * p["max_iterations"]
 
 
-def _patches(p: dict[str, Any], _classes: int) -> int:
-    return p["num_iter_set"] + 1
+def _variance(p: dict[str, Any], _classes: int) -> int:
+    return p["steps"] * (p["N"] + 1) + 1
 
 
 def _times(name: str) -> Callable[[dict[str, Any], int], int]:
-    return lambda p, _classes: p["steps"] * p[name] + 1
+    return lambda p, _classes: p.get("steps", 1) * p[name] + 1
 
 
 def _apgd(p: dict[str, Any], runs: int) -> int:
     return 2 + p["n_restarts"] * runs * ((p["steps"] + 2) * p["eot_iter"] + 2)
 
 
-_LINF: tuple[Norm, ...] = ("Linf",)
 _L2: tuple[Norm, ...] = ("L2",)
 _BOTH: tuple[Norm, ...] = ("Linf", "L2")
 
 LIBRARY: dict[str, Entry] = {
-    "FGSM": Entry(norms=_LINF, params={}, cost=_steps),
-    "BIM": Entry(norms=_LINF, params=_STEPS, cost=_steps),
-    "RFGSM": Entry(norms=_LINF, params=_STEPS, cost=_steps),
-    "PGD": Entry(norms=_LINF, params=_STEPS | _START, cost=_steps),
-    "EOTPGD": Entry(
-        norms=_LINF, params=_STEPS | {"eot_iter": (2, 1, 100)} | _START, cost=_times("eot_iter")
-    ),
-    "FFGSM": Entry(norms=_LINF, params={"alpha": (None, 0, 1)}, cost=_steps),
-    "TPGD": Entry(norms=_LINF, params=_STEPS, cost=_steps),
-    "MIFGSM": Entry(norms=_LINF, params=_STEPS | _DECAY, cost=_steps),
+    "FGSM": Entry(),
+    "BIM": Entry(params=_STEPS),
+    "RFGSM": Entry(params=_STEPS),
+    "PGD": Entry(params=_STEPS | _START),
+    "EOTPGD": Entry(params=_STEPS | {"eot_iter": (2, 1, 100)} | _START, cost=_times("eot_iter")),
+    "FFGSM": Entry(params={"alpha": (None, 0, 1)}),
+    "TPGD": Entry(params=_STEPS),
+    "MIFGSM": Entry(params=_STEPS | _DECAY),
     "UPGD": Entry(
-        norms=_LINF,
         params=_STEPS
         | _DECAY
         | {"random_start": False, "loss": ("ce", "margin", "dlr"), "eot_iter": (1, 1, 100)},
@@ -139,60 +132,45 @@ LIBRARY: dict[str, Entry] = {
         seeded=True, min_classes=4,
     ),
     "APGDT": Entry(
-        norms=_LINF, params=_RESTARTS | {"n_classes": (10, 2, 100)},
+        params=_RESTARTS | {"n_classes": (10, 2, 100)},
         cost=lambda p, _: _apgd(p, p["n_classes"]), seeded=True, min_classes=4,
     ),
-    "DIFGSM": Entry(
-        norms=_LINF, params=_STEPS | {"decay": (0.0, 0, 10)} | _DIVERSE, cost=_steps, square=True
-    ),
+    "DIFGSM": Entry(params=_STEPS | {"decay": (0.0, 0, 10)} | _DIVERSE, square=True),
     "TIFGSM": Entry(
-        norms=_LINF,
         params=_STEPS
         | {"decay": (0.0, 0, 10), "kernel_name": ("gaussian", "linear", "uniform")}
         | {"len_kernel": (15, 1, 99), "nsig": (3, 1, 100)}
         | _DIVERSE,
-        cost=_steps, channels=3, square=True,
+        channels=3, square=True,
     ),
-    "Jitter": Entry(
-        norms=_LINF, params=_STEPS | {"scale": (10, 0, 1000), "std": (0.1, 0, 10)} | _START,
-        cost=_steps,
-    ),
-    "NIFGSM": Entry(norms=_LINF, params=_STEPS | _DECAY, cost=_steps),
-    "PGDRS": Entry(norms=_LINF, params=_STEPS | _NOISE, cost=_times("noise_batch_size")),
-    "SINIFGSM": Entry(norms=_LINF, params=_STEPS | _DECAY | {"m": (5, 1, 100)}, cost=_times("m")),
-    "VMIFGSM": Entry(
-        norms=_LINF, params=_VARIANCE, cost=lambda p, _: p["steps"] * (p["N"] + 1) + 1
-    ),
-    "VNIFGSM": Entry(
-        norms=_LINF, params=_VARIANCE, cost=lambda p, _: p["steps"] * (p["N"] + 1) + 1
-    ),
+    "Jitter": Entry(params=_STEPS | {"scale": (10, 0, 1000), "std": (0.1, 0, 10)} | _START),
+    "NIFGSM": Entry(params=_STEPS | _DECAY),
+    "PGDRS": Entry(params=_STEPS | _NOISE, cost=_times("noise_batch_size")),
+    "SINIFGSM": Entry(params=_STEPS | _DECAY | {"m": (5, 1, 100)}, cost=_times("m")),
+    "VMIFGSM": Entry(params=_VARIANCE, cost=_variance),
+    "VNIFGSM": Entry(params=_VARIANCE, cost=_variance),
     "SPSA": Entry(
-        norms=_LINF,
         params={"delta": (0.01, 0, 1), "lr": (0.01, 0, 1), "nb_iter": (1, 1, _COUNT),
                 "nb_sample": (128, 1, 2048), "max_batch_size": (64, 1, 4096)},
         cost=lambda p, _: p["nb_iter"] * (2 * p["nb_sample"] + 2) + 2,
     ),
     "EADL1": Entry(norms=("L1", "L2", "Linf"), params=_EAD, cost=_ead, eps=None),
     "EADEN": Entry(norms=("L1", "L2", "Linf"), params=_EAD, cost=_ead, eps=None),
-    "PIFGSM": Entry(
-        norms=_LINF, params=_PATCHES, cost=_patches, eps="max_epsilon", channels=3
-    ),
+    "PIFGSM": Entry(params=_PATCHES, cost=_times("num_iter_set"), eps="max_epsilon", channels=3),
     "PIFGSMPP": Entry(
-        norms=_LINF, params=_PATCHES | {"project_factor": (0.8, 0, 100)}, cost=_patches,
+        params=_PATCHES | {"project_factor": (0.8, 0, 100)}, cost=_times("num_iter_set"),
         eps="max_epsilon", channels=3,
     ),
     "CW": Entry(
         norms=("L2", "Linf"),
         params={"c": (1, 0, 1e6), "kappa": (0, 0, 1000), "steps": (50, 1, _COUNT),
                 "lr": (0.01, 0, 10)},
-        cost=_steps, eps=None,
+        eps=None,
     ),
-    "PGDL2": Entry(
-        norms=_L2, params=_STEPS | _START | {"eps_for_division": (1e-10, 0, 1)}, cost=_steps
-    ),
+    "PGDL2": Entry(norms=_L2, params=_STEPS | _START | {"eps_for_division": (1e-10, 0, 1)}),
     "DeepFool": Entry(
         norms=("L2", "Linf"), params={"steps": (50, 1, _COUNT), "overshoot": (0.02, 0, 10)},
-        cost=_steps, eps=None,
+        eps=None,
     ),
     "PGDRSL2": Entry(
         norms=_L2, params=_STEPS | _NOISE | {"eps_for_division": (1e-10, 0, 1)},
@@ -214,6 +192,7 @@ LIBRARY: dict[str, Entry] = {
         norms=("L0",),
         params={"pixel_mapping": ("random", "similarity", "similarity_random", "distance",
                                   "distance_random"),
+                "x_dimensions": ([2, 10], 1, 1000), "y_dimensions": ([2, 10], 1, 1000),
                 "restarts": (20, 1, 1000), "max_iterations": (10, 1, 1000)},
         cost=lambda p, _: 2 * p["restarts"] * p["max_iterations"] + 2, eps=None, square=True,
     ),
@@ -361,7 +340,7 @@ class TorchAttack(GradientAttack, frozen=True):
         if math.isinf(budget.value):
             return Batch(inputs=made, labels=batch.labels, found={"nearest": size})
         found = Batch(inputs=made, labels=batch.labels)
-        inside = self.allowed(batch, found, budget)[:, None, None, None]
+        inside = self.allowed(batch, found, budget, target, search.seeds)[:, None, None, None]
         return Batch(inputs=np.where(inside, made, batch.images), labels=batch.labels)
 
     def _perturb(
@@ -410,26 +389,35 @@ class TorchAttack(GradientAttack, frozen=True):
 
 def _check(name: str, value: Value, rule: Rule) -> None:
     if isinstance(rule, bool):
-        if not isinstance(value, bool):
-            raise ValueError(f"params.{name} must be true or false, got {str(value)[:40]!r}")
-        return
-    if isinstance(rule[0], str):
-        if value not in rule:
-            raise ValueError(f"params.{name} must be one of {', '.join(map(str, rule))}")
-        return
-    default, (low, high) = rule[0], [float(end) for end in rule[1:]]
+        fine, wanted = isinstance(value, bool), "true or false"
+    elif isinstance(rule[0], str):
+        fine, wanted = value in rule, f"one of {', '.join(map(str, rule))}"
+    elif isinstance(rule[0], list):
+        pair = value if isinstance(value, list) else []
+        fine, wanted = len(pair) == 2 and pair == sorted(pair), "two numbers, the smaller first"
+        for one in pair:
+            _check_number(name, one, *rule)
+    else:
+        return _check_number(name, value, *rule)
+    if not fine:
+        raise ValueError(f"params.{name} must be {wanted}, got {str(value)[:40]!r}")
+
+
+def _check_number(name: str, value: Value, default: Any, low: float, high: float) -> None:
     if name == "alpha" and isinstance(value, str):
         value = parse_eps(value, name="alpha")
-    whole = isinstance(default, int)
-    if isinstance(value, bool | str) or (whole and not float(value).is_integer()):
+    whole = not isinstance(default, float | None)
+    if isinstance(value, bool | str | list) or (whole and not float(value).is_integer()):
         kind = "a whole number" if whole else "a number"
         raise ValueError(f"params.{name} must be {kind}, got {str(value)[:40]!r}")
     if not low <= float(value) <= high:
         raise ValueError(f"params.{name} must lie in [{low:g}, {high:g}], got {value}")
 
 
-def _read(text: str) -> Value:
-    """A value of the command line."""
+def _read(text: str) -> Any:
+    """A value of the command line; two numbers have a comma between them."""
+    if "," in text:
+        return [_read(one) for one in text.split(",")]
     if text in ("true", "false"):
         return text == "true"
     for kind in (int, float):

@@ -84,16 +84,10 @@ class WordSwap(Attack, frozen=True):
         return found
 
     def allowed(
-        self,
-        clean: Batch,
-        adversarial: Batch,
-        budget: Budget,
-        *,
-        target: "Target | None" = None,
-        seeds: Sequence[int] = (),
+        self, clean: Batch, made: Batch, budget: Budget, target: "Target", seeds: Sequence[int]
     ) -> np.ndarray:
         """What the seeds draw, or the unchanged text."""
-        rows = zip(clean.texts, adversarial.texts, seeds, strict=True)
+        rows = zip(clean.texts, made.texts, seeds, strict=True)
         return np.array(
             [
                 after in (before, swap_words(before, rate=budget.value, seed=seed))

@@ -2,7 +2,7 @@
 
 import dataclasses
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +27,7 @@ from robustness.target import ImageTarget, Target
 from robustness.text_target import TextTarget, open_text_target
 from runtimes.artifact import open_artifact
 from runtimes.base import Inputs
+from runtimes.manifest import TextSpec
 from tests.conftest import Once
 
 SIZE = 6
@@ -46,6 +47,22 @@ class Linear(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         return self.linear(self.dropout(images.flatten(1)))
+
+
+class Rowwise(nn.Module):
+    """Two layers without a matrix product: a row's bits do not depend on the rest of the batch."""
+
+    def __init__(self, channels: int = 1, num_classes: int = 10) -> None:
+        super().__init__()
+        draw = torch.Generator().manual_seed(1)
+        self.dropout = nn.Dropout(0.5)
+        self.inner = nn.Parameter(torch.randn((16, 64 * channels), generator=draw) / 4)
+        self.outer = nn.Parameter(torch.randn((num_classes, 16), generator=draw))
+
+    def forward(self, images: Tensor) -> Tensor:
+        rows = self.dropout(images.flatten(1))[:, None]
+        hidden = torch.tanh((rows * self.inner - self.inner / 2).sum(-1))
+        return (hidden[:, None] * self.outer).sum(-1)
 
 
 @dataclass
@@ -144,23 +161,26 @@ def _export(name: str, architecture: str, root: Path) -> None:
         torch.manual_seed(0)
         model = models.build(architecture, **dataclasses.asdict(config))
     _teach(model, images, spec)
-    folder = root / f"run-{name}"
-    folder.mkdir()
-    save_weights(model, folder / "best.safetensors")
-    run = Run(
-        folder=folder,
-        recipe={"name": name, "version": "1", "seed": 0, "data": {"source": "made"}},
-        metrics={},
-        architecture=architecture,
-        config=_as_json(dataclasses.asdict(config)),
-        labels=labels,
-        spec=spec,
-    )
+    run = run_of(root / f"run-{name}", architecture, model, labels, spec)
     thousand = images.take([i % len(images) for i in range(1000)])
     samples = Samples(
         pixels=load_pixels(thousand, spec), labels=thousand.labels, description="made"
     )
     write_artifact(run, samples, root / name)
+
+
+def run_of(
+    folder: Path, architecture: str, model: Any, labels: list[str], spec: ImageSpec | TextSpec
+) -> Run:
+    """A folder of weights, ready for export; it is named after its last word."""
+    folder.mkdir()
+    save_weights(model, folder / "best.safetensors")
+    name = folder.name.split("-")[-1]
+    return Run(
+        folder=folder, recipe={"name": name, "version": "1", "seed": 0, "data": {"source": "made"}},
+        metrics={}, architecture=architecture, labels=labels, spec=spec,
+        config=json.loads(json.dumps(dataclasses.asdict(model.config))),
+    )  # fmt: skip
 
 
 def _teach(model: nn.Module, images: ImageSet, spec: ImageSpec) -> None:
@@ -171,10 +191,6 @@ def _teach(model: nn.Module, images: ImageSet, spec: ImageSpec) -> None:
         optimiser.zero_grad()
         nn.functional.cross_entropy(model(inputs), labels).backward()
         optimiser.step()
-
-
-def _as_json(config: dict[str, Any]) -> dict[str, Any]:
-    return json.loads(json.dumps(config))
 
 
 WORDS = (
@@ -203,7 +219,7 @@ class Bag(nn.Module):
 
 
 class ModuleRuntime:
-    """Serves a module, one row after the other, so that no other row can matter."""
+    """Serves a module; texts one after the other, so that no other one can matter."""
 
     name, precision = "module", "fp32"
 
@@ -211,11 +227,22 @@ class ModuleRuntime:
         self.module = deepcopy(module).eval()
 
     def predict(self, inputs: Inputs) -> np.ndarray:
-        assert isinstance(inputs, Mapping)
+        if isinstance(inputs, np.ndarray):
+            with torch.no_grad():
+                return self.module(torch.from_numpy(inputs)).numpy()
         tokens, mask = torch.from_numpy(inputs["tokens"]), torch.from_numpy(inputs["mask"])
         with torch.no_grad():
             rows = [self.module(t[m][None], m[m][None]) for t, m in zip(tokens, mask, strict=True)]
         return torch.cat(rows).float().numpy()
+
+
+def image_target(torch_model: nn.Module, num_classes: int = 10, channels: int = 1) -> ImageTarget:
+    """A model of images of 8 x 8, served as it is."""
+    return ImageTarget(
+        name="small", version="1", digest="", labels=["class"] * num_classes,
+        image_spec=ImageSpec(channels=channels, height=8, width=8),
+        runtime=ModuleRuntime(torch_model), torch_model=torch_model,
+    )  # fmt: skip
 
 
 def target_of(
@@ -288,16 +315,6 @@ def expression(draw: np.random.Generator, depth: int = 1) -> str:
 def expressions() -> list[str]:
     draw = np.random.default_rng(1)
     return [expression(draw) for _ in range(8)]
-
-
-@pytest.fixture(scope="session")
-def make_expression() -> Callable[[np.random.Generator], str]:
-    return expression
-
-
-@pytest.fixture(scope="session")
-def make_listops_model() -> Callable[[], nn.Module]:
-    return listops_model
 
 
 @pytest.fixture(scope="session")

@@ -2,24 +2,27 @@
 
 import inspect
 import random
-from copy import deepcopy
+from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 import pytest
 import torch
 import torchattacks
+from PIL import Image
 from pydantic import ValidationError
-from torch import Tensor, nn
+from torch import Tensor
 
-from data.images import ImageSpec
+from data.sources import ImageSet
 from robustness.attacks.base import Attack, Batch, Budget, Certificate, Search
 from robustness.attacks.torchattacks import LIBRARY, REFUSED
+from robustness.evaluation import evaluate
 from robustness.kinds import NotPossible
 from robustness.progress import Cancelled, Meter
 from robustness.spec import ATTACKS, EvaluationSpec
 from robustness.target import ImageTarget, Target
 from robustness.text_target import TextTarget
+from tests.robustness.conftest import Rowwise, image_target
 
 SHORT = {"steps": 3, "queries": 12, "samples": 6, "names": ["fog"], "severities": [3]}
 SHORT |= {"edits": [2], "rate": ["0.3"]}
@@ -41,42 +44,8 @@ QUICK = {
 }  # fmt: skip
 
 
-class Rowwise(nn.Module):
-    """Two layers without a matrix product: a row's bits do not depend on the rest of the batch."""
-
-    def __init__(self, channels: int = 1, num_classes: int = 10) -> None:
-        super().__init__()
-        draw = torch.Generator().manual_seed(1)
-        self.dropout = nn.Dropout(0.5)
-        self.inner = nn.Parameter(torch.randn((16, 64 * channels), generator=draw) / 4)
-        self.outer = nn.Parameter(torch.randn((num_classes, 16), generator=draw))
-
-    def forward(self, images: Tensor) -> Tensor:
-        rows = images.flatten(1)[:, None]
-        hidden = torch.tanh((self.dropout(rows) * self.inner - self.inner / 2).sum(-1))
-        return (hidden[:, None] * self.outer).sum(-1)
-
-
-class Served:
-    """The same module as a runtime."""
-
-    name, precision = "module", "fp32"
-
-    def __init__(self, module: nn.Module) -> None:
-        self.module = deepcopy(module).eval()
-
-    def predict(self, inputs: Any) -> np.ndarray:
-        with torch.no_grad():
-            return self.module(torch.from_numpy(np.asarray(inputs))).numpy()
-
-
 def make_target(channels: int = 1, num_classes: int = 10) -> ImageTarget:
-    torch_model = Rowwise(channels, num_classes).eval()
-    return ImageTarget(
-        name="rowwise", version="1", digest="", labels=["class"] * num_classes,
-        runtime=cast(Any, Served(torch_model)), torch_model=torch_model,
-        image_spec=ImageSpec(channels=channels, height=8, width=8),
-    )  # fmt: skip
+    return image_target(Rowwise(channels, num_classes).eval(), num_classes, channels)
 
 
 def make_batch(target: ImageTarget, count: int = 8) -> Batch:
@@ -167,8 +136,7 @@ def test_results_are_allowed_described_and_repeated(
     assert budget.text.split(":")[0] in attack.describe(budget)
     if attack.info.role == "certificate":
         return
-    given = {"target": target, "seeds": range(len(batch.inputs))}
-    assert attack.allowed(batch, found, budget, **given).all()
+    assert attack.allowed(batch, found, budget, target, range(len(batch.inputs))).all()
     if attack.info.norms or "edits" in type(attack).model_fields:
         assert (attack.size(batch, found, budget) <= budget.value + 1e-6).all()
 
@@ -183,6 +151,7 @@ def test_an_input_fares_alike_in_every_batch(
         rows = [0, 1, 2]
     part = run(attack, target, take(batch, rows), seeds=rows)
     assert same(part, take(whole, rows))
+    assert not norm or run(attack, target, take(batch, [])).images.shape == (0, 1, 8, 8)
 
 
 @asking
@@ -245,17 +214,11 @@ def test_what_goes_too_far_is_not_allowed(
     budget, seeds = attack.budgets()[0], range(8)
     if attack.info.input == "text":
         moved = Batch(inputs=["great " * 9] * 8, labels=batch.labels)
-        assert not attack.allowed(batch, moved, budget, target=target, seeds=seeds).any()
+        assert not attack.allowed(batch, moved, budget, target, seeds).any()
         return
     for change in (0.5, -2.0, np.nan) if norm else (-2.0, np.nan):
         moved = Batch(inputs=batch.images + np.float32(change), labels=batch.labels)
-        assert not attack.allowed(batch, moved, budget).any()
-
-
-@pytest.mark.parametrize(("name", "norm"), [case for case in CASES if case[1]])
-def test_no_images_are_no_work(name: str, norm: str, subject: tuple[Target, Batch]) -> None:
-    target, batch = subject
-    assert run(small(name, norm), target, take(batch, [])).images.shape == (0, 1, 8, 8)
+        assert not attack.allowed(batch, moved, budget, target, seeds).any()
 
 
 @pytest.mark.parametrize("name", ["fgsm", "square", "smoothing"])
@@ -293,9 +256,9 @@ def test_the_adapter_repeats_a_chunk_and_changes_nothing_else(name: str, norm: s
     found = run(attack, target, batch, meter=meter)
     assert torch.equal(torch.get_rng_state(), before[0])
     assert (random.getstate(), str(np.random.get_state())) == before[1:]
-    assert torch_model.training and torch_model.dropout.training and torch_model.inner.requires_grad
+    assert torch_model.dropout.training and torch_model.inner.requires_grad
     assert torch_model.inner.grad is gradient and bool((gradient == 1).all())
-    assert attack.allowed(batch, found, attack.budgets()[0]).all()
+    assert attack.allowed(batch, found, attack.budgets()[0], target, range(3)).all()
     assert meter.done <= len(batch.inputs) * attack.cost(num_classes=10)
     assert np.array_equal(found.images, run(attack, target, batch).images)
 
@@ -315,25 +278,20 @@ def test_outputs_that_are_no_numbers_count_as_the_clean_images() -> None:
         def forward(self, images: Tensor) -> Tensor:
             return super().forward(images) + (images.flatten(1).sum(1) * torch.nan)[:, None]
 
-    target = make_target()
-    batch = make_batch(target)
-    broken = ImageTarget(
-        name="nan", version="1", digest="", labels=target.labels, runtime=target.runtime,
-        torch_model=Flat().eval(), image_spec=target.image_spec,
-    )  # fmt: skip
-    found = run(adapted("MIFGSM", "Linf"), broken, batch)
+    found = run(adapted("MIFGSM", "Linf"), image_target(Flat().eval()), make_batch(make_target()))
     assert np.isfinite(found.images).all()
 
 
 def test_written_options_are_those_of_the_library() -> None:
     given = {"self", "model", "eps", "max_epsilon", "norm", "seed", "verbose", "multi_targeted"}
-    given |= {"x_dimensions", "y_dimensions", "update_each_iteration"}  # pairs; batches of one
+    given |= {"update_each_iteration"}  # which works on one image alone
     assert set(torchattacks.__all__) == {*LIBRARY, *REFUSED}
     for name, entry in LIBRARY.items():
         known = inspect.signature(getattr(torchattacks, name).__init__).parameters
         assert set(known) - given == set(entry.params), name
         for option, rule in entry.params.items():
             default = rule if isinstance(rule, bool) else rule[0]
+            default = tuple(default) if isinstance(default, list) else default
             assert default in (None, known[option].default), (name, option)
 
 
@@ -353,6 +311,8 @@ def spec(**attack: Any) -> EvaluationSpec:
         ({"params": {"alpha": "x"}}, "alpha must be a number"),
         ({"attack": "PGD", "params": {"random_start": 1}}, "must be true or false"),
         ({"attack": "UPGD", "params": {"loss": "kl"}}, "must be one of ce, margin, dlr"),
+        ({"attack": "Pixle", "params": {"x_dimensions": [9, 2]}}, "two numbers, the smaller first"),
+        ({"attack": "Pixle", "params": {"x_dimensions": [0, 2]}}, "x_dimensions must lie in"),
         ({"norm": "L2"}, "norm of 'torchattacks:MIFGSM' must be 'Linf'"),
         ({"attack": "APGDT", "norm": "L2"}, "must be 'Linf'"),
         ({"attack": "OnePixel", "eps": ["0.5"]}, "whole numbers of pixels"),
@@ -384,6 +344,48 @@ def test_a_model_that_an_attack_cannot_run_on_is_refused() -> None:
     few = make_target(num_classes=3)
     with pytest.raises(NotPossible, match="at least 4 classes"):
         run(adapted("APGDT", "Linf"), few, make_batch(few))
+
+
+@pytest.mark.parametrize("num_classes", [2, 3, 1000])
+@pytest.mark.parametrize(
+    ("name", "norm"),
+    [(n, norm) for n, norm in CASES if ATTACKS[n].info.input == "image" and n != "autoattack"],
+)
+def test_any_number_of_classes_is_attacked_or_refused(
+    name: str, norm: str, num_classes: int
+) -> None:
+    attack, target, meter = small(name, norm), make_target(num_classes=num_classes), Meter(10**9)
+    batch = make_batch(target, 3)
+    if num_classes < attack.info.min_classes:
+        with pytest.raises(ValueError, match="needs a model of at least 4 classes"):
+            run(attack, target, batch, leave=False)
+        return
+    found = run(attack, target, batch, leave=False, meter=meter)
+    assert meter.done <= 3 * attack.cost(num_classes)
+    if attack.info.role != "certificate":
+        assert attack.allowed(batch, found, attack.budgets()[0], target, range(3)).all()
+
+
+@pytest.mark.parametrize(("num_classes", "parts"), [(3, 3), (4, 4)])
+def test_an_evaluation_leaves_out_what_needs_more_classes_or_refuses(
+    num_classes: int, parts: int, tmp_path: Path
+) -> None:
+    target = make_target(num_classes=num_classes)
+    batch = make_batch(target, 5)
+    pixels = [Image.fromarray((255 * image[0]).astype(np.uint8)) for image in batch.images]
+    images = ImageSet(
+        names=[f"{i}.png" for i in range(5)], labels=batch.labels, label_names=None,
+        reader=lambda i: pixels[i],
+    )  # fmt: skip
+    spec = EvaluationSpec.model_validate({"attacks": [{"name": "autoattack", "eps": ["0.5"]}]})
+    report = evaluate(spec, [target], images, tmp_path)
+    assert len(spec.attacks[0].parts(num_classes)) == parts
+    assert any("without APGD-T" in note for note in report.notes) == (num_classes < 4)
+    assert report.summary.models[0].worst["0.5"].top1 == 0
+    if num_classes < 4:
+        spec = EvaluationSpec.model_validate({"attacks": [{"name": "apgd-t", "eps": ["0.1"]}]})
+        with pytest.raises(NotPossible, match="'apgd-t' needs at least 4 classes"):
+            evaluate(spec, [target], images, tmp_path)
 
 
 def test_refused_saliency_maps_fail_on_few_classes() -> None:

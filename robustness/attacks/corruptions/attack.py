@@ -141,16 +141,10 @@ class Corruptions(Attack, frozen=True):
         return found
 
     def allowed(
-        self,
-        clean: Batch,
-        adversarial: Batch,
-        budget: Budget,
-        *,
-        target: "Target | None" = None,
-        seeds: Sequence[int] = (),
+        self, clean: Batch, made: Batch, budget: Budget, target: "Target", seeds: Sequence[int]
     ) -> np.ndarray:
         """Any image."""
-        return in_range(adversarial.images)
+        return in_range(made.images)
 
     def describe(self, budget: Budget) -> str:
         """See `Attack.describe`."""
