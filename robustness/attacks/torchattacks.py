@@ -396,14 +396,15 @@ def _check(name: str, value: Value, rule: Rule) -> None:
         pair = value if isinstance(value, list) else []
         fine, wanted = len(pair) == 2 and pair == sorted(pair), "two numbers, the smaller first"
         for one in pair:
-            _check_number(name, one, *rule)
+            _check_number(name, one, rule)
     else:
-        return _check_number(name, value, *rule)
+        return _check_number(name, value, rule)
     if not fine:
         raise ValueError(f"params.{name} must be {wanted}, got {str(value)[:40]!r}")
 
 
-def _check_number(name: str, value: Value, default: Any, low: float, high: float) -> None:
+def _check_number(name: str, value: Value, rule: tuple[Any, ...]) -> None:
+    default, low, high = rule
     if name == "alpha" and isinstance(value, str):
         value = parse_eps(value, name="alpha")
     whole = not isinstance(default, float | None)

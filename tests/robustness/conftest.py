@@ -24,8 +24,7 @@ from export.samples import Samples
 from export.write import write_artifact
 from models.checkpoints import save_weights
 from robustness.target import ImageTarget, Target
-from robustness.text_target import TextTarget, open_text_target
-from runtimes.artifact import open_artifact
+from robustness.text_target import TextTarget
 from runtimes.base import Inputs
 from runtimes.manifest import TextSpec
 from tests.conftest import Once
@@ -315,10 +314,3 @@ def expression(draw: np.random.Generator, depth: int = 1) -> str:
 def expressions() -> list[str]:
     draw = np.random.default_rng(1)
     return [expression(draw) for _ in range(8)]
-
-
-@pytest.fixture(scope="session")
-def imdb() -> TextTarget:
-    """The shipped model of reviews."""
-    folder = Path(__file__).parents[2] / "artifacts" / "imdb-transject"
-    return open_text_target(open_artifact(folder), threads=1)

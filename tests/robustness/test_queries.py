@@ -207,7 +207,7 @@ def test_spsa_starts_at_random_and_leaves_fooled_images() -> None:
 @pytest.mark.parametrize(
     ("kind", "options"), [(Square, {"queries": 5}), (SPSA, {"steps": 4, "samples": 8})]
 )
-def test_scores_that_are_not_finite_count_as_fooled(kind: Any, options: dict[str, int]) -> None:
+def test_scores_that_are_not_finite_count_as_fooled(kind: Any, options: dict[str, Any]) -> None:
     images, labels = some_images(3), np.zeros(3, np.int64)
 
     def broken(batch: np.ndarray) -> np.ndarray:
