@@ -40,7 +40,7 @@ def attack(
     one = kind.model_validate(options)
     [budget] = one.budgets()
     batch = Batch(inputs=texts, labels=np.array(labels, np.int64))
-    own = Search(**{"seeds": range(len(texts))} | search)
+    own = Search(seeds=search.pop("seeds", range(len(texts))), **search)
     return one.run(target, batch, [budget], own)[budget]
 
 
