@@ -1,14 +1,10 @@
-import io
-import json
 import socket
-import threading
 from collections.abc import Iterator
 from typing import Any
 
 import httpx2
 import numpy as np
 import pytest
-from PIL import Image
 from starlette.testclient import TestClient
 
 from data.images import decode_image, to_input
@@ -42,14 +38,13 @@ def test_predictions_come_in_order_and_agree_with_the_runtime(
     inputs = np.stack([to_input(decode_image(image), spec) for image in images])
     logits = open_runtime(tiny_artifact).predict(inputs).astype(np.float64)
     probs = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    named = {"model": tiny_artifact.name, "digest": tiny_artifact.digest}
     for row, prediction in zip(probs, response.json(), strict=True):
-        best = int(row.argmax())
-        assert prediction["index"] == best
-        assert prediction["label"] == LABELS[best]
-        assert prediction["probability"] == pytest.approx(row[best], rel=1e-4)
-        assert [entry["index"] for entry in prediction["top_k"]] == list(np.argsort(-row)[:2])
-        assert prediction["model"] == tiny_artifact.name
-        assert prediction["digest"] == tiny_artifact.digest
+        first, second = (
+            {"label": LABELS[i], "index": i, "probability": pytest.approx(row[i], rel=1e-4)}
+            for i in np.argsort(-row)[:2]
+        )
+        assert prediction == first | {"top_k": [first, second]} | named
 
 
 def test_model_is_chosen_by_name_and_version(client: TestClient) -> None:
@@ -67,22 +62,19 @@ def test_model_is_chosen_by_name_and_version(client: TestClient) -> None:
         assert (refused.status_code, refused.json()["error"]["code"]) == (404, "unknown_model")
 
 
-@pytest.mark.parametrize(
-    ("kind", "modes"),
-    [
-        ("PNG", "1 L P RGB RGBA I;16"),
-        ("JPEG", "1 L RGB CMYK"),
-        ("WEBP", "1 L P RGB RGBA CMYK"),
-        ("GIF", "1 L P RGB RGBA"),
-        ("BMP", "1 L P RGB RGBA"),
-        ("TIFF", "1 L P RGB RGBA CMYK I;16"),
-    ],
-)
-def test_common_formats_and_modes_of_any_size(client: TestClient, kind: str, modes: str) -> None:
+def test_common_formats_and_modes_of_any_size(client: TestClient) -> None:
     pixels = np.random.default_rng(0).integers(0, 256, (30, 17, 3), dtype=np.uint8)
-    for mode in modes.split():
-        image = encoded(pixels[..., 0] if mode == "I;16" else pixels, kind=kind, mode=mode)
-        assert _post(client, image).status_code == 200, mode
+    for kind, modes in {
+        "PNG": "1 L P RGB RGBA I;16",
+        "JPEG": "1 L RGB CMYK",
+        "WEBP": "1 L P RGB RGBA CMYK",
+        "GIF": "1 L P RGB RGBA",
+        "BMP": "1 L P RGB RGBA",
+        "TIFF": "1 L P RGB RGBA CMYK I;16",
+    }.items():
+        for mode in modes.split():
+            image = encoded(pixels[..., 0] if mode == "I;16" else pixels, kind=kind, mode=mode)
+            assert _post(client, image).status_code == 200, (kind, mode)
 
 
 def test_64_images_pass_and_65_do_not(client: TestClient) -> None:
@@ -115,9 +107,9 @@ def test_truncated_image_is_refused_and_named(client: TestClient) -> None:
         assert response.json()["error"]["details"] == {"file": 1}
 
 
-@pytest.mark.parametrize("content", [b"hello, I am text", b"", b"%PDF-1.7 ...", b"\0" * 5000])
-def test_what_is_no_image_is_refused(client: TestClient, content: bytes) -> None:
-    _assert_error(_post(client, content), 415, "not_an_image", "File 0")
+def test_what_is_no_image_is_refused(client: TestClient) -> None:
+    for content in (b"hello, I am text", b"", b"%PDF-1.7 ...", b"\0" * 5000):
+        _assert_error(_post(client, content), 415, "not_an_image", "File 0")
 
 
 def test_too_many_pixels_are_refused_before_decoding(client: TestClient) -> None:
@@ -141,42 +133,23 @@ def test_broken_files_are_the_clients_fault(client: TestClient) -> None:
             assert response.status_code in (200, 413, 415, 422), (kind, response.text)
 
 
-@pytest.mark.parametrize("top_k", ["0", "1.5", "abc", "9" * 5000, "true", "１"])
-def test_bad_top_k_is_refused(client: TestClient, top_k: str) -> None:
-    _assert_error(_post(client, png(), top_k=top_k), 422, "invalid_top_k", "top_k")
-
-
-def test_a_field_that_is_no_text_is_refused(client: TestClient) -> None:
+def test_bad_fields_are_refused(client: TestClient) -> None:
+    for top_k in ("0", "1.5", "abc", "9" * 5000, "true", "１"):
+        _assert_error(_post(client, png(), top_k=top_k), 422, "invalid_top_k", "top_k")
     files = [("images", ("a.png", png())), ("model", ("m", b"\xff\xfe"))]
     _assert_error(client.post("/classify", files=files), 422, "invalid_text", "model")
 
 
 @pytest.fixture
-def bait() -> Iterator[tuple[str, list[bytes]]]:
-    """The address of a listening server, and what was ever sent to it."""
-    seen: list[bytes] = []
+def bait() -> Iterator[socket.socket]:
+    """A listening server, which nobody asked when no connection waits in it."""
     with socket.create_server(("127.0.0.1", 0)) as server:
-        server.settimeout(0.1)
-        stop = threading.Event()
-
-        def listen() -> None:
-            while not stop.is_set():
-                try:
-                    connection, _ = server.accept()
-                except TimeoutError:
-                    continue
-                with connection:
-                    seen.append(connection.recv(1000))
-
-        thread = threading.Thread(target=listen)
-        thread.start()
-        yield f"http://127.0.0.1:{server.getsockname()[1]}/x.png", seen
-        stop.set()
-        thread.join()
+        server.setblocking(False)
+        yield server
 
 
-def test_addresses_are_never_fetched(client: TestClient, bait: tuple[str, list[bytes]]) -> None:
-    url, seen = bait
+def test_addresses_are_never_fetched(client: TestClient, bait: socket.socket) -> None:
+    url = f"http://127.0.0.1:{bait.getsockname()[1]}/x.png"
     text_part = [("images", (None, url))]
     _assert_error(client.post("/classify", files=text_part), 415, "not_a_file", "images")
     both = [("images", ("a.png", png())), ("images", (None, url))]
@@ -188,17 +161,14 @@ def test_addresses_are_never_fetched(client: TestClient, bait: tuple[str, list[b
         raw = client.post("/classify", content=url, headers={"content-type": kind})
         _assert_error(raw, 415, "not_multipart", "multipart/form-data")
     _assert_error(_post(client, url.encode()), 415, "not_an_image")
-    assert seen == []
-
-
-def _multipart(*parts: bytes, end: bytes = b"--B--\r\n") -> bytes:
-    head = b'--B\r\nContent-Disposition: form-data; name="images"; filename="a.png"\r\n\r\n'
-    return b"".join(head + part + b"\r\n" for part in parts) + end
+    with pytest.raises(BlockingIOError):
+        bait.accept()
 
 
 def test_half_an_upload_is_not_half_an_answer(client: TestClient) -> None:
     """The second file is cut off: there must be no prediction for the first alone."""
-    body = _multipart(png(), png(), end=b"")[:-20]
+    head = b'--B\r\nContent-Disposition: form-data; name="images"; filename="a.png"\r\n\r\n'
+    body = (2 * (head + png() + b"\r\n"))[:-20]
     headers = {"content-type": "multipart/form-data; boundary=B"}
     response = client.post("/classify", content=body, headers=headers)
     _assert_error(response, 400, "malformed_multipart")
@@ -226,8 +196,5 @@ def test_method_serves_callers_in_the_process(client: TestClient, tmp_path: Any)
 
 def test_grey_and_colour_of_one_picture_agree(client: TestClient) -> None:
     grey = noise(1, seed=3)[0]
-    colour = np.stack([grey] * 3, axis=-1)
-    stream = io.BytesIO()
-    Image.fromarray(colour).save(stream, "PNG")
-    first, second = _post(client, encoded(grey), stream.getvalue()).json()
-    assert json.dumps(first) == json.dumps(second)
+    first, second = _post(client, encoded(grey), encoded(np.stack([grey] * 3, axis=-1))).json()
+    assert first == second

@@ -23,14 +23,8 @@ ARTIFACTS = {artifact.name: artifact for artifact in find_artifacts([ROOT / "art
 
 
 @pytest.fixture
-def address(page_url: str) -> str:
-    """Of the server that the page is tried with."""
-    return page_url
-
-
-@pytest.fixture
-def client(address: str) -> Iterator[triton.InferenceServerClient]:
-    with triton.InferenceServerClient(address.removeprefix("http://")) as client:
+def client(page_url: str) -> Iterator[triton.InferenceServerClient]:
+    with triton.InferenceServerClient(page_url.removeprefix("http://")) as client:
         yield client
 
 
@@ -77,7 +71,7 @@ def test_it_lists_and_describes_every_model(client: triton.InferenceServerClient
 @pytest.mark.parametrize("name", sorted(ARTIFACTS))
 @pytest.mark.parametrize("binary", [True, False])
 def test_it_infers_every_model_as_classify_does(
-    client: triton.InferenceServerClient, address: str, name: str, binary: bool
+    client: triton.InferenceServerClient, page_url: str, name: str, binary: bool
 ) -> None:
     wanted = [
         triton.InferRequestedOutput("probabilities", binary_data=binary),
@@ -87,7 +81,14 @@ def test_it_infers_every_model_as_classify_does(
     assert result.get_response()["id"] == "7"
     found, logits = result.as_numpy("probabilities"), result.as_numpy("logits")
     assert found is not None and logits is not None and found.shape == logits.shape
-    for row, prediction in zip(found, _classified(address, name), strict=True):
+    wanted = [triton.InferRequestedOutput("probabilities", class_count=99)]
+    best = client.infer(name, [_inputs(name, binary=binary)], outputs=wanted)
+    words = best.as_numpy("probabilities")
+    assert words is not None and words.shape == found.shape
+    for word, row, prediction in zip(words, found, _classified(page_url, name), strict=True):
+        named = [entry.decode().split(":", 2) for entry in word]
+        assert [int(index) for _, index, _ in named] == list(np.argsort(-row, kind="stable"))
+        assert named[0][2] == prediction["label"]
         assert len(prediction["top_k"]) == min(10, len(row))
         for entry in prediction["top_k"]:
             assert row[entry["index"]] == pytest.approx(entry["probability"], rel=1e-5)
@@ -95,17 +96,9 @@ def test_it_infers_every_model_as_classify_does(
     np.testing.assert_array_equal(every.as_numpy("probabilities"), found)
 
 
-def test_it_asks_for_the_best_classes(client: triton.InferenceServerClient, address: str) -> None:
-    name = "fashion-elliptical"
-    wanted = triton.InferRequestedOutput("probabilities", class_count=2)
-    found = client.infer(name, [_inputs(name, binary=True)], outputs=[wanted])
-    rows = found.as_numpy("probabilities")
-    assert rows is not None and rows.shape == (3, 2)
-    for row, prediction in zip(rows, _classified(address, name), strict=True):
-        assert row[0].decode().split(":", 2)[2] == prediction["label"]
-
-
-def test_it_raises_errors_that_can_be_read(client: triton.InferenceServerClient) -> None:
+def test_it_raises_errors_that_can_be_read_and_unloads_and_loads(
+    client: triton.InferenceServerClient,
+) -> None:
     tensor = triton.InferInput("images", [1, 1, 28, 28], "FP32")
     tensor.set_data_from_numpy(np.full((1, 1, 28, 28), np.nan, np.float32))
     with pytest.raises(InferenceServerException, match=r"\[422\] .*must hold numbers from 0 to 1"):
@@ -117,22 +110,19 @@ def test_it_raises_errors_that_can_be_read(client: triton.InferenceServerClient)
         client.infer("fashion-dot", [good], request_compression_algorithm="gzip")
     with pytest.raises(InferenceServerException, match=r"\[422\] The parameter 'sequence_id'"):
         client.infer("fashion-dot", [_inputs("fashion-dot", binary=True)], sequence_id=1)
+    with pytest.raises(InferenceServerException, match="folders alone"):
+        client.load_model("fashion-dot", config="{}")
     assert not client.is_model_ready("nope")
-
-
-def test_it_unloads_and_loads(client: triton.InferenceServerClient) -> None:
     client.unload_model("fashion-dot")
     assert not client.is_model_ready("fashion-dot")
     client.load_model("fashion-dot")
     assert client.is_model_ready("fashion-dot")
-    with pytest.raises(InferenceServerException, match="folders alone"):
-        client.load_model("fashion-dot", config="{}")
 
 
-def test_bentomls_client_calls_both_methods(address: str, tmp_path: Path) -> None:
+def test_bentomls_client_calls_both_methods(page_url: str, tmp_path: Path) -> None:
     path = tmp_path / "a.png"
     path.write_bytes(png(size=28))
-    with bentoml.SyncHTTPClient(address) as client:
+    with bentoml.SyncHTTPClient(page_url) as client:
         [found] = client.classify(images=[path], model="fashion-dot", top_k=2, explain=True)  # type: ignore
         assert found["model"] == "fashion-dot" and len(found["top_k"]) == 2
         assert base64.b64decode(found["explanation"]["png"]).startswith(b"\x89PNG")
