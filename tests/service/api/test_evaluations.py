@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from data.images import decode_image
+from robustness import EvaluationSpec, cost
 from robustness.report import lookup
 from robustness.spec import diagnostics_cost
 from runtimes.artifact import Artifact
@@ -43,6 +44,10 @@ def spec(**changes: Any) -> dict[str, Any]:
     return {"spec": json.dumps(FGSM | changes)}
 
 
+def limited(name: str, **options: Any) -> dict[str, Any]:
+    return spec(attacks=[{"name": name, "eps": ["0.1"], **options}])
+
+
 def image(content: bytes) -> dict[str, Any]:
     return {"files": [("images", ("a.png", content))]}
 
@@ -58,6 +63,8 @@ def many(count: int, content: bytes = b"", name: str = "{}.png") -> dict[str, An
 
 TWICE = zipped({"a.png": PNG, "b.png": PNG}).replace(b"b.png", b"a.png")
 DAMAGED = zipped({"a.png": PNG}).replace(b"IDAT", b"IDOT")
+MANY = [f"{i}/255" for i in range(1, 18)]
+SMOOTHING = {"name": "smoothing", "sigma": [i / 20 for i in range(1, 18)]}
 NAN = '{"attacks": [{"name": "fgsm", "eps": [NaN]}]}'
 LINK = {"content": b"/etc/passwd", "external_attr": stat.S_IFLNK << 16}
 # what is sent: status, code, part of the message
@@ -76,6 +83,17 @@ BAD_REQUESTS: dict[str, tuple[dict[str, Any], int, str, str]] = {
     "unknown key": (spec(sede=1), 422, "invalid_spec", "did you mean 'seed'"),
     "unknown model": (spec(model="no"), 404, "unknown_model", "'no'"),
     "itself": (spec(compare_with="fashion-elliptical"), 422, "invalid_spec", "another model"),
+    "steps": (limited("pgd", steps=1001), 422, "invalid_spec", "0.steps: 1001 .* 1000 allowed"),
+    "samples": (limited("spsa", samples=2049), 422, "invalid_spec", "0.samples: 2049 dir.* 2048"),
+    "queries": (
+        limited("square", queries=20_001),
+        422,
+        "invalid_spec",
+        "0.queries: 20001 .* 20000",
+    ),
+    "radii": (limited("autoattack", eps=MANY), 422, "invalid_spec", "0.eps: 17 radii .* 16"),
+    "sigma": (spec(attacks=[SMOOTHING]), 422, "invalid_spec", "0.sigma: 17 values .* 16"),
+    "few classes": (limited("apgd-t"), 422, "invalid_spec", "0.name: .*at least 4 .* has 3"),
     "few labels": ({"files": pictures(3), "labels": "[0, 1]"}, 422, "labels_length", "2 .* 3"),
     "label out of range": ({"labels": "[3]"}, 422, "invalid_labels", "Label 0.*out of range"),
     "negative label": ({"labels": "[-1]"}, 422, "invalid_labels", "Label 0"),
@@ -115,11 +133,36 @@ def test_a_body_that_is_no_form_is_refused(front: Front) -> None:
     check_error(front.request("POST", URL, json=FGSM), 415, "not_multipart", "multipart")
 
 
-def test_every_broken_rule_is_listed(front: Front) -> None:
-    spec = {"attacks": [{"name": "fgsm", "eps": ["2"]}, {"name": "no", "eps": []}]}
-    details = check_error(front.post(spec=json.dumps(spec)), 422, "invalid_spec", "eps")
-    assert isinstance(details, list)
-    assert {problem["field"] for problem in details} >= {"attacks.0.eps", "attacks.1.name"}
+def test_every_broken_rule_and_limit_is_listed(front: Front) -> None:
+    def fields(*attacks: dict[str, Any]) -> list[str]:
+        details = check_error(front.post(**spec(attacks=attacks)), 422, "invalid_spec", "")
+        return [problem["field"] for problem in details]
+
+    found = fields({"name": "fgsm", "eps": ["2"]}, {"name": "no", "eps": []})
+    assert {"attacks.0.eps", "attacks.1.name"} <= set(found)
+    allowed = [{"name": "fgsm", "eps": [eps]} for eps in MANY[:15]]
+    pgd = {"name": "pgd", "eps": ["0.1"], "steps": 1001}
+    square = {"name": "square", "eps": ["0.1"], "queries": 20_001}
+    expected = ["attacks", "attacks.15.steps", "attacks.16.queries"]
+    assert fields(*allowed, pgd, square) == expected
+
+
+@pytest.mark.parametrize(
+    "attack", [{"name": "autoattack", "eps": ["8/255"]}, {"name": "smoothing", "samples": 100_000}]
+)
+def test_cost_is_that_of_the_models_classes_and_has_a_limit(
+    tmp_path: Path, artifacts: dict[str, Artifact], attack: dict[str, Any]
+) -> None:
+    asked = EvaluationSpec.model_validate({"attacks": [attack]})
+    expected = cost(asked, 2, [True], num_classes=3)
+    front = Front(tmp_path, artifacts, evaluation_max_cost=expected)
+    accepted = front.post(pictures(2), **spec(attacks=[attack]))
+    assert accepted.json()["cost"]["model_evaluations"] == expected
+    refused = front.post(pictures(3), **spec(attacks=[attack]))
+    details = check_error(refused, 422, "too_expensive", f"more than the {expected:,} allowed")
+    assert details["limit"] == expected < details["model_evaluations"]
+    assert front.folders() == [accepted.json()["id"]]
+    front.store.close()
 
 
 @pytest.mark.parametrize(
@@ -144,42 +187,38 @@ def test_an_accepted_evaluation_has_its_files_and_says_what_it_costs(front: Fron
     expected = 48 + 2 * diagnostics_cost(3, on_texts=False)
     assert body["cost"] == {"model_evaluations": expected, "seconds": None}
     assert front.folders() == [body["id"]]
-    shown = front.request("GET", response.headers["location"]).json()
-    assert (shown["status"], shown["model"], shown["compare_with"]) == (
-        "queued",
-        "fashion-elliptical",
-        "fashion-dot",
-    )
-    assert shown["samples"] == 3 and shown["result"] is None and shown["error"] is None
-    assert shown["progress"] == {"done": 0, "total": expected, "stage": "", "eta_s": None}
-    assert shown["spec"]["model"] == "fashion-elliptical"
-    links = dict.fromkeys(("report", "html", "junit", "card", "samples"))
     own = response.headers["location"]
-    assert shown["links"] == {"self": own, "events": f"{own}/events", **links}
-    assert (shown["owner"], shown["priority"], shown["queue_position"]) == ("", "normal", 1)
+    shown = front.request("GET", own).json()
+    links = dict.fromkeys(("report", "html", "junit", "card", "samples"))
+    assert shown.pop("spec")["model"] == "fashion-elliptical" and shown.pop("created")
+    assert [model["name"] for model in shown.pop("models")] == ["fashion-elliptical", "fashion-dot"]
+    nothing = dict.fromkeys(("started", "finished", "result", "error"))
+    assert shown == nothing | {
+        "id": body["id"],
+        "status": "queued",
+        "owner": "",
+        "priority": "normal",
+        "queue_position": 1,
+        "model": "fashion-elliptical",
+        "compare_with": "fashion-dot",
+        "samples": 3,
+        "cancel_requested": False,
+        "progress": {"done": 0, "total": expected, "stage": "", "eta_s": None},
+        "links": {"self": own, "events": f"{own}/events", **links},
+    }
 
 
-@pytest.mark.parametrize(
-    "labels",
-    [
+def test_labels_come_as_json_or_csv_by_index_or_name(front: Front) -> None:
+    for labels in (
         "[2, 0, 1]",
         '["T-shirt/top", "ankle boot", "Bag"]',
         "2.png,1\n0.png,T-shirt/top\n1.png,Ankle boot\n",
         "file,label\r\n0.png,2\r\n1.png,0\r\n2.png,bag\r\n",
-    ],
-)
-def test_labels_come_as_json_or_csv_by_index_or_name(front: Front, labels: str) -> None:
-    assert stored_labels(front, front.post(pictures(3), labels=labels)) == [2, 0, 1]
-
-
-def test_spec_and_labels_may_be_sent_as_files(front: Front) -> None:
-    spec, labels = json.dumps(FGSM).encode(), b"a.png,Bag"
-    parts = [
-        ("spec", ("spec.json", spec)),
-        ("labels", ("labels.csv", labels)),
-        ("images", ("a.png", PNG)),
-    ]
-    assert stored_labels(front, front.request("POST", URL, files=parts)) == [1]
+    ):
+        assert stored_labels(front, front.post(pictures(3), labels=labels)) == [2, 0, 1]
+    files = [("spec", ("s.json", json.dumps(FGSM).encode())), ("labels", ("l.csv", b"a.png,Bag"))]
+    sent = front.request("POST", URL, files=[*files, ("images", ("a.png", PNG))])
+    assert stored_labels(front, sent) == [1]
 
 
 def test_archives_bring_their_labels(front: Front) -> None:
@@ -224,13 +263,26 @@ def test_the_list_has_pages(front: Front) -> None:
     assert [e["id"] for e in cancelled["evaluations"]] == ids[:1]
 
 
-@pytest.mark.parametrize("query", ["limit=0", "limit=101", "limit=x", "cursor=-1", "status=no"])
-def test_a_bad_query_is_refused(front: Front, query: str) -> None:
-    check_error(front.request("GET", f"{URL}?{query}"), 422, "invalid_query", query.split("=")[0])
-    location = front.post().headers["location"]
-    for wait in ("31", "-1", "nan", ""):
-        refused = front.request("GET", f"{location}?wait={wait}")
-        check_error(refused, 422, "invalid_query", "wait")
+def test_a_bad_query_is_refused(front: Front) -> None:
+    own = front.post().headers["location"]
+    for method, url, message in [
+        *[("GET", f"{URL}?limit={value}", "limit") for value in ("0", "101", "x")],
+        ("GET", f"{URL}?cursor=-1", "cursor"),
+        ("GET", f"{URL}?status=no", "status"),
+        *[("GET", f"{own}?wait={value}", "wait") for value in ("31", "-1", "nan", "")],
+        ("GET", f"{URL}?limits=3", "limit, cursor, status, model, owner"),
+        ("GET", f"{URL}?limit=3&limit=4", "once"),
+        ("GET", f"{URL}?model=%00", "printable"),
+        ("POST", f"{URL}?priority=high", "not known here"),
+        ("POST", f"{URL}/cost?x=1", "not known here"),
+        ("GET", f"{own}?wait_s=3", "known: wait"),
+        ("DELETE", f"{own}?force=1", "not known here"),
+        ("GET", f"{own}/events?wait=1", "not known here"),
+        ("GET", f"{own}/report.json?x", "not known here"),
+        ("GET", f"{own}/samples/0/clean.png?epsilon=1", "attack, eps, model"),
+        ("GET", f"{own}/samples/0.json?index=1", "attack, eps, model"),
+    ]:
+        check_error(front.request(method, url), 422, "invalid_query", message)
 
 
 def test_waiting_ends_with_the_evaluation_and_blocks_nobody(front: Front) -> None:
@@ -266,8 +318,12 @@ def test_a_running_evaluation_is_only_asked_to_stop(front: Front) -> None:
     location = front.post().headers["location"]
     front.store.claim("w")
     response = front.request("DELETE", location)
-    assert response.status_code == 202
-    assert (response.json()["status"], response.json()["cancel_requested"]) == ("running", True)
+    body = response.json()
+    assert (response.status_code, body["status"], body["cancel_requested"]) == (
+        202,
+        "running",
+        True,
+    )
 
 
 def test_a_finished_evaluation_shows_result_report_and_pictures(front: Front) -> None:
@@ -278,15 +334,12 @@ def test_a_finished_evaluation_shows_result_report_and_pictures(front: Front) ->
     front.run_all()
     shown = front.request("GET", f"{location}?wait=30").json()
     assert shown["status"] == "succeeded", shown["error"]
-    assert [model["name"] for model in shown["result"]["models"]] == [
-        "fashion-elliptical",
-        "fashion-dot",
-    ]
+    names = [model["name"] for model in shown["result"]["models"]]
+    assert names == ["fashion-elliptical", "fashion-dot"]
     assert shown["progress"]["done"] == shown["progress"]["total"]
-    report = front.request("GET", shown["links"]["report"])
-    assert report.headers["content-type"] == "application/json"
-    assert report.json()["summary"] == shown["result"]
-    assert [sample["name"] for sample in report.json()["samples"]] == [hostile] * 5
+    report = front.request("GET", shown["links"]["report"]).json()
+    assert report["summary"] == shown["result"]
+    assert [sample["name"] for sample in report["samples"]] == [hostile] * 5
     for kind in ("clean", "adversarial", "perturbation"):
         for query in ("", "?attack=fgsm&eps=8/255&model=fashion-dot"):
             picture = front.request("GET", f"{location}/samples/4/{kind}.png{query}")

@@ -46,32 +46,25 @@ def stored(front: Front, **form: Any) -> tuple[list[str], list[int] | None]:
     return list(found), None if found.labels is None else found.labels.tolist()
 
 
-def test_texts_come_as_a_list_with_labels_or_without(front: Front) -> None:
+def test_texts_come_as_a_list_csv_or_parquet(front: Front) -> None:
     texts = json.dumps(TEXTS)
     assert stored(front, texts=texts) == (TEXTS, None)
     assert stored(front, texts=texts, labels='["pos", 0, "pos"]') == (TEXTS, [1, 0, 1])
-
-
-def test_texts_come_as_csv_or_parquet(front: Front) -> None:
     assert stored(front, files=archive(ROWS)) == (["a good film", "bad, very bad"], [1, 0])
     table = parquet(text=TEXTS, label=[1, 0, 1])
     assert stored(front, files=archive(table)) == (TEXTS, [1, 0, 1])
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "expected"),
-    [
+def test_the_difference_of_two_texts_is_found_word_by_word() -> None:
+    signs = {"same": "", "del": "-", "ins": "+"}
+    for old, new, expected in [
         ("one two three", "one 2 three four", "one |-two|+2| three|+ four"),
         ("a b", "a b", "a b"),
         ("a", "b c", "-a|+b c"),
         ("the end", "the", "the|- end"),
-    ],
-)
-def test_the_difference_of_two_texts_is_found_word_by_word(
-    old: str, new: str, expected: str
-) -> None:
-    signs = {"same": "", "del": "-", "ins": "+"}
-    assert "|".join(signs[kind] + text for kind, text in difference(old, new)) == expected
+    ]:
+        found = difference(old, new)
+        assert "|".join(signs[kind] + text for kind, text in found) == expected
 
 
 def sent(*texts: object, **more: Any) -> dict[str, Any]:
@@ -85,6 +78,9 @@ def filed(content: bytes, **more: Any) -> dict[str, Any]:
 FGSM = '{"attacks": [{"name": "fgsm", "eps": ["0.1"]}]}'
 MIXED = '{"attacks": [{"name": "typos"}, {"name": "fgsm", "eps": ["0.1"]}]}'
 OF_IMAGES = '{"model": "fashion-dot", "attacks": [{"name": "typos"}]}'
+QUERIES = '{"attacks": [{"name": "typos", "queries": 20001}]}'
+RATES = json.dumps({"attacks": [{"name": "word-swap", "rate": [i / 20 for i in range(1, 18)]}]})
+EDITS = json.dumps({"attacks": [{"name": "hotflip", "edits": list(range(1, 18))}]})
 LONG_AGAIN = parquet(text=repeated("a " * 100_000, 2000))
 # what is sent: status, code, part of the message
 BAD_TEXTS: dict[str, tuple[dict[str, Any], int, str, str]] = {
@@ -111,6 +107,9 @@ BAD_TEXTS: dict[str, tuple[dict[str, Any], int, str, str]] = {
     "for images": (sent("good", spec=FGSM), 422, "wrong_inputs", "0.name: 'fgsm' works on images"),
     "both kinds": ({"spec": MIXED}, 422, "invalid_spec", "must all be on images or all"),
     "model of images": (sent("good", spec=OF_IMAGES), 404, "unknown_model", "fashion-dot"),
+    "queries": (sent("a", spec=QUERIES), 422, "invalid_spec", "0.queries: 20001 .* 20000"),
+    "rates": (sent("a", spec=RATES), 422, "invalid_spec", "0.rate: 17 values .* 16"),
+    "edits": (sent("a", spec=EDITS), 422, "invalid_spec", "0.edits: 17 values .* 16"),
     "few labels": (sent("good", labels="[0, 1]"), 422, "labels_length", "2 labels"),
 }
 
