@@ -79,7 +79,8 @@ def test_events_tell_of_every_change_until_the_end(front: Front) -> None:
         front.store.finish(job_id, "w", {"models": []})
         names = [stream.next() for _ in range(3)]
         assert [name for name, _ in names] == ["progress", "end", ""]
-        assert names[0][1] == names[1][1] == front.request("GET", location).json()
+        shown = front.request("GET", location).json()
+        assert names[0][1] == names[1][1] == shown and shown["progress"]["eta_s"] is None
         stream.close()
         late = Stream(server + location + "/events")
         assert [late.next()[0] for _ in range(3)] == ["progress", "end", ""]

@@ -29,12 +29,12 @@ def got(store: JobStore, job_id: str) -> Job:
     return job
 
 
-def new_job(**changes: object) -> NewJob:
+def new_job(**changes: Any) -> NewJob:
     values: dict[str, Any] = {"spec": {"seed": 1}, "models": MODELS, "samples": 3, "cost": 60}
     return NewJob(**(values | {"id": new_job_id(), "fingerprint": "f"} | changes))
 
 
-def submit(store: JobStore, **changes: object) -> str:
+def submit(store: JobStore, **changes: Any) -> str:
     return store.submit(new_job(**changes), queue_length=100)[0].id
 
 
