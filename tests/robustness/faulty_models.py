@@ -40,10 +40,16 @@ class Changed(nn.Module):
         return logits if self.after is None else self.after(logits)
 
 
-def changed(target: Target, *, before: Change | None = None, after: Change | None = None) -> Target:
-    """The target with a change in its PyTorch model and in what is served."""
-    torch_model = Changed(target.require_torch_model(), before=before, after=after).eval()
-    return served(target, torch_model)
+def changed(
+    target: Target, *, before: Change | None = None, after: Change | None = None, at: str = "both"
+) -> Target:
+    """The target with a change in its PyTorch model ("twin"), in what is served, or in both."""
+    module = Changed(target.require_torch_model(), before=before, after=after).eval()
+    if at == "twin":
+        return replace(target, torch_model=module)
+    if at == "served":
+        return replace(target, runtime=ModuleRuntime(module))
+    return served(target, module)
 
 
 def served(target: Target, module: nn.Module) -> Target:
@@ -100,3 +106,13 @@ def denoised(images: Tensor) -> Tensor:
 def standardised(images: Tensor) -> Tensor:
     """What a batch norm that was left in training mode makes of images."""
     return 0.5 + 0.1 * nn.functional.batch_norm(images, None, None, training=True)
+
+
+def closed(logits: Tensor) -> Tensor:
+    """The same logits with a gradient of zero."""
+    return logits.detach() + 0 * logits
+
+
+def overflowing(logits: Tensor) -> Tensor:
+    """Logits of which some are not a number."""
+    return torch.where(logits[:, :1] > 0.5, torch.nan, logits)

@@ -13,24 +13,20 @@ from robustness.__main__ import main
 from robustness.evaluation import evaluate
 from robustness.report.schema import Report, read_report
 from robustness.spec import EvaluationSpec
-from robustness.store import read
+from robustness.store import whole
 from runtimes.artifact import open_artifact
 from runtimes.registry import open_runtime
-
-
-def run(artifacts: Any, folder: Path) -> Report:
-    spec = EvaluationSpec.model_validate(
-        {"attacks": [{"name": "pgd", "eps": ["6/255", "20/255"]}, {"name": "fgsm", "eps": [0.03]}]}
-    )
-    pair = [open_artifact(artifacts.elliptical), open_artifact(artifacts.dot)]
-    images = open_images(artifacts.images, label_names=pair[0].labels)
-    return evaluate(spec, pair, images, folder)
 
 
 @pytest.fixture(scope="module")
 def report(artifacts: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Report, Path]:
     folder = tmp_path_factory.mktemp("evaluation")
-    return run(artifacts, folder), folder
+    spec = EvaluationSpec.model_validate(
+        {"attacks": [{"name": "pgd", "eps": ["6/255", "20/255"]}, {"name": "fgsm", "eps": [0.03]}]}
+    )
+    pair = [open_artifact(artifacts.elliptical), open_artifact(artifacts.dot)]
+    images = open_images(artifacts.images, label_names=pair[0].labels)
+    return evaluate(spec, pair, images, folder), folder
 
 
 def test_flags_follow_from_the_stored_inputs_on_the_served_model(
@@ -47,8 +43,7 @@ def test_flags_follow_from_the_stored_inputs_on_the_served_model(
     for variant in ("stopped", "full"):
         own = folder / "shards" / figures.digest[:16]
         paths = sorted(own.glob(f"pgd-Linf-20_255-{variant}-*"))
-        tensors = [read(path) for path in paths]
-        adversarial = np.concatenate([t["adversarial"] for t in tensors if t is not None])
+        adversarial = np.concatenate([whole(path)["adversarial"] for path in paths])
         assert np.abs(adversarial - inputs).max() <= 20 / 255 + 1e-6
         public = [to_input(decode_image(to_png(x)), artifact.image_spec) for x in adversarial]
         held["fp32"] &= runtime.predict(adversarial).argmax(1) == labels
@@ -61,31 +56,28 @@ def test_flags_follow_from_the_stored_inputs_on_the_served_model(
     assert 0 < figures.attacks[0].confirmed < figures.clean.top1
 
 
-def test_elliptical_result_is_the_worst_of_both_gradients(report: tuple[Report, Path]) -> None:
-    elliptical, dot = report[0].summary.models
+def test_elliptical_model_is_attacked_with_both_gradients_and_the_worst_counts(
+    report: tuple[Report, Path],
+) -> None:
+    found, folder = report
+    elliptical, dot = found.summary.models
     for attack in elliptical.attacks:
         assert attack.gradients is not None and set(attack.gradients) == {"stopped", "full"}
         assert attack.robust.top1 <= min(attack.gradients.values())
     assert all(attack.gradients is None for attack in dot.attacks)
-
-
-def test_gradients_through_m_make_another_attack(
-    report: tuple[Report, Path],
-) -> None:
-    found, folder = report
-    shards = folder / "shards" / found.summary.models[0].digest[:16]
+    own = folder / "shards" / elliptical.digest[:16]
     stopped, full = (
-        read(shards / f"fgsm-Linf-0.03-{v}-000000.safetensors") for v in ("stopped", "full")
+        whole(own / f"fgsm-Linf-0.03-{v}-000000.safetensors") for v in ("stopped", "full")
     )
-    assert stopped is not None and full is not None
     assert (stopped["adversarial"] != full["adversarial"]).any()
 
 
-def test_report_names_all_that_is_needed_to_repeat_it(
+def test_report_names_all_that_is_needed_to_repeat_it_and_has_no_warning(
     report: tuple[Report, Path], artifacts: Any
 ) -> None:
     found, folder = report
     assert read_report(folder) == found
+    assert found.summary.warnings == []
     assert found.summary.models[0].digest == open_artifact(artifacts.elliptical).digest
     assert [a.eps_value for a in found.summary.models[0].attacks] == [6 / 255, 20 / 255, 0.03]
     assert found.environment["threads"] == "1"
@@ -94,10 +86,10 @@ def test_report_names_all_that_is_needed_to_repeat_it(
     assert str(folder) not in text and str(artifacts.dot.parent) not in text
 
 
-def arguments(artifacts: Any, *more: str, attack: str = "pgd") -> list[str]:
+def arguments(artifacts: Any, *more: str) -> list[str]:
     return [
         "evaluate", "--artifact", str(artifacts.elliptical), "--data", str(artifacts.images),
-        "--attack", attack, "--eps", "4/255", "20/255", *more,
+        "--attack", "pgd", "--eps", "4/255", "20/255", *more,
     ]  # fmt: skip
 
 
@@ -142,23 +134,22 @@ def test_bad_request_exits_with_2_and_says_why(
     assert captured.err.startswith("error: ") and message in captured.err
 
 
-def test_steps_without_pgd_are_refused(artifacts: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(arguments(artifacts, "--steps", "3", attack="fgsm")) == 2
+def test_steps_without_pgd_and_unknown_attacks_exit_with_2(
+    artifacts: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["fgsm" if word == "pgd" else word for word in arguments(artifacts, "--steps", "3")]
+    assert main(words) == 2
     assert "--steps has a meaning for pgd" in capsys.readouterr().err
-
-
-def test_unknown_attack_exits_with_2(artifacts: Any) -> None:
     with pytest.raises(SystemExit) as error:
         main(arguments(artifacts, "--attack", "magic"))
     assert error.value.code == 2
 
 
 def test_command_line_puts_the_figures_on_the_card(artifacts: Any, tmp_path: Path) -> None:
-    folder = tmp_path / "scored"
-    shutil.copytree(artifacts.elliptical, folder)
+    folder = Path(shutil.copytree(artifacts.elliptical, tmp_path / "scored"))
     digest = open_artifact(folder).digest
     command = ["evaluate", "--artifact", str(folder), "--data", str(artifacts.images), "--card"]
-    assert main([*command, "--attack", "fgsm", "--eps", "20/255", "--workers", "1"]) == 0
+    assert main([*command, "--attack", "fgsm", "--eps", "20/255", "--limit", "12"]) == 0
     scored = open_artifact(folder)
     assert scored.digest == digest and scored.card is not None
     figures = scored.card["robustness"]

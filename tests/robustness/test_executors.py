@@ -85,14 +85,6 @@ def folders(pair: list[Artifact]) -> list[Path]:
     return [artifact.folder for artifact in pair]
 
 
-def make_task(artifact: Artifact, folder: Path, digest: str) -> Task:
-    chunk = Chunk(model=0, start=32, inputs=np.zeros((2, 1, 8, 8), np.float32), labels=None)
-    return Task(
-        spec=SPEC, chunk=chunk, artifact=artifact.folder, digest=digest, name="one", folder=folder,
-        threads=1,
-    )  # fmt: skip
-
-
 def test_bytes_do_not_depend_on_workers_nor_on_one_that_is_killed(
     artifacts: Any, pair: list[Artifact], expected: dict[str, bytes], tmp_path: Path
 ) -> None:
@@ -132,18 +124,6 @@ def test_chunk_that_kills_three_workers_is_named(
     assert len(killed) == 3 and workers() == []
 
 
-def test_message_about_a_deadly_chunk_says_what_to_try(
-    pair: list[Artifact], tmp_path: Path
-) -> None:
-    context: Any = None
-    job = Job(task=make_task(pair[0], tmp_path, pair[0].digest), context=context)
-    job.lose("SIGKILL", workers=4)
-    job.lose("SIGKILL", workers=4)
-    message = r"inputs 33-34 of 'one' killed 3 workers \(SIGKILL\), .* try --workers 1"
-    with pytest.raises(WorkerDied, match=message):
-        job.lose("SIGKILL", workers=4)
-
-
 def test_cancelled_run_leaves_no_worker_and_is_continued(
     artifacts: Any, pair: list[Artifact], expected: dict[str, bytes], tmp_path: Path
 ) -> None:
@@ -168,20 +148,28 @@ def test_cancelled_run_leaves_no_worker_and_is_continued(
     assert seen == [] and reported[-1].done == reported[-1].total
 
 
-def test_worker_refuses_an_artifact_that_changed_meanwhile(
-    pair: list[Artifact], tmp_path: Path
+def test_unfit_executor_task_and_deadly_chunk_are_refused(
+    artifacts: Any, pair: list[Artifact], tmp_path: Path
 ) -> None:
-    with pytest.raises(ValueError, match="'one' must not change during an evaluation"):
-        next(work(make_task(pair[0], tmp_path, digest="0" * 64)))
-
-
-def test_unfit_executor_is_refused(artifacts: Any, pair: list[Artifact], tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="workers must be at least 1, got 0"):
-        ProcessExecutor(folders(pair), workers=0)
-    with pytest.raises(ValueError, match="workers must be at least 1, got 0"):
-        RayExecutor(folders(pair), workers=0)
+    for kind in (ProcessExecutor, RayExecutor):
+        with pytest.raises(ValueError, match="workers must be at least 1, got 0"):
+            kind(folders(pair), workers=0)
     with pytest.raises(ValueError, match=r"one per model \(1\), got 2"):
         run(pair[:1], artifacts.images, tmp_path, ProcessExecutor(folders(pair), workers=1))
+    chunk = Chunk(model=0, start=32, inputs=np.zeros((2, 1, 8, 8), np.float32), labels=None)
+    task = Task(
+        spec=SPEC, chunk=chunk, artifact=pair[0].folder, digest="0" * 64, name="one",
+        folder=tmp_path, threads=1,
+    )  # fmt: skip
+    with pytest.raises(ValueError, match="'one' must not change during an evaluation"):
+        next(work(task))
+    context: Any = None
+    job = Job(task=task, context=context)
+    job.lose("SIGKILL", workers=4)
+    job.lose("SIGKILL", workers=4)
+    message = r"inputs 33-34 of 'one' killed 3 workers \(SIGKILL\), .* try --workers 1"
+    with pytest.raises(WorkerDied, match=message):
+        job.lose("SIGKILL", workers=4)
 
 
 def command(artifacts: Any, folder: Path, *more: str) -> list[str]:
@@ -209,6 +197,7 @@ def wait_until(ready: Callable[[], bool]) -> None:
         time.sleep(0.002)
 
 
+@pytest.mark.slow
 def test_killed_command_leaves_no_worker_and_continues_to_the_same_bytes(
     artifacts: Any, expected: dict[str, bytes], tmp_path: Path
 ) -> None:
