@@ -6,6 +6,7 @@ their senders see as an error. Both are put right here, on the server that runs 
 """
 
 import asyncio
+import ctypes
 import errno
 import json
 import logging
@@ -13,6 +14,7 @@ import os
 import select
 import signal
 import socket
+import struct
 from collections.abc import Callable
 from http import HTTPStatus
 from typing import Any
@@ -23,8 +25,19 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 logger = logging.getLogger(__name__)
 
+_HANDSHAKE_S = 0.05  # in which a connection that has begun is complete
 _LAST_CONNECTIONS_S = 1.0
-_LAST_REQUESTS_S = 0.25
+_LAST_REQUESTS_S = 2.0
+
+# A filter of the kernel (classic BPF) that drops TCP segments with SYN and without ACK.
+_INSTRUCTIONS = (
+    (0x30, 0, 0, 13),  # load the byte of the flags
+    (0x54, 0, 0, 0x12),  # keep SYN and ACK
+    (0x15, 0, 1, 0x02),  # only SYN: next, else skip one
+    (0x06, 0, 0, 0),  # drop it
+    (0x06, 0, 0, 0xFFFFFFFF),  # take it
+)
+_SO_ATTACH_FILTER, _SO_DETACH_FILTER = 26, 27  # of Linux
 
 
 def running_server() -> uvicorn.Server | None:
@@ -102,9 +115,9 @@ class GuardedProtocol(H11Protocol):
 class GracefulShutdown:
     """Stops a worker without losing a request: uvicorn alone resets connections that still wait.
 
-    On SIGTERM `on_begin` is called, and `/readyz` says so for `delay_s`; then every connection
-    that waits is accepted, the socket is closed for all workers, and uvicorn finishes what is in
-    flight.
+    On SIGTERM `on_begin` is called, and `/readyz` says so for `delay_s`; then nobody new gets as
+    far as a connection, everyone who has one is accepted, the socket is closed for all workers, and
+    uvicorn finishes what is in flight.
 
     Args:
         server: the server of this process.
@@ -133,11 +146,13 @@ class GracefulShutdown:
 
     async def _leave(self) -> None:
         await asyncio.sleep(self._delay_s)
-        until = asyncio.get_running_loop().time() + _LAST_CONNECTIONS_S
-        while self._has_pending() and asyncio.get_running_loop().time() < until:
-            await asyncio.sleep(0)  # the loop accepts them
+        for listener in self._listeners():
+            admit_newcomers(listener, admit=False)
+        await asyncio.sleep(_HANDSHAKE_S)
+        # The loop accepts who has connected; uvicorn closes connections without a request.
+        await _while(self._has_pending, seconds=_LAST_CONNECTIONS_S)
         self._close()
-        await asyncio.sleep(_LAST_REQUESTS_S)  # uvicorn closes connections without a request
+        await _while(self._has_silent, seconds=_LAST_REQUESTS_S)
         self._server.handle_exit(signal.SIGTERM, None)
 
     def _listeners(self) -> list[Any]:
@@ -146,6 +161,10 @@ class GracefulShutdown:
     def _has_pending(self) -> bool:
         listeners = [sock.fileno() for sock in self._listeners()]
         return bool(listeners and select.select(listeners, [], [], 0)[0])
+
+    def _has_silent(self) -> bool:
+        connections: Any = self._server.server_state.connections
+        return any(connection.cycle is None for connection in connections)
 
     def _close(self) -> None:
         # The parent and other workers hold the same socket: only a shutdown makes the kernel
@@ -172,4 +191,34 @@ class GracefulShutdown:
         else:  # only that worker has left
             for listener in self._listeners():
                 with socket.socket(fileno=os.dup(listener.fileno())) as sock:
+                    admit_newcomers(sock, admit=True)
                     sock.listen(self._server.config.backlog)
+
+
+def admit_newcomers(listener: Any, *, admit: bool) -> None:
+    """Let the kernel take or ignore the first packet of new connections to a listening socket.
+
+    Whoever connects between the last look at those who wait and the shutdown would lose a request;
+    a client that is ignored tries again after a second, and is refused.
+
+    Args:
+        listener: a listening socket; what is set holds for every process that has it.
+        admit: False ignores newcomers, True admits them again.
+    """
+    code = b"".join(struct.pack("HBBI", *instruction) for instruction in _INSTRUCTIONS)
+    program = ctypes.create_string_buffer(code)
+    attached = struct.pack("HP", len(_INSTRUCTIONS), ctypes.addressof(program))
+    try:
+        if admit:
+            listener.setsockopt(socket.SOL_SOCKET, _SO_DETACH_FILTER, 0)
+        else:
+            listener.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, attached)
+    except OSError:  # there is no filter, or this kernel has none
+        logger.debug("Newcomers cannot be told from others")
+
+
+async def _while(condition: Callable[[], bool], *, seconds: float) -> None:
+    """Let the event loop go on as long as something holds, and no longer than some seconds."""
+    until = asyncio.get_running_loop().time() + seconds
+    while condition() and asyncio.get_running_loop().time() < until:
+        await asyncio.sleep(0.005)

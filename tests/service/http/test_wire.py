@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -16,6 +17,7 @@ import psutil
 import pytest
 from circus.client import CircusClient
 
+from service.http.connections import admit_newcomers
 from service.settings import ROOT
 from service.start import SOCKETS
 from tests.service.conftest import wait_until
@@ -86,18 +88,11 @@ def test_unknown_methods_are_405(server: Server, method: bytes) -> None:
     assert headers["allow"] == "GET, HEAD, OPTIONS"
 
 
-def test_http_1_0_is_answered_and_closed(server: Server) -> None:
-    status, _, _ = parts(server.send(b"GET /livez HTTP/1.0\r\n\r\n"))
-    assert status == 200
-
-
-def test_a_protocol_switch_is_ignored(server: Server) -> None:
+def test_old_and_pipelined_requests_are_answered_and_switches_ignored(server: Server) -> None:
+    assert parts(server.send(b"GET /livez HTTP/1.0\r\n\r\n"))[0] == 200
     switch = b"Connection: Upgrade, close\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
     switch += b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
     assert parts(server.send(GET + switch))[0] == 200
-
-
-def test_requests_behind_one_another_are_answered_in_order(server: Server) -> None:
     last = b"GET /nowhere HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"
     answer = server.send(GET + b"\r\n" + last)
     assert answer.index(b"HTTP/1.1 200") < answer.index(b"HTTP/1.1 404")
@@ -111,15 +106,11 @@ def test_headers_that_do_not_come_are_408(server: Server, begin: bytes) -> None:
     assert time.monotonic() - began >= 0.4
 
 
-def test_headers_that_drip_are_408_on_a_used_connection_too(server: Server) -> None:
+def test_headers_that_drip_and_bodies_that_do_not_come_are_408(server: Server) -> None:
     first = GET + b"\r\n"
     answer = server.send(first, b"GET /v1/models HTTP/1.1\r\n", b"Host: a\r\n", pause=0.2)
     assert answer.startswith(b"HTTP/1.1 200") and b"408 Request Timeout" in answer
-
-
-def test_a_body_that_does_not_come_is_408(server: Server) -> None:
-    head = POST + b"Content-Length: 100\r\n\r\n--B"
-    status, _, code = parts(server.send(head))
+    status, _, code = parts(server.send(POST + b"Content-Length: 100\r\n\r\n--B"))
     assert (status, code) == (408, "upload_timeout")
 
 
@@ -133,19 +124,12 @@ def test_a_body_over_the_limit_is_413_before_it_is_read(server: Server) -> None:
     assert (status, code) == (413, "body_too_large")
 
 
-KINDS = """application/vnd.bentoml+pickle application/octet-stream application/x-python-pickle
-text/plain application/json"""
-
-
-@pytest.mark.parametrize("kind", KINDS.split())
-def test_pickle_and_other_types_are_415(server: Server, kind: str) -> None:
-    for path in ("/classify", "/classify_text", "/v1/evaluations"):
-        if (kind, path) == ("application/json", "/classify_text"):
-            continue
-        answer = httpx.post(
-            f"{server.url}{path}", content=b"\x80\x04N.", headers={"content-type": kind}
-        )
-        assert answer.status_code == 415, (kind, path, answer.text)
+@pytest.mark.parametrize("path", ["/classify", "/classify_text", "/v1/evaluations"])
+def test_pickle_and_other_types_are_415(server: Server, path: str) -> None:
+    for kind in ("vnd.bentoml+pickle", "octet-stream", "x-python-pickle", "xml"):
+        headers = {"content-type": f"application/{kind}"}
+        answer = httpx.post(f"{server.url}{path}", content=b"\x80\x04N.", headers=headers)
+        assert answer.status_code == 415, (kind, answer.text)
 
 
 NOT_OURS = """/healthz /docs/ /static_content/main.js /assets/index.js /classify/submit
@@ -179,6 +163,21 @@ def test_the_log_is_json_lines_of_all_processes_and_no_secret(server: Server) ->
     assert not plain, plain[:5]
 
 
+def test_newcomers_to_a_closing_socket_are_ignored_while_those_who_wait_are_not() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = listener.getsockname()
+        with socket.create_connection(address, timeout=5) as waiting:
+            admit_newcomers(listener, admit=False)
+            with pytest.raises(TimeoutError):
+                socket.create_connection(address, timeout=0.3)
+            accepted, _ = listener.accept()
+            with accepted:
+                waiting.sendall(b"a request")
+                assert accepted.recv(100) == b"a request"
+        admit_newcomers(listener, admit=True)
+        socket.create_connection(address, timeout=5).close()
+
+
 def test_two_workers_count_together(server: Server) -> None:
     before = _answered(server)
     for _ in range(10):
@@ -189,14 +188,9 @@ def test_two_workers_count_together(server: Server) -> None:
 
 def _answered(server: Server) -> float:
     text = httpx.get(f"{server.url}/metrics").text
+    assert "assay_evaluator_alive" not in text  # nothing is said of what this host has not
     name = 'assay_requests_total{method="GET",route="/v1/models",status="200"}'
     return sum(float(x.split()[-1]) for x in text.splitlines() if x.startswith(name))
-
-
-def test_the_state_is_for_nobody_else(server: Server) -> None:
-    state = Path(server.log.parent / "state")
-    for path in [state, *state.rglob("*")]:
-        assert path.stat().st_mode & 0o077 == 0, path
 
 
 NOBODY = 65534
@@ -215,13 +209,16 @@ for path in sys.argv[1:]:
 """
 
 
-def test_the_process_manager_listens_on_private_unix_sockets_only(server: Server) -> None:
+def test_state_and_the_process_managers_sockets_are_for_nobody_else(server: Server) -> None:
     """It runs commands for whoever reaches its sockets."""
     assert bentoml.__version__ == "1.4.39", "see `use_private_sockets` before you upgrade"
     connections = [c for process in server.family() for c in process.net_connections("inet")]
     listening = {c.laddr.port for c in connections if c.status == psutil.CONN_LISTEN}
     assert listening == {server.port}
     assert server.run.stat().st_mode & 0o777 == 0o700
+    state = Path(server.log.parent / "state")
+    for path in [state, *state.rglob("*")]:
+        assert path.stat().st_mode & 0o077 == 0, path
     sockets = [str(server.run / name) for name in SOCKETS]
     assert all(Path(path).is_socket() for path in sockets)
     client = CircusClient(endpoint=f"ipc://{sockets[0]}", timeout=10)
