@@ -36,6 +36,12 @@ if TYPE_CHECKING:
     from tests.service.page import Page
 
 
+@pytest.fixture
+def anyio_backend() -> str:
+    """What runs tests that are coroutines."""
+    return "asyncio"
+
+
 @pytest.fixture(scope="session")
 def tiny_models(once: Once) -> Path:
     """A folder with small real artifacts: two models of images and one of texts."""
@@ -71,14 +77,14 @@ def client(
     """The whole service in this process, BentoML's part included; no evaluator runs."""
     from service.app import Assay
 
-    names = {"ASSAY_MODELS": tiny_models, "ASSAY_SAMPLES": samples, "ASSAY_RUNTIME": "onnx-cpu"}
-    names["ASSAY_STATE"] = tmp_path_factory.mktemp("state")
+    given = {"models": tiny_models, "samples": samples, "runtime": "onnx-cpu"}
+    given["state"] = tmp_path_factory.mktemp("state")
     with pytest.MonkeyPatch.context() as patch:
         # It lasts until the last test of this process, and other packages' tests read the data.
         for name in {n for n in os.environ if n.startswith("ASSAY_")} - {"ASSAY_DATA"}:
             patch.delenv(name)
-        for name, value in names.items():
-            patch.setenv(name, str(value))
+        for name, value in given.items():
+            patch.setenv(f"ASSAY_{name.upper()}", str(value))
         get_settings.cache_clear()
         with TestClient(Assay.to_asgi(), raise_server_exceptions=False) as test_client:
             yield test_client
@@ -181,12 +187,9 @@ def page(driver: "Chrome", page_url: str) -> Iterator["Page"]:
     # A status that the page shows as a message is also logged by the browser.
     said = [line["message"] for line in driver.get_log("browser")]
     assert [line for line in said if "the server responded with a status" not in line] == []
-    assert [url for url in opened.requested() if not url.startswith(own_addresses(page_url))] == []
-
-
-def own_addresses(url: str) -> tuple[str, ...]:
-    """How requests begin that stay with the service or in the browser."""
-    return (f"{url}/", f"blob:{url}/", "data:image/png;base64,", "about:")
+    # They stay with the service or in the browser.
+    own = (f"{page_url}/", f"blob:{page_url}/", "data:image/png;base64,", "about:")
+    assert [url for url in opened.requested() if not url.startswith(own)] == []
 
 
 def png(seed: int = 0, size: int = 8) -> bytes:

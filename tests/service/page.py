@@ -197,13 +197,12 @@ class Page:
         self.one(".headline", seconds=90)
 
 
-def submit(url: str, spec: dict[str, Any], **form: Any) -> str:
-    """Queue an evaluation of two images, one with a hostile name, or of `texts`; its address."""
+def submit(url: str, spec: dict[str, Any], texts: list[str] | None = None) -> str:
+    """Queue an evaluation of two images, one with a hostile name, or of texts; its address."""
     files: list[tuple[str, Any]] = [("spec", (None, json.dumps(spec)))]
-    files += [
-        (name, (None, json.dumps(form[name]))) for name in ("texts", "labels") if name in form
-    ]
-    if "texts" not in form:
+    if texts:
+        files.append(("texts", (None, json.dumps(texts))))
+    else:
         names = ("0.png", HOSTILE_NAME)
         files += [("images", (name, png(i, size=28))) for i, name in enumerate(names)]
     return httpx.post(f"{url}/v1/evaluations", files=files).headers["location"]
@@ -226,7 +225,7 @@ HOSTILE_TEXT = "<script>window.hacked=1</script> a dull film, badly written and 
 
 
 def evaluations(url: str) -> dict[str, str]:
-    """CapacityLimiter of finished evaluations: "images", "budgets", "unaimed" and "texts"."""
+    """Places of finished evaluations: "images", "budgets", "unaimed" and "texts"."""
     smoothing = {"name": "smoothing", "sigma": ["0.25"], "samples": 20}
     l2 = {"name": "apgd-ce", "norm": "L2", "eps": ["0.5"], "steps": 2}
     typos = {"name": "typos", "edits": [2], "queries": 40}

@@ -66,30 +66,25 @@ def test_no_request_is_lost_when_versions_come_and_go_and_the_server_stops(
     folder = tmp_path / "models"
     shutil.copytree(ROOT / "artifacts" / "fashion-dot", folder / "one")
     options: dict[str, Any] = {**QUICK, "ASSAY_MODELS": folder, "ASSAY_RELOAD_S": 0.2}
-    options |= {"ASSAY_ROLE": "predict", "ASSAY_WORKERS": workers, "ASSAY_DRAIN_S": 1.5}
+    options |= {"ASSAY_ROLE": "predict", "ASSAY_WORKERS": workers, "ASSAY_DRAIN_S": 1}
     with serve(str(ROOT), cwd=tmp_path, home=tmp_path / "home", **options) as server:
         assert not any("evaluator" in process.cmdline() for process in server.family())
         load = Load(server.url, clients=6)
         try:
-            for version in ("2", "3"):
-                fields = json.loads((folder / "one" / MANIFEST).read_text()) | {"version": version}
-                shutil.copytree(folder / "one", folder / version)
-                (folder / version / MANIFEST).write_text(json.dumps(fields))
-                model = f"fashion-dot:{version}"
-                assert wait_until(lambda name=model: load.models[name] > 20, seconds=30)
-            shutil.rmtree(folder / "3")
+            fields = json.loads((folder / "one" / MANIFEST).read_text()) | {"version": "2"}
+            shutil.copytree(folder / "one", folder / "two")
+            (folder / "two" / MANIFEST).write_text(json.dumps(fields))
+            assert wait_until(lambda: load.models["fashion-dot:2"] > 20, seconds=30)
             shutil.rmtree(folder / "one")
-            again = load.models["fashion-dot:2"] + 20
-            assert wait_until(lambda: load.models["fashion-dot:2"] > again, seconds=30)
             assert wait_until(lambda: _versions(server) == ["2"], seconds=30)
             began = time.monotonic()
             server.process.send_signal(signal.SIGTERM)
-            assert wait_until(lambda: not _is_ready(server), seconds=1.4)
+            assert wait_until(lambda: not _is_ready(server), seconds=0.9)
             load.wait()
         finally:
             load.end()
         server.process.wait(15)
-        assert 1.5 <= time.monotonic() - began < 12
+        assert 1 <= time.monotonic() - began < 12
         assert set(load.outcomes) == {"200"}, load.outcomes
         errors = [line for line in server.lines() if line["level"] == "error"]
         assert not errors
@@ -136,23 +131,31 @@ def test_a_running_evaluation_survives_a_stop(tmp_path: Path) -> None:
         assert "assay_evaluator_alive" not in httpx.get(f"{server.url}/metrics").text
 
 
-def test_a_host_that_only_evaluates_answers_nothing_else(tmp_path: Path) -> None:
+def test_a_host_that_only_evaluates_answers_nothing_else_and_leaves_no_orphan(
+    tmp_path: Path,
+) -> None:
     options = {"ASSAY_ROLE": "evaluate", "ASSAY_EVALUATORS": 2, "ASSAY_MODELS": "nowhere"}
     with serve(str(ROOT), cwd=tmp_path, home=tmp_path / "home", **options) as server:
-        commands = [process.cmdline() for process in server.family()]
-        assert sum("evaluator" in command for command in commands) == 2
+        family = server.family()
+        evaluators = [process for process in family if "evaluator" in process.cmdline()]
+        assert len(evaluators) == 2 and len(family) >= 4  # BentoML's parent, and who answers
         assert httpx.get(f"{server.url}/livez").status_code == 200
         assert "assay_evaluator_alive 1.0" in httpx.get(f"{server.url}/metrics").text
         for path in ("/", "/v1/models", "/v1/evaluations", "/docs"):
             answer = httpx.get(f"{server.url}{path}")
             assert (answer.status_code, answer.json()["error"]["code"]) == (404, "not_found")
-        for process in server.family():
-            if "evaluator" in process.cmdline():
-                process.suspend()
+        for process in evaluators:
+            process.suspend()
         failing = httpx.get(f"{server.url}/readyz", timeout=20)
         assert failing.json()["error"]["details"] == {"failing": ["evaluator"]}
-        for process in server.family():
+        for process in evaluators:
             process.resume()
+        server.process.kill()
+        assert wait_until(lambda: not any(map(_lives, family)), seconds=10), family
+
+
+def _lives(process: psutil.Process) -> bool:
+    return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
 
 
 @pytest.mark.slow
@@ -160,9 +163,7 @@ def test_a_worker_that_cannot_start_again_ends_the_server(
     tmp_path: Path, tiny_artifact: Artifact
 ) -> None:
     models = tmp_path / "models" / "one"
-    models.mkdir(parents=True)
-    for path in tiny_artifact.folder.iterdir():
-        (models / path.name).write_bytes(path.read_bytes())
+    shutil.copytree(tiny_artifact.folder, models)
     options = {"ASSAY_MODELS": models, "ASSAY_RUNTIME": "onnx-cpu", "ASSAY_ROLE": "predict"}
     options["BENTOML_CONTAINERIZED"] = "true"
     with serve(str(ROOT), cwd=tmp_path, home=tmp_path / "home", **options) as server:
@@ -175,19 +176,10 @@ def test_a_worker_that_cannot_start_again_ends_the_server(
         assert "Traceback" not in log.splitlines()[-1]
 
 
-@pytest.mark.parametrize(
-    ("setting", "message"),
-    [
-        ({"ASSAY_API_KEYS": '[{"name": "a", "key": "hidden-key"}]'}, r"entry 0 (a) scopes must be"),
-        ({"ASSAY_MODELS": "nowhere"}, "nowhere is not a folder of artifacts"),
-    ],
-)
-def test_settings_that_cannot_be_are_refused_at_start(
-    tmp_path: Path, setting: dict[str, str], message: str
-) -> None:
-    command = [sys.executable, "-m", "bentoml", "serve", str(ROOT), "--port", "0"]
+def test_settings_that_cannot_be_are_refused_at_start(tmp_path: Path) -> None:
+    setting = {"ASSAY_API_KEYS": '[{"name": "a", "key": "hidden-key"}]'}
     ended = subprocess.run(
-        command,
+        [sys.executable, "-m", "bentoml", "serve", str(ROOT), "--port", "0"],
         cwd=tmp_path,
         env=environment(tmp_path / "home", setting),
         capture_output=True,
@@ -195,5 +187,6 @@ def test_settings_that_cannot_be_are_refused_at_start(
         timeout=60,
     )
     assert ended.returncode != 0
-    assert "Assay cannot start: " in ended.stderr and message in ended.stderr
+    assert "Assay cannot start: " in ended.stderr
+    assert "entry 0 (a) scopes must be" in ended.stderr
     assert "Traceback" not in ended.stderr and "hidden-key" not in ended.stderr + ended.stdout

@@ -1,6 +1,7 @@
 """The page of a service that asks for keys, in a real browser."""
 
 import json
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -23,6 +24,8 @@ KEYS = [
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder = tmp_path_factory.mktemp("guarded")
     options: dict[str, Any] = {"ASSAY_API_KEYS": json.dumps(KEYS), "ASSAY_RUNTIME": "onnx-cpu"}
+    models = (str(ROOT / "artifacts" / name) for name in ("fashion-elliptical", "fashion-dot"))
+    options["ASSAY_MODELS"] = os.pathsep.join(models)
     with serve(str(ROOT), cwd=folder, home=folder / "home", **options) as server:
         yield server.url
 

@@ -21,28 +21,19 @@ def test_shipped_files_are_found_from_any_directory(
     assert settings.models == [ROOT / "artifacts"]
     assert settings.samples == ROOT / "artifacts" / "samples"
     assert settings.state == tmp_path / "state"
-
-
-def test_several_model_folders_are_separated_like_path(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ASSAY_MODELS", f"/a{os.pathsep}/b")
     assert Settings().models == [Path("/a"), Path("/b")]
 
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [
-        ("ASSAY_MAX_BODY_MB", "0"),
-        ("ASSAY_ROLE", "both"),
-        ("ASSAY_BATCH_MAX", "-1"),
-        ("ASSAY_RUNTIME", "abacus"),
-        ("ASSAY_PRECISION", "bf16"),
-    ],
+    [("MAX_BODY_MB", "0"), ("ROLE", "both"), ("BATCH_MAX", "-1"), ("RUNTIME", "abacus")],
 )
 def test_impossible_value_is_refused(
     monkeypatch: pytest.MonkeyPatch, name: str, value: str
 ) -> None:
-    monkeypatch.setenv(name, value)
-    with pytest.raises(ValidationError, match=name.removeprefix("ASSAY_").lower()):
+    monkeypatch.setenv(f"ASSAY_{name}", value)
+    with pytest.raises(ValidationError, match=name.lower()):
         Settings()
 
 

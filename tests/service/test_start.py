@@ -6,10 +6,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import psutil
 import pytest
 
 from service.settings import ROOT, Settings
 from service.start import StartGuard, open_run_folder, prepare_state
+from tests.service.conftest import wait_until
 
 KILLED = """
 import os, signal
@@ -54,13 +56,14 @@ def test_a_named_folder_is_used_by_one_run_and_holds_nothing_else(temporary: Pat
         open_run_folder(settings)
     (temporary / "full").mkdir()
     (temporary / "full" / "mine").write_text("kept")
-    with pytest.raises(ValueError, match="new or empty"):
-        open_run_folder(Settings(run=temporary / "full"))
     (temporary / "link").symlink_to(temporary / "full")
-    with pytest.raises(ValueError, match="belongs to this user"):
-        open_run_folder(Settings(run=temporary / "link"))
-    with pytest.raises(ValueError, match="at most [0-9]+ bytes"):
-        open_run_folder(Settings(run=temporary / ("x" * 100)))
+    for name, message in (
+        ("full", "new or empty"),
+        ("link", "belongs to this user"),
+        ("x" * 100, "at most [0-9]+ bytes"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            open_run_folder(Settings(run=temporary / name))
     assert (temporary / "full" / "mine").read_text() == "kept"
 
 
@@ -91,3 +94,66 @@ def test_a_worker_that_fails_three_times_in_a_row_ends_the_server(
 def test_a_state_that_cannot_be_written_is_refused() -> None:
     with pytest.raises(ValueError, match="ASSAY_STATE must be a folder to write in"):
         prepare_state(Settings(state=Path("/proc/nothing")))
+
+
+_CHILD = """
+import signal, sys, time
+from service.processes import watch_parent
+signal.signal(signal.SIGTERM, lambda *_: print("asked", flush=True) if {stubborn} else sys.exit())
+watch_parent(grace={grace})
+print("watching", flush=True)
+time.sleep(60)
+"""
+_PARENT = """
+import subprocess, sys, time
+child = subprocess.Popen([sys.executable, "-c", sys.argv[1]])
+print(child.pid, flush=True)
+time.sleep(60)
+"""
+_LATE = """
+import time
+from service.processes import watch_parent
+watch_parent(parent=999999999, grace=0)
+time.sleep(60)
+"""
+_KERNEL = """
+import time
+from service.processes import die_with_starter
+die_with_starter()
+print("watching", flush=True)
+time.sleep(60)
+"""
+
+
+def _family(child: str) -> "tuple[subprocess.Popen[bytes], int]":
+    """A process that has started another, which watches it, and the other's id."""
+    parent = subprocess.Popen(
+        [sys.executable, "-c", _PARENT, child], cwd=ROOT, stdout=subprocess.PIPE
+    )
+    assert parent.stdout is not None
+    lines = {parent.stdout.readline().strip() for _ in range(2)}
+    assert b"watching" in lines
+    return parent, int((lines - {b"watching"}).pop())
+
+
+@pytest.mark.parametrize("stubborn", [False, True])
+def test_a_process_ends_soon_after_its_parent_was_killed(stubborn: bool) -> None:
+    parent, _ = _family(_CHILD.format(stubborn=stubborn, grace=0.5))
+    with parent:
+        parent.kill()
+        # The child holds the other end of the pipe: all is read when it is gone.
+        rest, _ = parent.communicate(timeout=20)
+    assert rest == (b"asked\n" if stubborn else b"")
+
+
+def test_a_parent_that_died_before_the_watch_began_is_noticed() -> None:
+    assert subprocess.run([sys.executable, "-c", _LATE], cwd=ROOT, timeout=30).returncode == -9
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel's signal is Linux's")
+def test_the_kernel_ends_a_process_that_stands_still() -> None:
+    parent, child = _family(_KERNEL)
+    with parent:
+        psutil.Process(child).suspend()
+        parent.kill()
+    assert wait_until(lambda: not psutil.pid_exists(child), seconds=5)

@@ -1,13 +1,20 @@
 """Who may do what, over the whole service in this process."""
 
 import json
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
 from pydantic import SecretStr
 from starlette.testclient import TestClient
 
-from service.settings import Settings
+from service.http.auth import Rates
+from service.http.errors import ApiError
+from service.http.keys import ANYONE, SCOPES, Caller
+from service.settings import ROOT, Settings
 from tests.service.conftest import ENTRIES, KEYS, png
 from tests.service.serving import serving
 
@@ -27,11 +34,6 @@ def test_without_keys_everybody_may_do_everything(client: TestClient) -> None:
     for path in ("/v1/evaluations", "/v1/models", "/metrics", "/"):
         assert client.get(path).status_code == 200
     assert client.get("/v1/models", headers={"x-api-key": "any"}).status_code == 200
-
-
-@pytest.mark.parametrize("path", FREE)
-def test_page_probes_and_documentation_need_no_key(locked: TestClient, path: str) -> None:
-    assert locked.get(path).status_code == 200
 
 
 PROTECTED = f"""POST /classify, POST /classify_text, GET /v1/models, GET /v1/models/fashion-dot,
@@ -73,15 +75,12 @@ def test_a_key_works_in_both_headers_and_within_its_scope_only(locked: TestClien
     assert code(refused) == (403, "missing_scope")
     assert refused.json()["error"]["details"] == {"scope": "predict"}
     assert locked.get("/v1/evaluations", headers=bearer("eve")).status_code == 200
-    assert code(locked.get("/v1/evaluations", headers=bearer("pat"))) == (403, "missing_scope")
-
-
-def test_any_scope_reads_models_and_samples_and_admin_the_metrics(locked: TestClient) -> None:
+    for path in ("/v1/evaluations", "/metrics"):
+        assert code(locked.get(path, headers=bearer("pat"))) == (403, "missing_scope")
+    assert locked.get("/metrics", headers=bearer("ada")).status_code == 200
     for name in ("pat", "eve", "ada"):
         for path in ("/v1/models", "/v1/models/fashion-dot", "/samples/index.json"):
             assert locked.get(path, headers=bearer(name)).status_code == 200
-    assert locked.get("/metrics", headers=bearer("ada")).status_code == 200
-    assert code(locked.get("/metrics", headers=bearer("pat"))) == (403, "missing_scope")
 
 
 def test_metrics_may_be_open(settings: Settings) -> None:
@@ -101,7 +100,11 @@ def test_too_many_requests_of_a_key_are_429(locked: TestClient) -> None:
     assert locked.get("/livez", headers=headers).status_code == 200
 
 
-def test_a_wrong_address_or_method_is_no_question_of_keys(locked: TestClient) -> None:
+def test_page_probes_and_documentation_need_no_key_nor_do_wrong_addresses(
+    locked: TestClient,
+) -> None:
+    for path in FREE:
+        assert locked.get(path).status_code == 200, path
     assert code(locked.get("/nowhere")) == (404, "not_found")
     wrong = locked.put("/classify")
     assert code(wrong) == (405, "method_not_allowed")
@@ -155,3 +158,66 @@ def _operations(spec: dict[str, Any]) -> list[tuple[tuple[str, str], dict[str, A
         for method, operation in item.items()
         if method in METHODS
     ]
+
+
+ALICE = Caller(name="alice", scopes=SCOPES, requests_per_minute=6)
+BOB = Caller(name="bob", scopes=SCOPES, requests_per_minute=2)
+
+
+class Clock:
+    now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def _refused(rates: Rates, caller: Caller) -> int:
+    """Seconds that a refusal tells to wait."""
+    with pytest.raises(ApiError) as late:
+        rates.take(caller)
+    assert (late.value.status, late.value.code) == (429, "rate_limited")
+    return int(late.value.headers["retry-after"])
+
+
+def test_a_minutes_requests_pass_at_once_and_come_back_evenly(tmp_path: Path) -> None:
+    clock = Clock()
+    with closing(Rates(tmp_path / "rates", [ALICE, ANYONE, BOB], clock=clock)) as rates:
+        for _ in range(6):
+            rates.take(ALICE)
+        assert _refused(rates, ALICE) == 10
+        clock.now += 9.5
+        assert _refused(rates, ALICE) == 1
+        clock.now += 0.5
+        rates.take(ALICE)
+        assert _refused(rates, ALICE) == 10
+        for _ in range(100):
+            rates.take(ANYONE)
+        rates.take(BOB)
+        clock.now = 1.0  # the moments of an earlier boot do no harm
+        rates.take(BOB)
+        assert _refused(rates, BOB) == 30
+
+
+_WORKER = """
+import sys
+from pathlib import Path
+from service.http.auth import Rates
+from service.http.errors import ApiError
+from service.http.keys import SCOPES, Caller
+caller = Caller(name="alice", scopes=SCOPES, requests_per_minute=50)
+rates = Rates(Path(sys.argv[1]), [caller], clock=lambda: 1000.0)
+for _ in range(40):
+    try:
+        rates.take(caller)
+        print("passed")
+    except ApiError:
+        pass
+"""
+
+
+def test_several_workers_allow_what_one_would(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", _WORKER, str(tmp_path / "rates")]
+    workers = [
+        subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) for _ in range(2)
+    ]
+    assert sum(worker.communicate(timeout=60)[0].count("passed") for worker in workers) == 50

@@ -104,31 +104,22 @@ def test_a_body_over_the_limit_is_413(tmp_path: Path) -> None:
     assert _refusal(tmp_path, lied, **limit) == (413, "body_too_large")
 
 
-def test_a_sender_that_leaves_is_no_error_of_ours(tmp_path: Path) -> None:
+def test_a_sender_that_leaves_and_compressed_bodies_are_no_errors_of_ours(tmp_path: Path) -> None:
     async def gone() -> Message:
         return {"type": "http.disconnect"}
 
     request = Request({"type": "http", "method": "POST", "headers": []}, gone)
     assert _refusal(tmp_path, request) == (400, "incomplete_body")
-
-
-@pytest.mark.parametrize("encoding", ["gzip", "identity, gzip", " GZIP"])
-def test_compressed_bodies_are_415(tmp_path: Path, encoding: str) -> None:
-    refused = _refusal(tmp_path, _request(b"x", content_encoding=encoding))
-    assert refused == (415, "compressed_body")
+    for encoding in ("gzip", "identity, gzip", " GZIP"):
+        refused = _refusal(tmp_path, _request(b"x", content_encoding=encoding))
+        assert refused == (415, "compressed_body")
 
 
 def _body(*contents: bytes, end: bytes = b"--B--\r\n") -> bytes:
     return b"".join(b"--B\r\n" + _HEAD + content + b"\r\n" for content in contents) + end
 
 
-def _form(
-    body: bytes,
-    kind: str = "multipart/form-data; boundary=B",
-    *,
-    max_files: int = 9,
-    step: int = 999,
-) -> Form:
+def _form(body: bytes, kind: str = "multipart/form-data; boundary=B", *, step: int = 999) -> Form:
     chunks = [body[i : i + step] for i in range(0, len(body), step)] or [b""]
 
     async def main() -> Form:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from service.http.keys import Caller, Keys, read_keys
+from service.http.keys import Caller, read_keys
 
 SECRET = "correct-horse-battery-staple"
 OTHER = "another-key-of-some-length"
@@ -16,21 +16,12 @@ def entry(**changes: Any) -> dict[str, Any]:
     return {name: value for name, value in given.items() if value is not None}
 
 
-def keys(*entries: object) -> Keys:
-    found = read_keys(json.dumps(entries))
-    assert found is not None
-    return found
-
-
-def test_no_setting_means_no_keys() -> None:
-    assert read_keys("") is None and read_keys("  ") is None
-
-
 def test_a_key_finds_its_caller_and_no_other_does() -> None:
     digest = hashlib.sha256(OTHER.encode()).hexdigest()
     limits = {"requests_per_minute": 5, "evaluations_per_day": 1000}
     bob = entry(name="bob", key=None, key_sha256=digest, scopes=["evaluate", "admin"], **limits)
-    found = keys(entry(), bob)
+    found = read_keys(json.dumps([entry(), bob]))
+    assert found is not None
     alice = Caller(name="alice", scopes=frozenset({"predict"}))
     assert found.find(SECRET.encode()) == alice
     assert found.find(OTHER.encode()) == Caller(
@@ -44,15 +35,16 @@ def test_a_key_finds_its_caller_and_no_other_does() -> None:
         assert found.find(wrong) is None
 
 
-def test_keys_are_not_kept() -> None:
-    assert SECRET not in repr(vars(keys(entry())))
-
-
-def test_keys_come_from_a_file(tmp_path: Path) -> None:
+def test_keys_come_from_a_file_and_are_not_kept(tmp_path: Path) -> None:
     path = tmp_path / "keys.json"
     path.write_text(json.dumps([entry()]))
     found = read_keys(str(path))
     assert found is not None and found.find(SECRET.encode())
+    assert SECRET not in repr(vars(found))
+    assert read_keys("") is None and read_keys("  ") is None
+    path.write_bytes(b"\xff\xfe")
+    with pytest.raises(ValueError, match="the file cannot be read: it is not UTF-8 text"):
+        read_keys(str(path))
 
 
 @pytest.mark.parametrize(
@@ -80,36 +72,15 @@ def test_keys_come_from_a_file(tmp_path: Path) -> None:
         ([entry(**{SECRET: 1})], r"\(alice\) has 1 unknown fields; known: evaluations_per_day"),
         ([entry(), entry(key=OTHER)], "the name 'alice' is given twice"),
         ([entry(), entry(name="bob")], "'alice' and 'bob' have the same key"),
-    ],
-)
-def test_an_entry_that_breaks_a_rule_is_named_without_its_key(entries: Any, message: str) -> None:
-    with pytest.raises(ValueError, match=message) as refused:
-        read_keys(json.dumps(entries))
-    _tells_no_key(refused.value)
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
         (f'[{{"key": "{SECRET}",', "must be JSON, which breaks off at line 1, column "),
         (f'[{{"key": "{SECRET}", "key": "{OTHER}"}}]', "gives one of its fields twice"),
         ("[" * 100_000, "must be JSON"),
         ("/nowhere/keys.json", "the file cannot be read: No such file or directory"),
     ],
 )
-def test_unreadable_keys_are_refused(text: str, message: str) -> None:
+def test_an_entry_that_breaks_a_rule_is_named_without_its_key(entries: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message) as refused:
-        read_keys(text)
-    _tells_no_key(refused.value)
-
-
-def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "keys.json"
-    path.write_bytes(b"\xff\xfe")
-    with pytest.raises(ValueError, match="the file cannot be read: it is not UTF-8 text"):
-        read_keys(str(path))
-
-
-def _tells_no_key(error: BaseException) -> None:
+        read_keys(entries if isinstance(entries, str) else json.dumps(entries))
+    error = refused.value
     assert SECRET not in str(error) and OTHER not in str(error)
     assert error.__cause__ is None and error.__suppress_context__ or error.__context__ is None

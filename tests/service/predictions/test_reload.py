@@ -3,13 +3,10 @@
 import asyncio
 import gc
 import json
-import logging
 import shutil
 import weakref
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -43,7 +40,6 @@ class World:
         self.registry = Registry.open(self.settings)
         marks = settings.state / "unloaded"
         self.reloader = Reloader(self.registry, self.settings, unloaded=marks)
-        self.predictions = Predictions(self.settings)
 
     def served(self) -> list[str]:
         return [f"{s.artifact.name}:{s.artifact.version}" for s in self.registry.all()]
@@ -54,213 +50,160 @@ class World:
 
 
 @pytest.fixture
-def run(
+async def world(
     settings: Settings, tiny_artifact: Artifact, tmp_path: Path
-) -> Callable[[Callable[[World], Awaitable[Any]]], Any]:
-    """Runs a test in an event loop, with version 1 of a model served."""
+) -> AsyncIterator[World]:
+    """Version 1 of a model is served."""
     folder = tmp_path / "models"
     folder.mkdir()
     _copy(tiny_artifact, folder / "one", version="1")
-
-    @asynccontextmanager
-    async def opened() -> AsyncIterator[World]:
-        world = World(settings, folder)
-        try:
-            yield world
-        finally:
-            world.reloader.close()
-            world.predictions.close()
-            world.registry.close()
-
-    async def main(test: Callable[[World], Awaitable[Any]]) -> None:
-        async with opened() as world:
-            await test(world)
-
-    return lambda test: asyncio.run(main(test))
+    world = World(settings, folder)
+    yield world
+    world.reloader.close()
+    world.registry.close()
 
 
-Run = Callable[[Callable[[World], Awaitable[None]]], None]
+pytestmark = pytest.mark.anyio
 ONE, TWO = "fashion-elliptical:1", "fashion-elliptical:2"
 
 
-def test_a_new_version_is_served_and_a_removed_one_is_not(
-    run: Run, tiny_artifact: Artifact
+async def test_a_new_version_is_served_and_a_removed_one_is_not(
+    world: World, tiny_artifact: Artifact
 ) -> None:
-    async def test(world: World) -> None:
-        two = _copy(tiny_artifact, world.folder / "two", version="2")
-        await world.reloader.look()
-        assert world.served() == [ONE]  # it may still be half a copy
-        await world.reloader.look()
-        assert world.served() == [ONE, TWO]
-        assert world.registry.get().artifact.version == "2"
-        shutil.rmtree(two)
-        await world.look_twice()
-        assert world.served() == [ONE]
-        shutil.rmtree(world.folder / "one")
-        await world.look_twice()
-        assert world.served() == [] and not await world.registry.ready()
-        with pytest.raises(ApiError) as nothing:
-            world.registry.get()
-        assert nothing.value.code == "unknown_model"
-
-    run(test)
+    two = _copy(tiny_artifact, world.folder / "two", version="2")
+    await world.reloader.look()
+    assert world.served() == [ONE]  # it may still be half a copy
+    await world.reloader.look()
+    assert world.served() == [ONE, TWO]
+    assert world.registry.get().artifact.version == "2"
+    shutil.rmtree(two)
+    await world.look_twice()
+    assert world.served() == [ONE]
+    shutil.rmtree(world.folder / "one")
+    await world.look_twice()
+    assert world.served() == [] and not await world.registry.ready()
+    with pytest.raises(ApiError) as nothing:
+        world.registry.get()
+    assert nothing.value.code == "unknown_model"
 
 
-def test_a_new_version_waits_while_another_worker_measures(
-    run: Run, tiny_artifact: Artifact
+async def test_a_copy_is_opened_when_it_is_complete_and_no_other_worker_measures(
+    world: World, tiny_artifact: Artifact, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def test(world: World) -> None:
-        _copy(tiny_artifact, world.folder / "two", version="2")
+    whole = _copy(tiny_artifact, world.folder.parent / "whole", version="2")
+    (world.folder / "two").mkdir()
+    for path in sorted(whole.iterdir()):
+        (world.folder / "two" / path.name).write_bytes(path.read_bytes())
         await world.reloader.look()
-        with exclusive(world.settings.runtimes_folder):
-            opening = asyncio.create_task(world.reloader.look())
-            await asyncio.sleep(0.3)
-            assert not opening.done() and world.served() == [ONE]
-        await opening
-        assert world.served() == [ONE, TWO]
-
-    run(test)
-
-
-def test_a_copy_is_opened_when_it_is_complete(
-    run: Run, tiny_artifact: Artifact, caplog: pytest.LogCaptureFixture
-) -> None:
-    async def test(world: World) -> None:
-        whole = _copy(tiny_artifact, world.folder.parent / "whole", version="2")
-        (world.folder / "two").mkdir()
-        for path in sorted(whole.iterdir()):
-            (world.folder / "two" / path.name).write_bytes(path.read_bytes())
-            await world.reloader.look()
-        assert world.served() == [ONE]
-        await world.reloader.look()
-        assert world.served() == [ONE, TWO]
-
-    run(test)
+    assert world.served() == [ONE]
+    with exclusive(world.settings.runtimes_folder):
+        opening = asyncio.create_task(world.reloader.look())
+        await asyncio.sleep(0.2)
+        assert not opening.done() and world.served() == [ONE]
+    await opening
+    assert world.served() == [ONE, TWO]
     assert "not served" not in caplog.text
 
 
-def test_a_broken_folder_is_told_once_and_left(
-    run: Run, tiny_artifact: Artifact, caplog: pytest.LogCaptureFixture
+async def test_a_broken_folder_is_told_once_and_left(
+    world: World, tiny_artifact: Artifact, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def test(world: World) -> None:
-        two = _copy(tiny_artifact, world.folder / "two", version="2")
-        (two / "weights.safetensors").write_bytes(b"x")
-        for _ in range(5):
-            await world.reloader.look()
-        assert world.served() == [ONE]
-        [(name, problem)] = world.reloader.problems()
-        assert (name, str(world.folder) in problem) == ("two", False)
-        with pytest.raises(ApiError) as refused:
-            await world.reloader.load("two")
-        assert (refused.value.status, refused.value.code) == (422, "not_loadable")
-        good = tiny_artifact.folder / "weights.safetensors"
-        (two / "weights.safetensors").write_bytes(good.read_bytes())
-        await world.look_twice()
-        assert world.served() == [ONE, TWO] and not world.reloader.problems()
-
-    with caplog.at_level(logging.WARNING):
-        run(test)
+    two = _copy(tiny_artifact, world.folder / "two", version="2")
+    (two / "weights.safetensors").write_bytes(b"x")
+    for _ in range(5):
+        await world.reloader.look()
+    assert world.served() == [ONE]
+    [(name, problem)] = world.reloader.problems()
+    assert (name, str(world.folder) in problem) == ("two", False)
+    with pytest.raises(ApiError) as refused:
+        await world.reloader.load("two")
+    assert (refused.value.status, refused.value.code) == (422, "not_loadable")
+    good = tiny_artifact.folder / "weights.safetensors"
+    (two / "weights.safetensors").write_bytes(good.read_bytes())
+    await world.look_twice()
+    assert world.served() == [ONE, TWO] and not world.reloader.problems()
     assert caplog.text.count("two is not served") == 1
 
 
-def test_a_version_never_changes_its_contents(
-    run: Run, tiny_models: Path, caplog: pytest.LogCaptureFixture
+async def test_a_version_never_changes_its_contents(
+    world: World, tiny_models: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def test(world: World) -> None:
-        before = world.registry.find(ONE)
-        shutil.rmtree(world.folder / "one")
-        other = open_artifact(tiny_models / "dot")
-        _copy(other, world.folder / "one", version="1", name="fashion-elliptical")
-        await world.look_twice()
-        await world.reloader.look()
-        assert world.registry.find(ONE) is before  # the old one goes on answering
-
-    with caplog.at_level(logging.WARNING):
-        run(test)
+    before = world.registry.find(ONE)
+    shutil.rmtree(world.folder / "one")
+    other = open_artifact(tiny_models / "dot")
+    _copy(other, world.folder / "one", version="1", name="fashion-elliptical")
+    await world.look_twice()
+    await world.reloader.look()
+    assert world.registry.find(ONE) is before  # the old one goes on answering
     assert caplog.text.count("a version is immutable: fashion-elliptical:1") == 1
 
 
-def test_a_name_keeps_its_task_and_a_folder_may_move_or_change(
-    run: Run, tiny_artifact: Artifact, tiny_models: Path
+async def test_a_name_keeps_its_task_and_a_folder_may_move_or_change(
+    world: World, tiny_artifact: Artifact, tiny_models: Path
 ) -> None:
-    async def test(world: World) -> None:
-        text = open_artifact(tiny_models / "transject")
-        _copy(text, world.folder / "text", version="9", name="fashion-elliptical")
-        _copy(tiny_artifact, world.folder / "torch_model", version="1")
-        await world.look_twice()
-        assert world.served() == [ONE]
-        problems = dict(world.reloader.problems())
-        assert len(world.reloader.problems()) == 2 and set(problems) == {"fashion-elliptical"}
-        before = world.registry.find(ONE).runtime
-        shutil.rmtree(world.folder / "torch_model")
-        (world.folder / "one").rename(world.folder / "moved")
-        await world.look_twice()
-        assert world.registry.find(ONE).runtime is before
-        assert world.registry.find(ONE).artifact.folder.name == "moved"
-        card = {"digest": world.registry.find(ONE).artifact.digest, "scored": True}
-        (world.folder / "moved" / CARD_JSON).write_text(json.dumps(card))
-        await world.look_twice()
-        now = world.registry.find(ONE)
-        assert now.artifact.card == card and now.runtime is before
-        shutil.rmtree(world.folder / "moved")
-        _copy(tiny_artifact, world.folder / "moved", version="2")
-        await world.look_twice()
-        assert world.served() == [TWO]  # a folder may hold a new version
-
-    run(test)
+    text = open_artifact(tiny_models / "transject")
+    _copy(text, world.folder / "text", version="9", name="fashion-elliptical")
+    _copy(tiny_artifact, world.folder / "torch_model", version="1")
+    await world.look_twice()
+    assert world.served() == [ONE]
+    problems = dict(world.reloader.problems())
+    assert len(world.reloader.problems()) == 2 and set(problems) == {"fashion-elliptical"}
+    before = world.registry.find(ONE).runtime
+    shutil.rmtree(world.folder / "torch_model")
+    (world.folder / "one").rename(world.folder / "moved")
+    await world.look_twice()
+    assert world.registry.find(ONE).runtime is before
+    assert world.registry.find(ONE).artifact.folder.name == "moved"
+    card = {"digest": world.registry.find(ONE).artifact.digest, "scored": True}
+    (world.folder / "moved" / CARD_JSON).write_text(json.dumps(card))
+    await world.look_twice()
+    now = world.registry.find(ONE)
+    assert now.artifact.card == card and now.runtime is before
+    shutil.rmtree(world.folder / "moved")
+    _copy(tiny_artifact, world.folder / "moved", version="2")
+    await world.look_twice()
+    assert world.served() == [TWO]  # a folder may hold a new version
 
 
-def test_unloaded_is_unloaded_for_every_worker(run: Run, settings: Settings) -> None:
-    async def test(world: World) -> None:
-        marks = settings.state / "unloaded"
-        other = Reloader(world.registry, world.settings, unloaded=marks)
-        await world.reloader.unload("fashion-elliptical")
-        assert world.served() == []
-        assert [artifact.version for artifact in world.reloader.unloaded()] == ["1"]
-        await other.look()
-        assert world.served() == []
-        for act in (world.reloader.unload, world.reloader.load):
-            with pytest.raises(ApiError) as unknown:
-                await act("nope")
-            assert (unknown.value.status, unknown.value.code) == (404, "unknown_model")
-        await world.reloader.load("fashion-elliptical")
-        assert world.served() == [ONE]
-        await other.look()
-        assert world.served() == [ONE]
-        other.close()
-
-    run(test)
+async def test_unloaded_is_unloaded_for_every_worker(world: World, settings: Settings) -> None:
+    marks = settings.state / "unloaded"
+    other = Reloader(world.registry, world.settings, unloaded=marks)
+    await world.reloader.unload("fashion-elliptical")
+    assert world.served() == []
+    assert [artifact.version for artifact in world.reloader.unloaded()] == ["1"]
+    await other.look()
+    assert world.served() == []
+    for act in (world.reloader.unload, world.reloader.load):
+        with pytest.raises(ApiError) as unknown:
+            await act("nope")
+        assert (unknown.value.status, unknown.value.code) == (404, "unknown_model")
+    await world.reloader.load("fashion-elliptical")
+    assert world.served() == [ONE]
+    await other.look()
+    assert world.served() == [ONE]
+    other.close()
 
 
-def test_a_request_in_flight_ends_on_the_model_it_began_with(
-    run: Run, tiny_artifact: Artifact
+async def test_a_request_in_flight_ends_on_its_model_which_then_leaves_the_memory(
+    world: World, tiny_artifact: Artifact
 ) -> None:
-    async def test(world: World) -> None:
-        served = world.registry.find(ONE)
+    path = _copy(tiny_artifact, world.folder / "two", version="2")
+    await world.look_twice()
+    predictions = Predictions(world.settings)
+    await predictions.predict([png()], world.registry.get(), explain=True)
+    predictions.close()
+    gone = weakref.ref(world.registry.find(TWO).runtime)
 
-        async def read() -> np.ndarray:
-            """The model goes away after the request was admitted."""
-            shutil.rmtree(world.folder / "one")
-            await world.look_twice()
-            assert world.served() == []
-            return np.zeros((1, 1, 8, 8), np.float32)
-
-        async with served.batcher.admission(1) as admitted:
-            assert (await admitted.predict(read)).shape == (1, 3)
-
-    run(test)
-
-
-def test_what_is_gone_is_not_kept_in_memory(run: Run, tiny_artifact: Artifact) -> None:
-    async def test(world: World) -> None:
-        path = _copy(tiny_artifact, world.folder / "two", version="2")
-        await world.look_twice()
-        await world.predictions.predict([png()], world.registry.get(), explain=True)
-        gone = weakref.ref(world.registry.find(TWO).runtime)
-        assert gone() is not None
+    async def read() -> np.ndarray:
+        """The model goes away after the request was admitted."""
         shutil.rmtree(path)
         await world.look_twice()
-        gc.collect()
-        assert gone() is None
+        assert world.served() == [ONE]
+        return np.zeros((1, 1, 8, 8), np.float32)
 
-    run(test)
+    async with world.registry.find(TWO).batcher.admission(1) as admitted:
+        assert gone() is not None
+        assert (await admitted.predict(read)).shape == (1, 3)
+    del admitted
+    gc.collect()
+    assert gone() is None

@@ -1,8 +1,12 @@
 """Runtimes are measured while their models are served already."""
 
 import asyncio
+import shutil
 import subprocess
+from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -24,9 +28,12 @@ def automatic(tiny_models: Path, tmp_path: Path) -> Settings:
     return Settings(models=[tiny_models], state=tmp_path, runtime="auto")
 
 
-async def _settle(registry: Registry, settings: Settings) -> None:
+async def _settle(
+    registry: Registry, settings: Settings, meanwhile: Callable[[], object] = bool
+) -> None:
     settler = RuntimeSelector(registry, settings)
     settler.start()
+    meanwhile()
     measuring = [describe_model(served, registry)["measuring"] for served in registry.all()]
     assert all(measuring) if settler._task is not None else not any(measuring)
     if settler._task is not None:
@@ -34,31 +41,48 @@ async def _settle(registry: Registry, settings: Settings) -> None:
 
 
 def test_models_answer_at_once_and_move_to_what_measuring_finds(
-    automatic: Settings, monkeypatch: pytest.MonkeyPatch
+    automatic: Settings,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     check_models(automatic)
-    registry = Registry.open(automatic)
-    before = registry.all()
-    assert {served.runtime.name for served in before} == {REFERENCE}
-    asyncio.run(_settle(registry, automatic))
-    assert registry.measuring == set()
-    for old, new in zip(before, registry.all(), strict=True):
-        selection = cached_selection(
-            new.artifact,
-            name="auto",
-            mode="exact",
-            threads=available_cores(),
-            cache=automatic.runtimes_folder,
-        )
-        assert selection is not None and selection.runtime in installed()
-        assert (new.runtime.name, new.runtime.precision) == (selection.runtime, selection.precision)
-        assert new is not old and new.artifact is old.artifact
-    registry.close()
+    with closing(Registry.open(automatic)) as registry:
+        before = registry.all()
+        assert {served.runtime.name for served in before} == {REFERENCE}
+        asyncio.run(_settle(registry, automatic))
+        assert registry.measuring == set()
+        for old, new in zip(before, registry.all(), strict=True):
+            options = {"name": "auto", "mode": "exact", "threads": available_cores()}
+            cache = automatic.runtimes_folder
+            selection = cached_selection(new.artifact, cache=cache, **options)
+            assert selection is not None and selection.runtime in installed()
+            runtime = (new.runtime.name, new.runtime.precision)
+            assert runtime == (selection.runtime, selection.precision)
+            assert new is not old and new.artifact is old.artifact
     monkeypatch.setattr(subprocess, "run", None)  # a later start measures nothing
-    later = Registry.open(automatic)
-    assert [s.runtime.name for s in later.all()] == [s.runtime.name for s in registry.all()]
-    asyncio.run(_settle(later, automatic))
-    later.close()
+    with closing(Registry.open(automatic)) as later:
+        names = [served.runtime.name for served in later.all()]
+        assert names == [served.runtime.name for served in registry.all()]
+        asyncio.run(_settle(later, automatic))
+
+    fresh = automatic.model_copy(update={"state": tmp_path / "fresh"})
+    with closing(Registry.open(fresh)) as registry:
+        before, opens = registry.all(), registry.opener.open
+        refused = before[0].artifact
+
+        def refuses(artifact: Artifact) -> Served:
+            """What was measured cannot be opened."""
+            if artifact is refused:
+                raise ValueError("the runtime differs from torch")
+            return opens(artifact)
+
+        monkeypatch.setattr(registry.opener, "open", refuses)
+        measured = partial(shutil.copytree, automatic.runtimes_folder, fresh.runtimes_folder)
+        asyncio.run(_settle(registry, fresh, measured))
+        assert registry.all()[0] is before[0] and registry.measuring == set()
+        assert all(n is not o for n, o in zip(registry.all()[1:], before[1:], strict=True))
+        assert f"{refused.name} stays on the runtime" in caplog.text
 
 
 def test_models_stay_where_they_are_when_measuring_fails(
@@ -70,35 +94,10 @@ def test_models_stay_where_they_are_when_measuring_fails(
     monkeypatch.setattr("sys.executable", str(dies))
     fast = automatic.model_copy(update={"precision": "fast"})
     check_models(fast)
-    registry = Registry.open(fast)
-    before = registry.all()
-    asyncio.run(_settle(registry, fast))
-    assert registry.all() == before
-    registry.close()
-
-
-def test_models_stay_where_they_are_when_the_measured_runtime_cannot_open_them(
-    automatic: Settings, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    check_models(automatic)
-    registry = Registry.open(automatic)
-    before = registry.all()
-
-    opens = registry.opener.open
-    refused = before[0].artifact
-
-    def refuses(artifact: Artifact) -> Served:
-        if artifact is refused:
-            raise ValueError("the runtime differs from torch")
-        return opens(artifact)
-
-    monkeypatch.setattr(registry.opener, "open", refuses)
-    asyncio.run(_settle(registry, automatic))
-    after = registry.all()
-    assert after[0] is before[0] and registry.measuring == set()
-    assert all(new is not old for new, old in zip(after[1:], before[1:], strict=True))
-    assert f"{refused.name} stays on the runtime" in caplog.text
-    registry.close()
+    with closing(Registry.open(fast)) as registry:
+        before = registry.all()
+        asyncio.run(_settle(registry, fast))
+        assert registry.all() == before
 
 
 def test_a_model_that_left_meanwhile_does_not_return_and_a_newer_card_stays(

@@ -1,0 +1,329 @@
+"""The page in a real browser: inputs, evaluations, evidence, and how it looks."""
+
+import time
+from pathlib import Path
+
+import pytest
+from selenium.webdriver.common.keys import Keys
+
+from tests.service.conftest import png
+from tests.service.page import HOSTILE_NAME, Page, needs_browser
+
+pytestmark = [needs_browser, pytest.mark.slow]
+VIEWS = ("#/", "#/texts", "#/evaluations", "images", "unaimed", "texts")
+# Every list that the page asks for from now on holds one evaluation.
+ONE_AT_A_TIME = """
+const { fetch } = window;
+window.fetch = (address, ...rest) => fetch(address.replace("limit=20", "limit=1"), ...rest);
+location.hash = "#/evaluations";
+"""
+ATTENTION_SPAN = """
+const c = document.querySelector('canvas.attention');
+const d = c.getContext('2d').getImageData(0, 0, 224, 224).data.filter((_, i) => i % 4 === 0);
+return c.width === 224 && c.height === 224 ? Math.max(...d) - Math.min(...d) : 0;
+"""
+MOVING = """
+return [...document.querySelectorAll('*')].filter((node) => {
+  const style = getComputedStyle(node);
+  return !/^0s(, 0s)*$/.test(style.transitionDuration) || style.animationName !== 'none';
+}).length
+"""
+UNNAMED = """
+return [...document.querySelectorAll('input, select, textarea, button')].filter((node) =>
+  !(node.labels?.length || node.textContent.trim() || node.ariaLabel
+    || node.querySelector('img[alt]'))).map((node) => node.outerHTML)
+"""
+
+
+def inert(page: Page) -> bool:
+    """Whether no name or text of a stranger has become a part of the page."""
+    made = page.all("img[src='x'], main script")
+    return not made and page.run("return window.hacked") is None
+
+
+def predicted(page: Page, count: int, kind: str = "image") -> None:
+    shown = f"#{kind}-list .bars"
+    page.until(lambda: len(page.all(shown)) == count, f"no {count} predictions")
+
+
+def test_pictures_are_dropped_pasted_and_classified(page: Page) -> None:
+    for kind in ("drop", "paste"):
+        page.give(kind, png(len(kind), size=28))
+    predicted(page, 2)
+    assert {card.text for card in page.all("#image-list .file")} == {"drop.png", "paste.png"}
+    assert len(page.all("#image-list .card:first-child .bar")) == 3
+    page.one("#image-clear").click()
+    assert page.text("#image-tally") == "No images selected."
+
+
+def test_attention_is_shown_and_another_model_answers_anew(page: Page) -> None:
+    page.take_samples()
+    assert "of 4 with a label classified correctly" in page.text("#image-tally")
+    page.one("#image-explain").click()
+    page.until(lambda: len(page.all("#image-list canvas.attention")) == 4, "no four maps")
+    page.until(lambda: page.run(ATTENTION_SPAN) > 100, "the map is flat")
+    page.one("#image-explain").click()
+    assert page.all("canvas.attention") == []
+    page.one(".model:nth-child(2) input").click()
+    predicted(page, 4)
+    rivals = [option.text for option in page.all("#image-evaluation [name=compare] option")]
+    assert "fashion-elliptical" in rivals and len(rivals) == len(page.all("#image-models .model"))
+
+
+def test_hostile_and_broken_files_are_named_and_stay_inert(page: Page, tmp_path: Path) -> None:
+    (tmp_path / HOSTILE_NAME).write_bytes(png(size=28))
+    (tmp_path / "letter.png").write_text("not an image")
+    files = f"{tmp_path / HOSTILE_NAME}\n{tmp_path / 'letter.png'}"
+    page.all("#files")[0].send_keys(files)
+    page.until(lambda: len(page.all(".bars, .card-error")) == 2, "no two answers")
+    assert page.text(".file") == HOSTILE_NAME and inert(page)
+    assert "image" in page.text(".card-error")
+    assert "Remove the images" in page.text("#image-evaluation .plan")
+    page.one(".card:nth-child(2) .remove").send_keys(Keys.ENTER)
+    assert "stability" in page.text("#image-evaluation .plan")
+    page.one(".truth-select option:nth-child(2)").click()
+    assert "accuracy" in page.text("#image-evaluation .plan")
+
+
+def test_keyboard_alone_leads_from_samples_to_a_result(page: Page) -> None:
+    def tab_to(selector: str) -> None:
+        for _ in range(60):
+            page.keys(Keys.TAB)
+            if page.run("return document.activeElement.matches(arguments[0])", selector):
+                return
+        raise AssertionError(f"{selector} is not reached by the tab key")
+
+    page.keys(Keys.TAB)
+    assert page.run("return document.activeElement.textContent") == "Skip to the content"
+    page.keys(Keys.ENTER)
+    tab_to("#browse")
+    page.keys(Keys.ENTER)
+    tab_to(".thumb")
+    page.keys(Keys.SPACE, Keys.ARROW_RIGHT, Keys.SPACE, Keys.ARROW_DOWN, Keys.SPACE)
+    predicted(page, 3)
+    tab_to("#image-models input")
+    tab_to("#image-evaluation [name=preset]")
+    page.keys(Keys.ARROW_DOWN, Keys.ARROW_UP)
+    assert page.run("return document.activeElement.value") == "quick"
+    page.says("#image-evaluation .cost", "model evaluations")
+    tab_to("#image-evaluation .start")
+    page.keys(Keys.ENTER)
+    page.finish()
+    tab_to(".wipe input")
+    page.keys(Keys.HOME)
+    shown = page.run("return document.activeElement.getAttribute('aria-valuetext')")
+    assert shown == "0 % adversarial"
+
+
+def test_texts_are_typed_read_and_classified(page: Page, tmp_path: Path) -> None:
+    page.one("#texts-link").click()
+    page.one("#text").send_keys("What a waste of time. The plot is dull.", Keys.CONTROL, Keys.ENTER)
+    page.says("#text-list .bar:first-child", "neg")
+    assert len(page.all("#text-list .bar")) == 2
+    page.one("#text").send_keys(" ")
+    page.one("#add-text").click()
+    assert "blank" in page.text("#texts-error")
+    page.one("#by-line").click()
+    page.one("#text").send_keys("a good film\na bad film\n")
+    page.one("#add-text").click()
+    (tmp_path / "<b>.txt").write_text("<img src=x onerror=window.hacked=1> dull")
+    page.all("#text-files")[0].send_keys(str(tmp_path / "<b>.txt"))
+    predicted(page, 4, "text")
+    assert inert(page)
+    page.one("#examples").click()
+    predicted(page, 12, "text")
+    assert "of 8 with a label classified correctly" in page.text("#text-tally")
+
+
+def test_presets_fill_the_form_and_refusals_are_the_services(page: Page) -> None:
+    page.take_samples()
+    page.says("#image-evaluation .cost", "Up to")
+    quick = page.text("#image-evaluation .cost")
+    page.preset("paper")
+    page.until(lambda: "Up to" in (said := page.text(".cost")) and said != quick, "same cost")
+    page.adjust()
+    ticked = [
+        box.get_attribute("value") for box in page.all("#image-evaluation [name=attack]:checked")
+    ]
+    assert ticked == ["fgsm", "pgd", "spsa"]
+    own = page.all("#image-evaluation [name=spsa-only]")[0]
+    assert own.get_attribute("value") == "1/255"
+    assert page.all("[name=other-eps]")[0].get_attribute("value") == "3/255 5/255 6/255"
+    page.set_field("[name=other-eps]", "2")
+    page.says("#image-evaluation .form-error", "eps must lie in (0, 1]")
+    page.one(".start").click()
+    page.says("#image-evaluation .form-error", "eps must lie in (0, 1]")
+    page.preset("corruptions")
+    assert [field.get_attribute("data-budget") for field in page.shown(".budget")] == ["severities"]
+    assert not page.one("[name=gate]").is_enabled()
+
+
+def test_evaluation_from_samples_to_evidence(page: Page) -> None:
+    page.take_samples()
+    assert "All labels are known" in page.text("#image-evaluation .plan")
+    page.adjust()
+    page.set_field("[name=pgd-steps]", "3")
+    page.one("[name=compare] option:nth-child(2)").click()
+    page.set_field("[name=gate]", "1")
+    page.cdp("Network.enable")  # progress is polled where no stream gets through
+    page.cdp("Network.setBlockedURLs", urls=["*/events"])
+    try:
+        page.start()
+        page.finish()
+    finally:
+        page.cdp("Network.setBlockedURLs", urls=[])
+        page.driver.get_log("browser")  # the browser notes what it has blocked
+    assert " of 4 images correctly" in page.text(".headline") or "all 4" in page.text(".headline")
+    assert "Gate robust_accuracy >= 0.01" in page.text(".stamps")
+    attacks = "[aria-label=Attacks] .figures"
+    assert len(page.all(attacks)) == 2
+    assert len(page.all(f"{attacks} tbody tr")) == 2 * (1 + 2 * 2 + 2)  # clean, attacks, worst
+    assert len(page.all(".wide .band")) == 2 and len(page.all(".wide .thread")) == 4
+    assert len(page.all("[aria-label^=Comparison] tbody tr")) == 3
+    assert len(page.all(".exhibit")) == 4
+
+
+def test_evidence_of_images(page: Page, places: dict[str, str], tmp_path: Path) -> None:
+    page.open(places["images"])
+    page.until(lambda: len(page.all(".exhibit")) == 2, "no samples")
+    assert "corrupted" in page.text(".readings")
+    names = [mark.get_attribute("title") for mark in page.all(".exhibit-line b")]
+    assert set(names) == {"0.png", HOSTILE_NAME} and inert(page)
+    page.run("arguments[0].scrollIntoView({block: 'center'})", page.one(".wipe"))
+    for picture in page.all(".exhibit:first-child img"):
+        page.until(lambda shown=picture: shown.get_property("naturalWidth") > 0, "no picture")  # type: ignore
+    clip = "return getComputedStyle(document.querySelector('.wipe-above')).clipPath"
+    slider = page.all(".wipe input")[0]
+    page.run("arguments[0].focus()", slider)
+    page.keys(Keys.END)
+    assert slider.get_attribute("aria-valuetext") == "100 % adversarial"
+    uncovered = page.run(clip)
+    page.keys(Keys.HOME)
+    assert page.run(clip) != uncovered
+    page.one("#evidence-attention").click()
+    page.until(lambda: len(page.all(".maps canvas.attention")) == 4, "no two pairs of maps")
+    captions = [caption.text for caption in page.all(".exhibit:first-child .maps figcaption")]
+    assert captions == ["attention before", "attention after"]
+    page.cdp("Browser.setDownloadBehavior", behavior="allow", downloadPath=str(tmp_path))
+    page.one(".take [data-form='report.html']").click()
+    page.until(lambda: bool(list(tmp_path.glob("*report.html"))), "no file was saved")
+    assert page.one(".downloads [data-form='samples.parquet']").is_displayed()
+
+
+def test_evaluations_of_other_kinds_are_shown(page: Page, places: dict[str, str]) -> None:
+    page.open(places["unaimed"])
+    assert "without labels. Under common corruptions it keeps" in page.text(".headline")
+    assert "fog" in page.text("[aria-label='Common corruptions']")
+    assert "Provably correct" in page.text(".curve-figure")
+    assert page.all(".exhibit") == []
+    page.open(places["budgets"])
+    worst = "its 2 predictions under the worst attack within 16/255 or within 0.5 (l2)"
+    assert worst in page.text(".headline")
+    assert len(page.all(".curve-figure")) == 2 and len(page.all(".exhibit")) == 2
+    page.open(places["texts"])
+    assert "its 2 predictions under the worst attack with 2 edits" in page.text(".headline")
+    page.until(lambda: any("<script>" in one.text for one in page.all(".changed")), "no text")
+    assert inert(page)
+
+
+def test_an_evaluation_of_texts_marks_the_changed_words(page: Page) -> None:
+    page.open("#/texts")
+    page.one("#texts .model")
+    page.one("#examples").click()
+    predicted(page, 8, "text")
+    for number in range(8, 3, -1):
+        page.one(f"#text-list .card:nth-child({number}) .remove").click()
+    page.preset("hotflip")
+    page.adjust()
+    page.set_field("[name=hotflip-queries]", "200")
+    assert page.all("#text-evaluation [name=preset]:checked") == []
+    page.says("#text-evaluation .cost", "model evaluations")
+    page.start()
+    page.finish()
+    assert " of 3 texts correctly" in page.text(".headline") or "all 3" in page.text(".headline")
+    page.until(lambda: bool(page.all(".exhibit.fallen .changed ins")), "no word is marked")
+    assert page.all(".exhibit.fallen .changed del")
+    assert "edits of a text" in page.text(".curve-figure")
+
+
+def test_past_evaluations_are_listed_filtered_and_continued(
+    page: Page, places: dict[str, str]
+) -> None:
+    page.open("#/evaluations")
+    row = f".past:has([href='{places['texts']}'])"
+    assert "2 texts · Typos at edits 2" in page.text(f"{row} .past-detail")
+    page.says(f"{row} .past-outcome", "→")
+    page.one("#history-filters button:nth-child(4)").click()  # succeeded
+    page.until(lambda: bool(page.all(row)), "not listed")
+    page.one("#history-filters button:nth-child(5)").click()  # failed
+    page.says("#history", "No evaluation is failed.")
+    page.open()
+    page.run(ONE_AT_A_TIME)
+    page.one("#older").click()
+    page.until(lambda: len(page.all(".past")) == 2, "no older one")
+    assert len({row.get_attribute("data-id") for row in page.all(".past")}) == 2
+
+
+def test_evaluation_is_cancelled_and_deleted(page: Page) -> None:
+    page.take_samples()
+    page.adjust()
+    page.set_field("[name=pgd-steps]", "1000")
+    page.set_field("[name=other-eps]", "0.01 0.02 0.03 0.04")
+    page.start()
+    page.one(".progress button").click()
+    page.says("#evaluation", "was cancelled", seconds=60)
+    place = page.place()
+    page.one("nav [data-view=evaluations]").click()
+    row = f".past:has([href='{place}'])"
+    assert page.text(f"{row} .status") == "cancelled"
+    page.one(f"{row} button").send_keys(Keys.ENTER)
+    page.one(f"{row} button").send_keys(Keys.ENTER)
+    page.until(lambda: not page.all(row), "not deleted")
+    page.open(place)
+    assert "deleted" in page.text("#evaluation .error")
+
+
+def fill(page: Page, places: dict[str, str], place: str) -> None:
+    page.open(places.get(place, place))
+    if place == "#/":
+        page.take_samples()
+        page.adjust()
+        page.says("#image-evaluation .cost", "Up to")
+        assert page.run(UNNAMED) == []
+    elif place == "#/texts":
+        page.one("#examples").click()
+        predicted(page, 8, "text")
+    else:
+        page.one(".past" if place == "#/evaluations" else ".downloads")
+    time.sleep(0.3)  # the curve is drawn after the layout
+
+
+@pytest.mark.parametrize(("width", "scale", "mobile"), [(360, 1, True), (640, 2, False)])
+def test_nothing_is_wider_than_a_phone_or_an_enlarged_window(
+    page: Page, places: dict[str, str], width: int, scale: int, mobile: bool
+) -> None:
+    size = {"width": width, "height": 740, "deviceScaleFactor": scale, "mobile": mobile}
+    try:
+        for place in VIEWS:
+            page.cdp("Emulation.setDeviceMetricsOverride", **size)
+            fill(page, places, place)
+            assert page.width() <= width, place
+    finally:
+        page.cdp("Emulation.clearDeviceMetricsOverride")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_text_stands_out_and_nothing_moves_for_those_who_ask_for_it(
+    page: Page, places: dict[str, str], scheme: str
+) -> None:
+    page.prefer("prefers-color-scheme", scheme)
+    try:
+        for place in VIEWS:
+            fill(page, places, place)
+            assert page.low_contrast() == [], place
+        paper = page.run("return getComputedStyle(document.body).backgroundColor")
+        assert (paper == "rgb(14, 19, 21)") == (scheme == "dark")
+        page.prefer("prefers-reduced-motion", "reduce")
+        assert page.run(MOVING) == 0
+    finally:
+        page.prefer()
