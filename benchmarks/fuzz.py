@@ -6,10 +6,8 @@ model, half of the requests name one that exists. Each answer must have a docume
 content and, for JSON, schema, and never a status of 500 or more.
 """
 
-import json
-import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,9 +20,8 @@ from hypothesis import HealthCheck, Phase, strategies
 from hypothesis.errors import Unsatisfiable
 from schemathesis import GenerationMode
 from schemathesis.checks import not_a_server_error
-from schemathesis.core.errors import InvalidSchema
 from schemathesis.core.failures import FailureGroup
-from schemathesis.core.result import Err, Result
+from schemathesis.core.result import Err
 from schemathesis.specs.openapi.checks import (
     content_type_conformance,
     response_schema_conformance,
@@ -32,16 +29,14 @@ from schemathesis.specs.openapi.checks import (
 )
 from tqdm import tqdm
 
-from benchmarks.isolation import sample_files
+from benchmarks.isolation import start_evaluation, wait_for
 from benchmarks.support.rows import Row, figure
 from benchmarks.support.server import serving
 
 _CHECKS = [
-    not_a_server_error,
-    status_code_conformance,
-    content_type_conformance,
-    response_schema_conformance,
-]
+    not_a_server_error, status_code_conformance,
+    content_type_conformance, response_schema_conformance,
+]  # fmt: skip
 _MODES = (GenerationMode.POSITIVE, GenerationMode.NEGATIVE)
 _SETTINGS = hypothesis.settings(
     deadline=None,
@@ -58,10 +53,7 @@ _SETTINGS = hypothesis.settings(
 )
 _TIMEOUT_S = 40
 _SPEC = {"attacks": [{"name": "fgsm", "eps": ["4/255"]}]}
-# Unloading a model that exists would leave the rest of the run without it.
-_UNHARMED = "unload"
 _VICTIM = "id to delete"
-_PATIENCE_S = 120.0
 
 
 @dataclass(slots=True)
@@ -96,8 +88,7 @@ def run(*, cases: int = 10_000, seed: int = 0) -> Iterable[Row]:
         seed: of the requests.
     """
     with serving() as (_, address):
-        found = fuzz(address, cases=cases, seed=seed)
-    return rows(found)
+        return rows(fuzz(address, cases=cases, seed=seed))
 
 
 def fuzz(address: str, *, cases: int, seed: int = 0) -> Found:
@@ -110,7 +101,11 @@ def fuzz(address: str, *, cases: int, seed: int = 0) -> Found:
     """
     known = _known(address)
     schema = schemathesis.openapi.from_url(f"{address}/docs.json")
-    operations = [_operation(result) for result in schema.get_all_operations()]
+    operations: list[Any] = []
+    for result in schema.get_all_operations():
+        if isinstance(result, Err):
+            raise result.err()
+        operations.append(result.ok())
     pairs = [(operation, mode) for operation in operations for mode in _MODES]
     found, session = Found(), requests.Session()
     with tqdm(total=cases, desc="fuzz", unit="request") as bar:
@@ -123,23 +118,16 @@ def fuzz(address: str, *, cases: int, seed: int = 0) -> Found:
     return found
 
 
-def rows(found: Found) -> Iterator[Row]:
+def rows(found: Found) -> list[Row]:
     """How many answers were 5xx, and how many kinds of answers the document does not describe."""
     case = f"{found.cases} requests to {len(found.statuses)} operations"
     shown = "; ".join(f"{operation} {kind}" for operation, kind in sorted(found.failures))
-    wrong = len(found.failures)
-    for label, unit, measured in (
-        ("answers of 500 or more", "answers", found.server_errors),
-        (f"kinds of undocumented answers{': ' * bool(wrong)}{shown}", "kinds", wrong),
-    ):
-        yield figure(f"{case}, {label}", measured, unit, target=0, samples=found.cases)
-
-
-def _operation(result: Result[Any, InvalidSchema]) -> Any:
-    """The operation; raises why it could not be read."""
-    if isinstance(result, Err):
-        raise result.err()
-    return result.ok()
+    wrong, bad, cases = len(found.failures), found.server_errors, found.cases
+    kinds = f"kinds of undocumented answers{': ' * bool(wrong)}{shown}"
+    return [
+        figure(f"{case}, answers of 500 or more", bad, "answers", target=0, samples=cases),
+        figure(f"{case}, {kinds}", wrong, "kinds", target=0, samples=cases),
+    ]
 
 
 def _try(
@@ -154,32 +142,24 @@ def _try(
     """Send some requests of one operation; an answer that is wrong is noted, not raised."""
 
     def send(case: Any, parameters: dict[str, str | None]) -> None:
-        """Send one request and score its answer."""
-        for name, value in parameters.items():
-            if value is not None:
-                case.path_parameters[name] = value
+        """None leaves a parameter of the path as it was made up."""
+        case.path_parameters.update({k: v for k, v in parameters.items() if v is not None})
         _score(operation.label, case, session, found)
 
+    names = {name: values for name, values in known.items() if f"{{{name}}}" in operation.path}
+    # Unloading a model that exists would leave the rest of the run without it.
+    names = {} if "unload" in operation.path else names
+    if operation.method == "delete":
+        names = {"id": known[_VICTIM]}
+    parameters = strategies.fixed_dictionaries(
+        {name: strategies.none() | strategies.sampled_from(v) for name, v in names.items()}
+    )
     cases = operation.as_strategy(generation_mode=mode)
-    given = hypothesis.given(case=cases, parameters=_parameters(operation, known))(send)
+    given = hypothesis.given(case=cases, parameters=parameters)(send)
     settings = hypothesis.settings(_SETTINGS, max_examples=count)
     # An operation without any parameter cannot be asked in a wrong way.
     with suppress(Unsatisfiable):
         hypothesis.seed(seed)(settings(given))()
-
-
-def _parameters(
-    operation: Any, known: Mapping[str, Sequence[str]]
-) -> strategies.SearchStrategy[dict[str, str | None]]:
-    """Parameters of the path that name what exists; None leaves one as it was made up."""
-    names = {name: values for name, values in known.items() if f"{{{name}}}" in operation.path}
-    if _UNHARMED in operation.path:
-        names = {}
-    if operation.method == "delete":
-        names = {"id": known[_VICTIM]}
-    return strategies.fixed_dictionaries(
-        {name: strategies.none() | strategies.sampled_from(v) for name, v in names.items()}
-    )
 
 
 def _score(label: str, case: Any, session: requests.Session, found: Found) -> None:
@@ -199,33 +179,17 @@ def _score(label: str, case: Any, session: requests.Session, found: Found) -> No
 
 
 def _known(address: str) -> dict[str, Sequence[str]]:
-    """Names of models and evaluations that have ended, to put into paths.
-
-    One of the evaluations is there to be deleted, see `_VICTIM`.
-    """
+    """Names of models and evaluations to put into paths; one of these is there to be deleted."""
     models = httpx.get(f"{address}/v1/models").raise_for_status().json()
-    known: dict[str, Sequence[str]] = {"name": [model["name"] for model in models]}
-    known |= {"version": [model["version"] for model in models]}
-    known |= {"index": ["0", "1"], "kind": ["clean", "adversarial", "perturbation"]}
-    return known | {_VICTIM: [_ended(address, cancel=True)], "id": [_ended(address)]}
-
-
-def _ended(address: str, *, cancel: bool = False) -> str:
-    """The id of an evaluation that has ended, by itself or because it was canceled.
-
-    Raises:
-        RuntimeError: it did not in time.
-    """
-    images = [("images", file) for file in sample_files()[:2]]
-    created = httpx.post(
-        f"{address}/v1/evaluations", data={"spec": json.dumps(_SPEC)}, files=images, timeout=60
-    ).raise_for_status()
-    location = f"{address}{created.headers['location']}"
-    if cancel:
-        httpx.delete(location).raise_for_status()
-    deadline = time.monotonic() + _PATIENCE_S
-    while httpx.get(location).json()["status"] in ("queued", "running"):
-        if time.monotonic() > deadline:
-            raise RuntimeError(f"an evaluation did not end within {_PATIENCE_S:g} s")
-        time.sleep(0.2)
-    return created.json()["id"]
+    known: dict[str, Sequence[str]] = {
+        **{key: [model[key] for model in models] for key in ("name", "version")},
+        "index": ["0", "1"],
+        "kind": ["clean", "adversarial", "perturbation"],
+    }
+    for name in (_VICTIM, "id"):
+        location = start_evaluation(address, _SPEC, samples=2)
+        if name == _VICTIM:
+            httpx.delete(location).raise_for_status()
+        wait_for(location, lambda job: job["status"] not in ("queued", "running"))
+        known[name] = [location.rpartition("/")[2]]
+    return known

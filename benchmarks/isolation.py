@@ -9,7 +9,7 @@ server, and the ratio is the median over such pairs. The load generator shares t
 import json
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ _MOST_CONNECTIONS = 64
 TARGET = 1.3
 _SAMPLES = ROOT / "artifacts" / "samples" / "fashion-mnist"
 _SUSTAINED_S = 6.0
+_PATIENCE_S = 120.0
 # Small radii leave much to attack: the evaluation outlasts every window.
 _SPEC = {
     "model": "fashion-elliptical",
@@ -100,23 +101,32 @@ def latency_rows(
 @contextmanager
 def _evaluating(address: str) -> Iterator[None]:
     """Have an evaluation running inside the block, and cancel it afterwards."""
-    images = [("images", file) for file in sample_files()]
-    answer = httpx.post(
-        f"{address}/v1/evaluations", data={"spec": json.dumps(_SPEC)}, files=images, timeout=60
-    ).raise_for_status()
-    location = f"{address}{answer.headers['location']}"
+    location = start_evaluation(address, _SPEC)
     try:
-        _wait(location, lambda job: job["progress"]["done"] > 0)
+        wait_for(location, lambda job: job["progress"]["done"] > 0)
         yield
         if httpx.get(location).json()["status"] != "running":
             raise RuntimeError("the evaluation ended before the window did: shorten it")
     finally:
         httpx.delete(location)
-        _wait(location, lambda job: job["status"] not in ("queued", "running"))
+        wait_for(location, lambda job: job["status"] not in ("queued", "running"))
 
 
-def _wait(location: str, done: Callable[[dict[str, Any]], bool]) -> None:
-    deadline = time.monotonic() + 60
+def start_evaluation(address: str, spec: Mapping[str, Any], *, samples: int | None = None) -> str:
+    """Send an evaluation of the first sample images, or of all; returns its address."""
+    images = [("images", file) for file in sample_files()[:samples]]
+    url, form = f"{address}/v1/evaluations", {"spec": json.dumps(spec)}
+    answer = httpx.post(url, data=form, files=images, timeout=60).raise_for_status()
+    return f"{address}{answer.headers['location']}"
+
+
+def wait_for(location: str, done: Callable[[dict[str, Any]], bool]) -> None:
+    """Wait until an evaluation is in some state.
+
+    Raises:
+        RuntimeError: it was not in time.
+    """
+    deadline = time.monotonic() + _PATIENCE_S
     while not done(httpx.get(location).json()):
         if time.monotonic() > deadline:
             raise RuntimeError("the evaluation did not change in time")

@@ -27,20 +27,31 @@ import tempfile
 import time
 import uuid
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+import httpx
+import psutil
+from sqlalchemy import NullPool, create_engine, select
 from tqdm import tqdm
 
-from benchmarks.support.mortal_server import KINDS, Server
+from benchmarks.isolation import sample_files
 from benchmarks.support.rows import Row, figure
+from benchmarks.support.server import end, free_port, start, wait_until_ready
+from service.jobs.claims import MAX_ATTEMPTS
+from service.jobs.table import jobs
 from service.jobs.uploads import REPORT, evaluations_folder
+from service.processes import family
 
-_WAITING = 3
+KINDS = ("evaluator", "evaluation", "worker", "parent", "everything")
+"""What may be killed: a process, or all of them."""
+_WAITING, _SAMPLES = 3, 8
 _LONGEST_DELAY_S = 2.5
-_END_S = 600.0
+_ORPHAN_S, _RETRY_S, _END_S = 10.0, 90.0, 600.0
+_ACTIVE = {"queued", "running"}
 _TIMED = ("report.html", "report.json", "card.md")
 _MODEL = "fashion-elliptical"
 SPECS: Sequence[Mapping[str, Any]] = (
@@ -53,6 +64,7 @@ SPECS: Sequence[Mapping[str, Any]] = (
         "attacks": [{"name": "fgsm", "eps": [f"{n}/255" for n in range(1, 9)]}],
     },
 )
+Value = TypeVar("Value")
 
 
 @dataclass(slots=True)
@@ -86,8 +98,7 @@ def run(*, kills: int = 200, seed: int = 0, minutes: float = 60.0) -> Iterable[R
         seed: of what is random.
         minutes: after which nothing more is killed.
     """
-    random_kinds = random.Random(seed)
-    kinds = [random_kinds.choice(KINDS) for _ in range(kills)]
+    kinds = random.Random(seed).choices(KINDS, k=kills)
     return rows(inflict(kinds, seed=seed, seconds=60 * minutes))
 
 
@@ -104,7 +115,7 @@ def inflict(kinds: Sequence[str], *, seed: int, seconds: float) -> Findings:
     """
     findings, begin = Findings(), time.monotonic()
     with tempfile.TemporaryDirectory() as quiet, Server(Path(quiet)) as server:
-        expected = [_undisturbed(server, index) for index in range(len(SPECS))]
+        expected = [_undisturbed(server, spec) for spec in SPECS]
     moments = random.Random(seed)
     with tempfile.TemporaryDirectory() as state, Server(Path(state)) as server:
         sent: dict[str, tuple[str, int]] = {}
@@ -112,31 +123,31 @@ def inflict(kinds: Sequence[str], *, seed: int, seconds: float) -> Findings:
             if time.monotonic() - begin > seconds:
                 break
             _keep_busy(server, sent)
-            _kill(server, kind, moments)
+            _until(lambda k=kind: _kill(server, k, moments), _END_S, f"no {kind!r} lived")
             findings.kills[kind] += 1
             findings.orphans += server.revive()
-        _wait_until_done(server)
+        server.wait_until_done()
         _score(server, sent, expected, findings)
     findings.seconds = time.monotonic() - begin
     return findings
 
 
-def rows(findings: Findings) -> Iterator[Row]:
+def rows(findings: Findings) -> list[Row]:
     """One row for each kind of damage; all of them should be 0."""
-    count = sum(findings.kills.values())
+    count = findings.kills.total()
     kinds = ", ".join(f"{kind} {n}" for kind, n in sorted(findings.kills.items()))
     case = f"{count} kills ({kinds}) in {findings.seconds:.0f} s"
     damages = (
-        ("accepted evaluations lost", findings.lost),
-        ("evaluations doubled", findings.doubled),
-        ("results that differ from undisturbed ones", findings.differing),
-        ("processes, folders and files left over", findings.orphans),
+        ("accepted evaluations lost", findings.lost, "evaluations"),
+        ("evaluations doubled", findings.doubled, "evaluations"),
+        ("results that differ from undisturbed ones", findings.differing, "evaluations"),
+        ("processes, folders and files left over", findings.orphans, "left over"),
     )
-    for label, found in damages:
-        shown = f": {'; '.join(found[:5])}" if found else ""
-        unit = "evaluations" if found is not findings.orphans else "left over"
-        about = f"{case}, {label}{shown}"
-        yield figure(about, len(found), unit, target=0, samples=findings.accepted)
+    found = []
+    for label, what, unit in damages:
+        about = f"{case}, {label}{': ' * bool(what)}{'; '.join(what[:5])}"
+        found.append(figure(about, len(what), unit, target=0, samples=findings.accepted))
+    return found
 
 
 def result_digest(report: Path) -> str:
@@ -145,32 +156,37 @@ def result_digest(report: Path) -> str:
     Args:
         report: the folder of the report.
     """
-    digest = hashlib.sha256()
     told = json.loads((report / "report.json").read_bytes())
     del told["created"]
-    digest.update(json.dumps(told, sort_keys=True).encode())
+    digest = hashlib.sha256(json.dumps(told, sort_keys=True).encode())
     for path in sorted(p for p in report.rglob("*") if p.is_file() and p.name not in _TIMED):
         digest.update(f"\n{path.relative_to(report)}\n".encode())
         digest.update(path.read_bytes())
     return digest.hexdigest()
 
 
-def _undisturbed(server: Server, index: int) -> str:
-    """The digest of an evaluation on a server that is left alone.
+def _until(found: Callable[[], Value | None], seconds: float, complaint: str) -> Value:
+    """Ask again and again until the answer is truthy, or raise RuntimeError."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if answer := found():
+            return answer
+        time.sleep(0.05)
+    raise RuntimeError(f"{complaint} within {seconds:g} s")
 
-    Raises:
-        RuntimeError: it has not succeeded.
-    """
-    identifier = server.send(SPECS[index], uuid.uuid4().hex)
-    _wait_until_done(server)
+
+def _undisturbed(server: "Server", spec: Mapping[str, Any]) -> str:
+    """The digest of an evaluation on a server that is left alone."""
+    identifier = server.send(spec, uuid.uuid4().hex)
+    server.wait_until_done()
     if identifier is None or server.evaluations()[identifier] != "succeeded":
-        raise RuntimeError(f"evaluation {index} did not succeed on a server that was left alone")
+        raise RuntimeError("an evaluation did not succeed on a server that was left alone")
     return result_digest(evaluations_folder(server.state) / identifier / REPORT)
 
 
-def _keep_busy(server: Server, sent: dict[str, tuple[str, int]]) -> None:
+def _keep_busy(server: "Server", sent: dict[str, tuple[str, int]]) -> None:
     """Send evaluations until some are waiting; `sent` maps a key to an id and a spec's index."""
-    active = [s for s in server.evaluations().values() if s in ("queued", "running")]
+    active = [status for status in server.evaluations().values() if status in _ACTIVE]
     for _ in range(_WAITING - len(active)):
         index, key = len(sent) % len(SPECS), uuid.uuid4().hex
         identifier = server.send(SPECS[index], key)
@@ -178,36 +194,15 @@ def _keep_busy(server: Server, sent: dict[str, tuple[str, int]]) -> None:
             sent[key] = identifier, index
 
 
-def _kill(server: Server, kind: str, moments: random.Random) -> None:
-    """Kill at a random moment of a running evaluation.
-
-    Raises:
-        RuntimeError: no evaluation ran, or what is to be killed never lived.
-    """
-    deadline = time.monotonic() + _END_S
-    while time.monotonic() < deadline:
-        server.wait_for_attempt()
-        time.sleep(moments.uniform(0, _LONGEST_DELAY_S))
-        if server.kill(kind):
-            return
-    raise RuntimeError(f"nothing lived for {_END_S:g} s that is called {kind!r}")
-
-
-def _wait_until_done(server: Server) -> None:
-    """Wait until nothing is queued or running.
-
-    Raises:
-        RuntimeError: it was not so in time.
-    """
-    deadline = time.monotonic() + _END_S
-    while {"queued", "running"} & set(server.evaluations().values()):
-        if time.monotonic() > deadline:
-            raise RuntimeError(f"evaluations were still active after {_END_S:g} s")
-        time.sleep(0.2)
+def _kill(server: "Server", kind: str, moments: random.Random) -> bool:
+    """Kill at a random moment of a running evaluation; False when nothing of that kind lived."""
+    _until(server.may_die, _RETRY_S, "no evaluation ran")
+    time.sleep(moments.uniform(0, _LONGEST_DELAY_S))
+    return server.kill(kind)
 
 
 def _score(
-    server: Server,
+    server: "Server",
     sent: Mapping[str, tuple[str, int]],
     expected: Sequence[str],
     findings: Findings,
@@ -226,3 +221,133 @@ def _score(
             findings.doubled.append(f"{identifier} under its key")
     findings.orphans += [f"folder {p.name}" for p in folder.iterdir() if p.name not in ids]
     findings.orphans += [f"file {p.name}" for p in folder.rglob(".*") if p.is_file()]
+
+
+class Server:
+    """A server that may be killed, and that comes back on the same state and port.
+
+    Args:
+        state: its state folder.
+    """
+
+    def __init__(self, state: Path) -> None:
+        self.state = state
+        self._port = free_port()
+        self._address = f"http://127.0.0.1:{self._port}"
+        self._family: list[psutil.Process] = []
+
+    def __enter__(self) -> "Server":
+        """Start it and wait until it is ready."""
+        try:
+            self._start()
+        except RuntimeError:
+            end(self._process)
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End it."""
+        end(self._process)
+
+    def _start(self) -> None:
+        self._process = start(str(self.state), {}, self._port)
+        wait_until_ready(self._process, self._address)
+
+    def kill(self, kind: str) -> bool:
+        """Send SIGKILL to what `kind` names, see `KINDS`; False when nothing of it lives now."""
+        self._family = family(self._process.pid)
+        chosen = [p for p in self._family if kind in ("everything", self._kind(p))]
+        for process in chosen:
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+        return bool(chosen)
+
+    def revive(self) -> list[str]:
+        """Start it again if its parent died, when all of the old one is gone.
+
+        Returns:
+            Processes that outlived by ten seconds who started them; they are killed.
+        """
+        # BentoML's parent starts its own workers again; only its own end is ours to mend.
+        with suppress(psutil.TimeoutExpired):
+            psutil.Process(self._process.pid).wait(0.2)
+        present = family(self._process.pid) if self._process.poll() is None else []
+        _, left = psutil.wait_procs(set(self._family) - set(present), timeout=_ORPHAN_S)
+        names = [f"process {self._kind(process)}" for process in left]
+        for process in left:
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+        if self._process.poll() is not None:
+            self._start()
+        return names
+
+    def _kind(self, process: psutil.Process) -> str:
+        with suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
+            words = " ".join(process.cmdline())
+            if process.pid == self._process.pid:
+                return "parent"
+            if "service.jobs.child" in words:
+                return "evaluation"
+            if "worker.service" in words:
+                return "evaluator" if "--service-name evaluator" in words else "worker"
+        return "other"
+
+    def may_die(self) -> bool:
+        """Whether an evaluation runs that may die once more without being given up."""
+        # Read from the table, as the service does not tell. Not read-only: SQLite cannot read a
+        # log written ahead without writing beside it.
+        engine = create_engine(f"sqlite:///{self.state / 'assay.sqlite3'}", poolclass=NullPool)
+        with engine.connect() as connection:
+            running = select(jobs.c.attempts).where(jobs.c.status == "running")
+            attempts = list(connection.execute(running).scalars())
+        return bool(attempts) and max(attempts) < MAX_ATTEMPTS
+
+    def ask(self, method: str, url: str, **options: Any) -> httpx.Response:
+        """Send a request until it is answered with less than 500; see `_until`."""
+
+        def answer() -> httpx.Response | None:
+            """The answer, if it counts."""
+            with suppress(httpx.TransportError):
+                got = httpx.request(method, f"{self._address}{url}", timeout=30, **options)
+                return got if got.status_code < 500 else None
+
+        return _until(answer, _RETRY_S, f"{method} {url} was not answered")
+
+    def send(self, spec: Mapping[str, Any], key: str) -> str | None:
+        """Send an evaluation; returns its id, or None when the queue is full.
+
+        Raises:
+            RuntimeError: it was refused for another reason.
+        """
+        form = {
+            "data": {"spec": json.dumps(spec)},
+            "files": [("images", f) for f in sample_files()[:: 300 // _SAMPLES][:_SAMPLES]],
+            "headers": {"Idempotency-Key": key},
+        }
+        answer = self.ask("POST", "/v1/evaluations", **form)
+        if answer.status_code not in (202, 429):
+            raise RuntimeError(f"the evaluation was refused: {answer.text[:500]}")
+        return answer.json()["id"] if answer.status_code == 202 else None
+
+    def evaluations(self) -> dict[str, str]:
+        """The status of every evaluation that the server lists."""
+        found: dict[str, str] = {}
+        cursor: str | None = ""
+        while cursor is not None:
+            page = self.ask("GET", f"/v1/evaluations?limit=100{cursor}").json()
+            found |= {one["id"]: one["status"] for one in page["evaluations"]}
+            cursor = f"&cursor={page['next_cursor']}" if page["next_cursor"] else None
+        return found
+
+    def wait_until_done(self) -> None:
+        """Wait until nothing is queued or running; see `_until`."""
+        _until(
+            lambda: _ACTIVE.isdisjoint(self.evaluations().values()),
+            _END_S,
+            "evaluations did not end",
+        )
+
+    def reason(self, identifier: str) -> str:
+        """Why an evaluation has failed; empty when it has not, or is gone."""
+        error = self.ask("GET", f"/v1/evaluations/{identifier}").json().get("error")
+        return json.dumps(error) if error else ""

@@ -17,7 +17,7 @@ import io
 import tempfile
 import threading
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -78,27 +78,18 @@ def run(*, seconds: float = 600.0) -> Iterable[Row]:
 
 
 def answer_rows(rate: float, seconds: float, answers: Sequence[Answer]) -> Iterator[Row]:
-    """Rows about the answers: how many were due and accepted, which were wrong, how long.
-
-    Args:
-        rate: the sustained load in requests per second.
-        seconds: how long the overload lasted.
-        answers: all of them.
-    """
+    """How many were due and accepted, which were wrong, how long; `rate` is requests per second."""
     counts = Counter(answer.status for answer in answers)
     accepted = [answer.seconds for answer in answers if answer.status == ACCEPTED]
     wrong = sum(n for status, n in counts.items() if status not in (ACCEPTED, *REFUSED))
     shown = ", ".join(f"{status or 'no answer'}: {n}" for status, n in sorted(counts.items()))
-    case, due = _case(rate), seconds * rate
-    offered = len(answers) / due
-    yield figure(
-        f"{case}, requests due / sustained load", offered, "ratio",
-        target=_OFFERED_TARGET, better="higher", samples=len(answers),
-    )  # fmt: skip
-    yield figure(
-        f"{case}, accepted / sustained load", len(accepted) / due, "ratio",
-        better="higher", samples=len(accepted),
-    )  # fmt: skip
+    case = _case(rate)
+    for what, some, target in (
+        ("requests due", answers, _OFFERED_TARGET),
+        ("accepted", accepted, None),
+    ):
+        ratio, about = len(some) / (seconds * rate), f"{case}, {what} / sustained load"
+        yield figure(about, ratio, "ratio", target=target, better="higher", samples=len(some))
     about = f"{case}, answers but 200, 429 and 503 ({shown})"
     yield figure(about, wrong, "answers", target=0, samples=len(answers))
     deadline = Settings().predict_timeout_s
@@ -110,13 +101,7 @@ def answer_rows(rate: float, seconds: float, answers: Sequence[Answer]) -> Itera
 
 
 def memory_row(rate: float, seconds: float, samples: Sequence[tuple[float, float]]) -> Row:
-    """Memory at the end of the overload over that at its beginning.
-
-    Args:
-        rate: the sustained load in requests per second.
-        seconds: how long the overload lasted.
-        samples: seconds since its beginning, and MiB.
-    """
+    """Memory at the end over that at the beginning; samples are seconds since then, and MiB."""
     first = median(m for at, m in samples if 0.05 * seconds <= at <= 0.1 * seconds)
     last = median(m for at, m in samples if 0.9 * seconds <= at <= seconds)
     spread = (min(m for _, m in samples) / first, max(m for _, m in samples) / first)
@@ -127,35 +112,28 @@ def memory_row(rate: float, seconds: float, samples: Sequence[tuple[float, float
 
 
 def recovery_row(rate: float, waited: float, after: Sequence[Answer], usual: float) -> Row:
-    """How long after the overload answers were as usual again.
-
-    Args:
-        rate: the sustained load in requests per second.
-        waited: seconds from the end of the overload to the first of `after`.
-        after: answers at half the sustained load.
-        usual: median seconds at half the sustained load before.
-    """
+    """How long after the overload, of which `waited` seconds passed before `after`, all is well."""
     case = f"after {_case(rate)}, until half the load is answered as before"
     seconds = waited + recovered_after(after, usual)
     return figure(case, seconds, "s", target=_RECOVERY_TARGET_S, samples=len(after))
 
 
 def recovered_after(answers: Sequence[Answer], usual: float) -> float:
-    """Seconds until everything is answered with 200, half of it nearly as fast as usual.
+    """When two seconds begin in which all is answered with 200, half of it nearly as fast as usual.
 
     Args:
         answers: of requests due at a steady rate.
         usual: median seconds of an answer at that rate.
 
     Returns:
-        The begin of the first two such seconds; infinity when there are none.
+        Seconds; infinity when there are none.
     """
-    bins: dict[int, list[Answer]] = {}
+    bins: defaultdict[int, list[Answer]] = defaultdict(list)
     for answer in answers:
-        bins.setdefault(int(answer.due / _BIN_S), []).append(answer)
+        bins[int(answer.due / _BIN_S)].append(answer)
     steady = 0
     for index in range(max(bins, default=-1) + 1):
-        steady = steady + 1 if _as_usual(bins.get(index, []), usual) else 0
+        steady = steady + 1 if _as_usual(bins[index], usual) else 0
         if steady == _STEADY_BINS:
             return (index + 1 - _STEADY_BINS) * _BIN_S
     return float("inf")

@@ -1,6 +1,6 @@
 """LitServe over an artifact, started by `benchmarks.peers.running`."""
 
-import argparse
+import sys
 from pathlib import Path
 
 import litserve  # pyright: ignore[reportMissingImports]  # it lives in its own environment
@@ -43,18 +43,13 @@ class Classifier(litserve.LitAPI):
         return output
 
 
-def main() -> None:
-    """Serve until a signal."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("port", type=int)
-    parser.add_argument("--batch", type=int, required=True, help="requests in a batch at most")
-    parser.add_argument("--wait", type=float, required=True, help="seconds to wait for company")
-    options = parser.parse_args()
-    classifier = Classifier(options.folder, options.batch, options.wait)
-    server = litserve.LitServer(classifier, accelerator="cpu", fast_queue=True)
-    server.run(host="127.0.0.1", port=options.port, generate_client_file=False, log_level="error")
+def main(folder: str, port: str, batch: str, wait: str) -> None:
+    """Serve until a signal, batches of so many that wait for company so many seconds."""
+    server = litserve.LitServer(
+        Classifier(Path(folder), int(batch), float(wait)), accelerator="cpu", fast_queue=True
+    )
+    server.run(host="127.0.0.1", port=int(port), generate_client_file=False, log_level="error")
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:])

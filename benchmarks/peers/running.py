@@ -19,21 +19,17 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import httpx
-
 from benchmarks.support.load import form_request, json_request
-from benchmarks.support.server import ROOT, end, free_port
+from benchmarks.support.server import ROOT, end, free_port, wait_until_ready
 
 MODEL = "deit-tiny"
 BATCH = 16
 WAIT_S = 0.005
-_READY_S = 90
 _ENVIRONMENTS = ROOT / "build" / "peers"
 _LOCKS = ROOT / "requirements" / "peers"
 
@@ -92,30 +88,17 @@ def serving_peer(peer: Peer, artifact: Path) -> Iterator[tuple[int, str]]:
                 command, cwd=folder, env=os.environ | own, stdout=output, stderr=output
             )
         try:
-            _wait_until_ready(process, f"http://127.0.0.1:{port}{peer.path}", log)
+            wait_until_ready(process, f"http://127.0.0.1:{port}", peer.path)
             yield process.pid, f"http://127.0.0.1:{port}"
+        except RuntimeError as error:
+            raise RuntimeError(f"{peer.title}: {error}: {log.read_text()[-2000:]}") from error
         finally:
             end(process)
 
 
-def _wait_until_ready(process: subprocess.Popen[bytes], url: str, log: Path) -> None:
-    deadline = time.monotonic() + _READY_S
-    while process.poll() is None and time.monotonic() < deadline:
-        try:
-            if httpx.get(url, timeout=1).status_code == 200:
-                return
-        except httpx.TransportError:
-            pass
-        time.sleep(0.1)
-    raise RuntimeError(f"a peer was not ready within {_READY_S} s: {log.read_text()[-2000:]}")
-
-
 def _litserve(python: Path, artifact: Path, port: int, _: Path) -> Sequence[str]:
-    options = ["--batch", str(BATCH), "--wait", str(WAIT_S)]
-    return [
-        *(str(python), "-m", "benchmarks.peers.litserve_server"),
-        *(str(artifact), str(port), *options),
-    ]
+    module = "benchmarks.peers.litserve_server"
+    return [*map(str, (python, "-m", module, artifact, port, BATCH, WAIT_S))]
 
 
 def _mlserver(python: Path, artifact: Path, port: int, folder: Path) -> Sequence[str]:

@@ -5,12 +5,10 @@ than their length says, so that it costs little beside a server that shares its 
 nothing but the standard library.
 """
 
-import argparse
 import asyncio
 import itertools
 import json
 import re
-import struct
 import subprocess
 import sys
 import time
@@ -57,7 +55,7 @@ def json_request(path: str, body: object) -> bytes:
 
 def write_requests(file: Path, requests: Sequence[bytes]) -> None:
     """Store requests for `drive`."""
-    file.write_bytes(b"".join(struct.pack(">I", len(r)) + r for r in requests))
+    file.write_text(json.dumps([request.decode("latin-1") for request in requests]))
 
 
 def drive(
@@ -79,9 +77,8 @@ def drive(
     Raises:
         RuntimeError: the process failed.
     """
-    command = [sys.executable, "-m", "benchmarks.support.load", str(file), address]
-    command += ["--connections", str(connections), "--seconds", str(seconds)]
-    command += [] if rate is None else ["--rate", str(rate)]
+    told = json.dumps([str(file), address, connections, seconds, rate])
+    command = [sys.executable, "-m", "benchmarks.support.load", told]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     if done.returncode:
         raise RuntimeError(f"the load generator failed: {done.stderr[-2000:]}")
@@ -165,27 +162,12 @@ class Generator:
         return time.perf_counter() - self._begin
 
 
-def _read_requests(file: Path) -> list[bytes]:
-    data, requests, at = file.read_bytes(), [], 0
-    while at < len(data):
-        (length,) = struct.unpack_from(">I", data, at)
-        requests.append(data[at + 4 : at + 4 + length])
-        at += 4 + length
-    return requests
-
-
 def main() -> None:
     """Send the requests and write [due, seconds, status] of each as JSON."""
-    parser = argparse.ArgumentParser(prog="benchmarks.support.load", description=__doc__)
-    parser.add_argument("requests", type=Path)
-    parser.add_argument("address")
-    parser.add_argument("--connections", type=int, required=True)
-    parser.add_argument("--seconds", type=float, required=True)
-    parser.add_argument("--rate", type=float)
-    options = parser.parse_args()
-    requests = _read_requests(options.requests)
-    generator = Generator(options.address, requests, options.seconds, options.rate)
-    sys.stdout.write(json.dumps(asyncio.run(generator.run(options.connections))))
+    file, address, connections, seconds, rate = json.loads(sys.argv[1])
+    requests = [text.encode("latin-1") for text in json.loads(Path(file).read_text())]
+    generator = Generator(address, requests, seconds, rate)
+    sys.stdout.write(json.dumps(asyncio.run(generator.run(connections))))
 
 
 if __name__ == "__main__":

@@ -50,8 +50,8 @@ def serving(settings: Mapping[str, str] | None = None) -> Iterator[tuple[int, st
         yield process.pid, address
 
 
-def wait_until_ready(process: subprocess.Popen[bytes], address: str) -> None:
-    """Wait for `/readyz`.
+def wait_until_ready(process: subprocess.Popen[bytes], address: str, path: str = "/readyz") -> None:
+    """Wait until a path is answered with 200.
 
     Raises:
         RuntimeError: the process ended, or time ran out.
@@ -60,7 +60,7 @@ def wait_until_ready(process: subprocess.Popen[bytes], address: str) -> None:
     def ready() -> bool:
         """Whether it says so."""
         with suppress(httpx.TransportError):
-            return httpx.get(f"{address}/readyz", timeout=1).status_code == 200
+            return httpx.get(f"{address}{path}", timeout=1).status_code == 200
         return False
 
     _wait(process, ready, _READY_S, every=0.02)

@@ -1,42 +1,47 @@
-"""The benchmarks of runtimes run to their end, with the rows that they are asked for."""
-
-from collections.abc import Mapping
+"""What the benchmarks of runtimes and of attention measure."""
 
 import pytest
+import torch
+from torch import nn
 
+import models
 from benchmarks import cold_start, cpu_runtime
-from benchmarks.support.rows import Row
+from benchmarks.elliptical_overhead import TARGETS, peak_bytes
 from runtimes.registry import installed
 
-_ONCE: Mapping[int, int] = {1: 1, 8: 1}
+
+def test_peak_is_what_weights_and_living_tensors_hold() -> None:
+    images, size = torch.rand(4, 3, 8, 8), 4 * 3 * 8 * 8 * 4
+    chain = nn.Sequential(nn.GELU(), nn.GELU(), nn.GELU(), nn.Flatten())
+    assert peak_bytes(chain, "forward", images) == 2 * size
+    assert peak_bytes(nn.Linear(8, 8), "forward", images) == size + (8 * 8 + 8) * 4
+
+
+@pytest.mark.parametrize("work", TARGETS)
+def test_both_twins_hold_the_same_memory(work: str) -> None:
+    sizes = {"img_size": 32, "patch_size": 4, "embed_dim": 48, "depth": 4}
+    names = ("deit_tiny", "deit_tiny_elliptical")
+    twins = [models.build(name, **sizes).eval().requires_grad_(False) for name in names]
+    first, second = (peak_bytes(twin, work, torch.rand(2, 3, 32, 32)) for twin in twins)
+    assert second <= 1.02 * first
 
 
 @pytest.mark.slow
-def test_every_runtime_has_a_row_of_seconds_and_one_of_memory() -> None:
-    rows = list(cold_start.run(starts=1))
-    for unit in ("s", "MiB"):
-        cases = [row.case for row in rows if row.unit == unit]
-        for name in (*installed(), "auto exact", "auto fast"):
-            assert len([case for case in cases if f"224, {name} " in case]) == 1
-    assert all(row.target is not None and row.measured > 0 for row in rows)
-
-
-@pytest.mark.slow
-def test_every_runtime_has_a_row_at_each_batch_size(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_runtime_has_its_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    starts = list(cold_start.run(starts=1))
+    for name in (*installed(), "auto exact", "auto fast"):
+        units = [row.unit for row in starts if f"224, {name} " in row.case]
+        assert units == ["s", "MiB"]
     monkeypatch.delenv("ASSAY_DATA", raising=False)
-    monkeypatch.setattr(cpu_runtime, "PAIRS", _ONCE)
-    rows = list(cpu_runtime.run())
-    assert len({row.case for row in rows}) == len(rows)
-    for batch_size in _ONCE:
-        here = [row for row in rows if f"batch-{batch_size}," in row.case]
+    monkeypatch.setattr(cpu_runtime, "PAIRS", {1: 1, 8: 1})
+    cases = {row.case: row for row in cpu_runtime.run()}
+    for size in (1, 8):
+        ratios = [c for c, r in cases.items() if f"batch-{size}," in c and r.unit == "ratio"]
+        shares = [case for case in ratios if case.endswith("share of the ceiling")]
+        assert len(shares) == 2 and all(cases[case].target for case in shares)
         for label in ("auto exact", "auto fast", "onnx-cpu int8"):
-            [row] = [row for row in here if _is_ratio(row, label) and "stock" in row.case]
-            assert row.target is not None
+            [case] = [case for case in ratios if "stock" in case and f"/ {label}" in case]
+            assert cases[case].target is not None
         for name in installed():
-            assert [row for row in here if _is_ratio(row, f"{name} fp32") and "stock" in row.case]
-            assert [row for row in here if f"{name} fp32, elliptical / dot" in row.case]
-        assert len([row for row in here if row.case.endswith("share of the ceiling")]) == 2
-
-
-def _is_ratio(row: Row, label: str) -> bool:
-    return row.unit == "ratio" and f"/ {label}" in row.case
+            assert [case for case in ratios if "stock" in case and f"/ {name} fp32" in case]
+            assert [case for case in ratios if f"{name} fp32, elliptical / dot" in case]

@@ -2,8 +2,7 @@
 
 import pytest
 
-from benchmarks.kills import inflict
-from benchmarks.support.mortal_server import KINDS
+from benchmarks.kills import KINDS, inflict
 
 
 @pytest.mark.slow
