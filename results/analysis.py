@@ -138,12 +138,8 @@ def evaluate_swapped(
 ) -> dict[str, Any]:
     """Evaluate the best weights of a run on test texts as they are, and with words swapped.
 
-    Args:
-        folder: of a run on texts.
-        rate: share of the words, see `robustness.attacks.word_swap`.
-        seed: of the swaps.
-        count: test texts, drawn by a fixed seed; None takes all.
-        progress: show progress bars.
+    Rate and seed are those of `robustness.attacks.word_swap`; `count` test texts are drawn by a
+    fixed seed, None takes all.
 
     Returns:
         `clean`, `swapped`, and `robust`, the share right on both, each with its interval; and

@@ -8,7 +8,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from core.files import sha256
+from core.files import sha256, write_whole
 from results.page import page, pictures
 from robustness.report.schema import FILE as REPORT
 from robustness.report.schema import read_report
@@ -56,11 +56,9 @@ def write_page(output: Path) -> None:
     papers = folder / PAPERS
     known = json.loads(papers.read_text()) if papers.is_file() else {}
     found = read_records(folder)
-    output.write_text(page(found, known), encoding="utf-8")
+    write_whole(output, page(found, known))
     for name, picture in pictures(found).items():
-        path = output.parent / "images" / name
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(picture, encoding="utf-8")
+        write_whole(output.parent / "images" / name, picture)
 
 
 def read_records(folder: Path) -> list[dict[str, Any]]:
@@ -85,9 +83,8 @@ def read_records(folder: Path) -> list[dict[str, Any]]:
 
 
 def _write(name: str, record: dict[str, Any], target: Path) -> Path:
-    target.mkdir(parents=True, exist_ok=True)
     path = target / f"{name}.json"
-    path.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    write_whole(path, json.dumps(record, indent=1) + "\n")
     return path
 
 

@@ -93,7 +93,8 @@ def _started(arguments: argparse.Namespace, processes: Processes) -> Trainer:
         raise ValueError("name a recipe file, or a run with --resume")
     recipe = read_recipe(arguments.recipe, arguments.overrides)
     folder = arguments.output or Path("runs") / recipe.run_name
-    records.check_unused(folder)
+    if (folder / records.RECIPE).exists():
+        raise ValueError(f"{folder} already holds a run; continue it with --resume {folder}")
     processes.wait()  # before the first one makes the folder
     return Trainer(recipe, folder, processes=processes, progress=True)
 

@@ -19,17 +19,11 @@ def _default_device() -> torch.device:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Processes:
-    """This process among those that train one model.
+    """This process among those that train one model."""
 
-    Attributes:
-        rank: number of this process, from 0.
-        size: number of processes.
-        device: where this process computes.
-    """
-
-    rank: int = 0
-    size: int = 1
-    device: torch.device = field(default_factory=_default_device)
+    rank: int = 0  # number of this process
+    size: int = 1  # number of processes
+    device: torch.device = field(default_factory=_default_device)  # where this process computes
 
     @property
     def is_first(self) -> bool:

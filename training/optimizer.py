@@ -68,12 +68,7 @@ class Average:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
-    """The learning rate as a function of the step.
-
-    Attributes:
-        train: peak, form and lengths.
-        steps_per_epoch: what an epoch of the recipe is in steps.
-    """
+    """The learning rate as a function of the step."""
 
     train: TrainRecipe
     steps_per_epoch: int

@@ -28,8 +28,7 @@ class Order:
         num_samples: size of the training split.
         batch_size: samples per step.
         seed: of the run.
-        lengths: (num_samples,) tokens of each sample, to put similar lengths into one batch; None
-            mixes all.
+        lengths: (num_samples,) tokens, to put similar lengths into one batch; None mixes all.
         repeats: times that a sample comes in one batch; an epoch then sees fewer of them
             (Hoffer et al., "Augment your batch", 2020).
 

@@ -60,7 +60,7 @@ def read_recipe(path: Path, overrides: list[str] | None = None) -> Recipe:
             raise ValueError(f"{path.name} offers no {offered}, got {key}={values[key]}")
     for key, value in values.items():
         _override(content, key, value)
-    return parse_recipe(content)
+    return _resolved(content)
 
 
 def read_file(path: Path) -> dict[str, Any]:
@@ -87,19 +87,12 @@ def describe_file(path: Path) -> str:
     content = read_file(path)
     variants = content.get("variants")
     what = f"variant={'|'.join(variants)}" if variants else content.get("model", {}).get("name", "")
-    sizes = content.get("sizes")
-    return "  ".join(
-        [str(content.get("name")), what, *([f"size={'|'.join(sizes)}"] if sizes else [])]
-    )
+    sizes = [f"size={'|'.join(content['sizes'])}"] if content.get("sizes") else []
+    return "  ".join([str(content.get("name")), what, *sizes])
 
 
-def parse_recipe(content: dict[str, Any]) -> Recipe:
-    """Check the values of a recipe and resolve its labels and its model to the full config.
-
-    Raises:
-        ValueError: see `read_recipe`.
-    """
-    content = dict(content)
+def _resolved(content: dict[str, Any]) -> Recipe:
+    """The values of a recipe, checked, its labels and its model's full config filled in."""
     content["data"] = _data(_section(content, "data"))
     content["train"] = _make(TrainRecipe, _section(content, "train"), "train.")
     optional = {"distillation": DistillationRecipe, "adversarial": AdversarialRecipe}
@@ -128,14 +121,9 @@ def _data(values: dict[str, Any]) -> DataRecipe:
 
 def _lengths(data: DataRecipe) -> dict[str, int]:
     """What the data says of the model's input, where the model does not say it itself."""
-    if isinstance(data, ImageData):
-        return {}
-    lengths: dict[str, int] = {}
-    if data.max_len is not None:
-        lengths["seq_len"] = data.max_len
-    if isinstance(data, TextData) and data.vocab_size is not None:
-        lengths["vocab_size"] = data.vocab_size
-    return lengths
+    names = {"max_len": "seq_len", "vocab_size": "vocab_size"}
+    lengths = {name: getattr(data, key, None) for key, name in names.items()}
+    return {name: length for name, length in lengths.items() if length is not None}
 
 
 def _known_labels(source: str) -> list[str]:

@@ -27,16 +27,6 @@ _CODE = Path(__file__).parent
 _PACKAGES = ("torch", "numpy", "safetensors", "tokenizers")
 
 
-def check_unused(folder: Path) -> None:
-    """Check that a run may begin in this folder.
-
-    Raises:
-        ValueError: the folder already holds a run.
-    """
-    if (folder / RECIPE).exists():
-        raise ValueError(f"{folder} already holds a run; continue it with --resume {folder}")
-
-
 def start_run(folder: Path, recipe: Recipe, tokenizer: TextTokenizer | None = None) -> None:
     """Make the folder of a run; write its resolved recipe and the tokenizer that it trained."""
     folder.mkdir(parents=True, exist_ok=True)

@@ -21,15 +21,10 @@ _CROPPED_AREA = 0.08
 
 
 class Samples(ABC):
-    """Labeled samples of any kind.
+    """Labeled samples of any kind."""
 
-    Attributes:
-        labels: (N,) int64.
-        lengths: (N,) tokens of each sample; None for images, which are all of one size.
-    """
-
-    labels: np.ndarray
-    lengths: np.ndarray | None = None
+    labels: np.ndarray  # (N,) int64
+    lengths: np.ndarray | None = None  # (N,) tokens of each sample; None for images
 
     @abstractmethod
     def batch(self, indices: np.ndarray, draws: Draws | None = None) -> tuple[Tensor, ...]:
@@ -53,12 +48,7 @@ class Samples(ABC):
 
 
 class StoredImages(Samples):
-    """Images in memory.
-
-    Args:
-        pixels: (N, C, H, W) uint8.
-        labels: (N,) int64.
-    """
+    """Images in memory: pixels (N, C, H, W) uint8 and labels (N,) int64."""
 
     def __init__(self, pixels: np.ndarray, labels: np.ndarray) -> None:
         self.pixels, self.labels = torch.from_numpy(pixels), labels
@@ -76,14 +66,7 @@ class StoredImages(Samples):
 
 
 class ReadImages(Samples):
-    """Images that are decoded whenever they are needed.
-
-    Args:
-        images: what to read.
-        spec: size of the model's input.
-        labels: (N,) int64.
-        random_crop: cut out a random part of each image where draws are given.
-    """
+    """Images that are decoded whenever they are needed; random parts of them where asked."""
 
     def __init__(
         self, images: ImageSet, spec: ImageSpec, labels: np.ndarray, *, random_crop: bool

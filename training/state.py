@@ -73,14 +73,6 @@ class State:
         train: names optimizer and average.
         processes: those that train together.
         data_digest: of the data; a run is not continued with other data.
-
-    Attributes:
-        step: steps done.
-        seconds: time spent training and validating.
-        history: one row per validation.
-        best: `score` and `validation` (counted from 1) of the best validation; empty before it.
-        recent: means since the last row of the log.
-        since: means since the last validation.
     """
 
     def __init__(
@@ -89,10 +81,11 @@ class State:
         self.model, self.processes, self.data_digest = model, processes, data_digest
         self.optimizer = build_optimizer(model, train)
         self.average = Average(model, train.ema) if train.ema else None
-        self.step, self.seconds = 0, 0.0
-        self.history: list[dict[str, float]] = []
-        self.best: dict[str, float] = {}
-        self.recent, self.since = Meter(processes), Meter(processes)
+        self.step, self.seconds = 0, 0.0  # done; spent training and validating
+        self.history: list[dict[str, float]] = []  # one row per validation
+        self.best: dict[str, float] = {}  # `score` and `validation`, counted from 1, of the best
+        self.recent = Meter(processes)  # since the last row of the log
+        self.since = Meter(processes)  # since the last validation
 
     def count(self, loss: torch.Tensor, seconds: float, waited: float) -> None:
         """Count a step; see `Meter.add`."""

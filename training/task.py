@@ -25,21 +25,13 @@ from training.samples import ReadImages, Samples, Sequences, StoredImages
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """What a run trains on.
-
-    Attributes:
-        train: to learn from.
-        valid: held out of the training data.
-        test: for the last figure alone.
-        description: what the data is; says so where it is only a part of a known set.
-        tokenizer: what made the tokens of texts.
-    """
+    """What a run trains on."""
 
     train: Samples
-    valid: Samples
-    test: Samples
-    description: str
-    tokenizer: TextTokenizer | None = None
+    valid: Samples  # held out of the training data
+    test: Samples  # for the last figure alone
+    description: str  # says so where the data is only a part of a known set
+    tokenizer: TextTokenizer | None = None  # what made the tokens of texts
 
     def digest(self) -> str:
         """The sha256 of all samples and labels, so that a run says which data it saw."""

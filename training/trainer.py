@@ -91,12 +91,9 @@ class Trainer:
         if not self.finished:
             state, writes, samples = self.state, self.processes.is_first, self.task.train
             if self.recipe.distillation is not None and isinstance(samples, StoredImages):
+                path, show = self.folder / records.TEACHER, self._show
                 self._stepper.teacher = teacher_logits(
-                    self.folder / records.TEACHER,
-                    samples,
-                    self.recipe,
-                    self.processes,
-                    progress=self._show,
+                    path, samples, self.recipe, self.processes, progress=show
                 )
             logs = Logs(self.recipe, self.folder, state.step, writes=writes)
             shown = {"total": self.schedule.total_steps, "initial": state.step, "unit": "step"}
@@ -248,12 +245,13 @@ def _model(recipe: Recipe, folder: Path) -> nn.Module:
 
 
 def _order(recipe: Recipe, task: Task) -> Order:
-    data, train = recipe.data, task.train
-    size, batch_size = len(train.labels), recipe.train.batch_size
+    data, samples = recipe.data, task.train
+    options: dict[str, Any] = {"seed": recipe.seed}
     if isinstance(data, ImageData):
-        return Order(size, batch_size, seed=recipe.seed, repeats=data.repeats)
-    lengths = train.lengths if data.bucket else None
-    return Order(size, batch_size, seed=recipe.seed, lengths=lengths)
+        options["repeats"] = data.repeats
+    elif data.bucket:
+        options["lengths"] = samples.lengths
+    return Order(len(samples.labels), recipe.train.batch_size, **options)
 
 
 def _check_shares(recipe: Recipe, processes: Processes) -> None:

@@ -1,43 +1,35 @@
 import struct
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import yaml
 
 from training.recipe_file import read_recipe
 from training.trainer import Trainer
 
-IMAGES = {
-    "name": "tiny",
-    "labels": ["dark", "light"],
-    "logs": [],
-    "model": {
-        "name": "deit_tiny_elliptical", "img_size": 8, "patch_size": 4, "in_chans": 1,
-        "num_classes": 2, "embed_dim": 16, "num_heads": 2, "depth": 2, "mlp_ratio": 2.0,
-    },
-    "data": {
-        "valid": 32, "image": {"channels": 1, "height": 8, "width": 8}, "flip": True, "shift": 1,
-    },
-    "train": {"epochs": 3, "batch_size": 16, "lr": 3.0e-3, "warmup_epochs": 0.5},
-}  # fmt: skip
-TEXTS = {
-    "name": "words",
-    "labels": ["neg", "pos"],
-    "logs": [],
-    "data": {"valid": 16, "max_len": 12, "vocab_size": 60},
-    "train": {"epochs": 8, "batch_size": 16, "lr": 5.0e-2, "optimizer": "adam", "weight_decay": 0},
-    "variants": {
-        "transject": {"model": {"name": "transject", "embed_dim": 16, "depth": 2}},
-        "transformer": {
-            "model": {"name": "transformer", "embed_dim": 16, "depth": 1, "num_heads": 2},
-        },
-    },
-    "sizes": {"small": {"train": {"epochs": 1}}},
-}  # fmt: skip
+IMAGES = """
+name: tiny
+labels: [dark, light]
+logs: []
+model: {name: deit_tiny_elliptical, img_size: 8, patch_size: 4, in_chans: 1, num_classes: 2,
+        embed_dim: 16, num_heads: 2, depth: 2, mlp_ratio: 2.0}
+data: {source: FOLDER, valid: 32, image: {channels: 1, height: 8, width: 8}, flip: true, shift: 1}
+train: {epochs: 3, batch_size: 16, lr: 3.0e-3, warmup_epochs: 0.5}
+"""
+TEXTS = """
+name: words
+labels: [neg, pos]
+logs: []
+data: {source: imdb, valid: 16, max_len: 12, vocab_size: 60}
+train: {epochs: 8, batch_size: 16, lr: 5.0e-2, optimizer: adam, weight_decay: 0}
+variants:
+  transject: {model: {name: transject, embed_dim: 16, depth: 2}}
+  transformer: {model: {name: transformer, embed_dim: 16, depth: 1, num_heads: 2}}
+sizes:
+  small: {train: {epochs: 1}}
+"""
 _WORDS = (["bad", "awful", "boring"], ["good", "lovely", "great"])
 
 
@@ -46,9 +38,8 @@ def _write_idx(path: Path, array: np.ndarray) -> None:
     path.write_bytes(header + array.tobytes())
 
 
-def _write_recipe(folder: Path, recipe: dict[str, Any], source: str) -> Path:
-    path, data = folder / "recipe.yaml", recipe["data"] | {"source": source}
-    path.write_text(yaml.safe_dump(recipe | {"data": data}, sort_keys=False))
+def write(path: Path, text: str) -> Path:
+    path.write_text(text)
     return path
 
 
@@ -61,7 +52,7 @@ def recipe_file(tmp_path: Path) -> Path:
         pixels = random.integers(0, 150, (size, 8, 8)) + 100 * labels[:, None, None]
         _write_idx(tmp_path / f"{split}-images-idx3-ubyte", pixels.astype(np.uint8))
         _write_idx(tmp_path / f"{split}-labels-idx1-ubyte", labels)
-    return _write_recipe(tmp_path, IMAGES, str(tmp_path))
+    return write(tmp_path / "recipe.yaml", IMAGES.replace("FOLDER", str(tmp_path)))
 
 
 @pytest.fixture
@@ -85,7 +76,7 @@ def imdb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def text_recipe(tmp_path: Path, imdb: Path) -> Path:
     """A recipe for telling bad films from good ones, with variants and a size."""
-    return _write_recipe(tmp_path, TEXTS, "imdb")
+    return write(tmp_path / "recipe.yaml", TEXTS)
 
 
 def start(recipe: Path, folder: str, *overrides: str) -> Trainer:

@@ -19,6 +19,7 @@ from training.distributed import Processes, process_group
 
 ROOT = Path(__file__).parents[2]
 RESUMED = """
+import contextlib
 import sys
 from pathlib import Path
 from training.trainer import Trainer
@@ -26,19 +27,10 @@ from training.distributed import process_group
 from training.recipe_file import read_recipe
 from training.step import Stepper
 
-class Killed(Exception):
-    pass
-
 def call(self, step, batch, original=Stepper.__call__):
     if step == last:
-        raise Killed
+        raise KeyboardInterrupt  # before it is asked for, so that nothing is saved
     return original(self, step, batch)
-
-def train(processes, folder):
-    try:
-        Trainer(recipe, Path(folder), processes=processes).run()
-    except Killed:
-        pass
 
 def threads():
     names = [path.read_text() for path in Path("/proc/self/task").glob("*/comm")]
@@ -49,7 +41,8 @@ recipe = read_recipe(Path(recipe), options)
 Stepper.__call__ = call
 with process_group() as processes:
     for last, folder in ((-1, whole), (13, killed), (-1, killed)):
-        train(processes, folder)
+        with contextlib.suppress(KeyboardInterrupt):
+            Trainer(recipe, Path(folder), processes=processes).run()
         processes.wait()
     assert threads() or not Path("/proc/self/task").is_dir()
 sys.exit(threads())  # a thread of the group that is left may abort the process at its exit

@@ -73,42 +73,33 @@ def test_bf16_keeps_weights_and_loss_in_fp32(recipe_file: Path) -> None:
     assert float(loss) == pytest.approx(float(full), rel=2e-2) and float(loss) != float(full)
 
 
-def linear(classes: int = 2) -> nn.Sequential:
+def linear(classes: int) -> nn.Sequential:
     torch.manual_seed(0)
-    return nn.Sequential(nn.Flatten(), nn.Linear(16, classes))
+    return nn.Sequential(nn.Flatten(), nn.Linear(16, classes)).train()
 
 
 def test_pgd_finds_the_worst_image_of_a_linear_model() -> None:
-    model = linear()
-    images, labels = torch.rand(8, 1, 4, 4) * 0.6 + 0.2, torch.randint(0, 2, (8,))
+    model = linear(2)
+    images, labels = torch.rand(8, 1, 4, 4), torch.randint(0, 2, (8,))
     recipe = AdversarialRecipe(eps=0.1, alpha=0.05, steps=20)
     found = attack(model, images, labels, recipe, torch.rand(images.shape))
     weight = model[1].weight
     assert isinstance(weight, torch.Tensor)
     direction = (weight[1 - labels] - weight[labels]).sign().view_as(images)
-    assert torch.allclose(found, images + 0.1 * direction, atol=1e-6)
+    assert torch.allclose(found, (images + 0.1 * direction).clamp(0, 1), atol=1e-6)
     assert all(parameter.grad is None for parameter in model.parameters())
+    assert model.training and not found.requires_grad
 
 
 def test_trades_climbs_the_kl_divergence_with_the_clean_opinion() -> None:
     model = linear(3)
-    images, noise = torch.rand(8, 1, 4, 4) * 0.6 + 0.2, torch.rand(8, 1, 4, 4)
+    images, noise = torch.rand(8, 1, 4, 4), torch.rand(8, 1, 4, 4)
     recipe = AdversarialRecipe(eps=0.1, alpha=0.03, steps=10, method="trades")
     found = attack(model, images, torch.zeros(8), recipe, noise)
     random = (images + 0.1 * (2 * noise - 1).sign()).clamp(0, 1)
     clean = model(images)
     assert kl_divergence(clean, model(found)) > 2 * kl_divergence(clean, model(random))
-
-
-@pytest.mark.parametrize("method", ["pgd", "trades"])
-def test_attack_stays_in_the_ball_and_in_the_pixel_range(method: Any) -> None:
-    model = linear(3).train()
-    images, labels = torch.rand(8, 1, 4, 4).round(), torch.zeros(8, dtype=torch.int64)
-    recipe = AdversarialRecipe(eps=0.3, alpha=0.2, steps=3, method=method)
-    found = attack(model, images, labels, recipe, torch.rand(images.shape))
-    assert (found - images).abs().max() <= 0.3 + 1e-6
-    assert found.min() >= 0 and found.max() <= 1
-    assert model.training and not found.requires_grad
+    assert (found - images).abs().max() <= 0.1 + 1e-6 and 0 <= found.min() and found.max() <= 1
 
 
 def test_attack_follows_the_path_through_the_metric() -> None:
@@ -160,16 +151,11 @@ def test_teacher_learns_and_repeats() -> None:
         torch.manual_seed(0)
         teacher = ConvTeacher(1, 2)
         train_teacher(teacher, samples, epochs=epochs, seed=0)
-        return soft_labels(teacher, samples.pixels)
+        labels_found = soft_labels(teacher, samples.pixels)
+        mirrored = soft_labels(teacher, samples.pixels.flip(-1))
+        assert (labels_found - mirrored).abs().max() < 1e-5
+        return labels_found
 
     assert torch.equal(learn(1), learn(1))
     outputs = learn(25).argmax(1)
     assert (outputs == torch.from_numpy(labels)).float().mean() > 0.9
-
-
-def test_soft_labels_do_not_change_under_mirroring() -> None:
-    torch.manual_seed(0)
-    teacher = ConvTeacher(3, 5)
-    pixels = torch.randint(0, 256, (4, 3, 8, 8), dtype=torch.uint8)
-    labels = soft_labels(teacher, pixels)
-    assert (labels - soft_labels(teacher, pixels.flip(-1))).abs().max() < 1e-5

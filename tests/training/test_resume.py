@@ -127,42 +127,29 @@ def test_run_is_resumed_with_its_data_and_version_alone(
     labels.write_bytes(content)
     torch.save({"model": {}}, run / records.STATE)
     refused(message="can be exported, not resumed")
-    for text, message in (
-        ("a: [", "not a readable YAML file"),
-        ("- a", "hold a mapping, got list"),
-    ):
-        (run / "recipe.yaml").write_text(text)
-        refused(message=message)
+    (run / "recipe.yaml").write_text("a: [")
+    refused(message="not a readable YAML file")
+    (run / "recipe.yaml").write_text("- a")
+    refused(message="must hold a mapping, got list")
 
 
-def git(folder: Path, *arguments: str) -> None:
-    identity = ["-c", "user.name=test", "-c", "user.email=test@localhost"]
-    subprocess.run(["git", "-C", folder, *identity, *arguments], check=True, capture_output=True)
-
-
-@pytest.fixture
-def code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A repository of code that takes the place of our own, with one commit."""
-    folder = tmp_path / "code"
-    folder.mkdir()
-    (folder / "step.py").write_text("lr = 1\n")
-    (folder / "weights").write_bytes(bytes(range(256)))
-    git(folder, "init")
-    git(folder, "add", ".")
-    git(folder, "commit", "-m", "Begin")
-    monkeypatch.setattr(records, "_CODE", folder)
-    return folder
-
-
-def commits(run: Path) -> list[str]:
-    sessions = json.loads((run / records.RUN).read_text())["sessions"]
-    return [session["commit"] for session in sessions]
-
-
-def test_changes_since_the_commit_are_kept_for_each_session(code: Path, tmp_path: Path) -> None:
-    run = tmp_path / "run"
+def test_changes_since_the_commit_are_kept_for_each_session(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code, run = tmp_path / "code", tmp_path / "run"
+    code.mkdir()
     run.mkdir()
+
+    def git(*arguments: str) -> None:
+        identity = ["-c", "user.name=test", "-c", "user.email=test@localhost"]
+        subprocess.run(["git", "-C", code, *identity, *arguments], check=True, capture_output=True)
+
+    (code / "step.py").write_text("lr = 1\n")
+    (code / "weights").write_bytes(bytes(range(256)))
+    for arguments in (("init",), ("add", "."), ("commit", "-m", "Begin")):
+        git(*arguments)
     (code / "notes").write_text("not tracked")
+    monkeypatch.setattr(records, "_CODE", code)
     records.record_session(run, 0, {}, 1)
     assert not list(run.glob("*.patch"))
     for step, name in ((0, "changes.patch"), (8, "changes-8.patch")):
@@ -170,17 +157,11 @@ def test_changes_since_the_commit_are_kept_for_each_session(code: Path, tmp_path
         for file, content in changed.items():
             (code / file).write_bytes(content)
         records.record_session(run, step, {}, 1)
-        git(code, "checkout", ".")
-        git(code, "apply", str(run / name))
+        git("checkout", ".")
+        git("apply", str(run / name))
         assert all((code / file).read_bytes() == content for file, content in changed.items())
+    monkeypatch.setenv("PATH", str(tmp_path))  # without git
+    records.record_session(run, 9, {}, 1)
     assert len(list(run.glob("*.patch"))) == 2
-    assert [len(commit) for commit in commits(run)] == [40, 41, 41]
-
-
-def test_code_without_git_is_recorded_as_unknown(
-    code: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (code / "step.py").write_text("lr = 2\n")
-    monkeypatch.setenv("PATH", str(tmp_path))
-    records.record_session(tmp_path, 0, {}, 1)
-    assert commits(tmp_path) == ["unknown"] and not list(tmp_path.glob("*.patch"))
+    commits = [each["commit"] for each in json.loads((run / records.RUN).read_text())["sessions"]]
+    assert [len(commit) for commit in commits[:3]] == [40, 41, 41] and commits[3] == "unknown"
