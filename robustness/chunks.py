@@ -219,4 +219,4 @@ def _clean_result(context: EvaluationContext, chunk: Chunk) -> CleanResult:
     torch_model, blind = target.ask_clean(chunk.inputs, label, served, context.meter)
     # A second answer is asked once, not counted: it would cost every evaluation for a rare fault.
     again = target.predict(chunk.inputs) if chunk.start == 0 else served
-    return score_clean(served, again, torch_model, chunk.labels, blind)
+    return score_clean(served, again, torch_model, label, blind)

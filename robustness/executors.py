@@ -16,7 +16,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import chain, islice
 from multiprocessing import resource_tracker
@@ -73,26 +72,24 @@ def work(task: Task, report: Callable[[int], None] | None = None) -> Iterator[in
     Raises:
         ValueError: the artifact is broken, or another than the evaluation began with.
     """
-    model = task.digest, task.name
-    if model not in _OPENED:
+    target = _OPENED.get((task.digest, task.name))
+    if target is None:
         artifact = open_artifact(task.artifact)
         if artifact.digest != task.digest:
             raise ValueError(
                 f"the artifact of {task.name!r} must not change during an evaluation: expected "
                 f"digest {task.digest[:16]}, got {artifact.digest[:16]}"
             )
-        _OPENED[model] = replace(open_model(artifact, threads=task.threads), name=task.name)
+        target = replace(open_model(artifact, threads=task.threads), name=task.name)
+        _OPENED[task.digest, task.name] = target
+    meter = Meter(0, on_progress=report and (lambda progress: report(progress.done)))
     context = EvaluationContext(
-        spec=task.spec,
-        target=_OPENED[model],
-        folder=task.folder,
-        meter=Meter(0, on_progress=report and (lambda progress: report(progress.done))),
-        threads=task.threads,
+        spec=task.spec, target=target, folder=task.folder, meter=meter, threads=task.threads
     )
     # In every call, because torch counts the threads of each calling thread.
     with torch_threads(task.threads):
         for _ in chunk_steps(context, task.chunk):
-            yield context.meter.done
+            yield meter.done
 
 
 def run_inline(contexts: Sequence[EvaluationContext], chunks: Iterable[Chunk]) -> None:
@@ -127,11 +124,7 @@ class Job:
         self.report(chunk_cost(self.context, self.task.chunk))
 
     def lose(self, how: str, *, workers: int) -> None:
-        """Note that a worker died: a signal, an exit status or an error says how.
-
-        Raises:
-            WorkerDied: it was one too many.
-        """
+        """Note how a worker died; one too many raises WorkerDied."""
         self.deaths += 1
         if self.deaths < ATTEMPTS:
             return
@@ -145,16 +138,10 @@ class _Executor(ABC):
     """Gives missing chunks out to workers, and again those whose worker died.
 
     A single chunk is done in this process: starting another one would take longer.
-
-    Args:
-        folders: the artifact of each model.
-        workers: how many at most.
-
-    Raises:
-        ValueError: `workers` is below 1.
     """
 
     def __init__(self, folders: Sequence[Path], *, workers: int | None = None) -> None:
+        """Take the artifact of each model, and how many workers there may be (at least 1)."""
         if workers is not None and workers < 1:
             raise ValueError(f"workers must be at least 1, got {workers}")
         self._folders = [folder.absolute() for folder in folders]
@@ -288,12 +275,16 @@ class _Worker:
     def submit(self, task: Task) -> None:
         self.done.value = 0
         before = set(multiprocessing.active_children())
+        resource_tracker.ensure_running()  # else it would start below, and unblock signals
+        # A process that starts here ignores Ctrl-C: this one ends it.
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
         try:
-            with _uninterrupted():
-                self.future = self._pool.submit(_work, task)
+            self.future = self._pool.submit(_work, task)
         except BrokenProcessPool as error:  # it died between two chunks
             self.future = Future()
             self.future.set_exception(error)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         started = set(multiprocessing.active_children()) - before
         self._process = self._process or next(iter(started), None)
 
@@ -304,17 +295,6 @@ class _Worker:
         self._pool.shutdown(cancel_futures=True)
         code = 0 if self._process is None else self._process.exitcode
         return signal.Signals(-code).name if code < 0 else f"exit status {code}"
-
-
-@contextmanager
-def _uninterrupted() -> Iterator[None]:
-    """Processes that start in the block ignore Ctrl-C: this one ends them."""
-    resource_tracker.ensure_running()  # else it would be started, and unblock signals, in the block
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
 _SHARED: dict[str, Any] = {}  # of this worker
@@ -333,11 +313,8 @@ def _end_with_parent() -> None:
 
 
 def _work(task: Task) -> None:
-    def show(done: int) -> None:
-        _SHARED["done"].value = done
-
     try:
-        for _ in work(task, show):
+        for _ in work(task, lambda done: setattr(_SHARED["done"], "value", done)):
             pass
     except Exception as error:
         try:
@@ -379,16 +356,14 @@ class RayExecutor(_Executor):
         if self._ours:
             # Ray would report its use to its makers.
             os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-            settings: dict[str, Any] = {}
-            if self._address is None:
-                cpus = None if self._workers is None else self._workers * threads
-                settings = {"include_dashboard": False, "num_cpus": cpus}
+            cpus = None if self._workers is None else self._workers * threads
+            own = {"include_dashboard": False, "num_cpus": cpus}
             self._ray.init(
                 address=self._address,
                 runtime_env={"py_modules": [str(_ROOT / name) for name in _PACKAGES]},
                 logging_level=logging.WARNING,
                 log_to_driver=False,
-                **settings,
+                **(own if self._address is None else {}),
             )
         self._artifacts = {folder: self._ray.put(_files(folder)) for folder in self._folders}
         # A lost task is submitted again by us, with the files that came back from it.

@@ -230,7 +230,7 @@ def score_clean(
     served: np.ndarray,
     again: np.ndarray,
     torch_model: np.ndarray,
-    labels: np.ndarray | None,
+    label: np.ndarray,
     blind: np.ndarray,
 ) -> CleanResult:
     """Score clean inputs from what a model says to them.
@@ -239,10 +239,9 @@ def score_clean(
         served: (N, K) logits of the served model.
         again: (N, K) its second answer; the first one where it was not asked again.
         torch_model: (N, K) logits of the PyTorch model, or else of the served model.
-        labels: (N,) int64, or None, where the model's own predictions stand in.
+        label: (N,) int64 true labels, or the model's own predictions in their place.
         blind: (N,) bool, see `CleanResult`.
     """
-    label = (served.argmax(axis=1) if labels is None else labels).astype(np.int64)
     finite = np.asarray(np.isfinite(np.concatenate([served, torch_model], axis=1)).all(axis=1))
     return CleanResult(
         label=label,
@@ -368,7 +367,9 @@ def worst_cases(spec: EvaluationSpec, result: ModelResult) -> list[tuple[Budget,
         place = cell.budget
         key = place.kind, place.value
         places.setdefault(key, place)
-        ranks[key] = np.maximum(ranks.get(key, found.robust), _by_either(found))
+        ranks[key] = np.maximum.reduce(
+            [ranks.get(key, found.robust), found.robust, found.confirmed]
+        )
     kinds = list(dict.fromkeys(kind for kind, _ in places))
     ordered = sorted(places, key=lambda key: (kinds.index(key[0]), key[1]))
     return [(places[key], ranks[key]) for key in ordered]
@@ -381,25 +382,12 @@ def worst_ranks(spec: EvaluationSpec, result: ModelResult) -> dict[str, np.ndarr
 
 def largest_rank(spec: EvaluationSpec, result: ModelResult) -> np.ndarray | None:
     """The worst rank (N,) over all attacks at the largest budget of each kind; None without any."""
-    found = [(cell.budget, _by_either(one)) for cell, one in attacked(spec, result)]
-    if not found:
-        return None
-    largest: dict[str, float] = {}
-    for place, _ in found:
-        largest[place.kind] = max(place.value, largest.get(place.kind, 0.0))
-    return np.maximum.reduce([rank for place, rank in found if place.value == largest[place.kind]])
-
-
-def _by_either(found: AttackResult) -> np.ndarray:
-    return np.maximum(found.robust, found.confirmed)
+    largest = {place.kind: rank for place, rank in worst_cases(spec, result)}  # they ascend
+    return np.maximum.reduce(list(largest.values())) if largest else None
 
 
 def place_name(spec: EvaluationSpec, place: Budget) -> str:
     """The key of a budget in `worst_ranks`."""
-    places = [cell.budget for cell in spec.cells if _has_budget(cell)]
+    places = [cell.budget for cell in spec.cells if cell.attack.info.role == "attack"]
     first = next(p.text for p in places if (p.kind, p.value) == (place.kind, place.value))
     return first if place.kind == places[0].kind else f"{place.kind}:{first}"
-
-
-def _has_budget(cell: Cell) -> bool:
-    return cell.attack.info.role == "attack"

@@ -4,7 +4,7 @@ import logging
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -19,7 +19,7 @@ from robustness.report.lookup import (
     clean_input,
     difference,
 )
-from robustness.report.schema import AttackFlags, ModelFlags, Report, Sample
+from robustness.report.schema import AttackFlags, CleanFlags, Report, Sample
 
 FALLEN, HELD = 12, 3  # how many of each are shown at most
 BUDGET = 6 * 2**20  # bytes of pixels: an uncompressible picture is as large as these
@@ -28,24 +28,17 @@ _MAP_SIDE = 96  # pixels of a drawn map of attention, about
 _COLD, _HOT = np.array([10, 16, 20]), np.array([88, 210, 218])
 _LOG = logging.getLogger(__name__)
 
-Outcome = Literal["fallen", "held"]
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Example:
-    """One sample under one attack on the evaluated model.
-
-    Attributes:
-        sample: the sample.
-        clean: the model on it as it was.
-        attack: the attack shown.
-        outcome: whether the served model was misled.
-    """
+class Example(NamedTuple):
+    """One sample, and the attack on the evaluated model that is shown."""
 
     sample: Sample
-    clean: ModelFlags
     attack: AttackFlags
-    outcome: Outcome
+
+    @property
+    def clean(self) -> CleanFlags:
+        """The evaluated model on the sample as it was."""
+        return self.sample.models[0].clean
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,22 +117,21 @@ def choose(samples: Sequence[Sample], *, pixel_bytes: int = 0) -> list[Example]:
 
 def _fall(sample: Sample) -> Example | None:
     """The easiest confirmed success; one that survives a PNG where there is such a one."""
-    model = sample.models[0]
-    falls = [attack for attack in model.attacks if not attack.confirmed]
+    falls = [attack for attack in sample.models[0].attacks if not attack.confirmed]
     if not falls:
         return None
     best = min(falls, key=lambda flags: (bool(flags.confirmed_8bit), flags.eps_value))
-    return Example(sample=sample, clean=model, attack=best, outcome="fallen")
+    return Example(sample, best)
 
 
 def _stand(sample: Sample) -> Example | None:
     """The closest call of a sample that no attack misled; None for the others."""
-    model = sample.models[0]
-    if not all(attack.confirmed for attack in model.attacks):
+    attacks = sample.models[0].attacks
+    if not all(attack.confirmed for attack in attacks):
         return None
-    last = max(attack.eps_value for attack in model.attacks)
-    strongest = [attack for attack in model.attacks if attack.eps_value == last]
-    return Example(sample=sample, clean=model, attack=min(strongest, key=_margin), outcome="held")
+    last = max(attack.eps_value for attack in attacks)
+    strongest = [attack for attack in attacks if attack.eps_value == last]
+    return Example(sample, min(strongest, key=_margin))
 
 
 def _ease(example: Example) -> tuple[bool, float, int]:
@@ -159,7 +151,7 @@ def _by_turns(examples: Iterable[Example], number: int) -> list[Example]:
     """The first ones of each class in turn."""
     classes: dict[int, list[Example]] = {}
     for example in examples:
-        classes.setdefault(example.clean.clean.index, []).append(example)
+        classes.setdefault(example.clean.index, []).append(example)
     longest = max(map(len, classes.values()), default=0)
     turns = (own[turn] for turn in range(longest) for own in classes.values() if turn < len(own))
     return [example for example, _ in zip(turns, range(number), strict=False)]

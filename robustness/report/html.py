@@ -298,44 +298,42 @@ def _point(x: float, name: str, figure: Figure, samples: int) -> Point:
 def _minimal_curves(models: Sequence[ModelFigures], quantity: str) -> Iterator[Chart]:
     """Accuracy at every radius at once, from the nearest adversarial inputs that were found."""
     for norm in dict.fromkeys(found.norm for model in models for found in model.minimal):
-        curves = [
-            Curve(tone=tone, points=[Point(x=x, share=y) for x, y in zip(*axes, strict=True)])
-            for tone, model in zip(_TONES, models, strict=False)
-            for axes in [(one.eps, one.accuracy) for one in model.minimal if one.norm == norm]
-        ]
-        yield Chart(
-            title=f"{quantity} over every radius",
-            quantity=f"{quantity}, %",
-            note="farther away than the nearest success",
-            x_title="distance (l∞)" if norm == "Linf" else "distance (l2)",
-            ticks=_round_ticks(curves),
-            curves=curves,
+        yield _chart(
+            f"{quantity} over every radius",
+            f"{quantity}, %",
+            "farther away than the nearest success",
+            "distance (l∞)" if norm == "Linf" else "distance (l2)",
+            [
+                Curve(tone=tone, points=[Point(x=x, share=y) for x, y in zip(*axes, strict=True)])
+                for tone, model in zip(_TONES, models, strict=False)
+                for axes in [(one.eps, one.accuracy) for one in model.minimal if one.norm == norm]
+            ],
         )
 
 
 def _certificate_curves(models: Sequence[ModelFigures]) -> Iterator[Chart]:
     """Certified accuracy over the radius, one chart for each sigma."""
     for sigma in [one.sigma for one in models[0].certificates]:
-        curves = [
-            Curve(tone=tone, points=[Point(x=p.radius, share=p.share, ci=p.ci) for p in one.curve])
-            for tone, model in zip(_TONES, models, strict=False)
-            for one in model.certificates
-            if one.sigma == sigma
-        ]
-        yield Chart(
-            title=f"certified accuracy over the radius at sigma {sigma}",
-            quantity=f"Provably correct at sigma {sigma}, %",
-            note="95 % interval",
-            x_title="radius (l2)",
-            ticks=_round_ticks(curves),
-            curves=curves,
+        yield _chart(
+            f"certified accuracy over the radius at sigma {sigma}",
+            f"Provably correct at sigma {sigma}, %",
+            "95 % interval",
+            "radius (l2)",
+            [
+                Curve(tone=tone, points=[Point(x=p.radius, share=p.share, ci=p.ci) for p in curve])
+                for tone, model in zip(_TONES, models, strict=False)
+                for curve in [one.curve for one in model.certificates if one.sigma == sigma]
+            ],
         )
 
 
-def _round_ticks(curves: Sequence[Curve]) -> list[tuple[float, str]]:
-    """Round numbers from 0 to the last point."""
+def _chart(title: str, quantity: str, note: str, x_title: str, curves: list[Curve]) -> Chart:
+    """A chart with round numbers from 0 to the last point on its horizontal axis."""
     last = max((point.x for curve in curves for point in curve.points), default=0.0) or 1.0
     power = 10.0 ** math.floor(math.log10(last / _TICKS))
     step = next(f * power for f in (1, 2, 5, 10) if f * power * _TICKS >= last)
     count = math.ceil(last / step - 1e-9)
-    return [(number * step, f"{number * step:.6g}") for number in range(count + 1)]
+    ticks = [(number * step, f"{number * step:.6g}") for number in range(count + 1)]
+    return Chart(
+        title=title, quantity=quantity, note=note, x_title=x_title, ticks=ticks, curves=curves
+    )

@@ -15,7 +15,7 @@ from data.images import to_png
 from robustness.attacks.base import Norm
 from robustness.parsing import L2_LIMIT, parse_eps
 from robustness.report.schema import FILE, SCHEMA_VERSION, AttackFlags
-from robustness.spec import Cell, EvaluationSpec
+from robustness.spec import EvaluationSpec
 from robustness.store import SHARD_SIZE, Shard, as_inputs, clean_path, read
 
 Kind = Literal["clean", "adversarial", "perturbation"]
@@ -68,13 +68,11 @@ def picture(
     clean = clean_input(folder, flagged["digest"], index)
     if kind == "clean":
         return to_png(clean)
-    flags = AttackFlags.model_validate(_choose(flagged["attacks"], attack, eps))
-    spec = EvaluationSpec.model_validate(report["spec"])
-    adversarial = adversarial_input(folder, flagged["digest"], index, spec, flags)
+    found, adversarial = _attacked(folder, index, report, flagged, attack, eps)
     if kind == "adversarial":
         return to_png(adversarial)
     # An l-infinity radius bounds each pixel's change; another norm does not.
-    most = flags.eps_value if flags.norm == "Linf" else None
+    most = found["eps_value"] if found["norm"] == "Linf" else None
     return to_png(amplified(clean, adversarial, most=most))
 
 
@@ -119,10 +117,8 @@ def changed_text(
         NoSuchSample: there is no such text; the message names the argument.
     """
     report, sample, flagged = _find(folder, index, "text", model)
-    found, digest = _choose(flagged["attacks"], attack, eps), flagged["digest"]
-    spec, flags = EvaluationSpec.model_validate(report["spec"]), AttackFlags.model_validate(found)
-    before = clean_input(folder, digest, index)
-    after = adversarial_input(folder, digest, index, spec, flags)
+    before = clean_input(folder, flagged["digest"], index)
+    found, after = _attacked(folder, index, report, flagged, attack, eps)
     return {
         "index": index,
         "name": sample["name"],
@@ -173,7 +169,9 @@ def adversarial_input(
     folder: Path, digest: str, index: int, spec: EvaluationSpec, flags: AttackFlags
 ) -> Any:
     """An input as the attack left it that a sample's flags speak of; see `clean_input`."""
-    cell = _cell_of(spec, flags)
+    asked = flags.name, flags.eps, flags.norm
+    named = ((c.attack.label, c.budget.text, c.attack.norm_name) for c in spec.cells)
+    cell = next(c for c, name in zip(spec.cells, named, strict=True) if name == asked)
     made_by = next(p for p in cell.attack.parts(num_classes=1000) if p.label == flags.part)
     shard = Shard(
         model=digest,
@@ -190,13 +188,18 @@ def adversarial_input(
     return _row(tensors, "texts" if "texts" in tensors else "adversarial", index)
 
 
-def _cell_of(spec: EvaluationSpec, flags: AttackFlags) -> Cell:
-    asked = flags.name, flags.eps, flags.norm
-    return next(
-        cell
-        for cell in spec.cells
-        if (cell.attack.label, cell.budget.text, cell.attack.norm_name) == asked
-    )
+def _attacked(
+    folder: Path,
+    index: int,
+    report: dict[str, Any],
+    flagged: dict[str, Any],
+    attack: str | None,
+    eps: str | None,
+) -> tuple[dict[str, Any], Any]:
+    """The flags that are asked for, and the input that they speak of."""
+    found = _choose(flagged["attacks"], attack, eps)
+    spec, flags = EvaluationSpec.model_validate(report["spec"]), AttackFlags.model_validate(found)
+    return found, adversarial_input(folder, flagged["digest"], index, spec, flags)
 
 
 def _start(index: int) -> int:

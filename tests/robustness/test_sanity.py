@@ -122,7 +122,7 @@ class Fault(NamedTuple):
     more: str = ""  # what it may raise, too
     said: str = ""  # words of the last one
     classes: int = 4
-    count: int = 64
+    samples: int = 64
 
 
 def large(logits: Tensor) -> Tensor:
@@ -166,8 +166,8 @@ FAULTS = (
     Fault("constant", "constant_output zero_gradients", after=lambda logits: 0 * logits + 1),
     Fault("not finite", "non_finite_logits", after=faulty.overflowing),
     Fault("not finite as served", "non_finite_logits", after=faulty.overflowing, at="served"),
-    Fault("masked", MASKED, before=faulty.reversed_gradient, attacks=[*PGD, SQUARE], count=16),
-    Fault("masked from one", MASKED, faulty.reversed_gradient, attacks=AUTO, classes=3, count=16),
+    Fault("masked", MASKED, before=faulty.reversed_gradient, attacks=[*PGD, SQUARE], samples=16),
+    Fault("masked from one", MASKED, faulty.reversed_gradient, attacks=AUTO, classes=3, samples=16),
     Fault("half", STUCK, after=faulty.closed, attacks=pgd("0.6"), said="the same grey one"),
     Fault("all", STUCK, after=faulty.closed, attacks=pgd("1"), said="into any other"),
     Fault("half in l2", STUCK, after=faulty.closed, attacks=L2, said="the same grey one"),
@@ -187,8 +187,8 @@ def test_a_model_with_a_fault_raises_its_warnings_and_no_other(
     fault: Fault, make_target: MakeTarget, scorer: Scorer
 ) -> None:
     changes = {"before": fault.before, "after": fault.after, "at": fault.at}
-    target = faulty.changed(make_target(fault.classes), **changes)  # pyright: ignore[reportArgumentType]
-    summary = scorer(target, fault.attacks, count=fault.count)
+    target = faulty.changed(make_target(fault.classes), **changes)
+    summary = scorer(target, fault.attacks, count=fault.samples)
     expected = set(fault.expected.split())
     assert expected <= codes(summary) <= expected | set(fault.more.split())
     assert not fault.said or fault.said in summary.warnings[-1].message
