@@ -140,9 +140,8 @@ class Assay:
         takes; a request over HTTP is answered by `service.api.classify`, which is stricter.
         """
         files = [image.read_bytes() for image in images]
-        serving = self._worker.serving
-        served = serving.registry.get(model)
-        return await serving.predictions.predict(files, served, top_k=top_k, explain=explain)
+        served = self._worker.registry.get(model)
+        return await self._worker.predictions.predict(files, served, top_k=top_k, explain=explain)
 
     @bentoml.api
     async def classify_text(
@@ -153,9 +152,8 @@ class Assay:
         explain: bool = False,
     ) -> list[Prediction]:
         """Classify texts; see `classify`."""
-        serving = self._worker.serving
-        served = serving.registry.get(model, TEXTS)
-        return await serving.texts.predict(texts, served, top_k=top_k, explain=explain)
+        served = self._worker.registry.get(model, TEXTS)
+        return await self._worker.texts.predict(texts, served, top_k=top_k, explain=explain)
 
 
 def _starting(name: str, settings: Settings) -> AbstractContextManager[None]:

@@ -48,28 +48,14 @@ class Metrics:
         self._in_flight.inc()
 
     def answered(self, *, route: str, method: str, status: int, seconds: float) -> None:
-        """A request is done.
-
-        Args:
-            route: the route's template, so that the number of series is bounded.
-            method: the HTTP method.
-            status: the HTTP status.
-            seconds: how long it took.
-        """
+        """A request is done; `route` is a template, so that the number of series is bounded."""
         method = method if method in _METHODS else "other"
         self._in_flight.dec()
         self._requests.labels(route, method, str(status)).inc()
         self._seconds.labels(route, method).observe(seconds)
 
     def batch(self, model: str, size: int, queue_s: float, compute_s: float) -> None:
-        """A batch of `size` inputs was computed.
-
-        Args:
-            model: the model's name.
-            size: inputs in the batch.
-            queue_s: how long the oldest of its requests waited, in seconds.
-            compute_s: how long the computation took, in seconds.
-        """
+        """A batch of `size` inputs was computed whose oldest request had waited for `queue_s`."""
         self._sizes.labels(model).observe(size)
         self._waits.labels(model).observe(queue_s)
         self._computes.labels(model).observe(compute_s)
@@ -127,19 +113,13 @@ def state_metrics(
         evaluator_alive: None on a host that evaluates nothing.
         memory: bytes by process; see `memory_of`.
     """
-    by_state = GaugeMetricFamily("assay_evaluations", "Evaluations by state", labels=["status"])
-    for status, count in evaluations.items():
-        by_state.add_metric([status], count)
+    by_state = _gauges("assay_evaluations", "Evaluations by state", "status", evaluations)
     steps = CounterMetricFamily(
         "assay_attack_model_evaluations",
         "Inputs that attacks have put through models: their steps times their samples",
         value=model_evaluations,
     )
-    resident = GaugeMetricFamily(
-        "assay_memory_bytes", "Memory, shared pages counted once", labels=["process"]
-    )
-    for name, size in memory.items():
-        resident.add_metric([name], size)
+    resident = _gauges("assay_memory_bytes", "Memory, shared pages counted once", "process", memory)
     metrics: list[Metric] = [by_state, steps, resident]
     if evaluator_alive is not None:
         alive = GaugeMetricFamily(
@@ -147,6 +127,13 @@ def state_metrics(
         )
         metrics.append(alive)
     return metrics
+
+
+def _gauges(name: str, meaning: str, label: str, values: Mapping[str, int]) -> Metric:
+    family = GaugeMetricFamily(name, meaning, labels=[label])
+    for key, value in values.items():
+        family.add_metric([key], value)
+    return family
 
 
 def memory_of(server: int) -> dict[str, int]:

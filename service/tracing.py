@@ -59,13 +59,7 @@ def span(name: str, **attributes: str | int | float) -> AbstractContextManager[o
 
 
 def continued(traceparent: str | None, name: str, **attributes: str | int) -> Any:
-    """A span around a block, as a child of a span of another process.
-
-    Args:
-        traceparent: from `traceparent`.
-        name: of the span.
-        attributes: of the span.
-    """
+    """A span around a block, as a child of the span of another process that `traceparent` gave."""
     if _provider is None:
         return nullcontext()
     context = _extracted({"traceparent": traceparent or ""})

@@ -4,7 +4,6 @@ import math
 import tempfile
 from collections.abc import Mapping
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 from starlette.routing import BaseRoute
@@ -30,64 +29,6 @@ from service.start import is_worker, run_folder, server_pid
 from service.tracing import start_tracing, stop_tracing
 
 
-class Serving:
-    """The served models and the routes that answer with them; belongs to one event loop.
-
-    Args:
-        settings: models, runtime and limits.
-        metrics: counts every model's batches.
-        unloaded: see `Reloader`.
-
-    Attributes:
-        registry: the models.
-        predictions: answers ``/classify``.
-        texts: answers ``/classify_text``.
-
-    Raises:
-        ValueError: a model cannot be opened.
-    """
-
-    def __init__(
-        self, settings: Settings, metrics: Metrics | None = None, *, unloaded: Path
-    ) -> None:
-        self._settings = settings
-        self.registry = Registry.open(settings, metrics)
-        self._reloader = Reloader(self.registry, settings, unloaded=unloaded)
-        self._selector = RuntimeSelector(self.registry, settings)
-        self.predictions = Predictions(settings)
-        self.texts = TextPredictions(settings)
-
-    async def start(self) -> None:
-        """Run every model once; then find faster runtimes, and follow the folders of models."""
-        await self.registry.warm_up()
-        self._selector.start()
-        self._reloader.start()
-
-    def routes(self) -> list[BaseRoute]:
-        """Predictions, the protocol V2, the list of models, and the samples."""
-        bodies, registry = Bodies(self._settings), self.registry
-        v2 = V2(
-            settings=self._settings,
-            registry=registry,
-            reloader=self._reloader,
-            texts=self.texts,
-            bodies=bodies,
-        )
-        return [
-            *Classify(self.predictions, self.texts, registry, bodies).routes(),
-            *v2.routes(),
-            *models.routes(self._settings, registry),
-        ]
-
-    def close(self) -> None:
-        """Let the running batch end and start no other."""
-        self._selector.close()
-        self._reloader.close()
-        self.predictions.close()
-        self.texts.close()
-        self.registry.close()
-
-
 class Worker:
     """Opens the models and the table of evaluations, and gives a gateway its application.
 
@@ -96,9 +37,16 @@ class Worker:
         gateway: answers requests once the worker has started.
         schema: what BentoML's clients read first.
         evaluator_url: where the evaluator of this server answers; None where there is none.
+
+    Attributes:
+        registry: the served models.
+        predictions: answers ``/classify``.
+        texts: answers ``/classify_text``.
     """
 
-    serving: Serving
+    registry: Registry
+    predictions: Predictions
+    texts: TextPredictions
 
     def __init__(
         self,
@@ -128,22 +76,41 @@ class Worker:
         self._closing.callback(store.close)
         routes, checks = [], {}
         if settings.role != "evaluate":
-            serving = Serving(settings, metrics, unloaded=self._folder / "unloaded")
-            self.serving, registry = serving, serving.registry
-            self._closing.callback(serving.close)
-            await serving.start()
-            routes += serving.routes()
+            routes += await self._serve(metrics)
             routes += evaluations.routes(
-                store, settings, lambda *asked: registry.get(*asked).artifact
+                store, settings, lambda *asked: self.registry.get(*asked).artifact
             )
             routes += schema_routes(self._schema)
-            checks["models"] = registry.ready
+            checks["models"] = self.registry.ready
         routes += self._probes(checks, store, metrics)
         self._open(routes, metrics)
 
     def close(self) -> None:
         """Close what `start` opened."""
         self._closing.close()
+
+    async def _serve(self, metrics: Metrics) -> list[BaseRoute]:
+        """Open the models, run each once, find faster runtimes and follow their folders."""
+        settings = self._settings
+        self.registry = registry = Registry.open(settings, metrics)
+        self.texts, self.predictions = TextPredictions(settings), Predictions(settings)
+        reloader = Reloader(registry, settings, unloaded=self._folder / "unloaded")
+        selector = RuntimeSelector(registry, settings)
+        # Closed in the reverse order: the running batch ends, and no other starts.
+        for part in (registry, self.texts, self.predictions, reloader, selector):
+            self._closing.callback(part.close)
+        await registry.warm_up()
+        selector.start()
+        reloader.start()
+        bodies = Bodies(settings)
+        v2 = V2(
+            settings=settings, registry=registry, reloader=reloader, texts=self.texts, bodies=bodies
+        )
+        return [
+            *Classify(self.predictions, self.texts, registry, bodies).routes(),
+            *v2.routes(),
+            *models.routes(settings, registry),
+        ]
 
     def _probes(
         self, checks: dict[str, Check], store: JobStore, metrics: Metrics

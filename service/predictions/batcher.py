@@ -58,13 +58,6 @@ class Totals:
     compute_s: float = 0.0
     failures: int = 0
 
-    def add(self, count: int, queue_s: float, compute_s: float) -> None:
-        """Count one batch."""
-        self.inputs += count
-        self.batches += 1
-        self.queue_s += queue_s
-        self.compute_s += compute_s
-
 
 class CapacityLimiter:
     """A number of places that requests take in the order in which they ask.
@@ -123,11 +116,7 @@ class Admission:
         self._outputs: asyncio.Future[np.ndarray] = loop.create_future()
 
     async def __aenter__(self) -> Self:
-        """Admit the request.
-
-        Raises:
-            ApiError: 503 overloaded.
-        """
+        """Admit the request, or refuse it with 503."""
         self._batcher.check_room(self._count, left_s=self.until - self.came)
         await self._deadline.__aenter__()
         self._batcher.admit(self._count)
@@ -139,11 +128,7 @@ class Admission:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> bool | None:
-        """Make room again; say what became of the deadline.
-
-        Raises:
-            ApiError: 503 overloaded, 504 timeout.
-        """
+        """Make room again; say with 503 or 504 what became of the deadline."""
         self._batcher.admit(-self._count)
         self._batcher.totals.failures += kind is not None
         try:
@@ -319,10 +304,16 @@ class MicroBatcher:
         pace_s = (now - max(oldest, self._ended)) / count
         self._pace_s += (1 - _MEMORY if self._pace_s else 1) * (pace_s - self._pace_s)
         self._ended = now
-        self.totals.add(count, began - oldest, now - began)
-        if self._metrics is not None:
-            self._metrics.batch(self._model, count, began - oldest, now - began)
+        self._count(count, began - oldest, now - began)
         return outputs
+
+    def _count(self, count: int, queue_s: float, compute_s: float) -> None:
+        self.totals.inputs += count
+        self.totals.batches += 1
+        self.totals.queue_s += queue_s
+        self.totals.compute_s += compute_s
+        if self._metrics is not None:
+            self._metrics.batch(self._model, count, queue_s, compute_s)
 
 
 def overloaded(wait_s: float) -> ApiError:

@@ -17,6 +17,7 @@ from runtimes.artifact import Artifact
 from runtimes.threads import available_cores
 from service.http.errors import ApiError
 from service.predictions.attention import not_explainable, to_picture
+from service.predictions.batcher import MicroBatcher
 from service.predictions.served import Served
 from service.settings import Settings
 
@@ -96,8 +97,8 @@ class Predictions:
         async with served.batcher.admission(len(files), arrived=arrived) as admitted:
             logits = await admitted.predict(read)
         found = [prediction(row, served.artifact, top_k) for row in logits]
-        if explain:
-            await self._explain(found, np.asarray(admitted.inputs), served, arrived)
+        if explain and served.explainer is not None:
+            await self._explain(found, np.asarray(admitted.inputs), served.explainer, arrived)
         return found
 
     def close(self) -> None:
@@ -108,18 +109,15 @@ class Predictions:
         self,
         found: list[Prediction],
         inputs: np.ndarray,
-        served: Served,
+        explainer: MicroBatcher,
         arrived: float | None,
     ) -> None:
         """Add to each prediction its map."""
-        if served.explainer is None:
-            raise not_explainable(served.artifact)
 
         async def read() -> np.ndarray:
-            """What was read for the prediction."""
             return inputs
 
-        async with served.explainer.admission(len(inputs), arrived=arrived) as admitted:
+        async with explainer.admission(len(inputs), arrived=arrived) as admitted:
             maps = await admitted.predict(read)
         height, width = inputs.shape[2:]
         loop = asyncio.get_running_loop()

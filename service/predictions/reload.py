@@ -100,7 +100,7 @@ class Reloader:
             ApiError: 404 unknown_model, 422 not_loadable.
         """
         if _NAME.fullmatch(name):  # a name becomes a file's, and comes from a stranger
-            await self._in_thread(lambda: self._mark(name).unlink(missing_ok=True))
+            await self._in_thread(lambda: (self._marks / name).unlink(missing_ok=True))
             await self.look(settled=False)
         if self._registry.versions(name):
             return
@@ -117,12 +117,10 @@ class Reloader:
         """
         if not self._registry.versions(name):
             raise ApiError(404, "unknown_model", f"There is no model {name[:100]!r}.")
-        mark = self._mark(name)
 
         def write() -> None:
-            """Leave the mark, which all workers find."""
-            mark.parent.mkdir(parents=True, exist_ok=True)
-            mark.touch()
+            self._marks.mkdir(parents=True, exist_ok=True)
+            (self._marks / name).touch()
 
         await self._in_thread(write)
         await self.look(settled=False)
@@ -219,9 +217,6 @@ class Reloader:
             return False
         self._registry.replace(kept)
         return True
-
-    def _mark(self, name: str) -> Path:
-        return self._marks / name
 
     def _unloaded(self) -> set[str]:
         return {path.name for path in self._marks.iterdir()} if self._marks.is_dir() else set()
@@ -350,7 +345,6 @@ async def _in_background(work: Callable[[], _Result]) -> _Result:
     future.set_running_or_notify_cancel()  # nobody can cancel it now
 
     def run() -> None:
-        """The thread."""
         try:
             future.set_result(work())
         except BaseException as error:

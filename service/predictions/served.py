@@ -216,10 +216,10 @@ class Opener:
         for size in {1, self._settings.batch_max}:
             served.runtime.predict(blank_inputs(served.artifact, size))
 
-    def close(self, *, wait: bool = True) -> None:
+    def close(self) -> None:
         """Let the running batch end and start no other."""
-        self.executor.shutdown(wait=wait, cancel_futures=True)
-        self._explaining.shutdown(wait=wait, cancel_futures=True)
+        for executor in (self.executor, self._explaining):
+            executor.shutdown(cancel_futures=True)
 
     def _explainer(self, artifact: Artifact) -> MicroBatcher | None:
         if not AttentionMaps.may_have(artifact):

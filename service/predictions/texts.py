@@ -75,7 +75,6 @@ class TextPredictions:
         loop = asyncio.get_running_loop()
 
         async def read() -> list[np.ndarray]:
-            """Tokenize when there is a place."""
             return await loop.run_in_executor(self._executor, _rows, tokenizer, texts, longest)
 
         async with served.batcher.admission(len(texts), arrived=arrived) as admitted:

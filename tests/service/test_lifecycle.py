@@ -105,32 +105,6 @@ def _is_ready(server: Server) -> bool:
     return False
 
 
-@pytest.mark.slow
-def test_a_running_evaluation_survives_a_stop(tmp_path: Path) -> None:
-    spec = {"attacks": [{"name": "square", "eps": ["8/255"], "queries": 20000}]}
-    files = [("images", (f"{n}.png", png(n, size=28))) for n in range(20)]
-    home = tmp_path / "home"
-    with serve(str(ROOT), cwd=tmp_path, home=home, **QUICK) as server:
-        form = {"spec": json.dumps(spec)}
-        asked = httpx.post(f"{server.url}/v1/evaluations", data=form, files=files)
-        url = asked.headers["location"]
-
-        def running() -> bool:
-            return httpx.get(f"{server.url}{url}").json()["progress"]["done"] > 0
-
-        assert wait_until(running, seconds=90)
-        family = server.family()
-        server.process.send_signal(signal.SIGTERM)
-        server.process.wait(20)
-        assert not psutil.wait_procs(family, timeout=5)[1]
-    options = {**QUICK, "ASSAY_ROLE": "predict"}
-    with serve(str(ROOT), cwd=tmp_path, home=home, **options) as server:
-        evaluation = httpx.get(f"{server.url}{url}").json()
-        assert (evaluation["status"], evaluation["error"]) == ("queued", None)
-        assert not any("evaluator" in process.cmdline() for process in server.family())
-        assert "assay_evaluator_alive" not in httpx.get(f"{server.url}/metrics").text
-
-
 def test_a_host_that_only_evaluates_answers_nothing_else_and_leaves_no_orphan(
     tmp_path: Path,
 ) -> None:

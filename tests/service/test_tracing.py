@@ -13,7 +13,6 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from service.jobs.queue import JobStore
 from service.jobs.worker import Evaluator
 from service.settings import Settings
-from service.tracing import Stages, continued, span, traceparent
 from tests.service.conftest import png, wait_until
 from tests.service.serving import serving
 
@@ -100,11 +99,3 @@ def test_a_prediction_and_an_evaluation_are_traced_through_all_processes(
     assert stages and {stage.parent_span_id for stage in stages} == {evaluation.span_id}
     assert {name for name, _ in collector.spans} == {"assay", "assay-evaluation"}
     assert not [found for _, found in collector.spans if "readyz" in found.name]
-
-
-def test_nothing_is_traced_without_an_endpoint() -> None:
-    stages = Stages()
-    with span("a"), continued(None, "b"):
-        stages.enter("c")
-        assert traceparent() is None
-    stages.close()

@@ -1,7 +1,6 @@
 """A real artifact of an untrained model, small enough to be exported in a test."""
 
 import dataclasses
-import hashlib
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ from safetensors.numpy import save_file
 from torch import nn
 
 import models
+from core.files import sha256
 from data.images import ImageSpec
 from data.tokenizer import train_wordpiece
 from export.onnx import to_onnx
@@ -20,6 +20,7 @@ from runtimes.artifact import MANIFEST, Artifact, open_artifact
 from runtimes.manifest import (
     ONNX,
     PROBE,
+    TEXTS,
     TOKENIZER,
     TORCHSCRIPT,
     WEIGHTS,
@@ -73,15 +74,11 @@ def write_artifact(
     architecture += "_elliptical" if elliptical else ""
     sizes = {key: size for key, size in (_SIZES | sizes).items() if size is not None}
     model = _model(architecture, sizes, seed)
-    example = torch.rand(2, SPEC.channels, SPEC.height, SPEC.width)
-    manifest = {
-        "name": name,
-        "input": InputSpec(shape=[-1, SPEC.channels, SPEC.height, SPEC.width]),
-        "output": OutputSpec(shape=[-1, len(LABELS)]),
-        "labels": LABELS,
-        "preprocessing": SPEC.to_dict(),
-    }
-    return _write(folder, model, architecture, sizes, example, {"images": example}, manifest)
+    shape = (SPEC.channels, SPEC.height, SPEC.width)
+    example = torch.rand(2, *shape)
+    reads: dict[str, Any] = {"name": name, "input": InputSpec(shape=[-1, *shape])}
+    reads |= {"labels": LABELS, "preprocessing": SPEC.to_dict()}
+    return _write(folder, model, architecture, sizes, example, {"images": example}, reads)
 
 
 def write_text_artifact(folder: Path, name: str, *, seed: int = 0) -> Artifact:
@@ -92,16 +89,10 @@ def write_text_artifact(folder: Path, name: str, *, seed: int = 0) -> Artifact:
     tokenizer.save(folder / TOKENIZER)
     arrays = tokenizer.encode(["good film", "the plot was bad"], MAX_LEN)
     example = (torch.from_numpy(arrays[0]), torch.from_numpy(arrays[1]))
-    manifest = {
-        "name": name,
-        "task": "text-classification",
-        "input": TokensSpec(range=(0, 59)),
-        "output": OutputSpec(shape=[-1, len(TEXT_LABELS)]),
-        "labels": TEXT_LABELS,
-        "preprocessing": {"max_len": MAX_LEN},
-    }
+    reads: dict[str, Any] = {"name": name, "task": TEXTS, "input": TokensSpec(range=(0, 59))}
+    reads |= {"labels": TEXT_LABELS, "preprocessing": {"max_len": MAX_LEN}}
     stored = {"tokens": example[0], "mask": example[1]}
-    return _write(folder, model, "transject", _TEXT_SIZES, example, stored, manifest)
+    return _write(folder, model, "transject", _TEXT_SIZES, example, stored, reads)
 
 
 def _model(architecture: str, sizes: dict[str, Any], seed: int) -> nn.Module:
@@ -125,7 +116,7 @@ def _write(
     folder.mkdir(parents=True, exist_ok=True)
     config = dataclasses.asdict(models.config(architecture, **sizes))
     save_weights(model, folder / WEIGHTS)
-    metadata = {"weights_sha256": _sha256(folder / WEIGHTS), "config_sha256": config_digest(config)}
+    metadata = {"weights_sha256": sha256(folder / WEIGHTS), "config_sha256": config_digest(config)}
     (folder / ONNX).write_bytes(to_onnx(model, example, metadata))
     (folder / TORCHSCRIPT).write_bytes(to_torchscript(model, example))
     with torch.no_grad():
@@ -137,10 +128,11 @@ def _write(
         version="1",
         architecture=architecture,
         config=config,
-        files={path.name: _sha256(path) for path in sorted(folder.iterdir())},
+        files={path.name: sha256(path) for path in sorted(folder.iterdir())},
         parity=Parity(
             samples=2, data="noise", tolerance=1e-4, formats={"onnx": exact, "torchscript": exact}
         ),
+        output=OutputSpec(shape=[-1, len(fields["labels"])]),
         metrics={},
         training={},
         **fields,
@@ -152,7 +144,3 @@ def _write(
 def noise(count: int, *, seed: int = 0, size: int = 8) -> np.ndarray:
     """(count, size, size) uint8 images."""
     return np.random.default_rng(seed).integers(0, 256, (count, size, size), dtype=np.uint8)
-
-
-def _sha256(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()

@@ -6,9 +6,8 @@ from typing import Any
 
 import httpx2
 import pytest
-from fastapi import APIRouter, Query
+from fastapi import APIRouter
 from starlette.exceptions import HTTPException
-from starlette.responses import JSONResponse, Response
 from starlette.testclient import TestClient
 
 from service.app import Assay
@@ -18,16 +17,14 @@ from service.http.errors import ApiError
 BIG = {"content-length": str(10**12), "content-type": "multipart/form-data; boundary=B"}
 
 
-def _client(answer: Response | Exception) -> TestClient:
+def _answer(error: Exception) -> httpx2.Response:
     router = APIRouter()
 
     @router.get("/here")
-    async def endpoint(limit: int = Query(1, ge=1)) -> Response:
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
+    async def endpoint() -> None:
+        raise error
 
-    return TestClient(create_app(router.routes), raise_server_exceptions=False)
+    return TestClient(create_app(router.routes), raise_server_exceptions=False).get("/here")
 
 
 def _error(response: httpx2.Response) -> dict[str, Any]:
@@ -40,40 +37,31 @@ def _error(response: httpx2.Response) -> dict[str, Any]:
     return body["error"]
 
 
-def test_own_error_is_shown_as_it_is() -> None:
-    error = ApiError(429, "queue_full", "Later.", {"limit": 1}, {"retry-after": "7"})
-    response = _client(error).get("/here")
-    assert response.status_code == 429
-    assert response.headers["retry-after"] == "7"
-    assert _error(response) == {"code": "queue_full", "message": "Later.", "details": {"limit": 1}}
-
-
-def test_unknown_address_method_and_query_have_the_shape() -> None:
-    client = _client(JSONResponse("fine"))
-    missing = client.get("/there")
-    assert (missing.status_code, _error(missing)["code"]) == (404, "not_found")
-    assert client.get("/here/").status_code == 404
-    wrong = client.post("/here")
-    assert (wrong.status_code, _error(wrong)["code"]) == (405, "method_not_allowed")
-    assert wrong.headers["allow"] == "GET, HEAD, OPTIONS"
-    assert client.head("/here").status_code == client.get("/here").status_code == 200
-    refused = client.get("/here?limit=0")
-    assert (refused.status_code, _error(refused)["code"]) == (422, "invalid_query")
-    assert "limit" in _error(refused)["message"]
-
-
-def test_unexpected_exception_tells_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    response = _client(RuntimeError("secret of /etc/passwd")).get("/here")
+def test_own_errors_are_shown_and_unexpected_ones_tell_nothing(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    response = _answer(ApiError(429, "full", "Later.", {"limit": 1}, {"retry-after": "7"}))
+    assert (response.status_code, response.headers["retry-after"]) == (429, "7")
+    assert _error(response) == {"code": "full", "message": "Later.", "details": {"limit": 1}}
+    response = _answer(RuntimeError("secret of /etc/passwd"))
     assert (response.status_code, _error(response)["code"]) == (500, "internal_error")
     assert "secret" not in response.text
     assert "secret" in caplog.text
+
+
+def test_whatever_can_be_got_answers_head_and_no_address_has_a_second_form(
+    client: TestClient,
+) -> None:
+    assert client.head("/v1/models").status_code == client.head("/").status_code == 200
+    missing = client.get("/v1/models/fashion-dot/")
+    assert (missing.status_code, _error(missing)["code"]) == (404, "not_found")
 
 
 @pytest.mark.parametrize(
     ("status", "code"), [(400, "bad_request"), (418, "i'm_a_teapot"), (503, "unavailable")]
 )
 def test_foreign_error_loses_its_text(status: int, code: str) -> None:
-    response = _client(HTTPException(status, "File /srv/x.py")).get("/here")
+    response = _answer(HTTPException(status, "File /srv/x.py"))
     assert (response.status_code, _error(response)["code"]) == (status, code)
     assert "/srv" not in response.text
     assert ("retry-after" in response.headers) == (status == 503)

@@ -14,9 +14,7 @@ from starlette.testclient import TestClient
 from data.images import decode_image, to_input
 from models.analysis.diagnostics import diagnose
 from runtimes.artifact import Artifact
-from runtimes.registry import open_runtime
 from runtimes.torch_model import load_torch_model
-from service.http.errors import ApiError
 from service.predictions.attention import AttentionMaps, patch_shares, to_picture
 from tests.service.conftest import png
 from tests.service.tiny_artifact import noise, write_artifact
@@ -68,19 +66,6 @@ def test_a_graph_without_attention_over_patches_is_told_apart() -> None:
     assert patch_shares([tokens, tokens], 5, 2) is None  # nothing reads the patches
     assert patch_shares([tokens, tokens, head], 5, 2) is None  # it reads other tokens
     assert patch_shares([tokens, tokens[..., :3, :3]], 3, 2) is None
-
-
-@pytest.mark.slow
-def test_a_graph_without_attention_is_refused(tmp_path: Path) -> None:
-    sizes = {"num_heads": None, "num_experts": 2}
-    artifact = write_artifact(
-        tmp_path / "a", "a", architecture="transject_image", elliptical=False, **sizes
-    )
-    assert open_runtime(artifact).predict(_images(1)).shape == (1, 3)
-    assert not AttentionMaps.may_have(artifact)
-    with pytest.raises(ApiError) as refused:
-        AttentionMaps(artifact).predict(_images(1))
-    assert (refused.value.status, refused.value.code) == (422, "not_explainable")
 
 
 def test_a_model_of_texts_is_refused(client: TestClient, artifacts: dict[str, Artifact]) -> None:
