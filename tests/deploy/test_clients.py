@@ -26,34 +26,28 @@ def run(*command: str, cwd: Path = ROOT, home: Path | None = None, expected: int
     return ended.stdout
 
 
-def test_smoke_test_passes(url: str) -> None:
+def test_smoke_test_passes_or_fails_where_nothing_answers(url: str) -> None:
     told = run(sys.executable, "-m", "deploy.smoke", url, "--samples", "4")
     assert "classified 4 images" in told and "inferred with 4 models" in told
     *_, last = told.splitlines()
     identity = last.rpartition(" ")[2]
     again = run(sys.executable, "-m", "deploy.smoke", url, "--expect", identity)
     assert last in again
-
-
-def test_smoke_test_fails_where_nothing_answers() -> None:
     command = [sys.executable, "-m", "deploy.smoke", "http://127.0.0.1:9", "--wait", "0.2"]
     assert "FAILED: /readyz" in run(*command, expected=1)
 
 
-def test_bentoml_example(url: str, tmp_path: Path) -> None:
-    script = str(CLIENTS / "with_bentoml.py")
-    told = run(sys.executable, script, *IMAGES, "--url", url, home=tmp_path)
-    assert [line.partition(": ")[2].split(" (")[0] for line in told.splitlines()] == ["Bag", "Coat"]
-
-
-def test_tritonclient_example(url: str) -> None:
-    script = str(CLIENTS / "with_tritonclient.py")
-    address = url.removeprefix("http://")
-    told = run(sys.executable, script, *IMAGES, "--address", address)
-    assert [line.partition(": ")[2].split(" (")[0] for line in told.splitlines()] == [
-        "class 8",
-        "class 4",
-    ]
+def test_clients_name_what_they_see(url: str, tmp_path: Path) -> None:
+    for script, options, expected in (
+        ("with_bentoml.py", ["--url", url], ["Bag", "Coat"]),
+        (
+            "with_tritonclient.py",
+            ["--address", url.removeprefix("http://")],
+            ["class 8", "class 4"],
+        ),
+    ):
+        told = run(sys.executable, str(CLIENTS / script), *IMAGES, *options, home=tmp_path)
+        assert [line.partition(": ")[2].split(" (")[0] for line in told.splitlines()] == expected
 
 
 def few(folder: Path) -> Path:

@@ -27,39 +27,28 @@ def composed(**environment: str) -> dict[str, Any]:
     return yaml.safe_load(re.sub(r"\$\{(\w+):-([^}]*)\}", value, TEXT))
 
 
-def test_every_key_belongs_to_the_specification() -> None:
+def test_file_is_complete_and_only_one_service_starts_unless_profiles_add_others() -> None:
     file = composed()
     assert {key for key in file if not key.startswith("x-")} == {"name", "services", "volumes"}
-    for service in file["services"].values():
-        assert set(service) <= SERVICE_KEYS
     assert "$" not in re.sub(r"\$\{\w+:-[^}]*\}", "", TEXT)
-
-
-def test_one_service_starts_unless_profiles_add_others() -> None:
-    services = composed()["services"]
-    profiles = {name: service.get("profiles") for name, service in services.items()}
-    assert profiles == {
+    services = file["services"]
+    assert {name: service.get("profiles") for name, service in services.items()} == {
         "assay": None,
         "evaluator": ["postgres"],
         "database": ["postgres"],
         "prometheus": ["metrics"],
     }
     for service in services.values():
+        assert set(service) <= SERVICE_KEYS
         for name, condition in service.get("depends_on", {}).items():
             assert name in services and condition["required"] is False
-
-
-def test_volumes_and_files_exist() -> None:
-    file = composed()
-    for service in file["services"].values():
         for volume in service["volumes"]:
             source = volume.partition(":")[0]
-            known = source in file["volumes"] or (ROOT / "deploy" / source).is_file()
-            assert known, volume
+            assert source in file["volumes"] or (ROOT / "deploy" / source).is_file(), volume
 
 
 @pytest.mark.parametrize("name", OURS)
-def test_containers_are_hardened_and_closed_to_the_network(name: str) -> None:
+def test_containers_are_hardened_and_have_valid_settings(name: str) -> None:
     service = composed()["services"][name]
     assert service["read_only"] is True and service["cap_drop"] == ["ALL"]
     assert service["security_opt"] == ["no-new-privileges:true"]
@@ -68,11 +57,7 @@ def test_containers_are_hardened_and_closed_to_the_network(name: str) -> None:
     assert all(port.startswith("127.0.0.1:") for port in service.get("ports", []))
     grace = int(service["stop_grace_period"].removesuffix("s"))
     assert grace > Settings().drain_s + Settings().predict_timeout_s
-
-
-@pytest.mark.parametrize("name", OURS)
-def test_settings_exist_and_are_valid_as_they_are(name: str) -> None:
-    environment = composed()["services"][name]["environment"]
+    environment = service["environment"]
     given = {key.removeprefix("ASSAY_").lower(): value for key, value in environment.items()}
     assert all(key.startswith("ASSAY_") for key in environment)
     assert set(given) <= set(Settings.model_fields)

@@ -6,8 +6,6 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -74,32 +72,24 @@ def test_both_flavours_hold_the_same_but_for_their_lock() -> None:
     assert cuda == cpu
 
 
-def test_torch_of_the_image_is_the_one_of_the_environment() -> None:
+def test_image_and_manifests_name_the_versions_that_are_built() -> None:
     (line,) = (each for each in (ROOT / "Makefile").read_text().splitlines() if "TORCH =" in each)
     pinned = line.partition("= ")[2]
     assert f"pip install {pinned}\n" in (ROOT / "deploy" / "image" / "Dockerfile.j2").read_text()
-
-
-def test_manifests_name_the_version_that_is_built() -> None:
     for name in ("single", "scaled"):
         path = ROOT / "deploy" / "kubernetes" / name / "kustomization.yaml"
         (image,) = yaml.safe_load(path.read_text())["images"]
         assert image == {"name": "assay", "newTag": f"{project_version()}-cpu"}
 
 
-def bill_of(packages: str, folder: Path) -> dict[str, Any]:
-    """The bill of materials of some packages and the shipped models."""
-    source = folder / "packages.json"
-    command = [sys.executable, "-m", "cyclonedx_py", "requirements", "-", "-o", str(source)]
-    subprocess.run(command, input=packages.encode(), check=True, capture_output=True, timeout=120)
-    (folder / "bento").mkdir()
-    (folder / "bento" / "src").symlink_to(ROOT)
-    complete(source, folder / "bento", folder / "sbom.json")
-    return json.loads((folder / "sbom.json").read_text())
-
-
 def test_bill_of_materials_names_packages_and_models(tmp_path: Path) -> None:
-    components = bill_of("bentoml==1.4.39", tmp_path)["components"]
+    source = tmp_path / "packages.json"
+    command = [sys.executable, "-m", "cyclonedx_py", "requirements", "-", "-o", str(source)]
+    subprocess.run(command, input=b"bentoml==1.4.39", check=True, capture_output=True, timeout=120)
+    (tmp_path / "bento").mkdir()
+    (tmp_path / "bento" / "src").symlink_to(ROOT)
+    complete(source, tmp_path / "bento", tmp_path / "sbom.json")
+    components = json.loads((tmp_path / "sbom.json").read_text())["components"]
     assert components[0]["purl"] == "pkg:pypi/bentoml@1.4.39"
     models = {
         each["name"]: each["hashes"][0]["content"]
@@ -108,38 +98,33 @@ def test_bill_of_materials_names_packages_and_models(tmp_path: Path) -> None:
     }
     artifact = open_artifact(ROOT / "artifacts" / "imdb-transject")
     assert models["imdb-transject"] == artifact.digest and len(models) == 4
-
-
-def test_bill_of_materials_that_is_not_valid_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "packages.json").write_text('{"bomFormat": "CycloneDX", "components": []}')
+    source.write_text('{"bomFormat": "CycloneDX", "components": []}')
     with pytest.raises(ValueError, match="valid CycloneDX 1.6"):
-        complete(tmp_path / "packages.json", tmp_path, tmp_path / "sbom.json")
-    assert not (tmp_path / "sbom.json").exists()
+        complete(source, tmp_path, tmp_path / "wrong.json")
+    assert not (tmp_path / "wrong.json").exists()
 
 
-@contextmanager
-def answering(status: int) -> Iterator[int]:
-    """A server on this host that answers everything with a status; its port."""
+class Handler(http.server.BaseHTTPRequestHandler):
+    """Answers `/readyz` with the status that stands here."""
 
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(status if self.path == "/readyz" else 500)
-            self.end_headers()
+    status = 200
 
-        def log_message(self, format: str, *args: Any) -> None:
-            pass
+    def do_GET(self) -> None:
+        self.send_response(self.status if self.path == "/readyz" else 500)
+        self.end_headers()
 
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+
+def test_health_check_tells_ready_from_not_ready_and_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     with http.server.HTTPServer(("127.0.0.1", 0), Handler) as server:
         threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}).start()
-        yield server.server_port
+        assert ready(server.server_port) is True
+        monkeypatch.setattr(Handler, "status", 503)
+        assert ready(server.server_port) is False
         server.shutdown()
-
-
-def test_health_check_tells_ready_from_not_ready_and_gone() -> None:
-    for status, expected in ((200, True), (503, False)):
-        with answering(status) as port:
-            assert ready(port) is expected
-    assert ready(port) is False
+    assert ready(server.server_port) is False
 
 
 def entered(temporary: str, state: Path) -> dict[str, str]:
@@ -152,16 +137,14 @@ def entered(temporary: str, state: Path) -> dict[str, str]:
     return dict(line.split("=", 1) for line in seen.stdout.splitlines())
 
 
-def test_scratch_files_go_to_the_temporary_folder(tmp_path: Path) -> None:
-    seen = entered(str(tmp_path), tmp_path / "state")
-    assert seen["BENTOML_HOME"] == f"{tmp_path}/assay/bentoml"
+def test_scratch_files_go_to_the_temporary_folder_or_below_the_state(tmp_path: Path) -> None:
+    (tmp_path / "temporary").mkdir()
+    seen = entered(str(tmp_path / "temporary"), tmp_path / "state")
+    assert seen["BENTOML_HOME"] == f"{tmp_path}/temporary/assay/bentoml"
     assert Path(seen["BENTOML_HOME"]).is_dir() and Path(seen["TMPDIR"]).is_dir()
     assert not (tmp_path / "state").exists()
-
-
-def test_scratch_files_go_below_the_state_where_nothing_else_is_writable(tmp_path: Path) -> None:
-    left = tmp_path / "scratch"
+    # Where nothing else is writable: below the state, and emptied at each start.
     seen = entered("/proc", tmp_path)
-    assert Path(seen["BENTOML_HOME"]).is_relative_to(left)
+    assert Path(seen["BENTOML_HOME"]).is_relative_to(tmp_path / "scratch")
     (Path(seen["TMPDIR"]) / "leftover").touch()
     assert not (Path(entered("/proc", tmp_path)["TMPDIR"]) / "leftover").exists()

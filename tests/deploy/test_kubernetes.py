@@ -14,6 +14,7 @@ from service.jobs.database import read_url
 from service.settings import ROOT, Settings
 
 FOLDER = ROOT / "deploy" / "kubernetes"
+KUSTOMIZATION = "Kustomization"
 FILES = sorted(FOLDER.glob("**/*.yaml"))
 Resource = dict[str, Any]
 
@@ -38,10 +39,8 @@ def of_kind(resources: list[Resource], kind: str) -> list[Resource]:
 
 
 def pods(resources: list[Resource]) -> dict[str, Resource]:
-    return {
-        each["metadata"]["name"]: each["spec"]["template"]
-        for each in of_kind(resources, "Deployment")
-    }
+    found = of_kind(resources, "Deployment")
+    return {each["metadata"]["name"]: each["spec"]["template"] for each in found}
 
 
 def variables(pod: Resource) -> dict[str, Resource]:
@@ -51,18 +50,12 @@ def variables(pod: Resource) -> dict[str, Resource]:
 VERSIONS = sorted(set(all_versions()), key=lambda version: [*map(int, version.split("."))])
 
 
-@pytest.mark.parametrize("version", [VERSIONS[0], VERSIONS[-1]])
-def test_manifests_are_valid_in_the_oldest_and_newest_version(version: str) -> None:
-    checked = 0
-    for path in FILES:
-        for resource in documents(path):
-            if resource["kind"] != "Kustomization":
-                kubernetes_validate.validate(resource, version, strict=True)
-                checked += 1
-    assert checked >= 14
-
-
-def test_every_file_belongs_to_an_arrangement_or_is_an_example() -> None:
+def test_manifests_are_valid_in_the_oldest_and_newest_version_and_all_in_use() -> None:
+    checked = [each for path in FILES for each in documents(path) if each["kind"] != KUSTOMIZATION]
+    assert len(checked) >= 14
+    for version in (VERSIONS[0], VERSIONS[-1]):
+        for resource in checked:
+            kubernetes_validate.validate(resource, version, strict=True)
     listed = {
         (FOLDER / name / entry).resolve()
         for name in ("base", "single", "scaled")
@@ -123,12 +116,14 @@ def test_many_pods_share_a_database_and_only_predictors_are_scaled_and_found() -
     deployments = {each["metadata"]["name"]: each for each in of_kind(resources, "Deployment")}
     assert "replicas" not in deployments["assay-predictors"]["spec"]  # it is the autoscaler's
     (service,) = of_kind(resources, "Service")
-    found = [name for name, pod in templates.items() if _selects(service, pod)]
+    found = [name for name, pod in templates.items() if _labeled(pod, service["spec"]["selector"])]
     assert found == ["assay-predictors"]
-    assert [name for name, pod in pods(arrangement("single")).items() if _selects(service, pod)]
-
-
-def test_one_pod_with_sqlite_is_never_two() -> None:
+    assert [
+        name
+        for name, pod in pods(arrangement("single")).items()
+        if _labeled(pod, service["spec"]["selector"])
+    ]
+    # One pod with SQLite is never two.
     (deployment,) = of_kind(arrangement("single"), "Deployment")
     assert deployment["spec"]["replicas"] == 1
     assert deployment["spec"]["strategy"] == {"type": "Recreate"}
@@ -136,19 +131,16 @@ def test_one_pod_with_sqlite_is_never_two() -> None:
     assert of_kind(arrangement("single"), "HorizontalPodAutoscaler") == []
 
 
-def _selects(service: Resource, pod: Resource) -> bool:
-    return service["spec"]["selector"].items() <= pod["metadata"]["labels"].items()
+def _labeled(pod: Resource, labels: dict[str, str]) -> bool:
+    return labels.items() <= pod["metadata"]["labels"].items()
 
 
 @pytest.mark.parametrize("name", ["single", "scaled"])
 def test_selectors_and_references_have_what_they_name(name: str) -> None:
     resources = arrangement(name)
     named = {(each["kind"], each["metadata"]["name"]) for each in resources}
-    secrets = {
-        resource["metadata"]["name"]: set(resource["stringData"])
-        for path in FOLDER.glob("*.example.yaml")
-        for resource in documents(path)
-    }
+    examples = [each for path in FOLDER.glob("*.example.yaml") for each in documents(path)]
+    secrets = {each["metadata"]["name"]: set(each["stringData"]) for each in examples}
     for pod in pods(resources).values():
         spec = pod["spec"]
         assert ("ServiceAccount", spec["serviceAccountName"]) in named
@@ -164,35 +156,26 @@ def test_selectors_and_references_have_what_they_name(name: str) -> None:
                 assert reference["key"] in secrets[reference["name"]]
     for budget in of_kind(resources, "PodDisruptionBudget"):
         labels = budget["spec"]["selector"]["matchLabels"]
-        assert any(
-            labels.items() <= p["metadata"]["labels"].items() for p in pods(resources).values()
-        )
+        assert any(_labeled(pod, labels) for pod in pods(resources).values())
 
 
 @pytest.mark.parametrize("name", ["single", "scaled"])
 def test_network_is_closed_both_ways_but_for_what_is_named(name: str) -> None:
-    policies = of_kind(arrangement(name), "NetworkPolicy")
+    resources = arrangement(name)
+    policies = of_kind(resources, "NetworkPolicy")
     base = next(each for each in policies if each["metadata"]["name"] == "assay")
     assert base["spec"]["policyTypes"] == ["Ingress", "Egress"] and base["spec"]["egress"] == []
-    for pod in pods(arrangement(name)).values():
-        labels = base["spec"]["podSelector"]["matchLabels"]
-        assert labels.items() <= pod["metadata"]["labels"].items()
-    ports = [
-        port["port"]
-        for policy in policies
-        for rule in policy["spec"].get("egress", [])
-        for port in rule["ports"]
-    ]
+    labels = base["spec"]["podSelector"]["matchLabels"]
+    assert all(_labeled(pod, labels) for pod in pods(resources).values())
+    rules = [rule for policy in policies for rule in policy["spec"].get("egress", [])]
+    ports = [port["port"] for rule in rules for port in rule["ports"]]
     assert sorted(ports) == ([] if name == "single" else [53, 53, 5432])
 
 
 def test_examples_are_what_the_service_reads() -> None:
     (keys,) = documents(FOLDER / "keys.example.yaml")
     callers = parse_keys(json.loads(keys["stringData"]["keys.json"])).callers
-    assert {scope for caller in callers for scope in caller.scopes} == {
-        "predict",
-        "evaluate",
-        "admin",
-    }
+    scopes = {scope for caller in callers for scope in caller.scopes}
+    assert scopes == {"predict", "evaluate", "admin"}
     (database,) = documents(FOLDER / "database.example.yaml")
     assert read_url(database["stringData"]["url"]).get_backend_name() == "postgresql"
