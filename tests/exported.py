@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 import torch
 import yaml
@@ -28,6 +29,7 @@ from export.write import write_artifact
 from models.checkpoints import save_weights
 from runtimes.artifact import MANIFEST, Artifact, open_artifact
 from runtimes.manifest import ONNX, PROBE
+from runtimes.probe import Probe, read_probe, write_probe
 from tests.conftest import Once
 
 WORDS = "the film was a Very good one, and not at all as bad as they say it is"
@@ -223,6 +225,53 @@ def edit_manifest() -> Callable[..., None]:
         (folder / MANIFEST).write_text(json.dumps(fields | changes))
 
     return edit
+
+
+Edit = Callable[[onnx.ModelProto], object]
+
+
+def changed_graph(content: bytes, change: Edit) -> bytes:
+    graph = onnx.load_from_string(content)
+    change(graph)
+    return graph.SerializeToString()
+
+
+def change_tensor(name: str, change: Callable[[np.ndarray], np.ndarray]) -> Edit:
+    """A change of the constant of that name."""
+
+    def edit(graph: onnx.ModelProto) -> None:
+        tensor = next(each for each in graph.graph.initializer if each.name == name)
+        values = change(onnx.numpy_helper.to_array(tensor)).astype(np.float32)
+        tensor.CopyFrom(onnx.numpy_helper.from_array(values, tensor.name))
+
+    return edit
+
+
+@pytest.fixture
+def with_file(edit_manifest: Callable[..., None]) -> Callable[..., Artifact]:
+    """Opens an artifact with another file in the place of one of its own, or another graph."""
+
+    def put(folder: Path, name: str, content: bytes | Edit, **changes: object) -> Artifact:
+        if callable(content):
+            content = changed_graph((folder / name).read_bytes(), content)
+        (folder / name).write_bytes(content)
+        edit_manifest(folder, **changes)
+        return open_artifact(folder)
+
+    return put
+
+
+@pytest.fixture
+def with_probe(with_file: Callable[..., Artifact]) -> Callable[..., Artifact]:
+    """Opens an artifact whose stored images and logits are changed."""
+
+    def put(folder: Path, change: Callable[[np.ndarray, np.ndarray], Any]) -> Artifact:
+        whole = read_probe(open_artifact(folder))
+        images, logits = change(whole.inputs["images"], whole.logits)
+        probe = Probe(inputs={"images": images}, logits=logits)
+        return with_file(folder, PROBE, write_probe(probe))
+
+    return put
 
 
 @pytest.fixture

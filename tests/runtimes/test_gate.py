@@ -1,10 +1,11 @@
-"""What the parity gate lets through."""
+"""Stored inputs with their logits, and what the parity gate lets through."""
 
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.numpy import load, save
 
 from runtimes.artifact import Artifact, ArtifactError, open_artifact
 from runtimes.base import Inputs
@@ -12,6 +13,9 @@ from runtimes.gate import ParityFailure, require_parity
 from runtimes.manifest import PROBE
 from runtimes.probe import Probe, read_probe, write_probe
 from runtimes.registry import open_runtime
+
+SHIPPED = Path(__file__).parents[2] / "artifacts"
+Put = Callable[..., Artifact]
 
 
 class Altered:
@@ -85,13 +89,9 @@ def test_logits_that_are_not_finite_or_of_another_shape_do_not_pass(
 
 
 def test_few_stored_inputs_tell_about_fp32_and_nothing_else(
-    artifact_folder: Path, edit_manifest: Callable[..., None]
+    artifact_folder: Path, with_probe: Put
 ) -> None:
-    whole = read_probe(open_artifact(artifact_folder))
-    few = Probe(inputs={"images": whole.inputs["images"][:8]}, logits=whole.logits[:8])
-    (artifact_folder / PROBE).write_bytes(write_probe(few))
-    edit_manifest(artifact_folder)
-    old = open_artifact(artifact_folder)
+    old = with_probe(artifact_folder, lambda images, logits: (images[:8], logits[:8]))
     require_parity(open_runtime(old, threads=1), old)
     with pytest.raises(ParityFailure, match="bf16: .* need 200 stored inputs .* has 8: export it"):
         require_parity(Altered(old, "bf16", wrong_until(0)), old)
@@ -106,11 +106,63 @@ def test_a_runtime_that_fails_on_stored_inputs_does_not_pass(artifact: Artifact)
 
 
 def test_stored_inputs_of_another_model_are_the_fault_of_the_artifact(
-    artifact_folder: Path, edit_manifest: Callable[..., None]
+    artifact_folder: Path, with_probe: Put
 ) -> None:
-    whole = read_probe(open_artifact(artifact_folder))
-    cut = Probe(inputs={"images": whole.inputs["images"][..., :5]}, logits=whole.logits)
-    (artifact_folder / PROBE).write_bytes(write_probe(cut))
-    edit_manifest(artifact_folder)
+    cut = with_probe(artifact_folder, lambda images, logits: (images[..., :5], logits))
     with pytest.raises(ArtifactError, match="probe.safetensors holds no inputs of this model: ima"):
-        open_runtime(open_artifact(artifact_folder), threads=1)
+        open_runtime(cut, threads=1)
+
+
+def test_probe_is_stored_in_8_bit_with_the_logits_of_the_model(artifact: Artifact) -> None:
+    probe = read_probe(artifact)
+    assert len(probe) == 200
+    assert probe.inputs["images"].dtype == np.uint8
+    runtime = open_runtime(artifact, threads=1)
+    sizes = []
+    for feed, logits in probe.batches(64):
+        np.testing.assert_allclose(runtime.predict(feed["images"]), logits, atol=1e-4)
+        sizes.append(len(logits))
+    assert sizes == [64, 64, 64, 8]
+    head = read_probe(artifact, 8)
+    np.testing.assert_array_equal(head.inputs["images"], probe.inputs["images"][:8])
+    np.testing.assert_array_equal(head.logits, probe.logits[:8])
+
+
+@pytest.mark.parametrize("name", ["fashion-dot", "fashion-elliptical", "fashion-elliptical-adv"])
+def test_a_probe_of_floats_still_opens(name: str) -> None:
+    artifact = open_artifact(SHIPPED / name)
+    (feed, logits), *rest = read_probe(artifact).batches(64)
+    assert feed["images"].dtype == np.float32 and not rest
+    assert len(logits) == 8 and logits.shape[1] == len(artifact.labels)
+
+
+IMAGES, LOGITS = np.zeros((2, 1, 28, 28), np.uint8), np.zeros((2, 5), np.float32)
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({"images": IMAGES}, "holds no inputs with logits"),
+        ({"logits": LOGITS}, "must hold images and as many logits"),
+        ({"images": IMAGES[:1], "logits": LOGITS}, "must hold images and as many logits"),
+        ({"images": IMAGES, "logits": LOGITS[:, :4]}, "must have 5 logits an input"),
+        ({"images": IMAGES[:0], "logits": LOGITS[:0]}, "as many logits, at least 1"),
+        ({"images": np.array(1.0), "logits": np.array(1.0)}, "as many logits, at least 1"),
+        ({"images": IMAGES, "logits": LOGITS * np.nan}, "must have finite float32 logits"),
+    ],
+)
+def test_a_probe_that_does_not_fit_is_refused(
+    artifact_folder: Path, with_file: Put, arrays: dict[str, np.ndarray], message: str
+) -> None:
+    with pytest.raises(ArtifactError, match=message):
+        read_probe(with_file(artifact_folder, PROBE, save(arrays)))
+
+
+@pytest.mark.parametrize(("largest", "stored"), [(8000, np.uint16), (70_000, np.int32)])
+def test_token_ids_are_stored_small_and_read_as_int64(largest: int, stored: type) -> None:
+    inputs = {"tokens": np.array([[1, largest]]), "mask": np.ones((1, 2), bool)}
+    probe = Probe(inputs=inputs, logits=np.zeros((1, 2), np.float32))
+    arrays = load(write_probe(probe))
+    assert arrays["tokens"].dtype == stored
+    feed, _ = next(Probe(inputs={"tokens": arrays["tokens"]}, logits=probe.logits).batches(1))
+    assert feed["tokens"].dtype == np.int64 and feed["tokens"].tolist() == [[1, largest]]

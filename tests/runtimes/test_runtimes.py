@@ -14,6 +14,7 @@ import numpy as np
 import onnx
 import pytest
 import torch
+from safetensors.torch import load, save
 from torch import nn
 
 from export.half import to_half
@@ -22,14 +23,16 @@ from runtimes import openvino as openvino_runtime
 from runtimes.artifact import Artifact, ArtifactError, open_artifact
 from runtimes.base import InvalidInputs, Runtime, RuntimeUnavailable
 from runtimes.gate import ParityFailure
-from runtimes.manifest import ONNX, PROBE, TORCHSCRIPT
+from runtimes.manifest import ONNX, TORCHSCRIPT, WEIGHTS
 from runtimes.onnx import OnnxRuntime
-from runtimes.probe import Probe, read_probe, write_probe
+from runtimes.probe import read_probe
 from runtimes.registry import RUNTIMES, installed, open_runtime
 from runtimes.torch_model import load_torch_model
+from tests.exported import change_tensor
 
 HERE = installed()
 Edit = Callable[..., None]
+Put = Callable[..., Artifact]
 
 
 def images(count: int, seed: int = 0) -> np.ndarray:
@@ -55,40 +58,29 @@ def text_runtime(request: pytest.FixtureRequest, text_artifact: Artifact) -> Run
     return open_runtime(text_artifact, name=request.param, threads=1)
 
 
-def test_each_repeats_the_eager_model_at_every_batch_size(
+def test_each_repeats_the_eager_model_at_every_batch_size_from_many_threads(
     artifact: Artifact, runtime: Runtime
 ) -> None:
     assert runtime.precision == "fp32"
-    for count in (1, 3, 40, 2):
-        logits = runtime.predict(images(count))
-        assert (logits.dtype, logits.shape) == (np.float32, (count, 5))
-        np.testing.assert_allclose(logits, eager(artifact, images(count)), atol=1e-4)
-
-
-def test_each_gives_logits_that_are_the_callers_own(runtime: Runtime) -> None:
-    first = runtime.predict(images(2))
-    kept = first.copy()
-    second = runtime.predict(images(2, seed=1))
-    np.testing.assert_array_equal(first, kept)
-    second[:] = 7
-    np.testing.assert_array_equal(runtime.predict({"images": images(2)}), kept)
-
-
-def test_each_reads_arrays_that_are_not_contiguous_or_not_writable(runtime: Runtime) -> None:
-    flipped = images(4)[..., ::-1]
-    expected = runtime.predict(flipped.copy())
-    np.testing.assert_array_equal(runtime.predict(flipped), expected)
-    fixed = flipped.copy()
-    fixed.flags.writeable = False
-    np.testing.assert_array_equal(runtime.predict(fixed), expected)
-
-
-def test_each_predicts_from_many_threads_at_once(runtime: Runtime) -> None:
-    batches = [images(1 + seed % 3, seed) for seed in range(24)]
+    batches = [images(count, seed) for seed, count in enumerate((1, 3, 40, 2, *[2, 1, 3] * 6))]
     with ThreadPoolExecutor(8) as pool:
         answers = list(pool.map(runtime.predict, batches))
     for batch, logits in zip(batches, answers, strict=True):
+        assert (logits.dtype, logits.shape) == (np.float32, (len(batch), 5))
+        np.testing.assert_allclose(logits, eager(artifact, batch), atol=1e-4)
         np.testing.assert_allclose(logits, runtime.predict(batch), atol=1e-5)
+
+
+def test_each_reads_any_array_and_gives_logits_that_are_the_callers_own(runtime: Runtime) -> None:
+    flipped = images(4)[..., ::-1]  # not contiguous
+    fixed = flipped.copy()
+    fixed.flags.writeable = False
+    first = runtime.predict(flipped)
+    kept = first.copy()
+    second = runtime.predict(images(4, seed=1))
+    np.testing.assert_array_equal(first, kept)
+    second[:] = 7
+    np.testing.assert_array_equal(runtime.predict({"images": fixed}), kept)
 
 
 @pytest.mark.parametrize(
@@ -125,18 +117,14 @@ def test_each_uses_the_threads_that_it_was_given(artifact: Artifact, threads: in
 
 @pytest.fixture
 def other_weights(
-    artifact_folder: Path, edit_manifest: Edit, make_model: Callable[..., nn.Module]
+    artifact_folder: Path, with_file: Put, make_model: Callable[..., nn.Module]
 ) -> Artifact:
     """The artifact with graphs of slightly other weights, which claim to be its own."""
-    graph, model = onnx.load(artifact_folder / ONNX), make_model()
-    bias = next(tensor for tensor in graph.graph.initializer if tensor.name == "head.bias")
-    values = model.get_parameter("head.bias").add_(torch.linspace(-0.3, 0.3, 5)).numpy()
-    bias.CopyFrom(onnx.numpy_helper.from_array(values, bias.name))
-    (artifact_folder / ONNX).write_bytes(graph.SerializeToString())
+    model = make_model()
+    bias = model.get_parameter("head.bias").add_(torch.linspace(-0.3, 0.3, 5)).numpy()
     trace = to_torchscript(model, torch.zeros(2, 1, 28, 28))
     (artifact_folder / TORCHSCRIPT).write_bytes(trace)
-    edit_manifest(artifact_folder)
-    return open_artifact(artifact_folder)
+    return with_file(artifact_folder, ONNX, change_tensor("head.bias", lambda _: bias))
 
 
 def test_none_opens_a_graph_with_the_weights_of_another_model(other_weights: Artifact) -> None:
@@ -233,17 +221,16 @@ def test_tokens_must_be_whole_numbers(text_runtime: Runtime) -> None:
 
 
 @pytest.fixture
-def bf16_artifact(artifact_folder: Path, edit_manifest: Edit) -> Artifact:
+def bf16_artifact(artifact_folder: Path, with_file: Put, with_probe: Put) -> Artifact:
     """The artifact in bf16, with the stored inputs that are far from any border of classes."""
-    probe = read_probe(open_artifact(artifact_folder))
-    ordered = np.sort(probe.logits)
-    clear = np.argsort(ordered[:, -2] - ordered[:, -1])[:40]
-    chosen = Probe(inputs={"images": probe.inputs["images"][clear]}, logits=probe.logits[clear])
-    graph = to_half((artifact_folder / ONNX).read_bytes(), "bf16")
-    (artifact_folder / ONNX).write_bytes(graph)
-    (artifact_folder / PROBE).write_bytes(write_probe(chosen))
-    edit_manifest(artifact_folder, precision="bf16")
-    return open_artifact(artifact_folder)
+
+    def take(images: np.ndarray, logits: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        ordered = np.sort(logits)
+        clear = np.argsort(ordered[:, -2] - ordered[:, -1])[:40]
+        return images[clear], logits[clear]
+
+    graph = to_half(with_probe(artifact_folder, take).read(ONNX), "bf16")
+    return with_file(artifact_folder, ONNX, graph, precision="bf16")
 
 
 def test_bf16_runs_where_it_is_had_and_is_refused_by_the_others(
@@ -270,26 +257,58 @@ def test_an_unknown_runtime_and_no_threads_are_refused(artifact: Artifact) -> No
         open_runtime(artifact, threads=0)
 
 
-@pytest.mark.parametrize("key", ["weights_sha256", "config_sha256"])
-def test_a_graph_of_another_model_is_refused(
-    artifact_folder: Path, edit_manifest: Edit, key: str
-) -> None:
-    graph = onnx.load(artifact_folder / "model.onnx")
-    for entry in graph.metadata_props:
-        if entry.key == key:
-            entry.value = "0" * 64
-    (artifact_folder / "model.onnx").write_bytes(graph.SerializeToString())
-    edit_manifest(artifact_folder)
-    with pytest.raises(ArtifactError, match=f"exported from another model: its {key} differs"):
-        open_runtime(open_artifact(artifact_folder), threads=1)
+def rename(key: str) -> Callable[[onnx.ModelProto], None]:
+    def change(graph: onnx.ModelProto) -> None:
+        next(entry for entry in graph.metadata_props if entry.key == key).value = "0" * 64
+
+    return change
 
 
-def test_a_graph_that_no_runtime_accepts_is_refused(
-    artifact_folder: Path, edit_manifest: Edit
-) -> None:
-    graph = onnx.load(artifact_folder / "model.onnx")
+def break_operator(graph: onnx.ModelProto) -> None:
     graph.graph.node[5].op_type = "Nonsense"
-    (artifact_folder / "model.onnx").write_bytes(graph.SerializeToString())
-    edit_manifest(artifact_folder)
-    with pytest.raises(ArtifactError, match="model.onnx cannot be opened"):
-        open_runtime(open_artifact(artifact_folder), threads=1)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (rename("weights_sha256"), "exported from another model: its weights_sha256 differs"),
+        (rename("config_sha256"), "exported from another model: its config_sha256 differs"),
+        (break_operator, "model.onnx cannot be opened"),
+    ],
+)
+def test_a_graph_of_another_model_or_that_no_runtime_accepts_is_refused(
+    artifact_folder: Path, with_file: Put, change: Callable[[onnx.ModelProto], None], message: str
+) -> None:
+    with pytest.raises(ArtifactError, match=message):
+        open_runtime(with_file(artifact_folder, ONNX, change), threads=1)
+
+
+def test_torch_model_repeats_the_logits_of_the_probe_and_passes_gradients_to_its_input(
+    artifact: Artifact,
+) -> None:
+    feed, logits = next(read_probe(artifact).batches(50))
+    images = torch.from_numpy(feed["images"]).requires_grad_()
+    torch_model = load_torch_model(artifact)
+    found = torch_model(images)
+    torch.testing.assert_close(found.detach(), torch.from_numpy(logits))
+    found.sum().backward()
+    assert not torch_model.training
+    assert not any(parameter.requires_grad for parameter in torch_model.parameters())
+    assert images.grad is not None and images.grad.abs().sum() > 0
+
+
+def test_weights_that_do_not_fit_are_refused(artifact_folder: Path, with_file: Put) -> None:
+    state = load((artifact_folder / WEIGHTS).read_bytes())
+    del state["head.bias"]
+    spoiled = with_file(artifact_folder, WEIGHTS, save(state))
+    with pytest.raises(ArtifactError, match="weights.safetensors does not fit"):
+        load_torch_model(spoiled)
+
+
+@pytest.mark.parametrize(("architecture", "config"), [("nobody", {}), ("deit_tiny", {"a": 1})])
+def test_an_unknown_architecture_is_refused(
+    artifact_folder: Path, edit_manifest: Edit, architecture: str, config: dict
+) -> None:
+    edit_manifest(artifact_folder, architecture=architecture, config=config)
+    with pytest.raises(ArtifactError, match="builds no model"):
+        load_torch_model(open_artifact(artifact_folder))
