@@ -251,7 +251,7 @@ def change_tensor(name: str, change: Callable[[np.ndarray], np.ndarray]) -> Edit
 def with_file(edit_manifest: Callable[..., None]) -> Callable[..., Artifact]:
     """Opens an artifact with another file in the place of one of its own, or another graph."""
 
-    def put(folder: Path, name: str, content: bytes | Edit, **changes: object) -> Artifact:
+    def put(folder: Path, name: str, content: bytes | Edit, /, **changes: object) -> Artifact:
         if callable(content):
             content = changed_graph((folder / name).read_bytes(), content)
         (folder / name).write_bytes(content)

@@ -5,15 +5,18 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import helper, numpy_helper
-from safetensors.numpy import save_file
+from onnx import helper
+from safetensors.numpy import save
 
 from core.tables import table
 from export.__main__ import main
 from export.inspect import compare_answers, facts
 from runtimes.artifact import Artifact, ArtifactError, open_artifact
+from runtimes.manifest import ONNX, PROBE, WEIGHTS
+from tests.exported import change_tensor
 
 Edit = Callable[..., None]
+Put = Callable[..., Artifact]
 
 
 def test_columns_are_aligned_under_their_heads() -> None:
@@ -50,24 +53,12 @@ def test_the_accuracy_of_the_trained_weights_is_not_taken_for_that_of_a_lower_pr
     assert ("test accuracy", "0.25 (in fp32)") in facts(open_artifact(artifact_folder))
 
 
-def test_a_folder_that_is_no_artifact_is_an_error(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["inspect", str(tmp_path)]) == 2
-    assert "error: manifest.json is missing" in capsys.readouterr().err
-
-
 @pytest.fixture
-def other(artifact: Artifact, tmp_path: Path, edit_manifest: Edit) -> Artifact:
+def other(artifact: Artifact, tmp_path: Path, with_file: Put) -> Artifact:
     """The artifact with the bias of one class raised, and another name."""
     folder = Path(shutil.copytree(artifact.folder, tmp_path / "other"))
-    graph = onnx.load(folder / "model.onnx")
-    bias = next(tensor for tensor in graph.graph.initializer if tensor.name == "head.bias")
-    values = numpy_helper.to_array(bias) + np.array([0, 0.5, 0, 0, 0], np.float32)
-    bias.CopyFrom(numpy_helper.from_array(values, bias.name))
-    (folder / "model.onnx").write_bytes(graph.SerializeToString())
-    edit_manifest(folder, name="other")
-    return open_artifact(folder)
+    raised = change_tensor("head.bias", lambda bias: bias + np.array([0, 0.5, 0, 0, 0]))
+    return with_file(folder, ONNX, raised, name="other")
 
 
 def test_compare_shows_what_differs(
@@ -97,12 +88,6 @@ def test_models_of_different_labels_are_not_compared(
         compare_answers(artifact, open_artifact(other.folder))
 
 
-def odd_graph(folder: Path, change: Callable[[onnx.ModelProto], object]) -> None:
-    graph = onnx.load(folder / "model.onnx")
-    change(graph)
-    (folder / "model.onnx").write_bytes(graph.SerializeToString())
-
-
 def rename_output(graph: onnx.ModelProto) -> None:
     old = graph.graph.output[0].name
     for node in graph.graph.node:
@@ -122,11 +107,7 @@ def flatten_logits(graph: onnx.ModelProto) -> None:
     graph.graph.output[0].type.tensor_type.ClearField("shape")
 
 
-def overflow(graph: onnx.ModelProto) -> None:
-    bias = next(tensor for tensor in graph.graph.initializer if tensor.name == "head.bias")
-    bias.CopyFrom(numpy_helper.from_array(np.full(5, np.inf, np.float32), bias.name))
-
-
+overflow = change_tensor("head.bias", lambda bias: bias + np.inf)
 GRAPHS: dict[str, tuple[Callable[[onnx.ModelProto], object], str]] = {
     "empty": (lambda graph: graph.Clear(), "graph must have nodes, got none"),
     "no opset": (
@@ -139,11 +120,10 @@ GRAPHS: dict[str, tuple[Callable[[onnx.ModelProto], object], str]] = {
 
 @pytest.mark.parametrize("odd", GRAPHS)
 def test_inspect_names_what_is_odd_about_a_graph(
-    odd: str, artifact_folder: Path, edit_manifest: Edit, capsys: pytest.CaptureFixture[str]
+    odd: str, artifact_folder: Path, with_file: Put, capsys: pytest.CaptureFixture[str]
 ) -> None:
     change, message = GRAPHS[odd]
-    odd_graph(artifact_folder, change)
-    edit_manifest(artifact_folder)
+    with_file(artifact_folder, ONNX, change)
     assert main(["inspect", str(artifact_folder)]) == 2
     error = capsys.readouterr().err
     assert error.startswith("error: model.onnx of tiny-elliptical: ") and message in error
@@ -151,13 +131,9 @@ def test_inspect_names_what_is_odd_about_a_graph(
 
 @pytest.mark.parametrize("content", [b"", b"\x02" + bytes(7) + b"[]"], ids=range(2))
 def test_inspect_and_compare_name_odd_weights(
-    content: bytes,
-    artifact_folder: Path,
-    edit_manifest: Edit,
-    capsys: pytest.CaptureFixture[str],
+    content: bytes, artifact_folder: Path, with_file: Put, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (artifact_folder / "weights.safetensors").write_bytes(content)
-    edit_manifest(artifact_folder)
+    with_file(artifact_folder, WEIGHTS, content)
     for command in (["inspect"], ["compare", str(artifact_folder)]):
         assert main([*command, str(artifact_folder)]) == 2
         expected = "weights.safetensors of tiny-elliptical must be a safetensors file"
@@ -179,21 +155,19 @@ def test_compare_names_a_graph_without_logits(
     message: str,
     artifact: Artifact,
     other: Artifact,
-    edit_manifest: Edit,
+    with_file: Put,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    odd_graph(other.folder, change)
-    edit_manifest(other.folder, name="other")
+    with_file(other.folder, ONNX, change, name="other")
     assert main(["compare", str(artifact.folder), str(other.folder)]) == 2
     assert message in capsys.readouterr().err
 
 
 def test_compare_names_stored_inputs_that_do_not_fit(
-    artifact_folder: Path, edit_manifest: Edit, capsys: pytest.CaptureFixture[str]
+    artifact_folder: Path, with_file: Put, capsys: pytest.CaptureFixture[str]
 ) -> None:
     stored = {"images": np.zeros((2, 1, 27, 28), np.uint8), "logits": np.zeros((2, 5), np.float32)}
-    save_file(stored, artifact_folder / "probe.safetensors")
-    edit_manifest(artifact_folder)
+    with_file(artifact_folder, PROBE, save(stored))
     assert main(["compare", str(artifact_folder), str(artifact_folder)]) == 2
     error = capsys.readouterr().err
     assert "error: probe.safetensors" in error

@@ -19,12 +19,11 @@ from runtimes.torch_model import load_torch_model
 Make = Callable[..., nn.Module]
 EXAMPLE = torch.zeros(2, 1, 28, 28)
 FORMS = [
-    {"scaling": "mean"},
+    {"scaling": "mean", "metric_gradient": True},
     {"scaling": "none", "delta": 2.0},
     {"estimator": "consistent", "scaling": "none"},
     {"name": "fan_tiny_elliptical", "patch_size": 4},
 ]
-Token = tuple[nn.Module, bytes, tuple[torch.Tensor, torch.Tensor]]
 
 
 @pytest.mark.parametrize(
@@ -44,36 +43,26 @@ def test_m_of_the_graph_is_m_of_the_model(
         np.testing.assert_allclose(given[name][:, 0], m, rtol=1e-4, atol=1e-6)
 
 
-OPTIONS = [{"scaling": "none"}, {"estimator": "consistent"}]
-
-
-@pytest.fixture(
-    scope="module", params=[{}, *(pytest.param(each, marks=pytest.mark.slow) for each in OPTIONS)]
+@pytest.mark.parametrize(
+    "options",
+    [{}, *(pytest.param(each, marks=pytest.mark.slow) for each in FORMS[1:3])],
 )
-def token(request: pytest.FixtureRequest) -> Token:
-    """An elliptical model of tokens, its graph, and inputs of several lengths."""
+def test_m_of_a_token_graph_leaves_padding_out_and_half_keeps_what_needs_more(
+    options: dict[str, object],
+) -> None:
     torch.manual_seed(0)
     sizes = {"vocab_size": 20, "seq_len": 9, "embed_dim": 16, "num_heads": 2, "depth": 2}
-    model = models.build("lra_transformer_elliptical", **sizes, **request.param).eval()
+    model = models.build("lra_transformer_elliptical", **sizes, **options).eval()
     tokens = torch.randint(0, 20, (3, 9))
-    inputs = tokens, torch.arange(9)[None] < torch.tensor([9, 4, 1])[:, None]
-    return model, to_onnx(model, inputs, {}), inputs
-
-
-def test_m_of_a_token_graph_leaves_padding_out(token: Token) -> None:
-    model, content, (tokens, mask) = token
+    mask = torch.arange(9)[None] < torch.tensor([9, 4, 1])[:, None]
+    content = to_onnx(model, (tokens, mask), {})
     feed = {"tokens": tokens.numpy(), "mask": mask.numpy()}
     given = open_graph(expose(content, ["m_2"]), "fp32").outputs(feed)
     m = observe(model, tokens, mask).layers[1].metric()
     assert m is not None
     np.testing.assert_allclose(given["m_2"][:, 0], m, rtol=1e-4, atol=1e-6)
-
-
-def test_an_operator_that_does_not_know_half_precision_keeps_its_own(token: Token) -> None:
-    _, content, (tokens, mask) = token
-    feed = {"tokens": tokens.numpy(), "mask": mask.numpy()}
-    logits = open_graph(to_half(content, "fp16"), "fp16")(feed)
-    np.testing.assert_allclose(logits, open_graph(content, "fp32")(feed), atol=5e-3)
+    half = open_graph(to_half(content, "fp16"), "fp16")(feed)
+    np.testing.assert_allclose(half, given["logits"], atol=5e-3)
 
 
 def test_an_unknown_value_cannot_be_exposed(elliptical_graph: bytes) -> None:

@@ -1,11 +1,17 @@
+"""Held-out samples, and what is measured and asked of the graphs that answer them."""
+
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from data.token_set import Ragged
 from export.parity import Candidate, ParityError, Predict, measure, require, require_enough
-from export.samples import Feed, Samples
-from runtimes.manifest import FormatParity, Parity, Precision
+from export.run import open_run
+from export.samples import Feed, Samples, open_samples, spread
+from runtimes.manifest import FormatParity, Parity
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (1000, 1, 2, 2), dtype=np.uint8)
 LABELS = PIXELS.reshape(1000, 4).argmax(1)
@@ -24,20 +30,9 @@ def changed(change: Callable[[np.ndarray], np.ndarray]) -> Candidate:
     return on(lambda feed: change(reference(feed).copy()))
 
 
-def figures(
-    *,
-    samples: int = 1000,
-    difference: float = 0.0,
-    mismatches: int = 0,
-    precision: Precision = "fp32",
-    accuracy: float | None = 0.9,
-) -> Parity:
-    one = FormatParity(
-        max_abs_diff=difference,
-        top1_mismatches=mismatches,
-        precision=precision,
-        accuracy=accuracy,
-    )
+def figures(*, samples: int = 1000, accuracy: float | None = 0.9, **measured: Any) -> Parity:
+    zero = {"max_abs_diff": 0.0, "top1_mismatches": 0, "precision": "fp32"}
+    one = FormatParity(**zero | measured, accuracy=accuracy)
     return Parity(samples=samples, data="noise", tolerance=1e-4, accuracy=0.9, formats={"g": one})
 
 
@@ -60,11 +55,8 @@ def test_differences_and_changed_classes_are_counted_over_all_samples() -> None:
 def test_accuracy_is_measured_where_there_are_labels() -> None:
     reversed_ = changed(lambda logits: -logits)
     parity = measure(reference, {"g": reversed_}, SAMPLES)
-    assert parity.accuracy == 1
-    assert (
-        parity.formats["g"].accuracy
-        == (LABELS == (-PIXELS.reshape(1000, 4).astype(int)).argmax(1)).mean()
-    )
+    right = LABELS == (-PIXELS.reshape(1000, 4).astype(int)).argmax(1)
+    assert (parity.accuracy, parity.formats["g"].accuracy) == (1, right.mean())
     bare = measure(reference, {"g": reversed_}, Samples(pixels=PIXELS, labels=None, description=""))
     assert bare.accuracy is None and bare.formats["g"].accuracy is None
 
@@ -79,10 +71,10 @@ def test_a_batch_that_is_not_dynamic_and_a_logit_that_is_not_finite_are_refused(
 @pytest.mark.parametrize(
     ("parity", "message"),
     [
-        (figures(difference=1.1e-4), "g: logits differ by 1.10e-04, more than 1e-04"),
-        (figures(mismatches=1), "g: 1 of 1000 samples change their class"),
+        (figures(max_abs_diff=1.1e-4), "g: logits differ by 1.10e-04, more than 1e-04"),
+        (figures(top1_mismatches=1), "g: 1 of 1000 samples change their class"),
         (
-            figures(mismatches=6, precision="int8"),
+            figures(top1_mismatches=6, precision="int8"),
             "g: 6 of 1000 samples change their class in int8, more than 0.5%",
         ),
         (figures(accuracy=0.896, precision="fp16"), r"changes by -0.40 points in fp16, more than"),
@@ -95,10 +87,53 @@ def test_figures_that_are_not_good_enough_are_refused(parity: Parity, message: s
 
 
 def test_too_few_samples_are_refused_and_good_figures_pass() -> None:
-    require(figures(difference=1e-4))
+    require(figures(max_abs_diff=1e-4))
     require(figures(accuracy=None))
-    require(figures(mismatches=5, difference=3.0, accuracy=0.897, precision="int8"))
+    require(figures(top1_mismatches=5, max_abs_diff=3.0, accuracy=0.897, precision="int8"))
     with pytest.raises(ValueError, match="at least 1000 samples, got 999"):
         require(figures(samples=999))
     with pytest.raises(ValueError, match="1000 samples, got 844 beside 256 for calibration"):
         require_enough(844, calibration=256)
+
+
+def test_indices_are_spread_evenly() -> None:
+    assert spread(10, 3).tolist() == [0, 3, 6]
+    assert spread(4, 9).tolist() == [0, 1, 2, 3]
+    assert spread(0, 5).tolist() == []
+
+
+def test_held_out_images_are_read_as_the_model_reads_them(run_folder: Path) -> None:
+    samples = open_samples(open_run(run_folder), limit=100)
+    assert len(samples) == 100 and samples.labels is not None
+    images = samples.take(np.array([5, 2])).feed()["images"]
+    assert images.dtype == np.float32 and images.shape == (2, 1, 28, 28)
+    assert samples.pixels is not None
+    np.testing.assert_array_equal(images[1] * 255, samples.pixels[2])
+    assert samples.description.endswith("held-out validation split")
+
+
+def test_texts_are_padded_to_the_longest_of_the_batch(text_run_folder: Path) -> None:
+    samples = open_samples(open_run(text_run_folder), limit=50)
+    lengths = samples.feed()["mask"].sum(1)
+    shortest = int(lengths.argmin())
+    feed = samples.feed([shortest])
+    assert feed["tokens"].shape == (1, lengths.min()) and feed["mask"].all()
+    assert lengths.max() == 12  # cut
+
+
+def test_samples_need_inputs() -> None:
+    with pytest.raises(ValueError, match="samples must have pixels or tokens"):
+        len(Samples(labels=None, description=""))
+    tokens = Ragged.of([np.array([3, 4]), np.array([5])], np.uint16)
+    feed = Samples(tokens=tokens, pad=1, labels=None, description="").feed()
+    assert feed["tokens"].tolist() == [[3, 4], [5, 1]]
+
+
+def test_texts_in_disorder_keep_their_tokens_but_not_their_order() -> None:
+    rows = [np.arange(50), np.arange(30, 90), np.array([7])]
+    samples = Samples(tokens=Ragged.of(rows, np.uint32), labels=None, description="three")
+    mixed = samples.in_disorder(seed=0)
+    assert mixed.tokens is not None and len(mixed) == 3
+    for i, row in enumerate(rows):
+        assert np.array_equal(np.sort(mixed.tokens[i]), row)
+    assert (mixed.tokens.values == np.concatenate(rows)).mean() < 0.2

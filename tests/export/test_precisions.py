@@ -83,6 +83,7 @@ def text_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield folder / "run"
 
 
+PARTS = ("precision", "quantization", "runtime")
 FORMS = [
     pytest.param("fp32", None, "onnx-cpu", marks=pytest.mark.slow),
     pytest.param("fp16", None, "onnx-cpu", marks=pytest.mark.slow),
@@ -116,35 +117,26 @@ def exported(run: Path, output: Path, form: Form, *more: str) -> Artifact:
 
 
 @pytest.mark.data
-@pytest.mark.parametrize(("precision", "quantization", "runtime"), FORMS[1:])
+@pytest.mark.parametrize(PARTS, FORMS[1:])
 def test_a_trained_image_model_passes_the_gate_in_every_precision(
-    shipped_run: Path,
-    tmp_path: Path,
-    precision: Precision,
-    quantization: Quantization | None,
-    runtime: str,
+    shipped_run: Path, tmp_path: Path, precision: Any, quantization: Any, runtime: str
 ) -> None:
     form = (precision, quantization, runtime)
     artifact = exported(shipped_run, tmp_path / "out", form, "--data", "fashion-mnist")
     assert artifact.manifest.parity.samples == 2000
 
 
-@pytest.mark.parametrize(("precision", "quantization", "runtime"), FORMS)
+@pytest.mark.parametrize(PARTS, FORMS)
 def test_a_trained_text_model_answers_in_every_precision(
-    text_run: Path,
-    tmp_path: Path,
-    precision: Precision,
-    quantization: Quantization | None,
-    runtime: str,
+    text_run: Path, tmp_path: Path, precision: Any, quantization: Any, runtime: str
 ) -> None:
     artifact = exported(text_run, tmp_path / "out", (precision, quantization, runtime))
     parity = artifact.manifest.parity
     assert parity.samples == (1300 - 256 if quantization == "static" else 1300)
     assert parity.accuracy is not None and parity.accuracy > 0.95
     tokens, mask = artifact.tokenizer().encode(["a lovely film", "so boring and bad"], 12)
-    answers = open_runtime(artifact, name=runtime, threads=1).predict(
-        {"tokens": tokens, "mask": mask}
-    )
+    given = {"tokens": tokens, "mask": mask}
+    answers = open_runtime(artifact, name=runtime, threads=1).predict(given)
     assert [artifact.labels[index] for index in answers.argmax(1)] == ["pos", "neg"]
 
 

@@ -16,11 +16,10 @@ from export.select import (
     load_selection,
     store_selection,
 )
-from runtimes.artifact import Artifact, open_artifact
+from runtimes.artifact import Artifact
 from runtimes.base import RuntimeUnavailable
-from runtimes.manifest import PROBE
 from runtimes.onnx import OnnxRuntime
-from runtimes.probe import Probe, read_probe, write_probe
+from runtimes.probe import read_probe
 from runtimes.quantized import has_graph, read_graph
 from runtimes.registry import RUNTIMES
 
@@ -41,14 +40,13 @@ def test_the_int8_form_is_made_of_stored_inputs_and_read_again(
     assert np.abs(runtime.predict(feed) - expected).max() < 0.2 * np.abs(expected).max()
 
 
-def test_without_a_folder_or_a_choice_there_is_none(artifact: Artifact, tmp_path: Path) -> None:
+def test_a_form_that_is_missing_is_refused_and_a_damaged_one_made_again(
+    artifact: Artifact, tmp_path: Path
+) -> None:
+    assert has_graph(artifact, "fp32", None)
     for cache in (None, tmp_path):
         with pytest.raises(RuntimeUnavailable, match="no cached int8 graph"):
             RUNTIMES["openvino"].open(artifact, "int8", 1, cache)
-    assert has_graph(artifact, "fp32", None)
-
-
-def test_a_damaged_form_is_made_again(artifact: Artifact, tmp_path: Path) -> None:
     make_int8(artifact, tmp_path)
     [path] = (tmp_path / "int8-2").iterdir()
     right = path.read_bytes()
@@ -95,17 +93,12 @@ def test_a_choice_whose_graph_is_gone_is_none(artifact: Artifact, tmp_path: Path
 )
 def test_an_artifact_that_cannot_be_calibrated_is_served_without_int8(
     artifact_folder: Path,
-    edit_manifest: Callable[..., None],
+    with_probe: Callable[..., Artifact],
     tmp_path: Path,
     images: Callable[[np.ndarray], np.ndarray],
     reason: str,
 ) -> None:
-    whole = read_probe(open_artifact(artifact_folder))
-    stored = images(whole.inputs["images"])
-    probe = Probe(inputs={"images": stored}, logits=whole.logits[: len(stored)])
-    (artifact_folder / PROBE).write_bytes(write_probe(probe))
-    edit_manifest(artifact_folder)
-    old = open_artifact(artifact_folder)
+    old = with_probe(artifact_folder, lambda x, y: (images(x), y[: len(images(x))]))
     asked = cache_key(old, name="onnx-cpu", mode="fast", threads=1)
     chosen = benchmark(old, asked, tmp_path)
     assert chosen.precision == "fp32"

@@ -3,14 +3,11 @@
 import multiprocessing
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import onnx
 import pytest
-from onnx import numpy_helper
 
 from export import benchmark as benchmarks
 from export.benchmark import benchmark
@@ -25,9 +22,10 @@ from export.select import (
 )
 from runtimes.artifact import Artifact
 from runtimes.base import Inputs, Mode, RuntimeUnavailable
-from runtimes.manifest import ONNX
+from runtimes.manifest import ONNX, Precision
 from runtimes.quantized import int8_path
 from runtimes.registry import RUNTIMES, installed
+from tests.exported import change_tensor, changed_graph
 
 
 @pytest.fixture
@@ -35,22 +33,10 @@ def asked(artifact: Artifact) -> CacheKey:
     return cache_key(artifact, name="auto", mode="exact", threads=1)
 
 
-@pytest.fixture
-def no_children(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    def refuse(*_: object, **__: object) -> None:
-        raise AssertionError("a child process was started")
-
-    monkeypatch.setattr(subprocess, "run", refuse)
-    yield
-
-
-def answer(asked: CacheKey) -> Selection:
+def answer(asked: CacheKey, precision: Precision = "fp32") -> Selection:
+    times = {f"openvino {precision}": [1.0, 2.0]}
     return Selection(
-        key=asked,
-        runtime="openvino",
-        precision="fp32",
-        milliseconds={"openvino fp32": [1.0, 2.0]},
-        refused=[],
+        key=asked, runtime="openvino", precision=precision, milliseconds=times, refused=[]
     )
 
 
@@ -111,40 +97,30 @@ def test_a_damaged_or_foreign_file_is_no_answer(asked: CacheKey, tmp_path: Path,
     assert load_selection(asked, path) is None
 
 
-def test_a_mode_that_does_not_exist_is_refused(artifact: Artifact) -> None:
-    with pytest.raises(ValueError, match="mode must be exact or fast, got 'bf16'"):
-        open_selected(artifact, mode="bf16")  # pyright: ignore[reportArgumentType]  the point
-
-
 def test_a_cached_selection_that_answers_otherwise_is_selected_again(
     artifact: Artifact, tmp_path: Path
 ) -> None:
-    model = onnx.load_from_string(artifact.read(ONNX))
-    bias = next(tensor for tensor in model.graph.initializer if tensor.name == "head.bias")
-    bias.CopyFrom(numpy_helper.from_array(np.arange(5, dtype=np.float32), bias.name))
-    wrong = model.SerializeToString()
+    other = change_tensor("head.bias", lambda _: np.arange(5))
+    wrong = changed_graph(artifact.read(ONNX), other)
     key = cache_key(artifact, name="openvino", mode="fast", threads=1)
-    chosen = Selection(
-        key=key,
-        runtime="openvino",
-        precision="int8",
-        milliseconds={"openvino int8": [1.0, 2.0]},
-        refused=[],
-    )
     graph = int8_path(artifact, wrong, tmp_path)
     graph.parent.mkdir()
     graph.write_bytes(wrong)
-    store_selection(chosen, tmp_path)
+    store_selection(answer(key, "int8"), tmp_path)
     runtime = open_selected(artifact, name="openvino", mode="fast", threads=1, cache=tmp_path)
     assert not runtime.precision.startswith("int8")
     again = load_selection(key, tmp_path)
     assert again is not None and again.precision == runtime.precision
 
 
-@pytest.mark.usefixtures("no_children")
-def test_what_needs_no_choice_is_not_measured(artifact: Artifact) -> None:
+def test_what_needs_no_choice_is_not_measured(
+    artifact: Artifact, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(subprocess, "run", None)  # a measurement would need it
     assert open_selected(artifact, name="onnx-cpu", threads=1).name == "onnx-cpu"
     assert open_selected(artifact, name="openvino", threads=1).name == "openvino"
+    with pytest.raises(ValueError, match="mode must be exact or fast, got 'bf16'"):
+        open_selected(artifact, mode="bf16")  # pyright: ignore[reportArgumentType]  the point
 
 
 def test_the_ranking_prefers_the_first_of_two_near_ties() -> None:

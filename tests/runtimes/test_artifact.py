@@ -167,6 +167,8 @@ def refuse_fields(folder: Path, edit_manifest: Edit, changes: dict[str, Any], me
     [
         "[]",
         '{"a": NaN}',  # what else is no strict JSON: see the tests of core
+        '{"a": 1e999}',
+        '{"a": "\\ud800"}',
         '{"files": {"x": 1, "x": 2}}',
         "\xff",
         "[" * 100_000,

@@ -1,7 +1,8 @@
-"""Graphs of int8: how far off, independent of the batch, and made of standard operators."""
+"""Graphs of 16 and 8 bit: how far off, where the types are used, and what is refused."""
 
 from collections import Counter
 from collections.abc import Callable
+from typing import Literal
 
 import numpy as np
 import onnx
@@ -12,14 +13,19 @@ from torch import nn
 
 from export import int8
 from export.graphs import expose, open_graph
+from export.half import to_half
 from export.int8 import quantize_dynamic, quantize_static
 from export.samples import Samples
+from runtimes.manifest import Precision
+from tests.exported import change_tensor, changed_graph
 
 Make = Callable[..., nn.Module]
 PIXELS = np.random.default_rng(0).integers(0, 256, (40, 1, 28, 28), dtype=np.uint8)
 SAMPLES = Samples(pixels=PIXELS, labels=None, description="noise")
 
 
+Half = Literal["fp16", "bf16"]
+TYPES = {"fp16": TensorProto.FLOAT16, "bf16": TensorProto.BFLOAT16}
 FORMS: dict[str, Callable[[bytes], bytes]] = {
     "static": lambda content: quantize_static(content, SAMPLES),
     "dynamic": quantize_dynamic,
@@ -71,11 +77,50 @@ def test_products_of_7_bit_weights_alone_are_exact_on_processors_without_vnni(
         assert_exact_without_vnni(FORMS[form](elliptical_graph))
 
 
-def test_logits_come_close(make_model: Make, quantized: bytes) -> None:
-    feed = SAMPLES.feed()
-    expected = make_model()(torch.from_numpy(feed["images"])).numpy()
-    logits = open_graph(quantized, "int8")(feed)
-    assert 0 < np.abs(logits - expected).max() < 0.1 * np.abs(expected).max()
+def images() -> np.ndarray:
+    return SAMPLES.feed()["images"]
+
+
+def assert_close(model: nn.Module, content: bytes, precision: Precision, tolerance: float) -> None:
+    expected = model(torch.from_numpy(images())).numpy()
+    logits = open_graph(content, precision)({"images": images()})
+    assert logits.dtype == np.float32
+    assert 0 < np.abs(logits - expected).max() < tolerance * np.abs(expected).max()
+
+
+@pytest.mark.parametrize(
+    ("precision", "tolerance"),
+    [("fp16", 5e-3), pytest.param("bf16", 5e-2, marks=pytest.mark.bf16)],
+)
+def test_logits_of_a_half_come_close(
+    make_model: Make, elliptical_graph: bytes, precision: Half, tolerance: float
+) -> None:
+    assert_close(make_model(), to_half(elliptical_graph, precision), precision, tolerance)
+
+
+@pytest.mark.parametrize("precision", ["fp16", "bf16"])
+def test_every_weight_and_every_step_is_half(elliptical_graph: bytes, precision: Half) -> None:
+    before = onnx.load_from_string(elliptical_graph)
+    graph = onnx.load_from_string(to_half(elliptical_graph, precision))
+    kinds = {tensor.data_type for tensor in graph.graph.initializer}
+    assert kinds == {TYPES[precision], TensorProto.INT64}
+    extra = Counter(node.op_type for node in graph.graph.node)
+    extra.subtract(Counter(node.op_type for node in before.graph.node))
+    assert {name: count for name, count in extra.items() if count} == {"Cast": 2}
+    for value in (*graph.graph.input, *graph.graph.output):
+        assert value.type.tensor_type.elem_type == TensorProto.FLOAT
+    assert graph.metadata_props == before.metadata_props
+
+
+def test_weights_beyond_the_range_are_the_largest_number(elliptical_graph: bytes) -> None:
+    content = changed_graph(elliptical_graph, change_tensor("head.weight", lambda w: w * 1e9))
+    half = onnx.load_from_string(to_half(content, "fp16"))
+    head = next(t for t in half.graph.initializer if t.name.startswith("head.weight"))
+    assert numpy_helper.to_array(head).max() == np.finfo(np.float16).max
+
+
+def test_logits_of_int8_come_close(make_model: Make, quantized: bytes) -> None:
+    assert_close(make_model(), quantized, "int8", 0.1)
 
 
 def test_an_answer_does_not_depend_on_its_batch(quantized: bytes) -> None:
