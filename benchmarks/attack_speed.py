@@ -24,7 +24,8 @@ from benchmarks.support.rows import Row
 from benchmarks.support.server import ROOT
 from robustness.attacks.base import Batch, Search, input_seed
 from robustness.spec import ATTACKS
-from robustness.target import Target, open_target
+from robustness.target import Target
+from robustness.text_target import open_model
 from runtimes.artifact import open_artifact
 
 _ARTIFACT = "fashion-elliptical-adv"
@@ -73,7 +74,7 @@ def _open() -> _Subject:
     images, labels = samples(artifact)
     # The files lie in order of class: every pair should see all classes.
     order = np.random.default_rng(0).permutation(len(images))
-    target = open_target(artifact, threads=1)
+    target = open_model(artifact, threads=1)
     unfrozen = copy.deepcopy(target.require_torch_model()).requires_grad_(True)
     return _Subject(target=target, unfrozen=unfrozen, images=images[order], labels=labels[order])
 

@@ -20,7 +20,7 @@ from robustness.report.exhibits import choose
 from robustness.report.schema import Report, write_report
 from robustness.report.write import write_companions
 from robustness.spec import EvaluationSpec
-from robustness.target import open_target
+from robustness.text_target import open_model
 from runtimes.artifact import open_artifact
 from service.settings import ROOT
 
@@ -37,7 +37,7 @@ def run(samples: int = 1000) -> Iterable[Row]:
         samples: number of images.
     """
     artifacts = [open_artifact(ROOT / "artifacts" / name) for name in _MODELS]
-    torch_model = open_target(artifacts[0], threads=1).torch_model
+    torch_model = open_model(artifacts[0], threads=1).torch_model
     spec = EvaluationSpec.model_validate(
         {"attacks": [{"name": "fgsm", "eps": _EPS}, {"name": "pgd", "eps": _EPS[-1:], "steps": 1}]}
     )

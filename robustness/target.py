@@ -16,7 +16,6 @@ from robustness.progress import Meter
 from runtimes.artifact import Artifact
 from runtimes.base import Runtime, RuntimeUnavailable
 from runtimes.registry import open_runtime
-from runtimes.torch_model import load_torch_model
 
 Inputs = np.ndarray | Sequence[str]
 
@@ -173,24 +172,6 @@ class ImageTarget(Target):
 def in_8bit(inputs: np.ndarray, spec: ImageSpec) -> np.ndarray:
     """Inputs as the public path sees them: written as PNG, decoded and preprocessed again."""
     return np.stack([to_input(decode_image(to_png(pixels)), spec) for pixels in inputs])
-
-
-def open_target(artifact: Artifact, *, threads: int) -> ImageTarget:
-    """Open the runtime that scores an artifact, and its PyTorch model.
-
-    Args:
-        artifact: a verified artifact.
-        threads: threads of the runtime.
-    """
-    return ImageTarget(
-        name=artifact.name,
-        version=artifact.version,
-        digest=artifact.digest,
-        labels=list(artifact.labels),
-        image_spec=artifact.image_spec,
-        runtime=open_scorer(artifact, threads),
-        torch_model=load_torch_model(artifact),
-    )
 
 
 def open_scorer(artifact: Artifact, threads: int) -> Runtime:

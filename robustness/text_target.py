@@ -7,7 +7,7 @@ tokens, padded to the longest of the batch with a mask that leaves out whatever 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -18,12 +18,12 @@ from data.tokenizer import TextTokenizer
 from robustness.kinds import InputKind, NotPossible, Variant
 from robustness.progress import Meter
 from robustness.target import (
+    ImageTarget,
     Inputs,
     Target,
     device_of,
     gradient_path,
     open_scorer,
-    open_target,
     undisturbed,
 )
 from runtimes.artifact import Artifact
@@ -140,34 +140,30 @@ class TextTarget(Target):
         return gradient[0].float().cpu().numpy()
 
 
-def open_text_target(artifact: Artifact, *, threads: int) -> TextTarget:
-    """Open the runtime that scores a text artifact, its tokenizer and its PyTorch model.
+def open_model(artifact: Artifact, *, threads: int) -> Target:
+    """Open the runtime that scores an artifact, its PyTorch model, and a text model's tokenizer.
 
     A model that reads expressions of ListOps and answers with their digits is one whose labels are
     recomputed after every edit.
 
     Args:
-        artifact: a verified artifact of a text model.
+        artifact: a verified artifact of either task.
         threads: threads of the runtime.
     """
+    common: dict[str, Any] = {
+        "name": artifact.name,
+        "version": artifact.version,
+        "digest": artifact.digest,
+        "labels": list(artifact.labels),
+        "runtime": open_scorer(artifact, threads),
+        "torch_model": load_torch_model(artifact),
+    }
+    if artifact.manifest.task != "text-classification":
+        return ImageTarget(**common, image_spec=artifact.image_spec)
     tokenizer = artifact.tokenizer()
-    return TextTarget(
-        name=artifact.name,
-        version=artifact.version,
-        digest=artifact.digest,
-        labels=list(artifact.labels),
-        tokenizer=tokenizer,
-        max_len=artifact.text_spec.max_len,
-        runtime=open_scorer(artifact, threads),
-        torch_model=load_torch_model(artifact),
-        relabel=listops.value_of if reads_listops(tokenizer, artifact.labels) else None,
-    )
-
-
-def open_model(artifact: Artifact, *, threads: int) -> Target:
-    """Open an artifact of either task, see `open_target` and `open_text_target`."""
-    on_texts = artifact.manifest.task == "text-classification"
-    return (open_text_target if on_texts else open_target)(artifact, threads=threads)
+    relabel = listops.value_of if reads_listops(tokenizer, artifact.labels) else None
+    max_len = artifact.text_spec.max_len
+    return TextTarget(**common, tokenizer=tokenizer, max_len=max_len, relabel=relabel)
 
 
 def reads_listops(tokenizer: TextTokenizer, labels: Sequence[str]) -> bool:

@@ -9,11 +9,9 @@ import numpy as np
 import pytest
 import torch
 import torchattacks
-from PIL import Image
 from pydantic import ValidationError
 from torch import Tensor
 
-from data.sources import ImageSet
 from robustness.attacks.base import Attack, Batch, Budget, Certificate, Search
 from robustness.attacks.torchattacks import LIBRARY, REFUSED
 from robustness.evaluation import evaluate
@@ -44,7 +42,7 @@ QUICK = {
 }  # fmt: skip
 
 
-def make_target(channels: int = 1, num_classes: int = 10) -> ImageTarget:
+def rowwise(channels: int = 1, num_classes: int = 10) -> ImageTarget:
     return image_target(Rowwise(channels, num_classes).eval(), num_classes, channels)
 
 
@@ -116,7 +114,7 @@ def same(first: Batch, second: Batch) -> bool:
 def subject(name: str, bag: TextTarget, texts: list[str]) -> tuple[Target, Batch]:
     """A model that reads what the attack changes, and inputs that it gets right."""
     if ATTACKS[name].info.input == "image":
-        target = make_target()
+        target = rowwise()
         return target, make_batch(target)
     chosen = texts[:8]
     return bag, Batch(inputs=chosen, labels=bag.predict(chosen).argmax(axis=1))
@@ -246,7 +244,7 @@ def test_meaningless_input_is_refused(
 @pytest.mark.parametrize(("name", "norm"), THEIRS)
 def test_the_adapter_repeats_a_chunk_and_changes_nothing_else(name: str, norm: str) -> None:
     entry = LIBRARY[name]
-    attack, target = adapted(name, norm), make_target(channels=entry.channels or 1)
+    attack, target = adapted(name, norm), rowwise(channels=entry.channels or 1)
     batch, meter = make_batch(target, 3), Meter(10**9)
     torch_model = cast(Rowwise, target.require_torch_model())
     torch_model.train()
@@ -264,7 +262,7 @@ def test_the_adapter_repeats_a_chunk_and_changes_nothing_else(name: str, norm: s
 
 
 def test_one_run_without_a_radius_serves_every_budget() -> None:
-    attack, target = adapted("DeepFool", "L2"), make_target()
+    attack, target = adapted("DeepFool", "L2"), rowwise()
     batch = make_batch(target)
     budget = attack.searched(attack.budgets()[0])
     found = attack.run(target, batch, [budget], Search(seeds=range(8)))[budget]
@@ -278,7 +276,7 @@ def test_outputs_that_are_no_numbers_count_as_the_clean_images() -> None:
         def forward(self, images: Tensor) -> Tensor:
             return super().forward(images) + (images.flatten(1).sum(1) * torch.nan)[:, None]
 
-    found = run(adapted("MIFGSM", "Linf"), image_target(Flat().eval()), make_batch(make_target()))
+    found = run(adapted("MIFGSM", "Linf"), image_target(Flat().eval()), make_batch(rowwise()))
     assert np.isfinite(found.images).all()
 
 
@@ -338,10 +336,10 @@ def test_a_step_that_is_not_given_crosses_the_ball() -> None:
 
 
 def test_a_model_that_an_attack_cannot_run_on_is_refused() -> None:
-    target = make_target()
+    target = rowwise()
     with pytest.raises(NotPossible, match="needs 3 channels, got 1"):
         run(adapted("TIFGSM", "Linf"), target, make_batch(target))
-    few = make_target(num_classes=3)
+    few = rowwise(num_classes=3)
     with pytest.raises(NotPossible, match="at least 4 classes"):
         run(adapted("APGDT", "Linf"), few, make_batch(few))
 
@@ -354,7 +352,7 @@ def test_a_model_that_an_attack_cannot_run_on_is_refused() -> None:
 def test_any_number_of_classes_is_attacked_or_refused(
     name: str, norm: str, num_classes: int
 ) -> None:
-    attack, target, meter = small(name, norm), make_target(num_classes=num_classes), Meter(10**9)
+    attack, target, meter = small(name, norm), rowwise(num_classes=num_classes), Meter(10**9)
     batch = make_batch(target, 3)
     if num_classes < attack.info.min_classes:
         with pytest.raises(ValueError, match="needs a model of at least 4 classes"):
@@ -368,15 +366,9 @@ def test_any_number_of_classes_is_attacked_or_refused(
 
 @pytest.mark.parametrize(("num_classes", "parts"), [(3, 3), (4, 4)])
 def test_an_evaluation_leaves_out_what_needs_more_classes_or_refuses(
-    num_classes: int, parts: int, tmp_path: Path
+    num_classes: int, parts: int, tmp_path: Path, make_target: Any, make_images: Any
 ) -> None:
-    target = make_target(num_classes=num_classes)
-    batch = make_batch(target, 5)
-    pixels = [Image.fromarray((255 * image[0]).astype(np.uint8)) for image in batch.images]
-    images = ImageSet(
-        names=[f"{i}.png" for i in range(5)], labels=batch.labels, label_names=None,
-        reader=lambda i: pixels[i],
-    )  # fmt: skip
+    target, images = make_target(num_classes), make_images(5, num_classes=num_classes)
     spec = EvaluationSpec.model_validate({"attacks": [{"name": "autoattack", "eps": ["0.5"]}]})
     report = evaluate(spec, [target], images, tmp_path)
     assert len(spec.attacks[0].parts(num_classes)) == parts
@@ -389,7 +381,7 @@ def test_an_evaluation_leaves_out_what_needs_more_classes_or_refuses(
 
 
 def test_refused_saliency_maps_fail_on_few_classes() -> None:
-    target = make_target(num_classes=3)
+    target = rowwise(num_classes=3)
     images = torch.from_numpy(make_batch(target, 1).images)
     with pytest.raises(IndexError):
         torchattacks.JSMA(target.require_torch_model())(images, torch.tensor([2]))

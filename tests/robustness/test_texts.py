@@ -22,7 +22,7 @@ from robustness.attacks.typos import Typos
 from robustness.attacks.word_swap import WordSwap, swap_words
 from robustness.logits import margin
 from robustness.progress import Cancelled, Meter
-from robustness.text_target import TextTarget, open_text_target, reads_listops
+from robustness.text_target import TextTarget, open_model, reads_listops
 from runtimes.artifact import open_artifact
 from runtimes.manifest import TextSpec
 from service.predictions.served import pad
@@ -221,7 +221,8 @@ def test_wrong_options_are_named(options: dict[str, Any], message: str) -> None:
 
 
 def test_texts_take_the_way_of_the_service_and_padding_does_not_matter() -> None:
-    imdb = open_text_target(open_artifact(ROOT / "artifacts" / "imdb-transject"), threads=1)
+    imdb = open_model(open_artifact(ROOT / "artifacts" / "imdb-transject"), threads=1)
+    assert isinstance(imdb, TextTarget)
     texts = ["A moving film, brilliantly acted.", "Dull.", "I left<br />after ten minutes. " * 90]
     rows = imdb.tokenizer.rows(texts, imdb.max_len)
     assert len(rows[2]) == imdb.max_len == 512
@@ -300,7 +301,7 @@ def test_labels_of_an_exported_model_of_expressions_are_recomputed(tmp_path: Pat
     rows = Ragged.of(tokenizer.rows(expressions, 64), np.uint32)
     samples = Samples(tokens=rows, pad=tokenizer.pad, labels=None, description="made")
     artifact = write_artifact(run, samples, tmp_path / "artifact", program=False)
-    target = open_text_target(artifact, threads=1)
-    assert target.relabel is value_of
+    target = open_model(artifact, threads=1)
+    assert isinstance(target, TextTarget) and target.relabel is value_of
     served, own = (ask(expressions[:5]) for ask in (target.predict, target.predict_torch))
     np.testing.assert_allclose(served, own, atol=1e-4)

@@ -1,0 +1,185 @@
+"""The command on exported models: white box on the PyTorch model, scored as served."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from data.images import decode_image, to_input, to_png
+from data.sources import load_inputs, open_images
+from robustness.__main__ import main
+from robustness.options import parser
+from robustness.report.schema import Report, read_report
+from robustness.spec import ATTACKS
+from robustness.store import whole
+from runtimes.artifact import open_artifact
+from runtimes.registry import open_runtime
+from tests.conftest import Once
+from tests.robustness.conftest import Artifacts
+
+SPEC = {
+    "attacks": [{"name": "pgd", "eps": ["6/255", "20/255"]}, {"name": "fgsm", "eps": [0.03]}],
+    "gate": "robust_accuracy>=0.999",
+}
+
+
+def arguments(artifacts: Artifacts, *more: str, attack: str = "pgd") -> list[str]:
+    return [
+        "evaluate", "--artifact", str(artifacts.elliptical), "--data", str(artifacts.images),
+        "--attack", attack, "--eps", "4/255", "20/255", *more,
+    ]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def report(artifacts: Artifacts, once: Once) -> tuple[Report, Path]:
+    def fill(folder: Path) -> None:
+        (folder / "spec.json").write_text(json.dumps(SPEC))
+        sources = ["--compare", str(artifacts.dot), "--output", str(folder), "--workers", "1"]
+        command = [*arguments(artifacts)[:5], *sources, "--spec", str(folder / "spec.json")]
+        assert main(command) == 1  # the gate
+
+    folder = once("evaluated", fill)
+    return read_report(folder), folder
+
+
+def test_flags_follow_from_the_stored_inputs_on_the_served_model(
+    report: tuple[Report, Path], artifacts: Artifacts
+) -> None:
+    """Recompute every confirmed flag here, with nothing but the stored files and the runtime."""
+    found, folder = report
+    figures = found.summary.models[0]
+    artifact = open_artifact(artifacts.elliptical)
+    runtime = open_runtime(artifact, threads=1)
+    images = open_images(artifacts.images, label_names=artifact.labels)
+    inputs, labels = load_inputs(images, artifact.image_spec), images.labels
+    held = {kind: runtime.predict(inputs).argmax(1) == labels for kind in ("fp32", "8bit")}
+    for variant in ("stopped", "full"):
+        own = folder / "shards" / figures.digest[:16]
+        paths = sorted(own.glob(f"pgd-Linf-20_255-{variant}-*"))
+        adversarial = np.concatenate([whole(path)["adversarial"] for path in paths])
+        assert np.abs(adversarial - inputs).max() <= 20 / 255 + 1e-6
+        public = [to_input(decode_image(to_png(x)), artifact.image_spec) for x in adversarial]
+        held["fp32"] &= runtime.predict(adversarial).argmax(1) == labels
+        held["8bit"] &= runtime.predict(np.stack(public)).argmax(1) == labels
+    flags = [s.models[0].attacks[1] for s in found.samples]
+    assert [f.eps for f in flags] == ["20/255"] * 40
+    assert [f.confirmed for f in flags] == held["fp32"].tolist()
+    assert [f.confirmed_8bit for f in flags] == held["8bit"].tolist()
+    assert figures.attacks[1].confirmed == held["fp32"].mean()
+    assert 0 < figures.attacks[0].confirmed < figures.clean.top1
+
+
+def test_elliptical_result_is_the_worst_of_both_gradients(report: tuple[Report, Path]) -> None:
+    found, folder = report
+    elliptical, dot = found.summary.models
+    for attack in elliptical.attacks:
+        assert attack.gradients is not None and set(attack.gradients) == {"stopped", "full"}
+        assert attack.robust.top1 <= min(attack.gradients.values())
+    assert all(attack.gradients is None for attack in dot.attacks)
+    shards = folder / "shards" / elliptical.digest[:16]
+    stopped, full = (
+        whole(shards / f"fgsm-Linf-0.03-{v}-000000.safetensors") for v in ("stopped", "full")
+    )
+    assert (stopped["adversarial"] != full["adversarial"]).any()
+
+
+def test_report_names_all_that_is_needed_to_repeat_it_and_has_no_warning(
+    report: tuple[Report, Path], artifacts: Artifacts
+) -> None:
+    found, folder = report
+    assert found.summary.warnings == []
+    assert found.summary.models[0].digest == open_artifact(artifacts.elliptical).digest
+    assert [a.eps_value for a in found.summary.models[0].attacks] == [6 / 255, 20 / 255, 0.03]
+    assert found.environment["threads"] == "1"
+    assert len(found.data.digest) == 64 and found.seed == 0
+    text = (folder / "report.json").read_text()
+    assert str(folder) not in text and str(artifacts.dot.parent) not in text
+
+
+def test_command_prints_the_figures_and_puts_them_on_the_card(
+    artifacts: Artifacts, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "scored"
+    shutil.copytree(artifacts.elliptical, folder)
+    digest = open_artifact(folder).digest
+    output = ["--card", "--gate", "clean_accuracy>=0.1", "--output", str(tmp_path / "out")]
+    more = ["--limit", "12", "--workers", "1", "--artifact", str(folder)]
+    assert main(arguments(artifacts, *more, *output, "--steps", "3")) == 0
+    printed = capsys.readouterr().out
+    for word in ("accuracy on 12 images", "elliptical 1", "20/255", "95 % interval", "held ("):
+        assert word in printed
+    assert read_report(tmp_path / "out").data.samples == 12
+    scored = open_artifact(folder)
+    assert scored.digest == digest and scored.card is not None
+    figures = scored.card["robustness"]
+    assert figures["metric"] == "accuracy" and figures["data"] == "images"
+    assert [attack["eps"] for attack in figures["attacks"]] == ["4/255", "20/255"]
+    assert "| pgd | 20/255 |" in (folder / "card.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--eps", "0/255"], "eps must"),
+        (["--eps", "4/255"], "a radius twice"),
+        (["--gate", "robust>=1"], "gate must"),
+        (["--limit", "0"], "--limit must"),
+        (["--steps", "0"], "greater than or equal to 1"),
+        (["--samples", "3"], "--samples has a meaning for spsa"),
+        (["--seed", "-1"], "greater than or equal to 0"),
+        (["--data", "nowhere"], "nowhere"),
+        (["--artifact", "nowhere"], "nowhere"),
+        (["--threads", "2000"], "--threads must be at most 1024, got 2000"),
+        (["--workers", "0"], "--workers must be at least 1, got 0"),
+        (["--deadline", "nan"], "--deadline must be above 0, got nan"),
+        (["--spec", "spec.json"], "--spec stands for all of its options; leave out --attack"),
+    ],
+)
+def test_bad_request_exits_with_2_and_says_why(
+    more: list[str],
+    message: str,
+    artifacts: Artifacts,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    output = ["--output", str(tmp_path / "out")]
+    assert main(arguments(artifacts, *output, *more)) == 2
+    captured = capsys.readouterr()
+    assert captured.out == "" and not (tmp_path / "out").exists()
+    assert captured.err.startswith("error: ") and message in captured.err
+
+
+@pytest.mark.parametrize("content", ["attacks: pgd", "[" * 100_000])
+def test_spec_that_is_no_json_is_refused(
+    content: str, artifacts: Artifacts, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "spec.json").write_text(content)
+    assert main([*arguments(artifacts)[:5], "--spec", str(tmp_path / "spec.json")]) == 2
+    told = capsys.readouterr().err
+    assert told == "error: --spec must name a file of JSON, and spec.json is none\n"
+
+
+def test_an_attack_that_does_not_exist_or_reads_texts_is_refused(
+    artifacts: Artifacts, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*arguments(artifacts)[:5], "--attack", "typos"]) == 2
+    told = capsys.readouterr().err
+    assert "attack 'typos' works on texts" in told and "reads images" in told
+    with pytest.raises(SystemExit) as error:
+        main(arguments(artifacts, attack="magic"))
+    assert error.value.code == 2
+
+
+@pytest.mark.parametrize("command", ["evaluate", "verify"])
+def test_help_tells_exit_codes_attacks_and_defaults(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stop:
+        parser().parse_args([command, "--help"])
+    told = " ".join(capsys.readouterr().out.split())
+    assert stop.value.code == 0 and "exit codes: 0 " in told
+    if command == "evaluate":
+        assert all(name in told for name in ATTACKS)
+        assert "(square 5000, hotflip 1000, typos 1000)" in told
