@@ -196,6 +196,7 @@ class Diagnostics:
 
 
 ShardResult = AttackResult | CorruptionResult | CertificateResult
+Kind = TypeVar("Kind", AttackResult, CorruptionResult, CertificateResult)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -349,10 +350,12 @@ def join(parts: Sequence[T]) -> T:
     return type(first)(**joined)
 
 
-def attacked(spec: EvaluationSpec, result: ModelResult) -> list[tuple[Cell, AttackResult]]:
-    """The cells that are attacks, with their results, in the order of the spec."""
+def results_of(
+    kind: type[Kind], spec: EvaluationSpec, result: ModelResult
+) -> list[tuple[Cell, Kind]]:
+    """The cells with results of one kind, in the order of the spec."""
     pairs = zip(spec.cells, result.cells, strict=True)
-    return [(cell, found) for cell, found in pairs if isinstance(found, AttackResult)]
+    return [(cell, found) for cell, found in pairs if isinstance(found, kind)]
 
 
 def worst_cases(spec: EvaluationSpec, result: ModelResult) -> list[tuple[Budget, np.ndarray]]:
@@ -363,7 +366,7 @@ def worst_cases(spec: EvaluationSpec, result: ModelResult) -> list[tuple[Budget,
     """
     places: dict[tuple[str, float], Budget] = {}
     ranks: dict[tuple[str, float], np.ndarray] = {}
-    for cell, found in attacked(spec, result):
+    for cell, found in results_of(AttackResult, spec, result):
         place = cell.budget
         key = place.kind, place.value
         places.setdefault(key, place)

@@ -14,14 +14,13 @@ from core.files import find_by_digest
 from data.sets import TextSet
 from data.sources import ImageSet, open_images, open_texts
 from robustness import store
-from robustness.attacking import cell_shards
 from robustness.chunks import model_result
 from robustness.evaluation import load_part
 from robustness.progress import Meter, Progress
 from robustness.report.build import build_report, data_digest
 from robustness.report.schema import FILE, Report, parse_report, plain
 from robustness.rescore import Outcome, Refuted, read, rescore
-from robustness.scoring import ModelResult
+from robustness.scoring import ModelResult, parts_of
 from robustness.target import ImageTarget, Target, torch_threads
 from robustness.text_target import open_model
 from runtimes.artifact import MANIFEST, Artifact, open_artifact
@@ -154,16 +153,10 @@ def _notes(report: Report, scored: int) -> list[str]:
 
 def _cost(report: Report, targets: Sequence[Target], samples: int) -> int:
     """Model evaluations at most."""
-    total = 0
-    for target in targets:
-        total += samples
-        for cell in report.spec.cells:
-            role = cell.attack.info.role
-            total += samples * (role == "corruption")
-            if role == "attack":
-                shards = cell_shards(target, 0, cell)
-                total += samples * sum(shard.part.scorings for shard in shards)
-    return total
+    attacks = [cell.attack for cell in report.spec.cells if cell.attack.info.role == "attack"]
+    corruptions = sum(cell.attack.info.role == "corruption" for cell in report.spec.cells)
+    parts = (part for own in targets for each in attacks for part, _ in parts_of(own, each))
+    return samples * (len(targets) * (1 + corruptions) + sum(part.scorings for part in parts))
 
 
 def _labels(report: Report) -> np.ndarray | None:

@@ -14,16 +14,16 @@ from core.stats import mcnemar, paired_interval
 from robustness.attacks.corruptions.attack import split
 from robustness.report import schema, sentences
 from robustness.report.schema import plain
-from robustness.report.summary import by_gradients, model_figures, nearest, results_of
+from robustness.report.summary import by_gradients, model_figures, nearest
 from robustness.sanity.checks import find_warnings, notes
 from robustness.scoring import (
     AttackResult,
     CertificateResult,
     CorruptionResult,
     ModelResult,
-    attacked,
     largest_rank,
     parts_of,
+    results_of,
     worst_ranks,
 )
 from robustness.spec import Cell, EvaluationSpec, parse_gate
@@ -211,7 +211,7 @@ def _samples(
 
 def _model_flags(spec: EvaluationSpec, result: ModelResult) -> list[schema.ModelFlags]:
     clean = result.clean
-    attacks = [_attack_flags(result, cell, one) for cell, one in attacked(spec, result)]
+    attacks = [_attack_flags(result, *pair) for pair in results_of(AttackResult, spec, result)]
     corruptions, certificates = _corruption_flags(spec, result), _certificates(spec, result)
     minimal = nearest(spec, result)
     return [

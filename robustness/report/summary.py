@@ -1,7 +1,7 @@
 """From results to figures: what one model's samples add up to."""
 
-from collections.abc import Iterator, Sequence
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -18,9 +18,9 @@ from robustness.scoring import (
     CertificateResult,
     CorruptionResult,
     ModelResult,
-    attacked,
     largest_rank,
     place_name,
+    results_of,
     worst_ranks,
 )
 from robustness.spec import Cell, EvaluationSpec
@@ -44,7 +44,7 @@ def model_figures(
         metric: "accuracy", or "stability" where no labels were given.
     """
     target, top_k = result.target, spec.ranks(len(result.target.labels))
-    largest = largest_rank(spec, result)
+    largest, errors = largest_rank(spec, result), _errors(spec, result)
     found = schema.ModelFigures(
         name=target.name,
         version=target.version,
@@ -53,13 +53,18 @@ def model_figures(
         precision=target.runtime.precision,
         samples=len(result.clean.rank),
         clean=figure(result.clean.rank, top_k),
-        attacks=[_attack(spec, cell, result, one, metric) for cell, one in attacked(spec, result)],
+        attacks=[
+            _attack(spec, cell, result, one, metric)
+            for cell, one in results_of(AttackResult, spec, result)
+        ],
         worst={key: figure(rank, top_k) for key, rank in worst_ranks(spec, result).items()},
         largest=None if largest is None else figure(largest, top_k),
         minimal=[_minimal(norm, found) for norm, found in nearest(spec, result).items()],
         corruptions=_corruptions(spec, result, top_k),
-        mean_corruption_error=_mean_error(spec, result),
-        mce=_relative_error(spec, result, reference),
+        mean_corruption_error=float(np.mean([np.mean(own) for own in errors.values()]))
+        if errors
+        else None,
+        mce=_relative_error(errors, _errors(spec, reference) if reference else {}),
         certificates=_certificates(spec, result),
         classes=_classes(spec, result),
         outcome="",
@@ -141,7 +146,7 @@ def nearest(spec: EvaluationSpec, result: ModelResult) -> dict[Norm, np.ndarray]
     A sample that is wrong unattacked has distance 0, one that was never misled an infinite one.
     """
     found: dict[Norm, np.ndarray] = {}
-    for cell, one in attacked(spec, result):
+    for cell, one in results_of(AttackResult, spec, result):
         norm = cell.attack.norm_name
         if cell.attack.info.minimal and norm is not None:
             found[norm] = np.minimum(found.get(norm, one.nearest), one.nearest)
@@ -163,18 +168,6 @@ def _minimal(norm: Norm, distance: np.ndarray) -> schema.MinimalFigures:
     )
 
 
-Result = TypeVar("Result", CorruptionResult, CertificateResult)
-
-
-def results_of(
-    kind: type[Result], spec: EvaluationSpec, result: ModelResult
-) -> Iterator[tuple[Cell, Result]]:
-    """The cells with results of one kind."""
-    for cell, one in zip(spec.cells, result.cells, strict=True):
-        if isinstance(one, kind):
-            yield cell, one
-
-
 def _corruptions(
     spec: EvaluationSpec, result: ModelResult, top_k: Sequence[int]
 ) -> list[schema.CorruptionFigures]:
@@ -193,20 +186,12 @@ def _errors(spec: EvaluationSpec, result: ModelResult) -> dict[str, list[float]]
     return errors
 
 
-def _mean_error(spec: EvaluationSpec, result: ModelResult) -> float | None:
-    errors = _errors(spec, result)
-    return float(np.mean([np.mean(own) for own in errors.values()])) if errors else None
-
-
 def _relative_error(
-    spec: EvaluationSpec, result: ModelResult, reference: ModelResult | None
+    errors: dict[str, list[float]], measure: dict[str, list[float]]
 ) -> float | None:
-    errors = _errors(spec, result)
-    if reference is None or not errors:
-        return None
-    measure = _errors(spec, reference)
     # Without an error of the reference there is nothing to divide by.
-    return mean_corruption_error(errors, measure) if all(map(sum, measure.values())) else None
+    known = errors and measure and all(map(sum, measure.values()))
+    return mean_corruption_error(errors, measure) if known else None
 
 
 def _certificates(spec: EvaluationSpec, result: ModelResult) -> list[schema.CertificateFigures]:

@@ -9,7 +9,7 @@ import numpy as np
 from robustness.attacks.base import Budget
 from robustness.sanity import model_checks
 from robustness.sanity.model_checks import GAP, ModelOutcome, Pairs, many
-from robustness.scoring import ModelResult, attacked, parts_of, worst_cases
+from robustness.scoring import AttackResult, ModelResult, parts_of, results_of, worst_cases
 from robustness.spec import CLIMBERS, STEPS, Cell, EvaluationSpec
 from robustness.target import ImageTarget
 
@@ -242,7 +242,7 @@ def _of_attacks(spec: EvaluationSpec, num_classes: int) -> Iterator[str]:
 
 def _of_gradients_through_m(spec: EvaluationSpec, result: ModelResult) -> Iterator[str]:
     """By how much a figure were too high, had gradients been stopped at m alone."""
-    for cell, one in attacked(spec, result):
+    for cell, one in results_of(AttackResult, spec, result):
         if len(one.by_variant) < 2:
             continue
         stopped, full = (one.by_variant == 0).sum(axis=1)

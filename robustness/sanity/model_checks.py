@@ -12,7 +12,7 @@ from torch import nn
 
 from models.attention.elliptical import is_randomized
 from robustness.attacks.base import Budget
-from robustness.scoring import AttackResult, CleanResult, Diagnostics, ModelResult, attacked
+from robustness.scoring import AttackResult, CleanResult, Diagnostics, ModelResult, results_of
 from robustness.spec import Cell, EvaluationSpec
 
 REPEATABLE = 1e-4  # change of logits, relative to their spread, that no drawing would leave
@@ -50,7 +50,7 @@ class ModelOutcome:
     @cached_property
     def attacks(self) -> Pairs:
         """The cells that are attacks."""
-        return attacked(self.spec, self.result)
+        return results_of(AttackResult, self.spec, self.result)
 
     @cached_property
     def by_budget(self) -> list[tuple[Budget, Pairs]]:
