@@ -35,7 +35,6 @@ OF_IMAGES = [
     ("size=small", "recipe.yaml offers no sizes, got size=small"),
     ("seed=-1", "seed must be at least 0, got -1"),
     ("data.image.height=8.0", "data.image.height must be an integer, got 8.0"),
-    ("distillation={teacher_epochs: 1.5}", "distillation.teacher_epochs must be an integer"),
     ("labels=[no, yes]", "labels[0] must be text, got False"),
     ("logs=[visdom]", "logs[0] must be one of tensorboard, mlflow, wandb"),
     ("data.random_crop=true", "random_crop needs in_memory false"),

@@ -1,13 +1,17 @@
 import csv
 import hashlib
 import json
-from collections.abc import Iterable
+import sys
+import types
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -30,7 +34,8 @@ def test_run_learns_and_records_what_came_out(
     recipe_file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = recipe_file.parent / "run"
-    assert main(["fit", str(recipe_file), "train.epochs=5", "--output", str(run)]) == 0
+    options = ["train.epochs=5", "logs=[tensorboard]", "--output", str(run)]
+    assert main(["fit", str(recipe_file), *options]) == 0
     metrics = json.loads((run / "metrics.json").read_text())
     assert metrics["test_accuracy"] > 0.9
     assert metrics["train_samples"] == 128 and metrics["valid_samples"] == 32
@@ -42,6 +47,10 @@ def test_run_learns_and_records_what_came_out(
         assert part in printed.err
     assert [float(epoch) for epoch in column(run / "history.csv", "epoch")] == [1, 2, 3, 4, 5]
     assert column(run / "steps.csv", "step") == ["20", "40"]
+    events = EventAccumulator(str(run / "tensorboard"))
+    events.Reload()
+    assert [event.step for event in events.Scalars("train/loss")] == [20, 40]
+    assert [event.step for event in events.Scalars("valid/accuracy")] == [8, 16, 24, 32, 40]
     assert records.recorded_recipe(run).train.epochs == 5
     session = json.loads((run / "run.json").read_text())["sessions"][0]
     assert session["step"] == 0 and len(session["commit"].rstrip("+")) == 40
@@ -51,16 +60,12 @@ def test_run_learns_and_records_what_came_out(
     assert main(["fit", str(recipe_file), "--output", under_a_file]) == 2
 
 
-def test_run_may_count_in_steps(recipe_file: Path) -> None:
-    steps = ["train.epochs=null", "train.steps=13", "train.validate_steps=5"]
-    trainer = start(recipe_file, "run", *steps)
-    assert trainer.run()["steps"] == 13
-    assert [row["step"] for row in trainer.state.history] == [5, 10, 13]
-
-
-def test_average_and_bf16_learn_too(recipe_file: Path) -> None:
-    trainer = start(recipe_file, "run", "train.ema=0.9", "train.precision=bf16", "train.epochs=5")
-    assert trainer.run()["test_accuracy"] > 0.9
+def test_average_and_bf16_learn_too_in_a_number_of_steps(recipe_file: Path) -> None:
+    steps = ["train.epochs=null", "train.steps=40", "train.validate_steps=15"]
+    trainer = start(recipe_file, "run", *steps, "train.ema=0.9", "train.precision=bf16")
+    metrics = trainer.run()
+    assert metrics["test_accuracy"] > 0.9 and metrics["steps"] == 40
+    assert [row["step"] for row in trainer.state.history] == [15, 30, 40]
     best, last = (load_file(trainer.folder / name) for name in (records.BEST, records.LAST))
     assert all(value.dtype == torch.float32 for value in best.values())
     assert trainer.state.average is not None
@@ -105,6 +110,44 @@ def test_adversarial_recipe_records_accuracy_under_attack(recipe_file: Path, met
     metrics = trainer.run()
     assert metrics["test_attacked_accuracy"] <= metrics["test_accuracy"]
     assert records.recorded_recipe(trainer.folder).adversarial is not None
+
+
+def test_other_trackers_take_the_same_figures_and_go_on_after_a_break(
+    recipe_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[tuple[str, Any]] = []
+
+    def note(name: str, answer: Any = None) -> Callable[..., Any]:
+        def called(*arguments: Any, **options: Any) -> Any:
+            calls.append((name, options | {"arguments": arguments}))
+            return answer
+
+        return called
+
+    begun = types.SimpleNamespace(info=types.SimpleNamespace(run_id="seven"))
+    names = ("log_params", "log_metrics", "end_run")
+    mlflow = types.SimpleNamespace(start_run=note("start", begun), **{n: note(n) for n in names})
+    run = types.SimpleNamespace(id="eight", log=note("log"), finish=note("finish"))
+    wandb = types.SimpleNamespace(init=note("init", run))
+    monkeypatch.setitem(sys.modules, "mlflow", mlflow)
+    monkeypatch.setitem(sys.modules, "wandb", wandb)
+    trainer = start(recipe_file, "run", "logs=[mlflow, wandb]", "train.epochs=3")
+    trainer.run()
+    steps = [options["step"] for name, options in calls if name in ("log_metrics", "log")]
+    assert steps == [8, 8, 16, 16, 20, 20, 24, 24]
+    assert {"log_params", "end_run", "init", "finish"} <= {name for name, _ in calls}
+    trainer.state.step = 23
+    trainer.run()
+    assert [options.get("run_id") for name, options in calls if name == "start"] == [None, "seven"]
+    assert [options["id"] for name, options in calls if name == "init"] == [None, "eight"]
+
+
+def test_tracker_that_is_not_installed_is_named(
+    recipe_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    with pytest.raises(ValueError, match="logs names wandb, which is not installed"):
+        start(recipe_file, "run", "logs=[wandb]").run()
 
 
 def test_run_starts_from_given_weights_and_goes_on_without_their_file(recipe_file: Path) -> None:
