@@ -65,42 +65,32 @@ def test_nothing_of_a_trace_is_unpickled(artifact: Artifact, tmp_path: Path) -> 
     assert not list(tmp_path.iterdir())
 
 
-def with_weight_pickled(found: dict[str, bytes], trap: bytes) -> None:
-    name = "archive/data/weights/model_weights_config.json"
-    config = json.loads(found[name])
-    entry = next(iter(config["config"].values()))
-    entry["use_pickle"] = True
-    found[name] = json.dumps(config).encode()
-    found[f"archive/data/weights/{entry['path_name']}"] = trap
+def point(config: str, trap: bytes, at: str | None = None) -> Callable[[dict[str, bytes]], None]:
+    """A change of the first entry of a config, whose file becomes the trap, perhaps elsewhere."""
+
+    def spoil(found: dict[str, bytes]) -> None:
+        name = f"archive/data/{config}/model_{config}_config.json"
+        fields = json.loads(found[name])
+        entry = next(iter(fields["config"].values()))
+        entry |= {"path_name": at} if at else {"use_pickle": True}
+        found[name] = json.dumps(fields).encode()
+        found[f"archive/data/{config}/{entry['path_name']}"] = trap
+
+    return spoil
 
 
-def with_opaque_constant(found: dict[str, bytes], trap: bytes) -> None:
-    name = "archive/data/constants/model_constants_config.json"
-    config = json.loads(found[name])
-    next(iter(config["config"].values()))["path_name"] = "opaque_obj_0"
-    found[name] = json.dumps(config).encode()
-    found["archive/data/constants/opaque_obj_0"] = trap
-
-
-def with_inputs(found: dict[str, bytes], trap: bytes) -> None:
-    found["archive/data/sample_inputs/model.pt"] = trap
-
-
-def with_weights_of_before(found: dict[str, bytes], trap: bytes) -> None:
-    found["archive/data/weights/model.pt"] = trap
-
-
-@pytest.mark.parametrize(
-    "spoil", [with_weight_pickled, with_opaque_constant, with_inputs, with_weights_of_before]
-)
-def test_nothing_of_a_program_is_unpickled(
-    artifact: Artifact, tmp_path: Path, spoil: Callable[[dict[str, bytes], bytes], None]
-) -> None:
-    torch.save(Trap(tmp_path / "caught"), trap := io.BytesIO())
-    found = parts(artifact.read(PROGRAM))
-    spoil(found, trap.getvalue())
-    with pytest.raises(ValueError, match="must hold (nothing pickled|the parts of a program)"):
-        load_program(zipped(found))
+def test_nothing_of_a_program_is_unpickled(artifact: Artifact, tmp_path: Path) -> None:
+    torch.save(Trap(tmp_path / "caught"), stream := io.BytesIO())
+    trap = stream.getvalue()
+    for spoil in (
+        point("weights", trap),
+        point("constants", trap, at="opaque_obj_0"),
+        lambda found: found.update({"archive/data/sample_inputs/model.pt": trap}),
+        lambda found: found.update({"archive/data/weights/model.pt": trap}),  # of older versions
+    ):
+        spoil(found := parts(artifact.read(PROGRAM)))
+        with pytest.raises(ValueError, match="must hold (nothing pickled|the parts of a program)"):
+            load_program(zipped(found))
     assert not list(tmp_path.iterdir())
 
 

@@ -222,8 +222,7 @@ def test_counters_of_a_batch_norm_are_integers(tmp_path: Path) -> None:
 @pytest.mark.parametrize("load", [load_weights, load_public])
 def test_a_model_without_memory_is_refused(tmp_path: Path, load: Any) -> None:
     save_weights(deit(), tmp_path / "w.safetensors")
-    with torch.device("meta"):
-        model = models.build("deit_tiny", **SMALL | {"patch_size": 4})
+    model = deit().to("meta")
     with pytest.raises(ValueError, match="model must be in memory, got cls_token on the device me"):
         load(model, tmp_path / "w.safetensors")
 
@@ -263,16 +262,14 @@ def test_public_fan_weights_are_translated(tmp_path: Path) -> None:
         load_public(model, tmp_path / "cut.pth")
 
 
-def test_a_broken_or_missing_file_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("load", "name"),
+    [(load_public, "bad.pth"), (load_public, "bad.safetensors"), (load_weights, "bad.safetensors")],
+)
+def test_a_broken_or_missing_file_is_refused(tmp_path: Path, load: Any, name: str) -> None:
+    with pytest.raises(ValueError, match="No such file|not a readable"):
+        load(deit(), tmp_path / name)
     for content in (b"", b"nothing of the kind", b"PK\x03\x04 cut"):
-        for name, loads in (
-            ("bad.pth", [load_public]),
-            ("bad.safetensors", [load_public, load_weights]),
-        ):
-            (tmp_path / name).write_bytes(content)
-            for load in loads:
-                with pytest.raises(ValueError, match=name):
-                    load(deit(), tmp_path / name)
-    for name in ("none.pth", "none.safetensors"):
-        with pytest.raises(ValueError, match="No such file|not a readable"):
-            load_public(deit(), tmp_path / name)
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(ValueError, match=name):
+            load(deit(), tmp_path / name)

@@ -17,7 +17,7 @@ from models.attention.elliptical import (
     metric_gradient,
 )
 from models.attention.metric import ESTIMATORS, SCALINGS, Estimator, Scaling, attention_weights
-from tests.models import plain_elliptical as plain
+from tests.models import plain_transformer as plain
 
 REAL = torch.tensor([[True] * 5, [True, False, True, True, False]])
 SMALL = {"img_size": 16, "patch_size": 4, "in_chans": 1, "num_classes": 3}
@@ -63,7 +63,7 @@ def test_attention_is_the_formula(
         for b in range(2):
             real = slice(None) if mask is None else mask[b]
             values = None if previous is None else previous[b, :, real].double()
-            expected = plain.attention(exact, x[b, real].double(), values)
+            expected = plain.elliptical_attention(exact, x[b, real].double(), values)
             assert (out[b, real] - expected).abs().max() <= tolerance
 
 
@@ -138,9 +138,8 @@ def test_answer_does_not_depend_on_what_is_recorded(estimator: Estimator, way: A
     assert torch.equal(out, again) and torch.equal(v, values)
 
 
-@pytest.mark.parametrize(
-    "way", [torch.enable_grad(), pytest.param(torch.inference_mode(), marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("way", [torch.enable_grad(), torch.inference_mode()])
 def test_a_layer_compiles_to_one_graph(way: Any) -> None:
     layer, x = make(), draw(2, 5, 12, dtype=torch.float32)
     v_prev = draw(2, 3, 5, 4, seed=1, dtype=torch.float32)

@@ -298,7 +298,7 @@ def test_torch_export_keeps_batch_and_length_free(variant: str) -> None:
 def test_torch_compile_traces_the_whole_training_step(variant: str, backend: str) -> None:
     torch.compiler.reset()
     model, given = build(variant), inputs(variant)
-    logits = torch.compile(model, backend=backend)(*given)
+    logits = torch.compile(model, backend=backend, fullgraph=True)(*given)
     assert_same(logits.detach(), eager(model)(*given), tolerance=1e-4)
     F.cross_entropy(logits, torch.arange(4)).backward()
     assert all(parameter.grad is not None for parameter in model.parameters())

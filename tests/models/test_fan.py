@@ -26,17 +26,8 @@ def images(count: int, side: int = 16, channels: int = 1) -> Tensor:
     return torch.rand(count, channels, side, side, generator=generator, dtype=torch.float64)
 
 
-def tokens(count: int) -> Tensor:
-    generator = torch.Generator().manual_seed(1)
-    return torch.randn(2, count, 16, generator=generator, dtype=torch.float64)
-
-
 def blocks(model: FAN) -> list[FANBlock]:
     return [block for block in model.blocks if isinstance(block, FANBlock)]
-
-
-def elliptical_blocks(model: FAN) -> list[int]:
-    return [layer for layer, block in enumerate(blocks(model), 1) if block.attn.elliptical]
 
 
 @pytest.mark.parametrize("suffix", ["", "_elliptical"])
@@ -78,25 +69,23 @@ def test_public_weights_give_the_published_forward(
 
 def test_elliptical_attention_mixes_tokens_otherwise_from_the_second_block_on() -> None:
     dot, elliptical = (small(name, depth=3)[0] for name in NAMES)
-    assert elliptical_blocks(dot) == []
-    assert elliptical_blocks(elliptical) == [2, 3]
-    x, v_prev = tokens(16), torch.ones(2, 2, 16, 8).double()
+    found = [[block.attn.elliptical for block in blocks(model)] for model in (dot, elliptical)]
+    assert found == [[False] * 3, [False, True, True]]
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(2, 16, 16, generator=generator, dtype=torch.float64)
+    v_prev = torch.ones(2, 2, 16, 8).double()
     for layer, (ours, theirs) in enumerate(zip(blocks(dot), blocks(elliptical), strict=True), 1):
         assert torch.equal(ours(x)[0], theirs(x)[0])
         assert torch.equal(ours.mlp(x), theirs.mlp(x))
         assert torch.equal(ours(x, v_prev)[0], theirs(x, v_prev)[0]) == (layer == 1)
     for ours, theirs in zip(dot.cls_attn_blocks, elliptical.cls_attn_blocks, strict=True):
         assert torch.equal(ours(x), theirs(x))
-
-
-def test_metric_compares_with_the_values_of_the_block_before() -> None:
-    model, _ = small("fan_tiny_elliptical", depth=3)
     seen = []
-    for block in blocks(model):
+    for block in blocks(elliptical):
         block.register_forward_hook(lambda _, args, out: seen.append((args[1], out[1])))
-    model(images(2))
+    elliptical(images(2))
     assert seen[0][0] is None
-    assert seen[1][0] is seen[0][1] and seen[2][0] is seen[1][1]
+    assert seen[1][0] is seen[0][1] and seen[2][0] is seen[1][1]  # values of the block before
 
 
 def test_every_block_but_those_of_the_class_is_left_out_as_often() -> None:

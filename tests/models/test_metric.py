@@ -11,7 +11,7 @@ from models.attention.metric import (
     estimate_metric,
     random_metric,
 )
-from tests.models import plain_elliptical as plain
+from tests.models import plain_transformer as plain
 
 REAL = torch.tensor([[True] * 5, [True, False, True, True, False]])
 

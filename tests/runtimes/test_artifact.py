@@ -3,8 +3,6 @@
 import hashlib
 import json
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -29,6 +27,11 @@ from runtimes.probe import read_probe
 
 Edit = Callable[..., None]
 Spoil = Callable[[Path], object]
+
+
+@pytest.fixture
+def text_folder(text_artifact: Artifact, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(text_artifact.folder, tmp_path / "texts"))
 
 
 def test_digest_is_the_sha256_of_the_manifest(artifact: Artifact) -> None:
@@ -261,19 +264,6 @@ def test_artifacts_are_found_in_a_folder_of_them_unless_one_is_broken(
     (tmp_path / "b" / "model.onnx").unlink()
     with pytest.raises(ArtifactError, match="model.onnx is missing"):
         find_artifacts([tmp_path])
-
-
-def test_opening_and_predicting_need_no_torch() -> None:
-    code = (
-        "import sys, runtimes.artifact, runtimes.registry, export.select, runtimes.threads;"
-        "sys.exit('torch' in sys.modules)"
-    )
-    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
-
-
-@pytest.fixture
-def text_folder(text_artifact: Artifact, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(text_artifact.folder, tmp_path / "texts"))
 
 
 def test_manifest_describes_tokens_and_their_mask(text_artifact: Artifact) -> None:

@@ -63,12 +63,6 @@ def test_an_export_that_the_store_refuses_leaves_the_older_artifact(
     assert (artifact_folder / "manifest.json").read_bytes() == before
 
 
-def test_a_broken_store_is_refused(artifact: Artifact, home: Path) -> None:
-    (home / "models" / "tiny-elliptical" / "1").mkdir(parents=True)
-    with pytest.raises(ValueError, match="tiny-elliptical:1 lies in the model store, but cannot"):
-        store_artifact(artifact)
-
-
 def test_what_is_stored_never_changes(
     artifact: Artifact, home: Path, tmp_path: Path, edit_manifest: Edit
 ) -> None:
@@ -111,8 +105,12 @@ def test_of_two_that_store_at_once_the_slower_one_finds_the_other(
     assert len(bentoml.models.list("tiny-elliptical")) == 1
 
 
-@pytest.mark.usefixtures("home")
-def test_what_the_store_cannot_name_is_refused(artifact_folder: Path, edit_manifest: Edit) -> None:
+def test_what_the_store_cannot_name_or_read_is_refused(
+    artifact_folder: Path, home: Path, edit_manifest: Edit
+) -> None:
+    (home / "models" / "tiny-elliptical" / "1").mkdir(parents=True)
+    with pytest.raises(ValueError, match="tiny-elliptical:1 lies in the model store, but cannot"):
+        store_artifact(open_artifact(artifact_folder))
     edit_manifest(artifact_folder, version="latest")
     with pytest.raises(ValueError, match="version must not be latest"):
         store_artifact(open_artifact(artifact_folder))
