@@ -27,7 +27,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
 
@@ -148,21 +148,14 @@ def _clone(commit: str, folder: Path) -> Path:
     return folder
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class _Reach:
-    """What the run under coverage found.
+    """What the run of a tree under coverage found: the tests that reach each line."""
 
-    Attributes:
-        data: for each line the tests that reach it, a part for each folder of tests.
-        seconds: of each test.
-        users: the tests that use a fixture of that name.
-        root: the tree that was run.
-    """
-
-    data: list[CoverageData] = field(default_factory=list)
-    seconds: dict[str, float] = field(default_factory=dict)
-    users: defaultdict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
-    root: Path
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.data: list[CoverageData] = []  # a part for each folder of tests
+        self.seconds: dict[str, float] = {}  # of each test
+        self.users: defaultdict[str, set[str]] = defaultdict(set)  # of each fixture
 
     def read(self, folder: Path) -> None:
         """Take in what the run of one folder of tests found."""
@@ -185,15 +178,13 @@ class _Reach:
         files: defaultdict[str, float] = defaultdict(float)
         for name in found:
             files[_file(name)] += self.seconds[name]
-        return sorted(
-            found,
-            key=lambda name: (
-                -_nearness(_file(name), mutant.path),
-                files[_file(name)],
-                _file(name),
-                self.seconds[name],
-            ),
-        )
+
+        def order(name: str) -> tuple[int, float, str, float]:
+            """Nearest first, then what takes least."""
+            file = _file(name)
+            return -_nearness(file, mutant.path), files[file], file, self.seconds[name]
+
+        return sorted(found, key=order)
 
     def _reaching(self, mutant: Mutant) -> set[str]:
         contexts = self._contexts(mutant.path, range(mutant.line, mutant.end + 1))
@@ -247,7 +238,7 @@ def _mentions(root: Path, name: str, path: str) -> Iterator[tuple[str, list[int]
 
 def _learn(folder: Path, clone: Path, packages: Sequence[str] | None) -> _Reach:
     """Run each folder of the default tests once under coverage, or read what was learned."""
-    reach = _Reach(root=clone)
+    reach = _Reach(clone)
     top = sorted(path for path in (clone / "tests").iterdir() if path.name != "__pycache__")
     groups = {path.name: [path] for path in top if path.is_dir()}
     if packages is None:
@@ -261,11 +252,7 @@ def _learn(folder: Path, clone: Path, packages: Sequence[str] | None) -> _Reach:
 
 
 def _cover(folder: Path, clone: Path, paths: Sequence[Path]) -> None:
-    """Run tests under coverage; those that a broken run leaves out can catch nothing.
-
-    Raises:
-        RuntimeError: none could be run.
-    """
+    """Run tests under coverage; those that a broken run leaves out can catch nothing."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     settings = folder / "coveragerc"
@@ -293,13 +280,9 @@ def _pytest(
     command = [sys.executable, *tool, "-m", "pytest", "-p", "benchmarks.support.reach"]
     command += ["-q", "-p", "no:cacheprovider", *arguments]
     with (folder / "log").open("wb") as log:
+        environment, nothing = os.environ | own, subprocess.DEVNULL
         process = subprocess.Popen(
-            command,
-            cwd=clone,
-            env=os.environ | own,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
+            command, cwd=clone, env=environment, stdin=nothing, stdout=log, stderr=log
         )
         try:
             yield process

@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 from tqdm import tqdm
 
 from benchmarks.peers.graph import Graph
-from benchmarks.peers.running import PEERS, Peer, serving_peer
+from benchmarks.peers.running import PEERS, serving_peer
 from benchmarks.support.deit_artifact import write_deit_tiny
 from benchmarks.support.load import drive, form_request, throughput, write_requests
 from benchmarks.support.pairs import Pairs, median_interval
@@ -33,7 +33,6 @@ from benchmarks.support.server import pause, resume, serving
 from data.datasets.known import data_folder
 from export.select import open_selected
 from runtimes.artifact import Artifact
-from runtimes.base import Runtime
 
 CONNECTIONS = 16
 PHOTOS = 1000
@@ -145,33 +144,21 @@ def _other(
     case: str, artifact: Artifact, files: Sequence[bytes], folder: Path
 ) -> Iterator[tuple[str, Measure]]:
     """What ours is compared with: how it is called, and its measure."""
+    graph = Graph(artifact.folder)
     if case == "stock":
-        graph = Graph(artifact.folder)
         yield "bare ONNX Runtime as it comes", bare(graph.logits, files)
     elif case == "fastest":
         runtime = open_selected(artifact, mode="fast", cache=folder / "cache")
-        yield f"bare {runtime.name} {runtime.precision}", bare(_decoded(artifact, runtime), files)
+        name = f"bare {runtime.name} {runtime.precision}"
+        yield name, bare(lambda batch: runtime.predict(graph.inputs(batch)), files)
     else:
-        with _peer(case, artifact, files, folder) as (peer, measure):
+        [peer] = [peer for peer in PEERS if peer.name == case]
+        requests = [peer.request(content) for content in files]
+        with (
+            serving_peer(peer, artifact.folder) as (pid, address),
+            _over_http(pid, address, requests, folder / case) as measure,
+        ):
             yield peer.title, measure
-
-
-def _decoded(artifact: Artifact, runtime: Runtime) -> Callable[[Sequence[bytes]], object]:
-    graph = Graph(artifact.folder)  # for its decoding alone
-    return lambda batch: runtime.predict(graph.inputs(batch))
-
-
-@contextmanager
-def _peer(
-    name: str, artifact: Artifact, files: Sequence[bytes], folder: Path
-) -> Iterator[tuple[Peer, Measure]]:
-    [peer] = [peer for peer in PEERS if peer.name == name]
-    requests = [peer.request(content) for content in files]
-    with (
-        serving_peer(peer, artifact.folder) as (pid, address),
-        _over_http(pid, address, requests, folder / name) as measure,
-    ):
-        yield peer, measure
 
 
 @contextmanager

@@ -3,10 +3,9 @@
 import dataclasses
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from types import ModuleType
 
-from data.datasets.imagenet import open_imagenet
-from data.datasets.known import KNOWN, KNOWN_TEXTS, data_folder
+from data.datasets.known import KNOWN, KNOWN_TEXTS, data_folder, open_imagenet
 from data.errors import DataError
 from data.formats.csv import open_csv
 from data.formats.folder import open_folder, open_text_folder, open_zip
@@ -55,9 +54,9 @@ def open_images(
     found = _find(str(source), split, KNOWN, csv=False, own_split=own_split)
     if isinstance(found, str):
         return _open_known(found, split, labels or KNOWN[found])
-    if len(found) > 1 or found[0].suffix == ".parquet" and found[0].is_file():
-        return _open_parquet(found, labels, max_pixels=max_pixels)
-    [path] = found
+    path = found[0]
+    if len(found) > 1 or path.suffix == ".parquet" and path.is_file():
+        return _parquet().open_parquet(found, labels, max_pixels=max_pixels)
     if path.is_dir():
         return open_idx(path, split, labels) if has_idx(path) else open_folder(path, labels)
     if path.suffix == ".zip":
@@ -90,9 +89,9 @@ def open_texts(
     found = _find(str(source), split, KNOWN_TEXTS, csv=True, own_split=own_split)
     if isinstance(found, str):
         return _open_known_texts(found, split, labels)
-    if len(found) > 1 or found[0].suffix == ".parquet" and found[0].is_file():
-        return _open_text_parquet(found, labels)
-    [path] = found
+    path = found[0]
+    if len(found) > 1 or path.suffix == ".parquet" and path.is_file():
+        return _parquet().open_text_parquet(found, labels)
     if path.is_dir():
         return open_text_folder(path, labels)
     if path.suffix == ".csv":
@@ -140,7 +139,7 @@ def _open_known(name: str, split: str, labels: list[str]) -> ImageSet:
     folder = data_folder(name)
     parquet = sorted(folder.glob(f"{name}-{split}*.parquet"))
     if parquet:
-        return _open_parquet(parquet, labels)
+        return _parquet().open_parquet(parquet, labels)
     if name == "imagenet":
         return open_imagenet(folder / name, split)
     return open_idx(folder, split, labels)
@@ -155,17 +154,11 @@ def _open_known_texts(name: str, split: str, labels: list[str] | None) -> TextSe
         raise DataError(f"{name} needs {known.prefix}-{split}*.parquet in the folder ASSAY_DATA")
     # Next to the whole split, a part of it would only repeat its rows.
     whole = [path for path in parquet if "subset" not in path.name]
-    texts = _open_text_parquet(whole or parquet, labels or known.label_names)
+    texts = _parquet().open_text_parquet(whole or parquet, labels or known.label_names)
     return dataclasses.replace(texts, description=known.describe(split, len(texts)))
 
 
-def _open_parquet(paths: Sequence[Path], labels: list[str] | None, **options: Any) -> ImageSet:
-    from data.formats.parquet import open_parquet  # pyarrow takes 35 MB of every server
+def _parquet() -> ModuleType:
+    from data.formats import parquet  # pyarrow takes 35 MB of every server
 
-    return open_parquet(paths, labels, **options)
-
-
-def _open_text_parquet(paths: Sequence[Path], labels: list[str] | None) -> TextSet:
-    from data.formats.parquet import open_text_parquet
-
-    return open_text_parquet(paths, labels)
+    return parquet

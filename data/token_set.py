@@ -1,5 +1,6 @@
 """A data set of token sequences, kept without padding and padded batch by batch."""
 
+import dataclasses
 import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -95,15 +96,8 @@ class TokenSet:
     def take(self, indices: Sequence[int] | np.ndarray) -> "TokenSet":
         """The samples at these indices, in this order."""
         chosen = np.asarray(indices, np.int64)
-        return TokenSet(
-            sequences=tuple(part.take(chosen) for part in self.sequences),
-            labels=self.labels[chosen],
-            label_names=self.label_names,
-            vocab_size=self.vocab_size,
-            seq_len=self.seq_len,
-            pad=self.pad,
-            description=self.description,
-        )
+        parts = tuple(part.take(chosen) for part in self.sequences)
+        return dataclasses.replace(self, sequences=parts, labels=self.labels[chosen])
 
     def batch(
         self, indices: Sequence[int] | np.ndarray, *, length: int | None = None

@@ -10,7 +10,7 @@ import json
 import math
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -43,20 +43,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
             elif chosen.expect:
                 print(check_report(client, f"/v1/evaluations/{chosen.expect}"), flush=True)
             else:
-                for line in _everything(client, chosen.samples):
-                    print(line, flush=True)
+                pictures = fetch_samples(client, chosen.samples)
+                print(check_images(client, pictures), flush=True)
+                print(check_texts(client), flush=True)
+                print(check_open_protocol(client), flush=True)
+                print(check_evaluation(client, pictures), flush=True)
         except (SmokeError, httpx.HTTPError) as error:
             print(f"FAILED: {error or type(error).__name__}", flush=True)
             return 1
     return 0
-
-
-def _everything(client: httpx.Client, samples: int) -> Iterator[str]:
-    pictures = fetch_samples(client, samples)
-    yield check_images(client, pictures)
-    yield check_texts(client)
-    yield check_open_protocol(client)
-    yield check_evaluation(client, pictures)
 
 
 def wait_ready(client: httpx.Client, seconds: float) -> float:

@@ -13,8 +13,8 @@ from data.datasets import listops, pathfinder
 from data.datasets.generated import Stream, open_generated
 from data.datasets.known import data_folder
 from data.errors import DataError
-from data.images import ImageSpec, to_pixels
-from data.sources import open_images, open_texts
+from data.images import ImageSpec
+from data.sources import load_pixels, open_images, open_texts
 from data.token_set import Ragged, TokenSet
 
 LRA = ("lra-listops", "lra-text", "lra-retrieval", "lra-image", "lra-pathfinder")
@@ -35,10 +35,7 @@ _STREAMS = {
         splits={"test": (0, 20_000), "valid": (20_000, 40_000), "train": (40_000, 200_000)},
     ),
 }
-_FILES = {
-    split: f"new_aan_pairs.{part}.tsv"
-    for split, part in (("train", "train"), ("valid", "eval"), ("test", "test"))
-}
+_PARTS = {"train": "train", "valid": "eval", "test": "test"}
 _COLUMNS = ("label", "id of one", "id of the other", "text of one", "text of the other")
 _LABELS = {b"0": 0, b"0.0": 0, b"1": 1, b"1.0": 1}
 _BYTES = 4000
@@ -76,20 +73,6 @@ def open_tokens(
     sequences, labels = open_generated(
         _STREAMS[name], split, cache=Path(cache), seed=seed, size=size, workers=workers
     )
-    return _drawn(name, split, sequences, labels)
-
-
-def _check(name: str, split: str, size: int | None) -> None:
-    if name not in LRA:
-        raise DataError(f"name must be one of {', '.join(LRA)}, got {name!r}")
-    splits = ("train", "test") if name in ("lra-text", "lra-image") else ("train", "valid", "test")
-    if split not in splits:
-        raise DataError(f"{name} has the splits {', '.join(splits)}, got {split!r}")
-    if size is not None and name not in _STREAMS:
-        raise DataError(f"{name} is not drawn here, it has no size to choose")
-
-
-def _drawn(name: str, split: str, sequences: Ragged, labels: np.ndarray) -> TokenSet:
     is_listops = name == "lra-listops"
     return TokenSet(
         sequences=(sequences,),
@@ -102,19 +85,22 @@ def _drawn(name: str, split: str, sequences: Ragged, labels: np.ndarray) -> Toke
     )
 
 
+def _check(name: str, split: str, size: int | None) -> None:
+    if name not in LRA:
+        raise DataError(f"name must be one of {', '.join(LRA)}, got {name!r}")
+    splits = ("train", "test") if name in ("lra-text", "lra-image") else ("train", "valid", "test")
+    if split not in splits:
+        raise DataError(f"{name} has the splits {', '.join(splits)}, got {split!r}")
+    if size is not None and name not in _STREAMS:
+        raise DataError(f"{name} is not drawn here, it has no size to choose")
+
+
 def _text(split: str) -> TokenSet:
     """IMDb as bytes of UTF-8, the first 4,000; ids as of `tokenizer.byte_tokenizer`."""
     texts = open_texts("imdb", split=split)
     rows = (np.frombuffer(text.encode()[:_BYTES], np.uint8) for text in texts)
-    return TokenSet(
-        sequences=(Ragged.of(rows, np.uint16),),
-        labels=_known(texts.labels),
-        label_names=texts.label_names or [],
-        vocab_size=257,
-        seq_len=_BYTES,
-        pad=256,
-        description=f"lra-text: {texts.description}",
-    )
+    labels, names = _known(texts.labels), texts.label_names or []
+    return _bytes((Ragged.of(rows, np.uint16),), labels, names, f"lra-text: {texts.description}")
 
 
 def _retrieval(split: str) -> TokenSet:
@@ -123,19 +109,27 @@ def _retrieval(split: str) -> TokenSet:
     The files lie in the folder ASSAY_DATA or in `lra-retrieval` there. Each line is a label (1.0 or
     0.0), two identifiers and two texts, with tabs between them, without header or quotes.
     """
-    path = _find(_FILES[split])
+    path = _find(f"new_aan_pairs.{_PARTS[split]}.tsv")
     pairs = list(_pairs(path))
     if not pairs:
         raise DataError(f"{path.name} holds no pair")
     labels, firsts, seconds = zip(*pairs, strict=True)
+    towers = Ragged.of(firsts, np.uint16), Ragged.of(seconds, np.uint16)
+    about = f"lra-retrieval: ACL anthology, {split}, {len(labels)} pairs"
+    return _bytes(towers, np.array(labels, np.int64), ["unrelated", "related"], about)
+
+
+def _bytes(
+    sequences: tuple[Ragged, ...], labels: np.ndarray, label_names: list[str], description: str
+) -> TokenSet:
     return TokenSet(
-        sequences=(Ragged.of(firsts, np.uint16), Ragged.of(seconds, np.uint16)),
-        labels=np.array(labels, np.int64),
-        label_names=["unrelated", "related"],
+        sequences=sequences,
+        labels=labels,
+        label_names=label_names,
         vocab_size=257,
         seq_len=_BYTES,
         pad=256,
-        description=f"lra-retrieval: ACL anthology, {split}, {len(labels)} pairs",
+        description=description,
     )
 
 
@@ -168,9 +162,8 @@ def _pairs(path: Path) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
 def _image(split: str) -> TokenSet:
     """CIFAR-10 in grey, row by row; every pixel is a token."""
     images = open_images("cifar10", split=split)
-    pixels = np.empty((len(images), _RGB.height * _RGB.width), np.uint8)
-    for index in range(len(images)):
-        pixels[index] = grey(to_pixels(images.read(index), _RGB)).ravel()
+    colored = load_pixels(images, _RGB)
+    pixels = np.stack([grey(image).ravel() for image in colored])
     return TokenSet(
         sequences=(Ragged.of(pixels, np.uint8),),
         labels=_known(images.labels),

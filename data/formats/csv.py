@@ -1,7 +1,6 @@
 """csv files of texts: a header with `text` and, if labeled, `label` (RFC 4180, UTF-8)."""
 
 import csv
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -26,8 +25,9 @@ def open_csv(path: Path, label_names: list[str] | None) -> TextSet:
             header = [name.strip() for name in next(reader, [])]
             if "text" not in header:
                 raise DataError(f"{path.name} has no column 'text', only {header}")
-            for row in _rows(reader, header):
-                texts.append(_text(row["text"]))
+            for cells in filter(None, reader):
+                row = _row(cells, header)
+                texts.append(row["text"])
                 if "label" in header:
                     labels.append(label_index(row["label"].strip(), label_names))
         except DataError:
@@ -47,16 +47,10 @@ def open_csv(path: Path, label_names: list[str] | None) -> TextSet:
     )
 
 
-def _rows(reader: Iterator[list[str]], header: list[str]) -> Iterator[dict[str, str]]:
-    for cells in reader:
-        if not cells:
-            continue
-        if len(cells) != len(header):
-            raise ValueError(f"{len(header)} cells are needed, got {len(cells)}")
-        yield dict(zip(header, cells, strict=True))
-
-
-def _text(cell: str) -> str:
-    if not cell.strip():
+def _row(cells: list[str], header: list[str]) -> dict[str, str]:
+    if len(cells) != len(header):
+        raise ValueError(f"{len(header)} cells are needed, got {len(cells)}")
+    row = dict(zip(header, cells, strict=True))
+    if not row["text"].strip():
         raise ValueError("the row holds no text")
-    return cell
+    return row

@@ -14,12 +14,10 @@ def hub_files(name: str, split: str) -> list[Path]:
         DataError: the data set cannot be had, or it has no such split.
     """
     try:
-        folder = Path(
-            _hub().snapshot_download(name, repo_type="dataset", allow_patterns="*.parquet")
-        )
+        got = _hub().snapshot_download(name, repo_type="dataset", allow_patterns="*.parquet")
     except (OSError, ValueError) as error:  # its errors for no access, no network, a bad name
         raise DataError(f"hf:{name} cannot be had: {error}") from error
-    files = sorted(path for path in folder.rglob("*.parquet") if path.name.startswith(split))
+    files = sorted(path for path in Path(got).rglob("*.parquet") if path.name.startswith(split))
     if not files:
         raise DataError(f"hf:{name} has no parquet file of the split {split!r}")
     return files

@@ -28,11 +28,10 @@ def read_idx(path: Path) -> np.ndarray:
         raise DataError(f"{path.name} cannot be read: {error}") from error
     if len(content) < 4 or content[:2] != b"\0\0" or content[2] != _UNSIGNED_BYTE:
         raise DataError(f"{path.name} is not an idx file of unsigned bytes")
-    dimensions = content[3]
-    header = 4 + 4 * dimensions
+    header = 4 + 4 * content[3]
     if len(content) < header:
         raise DataError(f"{path.name} ends inside its header")
-    shape = struct.unpack_from(f">{dimensions}I", content, 4)
+    shape = struct.unpack_from(f">{content[3]}I", content, 4)
     if len(content) - header != int(np.prod(shape, dtype=np.int64)):
         raise DataError(f"{path.name} is broken: its header says {shape}, its length does not")
     return np.frombuffer(content, np.uint8, offset=header).reshape(shape)
@@ -73,11 +72,7 @@ def has_idx(folder: Path) -> bool:
 
 
 def _find(folder: Path, split: str, kind: str) -> Path:
-    found = [
-        path
-        for prefix in _PREFIXES.get(split, (split,))
-        for path in sorted(folder.glob(f"*{prefix}-{kind}*"))
-    ]
-    if not found:
-        raise DataError(f"no {split} file *-{kind} in the folder {folder.name}")
-    return found[0]
+    for prefix in _PREFIXES.get(split, (split,)):
+        for path in sorted(folder.glob(f"*{prefix}-{kind}*")):
+            return path
+    raise DataError(f"no {split} file *-{kind} in the folder {folder.name}")

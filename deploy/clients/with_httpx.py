@@ -18,11 +18,6 @@ import httpx
 def evaluate(client: httpx.Client, folder: Path, spec: dict[str, Any]) -> dict[str, Any]:
     """Upload a folder of images, wait for the evaluation, and return it.
 
-    Args:
-        client: with the service's address.
-        folder: `class/name.png`.
-        spec: see docs/guides/evaluate.md.
-
     Raises:
         httpx.HTTPStatusError: the service refused the evaluation.
     """

@@ -15,16 +15,7 @@ from PIL import Image
 def infer(
     address: str, model: str, images: list[Path], *, key: str | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Logits and probabilities of image files.
-
-    Args:
-        address: `host:port`, without a scheme.
-        model: its name.
-        images: in any format, resized here to the model's input.
-        key: API key.
-
-    Returns:
-        two (B, K) float32 arrays.
+    """Logits and probabilities of image files, (B, K) float32 each; `address` is `host:port`.
 
     Raises:
         InferenceServerException: the service refused.

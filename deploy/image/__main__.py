@@ -19,13 +19,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m deploy.image", description=__doc__)
     parser.add_argument("--flavour", choices=BENTOFILES, default="cpu")
     parser.add_argument("--engine", choices=["docker", "podman", "buildah"], default="docker")
-    parser.add_argument(
-        "--opt",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="an option of the engine's build, such as secret=id=pip,src=pip.conf; may be repeated",
-    )
+    about = "an option of the engine's build, such as secret=id=pip,src=pip.conf; may be repeated"
+    parser.add_argument("--opt", action="append", default=[], metavar="KEY=VALUE", help=about)
     chosen = parser.parse_args(arguments)
     name = f"assay:{project_version()}-{chosen.flavour}"
     folder = ROOT / "build" / "image"
@@ -62,13 +57,7 @@ def build_bento(flavour: str) -> str:
 
 
 def containerize(tag: str, name: str, *, engine: str, options: Sequence[str]) -> None:
-    """Build the image `name` of a bento.
-
-    Args:
-        tag: the bento's.
-        name: of the image.
-        engine: docker, podman or buildah.
-        options: further ones of its build command, ``KEY=VALUE``; paths in them are absolute.
+    """Build the image `name` of a bento; `options` of the engine are KEY=VALUE, paths absolute.
 
     Raises:
         CalledProcessError: the engine failed.

@@ -49,12 +49,7 @@ def models(artifacts: Path) -> list[Component]:
 
 
 def main(source: Path, bento: Path, target: Path) -> None:
-    """Complete the CycloneDX document at `source` and write it to `target`.
-
-    Args:
-        source: what `cyclonedx-py` says of the Python packages.
-        bento: folder of the bento in the image.
-        target: the file to write.
+    """Complete what `cyclonedx-py` says at `source` and write it to `target`.
 
     Raises:
         ValueError: the result is not valid CycloneDX.

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from data.datasets import imagenet
+from data.datasets.known import IMAGENET_LABELS, WNIDS
 from data.errors import DataError
 from data.images import ImageSpec
 from data.sources import KNOWN, load_inputs, open_images, open_texts
@@ -272,7 +272,7 @@ def test_missing_source_says_what_is_needed(
 def test_imagenet_is_read_by_its_identifiers_in_the_usual_order(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    names, labels = imagenet.WNIDS, imagenet.LABELS
+    names, labels = WNIDS, IMAGENET_LABELS
     assert len(set(names)) == len(set(labels)) == 1000 and names == sorted(names)
     assert (names[207], labels[207]) == ("n02099601", "golden retriever")
     monkeypatch.setenv("ASSAY_DATA", str(tmp_path))

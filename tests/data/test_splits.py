@@ -32,18 +32,12 @@ FOLDERS = ["train/neg/a.txt", "train/pos/a.txt", "test/neg/a.txt", "test/pos/a.t
         (FOLDERS, FOLDERS[:2], FOLDERS[2:]),
         ([*FOLDERS, "train.csv"], FOLDERS[:2], FOLDERS[2:]),
         (["train.csv", "test.csv", "more.csv"], ["train.csv"], ["test.csv"]),
-        (
-            ["Train-1.parquet", "train-0.parquet", "test.parquet", "extra.parquet"],
-            ["Train-1.parquet", "train-0.parquet"],
-            ["test.parquet"],
-        ),
-        (
-            ["latest_train.parquet", "latest_testset.parquet", "latest_val.parquet"],
-            ["latest_train.parquet"],
-            ["latest_testset.parquet"],
-        ),
+        (["Train-1.parquet", "train-0.parquet", "test.parquet", "extra.parquet"],
+         ["Train-1.parquet", "train-0.parquet"], ["test.parquet"]),
+        (["latest_train.parquet", "latest_testset.parquet", "latest_val.parquet"],
+         ["latest_train.parquet"], ["latest_testset.parquet"]),
     ],
-)
+)  # fmt: skip
 def test_each_split_has_samples_of_its_own(
     tmp_path: Path, files: list[str], train: list[str], test: list[str]
 ) -> None:

@@ -28,19 +28,14 @@ def test_batch_is_padded_to_its_longest_sequence() -> None:
         make_set(ROWS).batch([0, 1], length=2)
 
 
-def test_pairs_are_padded_to_one_length() -> None:
+def test_pairs_are_padded_to_one_length_and_taken_together() -> None:
     pairs = make_set(ROWS, OTHERS)
     tokens, mask, _ = pairs.batch([0, 2])
     assert pairs.towers == 2 and pairs.lengths.tolist() == [3, 2, 4]
-    assert tokens.tolist() == [
-        [[1, 2, 3, 10], [7, 10, 10, 10]],
-        [[5, 6, 10, 10], [1, 1, 1, 1]],
-    ]
+    assert tokens[0].tolist() == [[1, 2, 3, 10], [7, 10, 10, 10]]
+    assert tokens[1].tolist() == [[5, 6, 10, 10], [1, 1, 1, 1]]
     assert mask.sum(2).tolist() == [[3, 1], [2, 4]]
-
-
-def test_taken_samples_keep_tokens_and_labels() -> None:
-    taken = make_set(ROWS, OTHERS).take(np.array([2, 0, 2]))
+    taken = pairs.take(np.array([2, 0, 2]))
     assert [taken.sequences[0][i].tolist() for i in range(3)] == [[5, 6], [1, 2, 3], [5, 6]]
     assert taken.labels.tolist() == [0, 0, 0] and len(taken) == 3
     assert len(taken.take([])) == 0
