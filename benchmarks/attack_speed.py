@@ -134,7 +134,7 @@ def _ours(subject: _Subject, attack: Any) -> Tensor:
             batch = Batch(inputs=images, labels=subject.labels[held].numpy())
             [budget] = part.budgets()
             search = Search(seeds=seeds, variant="stopped")
-            made = part.run(subject.target, batch, [budget], search)[budget]
+            made = part.run(subject.target, batch, budget, search)
             found[held] = torch.from_numpy(made.images)
     return found
 

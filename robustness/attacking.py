@@ -243,7 +243,7 @@ def _run(
         leave=not context.in_full,
         meter=context.meter,
     )
-    made = part.run(context.target, everything.take(rows), [budget], search)[budget]
+    made = part.run(context.target, everything.take(rows), budget, search)
     inputs, labels = block.inputs.copy(), everything.labels.copy()
     for row, one in zip(rows, made.inputs, strict=True):
         inputs[row] = one
@@ -286,8 +286,8 @@ def _certify(
     seeds = certificate.seeds(context.spec.seed, cell.budget, block.inputs)
     search = Search(seeds=seeds, meter=context.meter)
     with context.meter.allot(len(block.inputs) * certificate.cost(context.num_classes)):
-        found = certificate.certify(context.target, block.batch, [cell.budget], search)
-    index, radius = found[cell.budget]
+        found = certificate.certify(context.target, block.batch, cell.budget, search)
+    index, radius = found
     return CertificateResult(index=index, radius=radius)
 
 

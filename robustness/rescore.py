@@ -224,7 +224,7 @@ class _Rescorer:
     def _corruption(self, cell: Cell, found: CorruptionResult, chosen: Batch) -> None:
         """Corrupt inputs again: they are not stored, because they follow from seed and input."""
         search = Search(seeds=cell.attack.seeds(self.report.seed, cell.budget, chosen.inputs))
-        made = cell.attack.run(self.target, chosen, [cell.budget], search)[cell.budget]
+        made = cell.attack.run(self.target, chosen, cell.budget, search)
         logits = self.target.predict(made.inputs, self.meter)
         moved = [shifted(logits, chosen.labels, share) for share in self.shifts]
         where = cell.budget.text.replace(":", " ")

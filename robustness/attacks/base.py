@@ -297,15 +297,13 @@ class Attack(Strict, frozen=True):
         """
         return [input_seed(seed, self.label, content) for content in map(content_of, inputs)]
 
-    def run(
-        self, target: "Target", batch: Batch, budgets: Sequence[Budget], search: Search
-    ) -> dict[Budget, Batch]:
-        """Attack a batch at each budget; an input that is not fooled may come back unchanged.
+    def run(self, target: "Target", batch: Batch, budget: Budget, search: Search) -> Batch:
+        """Attack a batch; an input that is not fooled may come back unchanged.
 
         Args:
             target: the model.
             batch: clean inputs with their labels.
-            budgets: what may be spent.
+            budget: what may be spent.
             search: how to go about it.
 
         Raises:
@@ -365,9 +363,9 @@ class Certificate(Attack, frozen=True):
     """What proves a radius for each image, in place of attacking it."""
 
     def certify(
-        self, target: "Target", batch: Batch, budgets: Sequence[Budget], search: Search
-    ) -> dict[Budget, tuple[np.ndarray, np.ndarray]]:
-        """For each budget the classes (B,) that are proved, -1 where none is, and radii (B,)."""
+        self, target: "Target", batch: Batch, budget: Budget, search: Search
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """The classes (B,) that are proved, -1 where none is, and radii (B,)."""
         raise NotImplementedError
 
 

@@ -1,7 +1,6 @@
 """FAB-T: the nearest misclassified inputs, on the decision boundary; one run serves all radii."""
 
 import math
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
@@ -56,12 +55,10 @@ class FABT(GradientAttack, frozen=True):
         """Two evaluations a step towards each class aimed at."""
         return 2 * min(MAX_TARGETS, num_classes - 1) * (self.steps + 1) + 1
 
-    def run(
-        self, target: "Target", batch: Batch, budgets: Sequence[Budget], search: Search
-    ) -> dict[Budget, Batch]:
+    def run(self, target: "Target", batch: Batch, budget: Budget, search: Search) -> Batch:
         """See `Attack.run`; without a radius "nearest" holds distances, infinite where none is."""
-        if not all(math.isinf(budget.value) for budget in budgets):
-            return super().run(target, batch, budgets, search)
+        if not math.isinf(budget.value):
+            return super().run(target, batch, budget, search)
         inputs, size = batch.images, np.zeros(0)
         if len(inputs):
             with self.prepared(target, batch, search) as (ask, images, labels):
@@ -69,8 +66,7 @@ class FABT(GradientAttack, frozen=True):
             inputs = found.cpu().numpy()
             size = change_size(batch.images, inputs, self.norm)  # as float32 stores it
             size = np.where(np.isfinite(distance.cpu().numpy()), size, np.inf)
-        made = Batch(inputs=inputs, labels=batch.labels, found={"nearest": size})
-        return dict.fromkeys(budgets, made)
+        return Batch(inputs=inputs, labels=batch.labels, found={"nearest": size})
 
     def perturb(
         self, model: "Model", images: "Tensor", labels: "Tensor", eps: float, search: Search

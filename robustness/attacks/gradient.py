@@ -1,6 +1,6 @@
 """What attacks that follow gradients within a ball share."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -16,18 +16,13 @@ if TYPE_CHECKING:
 class GradientAttack(BallAttack, frozen=True):
     """An attack that follows the gradient of the differentiable model."""
 
-    def run(
-        self, target: "Target", batch: Batch, budgets: Sequence[Budget], search: Search
-    ) -> dict[Budget, Batch]:
+    def run(self, target: "Target", batch: Batch, budget: Budget, search: Search) -> Batch:
         """See `Attack.run`."""
         if not len(batch.inputs):
-            return dict.fromkeys(budgets, batch)
-        found: dict[Budget, Batch] = {}
+            return batch
         with self.prepared(target, batch, search) as (ask, images, labels):
-            for budget in budgets:
-                made = self.perturb(ask, images, labels, budget.value, search)
-                found[budget] = Batch(inputs=made.cpu().numpy(), labels=batch.labels)
-        return found
+            made = self.perturb(ask, images, labels, budget.value, search)
+        return Batch(inputs=made.cpu().numpy(), labels=batch.labels)
 
     @contextmanager
     def prepared(

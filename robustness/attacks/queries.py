@@ -1,6 +1,6 @@
 """Attacks that ask the served model: it answers with logits and shows nothing else of itself."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -68,17 +68,12 @@ def _margins(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
 class QueryAttack(BallAttack, frozen=True):
     """An attack that only asks for answers."""
 
-    def run(
-        self, target: "Target", batch: Batch, budgets: Sequence[Budget], search: Search
-    ) -> dict[Budget, Batch]:
+    def run(self, target: "Target", batch: Batch, budget: Budget, search: Search) -> Batch:
         """See `Attack.run`."""
         check_images(batch, search.seeds)
         oracle = Oracle(target.predict, search.meter)
-        found: dict[Budget, Batch] = {}
-        for budget in budgets:
-            made = self.perturb(oracle, batch.images, batch.labels, budget.value, search)
-            found[budget] = Batch(inputs=made, labels=batch.labels)
-        return found
+        made = self.perturb(oracle, batch.images, batch.labels, budget.value, search)
+        return Batch(inputs=made, labels=batch.labels)
 
     def perturb(
         self, oracle: Oracle, images: np.ndarray, labels: np.ndarray, eps: float, search: Search

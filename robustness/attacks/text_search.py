@@ -40,29 +40,23 @@ class EditAttack(Attack, frozen=True):
         """The queries, and what the clean text takes."""
         return self.queries + 2
 
-    def run(
-        self, target: "Target", batch: Batch, budgets: Sequence[Budget], search: Search
-    ) -> dict[Budget, Batch]:
+    def run(self, target: "Target", batch: Batch, budget: Budget, search: Search) -> Batch:
         """See `Attack.run`; a text that cannot be changed for the worse is as it was."""
         model = cast("TextTarget", target)
-        improve = self.improver(model)
-        found: dict[Budget, Batch] = {}
-        for budget in budgets:
-            ends: list[TextSearch] = []
-            for text, label, seed in zip(batch.texts, batch.labels, search.seeds, strict=True):
-                allowed = {"edits": int(budget.value), "queries": self.queries}
-                ends.append(TextSearch(model, text, int(label), search, **allowed))
-                if ends[-1].open:
-                    improve(ends[-1], seed)
-            found[budget] = Batch(
-                inputs=[end.text for end in ends],
-                labels=np.array([end.label for end in ends], np.int64),
-                found={
-                    "edits": np.array([end.edits for end in ends], np.int64),
-                    "queries": np.array([end.queries for end in ends], np.int64),
-                },
-            )
-        return found
+        improve, ends = self.improver(model), list[TextSearch]()
+        allowed = {"edits": int(budget.value), "queries": self.queries}
+        for text, label, seed in zip(batch.texts, batch.labels, search.seeds, strict=True):
+            ends.append(TextSearch(model, text, int(label), search, **allowed))
+            if ends[-1].open:
+                improve(ends[-1], seed)
+        return Batch(
+            inputs=[end.text for end in ends],
+            labels=np.array([end.label for end in ends], np.int64),
+            found={
+                "edits": np.array([end.edits for end in ends], np.int64),
+                "queries": np.array([end.queries for end in ends], np.int64),
+            },
+        )
 
     def improver(self, target: "TextTarget") -> "Callable[[TextSearch, int], None]":
         """What runs a search on texts of a model to its end, with a seed for its draws."""

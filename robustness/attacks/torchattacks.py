@@ -321,18 +321,12 @@ class TorchAttack(GradientAttack, frozen=True):
         options = self._options(budget.value)
         return Settings(options.get("steps"), options.get("alpha"))
 
-    def run(
-        self, target: "Target", batch: Batch, budgets: Sequence[Budget], search: Search
-    ) -> dict[Budget, Batch]:
+    def run(self, target: "Target", batch: Batch, budget: Budget, search: Search) -> Batch:
         """See `Attack.run`; outputs that the budget does not allow count as the clean inputs."""
         self._check_model(len(target.labels), batch.images)
         if not len(batch.inputs):
             nothing = {"nearest": np.zeros(0)} if self._entry.eps is None else {}
-            found = Batch(inputs=batch.inputs, labels=batch.labels, found=nothing)
-            return dict.fromkeys(budgets, found)
-        return {budget: self._at(target, batch, budget, search) for budget in budgets}
-
-    def _at(self, target: "Target", batch: Batch, budget: Budget, search: Search) -> Batch:
+            return Batch(inputs=batch.inputs, labels=batch.labels, found=nothing)
         made = self._perturb(target, batch, budget, search)
         usable = in_range(made)
         made = np.where(usable[:, None, None, None], made, batch.images)

@@ -57,9 +57,7 @@ class WordSwap(Attack, frozen=True):
         """Counted as one, though nothing is asked."""
         return 1
 
-    def run(
-        self, target: "Target", batch: Batch, budgets: Sequence[Budget], search: Search
-    ) -> dict[Budget, Batch]:
+    def run(self, target: "Target", batch: Batch, budget: Budget, search: Search) -> Batch:
         """See `Attack.run`; an edit is a word changed.
 
         Raises:
@@ -67,21 +65,18 @@ class WordSwap(Attack, frozen=True):
         """
         if cast("TextTarget", target).relabel is not None:
             raise NotPossible(f"word-swap must not be run on {target.name!r}: no text has words")
-        found: dict[Budget, Batch] = {}
-        for budget in budgets:
-            swapped = [
-                swap_words(text, rate=budget.value, seed=seed)
-                for text, seed in zip(batch.texts, search.seeds, strict=True)
-            ]
-            edits = [
-                sum(old != new for old, new in zip(before.split(), after.split(), strict=True))
-                for before, after in zip(batch.texts, swapped, strict=True)
-            ]
-            spent = {"edits": np.array(edits, np.int64), "queries": np.zeros(len(edits), np.int64)}
-            found[budget] = Batch(inputs=swapped, labels=batch.labels, found=spent)
-            if search.meter is not None:
-                search.meter.after(len(edits))
-        return found
+        swapped = [
+            swap_words(text, rate=budget.value, seed=seed)
+            for text, seed in zip(batch.texts, search.seeds, strict=True)
+        ]
+        edits = [
+            sum(old != new for old, new in zip(before.split(), after.split(), strict=True))
+            for before, after in zip(batch.texts, swapped, strict=True)
+        ]
+        spent = {"edits": np.array(edits, np.int64), "queries": np.zeros(len(edits), np.int64)}
+        if search.meter is not None:
+            search.meter.after(len(edits))
+        return Batch(inputs=swapped, labels=batch.labels, found=spent)
 
     def allowed(
         self, clean: Batch, made: Batch, budget: Budget, target: "Target", seeds: Sequence[int]

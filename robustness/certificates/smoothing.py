@@ -9,7 +9,7 @@ the proof demands.
 Source: Cohen, Rosenfeld & Kolter 2019, algorithm CERTIFY.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
@@ -100,33 +100,28 @@ class Smoothing(Certificate, frozen=True):
         )
 
     def certify(
-        self, target: "Target", batch: Batch, budgets: Sequence[Budget], search: Search
-    ) -> dict[Budget, tuple[np.ndarray, np.ndarray]]:
+        self, target: "Target", batch: Batch, budget: Budget, search: Search
+    ) -> tuple[np.ndarray, np.ndarray]:
         """See `Certificate.certify`; an image's noise comes from its own seed alone.
 
         An answer that is not finite is a vote for no class.
 
         Source: Cohen et al. 2019, theorem 1 and CERTIFY.
         """
-        check_images(batch, search.seeds)
-        return {
-            budget: self._at(target.predict, batch.images, budget.value, search)
-            for budget in budgets
-        }
-
-    def _at(
-        self, predict: Predict, images: np.ndarray, sigma: float, search: Search
-    ) -> tuple[np.ndarray, np.ndarray]:
         from scipy import special  # with what imports it, half a second that a spec does not need
 
         from core.stats import lower_bound
 
+        check_images(batch, search.seeds)
+        images, sigma = batch.images, budget.value
         alpha = parse_eps(self.alpha, name="alpha")
         index = np.full(len(images), -1, np.int64)
         radius = np.zeros(len(images))
         for i, (image, seed) in enumerate(zip(images, search.seeds, strict=True)):
             noisy = _noisy_batches(image, sigma, seed, SELECTION + self.samples)
-            votes = np.concatenate([_votes(predict, inputs, search.meter) for inputs in noisy])
+            votes = np.concatenate(
+                [_votes(target.predict, inputs, search.meter) for inputs in noisy]
+            )
             first = votes[:SELECTION]
             if not (first >= 0).any():
                 continue

@@ -80,11 +80,11 @@ def run(
     own = list(range(len(batch.inputs))) if seeds is None else seeds
     search = Search(seeds=own, leave=leave, meter=meter)
     if isinstance(attack, Certificate):
-        index, radius = attack.certify(target, batch, [budget], search)[budget]
+        index, radius = attack.certify(target, batch, budget, search)
         return Batch(inputs=batch.inputs, labels=index, found={"radius": radius})
     parts = attack.parts(10)
     if len(parts) == 1:
-        return attack.run(target, batch, [budget], search)[budget]
+        return attack.run(target, batch, budget, search)
     found = batch
     for part in parts:
         right = np.flatnonzero(target.predict(found.images).argmax(axis=1) == batch.labels).tolist()
@@ -265,7 +265,7 @@ def test_one_run_without_a_radius_serves_every_budget() -> None:
     attack, target = adapted("DeepFool", "L2"), rowwise()
     batch = make_batch(target)
     budget = attack.searched(attack.budgets()[0])
-    found = attack.run(target, batch, [budget], Search(seeds=range(8)))[budget]
+    found = attack.run(target, batch, budget, Search(seeds=range(8)))
     assert np.isfinite(found.found["nearest"]).all() and budget.value == np.inf
     fooled = target.predict(found.images).argmax(axis=1) != batch.labels
     assert fooled.all()

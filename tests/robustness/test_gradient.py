@@ -47,7 +47,7 @@ def run(
     budget = Budget(kind=spec.norm, value=eps, text="eps")
     clean = Batch(inputs=images.numpy(), labels=labels.numpy())
     search = Search(seeds=range(len(images)), leave=leave)
-    return torch.from_numpy(spec.run(image_target(model), clean, [budget], search)[budget].images)
+    return torch.from_numpy(spec.run(image_target(model), clean, budget, search).images)
 
 
 @pytest.mark.parametrize("leave", [True, False])

@@ -239,7 +239,7 @@ def certify(
     target: Any = SimpleNamespace(predict=model)
     batch = Batch(inputs=images, labels=np.zeros(len(images), np.int64))
     [budget] = attack.budgets()
-    return attack.certify(target, batch, [budget], Search(seeds=range(len(images))))[budget]
+    return attack.certify(target, batch, budget, Search(seeds=range(len(images))))
 
 
 def test_radii_agree_with_the_closed_form_on_a_linear_classifier() -> None:

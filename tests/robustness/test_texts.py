@@ -41,7 +41,7 @@ def attack(
     [budget] = one.budgets()
     batch = Batch(inputs=texts, labels=np.array(labels, np.int64))
     own = Search(seeds=search.pop("seeds", range(len(texts))), **search)
-    return one.run(target, batch, [budget], own)[budget]
+    return one.run(target, batch, budget, own)
 
 
 def changed(target: TextTarget, before: str, after: str) -> int:

@@ -119,26 +119,20 @@ class Corruptions(Attack, frozen=True):
         pixels = _in_8bit(np.asarray(inputs))
         return [input_seed(seed, budget.text, content_of(image)) for image in pixels]
 
-    def run(
-        self, target: "Target", batch: Batch, budgets: Sequence[Budget], search: Search
-    ) -> dict[Budget, Batch]:
+    def run(self, target: "Target", batch: Batch, budget: Budget, search: Search) -> Batch:
         """Corrupt images at the model's size, in 8 bit; see `Attack.run`.
 
         Draws depend on the seed, the image, the corruption and its severity.
         """
         from robustness.attacks.corruptions.corrupt import corrupt
 
-        pixels = _in_8bit(batch.images)
-        found: dict[Budget, Batch] = {}
-        for budget in budgets:
-            name, severity = split(budget)
-            made = [
-                corrupt(image, name, severity, np.random.default_rng(seed))
-                for image, seed in zip(pixels, search.seeds, strict=True)
-            ]
-            inputs = np.stack(made).astype(np.float32) / np.float32(255)
-            found[budget] = Batch(inputs=inputs, labels=batch.labels)
-        return found
+        name, severity = split(budget)
+        made = [
+            corrupt(image, name, severity, np.random.default_rng(seed))
+            for image, seed in zip(_in_8bit(batch.images), search.seeds, strict=True)
+        ]
+        inputs = np.stack(made).astype(np.float32) / np.float32(255)
+        return Batch(inputs=inputs, labels=batch.labels)
 
     def allowed(
         self, clean: Batch, made: Batch, budget: Budget, target: "Target", seeds: Sequence[int]
