@@ -152,7 +152,7 @@ def _ours(case: Case, draws: Literal["own", "kernel"]) -> Tensor:
         with torch.inference_mode():
             return case.model(torch.from_numpy(images)).numpy()
 
-    oracle, labels = Oracle(predict, None), case.labels.numpy()
+    oracle, labels = Oracle(predict), case.labels.numpy()
     if draws == "own":
         found = case.attack.perturb(oracle, pixels, labels, case.eps, search)
     else:

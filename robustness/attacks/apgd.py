@@ -1,6 +1,5 @@
 """APGD-CE and APGD-T: gradient steps with momentum that halve where they stall."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, ClassVar, Literal
 
@@ -34,20 +33,17 @@ class _AutoPGD(GradientAttack, frozen=True):
     def perturb(
         self, model: "Model", images: "Tensor", labels: "Tensor", eps: float, search: Search
     ) -> "Tensor":
-        """See `GradientAttack.perturb`.
-
-        Raises:
-            ValueError: the targeted loss is asked for and there are fewer than 4 classes.
-        """
+        """See `GradientAttack.perturb`."""
         import torch
 
-        from robustness.attacks.tensors import ranked, surface
+        from robustness.attacks.tensors import ranked, surface, target_ranks
 
         with torch.no_grad():
             logits = model(images)
         adversarial, highest = images.clone(), torch.full_like(logits[:, 0], -torch.inf)
         right, rng = logits.argmax(1) == labels, search.generators()
-        for rank in self._ranks(logits):
+        # The cross-entropy aims at no class, and runs once.
+        for rank in [1] if self.loss == "cross-entropy" else target_ranks(logits):
             rows = right.nonzero().flatten()
             if len(rows) == 0:
                 break
@@ -61,19 +57,6 @@ class _AutoPGD(GradientAttack, frozen=True):
             adversarial[rows[better]], highest[rows[better]] = found[better], reached[better]
             right[rows[fooled]] = False
         return adversarial
-
-    def _ranks(self, logits: "Tensor") -> Sequence[int]:
-        """Ranks of the classes aimed at; the cross-entropy aims at none, and runs once."""
-        from robustness.attacks.tensors import target_ranks
-
-        if self.loss == "cross-entropy":
-            return [1]
-        if logits.shape[1] < self.info.min_classes:
-            raise ValueError(
-                f"attack {self.name!r} needs a model of at least {self.info.min_classes} classes, "
-                f"got {logits.shape[1]}"
-            )
-        return target_ranks(logits)
 
 
 class APGDCE(_AutoPGD, frozen=True):

@@ -251,7 +251,9 @@ class Attack(Strict, frozen=True):
 
     def budgets(self) -> list[Budget]:
         """Where it is run, in the order of the spec."""
-        raise NotImplementedError
+        kind, texts = self.norm_name or self.info.budget, getattr(self, self.info.budget)
+        values = {str(text): parse_eps(str(text), limit=math.inf) for text in texts}
+        return [Budget(kind=kind, value=value, text=text) for text, value in values.items()]
 
     def parts(self, num_classes: int) -> list["Attack"]:
         """The attacks it consists of, in their order."""
@@ -399,15 +401,6 @@ class BallAttack(Attack, frozen=True):
     def _known_radii(cls, eps: list[str], info: ValidationInfo) -> list[str]:
         # A norm that was refused is absent here, and its own error is enough.
         return distinct_numbers("eps", eps, limit=LIMITS[info.data.get("norm", "L1")])
-
-    def budgets(self) -> list[Budget]:
-        """Its radii."""
-        return [self.budget(text) for text in self.eps]
-
-    def budget(self, text: str) -> Budget:
-        """One of its radii."""
-        value = parse_eps(text, limit=LIMITS[self.norm])
-        return Budget(kind=self.norm, value=value, text=text)
 
     def allowed(
         self, clean: Batch, made: Batch, budget: Budget, target: "Target", seeds: Sequence[int]

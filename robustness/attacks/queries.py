@@ -1,12 +1,12 @@
 """Attacks that ask the served model: it answers with logits and shows nothing else of itself."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from robustness.attacks.base import BallAttack, Batch, Budget, Search, check_images
-from robustness.progress import Meter
 
 if TYPE_CHECKING:
     from robustness.target import Target
@@ -18,16 +18,10 @@ _LOST_TIE = -np.finfo(np.float32).tiny
 
 
 class Oracle:
-    """A model's `predict`, of which an attack only sees by how much the label leads.
+    """A model's `predict`, of which an attack only sees by how much the label leads."""
 
-    Args:
-        predict: the model.
-        meter: told of every model evaluation; its `Cancelled` ends an attack within one step.
-    """
-
-    def __init__(self, predict: Predict, meter: Meter | None) -> None:
+    def __init__(self, predict: Predict) -> None:
         self._predict = predict
-        self._meter = meter
 
     def margins(self, images: np.ndarray, labels: np.ndarray) -> np.ndarray:
         """Logit of the label minus the largest other one, (B,) float32; one evaluation an image.
@@ -35,12 +29,7 @@ class Oracle:
         Negative exactly where an image is misclassified: a tie that goes to the class of the lower
         index is a tiny negative number, and a logit that is not finite counts as minus infinity.
         """
-        if self._meter is not None:
-            self._meter.before()
-        logits = np.array(self._predict(images), dtype=np.float32)
-        if self._meter is not None:
-            self._meter.after(len(images))
-        return _margins(logits, labels)
+        return _margins(np.array(self._predict(images), dtype=np.float32), labels)
 
     def misclassifies(self, image: np.ndarray, label: int) -> bool:
         """Whether one image (C, H, W) gets another class than its label."""
@@ -71,7 +60,7 @@ class QueryAttack(BallAttack, frozen=True):
     def run(self, target: "Target", batch: Batch, budget: Budget, search: Search) -> Batch:
         """See `Attack.run`."""
         check_images(batch, search.seeds)
-        oracle = Oracle(target.predict, search.meter)
+        oracle = Oracle(partial(target.predict, meter=search.meter))
         made = self.perturb(oracle, batch.images, batch.labels, budget.value, search)
         return Batch(inputs=made, labels=batch.labels)
 

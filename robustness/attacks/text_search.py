@@ -32,10 +32,6 @@ class EditAttack(Attack, frozen=True):
     def _distinct_edits(cls, edits: list[int]) -> list[int]:
         return distinct("edits", edits)
 
-    def budgets(self) -> list[Budget]:
-        """Its numbers of edits."""
-        return [Budget(kind="edits", value=float(count), text=str(count)) for count in self.edits]
-
     def cost(self, num_classes: int) -> int:
         """The queries, and what the clean text takes."""
         return self.queries + 2

@@ -10,7 +10,7 @@ from pydantic import Field, field_validator
 
 from robustness.attacks.base import Attack, Batch, Budget, Info, Search, distinct_numbers
 from robustness.kinds import NotPossible
-from robustness.parsing import Radii, parse_eps
+from robustness.parsing import Radii
 
 if TYPE_CHECKING:
     from robustness.target import Target
@@ -46,12 +46,6 @@ class WordSwap(Attack, frozen=True):
     @classmethod
     def _known_rate(cls, rate: list[str]) -> list[str]:
         return distinct_numbers("rate", rate)
-
-    def budgets(self) -> list[Budget]:
-        """Its rates."""
-        return [
-            Budget(kind="rate", value=parse_eps(text, name="rate"), text=text) for text in self.rate
-        ]
 
     def cost(self, num_classes: int) -> int:
         """Counted as one, though nothing is asked."""

@@ -24,9 +24,7 @@ from robustness.attacks.base import (
     check_images,
     distinct_numbers,
 )
-from robustness.attacks.queries import Predict
 from robustness.parsing import Count, Radii, Radius, parse_eps
-from robustness.progress import Meter
 
 if TYPE_CHECKING:
     from robustness.target import Target
@@ -73,13 +71,6 @@ class Smoothing(Certificate, frozen=True):
             raise ValueError(f"alpha must lie in (0, 1), got {alpha!r}")
         return alpha
 
-    def budgets(self) -> list[Budget]:
-        """Its sigmas."""
-        return [
-            Budget(kind="sigma", value=parse_eps(text, name="sigma", limit=10.0), text=text)
-            for text in self.sigma
-        ]
-
     def cost(self, num_classes: int) -> int:
         """All noisy copies, those that choose the class included."""
         return self.samples + 2 + SELECTION
@@ -119,9 +110,7 @@ class Smoothing(Certificate, frozen=True):
         radius = np.zeros(len(images))
         for i, (image, seed) in enumerate(zip(images, search.seeds, strict=True)):
             noisy = _noisy_batches(image, sigma, seed, SELECTION + self.samples)
-            votes = np.concatenate(
-                [_votes(target.predict, inputs, search.meter) for inputs in noisy]
-            )
+            votes = np.concatenate([_votes(target.predict(x, search.meter)) for x in noisy])
             first = votes[:SELECTION]
             if not (first >= 0).any():
                 continue
@@ -140,11 +129,6 @@ def _noisy_batches(image: np.ndarray, sigma: float, seed: int, count: int) -> It
         yield image + np.float32(sigma) * draw.standard_normal(size, dtype=np.float32)
 
 
-def _votes(predict: Predict, inputs: np.ndarray, meter: Meter | None) -> np.ndarray:
+def _votes(logits: np.ndarray) -> np.ndarray:
     """The class of each input, -1 where a logit is not finite."""
-    if meter is not None:
-        meter.before()
-    logits = predict(inputs)
-    if meter is not None:
-        meter.after(len(inputs))
     return np.where(np.isfinite(logits).all(axis=1), logits.argmax(axis=1), -1)

@@ -140,7 +140,7 @@ def test_square_is_that_of_torchattacks_under_its_own_draws(norm: str, eps: floa
     with torch.random.fork_rng([]):
         expected = kernel(attack, network)(images, labels).numpy()
     arrays = images.numpy(), labels.numpy()
-    found = square_as_kernel(attack, Oracle(predict, None), *arrays, eps=eps, seed=0)
+    found = square_as_kernel(attack, Oracle(predict), *arrays, eps=eps, seed=0)
     theirs, ours = (predict(x).argmax(1) != labels.numpy() for x in (expected, found))
     assert np.array_equal(ours, theirs) and 8 < ours.sum() < 56
     assert np.allclose(found[ours], expected[ours], atol=1e-5)

@@ -38,7 +38,7 @@ def perturb(
 ) -> np.ndarray:  # fmt: skip
     attack = kind.model_validate({"eps": [str(eps)], **options})
     search = Search(seeds=range(len(images)), leave=leave)
-    return attack.perturb(Oracle(model, None), images, labels, eps, search)
+    return attack.perturb(Oracle(model), images, labels, eps, search)
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ def test_fooled_images_are_not_asked_about_again_and_the_batch_is_refilled(case:
     model.asked.clear()
     draws = Draws(images.shape[1:], "Linf", 60, range(30), 8)
     found = Square(eps=["0.1"], queries=60).search(
-        Oracle(model, None), images, labels, waiting, draws, eps=0.1, seats=8
+        Oracle(model), images, labels, waiting, draws, eps=0.1, seats=8
     )
     attack = model.asked.copy()
     assert 3 < (model(found).argmax(1) != labels)[waiting].sum() < 27
@@ -72,9 +72,7 @@ def test_without_leaving_margins_go_on_falling(norm: str, case: Any) -> None:
 
     def margins(leave: bool) -> np.ndarray:
         options = {"norm": norm, "eps": EPS[norm], "queries": 80, "leave": leave}
-        return Oracle(model, None).margins(
-            perturb(Square, model, images, labels, **options), labels
-        )
+        return Oracle(model).margins(perturb(Square, model, images, labels, **options), labels)
 
     stopped, full = margins(True), margins(False)
     assert (full <= stopped).all()
@@ -134,7 +132,7 @@ class Smooth:
         return 2 * (self.weight + 3 * self.bend * np.cos(3 * image.ravel())).reshape(image.shape)
 
     def slopes(self, seed: int = 0, samples: int = 128) -> Slopes:
-        return Slopes(Oracle(self, None), 0, np.random.default_rng(seed), samples)
+        return Slopes(Oracle(self), 0, np.random.default_rng(seed), samples)
 
 
 def cosine(first: np.ndarray, second: np.ndarray) -> float:
@@ -236,7 +234,7 @@ def certify(
 ) -> tuple[np.ndarray, np.ndarray]:
     """The classes (N,) that are proved, -1 where none is, and their radii (N,)."""
     attack = Smoothing(sigma=[str(sigma)], samples=samples, alpha=str(ALPHA))
-    target: Any = SimpleNamespace(predict=model)
+    target: Any = SimpleNamespace(predict=lambda images, _meter: model(images))
     batch = Batch(inputs=images, labels=np.zeros(len(images), np.int64))
     [budget] = attack.budgets()
     return attack.certify(target, batch, budget, Search(seeds=range(len(images))))
