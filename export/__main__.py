@@ -7,7 +7,6 @@ python -m export compare DIR DIR
 
 import argparse
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import get_args
 
@@ -32,8 +31,11 @@ def main(argv: list[str] | None = None) -> int:
         before is as it was.
     """
     given = sys.argv[1:] if argv is None else argv
-    command, parser = _COMMANDS.get(given[0] if given else "", (_export, _export_parser))
-    arguments = parser().parse_args(given if command is _export else given[1:])
+    if given and given[0] in _COMMANDS:
+        command, parser = _COMMANDS[given[0]], _artifacts_parser(given[0])
+        arguments = parser.parse_args(given[1:])
+    else:
+        command, arguments = _export, _export_parser().parse_args(given)
     try:
         command(arguments)
     except ParityError as error:
@@ -141,35 +143,18 @@ def _export_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _parser_of_artifacts(
-    command: str, description: str, *names: str
-) -> Callable[[], argparse.ArgumentParser]:
-    def make() -> argparse.ArgumentParser:
-        parser = argparse.ArgumentParser(
-            prog=f"python -m export {command}", description=description
-        )
-        for name in names:
-            parser.add_argument(name, type=Path, metavar="DIR", help="an artifact")
-        return parser
-
-    return make
+_COMMANDS = {"inspect": _inspect, "compare": _compare}
 
 
-_COMMANDS = {
-    "inspect": (
-        _inspect,
-        _parser_of_artifacts("inspect", "Show what an artifact is made of.", "artifact"),
-    ),
-    "compare": (
-        _compare,
-        _parser_of_artifacts(
-            "compare",
-            "Show what differs between two artifacts, and how far their answers do.",
-            "first",
-            "second",
-        ),
-    ),
-}
+def _artifacts_parser(command: str) -> argparse.ArgumentParser:
+    text = "Show what differs between two artifacts, and how far their answers do."
+    names = ["first", "second"]
+    if command == "inspect":
+        text, names = "Show what an artifact is made of.", ["artifact"]
+    parser = argparse.ArgumentParser(prog=f"python -m export {command}", description=text)
+    for name in names:
+        parser.add_argument(name, type=Path, metavar="DIR", help="an artifact")
+    return parser
 
 
 if __name__ == "__main__":

@@ -70,12 +70,12 @@ class Artifact:
     @property
     def image_spec(self) -> ImageSpec:
         """Size, channels and resampling of an image model's input."""
-        return self.manifest.image_spec()
+        return self.manifest.image_spec
 
     @property
     def text_spec(self) -> TextSpec:
         """Length of a text model's input."""
-        return self.manifest.text_spec()
+        return self.manifest.text_spec
 
     def tokenizer(self) -> TextTokenizer:
         """The tokenizer of a text model, from verified bytes.

@@ -178,14 +178,14 @@ class Manifest(_Strict):
         return self
 
     def _check_images(self) -> None:
-        spec = self.image_spec()
+        spec = self.image_spec
         expected = [-1, spec.channels, spec.height, spec.width]
         got = self.input.shape
         if self.input.name != "images" or got != expected:
             raise ValueError(f"input.shape must be {expected} for this preprocessing, got {got}")
 
     def _check_text(self) -> None:
-        longest, seq_len = self.text_spec().max_len, self.config.get("seq_len")
+        longest, seq_len = self.text_spec.max_len, self.config.get("seq_len")
         if self.input.name != "tokens":
             raise ValueError(f"input.name must be 'tokens' for {self.task}, got {self.input.name}")
         if not isinstance(seq_len, int) or longest > seq_len:
@@ -193,14 +193,12 @@ class Manifest(_Strict):
         if self.input.range[1] + 1 != self.config.get("vocab_size"):
             raise ValueError(f"input.range must be that of the vocabulary, got {self.input.range}")
 
-    def image_spec(self) -> ImageSpec:
-        """The preprocessing of images; a ValueError for fields against its rules."""
-        return self._image_spec
-
     @cached_property
-    def _image_spec(self) -> ImageSpec:  # asked for by every request
+    def image_spec(self) -> ImageSpec:  # asked for by every request
+        """The preprocessing of images; a ValueError for fields against its rules."""
         return self._spec(ImageSpec, "an image input")
 
+    @cached_property
     def text_spec(self) -> TextSpec:
         """The preprocessing of texts; a ValueError for fields against its rules."""
         return self._spec(TextSpec, "a text input")
