@@ -68,8 +68,9 @@ class Server:
 
 def environment(home: Path, extra: Mapping[str, object]) -> dict[str, str]:
     clean = {k: v for k, v in os.environ.items() if not k.startswith(("ASSAY_", "BENTOML_"))}
-    own = {"BENTOML_HOME": home, "BENTOML_DO_NOT_TRACK": "True", "OMP_NUM_THREADS": "1", **extra}
-    return clean | {name: str(value) for name, value in own.items()}
+    own = {"BENTOML_HOME": home, "BENTOML_DO_NOT_TRACK": "True", "OMP_NUM_THREADS": "1"}
+    quick = {"ASSAY_DRAIN_S": 0}  # no balancer looks before a server stops
+    return clean | {name: str(value) for name, value in (own | quick | {**extra}).items()}
 
 
 def free_port() -> int:

@@ -1,6 +1,5 @@
 """How a server starts, says whether it is ready, and leaves; over real servers."""
 
-import json
 import shutil
 import signal
 import subprocess
@@ -15,10 +14,11 @@ import httpx
 import psutil
 import pytest
 
-from runtimes.artifact import MANIFEST, Artifact
+from runtimes.artifact import Artifact, open_artifact
 from service.settings import ROOT
 from tests.service.conftest import png, wait_until
 from tests.service.server import QUICK, Server, environment, serve
+from tests.service.tiny_artifact import copy_artifact
 
 
 class Load:
@@ -71,9 +71,7 @@ def test_no_request_is_lost_when_versions_come_and_go_and_the_server_stops(
         assert not any("evaluator" in process.cmdline() for process in server.family())
         load = Load(server.url, clients=6)
         try:
-            fields = json.loads((folder / "one" / MANIFEST).read_text()) | {"version": "2"}
-            shutil.copytree(folder / "one", folder / "two")
-            (folder / "two" / MANIFEST).write_text(json.dumps(fields))
+            copy_artifact(open_artifact(folder / "one"), folder / "two", version="2")
             assert wait_until(lambda: load.models["fashion-dot:2"] > 20, seconds=30)
             shutil.rmtree(folder / "one")
             assert wait_until(lambda: _versions(server) == ["2"], seconds=30)

@@ -1,6 +1,8 @@
 """A real artifact of an untrained model, small enough to be exported in a test."""
 
 import dataclasses
+import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -144,3 +146,12 @@ def _write(
 def noise(count: int, *, seed: int = 0, size: int = 8) -> np.ndarray:
     """(count, size, size) uint8 images."""
     return np.random.default_rng(seed).integers(0, 256, (count, size, size), dtype=np.uint8)
+
+
+def copy_artifact(artifact: Artifact, folder: Path, **fields: str) -> Path:
+    """The same model under another version or name, complete at once."""
+    half = folder.parent / f".{folder.name}"
+    shutil.copytree(artifact.folder, half)
+    manifest = json.loads((half / MANIFEST).read_text())
+    (half / MANIFEST).write_text(json.dumps(manifest | fields))
+    return half.rename(folder)

@@ -1,8 +1,6 @@
 """How much is read of requests, for how long, and what counts as a form."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -28,90 +26,78 @@ def _request(*chunks: bytes, pause_s: float = 0, **headers: str) -> Request:
     return Request({"type": "http", "method": "POST", "headers": raw}, receive)
 
 
-def _run(
-    tmp_path: Path, test: Callable[[Bodies], Coroutine[Any, Any, None]], **limits: Any
-) -> None:
-    async def main() -> None:
-        await test(Bodies(Settings(state=tmp_path, **limits)))
-
-    asyncio.run(main())
-
-
 async def _read(bodies: Bodies, request: Request, *, ago_s: float = 0) -> bytes:
     arrived = asyncio.get_running_loop().time() - ago_s
     async with bodies.open(request, arrived=arrived) as body:
         return await body.read()
 
 
-def _refusal(tmp_path: Path, request: Request, **limits: Any) -> tuple[int, str]:
+def _refusal(request: Request, **limits: Any) -> tuple[int, str]:
     async def main() -> None:
-        await upload(request, Settings(state=tmp_path, **limits)).read()
+        await upload(request, Settings(**limits)).read()
 
     with pytest.raises(ApiError) as refused:
         asyncio.run(main())
     return refused.value.status, refused.value.code
 
 
-def test_bytes_of_all_bodies_together_are_bounded(tmp_path: Path) -> None:
-    async def test(bodies: Bodies) -> None:
-        now = asyncio.get_running_loop().time()
-        async with bodies.open(_request(bytes(900), bytes(500)), arrived=now) as first:
-            assert len(await first.read()) == 1400  # alone it may be as large as one may be
-            with pytest.raises(ApiError) as refused:
-                await _read(bodies, _request(b"x"))
-            assert (refused.value.status, refused.value.code) == (503, "overloaded")
-            assert refused.value.headers["retry-after"]
-        async with bodies.open(_request(bytes(600)), arrived=now) as first:
-            await first.read()
-            assert len(await _read(bodies, _request(bytes(400)))) == 400
-
-    _run(tmp_path, test, predict_bodies_mb=0.001)
-
-
-def test_so_many_bodies_are_read_at_a_time(tmp_path: Path) -> None:
-    async def test(bodies: Bodies) -> None:
-        reads = [_read(bodies, _request(b"x", pause_s=0.05)) for _ in range(5)]
-        found = await asyncio.gather(*reads, return_exceptions=True)
-        assert [isinstance(each, ApiError) for each in found] == [False, False, True, True, True]
-        now = asyncio.get_running_loop().time()
-        async with bodies.open(_request(b"x"), arrived=now) as first:
-            await first.read()  # what is read leaves its place
-            async with bodies.open(_request(b"x"), arrived=now):
-                assert await _read(bodies, _request(b"x")) == b"x"
-
-    _run(tmp_path, test, predict_queue=2)
+@pytest.mark.anyio
+async def test_bytes_of_all_bodies_together_are_bounded() -> None:
+    bodies = Bodies(Settings(predict_bodies_mb=0.001))
+    now = asyncio.get_running_loop().time()
+    async with bodies.open(_request(bytes(900), bytes(500)), arrived=now) as first:
+        assert len(await first.read()) == 1400  # alone it may be as large as one may be
+        with pytest.raises(ApiError) as refused:
+            await _read(bodies, _request(b"x"))
+        assert (refused.value.status, refused.value.code) == (503, "overloaded")
+        assert refused.value.headers["retry-after"]
+    async with bodies.open(_request(bytes(600)), arrived=now) as first:
+        await first.read()
+        assert len(await _read(bodies, _request(bytes(400)))) == 400
 
 
-def test_a_slow_sender_is_408(tmp_path: Path) -> None:
-    async def test(bodies: Bodies) -> None:
-        with pytest.raises(ApiError) as late:
-            await _read(bodies, _request(b"x", b"y", pause_s=0.2))
-        assert (late.value.status, late.value.code) == (408, "upload_timeout")
-        with pytest.raises(ApiError):  # it counts from the arrival
-            await _read(bodies, _request(b"x", pause_s=0.1), ago_s=1)
+@pytest.mark.anyio
+async def test_so_many_bodies_are_read_at_a_time() -> None:
+    bodies = Bodies(Settings(predict_queue=2))
+    reads = [_read(bodies, _request(b"x", pause_s=0.05)) for _ in range(5)]
+    found = await asyncio.gather(*reads, return_exceptions=True)
+    assert [isinstance(each, ApiError) for each in found] == [False, False, True, True, True]
+    now = asyncio.get_running_loop().time()
+    async with bodies.open(_request(b"x"), arrived=now) as first:
+        await first.read()  # what is read leaves its place
+        async with bodies.open(_request(b"x"), arrived=now):
+            assert await _read(bodies, _request(b"x")) == b"x"
 
-    _run(tmp_path, test, predict_timeout_s=0.3)
-    slow = _request(b"x", b"y", pause_s=0.2)
-    assert _refusal(tmp_path, slow, upload_timeout_s=0.1) == (408, "upload_timeout")
+
+@pytest.mark.anyio
+async def test_a_slow_sender_is_408() -> None:
+    bodies = Bodies(Settings(predict_timeout_s=0.3))
+    with pytest.raises(ApiError) as late:
+        await _read(bodies, _request(b"x", b"y", pause_s=0.2))
+    assert (late.value.status, late.value.code) == (408, "upload_timeout")
+    with pytest.raises(ApiError):  # it counts from the arrival
+        await _read(bodies, _request(b"x", pause_s=0.1), ago_s=1)
 
 
-def test_a_body_over_the_limit_is_413(tmp_path: Path) -> None:
+def test_a_body_over_the_limit_is_413_and_a_slow_one_408() -> None:
     limit = {"max_body_mb": 0.0001}
-    assert _refusal(tmp_path, _request(content_length="101"), **limit) == (413, "body_too_large")
+    assert _refusal(_request(content_length="101"), **limit) == (413, "body_too_large")
     parts = [b"x" * 10] * 11
-    assert _refusal(tmp_path, _request(*parts), **limit) == (413, "body_too_large")
+    assert _refusal(_request(*parts), **limit) == (413, "body_too_large")
+    slow = _request(b"x", b"y", pause_s=0.2)
+    assert _refusal(slow, upload_timeout_s=0.1) == (408, "upload_timeout")
     lied = _request(*parts, content_length="1")
-    assert _refusal(tmp_path, lied, **limit) == (413, "body_too_large")
+    assert _refusal(lied, **limit) == (413, "body_too_large")
 
 
-def test_a_sender_that_leaves_and_compressed_bodies_are_no_errors_of_ours(tmp_path: Path) -> None:
+def test_a_sender_that_leaves_and_compressed_bodies_are_no_errors_of_ours() -> None:
     async def gone() -> Message:
         return {"type": "http.disconnect"}
 
     request = Request({"type": "http", "method": "POST", "headers": []}, gone)
-    assert _refusal(tmp_path, request) == (400, "incomplete_body")
+    assert _refusal(request) == (400, "incomplete_body")
     for encoding in ("gzip", "identity, gzip", " GZIP"):
-        refused = _refusal(tmp_path, _request(b"x", content_encoding=encoding))
+        refused = _refusal(_request(b"x", content_encoding=encoding))
         assert refused == (415, "compressed_body")
 
 

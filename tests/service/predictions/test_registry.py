@@ -11,21 +11,15 @@ from runtimes.registry import installed
 from service.http.errors import ApiError
 from service.predictions.registry import Registry, check_models
 from service.settings import Settings
-
-
-def _version(artifact: Artifact, folder: Path, version: str) -> Artifact:
-    """The same model under another version."""
-    shutil.copytree(artifact.folder, folder / version)
-    manifest = folder / version / "manifest.json"
-    manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"version": version}))
-    return open_artifact(folder / version)
+from tests.service.tiny_artifact import copy_artifact
 
 
 def test_a_bare_name_is_the_highest_version(
     tiny_artifact: Artifact, settings: Settings, tmp_path: Path
 ) -> None:
-    versions = ["9", "10", "10.rc", "2"]
-    registry = Registry([_version(tiny_artifact, tmp_path, v) for v in versions], settings)
+    for version in ("9", "10", "10.rc", "2"):
+        copy_artifact(tiny_artifact, tmp_path / version, version=version)
+    registry = Registry.open(settings.model_copy(update={"models": [tmp_path]}))
     assert registry.get().artifact.version == "10.rc"
     assert registry.get("fashion-elliptical:9").artifact.version == "9"
     assert len(registry.all()) == 4

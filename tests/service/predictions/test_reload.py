@@ -11,24 +11,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from runtimes.artifact import CARD_JSON, MANIFEST, Artifact, open_artifact
+from runtimes.artifact import CARD_JSON, Artifact, open_artifact
 from service.http.errors import ApiError
 from service.predictions.images import Predictions
 from service.predictions.registry import Registry
 from service.predictions.reload import Reloader, exclusive
 from service.settings import Settings
 from tests.service.conftest import png
-
-
-def _copy(artifact: Artifact, folder: Path, *, version: str, name: str | None = None) -> Path:
-    """The same model under another version, complete at once."""
-    half = folder.parent / f".{folder.name}"
-    shutil.copytree(artifact.folder, half)
-    fields = json.loads((half / MANIFEST).read_text())
-    fields |= {"version": version, "name": name or artifact.name}
-    (half / MANIFEST).write_text(json.dumps(fields))
-    half.rename(folder)
-    return folder
+from tests.service.tiny_artifact import copy_artifact
 
 
 class World:
@@ -56,7 +46,7 @@ async def world(
     """Version 1 of a model is served."""
     folder = tmp_path / "models"
     folder.mkdir()
-    _copy(tiny_artifact, folder / "one", version="1")
+    copy_artifact(tiny_artifact, folder / "one", version="1")
     world = World(settings, folder)
     yield world
     world.reloader.close()
@@ -70,7 +60,7 @@ ONE, TWO = "fashion-elliptical:1", "fashion-elliptical:2"
 async def test_a_new_version_is_served_and_a_removed_one_is_not(
     world: World, tiny_artifact: Artifact
 ) -> None:
-    two = _copy(tiny_artifact, world.folder / "two", version="2")
+    two = copy_artifact(tiny_artifact, world.folder / "two", version="2")
     await world.reloader.look()
     assert world.served() == [ONE]  # it may still be half a copy
     await world.reloader.look()
@@ -90,7 +80,7 @@ async def test_a_new_version_is_served_and_a_removed_one_is_not(
 async def test_a_copy_is_opened_when_it_is_complete_and_no_other_worker_measures(
     world: World, tiny_artifact: Artifact, caplog: pytest.LogCaptureFixture
 ) -> None:
-    whole = _copy(tiny_artifact, world.folder.parent / "whole", version="2")
+    whole = copy_artifact(tiny_artifact, world.folder.parent / "whole", version="2")
     (world.folder / "two").mkdir()
     for path in sorted(whole.iterdir()):
         (world.folder / "two" / path.name).write_bytes(path.read_bytes())
@@ -108,7 +98,7 @@ async def test_a_copy_is_opened_when_it_is_complete_and_no_other_worker_measures
 async def test_a_broken_folder_is_told_once_and_left(
     world: World, tiny_artifact: Artifact, caplog: pytest.LogCaptureFixture
 ) -> None:
-    two = _copy(tiny_artifact, world.folder / "two", version="2")
+    two = copy_artifact(tiny_artifact, world.folder / "two", version="2")
     (two / "weights.safetensors").write_bytes(b"x")
     for _ in range(5):
         await world.reloader.look()
@@ -131,7 +121,7 @@ async def test_a_version_never_changes_its_contents(
     before = world.registry.find(ONE)
     shutil.rmtree(world.folder / "one")
     other = open_artifact(tiny_models / "dot")
-    _copy(other, world.folder / "one", version="1", name="fashion-elliptical")
+    copy_artifact(other, world.folder / "one", version="1", name="fashion-elliptical")
     await world.look_twice()
     await world.reloader.look()
     assert world.registry.find(ONE) is before  # the old one goes on answering
@@ -142,8 +132,8 @@ async def test_a_name_keeps_its_task_and_a_folder_may_move_or_change(
     world: World, tiny_artifact: Artifact, tiny_models: Path
 ) -> None:
     text = open_artifact(tiny_models / "transject")
-    _copy(text, world.folder / "text", version="9", name="fashion-elliptical")
-    _copy(tiny_artifact, world.folder / "torch_model", version="1")
+    copy_artifact(text, world.folder / "text", version="9", name="fashion-elliptical")
+    copy_artifact(tiny_artifact, world.folder / "torch_model", version="1")
     await world.look_twice()
     assert world.served() == [ONE]
     problems = dict(world.reloader.problems())
@@ -160,7 +150,7 @@ async def test_a_name_keeps_its_task_and_a_folder_may_move_or_change(
     now = world.registry.find(ONE)
     assert now.artifact.card == card and now.runtime is before
     shutil.rmtree(world.folder / "moved")
-    _copy(tiny_artifact, world.folder / "moved", version="2")
+    copy_artifact(tiny_artifact, world.folder / "moved", version="2")
     await world.look_twice()
     assert world.served() == [TWO]  # a folder may hold a new version
 
@@ -187,7 +177,7 @@ async def test_unloaded_is_unloaded_for_every_worker(world: World, settings: Set
 async def test_a_request_in_flight_ends_on_its_model_which_then_leaves_the_memory(
     world: World, tiny_artifact: Artifact
 ) -> None:
-    path = _copy(tiny_artifact, world.folder / "two", version="2")
+    path = copy_artifact(tiny_artifact, world.folder / "two", version="2")
     await world.look_twice()
     predictions = Predictions(world.settings)
     await predictions.predict([png()], world.registry.get(), explain=True)
