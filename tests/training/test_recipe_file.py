@@ -94,54 +94,46 @@ def test_variant_and_size_are_laid_over_the_file_and_overrides_come_last(text_re
         read_recipe(text_recipe)
 
 
-def test_variant_may_bring_sizes_of_its_own(text_recipe: Path) -> None:
-    own = "transject: {sizes: {small: {model: {embed_dim: 8}}}, "
-    text_recipe.write_text(text_recipe.read_text().replace("transject: {", own))
-    assert read_recipe(text_recipe, ["variant=transject", "size=small"]).model["embed_dim"] == 8
-    assert read_recipe(text_recipe, ["variant=transject"]).model["embed_dim"] == 16
-    small = read_recipe(text_recipe, ["variant=transformer", "size=small"])
-    assert small.train.epochs == 1 and small.model["embed_dim"] != 8
-
-
-def test_null_takes_a_section_away_in_variants_and_in_their_sizes(recipe_file: Path) -> None:
+def test_variants_bring_sizes_of_their_own_and_null_takes_a_section_away(recipe_file: Path) -> None:
     none = "distillation: null"
     layers = f"""
 distillation: {{teacher_epochs: 1}}
-variants: {{plain: {{}}, alone: {{{none}}}, attacked: {{{none}, sizes: {{long: {{{none}}}}}}}}}
-sizes: {{small: {{}}, long: {{distillation: {{teacher_epochs: 2}}}}}}
+variants:
+  plain: {{}}
+  alone: {{{none}}}
+  attacked: {{{none}, sizes: {{long: {{{none}, train: {{epochs: 9}}}}}}}}
+sizes: {{small: {{}}, long: {{distillation: {{teacher_epochs: 2}}, train: {{lr: 0.5}}}}}}
 """
     recipe_file.write_text(recipe_file.read_text() + layers)
 
-    def teacher_epochs(variant: str, size: str) -> int | None:
-        recipe = read_recipe(recipe_file, [f"variant={variant}", f"size={size}"])
-        return recipe.distillation and recipe.distillation.teacher_epochs
+    def lengths(variant: str) -> list[tuple[int | None, int | None, float]]:
+        chosen = [[f"variant={variant}", f"size={size}"] for size in ("small", "long")]
+        recipes = [read_recipe(recipe_file, choice) for choice in chosen]
+        teachers = [each.distillation and each.distillation.teacher_epochs for each in recipes]
+        trains = [each.train for each in recipes]
+        return [(t, each.epochs, each.lr) for t, each in zip(teachers, trains, strict=True)]
 
-    assert [teacher_epochs("plain", size) for size in ("small", "long")] == [1, 2]
-    assert [teacher_epochs("alone", size) for size in ("small", "long")] == [None, 2]
-    assert [teacher_epochs("attacked", size) for size in ("small", "long")] == [None, None]
+    assert lengths("plain") == [(1, 3, 3e-3), (2, 3, 0.5)]
+    assert lengths("alone") == [(None, 3, 3e-3), (2, 3, 0.5)]
+    assert lengths("attacked") == [(None, 3, 3e-3), (None, 9, 0.5)]
 
 
-def test_resolved_recipe_reads_as_itself(text_recipe: Path) -> None:
-    recipe = read_recipe(text_recipe, ["variant=transject", "size=small"])
+def test_kind_of_data_follows_from_its_keys_and_fills_model_and_labels(text_recipe: Path) -> None:
     resolved = text_recipe.with_name("resolved.yaml")
-    resolved.write_text(yaml.safe_dump(recipe.to_dict()))
-    assert read_recipe(resolved) == recipe
-
-
-def test_kind_of_data_follows_from_its_keys_and_fills_the_model(text_recipe: Path) -> None:
-    recipe = read_recipe(text_recipe, ["variant=transject"])
-    assert isinstance(recipe.data, TextData)
-    assert recipe.model["vocab_size"] == 60 and recipe.model["seq_len"] == 12
-    assert isinstance(read_recipe(RECIPES / "fashion_mnist_dot.yaml").data, ImageData)
-    tokens = "{source: lra-text, valid: 16}"
-    recipe = read_recipe(text_recipe, ["variant=transject", f"data={tokens}"])
-    assert isinstance(recipe.data, TokenData)
-
-
-def test_labels_of_known_data_need_not_be_given(text_recipe: Path) -> None:
-    text = text_recipe.read_text()
-    text_recipe.write_text(text.replace("labels: [neg, pos]\n", ""))
-    assert read_recipe(text_recipe, ["variant=transject"]).labels == ["neg", "pos"]
+    text_recipe.write_text(text_recipe.read_text().replace("labels: [neg, pos]\n", ""))
+    tokens = "data={source: lra-text, valid: 16}"
+    for kind, path, options in (
+        (TextData, text_recipe, ["variant=transject", "size=small"]),
+        (ImageData, RECIPES / "fashion_mnist_dot.yaml", []),
+        (TokenData, text_recipe, ["variant=transject", tokens, "labels=[neg, pos]"]),
+    ):
+        recipe = read_recipe(path, options)
+        assert isinstance(recipe.data, kind)
+        resolved.write_text(yaml.safe_dump(recipe.to_dict()))
+        assert read_recipe(resolved) == recipe
+        if kind is TextData:
+            assert recipe.labels == ["neg", "pos"]
+            assert recipe.model["vocab_size"] == 60 and recipe.model["seq_len"] == 12
     with pytest.raises(ValueError, match="labels must be given: those of elsewhere are not known"):
         read_recipe(text_recipe, ["variant=transject", "data.source=elsewhere"])
 
