@@ -1,6 +1,5 @@
 """The choice of a runtime: measured in a child process, kept, and measured again after a change."""
 
-import multiprocessing
 import subprocess
 import sys
 from dataclasses import replace
@@ -178,21 +177,3 @@ def test_the_child_ends_with_the_process_that_measures(
         child.stdin.close()  # pyright: ignore[reportOptionalMemberAccess]  it is a pipe
         assert child.wait(30) == 1
     assert load_selection(asked, tmp_path) is None
-
-
-@pytest.mark.slow
-def test_processes_that_choose_at_once_read_whole_answers(asked: CacheKey, tmp_path: Path) -> None:
-    context = multiprocessing.get_context("spawn")
-    writers = [context.Process(target=store_often, args=(asked, tmp_path)) for _ in range(2)]
-    for writer in writers:
-        writer.start()
-    while any(writer.is_alive() for writer in writers):
-        assert load_selection(asked, tmp_path) in (None, answer(asked))
-    assert [writer.exitcode for writer in writers] == [0, 0]
-    assert load_selection(asked, tmp_path) == answer(asked)
-    assert len(list(tmp_path.iterdir())) == 1
-
-
-def store_often(asked: CacheKey, folder: Path) -> None:
-    for _ in range(200):
-        store_selection(answer(asked), folder)

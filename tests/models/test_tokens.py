@@ -27,39 +27,31 @@ def test_tokens_within_the_rules_pass(mask: Tensor | None) -> None:
 
 
 @pytest.mark.parametrize(
-    ("tokens", "message"),
+    ("tokens", "mask", "message"),
     [
-        (TOKENS[0], r"tokens must be \(B, 1..3\), got \(3,\)"),
-        (TOKENS[None], r"tokens must be \(B, 1..3\), got \(1, 2, 3\)"),
-        (torch.tensor(4), r"tokens must be \(B, 1..3\), got \(\)"),
-        (TOKENS.repeat(1, 2), r"tokens must be \(B, 1..3\), got \(2, 6\)"),
-        (TOKENS[:, :0], r"tokens must be \(B, 1..3\), got \(2, 0\)"),
-        (TOKENS.float(), "tokens must be int64, got torch.float32"),
-        (TOKENS.int(), "tokens must be int64, got torch.int32"),
-        (TOKENS.bool(), "tokens must be int64, got torch.bool"),
-        (TOKENS - 1, r"tokens must lie in 0..9, got -1..8"),
-        (TOKENS + 1, r"tokens must lie in 0..9, got 1..10"),
+        (TOKENS[0], None, r"tokens must be \(B, 1..3\), got \(3,\)"),
+        (TOKENS[None], None, r"tokens must be \(B, 1..3\), got \(1, 2, 3\)"),
+        (torch.tensor(4), None, r"tokens must be \(B, 1..3\), got \(\)"),
+        (TOKENS.repeat(1, 2), None, r"tokens must be \(B, 1..3\), got \(2, 6\)"),
+        (TOKENS[:, :0], None, r"tokens must be \(B, 1..3\), got \(2, 0\)"),
+        (TOKENS.float(), None, "tokens must be int64, got torch.float32"),
+        (TOKENS.int(), None, "tokens must be int64, got torch.int32"),
+        (TOKENS.bool(), None, "tokens must be int64, got torch.bool"),
+        (TOKENS - 1, None, r"tokens must lie in 0..9, got -1..8"),
+        (TOKENS + 1, None, r"tokens must lie in 0..9, got 1..10"),
+        (TOKENS, MASK.long(), r"must be bool of shape \(2, 3\), got torch.int64 \(2, 3\)"),
+        (TOKENS, MASK.float(), r"must be bool of shape \(2, 3\), got torch.float32"),
+        (TOKENS, MASK[:, :2], r"must be bool of shape \(2, 3\), got torch.bool \(2, 2\)"),
+        (TOKENS, MASK[:1], r"must be bool of shape \(2, 3\), got torch.bool \(1, 3\)"),
+        (TOKENS, MASK[:, None, None], r"must be bool of shape \(2, 3\), got torch.bool \(2, 1, 1"),
+        (TOKENS, MASK & ~MASK[1], r"mask must have a real token in .* sequence, got none in \[1\]"),
     ],
 )
-def test_tokens_against_the_rules_are_refused(tokens: Tensor, message: str) -> None:
+def test_tokens_and_masks_against_the_rules_are_refused(
+    tokens: Tensor, mask: Tensor | None, message: str
+) -> None:
     with pytest.raises(ValueError, match=message):
-        check_tokens(tokens, None, vocab_size=10, seq_len=3)
-
-
-@pytest.mark.parametrize(
-    ("mask", "message"),
-    [
-        (MASK.long(), r"mask must be bool of shape \(2, 3\), got torch.int64 \(2, 3\)"),
-        (MASK.float(), r"mask must be bool of shape \(2, 3\), got torch.float32"),
-        (MASK[:, :2], r"mask must be bool of shape \(2, 3\), got torch.bool \(2, 2\)"),
-        (MASK[:1], r"mask must be bool of shape \(2, 3\), got torch.bool \(1, 3\)"),
-        (MASK[:, None, None], r"mask must be bool of shape \(2, 3\), got torch.bool \(2, 1, 1, 3"),
-        (MASK & ~MASK[1], r"mask must have a real token in every sequence, got none in \[1\]"),
-    ],
-)
-def test_masks_against_the_rules_are_refused(mask: Tensor, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        check_tokens(TOKENS, mask, vocab_size=10, seq_len=3)
+        check_tokens(tokens, mask, vocab_size=10, seq_len=3)
 
 
 def test_pairs_against_the_rules_are_refused() -> None:
