@@ -120,7 +120,7 @@ def test_every_answer_is_documented_and_none_is_a_server_error(server: Server, c
 
 def test_serving_process_imports_neither_torch_nor_an_exporter_that_nobody_asked_for() -> None:
     code = (
-        "import sys, service.app\nfrom service.tracing import start_tracing\n"
+        "import sys, service.app, service.jobs.worker\nfrom service.tracing import start_tracing\n"
         "start_tracing('x')\nassert 'torch' not in sys.modules\n"
         "assert not any(name.startswith('opentelemetry.exporter') for name in sys.modules)"
     )

@@ -5,7 +5,8 @@ import contextlib
 import json
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -39,52 +40,43 @@ def served(front: Front) -> Iterator[str]:
         assert not thread.is_alive()
 
 
-class Stream:
-    """A client that reads events."""
+Events = Generator[tuple[str, Any]]
 
-    def __init__(self, url: str) -> None:
-        self._stack = contextlib.ExitStack()
-        client = self._stack.enter_context(httpx.Client(timeout=20))
-        self.response = self._stack.enter_context(client.stream("GET", url))
-        self._lines = self.response.iter_lines()
 
-    def next(self) -> tuple[str, dict[str, Any]]:
+def follow(url: str) -> Events:
+    """The status and headers of an answer, then the name and the content of each event."""
+    with httpx.stream("GET", url, timeout=20) as response:
+        yield str(response.status_code), response.headers
         name = ""
-        for line in self._lines:
+        for line in response.iter_lines():
             if line.startswith("event: "):
                 name = line.removeprefix("event: ")
             elif line.startswith("data: "):
-                return name, json.loads(line.removeprefix("data: "))
-        return "", {}
-
-    def close(self) -> None:
-        self._stack.close()
+                yield name, json.loads(line.removeprefix("data: "))
 
 
 def test_events_tell_of_every_change_until_the_end(front: Front) -> None:
     location = front.post().headers["location"]
     job_id = location.removeprefix(f"{URL}/")
     with served(front) as server:
-        stream = Stream(server + location + "/events")
-        assert stream.response.headers["content-type"].startswith("text/event-stream")
-        assert stream.response.headers["cache-control"] == "no-store"
-        name, shown = stream.next()
+        stream = follow(server + location + "/events")
+        _, headers = next(stream)
+        assert headers["content-type"].startswith("text/event-stream")
+        assert headers["cache-control"] == "no-store"
+        name, shown = next(stream)
         assert name == "progress" and shown == front.request("GET", location).json()
         assert (shown["status"], shown["queue_position"]) == ("queued", 1)
         front.store.claim("w")
-        assert stream.next()[1]["status"] == "running"
+        assert next(stream)[1]["status"] == "running"
         front.store.progress(job_id, "w", done=5, total=9, stage="fgsm", eta=1.0)
-        assert stream.next()[1]["progress"]["done"] == 5
+        assert next(stream)[1]["progress"]["done"] == 5
         front.store.heartbeat(job_id, "w")  # nothing that anybody sees
         front.store.finish(job_id, "w", {"models": []})
-        names = [stream.next() for _ in range(3)]
-        assert [name for name, _ in names] == ["progress", "end", ""]
         shown = front.request("GET", location).json()
-        assert names[0][1] == names[1][1] == shown and shown["progress"]["eta_s"] is None
-        stream.close()
-        late = Stream(server + location + "/events")
-        assert [late.next()[0] for _ in range(3)] == ["progress", "end", ""]
-        late.close()
+        assert [*stream] == [("progress", shown), ("end", shown)]
+        assert shown["progress"]["eta_s"] is None
+        late = [*follow(server + location + "/events")]
+        assert [name for name, _ in late] == ["200", "progress", "end"]
 
 
 def test_streams_are_few_and_a_client_that_leaves_makes_room(
@@ -94,41 +86,30 @@ def test_streams_are_few_and_a_client_that_leaves_makes_room(
     location = front.post().headers["location"]
     with served(front) as server:
         url = server + location + "/events"
-        streams = [Stream(url) for _ in range(2)]
-        assert [stream.next()[0] for stream in streams] == ["progress"] * 2
+        first, second = follow(url), follow(url)
+        for stream in (first, second):
+            assert [next(stream)[0], next(stream)[0]] == ["200", "progress"]
         refused = httpx.get(url)
         check_error(refused, 503, "too_many_streams", "2 clients")
         assert int(refused.headers["retry-after"]) > 0
         assert httpx.head(url).status_code == 200
-        streams[0].close()
-        assert wait_until(lambda: _opens(url), seconds=5)
+        first.close()
+        assert wait_until(lambda: next(follow(url))[0] == "200", seconds=5)
         front.request("DELETE", location)
-        assert streams[1].next()[1]["status"] == "cancelled"
-        streams[1].close()
+        assert next(second)[1]["status"] == "cancelled"
+        second.close()
     front.store.close()
-
-
-def _opens(url: str) -> bool:
-    stream = Stream(url)
-    stream.close()
-    return stream.response.status_code == 200
 
 
 def test_streams_and_waits_end_when_the_server_leaves(front: Front) -> None:
     location = front.post().headers["location"]
-    with served(front) as server:
-        stream = Stream(server + location + "/events")
-        stream.next()
-        answers: list[httpx.Response] = []
-        waiting = threading.Thread(
-            target=lambda: answers.append(httpx.get(f"{server}{location}?wait=30", timeout=40))
-        )
-        waiting.start()
+    with served(front) as server, ThreadPoolExecutor() as threads:
+        stream = follow(server + location + "/events")
+        assert [next(stream)[0], next(stream)[0]] == ["200", "progress"]
+        waiting = threads.submit(httpx.get, f"{server}{location}?wait=30", timeout=40)
         front.app.state.leaving = True
-        assert stream.next() == ("", {})
-        waiting.join(10)  # long before its own end
-        assert answers[0].json()["status"] == "queued"
-        stream.close()
+        assert [*stream] == []
+        assert waiting.result(timeout=10).json()["status"] == "queued"  # long before its own end
 
 
 def test_many_followers_read_the_table_together(

@@ -14,7 +14,7 @@ import pytest
 
 from data.images import to_png
 from robustness.spec import ATTACKS
-from runtimes.artifact import Artifact, open_artifact
+from runtimes.artifact import open_artifact
 from service.jobs.uploads import evaluations_folder
 from service.settings import ROOT
 from tests.service.front import URL, Files, Front, check_error
@@ -54,16 +54,12 @@ def pictures(count: int) -> Files:
 
 
 @pytest.fixture(scope="module")
-def shipped() -> dict[str, Artifact]:
-    return {"fashion-elliptical": open_artifact(ROOT / "artifacts" / "fashion-elliptical")}
-
-
-@pytest.fixture(scope="module")
 def finished(
-    shipped: dict[str, Artifact], tmp_path_factory: pytest.TempPathFactory
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[tuple[Front, dict[str, Any]]]:
     """A shipped model after every attack on images."""
-    front = Front(tmp_path_factory.mktemp("state"), shipped)
+    shipped = open_artifact(ROOT / "artifacts" / "fashion-elliptical")
+    front = Front(tmp_path_factory.mktemp("state"), {"fashion-elliptical": shipped})
     spec = {"attacks": [attack(name, **given) for name, given in SETTINGS.items()]}
     response = front.post(pictures(3), spec=json.dumps(spec))
     assert response.status_code == 202, response.text
@@ -134,11 +130,6 @@ def test_pictures_tell_the_norm_of_a_radius(finished: tuple[Front, dict[str, Any
     check_error(text, 404, "no_such_sample", "is of images")
 
 
-def small(front: Front) -> str:
-    spec = json.dumps({"attacks": [attack("fgsm")]})
-    return front.post(pictures(1), spec=spec).headers["location"]
-
-
 def finish(front: Front, location: str) -> Path:
     """Call an evaluation finished; its folder."""
     job_id = location.removeprefix(f"{URL}/")
@@ -147,11 +138,8 @@ def finish(front: Front, location: str) -> Path:
     return evaluations_folder(front.settings.state) / job_id
 
 
-def test_no_form_of_a_report_before_the_end_or_after_the_deletion(
-    shipped: dict[str, Artifact], tmp_path: Path
-) -> None:
-    front = Front(tmp_path, shipped)
-    location = small(front)
+def test_no_form_of_a_report_before_the_end_or_after_the_deletion(front: Front) -> None:
+    location = front.post().headers["location"]
 
     def check_all(status: int, code: str, message: str) -> None:
         for name, *_ in FORMS.values():
@@ -162,23 +150,20 @@ def test_no_form_of_a_report_before_the_end_or_after_the_deletion(
     check_all(404, "no_report", "cancelled")
     front.request("DELETE", location)
     check_all(410, "evaluation_deleted", "")
-    location = small(front)
+    location = front.post().headers["location"]
     shutil.rmtree(finish(front, location))
     check_all(404, "no_report", "no longer there")
     check_error(front.request("GET", f"{location}/samples/0/clean.png"), 404, "no_such_sample", "")
-    front.store.close()
 
 
 def test_a_report_of_another_version_has_no_pictures(
-    finished: tuple[Front, dict[str, Any]], tmp_path: Path, shipped: dict[str, Artifact]
+    finished: tuple[Front, dict[str, Any]], front: Front
 ) -> None:
     done, shown = finished
-    front = Front(tmp_path, shipped)
-    location = small(front)
+    location = front.post().headers["location"]
     folder = finish(front, location) / "report"
     shutil.copytree(evaluations_folder(done.settings.state) / shown["id"] / "report", folder)
     report = json.loads((folder / "report.json").read_bytes()) | {"schema_version": 1}
     (folder / "report.json").write_text(json.dumps(report))
     picture = front.request("GET", f"{location}/samples/0/clean.png")
     check_error(picture, 404, "no_such_sample", "another version")
-    front.store.close()

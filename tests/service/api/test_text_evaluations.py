@@ -2,7 +2,6 @@
 
 import io
 import json
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -12,7 +11,6 @@ import pytest
 from data.sources import TextSet
 from robustness.report.lookup import difference
 from robustness.spec import ATTACKS
-from runtimes.artifact import Artifact
 from service.jobs.uploads import evaluations_folder, open_inputs
 from tests.service.front import Front, archive, check_error, pictures, zipped
 from tests.service.tiny_artifact import TEXT_LABELS
@@ -154,14 +152,3 @@ def test_every_attack_on_texts_runs_to_its_report(front: Front) -> None:
         check_error(front.request("GET", f"{location}/samples/{wrong}"), 404, "no_such_sample", "")
     page = front.request("GET", shown["links"]["html"])
     assert page.status_code == 200 and "tiny-transject" in page.text
-
-
-@pytest.mark.slow
-def test_lost_texts_fail_without_a_path_in_the_message(
-    front: Front, artifacts: dict[str, Artifact], tmp_path: Path
-) -> None:
-    job_id = post(front, texts='["good"]').json()["id"]
-    (evaluations_folder(front.settings.state) / job_id / "texts.parquet").write_bytes(b"PAR1")
-    front.run_all()
-    error = front.request("GET", f"/v1/evaluations/{job_id}").json()["error"]
-    assert error["code"] == "unreadable_inputs" and str(tmp_path) not in error["message"]

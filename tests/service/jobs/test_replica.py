@@ -2,8 +2,6 @@
 
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -21,51 +19,41 @@ _CODE = (
 )
 
 
-@contextmanager
-def server(state: Path, role: str, **more: str) -> Iterator[subprocess.Popen[str]]:
-    environ = {"ASSAY_STATE": str(state), "ASSAY_ROLE": role, **more}
-    pipe = subprocess.PIPE
-    with subprocess.Popen(
+def server(state: Path, role: str, **more: str) -> subprocess.Popen[str]:
+    """A server that claims its state and runs until its input ends."""
+    return subprocess.Popen(
         [sys.executable, "-c", _CODE],
         cwd=ROOT,
-        env=environ,
-        stdin=pipe,
-        stdout=pipe,
-        stderr=pipe,
+        env={"ASSAY_STATE": str(state), "ASSAY_ROLE": role, **more},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
         text=True,
-    ) as process:
-        yield process
-        process.kill()
+    )
 
 
-def ready(process: subprocess.Popen[str]) -> bool:
+def said(process: subprocess.Popen[str]) -> str:
     assert process.stdout is not None
-    return process.stdout.readline() == "ready\n"
-
-
-def refusal(process: subprocess.Popen[str]) -> str:
-    assert process.stderr is not None
-    return process.stderr.read() if not ready(process) else "it is ready"
+    return process.stdout.readline()
 
 
 def test_a_state_has_one_server_of_each_role_until_it_dies(tmp_path: Path) -> None:
-    with server(tmp_path, "predict") as first:
-        assert ready(first)
-        with server(tmp_path, "evaluate") as second, server(tmp_path, "all") as third:
-            assert ready(second)
-            words = refusal(third)
-            assert "Assay cannot start: another server uses this ASSAY_STATE to predict" in words
-            assert "PostgreSQL" in words
-            first.kill()
-            first.wait()
-            with server(tmp_path, "predict") as fourth:
-                assert ready(fourth)
+    with server(tmp_path, "predict") as first, server(tmp_path, "evaluate") as second:
+        assert said(first) == said(second) == "ready\n"
+        with server(tmp_path, "all") as third:
+            words = said(third)
+        assert "Assay cannot start: another server uses this ASSAY_STATE to predict" in words
+        assert "PostgreSQL" in words
+        first.kill()
+        first.wait()
+        with server(tmp_path, "predict") as fourth:
+            assert said(fourth) == "ready\n"
 
 
 def test_postgresql_has_any_number_of_servers(tmp_path: Path, postgresql_server: str) -> None:
     given = {"ASSAY_DATABASE": postgresql_server}
     with server(tmp_path, "all", **given) as first, server(tmp_path, "all", **given) as second:
-        assert ready(first) and ready(second)
+        assert said(first) == said(second) == "ready\n"
 
 
 @pytest.mark.parametrize(
