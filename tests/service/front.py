@@ -111,9 +111,11 @@ def archive(content: bytes) -> Files:
     return [("archive", ("some.bin", content))]
 
 
-def check_error(response: httpx.Response, status: int, code: str, message: str) -> Any:
+def check_error(response: Any, status: int, code: str, message: str = "") -> Any:
+    """The details of a refusal, which is in the shape of all errors and tells no path."""
     error = response.json()["error"]
     assert (response.status_code, error["code"]) == (status, code), error
+    assert set(error) == {"code", "message", "details"}
     assert re.search(message, error["message"]), error["message"]
     assert "/tmp" not in response.text and "Traceback" not in response.text
     return error["details"]

@@ -11,21 +11,13 @@ from data.images import decode_image, to_input
 from runtimes.artifact import Artifact
 from runtimes.registry import open_runtime
 from tests.service.conftest import bomb, encoded, png
+from tests.service.front import check_error
 from tests.service.tiny_artifact import LABELS, noise
 
 
 def _post(client: TestClient, *images: bytes, **fields: str) -> httpx2.Response:
     files = [("images", (f"{i}.png", image)) for i, image in enumerate(images)]
     return client.post("/classify", files=files, data=fields)
-
-
-def _assert_error(response: httpx2.Response, status: int, code: str, *words: str) -> None:
-    error = response.json()["error"]
-    assert (response.status_code, error["code"]) == (status, code)
-    assert set(error) == {"code", "message", "details"}
-    for word in words:
-        assert word in error["message"]
-    assert "/" not in error["message"] or code == "not_multipart"
 
 
 def test_predictions_come_in_order_and_agree_with_the_runtime(
@@ -58,8 +50,7 @@ def test_model_is_chosen_by_name_and_version(client: TestClient) -> None:
     assert len(top_k) == len(LABELS)
     assert sum(entry["probability"] for entry in top_k) == pytest.approx(1)
     for name in ("nope", "fashion-dot:2", "../../etc", ":1"):
-        refused = _post(client, png(), model=name)
-        assert (refused.status_code, refused.json()["error"]["code"]) == (404, "unknown_model")
+        check_error(_post(client, png(), model=name), 404, "unknown_model")
 
 
 def test_common_formats_and_modes_of_any_size(client: TestClient) -> None:
@@ -80,7 +71,7 @@ def test_common_formats_and_modes_of_any_size(client: TestClient) -> None:
 def test_64_images_pass_and_65_do_not(client: TestClient) -> None:
     assert len(_post(client, *[png()] * 64).json()) == 64
     for count in (65, 66, 67, 68, 200):
-        _assert_error(_post(client, *[png()] * count), 422, "too_many_images", "64")
+        check_error(_post(client, *[png()] * count), 422, "too_many_images", "64")
 
 
 def test_no_image_is_refused(client: TestClient) -> None:
@@ -96,27 +87,26 @@ def test_no_image_is_refused(client: TestClient) -> None:
         client.post("/classify", content=empty, headers=form),
         client.post("/classify", content=b"--B--\r\n", headers=form),
     ):
-        _assert_error(response, 422, "no_images", "images")
+        check_error(response, 422, "no_images", "images")
 
 
 def test_truncated_image_is_refused_and_named(client: TestClient) -> None:
     whole = png(size=64)
     for length in (len(whole) // 2, 100, 40, 12):
         response = _post(client, png(), whole[:length])
-        _assert_error(response, 422, "broken_image", "File 1")
-        assert response.json()["error"]["details"] == {"file": 1}
+        assert check_error(response, 422, "broken_image", "File 1") == {"file": 1}
 
 
 def test_what_is_no_image_is_refused(client: TestClient) -> None:
     for content in (b"hello, I am text", b"", b"%PDF-1.7 ...", b"\0" * 5000):
-        _assert_error(_post(client, content), 415, "not_an_image", "File 0")
+        check_error(_post(client, content), 415, "not_an_image", "File 0")
 
 
 def test_too_many_pixels_are_refused_before_decoding(client: TestClient) -> None:
-    _assert_error(_post(client, bomb(60_000, 60_000)), 413, "too_many_pixels", "pixels")
+    check_error(_post(client, bomb(60_000, 60_000)), 413, "too_many_pixels", "pixels")
     large = bomb(7_000, 7_000)  # would be decoded alone, and is broken
-    _assert_error(_post(client, *[large] * 16), 422, "broken_image", "File")
-    _assert_error(_post(client, *[large] * 17), 413, "too_many_pixels", "File 16")
+    check_error(_post(client, *[large] * 16), 422, "broken_image", "File")
+    check_error(_post(client, *[large] * 17), 413, "too_many_pixels", "File 16")
 
 
 def test_broken_files_are_the_clients_fault(client: TestClient) -> None:
@@ -135,9 +125,9 @@ def test_broken_files_are_the_clients_fault(client: TestClient) -> None:
 
 def test_bad_fields_are_refused(client: TestClient) -> None:
     for top_k in ("0", "1.5", "abc", "9" * 5000, "true", "１"):
-        _assert_error(_post(client, png(), top_k=top_k), 422, "invalid_top_k", "top_k")
+        check_error(_post(client, png(), top_k=top_k), 422, "invalid_top_k", "top_k")
     files = [("images", ("a.png", png())), ("model", ("m", b"\xff\xfe"))]
-    _assert_error(client.post("/classify", files=files), 422, "invalid_text", "model")
+    check_error(client.post("/classify", files=files), 422, "invalid_text", "model")
 
 
 @pytest.fixture
@@ -151,16 +141,16 @@ def bait() -> Iterator[socket.socket]:
 def test_addresses_are_never_fetched(client: TestClient, bait: socket.socket) -> None:
     url = f"http://127.0.0.1:{bait.getsockname()[1]}/x.png"
     text_part = [("images", (None, url))]
-    _assert_error(client.post("/classify", files=text_part), 415, "not_a_file", "images")
+    check_error(client.post("/classify", files=text_part), 415, "not_a_file", "images")
     both = [("images", ("a.png", png())), ("images", (None, url))]
-    _assert_error(client.post("/classify", files=both), 415, "not_a_file")
-    _assert_error(client.post("/classify", data={"images": url}), 415, "not_a_file")
+    check_error(client.post("/classify", files=both), 415, "not_a_file")
+    check_error(client.post("/classify", data={"images": url}), 415, "not_a_file")
     for body in ({"images": [url]}, {"images": url}, url, {"images": ["/etc/passwd"]}):
-        _assert_error(client.post("/classify", json=body), 415, "not_multipart")
+        check_error(client.post("/classify", json=body), 415, "not_multipart")
     for kind in ("text/plain", "image/png", "application/vnd.bentoml+pickle", ""):
         raw = client.post("/classify", content=url, headers={"content-type": kind})
-        _assert_error(raw, 415, "not_multipart", "multipart/form-data")
-    _assert_error(_post(client, url.encode()), 415, "not_an_image")
+        check_error(raw, 415, "not_multipart", "multipart/form-data")
+    check_error(_post(client, url.encode()), 415, "not_an_image")
     with pytest.raises(BlockingIOError):
         bait.accept()
 
@@ -171,7 +161,7 @@ def test_half_an_upload_is_not_half_an_answer(client: TestClient) -> None:
     body = (2 * (head + png() + b"\r\n"))[:-20]
     headers = {"content-type": "multipart/form-data; boundary=B"}
     response = client.post("/classify", content=body, headers=headers)
-    _assert_error(response, 400, "malformed_multipart")
+    check_error(response, 400, "malformed_multipart")
 
 
 def test_hostile_file_name_stays_out_of_the_answer(client: TestClient) -> None:

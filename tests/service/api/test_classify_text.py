@@ -1,7 +1,6 @@
 import json
 from typing import Any
 
-import httpx2
 import numpy as np
 import pytest
 from starlette.testclient import TestClient
@@ -11,13 +10,10 @@ from runtimes.artifact import Artifact
 from runtimes.manifest import TOKENIZER
 from runtimes.registry import open_runtime
 from tests.service.conftest import png
+from tests.service.front import check_error
 from tests.service.tiny_artifact import MAX_LEN, TEXT_LABELS
 
 TYPED = {"content-type": "application/json"}
-
-
-def _error(response: httpx2.Response) -> tuple[int, str]:
-    return response.status_code, response.json()["error"]["code"]
 
 
 def test_predictions_come_in_order_and_agree_with_the_runtime(
@@ -78,7 +74,7 @@ def test_a_text_is_answered_as_if_it_were_alone(client: TestClient) -> None:
             "the key 'top_k' must",
         ),
         (b'{"texts": [{"a": 1, "a": 1}]}', 400, "invalid_json", "'a' must not appear twice"),
-        (rb'{"\ud800": 1, "\ud800": 2}', 400, "invalid_json", r"'\ud800' must not appear"),
+        (rb'{"\ud800": 1, "\ud800": 2}', 400, "invalid_json", "ud800' must not appear"),
     ],
 )
 def test_what_is_not_acceptable_is_named(
@@ -86,23 +82,21 @@ def test_what_is_not_acceptable_is_named(
 ) -> None:
     content = body if isinstance(body, bytes) else json.dumps(body)
     response = client.post("/classify_text", content=content, headers=TYPED)
-    assert _error(response) == (status, code)
-    error = response.json()["error"]
-    assert message in error["message"]
+    details = check_error(response, status, code, message)
     if code == "invalid_text":
-        assert error["details"] == {"text": int(message.removeprefix("Text "))}
+        assert details == {"text": int(message.removeprefix("Text "))}
 
 
 def test_the_body_must_be_json(client: TestClient) -> None:
     untyped = client.post("/classify_text", content=b'{"texts": ["good"]}')
-    assert _error(untyped) == (415, "wrong_content_type")
+    check_error(untyped, 415, "wrong_content_type")
     assert client.get("/classify_text").status_code == 405
 
 
 def test_models_of_texts_take_no_images(client: TestClient) -> None:
     files = [("images", ("0.png", png()))]
     response = client.post("/classify", files=files, data={"model": "tiny-transject"})
-    assert _error(response) == (422, "wrong_task")
+    check_error(response, 422, "wrong_task")
     spec = '{"model": "tiny-transject", "attacks": [{"name": "fgsm", "eps": ["1/255"]}]}'
     response = client.post("/v1/evaluations", files=files, data={"spec": spec})
-    assert _error(response) == (422, "wrong_task")
+    check_error(response, 422, "wrong_task")

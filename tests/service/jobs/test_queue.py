@@ -6,10 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import create_engine, text
 
 from service.jobs.claims import MAX_ATTEMPTS, MAX_LOST
+from service.jobs.database import StateError, read_url
 from service.jobs.queue import BudgetSpent, JobStore, predict_seconds
 from service.jobs.table import Job, NewJob, new_job_id
+from service.settings import Settings
 from tests.service.jobs.postgres import emptied
 
 MODELS = [{"name": "m", "version": "1", "digest": "d"}]
@@ -31,7 +34,8 @@ def got(store: JobStore, job_id: str) -> Job:
 
 def new_job(**changes: Any) -> NewJob:
     values: dict[str, Any] = {"spec": {"seed": 1}, "models": MODELS, "samples": 3, "cost": 60}
-    return NewJob(**(values | {"id": new_job_id(), "fingerprint": "f"} | changes))
+    values |= {"id": new_job_id(), "fingerprint": "f", **changes}
+    return NewJob(**values)
 
 
 def submit(store: JobStore, **changes: Any) -> str:
@@ -215,3 +219,23 @@ def test_odd_values_are_stored_as_they_are_and_odd_names_are_unknown(store: JobS
     assert (job.owner, job.spec) == ("Ümläut '; --", {"x": "\0\ud800"})
     for odd in ("", "\0", "x" * 32, "\udcff", "A" * 32):
         assert store.get(odd) is None and not store.keeps_files(odd)
+
+
+def test_a_newer_schema_is_refused_and_left_alone(database: str) -> None:
+    JobStore(database).close()
+    engine = create_engine(read_url(database))
+    try:
+        with engine.begin() as connection:
+            connection.execute(text("UPDATE alembic_version SET version_num = '0099'"))
+        with pytest.raises(StateError, match="schema version 0099.*up to version 0001"):
+            JobStore(database)
+        with engine.begin() as connection:
+            connection.execute(text("UPDATE alembic_version SET version_num = '0001'"))
+    finally:
+        engine.dispose()
+
+
+def test_a_state_may_lie_at_an_odd_path(tmp_path: Path) -> None:
+    folder = tmp_path / "a b%20c#é?x=1"
+    JobStore.open(Settings(state=folder)).close()
+    assert (folder / "assay.sqlite3").is_file()

@@ -12,6 +12,7 @@ from starlette.testclient import TestClient
 from runtimes.artifact import Artifact
 from runtimes.registry import open_runtime
 from tests.service.conftest import encoded
+from tests.service.front import check_error
 from tests.service.tiny_artifact import noise
 
 URL = "/v2/models/fashion-elliptical/infer"
@@ -51,12 +52,6 @@ def _texts(*texts: bytes) -> tuple[dict[str, Any], bytes]:
     raw = b"".join(struct.pack("<I", len(text)) + text for text in texts)
     tensor = {"name": "texts", "datatype": "BYTES", "shape": [len(texts)]}
     return tensor | {"parameters": {"binary_data_size": len(raw)}}, raw
-
-
-def _error(response: httpx2.Response) -> tuple[int, str]:
-    error = response.json()["error"]
-    assert set(error) == {"code", "message", "details"}
-    return response.status_code, error["code"]
 
 
 def test_json_gives_what_classify_gives(client: TestClient, tiny_artifact: Artifact) -> None:
@@ -136,7 +131,7 @@ def test_flat_data_and_a_named_version_are_taken(client: TestClient) -> None:
     ],
 )
 def test_what_json_may_not_say(client: TestClient, body: Any, status: int, code: str) -> None:
-    assert _error(client.post(URL, json=body)) == (status, code)
+    check_error(client.post(URL, json=body), status, code)
 
 
 @pytest.mark.parametrize(
@@ -154,7 +149,7 @@ def test_what_json_may_not_say(client: TestClient, body: Any, status: int, code:
     ],
 )
 def test_what_bytes_may_not_be(client: TestClient, body: Any, raw: bytes, status: int) -> None:
-    assert _error(_binary(client, URL, body, raw)) == (status, "invalid_tensor")
+    check_error(_binary(client, URL, body, raw), status, "invalid_tensor")
 
 
 def test_what_texts_may_not_be(client: TestClient) -> None:
@@ -169,41 +164,40 @@ def test_what_texts_may_not_be(client: TestClient) -> None:
     tensor = {"name": "texts", "datatype": "BYTES", "shape": [2], "data": ["good", "bad"]}
     assert sized(raw).json() == client.post(TEXT_URL, json=_body(tensor)).json()
     for content in (raw[:-1], raw[:-4], raw[:3], raw + raw, raw[:8], b"\xff" * 8):
-        assert _error(sized(content)) == (400, "invalid_tensor"), content
-    assert _error(sized(_texts(b"good", b"\xff")[1])) == (422, "invalid_tensor")
-    assert _error(sized(_texts(b"good", b"")[1])) == (422, "invalid_text")
-    assert _error(sized(raw, 65)) == (422, "too_many_inputs")
+        check_error(sized(content), 400, "invalid_tensor")
+    check_error(sized(_texts(b"good", b"\xff")[1]), 422, "invalid_tensor")
+    check_error(sized(_texts(b"good", b"")[1]), 422, "invalid_text")
+    check_error(sized(raw, 65), 422, "too_many_inputs")
     for data in (["good", 1], ["good", None], [["good"], ["bad"]]):
-        assert _error(client.post(TEXT_URL, json=_body(tensor | {"data": data}))) == (
-            422,
-            "invalid_tensor",
+        check_error(
+            client.post(TEXT_URL, json=_body(tensor | {"data": data})), 422, "invalid_tensor"
         )
 
 
 def test_a_body_that_cannot_be_json_is_refused(client: TestClient) -> None:
     for text in (b"", b"[" * 100_000, b'{"id": "a", "id": "b"}'):
-        assert _error(client.post(URL, content=text)) == (400, "invalid_json")
-        assert _error(_binary(client, URL, text, b"")) == (400, "invalid_json")
+        check_error(client.post(URL, content=text), 400, "invalid_json")
+        check_error(_binary(client, URL, text, b""), 400, "invalid_json")
     text = json.dumps(_body())
     for length in ("-1", "x", "99999", "9" * 500, "１"):
         headers = {b"inference-header-content-length": length.encode()}
         answer = client.post(URL, content=text, headers=headers)
-        assert _error(answer) == (400, "invalid_header_length")
+        check_error(answer, 400, "invalid_header_length")
     for kind in ("application/vnd.bentoml+pickle", "text/plain", "multipart/form-data"):
         answer = client.post(URL, content=text, headers={"content-type": kind})
-        assert _error(answer) == (415, "wrong_content_type")
+        check_error(answer, 415, "wrong_content_type")
     for url in (URL, "/classify", "/classify_text"):
         answer = client.post(url, content=text, headers=TYPED | {"content-encoding": "gzip"})
-        assert _error(answer) == (415, "compressed_body")
+        check_error(answer, 415, "compressed_body")
         assert answer.headers["accept-encoding"] == "identity"
     long = json.dumps({"inputs": [], "id": "x" * 8_000_000})
     for url in (URL, "/classify_text"):  # it would hold up others
-        assert _error(client.post(url, content=long, headers=TYPED)) == (413, "body_too_large")
+        check_error(client.post(url, content=long, headers=TYPED), 413, "body_too_large")
 
 
 def test_unknown_models_and_queries_are_refused(client: TestClient) -> None:
     for url in ("/v2/models/nope/infer", "/v2/models/fashion-dot/versions/7/infer"):
-        assert _error(client.post(url, json=_body())) == (404, "unknown_model")
+        check_error(client.post(url, json=_body()), 404, "unknown_model")
     for url in (URL, "/classify", "/classify_text"):
         assert client.post(f"{url}?top_k=1", json=_body()).status_code == 422
     for url in ("/v2", "/v2/health/live", "/v2/models/fashion-dot"):
