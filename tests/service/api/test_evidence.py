@@ -84,7 +84,7 @@ def test_every_attack_on_images_runs_to_its_report(
     assert list(model["worst"]) == ["64/255", "L2:2"]
 
 
-def test_no_file_is_left_over_and_each_form_has_its_type(
+def test_each_form_has_its_type_and_nothing_runs_in_the_page(
     finished: tuple[Front, dict[str, Any]],
 ) -> None:
     front, shown = finished
@@ -103,12 +103,6 @@ def test_no_file_is_left_over_and_each_form_has_its_type(
     assert pq.read_table(io.BytesIO(content["samples"])).num_rows >= 3
     assert ElementTree.fromstring(content["junit"]).tag in ("testsuite", "testsuites")
     assert shown["models"][0]["digest"][:12] in content["card"].decode()
-
-
-def test_nothing_runs_in_the_page_of_a_report_or_leaves_it(
-    finished: tuple[Front, dict[str, Any]],
-) -> None:
-    front, shown = finished
     page = front.request("GET", shown["links"]["html"])
     parts = page.headers["content-security-policy"].split("; ")
     policy = {name: rest for name, _, rest in (part.partition(" ") for part in parts)}
