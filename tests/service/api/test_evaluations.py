@@ -129,15 +129,13 @@ def test_a_bad_request_is_refused_and_leaves_nothing(front: Front, case: str) ->
     assert front.store.page() == ([], None)
 
 
-def test_a_body_that_is_no_form_is_refused(front: Front) -> None:
-    check_error(front.request("POST", URL, json=FGSM), 415, "not_multipart", "multipart")
-
-
 def test_every_broken_rule_and_limit_is_listed(front: Front) -> None:
     def fields(*attacks: dict[str, Any]) -> list[str]:
         details = check_error(front.post(**spec(attacks=attacks)), 422, "invalid_spec", "")
         return [problem["field"] for problem in details]
 
+    not_a_form = front.request("POST", URL, json=FGSM)
+    check_error(not_a_form, 415, "not_multipart", "multipart")
     found = fields({"name": "fgsm", "eps": ["2"]}, {"name": "no", "eps": []})
     assert {"attacks.0.eps", "attacks.1.name"} <= set(found)
     allowed = [{"name": "fgsm", "eps": [eps]} for eps in MANY[:15]]

@@ -14,30 +14,20 @@ from service.jobs.process import evaluation_memory, evaluation_threads
 from service.processes import available_memory, family, resident_bytes
 from service.settings import Settings
 from tests.service.jobs.postgres import truncated
-from tests.service.jobs.test_worker import (
-    SHORT,
-    House,
-    child_of,
-    finished,
-    house,
-    wait_for,
-)
+from tests.service.jobs.test_worker import SHORT, House, child_of, finished, house, wait_for
 
 __all__ = ["house"]  # the fixture
 
 
 def test_an_evaluation_over_its_memory_is_ended_and_fails_alone(house: House) -> None:
-    # Less than what it takes to load torch, which the child really does.
-    limited = house.settings.model_copy(update={"evaluation_memory_mb": 120.0})
     greedy = house.submit(SHORT)
-    house.settings = limited
+    # Less than what it takes to load torch, which the child really does.
+    house.settings = house.settings.model_copy(update={"evaluation_memory_mb": 120.0})
     with house.evaluator() as evaluator:
         job = wait_for(finished(house, greedy))
         assert evaluator.alive()
-    assert job.status == "failed" and job.error == {
-        "code": "out_of_memory",
-        "message": "the evaluation needs more than the 120 MB of memory allowed",
-    }
+    message = "the evaluation needs more than the 120 MB of memory allowed"
+    assert (job.status, job.error) == ("failed", {"code": "out_of_memory", "message": message})
     assert child_of(greedy) is None
     assert {path.name for path in house.folder(greedy).iterdir()} == {"images.zip", "inputs.json"}
 
@@ -96,11 +86,11 @@ def test_the_memory_of_descendants_counts() -> None:
 
 
 def test_memory_is_a_share_of_what_the_container_has(tmp_path: Path) -> None:
-    assert available_memory(root=tmp_path) == psutil.virtual_memory().total
-    (tmp_path / "memory.max").write_text("max\n")
-    assert available_memory(root=tmp_path) == psutil.virtual_memory().total
-    (tmp_path / "memory.max").write_text("1000000\n")
-    assert available_memory(root=tmp_path) == 1_000_000
+    everything = psutil.virtual_memory().total
+    assert available_memory(root=tmp_path) == everything
+    for limit, expected in (("max\n", everything), ("1000000\n", 1_000_000)):
+        (tmp_path / "memory.max").write_text(limit)
+        assert available_memory(root=tmp_path) == expected
     whole = available_memory()
     assert evaluation_memory(Settings()) == whole // 2
     assert evaluation_memory(Settings(evaluators=2)) == whole // 2 // 2

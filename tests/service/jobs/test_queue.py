@@ -42,10 +42,6 @@ def submit(store: JobStore, **changes: Any) -> str:
     return store.submit(new_job(**changes), queue_length=100)[0].id
 
 
-def status(store: JobStore, job_id: str) -> str:
-    return got(store, job_id).status
-
-
 def _submit_and_claim(address: str, worker: str, start: Any, found: Any) -> None:
     start.wait()
     store = JobStore(address)
@@ -86,7 +82,7 @@ def test_a_job_that_was_lost_cannot_be_finished_by_its_former_owner(store: JobSt
     job_id = submit(store)
     store.claim("slow")
     assert store.requeue_lost(silent_for=-1) == [job_id]
-    assert status(store, job_id) == "queued"
+    assert got(store, job_id).status == "queued"
     store.claim("new")
     assert not store.heartbeat(job_id, "slow")
     assert not store.progress(job_id, "slow", done=1, total=2, stage="", eta=None)
@@ -103,16 +99,15 @@ def test_a_job_outlives_its_evaluators_many_times(store: JobStore) -> None:
     for _ in range(MAX_LOST - 1):
         store.claim("w")
         assert store.requeue_lost(silent_for=-1) == [job_id]
-    assert status(store, job_id) == "queued"
+    assert got(store, job_id).status == "queued"
     job = store.claim("w")
     assert job is not None and job.attempts == 1
     store.progress(job_id, "w", done=500, total=1000, stage="", eta=None)
     for _ in range(MAX_LOST):
-        assert status(store, job_id) == "running"
+        assert got(store, job_id).status == "running"
         assert store.requeue_lost(silent_for=-1) == [job_id]
         store.claim("w")
-    job = got(store, job_id)
-    assert job.status == "failed" and job.error is not None
+    assert (job := got(store, job_id)).status == "failed" and job.error is not None
     assert f"{MAX_LOST} times without progress (the evaluator disappeared)" in job.error["message"]
 
 
@@ -122,7 +117,7 @@ def test_attempts_that_get_further_do_not_wear_a_job_out(store: JobStore) -> Non
         store.claim("w")
         store.progress(job_id, "w", done=10 * (attempt + 1), total=1000, stage="", eta=None)
         store.release(job_id, "w", cause="killed by signal 9")
-    assert status(store, job_id) == "queued"
+    assert got(store, job_id).status == "queued"
 
 
 def test_speed_comes_from_undisturbed_jobs_of_the_same_models_only(store: JobStore) -> None:
@@ -211,7 +206,7 @@ def test_what_ends_through_no_fault_of_the_job_does_not_count(store: JobStore) -
     store.claim("w")
     store.request_cancel(cancelled)
     store.requeue_lost(silent_for=-1)
-    assert status(store, cancelled) == "cancelled"
+    assert got(store, cancelled).status == "cancelled"
 
 
 def test_odd_values_are_stored_as_they_are_and_odd_names_are_unknown(store: JobStore) -> None:
