@@ -33,22 +33,13 @@ _EPS = "8/255"  # it was trained at this radius
 _NUM_CLASSES = 10
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Plan:
-    """How an attack is measured: so many pairs of so many images, and the ratio to reach."""
-
-    attack: str
-    pairs: int
-    images: int
-    target: float | None
-
-
 _PLANS = (
-    _Plan(attack="pgd", pairs=6, images=50, target=1 / 1.5),
-    _Plan(attack="spsa", pairs=5, images=4, target=1 / 4),
-    _Plan(attack="square", pairs=3, images=12, target=None),
-    _Plan(attack="autoattack", pairs=3, images=50, target=1 / 3),
+    ("pgd", 6, 50, 1 / 1.5),
+    ("spsa", 5, 4, 1 / 4),
+    ("square", 3, 12, None),
+    ("autoattack", 3, 50, 1 / 3),
 )
+"""Of each attack so many pairs of so many images, and the ratio to reach."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +57,7 @@ def run() -> Iterable[Row]:
     with torch_threads(1):
         subject = _open()
         for plan in _PLANS:
-            yield from _measure(subject, plan)
+            yield from _measure(subject, *plan)
 
 
 def _open() -> _Subject:
@@ -79,11 +70,13 @@ def _open() -> _Subject:
     return _Subject(target=target, unfrozen=unfrozen, images=images[order], labels=labels[order])
 
 
-def _measure(subject: _Subject, plan: _Plan) -> Iterator[Row]:
-    attack = ATTACKS[plan.attack].model_validate({"name": plan.attack, "eps": [_EPS]})
+def _measure(
+    subject: _Subject, attack_name: str, count: int, size: int, target: float | None
+) -> Iterator[Row]:
+    attack = ATTACKS[attack_name].model_validate({"name": attack_name, "eps": [_EPS]})
     pairs, robust = [], []
-    for index in tqdm(range(plan.pairs), desc=plan.attack, unit="pair"):
-        rows = slice(index * plan.images, (index + 1) * plan.images)
+    for index in tqdm(range(count), desc=attack_name, unit="pair"):
+        rows = slice(index * size, (index + 1) * size)
         part = replace(subject, images=subject.images[rows], labels=subject.labels[rows])
         took: dict[str, float] = {}
         flags: dict[str, np.ndarray] = {}
@@ -93,9 +86,9 @@ def _measure(subject: _Subject, plan: _Plan) -> Iterator[Row]:
             flags[name] = _right(part, part.images) & _right(part, found)
         pairs.append((took["plain"], took["ours"]))
         robust.append(np.stack([flags["plain"], flags["ours"]]))
-    case = f"{_ARTIFACT}, {plan.attack}, eps {_EPS}"
-    about = f"{case}, {plan.images} images, CPU time"
-    yield from pair_rows(about, ("plain kernel", "ours"), pairs, target=plan.target)
+    case = f"{_ARTIFACT}, {attack_name}, eps {_EPS}"
+    about = f"{case}, {size} images, CPU time"
+    yield from pair_rows(about, ("plain kernel", "ours"), pairs, target=target)
     plain, ours = np.concatenate(robust, axis=1)
     yield above(
         f"{case}, robust accuracy above the plain kernel's ({plain.mean():.4f})", ours, plain

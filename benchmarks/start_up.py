@@ -8,7 +8,6 @@ have become idle: once just started, once after predictions on every core.
 import tempfile
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
@@ -24,14 +23,6 @@ _MEMORY_TARGET_MIB = 1024.0
 _IDLE_S = 3.0
 
 
-@dataclass(frozen=True, slots=True)
-class _Start:
-    ready: float
-    predicted: float
-    idle: float
-    used: float
-
-
 def run(starts: int = 5) -> Iterable[Row]:
     """Start the server with the demo models several times.
 
@@ -39,22 +30,20 @@ def run(starts: int = 5) -> Iterable[Row]:
         starts: how often, after the first.
     """
     with tempfile.TemporaryDirectory() as state:
-        first = _start(state)
+        first, *_ = _start(state)
         later = [_start(state) for _ in tqdm(range(starts), desc="start_up", unit="start")]
-    ready = [one.ready for one in later]
-    yield figure(
-        "demo models, first start on a machine to ready page", first.ready, "s",
-        target=_READY_TARGET_S,
-    )  # fmt: skip
-    yield figure("demo models, start to ready page", ready, "s", target=_READY_TARGET_S)
-    yield figure("demo models, ready to first prediction", [one.predicted for one in later], "s")
-    memory, target = "demo models, memory of all processes (PSS)", _MEMORY_TARGET_MIB
-    yield figure(f"{memory}, idle", [one.idle for one in later], "MiB", target=target)
-    used = [one.used for one in later]
-    yield figure(f"{memory}, idle after predictions", used, "MiB", target=target)
+    ready, predicted, idle, used = zip(*later, strict=True)
+    case, memory = "demo models", "demo models, memory of all processes (PSS)"
+    about = f"{case}, first start on a machine to ready page"
+    yield figure(about, first, "s", target=_READY_TARGET_S)
+    yield figure(f"{case}, start to ready page", ready, "s", target=_READY_TARGET_S)
+    yield figure(f"{case}, ready to first prediction", predicted, "s")
+    yield figure(f"{memory}, idle", idle, "MiB", target=_MEMORY_TARGET_MIB)
+    yield figure(f"{memory}, idle after predictions", used, "MiB", target=_MEMORY_TARGET_MIB)
 
 
-def _start(state: str) -> _Start:
+def _start(state: str) -> tuple[float, float, float, float]:
+    """Seconds to ready and on to a prediction; memory in MiB, idle and idle after predictions."""
     samples = sample_files()
     begin = time.monotonic()
     with started(state) as (process, address):
@@ -70,4 +59,4 @@ def _start(state: str) -> _Start:
             write_requests(file, [form_request("/classify", *sample) for sample in samples])
             throughput(drive(file, address, connections=16, seconds=3))
         time.sleep(_IDLE_S)
-        return _Start(ready - begin, predicted - ready, idle, pss(process.pid))
+        return ready - begin, predicted - ready, idle, pss(process.pid)

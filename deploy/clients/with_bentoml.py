@@ -24,9 +24,8 @@ def main() -> None:
     parser.add_argument("--url", default="http://127.0.0.1:3000")
     parser.add_argument("--key")
     chosen = parser.parse_args()
-    for path, answer in zip(
-        chosen.images, classify(chosen.url, chosen.images, key=chosen.key), strict=True
-    ):
+    answers = classify(chosen.url, chosen.images, key=chosen.key)
+    for path, answer in zip(chosen.images, answers, strict=True):
         print(f"{path}: {answer['label']} ({answer['probability']:.1%}), {answer['model']}")
 
 

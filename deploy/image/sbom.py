@@ -40,11 +40,10 @@ def models(artifacts: Path) -> list[Component]:
     for path in sorted(artifacts.glob("*/manifest.json")):
         content = path.read_bytes()
         told = json.loads(content)
-        described = {"type": "machine-learning-model", "name": told["name"]}
-        described |= {"version": str(told["version"])}
+        name, version = told["name"], str(told["version"])
+        described = {"type": "machine-learning-model", "name": name, "version": version}
         hashes = [{"alg": "SHA-256", "content": sha256(content).hexdigest()}]
-        reference = f"model:{told['name']}@{told['version']}"
-        found.append(described | {"hashes": hashes, "bom-ref": reference})
+        found.append(described | {"hashes": hashes, "bom-ref": f"model:{name}@{version}"})
     return found
 
 

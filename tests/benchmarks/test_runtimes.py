@@ -4,9 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-import models
 from benchmarks import cold_start, cpu_runtime
-from benchmarks.elliptical_overhead import TARGETS, peak_bytes
+from benchmarks.elliptical_overhead import peak_bytes
 from runtimes.registry import installed
 
 
@@ -15,15 +14,6 @@ def test_peak_is_what_weights_and_living_tensors_hold() -> None:
     chain = nn.Sequential(nn.GELU(), nn.GELU(), nn.GELU(), nn.Flatten())
     assert peak_bytes(chain, "forward", images) == 2 * size
     assert peak_bytes(nn.Linear(8, 8), "forward", images) == size + (8 * 8 + 8) * 4
-
-
-@pytest.mark.parametrize("work", TARGETS)
-def test_both_twins_hold_the_same_memory(work: str) -> None:
-    sizes = {"img_size": 32, "patch_size": 4, "embed_dim": 48, "depth": 4}
-    names = ("deit_tiny", "deit_tiny_elliptical")
-    twins = [models.build(name, **sizes).eval().requires_grad_(False) for name in names]
-    first, second = (peak_bytes(twin, work, torch.rand(2, 3, 32, 32)) for twin in twins)
-    assert second <= 1.02 * first
 
 
 @pytest.mark.slow
