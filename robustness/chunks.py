@@ -75,7 +75,7 @@ def chunk_steps(context: EvaluationContext, chunk: Chunk) -> Iterator[None]:
     yield
     for cell in context.spec.cells:
         with context.meter.allot(len(chunk.inputs) * _cost(context, cell)):
-            if read_cell(context, block, cell) is None:
+            if _read_cell(context, block, cell) is None:
                 path = shards.result_path(context.folder, context.target.digest, cell, block.start)
                 found = asdict(score_shard(context, block, cell))
                 shards.write(path, found, identity(context, block, cell.attack, cell.budget))
@@ -84,10 +84,10 @@ def chunk_steps(context: EvaluationContext, chunk: Chunk) -> Iterator[None]:
 
 def is_done(context: EvaluationContext, chunk: Chunk) -> bool:
     """Whether everything that `chunk_steps` would write is there already."""
-    block = read_block(context, chunk.start, inputs_digest(chunk.inputs), chunk.labels)
-    if block is None or (chunk.start == 0 and read_diagnostics(context, block) is None):
+    block = _read_block(context, chunk, inputs_digest(chunk.inputs))
+    if block is None or (chunk.start == 0 and _read_diagnostics(context, block) is None):
         return False
-    return all(read_cell(context, block, cell) is not None for cell in context.spec.cells)
+    return all(_read_cell(context, block, cell) is not None for cell in context.spec.cells)
 
 
 def chunk_cost(context: EvaluationContext, chunk: Chunk) -> int:
@@ -98,24 +98,20 @@ def chunk_cost(context: EvaluationContext, chunk: Chunk) -> int:
     )
 
 
-def read_diagnostics(context: EvaluationContext, block: Block) -> Diagnostics | None:
-    """The diagnostics measured on the first range of inputs, if they are stored."""
+def _read_diagnostics(context: EvaluationContext, block: Block) -> Diagnostics | None:
     path = shards.diagnostics_path(context.folder, context.target.digest)
     return shards.load(path, Diagnostics, _diagnostics_identity(context, block))
 
 
-def read_block(
-    context: EvaluationContext, start: int, digest: str, labels: np.ndarray | None
-) -> Block | None:
-    """The stored result on a range of clean inputs, without the inputs; None if it must be made."""
-    path = shards.clean_path(context.folder, context.target.digest, start)
-    result = shards.load(path, CleanResult, _clean_identity(context, digest, labels))
+def _read_block(context: EvaluationContext, chunk: Chunk, digest: str) -> Block | None:
+    path = shards.clean_path(context.folder, context.target.digest, chunk.start)
+    result = shards.load(path, CleanResult, _clean_identity(context, digest, chunk.labels))
     if result is None:
         return None
-    return Block(start=start, inputs=[], digest=digest, clean=result)
+    return Block(start=chunk.start, inputs=chunk.inputs, digest=digest, clean=result)
 
 
-def read_cell(context: EvaluationContext, block: Block, cell: Cell) -> ShardResult | None:
+def _read_cell(context: EvaluationContext, block: Block, cell: Cell) -> ShardResult | None:
     """The stored result on a cell, if the shards it speaks of are there, too, and whole."""
     path = shards.result_path(context.folder, context.target.digest, cell, block.start)
     kind = KINDS[cell.attack.info.role]
@@ -163,23 +159,23 @@ def _cost(context: EvaluationContext, cell: Cell) -> int:
 def _score_clean(context: EvaluationContext, chunk: Chunk) -> Block:
     """Score a range of clean inputs, and store them for pictures and for a later replay."""
     digest = inputs_digest(chunk.inputs)
-    last = chunk.start + len(chunk.inputs)
-    context.say(f"clean inputs {chunk.start + 1} to {last}")
+    context.say(f"clean inputs {chunk.start + 1} to {chunk.start + len(chunk.inputs)}")
     with context.meter.allot(CLEAN_EVALUATIONS * len(chunk.inputs)):
-        known = read_block(context, chunk.start, digest, chunk.labels)
-        result = known.clean if known is not None else _clean_result(context, chunk)
-    if known is None:
-        tensors = asdict(result) | {"clean": shards.as_array(chunk.inputs)}
-        path = shards.clean_path(context.folder, context.target.digest, chunk.start)
-        shards.write(path, tensors, _clean_identity(context, digest, chunk.labels))
-    return Block(start=chunk.start, inputs=chunk.inputs, digest=digest, clean=result)
+        block = _read_block(context, chunk, digest)
+        if block is None:
+            result = _clean_result(context, chunk)
+            block = Block(start=chunk.start, inputs=chunk.inputs, digest=digest, clean=result)
+            tensors = asdict(result) | {"clean": shards.as_array(chunk.inputs)}
+            path = shards.clean_path(context.folder, context.target.digest, chunk.start)
+            shards.write(path, tensors, _clean_identity(context, digest, chunk.labels))
+    return block
 
 
 def _diagnose(context: EvaluationContext, block: Block) -> None:
     """Measure diagnostics on the first chunk, and store them."""
     context.say("running sanity checks")
     with context.meter.allot(_diagnostics_cost(context, len(block.inputs))):
-        if read_diagnostics(context, block) is None:
+        if _read_diagnostics(context, block) is None:
             found = measure(
                 context.target,
                 block.batch,
@@ -196,8 +192,7 @@ def _diagnostics_cost(context: EvaluationContext, samples: int) -> int:
 
 
 def _diagnostics_identity(context: EvaluationContext, block: Block) -> dict[str, Any]:
-    labels = block.clean.label
-    return _clean_identity(context, block.digest, labels) | {
+    return _clean_identity(context, block.digest, block.clean.label) | {
         "gradients": context.spec.uses_gradients,
         "seed": context.spec.seed,
     }

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from robustness.attacks.base import Batch
+from robustness.logits import margin
 from robustness.progress import Meter
 from robustness.scoring import Diagnostics
 from robustness.spec import ALONE, CLIMBERS, SAMPLES, STEPS
@@ -83,9 +84,9 @@ def measure(
         torch_model: Ask = partial(target.predict_torch, meter=meter)
         logits = _ask_torch_model(found, torch_model, inputs, nudged)
         if gradients:
-            margin = _Margin(labels=labels, rivals=_rivals(logits, labels))
+            lead = _Margin(labels=labels, rivals=_rivals(logits, labels))
             asked: list[Ask] = [torch_model, served] if _in_float32(target) else [torch_model]
-            _follow_gradients(found, target, asked, inputs, margin, meter)
+            _follow_gradients(found, target, asked, inputs, lead, meter)
             _climb_all(found, target, inputs[:CLIMBERS], labels[:CLIMBERS], meter)
     return Diagnostics(**found)
 
@@ -178,14 +179,14 @@ def _follow_gradients(
     target: Target,
     asked: list[Ask],
     inputs: np.ndarray,
-    margin: _Margin,
+    lead: _Margin,
     meter: Meter,
 ) -> None:
     """Compare what the gradient of the margin promises with what the model does."""
-    logits, gradient = input_gradient(target, inputs, margin.labels, meter, loss=margin.total)
+    logits, gradient = input_gradient(target, inputs, lead.labels, meter, loss=lead.total)
     flat = ((gradient == 0) | ~np.isfinite(gradient)).reshape(len(inputs), -1)
     found["zero_gradient"] = flat.all(axis=1)
-    found["clean_margin"] = margin.of(logits)
+    found["clean_margin"] = lead.of(logits)
     step = np.float32(_TINY) * np.sign(np.nan_to_num(gradient))
     up, down = np.clip(inputs + step, 0, 1), np.clip(inputs - step, 0, 1)
     with np.errstate(invalid="ignore"):
@@ -194,7 +195,7 @@ def _follow_gradients(
         known = promised > _ROUNDING * float(np.abs(logits).max(initial=1e-30))
     ratios = []
     for ask in asked:
-        change = margin.of(ask(up)) - margin.of(ask(down))
+        change = lead.of(ask(up)) - lead.of(ask(down))
         ratios.append(np.where(known, change / np.where(known, promised, 1), np.nan))
     # Of PyTorch model and served model, the one that keeps the gradient's promise worse.
     worse = np.argmax([np.abs(np.nan_to_num(ratio, nan=1.0) - 1) for ratio in ratios], axis=0)
@@ -206,7 +207,7 @@ def _climb_all(
 ) -> None:
     """Fall of the margin by one step, by many, and by many against rescaled logits."""
     clean = target.predict_torch(inputs, meter)
-    start = _Margin(labels=labels, rivals=_rivals(clean, labels)).of(clean)
+    start = margin(clean, labels)
     spread = float(np.median(np.ptp(clean, axis=1)))
     usual = USUAL_SPREAD / spread if np.isfinite(spread) and spread > 0 else 1.0
     for name, steps, scale in (
@@ -215,10 +216,8 @@ def _climb_all(
         ("rescaled_drop", STEPS, usual),
     ):
         pushed = _climb(target, inputs, labels, EPS, steps=steps, scale=scale, meter=meter)
-        logits = target.predict_torch(pushed, meter)
-        left = _Margin(labels=labels, rivals=_rivals(logits, labels)).of(logits)
         with np.errstate(invalid="ignore"):
-            found[name][: len(inputs)] = start - left
+            found[name][: len(inputs)] = start - margin(target.predict_torch(pushed, meter), labels)
     far = _climb(target, inputs, labels, HALF, steps=STEPS, scale=usual, meter=meter)
     held = target.predict_torch(far, meter).argmax(axis=1) == labels
     found["holds_at_large_eps"][: len(inputs)] = held & (clean.argmax(axis=1) == labels)

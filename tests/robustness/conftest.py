@@ -314,3 +314,9 @@ def expression(draw: np.random.Generator, depth: int = 1) -> str:
 def expressions() -> list[str]:
     draw = np.random.default_rng(1)
     return [expression(draw) for _ in range(8)]
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """The files of an evaluation's shards, by their paths."""
+    found = sorted((folder / "shards").rglob("*"))
+    return {str(p.relative_to(folder)): p.read_bytes() for p in found if p.is_file()}

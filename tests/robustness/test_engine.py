@@ -17,6 +17,7 @@ from robustness.report.lookup import NoSuchSample, picture
 from robustness.report.schema import read_report
 from robustness.spec import EvaluationSpec, cost
 from robustness.target import ImageTarget
+from tests.robustness.conftest import contents
 
 MakeTarget = Callable[..., ImageTarget]
 MakeImages = Callable[..., ImageSet]
@@ -27,11 +28,6 @@ def make_spec(**fields: object) -> EvaluationSpec:
     pgd = {"name": "pgd", "eps": ["2/255", "4/255"], "steps": 5}
     attacks = [{"name": "fgsm", "eps": ["4/255"]}, pgd]
     return EvaluationSpec.model_validate({"attacks": attacks, "top_k": [1, 2], **fields})
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    found = sorted((folder / "shards").rglob("*"))
-    return {str(p.relative_to(folder)): p.read_bytes() for p in found if p.is_file()}
 
 
 def test_figures_equal_those_of_the_exact_attack(

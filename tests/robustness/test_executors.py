@@ -29,6 +29,7 @@ from robustness.executors import (
 from robustness.progress import Cancelled, Progress
 from robustness.spec import EvaluationSpec
 from runtimes.artifact import Artifact, open_artifact
+from tests.robustness.conftest import contents
 
 SPEC = EvaluationSpec.model_validate(
     {
@@ -38,11 +39,6 @@ SPEC = EvaluationSpec.model_validate(
         ]
     }
 )
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    found = sorted((folder / "shards").rglob("*"))
-    return {str(p.relative_to(folder)): p.read_bytes() for p in found if p.is_file()}
 
 
 def living(process: psutil.Process, what: str = "--multiprocessing-fork") -> list[psutil.Process]:
