@@ -34,7 +34,7 @@ from robustness.scoring import (
     join,
     score_clean,
 )
-from robustness.spec import CLEAN_EVALUATIONS, Cell, EvaluationSpec, cell_cost, diagnostics_cost
+from robustness.spec import CLEAN_EVALUATIONS, Cell, EvaluationSpec, cell_cost
 from robustness.target import Target
 
 T = TypeVar("T", CleanResult, Diagnostics, ShardResult)
@@ -94,7 +94,7 @@ def chunk_cost(context: EvaluationContext, chunk: Chunk) -> int:
     """Model evaluations of a range, at most."""
     each = CLEAN_EVALUATIONS + sum(_cost(context, cell) for cell in context.spec.cells)
     return len(chunk.inputs) * each + (
-        0 if chunk.start else _diagnostics_cost(context, len(chunk.inputs))
+        0 if chunk.start else context.spec.diagnostics_cost(len(chunk.inputs))
     )
 
 
@@ -174,7 +174,7 @@ def _score_clean(context: EvaluationContext, chunk: Chunk) -> Block:
 def _diagnose(context: EvaluationContext, block: Block) -> None:
     """Measure diagnostics on the first chunk, and store them."""
     context.say("running sanity checks")
-    with context.meter.allot(_diagnostics_cost(context, len(block.inputs))):
+    with context.meter.allot(context.spec.diagnostics_cost(len(block.inputs))):
         if _read_diagnostics(context, block) is None:
             found = measure(
                 context.target,
@@ -185,10 +185,6 @@ def _diagnose(context: EvaluationContext, block: Block) -> None:
             )
             path = shards.diagnostics_path(context.folder, context.target.digest)
             shards.write(path, asdict(found), _diagnostics_identity(context, block))
-
-
-def _diagnostics_cost(context: EvaluationContext, samples: int) -> int:
-    return diagnostics_cost(samples, on_texts=context.spec.on_texts)
 
 
 def _diagnostics_identity(context: EvaluationContext, block: Block) -> dict[str, Any]:

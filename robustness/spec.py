@@ -130,6 +130,14 @@ class EvaluationSpec(Strict, frozen=True):
         """The k of its top-k that say something about this many classes."""
         return [k for k in self.top_k if k < num_classes] or [1]
 
+    def diagnostics_cost(self, samples: int) -> int:
+        """Model evaluations that `robustness.sanity.measure` takes at most, of so many samples."""
+        asked, pushed = min(samples, SAMPLES), min(samples, CLIMBERS)
+        mixed = 2 * asked + 1 + ALONE
+        if self.on_texts:
+            return mixed
+        return 2 * (mixed + asked) + asked + 5 * asked + pushed * (3 * STEPS + 6)
+
     def in_full(self, num_classes: int) -> bool:
         """Whether fooled inputs are attacked to the end, because ranks above 1 are asked for."""
         return max(self.ranks(num_classes)) > 1
@@ -228,7 +236,7 @@ def cost(
             in two ways.
         num_classes: number of classes, on which targeted attacks depend.
     """
-    probes = len(elliptical) * diagnostics_cost(samples, on_texts=spec.on_texts)
+    probes = len(elliptical) * spec.diagnostics_cost(samples)
     return probes + samples * sum(
         CLEAN_EVALUATIONS + sum(cell_cost(cell.attack, num_classes, twice) for cell in spec.cells)
         for twice in elliptical
@@ -242,12 +250,3 @@ def cell_cost(attack: Attack, num_classes: int, elliptical: bool) -> int:
         variants = GRADIENT_VARIANTS if elliptical and part.info.access == "gradient" else 1
         total += variants * (part.cost(num_classes) + part.scorings)
     return total
-
-
-def diagnostics_cost(samples: int, *, on_texts: bool) -> int:
-    """Model evaluations that `robustness.sanity.measure` takes at most, of so many samples."""
-    asked, pushed = min(samples, SAMPLES), min(samples, CLIMBERS)
-    mixed = 2 * asked + 1 + ALONE
-    if on_texts:
-        return mixed
-    return 2 * (mixed + asked) + asked + 5 * asked + pushed * (3 * STEPS + 6)

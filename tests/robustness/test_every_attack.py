@@ -2,6 +2,8 @@
 
 import inspect
 import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
 
@@ -10,7 +12,7 @@ import pytest
 import torch
 import torchattacks
 from pydantic import ValidationError
-from torch import Tensor
+from torch import Tensor, nn
 
 from robustness.attacks.base import Attack, Batch, Budget, Certificate, Search
 from robustness.attacks.torchattacks import LIBRARY, REFUSED
@@ -110,6 +112,24 @@ def same(first: Batch, second: Batch) -> bool:
     return all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
 
 
+@contextmanager
+def undisturbed(model: nn.Module) -> Iterator[None]:
+    """Generators, weights, gradients, modes and frozen parameters of a training model stay."""
+    frozen, *parameters = model.train().parameters()
+    frozen.requires_grad_(False)
+    for parameter in parameters:
+        parameter.grad = torch.ones_like(parameter)
+    state = {key: value.clone() for key, value in model.state_dict().items()}
+    drawn = torch.get_rng_state(), random.getstate(), str(np.random.get_state())
+    yield
+    assert torch.equal(torch.get_rng_state(), drawn[0])
+    assert (random.getstate(), str(np.random.get_state())) == drawn[1:]
+    assert all(part.training and not part._forward_hooks for part in model.modules())
+    assert not frozen.requires_grad and frozen.grad is None
+    assert all(p.requires_grad and bool((cast(Tensor, p.grad) == 1).all()) for p in parameters)
+    assert all(torch.equal(value, state[key]) for key, value in model.state_dict().items())
+
+
 @pytest.fixture
 def subject(name: str, bag: TextTarget, texts: list[str]) -> tuple[Target, Batch]:
     """A model that reads what the attack changes, and inputs that it gets right."""
@@ -183,22 +203,9 @@ def test_nothing_but_the_result_changes(
 ) -> None:
     attack, (target, batch) = small(name, norm), subject
     expected, before = run(attack, target, batch), take(batch, list(range(8)))
-    model = target.require_torch_model().train()
-    frozen, *parameters = model.parameters()
-    frozen.requires_grad_(False)
-    for parameter in parameters:
-        parameter.grad = torch.ones_like(parameter)
-    state = {key: value.clone() for key, value in model.state_dict().items()}
-    drawn = torch.get_rng_state(), random.getstate(), str(np.random.get_state())
-    with torch.no_grad():
+    with undisturbed(target.require_torch_model()), torch.no_grad():
         assert same(run(attack, target, batch), expected)  # its dropout is silent meanwhile
         assert not torch.is_grad_enabled()
-    assert torch.equal(torch.get_rng_state(), drawn[0])
-    assert (random.getstate(), str(np.random.get_state())) == drawn[1:]
-    assert all(part.training and not part._forward_hooks for part in model.modules())
-    assert not frozen.requires_grad and frozen.grad is None
-    assert all(p.requires_grad and bool((cast(Tensor, p.grad) == 1).all()) for p in parameters)
-    assert all(torch.equal(value, state[key]) for key, value in model.state_dict().items())
     assert same(batch, before)
 
 
@@ -246,16 +253,8 @@ def test_the_adapter_repeats_a_chunk_and_changes_nothing_else(name: str, norm: s
     entry = LIBRARY[name]
     attack, target = adapted(name, norm), rowwise(channels=entry.channels or 1)
     batch, meter = make_batch(target, 3), Meter(10**9)
-    torch_model = cast(Rowwise, target.require_torch_model())
-    torch_model.train()
-    gradient = torch.ones_like(torch_model.inner)
-    torch_model.inner.grad = gradient
-    before = torch.get_rng_state(), random.getstate(), str(np.random.get_state())
-    found = run(attack, target, batch, meter=meter)
-    assert torch.equal(torch.get_rng_state(), before[0])
-    assert (random.getstate(), str(np.random.get_state())) == before[1:]
-    assert torch_model.dropout.training and torch_model.inner.requires_grad
-    assert torch_model.inner.grad is gradient and bool((gradient == 1).all())
+    with undisturbed(target.require_torch_model()):
+        found = run(attack, target, batch, meter=meter)
     assert attack.allowed(batch, found, attack.budgets()[0], target, range(3)).all()
     assert meter.done <= len(batch.inputs) * attack.cost(num_classes=10)
     assert np.array_equal(found.images, run(attack, target, batch).images)

@@ -7,7 +7,6 @@ from pydantic import ValidationError
 
 from robustness import EvaluationSpec, cost, parse_eps, parse_gate
 from robustness.attacks.pgd import PGD as PGDAttack
-from robustness.spec import diagnostics_cost
 
 PGD = {"name": "pgd", "eps": ["4/255"]}
 
@@ -83,11 +82,9 @@ def test_elliptical_models_cost_twice_the_attacks() -> None:
     spec = EvaluationSpec.model_validate(
         {"attacks": [{**PGD, "eps": ["1/255", "2/255"]}, {"name": "fgsm", "eps": ["1/255"]}]}
     )
-    assert cost(spec, 10, [False]) == diagnostics_cost(10, on_texts=False) + 10 * (
-        2 + 2 * (20 + 3) + 1 + 3
-    )
-    attacked = 10 * (2 * 2 + 3 * (2 * (20 + 3) + 1 + 3))
-    assert cost(spec, 10, [False, True]) == 2 * diagnostics_cost(10, on_texts=False) + attacked
+    probes, attacked = spec.diagnostics_cost(10), 2 * (20 + 3) + 1 + 3
+    assert cost(spec, 10, [False]) == probes + 10 * (2 + attacked)
+    assert cost(spec, 10, [False, True]) == 2 * probes + 10 * (2 * 2 + 3 * attacked)
 
 
 def test_importing_the_spec_and_the_pictures_does_not_import_torch() -> None:
