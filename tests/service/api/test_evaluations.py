@@ -16,7 +16,6 @@ import pytest
 from data.images import decode_image
 from robustness import EvaluationSpec, cost
 from robustness.report import lookup
-from robustness.spec import diagnostics_cost
 from runtimes.artifact import Artifact
 from service.jobs.uploads import evaluations_folder, open_inputs
 from tests.service.conftest import bomb
@@ -182,7 +181,7 @@ def test_an_accepted_evaluation_has_its_files_and_says_what_it_costs(front: Fron
     assert response.headers["location"] == f"{URL}/{body['id']}"
     # 3 images x (2 on clean + 2 gradients x 4 for the elliptical, 2 + 4 for the plain model), and
     # what the two models are asked about themselves
-    expected = 48 + 2 * diagnostics_cost(3, on_texts=False)
+    expected = 48 + 2 * EvaluationSpec.model_validate(FGSM).diagnostics_cost(3)
     assert body["cost"] == {"model_evaluations": expected, "seconds": None}
     assert front.folders() == [body["id"]]
     own = response.headers["location"]
