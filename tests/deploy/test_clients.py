@@ -38,13 +38,10 @@ def test_smoke_test_passes_or_fails_where_nothing_answers(url: str) -> None:
 
 
 def test_clients_name_what_they_see(url: str, tmp_path: Path) -> None:
+    address = url.removeprefix("http://")
     for script, options, expected in (
         ("with_bentoml.py", ["--url", url], ["Bag", "Coat"]),
-        (
-            "with_tritonclient.py",
-            ["--address", url.removeprefix("http://")],
-            ["class 8", "class 4"],
-        ),
+        ("with_tritonclient.py", ["--address", address], ["class 8", "class 4"]),
     ):
         told = run(sys.executable, str(CLIENTS / script), *IMAGES, *options, home=tmp_path)
         assert [line.partition(": ")[2].split(" (")[0] for line in told.splitlines()] == expected

@@ -34,31 +34,28 @@ def bento(request: pytest.FixtureRequest, once: Once) -> Path:
     return folder
 
 
-def test_bento_holds_what_serving_needs_and_nothing_else(bento: Path) -> None:
+def test_bento_and_image_hold_what_serving_needs_and_nothing_else(bento: Path) -> None:
     source = bento / "src"
     held = {path.name for path in source.iterdir()}
     packages = set("core models data runtimes export robustness service artifacts".split())
     assert held == packages | {"deploy", "requirements", "LICENSE", "bentofile.yaml"}
-    lock = "gpu.txt" if (bento / "flavour").read_text() == "cuda" else "cpu.txt"
-    assert {path.name for path in (source / "requirements").iterdir()} == {lock, "sbom.txt"}
-    files = {
-        path.relative_to(source / "deploy").as_posix() for path in source.glob("deploy/**/*.*")
-    }
-    assert files == {"image/entrypoint.sh", "image/healthcheck.py", "image/sbom.py"}
-    assert not [path for path in source.rglob("*") if path.suffix in (".pyc", ".sqlite3")]
-
-
-def test_image_of_a_bento_serves_as_nobody_and_says_whether_it_is_ready(bento: Path) -> None:
     flavour = (bento / "flavour").read_text()
+    lock = "gpu.txt" if flavour == "cuda" else "cpu.txt"
+    assert {path.name for path in (source / "requirements").iterdir()} == {lock, "sbom.txt"}
+    files = {path.relative_to(source).as_posix() for path in source.glob("deploy/**/*.*")}
+    assert files == {
+        f"deploy/image/{each}" for each in ("entrypoint.sh", "healthcheck.py", "sbom.py")
+    }
+    assert not [path for path in source.rglob("*") if path.suffix in (".pyc", ".sqlite3")]
+    # Its image serves as nobody, and says whether it is ready.
     lines = (bento / "env" / "docker" / "Dockerfile").read_text().splitlines()
     assert "ARG BASE=docker.io/library/python:3.11-slim-bookworm" in lines
     assert "USER 10001:10001" in lines
     assert "VOLUME /state" in lines
     assert [line for line in lines if line.startswith("HEALTHCHECK")]
     text = "\n".join(lines)
-    lock = "gpu" if flavour == "cuda" else "cpu"
-    assert f"--require-hashes -r /opt/requirements/{lock}.txt" in text
-    assert text.index("pip install torch==2.13.0") < text.index(f"{lock}.txt")
+    assert f"--require-hashes -r /opt/requirements/{lock}" in text
+    assert text.index("pip install torch==2.13.0") < text.index(lock)
     assert f'assay.flavour="{flavour}"' in text
     assert ("ldconfig" in text) == (flavour == "cuda")
     assert "{{" not in text and "{%" not in text
