@@ -21,7 +21,7 @@ from service.settings import ROOT
 from tests.service.front import Front, pictures
 from tests.service.tiny_artifact import LABELS
 
-LONG = {"name": "pgd", "eps": ["0.01", "0.02"], "steps": 100}
+LONG = {"name": "pgd", "eps": ["0.01", "0.02"], "steps": 60}
 SHORT = {"name": "fgsm", "eps": ["0.05"]}
 
 

@@ -69,13 +69,3 @@ def test_models_come_from_folders_alone(client: TestClient) -> None:
     assert unknown.json()["error"]["code"] == "unknown_parameter"
     for name in ("nope", "..", "%2E%2E", "a%2F..%2Fb", "a%00b", 300 * "a"):
         assert client.post(f"/v2/repository/models/{name}/load").status_code == 404, name
-
-
-def test_a_client_that_reads_only_a_sentence_gets_one(client: TestClient) -> None:
-    headers = {"user-agent": "python/gevent-http-client-2.0"}
-    answer = client.get("/v2/models/nope", headers=headers)
-    error = answer.json()
-    assert (answer.status_code, answer.headers["content-length"]) == (404, f"{len(answer.content)}")
-    assert error["error"] == "There is no model 'nope'." and error["code"] == "unknown_model"
-    assert client.get("/v2", headers=headers).json()["name"] == "assay"
-    assert "code" in client.get("/v1/models/nope", headers=headers).json()["error"]
