@@ -69,7 +69,7 @@ def _record(arguments: argparse.Namespace) -> int:
     if count is not None and count < 1:
         raise ValueError(f"--limit must be at least 1, got {count}")
     find: Callable[..., dict[str, Any]] = partial(analyze, count=count)
-    if arguments.kind == "word-swap":
+    if "rate" in arguments:
         find = partial(evaluate_swapped, count=count, rate=arguments.rate, seed=arguments.seed)
     for folder in arguments.folders:
         figures = find(folder, progress=True)

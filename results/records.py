@@ -19,7 +19,7 @@ from training.recipe_file import read_file, read_recipe
 PAPERS = "papers.json"
 """The figures of the papers, beside the records; no record itself."""
 KINDS = ("run", "evaluation", "analysis", "word-swap")
-_OF_RUN = ("test_accuracy", "test_samples", "train_samples", "parameters", "seconds", "environment")
+OF_RUN = ("test_accuracy", "test_samples", "train_samples", "parameters", "seconds", "environment")
 _NO_CHANGE = ("seed", "data.source", "model.seq_len", "model.vocab_size")
 """Stated elsewhere, or following from another entry."""
 _OF_HISTORY = ("step", "seconds", "waiting")
@@ -99,10 +99,12 @@ def _recipe(folder: Path) -> dict[str, Any]:
 
 def _run(folder: Path, recipes: Path) -> tuple[str, dict[str, Any]]:
     metrics = json.loads((folder / records.METRICS).read_text())
-    missing = [key for key in _OF_RUN if key not in metrics]
+    missing = [key for key in OF_RUN if key not in metrics]
     if missing:
         raise ValueError(f"{folder} is no finished run: its metrics lack {', '.join(missing)}")
-    sessions = json.loads((folder / records.RUN).read_text())["sessions"]
+    sessions = json.loads((folder / records.RUN).read_text()).get("sessions")
+    if sessions is None:
+        raise ValueError(f"{folder} was trained before version 0.2.0 and cannot be collected")
     recipe = _recipe(folder)
     record = {"kind": "run", "recipe": recipe, "metrics": metrics, "sessions": sessions}
     record |= {"changes": _changes(recipe, recipes), "rate": _rate(folder)}

@@ -12,7 +12,7 @@ from models.checkpoints import load_weights
 from results import records as results
 from results.__main__ import RESULTS, main
 from results.page import page, pictures
-from results.records import PAPERS, collect, read_records
+from results.records import OF_RUN, PAPERS, collect, read_records
 from robustness.report.schema import FILE as REPORT
 from tests.training.conftest import start
 
@@ -69,13 +69,16 @@ def test_teacher_warnings_and_attacks_without_steps_are_told() -> None:
 def test_unfinished_run_and_foreign_folder_are_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run, output = tmp_path / "run", tmp_path / "results.md"
-    run.mkdir()
-    (run / "metrics.json").write_text('{"test_samples": 5}')
-    assert main(["collect", str(run), str(tmp_path), "--output", str(output)]) == 2
+    run, old, output = tmp_path / "run", tmp_path / "old", tmp_path / "results.md"
+    for folder, metrics in ((run, {"test_samples": 5}), (old, dict.fromkeys(OF_RUN))):
+        folder.mkdir()
+        (folder / "metrics.json").write_text(json.dumps(metrics))
+    (old / "run.json").write_text("{}")
+    assert main(["collect", str(run), str(old), str(tmp_path), "--output", str(output)]) == 2
     assert output.is_file()  # what can be taken up is, whatever stands beside it
     errors = capsys.readouterr().err
     assert "no finished run: its metrics lack test_accuracy" in errors
+    assert "was trained before version 0.2.0" in errors
     assert "holds neither a run with metrics nor an evaluation" in errors
 
 
