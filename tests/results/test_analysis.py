@@ -39,7 +39,7 @@ def test_figures_are_those_of_the_diagnostics(
         assert figure["low"] == pytest.approx(np.quantile(values, 0.05, 0).tolist(), rel=1e-3)
         assert figure["high"] == pytest.approx(np.quantile(values, 0.95, 0).tolist(), rel=1e-3)
     both = [values.flatten().numpy() for values in (expected.activation_factor, expected.entropy)]
-    expected_r = np.corrcoef(*both)[0, 1]
+    expected_r = np.corrcoef(both[0], both[1])[0, 1]
     assert found["correlation"] == pytest.approx(expected_r, rel=1e-2)
     assert main(["word-swap", str(trainer.folder)]) == 2
     assert "run must be a run on texts" in capsys.readouterr().err
