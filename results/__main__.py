@@ -2,10 +2,7 @@
 
 import argparse
 import sys
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 from results.analysis import analyze, evaluate_swapped
 from results.records import collect, keep, write_page
@@ -41,11 +38,14 @@ def _parser() -> argparse.ArgumentParser:
     swaps = commands.add_parser("word-swap", help="evaluate runs on texts with words swapped")
     swaps.add_argument("--rate", type=float, default=RATE, help=f"share of words (default {RATE})")
     swaps.add_argument("--seed", type=int, default=0, metavar="N", help="of the swaps (default 0)")
-    for command, kind, limit in ((analyzes, "analysis", 128), (swaps, "word-swap", None)):
+    for command, kind, limit, find, own in (
+        (analyzes, "analysis", 128, analyze, ()),
+        (swaps, "word-swap", None, evaluate_swapped, ("rate", "seed")),
+    ):
         about = f"samples (default {limit or 'all'})"
         command.add_argument("folders", type=Path, nargs="+", help="folders of runs")
         command.add_argument("--limit", type=int, default=limit, metavar="N", help=about)
-        command.set_defaults(command=_record, kind=kind)
+        command.set_defaults(command=_record, kind=kind, find=find, own=own)
     collects.set_defaults(command=_collect)
     for command in (collects, analyzes, swaps):
         page = {"default": RESULTS, "help": "default: docs/results.md"}
@@ -68,11 +68,9 @@ def _record(arguments: argparse.Namespace) -> int:
     count = arguments.limit
     if count is not None and count < 1:
         raise ValueError(f"--limit must be at least 1, got {count}")
-    find: Callable[..., dict[str, Any]] = partial(analyze, count=count)
-    if "rate" in arguments:
-        find = partial(evaluate_swapped, count=count, rate=arguments.rate, seed=arguments.seed)
+    own = {name: getattr(arguments, name) for name in arguments.own}
     for folder in arguments.folders:
-        figures = find(folder, progress=True)
+        figures = arguments.find(folder, count=count, progress=True, **own)
         print(keep(arguments.kind, folder, figures, arguments.output.parent / "results"))
     return _page(arguments)
 
