@@ -100,22 +100,17 @@ class TokenSet:
         return dataclasses.replace(self, sequences=parts, labels=self.labels[chosen])
 
     def batch(
-        self, indices: Sequence[int] | np.ndarray, *, length: int | None = None
+        self, indices: Sequence[int] | np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Pad some samples to the longest of them, or to `length`.
+        """Pad some samples to the longest of them.
 
         Returns:
             tokens (B, N) int64, mask (B, N) bool with True for real tokens, labels (B,) int64;
             of pairs, tokens and mask are (B, 2, N).
-
-        Raises:
-            ValueError: `length` is shorter than a sample.
         """
         chosen = self.take(indices)
         longest = int(chosen.lengths.max(initial=1))
-        if length is not None and length < longest:
-            raise ValueError(f"length must be at least that of every sample, {longest}: {length}")
-        padded = [part.padded(length or longest, self.pad) for part in chosen.sequences]
+        padded = [part.padded(longest, self.pad) for part in chosen.sequences]
         if self.towers == 1:
             return *padded[0], chosen.labels
         tokens, mask = (np.stack(arrays, axis=1) for arrays in zip(*padded, strict=True))

@@ -126,27 +126,21 @@ class TextTokenizer:
     def _decode(self, index: int) -> str:
         return self._tokenizer.decode([index], skip_special_tokens=False)
 
-    def encode(
-        self, texts: Sequence[str], max_len: int, *, length: int | None = None
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def encode(self, texts: Sequence[str], max_len: int) -> tuple[np.ndarray, np.ndarray]:
         """Encode a batch, padded to its longest text.
 
         Args:
             texts: B texts.
             max_len: tokens after the first `max_len` of a text are cut off.
-            length: pad to this length instead, at least the longest.
 
         Returns:
             tokens (B, N) int64 and mask (B, N) bool, True for real tokens.
 
         Raises:
-            ValueError: a text without a token, or too small a `max_len` or `length`.
+            ValueError: a text without a token, or `max_len` below 1.
         """
         ragged = Ragged.of(self.rows(texts, max_len), np.uint32)
-        longest = int(ragged.lengths.max(initial=1))
-        if length is not None and length < longest:
-            raise ValueError(f"length must be at least that of every text, {longest}: {length}")
-        return ragged.padded(length or longest, self.pad)
+        return ragged.padded(int(ragged.lengths.max(initial=1)), self.pad)
 
 
 def train_wordpiece(texts: Iterable[str], *, vocab_size: int) -> TextTokenizer:

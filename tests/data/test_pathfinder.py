@@ -6,7 +6,7 @@ import pytest
 
 from data.datasets import paddles
 from data.datasets.contours import contour_ends
-from data.datasets.pathfinder import SIZE, Scenes, draw_scenes, render, unclear, verify
+from data.datasets.pathfinder import SIZE, Scenes, draw_scenes, render, unclear
 
 Dash = tuple[int, int, float]
 
@@ -106,13 +106,3 @@ def test_picture_shows_the_discs_and_is_black_where_nothing_is_drawn(scenes: Sce
         # Shrinking rings a little: up to 2 of 255 from a dash, brightened by the contrast.
         assert pictures[index][~near].max(initial=0) <= 5
         assert pictures[index].max() == 255
-
-
-@pytest.mark.parametrize(
-    ("picture", "label"),
-    [(np.zeros(1024, np.uint8), 0), (np.full(9, 255), 0), (np.full(1024, 255), 2)],
-)
-def test_stored_picture_against_the_rules_is_refused(picture: np.ndarray, label: int) -> None:
-    verify(np.full(1024, 255), 1)
-    with pytest.raises(ValueError, match=f"a picture labeled {label} is none of 32 x 32 pixels"):
-        verify(picture, label)

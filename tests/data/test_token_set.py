@@ -1,5 +1,4 @@
 import numpy as np
-import pytest
 
 from data.token_set import Ragged, TokenSet
 
@@ -23,9 +22,6 @@ def test_batch_is_padded_to_its_longest_sequence() -> None:
     tokens, mask, labels = make_set(ROWS).batch([2, 1])
     assert tokens.tolist() == [[5, 6], [4, 10]] and tokens.dtype == np.int64
     assert mask.tolist() == [[True, True], [True, False]] and labels.tolist() == [0, 1]
-    assert make_set(ROWS).batch([1], length=3)[0].tolist() == [[4, 10, 10]]
-    with pytest.raises(ValueError, match="length must be at least that of every sample, 3: 2"):
-        make_set(ROWS).batch([0, 1], length=2)
 
 
 def test_pairs_are_padded_to_one_length_and_taken_together() -> None:
