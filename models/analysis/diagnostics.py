@@ -29,7 +29,10 @@ class Diagnostics:
 
     Attributes:
         logits: (B, K).
-        activation_factor: (S, L) see `activation_factor`, from what a layer took to what it gave.
+        activation_factor: (S, L) how much each layer stretches the distances between the tokens of
+            a sequence: the mean over pairs i < j of real tokens of ||f(x)_i - f(x)_j|| /
+            ||x_i - x_j|| (TJ eq. 9; the mean over the pairs of one sequence is our reading). Equal
+            tokens have no ratio and are left out; a sample without a pair counts as unstretched, 1.
         total_factor: (S, L) the same from what the first layer took, where TransJect's bounds hold:
             the product over layers of (1 -+ |alpha| / L)^2.
         entropy: (S, L) see `differential_entropy`, of what a layer gave.
@@ -38,10 +41,12 @@ class Diagnostics:
         metrics: one per layer, m (S, H, D) as the layer used it; None where m is not estimated.
         expert_weights: (S, L, E) shares of TransJect's experts; None in other models.
         expert_entropy: (S, L, E) entropy of the tokens that each expert gave; None likewise.
-        rollout: what the head's tokens draw from the input by `rollout`: (S, h, w) shares of an
-            image's patches or (S, N) of tokens, at most 1 in sum, the rest stays with the class
-            tokens. The head reads the class tokens or, in models that pool, all real tokens alike.
-            None without attention: no map stands in for it.
+        rollout: what the head's tokens draw from the input: (S, h, w) shares of an image's patches
+            or (S, N) of tokens, at most 1 in sum, the rest stays with the class tokens. Per layer
+            A = (mean_h A_h + I) / 2, with the identity for the residual path, and the layers are
+            multiplied, A_L ... A_2 A_1 (Abnar & Zuidema 2020, section 3). The head reads the class
+            tokens or, in models that pool, all real tokens alike. None without attention: no map
+            stands in for it.
     """
 
     logits: Tensor
@@ -89,27 +94,6 @@ def diagnose(model: nn.Module, inputs: Tensor, mask: Tensor | None = None) -> Di
         expert_entropy=expert_entropy,
         rollout=flow,
     )
-
-
-def activation_factor(x: Tensor, out: Tensor, mask: Tensor | None = None) -> Tensor:
-    """How much a map f stretches the distances between the tokens of one sequence.
-
-    The mean over pairs i < j of real tokens of ||f(x)_i - f(x)_j|| / ||x_i - x_j||. Equal tokens
-    have no ratio and are left out; a sample without a pair counts as unstretched, 1.
-
-    Args:
-        x: (B, N, C) tokens that the map took.
-        out: (B, N, C') tokens that it gave.
-        mask: (B, N) bool, True for real tokens; None if all are.
-
-    Returns:
-        (B,), at least 0.
-
-    Source: TJ eq. 9. The mean over the pairs of one sequence is our reading; `Diagnostics` has it
-        against both denominators, what the layer took and what the first layer took.
-    """
-    pairs = (_mean_ratio(_distances(x, mask, s), _distances(out, mask, s)) for s in range(len(x)))
-    return torch.stack(tuple(pairs))
 
 
 def differential_entropy(x: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -189,39 +173,6 @@ def head_redundancy(attn: Tensor, mask: Tensor | None = None) -> Tensor:
     return between.sum((1, 2)) / max(H * (H - 1), 1)
 
 
-def rollout(maps: Sequence[Tensor], weights: Tensor | None = None) -> Tensor:
-    """Follow attention from the last layer back to the tokens that entered the first.
-
-    Per layer the heads are averaged, the identity is added for the residual path, the rows are
-    normalized, and the layers are multiplied: R = A_L ... A_2 A_1 with A = (mean_h A_h + I) / 2,
-    since the rows of an attention map sum to 1.
-
-    Args:
-        maps: one (B, H, N, N) attention map per layer, the first layer first.
-        weights: (B, Q, N) non-negative, rows sum to 1: how much each of Q readers takes from each
-            token of the last layer; None for the identity. With few readers no product of two
-            N x N matrices is made.
-
-    Returns:
-        (B, Q, N) shares of the first layer's tokens; rows sum to 1.
-
-    Source: Abnar & Zuidema 2020, section 3.
-    """
-    for attn in reversed(maps):
-        if weights is None:
-            weights = torch.eye(attn.shape[-1], dtype=attn.dtype, device=attn.device)
-            weights = weights.expand(len(attn), -1, -1)
-        weights = _roll(weights, attn)
-    if weights is None:
-        raise ValueError("maps must have at least one layer, or weights be given")
-    return weights
-
-
-def _roll(weights: Tensor, attn: Tensor) -> Tensor:
-    """One layer of the rollout: weights (B, Q, N) of what it gave to weights of what it took."""
-    return (weights + weights @ attn.mean(1)) / 2
-
-
 def _exact(x: Tensor) -> Tensor:
     """At least float32: distances and sums of half-precision numbers would be noise."""
     return x if x.dtype == torch.float64 else x.float()
@@ -267,7 +218,8 @@ def _attention_figures(seen: Observation) -> tuple[Tensor | None, Tensor | None]
         if attn is None:
             return None, None
         redundancy.append(head_redundancy(attn, layer.mask))
-        weights = _roll(weights, _exact(attn))
+        # With one reader no product of two N x N matrices is made.
+        weights = (weights + weights @ _exact(attn).mean(1)) / 2
     flow = weights[:, 0, seen.class_tokens :]
     side = math.isqrt(flow.shape[1])
     return _stack(reversed(redundancy)), flow.unflatten(1, (side, side)) if seen.images else flow

@@ -64,6 +64,7 @@ def invert(encoder: Encoder, encoding: Encoding, *, tolerance: float = 1e-12) ->
         x = _solve(lambda x, y, layer=layer: y - (layer.ffn(x, layer.step) - x), x, tolerance)
 
         def proposals(x: Tensor, y: Tensor, layer: Layer = layer, w: Tensor = weights) -> Tensor:
+            """One step of the iteration through the experts."""
             outputs = layer.experts.outputs(x, encoding.eigenvalues, layer.step)
             return y - (torch.einsum("be,bend->bnd", w, outputs) - x)
 

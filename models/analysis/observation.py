@@ -156,6 +156,7 @@ def _recorded(model: nn.Module) -> Iterator[tuple[list[LayerRecord], list[Tensor
 
     @_of_this_thread
     def keep_class_map(module: ClassAttention, arguments: tuple[Any, ...], _: Any) -> None:
+        """Keep the map of a class attention."""
         class_maps.append(module.attention_map(*arguments))
 
     with ExitStack() as hooks:
@@ -177,11 +178,13 @@ def _record_layer(
 
     @_of_this_thread
     def keep_state(*_: Any) -> None:
+        """Keep the state of the generator before a call of the mixer."""
         generator = getattr(mixer, "generator", None)
         states.append(None if generator is None else generator.get_state())
 
     @_of_this_thread
     def keep_call(_: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        """Keep a call of the mixer."""
         bound = inspect.signature(mixer.forward).bind(*args, **kwargs)
         bound.apply_defaults()
         state = states.pop()
@@ -189,6 +192,7 @@ def _record_layer(
 
     @_of_this_thread
     def keep_layer(_: Any, args: tuple[Any, ...], result: tuple[Tensor, Any]) -> None:
+        """Keep what the layer took and gave."""
         call = calls.pop()
         records.append(
             LayerRecord(inputs=args[0], outputs=result[0], mask=call.arguments[-1], mixer=call)
@@ -204,6 +208,7 @@ def _of_this_thread(hook: Callable[..., None]) -> Callable[..., None]:
     observer = threading.get_ident()
 
     def guarded(*args: Any) -> None:
+        """Call the hook in the thread of the observer alone."""
         if threading.get_ident() == observer:
             hook(*args)
 

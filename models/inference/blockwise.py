@@ -90,6 +90,7 @@ class FirstProducts(nn.Module):
         basis = self.basis[positions]
 
         def product(block: slice, out: Tensor) -> None:
+            """Write the product of a block, of its positions and of its tokens."""
             torch.bmm(basis[block].expand(len(rows), -1, -1), shares, out=out)
             own = space.tensor("own", out.shape, out)
             out += torch.index_select(known, 1, which[block], out=own)
@@ -224,6 +225,7 @@ def _products(x: Tensor, layer: FoldedLayer, eigenvalues: Tensor, space: Workspa
         first, v = torch.bmm(first, v, out=space.tensor("matrices", v.shape, v)), None
 
     def product(block: slice, out: Tensor) -> None:
+        """Write the product of a block, by one matrix or by two."""
         rows = x[block].to(first.dtype).expand(len(first), -1, -1)
         if v is None:
             torch.bmm(rows, first, out=out)

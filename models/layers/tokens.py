@@ -11,47 +11,6 @@ from models.layers.tracing import is_traced
 Pooling = Literal["mean", "max", "cls"]
 
 
-def check_tokens(
-    tokens: Tensor, mask: Tensor | None, *, vocab_size: int, seq_len: int, towers: int = 1
-) -> None:
-    """Refuse token ids and masks that a model cannot answer for; silent while it is traced.
-
-    Args:
-        tokens: (B, N) int64 ids, or (B, towers, N) where one sample is several sequences.
-        mask: bool of the same shape, True for real tokens; None if all are.
-        vocab_size: ids must lie in [0, vocab_size).
-        seq_len: largest N.
-        towers: number of sequences of one sample.
-
-    Raises:
-        ValueError: a wrong shape or type, too long a sequence, an id outside the vocabulary, or a
-            sequence without a real token.
-    """
-    if is_traced():
-        return
-    between = (towers,) if towers > 1 else ()
-    if (*tokens.shape[1:-1],) != between or tokens.ndim < 2 or not 1 <= tokens.shape[-1] <= seq_len:
-        expected = ", ".join(["B", *map(str, between), f"1..{seq_len}"])
-        raise ValueError(f"tokens must be ({expected}), got {tuple(tokens.shape)}")
-    if tokens.dtype != torch.int64:
-        raise ValueError(f"tokens must be int64, got {tokens.dtype}")
-    if len(tokens) and not 0 <= int(tokens.min()) <= int(tokens.max()) < vocab_size:
-        bounds = f"{int(tokens.min())}..{int(tokens.max())}"
-        raise ValueError(f"tokens must lie in 0..{vocab_size - 1}, got {bounds}")
-    if mask is not None:
-        _check_mask(mask, tokens.shape)
-
-
-def _check_mask(mask: Tensor, shape: torch.Size) -> None:
-    if mask.dtype != torch.bool or mask.shape != shape:
-        raise ValueError(
-            f"mask must be bool of shape {tuple(shape)}, got {mask.dtype} {tuple(mask.shape)}"
-        )
-    empty = (~mask.any(-1)).nonzero().squeeze(-1).tolist()
-    if empty:
-        raise ValueError(f"mask must have a real token in every sequence, got none in {empty[:10]}")
-
-
 class TokenModel(nn.Module):
     """A model of tokens, whose `head` reads the `features` of each sample.
 
@@ -81,14 +40,46 @@ class TokenModel(nn.Module):
             (B, embed_dim), or (B, 4 * embed_dim) for two towers.
 
         Raises:
-            ValueError: see `check_tokens`.
+            ValueError: see `check`.
         """
         raise NotImplementedError
 
     def check(self, tokens: Tensor, mask: Tensor | None, *, towers: int = 1) -> None:
-        """See `check_tokens`."""
+        """Refuse token ids and masks that no answer can be given for; silent while it is traced.
+
+        Args:
+            tokens: (B, N) int64 ids, or (B, towers, N) where one sample is several sequences.
+            mask: bool of the same shape, True for real tokens; None if all are.
+            towers: number of sequences of one sample.
+
+        Raises:
+            ValueError: a wrong shape or type, too long a sequence, an id outside the vocabulary, or
+                a sequence without a real token.
+        """
+        if is_traced():
+            return
         vocab_size, seq_len = self.config.vocab_size, self.config.seq_len
-        check_tokens(tokens, mask, vocab_size=vocab_size, seq_len=seq_len, towers=towers)
+        between, shape = (towers,) if towers > 1 else (), tuple(tokens.shape)
+        if shape[1:-1] != between or len(shape) < 2 or not 1 <= shape[-1] <= seq_len:
+            expected = ", ".join(["B", *map(str, between), f"1..{seq_len}"])
+            raise ValueError(f"tokens must be ({expected}), got {shape}")
+        if tokens.dtype != torch.int64:
+            raise ValueError(f"tokens must be int64, got {tokens.dtype}")
+        if len(tokens) and not 0 <= int(tokens.min()) <= int(tokens.max()) < vocab_size:
+            bounds = f"{int(tokens.min())}..{int(tokens.max())}"
+            raise ValueError(f"tokens must lie in 0..{vocab_size - 1}, got {bounds}")
+        if mask is not None:
+            _check_mask(mask, tokens.shape)
+
+
+def _check_mask(mask: Tensor, shape: torch.Size) -> None:
+    if mask.dtype != torch.bool or mask.shape != shape:
+        raise ValueError(
+            f"mask must be bool of shape {tuple(shape)}, got {mask.dtype} {tuple(mask.shape)}"
+        )
+    empty = (~mask.any(-1)).nonzero().squeeze(-1).tolist()
+    if empty:
+        raise ValueError(f"mask must have a real token in every sequence, got none in {empty[:10]}")
 
 
 def sinusoidal_positions(seq_len: int, dim: int) -> Tensor:

@@ -1,4 +1,5 @@
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -7,7 +8,7 @@ from torch import Tensor
 from models.layers.tokens import (
     Pooling,
     SinusoidalPositions,
-    check_tokens,
+    TokenModel,
     masked_max,
     masked_mean,
     pool,
@@ -16,54 +17,61 @@ from models.layers.tokens import (
 
 TOKENS = torch.tensor([[0, 1, 2], [9, 0, 0]])
 MASK = torch.tensor([[True, True, True], [True, False, False]])
+PAIRS = TOKENS[:, None].expand(2, 2, 3)
+MODEL = TokenModel(SimpleNamespace(vocab_size=10, seq_len=3))
 
 
 @pytest.mark.parametrize("mask", [None, MASK])
 def test_tokens_within_the_rules_pass(mask: Tensor | None) -> None:
-    check_tokens(TOKENS, mask, vocab_size=10, seq_len=3)
-    check_tokens(TOKENS[:0], None if mask is None else mask[:0], vocab_size=10, seq_len=3)
-    pairs = mask if mask is None else mask[:, None].expand(2, 2, 3)
-    check_tokens(TOKENS[:, None].expand(2, 2, 3), pairs, vocab_size=10, seq_len=3, towers=2)
+    MODEL.check(TOKENS, mask)
+    MODEL.check(TOKENS[:0], None if mask is None else mask[:0])
+    MODEL.check(PAIRS, mask if mask is None else mask[:, None].expand(2, 2, 3), towers=2)
 
 
 @pytest.mark.parametrize(
-    ("tokens", "mask", "message"),
+    ("tokens", "mask", "towers", "message"),
     [
-        (TOKENS[0], None, r"tokens must be \(B, 1..3\), got \(3,\)"),
-        (TOKENS[None], None, r"tokens must be \(B, 1..3\), got \(1, 2, 3\)"),
-        (torch.tensor(4), None, r"tokens must be \(B, 1..3\), got \(\)"),
-        (TOKENS.repeat(1, 2), None, r"tokens must be \(B, 1..3\), got \(2, 6\)"),
-        (TOKENS[:, :0], None, r"tokens must be \(B, 1..3\), got \(2, 0\)"),
-        (TOKENS.float(), None, "tokens must be int64, got torch.float32"),
-        (TOKENS.int(), None, "tokens must be int64, got torch.int32"),
-        (TOKENS.bool(), None, "tokens must be int64, got torch.bool"),
-        (TOKENS - 1, None, r"tokens must lie in 0..9, got -1..8"),
-        (TOKENS + 1, None, r"tokens must lie in 0..9, got 1..10"),
-        (TOKENS, MASK.long(), r"must be bool of shape \(2, 3\), got torch.int64 \(2, 3\)"),
-        (TOKENS, MASK.float(), r"must be bool of shape \(2, 3\), got torch.float32"),
-        (TOKENS, MASK[:, :2], r"must be bool of shape \(2, 3\), got torch.bool \(2, 2\)"),
-        (TOKENS, MASK[:1], r"must be bool of shape \(2, 3\), got torch.bool \(1, 3\)"),
-        (TOKENS, MASK[:, None, None], r"must be bool of shape \(2, 3\), got torch.bool \(2, 1, 1"),
-        (TOKENS, MASK & ~MASK[1], r"mask must have a real token in .* sequence, got none in \[1\]"),
+        (TOKENS[0], None, 1, r"tokens must be \(B, 1..3\), got \(3,\)"),
+        (TOKENS[None], None, 1, r"tokens must be \(B, 1..3\), got \(1, 2, 3\)"),
+        (torch.tensor(4), None, 1, r"tokens must be \(B, 1..3\), got \(\)"),
+        (TOKENS.repeat(1, 2), None, 1, r"tokens must be \(B, 1..3\), got \(2, 6\)"),
+        (TOKENS[:, :0], None, 1, r"tokens must be \(B, 1..3\), got \(2, 0\)"),
+        (TOKENS.float(), None, 1, "tokens must be int64, got torch.float32"),
+        (TOKENS.int(), None, 1, "tokens must be int64, got torch.int32"),
+        (TOKENS.bool(), None, 1, "tokens must be int64, got torch.bool"),
+        (TOKENS - 1, None, 1, r"tokens must lie in 0..9, got -1..8"),
+        (TOKENS + 1, None, 1, r"tokens must lie in 0..9, got 1..10"),
+        (TOKENS, MASK.long(), 1, r"must be bool of shape \(2, 3\), got torch.int64 \(2, 3\)"),
+        (TOKENS, MASK.float(), 1, r"must be bool of shape \(2, 3\), got torch.float32"),
+        (TOKENS, MASK[:, :2], 1, r"must be bool of shape \(2, 3\), got torch.bool \(2, 2\)"),
+        (TOKENS, MASK[:1], 1, r"must be bool of shape \(2, 3\), got torch.bool \(1, 3\)"),
+        (
+            TOKENS,
+            MASK[:, None, None],
+            1,
+            r"must be bool of shape \(2, 3\), got torch.bool \(2, 1, 1",
+        ),
+        (
+            TOKENS,
+            MASK & ~MASK[1],
+            1,
+            r"mask must have a real token in .* sequence, got none in \[1\]",
+        ),
+        (TOKENS, None, 2, r"tokens must be \(B, 2, 1..3\), got"),
+        (TOKENS[:, None], None, 2, r"tokens must be \(B, 2, 1..3\), got"),
+        (
+            PAIRS,
+            torch.eye(2)[:, :, None].expand(2, 2, 3) < 1,
+            2,
+            r"got none in \[\[0, 0\], \[1, 1\]\]",
+        ),
     ],
 )
 def test_tokens_and_masks_against_the_rules_are_refused(
-    tokens: Tensor, mask: Tensor | None, message: str
+    tokens: Tensor, mask: Tensor | None, towers: int, message: str
 ) -> None:
     with pytest.raises(ValueError, match=message):
-        check_tokens(tokens, mask, vocab_size=10, seq_len=3)
-
-
-def test_pairs_against_the_rules_are_refused() -> None:
-    mask = torch.ones(2, 2, 3, dtype=torch.bool)
-    mask[1, 0] = False
-    for tokens, real, message in (
-        (TOKENS, None, r"tokens must be \(B, 2, 1..3\), got"),
-        (TOKENS[:, None], None, r"tokens must be \(B, 2, 1..3\), got"),
-        (TOKENS[:, None].expand(2, 2, 3), mask, r"every sequence, got none in \[\[1, 0\]\]"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            check_tokens(tokens, real, vocab_size=10, seq_len=3, towers=2)
+        MODEL.check(tokens, mask, towers=towers)
 
 
 def test_positions_are_rounded_once_to_the_precision_of_the_model() -> None:

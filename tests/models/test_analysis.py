@@ -1,6 +1,7 @@
 import dataclasses
 import math
 import threading
+from itertools import combinations
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from models.analysis.observation import observe
 from models.attention.class_attention import ClassAttention
 from models.attention.elliptical import Attention
 from models.inference.fold import fold
+from tests.models.small import draw, padding, small
 
 TOLERANCE = 1e-10
 # The other sizes are the same models, see test_every_model.
@@ -22,32 +24,16 @@ every_name = pytest.mark.parametrize(
     "name", [name for name in models.names() if "_small" not in name and "_base" not in name]
 )
 LENGTHS = [6, 4, 1]  # real tokens of the three samples
-TINY = {"depth": 3, "embed_dim": 16, "num_heads": 2, "num_experts": 2, "num_classes": 3}
-TINY |= {"vocab_size": 11, "seq_len": 8, "img_size": 12, "patch_size": 4}
-
-
-def values(*shape: int) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-
-
-def padding(lengths: list[int], length: int) -> Tensor:
-    return torch.arange(length) < torch.tensor(lengths)[:, None]
 
 
 def tiny(name: str, **overrides: object) -> nn.Module:
-    fields = [field.name for field in dataclasses.fields(models.config(name))]
-    torch.manual_seed(0)
-    model = models.build(name, **{k: v for k, v in TINY.items() if k in fields} | overrides)
-    for key, parameter in model.named_parameters():
-        if key.endswith((".r", ".alpha")):  # at 0 the layers would do nothing
-            nn.init.constant_(parameter, 0.7)
-    return model.double().eval()
+    return small(name, **{"depth": 3} | overrides)
 
 
 def inputs_of(model: nn.Module, count: int = 3) -> tuple[Tensor, Tensor | None]:
     """Images, or tokens of different lengths with their mask."""
     if hasattr(model.config, "img_size"):
-        return values(count, 3, 12, 12).sigmoid(), None
+        return draw(count, 3, 12, 12).sigmoid(), None
     tokens = torch.randint(11, (count, 6), generator=torch.Generator().manual_seed(0))
     return tokens, padding(LENGTHS[:count], 6)
 
@@ -74,7 +60,7 @@ def test_every_model_can_be_diagnosed(name: str) -> None:
     if name.startswith("transject"):
         assert found.rollout is None and found.head_redundancy is None
         assert found.expert_weights is not None and found.expert_entropy is not None
-        assert found.expert_weights.shape == found.expert_entropy.shape == (3, 3, 2)
+        assert found.expert_weights.shape == found.expert_entropy.shape == (3, 3, 3)
     else:
         assert found.expert_weights is None and found.expert_entropy is None
         assert found.head_redundancy is not None and found.head_redundancy.shape == (3, 3)
@@ -129,6 +115,14 @@ def check_maps(model: nn.Module, inputs: Tensor, mask: Tensor | None) -> None:
         assert (attn.sum(-1) - 1).abs().max() <= TOLERANCE
 
 
+def through(mixings: list[Tensor]) -> Tensor:
+    """What each token draws from the input: the product of the layers, residual paths counted."""
+    total = torch.eye(mixings[0].shape[-1], dtype=torch.float64)
+    for mixing in mixings:
+        total = (mixing + torch.eye(len(total[-1]))) / 2 @ total
+    return total
+
+
 @pytest.mark.parametrize(
     ("name", "overrides"),
     [("deit_tiny", {}), ("deit_tiny", {"distilled": True}), ("transformer", {})],
@@ -139,7 +133,7 @@ def test_rollout_is_the_mean_over_the_tokens_that_the_head_reads(
     model = tiny(name, **overrides)
     inputs, mask = inputs_of(model)
     maps = [layer.attention_map() for layer in observe(model, inputs, mask).layers]
-    rows = diagnostics.rollout([attn for attn in maps if attn is not None])
+    rows = through([attn.mean(1) for attn in maps if attn is not None])
     found = diagnose(model, inputs, mask).rollout
     assert found is not None
     if name == "transformer":
@@ -154,46 +148,73 @@ def test_rollout_is_the_mean_over_the_tokens_that_the_head_reads(
 def test_rollout_through_class_attention_is_the_product_of_all_layers() -> None:
     model = tiny("fan_tiny_elliptical")
     images, _ = inputs_of(model)
-    taken: list[tuple[Tensor, Tensor]] = []
-    layers = [each for each in model.modules() if isinstance(each, ClassAttention)]
-
-    def keep(_: nn.Module, args: tuple[Tensor, ...], out: Tensor) -> None:
-        taken.append((args[0], out))
-
-    for layer in layers:
-        layer.register_forward_hook(keep)
+    taken: list[tuple[ClassAttention, Tensor, Tensor]] = []
+    for layer in model.modules():
+        if isinstance(layer, ClassAttention):
+            layer.register_forward_hook(lambda *call: taken.append((call[0], call[1][0], call[2])))
     seen = observe(model, images)
-    assert len(seen.class_maps) == len(layers) == len(taken) == 2
-    for layer, (x, out), attn in zip(layers, taken, seen.class_maps, strict=True):
+    assert len(seen.class_maps) == len(taken) == 2
+    for (layer, x, out), attn in zip(taken, seen.class_maps, strict=True):
         assert attn.shape == (3, 2, 1, 10) and (attn.sum(-1) - 1).abs().max() <= TOLERANCE
         v = layer.v(x).unflatten(2, (2, 8)).transpose(1, 2)
         expected = layer.proj((attn @ v).transpose(1, 2).flatten(2))
         assert (out - expected).abs().max() <= TOLERANCE
-    total = torch.eye(10, dtype=torch.float64).expand(3, -1, -1)
+    mixings = []  # of the class token, which is not yet there, and the patches
     for layer in seen.layers:
         attn = layer.attention_map()
         assert attn is not None
-        mixing = torch.eye(10, dtype=torch.float64).repeat(3, 1, 1)
-        mixing[:, 1:, 1:] = (attn.mean(1) + torch.eye(9)) / 2
-        total = mixing @ total
+        mixings.append(torch.eye(10, dtype=torch.float64).repeat(3, 1, 1))
+        mixings[-1][:, 1:, 1:] = attn.mean(1)
     for attn in seen.class_maps:
-        mixing = torch.eye(10, dtype=torch.float64).repeat(3, 1, 1)
-        mixing[:, :1] = (mixing[:, :1] + attn.mean(1)) / 2
-        total = mixing @ total
+        mixings.append(torch.eye(10, dtype=torch.float64).repeat(3, 1, 1))
+        mixings[-1][:, :1] = attn.mean(1)
     found = diagnose(model, images).rollout
     assert found is not None
-    assert (found.flatten(1) - total[:, 0, 1:]).abs().max() <= TOLERANCE
+    assert (found.flatten(1) - through(mixings)[:, 0, 1:]).abs().max() <= TOLERANCE
 
 
-def test_factors_and_metrics_are_those_of_what_the_layers_took_and_gave() -> None:
+def factor_of(x: Tensor, out: Tensor) -> float:
+    """How much the distances between different tokens (N, C) are stretched."""
+    pairs = [(x[i].dist(x[j]), out[i].dist(out[j])) for i, j in combinations(range(len(x)), 2)]
+    ratios = [float(after / before) for before, after in pairs if before > 0]
+    return float(np.mean(ratios)) if ratios else 1.0
+
+
+@pytest.mark.parametrize("name", ["deit_tiny", "lra_transformer"])
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"), [(torch.float64, TOLERANCE), (torch.bfloat16, 1e-4)]
+)
+def test_factors_are_the_formula_over_real_tokens(
+    name: str, dtype: torch.dtype, tolerance: float
+) -> None:
+    model = tiny(name).to(dtype)
+    inputs, mask = inputs_of(model)
+    inputs = inputs.to(dtype) if mask is None else inputs
+    found, layers = diagnose(model, inputs, mask), observe(model, inputs, mask).layers
+    for b in range(3):
+        real = slice(None) if mask is None else mask[b]
+        first = layers[0].inputs[b, real].double()
+        for index, layer in enumerate(layers):
+            before, after = layer.inputs[b, real].double(), layer.outputs[b, real].double()
+            step, total = found.activation_factor[b, index], found.total_factor[b, index]
+            assert abs(step - factor_of(before, after)) <= tolerance
+            assert abs(total - factor_of(first, after)) <= tolerance
+
+
+def test_equal_tokens_have_no_factor() -> None:
+    model = tiny("lra_transformer", depth=1)
+    nn.init.zeros_(model.get_parameter("pos_embed"))
+    tokens = torch.tensor([[3, 3, 5, 7], [3, 3, 3, 3]])
+    found, (layer,) = diagnose(model, tokens), observe(model, tokens).layers
+    for factor in (found.activation_factor, found.total_factor):
+        assert abs(factor[0, 0] - factor_of(layer.inputs[0], layer.outputs[0])) <= TOLERANCE
+        assert factor[1, 0] == 1
+
+
+def test_metrics_are_those_of_the_values_of_the_layers() -> None:
     model = tiny("deit_tiny_elliptical")
     images, _ = inputs_of(model)
     found, layers = diagnose(model, images), observe(model, images).layers
-    for index, layer in enumerate(layers):
-        step = diagnostics.activation_factor(layer.inputs, layer.outputs)
-        total = diagnostics.activation_factor(layers[0].inputs, layer.outputs)
-        assert torch.equal(found.activation_factor[:, index], step)
-        assert torch.equal(found.total_factor[:, index], total)
     assert found.metrics[0] is None
     for before, layer, m in zip(layers, layers[1:], found.metrics[1:], strict=False):
         change = (layer.mixer.result[1] - before.mixer.result[1]).abs().mean(2)  # (S, H, D)
@@ -212,7 +233,7 @@ def test_expert_figures_are_those_of_the_mixture() -> None:
         assert experts is not None
         share, given = experts
         assert torch.equal(found.expert_weights[:, index], share)
-        mixed = sum(share[:, e, None, None] * given[:, e] for e in range(2))
+        mixed = sum(share[:, e, None, None] * given[:, e] for e in range(3))
         assert (layer.mixer.result[0] - mixed).abs().max() <= TOLERANCE
         for b, length in enumerate(LENGTHS):
             values_of = given[b, :, :length].detach().numpy()
@@ -246,6 +267,55 @@ def test_one_head_and_one_patch_have_finite_figures(name: str, overrides: dict[s
     assert all(figure.isfinite().all() for figure in figures(found))
     if found.head_redundancy is not None:
         assert (found.head_redundancy == 0).all()
+
+
+def cosine_of(x: Tensor) -> float:
+    cosines = [
+        float(x[i] @ x[j] / (x[i].norm() * x[j].norm())) for i, j in combinations(range(len(x)), 2)
+    ]
+    return float(np.mean(cosines)) if cosines else 1.0
+
+
+@pytest.mark.parametrize("width", [5, 16, 37])
+def test_figures_of_tokens_are_the_formulas_over_real_ones(width: int) -> None:
+    x, mask = draw(3, 6, width), padding(LENGTHS, 6)
+    cosines = diagnostics.cosine_similarity(x, mask)
+    entropies = diagnostics.differential_entropy(x, mask)
+    for b, length in enumerate(LENGTHS):
+        real = x[b, :length]
+        entropy = scipy.stats.differential_entropy(real.numpy(), axis=-1, method="vasicek").mean()
+        assert abs(float(cosines[b]) - cosine_of(real)) <= TOLERANCE
+        assert abs(float(entropies[b]) - entropy) <= TOLERANCE
+
+
+def test_figures_at_their_limits() -> None:
+    zeros = torch.zeros(2, 4, 5)
+    assert diagnostics.cosine_similarity(zeros).tolist() == [0.0, 0.0]
+    assert diagnostics.cosine_similarity(zeros + 1).tolist() == pytest.approx([1.0, 1.0])
+    assert diagnostics.cosine_similarity(torch.eye(3)[None]).tolist() == pytest.approx([0.0])
+    assert diagnostics.differential_entropy(zeros).tolist() == [-math.inf, -math.inf]
+    maps = draw(2, 1, 5, 5).softmax(-1)
+    assert diagnostics.head_redundancy(maps).tolist() == [0.0, 0.0]
+    assert diagnostics.head_redundancy(maps.expand(-1, 3, -1, -1)).tolist() == [0.0, 0.0]
+    with pytest.raises(ValueError, match="at least 5 activations per token, got 4"):
+        diagnostics.differential_entropy(torch.ones(1, 2, 4))
+
+
+def test_head_redundancy_is_the_formula() -> None:
+    mask = padding(LENGTHS, 6)
+    maps = draw(3, 4, 6, 6).masked_fill(~mask[:, None, None, :], -torch.inf).softmax(-1)
+    found = diagnostics.head_redundancy(maps, mask)
+    for b, length in enumerate(LENGTHS):
+        real = maps[b, :, :length, :length]
+        apart = [float(one.dist(other)) for one, other in combinations(real, 2)]
+        assert abs(float(found[b]) - np.mean(apart)) <= TOLERANCE
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+def test_low_precision_is_measured_in_float32(dtype: torch.dtype) -> None:
+    x = draw(2, 5, 8).to(dtype)
+    for figure in (diagnostics.cosine_similarity, diagnostics.differential_entropy):
+        assert torch.equal(figure(x), figure(x.float()))
 
 
 class Stop(Exception):
