@@ -13,8 +13,6 @@ from torch import Tensor
 
 Scaling = Literal["max", "mean", "none"]
 Estimator = Literal["difference", "consistent", "random"]
-SCALINGS: tuple[Scaling, ...] = ("max", "mean", "none")
-ESTIMATORS: tuple[Estimator, ...] = ("difference", "consistent", "random")
 # Dimensions that one product of `consistent_metric` takes; its memory is N x 16 D a head.
 _CHUNK = 16
 # m is never of half precision, and an ONNX graph keeps the limits of a clamp in float32.

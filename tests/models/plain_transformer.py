@@ -2,11 +2,10 @@
 
 import math
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
-
-from models.attention.elliptical import Attention
 
 Weights = Mapping[str, Tensor]
 
@@ -80,50 +79,35 @@ def scaled(m: Tensor, scaling: str) -> Tensor:
     return m / (max(m.tolist()) if scaling == "max" else sum(m.tolist()) / len(m))
 
 
-def metric(layer: Attention, head: int, parts: tuple[Tensor, ...], v_prev: Tensor) -> Tensor:
-    """The m (D,) of one head with its q, k and v, each (N, D)."""
-    q, k, v = parts
-    if layer.estimator == "random":
-        assert layer.table is not None
-        return layer.table[0, head, 0]
-    consistently = layer.estimator == "consistent"
-    m = consistent(q, k, v) if consistently else difference(v, v_prev, layer.delta)
-    return scaled(m, layer.scaling)
-
-
-@torch.no_grad()
-def elliptical_attention(layer: Attention, x: Tensor, v_prev: Tensor | None) -> Tensor:
-    """EA eq. 13 with diag(m) written out: tokens (N, C) and values (H, N, D) to (N, C)."""
-    H = layer.num_heads
-    D = x.shape[-1] // H
-    q, k, v = (x @ layer.qkv.weight.T + layer.qkv.bias).chunk(3, dim=-1)
-    out = torch.zeros_like(x)
-    for h in range(H):
-        part = slice(h * D, (h + 1) * D)
-        parts = q[:, part], k[:, part], v[:, part]
-        m = torch.ones(D, dtype=x.dtype)
-        if v_prev is not None:
-            m = metric(layer, h, parts, v_prev[h])
-        for n, query in enumerate(parts[0]):
-            out[n, part] = attend(torch.diag(m) @ query, parts[1], parts[2])
-    return out @ layer.proj.weight.T + layer.proj.bias
-
-
 def attention(
-    x: Tensor, w: Weights, name: str, num_heads: int, v_prev: Tensor | None = None
+    x: Tensor,
+    w: Weights,
+    name: str,
+    num_heads: int,
+    v_prev: Tensor | None = None,
+    *,
+    estimator: str = "difference",
+    scaling: str = "max",
+    delta: float = 1.0,
 ) -> tuple[Tensor, Tensor]:
-    """(N, C) to the attended (N, C) and the values (N, C); elliptical if it gets values."""
+    """(N, C) to the attended (N, C) and the values (N, C); elliptical if it gets values.
+
+    EA eq. 13 with diag(m) written out; the m of "random" are the weights `table` (1, H, 1, D).
+    """
     D = x.shape[1] // num_heads
-    q, k, v = linear(x, w, f"{name}.qkv").split(x.shape[1], dim=-1)
+    projected = linear(x, w, f"{name}.qkv").split(x.shape[1], dim=-1)
     heads = []
-    for part in (slice(h * D, (h + 1) * D) for h in range(num_heads)):
+    for h in range(num_heads):
+        part = slice(h * D, (h + 1) * D)
+        q, k, v = (each[:, part] for each in projected)
         m = torch.ones(D, dtype=x.dtype)
-        if v_prev is not None:
-            m = scaled(difference(v[:, part], v_prev[:, part], 1.0), "max")
-        heads.append(
-            torch.stack([attend(query * m, k[:, part], v[:, part]) for query in q[:, part]])
-        )
-    return linear(torch.cat(heads, dim=-1), w, f"{name}.proj"), v
+        if v_prev is not None and estimator == "random":
+            m = w[f"{name}.table"][0, h, 0]
+        elif v_prev is not None:
+            change = difference(v, v_prev[:, part], delta)
+            m = scaled(consistent(q, k, v) if estimator == "consistent" else change, scaling)
+        heads.append(torch.stack([attend(torch.diag(m) @ query, k, v) for query in q]))
+    return linear(torch.cat(heads, dim=-1), w, f"{name}.proj"), projected[2]
 
 
 def pre_norm_block(
@@ -132,6 +116,26 @@ def pre_norm_block(
     attended, v = attention(norm(x, w, f"{name}.norm1"), w, f"{name}.attn", num_heads, v_prev)
     x = x + attended
     return x + mlp(norm(x, w, f"{name}.norm2"), w, f"{name}.mlp"), v
+
+
+def sinusoidal(length: int, width: int) -> Tensor:
+    """Vaswani et al. 2017, section 3.5: (length, width)."""
+    table = torch.zeros(length, width, dtype=torch.float64)
+    for p in range(length):
+        for k in range(width // 2):
+            angle = p / 10000 ** (2 * k / width)
+            table[p, 2 * k], table[p, 2 * k + 1] = math.sin(angle), math.cos(angle)
+    return table
+
+
+def patches(image: Tensor, w: Weights, config: Any) -> Tensor:
+    """Tokens (N, d) of an image (C, S, S), which is normalized and cut up row by row."""
+    P, mean, std = config.patch_size, torch.tensor(config.mean), torch.tensor(config.std)
+    image = (image - mean.double()[:, None, None]) / std.double()[:, None, None]
+    kernel, bias = w["patch_embed.proj.weight"], w["patch_embed.proj.bias"]
+    starts = range(0, config.img_size, P)
+    cut = [image[:, i : i + P, j : j + P] for i in starts for j in starts]
+    return torch.stack([(kernel * patch).sum((1, 2, 3)) for patch in cut]) + bias
 
 
 def pool(x: Tensor, pooling: str) -> Tensor:

@@ -15,6 +15,7 @@ from models.inference import blockwise
 from models.inference.fold import FoldedLongTransJect, singular_range
 from models.inference.folded import FoldedExperts
 from models.transject import Layer, OrthogonalMap, TransJect
+from tests.models.small import small
 
 WIDE = 32
 # seq_len, vocab_size: shorter than wide; longer, with and without a table of tokens.
@@ -22,23 +23,8 @@ SHAPES = {"short": (24, 11), "long": (70, 11), "long, many tokens": (70, 90)}
 
 
 def make(name: str, seq_len: int, vocab_size: int, num_experts: int = 3) -> TransJect:
-    torch.manual_seed(0)
-    model = models.build(
-        name,
-        seq_len=seq_len,
-        vocab_size=vocab_size,
-        embed_dim=WIDE,
-        depth=2,
-        num_experts=num_experts,
-    ).eval()
-    assert isinstance(model, TransJect)
-    with torch.no_grad():
-        for layer in model.modules():
-            if isinstance(layer, Layer):
-                layer.r.fill_(0.8)
-                layer.ffn.b1.normal_(std=0.1)
-                layer.ffn.b2.normal_(std=0.1)
-    return model
+    sizes = {"seq_len": seq_len, "vocab_size": vocab_size, "num_experts": num_experts}
+    return small(name, **sizes, embed_dim=WIDE).float()
 
 
 def given(model: TransJect) -> tuple[Tensor, Tensor]:
@@ -84,9 +70,7 @@ def test_logits_are_those_of_the_trained_form(
 
 
 def test_folded_images_give_the_same_gradients_to_their_input() -> None:
-    torch.manual_seed(0)
-    model = models.build("transject_image", img_size=8, embed_dim=32, depth=2).eval()
-    nn.init.constant_(model.get_parameter("encoder.layers.1.r"), 0.8)
+    model = small("transject_image", img_size=8, embed_dim=32).float()
     images = torch.rand(2, 3, 8, 8, requires_grad=True)
     exact, found = (
         torch.autograd.grad(each(images).square().sum(), images)[0]
@@ -123,7 +107,7 @@ def test_a_folded_model_can_be_folded_saved_loaded_pickled_and_asked_for_nothing
         expected = folded(tokens, mask)
         for again in (models.fold(folded), pickle.loads(pickle.dumps(folded))):
             assert torch.equal(again(tokens, mask), expected)
-        assert folded(torch.zeros(0, 6, dtype=torch.int64)).shape == (0, 2)
+        assert folded(torch.zeros(0, 6, dtype=torch.int64)).shape == (0, 3)
     assert len(pickle.dumps(folded)) == size  # memory of earlier calls stays behind
     assert (other(tokens, mask) - expected).abs().max() > 1e-3
     save_weights(folded, tmp_path / "w.safetensors")

@@ -1,26 +1,18 @@
-from typing import Any
-
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 import models
 from models.layers.towers import TransJectTowers, TwoTower
+from tests.models.small import small
 
-SMALL = {"vocab_size": 11, "seq_len": 9, "embed_dim": 16, "depth": 2, "num_classes": 3}
 ENCODERS = ["lra_transformer", "lra_transformer_elliptical", "transject", "transformer"]
-MORE: dict[str, dict[str, Any]] = {"transject": {"num_experts": 2}}
 
 
-def small(name: str, **overrides: Any) -> TwoTower:
-    """A small pair of towers in float64, with weights large enough for every part to matter."""
-    torch.manual_seed(0)
-    fields = SMALL | MORE.get(name, {"num_heads": 2}) | overrides
+def pair_of(name: str) -> TwoTower:
     towers = TransJectTowers if name == "transject" else TwoTower
-    model = towers(models.build(name, **fields), hidden_dim=8).double().eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(torch.randn_like(parameter) * 0.3)
+    model = towers(small(name), hidden_dim=8).double()
+    nn.init.normal_(model.get_parameter("head.0.bias"))
     return model
 
 
@@ -38,7 +30,7 @@ def assert_same(logits: Tensor, expected: Tensor) -> None:
 
 @pytest.mark.parametrize("name", ENCODERS)
 def test_both_towers_share_the_encoder_and_the_head_sees_the_pair(name: str) -> None:
-    model, (tokens, mask) = small(name), pairs()
+    model, (tokens, mask) = pair_of(name), pairs()
     w = model.head.state_dict()
     with torch.no_grad():
         for i in range(3):
@@ -50,7 +42,7 @@ def test_both_towers_share_the_encoder_and_the_head_sees_the_pair(name: str) -> 
 
 
 def test_reconstruction_loss_is_that_of_all_sequences() -> None:
-    model, (tokens, mask) = small("transject"), pairs()
+    model, (tokens, mask) = pair_of("transject"), pairs()
     assert isinstance(model, TransJectTowers)
     logits, loss = model.logits_and_reconstruction(tokens, mask)
     assert_same(logits, model(tokens, mask))

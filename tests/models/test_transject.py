@@ -16,6 +16,7 @@ from models.analysis.inversion import Encoding, encode, invert, recover_tokens
 from models.transject import MAX_STEP, FeedForward, Layer, OrthogonalMap, TransJect
 from models.transject_image import TransJectImage
 from tests.models import plain_transformer as plain
+from tests.models.small import small
 
 SMALL = {"vocab_size": 11, "seq_len": 24, "embed_dim": 16, "depth": 2, "num_experts": 3}
 NAMES = ["transject", "transject_random"]
@@ -34,15 +35,7 @@ def layers(model: TransJect | TransJectImage) -> list[Layer]:
 
 
 def example(name: str = "transject", **overrides: object) -> TransJect:
-    torch.manual_seed(0)
-    model = models.build(name, **SMALL | overrides).double().eval()
-    assert isinstance(model, TransJect)
-    set_steps(model)
-    with torch.no_grad():
-        for layer in layers(model):
-            nn.init.normal_(layer.ffn.b1, std=0.1)
-            nn.init.normal_(layer.ffn.b2, std=0.1)
-    return model
+    return small(name, **{"seq_len": 24} | overrides)
 
 
 def tokens_and_mask(B: int = 3, N: int = 7, vocab_size: int = 11) -> tuple[Tensor, Tensor]:
@@ -60,38 +53,10 @@ def elu(x: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def plain_logits(model: TransJect, tokens: Tensor) -> Tensor:
-    """SPEC's formulas for one sample (N,), token by token where they say so."""
-    return plain_encoder(model, torch.stack([model.embedding.weight[token] for token in tokens]))
-
-
-@torch.no_grad()
-def plain_image_logits(model: TransJectImage, image: Tensor) -> Tensor:
-    """The same for one image (C, S, S): its patches, row by row, take the place of the tokens."""
-    P, side = model.config.patch_size, model.config.img_size // model.config.patch_size
-    mean, std = (
-        torch.tensor(each, dtype=torch.float64) for each in (model.config.mean, model.config.std)
-    )
-    image = (image - mean[:, None, None]) / std[:, None, None]
-    kernel, bias = model.patch_embed.proj.weight, model.patch_embed.proj.bias
-    assert bias is not None
-    patches = [
-        image[:, P * i : P * i + P, P * j : P * j + P] for i in range(side) for j in range(side)
-    ]
-    embedded = [[(each * patch).sum() for each in kernel] for patch in patches]
-    return plain_encoder(model, torch.tensor(embedded, dtype=torch.float64) + bias)
-
-
-def plain_encoder(model: TransJect | TransJectImage, embedded: Tensor) -> Tensor:
-    """Logits from what is embedded of each token or patch, (N, d / 2)."""
+def plain_logits(model: TransJect | TransJectImage, embedded: Tensor) -> Tensor:
+    """SPEC's formulas for one sample, from what is embedded of each token or patch, (N, d / 2)."""
     config, encoder = model.config, model.encoder
-    N, half, d = len(embedded), config.embed_dim // 2, config.embed_dim
-    x = torch.zeros(N, d, dtype=torch.float64)
-    for p in range(N):
-        x[p, :half] = embedded[p]
-        for k in range(half // 2):
-            angle = p / 10000 ** (2 * k / half)
-            x[p, half + 2 * k], x[p, half + 2 * k + 1] = math.sin(angle), math.cos(angle)
+    x = torch.cat((embedded, plain.sinusoidal(len(embedded), config.embed_dim // 2)), dim=1)
     if encoder.u0 is None:
         assert encoder.diagonal is not None
         sigma = encoder.diagonal / encoder.diagonal.abs().max()
@@ -113,8 +78,7 @@ def plain_encoder(model: TransJect | TransJectImage, embedded: Tensor) -> Tensor
         x = torch.stack([w * each for w, each in zip(weights, proposals, strict=True)]).sum(0)
         w1, w2 = (cayley(each) for each in layer.ffn.w)
         x = x + step * elu(elu(x @ w1 + layer.ffn.b1) @ w2 + layer.ffn.b2)
-    pooled = x.mean(0) if config.pooling == "mean" else x.max(0).values
-    return model.head.weight @ pooled + model.head.bias
+    return plain.linear(plain.pool(x, config.pooling), model.state_dict(), "head")
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -125,30 +89,24 @@ def test_forward_is_the_formula_on_the_real_tokens(
 ) -> None:
     model = example(name, num_experts=num_experts, pooling=pooling)
     tokens, mask = tokens_and_mask()
-    expected = torch.stack(
-        [plain_logits(model, row[real]) for row, real in zip(tokens, mask, strict=True)]
-    )
+    samples = zip(model.embedding(tokens), mask, strict=True)
+    expected = torch.stack([plain_logits(model, each[real]) for each, real in samples])
     assert (model(tokens, mask) - expected).abs().max() <= 1e-10
-    assert (model.float()(tokens, mask) - expected).abs().max() <= 1e-5
 
 
 @pytest.mark.parametrize("random_eigenvalues", [False, True])
 @pytest.mark.parametrize("pooling", ["mean", "max"])
 def test_forward_of_images_is_the_formula(random_eigenvalues: bool, pooling: str) -> None:
-    torch.manual_seed(0)
     # Statistics that float32 holds exactly.
-    sizes = {"img_size": 12, "in_chans": 2, "mean": (0.5, 0.25), "std": (0.25, 0.5)}
-    sizes |= {"embed_dim": 16, "depth": 2, "num_experts": 3, "num_classes": 5}
+    sizes = {"in_chans": 2, "mean": (0.5, 0.25), "std": (0.25, 0.5)}
     sizes |= {"random_eigenvalues": random_eigenvalues, "pooling": pooling}
-    model = models.build("transject_image", **sizes).double().eval()
-    assert isinstance(model, TransJectImage)
-    set_steps(model)
+    model = small("transject_image", **sizes)
     images = torch.rand(3, 2, 12, 12, dtype=torch.float64)
-    expected = torch.stack([plain_image_logits(model, image) for image in images])
+    patches = [plain.patches(image, model.state_dict(), model.config) for image in images]
+    expected = torch.stack([plain_logits(model, each) for each in patches])
     assert (model(images) - expected).abs().max() <= 1e-10
     x = model.embed(images)
     assert (invert(model.encoder, encode(model.encoder, x)) - x).abs().max() <= 1e-10
-    assert (model.float()(images.float()) - expected).abs().max() <= 1e-5
 
 
 def test_random_eigenvalues_belong_to_the_model_alone() -> None:
