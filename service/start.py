@@ -190,6 +190,7 @@ def use_private_sockets(folder: Path) -> None:
 
     @functools.wraps(original)
     def with_private_sockets(self: Arbiter, *args: Any, **options: Any) -> None:
+        """Listen on the folder's sockets, whatever was asked for."""
         options |= {"endpoint": control, "pubsub_endpoint": events}
         original(self, *args, **options)
 

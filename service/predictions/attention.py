@@ -8,8 +8,8 @@ Source: Abnar & Zuidema, "Quantifying attention flow in transformers", ACL 2020,
 """
 
 import io
-import threading
 from collections.abc import Sequence
+from functools import cached_property
 
 import numpy as np
 import onnx
@@ -25,7 +25,7 @@ _FAMILIES = ("deit_", "fan_")  # vision transformers whose head reads class toke
 
 
 class AttentionMaps:
-    """The attention of one model, opened at its first use.
+    """The attention of one model, opened at its first use; asked by one thread.
 
     Args:
         artifact: an image model, see `may_have`.
@@ -33,9 +33,6 @@ class AttentionMaps:
 
     def __init__(self, artifact: Artifact) -> None:
         self._artifact = artifact
-        self._lock = threading.Lock()
-        self._session: onnxruntime.InferenceSession | None = None
-        self._names: list[str] = []
 
     @staticmethod
     def may_have(artifact: Artifact) -> bool:
@@ -54,16 +51,27 @@ class AttentionMaps:
         Raises:
             ApiError: 422 not_explainable: the graph shows no attention over patches.
         """
-        with self._lock:
-            if self._session is None:
-                self._session, self._names = _open(self._artifact)
-        maps = self._session.run(self._names, {"images": np.ascontiguousarray(images)})
+        session, names = self._opened
+        maps = session.run(names, {"images": np.ascontiguousarray(images)})
         config = self._artifact.manifest.config
         grid = config["img_size"] // config["patch_size"]
         shares = patch_shares([np.asarray(m, np.float32) for m in maps], grid**2, config["depth"])
         if shares is None:
             raise not_explainable(self._artifact)
         return shares.reshape(-1, grid, grid)
+
+    @cached_property
+    def _opened(self) -> tuple[onnxruntime.InferenceSession, list[str]]:
+        """The session, and the names of its softmax outputs."""
+        graph = onnx.load_from_string(self._artifact.read(ONNX))
+        names = [node.output[0] for node in graph.graph.node if node.op_type == "Softmax"]
+        graph.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names)
+        if not names:
+            raise not_explainable(self._artifact)
+        try:  # one thread: predictions come first
+            return open_session(graph.SerializeToString(), threads=1), names
+        except ArtifactError as error:  # an arithmetic that the CPU does not know
+            raise not_explainable(self._artifact) from error
 
 
 def patch_shares(maps: Sequence[np.ndarray], patches: int, depth: int) -> np.ndarray | None:
@@ -127,15 +135,3 @@ def _class_rollout(heads: Sequence[np.ndarray]) -> np.ndarray:
         own = weights[..., :1]  # what still sits on the class token
         weights = weights + own * (head - first) / 2
     return weights[..., 1:]
-
-
-def _open(artifact: Artifact) -> tuple[onnxruntime.InferenceSession, list[str]]:
-    graph = onnx.load_from_string(artifact.read(ONNX))
-    names = [node.output[0] for node in graph.graph.node if node.op_type == "Softmax"]
-    graph.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names)
-    if not names:
-        raise not_explainable(artifact)
-    try:  # one thread: predictions come first
-        return open_session(graph.SerializeToString(), threads=1), names
-    except ArtifactError as error:  # an arithmetic that the CPU does not know
-        raise not_explainable(artifact) from error

@@ -115,6 +115,7 @@ class Predictions:
         """Add to each prediction its map."""
 
         async def read() -> np.ndarray:
+            """What was read for the predictions."""
             return inputs
 
         async with explainer.admission(len(inputs), arrived=arrived) as admitted:

@@ -3,7 +3,7 @@
 import asyncio
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Self
 
@@ -12,22 +12,20 @@ from runtimes.artifact import Artifact, find_artifacts
 from runtimes.base import RuntimeUnavailable
 from runtimes.manifest import IMAGES, TEXTS, Task
 from runtimes.registry import open_runtime, require_runtime
-from runtimes.threads import available_cores
 from service.http.errors import ApiError
 from service.metrics import Metrics
-from service.predictions.served import REFERENCE, Opener, Readiness, Served, runs_on_reference
+from service.predictions.served import (
+    REFERENCE,
+    Opener,
+    Readiness,
+    Served,
+    runs_on_reference,
+    selection_options,
+)
 from service.settings import Settings
 
 _READS = {IMAGES: "images", TEXTS: "texts"}
 _DEFAULTS: dict[Task, str] = {IMAGES: "default_image", TEXTS: "default_text"}
-
-
-@dataclass(frozen=True, slots=True)
-class _Snapshot:
-    """What is served at one time; replaced as a whole, so that a request sees one or the other."""
-
-    models: dict[str, dict[str, Served]]
-    defaults: dict[Task, str]
 
 
 class Registry:
@@ -55,7 +53,8 @@ class Registry:
         self._settings = settings
         self.opener = Opener(settings, metrics)
         self.measuring: set[str] = set()
-        self._snapshot = _Snapshot({}, {})
+        self._models: dict[str, dict[str, Served]] = {}
+        self._defaults: dict[Task, str] = {}
         self.replace([self.opener.open(artifact, at_once=True) for artifact in artifacts])
         self._readiness = Readiness(
             lambda: [served.runtime for served in self.all()],
@@ -70,15 +69,16 @@ class Registry:
 
     def replace(self, models: Sequence[Served]) -> None:
         """Serve these models and no others, from the next request on."""
-        shelf = _Snapshot({}, {})
+        found: dict[str, dict[str, Served]] = {}
         for served in models:
-            shelf.models.setdefault(served.artifact.name, {})[served.artifact.version] = served
-        for task, field in _DEFAULTS.items():
-            names = [s.artifact.name for s in models if s.artifact.manifest.task == task]
-            name = _default(names, field, self._settings)
+            found.setdefault(served.artifact.name, {})[served.artifact.version] = served
+        defaults: dict[Task, str] = {}
+        for task in _DEFAULTS:
+            name = _default(task, models, self._settings)
             if name is not None:
-                shelf.defaults[task] = name
-        self._snapshot = shelf
+                defaults[task] = name
+        # Set when they are complete: other threads look models up too.
+        self._models, self._defaults = found, defaults
 
     def get(self, reference: str | None = None, task: Task = IMAGES) -> Served:
         """The model called ``name`` (its highest version) or ``name:version``; None: the default.
@@ -86,7 +86,7 @@ class Registry:
         Raises:
             ApiError: 404 unknown_model, 422 wrong_task for a model that reads something else.
         """
-        served = self.find(reference or self._snapshot.defaults.get(task, ""))
+        served = self.find(reference or self._defaults.get(task, ""))
         if served.artifact.manifest.task != task:
             name = served.artifact.name
             message = f"The model {name!r} does not read {_READS[task]}."
@@ -107,23 +107,22 @@ class Registry:
             message = f"There is no model {name[:100]!r}." if name else "There is no such model."
             if versions:
                 message = f"The model {name!r} has no version {version[:100]!r}."
-            known = sorted(self._snapshot.models)
-            raise ApiError(404, "unknown_model", message, {"known": known})
-        return self._snapshot.models[name][version]
+            raise ApiError(404, "unknown_model", message, {"known": sorted(self._models)})
+        return self._models[name][version]
 
     def versions(self, name: str) -> list[str]:
         """The versions of a model, the highest last; none of a model that is not served."""
-        return sorted(self._snapshot.models.get(name, {}), key=_by_number)
+        return sorted(self._models.get(name, {}), key=_by_number)
 
     def is_default(self, served: Served) -> bool:
         """Whether this is what answers when nobody names a model."""
-        name = self._snapshot.defaults.get(served.artifact.manifest.task)
+        name = self._defaults.get(served.artifact.manifest.task)
         return name is not None and served is self.find(name)
 
     def all(self) -> list[Served]:
         """Every version of every model, the default models first, those of images before."""
-        models, defaults = self._snapshot.models, self._snapshot.defaults
-        first = [defaults[task] for task in _READS if task in defaults]
+        models = self._models
+        first = [self._defaults[task] for task in _READS if task in self._defaults]
         others = sorted(name for name in models if name not in first)
         return [models[name][v] for name in first + others for v in sorted(models[name])]
 
@@ -133,10 +132,16 @@ class Registry:
         Raises:
             ApiError: 503 overloaded.
         """
-        models = [served for served in self.all() if served.artifact.manifest.task == task]
-        refusals = [error for served in models if (error := _refusal(served)) is not None]
-        if models and len(refusals) == len(models):
-            raise refusals[0]
+        refusal = None
+        for served in self.all():
+            if served.artifact.manifest.task != task:
+                continue
+            try:
+                return served.batcher.check_room()
+            except ApiError as error:
+                refusal = refusal or error
+        if refusal is not None:
+            raise refusal
 
     async def warm_up(self) -> None:
         """Run every model before the first request does."""
@@ -155,7 +160,7 @@ class Registry:
 
     async def ready(self) -> bool:
         """Whether there is a model, and every runtime answers now."""
-        return bool(self._snapshot.models) and await self._readiness.ready()
+        return bool(self._models) and await self._readiness.ready()
 
     def close(self) -> None:
         """Let the running batch end and start no other."""
@@ -177,7 +182,7 @@ def check_models(settings: Settings) -> None:
     for artifact in artifacts:
         if artifact.manifest.task == TEXTS:
             _try(artifact, artifact.tokenizer)
-    threads = settings.predict_threads or available_cores()
+    options = selection_options(settings)
     at_once = settings.runtime == "auto" or (
         settings.runtime == REFERENCE and settings.precision == "exact"
     )
@@ -186,15 +191,9 @@ def check_models(settings: Settings) -> None:
             require_runtime(settings.runtime)
         if at_once and all(map(runs_on_reference, artifacts)):
             for artifact in artifacts:  # it takes milliseconds and loads nothing else
-                _try(artifact, partial(open_runtime, artifact, threads=threads))
+                _try(artifact, partial(open_runtime, artifact, threads=options["threads"]))
         else:
-            select_runtimes(
-                artifacts,
-                name=settings.runtime,
-                mode=settings.precision,
-                threads=threads,
-                cache=settings.runtimes_folder,
-            )
+            select_runtimes(artifacts, **options)
     except RuntimeUnavailable as error:
         raise ValueError(f"ASSAY_RUNTIME={settings.runtime}: {error}") from error
 
@@ -220,20 +219,14 @@ def _check_names(artifacts: Sequence[Artifact], settings: Settings) -> None:
             raise ValueError(f"{variable} must be a served model ({known}), received {wanted!r}")
 
 
-def _default(names: Sequence[str], field: str, settings: Settings) -> str | None:
-    """The default among some models; one that was asked for has no stand-in."""
+def _default(task: Task, models: Sequence[Served], settings: Settings) -> str | None:
+    """The default among the models of a task; one that was asked for has no stand-in."""
+    names = [served.artifact.name for served in models if served.artifact.manifest.task == task]
+    field = _DEFAULTS[task]
     wanted = getattr(settings, field)
     if wanted in names or field in settings.model_fields_set:
         return wanted if wanted in names else None
     return min(names, default=None)
-
-
-def _refusal(served: Served) -> ApiError | None:
-    try:
-        served.batcher.check_room()
-    except ApiError as error:
-        return error
-    return None
 
 
 def _try(artifact: Artifact, check: Callable[[], object]) -> None:

@@ -22,10 +22,9 @@ from typing import TypeVar
 
 from export.select import select_runtimes
 from runtimes.artifact import MANIFEST, Artifact, open_artifact
-from runtimes.threads import available_cores
 from service.http.errors import ApiError
 from service.predictions.registry import Registry
-from service.predictions.served import Served, unmeasured
+from service.predictions.served import Served, selection_options, unmeasured
 from service.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -56,6 +55,7 @@ class Reloader:
 
     def __init__(self, registry: Registry, settings: Settings, *, unloaded: Path) -> None:
         self._registry, self._settings, self._marks = registry, settings, unloaded
+        unloaded.mkdir(parents=True, exist_ok=True)
         self._thread = ThreadPoolExecutor(1, "reload")
         self._lock = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
@@ -79,7 +79,7 @@ class Reloader:
         """
         async with self._lock:
             seen, unloaded = await self._in_thread(
-                lambda: (scan(self._settings.models), self._unloaded())
+                lambda: (scan(self._settings.models), {p.name for p in self._marks.iterdir()})
             )
             before, self._seen = self._seen, seen
             lasting = seen.keys() | before.keys() if settled else seen.keys()
@@ -117,12 +117,7 @@ class Reloader:
         """
         if not self._registry.versions(name):
             raise ApiError(404, "unknown_model", f"There is no model {name[:100]!r}.")
-
-        def write() -> None:
-            self._marks.mkdir(parents=True, exist_ok=True)
-            (self._marks / name).touch()
-
-        await self._in_thread(write)
+        await self._in_thread((self._marks / name).touch)
         await self.look(settled=False)
 
     def problems(self) -> list[tuple[str, str]]:
@@ -169,34 +164,29 @@ class Reloader:
             _refuse(folder, path, str(error))
 
     async def _serve(self, artifact: Artifact) -> None:
-        served = self._same_version(artifact)
+        key = _reference(artifact)
+        served = next((s for s in self._registry.all() if _reference(s.artifact) == key), None)
         if served is None:
             for other in (each.artifact for each in self._registry.all()):
                 if other.name == artifact.name and other.manifest.task != artifact.manifest.task:
                     raise ValueError(f"the name {other.name} is that of a model for another task")
             opened = await self._in_thread(lambda: self._open(artifact))
-            logger.info("%s is served now", _reference(artifact))
+            logger.info("%s is served now", key)
             self._registry.replace([*self._registry.all(), opened])
         elif served.artifact.digest != artifact.digest:
             raise ValueError(
-                f"a version is immutable: {_reference(artifact)} is served with other contents; "
+                f"a version is immutable: {key} is served with other contents; "
                 "give the new contents a new version"
             )
         elif served.artifact.folder != artifact.folder and served.artifact.folder in self._seen:
-            raise ValueError(f"{_reference(artifact)} lies in two folders")
+            raise ValueError(f"{key} lies in two folders")
         elif (served.artifact.folder, served.artifact.card) != (artifact.folder, artifact.card):
             new = dataclasses.replace(served, artifact=artifact)
             self._registry.replace([new if s is served else s for s in self._registry.all()])
 
     def _open(self, artifact: Artifact) -> Served:
         with exclusive(self._settings.runtimes_folder):  # its runtimes may have to be measured
-            served = self._registry.opener.open(artifact)
-        self._registry.opener.warm_up(served)
-        return served
-
-    def _same_version(self, artifact: Artifact) -> Served | None:
-        key = _reference(artifact)
-        return next((s for s in self._registry.all() if _reference(s.artifact) == key), None)
+            return self._registry.opener.open(artifact)
 
     def _remove(self, unloaded: set[str]) -> bool:
         """Let go of what was unloaded, and of what its folder no longer holds, if anything."""
@@ -217,9 +207,6 @@ class Reloader:
             return False
         self._registry.replace(kept)
         return True
-
-    def _unloaded(self) -> set[str]:
-        return {path.name for path in self._marks.iterdir()} if self._marks.is_dir() else set()
 
     async def _in_thread(self, work: Callable[[], _Result]) -> _Result:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
@@ -265,29 +252,18 @@ class RuntimeSelector:
 
     async def _move(self, served: Served) -> None:
         try:
-            opened = await _in_background(partial(self._open, served))
+            opened = await _in_background(partial(self._registry.opener.open, served.artifact))
         except Exception:  # whatever an engine raises, the others move all the same
             name = served.artifact.name
             logger.exception("The model %s stays on the runtime that it started on", name)
         else:
             self._registry.swap(served, opened)
 
-    def _open(self, served: Served) -> Served:
-        opened = self._registry.opener.open(served.artifact)
-        self._registry.opener.warm_up(opened)
-        return opened
-
     def _measure(self, waiting: list[Served]) -> None:
         """Let a child measure; of several workers the first one does, and the others find it."""
         settings = self._settings
         with exclusive(settings.runtimes_folder):
-            select_runtimes(
-                [served.artifact for served in waiting],
-                name=settings.runtime,
-                mode=settings.precision,
-                threads=settings.predict_threads or available_cores(),
-                cache=settings.runtimes_folder,
-            )
+            select_runtimes([s.artifact for s in waiting], **selection_options(settings))
 
 
 def scan(roots: list[Path]) -> dict[Path, Look]:
@@ -345,6 +321,7 @@ async def _in_background(work: Callable[[], _Result]) -> _Result:
     future.set_running_or_notify_cancel()  # nobody can cancel it now
 
     def run() -> None:
+        """Work, and hand over what came of it."""
         try:
             future.set_result(work())
         except BaseException as error:

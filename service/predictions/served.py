@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -175,37 +176,31 @@ class Opener:
 
         Args:
             artifact: what to serve.
-            at_once: measure nothing: where the fastest runtime is not known yet, take the one that
-                every artifact was scored on.
+            at_once: measure and run nothing: where the fastest runtime is not known yet, take the
+                one that every artifact was scored on.
 
         Raises:
             ValueError: its runtime cannot be opened, or its tokenizer not be read.
+            ApiError: its runtime fails.
         """
-        settings = self._settings
-        name, mode = settings.runtime, settings.precision
-        if at_once and unmeasured(artifact, settings):
-            name, mode = REFERENCE, "exact"
-        runtime = Monitored(
-            open_selected(
-                artifact,
-                name=name,
-                mode=mode,
-                threads=settings.predict_threads,
-                cache=settings.runtimes_folder,
-            ),
-            blank_inputs(artifact, 1),
-        )
+        asked = selection_options(self._settings)
+        if at_once and unmeasured(artifact, self._settings):
+            asked |= {"name": REFERENCE, "mode": "exact"}
+        runtime = Monitored(open_selected(artifact, **asked), blank_inputs(artifact, 1))
         texts = artifact.manifest.task == TEXTS
         batcher = MicroBatcher(
             runtime.predict,
             self.executor,
-            settings,
+            self._settings,
             join=pad if texts else concatenate,
             model=artifact.name,
             metrics=self._metrics,
         )
         tokenizer = artifact.tokenizer() if texts else None
-        return Served(artifact, runtime, batcher, tokenizer, self._explainer(artifact))
+        served = Served(artifact, runtime, batcher, tokenizer, self._explainer(artifact))
+        if not at_once:
+            self.warm_up(served)
+        return served
 
     def warm_up(self, served: Served) -> None:
         """Run a model once alone and once on a full batch, before the first request does.
@@ -236,14 +231,17 @@ def unmeasured(artifact: Artifact, settings: Settings) -> bool:
     """Whether the fastest runtime is asked for and not known yet, and another can serve so long."""
     if settings.runtime != "auto" or not runs_on_reference(artifact):
         return False
-    selection = cached_selection(
-        artifact,
-        name=settings.runtime,
-        mode=settings.precision,
-        threads=settings.predict_threads or available_cores(),
-        cache=settings.runtimes_folder,
-    )
-    return selection is None
+    return cached_selection(artifact, **selection_options(settings)) is None
+
+
+def selection_options(settings: Settings) -> dict[str, Any]:
+    """What `export.select` is told: which runtime is wanted, and where selections are cached."""
+    return {
+        "name": settings.runtime,
+        "mode": settings.precision,
+        "threads": settings.predict_threads or available_cores(),
+        "cache": settings.runtimes_folder,
+    }
 
 
 def runs_on_reference(artifact: Artifact) -> bool:

@@ -75,6 +75,7 @@ class TextPredictions:
         loop = asyncio.get_running_loop()
 
         async def read() -> list[np.ndarray]:
+            """Token ids, read outside the event loop."""
             return await loop.run_in_executor(self._executor, _rows, tokenizer, texts, longest)
 
         async with served.batcher.admission(len(texts), arrived=arrived) as admitted:

@@ -68,13 +68,10 @@ def test_a_graph_without_attention_over_patches_is_told_apart() -> None:
     assert patch_shares([tokens, tokens[..., :3, :3]], 3, 2) is None
 
 
-def test_a_model_of_texts_is_refused(client: TestClient, artifacts: dict[str, Artifact]) -> None:
+def test_a_model_of_texts_has_none(client: TestClient, artifacts: dict[str, Artifact]) -> None:
     assert not AttentionMaps.may_have(artifacts["tiny-transject"])
-    for value in (True, False):
-        body = {"texts": ["good"], "explain": value}
-        answer = client.post("/classify_text", json=body)
-        assert answer.status_code == (422 if value else 200)
-        assert not value or answer.json()["error"]["code"] == "not_explainable"
+    unasked = client.post("/classify_text", json={"texts": ["good"], "explain": False})
+    assert unasked.status_code == 200
 
 
 def test_the_most_attended_pixel_is_white_and_the_least_black() -> None:
@@ -85,13 +82,6 @@ def test_the_most_attended_pixel_is_white_and_the_least_black() -> None:
     assert picture[-1, 0] == 255 and picture[-1, -1] == 0
     flat = np.asarray(Image.open(io.BytesIO(to_picture(np.full((2, 2), 0.2), 4, 4))))
     assert (flat == 255).all()
-
-
-def _explained(client: TestClient, *files: bytes, **fields: str) -> list[dict[str, Any]]:
-    parts = [("images", ("a.png", file)) for file in files]
-    answer = client.post("/classify", files=parts, data={"explain": "true"} | fields)
-    assert answer.status_code == 200, answer.text
-    return answer.json()
 
 
 def _picture(prediction: dict[str, Any]) -> np.ndarray:
@@ -106,13 +96,14 @@ def test_every_prediction_has_its_own_map_and_is_otherwise_the_same(
     client: TestClient, tiny_artifact: Artifact
 ) -> None:
     files = [png(seed) for seed in range(6)]  # more than are explained at once
-    found = _explained(client, *files)
+    parts = [("images", ("a.png", file)) for file in files]
+    found = client.post("/classify", files=parts, data={"explain": "true"}).json()
     spec = tiny_artifact.image_spec
     inputs = np.stack([to_input(decode_image(file), spec) for file in files])
     for prediction, shares in zip(found, AttentionMaps(tiny_artifact).predict(inputs), strict=True):
         expected = Image.open(io.BytesIO(to_picture(shares, spec.height, spec.width)))
         np.testing.assert_array_equal(_picture(prediction), np.asarray(expected))
-    plain = client.post("/classify", files=[("images", ("a.png", file)) for file in files]).json()
+    plain = client.post("/classify", files=parts).json()
     assert [{k: v for k, v in p.items() if k != "explanation"} for p in found] == plain
     refused = client.post("/classify", files={"images": png()}, data={"explain": "yes"})
     assert (refused.status_code, refused.json()["error"]["code"]) == (422, "invalid_explain")

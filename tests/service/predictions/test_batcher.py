@@ -1,7 +1,7 @@
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext, suppress
 from typing import Any
@@ -33,21 +33,18 @@ class Doubler:
 
 
 @pytest.fixture
-def executor() -> Iterator[ThreadPoolExecutor]:
-    with ThreadPoolExecutor(1) as pool:
-        yield pool
+def batcher() -> Iterator[Make]:
+    """Makes batchers; limits are named as the settings are, without `predict_`."""
+    with ThreadPoolExecutor(1) as executor:
 
+        def make(
+            predict: Callable[[np.ndarray], np.ndarray], *, batch_max: int = 4, **limits: float
+        ) -> MicroBatcher:
+            limits = {"queue": 16, "wait_s": 10.0, "timeout_s": 10.0} | limits
+            given: dict[str, Any] = {f"predict_{name}": value for name, value in limits.items()}
+            return MicroBatcher(predict, executor, Settings(batch_max=batch_max, **given))
 
-@pytest.fixture
-def batcher(executor: ThreadPoolExecutor) -> Make:
-    def make(predict: Callable[[np.ndarray], np.ndarray], **changes: Any) -> MicroBatcher:
-        limits = {"batch_max": 4, "queue": 16, "wait_s": 10.0, "timeout_s": 10.0}
-        known = limits | {name: changes.pop(name) for name in limits if name in changes}
-        batch_max = known.pop("batch_max")
-        settings = Settings(batch_max=batch_max, **{f"predict_{k}": v for k, v in known.items()})
-        return MicroBatcher(predict, executor, settings, **changes)
-
-    return make
+        yield make
 
 
 def _slow(seconds: float) -> tuple[Callable[[np.ndarray], np.ndarray], list[int]]:
@@ -82,28 +79,27 @@ async def _until(condition: Callable[[], object]) -> None:
             await asyncio.sleep(0.001)
 
 
-async def test_waiting_requests_share_a_batch_and_get_their_own_rows(batcher: Make) -> None:
-    model = Doubler()
-
-    subject = batcher(model, batch_max=8)
-    first = asyncio.create_task(_predict(subject, _rows(1)))
+async def _behind(subject: MicroBatcher, model: Doubler, *requests: Sequence[float]) -> list[Any]:
+    """What a first request gets, and those that came while the model computed it."""
+    tasks = [asyncio.create_task(_predict(subject, _rows(0)))]
     await _until(lambda: model.sizes)
-    others = [asyncio.create_task(_predict(subject, _rows(n, n + 10))) for n in (2, 3, 4)]
+    tasks += [asyncio.create_task(_predict(subject, _rows(*values))) for values in requests]
     await asyncio.sleep(0.01)
     model.gate.set()
-    assert (await first).tolist() == [[2]]
-    assert [(await other).tolist() for other in others] == [
-        [[4], [24]],
-        [[6], [26]],
-        [[8], [28]],
-    ]
+    return await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def test_waiting_requests_share_a_batch_and_get_their_own_rows(batcher: Make) -> None:
+    model = Doubler()
+    answers = await _behind(batcher(model, batch_max=8), model, (2, 12), (3, 13), (4, 14))
+    expected = [[[0]], [[4], [24]], [[6], [26]], [[8], [28]]]
+    assert [answer.tolist() for answer in answers] == expected
     assert model.sizes == [1, 6]
 
 
 async def test_large_request_is_cut_into_batches_which_the_totals_count(batcher: Make) -> None:
     model = Doubler()
     model.gate.set()
-
     subject = batcher(model)
     outputs = await _predict(subject, _rows(*range(10)))
     assert outputs[:, 0].tolist() == [2 * n for n in range(10)]
@@ -118,18 +114,9 @@ async def test_large_request_is_cut_into_batches_which_the_totals_count(batcher:
 
 async def test_bad_input_fails_alone(batcher: Make) -> None:
     model = Doubler()
-
-    subject = batcher(model)
-    first = asyncio.create_task(_predict(subject, _rows(0)))
-    await _until(lambda: model.sizes)
-    tasks = [asyncio.create_task(_predict(subject, _rows(n))) for n in (1, -1, 3)]
-    await asyncio.sleep(0.01)
-    model.gate.set()
-    await first
-    good, bad, good_too = await asyncio.gather(*tasks, return_exceptions=True)
+    _, good, bad, good_too = await _behind(batcher(model), model, (1,), (-1,), (3,))
     assert isinstance(bad, ValueError)
-    assert isinstance(good, np.ndarray) and good.tolist() == [[2]]
-    assert isinstance(good_too, np.ndarray) and good_too.tolist() == [[6]]
+    assert (good.tolist(), good_too.tolist()) == ([[2]], [[6]])
     assert model.sizes == [1, 3, 1, 1, 1]
 
 
@@ -163,7 +150,6 @@ async def test_who_could_not_be_answered_in_time_or_would_wait_too_long_is_refus
     batcher: Make,
 ) -> None:
     slow, _ = _slow(0.05)
-
     subject = batcher(slow, timeout_s=1)
     await _predict(subject, _rows(1))
     async with subject.admission(10):
@@ -185,7 +171,6 @@ async def test_a_batch_fits_the_oldest_request_and_a_quarter_of_the_deadline(
     batcher: Make, ago_s: float, largest: int
 ) -> None:
     slow, sizes = _slow(0.05)
-
     subject = batcher(slow, batch_max=32, queue=64, timeout_s=2)
     await _predict(subject, _rows(1))
     arrived = asyncio.get_running_loop().time() - ago_s
@@ -198,7 +183,6 @@ async def test_what_the_runtime_did_not_finish_is_504_and_what_it_never_saw_503(
     batcher: Make,
 ) -> None:
     model = Doubler()
-
     subject = batcher(model, timeout_s=0.1)
     first = asyncio.create_task(_predict(subject, _rows(1)))
     await _until(lambda: model.sizes)
@@ -215,7 +199,6 @@ async def test_what_the_runtime_did_not_finish_is_504_and_what_it_never_saw_503(
 async def test_inputs_are_read_only_when_there_is_a_place_for_them(batcher: Make) -> None:
     model = Doubler()
     read: list[int] = []
-
     subject = batcher(model, batch_max=1)  # so that there are two places
 
     async def ask(number: int) -> np.ndarray:

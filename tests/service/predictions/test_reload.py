@@ -24,12 +24,17 @@ from tests.service.tiny_artifact import copy_artifact
 class World:
     """A registry over a folder of its own, and what keeps both in step."""
 
-    def __init__(self, settings: Settings, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, settings: Settings, folder: Path, artifact: Artifact) -> None:
+        self.folder, self.artifact = folder, artifact
+        folder.mkdir()
+        self.add("one", version="1")
         self.settings = settings.model_copy(update={"models": [folder], "reload_s": 0.02})
         self.registry = Registry.open(self.settings)
         marks = settings.state / "unloaded"
         self.reloader = Reloader(self.registry, self.settings, unloaded=marks)
+
+    def add(self, name: str, *, version: str) -> Path:
+        return copy_artifact(self.artifact, self.folder / name, version=version)
 
     def served(self) -> list[str]:
         return [f"{s.artifact.name}:{s.artifact.version}" for s in self.registry.all()]
@@ -44,10 +49,7 @@ async def world(
     settings: Settings, tiny_artifact: Artifact, tmp_path: Path
 ) -> AsyncIterator[World]:
     """Version 1 of a model is served."""
-    folder = tmp_path / "models"
-    folder.mkdir()
-    copy_artifact(tiny_artifact, folder / "one", version="1")
-    world = World(settings, folder)
+    world = World(settings, tmp_path / "models", tiny_artifact)
     yield world
     world.reloader.close()
     world.registry.close()
@@ -57,10 +59,8 @@ pytestmark = pytest.mark.anyio
 ONE, TWO = "fashion-elliptical:1", "fashion-elliptical:2"
 
 
-async def test_a_new_version_is_served_and_a_removed_one_is_not(
-    world: World, tiny_artifact: Artifact
-) -> None:
-    two = copy_artifact(tiny_artifact, world.folder / "two", version="2")
+async def test_a_new_version_is_served_and_a_removed_one_is_not(world: World) -> None:
+    two = world.add("two", version="2")
     await world.reloader.look()
     assert world.served() == [ONE]  # it may still be half a copy
     await world.reloader.look()
@@ -78,9 +78,9 @@ async def test_a_new_version_is_served_and_a_removed_one_is_not(
 
 
 async def test_a_copy_is_opened_when_it_is_complete_and_no_other_worker_measures(
-    world: World, tiny_artifact: Artifact, caplog: pytest.LogCaptureFixture
+    world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
-    whole = copy_artifact(tiny_artifact, world.folder.parent / "whole", version="2")
+    whole = copy_artifact(world.artifact, world.folder.parent / "whole", version="2")
     (world.folder / "two").mkdir()
     for path in sorted(whole.iterdir()):
         (world.folder / "two" / path.name).write_bytes(path.read_bytes())
@@ -96,9 +96,9 @@ async def test_a_copy_is_opened_when_it_is_complete_and_no_other_worker_measures
 
 
 async def test_a_broken_folder_is_told_once_and_left(
-    world: World, tiny_artifact: Artifact, caplog: pytest.LogCaptureFixture
+    world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
-    two = copy_artifact(tiny_artifact, world.folder / "two", version="2")
+    two = world.add("two", version="2")
     (two / "weights.safetensors").write_bytes(b"x")
     for _ in range(5):
         await world.reloader.look()
@@ -108,7 +108,7 @@ async def test_a_broken_folder_is_told_once_and_left(
     with pytest.raises(ApiError) as refused:
         await world.reloader.load("two")
     assert (refused.value.status, refused.value.code) == (422, "not_loadable")
-    good = tiny_artifact.folder / "weights.safetensors"
+    good = world.artifact.folder / "weights.safetensors"
     (two / "weights.safetensors").write_bytes(good.read_bytes())
     await world.look_twice()
     assert world.served() == [ONE, TWO] and not world.reloader.problems()
@@ -129,11 +129,11 @@ async def test_a_version_never_changes_its_contents(
 
 
 async def test_a_name_keeps_its_task_and_a_folder_may_move_or_change(
-    world: World, tiny_artifact: Artifact, tiny_models: Path
+    world: World, tiny_models: Path
 ) -> None:
     text = open_artifact(tiny_models / "transject")
     copy_artifact(text, world.folder / "text", version="9", name="fashion-elliptical")
-    copy_artifact(tiny_artifact, world.folder / "torch_model", version="1")
+    world.add("torch_model", version="1")
     await world.look_twice()
     assert world.served() == [ONE]
     problems = dict(world.reloader.problems())
@@ -150,7 +150,7 @@ async def test_a_name_keeps_its_task_and_a_folder_may_move_or_change(
     now = world.registry.find(ONE)
     assert now.artifact.card == card and now.runtime is before
     shutil.rmtree(world.folder / "moved")
-    copy_artifact(tiny_artifact, world.folder / "moved", version="2")
+    world.add("moved", version="2")
     await world.look_twice()
     assert world.served() == [TWO]  # a folder may hold a new version
 
@@ -175,9 +175,9 @@ async def test_unloaded_is_unloaded_for_every_worker(world: World, settings: Set
 
 
 async def test_a_request_in_flight_ends_on_its_model_which_then_leaves_the_memory(
-    world: World, tiny_artifact: Artifact
+    world: World,
 ) -> None:
-    path = copy_artifact(tiny_artifact, world.folder / "two", version="2")
+    path = world.add("two", version="2")
     await world.look_twice()
     predictions = Predictions(world.settings)
     await predictions.predict([png()], world.registry.get(), explain=True)
