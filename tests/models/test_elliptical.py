@@ -199,21 +199,29 @@ def test_seeded_tables_belong_to_the_layer_and_head_alone() -> None:
     assert not is_randomized(model) and is_elliptical(model)
 
 
-def test_each_layer_is_switched_on_its_own() -> None:
-    images = torch.rand(2, 1, 12, 12)
-    chosen: list[tuple[int, ...] | None] = [(), (2,), (3,), (2, 3), None]
-    logits = [deit(elliptical_layers=layers)(images) for layers in chosen]
-    assert torch.equal(logits[0], deit("deit_tiny")(images))
-    assert torch.equal(logits[3], logits[4])
-    for i, j in ((0, 1), (0, 2), (1, 2), (1, 3), (2, 3)):
-        assert (logits[i] - logits[j]).abs().max() > 1e-6
-
-
-def test_is_elliptical_tells_whether_any_layer_can_be() -> None:
-    assert is_elliptical(deit())
-    for model in (deit("deit_tiny"), deit(depth=1), deit(elliptical_layers=())):
-        assert not is_elliptical(model)
-    assert not is_randomized(deit(depth=1, estimator="random"))
+@pytest.mark.parametrize(
+    ("name", "overrides", "expected"),
+    [
+        ("deit_tiny_elliptical", {}, [False, True, True]),
+        ("deit_tiny_elliptical", {"elliptical_layers": ()}, [False, False, False]),
+        ("deit_tiny_elliptical", {"elliptical_layers": (3,)}, [False, False, True]),
+        ("deit_tiny_elliptical", {"depth": 1}, [False]),
+        ("fan_tiny_elliptical", {}, [False, True, True]),
+        ("fan_tiny", {}, [False, False, False]),
+        ("lra_transformer_elliptical", {"depth": 2}, [False, True]),
+        ("lra_transformer_elliptical", {"depth": 4}, [False, False, False, True]),
+        ("lra_transformer_elliptical", {"depth": 1}, [False]),
+        ("lra_transformer_elliptical", {"elliptical_layers": [2]}, [False, True, False]),
+        ("lra_transformer_elliptical", {"elliptical": False}, [False, False, False]),
+    ],
+)
+def test_layers_that_are_named_or_have_a_previous_one_are_elliptical(
+    name: str, overrides: dict[str, Any], expected: list[bool]
+) -> None:
+    model = small(name, **{"depth": 3, "estimator": "random"} | overrides)
+    found = [layer for layer in model.modules() if isinstance(layer, Attention)]
+    assert [layer.elliptical for layer in found] == expected
+    assert is_elliptical(model) == is_randomized(model) == any(expected)
 
 
 @pytest.mark.parametrize("scaling", SCALINGS)

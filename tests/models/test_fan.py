@@ -1,24 +1,20 @@
 import pytest
 import torch
 
-import models
 from models.fan import FAN, from_public
 from models.layers.block import DropPath
 from tests.models import plain_fan as plain
-from tests.models.small import draw
+from tests.models.small import draw, small
 
-SMALL = {"img_size": 16, "patch_size": 4, "in_chans": 1, "num_classes": 5, "embed_dim": 16}
-SMALL |= {"num_heads": 2, "depth": 2, "mlp_ratio": 2.0}
 NAMES = ["fan_tiny", "fan_tiny_elliptical"]
 
 
-def small(name: str = "fan_tiny", **overrides: object) -> tuple[FAN, plain.Weights]:
+def public(name: str = "fan_tiny", **overrides: object) -> tuple[FAN, plain.Weights]:
     """A small model and its weights by their public names, every one far from its initial value."""
-    model = models.build(name, **SMALL | overrides)
-    assert isinstance(model, FAN)
+    model = small(name, **overrides)
     weights = plain.public_weights(model.config)
-    model.double().load_state_dict(from_public(weights))
-    return model.eval(), weights
+    model.load_state_dict(from_public(weights))
+    return model, weights
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -34,7 +30,7 @@ def small(name: str = "fan_tiny", **overrides: object) -> tuple[FAN, plain.Weigh
     ],
 )
 def test_public_weights_give_the_published_forward(name: str, sizes: dict[str, int]) -> None:
-    model, weights = small(name, **sizes)
+    model, weights = public(name, **sizes)
     side = model.config.img_size
     x = draw(2, model.config.in_chans, side, side).sigmoid()
     expected = torch.stack([plain.plain_fan(image, weights, model.config) for image in x])
@@ -44,14 +40,14 @@ def test_public_weights_give_the_published_forward(name: str, sizes: dict[str, i
 
 
 def test_every_block_but_those_of_the_class_is_left_out_as_often() -> None:
-    model, _ = small(depth=3, drop_path=0.25)
+    model, _ = public(depth=3, drop_path=0.25)
     rates = [part.rate for part in model.blocks.modules() if isinstance(part, DropPath)]
     assert rates == [0.25] * 3
     assert not any(isinstance(part, DropPath) for part in model.cls_attn_blocks.modules())
 
 
 def test_translation_changes_neither_its_argument_nor_weights_of_our_own() -> None:
-    model, weights = small()
+    model, weights = public()
     state, before = model.state_dict(), {key: tensor.clone() for key, tensor in weights.items()}
     found = from_public(weights | {"blocks.0.attn.k.bias": torch.zeros(16)})
     assert "cls_attn_blocks.0.attn.k.bias" in weights
@@ -62,7 +58,7 @@ def test_translation_changes_neither_its_argument_nor_weights_of_our_own() -> No
 
 
 def test_broken_public_weights_are_refused() -> None:
-    weights = small()[1]
+    weights = public()[1]
     lacking = {key: tensor for key, tensor in weights.items() if key != "blocks.1.attn.q.weight"}
     with pytest.raises(ValueError, match="state must have 'blocks.1.attn.q.weight'"):
         from_public(lacking)

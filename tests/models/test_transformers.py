@@ -168,24 +168,6 @@ def test_both_attentions_share_names_and_shapes_but_not_the_function(
     assert (dot(*given) - elliptical(*given)).abs().max() > 1e-3
 
 
-@pytest.mark.parametrize(
-    ("overrides", "expected"),
-    [
-        ({}, [False, True]),
-        ({"depth": 4}, [False, False, False, True]),
-        ({"depth": 1}, [False]),
-        ({"depth": 4, "elliptical_layers": [2, 3]}, [False, True, True, False]),
-        ({"elliptical": False}, [False, False]),
-    ],
-)
-def test_last_layer_of_a_sequence_alone_is_elliptical_unless_others_are_named(
-    overrides: dict[str, Any], expected: list[bool]
-) -> None:
-    model = models.build("lra_transformer_elliptical", **TOKENS | overrides)
-    found = [layer.elliptical for layer in model.modules() if isinstance(layer, Attention)]
-    assert found == expected
-
-
 def test_drop_path_leaves_out_whole_samples_and_keeps_the_mean() -> None:
     torch.manual_seed(0)
     layer = DropPath(0.25)
