@@ -199,10 +199,11 @@ class Encoder(nn.Module):
 
     def eigenvalues(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Scaled so that the largest is 1 in absolute value: (B, N, d) embeddings to (B, d)."""
-        if self.diagonal is not None:
-            scale = self.diagonal.abs().amax().clamp_min(torch.finfo(x.dtype).tiny)
-            return (self.diagonal / scale).expand(x.shape[0], -1)
-        return scale_eigenvalues(self._raw_eigenvalues(x, mask))
+        if self.u0 is not None:
+            return scale_eigenvalues(masked_mean((x @ self.u0.weight).square(), mask))
+        diagonal = cast(Tensor, self.diagonal)
+        scale = diagonal.abs().amax().clamp_min(torch.finfo(x.dtype).tiny)
+        return (diagonal / scale).expand(x.shape[0], -1)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Encode (B, N, d) embeddings; padded tokens (mask False) touch no other token."""
@@ -226,13 +227,8 @@ class Encoder(nn.Module):
         real = x if mask is None else x.masked_fill(~mask[:, :, None], 0.0)
         count = x.shape[1] if mask is None else mask.sum(1)[:, None, None]
         gram = real.transpose(1, 2) @ real / count
-        kept = self._raw_eigenvalues(x, mask).square().sum(-1)
+        kept = masked_mean((x @ self.u0.weight).square(), mask).square().sum(-1)
         return ((gram.square().sum((1, 2)) - kept) / x.shape[-1] ** 2).mean()
-
-    def _raw_eigenvalues(self, x: Tensor, mask: Tensor | None) -> Tensor:
-        if self.u0 is None:
-            raise ValueError("random eigenvalues are not computed from the embeddings")
-        return masked_mean((x @ self.u0.weight).square(), mask)
 
 
 def scale_eigenvalues(raw: Tensor) -> Tensor:

@@ -60,10 +60,13 @@ class FirstProducts(nn.Module):
         self.register_buffer("token_projections", None if u0 is None else tokens @ u0[:half])
         self.register_buffer("position_projections", None if u0 is None else positions @ u0[half:])
 
-    def eigenvalues(self, tokens: Tensor, positions: Positions) -> Tensor:
-        """Scaled eigenvalues (d,) of the sample with these (N,) ids at these positions."""
+    def eigenvalues(self, tokens: Tensor, positions: Positions) -> Tensor | None:
+        """Scaled eigenvalues (d,) of the sample with these (N,) ids at these positions.
+
+        None where they are fixed.
+        """
         if self.token_projections is None or self.position_projections is None:
-            raise ValueError("fixed eigenvalues are not computed from the tokens")
+            return None
         raw = self.token_projections[tokens]
         raw += self.position_projections[positions]
         return scale_eigenvalues(raw.square_().mean(0))
@@ -142,10 +145,9 @@ class BlockwiseEncoder(nn.Module):
 
     def _encode(self, x: Tensor, tokens: Tensor, positions: Positions) -> Tensor:
         (encoder,), long = self._encoder, len(x) > x.shape[1]
-        if self.first is None or self.first.token_projections is None:
+        eigenvalues = None if self.first is None else self.first.eigenvalues(tokens, positions)
+        if eigenvalues is None:
             eigenvalues = encoder.eigenvalues(x[None])[0]
-        else:
-            eigenvalues = self.first.eigenvalues(tokens, positions)
         try:
             space = self._spare.pop()
         except IndexError:  # the first call, or other threads have them all
