@@ -1,7 +1,7 @@
 """Show what an artifact is, how it was measured, what its graph is made of, and how two differ."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -10,9 +10,10 @@ from safetensors import SafetensorError, deserialize
 
 from core.tables import Row, table
 from export.graph_costs import OperatorCost, operator_costs, weight_types
-from export.graphs import Graph, open_graph
+from export.graphs import open_graph
+from export.samples import Feed
 from runtimes.artifact import Artifact, ArtifactError
-from runtimes.base import InvalidInputs, as_feed
+from runtimes.base import InvalidInputs, as_feed, blank_inputs
 from runtimes.manifest import ONNX, PROBE, WEIGHTS
 from runtimes.probe import read_probe
 
@@ -55,6 +56,8 @@ def facts(artifact: Artifact) -> list[tuple[str, str]]:
     flops = sum(cost.flops for cost in _costs(artifact))
     precision = manifest.precision
     quantization = f" ({manifest.quantization})" if manifest.quantization else ""
+    images = manifest.input.name == "images"
+    tokens = "" if images else f" (of {artifact.text_spec.max_len} tokens)"
     trained = "" if precision == "fp32" else " (in fp32)"  # training measured it
     return [
         ("model", f"{artifact.name} {artifact.version}"),
@@ -65,19 +68,10 @@ def facts(artifact: Artifact) -> list[tuple[str, str]]:
         ("labels", str(len(artifact.labels))),
         ("precision", f"{precision}{quantization}"),
         ("parameters", f"{_parameters(artifact):,}"),
-        ("MFLOP a sample", f"{flops / 1e6:,.1f}{_tokens(artifact)}"),
+        ("MFLOP a sample", f"{flops / 1e6:,.1f}{tokens}"),
         ("graph, kB", f"{artifact.file(ONNX).stat().st_size / 1000:,.0f}"),
         ("test accuracy", f"{manifest.metrics.get('test_accuracy', 'unknown')}{trained}"),
     ]
-
-
-def _length(artifact: Artifact) -> int | None:
-    return None if artifact.manifest.input.name == "images" else artifact.text_spec.max_len
-
-
-def _tokens(artifact: Artifact) -> str:
-    length = _length(artifact)
-    return "" if length is None else f" (of {length} tokens)"
 
 
 def _parameters(artifact: Artifact) -> int:
@@ -97,8 +91,8 @@ def _of_graph(artifact: Artifact, read: Callable[[bytes], T]) -> T:
 
 
 def _costs(artifact: Artifact) -> list[OperatorCost]:
-    length = _length(artifact)
-    return _of_graph(artifact, lambda content: operator_costs(content, length=length))
+    feed = blank_inputs(artifact, 1)
+    return _of_graph(artifact, lambda content: operator_costs(content, feed))
 
 
 def _weights(artifact: Artifact) -> list[Row]:
@@ -139,7 +133,7 @@ class Comparison:
     `largest` and `mean` are absolute differences of logits.
     """
 
-    runtimes: tuple[str, str]
+    runtimes: str
     samples: int
     same: int
     largest: float
@@ -154,7 +148,7 @@ def compare_artifacts(
     Args:
         first: an artifact, whose stored inputs are used.
         second: another one.
-        on_progress: called with the number of inputs just answered by both.
+        on_progress: called with the number of inputs just answered by one of them.
 
     Raises:
         ArtifactError: they do not read the same inputs or do not know the same labels, the stored
@@ -169,7 +163,7 @@ def compare_artifacts(
     share = answers.same / answers.samples
     scored = [
         f"on {answers.samples} stored inputs of {first.name}:",
-        f"  runtimes            {_runtimes(answers, first, second)}",
+        f"  runtimes            {answers.runtimes}",
         f"  same class          {answers.same} of {answers.samples} ({share:.2%})",
         f"  largest |Δ logit|   {answers.largest:.2e}",
         f"  mean |Δ logit|      {answers.mean:.2e}",
@@ -184,49 +178,43 @@ def compare_answers(
     for what in ("input", "labels", "preprocessing"):
         if getattr(first.manifest, what) != getattr(second.manifest, what):
             raise ArtifactError(f"{first.name} and {second.name} must have the same {what}")
-    graphs = [open_graph(each.read(ONNX), each.manifest.precision) for each in (first, second)]
-    probe = read_probe(first)
-    same, differences = 0, []
-    for stored, _ in probe.batches(_BATCH):
-        feed = _checked(stored, first)
-        left, right = (
-            _answer(graph, feed, each) for graph, each in zip(graphs, (first, second), strict=True)
-        )
-        same += int((left.argmax(1) == right.argmax(1)).sum())
-        differences.append(np.abs(left - right))
-        on_progress(len(left))
-    difference = np.concatenate(differences)
+    feeds = _stored_inputs(first)
+    one, left = _answers(first, feeds, on_progress)
+    other, right = _answers(second, feeds, on_progress)
+    difference = np.abs(left - right)
     return Comparison(
-        runtimes=(graphs[0].name, graphs[1].name),
-        samples=len(probe),
-        same=same,
+        runtimes=f"{one}, {other}",
+        samples=len(left),
+        same=int((left.argmax(1) == right.argmax(1)).sum()),
         largest=float(difference.max()),
         mean=float(difference.mean()),
     )
 
 
-def _checked(stored: Mapping[str, np.ndarray], artifact: Artifact) -> dict[str, np.ndarray]:
+def _stored_inputs(artifact: Artifact) -> list[Feed]:
+    """The probe in batches, once it holds what the model reads."""
     try:
-        return as_feed(stored, artifact.manifest)
+        batches = read_probe(artifact).batches(_BATCH)
+        return [as_feed(stored, artifact.manifest) for stored, _ in batches]
     except InvalidInputs as error:
         raise ArtifactError(f"{PROBE} of {artifact.name}: {error}") from error
 
 
-def _answer(graph: Graph, feed: dict[str, np.ndarray], artifact: Artifact) -> np.ndarray:
+def _answers(
+    artifact: Artifact, feeds: list[Feed], on_progress: Callable[[int], object]
+) -> tuple[str, np.ndarray]:
+    """The runtime and precision of an artifact's graph, and its logits (N, K)."""
+    precision, found = artifact.manifest.precision, []
     try:
-        logits = graph(feed)
+        graph = open_graph(artifact.read(ONNX), precision)
+        for feed in feeds:
+            logits, expected = graph(feed), (len(next(iter(feed.values()))), len(artifact.labels))
+            if logits.shape != expected:
+                raise ArtifactError(f"logits must be {expected}, got {logits.shape}")
+            if not np.isfinite(logits).all():
+                raise ArtifactError("logits must be finite, got NaN or infinity")
+            found.append(logits)
+            on_progress(len(logits))
     except ArtifactError as error:
         raise ArtifactError(f"{artifact.name}: {error}") from error
-    expected = (len(next(iter(feed.values()))), len(artifact.labels))
-    if logits.shape != expected:
-        raise ArtifactError(f"{artifact.name}: logits must be {expected}, got {logits.shape}")
-    if not np.isfinite(logits).all():
-        raise ArtifactError(f"{artifact.name}: logits must be finite, got NaN or infinity")
-    return logits
-
-
-def _runtimes(answers: Comparison, *artifacts: Artifact) -> str:
-    return ", ".join(
-        f"{runtime} ({artifact.manifest.precision})"
-        for runtime, artifact in zip(answers.runtimes, artifacts, strict=True)
-    )
+    return f"{graph.name} ({precision})", np.concatenate(found)

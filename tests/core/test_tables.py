@@ -1,5 +1,5 @@
 from core.names import nearest
-from core.tables import markdown_table
+from core.tables import markdown_table, table
 
 
 def test_a_markdown_table_has_a_line_below_its_head() -> None:
@@ -10,3 +10,12 @@ def test_the_nearest_name_is_named_or_all_of_them() -> None:
     assert nearest("pgb", ["pgd", "square"]) == "did you mean 'pgd'?"
     assert nearest("eps", ["epss"], prefix="train.") == "did you mean 'train.epss'?"
     assert nearest("xyz", ["pgd", "square"]) == "known: pgd, square"
+
+
+def test_columns_are_aligned_under_their_heads() -> None:
+    assert table(("name", "n"), [("a", 5), ("long name", 12)]).splitlines() == [
+        "name        n",
+        "a           5",
+        "long name  12",
+    ]
+    assert table(("", ""), [("a", "x")], left=2) == "a  x"
