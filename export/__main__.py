@@ -60,6 +60,7 @@ def _export(arguments: argparse.Namespace) -> None:
     tags: list[str] = []
 
     def store(artifact: Artifact) -> None:
+        """Save to the model store if asked to."""
         if arguments.store:
             from runtimes.store import store_artifact
 
@@ -71,6 +72,7 @@ def _export(arguments: argparse.Namespace) -> None:
         bar.reset(total=len(samples))
 
         def show(stage: str, done: int) -> None:
+            """Move the bar on."""
             bar.set_description(f"{run.name}: {stage}")
             bar.update(done)
 

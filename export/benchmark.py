@@ -143,9 +143,9 @@ def _calibration(probe: Probe) -> "Samples":
     if "images" in half:
         if half["images"].dtype != np.uint8:
             raise ValueError("the stored images must be 8-bit to calibrate int8")
-        return Samples(pixels=half["images"], labels=None, description="stored inputs")
+        return Samples(inputs=half["images"], labels=None, description="stored inputs")
     rows = [tokens[mask] for tokens, mask in zip(half["tokens"], half["mask"], strict=True)]
-    return Samples(tokens=Ragged.of(rows, np.uint32), labels=None, description="stored inputs")
+    return Samples(inputs=Ragged.of(rows, np.uint32), labels=None, description="stored inputs")
 
 
 def _ranked(times: dict[_Candidate, list[float]]) -> list[_Candidate]:

@@ -97,6 +97,7 @@ def _onnx(content: bytes, name: str) -> Graph:
     names = [value.name for value in session.get_outputs()]
 
     def run(feed: Feed) -> Outputs:
+        """Every output of the session."""
         return dict(zip(names, map(np.asarray, session.run(names, feed)), strict=True))
 
     return Graph(name, run)
@@ -111,6 +112,7 @@ def _openvino(content: bytes, precision: Precision) -> Graph:
     names = [output.any_name for output in compiled.outputs]
 
     def run(feed: Feed) -> Outputs:
+        """Every output of the compiled model, copied."""
         result = request.infer(feed)
         return {name: np.array(result[name]) for name in names}
 

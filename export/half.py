@@ -57,6 +57,7 @@ class _Rewriter:
         self.nodes: list[NodeProto] = []
 
     def run(self) -> None:
+        """Rewrite every node, and leave the constants that are still used."""
         for node in list(self.graph.node):
             self._rewrite(node)
         for output in self.graph.output:

@@ -142,6 +142,7 @@ class _Static(_Rules):
         self.bounds = bounds
 
     def product(self, node: NodeProto) -> list[NodeProto]:
+        """The MatMul, after what rounds its factors."""
         source, weight = node.input
         nodes = self._once(source, self._round) + self._once(weight, self._matrix)
         node.input[:] = [f"{source}|rounded", f"{weight}|rounded"]
@@ -171,6 +172,7 @@ class _Dynamic(_Rules):
     """x = scale * (q - 128) with q = floor(x / scale + 128.5), one scale for every token."""
 
     def product(self, node: NodeProto) -> list[NodeProto]:
+        """A product of integers, and the scales of its factors."""
         (source, weight), result = node.input, node.output[0]
         rounded, scales = self._weight(weight)
         zero = self._constant("zero|uint8", np.array(128, np.uint8))

@@ -10,20 +10,24 @@ from typing import Any
 from torch import Tensor, nn
 
 from models import fold
-from models.attention.elliptical import Attention
+from models.attention.elliptical import Attention, is_randomized
 from models.attention.metric import attention_weights, consistent_metric, scale_metric
 
 
-def plain(model: nn.Module) -> nn.Module:
-    """A copy of a model for tracing: folded, and its attention in a plain form.
-
-    Args:
-        model: any model of the catalog; it is left as it is.
+def folded(model: nn.Module) -> nn.Module:
+    """A folded copy of a model for tracing.
 
     Raises:
-        ValueError: the model draws m at random in every forward pass; a graph cannot.
+        ValueError: the model draws m at random in every forward pass; a trace would freeze one.
     """
-    model = fold(model)
+    if is_randomized(model):
+        raise ValueError("model must not draw m afresh to be exported: give it a metric_seed")
+    return fold(model)
+
+
+def plain(model: nn.Module) -> nn.Module:
+    """A copy as of `folded`, its attention in a plain form; the model is left as it is."""
+    model = folded(model)
     for name, layer in list(model.named_modules()):
         if isinstance(layer, Attention):
             model.set_submodule(name, PlainAttention(layer))
@@ -63,15 +67,10 @@ class PlainAttention(nn.Module):
     rows three times as long or more. 1 / sqrt(D) is applied to the scores, where runtimes fold it
     into the product that makes them. m of the estimator "difference" under maxscale costs one Sub,
     Abs, MatMul, Clip, ReduceMax, Div and Mul, of which the Sub, Abs and Mul are over all tokens.
-
-    Raises:
-        ValueError: the layer draws m at random in every forward pass; a graph cannot.
     """
 
     def __init__(self, layer: Attention) -> None:
         super().__init__()
-        if layer.generator is not None:
-            raise ValueError("model must not draw m afresh to be exported: give it a metric_seed")
         self.num_heads = layer.num_heads
         self.qkv, self.proj = layer.qkv, layer.proj
         self.metric = Metric(layer) if layer.elliptical else None
@@ -119,6 +118,7 @@ def _watching(model: nn.Module) -> Iterator[dict[str, Tensor]]:
     seen: dict[str, Tensor] = {}
 
     def keep(module: nn.Module, _: Any, result: Tensor | tuple[Tensor, Any]) -> None:
+        """Note what a layer gave, under the next free name of its kind."""
         layer = 1 + sum(name.startswith("layer_") for name in seen)
         name = "m" if isinstance(module, Metric) else "layer"
         seen[f"{name}_{layer}"] = result if isinstance(result, Tensor) else result[0]

@@ -25,47 +25,37 @@ class Samples:
     """Inputs of one model, with labels where they are known.
 
     Attributes:
-        pixels: (N, C, H, W) uint8 of an image model, else None.
-        tokens: N sequences of a text model, else None.
+        inputs: pixels (N, C, H, W) uint8 of an image model, or N sequences of a text model.
         pad: id at places that the mask leaves out.
         labels: (N,) int64, or None.
         description: what they are.
     """
 
-    pixels: np.ndarray | None = None
-    tokens: Ragged | None = None
+    inputs: np.ndarray | Ragged
     pad: int = 0
     labels: np.ndarray | None
     description: str
 
     def __len__(self) -> int:
         """Number of samples."""
-        return len(self._inputs)
-
-    @property
-    def _inputs(self) -> np.ndarray | Ragged:
-        if self.pixels is not None:
-            return self.pixels
-        if self.tokens is None:
-            raise ValueError("samples must have pixels or tokens")
-        return self.tokens
+        return len(self.inputs)
 
     def take(self, indices: np.ndarray) -> "Samples":
         """The samples at these indices, in this order."""
-        return replace(
-            self,
-            pixels=None if self.pixels is None else self.pixels[indices],
-            tokens=None if self.tokens is None else self.tokens.take(indices),
-            labels=None if self.labels is None else self.labels[indices],
-        )
+        if isinstance(self.inputs, np.ndarray):
+            inputs = self.inputs[indices]
+        else:
+            inputs = self.inputs.take(indices)
+        labels = None if self.labels is None else self.labels[indices]
+        return replace(self, inputs=inputs, labels=labels)
 
     def in_disorder(self, seed: int) -> "Samples":
         """The same samples, the tokens of each in a drawn order: no text can be read from them."""
-        if self.tokens is None:
+        if isinstance(self.inputs, np.ndarray):
             return self
         random = np.random.default_rng(seed)
-        rows = [random.permutation(self.tokens[i]) for i in range(len(self))]
-        return replace(self, tokens=Ragged.of(rows, np.uint32))
+        rows = [random.permutation(self.inputs[i]) for i in range(len(self))]
+        return replace(self, inputs=Ragged.of(rows, np.uint32))
 
     def feed(self, indices: Sequence[int] | np.ndarray | None = None) -> Feed:
         """The inputs of some samples, or of all: images, or tokens padded to the longest of them.
@@ -75,11 +65,9 @@ class Samples:
             bool.
         """
         chosen = np.arange(len(self)) if indices is None else np.asarray(indices)
-        if self.pixels is not None:
-            return {"images": self.pixels[chosen].astype(np.float32) / np.float32(255)}
-        rows = self.take(chosen).tokens
-        if rows is None:
-            raise ValueError("samples must have pixels or tokens")
+        if isinstance(self.inputs, np.ndarray):
+            return {"images": self.inputs[chosen].astype(np.float32) / np.float32(255)}
+        rows = self.inputs.take(chosen)
         tokens, mask = rows.padded(int(rows.lengths.max()), self.pad)
         return {"tokens": tokens, "mask": mask}
 
@@ -100,12 +88,12 @@ def open_samples(run: Run, data: str | None = None, *, limit: int) -> Samples:
         images, name = _opened(open_images, run, data)
         images = images.take(spread(len(images), limit))
         pixels = load_pixels(images, run.spec)
-        return Samples(pixels=pixels, labels=images.labels, description=name)
+        return Samples(inputs=pixels, labels=images.labels, description=name)
     texts, name = _opened(open_texts, run, data)
     texts = texts.take(spread(len(texts), limit))
     tokenizer = load_tokenizer(run.folder / TOKENIZER)
     tokens = Ragged.of(tokenizer.rows(list(texts), run.spec.max_len), np.uint32)
-    return Samples(tokens=tokens, pad=tokenizer.pad, labels=texts.labels, description=name)
+    return Samples(inputs=tokens, pad=tokenizer.pad, labels=texts.labels, description=name)
 
 
 def spread(count: int, limit: int) -> np.ndarray:

@@ -97,6 +97,7 @@ def open_selected(
     cores = threads or available_cores()
 
     def opened() -> Runtime:
+        """The runtime of the selection, which is measured where none is cached."""
         [chosen] = select_runtimes([artifact], name=name, mode=mode, threads=cores, cache=cache)
         runtime, precision = chosen.runtime, chosen.precision
         return open_runtime(artifact, name=runtime, precision=precision, threads=cores, cache=cache)

@@ -10,8 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from models import fold
-from models.attention.elliptical import is_randomized
+from export.plain import folded
 from runtimes.manifest import PROGRAM
 
 _SAMPLE_INPUTS = "data/sample_inputs/model.pt"
@@ -39,11 +38,9 @@ def to_torchscript(model: nn.Module, example: Example) -> bytes:
         one process torch numbers the names of its classes.
 
     Raises:
-        ValueError: the model draws m at random in every forward pass; a trace would freeze one.
+        ValueError: see `folded`.
     """
-    if is_randomized(model):
-        raise ValueError("model must not draw m afresh to be exported: give it a metric_seed")
-    model = fold(model)
+    model = folded(model)
     with warnings.catch_warnings(), torch.no_grad():
         # TorchScript is deprecated in favor of torch.export, but is what such files' users load.
         warnings.simplefilter("ignore", DeprecationWarning)
@@ -75,7 +72,7 @@ def to_program(model: nn.Module, example: Example) -> bytes:
         A file for `torch.export.load`, with a dynamic batch and number of tokens. It holds nothing
         pickled and no path of this machine; the same weights give the same bytes.
     """
-    model = fold(model)
+    model = folded(model)
     for tensor in (*model.parameters(), *model.buffers()):
         tensor.data = tensor.data.clone(memory_format=torch.contiguous_format)  # no part of another
     inputs = (example,) if isinstance(example, Tensor) else example

@@ -171,7 +171,8 @@ def _example(run: Run) -> Tensor | tuple[Tensor, Tensor]:
 def _probe(model: nn.Module, samples: Samples) -> bytes:
     # Whoever has the artifact has its tokenizer: texts may not be the trainer's to give away.
     chosen = samples.take(spread(len(samples), PROBE_SAMPLES)).in_disorder(seed=0)
-    inputs = {"images": chosen.pixels} if chosen.pixels is not None else chosen.feed()
+    pixels = chosen.inputs
+    inputs = {"images": pixels} if isinstance(pixels, np.ndarray) else chosen.feed()
     predict = parity.eager(model)
     batches = [predict(chosen.feed(part)) for part in np.array_split(np.arange(len(chosen)), 8)]
     return write_probe(Probe(inputs=inputs, logits=np.concatenate(batches)))

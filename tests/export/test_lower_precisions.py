@@ -21,7 +21,7 @@ from tests.exported import change_tensor, changed_graph
 
 Make = Callable[..., nn.Module]
 PIXELS = np.random.default_rng(0).integers(0, 256, (40, 1, 28, 28), dtype=np.uint8)
-SAMPLES = Samples(pixels=PIXELS, labels=None, description="noise")
+SAMPLES = Samples(inputs=PIXELS, labels=None, description="noise")
 
 
 Half = Literal["fp16", "bf16"]

@@ -9,13 +9,7 @@ import onnx
 import pytest
 
 from export.benchmark import benchmark, make_int8
-from export.select import (
-    Selection,
-    cache_key,
-    cached_selection,
-    load_selection,
-    store_selection,
-)
+from export.select import cache_key
 from runtimes.artifact import Artifact
 from runtimes.base import RuntimeUnavailable
 from runtimes.onnx import OnnxRuntime
@@ -68,20 +62,6 @@ def test_fast_tries_int8_wherever_it_can_be_kept(artifact: Artifact, tmp_path: P
     without = benchmark(artifact, asked, None)
     assert set(without.milliseconds) == {"onnx-cpu fp32"}
     assert without.refused == ["int8: its graph needs a folder to be stored in"]
-
-
-def test_a_choice_whose_graph_is_gone_is_none(artifact: Artifact, tmp_path: Path) -> None:
-    asked = cache_key(artifact, name="onnx-cpu", mode="fast", threads=1)
-    times = {"onnx-cpu int8": [1.0, 2.0]}
-    lost = Selection(
-        key=asked, runtime="onnx-cpu", precision="int8", milliseconds=times, refused=[]
-    )
-    store_selection(lost, tmp_path)
-    question = {"name": "onnx-cpu", "threads": 1, "cache": tmp_path}
-    assert load_selection(asked, tmp_path) == lost
-    assert cached_selection(artifact, mode="fast", **question) is None
-    make_int8(artifact, tmp_path)
-    assert cached_selection(artifact, mode="fast", **question) == lost
 
 
 @pytest.mark.parametrize(

@@ -4,16 +4,18 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from export import benchmark as benchmarks
-from export.benchmark import benchmark
+from export.benchmark import benchmark, make_int8
 from export.select import (
     CacheKey,
     Selection,
     cache_key,
+    cached_selection,
     load_selection,
     open_selected,
     select_runtimes,
@@ -110,6 +112,16 @@ def test_a_cached_selection_that_answers_otherwise_is_selected_again(
     assert not runtime.precision.startswith("int8")
     again = load_selection(key, tmp_path)
     assert again is not None and again.precision == runtime.precision
+
+
+def test_a_choice_whose_graph_is_gone_is_none(artifact: Artifact, tmp_path: Path) -> None:
+    question: dict[str, Any] = {"name": "openvino", "mode": "fast", "threads": 1}
+    lost = answer(cache_key(artifact, **question), "int8")
+    store_selection(lost, tmp_path)
+    assert load_selection(lost.key, tmp_path) == lost
+    assert cached_selection(artifact, cache=tmp_path, **question) is None
+    make_int8(artifact, tmp_path)
+    assert cached_selection(artifact, cache=tmp_path, **question) == lost
 
 
 def test_what_needs_no_choice_is_not_measured(

@@ -10,6 +10,7 @@ from torch import nn
 
 import export.write
 from export.__main__ import main
+from export.run import open_run
 from runtimes.artifact import Artifact, open_artifact
 from tests.exported import change_tensor, changed_graph
 
@@ -181,6 +182,25 @@ def without(key: str) -> Callable[[Path], None]:
     return lambda folder: change_recipe(
         folder, lambda recipe: (recipe if key in recipe else recipe["data"]).pop(key)
     )
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (without("tokenizer"), "must be a run on images or on texts"),
+        (
+            lambda folder: (folder / "tokenizer.json").unlink(),
+            "holds no finished run: tokenizer.json is missing",
+        ),
+    ],
+)
+def test_a_broken_run_on_texts_is_refused(
+    text_run_folder: Path, tmp_path: Path, spoil: Callable[[Path], object], message: str
+) -> None:
+    copy = Path(shutil.copytree(text_run_folder, tmp_path / "run"))
+    spoil(copy)
+    with pytest.raises(ValueError, match=message):
+        open_run(copy)
 
 
 @pytest.mark.parametrize(

@@ -162,9 +162,8 @@ def _export(name: str, architecture: str, root: Path) -> None:
     _teach(model, images, spec)
     run = run_of(root / f"run-{name}", architecture, model, labels, spec)
     thousand = images.take([i % len(images) for i in range(1000)])
-    samples = Samples(
-        pixels=load_pixels(thousand, spec), labels=thousand.labels, description="made"
-    )
+    pixels = load_pixels(thousand, spec)
+    samples = Samples(inputs=pixels, labels=thousand.labels, description="made")
     write_artifact(run, samples, root / name)
 
 

@@ -299,7 +299,7 @@ def test_labels_of_an_exported_model_of_expressions_are_recomputed(tmp_path: Pat
     run = run_of(folder, "lra_transformer", listops_model(), TOKENS[:10], TextSpec(max_len=64))
     tokenizer.save(folder / "tokenizer.json")
     rows = Ragged.of(tokenizer.rows(expressions, 64), np.uint32)
-    samples = Samples(tokens=rows, pad=tokenizer.pad, labels=None, description="made")
+    samples = Samples(inputs=rows, pad=tokenizer.pad, labels=None, description="made")
     artifact = write_artifact(run, samples, tmp_path / "artifact", program=False)
     target = open_model(artifact, threads=1)
     assert isinstance(target, TextTarget) and target.relabel is value_of
