@@ -7,13 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from export.graphs import open_graph
-from export.run import open_run
 from runtimes.artifact import (
     MANIFEST,
     Artifact,
@@ -27,11 +24,6 @@ from runtimes.probe import read_probe
 
 Edit = Callable[..., None]
 Spoil = Callable[[Path], object]
-
-
-@pytest.fixture
-def text_folder(text_artifact: Artifact, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(text_artifact.folder, tmp_path / "texts"))
 
 
 def test_digest_is_the_sha256_of_the_manifest(artifact: Artifact) -> None:
@@ -100,9 +92,8 @@ def test_a_change_after_opening_is_refused(reopened: Artifact) -> None:
             read()
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
+WRONG: dict[str, list[tuple[dict[str, Any], str]]] = {
+    "artifact": [
         *(
             ({"files": lambda files, name=name: files | {name: "0" * 64}}, "must have plain names")
             for name in ("../w", "..", "/etc/passwd", "sub/model.onnx", "a\\b", "", ".h", "a\nb")
@@ -133,30 +124,28 @@ def test_a_change_after_opening_is_refused(reopened: Artifact) -> None:
         ({"preprocessing": {"channels": 1, "height": 32, "width": 28}}, "input.shape must be"),
         ({"parity": {"samples": 0, "data": "", "tolerance": 1, "formats": {}}}, "parity.samples"),
     ],
-)
-def test_a_wrong_field_is_refused(
-    artifact_folder: Path, edit_manifest: Edit, changes: dict[str, Any], message: str
-) -> None:
-    refuse_fields(artifact_folder, edit_manifest, changes, message)
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
+    "text_artifact": [
         ({"preprocessing": {"max_len": 13}}, "max_len must be at most seq_len 12, got 13"),
         ({"preprocessing": {"max_len": 0}}, "max_len must be an integer >= 1, got 0"),
         ({"preprocessing": {"height": 3}}, "preprocessing must have the fields of a text input"),
         ({"input": {"name": "tokens", "range": [0, 7]}}, "input.range must be that of the vocab"),
         ({"task": "image-classification"}, "preprocessing must have the fields of an image input"),
     ],
+}
+
+
+@pytest.mark.parametrize(
+    ("which", "changes", "message"), [(which, *each) for which in WRONG for each in WRONG[which]]
 )
-def test_a_wrong_field_of_texts_is_refused(
-    text_folder: Path, edit_manifest: Edit, changes: dict[str, Any], message: str
+def test_a_wrong_field_is_refused(
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    edit_manifest: Edit,
+    which: str,
+    changes: dict[str, Any],
+    message: str,
 ) -> None:
-    refuse_fields(text_folder, edit_manifest, changes, message)
-
-
-def refuse_fields(folder: Path, edit_manifest: Edit, changes: dict[str, Any], message: str) -> None:
+    folder = Path(shutil.copytree(request.getfixturevalue(which).folder, tmp_path / "copy"))
     fields = json.loads((folder / MANIFEST).read_text())
     made = {key: each(fields[key]) if callable(each) else each for key, each in changes.items()}
     edit_manifest(folder, **made)
@@ -281,15 +270,6 @@ def test_manifest_describes_tokens_and_their_mask(text_artifact: Artifact) -> No
     assert all(figures.top1_mismatches == 0 for figures in manifest.parity.formats.values())
 
 
-def test_probe_holds_tokens_masks_and_logits(text_artifact: Artifact) -> None:
-    probe = read_probe(text_artifact)
-    assert len(probe) == 200
-    answer = open_graph(text_artifact.read("model.onnx"), "fp32")
-    for feed, logits in probe.batches(64):
-        assert feed["tokens"].dtype == np.int64 and feed["mask"].dtype == np.bool_
-        np.testing.assert_allclose(answer(feed), logits, atol=1e-4)
-
-
 def change_vocabulary(text: str) -> str:
     fields = json.loads(text)
     vocabulary = fields["model"]["vocab"]
@@ -306,21 +286,13 @@ def change_vocabulary(text: str) -> str:
     ],
 )
 def test_a_tokenizer_that_does_not_fit_is_refused(
-    text_folder: Path, with_file: Callable[..., Artifact], change: Any, message: str
+    text_artifact: Artifact,
+    tmp_path: Path,
+    with_file: Callable[..., Artifact],
+    change: Any,
+    message: str,
 ) -> None:
-    text = change((text_folder / "tokenizer.json").read_text())
+    folder = Path(shutil.copytree(text_artifact.folder, tmp_path / "texts"))
+    text = change((folder / "tokenizer.json").read_text())
     with pytest.raises(ArtifactError, match=message):
-        with_file(text_folder, "tokenizer.json", text.encode()).tokenizer()
-
-
-def test_a_run_without_its_tokenizer_or_on_neither_images_nor_texts_is_refused(
-    text_run_folder: Path, tmp_path: Path
-) -> None:
-    copy = Path(shutil.copytree(text_run_folder, tmp_path / "run"))
-    (copy / "tokenizer.json").unlink()
-    with pytest.raises(ValueError, match="holds no finished run: tokenizer.json is missing"):
-        open_run(copy)
-    recipe = (copy / "recipe.yaml").read_text().replace("  tokenizer: wordpiece\n", "")
-    (copy / "recipe.yaml").write_text(recipe)
-    with pytest.raises(ValueError, match="must be a run on images or on texts"):
-        open_run(copy)
+        with_file(folder, "tokenizer.json", text.encode()).tokenizer()

@@ -113,19 +113,30 @@ def test_stored_inputs_of_another_model_are_the_fault_of_the_artifact(
         open_runtime(cut, threads=1)
 
 
-def test_probe_is_stored_in_8_bit_with_the_logits_of_the_model(artifact: Artifact) -> None:
-    probe = read_probe(artifact)
+@pytest.mark.parametrize(
+    ("which", "dtypes"),
+    [
+        ("artifact", {"images": (np.uint8, np.float32)}),
+        ("text_artifact", {"tokens": (np.uint16, np.int64), "mask": (np.bool_, np.bool_)}),
+    ],
+)
+def test_probe_holds_few_bytes_of_inputs_with_the_logits_of_the_model(
+    request: pytest.FixtureRequest, which: str, dtypes: dict[str, tuple[type, type]]
+) -> None:
+    artifact: Artifact = request.getfixturevalue(which)
+    probe, head = read_probe(artifact), read_probe(artifact, 8)
     assert len(probe) == 200
-    assert probe.inputs["images"].dtype == np.uint8
     runtime = open_runtime(artifact, threads=1)
     sizes = []
     for feed, logits in probe.batches(64):
-        np.testing.assert_allclose(runtime.predict(feed["images"]), logits, atol=1e-4)
+        np.testing.assert_allclose(runtime.predict(feed), logits, atol=1e-4)
         sizes.append(len(logits))
+        for name, (stored, given) in dtypes.items():
+            assert (probe.inputs[name].dtype, feed[name].dtype) == (stored, given)
     assert sizes == [64, 64, 64, 8]
-    head = read_probe(artifact, 8)
-    np.testing.assert_array_equal(head.inputs["images"], probe.inputs["images"][:8])
     np.testing.assert_array_equal(head.logits, probe.logits[:8])
+    for name, values in probe.inputs.items():
+        np.testing.assert_array_equal(head.inputs[name], values[:8])
 
 
 @pytest.mark.parametrize("name", ["fashion-dot", "fashion-elliptical", "fashion-elliptical-adv"])

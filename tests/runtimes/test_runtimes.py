@@ -115,22 +115,17 @@ def test_each_uses_the_threads_that_it_was_given(artifact: Artifact, threads: in
         torch.set_num_threads(before)
 
 
-@pytest.fixture
-def other_weights(
+def test_none_opens_a_graph_of_slightly_other_weights_that_claim_to_be_its_own(
     artifact_folder: Path, with_file: Put, make_model: Callable[..., nn.Module]
-) -> Artifact:
-    """The artifact with graphs of slightly other weights, which claim to be its own."""
+) -> None:
     model = make_model()
     bias = model.get_parameter("head.bias").add_(torch.linspace(-0.3, 0.3, 5)).numpy()
     trace = to_torchscript(model, torch.zeros(2, 1, 28, 28))
     (artifact_folder / TORCHSCRIPT).write_bytes(trace)
-    return with_file(artifact_folder, ONNX, change_tensor("head.bias", lambda _: bias))
-
-
-def test_none_opens_a_graph_with_the_weights_of_another_model(other_weights: Artifact) -> None:
+    other = with_file(artifact_folder, ONNX, change_tensor("head.bias", lambda _: bias))
     for name in HERE:
         with pytest.raises(ParityFailure, match=f"{name} fp32"):
-            open_runtime(other_weights, name=name, threads=1)
+            open_runtime(other, name=name, threads=1)
 
 
 def test_a_runtime_that_is_not_here_is_named_with_its_package_and_those_that_are(
@@ -211,22 +206,18 @@ def test_each_refuses_wrong_tokens(
         text_runtime.predict({"tokens": np.array(tokens, np.int32), "mask": np.array(mask)})
 
 
-@pytest.fixture
-def bf16_artifact(artifact_folder: Path, with_file: Put, with_probe: Put) -> Artifact:
-    """The artifact in bf16, with the stored inputs that are far from any border of classes."""
-
-    def take(images: np.ndarray, logits: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        ordered = np.sort(logits)
-        clear = np.argsort(ordered[:, -2] - ordered[:, -1])[:40]
-        return images[clear], logits[clear]
-
-    graph = to_half(with_probe(artifact_folder, take).read(ONNX), "bf16")
-    return with_file(artifact_folder, ONNX, graph, precision="bf16")
+def far_from_any_border(images: np.ndarray, logits: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The inputs whose class is the clearest."""
+    ordered = np.sort(logits)
+    clear = np.argsort(ordered[:, -2] - ordered[:, -1])[:40]
+    return images[clear], logits[clear]
 
 
 def test_bf16_runs_where_it_is_had_and_is_refused_by_the_others(
-    bf16_artifact: Artifact,
+    artifact_folder: Path, with_file: Put, with_probe: Put
 ) -> None:
+    graph = to_half(with_probe(artifact_folder, far_from_any_border).read(ONNX), "bf16")
+    bf16_artifact = with_file(artifact_folder, ONNX, graph, precision="bf16")
     for name in ("onnx-cpu", "torchscript"):
         with pytest.raises(RuntimeUnavailable, match=f"runtime {name} does not run bf16 here"):
             open_runtime(bf16_artifact, name=name, threads=1)
