@@ -107,40 +107,26 @@ def choose(samples: Sequence[Sample], *, pixel_bytes: int = 0) -> list[Example]:
         samples: all samples; the evaluated model is their first.
         pixel_bytes: size of one input as 8-bit pixels, which limits how many are shown.
     """
-    candidates = [s for s in samples if s.models[0].clean.correct and s.models[0].attacks]
-    fallen = sorted(filter(None, map(_fall, candidates)), key=_ease)
-    held = sorted(filter(None, map(_stand, candidates)), key=_lead)
+    fallen: list[Example] = []
+    held: list[Example] = []
+    for sample in samples:
+        flags = sample.models[0].attacks if sample.models[0].clean.correct else []
+        if falls := [attack for attack in flags if not attack.confirmed]:
+            fallen.append(Example(sample, min(falls, key=_ease)))
+        elif flags:
+            last = max(attack.eps_value for attack in flags)
+            strongest = [attack for attack in flags if attack.eps_value == last]
+            held.append(Example(sample, min(strongest, key=_margin)))
+    fallen.sort(key=lambda example: _ease(example.attack))
+    held.sort(key=lambda example: _margin(example.attack))
     room = BUDGET // (3 * pixel_bytes) if pixel_bytes else FALLEN + HELD
     few = max(1, min(HELD, room // 4))
     return [*_by_turns(fallen, max(1, min(FALLEN, room - few))), *held[:few]]
 
 
-def _fall(sample: Sample) -> Example | None:
-    """The easiest confirmed success; one that survives a PNG where there is such a one."""
-    falls = [attack for attack in sample.models[0].attacks if not attack.confirmed]
-    if not falls:
-        return None
-    best = min(falls, key=lambda flags: (bool(flags.confirmed_8bit), flags.eps_value))
-    return Example(sample, best)
-
-
-def _stand(sample: Sample) -> Example | None:
-    """The closest call of a sample that no attack misled; None for the others."""
-    attacks = sample.models[0].attacks
-    if not all(attack.confirmed for attack in attacks):
-        return None
-    last = max(attack.eps_value for attack in attacks)
-    strongest = [attack for attack in attacks if attack.eps_value == last]
-    return Example(sample, min(strongest, key=_margin))
-
-
-def _ease(example: Example) -> tuple[bool, float, int]:
-    flags = example.attack
-    return bool(flags.confirmed_8bit), flags.eps_value, example.sample.index
-
-
-def _lead(example: Example) -> tuple[float, int]:
-    return _margin(example.attack), example.sample.index
+def _ease(flags: AttackFlags) -> tuple[bool, float]:
+    """How little it took; what survives a PNG comes first."""
+    return bool(flags.confirmed_8bit), flags.eps_value
 
 
 def _margin(flags: AttackFlags) -> float:
