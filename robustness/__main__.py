@@ -191,6 +191,7 @@ def _bar() -> Iterator[Callable[[Progress], None]]:
     ) as bar:
 
         def show(progress: Progress) -> None:
+            """Move the bar."""
             bar.total = progress.total
             bar.set_description(progress.stage, refresh=False)
             bar.update(progress.done - bar.n)

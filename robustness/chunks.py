@@ -126,12 +126,13 @@ def model_result(spec: EvaluationSpec, target: Target, samples: int, folder: Pat
     """One model's results, from the files of all its chunks.
 
     Raises:
-        OSError: a file is missing or damaged.
+        Lost: a file is missing or damaged.
         KeyError: a file lacks what it should hold.
     """
     starts = [chosen.start for chosen in shards.ranges(samples)]
 
     def joined(cell: Cell) -> ShardResult:
+        """The result on one cell from all its ranges."""
         kind = KINDS[cell.attack.info.role]
         paths = [shards.result_path(folder, target.digest, cell, start) for start in starts]
         return join([shards.result(shards.whole(path), kind) for path in paths])
@@ -144,6 +145,7 @@ def model_result(spec: EvaluationSpec, target: Target, samples: int, folder: Pat
         digests.append(inputs_digest(shards.as_inputs(stored["clean"])))
     diagnostics = shards.whole(shards.diagnostics_path(folder, target.digest))
     return ModelResult(
+        spec=spec,
         target=target,
         clean=join(clean),
         cells=[joined(cell) for cell in spec.cells],

@@ -9,7 +9,7 @@ import numpy as np
 
 from core.files import remove_leftovers
 from data.sets import TextSet
-from data.sources import ImageSet, load_inputs
+from data.sources import ImageSet
 from robustness import store as shards
 from robustness.attacking import EvaluationContext
 from robustness.chunks import Chunk, model_result
@@ -20,7 +20,7 @@ from robustness.report.build import build_report, environment
 from robustness.report.schema import Report, write_report
 from robustness.report.write import write_companions
 from robustness.spec import EvaluationSpec, cost
-from robustness.target import ImageTarget, Target, torch_threads
+from robustness.target import Target, torch_threads
 from robustness.text_target import open_model
 from runtimes.artifact import Artifact
 
@@ -79,7 +79,7 @@ def evaluate(
         executor(contexts, _chunks(contexts, inputs))
         results = [model_result(spec, target, len(inputs), folder) for target in targets]
         where = environment(threads, {target.runtime.name for target in targets})
-        report = build_report(spec, results, inputs.names, inputs.labels, where)
+        report = build_report(results, inputs.names, inputs.labels, where)
         write_companions(folder, report, targets[0].torch_model)
     write_report(folder, report)  # last: whoever finds it finds the other files, too
     remove_leftovers(folder)
@@ -102,21 +102,12 @@ def _chunks(contexts: Sequence[EvaluationContext], inputs: Inputs) -> Iterator[C
     for position, context in enumerate(contexts):
         for chosen in shards.ranges(len(inputs)):
             part = inputs.take(chosen)
-            own = load_part(part, context.target)
-            yield Chunk(model=position, start=chosen.start, inputs=own, labels=part.labels)
-
-
-def load_part(part: Inputs, target: Target) -> np.ndarray | list[str]:
-    """Inputs as a model reads them.
-
-    Raises:
-        NotPossible: they are images, and the model reads texts.
-    """
-    if isinstance(part, TextSet):
-        return [part.read(index) for index in range(len(part))]
-    if not isinstance(target, ImageTarget):
-        raise NotPossible(f"{target.name!r} reads texts, and the inputs are images")
-    return load_inputs(part, target.image_spec)
+            yield Chunk(
+                model=position,
+                start=chosen.start,
+                inputs=context.target.load(part),
+                labels=part.labels,
+            )
 
 
 def _in_float32(spec: EvaluationSpec) -> EvaluationSpec:

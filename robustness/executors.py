@@ -273,6 +273,7 @@ class _Worker:
         )
 
     def submit(self, task: Task) -> None:
+        """Start a task; `future` is done when it ended."""
         self.done.value = 0
         before = set(multiprocessing.active_children())
         resource_tracker.ensure_running()  # else it would start below, and unblock signals

@@ -96,18 +96,6 @@ def may_be_best(logits: np.ndarray, index: np.ndarray, *, error: float) -> np.nd
     return known & (raised | ~np.isfinite(logits).all(axis=1))
 
 
-def read(path: Path) -> dict[str, np.ndarray]:
-    """The tensors of a file.
-
-    Raises:
-        Refuted: it is missing or damaged.
-    """
-    stored = store.read(path)
-    if stored is None:
-        raise Refuted(f"{path.name} is missing or damaged")
-    return stored
-
-
 def rescore(
     report: Report,
     folder: Path,
@@ -177,7 +165,7 @@ class _Rescorer:
                     self._attack(cell, found, clean)
                 elif isinstance(found, CorruptionResult):
                     self._corruption(cell, found, chosen)
-            except Refuted as problem:
+            except (Refuted, store.Lost) as problem:
                 self.outcome.refuted.append(f"{self.target.name}: {problem}")
 
     def _attack(self, cell: Cell, found: AttackResult, clean: Sequence[CleanResult]) -> None:
@@ -234,7 +222,7 @@ class _Rescorer:
     def _made(self, shard: Shard, budget: Budget) -> Batch:
         """The adversarial inputs of a chunk; an edit of an expression changes its label."""
         path, whole, target = shard.path(self.folder), self.whole, self.target
-        stored = read(path)
+        stored = store.whole(path)
         try:
             found = stored_batch(stored, whole, budget)
             _check_form(found, whole)
@@ -253,7 +241,7 @@ class _Rescorer:
     def _nearest(self, shard: Shard) -> np.ndarray:
         """Distances (n,) of the nearest adversarial images of a chunk; inf where there is none."""
         path = shard.path(self.folder)
-        stored = read(path)
+        stored = store.whole(path)
         distance, made = stored["nearest"], replace(self.whole, inputs=stored["adversarial"])
         if distance.shape != self.whole.labels.shape:
             raise Refuted(f"{path.name} does not hold what it should")

@@ -24,6 +24,7 @@ A sample with a logit that is not finite has the worst rank: it is never right.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from functools import cached_property
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -199,23 +200,71 @@ ShardResult = AttackResult | CorruptionResult | CertificateResult
 Kind = TypeVar("Kind", AttackResult, CorruptionResult, CertificateResult)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class ModelResult:
     """One model's part of an evaluation.
 
     Attributes:
+        spec: what was asked for.
         target: the model.
         clean: its result on clean inputs.
         cells: one result per attack and point, in the order of `EvaluationSpec.cells`.
         inputs_digest: sha256 over the digests of its clean inputs, range by range.
-        diagnostics: measured on the first chunk; None where it was not asked.
+        diagnostics: measured on the first chunk.
     """
 
+    spec: EvaluationSpec
     target: Target
     clean: CleanResult
     cells: list[ShardResult]
     inputs_digest: str
-    diagnostics: Diagnostics | None = None
+    diagnostics: Diagnostics
+
+    @property
+    def top_k(self) -> list[int]:
+        """Ranks at which accuracy is reported."""
+        return self.spec.ranks(len(self.target.labels))
+
+    def of(self, kind: type[Kind]) -> list[tuple[Cell, Kind]]:
+        """The cells with results of one kind, in the order of the spec."""
+        pairs = zip(self.spec.cells, self.cells, strict=True)
+        return [(cell, found) for cell, found in pairs if isinstance(found, kind)]
+
+    @cached_property
+    def worst_cases(self) -> list[tuple[Budget, np.ndarray]]:
+        """Each budget with the per-sample worst rank (N,) over all attacks that had it.
+
+        Budgets ascend within their kind, kinds come in the order of the spec; `text` is as the spec
+        spells it first.
+        """
+        places: dict[tuple[str, float], Budget] = {}
+        ranks: dict[tuple[str, float], np.ndarray] = {}
+        for cell, found in self.of(AttackResult):
+            place = cell.budget
+            key = place.kind, place.value
+            places.setdefault(key, place)
+            known = ranks.get(key, found.robust)
+            ranks[key] = np.maximum.reduce([known, found.robust, found.confirmed])
+        kinds = list(dict.fromkeys(kind for kind, _ in places))
+        ordered = sorted(places, key=lambda key: (kinds.index(key[0]), key[1]))
+        return [(places[key], ranks[key]) for key in ordered]
+
+    @property
+    def worst_ranks(self) -> dict[str, np.ndarray]:
+        """`worst_cases` by name: the point, or "L2:0.5", "edits:5" for kinds after the first."""
+        return {self.place_name(place): rank for place, rank in self.worst_cases}
+
+    @property
+    def largest_rank(self) -> np.ndarray | None:
+        """The worst rank (N,) over all attacks at the largest budget of each kind, if any."""
+        largest = {place.kind: rank for place, rank in self.worst_cases}  # they ascend
+        return np.maximum.reduce(list(largest.values())) if largest else None
+
+    def place_name(self, place: Budget) -> str:
+        """The key of a budget in `worst_ranks`."""
+        known = {(each.kind, each.value): each.text for each, _ in self.worst_cases}
+        first = known[place.kind, place.value]
+        return first if place.kind == self.worst_cases[0][0].kind else f"{place.kind}:{first}"
 
 
 def parts_of(target: Target, attack: Attack) -> list[tuple[Attack, Variant]]:
@@ -308,6 +357,7 @@ def combine(
     """
 
     def worst_rank(name: str, chosen: Sequence[Scoring]) -> np.ndarray:
+        """The largest of one kind of rank, clean inputs included."""
         return np.maximum.reduce([clean.rank, *(getattr(j, name) for j in chosen)])
 
     kinds = [v for v in GRADIENTS if v in variants] or ["plain"]
@@ -317,6 +367,7 @@ def combine(
     rows = np.arange(len(worst))
 
     def shown(name: str) -> np.ndarray:
+        """What the worst part of each sample has there."""
         return np.stack([getattr(j, name) for j in scorings])[worst, rows]
 
     return AttackResult(
@@ -348,49 +399,3 @@ def join(parts: Sequence[T]) -> T:
         for field in fields(first)  # pyright: ignore[reportArgumentType]  T is one of the above
     }
     return type(first)(**joined)
-
-
-def results_of(
-    kind: type[Kind], spec: EvaluationSpec, result: ModelResult
-) -> list[tuple[Cell, Kind]]:
-    """The cells with results of one kind, in the order of the spec."""
-    pairs = zip(spec.cells, result.cells, strict=True)
-    return [(cell, found) for cell, found in pairs if isinstance(found, kind)]
-
-
-def worst_cases(spec: EvaluationSpec, result: ModelResult) -> list[tuple[Budget, np.ndarray]]:
-    """Each budget with the per-sample worst rank (N,) over all attacks that had it.
-
-    Budgets ascend within their kind, kinds come in the order of the spec; `text` is as the spec
-    spells it first.
-    """
-    places: dict[tuple[str, float], Budget] = {}
-    ranks: dict[tuple[str, float], np.ndarray] = {}
-    for cell, found in results_of(AttackResult, spec, result):
-        place = cell.budget
-        key = place.kind, place.value
-        places.setdefault(key, place)
-        ranks[key] = np.maximum.reduce(
-            [ranks.get(key, found.robust), found.robust, found.confirmed]
-        )
-    kinds = list(dict.fromkeys(kind for kind, _ in places))
-    ordered = sorted(places, key=lambda key: (kinds.index(key[0]), key[1]))
-    return [(places[key], ranks[key]) for key in ordered]
-
-
-def worst_ranks(spec: EvaluationSpec, result: ModelResult) -> dict[str, np.ndarray]:
-    """`worst_cases` by name: the point, or "L2:0.5", "edits:5" for kinds after the first."""
-    return {place_name(spec, place): rank for place, rank in worst_cases(spec, result)}
-
-
-def largest_rank(spec: EvaluationSpec, result: ModelResult) -> np.ndarray | None:
-    """The worst rank (N,) over all attacks at the largest budget of each kind; None without any."""
-    largest = {place.kind: rank for place, rank in worst_cases(spec, result)}  # they ascend
-    return np.maximum.reduce(list(largest.values())) if largest else None
-
-
-def place_name(spec: EvaluationSpec, place: Budget) -> str:
-    """The key of a budget in `worst_ranks`."""
-    places = [cell.budget for cell in spec.cells if cell.attack.info.role == "attack"]
-    first = next(p.text for p in places if (p.kind, p.value) == (place.kind, place.value))
-    return first if place.kind == places[0].kind else f"{place.kind}:{first}"

@@ -143,15 +143,19 @@ def read(path: Path, identity: dict[str, Any] | None = None) -> dict[str, np.nda
     return tensors if same else None
 
 
+class Lost(OSError):
+    """A file that must be there is missing or damaged."""
+
+
 def whole(path: Path) -> dict[str, np.ndarray]:
     """The tensors of a shard that must be there.
 
     Raises:
-        OSError: it is missing or damaged.
+        Lost: it is missing or damaged.
     """
     stored = read(path)
     if stored is None:
-        raise OSError(f"{path.name} is missing or damaged")
+        raise Lost(f"{path.name} is missing or damaged")
     return stored
 
 

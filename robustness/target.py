@@ -1,15 +1,17 @@
 """What is attacked: the served model, and its PyTorch model where gradients are needed."""
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from data.images import ImageSpec, decode_image, to_input, to_png
+from data.sets import load_inputs
 from models.attention.elliptical import is_elliptical, metric_gradient
 from robustness.kinds import InputKind, NotPossible, Variant
 from robustness.progress import Meter
@@ -63,6 +65,15 @@ class Target:
             )
         return self.torch_model
 
+    @property
+    def diagonal(self) -> float:
+        """How far black and white lie apart (l2); infinite where inputs have no such distance."""
+        return math.inf
+
+    def load(self, part: Any) -> np.ndarray | list[str]:
+        """Inputs as the model reads them, from a set of what it `reads`."""
+        raise NotImplementedError
+
     def predict(self, inputs: Inputs, meter: Meter | None = None) -> np.ndarray:
         """Logits (N, K) float32 of the served model.
 
@@ -80,6 +91,7 @@ class Target:
         torch_model = self.require_torch_model()
 
         def answer(part: Inputs) -> np.ndarray:
+            """Logits of one batch."""
             with undisturbed(torch_model), torch.no_grad():
                 return torch_model(*self._tensors(part)).float().cpu().numpy()
 
@@ -146,6 +158,16 @@ class ImageTarget(Target):
 
     image_spec: ImageSpec
     reads: ClassVar[InputKind] = "image"
+
+    @property
+    def diagonal(self) -> float:
+        """See `Target.diagonal`."""
+        spec = self.image_spec
+        return math.sqrt(spec.channels * spec.height * spec.width)
+
+    def load(self, part: Any) -> np.ndarray | list[str]:
+        """Images (N, C, H, W), float32 in [0, 1]."""
+        return load_inputs(part, self.image_spec)
 
     def predict_8bit(self, inputs: Inputs, served: np.ndarray, meter: Meter) -> np.ndarray:
         """Images written as PNG, decoded and preprocessed again."""

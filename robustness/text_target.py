@@ -66,6 +66,10 @@ class TextTarget(Target):
                 ) from None
         return self.tokenizer.encode(texts, self.max_len)
 
+    def load(self, part: Any) -> np.ndarray | list[str]:
+        """The texts of a set."""
+        return list(part)
+
     def true_classes(self, inputs: Inputs, labels: np.ndarray) -> np.ndarray:
         """See `Target.true_classes`; the clean text's where the changed one has none."""
         if self.relabel is None:
@@ -179,6 +183,7 @@ def _observed(table: nn.Embedding) -> Iterator[list[Tensor]]:
     embedded: list[Tensor] = []
 
     def keep(_module: nn.Module, _inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
+        """Cut the graph behind the table."""
         embedded.append(output.detach().requires_grad_())
         return embedded[-1]
 

@@ -15,13 +15,12 @@ from data.sets import TextSet
 from data.sources import ImageSet, open_images, open_texts
 from robustness import store
 from robustness.chunks import model_result
-from robustness.evaluation import load_part
 from robustness.progress import Meter, Progress
 from robustness.report.build import build_report, data_digest
 from robustness.report.schema import FILE, Report, parse_report, plain
-from robustness.rescore import Outcome, Refuted, read, rescore
+from robustness.rescore import Outcome, Refuted, rescore
 from robustness.scoring import ModelResult, parts_of
-from robustness.target import ImageTarget, Target, torch_threads
+from robustness.target import Target, torch_threads
 from robustness.text_target import open_model
 from runtimes.artifact import MANIFEST, Artifact, open_artifact
 
@@ -80,7 +79,7 @@ def verify(
                 if data is not None:
                     _check_source(report, result.target, clean, data)
                 rescore(report, path.parent, result, clean, rows, meter, outcome)
-    except Refuted as problem:
+    except (Refuted, store.Lost) as problem:
         outcome.refuted.append(str(problem))
     return outcome
 
@@ -183,8 +182,6 @@ def _stored_results(
         if sizes != {count}:
             raise Refuted("the stored results speak of another number of inputs")
         outcome.refuted += _wrong_figures(report, results, labels)
-    except OSError as error:
-        raise Refuted(str(error)) from None
     except (LookupError, OverflowError, TypeError, ValueError) as error:
         raise Refuted("the stored results do not hold what they should") from error
     return results
@@ -195,7 +192,7 @@ def _wrong_figures(
 ) -> Iterator[str]:
     """Each place where a report is not what its stored results give, in words."""
     names = [sample.name for sample in report.samples]
-    rebuilt = build_report(report.spec, results, names, labels, report.environment)
+    rebuilt = build_report(results, names, labels, report.environment)
     own, again = (each.model_dump(exclude=_UNCHECKED) for each in (report, rebuilt))
     for place, was, should in _differences(own, again, ""):
         shown = [f"{v:.4f}" if isinstance(v, float) else str(v) for v in (was, should)]
@@ -250,7 +247,7 @@ def _clean_inputs(folder: Path, result: ModelResult, count: int) -> Inputs:
     parts: list[Inputs] = []
     for chosen in store.ranges(count):
         path = store.clean_path(folder, result.target.digest, chosen.start)
-        parts.append(store.as_inputs(read(path)["clean"]))
+        parts.append(store.as_inputs(store.whole(path)["clean"]))
         on_images = isinstance(parts[-1], np.ndarray)
         if on_images != (result.target.reads == "image") or len(parts[-1]) != len(chosen):
             raise Refuted(f"{path.name} must hold {len(chosen)} {result.target.reads}s")
@@ -262,7 +259,7 @@ def _clean_inputs(folder: Path, result: ModelResult, count: int) -> Inputs:
 
 def _check_source(report: Report, target: Target, clean: Inputs, data: str) -> None:
     """Compare stored inputs and labels with a data set, sample by sample."""
-    opened = open_images if isinstance(target, ImageTarget) else open_texts
+    opened = open_texts if target.reads == "text" else open_images
     source = opened(data, label_names=list(target.labels))
     part = source.take(_places(report, source))
     labels = [None] * len(part) if part.labels is None else part.labels.tolist()
@@ -270,7 +267,7 @@ def _check_source(report: Report, target: Target, clean: Inputs, data: str) -> N
         if sample.label is not None and sample.label != label:
             raise Refuted(f"input {sample.index + 1} ({sample.name}) has another label in the data")
     for row, sample in enumerate(report.samples):
-        [found] = load_part(part.take([row]), target)
+        [found] = target.load(part.take([row]))
         if not np.array_equal(found, clean[row]):
             raise Refuted(f"input {row + 1} ({sample.name}) is another one in the data")
 

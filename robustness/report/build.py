@@ -21,12 +21,9 @@ from robustness.scoring import (
     CertificateResult,
     CorruptionResult,
     ModelResult,
-    largest_rank,
     parts_of,
-    results_of,
-    worst_ranks,
 )
-from robustness.spec import Cell, EvaluationSpec, parse_gate
+from robustness.spec import Cell, parse_gate
 from robustness.store import SHARD_SIZE, content_digest
 
 _LIBRARIES = ("numpy", "onnxruntime", "pillow", "scipy", "torch", "torchattacks")
@@ -49,7 +46,6 @@ def environment(threads: int, runtimes: Collection[str]) -> dict[str, str]:
 
 
 def build_report(
-    spec: EvaluationSpec,
     results: Sequence[ModelResult],
     names: Sequence[str],
     labels: np.ndarray | None,
@@ -58,7 +54,6 @@ def build_report(
     """Put everything together.
 
     Args:
-        spec: what was asked for.
         results: the evaluated model, then the one it is compared with if any.
         names: of the inputs; what no text may hold is replaced.
         labels: (N,), or None where none were given and the models' own predictions stand in.
@@ -66,10 +61,10 @@ def build_report(
     """
     first = results[0]
     return schema.Report(
-        spec=spec,
-        seed=spec.seed,
-        summary=_summary(spec, results, labelled=labels is not None),
-        samples=_samples(spec, results, names, labels),
+        spec=first.spec,
+        seed=first.spec.seed,
+        summary=_summary(results, labelled=labels is not None),
+        samples=_samples(results, names, labels),
         data=schema.Data(
             kind=first.target.reads,
             digest=data_digest(first, labels),
@@ -79,7 +74,7 @@ def build_report(
         code=code_digest(),
         shard_size=SHARD_SIZE,
         environment=environment,
-        notes=notes(spec, results),
+        notes=notes(results),
         definitions=schema.DEFINITIONS,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
     )
@@ -91,26 +86,25 @@ def data_digest(result: ModelResult, labels: np.ndarray | None) -> str:
     return content_digest(np.array([result.inputs_digest], dtype="S64"), known)
 
 
-def _summary(
-    spec: EvaluationSpec, results: Sequence[ModelResult], *, labelled: bool
-) -> schema.Summary:
+def _summary(results: Sequence[ModelResult], *, labelled: bool) -> schema.Summary:
+    spec = results[0].spec
     metric, kind = ("accuracy" if labelled else "stability"), results[0].target.reads
     warnings = [
         schema.ReportWarning(code=warning.code, model=result.target.name, message=warning.message)
         for result in results
-        for warning in find_warnings(spec, result)
+        for warning in find_warnings(result)
     ]
     reference = results[1] if len(results) > 1 else None
-    models = [model_figures(spec, results[0], reference, metric=metric)]
-    models += [model_figures(spec, result, metric=metric) for result in results[1:]]
+    models = [model_figures(results[0], reference, metric=metric)]
+    models += [model_figures(result, metric=metric) for result in results[1:]]
     trusted = not any(warning.model == models[0].name for warning in warnings)
     return schema.Summary(
         headline=sentences.headline(models[0], metric, kind),
         findings=sentences.findings(models[0], metric, kind),
         metric=metric,
-        top_k=spec.ranks(len(results[0].target.labels)),
+        top_k=results[0].top_k,
         models=models,
-        comparison=_comparison(spec, results, models, metric),
+        comparison=_comparison(results, models, metric),
         gate=None
         if spec.gate is None
         else _gate(spec.gate, models[0], trusted=trusted, labelled=labelled),
@@ -120,21 +114,18 @@ def _summary(
 
 
 def _comparison(
-    spec: EvaluationSpec,
-    results: Sequence[ModelResult],
-    models: list[schema.ModelFigures],
-    metric: str,
+    results: Sequence[ModelResult], models: list[schema.ModelFigures], metric: str
 ) -> schema.Comparison | None:
     if len(results) < 2:
         return None
     first, second = results
-    others = worst_ranks(spec, second)
-    mine, theirs = largest_rank(spec, first), largest_rank(spec, second)
+    others = second.worst_ranks
+    mine, theirs = first.largest_rank, second.largest_rank
     found = schema.Comparison(
         first=first.target.name,
         second=second.target.name,
         clean=_pair(first.clean.rank, second.clean.rank),
-        worst={key: _pair(rank, others[key]) for key, rank in worst_ranks(spec, first).items()},
+        worst={key: _pair(rank, others[key]) for key, rank in first.worst_ranks.items()},
         largest=None if mine is None or theirs is None else _pair(mine, theirs),
         finding="",
     )
@@ -191,13 +182,10 @@ def _gate_reason(metric: str, model: schema.ModelFigures, figure: schema.Figure 
 
 
 def _samples(
-    spec: EvaluationSpec,
-    results: Sequence[ModelResult],
-    names: Sequence[str],
-    labels: np.ndarray | None,
+    results: Sequence[ModelResult], names: Sequence[str], labels: np.ndarray | None
 ) -> list[schema.Sample]:
     """The flags of every sample, with one entry per model."""
-    by_model = [_model_flags(spec, result) for result in results]
+    by_model = [_model_flags(result) for result in results]
     return [
         schema.Sample(
             index=i,
@@ -209,11 +197,11 @@ def _samples(
     ]
 
 
-def _model_flags(spec: EvaluationSpec, result: ModelResult) -> list[schema.ModelFlags]:
+def _model_flags(result: ModelResult) -> list[schema.ModelFlags]:
     clean = result.clean
-    attacks = [_attack_flags(result, *pair) for pair in results_of(AttackResult, spec, result)]
-    corruptions, certificates = _corruption_flags(spec, result), _certificates(spec, result)
-    minimal = nearest(spec, result)
+    attacks = [_attack_flags(result, *pair) for pair in result.of(AttackResult)]
+    corruptions, certificates = _corruption_flags(result), _certificates(result)
+    minimal = nearest(result)
     return [
         schema.ModelFlags(
             name=result.target.name,
@@ -258,11 +246,9 @@ def _attack_flags(result: ModelResult, cell: Cell, found: AttackResult) -> list[
     ]
 
 
-def _corruption_flags(
-    spec: EvaluationSpec, result: ModelResult
-) -> list[list[schema.CorruptionFlags]]:
+def _corruption_flags(result: ModelResult) -> list[list[schema.CorruptionFlags]]:
     found = []
-    for cell, one in results_of(CorruptionResult, spec, result):
+    for cell, one in result.of(CorruptionResult):
         name, severity = split(cell.budget)
         made = partial(schema.CorruptionFlags, name=name, severity=severity)
         answers = zip(one.index.tolist(), one.rank.tolist(), strict=True)
@@ -270,9 +256,9 @@ def _corruption_flags(
     return found
 
 
-def _certificates(spec: EvaluationSpec, result: ModelResult) -> list[list[schema.CertificateFlags]]:
+def _certificates(result: ModelResult) -> list[list[schema.CertificateFlags]]:
     found, labels = [], result.clean.label.tolist()
-    for cell, one in results_of(CertificateResult, spec, result):
+    for cell, one in result.of(CertificateResult):
         made = partial(schema.CertificateFlags, sigma=cell.budget.text)
         answers = zip(one.index.tolist(), one.radius.tolist(), labels, strict=True)
         found.append(

@@ -111,6 +111,7 @@ def _measured(model: ModelFigures) -> Iterator[tuple[Any, ...]]:
 
 def _weakest(model: ModelFigures) -> list[ClassFigures]:
     def shares(one: ClassFigures) -> tuple[float, ...]:
+        """Of the largest budget first."""
         return (*reversed(one.worst.values()), one.clean, one.index)
 
     return sorted(model.classes, key=shares)

@@ -255,6 +255,7 @@ def _choose(attacks: list[dict[str, Any]], name: str | None, eps: str | None) ->
         raise NoSuchSample(f"attack and eps must be ones of this report, got {name!r}, {eps!r}")
 
     def strength(flags: dict[str, Any]) -> tuple[float, bool, float]:
+        """Larger for what shows more."""
         margin = flags["margin"]
         return flags["eps_value"], not flags["confirmed"], -margin if margin is not None else np.inf
 

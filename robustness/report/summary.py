@@ -18,33 +18,24 @@ from robustness.scoring import (
     CertificateResult,
     CorruptionResult,
     ModelResult,
-    largest_rank,
-    place_name,
-    results_of,
-    worst_ranks,
 )
-from robustness.spec import Cell, EvaluationSpec
+from robustness.spec import Cell
 
 _CURVE = 41  # points of a curve that has one step per sample
 
 
 def model_figures(
-    spec: EvaluationSpec,
-    result: ModelResult,
-    reference: ModelResult | None = None,
-    *,
-    metric: str = "accuracy",
+    result: ModelResult, reference: ModelResult | None = None, *, metric: str = "accuracy"
 ) -> schema.ModelFigures:
     """All figures of one model.
 
     Args:
-        spec: what was asked for.
         result: what was found.
         reference: the model whose errors under corruptions are the measure, if any.
         metric: "accuracy", or "stability" where no labels were given.
     """
-    target, top_k = result.target, spec.ranks(len(result.target.labels))
-    largest, errors = largest_rank(spec, result), _errors(spec, result)
+    target, top_k = result.target, result.top_k
+    largest, errors = result.largest_rank, _errors(result)
     found = schema.ModelFigures(
         name=target.name,
         version=target.version,
@@ -53,20 +44,17 @@ def model_figures(
         precision=target.runtime.precision,
         samples=len(result.clean.rank),
         clean=figure(result.clean.rank, top_k),
-        attacks=[
-            _attack(spec, cell, result, one, metric)
-            for cell, one in results_of(AttackResult, spec, result)
-        ],
-        worst={key: figure(rank, top_k) for key, rank in worst_ranks(spec, result).items()},
+        attacks=[_attack(cell, result, one, metric) for cell, one in result.of(AttackResult)],
+        worst={key: figure(rank, top_k) for key, rank in result.worst_ranks.items()},
         largest=None if largest is None else figure(largest, top_k),
-        minimal=[_minimal(norm, found) for norm, found in nearest(spec, result).items()],
-        corruptions=_corruptions(spec, result, top_k),
+        minimal=[_minimal(norm, found) for norm, found in nearest(result).items()],
+        corruptions=_corruptions(result),
         mean_corruption_error=float(np.mean([np.mean(own) for own in errors.values()]))
         if errors
         else None,
-        mce=_relative_error(errors, _errors(spec, reference) if reference else {}),
-        certificates=_certificates(spec, result),
-        classes=_classes(spec, result),
+        mce=_relative_error(errors, _errors(reference) if reference else {}),
+        certificates=_certificates(result),
+        classes=_classes(result),
         outcome="",
     )
     return found.model_copy(update={"outcome": outcome(found)})
@@ -91,11 +79,11 @@ def _by_rank(rank: np.ndarray, top_k: Sequence[int]) -> dict[str, float]:
 
 
 def _attack(
-    spec: EvaluationSpec, cell: Cell, result: ModelResult, found: AttackResult, metric: str
+    cell: Cell, result: ModelResult, found: AttackResult, metric: str
 ) -> schema.AttackFigures:
     attack, place = cell.attack, cell.budget
     steps, alpha = attack.settings(place)
-    top_k, on_images = spec.ranks(len(result.target.labels)), attack.info.input == "image"
+    top_k, on_images = result.top_k, attack.info.input == "image"
     robust, confirmed = figure(found.robust, top_k), accuracy(found.confirmed)
     made = schema.AttackFigures(
         name=attack.label,
@@ -105,7 +93,7 @@ def _attack(
         eps_value=place.value,
         kind=place.kind,
         description=attack.describe(place),
-        budget=place_name(spec, place),
+        budget=result.place_name(place),
         steps=steps,
         alpha=alpha,
         robust=robust,
@@ -140,13 +128,13 @@ def by_gradients(found: AttackResult) -> dict[Variant, np.ndarray]:
     return dict(zip(GRADIENTS, found.by_variant, strict=True))
 
 
-def nearest(spec: EvaluationSpec, result: ModelResult) -> dict[Norm, np.ndarray]:
+def nearest(result: ModelResult) -> dict[Norm, np.ndarray]:
     """By norm the distance (N,) to the nearest adversarial input found, where one was looked for.
 
     A sample that is wrong unattacked has distance 0, one that was never misled an infinite one.
     """
     found: dict[Norm, np.ndarray] = {}
-    for cell, one in results_of(AttackResult, spec, result):
+    for cell, one in result.of(AttackResult):
         norm = cell.attack.norm_name
         if cell.attack.info.minimal and norm is not None:
             found[norm] = np.minimum(found.get(norm, one.nearest), one.nearest)
@@ -168,20 +156,18 @@ def _minimal(norm: Norm, distance: np.ndarray) -> schema.MinimalFigures:
     )
 
 
-def _corruptions(
-    spec: EvaluationSpec, result: ModelResult, top_k: Sequence[int]
-) -> list[schema.CorruptionFigures]:
+def _corruptions(result: ModelResult) -> list[schema.CorruptionFigures]:
     found = []
-    for cell, one in results_of(CorruptionResult, spec, result):
+    for cell, one in result.of(CorruptionResult):
         name, severity = split(cell.budget)
-        measured = figure(one.rank, top_k)
+        measured = figure(one.rank, result.top_k)
         found.append(schema.CorruptionFigures(name=name, severity=severity, accuracy=measured))
     return found
 
 
-def _errors(spec: EvaluationSpec, result: ModelResult) -> dict[str, list[float]]:
+def _errors(result: ModelResult) -> dict[str, list[float]]:
     errors: dict[str, list[float]] = {}
-    for cell, one in results_of(CorruptionResult, spec, result):
+    for cell, one in result.of(CorruptionResult):
         errors.setdefault(split(cell.budget)[0], []).append(1 - accuracy(one.rank))
     return errors
 
@@ -194,7 +180,7 @@ def _relative_error(
     return mean_corruption_error(errors, measure) if known else None
 
 
-def _certificates(spec: EvaluationSpec, result: ModelResult) -> list[schema.CertificateFigures]:
+def _certificates(result: ModelResult) -> list[schema.CertificateFigures]:
     label = result.clean.label
     return [
         schema.CertificateFigures(
@@ -204,7 +190,7 @@ def _certificates(spec: EvaluationSpec, result: ModelResult) -> list[schema.Cert
             abstained=float((found.index < 0).mean()),
             curve=_certified(np.where(found.index == label, found.radius, -1.0)),
         )
-        for cell, found in results_of(CertificateResult, spec, result)
+        for cell, found in result.of(CertificateResult)
         if isinstance(cell.attack, Smoothing)
     ]
 
@@ -219,8 +205,8 @@ def _certified(radius: np.ndarray) -> list[schema.Certified]:
     return found
 
 
-def _classes(spec: EvaluationSpec, result: ModelResult) -> list[schema.ClassFigures]:
-    label, worst = result.clean.label, worst_ranks(spec, result)
+def _classes(result: ModelResult) -> list[schema.ClassFigures]:
+    label, worst = result.clean.label, result.worst_ranks
     found = []
     for index in np.unique(label):
         own = label == index

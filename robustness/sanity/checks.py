@@ -9,9 +9,8 @@ import numpy as np
 from robustness.attacks.base import Budget
 from robustness.sanity import model_checks
 from robustness.sanity.model_checks import GAP, ModelOutcome, Pairs, many
-from robustness.scoring import AttackResult, ModelResult, parts_of, results_of, worst_cases
+from robustness.scoring import AttackResult, ModelResult, parts_of
 from robustness.spec import CLIMBERS, STEPS, Cell, EvaluationSpec
-from robustness.target import ImageTarget
 
 RISE = 0.02  # share by which the seed alone moves an accuracy: 1-3 flags of 100 were measured
 BLACK = 0.02  # share that only a black box may fool: none of 57 on sound models
@@ -42,7 +41,7 @@ def rises(model: ModelOutcome) -> Iterator[str]:
     """More held at a larger budget."""
     by_chance = {cell.budget.kind for cell, _ in model.attacks if cell.attack.info.by_chance}
     lowest: tuple[Budget, int] | None = None
-    for place, rank in worst_cases(model.spec, model.result):
+    for place, rank in model.result.worst_cases:
         if place.kind in by_chance:  # chance may spare more
             continue
         if lowest is not None and lowest[0].kind != place.kind:
@@ -62,7 +61,7 @@ def rises(model: ModelOutcome) -> Iterator[str]:
 
 def flat(model: ModelOutcome) -> Iterator[str]:
     """The same images held at twice a large radius."""
-    worst = [pair for pair in worst_cases(model.spec, model.result) if pair[0].kind == "Linf"]
+    worst = [pair for pair in model.result.worst_cases if pair[0].kind == "Linf"]
     for (small, before), (large, after) in pairwise(worst):
         held = int((after == 0).sum())
         wide = large.value >= LARGE and large.value >= 2 * small.value
@@ -76,7 +75,7 @@ def flat(model: ModelOutcome) -> Iterator[str]:
 def impossible(model: ModelOutcome) -> Iterator[str]:
     """Images held where each can be turned into any other, or into the same grey one."""
     most_common = int(np.bincount(model.clean.label).max())
-    for place, rank in worst_cases(model.spec, model.result):
+    for place, rank in model.result.worst_cases:
         held, share = int((rank == 0).sum()), _share_of_range(model, place)
         if share >= 1 and len(np.unique(model.clean.index)) > 1 and held:
             why = "any other: none can hold"
@@ -106,13 +105,9 @@ def held_halfway(model: ModelOutcome) -> Iterator[str]:
 
 def _share_of_range(model: ModelOutcome, place: Budget) -> float:
     """How far, as a share of the range of a pixel, all pixels can move at once."""
-    if place.kind == "Linf":
-        return place.value
-    target = model.result.target
-    if place.kind != "L2" or not isinstance(target, ImageTarget):
-        return 0.0
-    spec = target.image_spec
-    return place.value / (spec.channels * spec.height * spec.width) ** 0.5
+    if place.kind == "L2":
+        return place.value / model.result.target.diagonal
+    return place.value if place.kind == "Linf" else 0.0
 
 
 def steps_lose(model: ModelOutcome) -> Iterator[str]:
@@ -206,19 +201,20 @@ CHECKS: tuple[tuple[str, Callable[[ModelOutcome], Iterator[str]]], ...] = (
 LAST = ("impossible_accuracy", held_halfway)
 
 
-def find_warnings(spec: EvaluationSpec, result: ModelResult) -> list[SanityWarning]:
+def find_warnings(result: ModelResult) -> list[SanityWarning]:
     """All warnings about one model's figures; any of them makes the result unreliable."""
-    model = ModelOutcome(spec=spec, result=result)
+    model = ModelOutcome(result=result)
     found = [SanityWarning(code, why) for code, check in CHECKS for why in check(model)]
     return found or [SanityWarning(LAST[0], why) for why in LAST[1](model)]
 
 
-def notes(spec: EvaluationSpec, results: Sequence[ModelResult]) -> list[str]:
+def notes(results: Sequence[ModelResult]) -> list[str]:
     """What a reader must know to read the figures, though nothing is wrong with them."""
+    spec = results[0].spec
     num_classes = len(results[0].target.labels)
     found = [*_of_attacks(spec, num_classes)]
     for result in results:
-        found += _of_gradients_through_m(spec, result)
+        found += _of_gradients_through_m(result)
     dropped = [k for k in spec.top_k if k >= num_classes]
     if dropped:
         found.append(f"top-k for k in {dropped} is left out: with {num_classes} classes it is 1.")
@@ -240,9 +236,9 @@ def _of_attacks(spec: EvaluationSpec, num_classes: int) -> Iterator[str]:
         yield from attack.notes(num_classes)
 
 
-def _of_gradients_through_m(spec: EvaluationSpec, result: ModelResult) -> Iterator[str]:
+def _of_gradients_through_m(result: ModelResult) -> Iterator[str]:
     """By how much a figure were too high, had gradients been stopped at m alone."""
-    for cell, one in results_of(AttackResult, spec, result):
+    for cell, one in result.of(AttackResult):
         if len(one.by_variant) < 2:
             continue
         stopped, full = (one.by_variant == 0).sum(axis=1)

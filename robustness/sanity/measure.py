@@ -40,11 +40,13 @@ class _Margin:
     rivals: np.ndarray
 
     def of(self, logits: np.ndarray) -> np.ndarray:
+        """The margins (N,) in logits (N, K)."""
         rows = np.arange(len(logits))
         with np.errstate(invalid="ignore"):
             return logits[rows, self.labels].astype(np.float64) - logits[rows, self.rivals]
 
     def total(self, logits: Tensor, truth: Tensor) -> Tensor:
+        """Their sum, as a loss whose gradient is wanted."""
         rivals = torch.from_numpy(self.rivals).to(truth.device)
         return (logits.gather(1, truth[:, None]) - logits.gather(1, rivals[:, None])).sum()
 
@@ -93,7 +95,7 @@ def measure(
 
 def _measure_texts(target: Target, texts: Sequence[str], meter: Meter) -> Diagnostics:
     """Of texts other batches are also padded otherwise."""
-    found = _blank(len(texts))
+    found = unmeasured(len(texts))
     logits = target.predict(texts, meter)
     longest = " ".join(texts)
     mixed = target.predict([longest, *reversed(texts)], meter)[:0:-1]
@@ -104,7 +106,7 @@ def _measure_texts(target: Target, texts: Sequence[str], meter: Meter) -> Diagno
     return Diagnostics(**found)
 
 
-def _blank(samples: int) -> dict[str, Any]:
+def unmeasured(samples: int) -> dict[str, Any]:
     """Nothing measured yet."""
     numbers = {field.name: np.full(samples, np.nan) for field in fields(Diagnostics)}
     by_input = ("torch_normalized", "input_insensitive", "zero_gradient", "holds_at_large_eps")
@@ -114,7 +116,7 @@ def _blank(samples: int) -> dict[str, Any]:
 
 
 def _of_served(target: Target, ask: Ask, inputs: np.ndarray, nudged: np.ndarray) -> dict[str, Any]:
-    found = _blank(len(inputs))
+    found = unmeasured(len(inputs))
     logits = ask(inputs)
     found["batch_dependence"] = _batch_dependence(ask, inputs, logits)
     found["constant"][:] = bool(np.ptp(inputs, axis=0).any()) and _same_for_all(logits)
@@ -238,6 +240,7 @@ def _climb(
     low, high = np.maximum(inputs - np.float32(eps), 0), np.minimum(inputs + np.float32(eps), 1)
 
     def loss(logits: Tensor, truth: Tensor) -> Tensor:
+        """Cross-entropy of the rescaled logits."""
         return nn.functional.cross_entropy(logits * scale, truth, reduction="sum")
 
     moved = inputs

@@ -12,7 +12,7 @@ from torch import nn
 
 from models.attention.elliptical import is_randomized
 from robustness.attacks.base import Budget
-from robustness.scoring import AttackResult, CleanResult, Diagnostics, ModelResult, results_of
+from robustness.scoring import AttackResult, CleanResult, Diagnostics, ModelResult
 from robustness.spec import Cell, EvaluationSpec
 
 REPEATABLE = 1e-4  # change of logits, relative to their spread, that no drawing would leave
@@ -32,10 +32,14 @@ Pairs = list[tuple[Cell, AttackResult]]
 
 @dataclass(frozen=True, kw_only=True)
 class ModelOutcome:
-    """What was asked for, and what was found."""
+    """What was found, and what follows from it."""
 
-    spec: EvaluationSpec
     result: ModelResult
+
+    @property
+    def spec(self) -> EvaluationSpec:
+        """What was asked for."""
+        return self.result.spec
 
     @property
     def clean(self) -> CleanResult:
@@ -43,14 +47,14 @@ class ModelOutcome:
         return self.result.clean
 
     @property
-    def diagnostics(self) -> Diagnostics | None:
-        """What the model said of itself, if it was asked."""
+    def diagnostics(self) -> Diagnostics:
+        """What the model said of itself."""
         return self.result.diagnostics
 
     @cached_property
     def attacks(self) -> Pairs:
         """The cells that are attacks."""
-        return results_of(AttackResult, self.spec, self.result)
+        return self.result.of(AttackResult)
 
     @cached_property
     def by_budget(self) -> list[tuple[Budget, Pairs]]:
@@ -70,15 +74,14 @@ class ModelOutcome:
     @cached_property
     def repeatable(self) -> bool:
         """Whether the model answers the same input alike; else nothing finer can be asked."""
-        seen = self.diagnostics
-        repeats = seen is None or not (np.nan_to_num(seen.torch_change) > REPEATABLE).any()
+        repeats = not (np.nan_to_num(self.diagnostics.torch_change) > REPEATABLE).any()
         return repeats and not self.draws_at_random and not self.clean.unsteady.any()
 
     @cached_property
     def batch_dependent(self) -> np.ndarray:
         """(n,) bool of those probed, whose scores change with what else is in the batch."""
         seen = self.diagnostics
-        if seen is None or not self.repeatable:
+        if not self.repeatable:
             return np.zeros(0, bool)
         exact = self.result.target.runtime.precision == "fp32"
         served = seen.batch_dependence > (BATCH_CHANGE if exact else COARSE_BATCH_CHANGE)
@@ -146,8 +149,7 @@ def randomised(model: ModelOutcome) -> Iterator[str]:
 
 def probabilities(model: ModelOutcome) -> Iterator[str]:
     """Outputs after softmax."""
-    seen = model.diagnostics
-    if model.clean.normalised.all() or (seen is not None and seen.torch_normalized.all()):
+    if model.clean.normalised.all() or model.diagnostics.torch_normalized.all():
         yield (
             "The model returns probabilities instead of logits. The attacks' loss applies a "
             "softmax of its own, and their gradients fade where the model is confident."
@@ -156,11 +158,11 @@ def probabilities(model: ModelOutcome) -> Iterator[str]:
 
 def constant(model: ModelOutcome) -> Iterator[str]:
     """The same answer whatever is asked."""
-    clean, seen, every = model.clean, model.diagnostics, np.ones(len(model.clean.index), bool)
+    clean, every = model.clean, np.ones(len(model.clean.index), bool)
     noun = model.count(every).split()[-1]
     missed = (clean.label != clean.index).mean() >= MISSED
     alike = len(clean.index) >= FEW and len(np.unique(clean.index)) == 1
-    if seen is not None and seen.constant[0]:
+    if model.diagnostics.constant[0]:
         what = f"gives different {noun} the same scores"
     elif alike and missed:
         what = f"puts all {len(clean.index)} {noun} into one class, whatever they show"
@@ -195,7 +197,7 @@ def twin_differs(model: ModelOutcome) -> Iterator[str]:
 
 def takes_gradients(model: ModelOutcome) -> Iterator[str]:
     """A forward pass that optimises."""
-    if model.diagnostics is not None and model.diagnostics.inner_gradient[0]:
+    if model.diagnostics.inner_gradient[0]:
         yield (
             "The model takes gradients while it answers: it optimises inside its forward pass. "
             "Standard attacks do not see through that and are too weak; attack it with one made "
@@ -206,7 +208,7 @@ def takes_gradients(model: ModelOutcome) -> Iterator[str]:
 def quantised(model: ModelOutcome) -> Iterator[str]:
     """Inputs that are rounded before they are read."""
     seen = model.diagnostics
-    if seen is None or seen.constant[0] or not model.repeatable:
+    if seen.constant[0] or not model.repeatable:
         return
     if seen.input_insensitive.mean() > MOST:
         yield (
@@ -222,10 +224,8 @@ def no_gradient(model: ModelOutcome) -> Iterator[str]:
     if not model.spec.uses_gradients:
         return
     blind = model.clean.blind & model.held_by_loss_alone()
-    if model.diagnostics is not None:
-        flat = np.zeros(len(blind), bool)
-        flat[: len(model.diagnostics.zero_gradient)] = model.diagnostics.zero_gradient
-        blind |= flat & model.held(model.attacks)
+    seen = model.diagnostics.zero_gradient
+    blind[: len(seen)] |= seen & model.held(model.attacks)[: len(seen)]
     if blind.any():
         yield (
             f"{model.count(blind)} count as robust although the model gives no gradient there "

@@ -23,7 +23,7 @@ from export.run import Run
 from export.samples import Samples
 from export.write import write_artifact
 from models.checkpoints import save_weights
-from robustness.target import ImageTarget, Target
+from robustness.target import ImageTarget
 from robustness.text_target import TextTarget
 from runtimes.base import Inputs
 from runtimes.manifest import TextSpec
@@ -64,39 +64,21 @@ class Rowwise(nn.Module):
         return (hidden[:, None] * self.outer).sum(-1)
 
 
-@dataclass
-class MatmulRuntime:
-    """The same function in numpy, as a served model would compute it."""
-
-    weight: np.ndarray
-    bias: np.ndarray
-    name: str = "numpy"
-    precision: str = "fp32"
-
-    def predict(self, inputs: Inputs) -> np.ndarray:
-        images = inputs if isinstance(inputs, np.ndarray) else inputs["images"]
-        return images.reshape(len(images), -1) @ self.weight.T + self.bias
-
-
-MakeTarget = Callable[..., Target]
+MakeTarget = Callable[..., ImageTarget]
 MakeImages = Callable[..., ImageSet]
 
 
 @pytest.fixture
 def make_target() -> MakeTarget:
-    def make(num_classes: int = 2, *, scale: float = 1.0, name: str = "linear") -> Target:
+    def make(num_classes: int = 2, *, scale: float = 1.0, name: str = "linear") -> ImageTarget:
         torch_model = Linear(num_classes, scale=scale).eval()
-        runtime = MatmulRuntime(
-            torch_model.linear.weight.detach().numpy().copy(),
-            torch_model.linear.bias.detach().numpy().copy(),
-        )
         return ImageTarget(
             name=name,
             version="1",
             digest=f"{name}-{num_classes}".ljust(64, "0"),
             labels=[f"class {i}" for i in range(num_classes)],
             image_spec=ImageSpec(channels=1, height=SIZE, width=SIZE),
-            runtime=runtime,
+            runtime=served(torch_model),
             torch_model=torch_model,
         )
 
@@ -217,12 +199,12 @@ class Bag(nn.Module):
 
 
 class ModuleRuntime:
-    """Serves a module; texts one after the other, so that no other one can matter."""
+    """Serves a module as it is; texts one after the other, so that no other one can matter."""
 
     name, precision = "module", "fp32"
 
     def __init__(self, module: nn.Module) -> None:
-        self.module = deepcopy(module).eval()
+        self.module = module
 
     def predict(self, inputs: Inputs) -> np.ndarray:
         if isinstance(inputs, np.ndarray):
@@ -234,12 +216,17 @@ class ModuleRuntime:
         return torch.cat(rows).float().numpy()
 
 
+def served(torch_model: nn.Module) -> ModuleRuntime:
+    """A runtime of the same weights, in evaluation mode."""
+    return ModuleRuntime(deepcopy(torch_model).eval())
+
+
 def image_target(torch_model: nn.Module, num_classes: int = 10, channels: int = 1) -> ImageTarget:
     """A model of images of 8 x 8, served as it is."""
     return ImageTarget(
         name="small", version="1", digest="", labels=["class"] * num_classes,
         image_spec=ImageSpec(channels=channels, height=8, width=8),
-        runtime=ModuleRuntime(torch_model), torch_model=torch_model,
+        runtime=served(torch_model), torch_model=torch_model,
     )  # fmt: skip
 
 
@@ -253,7 +240,7 @@ def target_of(
         labels=classes,
         tokenizer=tokenizer,
         max_len=max_len,
-        runtime=ModuleRuntime(torch_model),
+        runtime=served(torch_model),
         torch_model=torch_model,
     )
 

@@ -8,23 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from robustness.target import Target
-from runtimes.base import Inputs
+from tests.robustness.conftest import ModuleRuntime
 
 Change = Callable[[Tensor], Tensor]
-
-
-class ModuleRuntime:
-    """Serves a module as it stands, in whatever mode it is."""
-
-    name, precision = "torch", "fp32"
-
-    def __init__(self, module: nn.Module) -> None:
-        self.module = module
-
-    def predict(self, inputs: Inputs) -> np.ndarray:
-        assert isinstance(inputs, np.ndarray)
-        with torch.no_grad():
-            return self.module(torch.from_numpy(inputs)).numpy()
 
 
 class Changed(nn.Module):

@@ -1,28 +1,34 @@
-"""Reports about made-up results, with the shards that they speak of: no model is asked."""
+"""Made-up results, and reports about them with the shards that they speak of: no model is asked."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from torch import nn
 
 from data.images import ImageSpec
 from robustness import store as shards
-from robustness.attacks.base import Attack
+from robustness.attacking import cell_shards
+from robustness.kinds import Variant
 from robustness.report.build import build_report
 from robustness.report.schema import Report, write_report
+from robustness.sanity.measure import unmeasured
 from robustness.scoring import (
-    AttackResult,
     CertificateResult,
     CleanResult,
     CorruptionResult,
+    Diagnostics,
     ModelResult,
+    Scoring,
     ShardResult,
+    combine,
+    parts_of,
 )
 from robustness.spec import Cell, EvaluationSpec
-from robustness.store import Shard
-from robustness.target import ImageTarget, Target
-from tests.robustness.conftest import MatmulRuntime
+from robustness.target import Target
+from tests.robustness.conftest import image_target
 
 ATTACKS: list[dict[str, Any]] = [
     {"name": "fgsm", "eps": ["2/255", "8/255"]},
@@ -32,56 +38,81 @@ ATTACKS: list[dict[str, Any]] = [
     {"name": "corruptions", "names": ["fog", "gaussian_noise"]},
     {"name": "smoothing", "sigma": ["0.25", "0.5"]},
 ]
+PGD = EvaluationSpec.model_validate({"attacks": [{"name": "pgd", "eps": ["4/255"]}]})
+
+
+def made_clean(label: np.ndarray, **changes: np.ndarray) -> CleanResult:
+    """Inputs that a made-up model gets right without any attack."""
+    no = np.zeros(len(label), bool)
+    right = CleanResult(
+        label=label, rank=label * 0, index=label, probability=np.full(len(label), 0.5),
+        torch_index=label, finite=~no, blind=no, normalised=no, unsteady=no,
+    )  # fmt: skip
+    return replace(right, **changes)
+
+
+def made_scoring(rank: np.ndarray, **changes: np.ndarray) -> Scoring:
+    """The same ranks by all who score."""
+    scored = Scoring(
+        torch_rank=rank, served_rank=rank, eight_bit_rank=rank, index=rank, margin=0.5 - rank,
+        distance=rank * 0.0, finite=np.ones(len(rank), bool),
+    )  # fmt: skip
+    return replace(scored, **changes)
+
+
+def made_result(
+    target: Target, clean: CleanResult, *cells: ShardResult, spec: EvaluationSpec = PGD
+) -> ModelResult:
+    """Results of a model that was not asked about itself."""
+    return ModelResult(
+        spec=spec, target=target, clean=clean, cells=[*cells], inputs_digest="0" * 64,
+        diagnostics=Diagnostics(**unmeasured(len(clean.label))),
+    )  # fmt: skip
 
 
 def make_report(
     folder: Path,
+    samples: int = 48,
     *,
-    pixels: np.ndarray,
-    labels: np.ndarray | None,
-    classes: Sequence[str],
+    channels: int = 1,
+    side: int = 8,
+    labelled: bool = True,
+    classes: Sequence[str] = ("a", "b", "c", "d"),
     names: Sequence[str] | None = None,
     models: Sequence[str] = ("one",),
-    digests: Sequence[str] | None = None,
     **spec: Any,
 ) -> Report:
-    """Make up results on images, write their shards and `report.json`.
+    """Make up results on images of noise, write their shards and `report.json`.
 
     Args:
         folder: of the evaluation.
-        pixels: (N, C, H, W) float32 in [0, 1].
-        labels: (N,) or None.
+        samples: number of images.
+        channels: of an image.
+        side: its height and width.
+        labelled: whether labels were given.
         classes: names of the classes.
         names: of the images.
         models: names of the models.
-        digests: of the models, made up when not given.
         spec: fields of the spec; `ATTACKS` when it names none.
     """
     asked = EvaluationSpec.model_validate({"attacks": ATTACKS, **spec})
     draw = np.random.default_rng(0)
-    known = digests or [f"{position:064x}" for position in range(len(models))]
+    noise = np.random.default_rng(1)
+    pixels = noise.random((samples, channels, side, side), dtype=np.float32)
+    labels = np.arange(samples) % len(classes) if labelled else None
     results = []
-    for name, digest in zip(models, known, strict=True):
-        target = _target(name, digest, pixels, classes)
-        results.append(_result(asked, target, len(pixels), labels, draw))
-        _store(folder, asked, results[-1], pixels, draw)
-    named = list(names or (f"{i}.png" for i in range(len(pixels))))
-    report = build_report(asked, results, named, labels, {"python": "3"})
+    for position, name in enumerate(models):
+        target = replace(
+            image_target(nn.Identity()), name=name, digest=f"{position:064x}",
+            labels=list(classes), torch_model=None,
+            image_spec=ImageSpec(channels=channels, height=side, width=side),
+        )  # fmt: skip
+        results.append(_result(asked, target, samples, labels, draw))
+        _store(folder, results[-1], pixels, draw)
+    named = list(names or (f"{i}.png" for i in range(samples)))
+    report = build_report(results, named, labels, {"python": "3"})
     write_report(folder, report)
     return report
-
-
-def _target(name: str, digest: str, pixels: np.ndarray, classes: Sequence[str]) -> Target:
-    _, channels, height, width = pixels.shape
-    return ImageTarget(
-        name=name,
-        version="1",
-        digest=digest,
-        labels=list(classes),
-        image_spec=ImageSpec(channels=channels, height=height, width=width),
-        runtime=MatmulRuntime(np.zeros((1, 1)), np.zeros(1)),
-        torch_model=None,
-    )
 
 
 def _result(
@@ -92,95 +123,52 @@ def _result(
     draw: np.random.Generator,
 ) -> ModelResult:
     num_classes = len(target.labels)
-    index = draw.integers(0, num_classes, samples)
-    label = index.copy() if labels is None else labels
-    right = draw.random(samples) < (0.9 if labels is not None else 1)
-    index = np.where(right, label, (label + 1) % num_classes)
-    yes = np.ones(samples, bool)
-    clean = CleanResult(
-        label=label,
-        rank=np.where(right, 0, 1),
-        index=index,
-        probability=draw.random(samples),
-        torch_index=index,
-        finite=yes,
-        blind=~yes,
-        normalised=~yes,
-        unsteady=~yes,
+    drawn = draw.integers(0, num_classes, samples)
+    label = drawn if labels is None else labels
+    wrong = (draw.random(samples) > (0.9 if labels is not None else 1)).astype(np.int64)
+    index = (label + wrong) % num_classes
+    clean = made_clean(
+        label, rank=wrong, index=index, torch_index=index, probability=draw.random(samples)
     )
     strength = draw.random(samples)  # how much it takes to mislead the model on a sample
-    cells = [_cell(cell, clean, strength, num_classes) for cell in spec.cells]
-    return ModelResult(target=target, clean=clean, cells=cells, inputs_digest="0" * 64)
+    cells = [_cell(cell, target, clean, strength) for cell in spec.cells]
+    return made_result(target, clean, *cells, spec=spec)
 
 
-def _cell(cell: Cell, clean: CleanResult, strength: np.ndarray, num_classes: int) -> ShardResult:
-    other = (clean.label + 1) % num_classes
-    if cell.attack.name == "corruptions":
-        rank = np.maximum(clean.rank, strength < 0.1 * cell.budget.value).astype(np.int64)
-        return CorruptionResult(rank=rank, index=np.where(rank == 0, clean.label, other))
+def _cell(cell: Cell, target: Target, clean: CleanResult, strength: np.ndarray) -> ShardResult:
     if cell.attack.name == "smoothing":
         silent = strength < 0.2
         index = np.where(silent, -1, clean.index)
         return CertificateResult(index=index, radius=np.where(silent, 0, strength))
-    eps = cell.budget.value
-    share = eps if cell.budget.kind == "L2" else eps * 25
-    weak = 0.5 if cell.attack.name == "fgsm" else 1.0
-    rank = np.maximum(clean.rank, strength < weak * share).astype(np.int64)
-    looks = cell.attack.name == "fab-t"
-    return AttackResult(
-        robust=rank,
-        confirmed=rank,
-        confirmed_8bit=np.where(strength < weak * share * 0.8, rank, clean.rank),
-        by_part=np.tile(rank, (len(cell.attack.parts(num_classes)), 1)),
-        by_variant=rank[None],
-        worst=np.zeros(len(rank), np.int64),
-        index=np.where(rank == 0, clean.label, other),
-        margin=strength - weak * share,
-        distance=np.full(len(rank), eps),
-        nearest=np.where(strength < 0.8, strength / 25, np.inf) if looks else rank + np.inf,
-        finite=np.ones(len(rank), bool),
-    )
+    factor = {"corruptions": 0.1, "square": 1.0, "fgsm": 12.5}.get(cell.attack.name, 25.0)
+    reach = factor * cell.budget.value
+    rank = np.maximum(clean.rank, strength < reach)
+    index = (clean.label + (rank > 0)) % len(target.labels)
+    if cell.attack.info.role == "corruption":
+        return CorruptionResult(rank=rank, index=index)
+    scored = made_scoring(
+        rank, eight_bit_rank=np.where(strength < 0.8 * reach, rank, 0), index=index,
+        margin=strength - reach, distance=np.full(len(rank), cell.budget.value),
+    )  # fmt: skip
+    variants: list[Variant] = [variant for _, variant in parts_of(target, cell.attack)]
+    nearest = np.where(strength < 0.8, strength / 25, np.inf) if cell.attack.info.minimal else None
+    return combine(clean, [scored] * len(variants), variants, nearest)
 
 
 def _store(
-    folder: Path,
-    spec: EvaluationSpec,
-    result: ModelResult,
-    pixels: np.ndarray,
-    draw: np.random.Generator,
+    folder: Path, result: ModelResult, pixels: np.ndarray, draw: np.random.Generator
 ) -> None:
     target = result.target
-    assert isinstance(target, ImageTarget)
     for chosen in shards.ranges(len(pixels)):
         clean = pixels[chosen.start : chosen.stop]
         path = shards.clean_path(folder, target.digest, chosen.start)
         shards.write(path, {"clean": clean}, {})
-        for cell in spec.cells:
-            if not cell.attack.info.norms:
-                continue
-            tensors = _changed(clean, cell, draw)
-            for part in cell.attack.parts(len(target.labels)):
-                path = _path(folder, target, cell, part, chosen.start)
-                shards.write(path, tensors, {})
-
-
-def _changed(clean: np.ndarray, cell: Cell, draw: np.random.Generator) -> dict[str, np.ndarray]:
-    eps = cell.budget.value
-    size = eps if cell.budget.kind == "Linf" else eps / np.sqrt(clean[0].size)
-    signs = draw.choice(np.array([-size, size], np.float32), clean.shape)
-    changed = np.clip(clean + signs, 0, 1).astype(np.float32)
-    if cell.attack.name == "fab-t":
-        return {"adversarial": changed, "nearest": np.full(len(clean), eps)}
-    return {"adversarial": changed}
-
-
-def _path(folder: Path, target: Target, cell: Cell, part: Attack, start: int) -> Path:
-    shard = Shard(
-        model=target.digest,
-        attack=cell.attack.name,
-        part=part,
-        budget=part.searched(cell.budget),
-        variant=target.variants[0] if part.info.access == "gradient" else "plain",
-        start=start,
-    )
-    return shard.path(folder)
+        for cell in (cell for cell in result.spec.cells if cell.attack.info.norms):
+            eps = cell.budget.value
+            size = eps if cell.budget.kind == "Linf" else eps / target.diagonal
+            signs = draw.choice(np.array([-size, size], np.float32), clean.shape)
+            tensors = {"adversarial": np.clip(clean + signs, 0, 1).astype(np.float32)}
+            if cell.attack.info.minimal:
+                tensors["nearest"] = np.full(len(clean), eps)
+            for shard in cell_shards(target, chosen.start, cell):
+                shards.write(shard.path(folder), tensors, {})

@@ -3,7 +3,9 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,13 +16,12 @@ from data.sets import TextSet
 from data.sources import ImageSet, load_inputs
 from robustness.evaluation import Cancelled, Progress, evaluate
 from robustness.report.lookup import NoSuchSample, picture
-from robustness.report.schema import read_report
+from robustness.report.schema import Report, read_report
 from robustness.spec import EvaluationSpec, cost
-from robustness.target import ImageTarget
-from tests.robustness.conftest import contents
+from robustness.target import Target
+from tests.robustness.conftest import SIZE, MakeImages, MakeTarget, contents
 
-MakeTarget = Callable[..., ImageTarget]
-MakeImages = Callable[..., ImageSet]
+Run = Callable[..., Report]
 TEXTS = TextSet(names=["a"], labels=None, label_names=None, description="", reader=lambda _: "a")
 
 
@@ -30,18 +31,37 @@ def make_spec(**fields: object) -> EvaluationSpec:
     return EvaluationSpec.model_validate({"attacks": attacks, "top_k": [1, 2], **fields})
 
 
+@pytest.fixture
+def run(make_target: MakeTarget, make_images: MakeImages, tmp_path: Path) -> Run:
+    """Evaluates the linear model of 3 classes on 40 images of 2, unless others are given."""
+
+    def evaluated(
+        *targets: Target,
+        images: ImageSet | int = 40,
+        spec: EvaluationSpec | None = None,
+        folder: str = "",
+        **options: Any,
+    ) -> Report:
+        chosen = make_images(images) if isinstance(images, int) else images
+        models = targets or [make_target(3)]
+        return evaluate(spec or make_spec(), models, chosen, tmp_path / folder, **options)
+
+    return evaluated
+
+
 def test_figures_equal_those_of_the_exact_attack(
-    make_target: MakeTarget, make_images: MakeImages, tmp_path: Path
+    run: Run, make_target: MakeTarget, make_images: MakeImages, tmp_path: Path
 ) -> None:
     target, images = make_target(2), make_images(70)
     assert images.labels is not None
     attacks = [{"name": "fgsm", "eps": ["4/255"]}, {"name": "pgd", "eps": ["2/255", "4/255"]}]
-    report = evaluate(make_spec(attacks=attacks), [target], images, tmp_path)
+    report = run(target, images=images, spec=make_spec(attacks=attacks))
     inputs = load_inputs(images, target.image_spec)
     logits = target.runtime.predict(inputs)
     rows = np.arange(70)
     lead = logits[rows, images.labels] - logits[rows, 1 - images.labels]
-    reach = np.abs(target.runtime.weight[0] - target.runtime.weight[1]).sum()  # pyright: ignore[reportAttributeAccessIssue]  the fixture's runtime
+    first, second = next(target.require_torch_model().parameters()).detach().numpy()
+    reach = np.abs(first - second).sum()
     figures = report.summary.models[0]
     assert figures.clean.top1 == (lead > 0).mean()
     for attack in figures.attacks:
@@ -56,46 +76,32 @@ def test_figures_equal_those_of_the_exact_attack(
     assert read_report(tmp_path) == report
 
 
-def test_progress_counts_every_announced_evaluation(
-    make_target: MakeTarget, make_images: MakeImages, tmp_path: Path
-) -> None:
+def test_progress_counts_every_announced_evaluation(run: Run) -> None:
     seen: list[Progress] = []
-    spec = make_spec()
-    evaluate(spec, [make_target(3)], make_images(40), tmp_path, on_progress=seen.append)
-    assert seen[-1].done == seen[-1].total == cost(spec, 40, [False])
+    run(on_progress=seen.append)
+    assert seen[-1].done == seen[-1].total == cost(make_spec(), 40, [False])
     assert [p.done for p in seen] == sorted(p.done for p in seen)
     again: list[Progress] = []
-    evaluate(spec, [make_target(3)], make_images(40), tmp_path, on_progress=again.append)
+    run(on_progress=again.append)
     assert again[-1].done == seen[-1].done
     assert len(again) < len(seen)
 
 
-def test_cancelled_evaluation_continues_to_the_same_bytes(
-    make_target: MakeTarget, make_images: MakeImages, tmp_path: Path
-) -> None:
-    spec, whole, parts = make_spec(), tmp_path / "whole", tmp_path / "parts"
-    expected = evaluate(spec, [make_target(3)], make_images(70), whole)
+def test_cancelled_evaluation_continues_to_the_same_bytes(run: Run, tmp_path: Path) -> None:
+    expected = run(images=70, folder="whole")
     for patience in (1, 7, 20, 33):
         answers = iter([False] * patience)
         with pytest.raises(Cancelled):
-            evaluate(
-                spec,
-                [make_target(3)],
-                make_images(70),
-                parts,
-                should_stop=lambda answers=answers: next(answers, True),
-            )
-        assert not (parts / "report.json").exists()
-    found = evaluate(spec, [make_target(3)], make_images(70), parts)
-    assert contents(parts) == contents(whole)
+            run(images=70, folder="parts", should_stop=partial(next, answers, True))
+        assert not (tmp_path / "parts" / "report.json").exists()
+    found = run(images=70, folder="parts")
+    assert contents(tmp_path / "parts") == contents(tmp_path / "whole")
     assert found.summary == expected.summary and found.samples == expected.samples
 
 
 @pytest.mark.parametrize("damage", ["cut", "flip", "foreign"])
-def test_damaged_or_foreign_shard_is_made_again(
-    damage: str, make_target: MakeTarget, make_images: MakeImages, tmp_path: Path
-) -> None:
-    expected = evaluate(make_spec(), [make_target(3)], make_images(40), tmp_path)
+def test_damaged_or_foreign_shard_is_made_again(damage: str, run: Run, tmp_path: Path) -> None:
+    expected = run()
     before = contents(tmp_path)
     path = next(p for p in (tmp_path / "shards").rglob("pgd-Linf-4_255*000000*"))
     content = path.read_bytes()
@@ -104,7 +110,7 @@ def test_damaged_or_foreign_shard_is_made_again(
     elif damage == "flip":
         path.write_bytes(content[:-3] + bytes([content[-3] ^ 1]) + content[-2:])
     else:
-        evaluate(make_spec(seed=1), [make_target(3)], make_images(40), tmp_path)
+        run(spec=make_spec(seed=1))
         assert contents(tmp_path) != before
     ended = subprocess.run(
         [sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, check=True
@@ -113,32 +119,28 @@ def test_damaged_or_foreign_shard_is_made_again(
     left.write_bytes(b"half")
     at_work = path.parent / f".left.safetensors.{os.getpid()}-x.tmp"
     at_work.write_bytes(b"half")
-    again = evaluate(make_spec(), [make_target(3)], make_images(40), tmp_path)
+    again = run()
     assert not left.exists() and at_work.exists()
     at_work.unlink()
     assert contents(tmp_path) == before
     assert again.summary == expected.summary
 
 
-def test_curve_of_nearest_images_does_not_depend_on_the_radii_asked_for(
-    make_target: MakeTarget, make_images: MakeImages, tmp_path: Path
-) -> None:
+def test_curve_of_nearest_images_does_not_depend_on_the_radii_asked_for(run: Run) -> None:
     curves = []
     for eps in ("1/255", "60/255"):
         attack = {"name": "fab-t", "eps": [eps], "steps": 10}
         spec = EvaluationSpec.model_validate({"attacks": [attack]})
-        report = evaluate(spec, [make_target(3)], make_images(12), tmp_path / eps[:2])
-        curves.append(report.summary.models[0].minimal)
+        curves.append(run(images=12, spec=spec, folder=eps[:2]).summary.models[0].minimal)
     assert curves[0] == curves[1] and curves[0][0].median is not None
 
 
 def test_without_labels_the_report_speaks_of_stability_and_no_gate_asks_for_accuracy(
-    make_target: MakeTarget, make_images: MakeImages, tmp_path: Path
+    run: Run, make_images: MakeImages
 ) -> None:
-    images = make_images(40, num_classes=None)
     spec = make_spec(gate="clean_accuracy >= 0", proposals="bfloat16")
     with pytest.warns(UserWarning, match="'bfloat16' is ignored"):
-        report = evaluate(spec, [make_target(3)], images, tmp_path)
+        report = run(images=make_images(40, num_classes=None), spec=spec)
     assert report.spec.proposals == "float32"
     gate = report.summary.gate
     assert report.summary.metric == "stability" and report.samples[0].label is None
@@ -147,13 +149,10 @@ def test_without_labels_the_report_speaks_of_stability_and_no_gate_asks_for_accu
     assert "no labels were given, so this is stability" in gate.reason
 
 
-def test_two_models_are_compared_pair_by_pair(
-    make_target: MakeTarget, make_images: MakeImages, tmp_path: Path
-) -> None:
+def test_two_models_are_compared_pair_by_pair(run: Run, make_target: MakeTarget) -> None:
     first = make_target(3)
     second = replace(make_target(3, scale=2.0), version="2", digest="2" * 64)
-    report = evaluate(make_spec(), [first, second], make_images(40), tmp_path)
-    comparison = report.summary.comparison
+    comparison = run(first, second).summary.comparison
     assert comparison is not None
     # Two of one name are told apart by version.
     assert (comparison.first, comparison.second) == ("linear:1", "linear:2")
@@ -165,11 +164,11 @@ def test_two_models_are_compared_pair_by_pair(
 
 @pytest.mark.parametrize(("gate", "passed"), [("0.01", True), ("0.99", False)])
 def test_gate_compares_the_lower_bound(
-    gate: str, passed: bool, make_target: MakeTarget, make_images: MakeImages, tmp_path: Path
+    gate: str, passed: bool, run: Run, make_target: MakeTarget, make_images: MakeImages
 ) -> None:
     spec = make_spec(gate=f"robust_accuracy >= {gate}")
     images = make_images(64, num_classes=None)
-    report = evaluate(spec, [make_target(3, scale=0.1)], images, tmp_path)
+    report = run(make_target(3, scale=0.1), images=images, spec=spec)
     result = report.summary.gate
     assert result is not None
     assert result.passed is passed
@@ -178,21 +177,18 @@ def test_gate_compares_the_lower_bound(
 
 @pytest.mark.parametrize("num_classes", [2, 10, 1000])
 def test_any_number_of_classes_is_scored(
-    num_classes: int, make_target: MakeTarget, make_images: MakeImages, tmp_path: Path
+    num_classes: int, run: Run, make_target: MakeTarget, make_images: MakeImages
 ) -> None:
-    spec = make_spec(top_k=[1, 5])
     images = make_images(8, num_classes=num_classes)
-    report = evaluate(spec, [make_target(num_classes)], images, tmp_path)
+    report = run(make_target(num_classes), images=images, spec=make_spec(top_k=[1, 5]))
     assert report.summary.top_k == ([1, 5] if num_classes > 5 else [1])
 
 
-def test_global_state_survives_an_evaluation(
-    make_target: MakeTarget, make_images: MakeImages, tmp_path: Path
-) -> None:
+def test_global_state_survives_an_evaluation(run: Run, make_target: MakeTarget) -> None:
     target = make_target(3)
     target.require_torch_model().train()
     generator, threads = torch.get_rng_state(), torch.get_num_threads()
-    evaluate(make_spec(), [target], make_images(8), tmp_path, threads=2)
+    run(target, images=8, threads=2)
     assert torch.equal(torch.get_rng_state(), generator)
     assert torch.get_num_threads() == threads
     assert all(part.training for part in target.require_torch_model().modules())
@@ -221,17 +217,15 @@ def test_arguments_that_do_not_fit_are_refused(
         evaluate(make_spec(), targets, images, tmp_path)
 
 
-def test_pictures_show_what_was_scored(
-    make_target: MakeTarget, make_images: MakeImages, tmp_path: Path
-) -> None:
-    target, images = make_target(3), make_images(40)
-    evaluate(make_spec(), [target], images, tmp_path)
+def test_pictures_show_what_was_scored(run: Run, make_images: MakeImages, tmp_path: Path) -> None:
+    run()
+    images, spec = make_images(40), ImageSpec(channels=1, height=SIZE, width=SIZE)
 
     def pixels(kind: str, **named: str) -> np.ndarray:
         content = picture(tmp_path, 35, kind, **named)  # pyright: ignore[reportArgumentType]
-        return to_input(decode_image(content), ImageSpec(channels=1, height=6, width=6)) * 255
+        return to_input(decode_image(content), spec) * 255
 
-    clean = load_inputs(images.take([35]), target.image_spec)[0] * 255
+    clean = load_inputs(images.take([35]), spec)[0] * 255
     np.testing.assert_allclose(pixels("clean"), clean, atol=1e-3)
     assert np.abs(pixels("adversarial") - clean).max() == pytest.approx(4, abs=1e-3)
     small = pixels("adversarial", attack="pgd", eps="2/255")

@@ -1,18 +1,14 @@
 """The forms of a report: figures, page, JUnit XML, card, table; what they say and refuse to run."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-import numpy as np
 import pytest
 import torch
 from pyarrow import parquet
-from selenium import webdriver
-from selenium.webdriver.chrome.service import Service
 from torch import Tensor, nn
 
 import models
@@ -30,24 +26,11 @@ from robustness.store import Shard, as_array
 from tests.robustness.conftest import SIZE, MakeImages, MakeTarget
 from tests.robustness.faulty_models import served
 from tests.robustness.made_report import make_report
+from tests.service.page import browser, needs_browser
 
-CHROMIUM, DRIVER = Path("/usr/bin/chromium"), Path("/usr/bin/chromedriver")
 HOSTILE = "</title></style><script>window.hacked=1</script><img src=x onerror=window.hacked=1>"
 WEIRD = "\"'&\x00\x1b\u202e]]><b>"
 ODD = WEIRD + "\ud800"  # what a file system may name a file, and no text may hold
-
-
-def made(
-    folder: Path, samples: int = 48, *, channels: int = 1, side: int = 8, **changes: object
-) -> Report:
-    draw = np.random.default_rng(1)
-    pixels = draw.random((samples, channels, side, side), dtype=np.float32)
-    settings: dict[str, object] = {
-        "pixels": pixels,
-        "labels": np.arange(samples) % 4,
-        "classes": ["a", "b", "c", "d"],
-    }
-    return make_report(folder, **(settings | changes))  # pyright: ignore[reportArgumentType]  changes are any of them
 
 
 @dataclass(frozen=True)
@@ -59,7 +42,7 @@ class Made:
 
 
 def written(folder: Path, **changes: Any) -> Made:
-    report = made(folder, **changes)
+    report = make_report(folder, **changes)
     write_companions(folder, report)
     return Made(folder, report)
 
@@ -147,7 +130,7 @@ def test_names_of_strangers_stay_text(strange: Made) -> None:
 
 
 def test_pictures_are_left_out_where_inputs_are_lost(tmp_path: Path) -> None:
-    report = made(tmp_path)
+    report = make_report(tmp_path)
     for path in (tmp_path / "shards").rglob("*.safetensors"):
         path.write_bytes(b"damaged")
     write_companions(tmp_path, report)
@@ -163,7 +146,7 @@ def network(name: str, side: int) -> nn.Module:
 
 
 def test_attention_is_shown_before_and_after(tmp_path: Path) -> None:
-    write_companions(tmp_path, made(tmp_path, samples=8), network("deit_tiny_elliptical", 8))
+    write_companions(tmp_path, make_report(tmp_path, samples=8), network("deit_tiny_elliptical", 8))
     text = seen(tmp_path).text
     assert text.count("attention before") == text.count("attention after") > 0
 
@@ -204,7 +187,7 @@ def test_a_network_without_maps_is_evaluated_to_a_finished_report(
 
 
 def test_examples_are_spread_over_classes_and_limited_by_size(tmp_path: Path) -> None:
-    samples = made(tmp_path, samples=200).samples
+    samples = make_report(tmp_path, samples=200).samples
     shown = choose(samples)
     fallen = [example for example in shown if not example.attack.confirmed]
     assert len(fallen) == 12 and len(shown) == 15
@@ -219,24 +202,24 @@ def test_page_of_large_colour_images_stays_small(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("labels", "said"),
+    ("labelled", "said"),
     [
-        (np.arange(20) % 4, ("of 20 images correctly.", "are classified correctly on average.")),
-        (None, ("without labels.", "of its predictions on average.")),
+        (True, ("of 20 images correctly.", "are classified correctly on average.")),
+        (False, ("without labels.", "of its predictions on average.")),
     ],
 )
 def test_every_form_says_the_same_of_corruptions_alone(
-    labels: np.ndarray | None, said: tuple[str, str], tmp_path: Path
+    labelled: bool, said: tuple[str, str], tmp_path: Path
 ) -> None:
     attacks = [{"name": "corruptions", "names": ["fog"], "severities": [1, 3]}]
     gate = "robust_accuracy >= 0.1"
-    report = made(tmp_path, samples=20, labels=labels, attacks=attacks, gate=gate)
+    report = make_report(tmp_path, samples=20, labelled=labelled, attacks=attacks, gate=gate)
     write_companions(tmp_path, report)
     headline = report.summary.headline
     error = report.summary.models[0].mean_corruption_error
     assert error is not None and f"{100 * (1 - error):.0f}\u00a0%" in headline
     assert said[0] in headline and headline.endswith(said[1])
-    if labels is None:
+    if not labelled:
         assert "correct" not in headline
     assert_said_everywhere(lines(report.summary), tmp_path, report)
     assert "severity 3" in seen(tmp_path).text
@@ -251,41 +234,27 @@ def test_every_form_has_the_sentences_of_the_report(two: Made) -> None:
     assert all(attack.finding in outputs for attack in summary.models[0].attacks)
 
 
-@pytest.fixture
-def driver() -> Iterator[webdriver.Chrome]:
-    if not (CHROMIUM.exists() and DRIVER.exists()):
-        pytest.skip("chromium and chromedriver are not installed")
-    options = webdriver.ChromeOptions()
-    options.binary_location = str(CHROMIUM)
-    for flag in ("--headless=new", "--no-sandbox", "--disable-gpu", "--no-first-run"):
-        options.add_argument(flag)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    browser = webdriver.Chrome(options=options, service=Service(str(DRIVER)))
-    yield browser
-    browser.quit()
-
-
+@needs_browser
 def test_browser_shows_the_page_at_any_width_and_runs_nothing(
-    strange: Made, driver: webdriver.Chrome
+    strange: Made, tmp_path: Path
 ) -> None:
-    for width in (360, 1200):
-        size = {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": width < 600}
-        driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-        driver.get((strange.folder / "report.html").as_uri())
-        shown = driver.execute_script(
-            "const styled = getComputedStyle(document.body).marginTop;"
-            "return [document.documentElement.scrollWidth, window.hacked || 0, styled]"
-        )
-        assert shown[0] <= width and shown[1:] == [0, "0px"]
-        drawn = driver.execute_script(
-            "return [...document.images].every((image) => image.complete && image.naturalWidth > 0)"
-        )
-        assert drawn
-    assert driver.get_log("browser") == []
+    with browser(tmp_path) as driver:
+        for width in (360, 1200):
+            size = {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": width < 600}
+            driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+            driver.get((strange.folder / "report.html").as_uri())
+            shown = driver.execute_script(
+                "const styled = getComputedStyle(document.body).marginTop;"
+                "const drawn = (image) => image.complete && image.naturalWidth > 0;"
+                "return [document.documentElement.scrollWidth, window.hacked || 0, styled,"
+                "[...document.images].every(drawn)]"
+            )
+            assert shown[0] <= width and shown[1:] == [0, "0px", True]
+        assert driver.get_log("browser") == []
 
 
 def test_change_of_a_text_is_marked_word_by_word(tmp_path: Path) -> None:
-    report = made(tmp_path, classes=[HOSTILE, "b", "c", "d"])
+    report = make_report(tmp_path, classes=[HOSTILE, "b", "c", "d"])
     long = "so " * 200
     views = Texts(clean=f"a <b>good</b> film {long}", adversarial=f"a <i>gaad</i> film {long}")
     [example, *_] = choose(report.samples)
@@ -395,7 +364,7 @@ def test_junit_has_a_case_for_every_figure_the_warnings_and_the_gate(two: Made) 
 
 
 def test_warnings_mark_every_form_and_fail_their_case(tmp_path: Path) -> None:
-    report = made(tmp_path)
+    report = make_report(tmp_path)
     warning = {"code": "odd", "model": "one", "message": "Something <is> odd."}
     summary = report.summary.model_dump() | {"warnings": [warning], "reliable": False}
     write_companions(tmp_path, Report.model_validate(report.model_dump() | {"summary": summary}))
@@ -410,7 +379,7 @@ def test_warnings_mark_every_form_and_fail_their_case(tmp_path: Path) -> None:
 def test_card_and_junit_hold_no_markup_of_strangers(tmp_path: Path, strange: Made) -> None:
     ElementTree.parse(strange.folder / "report.junit.xml")
     hostile = "a|b\n# c [x](javascript:1) <b>`*"
-    text = card(made(tmp_path, samples=4, models=[hostile]))
+    text = card(make_report(tmp_path, samples=4, models=[hostile]))
     assert (
         "\n# c" not in text and "[x](" not in text.replace("\\[x\\]\\(", "") and "<b>" not in text
     )

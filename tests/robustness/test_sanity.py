@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import models
-from data.sources import ImageSet, open_images
+from data.sources import open_images
 from robustness.attacks.base import Batch
 from robustness.evaluation import evaluate
 from robustness.progress import Meter
@@ -21,21 +21,16 @@ from robustness.sanity.checks import find_warnings, notes
 from robustness.sanity.measure import measure
 from robustness.scoring import (
     CertificateResult,
-    CleanResult,
     CorruptionResult,
-    ModelResult,
-    Scoring,
-    ShardResult,
     combine,
 )
 from robustness.spec import EvaluationSpec
 from robustness.target import Target
 from runtimes.artifact import open_artifact
 from tests.robustness import faulty_models as faulty
-from tests.robustness.conftest import SIZE
+from tests.robustness.conftest import SIZE, MakeImages, MakeTarget
+from tests.robustness.made_report import made_clean, made_result, made_scoring
 
-MakeTarget = Callable[..., Target]
-MakeImages = Callable[..., ImageSet]
 Scorer = Callable[..., Summary]
 
 
@@ -64,23 +59,6 @@ def elliptical(**options: str) -> nn.Module:
         "deit_tiny_elliptical", img_size=SIZE, patch_size=3, in_chans=1, num_classes=4,
         embed_dim=16, num_heads=2, depth=2, mlp_ratio=2.0, **options,
     ).eval()  # fmt: skip
-
-
-def made_clean(label: np.ndarray, **changes: np.ndarray) -> CleanResult:
-    """Inputs that a made-up model gets right without any attack."""
-    no = np.zeros(len(label), bool)
-    right = CleanResult(
-        label=label, rank=label * 0, index=label, probability=np.full(len(label), 0.5),
-        torch_index=label, finite=~no, blind=no, normalised=no, unsteady=no,
-    )  # fmt: skip
-    return replace(right, **changes)
-
-
-def made_scoring(rank: np.ndarray) -> Scoring:
-    return Scoring(
-        torch_rank=rank, served_rank=rank, eight_bit_rank=rank, index=rank, margin=0.5 - rank,
-        distance=rank * 0.0, finite=np.ones(len(rank), bool),
-    )  # fmt: skip
 
 
 def codes(summary: Summary) -> set[str]:
@@ -277,13 +255,10 @@ def test_what_noise_cannot_tell_is_remarked_upon(make_target: MakeTarget) -> Non
     attacks = [{"name": "smoothing", "samples": 1000}, {"name": "corruptions", "names": ["fog"]}]
     spec = EvaluationSpec.model_validate({"attacks": attacks})
     label = np.zeros(3, np.int64)
-    cells: list[ShardResult] = [
-        CertificateResult(index=label, radius=np.zeros(3)),
-        *[CorruptionResult(rank=label, index=label)] * 5,
-    ]
-    clean = made_clean(label)
-    result = ModelResult(target=make_target(4), clean=clean, cells=cells, inputs_digest="")
-    smoothing, corruptions = notes(spec, [result])
+    certified = CertificateResult(index=label, radius=np.zeros(3))
+    corrupted = [CorruptionResult(rank=label, index=label)] * 5
+    result = made_result(make_target(4), made_clean(label), certified, *corrupted, spec=spec)
+    smoothing, corruptions = notes([result])
     assert "1,000 noisy copies" in smoothing and "above 2.46 sigma" in smoothing
     assert "no published figure" in corruptions
 
@@ -292,11 +267,9 @@ def test_a_result_that_does_better_under_attack_is_reported(make_target: MakeTar
     """Made up: no evaluation gives such a result, unless files of two are mixed up."""
     zeros = np.zeros(40, np.int64)
     better = made_clean(zeros, index=np.arange(40) % 2, torch_index=np.arange(40) % 2)
-    cells: list[ShardResult] = [combine(better, [made_scoring(zeros)], ["plain"])]
-    clean = replace(better, rank=zeros + 1)
-    result = ModelResult(target=make_target(4), clean=clean, cells=cells, inputs_digest="")
-    spec = EvaluationSpec.model_validate({"attacks": PGD})
-    assert [warning.code for warning in find_warnings(spec, result)] == ["robust_above_clean"]
+    attacked = combine(better, [made_scoring(zeros)], ["plain"])
+    result = made_result(make_target(4), replace(better, rank=zeros + 1), attacked)
+    assert [warning.code for warning in find_warnings(result)] == ["robust_above_clean"]
 
 
 @pytest.mark.parametrize("held", [True, False])
@@ -309,14 +282,10 @@ def test_images_that_hold_at_half_the_range_are_reported_where_nothing_else_is(
     asked = measure(target, Batch(inputs=inputs, labels=label), seed=0, meter=Meter(1000))
     assert not asked.holds_at_large_eps.any()
     clean = made_clean(label)
-    result = ModelResult(
-        target=target,
-        clean=clean,
-        cells=[combine(clean, [made_scoring(label * 0 + 1)], ["plain"])],
-        inputs_digest="",
-        diagnostics=replace(asked, holds_at_large_eps=np.full_like(asked.holds_at_large_eps, held)),
-    )
-    found = find_warnings(EvaluationSpec.model_validate({"attacks": PGD}), result)
+    attacked = combine(clean, [made_scoring(label * 0 + 1)], ["plain"])
+    large = np.full_like(asked.holds_at_large_eps, held)
+    asked = replace(asked, holds_at_large_eps=large)
+    found = find_warnings(replace(made_result(target, clean, attacked), diagnostics=asked))
     assert {warning.code for warning in found} == ({"impossible_accuracy"} if held else set())
 
 
@@ -324,10 +293,8 @@ def test_gradients_through_m_that_find_more_are_remarked_upon(make_target: MakeT
     """A note with figures and no warning: the worse of both is what counts already."""
     clean = made_clean(np.zeros(10, np.int64))
     ranks = [(np.arange(10) < fooled).astype(np.int64) for fooled in (3, 5)]
-    cells: list[ShardResult] = [combine(clean, [*map(made_scoring, ranks)], ["stopped", "full"])]
-    target = faulty.served(make_target(4), elliptical())
-    result = ModelResult(target=target, clean=clean, cells=cells, inputs_digest="")
-    spec = EvaluationSpec.model_validate({"attacks": PGD})
-    assert find_warnings(spec, result) == []
-    found = [note for note in notes(spec, [result]) if "through m" in note]
+    attacked = combine(clean, [*map(made_scoring, ranks)], ["stopped", "full"])
+    result = made_result(faulty.served(make_target(4), elliptical()), clean, attacked)
+    assert find_warnings(result) == []
+    found = [note for note in notes([result]) if "through m" in note]
     assert len(found) == 1 and "7 of 10 hold" in found[0] and "through m 5" in found[0]

@@ -1,12 +1,10 @@
 """Ranks, margins and flags of one input, and the worst case over attacks and models."""
 
-from collections.abc import Callable
-
 import numpy as np
 import pytest
 
 from data.images import ImageSpec
-from data.sources import ImageSet, load_inputs
+from data.sources import load_inputs
 from robustness.attacks.base import BoundsError, check_bounds
 from robustness.logits import label_rank, margin
 from robustness.progress import Meter
@@ -14,39 +12,28 @@ from robustness.report.sentences import findings
 from robustness.report.summary import model_figures
 from robustness.scoring import (
     ModelResult,
-    Scoring,
     ask,
     combine,
-    largest_rank,
     score,
-    score_clean,
-    worst_ranks,
 )
-from robustness.spec import EvaluationSpec
-from robustness.target import ImageTarget, Target, in_8bit
-
-SPEC = EvaluationSpec.model_validate({"attacks": [{"name": "pgd", "eps": ["4/255"]}]})
+from robustness.target import Target, in_8bit
+from tests.robustness.conftest import MakeImages, MakeTarget
+from tests.robustness.made_report import made_clean, made_result, made_scoring
 
 
 def result(target: Target, torch_model: list[int], served: list[int]) -> ModelResult:
     """Four images of class 0 that are right unattacked, with these ranks under attack."""
-    logits, no = np.tile([1.0, 0.0, 0.0], (4, 1)), np.zeros(4, bool)
-    clean = score_clean(logits, logits, logits, np.zeros(4, np.int64), no)
-    scored = Scoring(
-        torch_rank=np.array(torch_model), served_rank=np.array(served),
-        eight_bit_rank=np.array(served),
-        index=np.array(served), margin=np.zeros(4), distance=np.zeros(4), finite=~no,
-    )  # fmt: skip
-    cells = [combine(clean, [scored], ["plain"])]
-    return ModelResult(target=target, clean=clean, cells=list(cells), inputs_digest="")
+    clean, ranks = made_clean(np.zeros(4, np.int64)), np.array(served)
+    scored = made_scoring(ranks, torch_rank=np.array(torch_model))
+    return made_result(target, clean, combine(clean, [scored], ["plain"]))
 
 
-def test_either_judge_can_make_an_image_fall(make_target: Callable[..., Target]) -> None:
+def test_either_judge_can_make_an_image_fall(make_target: MakeTarget) -> None:
     found = result(make_target(3), torch_model=[0, 1, 0, 1], served=[0, 0, 1, 1])
-    assert worst_ranks(SPEC, found)["4/255"].tolist() == [0, 1, 1, 1]
-    largest = largest_rank(SPEC, found)
+    assert found.worst_ranks["4/255"].tolist() == [0, 1, 1, 1]
+    largest = found.largest_rank
     assert largest is not None and largest.tolist() == [0, 1, 1, 1]
-    figures = model_figures(SPEC, found)
+    figures = model_figures(found)
     assert figures.attacks[0].robust.top1 == figures.attacks[0].confirmed == 0.5
     assert figures.worst["4/255"].top1 == 0.25
 
@@ -61,9 +48,9 @@ def test_either_judge_can_make_an_image_fall(make_target: Callable[..., Target])
     ],
 )
 def test_report_says_which_successes_mislead_the_served_model(
-    torch_model: list[int], served: list[int], words: str, make_target: Callable[..., Target]
+    torch_model: list[int], served: list[int], words: str, make_target: MakeTarget
 ) -> None:
-    figures = model_figures(SPEC, result(make_target(3), torch_model, served))
+    figures = model_figures(result(make_target(3), torch_model, served))
     assert any(words in finding for finding in findings(figures, "accuracy", "image"))
 
 
@@ -108,7 +95,7 @@ def test_8bit_path_rounds_to_whole_grey_values() -> None:
 
 
 def test_twin_and_served_model_are_scored_apart(
-    make_target: Callable[..., ImageTarget], make_images: Callable[..., ImageSet]
+    make_target: MakeTarget, make_images: MakeImages
 ) -> None:
     target = make_target(3)
     torch_model = target.require_torch_model()
