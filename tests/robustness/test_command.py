@@ -123,12 +123,8 @@ def test_command_prints_the_figures_and_puts_them_on_the_card(
     ("more", "message"),
     [
         (["--eps", "0/255"], "eps must"),
-        (["--eps", "4/255"], "a radius twice"),
-        (["--gate", "robust>=1"], "gate must"),
         (["--limit", "0"], "--limit must"),
-        (["--steps", "0"], "greater than or equal to 1"),
         (["--samples", "3"], "--samples has a meaning for spsa"),
-        (["--seed", "-1"], "greater than or equal to 0"),
         (["--data", "nowhere"], "nowhere"),
         (["--artifact", "nowhere"], "nowhere"),
         (["--threads", "2000"], "--threads must be at most 1024, got 2000"),
