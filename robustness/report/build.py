@@ -4,7 +4,6 @@ import math
 from collections.abc import Collection, Sequence
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
@@ -221,17 +220,13 @@ def _model_flags(result: ModelResult) -> list[schema.ModelFlags]:
 
 def _attack_flags(result: ModelResult, cell: Cell, found: AttackResult) -> list[schema.AttackFlags]:
     made_by = parts_of(result.target, cell.attack)  # what `AttackResult.worst` counts
-    attack, on_texts = cell.attack, cell.attack.info.input == "text"
-    shared: dict[str, Any] = {
-        "name": attack.label,
-        "norm": attack.norm_name,
-        "eps": cell.budget.text,
-        "eps_value": cell.budget.value,
-    }
-    ways = by_gradients(found)
+    attack, ways = cell.attack, by_gradients(found)
     return [
         schema.AttackFlags(
-            **shared,
+            name=attack.label,
+            norm=attack.norm_name,
+            eps=cell.budget.text,
+            eps_value=cell.budget.value,
             part=made_by[int(found.worst[i])][0].label,
             variant=made_by[int(found.worst[i])][1],
             adversarial_index=int(found.index[i]),
@@ -239,7 +234,9 @@ def _attack_flags(result: ModelResult, cell: Cell, found: AttackResult) -> list[
             distance=float(found.distance[i]),
             robust=bool(found.robust[i] == 0),
             confirmed=bool(found.confirmed[i] == 0),
-            confirmed_8bit=None if on_texts else bool(found.confirmed_8bit[i] == 0),
+            confirmed_8bit=bool(found.confirmed_8bit[i] == 0)
+            if attack.info.input == "image"
+            else None,
             gradients={way: bool(row[i] == 0) for way, row in ways.items()} or None,
         )
         for i in range(len(found.robust))
@@ -251,22 +248,19 @@ def _corruption_flags(result: ModelResult) -> list[list[schema.CorruptionFlags]]
     for cell, one in result.of(CorruptionResult):
         name, severity = split(cell.budget)
         made = partial(schema.CorruptionFlags, name=name, severity=severity)
-        answers = zip(one.index.tolist(), one.rank.tolist(), strict=True)
-        found.append([made(index=index, correct=rank == 0) for index, rank in answers])
+        answers = zip(one.index.tolist(), (one.rank == 0).tolist(), strict=True)
+        found.append([made(index=index, correct=correct) for index, correct in answers])
     return found
 
 
 def _certificates(result: ModelResult) -> list[list[schema.CertificateFlags]]:
-    found, labels = [], result.clean.label.tolist()
+    found = []
     for cell, one in result.of(CertificateResult):
         made = partial(schema.CertificateFlags, sigma=cell.budget.text)
-        answers = zip(one.index.tolist(), one.radius.tolist(), labels, strict=True)
-        found.append(
-            [
-                made(index=None if index < 0 else index, radius=radius, correct=index == label)
-                for index, radius, label in answers
-            ]
-        )
+        index = [None if each < 0 else each for each in one.index.tolist()]
+        correct = (one.index == result.clean.label).tolist()
+        answers = zip(index, one.radius.tolist(), correct, strict=True)
+        found.append([made(index=i, radius=radius, correct=c) for i, radius, c in answers])
     return found
 
 
