@@ -45,12 +45,14 @@ async function request(path, { headers = {}, ...options } = {}) {
 /** The JSON of a response. */
 const json = async (path, options) => (await request(path, options)).json();
 
+/** The JSON of what answers a JSON. */
+const postJson = (path, body, signal) => json(path, { method: "POST", body: JSON.stringify(body), headers: { "Content-Type": "application/json" }, signal });
+
 /** The bytes of a response. */
 export const fetchBlob = async (path, options) => (await request(path, options)).blob();
 
 /** Inputs in one request for predictions. */
 export const AT_ONCE = 32;
-const JSON_BODY = { "Content-Type": "application/json" };
 
 /** What a model can be given. */
 export const IMAGES = "image-classification";
@@ -85,15 +87,10 @@ export function classify(images, model, { explain = false, signal } = {}) {
 }
 
 /** Predictions in the order of the texts, at most `AT_ONCE`. */
-export function classifyTexts(texts, model, { signal } = {}) {
-  const body = JSON.stringify({ texts, model, top_k: 5 });
-  return json("classify_text", { method: "POST", body, headers: JSON_BODY, signal });
-}
+export const classifyTexts = (texts, model, signal) => postJson("classify_text", { texts, model, top_k: 5 }, signal);
 
 /** What an evaluation would cost: {model_evaluations, seconds | null}. */
-export function fetchCost(spec, samples, signal) {
-  return json("v1/evaluations/cost", { method: "POST", body: JSON.stringify({ spec, samples }), headers: JSON_BODY, signal });
-}
+export const fetchCost = (spec, samples, signal) => postJson("v1/evaluations/cost", { spec, samples }, signal);
 
 /**
  * Queues an evaluation; answers {id, status, cost}.
@@ -113,9 +110,6 @@ export function submitEvaluation(spec, { images, texts }, { labels, priority, ke
 
 /** One evaluation; with `wait`, the service holds the answer back that many seconds while it runs. */
 export const fetchEvaluation = (id, { wait = 0, signal } = {}) => json(evaluationPath(id) + (wait ? `?wait=${wait}` : ""), { signal });
-
-/** The progress of an evaluation as server-sent events. */
-export const openEvents = (id, signal) => request(`${evaluationPath(id)}/events`, { signal, headers: { Accept: "text/event-stream" } });
 
 /** A page of evaluations, newest first: {evaluations, next_cursor}. */
 export function fetchEvaluations({ cursor, status, signal }) {

@@ -20,8 +20,38 @@ export function h(tag, props = {}, ...children) {
   return fill(document.createElement(tag), props, children);
 }
 
+/** A button that is one of several choices. */
+export const choiceButton = (text, chosen, onclick, props = {}) => h("button", { type: "button", className: "chip-button", "aria-pressed": String(chosen), onclick, ...props }, text);
+
 /** The element with this id. */
 export const byId = (id) => document.getElementById(id);
+
+/**
+ * Hands over the files that are chosen in a field, or dragged onto the page while its view is shown.
+ * @param {HTMLElement} area is marked while files are dragged over the page.
+ * @param {(files: FileList) => void} take
+ */
+export function acceptFiles(area, field, take) {
+  const isFileDrag = (event) => [...(event.dataTransfer?.types ?? [])].includes("Files");
+  field.addEventListener("change", () => {
+    take(field.files);
+    field.value = "";
+  });
+  document.addEventListener("dragover", (event) => {
+    if (!isFileDrag(event)) return; // a dragged passage goes into a field as usual
+    event.preventDefault();
+    area.classList.add("over");
+  });
+  document.addEventListener("dragleave", (event) => {
+    if (!event.relatedTarget) area.classList.remove("over");
+  });
+  document.addEventListener("drop", (event) => {
+    area.classList.remove("over");
+    if (!isFileDrag(event)) return;
+    event.preventDefault(); // a file that misses must not replace the page
+    if (!area.closest(".view").hidden) take(event.dataTransfer.files);
+  });
+}
 
 /** Says one sentence to screen readers. */
 export function announce(text) {

@@ -1,15 +1,16 @@
 /** One evaluation: followed while it runs, shown with its result when it has ended. */
 
 import { showError } from "./access.js";
-import { fetchEvaluation, fetchReport, removeEvaluation } from "./api.js";
+import { ApiError, fetchEvaluation, fetchReport, fetchReportPage, removeEvaluation, reportUrl } from "./api.js";
 import { announce, byId, h } from "./dom.js";
-import { endButton, facts } from "./evaluations.js";
-import { follow, isActive } from "./events.js";
+import { endButton, facts, isActive } from "./evaluations.js";
 import { evidence } from "./evidence.js";
-import { reportSections } from "./result.js";
+import { downloadLink } from "./pictures.js";
 import { count, duration, ordinal } from "./words.js";
 
 const SPOKEN_EVERY_MS = 5000;
+const WAIT_SECONDS = 1;
+const RETRY_MS = 2000;
 
 function waiting({ queue_position: place }) {
   return place ? `${ordinal(place)} in the queue; starts when an evaluator is free` : "in the queue; starts when an evaluator is free";
@@ -77,6 +78,27 @@ class ProgressPanel {
   }
 }
 
+/**
+ * Follows an evaluation on the panel to its end and answers its last state.
+ * @throws {ApiError} the evaluation is gone; an AbortError when `signal` says that the reader has left.
+ */
+async function follow(evaluation, panel, signal) {
+  let latest = evaluation;
+  panel.show(latest);
+  while (isActive(latest)) {
+    try {
+      latest = await fetchEvaluation(latest.id, { wait: WAIT_SECONDS, signal });
+      panel.trouble(null);
+      panel.show(latest);
+    } catch (error) {
+      if (!(error instanceof ApiError) || error.isRefusal) throw error;
+      panel.trouble(error); // out of reach or overloaded: the job runs on without us
+      await new Promise((resolve) => { setTimeout(resolve, RETRY_MS); });
+    }
+  }
+  return latest;
+}
+
 const subject = (evaluation) => evaluation.model ?? "the default model";
 
 function heading(evaluation) {
@@ -98,6 +120,43 @@ function ending(evaluation) {
   if (evaluation.status === "cancelled") return h("p", { className: "notice" }, "This evaluation was cancelled. Its data was deleted.");
   const reason = evaluation.error?.message ?? "no reason was recorded";
   return h("p", { className: "notice error" }, `This evaluation failed: ${reason}`);
+}
+
+const FORMS = [
+  ["report.html", "a page in one file, to keep or to send"],
+  ["report.json", "every score of every input, for programs"],
+  ["samples.parquet", "the same as a table"],
+  ["card.md", "the robustness card, in Markdown"],
+  ["report.junit.xml", "for a build server"],
+];
+
+const style = new CSSStyleSheet();
+document.adoptedStyleSheets.push(style);
+
+const reportLink = ({ id }, form, text) => downloadLink(reportUrl(id, form), `assay-${id.slice(0, 8)}-${form}`, text, { "data-form": form });
+
+function downloads(evaluation) {
+  return h("section", { "aria-labelledby": "downloads-title" },
+    h("h2", { id: "downloads-title" }, "Download"),
+    h("ul", { className: "downloads" }, FORMS.map(([form, what]) => h("li", {}, reportLink(evaluation, form, form), h("span", { className: "hint" }, what)))));
+}
+
+/**
+ * The report in this page, in its own style.
+ * @param {HTMLElement | null} exhibits what stands in the place of the report's own samples.
+ */
+async function reportSections(evaluation, exhibits, signal) {
+  const [before, css, after] = (await fetchReportPage(evaluation.id, signal)).split(/<\/?style>/);
+  style.replaceSync(css); // a style element would break this page's policy
+  const page = new DOMParser().parseFromString(before + after, "text/html");
+  const body = h("div", { className: "report" });
+  body.append(...[...page.querySelector("main").children].filter(({ tagName }) => tagName === "SECTION" || tagName === "DIV"));
+  const own = body.querySelector(":scope > .evidence");
+  if (own && exhibits) own.replaceWith(exhibits);
+  body.querySelector(".stamps").after(h("p", { className: "row take" },
+    reportLink(evaluation, "report.html", "Download the report"), reportLink(evaluation, "report.json", "report.json")));
+  body.append(downloads(evaluation));
+  return body;
 }
 
 async function showResult(body, evaluation, signal) {
@@ -131,9 +190,8 @@ export async function openEvaluation(id, signal) {
     let last = first;
     if (isActive(first)) {
       const panel = new ProgressPanel(id);
-      panel.show(first);
       body.replaceChildren(panel.node);
-      last = await follow(first, { signal, show: (evaluation) => panel.show(evaluation), trouble: (error) => panel.trouble(error) });
+      last = await follow(first, panel, signal);
     }
     if (!signal.aborted) await showResult(body, last, signal);
   } catch (error) {

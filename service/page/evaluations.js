@@ -3,8 +3,7 @@
 import { showError } from "./access.js";
 import { fetchEvaluation, fetchEvaluations, removeEvaluation } from "./api.js";
 import { attackSummary, inputKind } from "./attacks.js";
-import { announce, byId, h } from "./dom.js";
-import { isActive } from "./events.js";
+import { announce, byId, choiceButton, h } from "./dom.js";
 import { count, moment, ordinal, percent } from "./words.js";
 
 const STATES = ["queued", "running", "succeeded", "failed", "cancelled"];
@@ -14,6 +13,9 @@ let status = null;
 let cursor = null;
 let leaving = null;
 let rounds = null;
+
+/** Whether an evaluation may still change. */
+export const isActive = ({ status: state }) => state === "queued" || state === "running";
 
 /** What was evaluated, by whom and when, in one line. */
 export const facts = ({ samples, spec, created, priority, owner }, ...more) => [
@@ -49,13 +51,11 @@ export function endButton(evaluation, { text, title = "", after, fail, ...props 
   return button;
 }
 
-const outcomeOf = (id) => byId(`outcome-${id}`);
-
 /** The list holds no results: each finished one is asked for its own, one after the other. */
 async function fillOutcomes(evaluations, signal) {
   for (const { id } of evaluations.filter((evaluation) => evaluation.status === "succeeded")) {
     const { result } = await fetchEvaluation(id, { signal });
-    const place = outcomeOf(id);
+    const place = byId(`outcome-${id}`);
     if (!place) continue;
     place.textContent = result.models[0].outcome;
     place.title = result.headline;
@@ -90,17 +90,12 @@ function row(evaluation) {
 }
 
 function filters() {
-  const button = (state, text) => h("button", {
-    type: "button",
-    className: "chip-button",
-    "aria-pressed": String(status === state),
-    onclick: async () => {
-      status = state;
-      await openEvaluations(leaving);
-      byId("history-filters").querySelector("[aria-pressed=true]").focus();
-      announce(`${byId("history").querySelectorAll(".past").length} evaluations shown`);
-    },
-  }, text);
+  const button = (state, text) => choiceButton(text, status === state, async () => {
+    status = state;
+    await openEvaluations(leaving);
+    byId("history-filters").querySelector("[aria-pressed=true]").focus();
+    announce(`${byId("history").querySelectorAll(".past").length} evaluations shown`);
+  });
   byId("history-filters").replaceChildren(button(null, "all"), ...STATES.map((state) => button(state, state)));
 }
 

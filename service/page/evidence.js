@@ -1,10 +1,10 @@
 /** The samples of a finished evaluation, one attack at a time: chosen by model, attack and outcome. */
 
 import { showError } from "./access.js";
-import { fetchChangedText, pictureUrl } from "./api.js";
-import { h } from "./dom.js";
-import { imageModels } from "./models.js";
-import { attentionLayer, explainPictures, frame, labelNames, picture, slider } from "./pictures.js";
+import { classify, fetchBlob, fetchChangedText, pictureUrl } from "./api.js";
+import { choiceButton, h } from "./dom.js";
+import { imageModels, textModels } from "./models.js";
+import { attentionLayer, picture, slider } from "./pictures.js";
 import { chance, count } from "./words.js";
 
 const SHOWN_AT_FIRST = 8;
@@ -15,6 +15,9 @@ const ORDER = { fallen: 0, held: 1, lost: 2 };
 /** A budget as the service’s addresses name it: "8/255", "L2:0.5". */
 const pointOf = ({ norm, eps }) => (norm && norm !== "Linf" ? `${norm}:${eps}` : eps);
 
+/** Whether an attack is the chosen one. */
+const isRun = ({ attack, eps }) => (one) => one.name === attack && pointOf(one) === eps;
+
 function outcome(model, attack) {
   if (!model.clean.correct) return "lost";
   return attack.robust ? "held" : "fallen";
@@ -24,7 +27,7 @@ function outcome(model, attack) {
 function entries(report, choice) {
   return report.samples.flatMap((sample) => {
     const model = sample.models.find(({ name }) => name === choice.model);
-    const attack = model?.attacks.find((one) => one.name === choice.attack && pointOf(one) === choice.eps);
+    const attack = model?.attacks.find(isRun(choice));
     return attack ? [{ sample, model, attack, outcome: outcome(model, attack) }] : [];
   });
 }
@@ -37,9 +40,16 @@ function confirmations({ attack, outcome: kind }) {
 
 function rivals({ sample }, choice) {
   return sample.models.filter(({ name }) => name !== choice.model).map((model) => {
-    const attack = model.attacks.find((one) => one.name === choice.attack && pointOf(one) === choice.eps);
+    const attack = model.attacks.find(isRun(choice));
     return attack ? h("span", { className: "rival" }, `${model.name}: ${OUTCOMES[outcome(model, attack)]}`) : null;
   });
+}
+
+/** What an index means. The served model's own names, where it is still served: two models need not share their classes. */
+function labelNames(report, model) {
+  const served = [...imageModels.all, ...textModels.all].find(({ name }) => name === model);
+  const names = served?.labels ?? report.data.labels;
+  return (index) => names[index] ?? `class ${index}`;
 }
 
 /** The predictions before and after. */
@@ -81,7 +91,7 @@ class Evidence {
   }
 
   #filters(all) {
-    const button = (key, text, number) => h("button", { type: "button", className: "chip-button", "aria-pressed": String(this.only === key), disabled: number === 0, onclick: () => this.draw({ only: key, shown: SHOWN_AT_FIRST }) }, `${text} ${number}`);
+    const button = (key, text, number) => choiceButton(`${text} ${number}`, this.only === key, () => this.draw({ only: key, shown: SHOWN_AT_FIRST }), { disabled: number === 0 });
     return h("div", { className: "segmented", role: "group", "aria-label": "Which samples" },
       button(null, "all", all.length),
       Object.entries(OUTCOMES).map(([key, text]) => button(key, text, all.filter((entry) => entry.outcome === key).length)));
@@ -118,10 +128,14 @@ class Evidence {
     this.more.textContent = `Show ${Math.min(SHOWN_MORE, some.length - this.shown)} more of ${count(some.length, "sample")}`;
   }
 
-  /** The chosen attack on the chosen model, and what it leaves. */
+  /** The chosen model in the report's summary. */
+  get model() {
+    return this.report.summary.models.find(({ name }) => name === this.choice.model);
+  }
+
+  /** The chosen attack on it, and what it leaves. */
   get run() {
-    const model = this.report.summary.models.find(({ name }) => name === this.choice.model);
-    return model.attacks.find((one) => one.name === this.choice.attack && pointOf(one) === this.choice.eps);
+    return this.model.attacks.find(isRun(this.choice));
   }
 
   /** The section with the samples. */
@@ -133,16 +147,16 @@ class Evidence {
 
 const PAIRS_AT_ONCE = 4;
 
-function attended(address, explanation, title) {
-  const image = picture(address, "", { width: 112, height: 112 });
-  return h("figure", { className: "frame" }, h("div", { className: "overlaid" }, image, attentionLayer(explanation, image)), h("figcaption", {}, h("span", { className: "frame-title" }, title)));
-}
+const framed = (address, alt) => picture(address, alt, { width: 112, height: 112 });
+
+const frame = (content, title, note = null) => h("figure", { className: "frame" }, content,
+  h("figcaption", {}, h("span", { className: "frame-title" }, title), note));
 
 class ImageEvidence extends Evidence {
   attention = false;
   /** Places that wait for their two maps, and the addresses of their pictures. */
   #waiting = [];
-  #working = false;
+  #drawing = null;
   error = h("div", { role: "alert" });
 
   #address(sample, kind) {
@@ -154,54 +168,52 @@ class ImageEvidence extends Evidence {
     const nameOf = labelNames(this.report, this.choice.model);
     const [clean, adversarial] = ["clean", "adversarial"].map((kind) => this.#address(sample, kind));
     const maps = this.attention ? h("div", { className: "maps" }, h("p", { className: "card-wait" }, "computing …")) : null;
-    if (maps) this.#explain(maps, clean, adversarial);
+    if (maps) this.#waiting.push({ place: maps, addresses: [clean, adversarial] });
     return h("li", { className: `exhibit ${entry.outcome}` },
       answersLine(entry, nameOf),
       h("div", { className: "show" },
         slider(clean, adversarial, `image ${sample.index}`),
-        frame(this.#address(sample, "perturbation"), `what the attack changed in image ${sample.index}, amplified`, "change, amplified", this.run.description)),
+        frame(framed(this.#address(sample, "perturbation"), `what the attack changed in image ${sample.index}, amplified`),
+          "change, amplified", h("span", { className: "answer", title: this.run.description }, this.run.description))),
       maps,
       exhibitLine(entry, this.choice, nameOf));
   }
 
   extras() {
-    const served = imageModels.find(this.report.summary.models.find(({ name }) => name === this.choice.model).digest);
-    if (!served) return [];
-    return [h("button", { type: "button", className: "chip-button single", id: "evidence-attention", "aria-pressed": String(this.attention), onclick: () => this.draw({ attention: !this.attention }) }, "attention before and after")];
+    if (!imageModels.find(this.model.digest)) return [];
+    return [choiceButton("attention before and after", this.attention, () => this.draw({ attention: !this.attention }), { className: "chip-button single", id: "evidence-attention" })];
   }
 
   draw(change) {
     this.#waiting = [];
+    this.#drawing?.abort();
+    this.#drawing = new AbortController();
     showError(this.error, null);
     super.draw(change);
-  }
-
-  #explain(place, clean, adversarial) {
-    this.#waiting.push({ place, addresses: [clean, adversarial] });
-    if (!this.#working) queueMicrotask(() => this.#work());
+    this.#explain(AbortSignal.any([this.signal, this.#drawing.signal]));
   }
 
   /** A few pairs at a time: predictions of others go on between them. */
-  async #work() {
-    if (this.#working) return;
-    this.#working = true;
+  async #explain(signal) {
     try {
-      while (this.#waiting.length && !this.signal.aborted) await this.#look(this.#waiting.splice(0, PAIRS_AT_ONCE));
+      while (this.#waiting.length && !signal.aborted) await this.#look(this.#waiting.splice(0, PAIRS_AT_ONCE), signal);
     } catch (error) {
-      if (!this.signal.aborted) {
-        this.draw({ attention: false });
-        showError(this.error, error);
-      }
+      if (signal.aborted) return;
+      this.draw({ attention: false });
+      showError(this.error, error);
     }
-    this.#working = false;
   }
 
-  async #look(pairs) {
-    const { digest } = this.report.summary.models.find(({ name }) => name === this.choice.model);
-    const model = imageModels.reference(imageModels.find(digest));
-    const maps = await explainPictures(pairs.flatMap(({ addresses }) => addresses), model, this.signal);
-    pairs.forEach(({ place, addresses }, i) => place.replaceChildren(
-      attended(addresses[0], maps[2 * i], "attention before"), attended(addresses[1], maps[2 * i + 1], "attention after")));
+  async #look(pairs, signal) {
+    const served = imageModels.find(this.model.digest);
+    const addresses = pairs.flatMap((pair) => pair.addresses);
+    const images = await Promise.all(addresses.map(async (address, i) => ({ name: `${i}.png`, blob: await fetchBlob(address, { signal }) })));
+    const predictions = await classify(images, imageModels.reference(served), { explain: true, signal });
+    const figures = predictions.map(({ explanation }, i) => {
+      const image = framed(addresses[i], "");
+      return frame(h("div", { className: "overlaid" }, image, attentionLayer(explanation, image)), `attention ${i % 2 ? "after" : "before"}`);
+    });
+    pairs.forEach(({ place }, i) => place.replaceChildren(...figures.slice(2 * i, 2 * i + 2)));
   }
 }
 

@@ -2,12 +2,11 @@
 
 import { showError } from "./access.js";
 import { classify, fetchSamples, sampleUrl } from "./api.js";
-import { announce, byId, h } from "./dom.js";
+import { acceptFiles, announce, byId, h } from "./dom.js";
 import { fileItems, imageInputs, sampleItems, uploads } from "./inputs.js";
 import { imageModels } from "./models.js";
 import { attentionLayer, picture } from "./pictures.js";
-import { count } from "./words.js";
-import { bars, labelField, Workspace } from "./workspace.js";
+import { addTo, bars, labelField, Workspace } from "./workspace.js";
 
 let explain = false;
 
@@ -37,76 +36,15 @@ function withoutAttention(error) {
   return true;
 }
 
-/** Wires the workspace for images. */
-export function startImages() {
-  startSources();
-  const workspace = new Workspace({
-    inputs: imageInputs,
-    models: imageModels,
-    prefix: "image",
-    shownFirst: matchMedia("(max-width: 46rem)").matches ? 6 : 12,
-    ask: async (items, model, signal) => classify(await uploads(items), model, { explain, signal }),
-    answered: ({ prediction }) => prediction !== null && (!explain || prediction.explanation !== undefined),
-    face,
-  });
-  workspace.onTrouble = withoutAttention;
-  byId("image-explain").addEventListener("click", () => {
-    setExplain(!explain);
-    // New objects: the cards are drawn again with or without the glow.
-    for (const item of imageInputs.items) if (item.prediction) item.prediction = { ...item.prediction };
-    workspace.refresh();
-  });
-  imageInputs.addEventListener("change", () => { byId("image-explain").hidden = imageInputs.items.length === 0; });
-}
-
 let samples = [];
 
-function take(add) {
-  const left = add();
-  showError(byId("images-error"), left ? new Error(`${count(left, "image")} not added (limit ${imageInputs.capacity}).`) : null);
-}
-
-function listenForFiles() {
-  const input = byId("files");
-  const drop = byId("drop");
-  const isFileDrag = (event) => [...(event.dataTransfer?.types ?? [])].includes("Files");
-  input.addEventListener("change", () => {
-    take(() => imageInputs.add(fileItems(input.files)));
-    input.value = "";
-  });
-  document.addEventListener("dragover", (event) => {
-    if (!isFileDrag(event)) return;
-    event.preventDefault();
-    drop.classList.add("over");
-  });
-  document.addEventListener("dragleave", (event) => {
-    if (!event.relatedTarget) drop.classList.remove("over");
-  });
-  document.addEventListener("drop", (event) => {
-    drop.classList.remove("over");
-    if (!isFileDrag(event)) return;
-    event.preventDefault(); // a file that misses must not replace the page
-    if (drop.closest(".view").hidden) return;
-    take(() => imageInputs.add(fileItems(event.dataTransfer.files)));
-  });
-  document.addEventListener("paste", (event) => {
-    if (event.clipboardData?.files.length && !drop.closest(".view").hidden) take(() => imageInputs.add(fileItems(event.clipboardData.files)));
-  });
-}
-
-function shuffled(list) {
-  const copy = [...list];
-  for (let i = copy.length - 1; i > 0; i -= 1) {
-    const j = Math.floor(Math.random() * (i + 1));
-    [copy[i], copy[j]] = [copy[j], copy[i]];
-  }
-  return copy;
-}
+const take = (items) => addTo(imageInputs, items);
 
 function takeRandom() {
   const fresh = samples.filter((sample) => !imageInputs.has(`sample:${sample.file}`));
+  const drawn = fresh.map((sample) => ({ sample, place: Math.random() })).sort((a, b) => a.place - b.place);
   const wanted = Number(byId("random-count").value);
-  take(() => imageInputs.add(sampleItems(shuffled(fresh).slice(0, wanted))));
+  take(sampleItems(drawn.slice(0, wanted).map(({ sample }) => sample)));
 }
 
 function thumbnail(sample) {
@@ -117,7 +55,7 @@ function thumbnail(sample) {
     "data-key": key,
     tabIndex: -1,
     title: sample.label,
-    onclick: () => (imageInputs.has(key) ? imageInputs.remove(key) : take(() => imageInputs.add(sampleItems([sample])))),
+    onclick: () => (imageInputs.has(key) ? imageInputs.remove(key) : take(sampleItems([sample]))),
   }, picture(sampleUrl(sample.file), sample.label, { width: 40, height: 40 }));
 }
 
@@ -146,7 +84,7 @@ function showGallery() {
   gallery.replaceChildren(...labels.map((label) => {
     const own = samples.filter((sample) => sample.label === label);
     return h("div", { className: "sample-class" },
-      h("button", { type: "button", className: "class-name", title: `Take all ${own.length}`, onclick: () => take(() => imageInputs.add(sampleItems(own))) }, label),
+      h("button", { type: "button", className: "class-name", title: `Take all ${own.length}`, onclick: () => take(sampleItems(own)) }, label),
       h("div", { className: "thumbs" }, own.map(thumbnail)));
   }));
   gallery.querySelector(".thumb").tabIndex = 0;
@@ -176,11 +114,32 @@ export async function loadSamples() {
   byId("sample-tools").hidden = samples.length === 0;
 }
 
-/** Wires files, drops, paste and samples to the imageInputs. */
-function startSources() {
-  listenForFiles();
+/** Wires the workspace for images. */
+export function startImages() {
+  const drop = byId("drop");
+  acceptFiles(drop, byId("files"), (files) => take(fileItems(files)));
+  document.addEventListener("paste", ({ clipboardData }) => {
+    if (clipboardData?.files.length && !drop.closest(".view").hidden) take(fileItems(clipboardData.files));
+  });
   byId("random").addEventListener("click", takeRandom);
   byId("browse").addEventListener("click", toggleGallery);
   byId("gallery").addEventListener("keydown", (event) => moveInside(byId("gallery"), event));
   imageInputs.addEventListener("change", markTaken);
+  const workspace = new Workspace({
+    inputs: imageInputs,
+    models: imageModels,
+    prefix: "image",
+    shownFirst: matchMedia("(max-width: 46rem)").matches ? 6 : 12,
+    ask: async (items, model, signal) => classify(await uploads(items), model, { explain, signal }),
+    answered: ({ prediction }) => prediction !== null && (!explain || prediction.explanation !== undefined),
+    face,
+  });
+  workspace.onTrouble = withoutAttention;
+  byId("image-explain").addEventListener("click", () => {
+    setExplain(!explain);
+    // New objects: the cards are drawn again with or without the glow.
+    for (const item of imageInputs.items) if (item.prediction) item.prediction = { ...item.prediction };
+    workspace.refresh();
+  });
+  imageInputs.addEventListener("change", () => { byId("image-explain").hidden = imageInputs.items.length === 0; });
 }

@@ -17,12 +17,9 @@ function inputText({ input, preprocessing, task }) {
 
 /** Says "change" when another model is chosen, or when the models were read again. */
 class Models extends EventTarget {
-  #radios = "";
-
   constructor(task) {
     super();
     Object.assign(this, { task, all: [], chosen: null });
-    this.#radios = task === TEXTS ? "text-model" : "model";
   }
 
   /** What a request calls a model: its version only where several are served. */
@@ -48,7 +45,7 @@ class Models extends EventTarget {
 
   #tile(model) {
     return h("label", { className: "model" },
-      h("input", { type: "radio", name: this.#radios, value: this.reference(model), checked: model === this.chosen, onchange: () => this.#choose(model) }),
+      h("input", { type: "radio", name: this.task, value: this.reference(model), checked: model === this.chosen, onchange: () => this.#choose(model) }),
       h("span", { className: "model-name" }, model.name),
       h("span", { className: "model-figure" }, accuracyText(model.metrics)),
       h("span", { className: "model-detail" },

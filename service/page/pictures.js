@@ -1,9 +1,8 @@
 /** Pictures of the service: plain addresses without a key, fetched bytes with one; attention and sliders over them. */
 
 import { hasKey } from "./access.js";
-import { classify, fetchBlob } from "./api.js";
+import { fetchBlob } from "./api.js";
 import { h } from "./dom.js";
-import { imageModels, textModels } from "./models.js";
 
 const SMALL = 64;
 
@@ -57,19 +56,6 @@ export function downloadLink(address, file, text, props = {}) {
   return link;
 }
 
-/** What an index means. The served model's own names, where it is still served: two models need not share their classes. */
-export function labelNames(report, model) {
-  const served = [...imageModels.all, ...textModels.all].find(({ name }) => name === model);
-  const names = served?.labels ?? report.data.labels;
-  return (index) => names[index] ?? `class ${index}`;
-}
-
-/** A picture of the service with its caption; `tone` is hold, fall or neither. */
-export function frame(address, alt, title, answer, tone = "") {
-  return h("figure", { className: "frame" }, picture(address, alt, { width: 112, height: 112 }),
-    h("figcaption", {}, h("span", { className: "frame-title" }, title), h("span", { className: `answer ${tone}`, title: answer }, answer)));
-}
-
 const LONGEST = 224;
 const FAINT = [8, 30, 52]; // the glow goes from a dark blue, almost clear, to a bright amber
 const BRIGHT = [255, 176, 40];
@@ -103,13 +89,6 @@ export function attentionLayer(explanation, image) {
   map.src = `data:image/png;base64,${explanation.png}`;
   map.decode().then(() => (image.complete && image.naturalWidth ? draw() : image.addEventListener("load", draw, { once: true }))).catch(() => canvas.remove());
   return canvas;
-}
-
-/** Maps for at most `AT_ONCE` pictures of the service, as the served model sees them, in their order. */
-export async function explainPictures(addresses, model, signal) {
-  const images = await Promise.all(addresses.map(async (address, i) => ({ name: `${i}.png`, blob: await fetchBlob(address, { signal }) })));
-  const found = await classify(images, model, { explain: true, signal });
-  return found.map(({ explanation }) => explanation);
 }
 
 /**

@@ -2,11 +2,10 @@
 
 import { showError } from "./access.js";
 import { classifyTexts } from "./api.js";
-import { announce, byId, h } from "./dom.js";
+import { acceptFiles, byId, h } from "./dom.js";
 import { textInputs, textItems } from "./inputs.js";
 import { textModels } from "./models.js";
-import { count } from "./words.js";
-import { bars, labelField, Workspace } from "./workspace.js";
+import { addTo, bars, labelField, Workspace } from "./workspace.js";
 
 const EXAMPLES = [
   { label: "pos", text: "A wonderful film. The two leads are moving, the music is beautiful, and I left the cinema with a smile." },
@@ -30,11 +29,7 @@ function face(item, model) {
   ];
 }
 
-function take(texts) {
-  const left = textInputs.add(textItems(texts));
-  showError(byId("texts-error"), left ? new Error(`${count(left, "text")} not added (limit ${textInputs.capacity}).`) : null);
-  announce(`${count(textInputs.items.length, "text")} selected`);
-}
+const take = (texts) => addTo(textInputs, textItems(texts));
 
 function addTyped(event) {
   event.preventDefault();
@@ -58,26 +53,6 @@ async function addFiles(files) {
   if (fitting.length < files.length) showError(byId("texts-error"), new Error("Files that are empty or larger than 1 MB were left out."));
 }
 
-function listenForFiles() {
-  const drop = byId("text-drop");
-  byId("text-files").addEventListener("change", (event) => {
-    addFiles(event.target.files);
-    event.target.value = "";
-  });
-  drop.addEventListener("dragover", (event) => {
-    event.preventDefault();
-    drop.classList.add("over");
-  });
-  drop.addEventListener("dragleave", () => drop.classList.remove("over"));
-  drop.addEventListener("drop", (event) => {
-    drop.classList.remove("over");
-    if (!event.dataTransfer?.files.length) return; // a dragged passage goes into the field as usual
-    event.preventDefault();
-    event.stopPropagation();
-    addFiles(event.dataTransfer.files);
-  });
-}
-
 /** Wires the workspace for texts; examples are offered to a model that knows their labels. */
 export function startTexts() {
   new Workspace({
@@ -85,11 +60,11 @@ export function startTexts() {
     models: textModels,
     prefix: "text",
     shownFirst: SHOWN_FIRST,
-    ask: (items, model, signal) => classifyTexts(items.map(({ name }) => name), model, { signal }),
+    ask: (items, model, signal) => classifyTexts(items.map(({ name }) => name), model, signal),
     answered: ({ prediction }) => prediction !== null,
     face,
   });
-  listenForFiles();
+  acceptFiles(byId("text-drop"), byId("text-files"), addFiles);
   byId("text-form").addEventListener("submit", addTyped);
   byId("text").addEventListener("keydown", (event) => {
     if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) byId("text-form").requestSubmit();

@@ -34,7 +34,7 @@ export function duration(seconds) {
 
 /** "21 Nov 2025, 14:05" in the reader's own zone. */
 export function moment(iso) {
-  const date = new Date(typeof iso === "number" ? iso * 1000 : iso);
+  const date = new Date(iso);
   if (Number.isNaN(date.getTime())) return "";
   return date.toLocaleString("en-GB", { day: "numeric", month: "short", year: "numeric", hour: "2-digit", minute: "2-digit" });
 }

@@ -39,6 +39,12 @@ export function labelField(item, model, inputs) {
       h("option", { value: "" }, "unknown"), options)));
 }
 
+/** Adds inputs to a list, and says in the page how many found no place. */
+export function addTo(inputs, items) {
+  const left = inputs.add(items);
+  showError(byId(`${inputs.kind}s-error`), left ? new Error(`${count(left, inputs.kind)} not added (limit ${inputs.capacity}).`) : null);
+}
+
 /** Sent alone, every input is number 0: beside its own card that says nothing. */
 function withoutPosition(error) {
   const said = error.message.replace(/^(File|Text) 0:? /, "");

@@ -197,27 +197,6 @@ class Page:
         self.one(".headline", seconds=90)
 
 
-def submit(url: str, spec: dict[str, Any], texts: list[str] | None = None) -> str:
-    """Queue an evaluation of two images, one with a hostile name, or of texts; its address."""
-    files: list[tuple[str, Any]] = [("spec", (None, json.dumps(spec)))]
-    if texts:
-        files.append(("texts", (None, json.dumps(texts))))
-    else:
-        names = ("0.png", HOSTILE_NAME)
-        files += [("images", (name, png(i, size=28))) for i, name in enumerate(names)]
-    return httpx.post(f"{url}/v1/evaluations", files=files).headers["location"]
-
-
-def place_when_done(url: str, location: str) -> str:
-    """Where on the page an evaluation is shown, once it has succeeded."""
-
-    def ended() -> bool:
-        return httpx.get(f"{url}{location}", timeout=30).json()["status"] == "succeeded"
-
-    assert wait_until(ended, seconds=120), httpx.get(f"{url}{location}").json()
-    return location.replace("/v1", "#", 1)
-
-
 _FGSM = {"name": "fgsm", "eps": ["2/255", "16/255"]}
 _FOG = {"name": "corruptions", "names": ["fog", "elastic_transform"], "severities": [3]}
 HOSTILE_NAME = "<img src=x onerror=window.hacked=1>.png"
@@ -225,14 +204,26 @@ HOSTILE_TEXT = "<script>window.hacked=1</script> a dull film, badly written and 
 
 
 def evaluations(url: str) -> dict[str, str]:
-    """Places of finished evaluations: "images", "budgets", "unaimed" and "texts"."""
+    """Where finished evaluations are shown: of images, one with a hostile name, and of texts."""
     smoothing = {"name": "smoothing", "sigma": ["0.25"], "samples": 20}
     l2 = {"name": "apgd-ce", "norm": "L2", "eps": ["0.5"], "steps": 2}
     typos = {"name": "typos", "edits": [2], "queries": 40}
-    asked = {
-        "images": submit(url, {"attacks": [_FGSM, _FOG], "compare_with": "fashion-dot"}),
-        "budgets": submit(url, {"attacks": [_FGSM, l2]}),
-        "unaimed": submit(url, {"attacks": [_FOG, smoothing]}),
-        "texts": submit(url, {"attacks": [typos]}, texts=[HOSTILE_TEXT, "A moving film."]),
+    names = ("0.png", HOSTILE_NAME)
+    images = [("images", (name, png(i, size=28))) for i, name in enumerate(names)]
+    texts = [("texts", (None, json.dumps([HOSTILE_TEXT, "A moving film."])))]
+    asked: dict[str, tuple[dict[str, Any], list[Any]]] = {
+        "images": ({"attacks": [_FGSM, _FOG], "compare_with": "fashion-dot"}, images),
+        "budgets": ({"attacks": [_FGSM, l2]}, images),
+        "unaimed": ({"attacks": [_FOG, smoothing]}, images),
+        "texts": ({"attacks": [typos]}, texts),
     }
-    return {name: place_when_done(url, location) for name, location in asked.items()}
+    found: dict[str, str] = {}
+    for name, (spec, inputs) in asked.items():
+        files = [("spec", (None, json.dumps(spec))), *inputs]
+        found[name] = httpx.post(f"{url}/v1/evaluations", files=files).headers["location"]
+
+    def states() -> set[str]:
+        return {httpx.get(f"{url}{place}", timeout=30).json()["status"] for place in found.values()}
+
+    assert wait_until(lambda: states() == {"succeeded"}, seconds=240), states()
+    return {name: location.replace("/v1", "#", 1) for name, location in found.items()}
