@@ -4,7 +4,8 @@ import os
 import struct
 import time
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -13,9 +14,12 @@ import numpy as np
 import pytest
 from PIL import Image
 from pydantic import SecretStr
+from starlette.applications import Starlette
+from starlette.routing import Mount
 from starlette.testclient import TestClient
 
 from runtimes.artifact import Artifact, open_artifact
+from service.http.app import Gateway
 from service.settings import ROOT, Settings, get_settings
 from tests.conftest import Once
 from tests.service.front import Front
@@ -96,8 +100,6 @@ def locked(
     tiny_models: Path, samples: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[TestClient]:
     """The whole service in this process, with API keys."""
-    from tests.service.serving import serving
-
     settings = Settings(
         models=[tiny_models],
         samples=samples,
@@ -106,6 +108,26 @@ def locked(
         api_keys=SecretStr(json.dumps(ENTRIES)),
     )
     with serving(settings) as client:
+        yield client
+
+
+@contextmanager
+def serving(settings: Settings) -> Iterator[TestClient]:
+    """A client of a whole worker in this process, opened for it; no evaluator runs."""
+    from service.app import Assay
+    from service.worker import Worker
+
+    gateway = Gateway()
+    worker = Worker(settings, gateway, schema=Assay.schema(), evaluator_url=None)
+
+    @asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        await worker.start()
+        yield
+        worker.close()
+
+    app = Starlette(lifespan=lifespan, routes=[Mount("/", gateway)])
+    with TestClient(app, raise_server_exceptions=False) as client:
         yield client
 
 

@@ -2,7 +2,6 @@
 
 import json
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -16,6 +15,8 @@ import httpx
 import psutil
 import pytest
 
+from benchmarks.support.server import end, free_port
+from service.processes import family
 from service.settings import ROOT
 from tests.conftest import Once
 from tests.service.conftest import wait_until
@@ -35,8 +36,7 @@ class Server:
         self.run = Path()  # where `ASSAY_RUN` was given
 
     def family(self) -> list[psutil.Process]:
-        parent = psutil.Process(self.process.pid)
-        return [parent, *parent.children(recursive=True)]
+        return family(self.process.pid)
 
     def ready(self) -> bool:
         if self.process.poll() is not None:
@@ -73,12 +73,6 @@ def environment(home: Path, extra: Mapping[str, object]) -> dict[str, str]:
     return clean | {name: str(value) for name, value in (own | quick | {**extra}).items()}
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
 @contextmanager
 def serve(
     target: str, *, cwd: Path, home: Path, wait: bool = True, **extra: object
@@ -99,20 +93,6 @@ def serve(
         yield server
     finally:
         end(process)
-
-
-def end(process: subprocess.Popen[bytes]) -> None:
-    family = []
-    if process.poll() is None:
-        family = psutil.Process(process.pid).children(recursive=True)
-        process.send_signal(signal.SIGINT)
-        try:
-            process.wait(15)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-    for child in psutil.wait_procs(family, timeout=5)[1]:
-        child.kill()
 
 
 def built_bento(once: Once, bentofile: str = "bentofile.yaml") -> Path:

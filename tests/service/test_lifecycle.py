@@ -59,14 +59,11 @@ class Load:
                 self.models[answer.headers.get("x-assay-model", "")] += 1
 
 
-@pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.slow), 2])
-def test_no_request_is_lost_when_versions_come_and_go_and_the_server_stops(
-    tmp_path: Path, workers: int
-) -> None:
+def test_no_request_is_lost_when_versions_come_and_go_and_the_server_stops(tmp_path: Path) -> None:
     folder = tmp_path / "models"
     shutil.copytree(ROOT / "artifacts" / "fashion-dot", folder / "one")
     options: dict[str, Any] = {**QUICK, "ASSAY_MODELS": folder, "ASSAY_RELOAD_S": 0.2}
-    options |= {"ASSAY_ROLE": "predict", "ASSAY_WORKERS": workers, "ASSAY_DRAIN_S": 1}
+    options |= {"ASSAY_ROLE": "predict", "ASSAY_WORKERS": 2, "ASSAY_DRAIN_S": 1}
     with serve(str(ROOT), cwd=tmp_path, home=tmp_path / "home", **options) as server:
         assert not any("evaluator" in process.cmdline() for process in server.family())
         load = Load(server.url, clients=6)

@@ -98,9 +98,9 @@ def test_a_state_that_cannot_be_written_is_refused() -> None:
 
 _CHILD = """
 import signal, sys, time
-from service.processes import watch_parent
+from service.processes import die_with_starter, watch_parent
 signal.signal(signal.SIGTERM, lambda *_: print("asked", flush=True) if {stubborn} else sys.exit())
-watch_parent(grace={grace})
+{watch}
 print("watching", flush=True)
 time.sleep(60)
 """
@@ -110,26 +110,12 @@ child = subprocess.Popen([sys.executable, "-c", sys.argv[1]])
 print(child.pid, flush=True)
 time.sleep(60)
 """
-_LATE = """
-import time
-from service.processes import watch_parent
-watch_parent(parent=999999999, grace=0)
-time.sleep(60)
-"""
-_KERNEL = """
-import time
-from service.processes import die_with_starter
-die_with_starter()
-print("watching", flush=True)
-time.sleep(60)
-"""
 
 
-def _family(child: str) -> "tuple[subprocess.Popen[bytes], int]":
+def _family(watch: str, *, stubborn: bool = True) -> "tuple[subprocess.Popen[bytes], int]":
     """A process that has started another, which watches it, and the other's id."""
-    parent = subprocess.Popen(
-        [sys.executable, "-c", _PARENT, child], cwd=ROOT, stdout=subprocess.PIPE
-    )
+    command = [sys.executable, "-c", _PARENT, _CHILD.format(watch=watch, stubborn=stubborn)]
+    parent = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE)
     assert parent.stdout is not None
     lines = {parent.stdout.readline().strip() for _ in range(2)}
     assert b"watching" in lines
@@ -138,7 +124,7 @@ def _family(child: str) -> "tuple[subprocess.Popen[bytes], int]":
 
 @pytest.mark.parametrize("stubborn", [False, True])
 def test_a_process_ends_soon_after_its_parent_was_killed(stubborn: bool) -> None:
-    parent, _ = _family(_CHILD.format(stubborn=stubborn, grace=0.5))
+    parent, _ = _family("watch_parent(grace=0.5)", stubborn=stubborn)
     with parent:
         parent.kill()
         # The child holds the other end of the pipe: all is read when it is gone.
@@ -147,12 +133,13 @@ def test_a_process_ends_soon_after_its_parent_was_killed(stubborn: bool) -> None
 
 
 def test_a_parent_that_died_before_the_watch_began_is_noticed() -> None:
-    assert subprocess.run([sys.executable, "-c", _LATE], cwd=ROOT, timeout=30).returncode == -9
+    late = _CHILD.format(watch="watch_parent(parent=999999999, grace=0)", stubborn=False)
+    assert subprocess.run([sys.executable, "-c", late], cwd=ROOT, timeout=30).returncode == -9
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel's signal is Linux's")
 def test_the_kernel_ends_a_process_that_stands_still() -> None:
-    parent, child = _family(_KERNEL)
+    parent, child = _family("die_with_starter()")
     with parent:
         psutil.Process(child).suspend()
         parent.kill()

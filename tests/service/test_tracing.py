@@ -13,60 +13,44 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from service.jobs.queue import JobStore
 from service.jobs.worker import Evaluator
 from service.settings import Settings
-from tests.service.conftest import png, wait_until
-from tests.service.serving import serving
+from tests.service.conftest import png, serving, wait_until
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 
 
-class Collector:
-    """Takes spans over OTLP/HTTP."""
-
-    def __init__(self) -> None:
-        self.spans: list[tuple[str, Any]] = []
-        collector = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers["content-length"]))
-                collector.take(ExportTraceServiceRequest.FromString(body))
-                self.send_response(200)
-                self.send_header("content-length", "0")
-                self.end_headers()
-
-            def log_message(self, format: str, *args: object) -> None:
-                pass
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
-
-    def take(self, request: ExportTraceServiceRequest) -> None:
-        for resource in request.resource_spans:
-            attributes = {a.key: a.value.string_value for a in resource.resource.attributes}
-            for scope in resource.scope_spans:
-                self.spans += [(attributes["service.name"], found) for found in scope.spans]
-
-    def has(self, name: str) -> bool:
-        return any(found.name == name for _, found in self.spans)
-
-    def named(self, name: str) -> Any:
-        found = [found for _, found in self.spans if found.name == name]
-        assert found, [found.name for _, found in self.spans]
-        return found[0]
+Spans = list[tuple[str, Any]]
 
 
 @pytest.fixture
-def collector(monkeypatch: pytest.MonkeyPatch) -> Iterator[Collector]:
-    collector = Collector()
-    port = collector.server.server_address[1]
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{port}")
-    yield collector
-    collector.server.shutdown()
-    collector.server.server_close()
+def collected(monkeypatch: pytest.MonkeyPatch) -> Iterator[Spans]:
+    """The spans that came over OTLP/HTTP, each with the name of its service."""
+    spans: Spans = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["content-length"]))
+            for resource in ExportTraceServiceRequest.FromString(body).resource_spans:
+                attributes = {a.key: a.value.string_value for a in resource.resource.attributes}
+                for scope in resource.scope_spans:
+                    spans.extend((attributes["service.name"], found) for found in scope.spans)
+            self.send_response(200)
+            self.send_header("content-length", "0")
+            self.end_headers()
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        monkeypatch.setenv(
+            "OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{server.server_address[1]}"
+        )
+        yield spans
+        server.shutdown()
 
 
 def test_a_prediction_and_an_evaluation_are_traced_through_all_processes(
-    collector: Collector, tiny_models: Path, tmp_path: Path
+    collected: Spans, tiny_models: Path, tmp_path: Path
 ) -> None:
     settings = Settings(models=[tiny_models], state=tmp_path / "state", runtime="onnx-cpu")
     headers = {"traceparent": f"00-{TRACE}-b7ad6b7169203331-01"}
@@ -84,18 +68,21 @@ def test_a_prediction_and_an_evaluation_are_traced_through_all_processes(
         url = asked.headers["location"]
         assert wait_until(lambda: client.get(url).json()["status"] == "succeeded", seconds=150)
         # The process sends its spans after its result.
-        assert wait_until(lambda: collector.has("evaluation"), seconds=30)
+        assert wait_until(
+            lambda: "evaluation" in [found.name for _, found in collected], seconds=30
+        )
         loop.stop()
         store.close()
-    request = collector.named("POST /classify")
+    named = {found.name: found for _, found in collected}
+    request = named["POST /classify"]
     for name in ("decode", "queue and batch"):
-        part = collector.named(name)
+        part = named[name]
         assert (part.trace_id, part.parent_span_id) == (request.trace_id, request.span_id)
-    post = collector.named("POST /v1/evaluations")
+    post = named["POST /v1/evaluations"]
     assert post.trace_id.hex() == TRACE and post.parent_span_id.hex() == "b7ad6b7169203331"
-    evaluation = collector.named("evaluation")
+    evaluation = named["evaluation"]
     assert (evaluation.trace_id, evaluation.parent_span_id) == (post.trace_id, post.span_id)
-    stages = [found for _, found in collector.spans if found.name.startswith("stage ")]
+    stages = [found for _, found in collected if found.name.startswith("stage ")]
     assert stages and {stage.parent_span_id for stage in stages} == {evaluation.span_id}
-    assert {name for name, _ in collector.spans} == {"assay", "assay-evaluation"}
-    assert not [found for _, found in collector.spans if "readyz" in found.name]
+    assert {name for name, _ in collected} == {"assay", "assay-evaluation"}
+    assert not [found for _, found in collected if "readyz" in found.name]

@@ -15,8 +15,7 @@ from service.http.auth import Rates
 from service.http.errors import ApiError
 from service.http.keys import ANYONE, SCOPES, Caller
 from service.settings import ROOT, Settings
-from tests.service.conftest import ENTRIES, KEYS, png
-from tests.service.serving import serving
+from tests.service.conftest import ENTRIES, KEYS, png, serving
 
 FREE = ["/", "/livez", "/readyz", "/docs", "/docs.json", "/schema.json", "/style.css", "/app.js"]
 METHODS = {"get", "put", "post", "delete", "options", "head", "patch", "trace"}
