@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from models.fan import FANConfig
-from tests.models.plain_transformer import attention, linear, mlp, norm
+from tests.models.plain_transformer import attention, linear, mlp, norm, normalized
 
 Weights = dict[str, Tensor]
 Shapes = dict[str, tuple[int, ...]]
@@ -77,8 +77,7 @@ def block_layers(d: int, hidden: int) -> Shapes:
 
 def plain_fan(image: Tensor, w: Weights, config: FANConfig) -> Tensor:
     """Logits (K,) of one image (C, H, W) in float64."""
-    mean, std = (torch.tensor(x, dtype=torch.float64) for x in (config.mean, config.std))
-    x = plain_patches((image - mean[:, None, None]) / std[:, None, None], w, config)
+    x = plain_patches(normalized(image, config), w, config)
     x, v = x + plain_positions(config.grid_size, w), None
     for name in (f"blocks.{i}" for i in range(config.depth)):
         normed, joined = norm(x, w, f"{name}.norm1"), with_qkv(w, f"{name}.attn")

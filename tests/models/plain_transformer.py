@@ -128,10 +128,14 @@ def sinusoidal(length: int, width: int) -> Tensor:
     return table
 
 
+def normalized(image: Tensor, config: Any) -> Tensor:
+    mean, std = (torch.tensor(x, dtype=torch.float64) for x in (config.mean, config.std))
+    return (image - mean[:, None, None]) / std[:, None, None]
+
+
 def patches(image: Tensor, w: Weights, config: Any) -> Tensor:
     """Tokens (N, d) of an image (C, S, S), which is normalized and cut up row by row."""
-    P, mean, std = config.patch_size, torch.tensor(config.mean), torch.tensor(config.std)
-    image = (image - mean.double()[:, None, None]) / std.double()[:, None, None]
+    P, image = config.patch_size, normalized(image, config)
     kernel, bias = w["patch_embed.proj.weight"], w["patch_embed.proj.bias"]
     starts = range(0, config.img_size, P)
     cut = [image[:, i : i + P, j : j + P] for i in starts for j in starts]
