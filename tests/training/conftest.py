@@ -1,11 +1,9 @@
-import struct
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
+from tests.exported import write_idx, write_reviews
 from training.recipe_file import read_recipe
 from training.trainer import Trainer
 
@@ -30,12 +28,6 @@ variants:
 sizes:
   small: {train: {epochs: 1}}
 """
-_WORDS = (["bad", "awful", "boring"], ["good", "lovely", "great"])
-
-
-def _write_idx(path: Path, array: np.ndarray) -> None:
-    header = bytes([0, 0, 8, array.ndim]) + struct.pack(f">{array.ndim}I", *array.shape)
-    path.write_bytes(header + array.tobytes())
 
 
 def write(path: Path, text: str) -> Path:
@@ -50,25 +42,18 @@ def recipe_file(tmp_path: Path) -> Path:
     for split, size in (("train", 160), ("t10k", 64)):
         labels = random.integers(0, 2, size).astype(np.uint8)
         pixels = random.integers(0, 150, (size, 8, 8)) + 100 * labels[:, None, None]
-        _write_idx(tmp_path / f"{split}-images-idx3-ubyte", pixels.astype(np.uint8))
-        _write_idx(tmp_path / f"{split}-labels-idx1-ubyte", labels)
+        write_idx(tmp_path / f"{split}-images-idx3-ubyte", pixels.astype(np.uint8))
+        write_idx(tmp_path / f"{split}-labels-idx1-ubyte", labels)
     return write(tmp_path / "recipe.yaml", IMAGES.replace("FOLDER", str(tmp_path)))
 
 
 @pytest.fixture
 def imdb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder of known data with a tiny IMDb: one word of each text tells its label."""
-    random = np.random.default_rng(0)
     folder = tmp_path / "data"
     folder.mkdir()
     for split, size in (("train", 144), ("test", 32)):
-        labels = random.integers(0, 2, size)
-        texts = []
-        for label in labels:
-            filling = random.choice(["the", "film", "was", "so", "very"], random.integers(2, 9))
-            texts.append(" ".join([*filling, str(random.choice(_WORDS[label]))]))
-        table = pa.table({"text": texts, "label": labels.astype(np.int64)})
-        pq.write_table(table, folder / f"imdb-{split}.parquet")
+        write_reviews(folder / f"imdb-{split}.parquet", size)
     monkeypatch.setenv("ASSAY_DATA", str(folder))
     return folder
 
