@@ -149,6 +149,7 @@ def _ours(case: Case, draws: Literal["own", "kernel"]) -> Tensor:
             return case.attack.perturb(model, case.images, case.labels, case.eps, search)
 
     def predict(images: np.ndarray) -> np.ndarray:
+        """Logits (N, K)."""
         with torch.inference_mode():
             return case.model(torch.from_numpy(images)).numpy()
 

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from benchmarks.attack_agreement import above, kernel, samples
-from benchmarks.support.pairs import pair_rows, torch_threads
+from benchmarks.support.pairs import in_turn, pair_rows, torch_threads
 from benchmarks.support.rows import Row
 from benchmarks.support.server import ROOT
 from robustness.attacks.base import Batch, Search, input_seed
@@ -74,25 +74,28 @@ def _measure(
     subject: _Subject, attack_name: str, count: int, size: int, target: float | None
 ) -> Iterator[Row]:
     attack = ATTACKS[attack_name].model_validate({"name": attack_name, "eps": [_EPS]})
-    pairs, robust = [], []
-    for index in tqdm(range(count), desc=attack_name, unit="pair"):
-        rows = slice(index * size, (index + 1) * size)
-        part = replace(subject, images=subject.images[rows], labels=subject.labels[rows])
-        took: dict[str, float] = {}
-        flags: dict[str, np.ndarray] = {}
-        ways = [("plain", _plain), ("ours", _ours)]
-        for name, way in ways[:: 1 if index % 2 else -1]:
-            took[name], found = _cpu_seconds(lambda w=way, p=part: w(p, attack))
-            flags[name] = _right(part, part.images) & _right(part, found)
-        pairs.append((took["plain"], took["ours"]))
-        robust.append(np.stack([flags["plain"], flags["ours"]]))
+    plain, ours = (_scored(subject, way, attack, size) for way in (_plain, _ours))
+    measured = in_turn(plain.__next__, ours.__next__, count)
+    pairs = list(tqdm(measured, desc=attack_name, total=count, unit="pair"))
     case = f"{_ARTIFACT}, {attack_name}, eps {_EPS}"
     about = f"{case}, {size} images, CPU time"
-    yield from pair_rows(about, ("plain kernel", "ours"), pairs, target=target)
-    plain, ours = np.concatenate(robust, axis=1)
-    yield above(
-        f"{case}, robust accuracy above the plain kernel's ({plain.mean():.4f})", ours, plain
-    )
+    seconds = [(first, second) for (first, _), (second, _) in pairs]
+    yield from pair_rows(about, ("plain kernel", "ours"), seconds, target=target)
+    of_plain, of_ours = (np.concatenate([one[way][1] for one in pairs]) for way in (0, 1))
+    about = f"{case}, robust accuracy above the plain kernel's ({of_plain.mean():.4f})"
+    yield above(about, of_ours, of_plain)
+
+
+def _scored(
+    subject: _Subject, way: Callable[[_Subject, Any], Tensor], attack: Any, size: int
+) -> Iterator[tuple[float, np.ndarray]]:
+    """Processor time of an attack on one batch after the other, and which images stay right."""
+    for images, labels in zip(subject.images.split(size), subject.labels.split(size), strict=True):
+        part = replace(subject, images=images, labels=labels)
+        start = time.process_time()
+        found = way(part, attack)
+        seconds = time.process_time() - start
+        yield seconds, _right(part, images) & _right(part, found)
 
 
 def _plain(subject: _Subject, attack: Any) -> Tensor:
@@ -141,9 +144,3 @@ def _held(subject: _Subject, found: Tensor) -> Tensor:
 def _right(subject: _Subject, images: Tensor) -> np.ndarray:
     """Flags (N,): the served model is right."""
     return subject.target.predict(images.numpy()).argmax(1) == subject.labels.numpy()
-
-
-def _cpu_seconds(call: Callable[[], Tensor]) -> tuple[float, Tensor]:
-    start = time.process_time()
-    found = call()
-    return time.process_time() - start, found

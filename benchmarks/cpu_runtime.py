@@ -21,7 +21,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.support.deit_artifact import pictures, write_deit_tiny
-from benchmarks.support.pairs import measure_pairs, median_interval, pair_rows, torch_threads
+from benchmarks.support.pairs import measure_pairs, pair_rows, torch_threads
 from benchmarks.support.rows import Row, figure
 from benchmarks.support.server import ROOT
 from core.stats import wilson
@@ -145,10 +145,7 @@ def _ceiling_rows(artifact: Artifact, runtimes: Mapping[str, Runtime]) -> Iterat
                 ("share of the ceiling", shares, "ratio", _CEILING_TARGET),
                 (f"ceiling of {kind}", rates, "TFLOP/s", None),
             ):
-                spread = median_interval(values)
-                yield figure(
-                    f"{case}, {about}", values, unit, target=target, better="higher", spread=spread
-                )
+                yield figure(f"{case}, {about}", values, unit, target=target, better="higher")
 
 
 def _product(kind: str) -> Callable[[], object]:

@@ -29,9 +29,8 @@ from schemathesis.specs.openapi.checks import (
 )
 from tqdm import tqdm
 
-from benchmarks.isolation import start_evaluation, wait_for
 from benchmarks.support.rows import Row, figure
-from benchmarks.support.server import serving
+from benchmarks.support.server import serving, start_evaluation, wait_for
 
 _CHECKS = [
     not_a_server_error, status_code_conformance,

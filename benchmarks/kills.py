@@ -27,26 +27,32 @@ import tempfile
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import httpx
 import psutil
 from sqlalchemy import NullPool, create_engine, select
 from tqdm import tqdm
 
-from benchmarks.isolation import sample_files
 from benchmarks.support.rows import Row, figure
-from benchmarks.support.server import end, free_port, start, wait_until_ready
+from benchmarks.support.server import (
+    end,
+    free_port,
+    sample_files,
+    start,
+    until,
+    wait_until_ready,
+)
 from service.jobs.claims import MAX_ATTEMPTS
 from service.jobs.table import jobs
 from service.jobs.uploads import REPORT, evaluations_folder
-from service.processes import family
+from service.processes import family, role_of
 
-KINDS = ("evaluator", "evaluation", "worker", "parent", "everything")
+KINDS = ("evaluator", "evaluation", "worker", "server", "everything")
 """What may be killed: a process, or all of them."""
 _WAITING, _SAMPLES = 3, 8
 _LONGEST_DELAY_S = 2.5
@@ -64,7 +70,6 @@ SPECS: Sequence[Mapping[str, Any]] = (
         "attacks": [{"name": "fgsm", "eps": [f"{n}/255" for n in range(1, 9)]}],
     },
 )
-Value = TypeVar("Value")
 
 
 @dataclass(slots=True)
@@ -123,7 +128,7 @@ def inflict(kinds: Sequence[str], *, seed: int, seconds: float) -> Findings:
             if time.monotonic() - begin > seconds:
                 break
             _keep_busy(server, sent)
-            _until(lambda k=kind: _kill(server, k, moments), _END_S, f"no {kind!r} lived")
+            until(lambda k=kind: _kill(server, k, moments), _END_S, f"no {kind!r} lived")
             findings.kills[kind] += 1
             findings.orphans += server.revive()
         server.wait_until_done()
@@ -165,16 +170,6 @@ def result_digest(report: Path) -> str:
     return digest.hexdigest()
 
 
-def _until(found: Callable[[], Value | None], seconds: float, complaint: str) -> Value:
-    """Ask again and again until the answer is truthy, or raise RuntimeError."""
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        if answer := found():
-            return answer
-        time.sleep(0.05)
-    raise RuntimeError(f"{complaint} within {seconds:g} s")
-
-
 def _undisturbed(server: "Server", spec: Mapping[str, Any]) -> str:
     """The digest of an evaluation on a server that is left alone."""
     identifier = server.send(spec, uuid.uuid4().hex)
@@ -196,7 +191,7 @@ def _keep_busy(server: "Server", sent: dict[str, tuple[str, int]]) -> None:
 
 def _kill(server: "Server", kind: str, moments: random.Random) -> bool:
     """Kill at a random moment of a running evaluation; False when nothing of that kind lived."""
-    _until(server.may_die, _RETRY_S, "no evaluation ran")
+    until(server.may_die, _RETRY_S, "no evaluation ran")
     time.sleep(moments.uniform(0, _LONGEST_DELAY_S))
     return server.kill(kind)
 
@@ -282,15 +277,9 @@ class Server:
         return names
 
     def _kind(self, process: psutil.Process) -> str:
-        with suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
-            words = " ".join(process.cmdline())
-            if process.pid == self._process.pid:
-                return "parent"
-            if "service.jobs.child" in words:
-                return "evaluation"
-            if "worker.service" in words:
-                return "evaluator" if "--service-name evaluator" in words else "worker"
-        return "other"
+        with suppress(psutil.Error):
+            return role_of(process, self._process.pid)
+        return "gone"
 
     def may_die(self) -> bool:
         """Whether an evaluation runs that may die once more without being given up."""
@@ -303,7 +292,7 @@ class Server:
         return bool(attempts) and max(attempts) < MAX_ATTEMPTS
 
     def ask(self, method: str, url: str, **options: Any) -> httpx.Response:
-        """Send a request until it is answered with less than 500; see `_until`."""
+        """Send a request until it is answered with less than 500; see `until`."""
 
         def answer() -> httpx.Response | None:
             """The answer, if it counts."""
@@ -311,7 +300,7 @@ class Server:
                 got = httpx.request(method, f"{self._address}{url}", timeout=30, **options)
                 return got if got.status_code < 500 else None
 
-        return _until(answer, _RETRY_S, f"{method} {url} was not answered")
+        return until(answer, _RETRY_S, f"{method} {url} was not answered")
 
     def send(self, spec: Mapping[str, Any], key: str) -> str | None:
         """Send an evaluation; returns its id, or None when the queue is full.
@@ -340,8 +329,8 @@ class Server:
         return found
 
     def wait_until_done(self) -> None:
-        """Wait until nothing is queued or running; see `_until`."""
-        _until(
+        """Wait until nothing is queued or running; see `until`."""
+        until(
             lambda: _ACTIVE.isdisjoint(self.evaluations().values()),
             _END_S,
             "evaluations did not end",

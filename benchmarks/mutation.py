@@ -302,6 +302,7 @@ def _test_all(
         free.put(clone)
 
     def test(mutant: Mutant) -> Outcome:
+        """Test in a clone that no other uses meanwhile."""
         clone = free.get()
         try:
             return _test(mutant, clone, reach, seconds)

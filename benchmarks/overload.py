@@ -29,7 +29,7 @@ from tqdm import tqdm
 
 from benchmarks.isolation import sustained
 from benchmarks.support.deit_artifact import pictures, write_deit_tiny
-from benchmarks.support.load import Answer, drive, form_request, throughput, write_requests
+from benchmarks.support.load import Answer, drive, form_request, throughput
 from benchmarks.support.rows import Row, figure
 from benchmarks.support.server import pss, serving
 from service.settings import Settings
@@ -55,22 +55,21 @@ def run(*, seconds: float = 600.0) -> Iterable[Row]:
         seconds: how long the overload lasts.
     """
     with tempfile.TemporaryDirectory() as name:
-        folder, file = Path(name), Path(name) / "requests"
-        artifact = write_deit_tiny(folder / "models")
-        write_requests(file, [form_request("/classify", "p.jpg", p) for p in _jpegs()])
+        artifact = write_deit_tiny(Path(name) / "models")
+        requests = [form_request("/classify", "p.jpg", jpeg) for jpeg in _jpegs()]
         settings = {"ASSAY_MODELS": str(artifact.folder), "ASSAY_DEFAULT_IMAGE": artifact.name}
         with serving(settings) as (pid, address):
-            rate = sustained(file, address)
+            rate = sustained(requests, address)
             half = {"connections": _CONNECTIONS, "rate": rate / 2}
-            before = drive(file, address, seconds=_RECOVERY_WATCHED_S, **half)
+            before = drive(requests, address, seconds=_RECOVERY_WATCHED_S, **half)
             throughput(before)  # refuses failures
             with _memory(pid, seconds) as memory:
                 begin = time.monotonic()
                 answers = drive(
-                    file, address, connections=_CONNECTIONS, seconds=seconds, rate=FACTOR * rate
+                    requests, address, connections=_CONNECTIONS, seconds=seconds, rate=FACTOR * rate
                 )
             waited = max(0.0, time.monotonic() - begin - seconds)
-            after = drive(file, address, seconds=_RECOVERY_WATCHED_S, **half)
+            after = drive(requests, address, seconds=_RECOVERY_WATCHED_S, **half)
     usual = median(answer.seconds for answer in before)
     yield from answer_rows(rate, seconds, answers)
     yield memory_row(rate, seconds, memory)

@@ -18,6 +18,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -26,9 +27,9 @@ from tqdm import tqdm
 from benchmarks.peers.graph import Graph
 from benchmarks.peers.running import PEERS, serving_peer
 from benchmarks.support.deit_artifact import write_deit_tiny
-from benchmarks.support.load import drive, form_request, throughput, write_requests
-from benchmarks.support.pairs import Pairs, median_interval
-from benchmarks.support.rows import Row, figure
+from benchmarks.support.load import drive, form_request, throughput
+from benchmarks.support.pairs import Pairs, in_turn, pair_rows
+from benchmarks.support.rows import Row
 from benchmarks.support.server import pause, resume, serving
 from data.datasets.known import data_folder
 from export.select import open_selected
@@ -66,30 +67,16 @@ def run(*, pairs: int = 9, seconds: float = 6.0, only: str = "") -> Iterable[Row
         for case in [only] if only else _COMPARISONS:
             with _other(case, artifact, files, folder) as (title, other):
                 for mode, target in _COMPARISONS[case].items():
-                    with _ours(artifact, files, folder, mode) as ours:
-                        measured = _windows(f"{case}, {mode}", ours, other, pairs, seconds)
-                    yield from rate_rows(title, mode, measured, target)
-
-
-def rate_rows(title: str, mode: str, measured: Pairs, target: float | None) -> Iterator[Row]:
-    """The median of ours / theirs over all pairs, then the median rate of each.
-
-    Args:
-        title: what ours is compared with.
-        mode: runtime and precision of ours.
-        measured: answers per second of ours and of the other.
-        target: what the ratio should reach.
-    """
-    case = f"/classify, DeiT-tiny 224, {CONNECTIONS} connections"
-    ratios = [ours / other for ours, other in measured]
-    columns = (
-        (f"ours ({mode}) / {title}", "ratio", ratios, target),
-        (f"ours ({mode}) beside {title}", "images/s", [ours for ours, _ in measured], None),
-        (f"{title} beside ours ({mode})", "images/s", [other for _, other in measured], None),
-    )
-    for label, unit, values, goal in columns:
-        spread = median_interval(values)
-        yield figure(f"{case}, {label}", values, unit, target=goal, better="higher", spread=spread)
+                    with _ours(artifact, files, mode) as ours:
+                        measured = _windows(f"{case}, {mode}", other, ours, pairs, seconds)
+                    yield from pair_rows(
+                        f"/classify, DeiT-tiny 224, {CONNECTIONS} connections, {mode}",
+                        (title, "ours"),
+                        measured,
+                        target=target,
+                        better="higher",
+                        rate="images/s",
+                    )
 
 
 def bare(decode: Callable[[Sequence[bytes]], object], files: Sequence[bytes]) -> Measure:
@@ -112,29 +99,23 @@ def bare(decode: Callable[[Sequence[bytes]], object], files: Sequence[bytes]) ->
     return measure
 
 
-def _windows(case: str, ours: Measure, other: Measure, count: int, seconds: float) -> Pairs:
-    """Rates of both, measured one right after the other; the order changes every time."""
-    pairs = []
-    for measure in (ours, other):
+def _windows(case: str, other: Measure, ours: Measure, count: int, seconds: float) -> Pairs:
+    """Rates of both, measured in turn."""
+    for measure in (other, ours):
         measure(min(3.0, seconds))
-    for index in tqdm(range(count), desc=case, unit="pair"):
-        if index % 2:
-            late, early = other(seconds), ours(seconds)
-        else:
-            early, late = ours(seconds), other(seconds)
-        pairs.append((early, late))
-    return pairs
+    pairs = in_turn(partial(other, seconds), partial(ours, seconds), count)
+    return list(tqdm(pairs, desc=case, total=count, unit="pair"))
 
 
 @contextmanager
-def _ours(artifact: Artifact, files: Sequence[bytes], folder: Path, mode: str) -> Iterator[Measure]:
+def _ours(artifact: Artifact, files: Sequence[bytes], mode: str) -> Iterator[Measure]:
     requests = [form_request("/classify", "photo", content) for content in files]
     runtime, precision = mode.split()
     settings = {"ASSAY_MODELS": str(artifact.folder), "ASSAY_DEFAULT_IMAGE": artifact.name}
     settings |= {"ASSAY_RUNTIME": runtime, "ASSAY_PRECISION": precision}
     with (
         serving(settings) as (pid, address),
-        _over_http(pid, address, requests, folder / "ours") as measure,
+        _over_http(pid, address, requests) as measure,
     ):
         yield measure
 
@@ -156,21 +137,20 @@ def _other(
         requests = [peer.request(content) for content in files]
         with (
             serving_peer(peer, artifact.folder) as (pid, address),
-            _over_http(pid, address, requests, folder / case) as measure,
+            _over_http(pid, address, requests) as measure,
         ):
             yield peer.title, measure
 
 
 @contextmanager
-def _over_http(pid: int, address: str, requests: Sequence[bytes], file: Path) -> Iterator[Measure]:
+def _over_http(pid: int, address: str, requests: Sequence[bytes]) -> Iterator[Measure]:
     """A measure of a server that is held still between its windows."""
-    write_requests(file, requests)
 
     def measure(seconds: float) -> float:
         """Answers per second at `CONNECTIONS` connections."""
         resume(pid)
         try:
-            return throughput(drive(file, address, connections=CONNECTIONS, seconds=seconds))
+            return throughput(drive(requests, address, connections=CONNECTIONS, seconds=seconds))
         finally:
             pause(pid)
 

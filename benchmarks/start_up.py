@@ -8,15 +8,13 @@ have become idle: once just started, once after predictions on every core.
 import tempfile
 import time
 from collections.abc import Iterable
-from pathlib import Path
 
 import httpx
 from tqdm import tqdm
 
-from benchmarks.isolation import sample_files
-from benchmarks.support.load import drive, form_request, throughput, write_requests
+from benchmarks.support.load import drive, form_request, throughput
 from benchmarks.support.rows import Row, figure
-from benchmarks.support.server import pss, started, wait_until_ready
+from benchmarks.support.server import pss, sample_files, started, wait_until_ready
 
 _READY_TARGET_S = 5.0
 _MEMORY_TARGET_MIB = 1024.0
@@ -54,9 +52,7 @@ def _start(state: str) -> tuple[float, float, float, float]:
         predicted = time.monotonic()
         time.sleep(_IDLE_S)
         idle = pss(process.pid)
-        with tempfile.TemporaryDirectory() as folder:
-            file = Path(folder) / "requests"
-            write_requests(file, [form_request("/classify", *sample) for sample in samples])
-            throughput(drive(file, address, connections=16, seconds=3))
+        requests = [form_request("/classify", *sample) for sample in samples]
+        throughput(drive(requests, address, connections=16, seconds=3))
         time.sleep(_IDLE_S)
         return ready - begin, predicted - ready, idle, pss(process.pid)

@@ -8,13 +8,14 @@ nothing but the standard library.
 import asyncio
 import itertools
 import json
+import pickle
 import re
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 ROOT = Path(__file__).parents[2]
@@ -29,8 +30,7 @@ _LATE_S = 0.5  # after the last moment: what was due just before is still sent
 _Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(NamedTuple):
     """One request: when it was due and how long until its answer, in seconds, and the status."""
 
     due: float
@@ -53,18 +53,18 @@ def json_request(path: str, body: object) -> bytes:
     return _post(path, "application/json", json.dumps(body).encode())
 
 
-def write_requests(file: Path, requests: Sequence[bytes]) -> None:
-    """Store requests for `drive`."""
-    file.write_text(json.dumps([request.decode("latin-1") for request in requests]))
-
-
 def drive(
-    file: Path, address: str, *, connections: int, seconds: float, rate: float | None = None
+    requests: Sequence[bytes],
+    address: str,
+    *,
+    connections: int,
+    seconds: float,
+    rate: float | None = None,
 ) -> list[Answer]:
-    """Send stored requests in turn, from a process of its own, for some seconds.
+    """Send requests in turn, from a process of its own, for some seconds.
 
     Args:
-        file: from `write_requests`.
+        requests: complete ones, see `form_request`.
         address: such as "http://127.0.0.1:4711".
         connections: at most so many at a time.
         seconds: how long requests are sent; those under way are waited for.
@@ -77,11 +77,11 @@ def drive(
     Raises:
         RuntimeError: the process failed.
     """
-    told = json.dumps([str(file), address, connections, seconds, rate])
-    command = [sys.executable, "-m", "benchmarks.support.load", told]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    told = pickle.dumps((address, requests, seconds, rate, connections))
+    command = [sys.executable, "-m", "benchmarks.support.load"]
+    done = subprocess.run(command, cwd=ROOT, input=told, capture_output=True)
     if done.returncode:
-        raise RuntimeError(f"the load generator failed: {done.stderr[-2000:]}")
+        raise RuntimeError(f"the load generator failed: {done.stderr[-2000:].decode()}")
     return [Answer(*row) for row in json.loads(done.stdout)]
 
 
@@ -119,10 +119,10 @@ class Generator:
         self._address = split.hostname or "127.0.0.1", split.port or 80
         self._requests, self._seconds, self._rate = itertools.cycle(requests), seconds, rate
         self._begin, self._taken = 0.0, itertools.count()
-        self._answers: list[tuple[float, float, int]] = []
+        self._answers: list[Answer] = []
 
-    async def run(self, connections: int) -> list[tuple[float, float, int]]:
-        """Due moment, seconds and status of every request, by the moment."""
+    async def run(self, connections: int) -> list[Answer]:
+        """What became of every request, by the time at which it was due."""
         self._begin = time.perf_counter()
         await asyncio.gather(*(self._one_after_the_other() for _ in range(connections)))
         return sorted(self._answers)
@@ -140,7 +140,7 @@ class Generator:
                     connection = used if kept else None
                 except (OSError, EOFError, TimeoutError):
                     connection = None
-            self._answers.append((round(due, 6), round(self._now() - due, 6), status))
+            self._answers.append(Answer(round(due, 6), round(self._now() - due, 6), status))
             if used is not None and connection is None:
                 used[1].close()
         if connection is not None:
@@ -164,10 +164,8 @@ class Generator:
 
 def main() -> None:
     """Send the requests and write [due, seconds, status] of each as JSON."""
-    file, address, connections, seconds, rate = json.loads(sys.argv[1])
-    requests = [text.encode("latin-1") for text in json.loads(Path(file).read_text())]
-    generator = Generator(address, requests, seconds, rate)
-    sys.stdout.write(json.dumps(asyncio.run(generator.run(connections))))
+    *told, connections = pickle.load(sys.stdin.buffer)
+    sys.stdout.write(json.dumps(asyncio.run(Generator(*told).run(connections))))
 
 
 if __name__ == "__main__":

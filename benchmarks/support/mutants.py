@@ -129,6 +129,7 @@ def _statements(path: str, source: bytes) -> Iterator[_Statement]:
     """Every statement, in the order of the file."""
 
     def walk(body: Sequence[ast.stmt], scope: str, *, running: bool) -> Iterator[_Statement]:
+        """Those of a block and of the blocks in it."""
         for node in body:
             if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
                 inner = f"{scope}.{node.name}".strip(".")

@@ -1,17 +1,18 @@
 """Two calls measured in turn, so that whatever else the machine does falls on both."""
 
-import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Literal
+from functools import partial
+from typing import Literal, TypeVar
 
 import torch
 
 from benchmarks.support.rows import Row, figure
 
 _WARM_UP = 3
-Pairs = Sequence[tuple[float, float]]
+Pairs = Sequence[Sequence[float]]
+Value = TypeVar("Value")
 
 
 @contextmanager
@@ -28,7 +29,7 @@ def torch_threads(count: int) -> Iterator[None]:
 def measure_pairs(
     first: Callable[[], object], second: Callable[[], object], count: int, *, pause: float = 0.0
 ) -> Pairs:
-    """Seconds of both, measured one right after the other; the order changes every time.
+    """Seconds of both, measured in turn, after a few that do not count.
 
     Args:
         first: what to measure.
@@ -36,15 +37,20 @@ def measure_pairs(
         count: number of pairs.
         pause: seconds before every call, where threads of the last one may still spin.
     """
-    pairs = []
-    for index in range(-_WARM_UP, count):
+    calls = (partial(_seconds, call, pause) for call in (first, second))
+    return [*in_turn(*calls, _WARM_UP + count)][_WARM_UP:]
+
+
+def in_turn(
+    first: Callable[[], Value], second: Callable[[], Value], count: int
+) -> Iterator[tuple[Value, Value]]:
+    """Pairs of what both return, called one right after the other; the order always changes."""
+    for index in range(count):
         if index % 2:
-            late, early = _seconds(second, pause), _seconds(first, pause)
+            late, early = second(), first()
         else:
-            early, late = _seconds(first, pause), _seconds(second, pause)
-        if index >= 0:
-            pairs.append((early, late))
-    return pairs
+            early, late = first(), second()
+        yield early, late
 
 
 def pair_rows(
@@ -54,31 +60,25 @@ def pair_rows(
     *,
     target: float | None,
     better: Literal["lower", "higher"] = "lower",
+    rate: str = "",
 ) -> Iterator[Row]:
-    """The median of second / first over all pairs, then the median time of each.
+    """The median of second / first over all pairs, then the median time or rate of each.
 
     Args:
         case: what exactly was measured.
         labels: what the first and the second are.
-        pairs: seconds of both, from `measure_pairs`.
+        pairs: seconds of both, such as from `measure_pairs`, or their rates.
         target: what the ratio should reach, if there is a target.
         better: which direction of the ratio is better.
+        rate: unit of the rates, such as "images/s"; empty for seconds.
     """
     ratios = [second / first for first, second in pairs]
     between = f"{case}, {labels[1]} / {labels[0]}"
-    interval = median_interval(ratios)
-    yield figure(between, ratios, "ratio", target=target, better=better, spread=interval)
+    yield figure(between, ratios, "ratio", target=target, better=better)
     for column, label in enumerate(labels):
-        times = [1000 * pair[column] for pair in pairs]
-        yield figure(f"{case}, {label}", times, "ms", spread=median_interval(times))
-
-
-def median_interval(values: Sequence[float]) -> tuple[float, float]:
-    """Interval of the median at about 95 %: order statistics, from the normal approximation."""
-    ordered, half = sorted(values), 0.98 * math.sqrt(len(values))
-    low = max(0, math.floor(len(ordered) / 2 - half))
-    high = min(len(ordered) - 1, math.ceil(len(ordered) / 2 + half))
-    return round(ordered[low], 4), round(ordered[high], 4)
+        values = [pair[column] * (1 if rate else 1000) for pair in pairs]
+        direction = "higher" if rate else "lower"
+        yield figure(f"{case}, {label}", values, rate or "ms", better=direction)
 
 
 def _seconds(call: Callable[[], object], pause: float) -> float:

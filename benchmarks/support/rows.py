@@ -1,5 +1,6 @@
 """What a benchmark says: one row a figure, in the fields that every reader relies on."""
 
+import math
 import os
 import platform
 from collections.abc import Sequence
@@ -36,7 +37,7 @@ class Row:
         target: what it should reach, if there is a target.
         met: whether it does.
         samples: how many measurements it rests on.
-        spread: low and high end of the measurements' spread, in the same unit.
+        spread: the interval that the figure lies in, in the same unit.
     """
 
     name: str = ""
@@ -71,11 +72,11 @@ def figure(
         target: what the median should reach, if there is a target.
         better: which direction is better.
         samples: how many measurements it rests on; None: so many values.
-        spread: of the figure; None: from the lowest to the highest value.
+        spread: of the figure; None: the interval of the median.
     """
     several = values if isinstance(values, Sequence) else [values]
     measured = round(median(several), 4)
-    low, high = spread or (min(several), max(several))
+    low, high = spread or median_interval(several)
     met = None
     if target is not None:
         met = measured <= target if better == "lower" else measured >= target
@@ -89,3 +90,11 @@ def figure(
         samples=len(several) if samples is None else samples,
         spread=(round(low, 4), round(high, 4)),
     )
+
+
+def median_interval(values: Sequence[float]) -> tuple[float, float]:
+    """Interval of the median at about 95 %: order statistics, from the normal approximation."""
+    ordered, half = sorted(values), 0.98 * math.sqrt(len(values))
+    low = max(0, math.floor(len(ordered) / 2 - half))
+    high = min(len(ordered) - 1, math.ceil(len(ordered) / 2 + half))
+    return ordered[low], ordered[high]

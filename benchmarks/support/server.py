@@ -1,5 +1,6 @@
 """A real server for benchmarks: started on a free port with its own state, ended by its pid."""
 
+import json
 import os
 import signal
 import socket
@@ -10,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any, TypeVar
 
 import httpx
 import psutil
@@ -20,6 +22,9 @@ ROOT = Path(__file__).parents[2]
 _READY_S = 120
 _SETTLED_S = 600
 _STOP_S = 30
+_CHANGED_S = 120
+_SAMPLES = ROOT / "artifacts" / "samples" / "fashion-mnist"
+Value = TypeVar("Value")
 
 
 @contextmanager
@@ -46,7 +51,7 @@ def serving(settings: Mapping[str, str] | None = None) -> Iterator[tuple[int, st
         started(state, settings) as (process, address),
     ):
         wait_until_ready(process, address)
-        _wait(process, settled, _SETTLED_S, every=0.5)
+        until(settled, _SETTLED_S, "models were still measured")
         yield process.pid, address
 
 
@@ -59,23 +64,29 @@ def wait_until_ready(process: subprocess.Popen[bytes], address: str, path: str =
 
     def ready() -> bool:
         """Whether it says so."""
+        if process.poll() is not None:
+            raise RuntimeError("the server ended")
         with suppress(httpx.TransportError):
             return httpx.get(f"{address}{path}", timeout=1).status_code == 200
         return False
 
-    _wait(process, ready, _READY_S, every=0.02)
+    until(ready, _READY_S, "the server was not ready", every=0.02)
 
 
-def _wait(
-    process: subprocess.Popen[bytes], done: Callable[[], bool], seconds: float, *, every: float
-) -> None:
+def until(
+    answer: Callable[[], Value | None], seconds: float, complaint: str, *, every: float = 0.1
+) -> Value:
+    """Ask again and again until the answer is truthy, and return it.
+
+    Raises:
+        RuntimeError: it was not in time.
+    """
     deadline = time.monotonic() + seconds
-    while not done():
-        if process.poll() is not None:
-            raise RuntimeError("the server ended")
-        if time.monotonic() > deadline:
-            raise RuntimeError(f"it was not ready within {seconds} s")
+    while time.monotonic() < deadline:
+        if found := answer():
+            return found
         time.sleep(every)
+    raise RuntimeError(f"{complaint} within {seconds:g} s")
 
 
 @contextmanager
@@ -152,3 +163,25 @@ def free_port() -> int:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         return free.getsockname()[1]
+
+
+def sample_files() -> list[tuple[str, bytes]]:
+    """Names and contents of the shipped sample images."""
+    return [(path.name, path.read_bytes()) for path in sorted(_SAMPLES.rglob("*.png"))]
+
+
+def start_evaluation(address: str, spec: Mapping[str, Any], *, samples: int | None = None) -> str:
+    """Send an evaluation of the first sample images, or of all; returns its address."""
+    images = [("images", file) for file in sample_files()[:samples]]
+    url, form = f"{address}/v1/evaluations", {"spec": json.dumps(spec)}
+    answer = httpx.post(url, data=form, files=images, timeout=60).raise_for_status()
+    return f"{address}{answer.headers['location']}"
+
+
+def wait_for(location: str, done: Callable[[dict[str, Any]], bool]) -> None:
+    """Wait until an evaluation is in some state.
+
+    Raises:
+        RuntimeError: it was not in time.
+    """
+    until(lambda: done(httpx.get(location).json()), _CHANGED_S, "the evaluation did not change")

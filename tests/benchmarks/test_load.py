@@ -3,7 +3,6 @@
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 
 import pytest
 
@@ -14,7 +13,6 @@ from benchmarks.support.load import (
     form_request,
     json_request,
     throughput,
-    write_requests,
 )
 
 
@@ -45,19 +43,16 @@ def address() -> Iterator[str]:
         server.shutdown()
 
 
-def test_every_answer_is_noted_with_its_status_and_due_at_its_rate(
-    address: str, tmp_path: Path
-) -> None:
-    file = tmp_path / "requests"
+def test_every_answer_is_noted_with_its_status_and_due_at_its_rate(address: str) -> None:
     paths = ("/a", "/refused", "/broken")
-    write_requests(file, [form_request(path, "p.png", b"\x00\r\n\r\n\xff") for path in paths])
-    answers = drive(file, address, connections=3, seconds=0.3)
+    requests = [form_request(path, "p.png", b"\x00\r\n\r\n\xff") for path in paths]
+    answers = drive(requests, address, connections=3, seconds=0.3)
     assert {answer.status for answer in answers} == {200, 503, NO_ANSWER}
     assert all(answer.seconds > 0 for answer in answers)
     with pytest.raises(RuntimeError, match=r"got \[0, 503\]"):
         throughput(answers)
-    write_requests(file, [json_request("/a", {"x": 1})])
-    answers = drive(file, address, connections=2, seconds=0.5, rate=40)
+    requests = [json_request("/a", {"x": 1})]
+    answers = drive(requests, address, connections=2, seconds=0.5, rate=40)
     assert [answer.due for answer in answers] == pytest.approx([n / 40 for n in range(20)])
 
 

@@ -1,8 +1,8 @@
 import pytest
 
 from benchmarks.__main__ import main, names
-from benchmarks.support.pairs import measure_pairs, median_interval, pair_rows
-from benchmarks.support.rows import figure
+from benchmarks.support.pairs import measure_pairs, pair_rows
+from benchmarks.support.rows import figure, median_interval
 
 
 def test_a_row_is_a_median_beside_its_target() -> None:
@@ -25,6 +25,9 @@ def test_pairs_are_measured_in_turn_and_give_the_medians_of_ratio_and_times() ->
     assert ratio.spread == (0.9, 2.0)
     assert (first.case, first.measured, first.unit, first.met) == ("case, x", 10.0, "ms", None)
     assert (second.case, second.measured, second.samples) == ("case, y", 12.0, 5)
+    ratio, _, second = pair_rows("case", ("x", "y"), [(10.0, 12.0)], target=1, rate="images/s")
+    assert (ratio.measured, ratio.better, ratio.met) == (1.2, "lower", False)
+    assert (second.measured, second.unit, second.better) == (12.0, "images/s", "higher")
     for count, interval in ((1, (0, 0)), (5, (0, 4)), (100, (40, 60)), (400, (180, 220))):
         assert median_interval([float(i) for i in reversed(range(count))]) == interval
 

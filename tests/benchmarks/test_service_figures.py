@@ -12,7 +12,7 @@ from benchmarks.fuzz import Found
 from benchmarks.fuzz import rows as fuzz_rows
 from benchmarks.isolation import latency_rows
 from benchmarks.overload import answer_rows, memory_row, recovered_after, recovery_row
-from benchmarks.service_throughput import bare, rate_rows
+from benchmarks.service_throughput import bare
 from benchmarks.support.load import Answer
 
 
@@ -21,10 +21,7 @@ def _steady(count: int, *, status: int = 200, seconds: float = 0.01) -> list[Ans
     return [Answer(number / 10, seconds, status) for number in range(count)]
 
 
-def test_rates_are_medians_of_whole_batches() -> None:
-    ratio, ours, other = rate_rows("X", "auto exact", [(12.0, 10.0), (15.0, 10.0)], 1.2)
-    assert (ratio.measured, ratio.met, ratio.samples) == (1.35, True, 2)
-    assert (ours.measured, other.measured, other.met) == (13.5, 10.0, None)
+def test_a_rate_is_of_whole_batches() -> None:
     batches: list[int] = []
     rate = bare(lambda files: batches.append(len(files)), [b""] * 40)(0.01)
     assert rate > 0 and set(batches) == {16}
@@ -32,7 +29,7 @@ def test_rates_are_medians_of_whole_batches() -> None:
 
 def test_latencies_are_compared_window_by_window() -> None:
     idle, busy = _steady(20), _steady(20, seconds=0.012)
-    *_, ratio = latency_rows(10, 95, [(idle, busy), (idle, idle)])
+    ratio, *_ = latency_rows(10, 95, [(idle, busy), (idle, idle)])
     assert ratio.measured == pytest.approx(1.1) and ratio.met
 
 
