@@ -36,7 +36,7 @@ from export.select import open_selected
 from runtimes.artifact import Artifact
 
 CONNECTIONS = 16
-PHOTOS = 1000
+_PHOTOS, _FILE = 1000, "imagenet1k-1perclass-224.parquet"
 _STOCK, _DEFAULT, _FASTEST = "onnx-cpu exact", "auto exact", "auto fast"
 _COMPARISONS: Mapping[str, Mapping[str, float | None]] = {
     "stock": {_STOCK: 0.8},
@@ -60,7 +60,7 @@ def run(*, pairs: int = 9, seconds: float = 6.0, only: str = "") -> Iterable[Row
     Raises:
         DataError: ASSAY_DATA does not name the folder with the photos.
     """
-    files = photos(PHOTOS)
+    files = _photos()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         artifact = write_deit_tiny(folder / "models")
@@ -160,15 +160,12 @@ def _over_http(pid: int, address: str, requests: Sequence[bytes]) -> Iterator[Me
         resume(pid)
 
 
-_FILE = "imagenet1k-1perclass-224.parquet"
-
-
-def photos(count: int) -> list[bytes]:
-    """The contents of so many image files, each of another class.
+def _photos() -> list[bytes]:
+    """The contents of image files, each of another class.
 
     Raises:
         DataError: ASSAY_DATA names no folder.
         FileNotFoundError: the folder does not hold them.
     """
     images = pq.read_table(data_folder("photos") / _FILE, columns=["image"]).column("image")
-    return [row["bytes"] for row in images.slice(0, count).to_pylist()]
+    return [row["bytes"] for row in images.slice(0, _PHOTOS).to_pylist()]

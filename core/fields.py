@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import sys
+from collections.abc import Callable
 from types import NoneType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
@@ -41,9 +42,7 @@ def check_positive(config: Any, *fields: str) -> None:
     Raises:
         ValueError: names the field and the value.
     """
-    for field, value in _given(config, fields):
-        if not value > 0:
-            raise ValueError(f"{field} must be positive, got {value}")
+    _check(config, fields, lambda value: value > 0, "be positive")
 
 
 def check_at_least(config: Any, least: int, *fields: str) -> None:
@@ -52,9 +51,7 @@ def check_at_least(config: Any, least: int, *fields: str) -> None:
     Raises:
         ValueError: names the field and the value.
     """
-    for field, value in _given(config, fields):
-        if not value >= least:
-            raise ValueError(f"{field} must be at least {least}, got {value}")
+    _check(config, fields, lambda value: value >= least, f"be at least {least}")
 
 
 def check_fraction(config: Any, *fields: str) -> None:
@@ -63,14 +60,14 @@ def check_fraction(config: Any, *fields: str) -> None:
     Raises:
         ValueError: names the field and the value.
     """
-    for field, value in _given(config, fields):
-        if not 0 <= value < 1:
-            raise ValueError(f"{field} must lie in [0, 1), got {value}")
+    _check(config, fields, lambda value: 0 <= value < 1, "lie in [0, 1)")
 
 
-def _given(config: Any, fields: tuple[str, ...]) -> list[tuple[str, Any]]:
-    values = [(field, getattr(config, field)) for field in fields]
-    return [(field, value) for field, value in values if value is not None]
+def _check(config: Any, fields: tuple[str, ...], holds: Callable[[Any], bool], rule: str) -> None:
+    for field in fields:
+        value = getattr(config, field)
+        if value is not None and not holds(value):
+            raise ValueError(f"{field} must {rule}, got {value}")
 
 
 def _checked(name: str, value: Any, hint: Any) -> Any:

@@ -17,21 +17,16 @@ from data.images import ImageSpec, decode_image, to_input
 
 
 class Graph:
-    """An artifact's graph on ONNX Runtime with its default options.
+    """The graph of an artifact's folder on ONNX Runtime with its default options."""
 
-    Args:
-        folder: the artifact.
-        cores: threads that decode.
-    """
-
-    def __init__(self, folder: Path, cores: int | None = None) -> None:
+    def __init__(self, folder: Path) -> None:
         manifest = json.loads((folder / "manifest.json").read_text())
         self.labels: list[str] = manifest["labels"]
         self._spec = ImageSpec(**manifest["preprocessing"])
         self._session = onnxruntime.InferenceSession(
             str(folder / "model.onnx"), providers=["CPUExecutionProvider"]
         )
-        self._decoders = ThreadPoolExecutor(cores or len(os.sched_getaffinity(0)))
+        self._decoders = ThreadPoolExecutor(len(os.sched_getaffinity(0)))
 
     def inputs(self, files: Sequence[bytes]) -> np.ndarray:
         """(B, C, H, W) of image files."""

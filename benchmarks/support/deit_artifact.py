@@ -34,35 +34,31 @@ from runtimes.onnx import METADATA_CONFIG, METADATA_WEIGHTS
 from runtimes.probe import PROBE_SAMPLES, Probe, write_probe
 
 SIZE = 224
+_NAME = "deit_tiny_elliptical"
 _CLASSES = 10
 _SEEN = 4
 
 
-def write_deit_tiny(folder: Path, *, architecture: str = "deit_tiny_elliptical") -> Artifact:
-    """Write and open the artifact.
-
-    Args:
-        folder: a folder that does not exist yet.
-        architecture: "deit_tiny_elliptical" or its dot-product counterpart "deit_tiny".
-    """
+def write_deit_tiny(folder: Path) -> Artifact:
+    """Write and open the artifact; `folder` does not exist yet."""
     patterns = _patterns()
-    model = _model(architecture, patterns)
+    model = _model(patterns)
     probe = _probe(model, patterns)
     folder.mkdir()
     save_weights(model, folder / WEIGHTS)
-    config = dataclasses.asdict(models.config(architecture, num_classes=_CLASSES))
+    config = dataclasses.asdict(models.config(_NAME, num_classes=_CLASSES))
     metadata = {METADATA_WEIGHTS: sha256(folder / WEIGHTS), METADATA_CONFIG: config_digest(config)}
     example = torch.zeros(2, 3, SIZE, SIZE)
     (folder / ONNX).write_bytes(to_onnx(model, example, metadata))
     (folder / TORCHSCRIPT).write_bytes(to_torchscript(model, example))
     (folder / PROBE).write_bytes(write_probe(probe))
-    (folder / MANIFEST).write_text(_manifest(folder, architecture, config).to_json())
+    (folder / MANIFEST).write_text(_manifest(folder, config).to_json())
     return open_artifact(folder)
 
 
 def pictures(count: int) -> np.ndarray:
     """(count, 3, 224, 224) float32 in [0, 1]: the patterns in turn, each under noise of its own."""
-    return _noisy(_patterns(), count, seed=0).astype(np.float32) / np.float32(255)
+    return _pixels(_noisy(_patterns(), count, seed=0))
 
 
 def _patterns() -> np.ndarray:
@@ -78,15 +74,18 @@ def _noisy(patterns: np.ndarray, count: int, *, seed: int) -> np.ndarray:
     return shown.clip(0, 255).round().astype(np.uint8)
 
 
-def _model(architecture: str, patterns: np.ndarray) -> nn.Module:
+def _pixels(images: np.ndarray) -> np.ndarray:
+    return images.astype(np.float32) / np.float32(255)
+
+
+def _model(patterns: np.ndarray) -> nn.Module:
     """A random backbone under a head of nearest centers."""
     torch.manual_seed(0)
-    model = models.build(architecture, num_classes=_CLASSES).eval().requires_grad_(False)
+    model = models.build(_NAME, num_classes=_CLASSES).eval().requires_grad_(False)
     head = model.get_submodule("head")
     kept: list[torch.Tensor] = []
     handle = head.register_forward_pre_hook(lambda _, inputs: kept.append(inputs[0]))
-    seen = _noisy(patterns, _SEEN * _CLASSES, seed=1).astype(np.float32) / np.float32(255)
-    model(torch.from_numpy(seen))
+    model(torch.from_numpy(_pixels(_noisy(patterns, _SEEN * _CLASSES, seed=1))))
     handle.remove()
     [features] = kept
     centers = features.unflatten(0, (_SEEN, _CLASSES)).mean(0)
@@ -100,20 +99,19 @@ def _model(architecture: str, patterns: np.ndarray) -> nn.Module:
 
 
 def _probe(model: nn.Module, patterns: np.ndarray) -> Probe:
-    pixels = _noisy(patterns, PROBE_SAMPLES, seed=2)
-    batches = torch.from_numpy(pixels.astype(np.float32) / np.float32(255)).split(50)
+    images = _noisy(patterns, PROBE_SAMPLES, seed=2)
     with torch.inference_mode():
-        logits = torch.cat([model(batch) for batch in batches]).numpy()
-    return Probe(inputs={"images": pixels}, logits=logits)
+        logits = torch.cat([model(x) for x in torch.from_numpy(_pixels(images)).split(50)])
+    return Probe(inputs={"images": images}, logits=logits.numpy())
 
 
-def _manifest(folder: Path, architecture: str, config: dict[str, object]) -> Manifest:
+def _manifest(folder: Path, config: dict[str, object]) -> Manifest:
     names = (ONNX, TORCHSCRIPT, WEIGHTS, PROBE)
     exact = FormatParity(max_abs_diff=0, top1_mismatches=0)
     return Manifest(
         name="deit-tiny",
         version="1",
-        architecture=architecture,
+        architecture=_NAME,
         config=config,
         input=InputSpec(shape=[-1, 3, SIZE, SIZE]),
         output=OutputSpec(shape=[-1, _CLASSES]),

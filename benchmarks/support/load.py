@@ -38,10 +38,10 @@ class Answer(NamedTuple):
     status: int
 
 
-def form_request(path: str, name: str, content: bytes, *, field: str = "images") -> bytes:
-    """A complete HTTP request that posts one file in a form."""
+def form_request(path: str, name: str, content: bytes) -> bytes:
+    """A complete HTTP request that posts one image file in a form."""
     head = (
-        f'--{_BOUNDARY}\r\nContent-Disposition: form-data; name="{field}"; filename="{name}"\r\n'
+        f'--{_BOUNDARY}\r\nContent-Disposition: form-data; name="images"; filename="{name}"\r\n'
         "Content-Type: application/octet-stream\r\n\r\n"
     )
     body = head.encode() + content + f"\r\n--{_BOUNDARY}--\r\n".encode()

@@ -37,8 +37,8 @@ def measure_pairs(
         count: number of pairs.
         pause: seconds before every call, where threads of the last one may still spin.
     """
-    calls = (partial(_seconds, call, pause) for call in (first, second))
-    return [*in_turn(*calls, _WARM_UP + count)][_WARM_UP:]
+    one, other = (partial(_seconds, call, pause) for call in (first, second))
+    return [*in_turn(one, other, _WARM_UP + count)][_WARM_UP:]
 
 
 def in_turn(

@@ -34,4 +34,3 @@ def test_every_runtime_has_its_rows(monkeypatch: pytest.MonkeyPatch) -> None:
             assert cases[case].target is not None
         for name in installed():
             assert [case for case in ratios if "stock" in case and f"/ {name} fp32" in case]
-            assert [case for case in ratios if f"{name} fp32, elliptical / dot" in case]

@@ -3,15 +3,25 @@
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from service.settings import ROOT
+from tests.service.server import serve
 
 CLIENTS = ROOT / "deploy" / "clients"
 SAMPLES = ROOT / "artifacts" / "samples" / "fashion-mnist"
 IMAGES = [str(SAMPLES / "bag" / "00018.png"), str(SAMPLES / "coat" / "00006.png")]
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A server of the shipped models over a socket."""
+    folder = tmp_path_factory.mktemp("served")
+    with serve(str(ROOT), cwd=folder, home=folder / "home", ASSAY_RUNTIME="onnx-cpu") as server:
+        yield server.url
 
 
 def run(*command: str, cwd: Path = ROOT, home: Path | None = None, expected: int = 0) -> str:

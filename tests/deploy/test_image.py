@@ -6,8 +6,8 @@ import os
 import subprocess
 import sys
 import threading
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -101,25 +101,13 @@ def test_bill_of_materials_names_packages_and_models(tmp_path: Path) -> None:
     assert not (tmp_path / "wrong.json").exists()
 
 
-class Handler(http.server.BaseHTTPRequestHandler):
-    """Answers `/readyz` with the status that stands here."""
-
-    status = 200
-
-    def do_GET(self) -> None:
-        self.send_response(self.status if self.path == "/readyz" else 500)
-        self.end_headers()
-
-    def log_message(self, format: str, *args: Any) -> None:
-        pass
-
-
-def test_health_check_tells_ready_from_not_ready_and_gone(monkeypatch: pytest.MonkeyPatch) -> None:
-    with http.server.HTTPServer(("127.0.0.1", 0), Handler) as server:
+def test_health_check_tells_ready_from_not_ready_and_gone(tmp_path: Path) -> None:
+    files = partial(http.server.SimpleHTTPRequestHandler, directory=tmp_path)
+    with http.server.HTTPServer(("127.0.0.1", 0), files) as server:
         threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}).start()
+        assert ready(server.server_port) is False  # 404
+        (tmp_path / "readyz").touch()
         assert ready(server.server_port) is True
-        monkeypatch.setattr(Handler, "status", 503)
-        assert ready(server.server_port) is False
         server.shutdown()
     assert ready(server.server_port) is False
 
