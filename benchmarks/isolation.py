@@ -13,15 +13,13 @@ import httpx
 import numpy as np
 from tqdm import tqdm
 
-from benchmarks.support.load import Answer, drive, form_request, throughput
+from benchmarks.support.load import Answer, drive, form_request, sustained, throughput
 from benchmarks.support.pairs import pair_rows
 from benchmarks.support.rows import Row
 from benchmarks.support.server import sample_files, serving, start_evaluation, wait_for
 
-CONNECTIONS = 16
 _MOST_CONNECTIONS = 64
 TARGET = 1.3
-_SUSTAINED_S = 6.0
 # Small radii leave much to attack: the evaluation outlasts every window.
 _SPEC = {
     "model": "fashion-elliptical",
@@ -55,12 +53,6 @@ def run(*, pairs: int = 7, seconds: float = 20.0) -> Iterable[Row]:
                 measured.append((idle, window()))
     for percentile in (50, 95):
         yield from latency_rows(rate, percentile, measured)
-
-
-def sustained(requests: Sequence[bytes], address: str) -> float:
-    """Answers per second at 16 connections, measured after as long a warm-up."""
-    drive(requests, address, connections=CONNECTIONS, seconds=_SUSTAINED_S)
-    return throughput(drive(requests, address, connections=CONNECTIONS, seconds=_SUSTAINED_S))
 
 
 def latency_rows(

@@ -27,9 +27,8 @@ import numpy as np
 from PIL import Image
 from tqdm import tqdm
 
-from benchmarks.isolation import sustained
 from benchmarks.support.deit_artifact import pictures, write_deit_tiny
-from benchmarks.support.load import Answer, drive, form_request, throughput
+from benchmarks.support.load import Answer, drive, form_request, sustained, throughput
 from benchmarks.support.rows import Row, figure
 from benchmarks.support.server import pss, serving
 from service.settings import Settings

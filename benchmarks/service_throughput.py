@@ -27,7 +27,7 @@ from tqdm import tqdm
 from benchmarks.peers.graph import Graph
 from benchmarks.peers.running import PEERS, serving_peer
 from benchmarks.support.deit_artifact import write_deit_tiny
-from benchmarks.support.load import drive, form_request, throughput
+from benchmarks.support.load import CONNECTIONS, drive, form_request, throughput
 from benchmarks.support.pairs import Pairs, in_turn, pair_rows
 from benchmarks.support.rows import Row
 from benchmarks.support.server import pause, resume, serving
@@ -35,7 +35,6 @@ from data.datasets.known import data_folder
 from export.select import open_selected
 from runtimes.artifact import Artifact
 
-CONNECTIONS = 16
 _PHOTOS, _FILE = 1000, "imagenet1k-1perclass-224.parquet"
 _STOCK, _DEFAULT, _FASTEST = "onnx-cpu exact", "auto exact", "auto fast"
 _COMPARISONS: Mapping[str, Mapping[str, float | None]] = {

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 import httpx
 from tqdm import tqdm
 
-from benchmarks.support.load import drive, form_request, throughput
+from benchmarks.support.load import CONNECTIONS, drive, form_request, throughput
 from benchmarks.support.rows import Row, figure
 from benchmarks.support.server import pss, sample_files, started, wait_until_ready
 
@@ -53,6 +53,6 @@ def _start(state: str) -> tuple[float, float, float, float]:
         time.sleep(_IDLE_S)
         idle = pss(process.pid)
         requests = [form_request("/classify", *sample) for sample in samples]
-        throughput(drive(requests, address, connections=16, seconds=3))
+        throughput(drive(requests, address, connections=CONNECTIONS, seconds=3))
         time.sleep(_IDLE_S)
         return ready - begin, predicted - ready, idle, pss(process.pid)

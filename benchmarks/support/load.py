@@ -19,6 +19,7 @@ from typing import NamedTuple
 from urllib.parse import urlsplit
 
 ROOT = Path(__file__).parents[2]
+CONNECTIONS = 16  # of usual load
 NO_ANSWER = 0
 """Status of a request whose connection broke, or that was not answered in time."""
 _LENGTH = re.compile(rb"content-length: *([0-9]+)", re.IGNORECASE)
@@ -26,6 +27,7 @@ _CLOSE = re.compile(rb"connection: *close", re.IGNORECASE)
 _BOUNDARY = "benchmark-5f3a"
 # An answer may take as long as a server allows it to; a silent one must not hold the benchmark.
 _PATIENCE_S = 60.0
+_SUSTAINED_S = 6.0
 _LATE_S = 0.5  # after the last moment: what was due just before is still sent
 _Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
@@ -95,6 +97,12 @@ def throughput(answers: Sequence[Answer]) -> float:
     if others or not answers:
         raise RuntimeError(f"every request must succeed, got {others or 'no answer'}")
     return len(answers) / max(answer.due + answer.seconds for answer in answers)
+
+
+def sustained(requests: Sequence[bytes], address: str) -> float:
+    """Answers per second at `CONNECTIONS` connections, measured after as long a warm-up."""
+    drive(requests, address, connections=CONNECTIONS, seconds=_SUSTAINED_S)
+    return throughput(drive(requests, address, connections=CONNECTIONS, seconds=_SUSTAINED_S))
 
 
 def _post(path: str, content_type: str, body: bytes) -> bytes:

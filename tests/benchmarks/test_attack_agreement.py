@@ -18,12 +18,12 @@ class Waves(nn.Module):
         return (3 * images.flatten(1)).sin() @ self.weight.T
 
 
-@pytest.mark.parametrize("name", ["fgsm", "pgd", "apgd-ce", "apgd-t", "fab-t", "square"])
+@pytest.mark.parametrize("name", ["pgd", "apgd-t", "fab-t", "square"])
 def test_no_flag_differs_under_the_draws_of_a_kernel(name: str) -> None:
     model = Waves()
     images = torch.rand((8, 1, 6, 6), generator=torch.Generator().manual_seed(1))
     labels = model(images).argmax(1)
-    fields = {"queries": 20} if name == "square" else {} if name == "fgsm" else {"steps": 5}
+    fields = {"queries": 20} if name == "square" else {"steps": 5}
     attack = ATTACKS[name].model_validate({"name": name, "eps": "0.01", **fields})
     case = Case(name="waves", model=model, images=images, labels=labels, attack=attack)
     flags = compare(case)
