@@ -10,14 +10,15 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 ROOT = Path(__file__).resolve().parents[2]
-BENTOFILES = {"cpu": "bentofile.yaml", "cuda": "deploy/bentofile.cuda.yaml"}
+LOCKS = {"cpu": "cpu.txt", "cuda": "gpu.txt"}
+"""By flavour, the lock in `requirements/`."""
 _SBOM = "/app/sbom.cdx.json"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Parse, build, and print what was made."""
     parser = argparse.ArgumentParser(prog="python -m deploy.image", description=__doc__)
-    parser.add_argument("--flavour", choices=BENTOFILES, default="cpu")
+    parser.add_argument("--flavour", choices=LOCKS, default="cpu")
     parser.add_argument("--engine", choices=["docker", "podman", "buildah"], default="docker")
     about = "an option of the engine's build, such as secret=id=pip,src=pip.conf; may be repeated"
     parser.add_argument("--opt", action="append", default=[], metavar="KEY=VALUE", help=about)
@@ -48,10 +49,20 @@ def revision() -> str:
     return told.stdout.strip() or "unknown"
 
 
+def bentofile(flavour: str) -> str:
+    """What the bento of a flavour holds: `bentofile.yaml` with its lock and its name."""
+    text = (ROOT / "bentofile.yaml").read_text()
+    for cpu, own in (("/cpu.txt", f"/{LOCKS[flavour]}"), ("FLAVOUR: cpu", f"FLAVOUR: {flavour}")):
+        text = text.replace(cpu, own)
+    return text
+
+
 def build_bento(flavour: str) -> str:
     """Build the bento of a flavour and return its tag."""
+    path = ROOT / "build" / "image" / f"bentofile-{flavour}.yaml"
+    path.write_text(bentofile(flavour))
     command = [sys.executable, "-m", "bentoml", "build", ".", "--output", "tag"]
-    command += ["--bentofile", BENTOFILES[flavour]]
+    command += ["--bentofile", str(path)]
     built = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True)
     return built.stdout.strip().removeprefix("__tag__:")
 

@@ -16,6 +16,7 @@ import psutil
 import pytest
 
 from benchmarks.support.server import end, free_port
+from deploy.image.__main__ import bentofile
 from service.processes import family
 from service.settings import ROOT
 from tests.conftest import Once
@@ -95,15 +96,17 @@ def serve(
         end(process)
 
 
-def built_bento(once: Once, bentofile: str = "bentofile.yaml") -> Path:
+def built_bento(once: Once, flavour: str = "cpu") -> Path:
     """The folder of a bento, built once a session."""
 
     def fill(home: Path) -> None:
-        command = [sys.executable, "-m", "bentoml", "build", ".", "--bentofile", bentofile]
+        (home / "bentofile.yaml").write_text(bentofile(flavour))
+        command = [sys.executable, "-m", "bentoml", "build", "."]
+        command += ["--bentofile", str(home / "bentofile.yaml")]
         ended = subprocess.run(
             command, cwd=ROOT, env=environment(home, {}), capture_output=True, timeout=120
         )
         assert ended.returncode == 0, ended.stderr
 
-    (described,) = once(bentofile.replace("/", "-"), fill).glob("bentos/assay/*/bento.yaml")
+    (described,) = once(f"bento-{flavour}", fill).glob("bentos/assay/*/bento.yaml")
     return described.parent
