@@ -3,7 +3,7 @@ from collections.abc import Callable
 from functools import partial
 
 import pytest
-from scipy import stats
+from scipy import optimize, stats
 
 from core.stats import lower_bound, mcnemar, paired_interval, wilson
 
@@ -44,20 +44,14 @@ def test_paired_interval_inverts_the_score_test(
         return sum(k * math.log(max(p, 1e-300)) for k, p in zip(counts, chances, strict=True) if k)
 
     for end in paired_interval(only_first, only_second, samples):
-        best = _peak(partial(likelihood, difference=end), max(0.0, -end), (1 - end) / 2)
+        best = optimize.minimize_scalar(
+            lambda share, end=end: -likelihood(share, end),
+            bounds=(max(0.0, -end), (1 - end) / 2),
+            options={"xatol": 1e-10},
+        ).x
         deviation = math.sqrt((2 * best + end * (1 - end)) / samples)
         score = ((only_first - only_second) / samples - end) / deviation
         assert abs(score) == pytest.approx(1.959964, abs=1e-3)
-
-
-def _peak(function: Callable[[float], float], low: float, high: float) -> float:
-    for _ in range(200):
-        left, right = low + (high - low) / 3, high - (high - low) / 3
-        if function(left) < function(right):
-            low = left
-        else:
-            high = right
-    return (low + high) / 2
 
 
 def test_pairs_at_the_edges_have_the_intervals_of_the_closed_form() -> None:
