@@ -18,13 +18,12 @@ from benchmarks.support.rows import Row, figure
 from benchmarks.support.server import ROOT
 from core.stats import wilson
 from data.sources import load_inputs, open_images
-from robustness.attacks.base import Search
+from robustness.attacks.base import LinfOrL2, Search
 from robustness.attacks.gradient import GradientAttack
 from robustness.attacks.queries import Oracle
 from robustness.attacks.square_draws import (
     Draws,
     Moves,
-    Norm,
     Shape,
     side_schedule,
     stripes,
@@ -193,7 +192,7 @@ class KernelDraws(Draws):
     """
 
     def __init__(
-        self, shape: Shape, norm: Norm, queries: int, seed: int, attacked: np.ndarray
+        self, shape: Shape, norm: LinfOrL2, queries: int, seed: int, attacked: np.ndarray
     ) -> None:
         self._shape, self._norm = shape, norm
         self._sides = side_schedule(shape, norm, queries)

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
 
-from robustness.attacks.base import MAX_TARGETS, Info, Norm, Search
+from robustness.attacks.base import MAX_TARGETS, Info, LinfOrL2, Norm, Search
 from robustness.attacks.gradient import GradientAttack
 from robustness.parsing import Count
 
@@ -27,7 +27,7 @@ class _AutoPGD(GradientAttack, frozen=True):
     """
 
     loss: ClassVar[Loss]
-    norm: Literal["Linf", "L2"] = Field(default="Linf", description="norm of the radii")
+    norm: LinfOrL2 = "Linf"
     steps: Count = Field(default=100, description="gradient steps, towards each class aimed at")
 
     def perturb(
@@ -124,6 +124,7 @@ class _Climb:
     def at(
         cls, start: "Tensor", clean: "Tensor", labels: "Tensor", targets: "Tensor", eps: float
     ) -> "_Climb":
+        """Where the images (B, C, H, W) stand before their first step; steps begin at 2 eps."""
         import torch
 
         zero = torch.zeros_like(clean[:, 0, 0, 0])

@@ -3,10 +3,8 @@
 from collections.abc import Iterator
 from typing import ClassVar, Literal
 
-from pydantic import Field
-
 from robustness.attacks.apgd import APGDCE, APGDT, PAPER
-from robustness.attacks.base import Attack, BallAttack, Budget, Info, Settings
+from robustness.attacks.base import Attack, BallAttack, Budget, Info, LinfOrL2, Settings
 from robustness.attacks.fab import FABT
 from robustness.attacks.square import Square
 
@@ -30,7 +28,7 @@ class AutoAttack(BallAttack, frozen=True):
         norms=("Linf", "L2"),
     )
     name: Literal["autoattack"] = "autoattack"
-    norm: Literal["Linf", "L2"] = Field(default="Linf", description="norm of the radii")
+    norm: LinfOrL2 = "Linf"
 
     def parts(self, num_classes: int) -> list[Attack]:
         """The four; APGD-T, whose loss compares four logits, is left out with fewer classes."""

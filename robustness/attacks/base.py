@@ -9,7 +9,7 @@ import json
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 from pydantic import (
@@ -33,6 +33,9 @@ if TYPE_CHECKING:
     from robustness.target import Target
 
 Norm = Literal["Linf", "L2", "L1", "L0"]
+_OF_RADII = Field(description="norm of the radii")
+Linf = Annotated[Literal["Linf"], _OF_RADII]
+LinfOrL2 = Annotated[Literal["Linf", "L2"], _OF_RADII]
 Access = Literal["gradient", "scores", "none"]
 Role = Literal["attack", "corruption", "certificate"]
 
@@ -338,7 +341,19 @@ class Attack(Strict, frozen=True):
 
     def describe(self, budget: Budget) -> str:
         """A budget as part of a sentence, "within 8/255" or "with 5 edits"."""
-        return describe(budget.kind, budget.text)
+        text = budget.text
+        match budget.kind:
+            case "Linf":
+                return f"within {text}"
+            case "L2" | "L1" as norm:
+                return f"within {text} ({NORM_NAMES[norm]})"
+            case "L0":
+                return f"with {text} pixel{'s' * (text != '1')}"
+            case "rate":
+                return f"at a rate of {text}"
+            case "sigma":
+                return f"under noise of {text}"
+        return f"with {int(text):,} edit{'s' * (text != '1')}"
 
 
 def content_of(one: np.ndarray | str) -> bytes:
@@ -371,25 +386,10 @@ class Certificate(Attack, frozen=True):
         raise NotImplementedError
 
 
-def describe(kind: str, text: str) -> str:
-    """A budget of a kind as part of a sentence, "within 8/255" or "with 5 edits"."""
-    if kind == "Linf":
-        return f"within {text}"
-    if kind == "L0":
-        return f"with {text} pixel{'s' * (text != '1')}"
-    if kind in LIMITS:
-        return f"within {text} ({NORM_NAMES[kind]})"
-    if kind == "rate":
-        return f"at a rate of {text}"
-    if kind == "sigma":
-        return f"under noise of {text}"
-    return f"with {int(text):,} edit{'s' * (text != '1')}"
-
-
 class BallAttack(Attack, frozen=True):
     """An attack on images within balls around them."""
 
-    norm: Norm = Field(default="Linf", description="norm of the radii")
+    norm: Annotated[Norm, _OF_RADII] = "Linf"
     eps: Radii = Field(
         description="radii such as 8/255 or 0.03, in the model's input space, where pixels lie in "
         "[0, 1]",
@@ -410,8 +410,20 @@ class BallAttack(Attack, frozen=True):
         return in_range(made.images) & (size <= budget.value + TOLERANCE)
 
     def size(self, clean: Batch, adversarial: Batch, budget: Budget) -> np.ndarray:
-        """See `Attack.size`."""
-        return check_bounds(clean.images, adversarial.images, norm=self.norm, eps=budget.value)
+        """See `Attack.size`; the norm of the change."""
+        before, made = clean.images, adversarial.images
+        if made.shape != before.shape:
+            raise BoundsError(f"adversarial must have shape {before.shape}, got {made.shape}")
+        if not np.isfinite(made).all():
+            raise BoundsError("adversarial inputs must be finite")
+        if not in_range(made).all():
+            raise BoundsError("adversarial inputs must lie in [0, 1]")
+        distance = change_size(before, made, self.norm)
+        if distance.max() > budget.value + TOLERANCE:
+            raise BoundsError(
+                f"adversarial inputs must stay within {budget.value:.6g}, got {distance.max():.6g}"
+            )
+        return distance
 
 
 def distinct_numbers(name: str, texts: list[str], *, limit: float = 1.0) -> list[str]:
@@ -473,37 +485,6 @@ def change_size(clean: np.ndarray, adversarial: np.ndarray, norm: Norm) -> np.nd
         case "L0":
             moved = (change != 0).any(axis=1).reshape(len(clean), -1)
             return moved.sum(axis=1).astype(np.float64)
-
-
-def check_bounds(
-    clean: np.ndarray, adversarial: np.ndarray, *, norm: Norm, eps: float
-) -> np.ndarray:
-    """Check that adversarial inputs are ones the attack was allowed to make.
-
-    Args:
-        clean: (N, C, H, W) in [0, 1].
-        adversarial: (N, C, H, W).
-        norm: of the ball.
-        eps: its radius.
-
-    Returns:
-        (N,) norm of the change, float64.
-
-    Raises:
-        BoundsError: a value is not finite, lies outside [0, 1] or further than eps + 1e-6 away.
-    """
-    if adversarial.shape != clean.shape:
-        raise BoundsError(f"adversarial must have shape {clean.shape}, got {adversarial.shape}")
-    if not np.isfinite(adversarial).all():
-        raise BoundsError("adversarial inputs must be finite")
-    if not in_range(adversarial).all():
-        raise BoundsError("adversarial inputs must lie in [0, 1]")
-    distance = change_size(clean, adversarial, norm)
-    if distance.max() > eps + TOLERANCE:
-        raise BoundsError(
-            f"adversarial inputs must stay within {eps:.6g}, got {distance.max():.6g}"
-        )
-    return distance
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

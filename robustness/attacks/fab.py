@@ -6,7 +6,16 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from robustness.attacks.base import MAX_TARGETS, Batch, Budget, Info, Norm, Search, change_size
+from robustness.attacks.base import (
+    MAX_TARGETS,
+    Batch,
+    Budget,
+    Info,
+    LinfOrL2,
+    Norm,
+    Search,
+    change_size,
+)
 from robustness.attacks.gradient import GradientAttack
 from robustness.parsing import Count
 
@@ -44,7 +53,7 @@ class FABT(GradientAttack, frozen=True):
         minimal=True,
     )
     name: Literal["fab-t"] = "fab-t"
-    norm: Literal["Linf", "L2"] = Field(default="Linf", description="norm of the radii")
+    norm: LinfOrL2 = "Linf"
     steps: Count = Field(default=100, description="gradient steps, towards each class aimed at")
 
     def searched(self, budget: Budget) -> Budget:

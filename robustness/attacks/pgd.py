@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field, field_validator
 
-from robustness.attacks.base import Budget, Info, Search, Settings
+from robustness.attacks.base import Budget, Info, Linf, Search, Settings
 from robustness.attacks.gradient import GradientAttack
 from robustness.parsing import Count, Radius, parse_eps
 
@@ -21,7 +21,7 @@ STEP = 0.15  # of eps: Nielsen et al. 2024; 20 steps can cross the whole ball
 class _SignedSteps(GradientAttack, frozen=True):
     """Steps along the signs of the gradient, by default a single one as long as the radius."""
 
-    norm: Literal["Linf"] = Field(default="Linf", description="norm of the radii")
+    norm: Linf = "Linf"
     random_start: ClassVar[bool] = False
 
     def step_size(self, eps: float) -> float:

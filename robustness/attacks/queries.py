@@ -29,7 +29,13 @@ class Oracle:
         Negative exactly where an image is misclassified: a tie that goes to the class of the lower
         index is a tiny negative number, and a logit that is not finite counts as minus infinity.
         """
-        return _margins(np.array(self._predict(images), dtype=np.float32), labels)
+        logits = np.array(self._predict(images), dtype=np.float32)
+        rows, winners = np.arange(len(labels)), logits.argmax(1)
+        finite = np.isfinite(logits).all(1)
+        own = logits[rows, labels]
+        logits[rows, labels] = -np.inf
+        margins = np.subtract(own, logits.max(1), out=np.full_like(own, -np.inf), where=finite)
+        return np.where((margins == 0) & (winners != labels), _LOST_TIE, margins)
 
     def misclassifies(self, image: np.ndarray, label: int) -> bool:
         """Whether one image (C, H, W) gets another class than its label."""
@@ -42,16 +48,6 @@ class Oracle:
             for start in range(0, len(images), batch)
         ]
         return np.flatnonzero(np.concatenate(margins) >= 0) if margins else np.arange(0)
-
-
-def _margins(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    rows = np.arange(len(labels))
-    winners = logits.argmax(1)
-    finite = np.isfinite(logits).all(1)
-    own = logits[rows, labels]
-    logits[rows, labels] = -np.inf
-    margins = np.subtract(own, logits.max(1), out=np.full_like(own, -np.inf), where=finite)
-    return np.where((margins == 0) & (winners != labels), _LOST_TIE, margins)
 
 
 class QueryAttack(BallAttack, frozen=True):

@@ -5,7 +5,7 @@ from typing import ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from robustness.attacks.base import Info, Search
+from robustness.attacks.base import Info, Linf, Search
 from robustness.attacks.queries import Oracle, QueryAttack
 from robustness.parsing import Count
 
@@ -39,7 +39,7 @@ class SPSA(QueryAttack, frozen=True):
         norms=("Linf",),
     )
     name: Literal["spsa"] = "spsa"
-    norm: Literal["Linf"] = Field(default="Linf", description="norm of the radii")
+    norm: Linf = "Linf"
     steps: Count = Field(default=40, description="gradient steps")
     samples: Count = Field(default=128, ge=2, description="random directions of a step")
 

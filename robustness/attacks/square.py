@@ -6,9 +6,9 @@ from typing import ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from robustness.attacks.base import Info, Search
+from robustness.attacks.base import Info, LinfOrL2, Search
 from robustness.attacks.queries import Oracle, QueryAttack
-from robustness.attacks.square_draws import Draws, Moves, Norm, pattern
+from robustness.attacks.square_draws import Draws, Moves, pattern
 from robustness.parsing import Count
 
 _TINY = np.float32(1e-12)
@@ -35,7 +35,7 @@ class Square(QueryAttack, frozen=True):
         norms=("Linf", "L2"),
     )
     name: Literal["square"] = "square"
-    norm: Norm = Field(default="Linf", description="norm of the radii")
+    norm: LinfOrL2 = "Linf"
     queries: Count = Field(default=5000, description="model evaluations of one input at most")
 
     def cost(self, num_classes: int) -> int:

@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Literal
 
 import numpy as np
 
-Norm = Literal["Linf", "L2"]
+from robustness.attacks.base import LinfOrL2
+
 Shape = tuple[int, int, int]
 
 _P_INIT = 0.8
@@ -47,7 +47,7 @@ class Draws:
     """
 
     def __init__(
-        self, shape: Shape, norm: Norm, queries: int, seeds: Sequence[int], seats: int
+        self, shape: Shape, norm: LinfOrL2, queries: int, seeds: Sequence[int], seats: int
     ) -> None:
         self._shape, self._norm, self._seeds = shape, norm, seeds
         self._sides = side_schedule(shape, norm, queries)
@@ -80,7 +80,7 @@ class Draws:
         )
 
 
-def side_schedule(shape: Shape, norm: Norm, queries: int) -> np.ndarray:
+def side_schedule(shape: Shape, norm: LinfOrL2, queries: int) -> np.ndarray:
     """Side of the square at every step, (queries,) pixels; the area falls from .8 of the image.
 
     For l2 it is odd and at least 3. It never exceeds the image.

@@ -32,6 +32,7 @@ def attackable(
     """
 
     def logits(images: Tensor) -> Tensor:
+        """The model's answer, counted."""
         if meter is not None:
             meter.before()
         answer = model(images)

@@ -154,10 +154,7 @@ class TextSearch:
         nothing. The caller sees to it that the queries suffice.
         """
         rows = self.target.tokenizer.ids(texts, 1)
-        readable = [
-            (i, text) for i, (text, row) in enumerate(zip(texts, rows, strict=True)) if len(row)
-        ]
-        known = self._known(readable)
+        known = self._known((i, texts[i]) for i, row in enumerate(rows) if len(row))
         found = np.full(len(texts), np.inf)
         scored = self._scored([texts[i] for i, _ in known], [label for _, label in known])
         found[[i for i, _ in known]] = [value for _, value in scored]

@@ -5,7 +5,8 @@ import pytest
 
 from data.images import ImageSpec
 from data.sources import load_inputs
-from robustness.attacks.base import BoundsError, check_bounds
+from robustness.attacks.base import Batch, BoundsError
+from robustness.attacks.pgd import FGSM
 from robustness.logits import label_rank, margin
 from robustness.progress import Meter
 from robustness.report.sentences import findings
@@ -79,13 +80,17 @@ def test_margin_is_the_lead_over_the_best_other_class() -> None:
     ("value", "message"), [(np.nan, "finite"), (1.1, r"\[0, 1\]"), (0.56, "within")]
 )
 def test_forbidden_adversarial_input_is_refused(value: float, message: str) -> None:
-    clean = np.full((2, 1, 2, 2), 0.5, np.float32)
+    attack, clean = FGSM(eps=["4/255"]), np.full((2, 1, 2, 2), 0.5, np.float32)
     adversarial = clean.copy()
     adversarial[1, 0, 0, 0] = value
+    before, made, part = (
+        Batch(inputs=images, labels=np.zeros(len(images), np.int64))
+        for images in (clean, adversarial, adversarial[:1])
+    )
     with pytest.raises(BoundsError, match=message):
-        check_bounds(clean, adversarial, norm="Linf", eps=0.05)
+        attack.size(before, made, attack.budgets()[0])
     with pytest.raises(BoundsError, match="shape"):
-        check_bounds(clean, adversarial[:1], norm="Linf", eps=0.05)
+        attack.size(before, part, attack.budgets()[0])
 
 
 def test_8bit_path_rounds_to_whole_grey_values() -> None:
