@@ -159,6 +159,7 @@ def evaluate_swapped(
     model = trained_model(folder, recipe).to(device)
 
     def right(name: str, share: float) -> np.ndarray:
+        """Which texts are answered as labeled with a share of their words swapped, (N,) bool."""
         swapped = texts.changed(partial(swap_words, rate=share, seed=seed))
         samples = Sequences(tokenize(swapped, tokenizer, max_len=data.max_len))
         shown = f"{folder.name}, {name}" if progress else None

@@ -60,13 +60,16 @@ def _panel(panel: Panel, colors: dict[str, str]) -> Iterator[str]:
     first, span = panel.x[0], panel.x[-1] - panel.x[0]
 
     def across(x: float) -> float:
+        """Where a place lies, in pixels from the left."""
         share = (x - first) / span if span else 0.5
         return _LEFT + share * (_WIDTH - _LEFT - _RIGHT)
 
     def up(y: float) -> float:
+        """Where a value lies, in pixels from the top."""
         return _HEIGHT - _BOTTOM - (y - low) / (high - low) * (_HEIGHT - _TOP - _BOTTOM)
 
     def points(ys: Sequence[float | None]) -> list[str]:
+        """Coordinates "x,y" of the values that there are."""
         places = zip(panel.x, ys, strict=False)
         return [f"{across(x):.1f},{up(y):.1f}" for x, y in places if y is not None]
 

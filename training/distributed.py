@@ -110,6 +110,7 @@ def interruption() -> Iterator[Callable[[], bool]]:
         return
 
     def ask(number: int, frame: FrameType | None) -> None:
+        """Take a signal."""
         if asked.is_set():
             raise KeyboardInterrupt
         asked.set()

@@ -30,24 +30,22 @@ def csv_log(path: Path, step: int) -> Iterator[Write]:
         path: a file of a resumed run loses the rows after `step` that it was killed with.
         step: steps done so far.
     """
-    rows: list[dict[str, Any]] = []
+    kept: list[list[str]] = []
     if path.is_file():
         with path.open(newline="") as file:
-            rows = [row for row in csv.DictReader(file) if int(row["step"]) <= step]
+            kept = [row for row in csv.reader(file) if row[0] == "step" or int(row[0]) <= step]
     with path.open("w", newline="") as file:
-        writer: csv.DictWriter[str] | None = None
+        writer = csv.writer(file)
+        writer.writerows(kept)
 
-        def write(row: dict[str, Any]) -> None:
-            nonlocal writer
-            if writer is None:
-                writer = csv.DictWriter(file, list(row))
-                writer.writeheader()
-            writer.writerow(row)
+        def write(step: int, figures: dict[str, float]) -> None:
+            """See `Write`; the first row has the names above it."""
+            if not file.tell():
+                writer.writerow(["step", *figures])
+            writer.writerow([step, *figures.values()])
             file.flush()
 
-        for row in rows:
-            write(row)
-        yield lambda step, figures: write({"step": step} | figures)
+        yield write
 
 
 @contextmanager
@@ -57,6 +55,7 @@ def _tensorboard(recipe: Recipe, folder: Path, step: int) -> Iterator[Write]:
     with summary_writer(str(folder / _FOLDER), purge_step=step + 1) as writer:
 
         def write(step: int, figures: dict[str, float]) -> None:
+            """See `Write`."""
             for name, value in figures.items():
                 writer.add_scalar(name, value, step)
             writer.flush()

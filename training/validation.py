@@ -42,6 +42,7 @@ def evaluate(
     """
 
     def means(count: int, attack_: AdversarialRecipe | None) -> tuple[list[float], int]:
+        """Means over the first `count` samples, see `_sums`, and the number of classes."""
         own = np.arange(count)[processes.rank :: processes.size]
         sums, classes = torch.zeros(3, dtype=torch.float64), 0
         for _, logits, labels in _answers(model, samples, own, processes.device, attack_, progress):
