@@ -1,19 +1,17 @@
-import copy
 import json
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
 
 import pytest
 
 import models
 from core.stats import wilson
 from models.checkpoints import load_weights
-from results import records as results
 from results.__main__ import RESULTS, main
 from results.page import page, pictures
 from results.records import OF_RUN, PAPERS, collect, read_records
 from robustness.report.schema import FILE as REPORT
+from tests.robustness.made_report import make_report
 from tests.training.conftest import start
 
 SHIPPED = RESULTS.parent / "results"
@@ -82,22 +80,18 @@ def test_unfinished_run_and_foreign_folder_are_refused(
     assert "holds neither a run with metrics nor an evaluation" in errors
 
 
-def test_evaluations_of_other_models_or_radii_are_records_of_their_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / REPORT).touch()
-    report = shipped(EVALUATION) | {"samples": [], "definitions": {}}
-    del report["kind"]
-    seed, radius = copy.deepcopy(report), copy.deepcopy(report)
-    seed["summary"]["models"][0]["digest"] = "c" * 64
-    radius["spec"]["attacks"][0]["eps"] = ["8/255"]
-    kept = []
-    for each in (report, seed, radius):
-        found = Mock(**{"to_json.return_value": each})
-        monkeypatch.setattr(results, "read_report", Mock(return_value=found))
-        kept.append(collect(tmp_path, tmp_path / "results", tmp_path))
-    assert kept[0].stem == EVALUATION
+def test_evaluations_of_other_models_or_radii_are_records_of_their_own(tmp_path: Path) -> None:
+    asked = {"first": "2/255", "again": "2/255", "model": "2/255", "radius": "8/255"}
+    for name, eps in asked.items():
+        make_report(tmp_path / name, 4, attacks=[{"name": "fgsm", "eps": [eps]}])
+    report = json.loads((tmp_path / "model" / REPORT).read_text())
+    report["summary"]["models"][0]["digest"] = "c" * 64
+    (tmp_path / "model" / REPORT).write_text(json.dumps(report))
+    kept = [collect(tmp_path / name, tmp_path / "results", tmp_path) for name in asked]
+    assert kept[0] == kept[1] and kept[0].stem.startswith("one-fgsm-")
     assert len(set(kept)) == len(read_records(tmp_path / "results")) == 3
+    record = json.loads(kept[0].read_text())
+    assert record["kind"] == "evaluation" and not {"samples", "definitions"} & record.keys()
 
 
 @pytest.mark.parametrize(
