@@ -28,6 +28,13 @@ variants:
 sizes:
   small: {train: {epochs: 1}}
 """
+TOKENS = """
+name: bytes
+labels: [neg, pos]
+model: {name: lra_transformer, vocab_size: 257, embed_dim: 16, num_heads: 2}
+data: {source: lra-text, valid: 16, max_len: 24}
+train: {epochs: 1, batch_size: 16}
+"""
 
 
 def write(path: Path, text: str) -> Path:
@@ -62,6 +69,12 @@ def imdb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def text_recipe(tmp_path: Path, imdb: Path) -> Path:
     """A recipe for telling bad films from good ones, with variants and a size."""
     return write(tmp_path / "recipe.yaml", TEXTS)
+
+
+@pytest.fixture
+def token_recipe(tmp_path: Path, imdb: Path) -> Path:
+    """A recipe for the same texts as a task of the Long Range Arena."""
+    return write(tmp_path / "recipe.yaml", TOKENS)
 
 
 def start(recipe: Path, folder: str, *overrides: str) -> Trainer:

@@ -49,10 +49,20 @@ OF_TEXTS = [
     ("size=huge", "size must be one of small, got 'huge'"),
     ("data.vocab_size=null", "data.vocab_size must be given where a wordpiece tokenizer"),
     ("data.tokenizer=bytes", "data.vocab_size must be given where a wordpiece tokenizer"),
-    ("model.vocab_size=10", "model.vocab_size must be at least"),
     ("model.seq_len=4", "model.seq_len must be at least 12 for imdb, got 4"),
     (f"{ATTACK}}}", "adversarial is for images only"),
     ("data.max_len=0", "data.max_len must be at least 1, got 0"),
+]
+OF_TOKENS = [
+    ("data.valid=null", "data.valid must be given: lra-text has the splits train, test"),
+    ("labels=[pos, neg]", "labels must be"),
+    ("model.vocab_size=100", "model.vocab_size must be at least 257 for lra-text, got 100"),
+    ("data.size=5", "lra-text is not drawn here"),
+    ("data.source=lra-nothing", "name must be one of lra-listops"),
+    (
+        "data.max_len=null;model={name: deit_tiny, num_classes: 2}",
+        "deit_tiny takes images, lra-text gives tokens",
+    ),
 ]
 
 
@@ -61,6 +71,7 @@ OF_TEXTS = [
     [
         *(("recipe_file", *case) for case in OF_IMAGES),
         *(("text_recipe", f"variant=transject;{given}", message) for given, message in OF_TEXTS),
+        *(("token_recipe", *case) for case in OF_TOKENS),
     ],
 )
 def test_bad_recipe_is_an_error_before_training(

@@ -50,35 +50,39 @@ def kill_at(trainer: Trainer, step: int, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.parametrize(
-    "overrides",
+    ("file", "overrides", "steps"),
     [
-        [*OFTEN, TEACHER, "train.ema=0.9", "train.accumulate=2"],
-        ["adversarial={eps: 8/255, alpha: 4/255, steps: 1}", "train.patience=2"],
+        (
+            "recipe_file",
+            [*OFTEN, TEACHER, "train.ema=0.9", "train.accumulate=2"],
+            (0, 8, 13, 20),
+        ),
+        (
+            "recipe_file",
+            ["adversarial={eps: 8/255, alpha: 4/255, steps: 1}", "train.patience=2"],
+            (0, 8, 13, 20),
+        ),
+        ("text_recipe", ["variant=transformer", "train.epochs=2", *OFTEN], (11,)),
     ],
-    ids=["average and teacher", "adversarial"],
+    ids=["average and teacher", "adversarial", "dropout and tokenizer"],
 )
 def test_run_killed_at_any_step_resumes_to_the_same_weights(
-    recipe_file: Path, monkeypatch: pytest.MonkeyPatch, overrides: list[str]
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+    file: str,
+    overrides: list[str],
+    steps: tuple[int, ...],
 ) -> None:
-    start(recipe_file, "whole", *overrides).run()
-    for step in (0, 8, 13, 20):
-        kill_at(start(recipe_file, "killed", *overrides), step, monkeypatch)
-    assert main(["fit", "--resume", str(recipe_file.parent / "killed")]) == 0
-    assert_same(recipe_file.parent)
+    recipe: Path = request.getfixturevalue(file)
+    start(recipe, "whole", *overrides).run()
+    for step in steps:
+        kill_at(start(recipe, "killed", *overrides), step, monkeypatch)
+    assert main(["fit", "--resume", str(recipe.parent / "killed")]) == 0
+    assert_same(recipe.parent, *[records.TOKENIZER] * (file == "text_recipe"))
     for name in ("history.csv", "steps.csv"):
-        texts = ((recipe_file.parent / run / name).read_text() for run in ("whole", "killed"))
+        texts = ((recipe.parent / run / name).read_text() for run in ("whole", "killed"))
         losses = [[line.split(",")[2] for line in text.splitlines()] for text in texts]
         assert losses[0] == losses[1]
-
-
-def test_killed_text_run_keeps_its_tokenizer_and_ends_the_same(
-    text_recipe: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    choice = ["variant=transformer", "train.epochs=2", *OFTEN]  # it has dropout
-    start(text_recipe, "whole", *choice).run()
-    kill_at(start(text_recipe, "killed", *choice), 11, monkeypatch)
-    start(text_recipe, "killed", *choice).run()
-    assert_same(text_recipe.parent, records.TOKENIZER)
 
 
 def fit_until_checkpoint(run: Path, *arguments: str, after: float) -> subprocess.Popen[bytes]:

@@ -7,20 +7,13 @@ import pytest
 from PIL import Image
 
 from data.errors import DataError
-from tests.training.conftest import start, write
+from tests.training.conftest import start
 from training.recipe_file import read_recipe
 from training.samples import crop
 from training.task import Task, open_task
 
 ROOT = Path(__file__).parents[2]
 LAZY = ["data.in_memory=false", "data.random_crop=true", "data.repeats=2", "train.epochs=1"]
-LRA = """
-name: bytes
-labels: [neg, pos]
-model: {name: lra_transformer, vocab_size: 257, embed_dim: 16, num_heads: 2}
-data: {source: lra-text, valid: 16, max_len: 24}
-train: {epochs: 1, batch_size: 16}
-"""
 
 
 def task(recipe: Path, *overrides: str) -> Task:
@@ -49,46 +42,22 @@ def test_tokenizer_learns_from_the_training_texts_alone(text_recipe: Path, imdb:
     assert opened.train.lengths is not None and opened.train.lengths.max() == 12
 
 
-def test_long_range_tasks_are_cut_and_trained(imdb: Path, tmp_path: Path) -> None:
-    recipe = write(tmp_path / "lra.yaml", LRA)
-    opened = task(recipe)
+def test_long_range_tasks_are_cut_and_trained(token_recipe: Path) -> None:
+    opened = task(token_recipe)
     assert opened.train.lengths is not None and opened.train.lengths.max() == 24
-    assert start(recipe, "run").run()["train_samples"] == 128
+    assert start(token_recipe, "run").run()["train_samples"] == 128
 
 
-def test_pairs_are_trained_by_two_towers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ASSAY_DATA", str(tmp_path))
+def test_pairs_are_trained_by_two_towers(token_recipe: Path, imdb: Path) -> None:
     random = np.random.default_rng(0)
     for part, size in (("train", 32), ("eval", 8), ("test", 8)):
         lines = [f"{n % 2}.0\t1\t2\tone {random.random()}\ttwo" for n in range(size)]
-        (tmp_path / f"new_aan_pairs.{part}.tsv").write_text("\n".join(lines) + "\n")
-    path = write(tmp_path / "pairs.yaml", LRA)
+        (imdb / f"new_aan_pairs.{part}.tsv").write_text("\n".join(lines) + "\n")
     pairs = ["labels=[unrelated, related]", "data={source: lra-retrieval}"]
     with pytest.raises(ValueError, match="model.towers must be 2 for lra-retrieval, got 1"):
-        task(path, *pairs)
-    metrics = start(path, "run", *pairs, "model.towers=2").run()
+        task(token_recipe, *pairs)
+    metrics = start(token_recipe, "run", *pairs, "model.towers=2").run()
     assert metrics["valid_samples"] == 8 and metrics["steps"] == 2
-
-
-@pytest.mark.parametrize(
-    ("override", "message"),
-    [
-        ("data.valid=null", "data.valid must be given: lra-text has the splits train, test"),
-        ("labels=[pos, neg]", "labels must be"),
-        ("model.vocab_size=100", "model.vocab_size must be at least 257 for lra-text, got 100"),
-        ("data.size=5", "lra-text is not drawn here"),
-        ("data.source=lra-nothing", "name must be one of lra-listops"),
-        (
-            "data.max_len=null;model={name: deit_tiny, num_classes: 2}",
-            "deit_tiny takes images, lra-text gives tokens",
-        ),
-    ],
-)
-def test_tokens_that_do_not_fit_are_refused(
-    imdb: Path, tmp_path: Path, override: str, message: str
-) -> None:
-    with pytest.raises(ValueError, match=message):
-        task(write(tmp_path / "lra.yaml", LRA), *override.split(";"))
 
 
 @pytest.fixture
