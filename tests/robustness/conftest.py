@@ -2,11 +2,13 @@
 
 import dataclasses
 import json
-from collections.abc import Callable
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -300,6 +302,24 @@ def expression(draw: np.random.Generator, depth: int = 1) -> str:
 def expressions() -> list[str]:
     draw = np.random.default_rng(1)
     return [expression(draw) for _ in range(8)]
+
+
+@contextmanager
+def undisturbed(model: nn.Module) -> Iterator[None]:
+    """Generators, weights, gradients, modes and frozen parameters of a training model stay."""
+    frozen, *parameters = model.train().parameters()
+    frozen.requires_grad_(False)
+    for parameter in parameters:
+        parameter.grad = torch.ones_like(parameter)
+    state = {key: value.clone() for key, value in model.state_dict().items()}
+    drawn = torch.get_rng_state(), random.getstate(), str(np.random.get_state())
+    yield
+    assert torch.equal(torch.get_rng_state(), drawn[0])
+    assert (random.getstate(), str(np.random.get_state())) == drawn[1:]
+    assert all(part.training and not part._forward_hooks for part in model.modules())
+    assert not frozen.requires_grad and frozen.grad is None
+    assert all(p.requires_grad and bool((cast(Tensor, p.grad) == 1).all()) for p in parameters)
+    assert all(torch.equal(value, state[key]) for key, value in model.state_dict().items())
 
 
 def contents(folder: Path) -> dict[str, bytes]:

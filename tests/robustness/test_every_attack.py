@@ -1,18 +1,15 @@
 """Every attack by what all of them promise, and every attack of torchattacks."""
 
 import inspect
-import random
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 import torchattacks
 from pydantic import ValidationError
-from torch import Tensor, nn
+from torch import Tensor
 
 from robustness.attacks.base import Attack, Batch, Budget, Certificate, Search
 from robustness.attacks.torchattacks import LIBRARY, REFUSED
@@ -22,7 +19,7 @@ from robustness.progress import Cancelled, Meter
 from robustness.spec import ATTACKS, EvaluationSpec
 from robustness.target import ImageTarget, Target
 from robustness.text_target import TextTarget
-from tests.robustness.conftest import Rowwise, image_target
+from tests.robustness.conftest import Rowwise, image_target, undisturbed
 
 SHORT = {"steps": 3, "queries": 12, "samples": 6, "names": ["fog"], "severities": [3]}
 SHORT |= {"edits": [2], "rate": ["0.3"]}
@@ -33,6 +30,7 @@ CASES = [
     if name != "torchattacks"  # whose attacks have a test of their own below
     for norm in kind.info.norms or [""]
 ]
+Case = tuple[Attack, Target, Batch]
 every = pytest.mark.parametrize(("name", "norm"), CASES)
 asking = pytest.mark.parametrize(
     ("name", "norm"), [case for case in CASES if ATTACKS[case[0]].info.access != "none"]
@@ -112,24 +110,6 @@ def same(first: Batch, second: Batch) -> bool:
     return all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
 
 
-@contextmanager
-def undisturbed(model: nn.Module) -> Iterator[None]:
-    """Generators, weights, gradients, modes and frozen parameters of a training model stay."""
-    frozen, *parameters = model.train().parameters()
-    frozen.requires_grad_(False)
-    for parameter in parameters:
-        parameter.grad = torch.ones_like(parameter)
-    state = {key: value.clone() for key, value in model.state_dict().items()}
-    drawn = torch.get_rng_state(), random.getstate(), str(np.random.get_state())
-    yield
-    assert torch.equal(torch.get_rng_state(), drawn[0])
-    assert (random.getstate(), str(np.random.get_state())) == drawn[1:]
-    assert all(part.training and not part._forward_hooks for part in model.modules())
-    assert not frozen.requires_grad and frozen.grad is None
-    assert all(p.requires_grad and bool((cast(Tensor, p.grad) == 1).all()) for p in parameters)
-    assert all(torch.equal(value, state[key]) for key, value in model.state_dict().items())
-
-
 @pytest.fixture
 def subject(name: str, bag: TextTarget, texts: list[str]) -> tuple[Target, Batch]:
     """A model that reads what the attack changes, and inputs that it gets right."""
@@ -140,12 +120,16 @@ def subject(name: str, bag: TextTarget, texts: list[str]) -> tuple[Target, Batch
     return bag, Batch(inputs=chosen, labels=bag.predict(chosen).argmax(axis=1))
 
 
+@pytest.fixture
+def case(name: str, norm: str, subject: tuple[Target, Batch]) -> Case:
+    """An attack with little to do, and what it attacks."""
+    return small(name, norm), *subject
+
+
 @pytest.mark.parametrize("leave", [True, False])
 @every
-def test_results_are_allowed_described_and_repeated(
-    name: str, norm: str, leave: bool, subject: tuple[Target, Batch]
-) -> None:
-    attack, (target, batch), meter = small(name, norm), subject, Meter(10**9)
+def test_results_are_allowed_described_and_repeated(leave: bool, case: Case) -> None:
+    (attack, target, batch), meter = case, Meter(10**9)
     found, budget = run(attack, target, batch, leave=leave, meter=meter), attack.budgets()[0]
     cost = sum(shortened(part).cost(num_classes=10) for part in attack.parts(10))
     assert attack.cost(10) == sum(part.cost(10) for part in attack.parts(10)) >= cost
@@ -160,21 +144,20 @@ def test_results_are_allowed_described_and_repeated(
 
 
 @every
-def test_an_input_fares_alike_in_every_batch(
-    name: str, norm: str, subject: tuple[Target, Batch]
-) -> None:
-    attack, (target, batch), rows = small(name, norm), subject, [5, 0, 3]
+def test_an_input_fares_alike_in_every_batch(case: Case) -> None:
+    (attack, target, batch), rows = case, [5, 0, 3]
     whole = run(attack, target, batch)
     if len(attack.parts(10)) > 1:  # seeds are those of the places in the batch
         rows = [0, 1, 2]
     part = run(attack, target, take(batch, rows), seeds=rows)
     assert same(part, take(whole, rows))
-    assert not norm or run(attack, target, take(batch, [])).images.shape == (0, 1, 8, 8)
+    if attack.norm_name is not None:
+        assert run(attack, target, take(batch, [])).images.shape == (0, 1, 8, 8)
 
 
 @asking
-def test_a_fooled_input_leaves_early(name: str, norm: str, subject: tuple[Target, Batch]) -> None:
-    attack, (target, batch), meter = small(name, norm), subject, Meter(10**9)
+def test_a_fooled_input_leaves_early(case: Case) -> None:
+    (attack, target, batch), meter = case, Meter(10**9)
     if attack.info.role == "certificate":
         return
     wrong = Batch(inputs=batch.inputs, labels=(batch.labels + 1) % len(target.labels))
@@ -183,25 +166,21 @@ def test_a_fooled_input_leaves_early(name: str, norm: str, subject: tuple[Target
 
 
 @asking
-def test_cancel_is_heeded_before_the_next_evaluation(
-    name: str, norm: str, subject: tuple[Target, Batch]
-) -> None:
-    attack, (target, batch), seen = small(name, norm), subject, [0]
+def test_cancel_is_heeded_before_the_next_evaluation(case: Case) -> None:
+    (attack, target, batch), seen = case, [0]
     meter = Meter(
         10**9, on_progress=lambda now: seen.append(now.done), should_stop=lambda: meter.done >= 10
     )
-    if name == "fgsm":  # one evaluation is all that it makes
+    if attack.name == "fgsm":  # one evaluation is all that it makes
         meter.done = 10
     with pytest.raises(Cancelled):
         run(attack, target, batch, leave=False, meter=meter)
-    assert name == "fgsm" or seen[-2] < 10 <= seen[-1]
+    assert attack.name == "fgsm" or seen[-2] < 10 <= seen[-1]
 
 
 @every
-def test_nothing_but_the_result_changes(
-    name: str, norm: str, subject: tuple[Target, Batch]
-) -> None:
-    attack, (target, batch) = small(name, norm), subject
+def test_nothing_but_the_result_changes(case: Case) -> None:
+    attack, target, batch = case
     expected, before = run(attack, target, batch), take(batch, list(range(8)))
     with undisturbed(target.require_torch_model()), torch.no_grad():
         assert same(run(attack, target, batch), expected)  # its dropout is silent meanwhile
@@ -210,10 +189,8 @@ def test_nothing_but_the_result_changes(
 
 
 @every
-def test_what_goes_too_far_is_not_allowed(
-    name: str, norm: str, subject: tuple[Target, Batch]
-) -> None:
-    attack, (target, batch) = small(name, norm), subject
+def test_what_goes_too_far_is_not_allowed(case: Case) -> None:
+    attack, target, batch = case
     if attack.info.role == "certificate":
         return
     budget, seeds = attack.budgets()[0], range(8)
@@ -221,7 +198,7 @@ def test_what_goes_too_far_is_not_allowed(
         moved = Batch(inputs=["great " * 9] * 8, labels=batch.labels)
         assert not attack.allowed(batch, moved, budget, target, seeds).any()
         return
-    for change in (0.5, -2.0, np.nan) if norm else (-2.0, np.nan):
+    for change in (0.5, -2.0, np.nan) if attack.norm_name else (-2.0, np.nan):
         moved = Batch(inputs=batch.images + np.float32(change), labels=batch.labels)
         assert not attack.allowed(batch, moved, budget, target, seeds).any()
 

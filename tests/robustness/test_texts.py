@@ -27,7 +27,7 @@ from runtimes.artifact import open_artifact
 from runtimes.manifest import TextSpec
 from service.predictions.served import pad
 from service.settings import ROOT
-from tests.robustness.conftest import expression, listops_model, run_of
+from tests.robustness.conftest import expression, listops_model, run_of, undisturbed
 
 both = pytest.mark.parametrize("kind", [HotFlip, Typos])
 
@@ -266,20 +266,9 @@ def test_gradient_is_the_slope_of_the_margin_and_stops_at_m_or_not(elliptical: T
         assert full[place, column] == pytest.approx((margins[0] - margins[1]) / 2e-5, rel=1e-4)
 
 
-@pytest.mark.parametrize("label", [0, 5])
-def test_a_gradient_changes_nothing_also_after_an_error(bag: TextTarget, label: int) -> None:
-    torch_model = bag.require_torch_model().train()
-    before = [(p.requires_grad, p.grad) for p in torch_model.parameters()]
-    state = torch.get_rng_state()
-    for _ in range(2):
-        try:
-            bag.margin_gradient(np.array([3, 4]), label, variant="plain")
-            assert label == 0
-        except IndexError:
-            assert label == 5
-    assert all(part.training and not part._forward_hooks for part in torch_model.modules())
-    assert [(p.requires_grad, p.grad) for p in torch_model.parameters()] == before
-    assert torch.equal(torch.get_rng_state(), state)
+def test_a_gradient_that_fails_changes_nothing(bag: TextTarget) -> None:
+    with undisturbed(bag.require_torch_model()), pytest.raises(IndexError):
+        bag.margin_gradient(np.array([3, 4]), 5, variant="plain")
 
 
 def test_without_embeddings_hotflip_is_impossible(bag: TextTarget) -> None:
