@@ -12,8 +12,6 @@ from typing import Any
 
 import numpy as np
 import onnx
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import torch
 import yaml
@@ -35,8 +33,6 @@ from runtimes.probe import Probe, read_probe, write_probe
 from tests.conftest import Once
 
 WORDS = "the film was a Very good one, and not at all as bad as they say it is"
-FILLING = ["the", "film", "was", "so", "very", "and", "then"]
-TELLING = (["bad", "awful", "boring"], ["good", "lovely", "great"])
 LABELS = ["T-shirt/top", "Trouser", "Pullover", "Dress", "Coat"]
 TINY = {
     "img_size": 28,
@@ -76,17 +72,6 @@ def write_texts(path: Path, count: int) -> None:
         for _ in range(count):
             line = " ".join(generator.choice(words, generator.integers(1, 16)))
             writer.writerow([line, generator.choice(["neg", "pos"])])
-
-
-def write_reviews(path: Path, count: int) -> None:
-    """Reviews of three to eleven words, one of which tells the label."""
-    random = np.random.default_rng(count)
-    labels = random.integers(0, 2, count)
-    texts = []
-    for label in labels:
-        words = [*random.choice(FILLING, random.integers(2, 11)), random.choice(TELLING[label])]
-        texts.append(" ".join(map(str, random.permutation(words))))
-    pq.write_table(pa.table({"text": texts, "label": labels.astype(np.int64)}), path)
 
 
 @pytest.fixture(autouse=True)

@@ -6,6 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import yaml
 
@@ -17,9 +20,10 @@ from runtimes.artifact import Artifact, open_artifact
 from runtimes.manifest import PROBE, WEIGHTS, Precision, Quantization
 from runtimes.probe import read_probe
 from runtimes.registry import open_runtime
-from tests.exported import write_reviews
 from training.__main__ import main as training
 
+FILLING = ["the", "film", "was", "so", "very", "and", "then"]
+TELLING = (["bad", "awful", "boring"], ["good", "lovely", "great"])
 RECIPE = {
     "name": "words",
     "labels": ["neg", "pos"],
@@ -27,6 +31,19 @@ RECIPE = {
     "data": {"source": "imdb", "valid": 1300, "max_len": 12, "vocab_size": 60},
     "train": {"epochs": 8, "batch_size": 16, "lr": 5.0e-2, "optimizer": "adam", "weight_decay": 0},
 }
+
+
+def write_reviews(path: Path, count: int) -> None:
+    """Reviews of three to eleven words, one of which tells the label."""
+    random = np.random.default_rng(count)
+    labels = random.integers(0, 2, count)
+    texts = []
+    for label in labels:
+        words = [*random.choice(FILLING, random.integers(2, 11)), random.choice(TELLING[label])]
+        texts.append(" ".join(map(str, random.permutation(words))))
+    pq.write_table(pa.table({"text": texts, "label": labels.astype(np.int64)}), path)
+
+
 SHIPPED = Path(__file__).parents[2] / "artifacts"
 
 
@@ -138,7 +155,7 @@ def test_a_precision_that_fails_the_gate_leaves_no_artifact(
     said = attempt(run_folder, tmp_path, capsys, "int8", "--quantization", "dynamic")
     assert said.startswith("1 ") and "change their class in int8, more than 0.5%" in said
     said = attempt(run_folder, tmp_path, capsys, "int8")
-    assert said.startswith("2 ") and "at least 1000 samples, got 944 beside 256 for" in said
+    assert said.startswith("2 ") and "at least 1000 samples, got 944" in said
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,11 @@
+import struct
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
-from tests.exported import write_idx, write_reviews
 from training.recipe_file import read_recipe
 from training.trainer import Trainer
 
@@ -35,6 +37,12 @@ model: {name: lra_transformer, vocab_size: 257, embed_dim: 16, num_heads: 2}
 data: {source: lra-text, valid: 16, max_len: 24}
 train: {epochs: 1, batch_size: 16}
 """
+_WORDS = (["bad", "awful", "boring"], ["good", "lovely", "great"])
+
+
+def _write_idx(path: Path, array: np.ndarray) -> None:
+    header = bytes([0, 0, 8, array.ndim]) + struct.pack(f">{array.ndim}I", *array.shape)
+    path.write_bytes(header + array.tobytes())
 
 
 def write(path: Path, text: str) -> Path:
@@ -49,18 +57,25 @@ def recipe_file(tmp_path: Path) -> Path:
     for split, size in (("train", 160), ("t10k", 64)):
         labels = random.integers(0, 2, size).astype(np.uint8)
         pixels = random.integers(0, 150, (size, 8, 8)) + 100 * labels[:, None, None]
-        write_idx(tmp_path / f"{split}-images-idx3-ubyte", pixels.astype(np.uint8))
-        write_idx(tmp_path / f"{split}-labels-idx1-ubyte", labels)
+        _write_idx(tmp_path / f"{split}-images-idx3-ubyte", pixels.astype(np.uint8))
+        _write_idx(tmp_path / f"{split}-labels-idx1-ubyte", labels)
     return write(tmp_path / "recipe.yaml", IMAGES.replace("FOLDER", str(tmp_path)))
 
 
 @pytest.fixture
 def imdb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder of known data with a tiny IMDb: one word of each text tells its label."""
+    random = np.random.default_rng(0)
     folder = tmp_path / "data"
     folder.mkdir()
     for split, size in (("train", 144), ("test", 32)):
-        write_reviews(folder / f"imdb-{split}.parquet", size)
+        labels = random.integers(0, 2, size)
+        texts = []
+        for label in labels:
+            filling = random.choice(["the", "film", "was", "so", "very"], random.integers(2, 9))
+            texts.append(" ".join([*filling, str(random.choice(_WORDS[label]))]))
+        table = pa.table({"text": texts, "label": labels.astype(np.int64)})
+        pq.write_table(table, folder / f"imdb-{split}.parquet")
     monkeypatch.setenv("ASSAY_DATA", str(folder))
     return folder
 
