@@ -12,8 +12,8 @@ from starlette.routing import BaseRoute
 
 from runtimes.manifest import IMAGES, TEXTS
 from service.http.auth import access
-from service.http.body import Bodies, File, validated
-from service.http.documents import parse_body, require_json
+from service.http.body import Bodies, File
+from service.http.documents import parse_body, require_type
 from service.http.openapi import body, failures
 from service.predictions.images import DEFAULT_TOP_K, Prediction, Predictions, model_headers
 from service.predictions.registry import Registry
@@ -84,12 +84,7 @@ class Classify:
         arrived = asyncio.get_running_loop().time()
         self.registry.check_room(IMAGES)
         async with self.bodies.open(request, arrived=arrived) as sent:
-            form = await sent.form(
-                files=("images",),
-                fields=("model", "top_k", "explain"),
-                max_files=self.predictions.max_files,
-            )
-            asked = validated(ClassifyForm, form)
+            asked = await sent.form(ClassifyForm, max_files=self.predictions.max_files)
             served = self.registry.get(asked.model)
             found = await self.predictions.predict(
                 [upload.content for upload in asked.images],
@@ -103,7 +98,7 @@ class Classify:
     async def classify_text(self, request: Request) -> Response:
         """Classify texts."""
         arrived = asyncio.get_running_loop().time()
-        require_json(request)
+        require_type(request, "application/json")
         self.registry.check_room(TEXTS)
         async with self.bodies.open(request, arrived=arrived) as sent:
             content = await sent.read()

@@ -25,7 +25,7 @@ from service.api.evidence import find_job
 from service.api.submission import CostRequest, EvaluationForm, read_cost, read_submission
 from service.http.auth import access
 from service.http.body import upload
-from service.http.documents import require_json
+from service.http.documents import require_type
 from service.http.errors import ApiError
 from service.http.keys import caller_of
 from service.http.openapi import body, failures, file
@@ -128,9 +128,7 @@ class _Evaluations:
     async def create(self, request: Request) -> Response:
         """Accept an evaluation."""
         form = await upload(request, self.settings).form(
-            files=("images", "archive"),
-            fields=("spec", "labels", "texts", "priority"),
-            max_files=self.settings.evaluation_max_samples,
+            EvaluationForm, max_files=self.settings.evaluation_max_samples
         )
         key = request.headers.get("idempotency-key")
         submission = read_submission(form, key, caller_of(request))
@@ -148,7 +146,7 @@ class _Evaluations:
 
     async def cost(self, request: Request) -> Response:
         """What an evaluation would cost; nothing is stored."""
-        require_json(request)
+        require_type(request, "application/json")
         spec, samples = read_cost(await upload(request, self.settings).read())
 
         def estimate() -> dict[str, Any]:

@@ -5,7 +5,7 @@ import re
 from pydantic import BaseModel, ConfigDict, Field, SkipValidation, ValidationError
 
 from robustness.spec import EvaluationSpec
-from service.http.body import File, Form, validated
+from service.http.body import File
 from service.http.documents import broken_rules, parse_body, parse_json
 from service.http.errors import ApiError
 from service.http.keys import Caller
@@ -40,22 +40,21 @@ class CostRequest(BaseModel):
     samples: int = Field(ge=1)
 
 
-def read_submission(form: Form, key: str | None, caller: Caller) -> Submission:
-    """Sort out the fields `spec`, `labels`, `images`, `texts`, `archive` and `priority` of a form.
+def read_submission(asked: EvaluationForm, key: str | None, caller: Caller) -> Submission:
+    """What a form asks for.
 
     Args:
-        form: the form, of these fields only.
+        asked: the form.
         key: the Idempotency-Key header, or None.
         caller: who sent it.
 
     Raises:
-        ApiError: a part is missing or repeated, the spec is not acceptable, or the caller may not
-            give the priority.
+        ApiError: an input is missing or repeated, the spec or the key is not acceptable, or the
+            caller may not give the priority.
     """
     if key is not None and not _KEY.fullmatch(key):
         message = "Idempotency-Key must be 1 to 255 visible ASCII characters."
         raise ApiError(422, "invalid_idempotency_key", message)
-    asked = validated(EvaluationForm, form)
     if asked.priority == "high" and "admin" not in caller.scopes:
         message = "The priority `high` needs a key with the scope 'admin'."
         raise ApiError(403, "missing_scope", message, {"scope": "admin"})

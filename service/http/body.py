@@ -6,10 +6,10 @@ FastAPI declares no body anywhere: it would read one before the key is checked, 
 import asyncio
 import errno
 import re
-from collections.abc import AsyncIterator, Callable, Collection
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, ValidationError, WithJsonSchema
 from python_multipart.exceptions import FormParserError
@@ -19,6 +19,7 @@ from starlette.formparsers import MultiPartException
 from starlette.requests import Request
 from starlette.types import Message
 
+from service.http.documents import media_type
 from service.http.errors import ApiError
 from service.settings import Settings
 
@@ -45,22 +46,9 @@ File = Annotated[Upload, WithJsonSchema({"type": "string", "format": "binary"})]
 _Model = TypeVar("_Model", bound=BaseModel)
 
 
-@dataclass(frozen=True, slots=True)
-class Form:
-    """A form's files in order, by field, and its text fields."""
-
-    files: dict[str, list[Upload]]
-    fields: dict[str, str]
-
-
-def validated(model: type[_Model], form: Form) -> _Model:
-    """A form as its model.
-
-    Raises:
-        ApiError: 422 with the code ``no_FIELD`` or ``invalid_FIELD``.
-    """
+def _validated(model: type[_Model], fields: dict[str, Any]) -> _Model:
     try:
-        return model.model_validate(form.files | form.fields)
+        return model.model_validate(fields)
     except ValidationError as error:
         problem = error.errors(include_url=False, include_context=False)[0]
     field = str(problem["loc"][0])
@@ -115,20 +103,18 @@ class Body:
         """
         return await Request(self._source.scope, self._receive).body()
 
-    async def form(
-        self, *, files: Collection[str], fields: Collection[str], max_files: int
-    ) -> Form:
-        """A form with only the named file fields and text fields.
+    async def form(self, model: type[_Model], *, max_files: int) -> _Model:
+        """A form with no other fields than a model's.
 
         Args:
-            files: fields whose every value must be a file.
-            fields: fields of text, each at most once; a file is taken as its text.
+            model: of its fields, a `list[File]` takes files alone, every other one a text that is
+                given at most once; a file is taken as its text.
             max_files: files in the whole form.
 
         Raises:
             ApiError: as in `read`; 400 malformed_multipart; 415 not_multipart, not_a_file; 422
-                too_many_images, too_many_fields, unknown_field, duplicate_field, invalid_text;
-                507 disk_full.
+                too_many_images, too_many_fields, unknown_field, duplicate_field, invalid_text,
+                ``no_FIELD``, ``invalid_FIELD``; 507 disk_full.
         """
         self._end = self._check_form()
         request = Request(self._source.scope, self._receive)
@@ -136,7 +122,7 @@ class Body:
         limits = {"max_fields": _MAX_FIELDS, "max_part_size": largest}
         try:
             async with request.form(max_files=max_files, **limits) as sent:
-                return await _sorted(sent.multi_items(), files, fields)
+                fields = await _sorted(sent.multi_items(), model)
         except (HTTPException, MultiPartException, FormParserError) as error:
             raise _form_error(str(error), max_files, largest) from error
         except OSError as error:
@@ -144,16 +130,16 @@ class Body:
                 raise
             message = "The disk of the service is full; nothing was accepted."
             raise ApiError(507, "disk_full", message) from error
+        return _validated(model, fields)
 
     def _check_form(self) -> bytes:
         """The line that ends the form; empty for one without files."""
-        content_type = self._source.headers.get("content-type", "")
-        kind = content_type.partition(";")[0].strip().lower()
+        kind = media_type(self._source)
         if kind == "application/x-www-form-urlencoded":  # clients send it when they have no file
             self._max_bytes = min(self._max_bytes, _MAX_TEXT_FORM)
             return b""
         if kind == "multipart/form-data":
-            found = _BOUNDARY.search(content_type)
+            found = _BOUNDARY.search(self._source.headers["content-type"])
             if found is None:
                 raise malformed("The content type must name a boundary of 1 to 70 characters.")
             return f"--{found[1] or found[2]}--".encode()
@@ -266,25 +252,27 @@ def malformed(message: str) -> ApiError:
 
 
 async def _sorted(
-    items: Collection[tuple[str, UploadFile | str]], files: Collection[str], fields: Collection[str]
-) -> Form:
-    form = Form({name: [] for name in files}, {})
+    items: Iterable[tuple[str, UploadFile | str]], model: type[BaseModel]
+) -> dict[str, Any]:
+    """The files in order, and the texts, by field."""
+    known = model.model_fields
+    files = {name: [] for name, field in known.items() if field.annotation == list[File]}
+    texts: dict[str, str] = {}
     for name, value in items:
         if name in files:
             if isinstance(value, str):
                 message = f"The field {name!r} takes files only; URLs and text are never fetched."
                 raise ApiError(415, "not_a_file", message)
             if value.size or value.filename:  # else what a browser sends for a field left empty
-                form.files[name].append(Upload(value.filename or "", await value.read()))
-        elif name not in fields:
-            known = ", ".join([*files, *fields])
-            message = f"There is no field {name[:64]!r} here; known: {known}."
+                files[name].append(Upload(value.filename or "", await value.read()))
+        elif name not in known:
+            message = f"There is no field {name[:64]!r} here; known: {', '.join(known)}."
             raise ApiError(422, "unknown_field", message)
-        elif name in form.fields:
+        elif name in texts:
             raise ApiError(422, "duplicate_field", f"The field {name!r} may be given once.")
         else:
-            form.fields[name] = await _text(name, value)
-    return form
+            texts[name] = await _text(name, value)
+    return files | texts
 
 
 async def _text(name: str, value: UploadFile | str) -> str:

@@ -12,15 +12,20 @@ _MAX_DETAILS = 16
 _Model = TypeVar("_Model", bound=BaseModel)
 
 
-def require_json(request: Request) -> None:
-    """Refuse a body that does not say that it is JSON.
+def media_type(request: Request) -> str:
+    """The type that a body has by its header, in lower case and without parameters."""
+    return request.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
+def require_type(request: Request, *known: str) -> None:
+    """Refuse a body that is not said to be of a known type; `""` is one that says nothing.
 
     Raises:
         ApiError: 415 wrong_content_type.
     """
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind != "application/json":
-        message = "The body must be JSON, with the content type application/json."
+    if media_type(request) not in known:
+        names = " or ".join(name for name in known if name)
+        message = f"The body must be JSON, with the content type {names}."
         raise ApiError(415, "wrong_content_type", message)
 
 

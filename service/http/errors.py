@@ -19,12 +19,7 @@ _FOREIGN = {
     400: ("bad_request", "The request could not be understood."),
     404: ("not_found", "There is nothing at this address."),
     405: ("method_not_allowed", "This address does not answer this method."),
-    413: ("body_too_large", "The request's body is too large."),
-    415: ("unsupported_media_type", "The content type is not supported here."),
-    422: ("not_acceptable", "The request is well formed but not acceptable."),
-    429: ("too_many_requests", "Too many requests; try again later."),
     503: ("unavailable", "The service cannot answer now; try again later."),
-    504: ("timeout", "The answer took too long."),
 }
 _INTERNAL = ("internal_error", "An unexpected error has occurred; it was logged.")
 # The HTTP library of tritonclient, which cannot print an exception whose error is an object.
@@ -81,7 +76,7 @@ def foreign_error(status: int, headers: Mapping[str, str] | None = None) -> ApiE
     else:
         code, message = _FOREIGN.get(status, _INTERNAL)
     keep = {key: value for key, value in (headers or {}).items() if key in ("allow", "retry-after")}
-    if status in (429, 503):
+    if status == 503:
         keep.setdefault("retry-after", "1")
     return ApiError(status, code, message, headers=keep)
 

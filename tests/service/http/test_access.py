@@ -34,20 +34,16 @@ def test_without_keys_everybody_may_do_everything(client: TestClient) -> None:
     assert client.get("/v1/models", headers={"x-api-key": "any"}).status_code == 200
 
 
-PROTECTED = f"""POST /classify, POST /classify_text, GET /v1/models, GET /v1/models/fashion-dot,
-GET /samples/index.json, GET /v1/evaluations, POST /v1/evaluations, GET /v1/evaluations/{"0" * 32},
-GET /metrics"""
-
-
-@pytest.mark.parametrize("asked", PROTECTED.split(","))
-def test_everything_else_is_401_without_a_key(locked: TestClient, asked: str) -> None:
-    method, path = asked.split()
-    missing = locked.request(method, path)
-    assert code(missing) == (401, "missing_key")
-    assert missing.headers["www-authenticate"] == 'Bearer realm="assay"'
-    wrong = locked.request(method, path, headers={"authorization": "Bearer wrong-key-wrong-key"})
-    assert code(wrong) == (401, "wrong_key")
-    assert "wrong-key" not in wrong.text
+def test_every_documented_route_but_free_ones_is_401_without_a_key(locked: TestClient) -> None:
+    asked = [key for key, _ in _operations(locked.get("/docs.json").json()) if key[0] not in FREE]
+    assert len(asked) > 30
+    for path, method in asked:
+        missing = locked.request(method, path)
+        assert code(missing) == (401, "missing_key"), path
+        assert missing.headers["www-authenticate"] == 'Bearer realm="assay"'
+        wrong = locked.request(method, path, headers={"x-api-key": "wrong-key-wrong-key"})
+        assert code(wrong) == (401, "wrong_key"), path
+        assert "wrong-key" not in wrong.text
 
 
 @pytest.mark.parametrize(

@@ -4,10 +4,11 @@ import asyncio
 from typing import Any
 
 import pytest
+from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.types import Message
 
-from service.http.body import Bodies, Form, Upload, upload
+from service.http.body import Bodies, File, Upload, upload
 from service.http.errors import ApiError
 from service.settings import Settings
 
@@ -105,12 +106,17 @@ def _body(*contents: bytes, end: bytes = b"--B--\r\n") -> bytes:
     return b"".join(b"--B\r\n" + _HEAD + content + b"\r\n" for content in contents) + end
 
 
-def _form(body: bytes, kind: str = "multipart/form-data; boundary=B", *, step: int = 999) -> Form:
+class _Form(BaseModel):
+    a: list[File]
+    model: str | None = None
+
+
+def _form(body: bytes, kind: str = "multipart/form-data; boundary=B", *, step: int = 999) -> _Form:
     chunks = [body[i : i + step] for i in range(0, len(body), step)] or [b""]
 
-    async def main() -> Form:
+    async def main() -> _Form:
         sent = upload(_request(*chunks, content_type=kind), Settings())
-        return await sent.form(files=("a",), fields=("model",), max_files=9)
+        return await sent.form(_Form, max_files=9)
 
     return asyncio.run(main())
 
@@ -119,16 +125,16 @@ def _form(body: bytes, kind: str = "multipart/form-data; boundary=B", *, step: i
 def test_contents_of_a_form_come_as_they_are(step: int) -> None:
     contents = [b"", b"\r\n", b"--B-", b"\r\n-B\r\n", b"\r\n--", bytes(range(256)) * 30]
     form = _form(_body(*contents), step=step)
-    assert form.files["a"] == [Upload("x.png", content) for content in contents]
-    assert _form(_body(b"x") + b"bye").files["a"] == [Upload("x.png", b"x")]
+    assert form.a == [Upload("x.png", content) for content in contents]
+    assert _form(_body(b"x") + b"bye").a == [Upload("x.png", b"x")]
 
 
 def test_what_a_form_may_hold() -> None:
     text = b'--B\r\nContent-Disposition: form-data; name="model"\r\n\r\n\xc3\xa4\r\n'
-    assert _form(text + _body(b"x")).fields == {"model": "ä"}
+    assert _form(text + _body(b"x")).model == "ä"
     empty = b'--B\r\nContent-Disposition: form-data; name="a"; filename=""\r\n\r\n\r\n--B--'
-    assert _form(empty).files["a"] == []
-    assert _form(b"model=m", "application/x-www-form-urlencoded").fields == {"model": "m"}
+    assert _form(empty).a == []
+    assert _form(b"model=m", "application/x-www-form-urlencoded").model == "m"
     with pytest.raises(ApiError, match="0.065536 MB"):
         _form(b"model=" + b"%61" * 30_000, "application/x-www-form-urlencoded")
     for body, code in (
@@ -154,6 +160,7 @@ def test_what_a_form_may_hold() -> None:
         _body(b"x", end=b"--"),
         b"hello\r\n" + _body(b"x"),
         _body(b"x")[:-8],
+        _body(b"x", b"y" * 99)[:-20],  # no answer for the first file alone
         b"--B\r\nContent-Disposition: form-data\r\n\r\nx\r\n--B--",
         b"--B\r\n\r\nx\r\n--B--",
         b"--B\r\nX: " + b"x" * 9000 + b"\r\n" + _HEAD + b"x\r\n--B--",
@@ -169,7 +176,7 @@ def test_what_is_no_form_is_400(body: bytes) -> None:
 def test_a_boundary_is_needed(given: str) -> None:
     with pytest.raises(ApiError, match="boundary of 1 to 70 characters"):
         _form(_body(b"x"), f"multipart/form-data; {given}")
-    assert _form(_body(b"x"), 'multipart/form-data; boundary="B"').files["a"]
+    assert _form(_body(b"x"), 'multipart/form-data; boundary="B"').a
     with pytest.raises(ApiError) as refused:
         _form(_body(b"x"), "application/json")
     assert (refused.value.status, refused.value.code) == (415, "not_multipart")
