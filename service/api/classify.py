@@ -1,6 +1,5 @@
 """`POST /classify` and `POST /classify_text`."""
 
-import asyncio
 import json
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -81,9 +80,8 @@ class Classify:
 
     async def classify(self, request: Request) -> Response:
         """Classify images."""
-        arrived = asyncio.get_running_loop().time()
         self.registry.check_room(IMAGES)
-        async with self.bodies.open(request, arrived=arrived) as sent:
+        async with self.bodies.open(request) as sent:
             asked = await sent.form(ClassifyForm, max_files=self.predictions.max_files)
             served = self.registry.get(asked.model)
             found = await self.predictions.predict(
@@ -91,22 +89,21 @@ class Classify:
                 served,
                 top_k=asked.top_k or DEFAULT_TOP_K,
                 explain=bool(asked.explain),
-                arrived=arrived,
+                arrived=sent.arrived,
             )
         return JSONResponse(found, headers=model_headers(served))
 
     async def classify_text(self, request: Request) -> Response:
         """Classify texts."""
-        arrived = asyncio.get_running_loop().time()
         require_type(request, "application/json")
         self.registry.check_room(TEXTS)
-        async with self.bodies.open(request, arrived=arrived) as sent:
+        async with self.bodies.open(request) as sent:
             content = await sent.read()
             self.bodies.check_json(len(content))
             asked = parse_body(TextRequest, content)
             served = self.registry.get(asked.model or None, TEXTS)
             top_k = DEFAULT_TOP_K if asked.top_k is None else asked.top_k
             found = await self.texts.predict(
-                asked.texts, served, top_k=top_k, explain=bool(asked.explain), arrived=arrived
+                asked.texts, served, top_k=top_k, explain=bool(asked.explain), arrived=sent.arrived
             )
         return JSONResponse(found, headers=model_headers(served))

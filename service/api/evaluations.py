@@ -22,10 +22,10 @@ from robustness.spec import ATTACKS
 from service.api import evidence
 from service.api.event_stream import MEDIA_TYPE, Events, Feed
 from service.api.evidence import find_job
-from service.api.submission import CostRequest, EvaluationForm, read_cost, read_submission
+from service.api.submission import CostRequest, EvaluationForm, check_spec, read_submission
 from service.http.auth import access
 from service.http.body import upload
-from service.http.documents import require_type
+from service.http.documents import parse_body, require_type
 from service.http.errors import ApiError
 from service.http.keys import caller_of
 from service.http.openapi import body, failures, file
@@ -147,11 +147,12 @@ class _Evaluations:
     async def cost(self, request: Request) -> Response:
         """What an evaluation would cost; nothing is stored."""
         require_type(request, "application/json")
-        spec, samples = read_cost(await upload(request, self.settings).read())
+        asked = parse_body(CostRequest, await upload(request, self.settings).read())
+        spec = check_spec(asked.spec)
 
         def estimate() -> dict[str, Any]:
             """Costs, and the time that they took before."""
-            cost, models = self.submitter.estimate(spec, samples)
+            cost, models = self.submitter.estimate(spec, asked.samples)
             return price(cost, self.store.seconds_of(models, cost))
 
         return JSONResponse(await to_thread.run_sync(estimate))

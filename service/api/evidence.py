@@ -3,12 +3,13 @@
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import anyio
 from anyio import to_thread
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Depends, Request
 from fastapi.responses import FileResponse, JSONResponse, Response
 from starlette.routing import BaseRoute
 
@@ -101,6 +102,16 @@ async def find_job(store: JobStore, request: Request, job_id: str) -> Job:
     return job
 
 
+def _change(
+    attack: str | None = None, eps: str | None = None, model: str | None = None
+) -> dict[str, Any]:
+    return {"attack": attack, "eps": eps, "model": model}
+
+
+_Change = Annotated[dict[str, Any], Depends(_change)]
+"""Which change of a sample is asked for; the worst one where nothing is said."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Evidence:
     store: JobStore
@@ -128,40 +139,24 @@ class _Evidence:
         )
 
     async def picture(
-        self,
-        request: Request,
-        id: str,
-        index: str,
-        kind: str,
-        attack: str | None = None,
-        eps: str | None = None,
-        model: str | None = None,
+        self, request: Request, id: str, index: str, kind: str, change: _Change
     ) -> Response:
         """A sample of an evaluation of images: clean, adversarial, or their difference."""
-        names = {"kind": kind, "attack": attack, "eps": eps, "model": model}
-        content = await self._sample(request, id, index, "picture", names)
+        find = partial(lookup.picture, **change | {"kind": kind})
+        content = await self._sample(request, id, index, find)
         return Response(content, media_type="image/png", headers=_PRIVATE)
 
-    async def text(
-        self,
-        request: Request,
-        id: str,
-        index: str,
-        attack: str | None = None,
-        eps: str | None = None,
-        model: str | None = None,
-    ) -> Response:
+    async def text(self, request: Request, id: str, index: str, change: _Change) -> Response:
         """A sample of an evaluation of texts, before and after an attack."""
-        names = {"attack": attack, "eps": eps, "model": model}
-        found = await self._sample(request, id, index, "changed_text", names)
-        return JSONResponse(found, headers=_PRIVATE)
+        find = partial(lookup.changed_text, **change)
+        return JSONResponse(await self._sample(request, id, index, find), headers=_PRIVATE)
 
     async def _sample(
-        self, request: Request, id: str, index: str, what: str, names: dict[str, str | None]
+        self, request: Request, id: str, index: str, find: Callable[[Path, int], Any]
     ) -> Any:
         """What a function of `robustness.report.lookup` finds in a report."""
         folder = await self._folder(request, id)
-        return await to_thread.run_sync(_look_up, what, folder, index, names)
+        return await to_thread.run_sync(_look_up, find, folder, index)
 
     async def _folder(self, request: Request, job_id: str) -> Path:
         job = await find_job(self.store, request, job_id)
@@ -173,11 +168,11 @@ class _Evidence:
         return evaluations_folder(self.settings.state) / job.id / REPORT
 
 
-def _look_up(what: str, folder: Path, index: str, names: dict[str, str | None]) -> Any:
+def _look_up(find: Callable[[Path, int], Any], folder: Path, index: str) -> Any:
     try:
         if not re.fullmatch(r"[0-9]{1,9}", index):
             raise lookup.NoSuchSample(f"there is no sample {index[:20]!r}")
-        return getattr(lookup, what)(folder, int(index), **names)
+        return find(folder, int(index))
     except lookup.NoSuchSample as error:
         message = str(error)
         message = message[0].upper() + message[1:] + "."

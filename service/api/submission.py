@@ -6,7 +6,7 @@ from pydantic import BaseModel, ConfigDict, Field, SkipValidation, ValidationErr
 
 from robustness.spec import EvaluationSpec
 from service.http.body import File
-from service.http.documents import broken_rules, parse_body, parse_json
+from service.http.documents import broken_rules, parse_json
 from service.http.errors import ApiError
 from service.http.keys import Caller
 from service.jobs.submit import Submission, spec_error
@@ -66,16 +66,6 @@ def read_submission(asked: EvaluationForm, key: str | None, caller: Caller) -> S
         caller=caller,
         priority=asked.priority,
     )
-
-
-def read_cost(content: bytes) -> tuple[EvaluationSpec, int]:
-    """Spec and number of inputs in the body of `POST /v1/evaluations/cost`.
-
-    Raises:
-        ApiError: 400 invalid_json; 422 invalid_body, or invalid_spec as in `check_spec`.
-    """
-    asked = parse_body(CostRequest, content)
-    return check_spec(asked.spec), asked.samples
 
 
 def check_spec(content: object) -> EvaluationSpec:

@@ -66,7 +66,8 @@ def _refuse_unknown_query(request: Request) -> None:
     Raises:
         ApiError: 422 invalid_query.
     """
-    known = [field.alias for field in request.scope["route"].dependant.query_params]
+    own = request.scope["route"].dependant
+    known = [field.alias for each in (own, *own.dependencies) for field in each.query_params]
     seen: set[str] = set()
     for name, value in request.query_params.multi_items():
         if name not in known:

@@ -65,11 +65,11 @@ class Body:
     Args:
         request: its body is not read yet.
         max_bytes: of it.
-        until: time of the event loop at which it must be complete.
-        seconds: the same as a duration, for the message.
+        seconds: from now, in which it must be complete.
         on_bytes: is called with the number of bytes of each part, and may raise.
 
     Attributes:
+        arrived: time of the event loop from which the seconds count.
         complete: whether all of it was read.
 
     Raises:
@@ -81,12 +81,11 @@ class Body:
         request: Request,
         *,
         max_bytes: int,
-        until: float,
         seconds: float,
         on_bytes: Callable[[int], None] | None = None,
     ) -> None:
         self._source, self._max_bytes, self._on_bytes = request, max_bytes, on_bytes
-        self._until, self._seconds = until, seconds
+        self.arrived, self._seconds = asyncio.get_running_loop().time(), seconds
         self._received, self._tail = 0, b""
         self._end = b""  # what the last bytes must hold: Starlette drops parts that are cut off
         self.complete = False
@@ -151,7 +150,8 @@ class Body:
     async def _receive(self) -> Message:
         """The next part of the body, within the limits."""
         try:
-            async with asyncio.timeout_at(None if self.complete else self._until):
+            until = None if self.complete else self.arrived + self._seconds
+            async with asyncio.timeout_at(until):
                 message = await self._source.receive()
         except TimeoutError as error:
             text = f"The body was not complete after {self._seconds:g} s."
@@ -184,12 +184,8 @@ class Bodies:
         self._open: set[Body] = set()
 
     @asynccontextmanager
-    async def open(self, request: Request, *, arrived: float) -> AsyncIterator[Body]:
-        """A body to be read, counted as held until the block ends.
-
-        Args:
-            request: of a prediction.
-            arrived: time of the event loop from which the deadline of the prediction counts.
+    async def open(self, request: Request) -> AsyncIterator[Body]:
+        """The body of a prediction that has just arrived, counted as held until the block ends.
 
         Raises:
             ApiError: 413 body_too_large, 415 compressed_body, 503 overloaded.
@@ -208,7 +204,6 @@ class Bodies:
         body = Body(
             request,
             max_bytes=self._max_body,
-            until=arrived + self._seconds,
             seconds=self._seconds,
             on_bytes=count,
         )
@@ -235,9 +230,7 @@ class Bodies:
 
 def upload(request: Request, settings: Settings) -> Body:
     """The body of a request that is not a prediction."""
-    seconds = settings.upload_timeout_s
-    until = asyncio.get_running_loop().time() + seconds
-    return Body(request, max_bytes=settings.max_body_bytes, until=until, seconds=seconds)
+    return Body(request, max_bytes=settings.max_body_bytes, seconds=settings.upload_timeout_s)
 
 
 def too_large(max_bytes: int) -> ApiError:

@@ -1,6 +1,5 @@
 """The routes of the protocol."""
 
-import asyncio
 from dataclasses import dataclass
 from typing import Any
 
@@ -89,11 +88,10 @@ class V2:
         add = router.add_api_route
         infer = documented(InferRequest)
         infer_errors = {"responses": failures(404, 504, *_READ_ERRORS)}
+        add("/v2/models/stats", self.all_statistics, responses=failures(422), **_JSON)
         for prefix, extra in ((_MODEL, {}), (_VERSION, _VERSIONED)):
             post: dict[str, Any] = {"methods": ["POST"], "openapi_extra": infer | extra}
             add(f"{prefix}/infer", self.infer, **post, **infer_errors, **_JSON)
-        add("/v2/models/stats", self.all_statistics, responses=failures(422), **_JSON)
-        for prefix, extra in ((_MODEL, {}), (_VERSION, _VERSIONED)):
             get: dict[str, Any] = {"openapi_extra": extra, **_JSON}
             add(prefix, self.model, responses=failures(404, 422), **get)
             add(f"{prefix}/ready", self.model_ready, responses=failures(404, 422, 503), **get)
@@ -162,17 +160,16 @@ class V2:
 
     async def infer(self, request: Request, name: str) -> Response:
         """Outputs of a model for tensors, as JSON or as bytes behind the JSON."""
-        arrived = asyncio.get_running_loop().time()
         served = self._served(request, name)
         require_type(request, *_TYPES)
         served.batcher.check_room()
-        async with self.bodies.open(request, arrived=arrived) as sent:
+        async with self.bodies.open(request) as sent:
             body = await sent.read()
             length = json_length(request.headers.get("inference-header-content-length"), body)
             self.bodies.check_json(length)
             asked = parse(body, length)
             wanted = forms(asked)
-            logits = await self._logits(asked, served, arrived)
+            logits = await self._logits(asked, served, sent.arrived)
         head = {"model_name": served.artifact.name, "model_version": served.artifact.version}
         if asked.id is not None:
             head["id"] = asked.id
@@ -193,8 +190,7 @@ class V2:
         return self.registry.find(name if version is None else f"{name}:{version}")
 
     async def _options(self, request: Request, *known: str) -> _Options:
-        arrived = asyncio.get_running_loop().time()
-        async with self.bodies.open(request, arrived=arrived) as sent:
+        async with self.bodies.open(request) as sent:
             body = await sent.read()
             self.bodies.check_json(len(body))
             content = parse_json(body, "body") if body.strip() else {}
