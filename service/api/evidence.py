@@ -70,7 +70,8 @@ def routes(store: JobStore, settings: Settings, prefix: str) -> list[BaseRoute]:
     for name, form in _FORMS.items():
         endpoint = evidence.form(name, form)
         options = file(form.media_type, *_ERRORS)
-        router.add_api_route(f"{prefix}/{name}", endpoint, response_class=Response, **options)
+        options |= {"description": form.what, "response_class": Response}
+        router.add_api_route(f"{prefix}/{name}", endpoint, **options)
     sample, options = f"{prefix}/samples/{{index}}", file("image/png", *_ERRORS)
     router.add_api_route(
         f"{sample}/{{kind}}.png", evidence.picture, response_class=Response, **options
@@ -121,9 +122,9 @@ class _Evidence:
         """The endpoint of one form of the report."""
 
         async def endpoint(request: Request, id: str) -> Response:
+            """One form of the report."""
             return await self._send(await self._folder(request, id) / name, form)
 
-        endpoint.__doc__ = form.what
         return endpoint
 
     async def _send(self, path: Path, form: _Form) -> Response:

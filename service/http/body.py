@@ -201,12 +201,7 @@ class Bodies:
             if self._bytes > self._max_bytes and self._bytes > held:
                 raise _busy()
 
-        body = Body(
-            request,
-            max_bytes=self._max_body,
-            seconds=self._seconds,
-            on_bytes=count,
-        )
+        body = Body(request, max_bytes=self._max_body, seconds=self._seconds, on_bytes=count)
         if sum(not other.complete for other in self._open) >= self._max_count:
             raise _busy()
         self._open.add(body)

@@ -35,10 +35,8 @@ def failures(*statuses: int) -> dict[int | str, dict[str, Any]]:
 
 def file(media_type: str, *statuses: int) -> dict[str, Any]:
     """`responses` of a route that answers something other than JSON, and its errors."""
-    success: dict[int | str, Any] = {
-        200: {"description": "Success", "content": {media_type: {"schema": {"type": "string"}}}}
-    }
-    return {"responses": success | failures(*statuses)}
+    success = {"content": {media_type: {"schema": {"type": "string"}}}}
+    return {"responses": {200: success, **failures(*statuses)}}
 
 
 def body(model: type[BaseModel], *, form: bool = False) -> dict[str, Any]:
