@@ -40,11 +40,9 @@ def _wanting(**parameters: Any) -> dict[str, Any]:
     return _body(outputs=[{"name": "logits", "parameters": parameters}])
 
 
-def _binary(
-    client: TestClient, url: str, body: Any, raw: bytes, *, length: str | None = None
-) -> httpx2.Response:
+def _binary(client: TestClient, url: str, body: Any, raw: bytes) -> httpx2.Response:
     text = body if isinstance(body, bytes) else json.dumps(body).encode()
-    headers = {"inference-header-content-length": length or str(len(text))}
+    headers = {"inference-header-content-length": str(len(text))}
     return client.post(url, content=text + raw, headers=headers)
 
 
