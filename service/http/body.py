@@ -121,7 +121,7 @@ class Body:
         limits = {"max_fields": _MAX_FIELDS, "max_part_size": largest}
         try:
             async with request.form(max_files=max_files, **limits) as sent:
-                fields = await _sorted(sent.multi_items(), model)
+                return _validated(model, await _sorted(sent.multi_items(), model))
         except (HTTPException, MultiPartException, FormParserError) as error:
             raise _form_error(str(error), max_files, largest) from error
         except OSError as error:
@@ -129,7 +129,6 @@ class Body:
                 raise
             message = "The disk of the service is full; nothing was accepted."
             raise ApiError(507, "disk_full", message) from error
-        return _validated(model, fields)
 
     def _check_form(self) -> bytes:
         """The line that ends the form; empty for one without files."""
