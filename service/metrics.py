@@ -6,6 +6,7 @@ whichever is asked reads them all. What the table of evaluations knows is not me
 
 import os
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 
-from service.processes import family, role_of
+from service.processes import by_role
 
 _FOLDER = "PROMETHEUS_MULTIPROC_DIR"
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
@@ -139,20 +140,8 @@ def _gauges(name: str, meaning: str, label: str, values: Mapping[str, int]) -> M
 def memory_of(server: int) -> dict[str, int]:
     """Proportional set size in bytes of a server's processes, by what they do."""
     sizes: dict[str, int] = {}
-    for process in family(server):
-        try:
-            name = role_of(process, server)
-            sizes[name] = sizes.get(name, 0) + _proportional(process)
-        except (psutil.Error, OSError):  # it has just ended
-            continue
+    for role, process in by_role(server):
+        with suppress(psutil.Error, OSError):  # it has just ended
+            memory = process.memory_full_info()
+            sizes[role] = sizes.get(role, 0) + getattr(memory, "pss", memory.rss)  # not on a Mac
     return sizes
-
-
-def _proportional(process: psutil.Process) -> int:
-    try:
-        rollup = Path(f"/proc/{process.pid}/smaps_rollup").read_text()
-    except FileNotFoundError:  # not Linux
-        return process.memory_info().rss
-    return (
-        sum(int(line.split()[1]) for line in rollup.splitlines() if line.startswith("Pss:")) * 1024
-    )

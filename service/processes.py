@@ -6,6 +6,8 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -20,12 +22,14 @@ def family(pid: int) -> list[psutil.Process]:
         return []
 
 
-def role_of(process: psutil.Process, server: int) -> str:
-    """What a process of the family of `server` does: server, worker, evaluator or evaluation.
+def by_role(server: int) -> Iterator[tuple[str, psutil.Process]]:
+    """The processes of a server with what each does: server, worker, evaluator or evaluation."""
+    for process in family(server):
+        with suppress(psutil.Error):  # it has ended
+            yield _role(process, server), process
 
-    Raises:
-        psutil.Error: it has ended.
-    """
+
+def _role(process: psutil.Process, server: int) -> str:
     if process.pid == server:
         return "server"
     command = process.cmdline()
@@ -52,10 +56,8 @@ def resident_bytes(processes: list[psutil.Process]) -> int:
     """Bytes of memory that some processes hold; what two of them share counts twice."""
     total = 0
     for process in processes:
-        try:
+        with suppress(psutil.NoSuchProcess):
             total += process.memory_info().rss
-        except psutil.NoSuchProcess:
-            continue
     return total
 
 

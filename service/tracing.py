@@ -6,15 +6,12 @@ stages. OpenTelemetry is imported only when it is used.
 """
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from starlette.datastructures import Headers
 from starlette.types import Scope
-
-if TYPE_CHECKING:
-    from opentelemetry.trace import Span
 
 _ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 _PROBES = frozenset({"/livez", "/readyz", "/metrics"})
@@ -50,19 +47,13 @@ def stop_tracing() -> None:
         _provider = None
 
 
-def span(name: str, **attributes: str | int | float) -> AbstractContextManager[object]:
-    """A span around a block; a child of the span around it."""
+def span(
+    name: str, *, continuing: str | None = None, **attributes: str | int | float
+) -> AbstractContextManager[object]:
+    """A span around a block, in the span around it or, of another process, in a `traceparent`."""
     if _provider is None:
         return nullcontext()
-    tracer = _provider.get_tracer(__name__)
-    return tracer.start_as_current_span(name, attributes=attributes)
-
-
-def continued(traceparent: str | None, name: str, **attributes: str | int) -> Any:
-    """A span around a block, as a child of the span of another process that `traceparent` gave."""
-    if _provider is None:
-        return nullcontext()
-    context = _extracted({"traceparent": traceparent or ""})
+    context = None if continuing is None else _extracted({"traceparent": continuing})
     tracer = _provider.get_tracer(__name__)
     return tracer.start_as_current_span(name, context=context, attributes=attributes)
 
@@ -98,33 +89,18 @@ class Stages:
         self._stage, self._span = "", nullcontext()
 
 
-class RequestSpan:
-    """The span of a request, if there is one."""
-
-    def __init__(self, current: "Span | None", method: str) -> None:
-        self._span, self._method = current, method
-
-    def answered(self, route: str, status: int) -> None:
-        """Name the span and say how it ended."""
-        if self._span is None:
-            return
-        from opentelemetry.trace import StatusCode
-
-        self._span.update_name(f"{self._method} {route}")
-        self._span.set_attribute("http.route", route)
-        self._span.set_attribute("http.response.status_code", status)
-        if status >= 500:
-            self._span.set_status(StatusCode.ERROR)
-
-
 @contextmanager
-def request_span(scope: Scope) -> Iterator[RequestSpan]:
-    """The span of a request, continuing the trace that its ``traceparent`` names."""
+def request_span(scope: Scope) -> Iterator[Callable[[str, int], None]]:
+    """The span of a request, continuing the trace that its ``traceparent`` names.
+
+    Yields:
+        What names the route and the status of the answer.
+    """
     method = scope["method"][:16]
     if _provider is None or scope["path"] in _PROBES:
-        yield RequestSpan(None, method)
+        yield lambda route, status: None
         return
-    from opentelemetry.trace import SpanKind
+    from opentelemetry.trace import SpanKind, StatusCode
 
     attributes = {"http.request.method": method, "assay.request_id": scope["state"]["request_id"]}
     with _provider.get_tracer(__name__).start_as_current_span(
@@ -133,7 +109,16 @@ def request_span(scope: Scope) -> Iterator[RequestSpan]:
         kind=SpanKind.SERVER,
         attributes=attributes,
     ) as current:
-        yield RequestSpan(current, method)
+
+        def answered(route: str, status: int) -> None:
+            """Name the span and say how it ended."""
+            current.update_name(f"{method} {route}")
+            current.set_attribute("http.route", route)
+            current.set_attribute("http.response.status_code", status)
+            if status >= 500:
+                current.set_status(StatusCode.ERROR)
+
+        yield answered
 
 
 def _extracted(carrier: Mapping[str, str]) -> Any:

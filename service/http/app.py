@@ -83,7 +83,7 @@ class Exchange:
             self._metrics.began()
         began = time.perf_counter()
         try:
-            with request_span(scope) as span:
+            with request_span(scope) as answered:
                 try:
                     await self._app(scope, receive, outcome.send)
                 except Exception:
@@ -93,7 +93,7 @@ class Exchange:
                         raise
                     response = error_response(foreign_error(500), Request(scope))
                     await response(scope, receive, outcome.send)
-                span.answered(route_of(scope), outcome.status)
+                answered(route_of(scope), outcome.status)
         finally:
             seconds = time.perf_counter() - began
             if self._metrics is not None:

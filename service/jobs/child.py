@@ -33,7 +33,7 @@ from service.jobs.queue import JobStore
 from service.jobs.table import Job
 from service.jobs.uploads import REPORT, evaluations_folder, open_inputs
 from service.processes import die_with_starter, watch_parent
-from service.tracing import Stages, continued, start_tracing, stop_tracing
+from service.tracing import Stages, span, start_tracing, stop_tracing
 
 if TYPE_CHECKING:
     from robustness.progress import Progress
@@ -113,7 +113,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     watch = ProgressReporter(store, job.id, options.worker)
     try:
-        with continued(job.traceparent, "evaluation", evaluation=job.id), closing(watch.stages):
+        whole = span("evaluation", continuing=job.traceparent or "", evaluation=job.id)
+        with whole, closing(watch.stages):
             result = _evaluate(job, options, watch)
     except Exception as error:  # whatever it is, whoever waits is told
         stored = _store_failure(store, job, options.worker, error)

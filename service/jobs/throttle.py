@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 import psutil
 
 from service.jobs.process import EvaluationChild
-from service.processes import family, role_of
+from service.processes import by_role
 
 _BUSY = 0.1  # of a core, that all workers together use
 _LOOK_S = 0.25
@@ -37,7 +37,7 @@ class Predictors:
             return self._busy
         if now >= self._next_find:
             self._next_find = now + _FIND_S
-            self._workers = _workers(self._server)
+            self._workers = [one for role, one in by_role(self._server) if role == "worker"]
             self._used = self._cpu_seconds()
         else:
             used = self._cpu_seconds()
@@ -85,12 +85,3 @@ def throttled(child: EvaluationChild, predictors: Predictors, share: float) -> I
         ended.set()
         if rest:
             thread.join()
-
-
-def _workers(server: int) -> list[psutil.Process]:
-    found: list[psutil.Process] = []
-    for process in family(server):
-        with suppress(psutil.Error):  # it has ended
-            if role_of(process, server) == "worker":
-                found.append(process)
-    return found
