@@ -60,7 +60,7 @@ class Evaluator:
         """Begin to claim evaluations."""
         settings = get_settings()
         with _starting("evaluator", settings):
-            self._store = JobStore.open(settings)
+            self._store = JobStore(settings.database_url)
             self._loop = evaluator.Evaluator(self._store, settings)
             self._loop.start()
 
@@ -102,7 +102,7 @@ class Assay:
             read_keys(settings.api_keys.get_secret_value())
             prepare_state(settings)
             claim_state(settings)
-            JobStore.open(settings).close()
+            JobStore(settings.database_url).close()
             folder = open_run_folder(settings)
             os.environ["ASSAY_RUN"] = str(folder)  # for the workers
             use_private_sockets(folder)

@@ -72,7 +72,7 @@ class Worker:
         start_tracing("assay")
         self._closing.callback(stop_tracing)
         metrics = Metrics()
-        store = JobStore.open(settings)
+        store = JobStore(settings.database_url)
         self._closing.callback(store.close)
         routes, checks = [], {}
         if settings.role != "evaluate":

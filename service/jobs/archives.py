@@ -1,5 +1,6 @@
 """Archives from strangers, refused before anything in them is unpacked."""
 
+import csv
 import io
 import os
 import stat
@@ -8,7 +9,7 @@ import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, BinaryIO, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from data.errors import DataError
 from service.http.errors import ApiError
@@ -24,20 +25,16 @@ _MAX_FOOTER = 1_000_000
 _UNPACKED_SIZE, _PACKED_SIZE = 2, 3
 _KINDS = (5, 7, 8)  # fields with the header of a data page, of a dictionary, of a data page v2
 _NUM_VALUES = 1  # the first field of each of them
-_TRUE, _FALSE, _BYTE, _I16, _I32, _I64, _DOUBLE, _BINARY = range(1, 9)
-_STRUCT = 12
+_INTEGERS, _BINARY, _STRUCT = (4, 5, 6), 8, 12  # Thrift's types
+_WIDTHS = {1: 0, 2: 0, 3: 1, 7: 8}  # bytes of true, false, a byte and a double
 _DEPTH = 8
-
-
-class BrokenPages(ValueError):
-    """The headers contradict the file or themselves."""
 
 
 def declared_size(content: bytes, metadata: "FileMetaData", columns: set[str]) -> int:
     """Bytes that some top-level columns say they become.
 
     Raises:
-        BrokenPages: a column is repeated within a row, or a page says something impossible.
+        ValueError: a column is repeated within a row, or a page says something impossible.
     """
     size = 0
     for index in range(metadata.num_row_groups):
@@ -47,11 +44,11 @@ def declared_size(content: bytes, metadata: "FileMetaData", columns: set[str]) -
             if chunk.path_in_schema.partition(".")[0] not in columns:
                 continue
             if metadata.schema.column(position).max_repetition_level:
-                raise BrokenPages("a column holds lists")
+                raise ValueError("a column holds lists")
             for unpacked, values in _pages(content, chunk):
                 # Every value of a flat column, and every entry of its dictionary, is of a row.
                 if values > group.num_rows:
-                    raise BrokenPages("a page holds more values than rows")
+                    raise ValueError("a page holds more values than rows")
                 size += unpacked
     return size
 
@@ -63,7 +60,7 @@ def _pages(content: bytes, chunk: Any) -> Iterator[tuple[int, int]]:
         offsets.append(chunk.dictionary_page_offset)
     position, end = min(offsets), min(offsets) + chunk.total_compressed_size
     if not 0 <= position <= end <= len(content):
-        raise BrokenPages("a column lies outside of the file")
+        raise ValueError("a column lies outside of the file")
     while position < end:
         reader = _Reader(content, position, end)
         header = reader.read_struct(0)
@@ -72,7 +69,7 @@ def _pages(content: bytes, chunk: Any) -> Iterator[tuple[int, int]]:
         position = reader.position + _count(header.get(_PACKED_SIZE))
         yield _count(header.get(_UNPACKED_SIZE)), max(values, default=0)
     if position != end:
-        raise BrokenPages("a page lies outside of its column")
+        raise ValueError("a page lies outside of its column")
 
 
 class _Reader:
@@ -86,7 +83,7 @@ class _Reader:
     def read_struct(self, depth: int) -> dict[int, Any]:
         """Fields by number."""
         if depth > _DEPTH:
-            raise BrokenPages("a page's header is nested too deeply")
+            raise ValueError("a page's header is nested too deeply")
         fields: dict[int, Any] = {}
         number = 0
         while head := self._byte():
@@ -96,17 +93,14 @@ class _Reader:
         return fields
 
     def _value(self, kind: int, depth: int) -> Any:
-        if kind in (_TRUE, _FALSE):
-            return kind == _TRUE
-        if kind in (_I16, _I32, _I64):
+        if kind in _INTEGERS:
             return self._signed()
         if kind == _STRUCT:
             return self.read_struct(depth + 1)
-        if kind in (_BYTE, _DOUBLE, _BINARY):
-            self._skip({_BYTE: 1, _DOUBLE: 8}.get(kind) or self._unsigned())
-            return None
-        # Lists and maps: no header of a page has one.
-        raise BrokenPages("a page's header cannot be read")
+        if kind != _BINARY and kind not in _WIDTHS:  # lists and maps: no header of a page has one
+            raise ValueError("a page's header cannot be read")
+        self._skip(self._unsigned() if kind == _BINARY else _WIDTHS[kind])
+        return None
 
     def _signed(self) -> int:
         number = self._unsigned()
@@ -119,7 +113,7 @@ class _Reader:
             number |= (byte & 127) << shift
             if byte < 128:
                 return number
-        raise BrokenPages("a page's header holds an endless number")
+        raise ValueError("a page's header holds an endless number")
 
     def _byte(self) -> int:
         self._skip(1)
@@ -128,16 +122,14 @@ class _Reader:
     def _skip(self, count: int) -> None:
         self.position += count
         if self.position > self._end:
-            raise BrokenPages("a page's header is incomplete")
+            raise ValueError("a page's header is incomplete")
 
 
 def _count(value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise BrokenPages("a page's header does not tell its size")
+    if not isinstance(value, int) or value < 0:
+        raise ValueError("a page's header does not tell its size")
     return value
 
-
-Kind = Literal["zip", "parquet"]
 
 _END_OF_DIRECTORY = b"PK\x05\x06"
 _LOCATOR_64 = b"PK\x06\x07"  # of the zip64 record, 56 bytes before it, which overrides the other
@@ -146,23 +138,45 @@ _END_SIZE = 56 + 20 + 22 + 65_535  # both records, and the longest comment behin
 _DIRECTORY_ENTRY = 1000
 _COLUMNS = ("image", "text", "label")  # of a parquet file, what is read
 
+What = Literal["images", "texts"]
 
-def check_archive(
-    content: bytes, settings: Settings, *, what: Literal["images", "texts"] = "images"
-) -> Kind:
+
+def check_archive(content: bytes, settings: Settings, what: What) -> str:
     """Tell what an archive is, by its first bytes, and refuse a hostile one.
+
+    Returns:
+        The suffix of its kind: parquet, zip for images, csv for texts.
 
     Raises:
         ApiError: 415 not_an_archive, 413 archive_too_large, 422 unsafe_archive, broken_archive,
             too_many_images or too_many_texts.
     """
-    if content[:4] == b"PAR1":
+    if content[:4] == _MAGIC:
         _check_parquet(content, settings, what)
         return "parquet"
-    if content[:2] == b"PK":
-        _check_zip(io.BytesIO(content), settings)
+    zipped = content[:2] == b"PK"
+    if what == "images" and zipped:
+        _check_zip(content, settings)
         return "zip"
-    raise ApiError(415, "not_an_archive", "The archive is neither a zip nor a parquet file.")
+    if what == "texts" and not zipped:
+        _check_csv(content, settings.evaluation_max_samples)
+        return "csv"
+    message = "The archive is neither a zip nor a parquet file."
+    if zipped:
+        message = "An archive of texts must be a csv or parquet file, and this is a zip."
+    raise ApiError(415, "not_an_archive", message)
+
+
+def check_samples(count: int, settings: Settings, what: What) -> None:
+    """Refuse more inputs than allowed.
+
+    Raises:
+        ApiError: 422 too_many_images or too_many_texts.
+    """
+    limit = settings.evaluation_max_samples
+    if count > limit:
+        message = f"{count} {what} are more than the {limit} allowed."
+        raise ApiError(422, f"too_many_{what}", message, {"limit": limit})
 
 
 @contextmanager
@@ -183,7 +197,19 @@ def telling_of_faults(path: Path) -> Iterator[None]:
         raise ApiError(422, "broken_archive", "The archive cannot be read.") from error
 
 
-def _check_parquet(content: bytes, settings: Settings, what: str) -> None:
+def _check_csv(content: bytes, limit: int) -> None:
+    """Refuse too many rows before they are kept in memory."""
+    lines = io.TextIOWrapper(io.BytesIO(content), encoding="utf-8-sig", newline="")
+    try:
+        for count, _ in enumerate(filter(None, csv.reader(lines, strict=True))):
+            if count > limit:  # the first row is the header
+                message = f"More than {limit} texts are more than the {limit} allowed."
+                raise ApiError(422, "too_many_texts", message, {"limit": limit})
+    except (csv.Error, UnicodeDecodeError):
+        return  # whoever reads the rows says what is wrong with which
+
+
+def _check_parquet(content: bytes, settings: Settings, what: What) -> None:
     import pyarrow as pa  # 35 MB: only for whoever uploads parquet
     import pyarrow.parquet as pq
 
@@ -191,17 +217,17 @@ def _check_parquet(content: bytes, settings: Settings, what: str) -> None:
         _check_footer(content)
         parquet = pq.ParquetFile(pa.BufferReader(content))
         found = parquet.metadata
-        size = sum(found.row_group(i).total_byte_size for i in range(found.num_row_groups))
-        _check_size(found.num_rows, size, settings, what)
+        check_samples(found.num_rows, settings, what)
+        groups = map(found.row_group, range(found.num_row_groups))
+        _check_size(sum(group.total_byte_size for group in groups), settings)
         # A page may say that it becomes larger than its column is, and memory is reserved for it.
-        size = declared_size(content, found, set(_COLUMNS))
-        _check_size(found.num_rows, size, settings, what)
+        _check_size(declared_size(content, found, set(_COLUMNS)), settings)
         # A value that many rows share is stored once: only the rows tell how long they are.
         columns = [name for name in _COLUMNS if name in parquet.schema_arrow.names]
         size = 0
         for row in parquet.iter_batches(batch_size=1, columns=columns, use_threads=False):
             size += row.get_total_buffer_size()
-            _check_size(found.num_rows, size, settings, what)
+            _check_size(size, settings)
     except (pa.ArrowException, OSError, ValueError) as error:
         raise ApiError(422, "broken_archive", "The parquet file cannot be read.") from error
 
@@ -209,17 +235,16 @@ def _check_parquet(content: bytes, settings: Settings, what: str) -> None:
 def _check_footer(content: bytes) -> None:
     """Refuse a list of contents that is not there, or that alone would fill the memory."""
     if len(content) < 2 * _FOOTER or content[-4:] != _MAGIC:
-        raise BrokenPages("the file is incomplete")
+        raise ValueError("the file is incomplete")
     (length,) = struct.unpack_from("<L", content, len(content) - _FOOTER)
     if length > min(_MAX_FOOTER, len(content) - _FOOTER):
-        raise BrokenPages("the list of contents is too long")
+        raise ValueError("the list of contents is too long")
 
 
-def _check_zip(file: BinaryIO, settings: Settings) -> None:
-    _check_directory_size(file, settings)
+def _check_zip(content: bytes, settings: Settings) -> None:
+    _check_directory_size(content[-_END_SIZE:], settings)
     try:
-        file.seek(0)
-        with zipfile.ZipFile(file) as archive:
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
             members = [member for member in archive.infolist() if not member.is_dir()]
     except (zipfile.BadZipFile, OSError, ValueError, struct.error) as error:
         raise ApiError(422, "broken_archive", "The zip file cannot be read.") from error
@@ -228,14 +253,12 @@ def _check_zip(file: BinaryIO, settings: Settings) -> None:
     if len({member.filename for member in members}) < len(members):
         raise ApiError(422, "unsafe_archive", "The archive holds two files of the same name.")
     images = [member for member in members if not PurePosixPath(member.filename).name[0] == "."]
-    _check_size(len(images), sum(member.file_size for member in members), settings)
+    check_samples(len(images), settings, "images")
+    _check_size(sum(member.file_size for member in members), settings)
 
 
-def _check_directory_size(file: BinaryIO, settings: Settings) -> None:
+def _check_directory_size(tail: bytes, settings: Settings) -> None:
     """Refuse a list of contents that alone would fill the memory."""
-    end = file.seek(0, 2)
-    file.seek(max(0, end - _END_SIZE))
-    tail = file.read()
     position = tail.rfind(_END_OF_DIRECTORY)
     if position < 0 or len(tail) < position + 16:
         raise ApiError(422, "broken_archive", "The zip file is incomplete.")
@@ -267,11 +290,7 @@ def _check_member(member: zipfile.ZipInfo) -> None:
         raise ApiError(422, "unsafe_archive", message)
 
 
-def _check_size(count: int, size: int, settings: Settings, what: str = "images") -> None:
-    if count > settings.evaluation_max_samples:
-        limit = settings.evaluation_max_samples
-        message = f"The archive holds {count} entries, more than the {limit} {what} allowed."
-        raise ApiError(422, f"too_many_{what}", message)
+def _check_size(size: int, settings: Settings) -> None:
     if size > settings.archive_max_mb * 1_000_000:
         message = f"The archive unpacks to more than {settings.archive_max_mb} MB."
         raise ApiError(413, "archive_too_large", message)

@@ -5,9 +5,21 @@ still) can neither finish it nor report on it.
 """
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Engine, and_, case, func, or_, select, update
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Engine,
+    Executable,
+    and_,
+    case,
+    func,
+    or_,
+    select,
+    update,
+)
 
 from service.jobs.database import present, writing
 from service.jobs.table import Job, Status, jobs, read_row
@@ -72,9 +84,8 @@ class JobClaims:
     def should_stop(self, job_id: str, worker: str) -> bool:
         """Whether the job was cancelled or taken from this worker; one indexed read."""
         wish = select(jobs.c.cancel_requested).where(_owned(job_id, worker))
-        with self._engine.begin() as connection:
-            row = connection.execute(wish).first()
-        return row is None or bool(row[0])
+        rows = self._read(wish)
+        return not rows or bool(rows[0][0])
 
     def finish(self, job_id: str, worker: str, result: dict[str, Any]) -> bool:
         """Store the result; False, and nothing stored, when the job is not this worker's."""
@@ -110,9 +121,8 @@ class JobClaims:
         """
         silent = jobs.c.heartbeat < present(self._engine) - silent_for
         lost = and_(jobs.c.status == "running", silent)
-        with self._engine.begin() as connection:
-            if connection.execute(select(jobs.c.id).where(lost).limit(1)).first() is None:
-                return []
+        if not self._read(select(jobs.c.id).where(lost).limit(1)):
+            return []
         with writing(self._engine) as connection:
             counts = {"attempts": jobs.c.attempts - 1, "lost": jobs.c.lost + 1}
             connection.execute(update(jobs).where(lost).values(counts))
@@ -144,24 +154,13 @@ class JobClaims:
             change = update(jobs).where(_owned(job_id, worker)).values(values)
             return bool(connection.execute(change).rowcount)
 
-    def _end(
-        self,
-        job_id: str,
-        worker: str,
-        status: Status,
-        *,
-        result: str | None = None,
-        error: str | None = None,
-    ) -> bool:
-        values = {
-            "status": status,
-            "result": result,
-            "error": error,
-            "finished": present(self._engine),
-            "worker": None,
-            "eta": None,
-        }
-        return self._own(values, job_id, worker)
+    def _end(self, job_id: str, worker: str, status: Status, **outcome: str) -> bool:
+        values = {"status": status, "finished": present(self._engine), "worker": None, "eta": None}
+        return self._own(values | outcome, job_id, worker)
+
+    def _read(self, query: Executable) -> Sequence[Any]:
+        with self._engine.begin() as connection:
+            return connection.execute(query).all()
 
 
 def _owned(job_id: str, worker: str) -> ColumnElement[bool]:

@@ -39,32 +39,28 @@ _FULL_SQLITE, _FULL_POSTGRESQL = 13, "53100"
 _RULE = "ASSAY_DATABASE must be a URL like postgresql://user:password@host/name"
 
 
-class StateError(ValueError):
-    """The database cannot be used: not reachable, or written by another version of the service."""
-
-
 def read_url(address: str) -> URL:
     """The URL `postgresql://user:password@host/name`, or `sqlite:///` before an absolute path.
 
     Raises:
-        StateError: it is neither; the message quotes nothing of it, for it may hold a password.
+        ValueError: it is neither; the message quotes nothing of it, for it may hold a password.
     """
     try:
         url = make_url(address)
     except (ArgumentError, ValueError):
-        raise StateError(_RULE) from None
+        raise ValueError(_RULE) from None
     if url.drivername in ("postgres", "postgresql", _DRIVER):
         return url.set(drivername=_DRIVER)
     if url.drivername == "sqlite" and os.path.isabs(url.database or ""):
         return url
-    raise StateError(f"{_RULE}, or sqlite:/// before an absolute path")
+    raise ValueError(f"{_RULE}, or sqlite:/// before an absolute path")
 
 
 def open_database(address: str) -> Engine:
     """Connect to an address as in `read_url`, and bring the schema up to date.
 
     Raises:
-        StateError: the address is wrong, nothing answers there, or the schema is a newer one.
+        ValueError: the address is wrong, nothing answers there, or the schema is a newer one.
     """
     url = read_url(address)
     engine = _engine(url)
@@ -152,7 +148,7 @@ def _migrate(connection: Connection) -> None:
     if inspect(connection).has_table("alembic_version"):
         found = connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
     if found not in (None, HEAD):
-        raise StateError(
+        raise ValueError(
             f"the state was written with schema version {found}, this service reads up to version"
             f" {HEAD}; start the service that wrote it, or name an empty ASSAY_STATE or"
             " ASSAY_DATABASE"
@@ -170,15 +166,15 @@ def _migrate(connection: Connection) -> None:
     command.upgrade(config, HEAD)
 
 
-def _unusable(url: URL, error: Exception) -> StateError:
+def _unusable(url: URL, error: Exception) -> ValueError:
     """Says where and why, without the password."""
     if url.drivername != _DRIVER:
-        return StateError(f"the table of evaluations cannot be opened: {_reason(error)}")
+        return ValueError(f"the table of evaluations cannot be opened: {_reason(error)}")
     place = f"{url.host or 'the local socket'}, database {url.database or 'of the user'}"
     reason = _reason(error)
     if url.password and str(url.password) in reason:
         reason = "the server refused"
-    return StateError(f"the database of ASSAY_DATABASE ({place}) cannot be used: {reason}")
+    return ValueError(f"the database of ASSAY_DATABASE ({place}) cannot be used: {reason}")
 
 
 def _reason(error: Exception) -> str:

@@ -5,15 +5,16 @@ process dies in between: a job whose worker's heart has stopped is queued again.
 """
 
 import json
+import math
 import re
 from collections.abc import Collection, Sequence
-from statistics import fmean
-from typing import Any, Self
+from itertools import accumulate
+from statistics import fmean, linear_regression
+from typing import Any
 
 from sqlalchemy import (
     ColumnElement,
     Connection,
-    Executable,
     and_,
     case,
     func,
@@ -22,6 +23,7 @@ from sqlalchemy import (
     update,
 )
 
+from service.http.errors import ApiError
 from service.jobs.claims import JobClaims
 from service.jobs.database import open_database, present, writing, writing_alone
 from service.jobs.table import (
@@ -33,32 +35,15 @@ from service.jobs.table import (
     new_row,
     read_row,
     select_jobs,
-    spent,
 )
-from service.settings import Settings
 
-DAY_S = 86_400.0
+_DAY_S = 86_400.0
+# For a full queue, where no running evaluation tells how long it takes, and at most.
+_RETRY_AFTER_S, _MAX_RETRY_AFTER_S = 10, 3600
 _LAST = 20  # jobs from which the speed is measured
 _REACH = 10  # times the cost of the largest of them
 
-
 _ID = re.compile(r"[0-9a-f]{32}")
-
-
-class QueueFull(Exception):
-    """As many evaluations are waiting as the settings allow."""
-
-
-class KeyConflict(Exception):
-    """The idempotency key was used for another request."""
-
-
-class BudgetSpent(Exception):
-    """The owner's budget of a day does not allow an evaluation of a cost now."""
-
-    def __init__(self, cost: int) -> None:
-        super().__init__()
-        self.cost = cost
 
 
 class JobStore(JobClaims):
@@ -68,21 +53,12 @@ class JobStore(JobClaims):
         address: URL of the database, see `database.read_url`; what is missing is made.
 
     Raises:
-        StateError: the database cannot be used.
+        ValueError: the database cannot be used.
     """
 
     def __init__(self, address: str) -> None:
         self.address = address
         super().__init__(open_database(address))
-
-    @classmethod
-    def open(cls, settings: Settings) -> Self:
-        """The table that the settings name.
-
-        Raises:
-            StateError: the database cannot be used.
-        """
-        return cls(settings.database_url)
 
     def close(self) -> None:
         """Close all connections; the store cannot be used afterwards."""
@@ -103,21 +79,14 @@ class JobStore(JobClaims):
             idempotency key gives the job that exists.
 
         Raises:
-            KeyConflict: the owner used the key for another request.
-            QueueFull: `queue_length` evaluations are waiting.
-            BudgetSpent: `budget` does not allow it now.
+            ApiError: as in `find_key` and `check_room`.
         """
         values = new_row(new) | {"created": present(self._engine)}
         with writing_alone(self._engine) as connection:
             known = _find_key(connection, new.owner, new.idempotency_key, new.fingerprint)
             if known is not None:
                 return known, False
-            if _waiting(connection) >= queue_length:
-                raise QueueFull
-            if budget is not None:
-                since = present(self._engine) - DAY_S
-                if spent(connection, new.owner, since) + new.cost > budget:
-                    raise BudgetSpent(new.cost)
+            self._check_room(connection, new.owner, new.cost, queue_length, budget)
             connection.execute(insert(jobs).values(values))
             row = connection.execute(select_jobs().where(jobs.c.id == new.id)).one()
             return read_row(row), True
@@ -126,10 +95,19 @@ class JobStore(JobClaims):
         """The job that was accepted from an owner under an idempotency key.
 
         Raises:
-            KeyConflict: it was accepted for a request with another fingerprint.
+            ApiError: 409 idempotency_conflict for a request with another fingerprint.
         """
         with self._engine.begin() as connection:
             return _find_key(connection, owner, key, fingerprint)
+
+    def check_room(self, owner: str, *, queue_length: int, budget: int | None) -> None:
+        """Refuse what `submit` would refuse whatever it costs.
+
+        Raises:
+            ApiError: 429 queue_full or budget_spent.
+        """
+        with self._engine.begin() as connection:
+            self._check_room(connection, owner, 1, queue_length, budget)
 
     def waiting(self) -> int:
         """Number of queued evaluations."""
@@ -163,12 +141,8 @@ class JobStore(JobClaims):
         """
         wanted: list[ColumnElement[bool]] = [jobs.c.deleted.is_(None)]
         wanted += [jobs.c.seq < cursor] if cursor is not None else []
-        for column, value in (
-            (jobs.c.status, status),
-            (jobs.c.owner, owner),
-            (jobs.c.model, model),
-        ):
-            wanted += [column == value] if value is not None else []
+        given = {jobs.c.status: status, jobs.c.owner: owner, jobs.c.model: model}
+        wanted += [column == value for column, value in given.items() if value is not None]
         found = self._jobs(and_(*wanted), limit=limit + 1)
         return found[:limit], found[limit - 1].seq if len(found) > limit else None
 
@@ -207,14 +181,8 @@ class JobStore(JobClaims):
     def expired(self, *, older_than: float) -> list[str]:
         """Finished jobs, not yet deleted, that ended more than so many seconds ago."""
         old = jobs.c.finished < present(self._engine) - older_than
-        return [
-            row.id for row in self._read(select(jobs.c.id).where(jobs.c.deleted.is_(None), old))
-        ]
-
-    def keeps_files(self, job_id: str) -> bool:
-        """Whether the job exists and is not deleted."""
-        job = self.get(job_id)
-        return job is not None and job.deleted is None
+        found = self._read(select(jobs.c.id).where(jobs.c.deleted.is_(None), old))
+        return [row.id for row in found]
 
     def counts(self) -> dict[str, int]:
         """The number of evaluations in each status, without those that are deleted."""
@@ -225,29 +193,6 @@ class JobStore(JobClaims):
     def totals(self) -> int:
         """Model evaluations that were done for all evaluations, the deleted ones too."""
         return int(self._read(select(func.sum(jobs.c.done)))[0][0] or 0)
-
-    def spent(self, owner: str, since: float) -> int:
-        """Model evaluations that were accepted from an owner since a second of the epoch."""
-        with self._engine.begin() as connection:
-            return spent(connection, owner, since)
-
-    def affordable_in(self, owner: str, cost: int, budget: int) -> float:
-        """Seconds until a daily budget allows a cost, which is not above the budget itself."""
-        now = present(self._engine)
-        columns = select(jobs.c.cost, (jobs.c.created + DAY_S - now).label("left"))
-        recent = columns.where(jobs.c.owner == owner, jobs.c.created >= now - DAY_S)
-        rows = self._read(recent.order_by(jobs.c.seq))
-        too_much = sum(row.cost for row in rows) + cost - budget
-        wait = 0.0
-        for row in rows:
-            if too_much <= 0:
-                break
-            too_much, wait = too_much - row.cost, row.left
-        return max(0.0, wait)
-
-    def next_place_in(self) -> float | None:
-        """Estimate of the seconds until a waiting evaluation is taken; None when there is none."""
-        return self._read(select(func.min(jobs.c.eta)).where(jobs.c.status == "running"))[0][0]
 
     def seconds_of(self, models: list[dict[str, str]], cost: int) -> float | None:
         """How long an evaluation would run, from the last undisturbed ones of the same models.
@@ -264,13 +209,31 @@ class JobStore(JobClaims):
         known = [(int(size), float(took)) for size, took in self._read(undisturbed)]
         return predict_seconds(known, cost)
 
+    def _check_room(
+        self, connection: Connection, owner: str, cost: int, queue_length: int, budget: int | None
+    ) -> None:
+        if _waiting(connection) >= queue_length:
+            soonest = select(func.min(jobs.c.eta)).where(jobs.c.status == "running")
+            wait = connection.execute(soonest).scalar() or _RETRY_AFTER_S
+            message = f"{queue_length} evaluations are waiting; try again later."
+            raise _try_later("queue_full", message, min(wait, _MAX_RETRY_AFTER_S))
+        if budget is None:
+            return
+        now = present(self._engine)
+        columns = select(jobs.c.cost, (jobs.c.created + _DAY_S - now).label("left"))
+        today = columns.where(jobs.c.owner == owner, jobs.c.created >= now - _DAY_S)
+        accepted = connection.execute(today.order_by(jobs.c.seq)).all()
+        freed = [*accumulate(row.cost for row in accepted)]  # as one day after the other ends
+        missing = (freed[-1] if freed else 0) + cost - budget
+        if missing > 0:
+            rows = zip(accepted, freed, strict=True)
+            wait = next((row.left for row, cost_until in rows if cost_until >= missing), _DAY_S)
+            spent = f"This key's {budget:,} model evaluations in 24 hours are spent"
+            raise _try_later("budget_spent", f"{spent}; try again later.", wait, {"limit": budget})
+
     def _jobs(self, wanted: ColumnElement[bool], limit: int | None = None) -> list[Job]:
         query = select_jobs().where(wanted).order_by(jobs.c.seq.desc()).limit(limit)
         return [read_row(row) for row in self._read(query)]
-
-    def _read(self, query: Executable) -> Sequence[Any]:
-        with self._engine.begin() as connection:
-            return connection.execute(query).all()
 
 
 def _find_key(connection: Connection, owner: str, key: str | None, fingerprint: str) -> Job | None:
@@ -279,13 +242,19 @@ def _find_key(connection: Connection, owner: str, key: str | None, fingerprint: 
     same = and_(jobs.c.owner == owner, jobs.c.idempotency_key == key)
     row = connection.execute(select_jobs().where(same)).first()
     if row is not None and row.fingerprint != fingerprint:
-        raise KeyConflict
+        message = "This Idempotency-Key was used for another request."
+        raise ApiError(409, "idempotency_conflict", message)
     return None if row is None else read_row(row)
 
 
 def _waiting(connection: Connection) -> int:
     queued = select(func.count()).select_from(jobs).where(jobs.c.status == "queued")
     return connection.execute(queued).scalar_one()
+
+
+def _try_later(code: str, message: str, wait: float, details: Any = None) -> ApiError:
+    headers = {"Retry-After": str(max(1, math.ceil(wait)))}
+    return ApiError(429, code, message, details, headers)
 
 
 def predict_seconds(known: Sequence[tuple[int, float]], cost: int) -> float | None:
@@ -296,11 +265,10 @@ def predict_seconds(known: Sequence[tuple[int, float]], cost: int) -> float | No
     """
     if not known or cost > _REACH * max(size for size, _ in known):
         return None
-    mean_size = fmean(size for size, _ in known)
-    mean_took = fmean(took for _, took in known)
-    spread = sum((size - mean_size) ** 2 for size, _ in known)
-    if not spread:
-        return mean_took * max(1.0, cost / mean_size)
-    slope = sum((size - mean_size) * (took - mean_took) for size, took in known) / spread
-    slope = min(max(slope, 0.0), mean_took / mean_size)  # neither part is negative
-    return mean_took + slope * (cost - mean_size)
+    sizes, seconds = zip(*known, strict=True)
+    mean_size, mean_seconds = fmean(sizes), fmean(seconds)
+    if len(set(sizes)) == 1:
+        return mean_seconds * max(1.0, cost / mean_size)
+    slope = linear_regression(sizes, seconds).slope
+    slope = min(max(slope, 0.0), mean_seconds / mean_size)  # neither part is negative
+    return mean_seconds + slope * (cost - mean_size)

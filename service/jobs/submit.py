@@ -2,9 +2,7 @@
 
 import hashlib
 import json
-import math
 import shutil
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,14 +14,12 @@ from runtimes.manifest import IMAGES, TEXTS, Task
 from service.http.body import Upload
 from service.http.errors import ApiError
 from service.http.keys import Caller
-from service.jobs.queue import DAY_S, BudgetSpent, JobStore, KeyConflict, QueueFull
+from service.jobs.archives import check_samples
+from service.jobs.queue import JobStore
 from service.jobs.table import PRIORITIES, Job, NewJob, Priority, new_job_id
-from service.jobs.uploads import Uploads, check_samples, evaluations_folder, save_inputs
+from service.jobs.uploads import Uploads, evaluations_folder, save_inputs
 from service.settings import Settings
 from service.tracing import traceparent
-
-# For a full queue, where no running evaluation tells how long it takes, and at most.
-_RETRY_AFTER_S, _MAX_RETRY_AFTER_S = 10, 3600
 
 FindModel = Callable[[str | None, Task], Artifact]
 
@@ -78,39 +74,27 @@ class Submitter:
             ApiError: something is not acceptable; nothing is left behind.
             OSError: the disk is full.
         """
-        try:
-            return self._accept(submission)
-        except KeyConflict:
-            message = "This Idempotency-Key was used for another request."
-            raise ApiError(409, "idempotency_conflict", message) from None
-        except QueueFull:
-            raise self._queue_full() from None
-        except BudgetSpent as error:
-            raise self._budget_spent(submission.caller, error.cost) from None
-
-    def _accept(self, submission: Submission) -> tuple[Job, bool]:
         caller, fingerprint = submission.caller, submission.fingerprint
         known = self.store.find_key(caller.name, submission.idempotency_key, fingerprint)
         if known is not None:
             return known, False
         artifacts = self._check(submission.spec)
-        self._check_early(caller)
+        queue_length, budget = self.settings.queue_length, caller.evaluations_budget
+        # Before files are decoded; `submit` looks again.
+        self.store.check_room(caller.name, queue_length=queue_length, budget=budget)
         job_id = new_job_id()
         folder = evaluations_folder(self.settings.state) / job_id
         samples = save_inputs(
             folder, submission.uploads, artifacts=artifacts, settings=self.settings
         )
-        created, budget = False, caller.evaluations_budget
+        created = False
         try:
             new = _new_job(job_id, submission, artifacts, samples, fingerprint)
             _check_cost(new.cost, self.settings)
             if budget is not None and new.cost > budget:
                 message = f"The evaluation takes more than this key's {budget:,} model evaluations."
-                details = {"model_evaluations": new.cost, "limit": budget}
-                raise ApiError(422, "too_expensive", message, details)
-            job, created = self.store.submit(
-                new, queue_length=self.settings.queue_length, budget=budget
-            )
+                raise _too_expensive(message, new.cost, budget)
+            job, created = self.store.submit(new, queue_length=queue_length, budget=budget)
         finally:
             if not created:
                 shutil.rmtree(folder, ignore_errors=True)
@@ -123,7 +107,7 @@ class Submitter:
             ApiError: it would not be accepted.
         """
         artifacts = self._check(spec)
-        check_samples(samples, self.settings, on_texts=spec.on_texts)
+        check_samples(samples, self.settings, "texts" if spec.on_texts else "images")
         evaluations = _cost(spec, samples, artifacts)
         _check_cost(evaluations, self.settings)
         return evaluations, _names(artifacts)
@@ -133,14 +117,6 @@ class Submitter:
         artifacts = self._artifacts(spec)
         _check_classes(spec, len(artifacts[0].labels))
         return artifacts
-
-    def _check_early(self, caller: Caller) -> None:
-        """Refuse before files are decoded what `JobStore.submit` would refuse as well."""
-        if self.store.waiting() >= self.settings.queue_length:
-            raise QueueFull
-        budget = caller.evaluations_budget
-        if budget is not None and self.store.spent(caller.name, time.time() - DAY_S) >= budget:
-            raise BudgetSpent(1)
 
     def _artifacts(self, spec: EvaluationSpec) -> list[Artifact]:
         task = TEXTS if spec.on_texts else IMAGES
@@ -152,19 +128,6 @@ class Submitter:
             if artifacts[0].labels != artifacts[1].labels:
                 raise _incomparable("must have the same labels as model")
         return artifacts
-
-    def _queue_full(self) -> ApiError:
-        message = f"{self.settings.queue_length} evaluations are waiting; try again later."
-        wait = self.store.next_place_in() or _RETRY_AFTER_S
-        headers = {"Retry-After": str(min(_MAX_RETRY_AFTER_S, max(1, math.ceil(wait))))}
-        return ApiError(429, "queue_full", message, headers=headers)
-
-    def _budget_spent(self, caller: Caller, cost: int) -> ApiError:
-        budget = caller.evaluations_budget or 0
-        wait = max(1, math.ceil(self.store.affordable_in(caller.name, cost, budget)))
-        message = f"This key's {budget:,} model evaluations in 24 hours are spent; try again later."
-        details = {"limit": budget}
-        return ApiError(429, "budget_spent", message, details, {"Retry-After": str(wait)})
 
 
 def _new_job(
@@ -257,9 +220,12 @@ def _check_cost(evaluations: int, settings: Settings) -> None:
             f"The evaluation takes up to {evaluations:,} model evaluations, more than the "
             f"{limit:,} allowed; send fewer inputs, attacks, points, steps, queries or samples."
         )
-        raise ApiError(
-            422, "too_expensive", message, {"model_evaluations": evaluations, "limit": limit}
-        )
+        raise _too_expensive(message, evaluations, limit)
+
+
+def _too_expensive(message: str, evaluations: int, limit: int) -> ApiError:
+    details = {"model_evaluations": evaluations, "limit": limit}
+    return ApiError(422, "too_expensive", message, details)
 
 
 def spec_error(problems: list[dict[str, str]]) -> ApiError:

@@ -8,7 +8,6 @@ from typing import Any, Literal, get_args
 
 from sqlalchemy import (
     Boolean,
-    Connection,
     Row,
     Select,
     and_,
@@ -129,10 +128,3 @@ def read_row(row: Row[Any]) -> Job:
     for name in _IN_JSON:
         values[name] = json.loads(values[name]) if values[name] else None
     return Job(**values)
-
-
-def spent(connection: Connection, owner: str, since: Any) -> int:
-    """Model evaluations that were accepted from an owner since a moment, deleted ones included."""
-    total = func.coalesce(func.sum(jobs.c.cost), 0)
-    query = select(total).where(jobs.c.owner == owner, jobs.c.created >= since)
-    return int(connection.execute(query).scalar_one())

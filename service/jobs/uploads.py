@@ -29,7 +29,7 @@ from runtimes.manifest import TEXTS
 from service.http.body import Upload
 from service.http.documents import parse_json
 from service.http.errors import ApiError
-from service.jobs.archives import check_archive, telling_of_faults
+from service.jobs.archives import What, check_archive, check_samples, telling_of_faults
 from service.settings import Settings
 
 INPUTS = "inputs.json"
@@ -83,9 +83,9 @@ def save_inputs(
     """
     folder.mkdir(parents=True)
     label_names = artifacts[0].labels
-    write = _write_texts if artifacts[0].manifest.task == TEXTS else _write_images
     try:
-        container = write(folder, uploads, settings)
+        what = "texts" if artifacts[0].manifest.task == TEXTS else "images"
+        container = _write(folder, uploads, what, settings)
         with telling_of_faults(container):
             found = _open(container, label_names, settings.max_pixels)
         if uploads.images:
@@ -94,11 +94,10 @@ def save_inputs(
             _check_texts(found, artifacts, settings)
         else:
             _check_images(found, settings)
-        content = {
-            "container": container.name,
-            "names": found.names,
-            "labels": _label_indices(found, uploads.labels, label_names),
-        }
+        labels = None if found.labels is None else found.labels.tolist()
+        if uploads.labels is not None:
+            labels = read_labels(uploads.labels, found.names, label_names)
+        content = {"container": container.name, "names": found.names, "labels": labels}
         write_whole(folder / INPUTS, json.dumps(content))
         _sync_folder(folder)
         _sync_folder(folder.parent)
@@ -139,21 +138,35 @@ def _sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def _write_images(folder: Path, uploads: Uploads, settings: Settings) -> Path:
+def _write(folder: Path, uploads: Uploads, what: What, settings: Settings) -> Path:
+    """The container, as it came or packed."""
     if uploads.archive is not None:
         content = uploads.archive.content
-        path = folder / f"images.{check_archive(content, settings)}"
-        write_whole(path, content)
-        return path
-    path = folder / "images.zip"
-    with (
-        replacing(path) as partial,
-        zipfile.ZipFile(partial, "w", zipfile.ZIP_STORED) as packed,
-    ):
-        for index, image in enumerate(uploads.images):
+        container = folder / f"{what}.{check_archive(content, settings, what)}"
+        write_whole(container, content)
+        return container
+    container = folder / ("texts.parquet" if what == "texts" else "images.zip")
+    with replacing(container) as partial:
+        if what == "texts":
+            check_samples(len(uploads.texts), settings, what)
+            _pack_texts(partial, uploads.texts)
+        else:
+            _pack_images(partial, uploads.images)
+    return container
+
+
+def _pack_texts(path: Path, texts: Sequence[str]) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    pq.write_table(pa.table({"text": pa.array(texts, pa.string())}), path)
+
+
+def _pack_images(path: Path, images: Sequence[Upload]) -> None:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as packed:
+        for index, image in enumerate(images):
             # The suffix only marks an image; what it is is read from its bytes.
             packed.writestr(f"{index:06d}.png", image.content)
-    return path
 
 
 def _check_images(images: ImageSet, settings: Settings) -> None:
@@ -195,58 +208,6 @@ def read_texts(field: str) -> list[str]:
     return texts
 
 
-def check_samples(samples: int, settings: Settings, *, on_texts: bool) -> None:
-    """Refuse more inputs than allowed.
-
-    Raises:
-        ApiError: 422 too_many_images or too_many_texts.
-    """
-    limit, what = settings.evaluation_max_samples, "texts" if on_texts else "images"
-    if samples > limit:
-        message = f"{samples} {what} are more than the {limit} allowed."
-        raise ApiError(422, f"too_many_{what}", message, {"limit": limit})
-
-
-def _write_texts(folder: Path, uploads: Uploads, settings: Settings) -> Path:
-    check_samples(len(uploads.texts), settings, on_texts=True)
-    archive = uploads.archive
-    content = _as_parquet(uploads.texts) if archive is None else archive.content
-    path = folder / f"texts.{_text_kind(content, settings)}"
-    write_whole(path, content)
-    return path
-
-
-def _as_parquet(texts: Sequence[str]) -> bytes:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    stream = io.BytesIO()
-    pq.write_table(pa.table({"text": pa.array(texts, pa.string())}), stream)
-    return stream.getvalue()
-
-
-def _text_kind(content: bytes, settings: Settings) -> str:
-    if content[:2] == b"PK":
-        message = "An archive of texts must be a csv or parquet file, and this is a zip."
-        raise ApiError(415, "not_an_archive", message)
-    if content[:4] == b"PAR1":
-        return check_archive(content, settings, what="texts")
-    _count_rows(content, settings.evaluation_max_samples)
-    return "csv"
-
-
-def _count_rows(content: bytes, limit: int) -> None:
-    """Refuse a csv file of too many rows before they are kept in memory."""
-    lines = io.TextIOWrapper(io.BytesIO(content), encoding="utf-8-sig", newline="")
-    try:
-        for count, _ in enumerate(filter(None, csv.reader(lines, strict=True))):
-            if count > limit:  # the first row is the header
-                message = f"More than {limit} texts are more than the {limit} allowed."
-                raise ApiError(422, "too_many_texts", message, {"limit": limit})
-    except (csv.Error, UnicodeDecodeError):
-        return  # whoever reads the rows says what is wrong with which
-
-
 def _check_texts(texts: TextSet, artifacts: Sequence[Artifact], settings: Settings) -> None:
     longest = settings.evaluation_max_characters
     readers = [(artifact.tokenizer(), artifact.text_spec.max_len) for artifact in artifacts]
@@ -260,14 +221,6 @@ def _check_texts(texts: TextSet, artifacts: Sequence[Artifact], settings: Settin
 
 def _invalid_text(index: int, reason: str) -> ApiError:
     return ApiError(422, "invalid_text", f"Text {index} {reason}.", {"text": index})
-
-
-def _label_indices(
-    inputs: ImageSet | TextSet, labels: str | None, label_names: Sequence[str]
-) -> list[int] | None:
-    if labels is not None:
-        return read_labels(labels, inputs.names, label_names)
-    return None if inputs.labels is None else [int(label) for label in inputs.labels]
 
 
 def read_labels(text: str, names: Sequence[str], label_names: Sequence[str]) -> list[int]:

@@ -61,10 +61,10 @@ class Evaluator:
         """Start the thread."""
         self._thread.start()
 
-    def stop(self, timeout: float = _STOP_S) -> None:
+    def stop(self) -> None:
         """End the running child, give its job back to the queue, and end the thread."""
         self._stopping.set()
-        self._thread.join(timeout)
+        self._thread.join(_STOP_S)
 
     def alive(self) -> bool:
         """Whether the thread is running."""
@@ -103,7 +103,8 @@ class Evaluator:
             self._store.delete(job_id)
         folder = evaluations_folder(self._settings.state)
         for entry in folder.iterdir() if folder.is_dir() else ():
-            if not self._store.keeps_files(entry.name) and _age(entry) > _LEFTOVER_S:
+            job = self._store.get(entry.name)
+            if (job is None or job.deleted) and _age(entry) > _LEFTOVER_S:
                 shutil.rmtree(entry, ignore_errors=True)
 
     def _run(self, job: Job) -> None:

@@ -22,8 +22,7 @@ from runtimes.artifact import Artifact, open_artifact
 from service.http.app import Gateway
 from service.settings import ROOT, Settings, get_settings
 from tests.conftest import Once
-from tests.service.front import Front
-from tests.service.jobs.postgres import postgresql, truncated
+from tests.service.jobs.postgres import emptied, postgresql
 from tests.service.tiny_artifact import noise, write_artifact, write_text_artifact
 
 KEYS = {name: f"key-of-the-caller-{name}" for name in ("pat", "eve", "ada", "ron")}
@@ -37,6 +36,7 @@ ENTRIES: list[dict[str, Any]] = [
 if TYPE_CHECKING:
     from selenium.webdriver import Chrome
 
+    from tests.service.front import Front
     from tests.service.page import Page
 
 
@@ -157,11 +157,13 @@ def database(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path / 'assay.sqlite3'}"
     address: str = request.getfixturevalue("postgresql_server")
-    return truncated(address)
+    return emptied(address)
 
 
 @pytest.fixture
-def front(tmp_path: Path, artifacts: dict[str, Artifact]) -> Iterator[Front]:
+def front(tmp_path: Path, artifacts: dict[str, Artifact]) -> Iterator["Front"]:
+    from tests.service.front import Front
+
     front = Front(tmp_path / "state", artifacts)
     yield front
     front.store.close()
@@ -238,11 +240,9 @@ def bomb(width: int, height: int) -> bytes:
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", b"") + chunk(b"IEND", b"")
 
 
-def wait_until(condition: Callable[[], bool], *, seconds: float) -> bool:
-    """Whether a condition becomes true in time."""
+def wait_until(condition: Callable[[], Any], *, seconds: float = 90) -> Any:
+    """What a condition tells when it becomes true, or at the end of the time."""
     end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        if condition():
-            return True
-        time.sleep(0.1)
-    return condition()
+    while not (told := condition()) and time.monotonic() < end:
+        time.sleep(0.05)
+    return told

@@ -5,7 +5,8 @@ import io
 import json
 import re
 import zipfile
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +21,12 @@ from service.http.app import create_app
 from service.http.errors import ApiError
 from service.http.keys import ANYONE
 from service.jobs.queue import JobStore
+from service.jobs.table import Job
 from service.jobs.uploads import evaluations_folder
 from service.jobs.worker import Evaluator
 from service.settings import Settings
-from tests.service.tiny_artifact import noise
+from tests.service.conftest import wait_until
+from tests.service.tiny_artifact import LABELS, noise
 
 URL = "/v1/evaluations"
 FGSM = {"attacks": [{"name": "fgsm", "eps": ["8/255"]}]}
@@ -37,7 +40,7 @@ class Front:
     def __init__(self, state: Path, artifacts: dict[str, Artifact], **settings: Any) -> None:
         root = artifacts["fashion-elliptical"].folder.parent
         self.settings = Settings(state=state, models=[root], **settings)
-        self.store = JobStore.open(self.settings)
+        self.store = JobStore(self.settings.database_url)
 
         def find_model(name: str | None, task: Task) -> Artifact:
             name = name or ("fashion-elliptical" if task == IMAGES else "tiny-transject")
@@ -79,14 +82,39 @@ class Front:
         folder = evaluations_folder(self.settings.state)
         return sorted(path.name for path in folder.iterdir()) if folder.exists() else []
 
-    def run_all(self) -> None:
-        evaluator = Evaluator(self.store, self.settings)
+    def submit(self, *attacks: dict[str, Any], count: int = 40, **spec: Any) -> str:
+        """The identifier of an evaluation of labeled images."""
+        labels = json.dumps([LABELS[index % 3] for index in range(count)])
+        spec = {"attacks": attacks} | spec
+        response = self.post(pictures(count), spec=json.dumps(spec), labels=labels)
+        assert response.status_code == 202, response.text
+        return response.json()["id"]
+
+    def job(self, job_id: str) -> Job:
+        job = self.store.get(job_id)
+        assert job is not None
+        return job
+
+    def folder(self, job_id: str) -> Path:
+        return evaluations_folder(self.settings.state) / job_id
+
+    @contextmanager
+    def evaluator(self, **limits: Any) -> Iterator[Evaluator]:
+        settings = self.settings.model_copy(update=limits)
+        evaluator = Evaluator(self.store, settings, lost_after=3.0)
         evaluator.start()
         try:
-            while self.store.page(status="queued")[0] or self.store.page(status="running")[0]:
-                self.talk(lambda client: asyncio.sleep(0.1))
+            yield evaluator
         finally:
             evaluator.stop()
+            assert not evaluator.alive()
+
+    def run_all(self, **limits: Any) -> dict[str, Job]:
+        """Every evaluation, by identifier, when all have ended."""
+        with self.evaluator(**limits) as evaluator:
+            assert wait_until(lambda: all(not j.active for j in self.store.page()[0]), seconds=400)
+            assert evaluator.alive()
+        return {job.id: job for job in self.store.page()[0]}
 
 
 def pictures(count: int, field: str = "images") -> Files:

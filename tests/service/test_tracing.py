@@ -62,7 +62,7 @@ def test_a_prediction_and_an_evaluation_are_traced_through_all_processes(
         )
         assert asked.status_code == 202, asked.text
         client.get("/readyz")
-        store = JobStore.open(settings)
+        store = JobStore(settings.database_url)
         loop = Evaluator(store, settings)
         loop.start()
         url = asked.headers["location"]

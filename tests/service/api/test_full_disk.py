@@ -1,5 +1,6 @@
 """A disk without room, and uploads that break off: a clear answer, and nothing left or lost."""
 
+import asyncio
 import errno
 import json
 import os
@@ -7,18 +8,19 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from sqlalchemy import event
+from starlette.types import Message
 
 from service.jobs.process import ADDRESS
 from service.jobs.queue import JobStore
 from service.settings import ROOT
 from tests.service.front import FGSM, PNG, URL, Front, archive, check_error, zipped
-from tests.service.jobs.test_worker import SHORT, House, house
-
-__all__ = ["house"]  # the fixture
+from tests.service.jobs.test_worker import SHORT
 
 
 def _full(*_: object, **__: object) -> Any:
@@ -49,6 +51,33 @@ def test_an_upload_to_a_full_disk_is_refused_and_leaves_nothing(
     check_error(response, 507, "disk_full", "nothing was accepted")
     assert front.folders() == [] and front.store.page() == ([], None)
     assert front.post(**SENT[form]).status_code == 202
+
+
+def test_an_upload_that_breaks_off_leaves_nothing(
+    front: Front, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (spooled := tmp_path / "spooled").mkdir()  # what is too large for the memory
+    monkeypatch.setattr("tempfile.tempdir", str(spooled))
+    parts = {"spec": (None, json.dumps(FGSM)), "images": ("a.png", bytes(4_000_000))}
+    whole = httpx.Request("POST", f"http://assay{URL}", files=parts)
+    received: list[Message] = [
+        {"type": "http.request", "body": whole.read()[:-1_000_000], "more_body": True},
+        {"type": "http.disconnect"},
+    ]
+    answers: list[Message] = []
+
+    async def receive() -> Message:
+        return received.pop(0)
+
+    async def send(message: Message) -> None:
+        answers.append(message)
+
+    scope: dict[str, Any] = {"type": "http", "method": "POST", "path": URL, "query_string": b""}
+    scope |= {"headers": whole.headers.raw, "state": {"caller": front.caller}}
+    asyncio.run(front.app(scope, receive, send))
+    assert answers[0]["status"] == 400 and received == []
+    assert front.folders() == [*spooled.iterdir()] == []
+    assert front.store.page() == ([], None)
 
 
 def _limit_pages(store: JobStore) -> Callable[[], None]:
@@ -113,16 +142,16 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
-def test_an_evaluation_that_fills_the_disk_fails_and_says_so(house: House) -> None:
-    job_id = house.submit(SHORT, count=2)
-    house.store.claim("w")
-    given = ["--job", job_id, "--worker", "w", "--state", str(house.settings.state)]
-    given += ["--parent", str(os.getpid()), "--models", *map(str, house.settings.models)]
+def test_an_evaluation_that_fills_the_disk_fails_and_says_so(front: Front) -> None:
+    job_id = front.submit(SHORT, count=2)
+    front.store.claim("w")
+    given = ["--job", job_id, "--worker", "w", "--state", str(front.settings.state)]
+    given += ["--parent", str(os.getpid()), "--models", *map(str, front.settings.models)]
     command = [sys.executable, "-c", CHILD, *given]
     ended = subprocess.run(
-        command, cwd=ROOT, env={ADDRESS: house.store.address}, capture_output=True, timeout=90
+        command, cwd=ROOT, env={ADDRESS: front.store.address}, capture_output=True, timeout=90
     )
     assert ended.returncode == 0, ended.stderr.decode()
-    job = house.job(job_id)
+    job = front.job(job_id)
     assert job.error == {"code": "disk_full", "message": "the disk of the service is full"}
-    assert job.status == "failed" and not [*house.folder(job_id).rglob("*.tmp")]
+    assert job.status == "failed" and not [*front.folder(job_id).rglob("*.tmp")]

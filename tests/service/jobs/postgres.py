@@ -30,12 +30,3 @@ def emptied(address: str) -> str:
         connection.execute("DROP SCHEMA public CASCADE")
         connection.execute("CREATE SCHEMA public")
     return address
-
-
-def truncated(address: str) -> str:
-    """The same database without an evaluation; making the tables anew would take longer."""
-    with psycopg.connect(address, autocommit=True) as connection:
-        row = connection.execute("SELECT to_regclass('evaluations')").fetchone()
-        if row is not None and row[0] is not None:
-            connection.execute("TRUNCATE evaluations RESTART IDENTITY")
-    return address

@@ -7,69 +7,66 @@ import sys
 from pathlib import Path
 
 import psutil
+import pytest
 
 from runtimes.artifact import Artifact
 from runtimes.threads import available_cores
 from service.jobs.process import evaluation_memory, evaluation_threads
 from service.processes import available_memory, family, resident_bytes
 from service.settings import Settings
-from tests.service.jobs.postgres import truncated
-from tests.service.jobs.test_worker import SHORT, House, child_of, finished, house, wait_for
+from tests.service.conftest import wait_until
+from tests.service.front import Front
+from tests.service.jobs.postgres import emptied
+from tests.service.jobs.test_worker import SHORT, child_of
 
-__all__ = ["house"]  # the fixture
-
-
-def test_an_evaluation_over_its_memory_is_ended_and_fails_alone(house: House) -> None:
-    greedy = house.submit(SHORT)
+LIMITS = {
     # Less than what it takes to load torch, which the child really does.
-    house.settings = house.settings.model_copy(update={"evaluation_memory_mb": 120.0})
-    with house.evaluator() as evaluator:
-        job = wait_for(finished(house, greedy))
-        assert evaluator.alive()
-    message = "the evaluation needs more than the 120 MB of memory allowed"
-    assert (job.status, job.error) == ("failed", {"code": "out_of_memory", "message": message})
-    assert child_of(greedy) is None
-    assert {path.name for path in house.folder(greedy).iterdir()} == {"images.zip", "inputs.json"}
+    "out_of_memory": ({"evaluation_memory_mb": 120.0}, "needs more than the 120 MB of memory"),
+    "time_limit": ({"evaluation_max_hours": 0.36 / 3600}, "takes longer than the 0.0001 hours"),
+}
 
 
-def test_the_time_of_an_evaluation_is_limited_over_all_attempts(house: House) -> None:
-    house.settings = house.settings.model_copy(update={"evaluation_max_hours": 0.5 / 3600})
-    job_id = house.submit(SHORT)
-    with house.evaluator():
-        job = wait_for(finished(house, job_id))
-    assert job.error is not None and job.error["code"] == "time_limit"
-    assert "longer than" in job.error["message"] and child_of(job_id) is None
+@pytest.mark.parametrize("code", LIMITS)
+def test_an_evaluation_over_a_limit_is_ended_and_fails_alone(front: Front, code: str) -> None:
+    limit, excess = LIMITS[code]
+    job_id = front.submit(SHORT)
+    job = front.run_all(**limit)[job_id]
+    message = f"the evaluation {excess} allowed"
+    assert (job.status, job.error) == ("failed", {"code": code, "message": message})
+    assert child_of(job_id) is None
+    assert {path.name for path in front.folder(job_id).iterdir()} == {"images.zip", "inputs.json"}
 
 
-def test_a_child_that_is_killed_again_and_again_fails_its_job(house: House) -> None:
-    job_id, seen = house.submit(SHORT), set[int]()
-    with house.evaluator():
+def test_a_child_that_is_killed_again_and_again_fails_its_job(front: Front) -> None:
+    job_id, seen = front.submit(SHORT), set[int]()
+    with front.evaluator():
         while len(seen) < 3:
-            child = wait_for(lambda: child_of(job_id))
+            assert (child := wait_until(lambda: child_of(job_id)))
             if child not in seen:
                 os.kill(child, signal.SIGKILL)  # what the kernel does when memory runs out
                 seen.add(child)
-        job = wait_for(finished(house, job_id))
-    assert job.error is not None and job.error["code"] == "evaluator_died"
-    assert "killed by signal 9" in job.error["message"]
-    assert not (house.folder(job_id) / "report").exists()
+        assert wait_until(lambda: not front.job(job_id).active)
+    error = front.job(job_id).error
+    assert error is not None and error["code"] == "evaluator_died"
+    assert "killed by signal 9" in error["message"]
+    assert not (front.folder(job_id) / "report").exists()
 
 
 def test_several_evaluators_share_one_table_of_postgresql(
     tmp_path: Path, artifacts: dict[str, Artifact], postgresql_server: str
 ) -> None:
-    house = House(tmp_path, artifacts, database=truncated(postgresql_server))
-    ids = [house.submit(SHORT, count=2, seed=seed) for seed in range(2)]
-    with house.evaluator(), house.evaluator():
-        child = wait_for(lambda: child_of(ids[0]))
+    front = Front(tmp_path, artifacts, database=emptied(postgresql_server))
+    first_id, _ = (front.submit(SHORT, count=2, seed=seed) for seed in range(2))
+    with front.evaluator():
+        assert (child := wait_until(lambda: child_of(first_id)))
         assert postgresql_server.encode() not in Path(f"/proc/{child}/cmdline").read_bytes()
-        jobs = [wait_for(finished(house, job_id)) for job_id in ids]
+        jobs = front.run_all().values()
     assert [(job.status, job.error) for job in jobs] == [("succeeded", None)] * 2
     assert all(job.done == job.total for job in jobs)
-    first, second = sorted((job.started, job.finished) for job in jobs)
+    first, second = sorted((job.started or 0, job.finished or 0) for job in jobs)
     assert second[0] < first[1]
     assert not (tmp_path / "assay.sqlite3").exists()
-    house.store.close()
+    front.store.close()
 
 
 def test_the_memory_of_descendants_counts() -> None:

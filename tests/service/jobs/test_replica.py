@@ -9,11 +9,12 @@ from pydantic import SecretStr
 
 from service.jobs.queue import JobStore
 from service.settings import ROOT, Settings
+from tests.service.jobs.postgres import emptied
 
 _CODE = (
     "import sys; from service.start import claim_state; from service.settings import Settings\n"
     "from service.jobs.queue import JobStore\n"
-    "try: claim_state(Settings()); JobStore.open(Settings()).close()\n"
+    "try: claim_state(Settings()); JobStore(Settings().database_url).close()\n"
     "except ValueError as error: sys.exit(f'Assay cannot start: {error}')\n"
     "print('ready', flush=True); sys.stdin.read()"
 )
@@ -51,7 +52,7 @@ def test_a_state_has_one_server_of_each_role_until_it_dies(tmp_path: Path) -> No
 
 
 def test_postgresql_has_any_number_of_servers(tmp_path: Path, postgresql_server: str) -> None:
-    given = {"ASSAY_DATABASE": postgresql_server}
+    given = {"ASSAY_DATABASE": emptied(postgresql_server)}
     with server(tmp_path, "all", **given) as first, server(tmp_path, "all", **given) as second:
         assert said(first) == said(second) == "ready\n"
 
@@ -71,5 +72,5 @@ def test_an_unusable_database_is_named_without_its_password(
     tmp_path: Path, address: str, words: str
 ) -> None:
     with pytest.raises(ValueError, match=words) as refused:
-        JobStore.open(Settings(state=tmp_path, database=SecretStr(address)))
+        JobStore(Settings(state=tmp_path, database=SecretStr(address)).database_url)
     assert "s3cret" not in str(refused.value)

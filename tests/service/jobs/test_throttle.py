@@ -24,13 +24,10 @@ worker.wait()
 
 
 class Busy(Predictors):
-    """Predictors that compute, or do not."""
-
-    def __init__(self, answer: bool) -> None:
-        self._answer = answer
+    """Predictors that compute without an end."""
 
     def busy(self) -> bool:
-        return self._answer
+        return True
 
 
 class Spinning(EvaluationChild):
@@ -56,23 +53,23 @@ def spinning() -> Iterator[Spinning]:
 
 
 def test_an_evaluation_works_its_share_while_predictions_are_computed(spinning: Spinning) -> None:
-    with throttled(spinning, Busy(True), 0.1):
+    with throttled(spinning, Busy(0), 0.1):
         time.sleep(0.3)
         began, times = time.monotonic(), spinning.process.cpu_times()
         time.sleep(1.5)
         used = spinning.process.cpu_times()
         worked = (used.user + used.system - times.user - times.system) / (time.monotonic() - began)
     assert 0 < worked < 0.25
-    pauses = spinning.pauses
-    for share, busy in ((1, True), (0.1, False)):
-        with throttled(spinning, Busy(busy), share):
+    pauses, idle = spinning.pauses, Predictors(spinning.process.pid)
+    for share, predictors in ((1, Busy(0)), (0.1, idle)):
+        with throttled(spinning, predictors, share):
             time.sleep(0.5)
     assert spinning.pauses == pauses  # it never rests without need
 
 
 def test_a_process_goes_on_when_nothing_paces_it_any_more(spinning: Spinning) -> None:
     for _ in range(5):
-        with throttled(spinning, Busy(True), 0.01):
+        with throttled(spinning, Busy(0), 0.01):
             time.sleep(0.05)
         assert wait_until(lambda: spinning.process.status() != psutil.STATUS_STOPPED, seconds=2)
 

@@ -42,10 +42,5 @@ def upgrade() -> None:
     op.create_index("evaluations_by_owner", "evaluations", ["owner", "created"])
 
 
-def downgrade() -> None:
-    """Drop the table."""
-    op.drop_table("evaluations")
-
-
 def _counter(name: str, kind: Any) -> sa.Column[Any]:
     return sa.Column(name, kind, nullable=False, server_default="0")
