@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -74,6 +75,21 @@ def test_a_kept_choice_is_for_one_question_only(asked: CacheKey, tmp_path: Path)
         assert load_selection(asked.model_copy(update=change), tmp_path) is None
         store_selection(answer(asked.model_copy(update=change)), tmp_path)
     assert len(list(tmp_path.iterdir())) == 1 + len(others)
+
+
+def test_choices_stored_at_the_same_time_are_all_kept_whole(
+    asked: CacheKey, tmp_path: Path
+) -> None:
+    keys = [asked.model_copy(update={"threads": threads}) for threads in range(4)]
+
+    def store(key: CacheKey) -> None:
+        for _ in range(10):
+            store_selection(answer(key), tmp_path)
+            assert load_selection(key, tmp_path) == answer(key)
+
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(store, keys * 2))  # each by two at once
+    assert len(list(tmp_path.iterdir())) == len(keys)
 
 
 @pytest.mark.parametrize(

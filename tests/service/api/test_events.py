@@ -9,7 +9,6 @@ from collections.abc import Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
 
 import httpx
 import pytest
@@ -18,7 +17,6 @@ from sqlalchemy.exc import OperationalError, TimeoutError
 
 from runtimes.artifact import Artifact
 from service.api.event_stream import Feed
-from service.jobs.queue import JobStore
 from service.jobs.table import Job
 from tests.service.conftest import wait_until
 from tests.service.front import URL, Front, check_error
@@ -134,19 +132,26 @@ def test_many_followers_read_the_table_together(
     assert len(asked) <= 40 + 10
 
 
-JOB = Mock(spec=Job, id="one")
-
-
 @pytest.mark.parametrize("error", [OperationalError("select", {}, Exception()), TimeoutError()])
 def test_a_follower_outlives_a_table_that_does_not_answer(
-    error: Exception, caplog: pytest.LogCaptureFixture
+    front: Front,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    error: Exception,
 ) -> None:
-    store = Mock(spec=JobStore)
-    store.get_all.side_effect = [error, {"one": JOB}, error, error, error, error]
+    job = front.job(front.post().json()["id"])
+    read, failing = front.store.get_all, iter([True, False])
+
+    def get_all(ids: set[str]) -> dict[str, Job]:
+        """Fails at first, and again after one answer."""
+        if next(failing, True):
+            raise error
+        return read(ids)
 
     async def follow() -> tuple[Job | None, Job | None]:
-        with Feed(store).follow("one") as follower:
+        with Feed(front.store).follow(job.id) as follower:
             return await follower.next(timeout=5), await follower.next(timeout=0.4)
 
-    assert asyncio.run(follow()) == (JOB, None)
+    monkeypatch.setattr(front.store, "get_all", get_all)
+    assert asyncio.run(follow()) == (job, None)
     assert "does not answer" in caplog.text
