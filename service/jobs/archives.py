@@ -2,16 +2,13 @@
 
 import csv
 import io
-import os
 import stat
 import struct
 import zipfile
 from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, Literal
 
-from data.errors import DataError
 from service.http.errors import ApiError
 from service.settings import Settings
 
@@ -177,24 +174,6 @@ def check_samples(count: int, settings: Settings, what: What) -> None:
     if count > limit:
         message = f"{count} {what} are more than the {limit} allowed."
         raise ApiError(422, f"too_many_{what}", message, {"limit": limit})
-
-
-@contextmanager
-def telling_of_faults(path: Path) -> Iterator[None]:
-    """Turn what makes an archive unreadable within the block into an answer for its sender.
-
-    Raises:
-        ApiError: 422 invalid_archive with the reason, or broken_archive.
-    """
-    try:
-        yield
-    except DataError as error:
-        # The cause of an unreadable parquet file may quote where it lies.
-        reason = str(error).replace(str(path.parent) + os.sep, "")
-        raise ApiError(422, "invalid_archive", f"The archive cannot be used: {reason}.") from error
-    except (ValueError, TypeError, LookupError, AttributeError, NotImplementedError) as error:
-        # A parquet file may hold columns and metadata of any type.
-        raise ApiError(422, "broken_archive", "The archive cannot be read.") from error
 
 
 def _check_csv(content: bytes, limit: int) -> None:

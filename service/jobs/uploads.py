@@ -29,7 +29,7 @@ from runtimes.manifest import TEXTS
 from service.http.body import Upload
 from service.http.documents import parse_json
 from service.http.errors import ApiError
-from service.jobs.archives import What, check_archive, check_samples, telling_of_faults
+from service.jobs.archives import What, check_archive, check_samples
 from service.settings import Settings
 
 INPUTS = "inputs.json"
@@ -86,8 +86,7 @@ def save_inputs(
     try:
         what = "texts" if artifacts[0].manifest.task == TEXTS else "images"
         container = _write(folder, uploads, what, settings)
-        with telling_of_faults(container):
-            found = _open(container, label_names, settings.max_pixels)
+        found = _open_sent(container, label_names, settings.max_pixels)
         if uploads.images:
             found = dataclasses.replace(found, names=[image.name for image in uploads.images])
         if isinstance(found, TextSet):
@@ -128,6 +127,19 @@ def _open(container: Path, label_names: Sequence[str], max_pixels: int) -> Image
     if container.stem == "texts":
         return open_texts(container, label_names=label_names)
     return open_images(container, label_names=label_names, max_pixels=max_pixels)
+
+
+def _open_sent(container: Path, label_names: Sequence[str], max_pixels: int) -> ImageSet | TextSet:
+    """What was sent, or an answer for its sender."""
+    try:
+        return _open(container, label_names, max_pixels)
+    except DataError as error:
+        # The cause of an unreadable parquet file may quote where it lies.
+        reason = str(error).replace(str(container.parent) + os.sep, "")
+        raise ApiError(422, "invalid_archive", f"The archive cannot be used: {reason}.") from error
+    except (ValueError, TypeError, LookupError, AttributeError, NotImplementedError) as error:
+        # A parquet file may hold columns and metadata of any type.
+        raise ApiError(422, "broken_archive", "The archive cannot be read.") from error
 
 
 def _sync_folder(folder: Path) -> None:

@@ -83,29 +83,16 @@ metrics = Metrics()
 metrics.began()
 metrics.queued("m", 5)
 metrics.batch("m", 4, 0.01, 0.02)
-print("ready", flush=True)
-sys.stdin.readline()
 sys.stdout.write(metrics.exposition([]).decode())
 """
 
 
-def _worker(folder: Path) -> "subprocess.Popen[str]":
-    command = [sys.executable, "-c", _WORKER, str(folder)]
-    environment = {"PROMETHEUS_MULTIPROC_DIR": str(folder), "PATH": ""}
-    pipe = subprocess.PIPE
-    worker = subprocess.Popen(
-        command, cwd=ROOT, env=environment, text=True, stdin=pipe, stdout=pipe
-    )
-    assert worker.stdout and worker.stdout.readline() == "ready\n"
-    return worker
-
-
 def test_any_worker_tells_of_all_and_forgets_the_queues_of_the_dead(tmp_path: Path) -> None:
-    dead = _worker(tmp_path)
-    dead.kill()
-    dead.communicate()
-    living = _worker(tmp_path)
-    families = parse(living.communicate("go\n")[0])
+    command = [sys.executable, "-c", _WORKER, str(tmp_path)]
+    environment = {"PROMETHEUS_MULTIPROC_DIR": str(tmp_path), "PATH": ""}
+    # The first has ended when the second begins.
+    _, text = (subprocess.check_output(command, cwd=ROOT, env=environment) for _ in range(2))
+    families = parse(text.decode())
     assert value(families, "assay_batch_size_sum", model="m") == 8
     assert value(families, "assay_requests_in_flight") == 1
     assert value(families, "assay_queue_inputs", model="m") == 5

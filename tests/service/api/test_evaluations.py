@@ -17,7 +17,7 @@ from data.images import decode_image
 from robustness import EvaluationSpec, cost
 from robustness.report import lookup
 from runtimes.artifact import Artifact
-from service.jobs.uploads import evaluations_folder, open_inputs
+from service.jobs.uploads import open_inputs
 from tests.service.conftest import bomb
 from tests.service.front import FGSM, PNG, URL, Front, archive, check_error, pictures, zipped
 from tests.service.tiny_artifact import LABELS, noise
@@ -25,8 +25,7 @@ from tests.service.tiny_artifact import LABELS, noise
 
 def stored_labels(front: Front, response: httpx.Response) -> list[int] | None:
     assert response.status_code == 202, response.text
-    folder = evaluations_folder(front.settings.state) / response.json()["id"]
-    labels = open_inputs(folder, LABELS).labels
+    labels = open_inputs(front.folder(response.json()["id"]), LABELS).labels
     return None if labels is None else labels.tolist()
 
 

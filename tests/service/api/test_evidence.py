@@ -15,7 +15,6 @@ import pytest
 from data.images import to_png
 from robustness.spec import ATTACKS
 from runtimes.artifact import open_artifact
-from service.jobs.uploads import evaluations_folder
 from service.settings import ROOT
 from tests.service.front import URL, Files, Front, check_error
 from tests.service.tiny_artifact import noise
@@ -88,7 +87,7 @@ def test_each_form_has_its_type_and_nothing_runs_in_the_page(
     finished: tuple[Front, dict[str, Any]],
 ) -> None:
     front, shown = finished
-    folder = evaluations_folder(front.settings.state) / shown["id"]
+    folder = front.folder(shown["id"])
     assert {path.name for path in folder.iterdir()} == {"images.zip", "inputs.json", "report"}
     kept = {"shards", *(name for name, *_ in FORMS.values())}
     assert {path.name for path in (folder / "report").iterdir()} == kept
@@ -129,7 +128,7 @@ def finish(front: Front, location: str) -> Path:
     job_id = location.removeprefix(f"{URL}/")
     front.store.claim("w")
     front.store.finish(job_id, "w", {"models": []})
-    return evaluations_folder(front.settings.state) / job_id
+    return front.folder(job_id)
 
 
 def test_no_form_of_a_report_before_the_end_or_after_the_deletion(front: Front) -> None:
@@ -156,7 +155,7 @@ def test_a_report_of_another_version_has_no_pictures(
     done, shown = finished
     location = front.post().headers["location"]
     folder = finish(front, location) / "report"
-    shutil.copytree(evaluations_folder(done.settings.state) / shown["id"] / "report", folder)
+    shutil.copytree(done.folder(shown["id"]) / "report", folder)
     report = json.loads((folder / "report.json").read_bytes()) | {"schema_version": 1}
     (folder / "report.json").write_text(json.dumps(report))
     picture = front.request("GET", f"{location}/samples/0/clean.png")

@@ -11,7 +11,7 @@ import pytest
 from data.sources import TextSet
 from robustness.report.lookup import difference
 from robustness.spec import ATTACKS
-from service.jobs.uploads import evaluations_folder, open_inputs
+from service.jobs.uploads import open_inputs
 from tests.service.front import Front, archive, check_error, pictures, zipped
 from tests.service.tiny_artifact import TEXT_LABELS
 
@@ -38,8 +38,7 @@ def post(front: Front, **form: Any) -> Any:
 def stored(front: Front, **form: Any) -> tuple[list[str], list[int] | None]:
     response = post(front, **form)
     assert response.status_code == 202, response.text
-    folder = evaluations_folder(front.settings.state) / response.json()["id"]
-    found = open_inputs(folder, TEXT_LABELS)
+    found = open_inputs(front.folder(response.json()["id"]), TEXT_LABELS)
     assert isinstance(found, TextSet)
     return list(found), None if found.labels is None else found.labels.tolist()
 
