@@ -1,6 +1,5 @@
 """A disk without room, and uploads that break off: a clear answer, and nothing left or lost."""
 
-import asyncio
 import errno
 import json
 import os
@@ -8,13 +7,10 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 from sqlalchemy import event
-from starlette.types import Message
 
 from service.jobs.process import ADDRESS
 from service.jobs.queue import JobStore
@@ -51,33 +47,6 @@ def test_an_upload_to_a_full_disk_is_refused_and_leaves_nothing(
     check_error(response, 507, "disk_full", "nothing was accepted")
     assert front.folders() == [] and front.store.page() == ([], None)
     assert front.post(**SENT[form]).status_code == 202
-
-
-def test_an_upload_that_breaks_off_leaves_nothing(
-    front: Front, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (spooled := tmp_path / "spooled").mkdir()  # what is too large for the memory
-    monkeypatch.setattr("tempfile.tempdir", str(spooled))
-    parts = {"spec": (None, json.dumps(FGSM)), "images": ("a.png", bytes(4_000_000))}
-    whole = httpx.Request("POST", f"http://assay{URL}", files=parts)
-    received: list[Message] = [
-        {"type": "http.request", "body": whole.read()[:-1_000_000], "more_body": True},
-        {"type": "http.disconnect"},
-    ]
-    answers: list[Message] = []
-
-    async def receive() -> Message:
-        return received.pop(0)
-
-    async def send(message: Message) -> None:
-        answers.append(message)
-
-    scope: dict[str, Any] = {"type": "http", "method": "POST", "path": URL, "query_string": b""}
-    scope |= {"headers": whole.headers.raw, "state": {"caller": front.caller}}
-    asyncio.run(front.app(scope, receive, send))
-    assert answers[0]["status"] == 400 and received == []
-    assert front.folders() == [*spooled.iterdir()] == []
-    assert front.store.page() == ([], None)
 
 
 def _limit_pages(store: JobStore) -> Callable[[], None]:
