@@ -26,10 +26,15 @@ def by_role(server: int) -> Iterator[tuple[str, psutil.Process]]:
     """The processes of a server with what each does: server, worker, evaluator or evaluation."""
     for process in family(server):
         with suppress(psutil.Error):  # it has ended
-            yield _role(process, server), process
+            yield role_of(process, server), process
 
 
-def _role(process: psutil.Process, server: int) -> str:
+def role_of(process: psutil.Process, server: int) -> str:
+    """What a process of the family of `server` does, as in `by_role`.
+
+    Raises:
+        psutil.Error: it has ended.
+    """
     if process.pid == server:
         return "server"
     command = process.cmdline()
