@@ -33,7 +33,7 @@ def benchmarks_page() -> str:
         "`python -m benchmarks NAME`; this page is written by `python -m docs.generate`. "
         "A ratio is the median of interleaved pairs of one run, with the spread of the pairs. "
         "Absolute times stand in the records only: the machines were shared. "
-        "All rows were measured with 0.1.0, before native attacks, 7-bit int8 and FastAPI.\n"
+        "Assay 0.1.0 was measured before native attacks, 7-bit int8 and FastAPI.\n"
     )
     sections = [_section(path) for path in sorted(RECORDS.glob("*.jsonl"))]
     return "\n".join(["# Benchmarks\n", head, *sections])
@@ -42,10 +42,10 @@ def benchmarks_page() -> str:
 def _section(path: Path) -> str:
     rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     shown = [row for row in rows if row["target"] is not None or row["unit"] == "ratio"] or rows
-    machines = "; ".join(sorted({row["machine"] for row in rows}))
+    measured_on = {f"Assay {row['versions']['assay']} on {row['machine']}" for row in rows}
     columns = ("case", "measured", "spread", "target", "met", "samples")
     body = markdown_table(columns, [_cells(row) for row in shown])
-    return f"## {path.stem}\n\n{machines}\n\n{body}\n"
+    return f"## {path.stem}\n\n{'; '.join(sorted(measured_on))}\n\n{body}\n"
 
 
 def _cells(row: dict[str, Any]) -> list[str]:

@@ -3,14 +3,17 @@
 import math
 import os
 import platform
+import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from statistics import median
 from typing import Literal
 
 from core.environment import installed, processor
 from runtimes.threads import available_cores
 
+_PROJECT = Path(__file__).parents[2] / "pyproject.toml"
 _VERSIONS = ("torch", "onnxruntime", "openvino", "onnx", "numpy", "bentoml")
 
 
@@ -20,8 +23,9 @@ def machine() -> str:
 
 
 def versions() -> dict[str, str]:
-    """Versions of Python and of the packages that matter for speed."""
-    return {"python": platform.python_version()} | installed(_VERSIONS)
+    """Versions of Assay, Python and the packages that matter for speed."""
+    own = tomllib.loads(_PROJECT.read_text(encoding="utf-8"))["project"]["version"]
+    return {"assay": own, "python": platform.python_version()} | installed(_VERSIONS)
 
 
 @dataclass(slots=True, kw_only=True)
