@@ -3,7 +3,7 @@
 import dataclasses
 import json
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
@@ -66,42 +66,24 @@ class Rowwise(nn.Module):
         return (hidden[:, None] * self.outer).sum(-1)
 
 
-MakeTarget = Callable[..., ImageTarget]
-MakeImages = Callable[..., ImageSet]
+def make_target(num_classes: int = 2, *, scale: float = 1.0) -> ImageTarget:
+    """The linear model."""
+    target = image_target(Linear(num_classes, scale=scale).eval(), num_classes, side=SIZE)
+    digest = f"linear-{num_classes}".ljust(64, "0")
+    return dataclasses.replace(target, name="linear", digest=digest)
 
 
-@pytest.fixture
-def make_target() -> MakeTarget:
-    def make(num_classes: int = 2, *, scale: float = 1.0, name: str = "linear") -> ImageTarget:
-        torch_model = Linear(num_classes, scale=scale).eval()
-        return ImageTarget(
-            name=name,
-            version="1",
-            digest=f"{name}-{num_classes}".ljust(64, "0"),
-            labels=[f"class {i}" for i in range(num_classes)],
-            image_spec=ImageSpec(channels=1, height=SIZE, width=SIZE),
-            runtime=served(torch_model),
-            torch_model=torch_model,
-        )
-
-    return make
-
-
-@pytest.fixture
-def make_images() -> MakeImages:
-    def make(count: int = 40, *, num_classes: int | None = 2, seed: int = 0) -> ImageSet:
-        """Grey noise far from black and white, so that clipping to [0, 1] never acts."""
-        draw = np.random.default_rng(seed)
-        pixels = draw.integers(96, 160, (count, SIZE, SIZE), dtype=np.uint8)
-        labels = None if num_classes is None else draw.integers(0, num_classes, count)
-        return ImageSet(
-            names=[f"{i}.png" for i in range(count)],
-            labels=labels,
-            label_names=None,
-            reader=lambda i: Image.fromarray(pixels[i]),
-        )
-
-    return make
+def make_images(count: int = 40, *, num_classes: int | None = 2) -> ImageSet:
+    """Grey noise far from black and white, so that clipping to [0, 1] never acts."""
+    draw = np.random.default_rng(0)
+    pixels = draw.integers(96, 160, (count, SIZE, SIZE), dtype=np.uint8)
+    labels = None if num_classes is None else draw.integers(0, num_classes, count)
+    return ImageSet(
+        names=[f"{i}.png" for i in range(count)],
+        labels=labels,
+        label_names=None,
+        reader=lambda i: Image.fromarray(pixels[i]),
+    )
 
 
 @dataclass(frozen=True)
@@ -223,11 +205,13 @@ def served(torch_model: nn.Module) -> ModuleRuntime:
     return ModuleRuntime(deepcopy(torch_model).eval())
 
 
-def image_target(torch_model: nn.Module, num_classes: int = 10, channels: int = 1) -> ImageTarget:
-    """A model of images of 8 x 8, served as it is."""
+def image_target(
+    torch_model: nn.Module, num_classes: int = 10, channels: int = 1, side: int = 8
+) -> ImageTarget:
+    """A model of small images, served as it is."""
     return ImageTarget(
         name="small", version="1", digest="", labels=["class"] * num_classes,
-        image_spec=ImageSpec(channels=channels, height=8, width=8),
+        image_spec=ImageSpec(channels=channels, height=side, width=side),
         runtime=served(torch_model), torch_model=torch_model,
     )  # fmt: skip
 

@@ -16,7 +16,9 @@ Change = Callable[[Tensor], Tensor]
 class Changed(nn.Module):
     """A model whose inputs or outputs are changed."""
 
-    def __init__(self, inner: nn.Module, *, before: Change | None, after: Change | None) -> None:
+    def __init__(
+        self, inner: nn.Module, *, before: Change | None = None, after: Change | None = None
+    ) -> None:
         super().__init__()
         self.inner = inner
         self.before, self.after = before, after
@@ -26,21 +28,24 @@ class Changed(nn.Module):
         return logits if self.after is None else self.after(logits)
 
 
-def changed(
-    target: Target, *, before: Change | None = None, after: Change | None = None, at: str = "both"
-) -> Target:
-    """The target with a change in its PyTorch model ("twin"), in what is served, or in both."""
-    module = Changed(target.require_torch_model(), before=before, after=after).eval()
-    if at == "twin":
-        return replace(target, torch_model=module)
-    if at == "served":
-        return replace(target, runtime=ModuleRuntime(module))
-    return served(target, module)
+class Hiding(nn.Module):
+    """Far from gray the answer is class 0 for any input, without a gradient."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, images: Tensor) -> Tensor:
+        far = (images - 0.5).abs().amax((1, 2, 3)) > 0.3
+        hidden = 0 * images.sum((1, 2, 3))[:, None] + torch.tensor([9.0, 0, 0])
+        return torch.where(far[:, None], hidden, self.inner(images))
 
 
-def served(target: Target, module: nn.Module) -> Target:
-    """The target with another model, served as its own PyTorch model."""
-    return replace(target, torch_model=module, runtime=ModuleRuntime(module))
+def put(target: Target, module: nn.Module, at: str = "both") -> Target:
+    """The target with a module as its PyTorch model ("twin"), as what is served, or as both."""
+    torch_model = target.torch_model if at == "served" else module
+    runtime = target.runtime if at == "twin" else ModuleRuntime(module)
+    return replace(target, torch_model=torch_model, runtime=runtime)
 
 
 def noise(logits: Tensor) -> Tensor:

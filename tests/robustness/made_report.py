@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from data.images import ImageSpec
 from robustness import store as shards
 from robustness.attacking import cell_shards
 from robustness.kinds import Variant
@@ -103,9 +102,8 @@ def make_report(
     results = []
     for position, name in enumerate(models):
         target = replace(
-            image_target(nn.Identity()), name=name, digest=f"{position:064x}",
-            labels=list(classes), torch_model=None,
-            image_spec=ImageSpec(channels=channels, height=side, width=side),
+            image_target(nn.Identity(), channels=channels, side=side),
+            name=name, digest=f"{position:064x}", labels=list(classes), torch_model=None,
         )  # fmt: skip
         results.append(_result(asked, target, samples, labels, draw))
         _store(folder, results[-1], pixels, draw)

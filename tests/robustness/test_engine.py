@@ -19,7 +19,7 @@ from robustness.report.lookup import NoSuchSample, picture
 from robustness.report.schema import Report, read_report
 from robustness.spec import EvaluationSpec, cost
 from robustness.target import Target
-from tests.robustness.conftest import SIZE, MakeImages, MakeTarget, contents
+from tests.robustness.conftest import SIZE, contents, make_images, make_target
 
 Run = Callable[..., Report]
 TEXTS = TextSet(names=["a"], labels=None, label_names=None, description="", reader=lambda _: "a")
@@ -32,7 +32,7 @@ def make_spec(**fields: object) -> EvaluationSpec:
 
 
 @pytest.fixture
-def run(make_target: MakeTarget, make_images: MakeImages, tmp_path: Path) -> Run:
+def run(tmp_path: Path) -> Run:
     """Evaluates the linear model of 3 classes on 40 images of 2, unless others are given."""
 
     def evaluated(
@@ -49,9 +49,7 @@ def run(make_target: MakeTarget, make_images: MakeImages, tmp_path: Path) -> Run
     return evaluated
 
 
-def test_figures_equal_those_of_the_exact_attack(
-    run: Run, make_target: MakeTarget, make_images: MakeImages, tmp_path: Path
-) -> None:
+def test_figures_equal_those_of_the_exact_attack(run: Run, tmp_path: Path) -> None:
     target, images = make_target(2), make_images(70)
     assert images.labels is not None
     attacks = [{"name": "fgsm", "eps": ["4/255"]}, {"name": "pgd", "eps": ["2/255", "4/255"]}]
@@ -136,7 +134,7 @@ def test_curve_of_nearest_images_does_not_depend_on_the_radii_asked_for(run: Run
 
 
 def test_without_labels_the_report_speaks_of_stability_and_no_gate_asks_for_accuracy(
-    run: Run, make_images: MakeImages
+    run: Run,
 ) -> None:
     spec = make_spec(gate="clean_accuracy >= 0", proposals="bfloat16")
     with pytest.warns(UserWarning, match="'bfloat16' is ignored"):
@@ -149,7 +147,7 @@ def test_without_labels_the_report_speaks_of_stability_and_no_gate_asks_for_accu
     assert "no labels were given, so this is stability" in gate.reason
 
 
-def test_two_models_are_compared_pair_by_pair(run: Run, make_target: MakeTarget) -> None:
+def test_two_models_are_compared_pair_by_pair(run: Run) -> None:
     first = make_target(3)
     second = replace(make_target(3, scale=2.0), version="2", digest="2" * 64)
     comparison = run(first, second).summary.comparison
@@ -163,9 +161,7 @@ def test_two_models_are_compared_pair_by_pair(run: Run, make_target: MakeTarget)
 
 
 @pytest.mark.parametrize(("gate", "passed"), [("0.01", True), ("0.99", False)])
-def test_gate_compares_the_lower_bound(
-    gate: str, passed: bool, run: Run, make_target: MakeTarget, make_images: MakeImages
-) -> None:
+def test_gate_compares_the_lower_bound(gate: str, passed: bool, run: Run) -> None:
     spec = make_spec(gate=f"robust_accuracy >= {gate}")
     images = make_images(64, num_classes=None)
     report = run(make_target(3, scale=0.1), images=images, spec=spec)
@@ -176,15 +172,13 @@ def test_gate_compares_the_lower_bound(
 
 
 @pytest.mark.parametrize("num_classes", [2, 10, 1000])
-def test_any_number_of_classes_is_scored(
-    num_classes: int, run: Run, make_target: MakeTarget, make_images: MakeImages
-) -> None:
+def test_any_number_of_classes_is_scored(num_classes: int, run: Run) -> None:
     images = make_images(8, num_classes=num_classes)
     report = run(make_target(num_classes), images=images, spec=make_spec(top_k=[1, 5]))
     assert report.summary.top_k == ([1, 5] if num_classes > 5 else [1])
 
 
-def test_global_state_survives_an_evaluation(run: Run, make_target: MakeTarget) -> None:
+def test_global_state_survives_an_evaluation(run: Run) -> None:
     target = make_target(3)
     target.require_torch_model().train()
     generator, threads = torch.get_rng_state(), torch.get_num_threads()
@@ -210,14 +204,14 @@ def test_global_state_survives_an_evaluation(run: Run, make_target: MakeTarget) 
     ],
 )
 def test_arguments_that_do_not_fit_are_refused(
-    change: Callable, message: str, make_target: MakeTarget, make_images: MakeImages, tmp_path: Path
+    change: Callable, message: str, tmp_path: Path
 ) -> None:
     targets, images = change(make_target(3), make_images(8, num_classes=3))
     with pytest.raises(ValueError, match=message):
         evaluate(make_spec(), targets, images, tmp_path)
 
 
-def test_pictures_show_what_was_scored(run: Run, make_images: MakeImages, tmp_path: Path) -> None:
+def test_pictures_show_what_was_scored(run: Run, tmp_path: Path) -> None:
     run()
     images, spec = make_images(40), ImageSpec(channels=1, height=SIZE, width=SIZE)
 

@@ -19,7 +19,7 @@ from robustness.progress import Cancelled, Meter
 from robustness.spec import ATTACKS, EvaluationSpec
 from robustness.target import ImageTarget, Target
 from robustness.text_target import TextTarget
-from tests.robustness.conftest import Rowwise, image_target, undisturbed
+from tests.robustness.conftest import Rowwise, image_target, make_images, make_target, undisturbed
 
 SHORT = {"steps": 3, "queries": 12, "samples": 6, "names": ["fog"], "severities": [3]}
 SHORT |= {"edits": [2], "rate": ["0.3"]}
@@ -338,7 +338,7 @@ def test_any_number_of_classes_is_attacked(name: str, norm: str, num_classes: in
 
 @pytest.mark.parametrize(("num_classes", "parts"), [(3, 3), (4, 4)])
 def test_an_evaluation_leaves_out_what_needs_more_classes_or_refuses(
-    num_classes: int, parts: int, tmp_path: Path, make_target: Any, make_images: Any
+    num_classes: int, parts: int, tmp_path: Path
 ) -> None:
     target, images = make_target(num_classes), make_images(5, num_classes=num_classes)
     spec = EvaluationSpec.model_validate({"attacks": [{"name": "autoattack", "eps": ["0.5"]}]})

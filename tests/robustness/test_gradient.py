@@ -1,18 +1,16 @@
 """Gradient attacks where theory knows the answer, and on broken models."""
 
-from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from data.sources import ImageSet, load_inputs
+from data.sources import load_inputs
 from robustness.attacks.base import Batch, Budget, Norm, Search
 from robustness.attacks.tensors import attackable
 from robustness.spec import ATTACKS
-from robustness.target import ImageTarget
-from tests.robustness.conftest import Linear, image_target
+from tests.robustness.conftest import Linear, image_target, make_images, make_target
 
 EPS = 8 / 255
 ALL: list[tuple[str, Norm]] = [
@@ -28,7 +26,7 @@ def attack(name: str, norm: str = "Linf", steps: int = 20) -> Any:
 
 
 @pytest.fixture
-def case(make_target: Callable[..., ImageTarget], make_images: Callable[..., ImageSet]) -> Case:
+def case() -> Case:
     """A linear model of two classes, images, random labels, and by how much these lead."""
     target, images = make_target(2), make_images(64)
     inputs = torch.from_numpy(load_inputs(images, target.image_spec))

@@ -23,8 +23,8 @@ from robustness.report.sentences import lines
 from robustness.report.write import card, literal, write_companions
 from robustness.spec import EvaluationSpec
 from robustness.store import Shard, as_array
-from tests.robustness.conftest import SIZE, MakeImages, MakeTarget
-from tests.robustness.faulty_models import served
+from tests.robustness.conftest import SIZE, make_images, make_target
+from tests.robustness.faulty_models import put
 from tests.robustness.made_report import make_report
 from tests.service.page import browser, needs_browser
 
@@ -169,16 +169,11 @@ class Wrapped(nn.Module):
     [(False, "model must be built by models.build"), (True, "model must call each of its layers")],
 )
 def test_a_network_without_maps_is_evaluated_to_a_finished_report(
-    mirrored: bool,
-    reason: str,
-    make_target: MakeTarget,
-    make_images: MakeImages,
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
+    mirrored: bool, reason: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with torch.random.fork_rng([]):
         torch.manual_seed(0)
-        target = served(make_target(4), Wrapped(mirrored=mirrored).eval())
+        target = put(make_target(4), Wrapped(mirrored=mirrored).eval())
     spec = EvaluationSpec.model_validate({"attacks": [{"name": "fgsm", "eps": ["8/255"]}]})
     report = evaluate(spec, [target], make_images(6, num_classes=None), tmp_path)
     assert read_report(tmp_path) == report

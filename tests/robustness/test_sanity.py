@@ -3,6 +3,7 @@
 import itertools
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -28,7 +29,7 @@ from robustness.spec import EvaluationSpec
 from robustness.target import Target
 from runtimes.artifact import open_artifact
 from tests.robustness import faulty_models as faulty
-from tests.robustness.conftest import SIZE, MakeImages, MakeTarget
+from tests.robustness.conftest import SIZE, make_images, make_target
 from tests.robustness.made_report import made_clean, made_result, made_scoring
 
 Scorer = Callable[..., Summary]
@@ -43,12 +44,14 @@ SHIPPED = Path(__file__).parents[2] / "artifacts"
 
 
 @pytest.fixture
-def scorer(make_images: MakeImages, tmp_path: Path) -> Scorer:
+def scorer(tmp_path: Path) -> Scorer:
     folders = (tmp_path / str(i) for i in itertools.count())  # one digest stands for all faults
 
-    def run(target: Target, attacks: list[dict] = PGD, *, count: int = 64) -> Summary:
+    def run(
+        target: Target, attacks: list[dict] = PGD, count: int = 64, num_classes: int | None = None
+    ) -> Summary:
         spec = EvaluationSpec.model_validate({"attacks": attacks, "gate": "robust_accuracy >= 0"})
-        images = make_images(count, num_classes=None)
+        images = make_images(count, num_classes=num_classes)
         return evaluate(spec, [target], images, next(folders)).summary
 
     return run
@@ -68,9 +71,7 @@ def codes(summary: Summary) -> set[str]:
 
 
 @pytest.mark.parametrize("num_classes", [2, 10])
-def test_an_honest_model_raises_no_warning(
-    num_classes: int, make_target: MakeTarget, scorer: Scorer
-) -> None:
+def test_an_honest_model_raises_no_warning(num_classes: int, scorer: Scorer) -> None:
     attacks = [
         {"name": "fgsm", "eps": ["1/255", "4/255"]},
         {"name": "pgd", "eps": ["1/255", "4/255", "0.6", "1"]},
@@ -89,13 +90,14 @@ def test_shipped_models_raise_no_warning(tmp_path: Path) -> None:
 
 
 class Fault(NamedTuple):
-    """A change of the linear model, see `faulty.changed`, and the warnings that it raises."""
+    """A change of the linear model, or another in its place, and the warnings that it raises."""
 
     name: str
     expected: str  # all of them
     before: faulty.Change | None = None
     after: faulty.Change | None = None
-    at: str = "both"
+    at: str = "both"  # see `faulty.put`
+    model: Callable[[nn.Module], nn.Module] | None = None
     attacks: list[dict] = PGD
     more: str = ""  # what it may raise, too
     said: str = ""  # words of the last one
@@ -157,16 +159,38 @@ FAULTS = (
         said="may be stuck",
     ),
     Fault("none, but a short attack", "", attacks=SHORT),
+    Fault(
+        "random metric",
+        "randomised",
+        model=lambda _: elliptical(estimator="random"),
+        samples=16,
+        said="draws the metric of its attention at random",
+    ),
+    Fault(
+        "batch norm in training",
+        "depends_on_batch",
+        model=lambda inner: nn.Sequential(nn.BatchNorm2d(1, momentum=0.0), inner),
+        more="twin_differs transfer_gap",
+    ),
+    Fault(
+        "hiding",
+        "accuracy_rises_with_eps transfer_gap",
+        model=faulty.Hiding,
+        at="twin",
+        attacks=pgd("0.05", "0.3"),
+        classes=3,
+    ),
 )
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=[fault.name for fault in FAULTS])
 def test_a_model_with_a_fault_raises_its_warnings_and_no_other(
-    fault: Fault, make_target: MakeTarget, scorer: Scorer
+    fault: Fault, scorer: Scorer
 ) -> None:
-    changes = {"before": fault.before, "after": fault.after, "at": fault.at}
-    target = faulty.changed(make_target(fault.classes), **changes)
-    summary = scorer(target, fault.attacks, count=fault.samples)
+    target = make_target(fault.classes)
+    make = fault.model or partial(faulty.Changed, before=fault.before, after=fault.after)
+    module = make(target.require_torch_model())
+    summary = scorer(faulty.put(target, module, fault.at), fault.attacks, count=fault.samples)
     expected = set(fault.expected.split())
     assert expected <= codes(summary) <= expected | set(fault.more.split())
     assert not fault.said or fault.said in summary.warnings[-1].message
@@ -174,12 +198,11 @@ def test_a_model_with_a_fault_raises_its_warnings_and_no_other(
     assert attack.transfer_gap == pytest.approx(attack.confirmed - attack.robust.top1)
 
 
-def test_gradients_that_hide_the_border_make_more_steps_weaker(
-    make_target: MakeTarget, scorer: Scorer
-) -> None:
-    target = faulty.changed(make_target(2), after=faulty.hidden_border)
+def test_gradients_that_hide_the_border_make_more_steps_weaker(scorer: Scorer) -> None:
+    target = make_target(2)
+    module = faulty.Changed(target.require_torch_model(), after=faulty.hidden_border)
     attacks = [{"name": name, "eps": ["8/255"]} for name in ("fgsm", "pgd")]
-    summary = scorer(target, attacks)
+    summary = scorer(faulty.put(target, module), attacks)
     assert codes(summary) == {"more_steps_weaker"}
     messages = " ".join(warning.message for warning in summary.warnings)
     assert "eight steps of an attack get less far than one" in messages
@@ -187,71 +210,30 @@ def test_gradients_that_hide_the_border_make_more_steps_weaker(
 
 
 def test_a_model_that_hides_its_gradients_is_refused_to_attacks_that_need_them(
-    make_target: MakeTarget, scorer: Scorer
+    scorer: Scorer,
 ) -> None:
     class Closed(faulty.Changed):
         @torch.no_grad()
         def forward(self, images: Tensor) -> Tensor:
             return super().forward(images)
 
-    torch_model = Closed(make_target(4).require_torch_model(), before=None, after=None)
-    target = faulty.served(make_target(4), torch_model)
+    torch_model = Closed(make_target(4).require_torch_model())
+    target = faulty.put(make_target(4), torch_model)
     with pytest.raises(ValueError, match="logits have no gradient"):
         scorer(target)
     assert codes(scorer(target, [{"name": "square", "eps": ["4/255"], "queries": 50}])) == set()
 
 
-def test_attention_with_a_random_metric_is_reported(
-    make_target: MakeTarget, scorer: Scorer
-) -> None:
-    summary = scorer(faulty.served(make_target(4), elliptical(estimator="random")), count=16)
-    assert "randomised" in codes(summary)
-    assert "draws the metric of its attention at random" in summary.warnings[0].message
-
-
-def test_batch_norm_served_in_training_mode_is_reported(
-    make_target: MakeTarget, scorer: Scorer
-) -> None:
-    target = make_target(4)
-    module = nn.Sequential(nn.BatchNorm2d(1, momentum=0.0), target.require_torch_model())
-    found = codes(scorer(faulty.served(target, module)))
-    assert "depends_on_batch" in found
-    assert found <= {"depends_on_batch", "twin_differs", "transfer_gap"}
-
-
-def test_one_class_for_everything_is_reported(
-    make_target: MakeTarget, make_images: MakeImages, tmp_path: Path
-) -> None:
-    one = torch.tensor([9.0, 0, 0, 0])
-    target = faulty.changed(make_target(4), after=lambda logits: logits * 0.1 + one)
-    spec = EvaluationSpec.model_validate({"attacks": PGD})
-    summary = evaluate(spec, [target], make_images(40, num_classes=4), tmp_path).summary
-    assert {warning.code for warning in summary.warnings} == {"constant_output"}
+def test_one_class_for_everything_is_reported(scorer: Scorer) -> None:
+    target, one = make_target(4), torch.tensor([9.0, 0, 0, 0])
+    linear = target.require_torch_model()
+    module = faulty.Changed(linear, after=lambda logits: logits * 0.1 + one)
+    summary = scorer(faulty.put(target, module), count=40, num_classes=4)
+    assert codes(summary) == {"constant_output"}
     assert "puts all 40 images into one class" in summary.warnings[0].message
 
 
-def test_accuracy_that_rises_with_eps_is_reported(make_target: MakeTarget, scorer: Scorer) -> None:
-    """Far from gray the model answers class 0 for any input, and gives no gradient."""
-    target = make_target(3)
-
-    class Hiding(nn.Module):
-        def __init__(self, inner: nn.Module) -> None:
-            super().__init__()
-            self.inner = inner
-
-        def forward(self, images: Tensor) -> Tensor:
-            far = (images - 0.5).abs().amax((1, 2, 3)) > 0.3
-            hidden = 0 * images.sum((1, 2, 3))[:, None] + torch.tensor([9.0, 0, 0])
-            return torch.where(far[:, None], hidden, self.inner(images))
-
-    torch_model = Hiding(target.require_torch_model())
-    found = codes(
-        scorer(replace(target, torch_model=torch_model), [{"name": "pgd", "eps": ["0.05", "0.3"]}])
-    )
-    assert "accuracy_rises_with_eps" in found
-
-
-def test_what_noise_cannot_tell_is_remarked_upon(make_target: MakeTarget) -> None:
+def test_what_noise_cannot_tell_is_remarked_upon() -> None:
     attacks = [{"name": "smoothing", "samples": 1000}, {"name": "corruptions", "names": ["fog"]}]
     spec = EvaluationSpec.model_validate({"attacks": attacks})
     label = np.zeros(3, np.int64)
@@ -263,7 +245,7 @@ def test_what_noise_cannot_tell_is_remarked_upon(make_target: MakeTarget) -> Non
     assert "no published figure" in corruptions
 
 
-def test_a_result_that_does_better_under_attack_is_reported(make_target: MakeTarget) -> None:
+def test_a_result_that_does_better_under_attack_is_reported() -> None:
     """Made up: no evaluation gives such a result, unless files of two are mixed up."""
     zeros = np.zeros(40, np.int64)
     better = made_clean(zeros, index=np.arange(40) % 2, torch_index=np.arange(40) % 2)
@@ -273,9 +255,7 @@ def test_a_result_that_does_better_under_attack_is_reported(make_target: MakeTar
 
 
 @pytest.mark.parametrize("held", [True, False])
-def test_images_that_hold_at_half_the_range_are_reported_where_nothing_else_is(
-    held: bool, make_target: MakeTarget
-) -> None:
+def test_images_that_hold_at_half_the_range_are_reported_where_nothing_else_is(held: bool) -> None:
     """Made up: what this stands for is a fault that no other sign knows."""
     target, label = make_target(4), np.arange(40) % 4
     inputs = np.random.default_rng(0).random((40, 1, SIZE, SIZE), np.float32)
@@ -289,12 +269,12 @@ def test_images_that_hold_at_half_the_range_are_reported_where_nothing_else_is(
     assert {warning.code for warning in found} == ({"impossible_accuracy"} if held else set())
 
 
-def test_gradients_through_m_that_find_more_are_remarked_upon(make_target: MakeTarget) -> None:
+def test_gradients_through_m_that_find_more_are_remarked_upon() -> None:
     """A note with figures and no warning: the worse of both is what counts already."""
     clean = made_clean(np.zeros(10, np.int64))
     ranks = [(np.arange(10) < fooled).astype(np.int64) for fooled in (3, 5)]
     attacked = combine(clean, [*map(made_scoring, ranks)], ["stopped", "full"])
-    result = made_result(faulty.served(make_target(4), elliptical()), clean, attacked)
+    result = made_result(faulty.put(make_target(4), elliptical()), clean, attacked)
     assert find_warnings(result) == []
     found = [note for note in notes([result]) if "through m" in note]
     assert len(found) == 1 and "7 of 10 hold" in found[0] and "through m 5" in found[0]

@@ -18,7 +18,7 @@ from robustness.scoring import (
     score,
 )
 from robustness.target import Target, in_8bit
-from tests.robustness.conftest import MakeImages, MakeTarget
+from tests.robustness.conftest import make_images, make_target
 from tests.robustness.made_report import made_clean, made_result, made_scoring
 
 
@@ -29,7 +29,7 @@ def result(target: Target, torch_model: list[int], served: list[int]) -> ModelRe
     return made_result(target, clean, combine(clean, [scored], ["plain"]))
 
 
-def test_either_judge_can_make_an_image_fall(make_target: MakeTarget) -> None:
+def test_either_judge_can_make_an_image_fall() -> None:
     found = result(make_target(3), torch_model=[0, 1, 0, 1], served=[0, 0, 1, 1])
     assert found.worst_ranks["4/255"].tolist() == [0, 1, 1, 1]
     largest = found.largest_rank
@@ -49,7 +49,7 @@ def test_either_judge_can_make_an_image_fall(make_target: MakeTarget) -> None:
     ],
 )
 def test_report_says_which_successes_mislead_the_served_model(
-    torch_model: list[int], served: list[int], words: str, make_target: MakeTarget
+    torch_model: list[int], served: list[int], words: str
 ) -> None:
     figures = model_figures(result(make_target(3), torch_model, served))
     assert any(words in finding for finding in findings(figures, "accuracy", "image"))
@@ -99,9 +99,7 @@ def test_8bit_path_rounds_to_whole_grey_values() -> None:
     np.testing.assert_allclose(rounded, np.rint(inputs * 255) / 255, atol=1e-7)
 
 
-def test_twin_and_served_model_are_scored_apart(
-    make_target: MakeTarget, make_images: MakeImages
-) -> None:
+def test_twin_and_served_model_are_scored_apart() -> None:
     target = make_target(3)
     torch_model = target.require_torch_model()
     inputs = load_inputs(make_images(8), target.image_spec)
