@@ -11,7 +11,15 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from models.fan import FANConfig
-from tests.models.plain_transformer import attention, linear, mlp, norm, normalized
+from tests.models.plain_transformer import (
+    attend,
+    attention,
+    linear,
+    mlp,
+    norm,
+    normalized,
+    sinusoidal,
+)
 
 Weights = dict[str, Tensor]
 Shapes = dict[str, tuple[int, ...]]
@@ -70,9 +78,8 @@ def block_layers(d: int, hidden: int) -> Shapes:
     shapes |= dict.fromkeys(("attn.q", "attn.proj", "mlp.q"), (d, d))
     shapes |= {"mlp.mlp_v.fc1": (hidden, d), "mlp.mlp_v.fc2": (d, hidden)}
     convolutions = ("mlp.mlp_v.dwconv.conv1", "mlp.mlp_v.dwconv.conv2")
-    return (
-        shapes | dict.fromkeys(convolutions, (hidden, 1, 3, 3)) | {"mlp.mlp_v.dwconv.bn": (hidden,)}
-    )
+    shapes |= dict.fromkeys(convolutions, (hidden, 1, 3, 3))
+    return shapes | {"mlp.mlp_v.dwconv.bn": (hidden,)}
 
 
 def plain_fan(image: Tensor, w: Weights, config: FANConfig) -> Tensor:
@@ -114,16 +121,11 @@ def plain_patches(image: Tensor, w: Weights, config: FANConfig) -> Tensor:
 
 
 def plain_positions(grid_size: int, w: Weights) -> Tensor:
-    table = torch.zeros(grid_size, grid_size, 64, dtype=torch.float64)
-    for row in range(grid_size):
-        for column in range(grid_size):
-            for k in range(64):
-                place = (row if k < 32 else column) + 1
-                angle = 2 * math.pi * place / (grid_size + 1e-6)
-                angle /= 10000 ** (2 * (k % 32 // 2) / 32)
-                table[row, column, k] = math.cos(angle) if k % 2 else math.sin(angle)
+    places = torch.arange(1, grid_size + 1).double() * 2 * math.pi / (grid_size + 1e-6)
+    rows, columns = torch.meshgrid(places, places, indexing="ij")
+    table = torch.cat([sinusoidal(each.flatten(), 32) for each in (rows, columns)], dim=1)
     kernel = w["pos_embed.token_projection.weight"].flatten(1)
-    return table.flatten(0, 1) @ kernel.T + w["pos_embed.token_projection.bias"]
+    return table @ kernel.T + w["pos_embed.token_projection.bias"]
 
 
 def plain_channel_attention(x: Tensor, w: Weights, name: str) -> Tensor:
@@ -155,9 +157,9 @@ def plain_depthwise(x: Tensor, w: Weights, name: str) -> Tensor:
 def plain_class_block(x: Tensor, w: Weights, name: str, num_heads: int) -> Tensor:
     normed = norm(x, w, f"{name}.norm1")
     q, k, v = (linear(normed, w, f"{name}.attn.{part}").chunk(num_heads, -1) for part in "qkv")
-    heads = [(k[h] @ q[h][0] / math.sqrt(len(q[h][0]))).softmax(0) @ v[h] for h in range(num_heads)]
-    attended = linear(torch.cat(heads), w, f"{name}.attn.proj")
-    x = x + w[f"{name}.gamma1"] * torch.cat((attended[None], normed[1:]))
+    heads = [attend(q[h][:1], k[h], v[h]) for h in range(num_heads)]
+    attended = linear(torch.cat(heads, dim=1), w, f"{name}.attn.proj")
+    x = x + w[f"{name}.gamma1"] * torch.cat((attended, normed[1:]))
     x = norm(x, w, f"{name}.norm2")
     mixed = w[f"{name}.gamma2"] * mlp(x[:1], w, f"{name}.mlp")
     return x + torch.cat((mixed, x[1:]))

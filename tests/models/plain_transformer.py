@@ -1,4 +1,4 @@
-"""Attention and transformers over one sequence without padding, written with loops, to test by."""
+"""Attention and transformers over one sequence without padding, head by head, to test by."""
 
 import math
 from collections.abc import Mapping
@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 Weights = Mapping[str, Tensor]
 
@@ -30,53 +31,31 @@ def linear(x: Tensor, w: Weights, name: str) -> Tensor:
 
 
 def norm(x: Tensor, w: Weights, name: str) -> Tensor:
-    centered = x - x.mean(-1, keepdim=True)
-    variance = (centered**2).mean(-1, keepdim=True)
-    return centered / (variance + 1e-6).sqrt() * w[f"{name}.weight"] + w[f"{name}.bias"]
+    return F.layer_norm(x, x.shape[-1:], w[f"{name}.weight"], w[f"{name}.bias"], 1e-6)
 
 
 def mlp(x: Tensor, w: Weights, name: str) -> Tensor:
-    hidden = linear(x, w, f"{name}.fc1")
-    return linear(0.5 * hidden * (1 + torch.erf(hidden / math.sqrt(2))), w, f"{name}.fc2")
+    return linear(F.gelu(linear(x, w, f"{name}.fc1")), w, f"{name}.fc2")
 
 
-def attend(query: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """f of EA eq. 62: the answer of dot-product attention to one query (D,)."""
-    scores = [float(query @ key) / math.sqrt(len(query)) for key in k]
-    weights = [math.exp(score - max(scores)) for score in scores]
-    total = torch.zeros_like(query)
-    for weight, value in zip(weights, v, strict=True):
-        total += weight / sum(weights) * value
-    return total
-
-
-def difference(v: Tensor, v_prev: Tensor, delta: float) -> Tensor:
-    """EA eq. 10 for one head: (N, D) values of two layers to (D,)."""
-    N, D = v.shape
-    m = torch.zeros(D, dtype=v.dtype)
-    for i in range(D):
-        m[i] = sum(abs(float(v[n, i] - v_prev[n, i])) / delta for n in range(N)) / N
-    return m
+def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """f of EA eq. 62: the answers of dot-product attention to the queries (N, D)."""
+    return (q @ k.T / math.sqrt(q.shape[1])).softmax(1) @ v
 
 
 def consistent(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """EA eq. 62 for one head, at its queries: (N, D) three times to (D,)."""
-    N, D = q.shape
-    m, t = torch.zeros(D, dtype=q.dtype), 1 / (2 * math.sqrt(D))
-    for i in range(D):
-        step = torch.zeros(D, dtype=q.dtype)
-        step[i] = t
-        for n in range(N):
-            change = attend(q[n] + step, k, v) - attend(q[n] - step, k, v)
-            m[i] += change.abs().sum() / (2 * t) / N
-    return m
+    t = 1 / (2 * math.sqrt(q.shape[1]))
+    steps = t * torch.eye(q.shape[1], dtype=q.dtype)
+    changes = [attend(q + step, k, v) - attend(q - step, k, v) for step in steps]
+    return torch.stack([change.abs().sum(1).mean() for change in changes]) / (2 * t)
 
 
 def scaled(m: Tensor, scaling: str) -> Tensor:
     """EA remark 3, and its like with the mean."""
     if scaling == "none":
         return m
-    return m / (max(m.tolist()) if scaling == "max" else sum(m.tolist()) / len(m))
+    return m / (m.max() if scaling == "max" else m.mean())
 
 
 def attention(
@@ -92,7 +71,7 @@ def attention(
 ) -> tuple[Tensor, Tensor]:
     """(N, C) to the attended (N, C) and the values (N, C); elliptical if it gets values.
 
-    EA eq. 13 with diag(m) written out; the m of "random" are the weights `table` (1, H, 1, D).
+    EA eq. 10 and 13; the m of "random" are the weights `table` (1, H, 1, D).
     """
     D = x.shape[1] // num_heads
     projected = linear(x, w, f"{name}.qkv").split(x.shape[1], dim=-1)
@@ -104,9 +83,9 @@ def attention(
         if v_prev is not None and estimator == "random":
             m = w[f"{name}.table"][0, h, 0]
         elif v_prev is not None:
-            change = difference(v, v_prev[:, part], delta)
+            change = (v - v_prev[:, part]).abs().mean(0) / delta
             m = scaled(consistent(q, k, v) if estimator == "consistent" else change, scaling)
-        heads.append(torch.stack([attend(torch.diag(m) @ query, k, v) for query in q]))
+        heads.append(attend(q * m, k, v))
     return linear(torch.cat(heads, dim=-1), w, f"{name}.proj"), projected[2]
 
 
@@ -118,14 +97,10 @@ def pre_norm_block(
     return x + mlp(norm(x, w, f"{name}.norm2"), w, f"{name}.mlp"), v
 
 
-def sinusoidal(length: int, width: int) -> Tensor:
-    """Vaswani et al. 2017, section 3.5: (length, width)."""
-    table = torch.zeros(length, width, dtype=torch.float64)
-    for p in range(length):
-        for k in range(width // 2):
-            angle = p / 10000 ** (2 * k / width)
-            table[p, 2 * k], table[p, 2 * k + 1] = math.sin(angle), math.cos(angle)
-    return table
+def sinusoidal(places: Tensor, width: int) -> Tensor:
+    """Vaswani et al. 2017, section 3.5: (N,) to (N, width)."""
+    angles = places[:, None] * 10000 ** (-torch.arange(0, width, 2).double() / width)
+    return torch.stack((angles.sin(), angles.cos()), dim=2).flatten(1)
 
 
 def normalized(image: Tensor, config: Any) -> Tensor:
@@ -135,11 +110,10 @@ def normalized(image: Tensor, config: Any) -> Tensor:
 
 def patches(image: Tensor, w: Weights, config: Any) -> Tensor:
     """Tokens (N, d) of an image (C, S, S), which is normalized and cut up row by row."""
-    P, image = config.patch_size, normalized(image, config)
-    kernel, bias = w["patch_embed.proj.weight"], w["patch_embed.proj.bias"]
-    starts = range(0, config.img_size, P)
-    cut = [image[:, i : i + P, j : j + P] for i in starts for j in starts]
-    return torch.stack([(kernel * patch).sum((1, 2, 3)) for patch in cut]) + bias
+    P = config.patch_size
+    cut = normalized(image, config).unfold(1, P, P).unfold(2, P, P)  # (C, rows, columns, P, P)
+    found = torch.einsum("chwij,dcij->hwd", cut, w["patch_embed.proj.weight"])
+    return found.flatten(0, 1) + w["patch_embed.proj.bias"]
 
 
 def pool(x: Tensor, pooling: str) -> Tensor:

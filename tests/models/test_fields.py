@@ -36,7 +36,6 @@ def test_every_field_of_every_model_refuses_another_type(name: str) -> None:
         ("deit_tiny_eliptical", {}, "did you mean 'deit_tiny_elliptical'"),
         ("deit_tiny", {"elliptical_layers": (1,)}, r"elliptical_layers must lie in 2\.\.12, got 1"),
         ("deit_tiny", {"elliptical_layers": (2, 14)}, r"must lie in 2\.\.12, got 14"),
-        ("fan_tiny", {"patch_size": 7}, "patch_size must be a power of two from 2 on, .* got 7"),
         ("fan_tiny", {"patch_size": 1}, "patch_size must be a power of two from 2 on, .* got 1"),
         ("fan_tiny", {"patch_size": 12, "img_size": 24}, "patch_size must be a power of two"),
         ("fan_tiny", {"patch_size": 0}, "patch_size must be at least 1, got 0"),

@@ -5,12 +5,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from models.attention.metric import (
-    Scaling,
-    consistent_metric,
-    estimate_metric,
-    random_metric,
-)
+from models.attention.metric import Scaling, consistent_metric, estimate_metric, random_metric
 from tests.models import plain_transformer as plain
 from tests.models.small import draw
 

@@ -38,11 +38,9 @@ def test_tokens_within_the_rules_pass(mask: Tensor | None) -> None:
         (TOKENS[:, :0], None, 1, r"tokens must be \(B, 1..3\), got \(2, 0\)"),
         (TOKENS.float(), None, 1, "tokens must be int64, got torch.float32"),
         (TOKENS.int(), None, 1, "tokens must be int64, got torch.int32"),
-        (TOKENS.bool(), None, 1, "tokens must be int64, got torch.bool"),
         (TOKENS - 1, None, 1, r"tokens must lie in 0..9, got -1..8"),
         (TOKENS + 1, None, 1, r"tokens must lie in 0..9, got 1..10"),
         (TOKENS, MASK.long(), 1, r"must be bool of shape \(2, 3\), got torch.int64 \(2, 3\)"),
-        (TOKENS, MASK.float(), 1, r"must be bool of shape \(2, 3\), got torch.float32"),
         (TOKENS, MASK[:, :2], 1, r"must be bool of shape \(2, 3\), got torch.bool \(2, 2\)"),
         (TOKENS, MASK[:1], 1, r"must be bool of shape \(2, 3\), got torch.bool \(1, 3\)"),
         (
@@ -51,20 +49,10 @@ def test_tokens_within_the_rules_pass(mask: Tensor | None) -> None:
             1,
             r"must be bool of shape \(2, 3\), got torch.bool \(2, 1, 1",
         ),
-        (
-            TOKENS,
-            MASK & ~MASK[1],
-            1,
-            r"mask must have a real token in .* sequence, got none in \[1\]",
-        ),
+        (TOKENS, MASK & ~MASK[1], 1, r"mask must have a real token in .*, got none in \[1\]"),
         (TOKENS, None, 2, r"tokens must be \(B, 2, 1..3\), got"),
         (TOKENS[:, None], None, 2, r"tokens must be \(B, 2, 1..3\), got"),
-        (
-            PAIRS,
-            torch.eye(2)[:, :, None].expand(2, 2, 3) < 1,
-            2,
-            r"got none in \[\[0, 0\], \[1, 1\]\]",
-        ),
+        (PAIRS, torch.eye(2)[..., None].expand(2, 2, 3) < 1, 2, r"in \[\[0, 0\], \[1, 1\]\]"),
     ],
 )
 def test_tokens_and_masks_against_the_rules_are_refused(
@@ -85,13 +73,11 @@ def test_positions_are_rounded_once_to_the_precision_of_the_model() -> None:
 @pytest.mark.parametrize("rubbish", [0.0, 1e30, math.inf, math.nan])
 def test_pooling_is_the_formula_over_real_tokens(pooling: Pooling, rubbish: float) -> None:
     x = torch.randn(2, 3, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64) - 5
-    for b, n in ((0, 3), (1, 1)):
-        for c in range(4):
-            real = [float(x[b, i, c]) for i in range(n)]
-            expected = {"mean": sum(real) / n, "max": max(real), "cls": real[0]}[pooling]
-            padded = x.masked_fill(~MASK[:, :, None], rubbish)
-            assert abs(pool(padded, MASK, pooling)[b, c] - expected) <= 1e-12
-            assert abs(pool(x[b : b + 1, :n], None, pooling)[0, c] - expected) <= 1e-12
+    padded = x.masked_fill(~MASK[:, :, None], rubbish)
+    for b, real in enumerate((x[0], x[1, :1])):
+        expected = {"mean": real.mean(0), "max": real.amax(0), "cls": real[0]}[pooling]
+        assert (pool(padded, MASK, pooling)[b] - expected).abs().max() <= 1e-12
+        assert (pool(real[None], None, pooling) - expected).abs().max() <= 1e-12
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])

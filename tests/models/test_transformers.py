@@ -1,4 +1,4 @@
-"""The transformers over patches and tokens against a forward pass written with loops."""
+"""The transformers over patches and tokens against a plain forward pass."""
 
 from typing import Any, cast
 
@@ -34,7 +34,7 @@ def plain_weights(model: nn.Module) -> dict[str, Tensor]:
 
 
 def plain_baseline(w: dict[str, Tensor], config: Any, row: Tensor, real: Tensor) -> Tensor:
-    x = w["token_embed.weight"][row[real]] + plain.sinusoidal(len(row), 16)[real]
+    x = w["token_embed.weight"][row[real]] + plain.sinusoidal(torch.arange(len(row)), 16)[real]
     for name in ("blocks.0", "blocks.1"):
         if config.variant == "rezero":
             alpha = w[f"{name}.alpha"]

@@ -104,9 +104,7 @@ def test_file_that_is_no_record_is_named(tmp_path: Path, content: str, message: 
         read_records(tmp_path)
 
 
-@pytest.mark.parametrize(
-    "path", sorted((SHIPPED / "weights").iterdir()), ids=lambda path: path.stem
-)
+@pytest.mark.parametrize("path", sorted((SHIPPED / "weights").iterdir()))
 def test_kept_weights_are_of_the_model_that_the_record_names(path: Path) -> None:
     record = shipped(path.stem)
     model = models.build(**record["recipe"]["model"])

@@ -1,4 +1,3 @@
-import struct
 from pathlib import Path
 
 import numpy as np
@@ -6,6 +5,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tests.exported import write_idx
 from training.recipe_file import read_recipe
 from training.trainer import Trainer
 
@@ -40,11 +40,6 @@ train: {epochs: 1, batch_size: 16}
 _WORDS = (["bad", "awful", "boring"], ["good", "lovely", "great"])
 
 
-def _write_idx(path: Path, array: np.ndarray) -> None:
-    header = bytes([0, 0, 8, array.ndim]) + struct.pack(f">{array.ndim}I", *array.shape)
-    path.write_bytes(header + array.tobytes())
-
-
 def write(path: Path, text: str) -> Path:
     path.write_text(text)
     return path
@@ -57,8 +52,8 @@ def recipe_file(tmp_path: Path) -> Path:
     for split, size in (("train", 160), ("t10k", 64)):
         labels = random.integers(0, 2, size).astype(np.uint8)
         pixels = random.integers(0, 150, (size, 8, 8)) + 100 * labels[:, None, None]
-        _write_idx(tmp_path / f"{split}-images-idx3-ubyte", pixels.astype(np.uint8))
-        _write_idx(tmp_path / f"{split}-labels-idx1-ubyte", labels)
+        write_idx(tmp_path / f"{split}-images-idx3-ubyte.gz", pixels.astype(np.uint8))
+        write_idx(tmp_path / f"{split}-labels-idx1-ubyte.gz", labels)
     return write(tmp_path / "recipe.yaml", IMAGES.replace("FOLDER", str(tmp_path)))
 
 

@@ -76,7 +76,6 @@ def test_average_follows_the_weights() -> None:
         ),
         ({"steps": 30, "warmup_steps": 4, "schedule": "constant"}, range(3, 30), [0.8] + [1] * 26),
     ],
-    ids=["half a cosine", "linear", "cool-down", "restart", "constant"],
 )  # fmt: skip
 def test_rate_rises_and_decays_to(train: dict[str, Any], steps: Any, expected: Any) -> None:
     rates = Schedule(train=TrainRecipe(lr=1.0, **train), steps_per_epoch=10)
