@@ -18,10 +18,6 @@ def test_generated_pages_are_what_code_and_records_give(name: str, text: str) ->
     assert (DOCS / name).read_text() == text, "run `python -m docs.generate`"
 
 
-def test_readme_is_short() -> None:
-    assert len(README.splitlines()) <= 120
-
-
 @pytest.mark.parametrize("page", [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))])
 def test_links_of_a_page_lead_to_files(page: Path) -> None:
     links = re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text())
@@ -45,7 +41,8 @@ def test_readme_tells_the_figures_of_the_shipped_models(name: str) -> None:
     assert row.endswith("| " + " | ".join(expected) + " |")
 
 
-def test_readme_tells_the_figures_of_the_shipped_text_model() -> None:
+def test_readme_is_short_and_tells_the_figures_of_the_shipped_text_model() -> None:
+    assert len(README.splitlines()) <= 120
     artifact = open_artifact(ROOT / "artifacts" / "imdb-transject")
     accuracy = 100 * artifact.manifest.metrics["test_accuracy"]
     size = sum(path.stat().st_size for path in artifact.folder.iterdir()) / 1e6
@@ -53,23 +50,14 @@ def test_readme_tells_the_figures_of_the_shipped_text_model() -> None:
     assert f"its artifact is {size:.1f} MB" in README
 
 
-def test_readme_names_the_commands_of_the_makefile() -> None:
+def test_readme_workflow_and_hooks_run_what_the_makefile_runs() -> None:
     makefile = (ROOT / "Makefile").read_text()
     for command in ("demo", "test", "test-all", "help", "install"):
         assert f"make {command}" in README and f"\n{command}:" in makefile
-
-
-def test_workflow_runs_targets_of_the_makefile() -> None:
-    makefile = (ROOT / "Makefile").read_text()
     workflow = yaml.safe_load((ROOT / ".github/workflows/check.yml").read_text())
     steps = [step for job in workflow["jobs"].values() for step in job["steps"] if "run" in step]
-    targets = [step["run"].removeprefix("make ") for step in steps]
-    assert targets == ["check", "test-all"]
-    assert all(f"\n{target}: " in makefile for target in targets)
-
-
-def test_hooks_before_a_commit_are_what_lint_runs() -> None:
-    makefile = (ROOT / "Makefile").read_text()
+    assert [step["run"] for step in steps] == ["make check", "make test-all"]
+    assert "\ncheck: " in makefile
     config = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())
     for hook in config["repos"][0]["hooks"]:
         command = hook["entry"].removesuffix(" --force-exclude")

@@ -6,14 +6,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from benchmarks.support.load import (
-    NO_ANSWER,
-    Answer,
-    drive,
-    form_request,
-    json_request,
-    throughput,
-)
+from benchmarks.support.load import NO_ANSWER, Answer, drive, form_request, json_request, throughput
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -43,7 +36,7 @@ def address() -> Iterator[str]:
         server.shutdown()
 
 
-def test_every_answer_is_noted_with_its_status_and_due_at_its_rate(address: str) -> None:
+def test_answers_have_their_status_and_time_and_give_a_throughput(address: str) -> None:
     paths = ("/a", "/refused", "/broken")
     requests = [form_request(path, "p.png", b"\x00\r\n\r\n\xff") for path in paths]
     answers = drive(requests, address, connections=3, seconds=0.3)
@@ -54,8 +47,5 @@ def test_every_answer_is_noted_with_its_status_and_due_at_its_rate(address: str)
     requests = [json_request("/a", {"x": 1})]
     answers = drive(requests, address, connections=2, seconds=0.5, rate=40)
     assert [answer.due for answer in answers] == pytest.approx([n / 40 for n in range(20)])
-
-
-def test_throughput_ends_with_the_last_answer() -> None:
     answers = [Answer(0.0, 1.0, 200), Answer(0.5, 1.5, 200), Answer(1.0, 0.5, 200)]
     assert throughput(answers) == 1.5

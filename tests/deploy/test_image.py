@@ -23,10 +23,7 @@ from tests.service.server import built_bento
 ENTRYPOINT = ROOT / "deploy" / "image" / "entrypoint.sh"
 
 
-@pytest.fixture(
-    scope="module",
-    params=["cpu", pytest.param("cuda", marks=pytest.mark.slow)],
-)
+@pytest.fixture(scope="module", params=["cpu", pytest.param("cuda", marks=pytest.mark.slow)])
 def bento(request: pytest.FixtureRequest, once: Once) -> Path:
     """A built bento of a flavour, which is its folder's `flavour`."""
     folder = built_bento(once, request.param)
