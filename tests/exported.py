@@ -1,11 +1,12 @@
 """A tiny exported model and what it is made of, once a session, for the tests of all packages."""
 
-import csv
 import gzip
+import io
 import json
 import shutil
 import struct
-from collections.abc import Callable
+import zipfile
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -57,21 +58,17 @@ def tiny_model(name: str = "deit_tiny_elliptical", **overrides: object) -> nn.Mo
     return model
 
 
-def write_idx(path: Path, array: np.ndarray) -> None:
+def idx(array: np.ndarray) -> bytes:
     header = bytes([0, 0, 8, array.ndim]) + struct.pack(f">{array.ndim}I", *array.shape)
-    path.write_bytes(gzip.compress(header + array.tobytes(), 1))
+    return header + array.astype(np.uint8).tobytes()
 
 
-def write_texts(path: Path, count: int) -> None:
-    """Lines of one to fifteen words, in lower case or not."""
-    generator = np.random.default_rng(0)
-    words = WORDS.split()
-    with path.open("w", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(["text", "label"])
-        for _ in range(count):
-            line = " ".join(generator.choice(words, generator.integers(1, 16)))
-            writer.writerow([line, generator.choice(["neg", "pos"])])
+def zipped(files: Mapping[str, bytes]) -> bytes:
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w") as archive:
+        for name, content in files.items():
+            archive.writestr(name, content)
+    return stream.getvalue()
 
 
 @pytest.fixture(autouse=True)
@@ -82,11 +79,6 @@ def skip_without_bf16(request: pytest.FixtureRequest) -> None:
             require_precision("bf16")
         except ValueError as error:
             pytest.skip(str(error))
-
-
-@pytest.fixture(scope="session")
-def make_model() -> Callable[..., nn.Module]:
-    return tiny_model
 
 
 @pytest.fixture(scope="session")
@@ -113,8 +105,9 @@ def images_folder(once: Once) -> Path:
         for split, count in (("train", 1210), ("t10k", 20)):
             pixels = generator.integers(0, 256, (count, 28, 28), dtype=np.uint8)
             labels = generator.integers(0, len(LABELS), count, dtype=np.uint8)
-            write_idx(folder / f"{split}-images-idx3-ubyte.gz", pixels)
-            write_idx(folder / f"{split}-labels-idx1-ubyte.gz", labels)
+            for kind, values in (("images-idx3", pixels), ("labels-idx1", labels)):
+                content = gzip.compress(idx(values), 1)
+                (folder / f"{split}-{kind}-ubyte.gz").write_bytes(content)
 
     return once("noise", fill)
 
@@ -171,7 +164,12 @@ def text_run_folder(once: Once) -> Path:
     sizes = {"embed_dim": 16, "depth": 2, "num_experts": 2, "vocab_size": 60, "seq_len": 12}
 
     def fill(folder: Path) -> None:
-        write_texts(folder / "texts.csv", 1100)
+        generator = np.random.default_rng(0)
+        rows = ["text,label"]
+        for _ in range(1100):
+            words = generator.choice(WORDS.split(), generator.integers(1, 16))
+            rows.append(f'"{" ".join(words)}",{generator.choice(["neg", "pos"])}')
+        (folder / "texts.csv").write_text("\n".join(rows))
         data = {"source": str(folder / "texts.csv"), "valid": 1050, "max_len": 12}
         recipe = {
             "name": "tiny-transject",
@@ -213,18 +211,13 @@ def artifact_folder(artifact: Artifact, tmp_path: Path) -> Path:
     return Path(shutil.copytree(artifact.folder, tmp_path / "copy"))
 
 
-@pytest.fixture
-def edit_manifest() -> Callable[..., None]:
+def edit_manifest(folder: Path, **changes: object) -> None:
     """Changes fields of a manifest; files that are there are signed anew."""
-
-    def edit(folder: Path, **changes: object) -> None:
-        fields = json.loads((folder / MANIFEST).read_text())
-        for name in fields["files"]:
-            if (folder / name).is_file():
-                fields["files"][name] = sha256(folder / name)
-        (folder / MANIFEST).write_text(json.dumps(fields | changes))
-
-    return edit
+    fields = json.loads((folder / MANIFEST).read_text())
+    for name in fields["files"]:
+        if (folder / name).is_file():
+            fields["files"][name] = sha256(folder / name)
+    (folder / MANIFEST).write_text(json.dumps(fields | changes))
 
 
 Edit = Callable[[onnx.ModelProto], object]
@@ -247,31 +240,20 @@ def change_tensor(name: str, change: Callable[[np.ndarray], np.ndarray]) -> Edit
     return edit
 
 
-@pytest.fixture
-def with_file(edit_manifest: Callable[..., None]) -> Callable[..., Artifact]:
+def with_file(folder: Path, name: str, content: bytes | Edit, /, **changes: object) -> Artifact:
     """Opens an artifact with another file in the place of one of its own, or another graph."""
-
-    def put(folder: Path, name: str, content: bytes | Edit, /, **changes: object) -> Artifact:
-        if callable(content):
-            content = changed_graph((folder / name).read_bytes(), content)
-        (folder / name).write_bytes(content)
-        edit_manifest(folder, **changes)
-        return open_artifact(folder)
-
-    return put
+    if callable(content):
+        content = changed_graph((folder / name).read_bytes(), content)
+    (folder / name).write_bytes(content)
+    edit_manifest(folder, **changes)
+    return open_artifact(folder)
 
 
-@pytest.fixture
-def with_probe(with_file: Callable[..., Artifact]) -> Callable[..., Artifact]:
+def with_probe(folder: Path, change: Callable[[np.ndarray, np.ndarray], Any]) -> Artifact:
     """Opens an artifact whose stored images and logits are changed."""
-
-    def put(folder: Path, change: Callable[[np.ndarray, np.ndarray], Any]) -> Artifact:
-        whole = read_probe(open_artifact(folder))
-        images, logits = change(whole.inputs["images"], whole.logits)
-        probe = Probe(inputs={"images": images}, logits=logits)
-        return with_file(folder, PROBE, write_probe(probe))
-
-    return put
+    whole = read_probe(open_artifact(folder))
+    images, logits = change(whole.inputs["images"], whole.logits)
+    return with_file(folder, PROBE, write_probe(Probe(inputs={"images": images}, logits=logits)))
 
 
 @pytest.fixture

@@ -7,6 +7,12 @@ Snapshot = Callable[[str], Path]
 
 
 @pytest.fixture
+def data_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("ASSAY_DATA", str(tmp_path))
+    return tmp_path
+
+
+@pytest.fixture
 def snapshot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Snapshot:
     """Makes the folder of "datasets--team--set" in a cache of the hub, which is not asked."""
     constants = pytest.importorskip("huggingface_hub.constants")

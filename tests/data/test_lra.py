@@ -42,13 +42,10 @@ def test_wrong_argument_is_named(arguments: dict[str, object], message: str) -> 
 
 
 @pytest.mark.parametrize("folder", ["", "lra-retrieval"])
-def test_retrieval_reads_pairs_of_bytes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str
-) -> None:
-    monkeypatch.setenv("ASSAY_DATA", str(tmp_path))
+def test_retrieval_reads_pairs_of_bytes(data_folder: Path, folder: str) -> None:
     long = b'0.0\tA1\tB2\tna\xc3\xafve "quote"\t' + b"x" * 5000 + b"\r\n"
-    (tmp_path / folder).mkdir(exist_ok=True)
-    (tmp_path / folder / "new_aan_pairs.eval.tsv").write_bytes(_ROW + long)
+    (data_folder / folder).mkdir(exist_ok=True)
+    (data_folder / folder / "new_aan_pairs.eval.tsv").write_bytes(_ROW + long)
     tokens = open_tokens("lra-retrieval", split="valid")
     assert tokens.towers == 2 and tokens.labels.tolist() == [1, 0]
     one, other = tokens.sequences
@@ -70,21 +67,17 @@ def test_retrieval_reads_pairs_of_bytes(
     ],
 )
 def test_broken_pair_is_named_by_its_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes | None, message: str
+    data_folder: Path, content: bytes | None, message: str
 ) -> None:
-    monkeypatch.setenv("ASSAY_DATA", str(tmp_path))
     if content is not None:
-        (tmp_path / "new_aan_pairs.test.tsv").write_bytes(content)
+        (data_folder / "new_aan_pairs.test.tsv").write_bytes(content)
     with pytest.raises(DataError, match=message):
         open_tokens("lra-retrieval")
 
 
-def test_text_and_image_are_made_of_known_sets(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("ASSAY_DATA", str(tmp_path))
+def test_text_and_image_are_made_of_known_sets(data_folder: Path) -> None:
     table = pa.table({"text": ["naïve", "x" * 5000], "label": [1, 0]})
-    pq.write_table(table, tmp_path / "imdb-test.parquet")
+    pq.write_table(table, data_folder / "imdb-test.parquet")
     tokens = open_tokens("lra-text")
     assert tokens.lengths.tolist() == [6, 4000] and tokens.labels.tolist() == [1, 0]
     assert bytes(tokens.sequences[0][0].astype(np.uint8)) == "naïve".encode()
@@ -93,7 +86,7 @@ def test_text_and_image_are_made_of_known_sets(
     stream = io.BytesIO()
     Image.fromarray(pixels).save(stream, "PNG")
     table = pa.table({"image": [stream.getvalue()] * 2, "label": [3, 9]})
-    pq.write_table(table, tmp_path / "cifar10-test.parquet")
+    pq.write_table(table, data_folder / "cifar10-test.parquet")
     tokens = open_tokens("lra-image")
     rows, mask, labels = tokens.batch([0, 1])
     assert rows.tolist() == [grey(pixels.transpose(2, 0, 1)).ravel().tolist()] * 2

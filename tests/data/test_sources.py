@@ -3,8 +3,6 @@
 import gzip
 import io
 import json
-import struct
-import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -20,6 +18,7 @@ from data.errors import DataError
 from data.images import ImageSpec
 from data.sources import KNOWN, load_inputs, open_images, open_texts
 from tests.data.conftest import Snapshot
+from tests.exported import idx, zipped
 
 LABELS = ["Cat", "Big dog", "T-shirt/top"]
 NEITHER = "is neither a label name nor an index"
@@ -30,19 +29,6 @@ Opener = Callable[..., Any]
 def png(value: int) -> bytes:
     stream = io.BytesIO()
     Image.new("L", (4, 4), value).save(stream, "PNG")
-    return stream.getvalue()
-
-
-def idx(array: np.ndarray) -> bytes:
-    head = bytes([0, 0, 8, array.ndim]) + struct.pack(f">{array.ndim}I", *array.shape)
-    return head + array.astype(np.uint8).tobytes()
-
-
-def zipped(files: Mapping[str, bytes]) -> bytes:
-    stream = io.BytesIO()
-    with zipfile.ZipFile(stream, "w") as archive:
-        for name, content in files.items():
-            archive.writestr(name, content)
     return stream.getvalue()
 
 
@@ -232,15 +218,12 @@ def test_hub_source_reads_the_cached_split(snapshot: Snapshot) -> None:
         open_images("hf:team/other")
 
 
-def test_part_of_a_known_set_says_so_and_gives_way_to_the_whole(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("ASSAY_DATA", str(tmp_path))
-    write(tmp_path, {"ag_news-train-subset2.parquet": {"text": ["a", "b"], "label": [3, 0]}})
+def test_part_of_a_known_set_says_so_and_gives_way_to_the_whole(data_folder: Path) -> None:
+    write(data_folder, {"ag_news-train-subset2.parquet": {"text": ["a", "b"], "label": [3, 0]}})
     part = open_texts("ag-news", split="train")
     assert part.description.endswith("train, 2 of 120000: a part, not the whole split")
     assert part.label_names == ["World", "Sports", "Business", "Sci/Tech"]
-    write(tmp_path, {"ag_news-train.parquet": {"text": ["c"], "label": [0]}})
+    write(data_folder, {"ag_news-train.parquet": {"text": ["c"], "label": [0]}})
     assert list(open_texts("ag-news", split="train")) == ["c"]
 
 
@@ -253,15 +236,10 @@ def test_part_of_a_known_set_says_so_and_gives_way_to_the_whole(
         (open_images, "no", "test", "no is no file or folder; known names: fashion-mnist"),
     ],
 )
+@pytest.mark.usefixtures("data_folder")
 def test_missing_source_says_what_is_needed(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    opener: Opener,
-    source: str,
-    split: str,
-    message: str,
+    monkeypatch: pytest.MonkeyPatch, opener: Opener, source: str, split: str, message: str
 ) -> None:
-    monkeypatch.setenv("ASSAY_DATA", str(tmp_path))
     with pytest.raises(DataError, match=message):
         opener(source, split=split)
     monkeypatch.delenv("ASSAY_DATA")
@@ -269,14 +247,11 @@ def test_missing_source_says_what_is_needed(
         open_images("fashion-mnist")
 
 
-def test_imagenet_is_read_by_its_identifiers_in_the_usual_order(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_imagenet_is_read_by_its_identifiers_in_the_usual_order(data_folder: Path) -> None:
     names, labels = WNIDS, IMAGENET_LABELS
     assert len(set(names)) == len(set(labels)) == 1000 and names == sorted(names)
     assert (names[207], labels[207]) == ("n02099601", "golden retriever")
-    monkeypatch.setenv("ASSAY_DATA", str(tmp_path))
-    folder = tmp_path / "imagenet"
+    folder = data_folder / "imagenet"
     write(folder, {"train/n01440764/a.JPEG": png(0), "val/n15075141/b.JPEG": png(0)})
     for split, index in (("train", 0), ("test", 999), ("valid", 999)):
         images = open_images("imagenet", split=split)
@@ -294,11 +269,8 @@ def test_imagenet_is_read_by_its_identifiers_in_the_usual_order(
         ({"val/a.JPEG": png(0)}, "imagenet/val holds images outside class folders"),
     ],
 )  # fmt: skip
-def test_broken_layout_of_imagenet_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: Files, message: str
-) -> None:
-    write(tmp_path / "imagenet", files)
-    monkeypatch.setenv("ASSAY_DATA", str(tmp_path))
+def test_broken_layout_of_imagenet_is_named(data_folder: Path, files: Files, message: str) -> None:
+    write(data_folder / "imagenet", files)
     with pytest.raises(DataError, match=message):
         open_images("imagenet")
 

@@ -1,5 +1,3 @@
-from collections.abc import Callable
-
 import numpy as np
 import onnx
 import pytest
@@ -16,8 +14,7 @@ from export.onnx import to_onnx
 from export.samples import Samples
 from runtimes.artifact import Artifact
 from runtimes.manifest import ONNX
-
-Make = Callable[..., nn.Module]
+from tests.exported import tiny_model
 
 
 def counted(model: nn.Module, *inputs: torch.Tensor) -> int:
@@ -38,9 +35,9 @@ def work(content: bytes, feed: dict[str, np.ndarray]) -> int:
     return sum(cost.flops for cost in operator_costs(content, feed))
 
 
-def test_work_of_the_products_is_what_torch_counts(make_model: Make, dot_graph: bytes) -> None:
+def test_work_of_the_products_is_what_torch_counts(dot_graph: bytes) -> None:
     costs = {cost.name: cost for cost in operator_costs(dot_graph, IMAGE)}
-    assert work(dot_graph, IMAGE) == counted(make_model("deit_tiny"), torch.zeros(1, 1, 28, 28))
+    assert work(dot_graph, IMAGE) == counted(tiny_model("deit_tiny"), torch.zeros(1, 1, 28, 28))
     assert costs["Softmax"].count == 3 and costs["Softmax"].flops == 0
     assert next(iter(costs)) == "MatMul"
 
@@ -72,7 +69,7 @@ def test_lower_precisions_do_the_same_work(dot_graph: bytes) -> None:
         assert work(graph, IMAGE) == work(dot_graph, IMAGE)
 
 
-def test_weights_are_counted_by_their_type(make_model: Make, dot_graph: bytes) -> None:
+def test_weights_are_counted_by_their_type(dot_graph: bytes) -> None:
     numbers, size = weight_types(dot_graph)["float"]
     assert size == 4 * numbers
     half = weight_types(to_half(dot_graph, "bf16"))

@@ -1,11 +1,8 @@
 """What the layers of a graph give, m included, is what the model's layers give."""
 
-from collections.abc import Callable
-
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
 import models
 from export.graphs import error_table, expose, layer_errors, open_graph
@@ -15,8 +12,8 @@ from models.analysis.observation import observe
 from runtimes.artifact import Artifact
 from runtimes.probe import read_probe
 from runtimes.torch_model import load_torch_model
+from tests.exported import tiny_model
 
-Make = Callable[..., nn.Module]
 EXAMPLE = torch.zeros(2, 1, 28, 28)
 FORMS = [
     {"scaling": "mean", "metric_gradient": True},
@@ -29,10 +26,8 @@ FORMS = [
 @pytest.mark.parametrize(
     "form", [{}, *(pytest.param(form, marks=pytest.mark.slow) for form in FORMS)]
 )
-def test_m_of_the_graph_is_m_of_the_model(
-    make_model: Make, elliptical_graph: bytes, form: dict[str, object]
-) -> None:
-    model, images = make_model(**form), torch.rand(3, 1, 28, 28)
+def test_m_of_the_graph_is_m_of_the_model(elliptical_graph: bytes, form: dict) -> None:
+    model, images = tiny_model(**form), torch.rand(3, 1, 28, 28)
     content = to_onnx(model, EXAMPLE, {}) if form else elliptical_graph
     given = open_graph(expose(content, ["m_2", "m_3"]), "fp32").outputs({"images": images.numpy()})
     np.testing.assert_allclose(given["logits"], model(images), atol=1e-4)
@@ -44,8 +39,7 @@ def test_m_of_the_graph_is_m_of_the_model(
 
 
 @pytest.mark.parametrize(
-    "options",
-    [{}, *(pytest.param(each, marks=pytest.mark.slow) for each in FORMS[1:3])],
+    "options", [{}, *(pytest.param(each, marks=pytest.mark.slow) for each in FORMS[1:3])]
 )
 def test_m_of_a_token_graph_leaves_padding_out_and_half_keeps_what_needs_more(
     options: dict[str, object],
@@ -70,10 +64,8 @@ def test_an_unknown_value_cannot_be_exposed(elliptical_graph: bytes) -> None:
         expose(elliptical_graph, ["m_1"])
 
 
-def test_the_error_begins_in_the_layer_that_is_wrong(
-    make_model: Make, elliptical_graph: bytes
-) -> None:
-    wrong = make_model()
+def test_the_error_begins_in_the_layer_that_is_wrong(elliptical_graph: bytes) -> None:
+    wrong = tiny_model()
     wrong.get_submodule("blocks.1.mlp.fc2").get_parameter("weight")[0].add_(0.5)
     feed = {"images": np.random.default_rng(0).random((4, 1, 28, 28), np.float32)}
     errors = layer_errors(wrong, elliptical_graph, "fp32", feed)

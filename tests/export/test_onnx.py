@@ -5,15 +5,14 @@ import numpy as np
 import onnx
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from export.graphs import open_graph
 from export.half import to_half
 from export.onnx import check_graph, to_onnx
 from export.torch_files import to_torchscript
-from tests.exported import change_tensor
+from tests.exported import change_tensor, tiny_model
 
-Make = Callable[..., nn.Module]
 EXAMPLE = torch.zeros(2, 1, 28, 28)
 
 
@@ -25,17 +24,17 @@ def noise(batch_size: int) -> Tensor:
     return torch.rand(batch_size, 1, 28, 28, generator=torch.Generator().manual_seed(0))
 
 
-def test_a_model_that_draws_m_afresh_is_refused(make_model: Make) -> None:
+def test_a_model_that_draws_m_afresh_is_refused() -> None:
     for export in (lambda model: to_onnx(model, EXAMPLE, {}), lambda m: to_torchscript(m, EXAMPLE)):
         with pytest.raises(ValueError, match="must not draw m afresh .* give it a metric_seed"):
-            export(make_model(estimator="random"))
+            export(tiny_model(estimator="random"))
 
 
 def test_one_layer_whose_m_is_drawn_once_is_exported_without_a_word(
-    make_model: Make, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+    caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
     config = {"elliptical_layers": (3,), "estimator": "random", "metric_seed": 0}
-    model, images = make_model(**config, distilled=True), noise(3)
+    model, images = tiny_model(**config, distilled=True), noise(3)
     before = [type(module) for module in model.modules()]
     with caplog.at_level("WARNING"):
         logits = run(to_onnx(model, EXAMPLE, {}), images)
@@ -45,8 +44,8 @@ def test_one_layer_whose_m_is_drawn_once_is_exported_without_a_word(
     np.testing.assert_allclose(logits, model(images).numpy(), atol=1e-4)
 
 
-def test_an_all_zero_m_becomes_ones_in_the_graph(make_model: Make, elliptical_graph: bytes) -> None:
-    counterpart, images = make_model("deit_tiny"), noise(3)
+def test_an_all_zero_m_becomes_ones_in_the_graph(elliptical_graph: bytes) -> None:
+    counterpart, images = tiny_model("deit_tiny"), noise(3)
     model = onnx.load_from_string(elliptical_graph)
     nodes = {name: node for node in model.graph.node for name in node.output}
     for layer in range(3):
@@ -63,10 +62,10 @@ def test_an_all_zero_m_becomes_ones_in_the_graph(make_model: Make, elliptical_gr
     np.testing.assert_allclose(half, expected, atol=0.02 * np.abs(expected).max())
 
 
-def test_the_graph_depends_on_m(make_model: Make, elliptical_graph: bytes) -> None:
+def test_the_graph_depends_on_m(elliptical_graph: bytes) -> None:
     """With m forced to ones inside the graph, and only then, it is the dot-product counterpart."""
     images = noise(8)
-    counterpart = make_model("deit_tiny")(images).numpy()
+    counterpart = tiny_model("deit_tiny")(images).numpy()
     assert np.abs(run(elliptical_graph, images) - counterpart).max() > 1e-2
     graph = onnx.load_from_string(elliptical_graph)
     floors = {node.input[1] for node in graph.graph.node if node.op_type == "Clip"}
@@ -89,13 +88,13 @@ def test_m_costs_seven_small_nodes_a_layer(dot_graph: bytes, elliptical_graph: b
     assert {name: count for name, count in extra.items() if count} == expected
 
 
-def test_file_is_plain_and_small(make_model: Make, elliptical_graph: bytes) -> None:
+def test_file_is_plain_and_small(elliptical_graph: bytes) -> None:
     graph = onnx.load_from_string(elliptical_graph)
     assert [(entry.domain, entry.version) for entry in graph.opset_import] == [("", 20)]
     assert {entry.key for entry in graph.metadata_props} == {"weights_sha256", "config_sha256"}
     assert not any(node.doc_string or node.metadata_props for node in graph.graph.node)
     assert b".py" not in elliptical_graph
-    weights = sum(p.numel() * p.element_size() for p in make_model().parameters())
+    weights = sum(p.numel() * p.element_size() for p in tiny_model().parameters())
     assert len(elliptical_graph) < weights + 12_000
 
 

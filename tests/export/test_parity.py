@@ -110,16 +110,15 @@ def test_held_out_images_are_read_as_the_model_reads_them(run_folder: Path) -> N
     assert samples.description.endswith("held-out validation split")
 
 
-def test_texts_are_padded_to_the_longest_of_the_batch(text_run_folder: Path) -> None:
+def test_texts_are_padded_to_the_longest_by_their_own_pad(
+    text_run_folder: Path,
+) -> None:
     samples = open_samples(open_run(text_run_folder), limit=50)
     lengths = samples.feed()["mask"].sum(1)
     shortest = int(lengths.argmin())
     feed = samples.feed([shortest])
     assert feed["tokens"].shape == (1, lengths.min()) and feed["mask"].all()
     assert lengths.max() == 12  # cut
-
-
-def test_the_pad_of_a_tokenizer_fills_up_short_texts() -> None:
     tokens = Ragged.of([np.array([3, 4]), np.array([5])], np.uint16)
     feed = Samples(inputs=tokens, pad=1, labels=None, description="").feed()
     assert feed["tokens"].tolist() == [[3, 4], [5, 1]]

@@ -16,6 +16,7 @@ from runtimes.onnx import OnnxRuntime
 from runtimes.probe import read_probe
 from runtimes.quantized import has_graph, read_graph
 from runtimes.registry import RUNTIMES
+from tests.exported import with_probe
 
 
 @pytest.mark.parametrize("which", ["artifact", "text_artifact"])
@@ -72,11 +73,7 @@ def test_fast_tries_int8_wherever_it_can_be_kept(artifact: Artifact, tmp_path: P
     ],
 )
 def test_an_artifact_that_cannot_be_calibrated_is_served_without_int8(
-    artifact_folder: Path,
-    with_probe: Callable[..., Artifact],
-    tmp_path: Path,
-    images: Callable[[np.ndarray], np.ndarray],
-    reason: str,
+    artifact_folder: Path, tmp_path: Path, images: Callable[[np.ndarray], np.ndarray], reason: str
 ) -> None:
     old = with_probe(artifact_folder, lambda x, y: (images(x), y[: len(images(x))]))
     asked = cache_key(old, name="onnx-cpu", mode="fast", threads=1)

@@ -14,6 +14,7 @@ from export.torch_files import load_program
 from runtimes.artifact import Artifact
 from runtimes.manifest import PROGRAM, TORCHSCRIPT
 from runtimes.torchscript import load_torchscript
+from tests.exported import zipped
 
 
 def parts(content: bytes) -> dict[str, bytes]:
@@ -21,17 +22,7 @@ def parts(content: bytes) -> dict[str, bytes]:
         return {name: archive.read(name) for name in archive.namelist()}
 
 
-def zipped(found: dict[str, bytes]) -> bytes:
-    stream = io.BytesIO()
-    with zipfile.ZipFile(stream, "w") as archive:
-        for name, part in found.items():
-            archive.writestr(name, part)
-    return stream.getvalue()
-
-
-def test_files_hold_no_paths_and_no_debug_tables_and_a_program_nothing_pickled(
-    artifact: Artifact,
-) -> None:
+def test_files_hold_no_paths_no_debug_tables_and_nothing_pickled(artifact: Artifact) -> None:
     trace, program = parts(artifact.read(TORCHSCRIPT)), parts(artifact.read(PROGRAM))
     assert not [name for name in trace if name.endswith(".debug_pkl")]
     texts = b"".join(trace.values())

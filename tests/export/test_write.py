@@ -10,7 +10,6 @@ from torch import nn
 
 import export.write
 from export.__main__ import main
-from export.run import open_run
 from runtimes.artifact import Artifact, open_artifact
 from tests.exported import change_tensor, changed_graph
 
@@ -184,54 +183,44 @@ def without(key: str) -> Callable[[Path], None]:
     )
 
 
-@pytest.mark.parametrize(
-    ("spoil", "message"),
-    [
-        (without("tokenizer"), "must be a run on images or on texts"),
-        (
-            lambda folder: (folder / "tokenizer.json").unlink(),
-            "holds no finished run: tokenizer.json is missing",
-        ),
-    ],
-)
-def test_a_broken_run_on_texts_is_refused(
-    text_run_folder: Path, tmp_path: Path, spoil: Callable[[Path], object], message: str
-) -> None:
-    copy = Path(shutil.copytree(text_run_folder, tmp_path / "run"))
-    spoil(copy)
-    with pytest.raises(ValueError, match=message):
-        open_run(copy)
+def remove(name: str) -> Callable[[Path], None]:
+    return lambda folder: (folder / name).unlink()
 
 
 @pytest.mark.parametrize(
-    ("spoil", "message"),
+    ("which", "spoil", "message"),
     [
+        ("text_run_folder", without("tokenizer"), "must be a run on images or on texts"),
+        ("text_run_folder", remove("tokenizer.json"), "finished run: tokenizer.json is missing"),
         *(
-            (lambda folder, name=name: (folder / name).unlink(), f"run: {name} is missing")
+            ("run_folder", remove(name), f"run: {name} is missing")
             for name in ("recipe.yaml", "metrics.json", "best.safetensors")
         ),
         (
+            "run_folder",
             lambda folder: (folder / "metrics.json").write_text('{"valid_accuracy": 0.9}'),
             "metrics.json has no test_accuracy yet",
         ),
         *(
-            (without(key), f"recipe.yaml lacks what an artifact needs: '{key}'")
+            ("run_folder", without(key), f"recipe.yaml lacks what an artifact needs: '{key}'")
             for key in ("labels", "name", "version", "seed", "source", "valid")
         ),
         (
+            "run_folder",
             lambda folder: change_recipe(folder, lambda recipe: recipe["model"].update(depth=2)),
             "best.safetensors does not fit",
         ),
     ],
 )
 def test_an_unfinished_or_broken_run_is_refused(
-    run_folder: Path,
+    request: pytest.FixtureRequest,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
+    which: str,
     spoil: Callable[[Path], object],
     message: str,
 ) -> None:
-    copy = Path(shutil.copytree(run_folder, tmp_path / "run"))
+    copy = Path(shutil.copytree(request.getfixturevalue(which), tmp_path / "run"))
     spoil(copy)
     assert message in refused([copy, "--output", tmp_path / "out"], capsys)
     assert not (tmp_path / "out").exists()

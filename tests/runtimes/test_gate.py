@@ -13,9 +13,9 @@ from runtimes.gate import ParityFailure, require_parity
 from runtimes.manifest import PROBE
 from runtimes.probe import Probe, read_probe, write_probe
 from runtimes.registry import open_runtime
+from tests.exported import with_file, with_probe
 
 SHIPPED = Path(__file__).parents[2] / "artifacts"
-Put = Callable[..., Artifact]
 
 
 class Altered:
@@ -73,41 +73,34 @@ def test_fp32_must_repeat_the_logits_and_not_only_the_class(artifact: Artifact) 
     require_parity(Altered(artifact, "bf16", lambda logits, _: logits + 0.05), artifact)
 
 
+def fail(logits: np.ndarray, seen: int) -> np.ndarray:
+    raise RuntimeError("no such kernel")
+
+
 @pytest.mark.parametrize(
-    "change",
+    ("change", "message"),
     [
-        lambda logits, _: np.full_like(logits, np.nan),
-        lambda logits, _: np.full_like(logits, np.inf),
-        lambda logits, _: logits[:, :2],
+        (lambda logits, _: np.full_like(logits, np.nan), r"no finite \(8, 5\) logits"),
+        (lambda logits, _: np.full_like(logits, np.inf), r"no finite \(8, 5\) logits"),
+        (lambda logits, _: logits[:, :2], r"no finite \(8, 5\) logits"),
+        (fail, "altered cannot answer the stored inputs: RuntimeErr"),
     ],
 )
-def test_logits_that_are_not_finite_or_of_another_shape_do_not_pass(
-    artifact: Artifact, change: Callable[[np.ndarray, int], np.ndarray]
+def test_a_failure_and_logits_that_are_not_finite_or_of_another_shape_do_not_pass(
+    artifact: Artifact, change: Callable[[np.ndarray, int], np.ndarray], message: str
 ) -> None:
-    with pytest.raises(ParityFailure, match=r"no finite \(8, 5\) logits"):
+    with pytest.raises(ParityFailure, match=message):
         require_parity(Altered(artifact, "bf16", change), artifact)
 
 
-def test_few_stored_inputs_tell_about_fp32_and_nothing_else(
-    artifact_folder: Path, with_probe: Put
-) -> None:
+def test_few_stored_inputs_tell_about_fp32_and_nothing_else(artifact_folder: Path) -> None:
     old = with_probe(artifact_folder, lambda images, logits: (images[:8], logits[:8]))
     require_parity(open_runtime(old, threads=1), old)
     with pytest.raises(ParityFailure, match="bf16: .* need 200 stored inputs .* has 8: export it"):
         require_parity(Altered(old, "bf16", wrong_until(0)), old)
 
 
-def test_a_runtime_that_fails_on_stored_inputs_does_not_pass(artifact: Artifact) -> None:
-    def fail(logits: np.ndarray, seen: int) -> np.ndarray:
-        raise RuntimeError("no such kernel")
-
-    with pytest.raises(ParityFailure, match="altered cannot answer the stored inputs: RuntimeErr"):
-        require_parity(Altered(artifact, "fp32", fail), artifact)
-
-
-def test_stored_inputs_of_another_model_are_the_fault_of_the_artifact(
-    artifact_folder: Path, with_probe: Put
-) -> None:
+def test_stored_inputs_of_another_model_are_the_artifacts_fault(artifact_folder: Path) -> None:
     cut = with_probe(artifact_folder, lambda images, logits: (images[..., :5], logits))
     with pytest.raises(ArtifactError, match="probe.safetensors holds no inputs of this model: ima"):
         open_runtime(cut, threads=1)
@@ -163,7 +156,7 @@ IMAGES, LOGITS = np.zeros((2, 1, 28, 28), np.uint8), np.zeros((2, 5), np.float32
     ],
 )
 def test_a_probe_that_does_not_fit_is_refused(
-    artifact_folder: Path, with_file: Put, arrays: dict[str, np.ndarray], message: str
+    artifact_folder: Path, arrays: dict[str, np.ndarray], message: str
 ) -> None:
     with pytest.raises(ArtifactError, match=message):
         read_probe(with_file(artifact_folder, PROBE, save(arrays)))

@@ -15,7 +15,6 @@ import onnx
 import pytest
 import torch
 from safetensors.torch import load, save
-from torch import nn
 
 from export.half import to_half
 from export.torch_files import to_torchscript
@@ -28,11 +27,9 @@ from runtimes.onnx import OnnxRuntime
 from runtimes.probe import read_probe
 from runtimes.registry import RUNTIMES, installed, open_runtime
 from runtimes.torch_model import load_torch_model
-from tests.exported import change_tensor
+from tests.exported import change_tensor, edit_manifest, tiny_model, with_file, with_probe
 
 HERE = installed()
-Edit = Callable[..., None]
-Put = Callable[..., Artifact]
 
 
 def images(count: int, seed: int = 0) -> np.ndarray:
@@ -115,10 +112,8 @@ def test_each_uses_the_threads_that_it_was_given(artifact: Artifact, threads: in
         torch.set_num_threads(before)
 
 
-def test_none_opens_a_graph_of_slightly_other_weights_that_claim_to_be_its_own(
-    artifact_folder: Path, with_file: Put, make_model: Callable[..., nn.Module]
-) -> None:
-    model = make_model()
+def test_none_opens_a_graph_of_slightly_other_weights_than_its_own(artifact_folder: Path) -> None:
+    model = tiny_model()
     bias = model.get_parameter("head.bias").add_(torch.linspace(-0.3, 0.3, 5)).numpy()
     trace = to_torchscript(model, torch.zeros(2, 1, 28, 28))
     (artifact_folder / TORCHSCRIPT).write_bytes(trace)
@@ -213,9 +208,7 @@ def far_from_any_border(images: np.ndarray, logits: np.ndarray) -> tuple[np.ndar
     return images[clear], logits[clear]
 
 
-def test_bf16_runs_where_it_is_had_and_is_refused_by_the_others(
-    artifact_folder: Path, with_file: Put, with_probe: Put
-) -> None:
+def test_bf16_runs_where_it_is_had_and_is_refused_by_the_others(artifact_folder: Path) -> None:
     graph = to_half(with_probe(artifact_folder, far_from_any_border).read(ONNX), "bf16")
     bf16_artifact = with_file(artifact_folder, ONNX, graph, precision="bf16")
     for name in ("onnx-cpu", "torchscript"):
@@ -259,13 +252,13 @@ def break_operator(graph: onnx.ModelProto) -> None:
     ],
 )
 def test_a_graph_of_another_model_or_that_no_runtime_accepts_is_refused(
-    artifact_folder: Path, with_file: Put, change: Callable[[onnx.ModelProto], None], message: str
+    artifact_folder: Path, change: Callable[[onnx.ModelProto], None], message: str
 ) -> None:
     with pytest.raises(ArtifactError, match=message):
         open_runtime(with_file(artifact_folder, ONNX, change), threads=1)
 
 
-def test_torch_model_repeats_the_logits_of_the_probe_and_passes_gradients_to_its_input(
+def test_torch_model_repeats_the_probe_and_passes_gradients_on(
     artifact: Artifact,
 ) -> None:
     feed, logits = next(read_probe(artifact).batches(50))
@@ -279,7 +272,7 @@ def test_torch_model_repeats_the_logits_of_the_probe_and_passes_gradients_to_its
     assert images.grad is not None and images.grad.abs().sum() > 0
 
 
-def test_weights_that_do_not_fit_are_refused(artifact_folder: Path, with_file: Put) -> None:
+def test_weights_that_do_not_fit_are_refused(artifact_folder: Path) -> None:
     state = load((artifact_folder / WEIGHTS).read_bytes())
     del state["head.bias"]
     spoiled = with_file(artifact_folder, WEIGHTS, save(state))
@@ -289,7 +282,7 @@ def test_weights_that_do_not_fit_are_refused(artifact_folder: Path, with_file: P
 
 @pytest.mark.parametrize(("architecture", "config"), [("nobody", {}), ("deit_tiny", {"a": 1})])
 def test_an_unknown_architecture_is_refused(
-    artifact_folder: Path, edit_manifest: Edit, architecture: str, config: dict
+    artifact_folder: Path, architecture: str, config: dict
 ) -> None:
     edit_manifest(artifact_folder, architecture=architecture, config=config)
     with pytest.raises(ArtifactError, match="builds no model"):

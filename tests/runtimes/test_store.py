@@ -1,4 +1,4 @@
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import bentoml
@@ -10,8 +10,7 @@ from export.__main__ import main
 from runtimes import store
 from runtimes.artifact import Artifact, open_artifact
 from runtimes.store import store_artifact
-
-Edit = Callable[..., None]
+from tests.exported import edit_manifest
 
 
 @pytest.fixture
@@ -49,11 +48,7 @@ def test_an_export_with_store_says_where_it_is_stored(
 
 @pytest.mark.usefixtures("traced")
 def test_what_is_stored_never_changes_and_an_export_that_is_refused_leaves_the_older_artifact(
-    run_folder: Path,
-    artifact_folder: Path,
-    home: Path,
-    edit_manifest: Edit,
-    capsys: pytest.CaptureFixture[str],
+    run_folder: Path, artifact_folder: Path, home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     edit_manifest(artifact_folder, metrics={"test_accuracy": 0.3})
     store_artifact(open_artifact(artifact_folder))
@@ -66,12 +61,13 @@ def test_what_is_stored_never_changes_and_an_export_that_is_refused_leaves_the_o
 
 
 @pytest.mark.usefixtures("home")
-@pytest.mark.parametrize("quantization", ["static", "dynamic"])
+@pytest.mark.parametrize(
+    ("quantization", "version"), [("static", "1-int8"), ("dynamic", "1-int8-dynamic")]
+)
 def test_lower_precisions_have_versions_of_their_own(
-    artifact_folder: Path, edit_manifest: Edit, quantization: str
+    artifact_folder: Path, quantization: str, version: str
 ) -> None:
     edit_manifest(artifact_folder, precision="int8", quantization=quantization)
-    version = {"static": "1-int8", "dynamic": "1-int8-dynamic"}[quantization]
     assert store_artifact(open_artifact(artifact_folder)) == f"tiny-elliptical:{version}"
 
 
@@ -102,9 +98,7 @@ def test_of_two_that_store_at_once_the_slower_one_finds_the_other(
     assert len(bentoml.models.list("tiny-elliptical")) == 1
 
 
-def test_what_the_store_cannot_name_or_read_is_refused(
-    artifact_folder: Path, home: Path, edit_manifest: Edit
-) -> None:
+def test_what_the_store_cannot_name_or_read_is_refused(artifact_folder: Path, home: Path) -> None:
     (home / "models" / "tiny-elliptical" / "1").mkdir(parents=True)
     with pytest.raises(ValueError, match="tiny-elliptical:1 lies in the model store, but cannot"):
         store_artifact(open_artifact(artifact_folder))

@@ -6,11 +6,6 @@ import pytest
 from runtimes.threads import available_cores
 
 
-@pytest.fixture
-def sixteen_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(16)), raising=False)
-
-
 def cgroup(root: Path, files: dict[str, str], own: str) -> dict[str, Path]:
     for name, text in files.items():
         path = root / "fs" / name
@@ -20,7 +15,6 @@ def cgroup(root: Path, files: dict[str, str], own: str) -> dict[str, Path]:
     return {"root": root / "fs", "own": root / "own"}
 
 
-@pytest.mark.usefixtures("sixteen_cores")
 @pytest.mark.parametrize(
     ("files", "own", "cores"),
     [
@@ -57,8 +51,9 @@ def cgroup(root: Path, files: dict[str, str], own: str) -> dict[str, Path]:
     ],
 )
 def test_quota_of_the_cgroup_caps_the_cores(
-    tmp_path: Path, files: dict[str, str], own: str, cores: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: dict[str, str], own: str, cores: int
 ) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(16)), raising=False)
     assert available_cores(**cgroup(tmp_path, files, own)) == cores
 
 
