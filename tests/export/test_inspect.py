@@ -93,7 +93,7 @@ STORED = {"images": np.zeros((2, 1, 27, 28), np.uint8), "logits": np.zeros((2, 5
         (ONNX, rename_output, 0, "other: model.onnx must have the output logits, got scores"),
         (ONNX, flatten_logits, 0, "other: logits must be (32, 5), got ()"),
         (ONNX, change_tensor("head.bias", lambda b: b + np.inf), 0, "other: logits must be finite"),
-        (PROBE, save(STORED), 0, "probe.safetensors holds no inputs"),
+        (PROBE, save(STORED), 0, "of other: images must be (B >= 1, 1, 28, 28), got"),
     ],
 )
 def test_inspect_and_compare_name_what_cannot_be_read(
