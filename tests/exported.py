@@ -63,6 +63,10 @@ def idx(array: np.ndarray) -> bytes:
     return header + array.astype(np.uint8).tobytes()
 
 
+def write_idx(path: Path, array: np.ndarray) -> None:
+    path.write_bytes(gzip.compress(idx(array), 1))
+
+
 def zipped(files: Mapping[str, bytes]) -> bytes:
     stream = io.BytesIO()
     with zipfile.ZipFile(stream, "w") as archive:
@@ -105,9 +109,8 @@ def images_folder(once: Once) -> Path:
         for split, count in (("train", 1210), ("t10k", 20)):
             pixels = generator.integers(0, 256, (count, 28, 28), dtype=np.uint8)
             labels = generator.integers(0, len(LABELS), count, dtype=np.uint8)
-            for kind, values in (("images-idx3", pixels), ("labels-idx1", labels)):
-                content = gzip.compress(idx(values), 1)
-                (folder / f"{split}-{kind}-ubyte.gz").write_bytes(content)
+            write_idx(folder / f"{split}-images-idx3-ubyte.gz", pixels)
+            write_idx(folder / f"{split}-labels-idx1-ubyte.gz", labels)
 
     return once("noise", fill)
 
