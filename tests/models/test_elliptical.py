@@ -10,12 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from models.attention.elliptical import (
-    Attention,
-    is_elliptical,
-    is_randomized,
-    metric_gradient,
-)
+from models.attention.elliptical import Attention, is_elliptical, is_randomized, metric_gradient
 from models.attention.metric import Estimator, Scaling, attention_weights
 from tests.models import plain_transformer as plain
 from tests.models.small import draw, small
@@ -121,17 +116,6 @@ def test_answer_does_not_depend_on_what_is_recorded(estimator: Estimator, way: A
     with metric_gradient(layer, True) if way == "through" else way:
         again, values = layer(x, v_prev)
     assert torch.equal(out, again) and torch.equal(v, values)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("way", [torch.enable_grad(), torch.inference_mode()])
-def test_a_layer_compiles_to_one_graph(way: Any) -> None:
-    layer, x = make(), draw(2, 5, 12).float()
-    v_prev = draw(2, 3, 5, 4, seed=1).float()
-    compiled = torch.compile(layer, backend="aot_eager", fullgraph=True)
-    with way:
-        difference = compiled(x, v_prev, REAL)[0] - layer(x, v_prev, REAL)[0]
-    assert difference.abs().max() <= 1e-6
 
 
 def test_autograd_keeps_no_more_than_for_dot_product_attention() -> None:
