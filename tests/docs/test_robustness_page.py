@@ -4,8 +4,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from robustness.attacks.base import NORM_NAMES, options
 from robustness.attacks.corruptions.attack import EXTRA_CORRUPTIONS
 from robustness.attacks.torchattacks import LIBRARY, REFUSED
@@ -44,36 +42,24 @@ def test_measured_figures_are_those_of_the_record() -> None:
     assert all(row in table for row in found.values()), found
 
 
-def test_table_of_attacks_names_every_attack_in_order() -> None:
-    assert list(rows("Attacks")) == list(ATTACKS)
-
-
-@pytest.mark.parametrize("name", ATTACKS)
-def test_table_of_attacks_tells_norms_settings_and_defaults(name: str) -> None:
-    row, kind = rows("Attacks")[name], ATTACKS[name]
-    assert ("l∞" in row, "l2" in row) == ("Linf" in kind.info.norms, "L2" in kind.info.norms)
-    for option in options(kind):
-        if option.name not in ("eps", "norm"):
-            assert f"`{option.name}` {shown(option.default)}" in row
-
-
 def shown(default: Any) -> str:
-    if isinstance(default, list) and len(default) > 5:
-        return ""  # told in words
     if isinstance(default, list):
-        return str(default[0])
+        return str(default[0]) if len(default) <= 5 else ""  # told in words
     return "" if default in (None, {}) else str(default)
 
 
-def test_table_of_sanity_checks_names_every_warning_and_no_other() -> None:
+def test_table_of_attacks_tells_norms_settings_and_defaults_in_order() -> None:
+    assert list(rows("Attacks")) == list(ATTACKS)
+    for name, row in rows("Attacks").items():
+        norms, given = ATTACKS[name].info.norms, options(ATTACKS[name])
+        assert ("l∞" in row, "l2" in row) == ("Linf" in norms, "L2" in norms), name
+        for option in (one for one in given if one.name not in ("eps", "norm")):
+            assert f"`{option.name}` {shown(option.default)}" in row, name
+
+
+def test_every_warning_file_of_a_report_and_extra_corruption_is_named() -> None:
     assert set(rows("Sanity checks")) == {code for code, _ in (*CHECKS, LAST)}
-
-
-def test_files_of_a_report_are_named() -> None:
     assert {PAGE, REPORT, TABLE, CARD, JUNIT} <= set(rows("The files of a report"))
-
-
-def test_extra_corruptions_are_named() -> None:
     assert all(f"`{name}`" in TEXT for name in EXTRA_CORRUPTIONS)
 
 

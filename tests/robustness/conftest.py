@@ -6,7 +6,6 @@ import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 from copy import deepcopy
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,10 +16,9 @@ from PIL import Image
 from torch import Tensor, nn
 
 import models
-from data.datasets.listops import TOKENS, value_of
 from data.images import ImageSpec
 from data.sources import ImageSet, load_inputs, load_pixels, open_images
-from data.tokenizer import TextTokenizer, byte_tokenizer, listops_tokenizer, train_wordpiece
+from data.tokenizer import TextTokenizer, train_wordpiece
 from export.run import Run
 from export.samples import Samples
 from export.write import write_artifact
@@ -75,30 +73,18 @@ def make_target(num_classes: int = 2, *, scale: float = 1.0) -> ImageTarget:
 
 def make_images(count: int = 40, *, num_classes: int | None = 2) -> ImageSet:
     """Grey noise far from black and white, so that clipping to [0, 1] never acts."""
-    draw = np.random.default_rng(0)
+    draw, names = np.random.default_rng(0), [f"{i}.png" for i in range(count)]
     pixels = draw.integers(96, 160, (count, SIZE, SIZE), dtype=np.uint8)
     labels = None if num_classes is None else draw.integers(0, num_classes, count)
     return ImageSet(
-        names=[f"{i}.png" for i in range(count)],
-        labels=labels,
-        label_names=None,
-        reader=lambda i: Image.fromarray(pixels[i]),
+        names=names, labels=labels, label_names=None, reader=lambda i: Image.fromarray(pixels[i])
     )
 
 
-@dataclass(frozen=True)
-class Artifacts:
-    """Folders of two exported vision transformers and of 40 labelled images for them."""
-
-    dot: Path
-    elliptical: Path
-    images: Path
-
-
 @pytest.fixture(scope="session")
-def artifacts(once: Once) -> Artifacts:
-    root = once("attacked", _make_artifacts)
-    return Artifacts(dot=root / "dot", elliptical=root / "elliptical", images=root / "images")
+def artifacts(once: Once) -> Path:
+    """Of two vision transformers, "dot" and "elliptical", beside 40 labelled "images"."""
+    return once("attacked", _make_artifacts)
 
 
 def _make_artifacts(root: Path) -> None:
@@ -125,7 +111,13 @@ def _export(name: str, architecture: str, root: Path) -> None:
     with torch.random.fork_rng([]):
         torch.manual_seed(0)
         model = models.build(architecture, **dataclasses.asdict(config))
-    _teach(model, images, spec)
+    assert images.labels is not None
+    inputs, answers = torch.from_numpy(load_inputs(images, spec)), torch.from_numpy(images.labels)
+    optimiser = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    for _ in range(40):
+        optimiser.zero_grad()
+        nn.functional.cross_entropy(model(inputs), answers).backward()
+        optimiser.step()
     run = run_of(root / f"run-{name}", architecture, model, labels, spec)
     thousand = images.take([i % len(images) for i in range(1000)])
     pixels = load_pixels(thousand, spec)
@@ -145,16 +137,6 @@ def run_of(
         metrics={}, architecture=architecture, labels=labels, spec=spec,
         config=json.loads(json.dumps(dataclasses.asdict(model.config))),
     )  # fmt: skip
-
-
-def _teach(model: nn.Module, images: ImageSet, spec: ImageSpec) -> None:
-    assert images.labels is not None
-    inputs, labels = torch.from_numpy(load_inputs(images, spec)), torch.from_numpy(images.labels)
-    optimiser = torch.optim.AdamW(model.parameters(), lr=1e-2)
-    for _ in range(40):
-        optimiser.zero_grad()
-        nn.functional.cross_entropy(model(inputs), labels).backward()
-        optimiser.step()
 
 
 WORDS = (
@@ -200,11 +182,6 @@ class ModuleRuntime:
         return torch.cat(rows).float().numpy()
 
 
-def served(torch_model: nn.Module) -> ModuleRuntime:
-    """A runtime of the same weights, in evaluation mode."""
-    return ModuleRuntime(deepcopy(torch_model).eval())
-
-
 def image_target(
     torch_model: nn.Module, num_classes: int = 10, channels: int = 1, side: int = 8
 ) -> ImageTarget:
@@ -212,7 +189,7 @@ def image_target(
     return ImageTarget(
         name="small", version="1", digest="", labels=["class"] * num_classes,
         image_spec=ImageSpec(channels=channels, height=side, width=side),
-        runtime=served(torch_model), torch_model=torch_model,
+        runtime=ModuleRuntime(deepcopy(torch_model).eval()), torch_model=torch_model,
     )  # fmt: skip
 
 
@@ -220,25 +197,16 @@ def target_of(
     torch_model: nn.Module, tokenizer: TextTokenizer, classes: list[str], *, max_len: int = 24
 ) -> TextTarget:
     return TextTarget(
-        name="small",
-        version="1",
-        digest="0" * 64,
-        labels=classes,
-        tokenizer=tokenizer,
-        max_len=max_len,
-        runtime=served(torch_model),
+        name="small", version="1", digest="0" * 64, labels=classes, tokenizer=tokenizer,
+        max_len=max_len, runtime=ModuleRuntime(deepcopy(torch_model).eval()),
         torch_model=torch_model,
-    )
-
-
-@pytest.fixture(scope="session")
-def tokenizer() -> TextTokenizer:
-    """Every word of `WORDS` is a token, and so is every letter of them."""
-    return train_wordpiece([" ".join(WORDS)] * 3, vocab_size=200)
+    )  # fmt: skip
 
 
 @pytest.fixture
-def bag(tokenizer: TextTokenizer) -> TextTarget:
+def bag() -> TextTarget:
+    """Every word of `WORDS` is a token, and so is every letter of them."""
+    tokenizer = train_wordpiece([" ".join(WORDS)] * 3, vocab_size=200)
     return target_of(Bag(tokenizer.vocab_size), tokenizer, ["neg", "pos"])
 
 
@@ -246,46 +214,6 @@ def bag(tokenizer: TextTokenizer) -> TextTarget:
 def texts() -> list[str]:
     draw = np.random.default_rng(0)
     return [" ".join(draw.choice(WORDS, draw.integers(3, 15))) for _ in range(12)]
-
-
-def sequence_model(name: str, **sizes: int) -> nn.Module:
-    with torch.random.fork_rng([]):
-        torch.manual_seed(0)
-        model = models.build(name, embed_dim=16, depth=2, num_heads=2, **sizes)
-        for parameter in model.parameters():
-            if parameter.ndim > 1:
-                nn.init.normal_(parameter, std=0.4)
-    return model.eval()
-
-
-@pytest.fixture
-def elliptical() -> TextTarget:
-    model = sequence_model("lra_transformer_elliptical", vocab_size=257, seq_len=64, num_classes=3)
-    return target_of(model, byte_tokenizer(), ["a", "b", "c"], max_len=64)
-
-
-def listops_model() -> nn.Module:
-    return sequence_model("lra_transformer", vocab_size=16, seq_len=64, num_classes=10)
-
-
-@pytest.fixture
-def listops_target() -> TextTarget:
-    target = target_of(listops_model(), listops_tokenizer(), TOKENS[:10], max_len=64)
-    return dataclasses.replace(target, relabel=value_of)
-
-
-def expression(draw: np.random.Generator, depth: int = 1) -> str:
-    parts = [
-        expression(draw, depth + 1) if depth < 3 and draw.random() < 0.3 else str(draw.integers(10))
-        for _ in range(draw.integers(2, 4))
-    ]
-    return " ".join([TOKENS[draw.integers(10, 14)], *parts, "]"])
-
-
-@pytest.fixture(scope="session")
-def expressions() -> list[str]:
-    draw = np.random.default_rng(1)
-    return [expression(draw) for _ in range(8)]
 
 
 @contextmanager

@@ -69,11 +69,6 @@ def reversed_gradient(values: Tensor) -> Tensor:
     return 2 * values.detach() - values
 
 
-def jagged(images: Tensor) -> Tensor:
-    """Images with an invisible ripple, far steeper than anything else."""
-    return images + 1e-2 * torch.sin(1e5 * images)
-
-
 def hidden_border(logits: Tensor) -> Tensor:
     """Logits whose gradient leads away from the border of two classes once it is near."""
     top = logits.detach().topk(2, dim=1).values
@@ -86,17 +81,10 @@ def denoised(images: Tensor) -> Tensor:
     with torch.enable_grad():
         moved = images.detach().requires_grad_()
         for _ in range(3):
-            loss = ((moved - images) ** 2).sum() + 0.1 * (
-                moved[..., 1:] - moved[..., :-1]
-            ).abs().sum()
+            loss = ((moved - images) ** 2).sum() + 0.1 * moved.diff().abs().sum()
             (gradient,) = torch.autograd.grad(loss, moved)
             moved = (moved - 0.01 * gradient).detach().requires_grad_()
     return images + (moved - images).detach()
-
-
-def standardised(images: Tensor) -> Tensor:
-    """What a batch norm that was left in training mode makes of images."""
-    return 0.5 + 0.1 * nn.functional.batch_norm(images, None, None, training=True)
 
 
 def closed(logits: Tensor) -> Tensor:

@@ -81,19 +81,7 @@ def make_report(
     models: Sequence[str] = ("one",),
     **spec: Any,
 ) -> Report:
-    """Make up results on images of noise, write their shards and `report.json`.
-
-    Args:
-        folder: of the evaluation.
-        samples: number of images.
-        channels: of an image.
-        side: its height and width.
-        labelled: whether labels were given.
-        classes: names of the classes.
-        names: of the images.
-        models: names of the models.
-        spec: fields of the spec; `ATTACKS` when it names none.
-    """
+    """Make up results on images of noise, write their shards and `report.json`."""
     asked = EvaluationSpec.model_validate({"attacks": ATTACKS, **spec})
     draw = np.random.default_rng(0)
     noise = np.random.default_rng(1)

@@ -17,7 +17,6 @@ from robustness.store import whole
 from runtimes.artifact import open_artifact
 from runtimes.registry import open_runtime
 from tests.conftest import Once
-from tests.robustness.conftest import Artifacts
 
 SPEC = {
     "attacks": [{"name": "pgd", "eps": ["6/255", "20/255"]}, {"name": "fgsm", "eps": [0.03]}],
@@ -25,18 +24,18 @@ SPEC = {
 }
 
 
-def arguments(artifacts: Artifacts, *more: str, attack: str = "pgd") -> list[str]:
+def arguments(artifacts: Path, *more: str, attack: str = "pgd") -> list[str]:
     return [
-        "evaluate", "--artifact", str(artifacts.elliptical), "--data", str(artifacts.images),
+        "evaluate", "--artifact", f"{artifacts}/elliptical", "--data", f"{artifacts}/images",
         "--attack", attack, "--eps", "4/255", "20/255", *more,
     ]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
-def report(artifacts: Artifacts, once: Once) -> tuple[Report, Path]:
+def report(artifacts: Path, once: Once) -> tuple[Report, Path]:
     def fill(folder: Path) -> None:
         (folder / "spec.json").write_text(json.dumps(SPEC))
-        sources = ["--compare", str(artifacts.dot), "--output", str(folder), "--workers", "1"]
+        sources = ["--compare", str(artifacts / "dot"), "--output", str(folder), "--workers", "1"]
         command = [*arguments(artifacts)[:5], *sources, "--spec", str(folder / "spec.json")]
         assert main(command) == 1  # the gate
 
@@ -45,14 +44,14 @@ def report(artifacts: Artifacts, once: Once) -> tuple[Report, Path]:
 
 
 def test_flags_follow_from_the_stored_inputs_on_the_served_model(
-    report: tuple[Report, Path], artifacts: Artifacts
+    report: tuple[Report, Path], artifacts: Path
 ) -> None:
     """Recompute every confirmed flag here, with nothing but the stored files and the runtime."""
     found, folder = report
     figures = found.summary.models[0]
-    artifact = open_artifact(artifacts.elliptical)
+    artifact = open_artifact(artifacts / "elliptical")
     runtime = open_runtime(artifact, threads=1)
-    images = open_images(artifacts.images, label_names=artifact.labels)
+    images = open_images(artifacts / "images", label_names=artifact.labels)
     inputs, labels = load_inputs(images, artifact.image_spec), images.labels
     held = {kind: runtime.predict(inputs).argmax(1) == labels for kind in ("fp32", "8bit")}
     for variant in ("stopped", "full"):
@@ -86,23 +85,23 @@ def test_elliptical_result_is_the_worst_of_both_gradients(report: tuple[Report, 
 
 
 def test_report_names_all_that_is_needed_to_repeat_it_and_has_no_warning(
-    report: tuple[Report, Path], artifacts: Artifacts
+    report: tuple[Report, Path], artifacts: Path
 ) -> None:
     found, folder = report
     assert found.summary.warnings == []
-    assert found.summary.models[0].digest == open_artifact(artifacts.elliptical).digest
+    assert found.summary.models[0].digest == open_artifact(artifacts / "elliptical").digest
     assert [a.eps_value for a in found.summary.models[0].attacks] == [6 / 255, 20 / 255, 0.03]
     assert found.environment["threads"] == "1"
     assert len(found.data.digest) == 64 and found.seed == 0
     text = (folder / "report.json").read_text()
-    assert str(folder) not in text and str(artifacts.dot.parent) not in text
+    assert str(folder) not in text and str(artifacts) not in text
 
 
 def test_command_prints_the_figures_and_puts_them_on_the_card(
-    artifacts: Artifacts, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    artifacts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "scored"
-    shutil.copytree(artifacts.elliptical, folder)
+    shutil.copytree(artifacts / "elliptical", folder)
     digest = open_artifact(folder).digest
     output = ["--card", "--gate", "clean_accuracy>=0.1", "--output", str(tmp_path / "out")]
     more = ["--limit", "12", "--workers", "1", "--artifact", str(folder)]
@@ -136,7 +135,7 @@ def test_command_prints_the_figures_and_puts_them_on_the_card(
 def test_bad_request_exits_with_2_and_says_why(
     more: list[str],
     message: str,
-    artifacts: Artifacts,
+    artifacts: Path,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -149,7 +148,7 @@ def test_bad_request_exits_with_2_and_says_why(
 
 @pytest.mark.parametrize("content", ["attacks: pgd", "[" * 100_000])
 def test_spec_that_is_no_json_is_refused(
-    content: str, artifacts: Artifacts, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    content: str, artifacts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "spec.json").write_text(content)
     assert main([*arguments(artifacts)[:5], "--spec", str(tmp_path / "spec.json")]) == 2
@@ -158,7 +157,7 @@ def test_spec_that_is_no_json_is_refused(
 
 
 def test_an_attack_that_does_not_exist_or_reads_texts_is_refused(
-    artifacts: Artifacts, capsys: pytest.CaptureFixture[str]
+    artifacts: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([*arguments(artifacts)[:5], "--attack", "typos"]) == 2
     told = capsys.readouterr().err

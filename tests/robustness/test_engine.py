@@ -160,17 +160,6 @@ def test_two_models_are_compared_pair_by_pair(run: Run) -> None:
     assert pair.difference == 0 and pair.p_value == 1
 
 
-@pytest.mark.parametrize(("gate", "passed"), [("0.01", True), ("0.99", False)])
-def test_gate_compares_the_lower_bound(gate: str, passed: bool, run: Run) -> None:
-    spec = make_spec(gate=f"robust_accuracy >= {gate}")
-    images = make_images(64, num_classes=None)
-    report = run(make_target(3, scale=0.1), images=images, spec=spec)
-    result = report.summary.gate
-    assert result is not None
-    assert result.passed is passed
-    assert result.value == report.summary.models[0].worst["4/255"].ci[0]
-
-
 @pytest.mark.parametrize("num_classes", [2, 10, 1000])
 def test_any_number_of_classes_is_scored(num_classes: int, run: Run) -> None:
     images = make_images(8, num_classes=num_classes)

@@ -297,12 +297,6 @@ def test_what_the_library_does_not_take_is_refused(change: dict, message: str) -
         spec(**change)
 
 
-def test_other_options_at_the_same_radius_are_refused() -> None:
-    one = {"name": "torchattacks", "attack": "MIFGSM", "eps": ["8/255"]}
-    with pytest.raises(ValidationError, match="'torchattacks:MIFGSM' twice at eps 8/255"):
-        EvaluationSpec.model_validate({"attacks": [one, one | {"params": {"steps": 20}}]})
-
-
 def test_a_step_that_is_not_given_crosses_the_ball() -> None:
     [attack] = spec(eps=["24/255"]).attacks
     [budget] = attack.budgets()
@@ -350,10 +344,3 @@ def test_an_evaluation_leaves_out_what_needs_more_classes_or_refuses(
         spec = EvaluationSpec.model_validate({"attacks": [{"name": "apgd-t", "eps": ["0.1"]}]})
         with pytest.raises(NotPossible, match="'apgd-t' needs at least 4 classes"):
             evaluate(spec, [target], images, tmp_path)
-
-
-def test_refused_saliency_maps_fail_on_few_classes() -> None:
-    target = rowwise(num_classes=3)
-    images = torch.from_numpy(make_batch(target, 1).images)
-    with pytest.raises(IndexError):
-        torchattacks.JSMA(target.require_torch_model())(images, torch.tensor([2]))

@@ -57,24 +57,20 @@ def workers() -> list[psutil.Process]:
     return living(psutil.Process())
 
 
-def run(
-    pair: list[Artifact], images: Path, folder: Path, executor: Executor, **options: Any
-) -> dict[str, bytes]:
-    inputs = open_images(images, label_names=pair[0].labels)
+def run(pair: list[Artifact], folder: Path, executor: Executor, **options: Any) -> dict[str, bytes]:
+    inputs = open_images(pair[0].folder.parent / "images", label_names=pair[0].labels)
     evaluate(SPEC, pair, inputs, folder, executor=executor, **options)
     return contents(folder)
 
 
 @pytest.fixture(scope="module")
-def pair(artifacts: Any) -> list[Artifact]:
-    return [open_artifact(artifacts.elliptical), open_artifact(artifacts.dot)]
+def pair(artifacts: Path) -> list[Artifact]:
+    return [open_artifact(artifacts / "elliptical"), open_artifact(artifacts / "dot")]
 
 
 @pytest.fixture(scope="module")
-def expected(
-    artifacts: Any, pair: list[Artifact], tmp_path_factory: pytest.TempPathFactory
-) -> dict[str, bytes]:
-    return run(pair, artifacts.images, tmp_path_factory.mktemp("inline"), run_inline)
+def expected(pair: list[Artifact], tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    return run(pair, tmp_path_factory.mktemp("inline"), run_inline)
 
 
 def folders(pair: list[Artifact]) -> list[Path]:
@@ -82,7 +78,7 @@ def folders(pair: list[Artifact]) -> list[Path]:
 
 
 def test_bytes_do_not_depend_on_workers_nor_on_one_that_is_killed(
-    artifacts: Any, pair: list[Artifact], expected: dict[str, bytes], tmp_path: Path
+    pair: list[Artifact], expected: dict[str, bytes], tmp_path: Path
 ) -> None:
     seen: list[int] = []
     reported: list[Progress] = []
@@ -96,16 +92,14 @@ def test_bytes_do_not_depend_on_workers_nor_on_one_that_is_killed(
             killed[0].kill()
 
     executor = ProcessExecutor(folders(pair), workers=2)
-    assert run(pair, artifacts.images, tmp_path, executor, on_progress=watch) == expected
+    assert run(pair, tmp_path, executor, on_progress=watch) == expected
     assert killed and max(seen) == 2 and workers() == []
     assert [p.done for p in reported] == sorted(p.done for p in reported)
     assert reported[-1].done == reported[-1].total
 
 
 @pytest.mark.slow
-def test_chunk_that_kills_three_workers_is_named(
-    artifacts: Any, pair: list[Artifact], tmp_path: Path
-) -> None:
+def test_chunk_that_kills_three_workers_is_named(pair: list[Artifact], tmp_path: Path) -> None:
     killed: set[int] = set()
 
     def kill(_progress: Progress) -> None:
@@ -116,23 +110,23 @@ def test_chunk_that_kills_three_workers_is_named(
     executor = ProcessExecutor([pair[1].folder], workers=1)
     message = r"inputs 1-32 of 'dot' killed 3 workers \(SIGKILL\), probably out of memory$"
     with pytest.raises(WorkerDied, match=message):
-        run(pair[1:], artifacts.images, tmp_path, executor, on_progress=kill)
+        run(pair[1:], tmp_path, executor, on_progress=kill)
     assert len(killed) == 3 and workers() == []
 
 
 def test_cancelled_run_leaves_no_worker_and_is_continued(
-    artifacts: Any, pair: list[Artifact], expected: dict[str, bytes], tmp_path: Path
+    pair: list[Artifact], expected: dict[str, bytes], tmp_path: Path
 ) -> None:
     def enough() -> bool:
         return len(list(tmp_path.rglob("result-*"))) >= 2
 
     executor = ProcessExecutor(folders(pair), workers=1)
     with pytest.raises(Cancelled):
-        run(pair, artifacts.images, tmp_path, executor, should_stop=enough)
+        run(pair, tmp_path, executor, should_stop=enough)
     assert workers() == []
     before = set(contents(tmp_path))
     assert before and before < set(expected)
-    assert run(pair, artifacts.images, tmp_path, run_inline) == expected
+    assert run(pair, tmp_path, run_inline) == expected
     seen: list[Any] = []
     reported: list[Progress] = []
 
@@ -140,18 +134,18 @@ def test_cancelled_run_leaves_no_worker_and_is_continued(
         seen.extend(workers())
         reported.append(progress)
 
-    assert run(pair, artifacts.images, tmp_path, executor, on_progress=watch) == expected
+    assert run(pair, tmp_path, executor, on_progress=watch) == expected
     assert seen == [] and reported[-1].done == reported[-1].total
 
 
 def test_unfit_executor_task_and_deadly_chunk_are_refused(
-    artifacts: Any, pair: list[Artifact], tmp_path: Path
+    pair: list[Artifact], tmp_path: Path
 ) -> None:
     for kind in (ProcessExecutor, RayExecutor):
         with pytest.raises(ValueError, match="workers must be at least 1, got 0"):
             kind(folders(pair), workers=0)
     with pytest.raises(ValueError, match=r"one per model \(1\), got 2"):
-        run(pair[:1], artifacts.images, tmp_path, ProcessExecutor(folders(pair), workers=1))
+        run(pair[:1], tmp_path, ProcessExecutor(folders(pair), workers=1))
     chunk = Chunk(model=0, start=32, inputs=np.zeros((2, 1, 8, 8), np.float32), labels=None)
     task = Task(
         spec=SPEC, chunk=chunk, artifact=pair[0].folder, digest="0" * 64, name="one",
@@ -168,11 +162,11 @@ def test_unfit_executor_task_and_deadly_chunk_are_refused(
         job.lose("SIGKILL", workers=4)
 
 
-def command(artifacts: Any, folder: Path, *more: str) -> list[str]:
+def command(artifacts: Path, folder: Path, *more: str) -> list[str]:
     """What `SPEC` asks for, as a command."""
     return [
-        "evaluate", "--artifact", str(artifacts.elliptical), "--compare", str(artifacts.dot),
-        "--data", str(artifacts.images), "--attack", "pgd:steps=20",
+        "evaluate", "--artifact", f"{artifacts}/elliptical", "--compare", f"{artifacts}/dot",
+        "--data", f"{artifacts}/images", "--attack", "pgd:steps=20",
         "corruptions:names=contrast:severities=2", "--eps", "6/255", "--output", str(folder),
         *more,
     ]  # fmt: skip
@@ -195,7 +189,7 @@ def wait_until(ready: Callable[[], bool]) -> None:
 
 @pytest.mark.slow
 def test_killed_command_leaves_no_worker_and_continues_to_the_same_bytes(
-    artifacts: Any, expected: dict[str, bytes], tmp_path: Path
+    artifacts: Path, expected: dict[str, bytes], tmp_path: Path
 ) -> None:
     process = start(command(artifacts, tmp_path, "--workers", "2"), tmp_path)
     found = living(psutil.Process(process.pid))
@@ -210,7 +204,7 @@ def test_killed_command_leaves_no_worker_and_continues_to_the_same_bytes(
 
 
 @pytest.mark.slow
-def test_interrupt_stops_cleanly_and_says_how_to_go_on(artifacts: Any, tmp_path: Path) -> None:
+def test_interrupt_stops_cleanly_and_says_how_to_go_on(artifacts: Path, tmp_path: Path) -> None:
     words = command(artifacts, tmp_path, "--workers", "2", "--attack", "apgd-ce")
     process = start(words, tmp_path)
     found = living(psutil.Process(process.pid))
@@ -224,7 +218,7 @@ def test_interrupt_stops_cleanly_and_says_how_to_go_on(artifacts: Any, tmp_path:
 
 @pytest.mark.slow
 def test_ray_leaves_the_same_bytes_though_a_worker_is_killed(
-    artifacts: Any, pair: list[Artifact], expected: dict[str, bytes], tmp_path: Path
+    pair: list[Artifact], expected: dict[str, bytes], tmp_path: Path
 ) -> None:
     pytest.importorskip("ray")
     killed: list[psutil.Process] = []
@@ -235,13 +229,13 @@ def test_ray_leaves_the_same_bytes_though_a_worker_is_killed(
             killed[0].kill()
 
     executor = RayExecutor(folders(pair), workers=2)
-    assert run(pair, artifacts.images, tmp_path, executor, on_progress=watch) == expected
+    assert run(pair, tmp_path, executor, on_progress=watch) == expected
     assert killed
 
 
 @pytest.mark.slow
 def test_cancelled_run_on_a_cluster_leaves_no_task(
-    artifacts: Any, pair: list[Artifact], expected: dict[str, bytes], tmp_path: Path
+    pair: list[Artifact], expected: dict[str, bytes], tmp_path: Path
 ) -> None:
     ray: Any = pytest.importorskip("ray")
     code = str(Path(__file__).parents[2])
@@ -250,7 +244,6 @@ def test_cancelled_run_on_a_cluster_leaves_no_task(
         with pytest.raises(Cancelled):
             run(
                 pair,
-                artifacts.images,
                 tmp_path,
                 RayExecutor(folders(pair)),
                 should_stop=lambda: any(tmp_path.rglob("result-*")),
@@ -260,6 +253,6 @@ def test_cancelled_run_on_a_cluster_leaves_no_task(
         assert ray.is_initialized()
         before = contents(tmp_path)
         assert before and set(before) < set(expected)
-        assert run(pair, artifacts.images, tmp_path, RayExecutor(folders(pair))) == expected
+        assert run(pair, tmp_path, RayExecutor(folders(pair))) == expected
     finally:
         ray.shutdown()

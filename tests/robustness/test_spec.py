@@ -9,6 +9,7 @@ from robustness import EvaluationSpec, cost, parse_eps, parse_gate
 from robustness.attacks.pgd import PGD as PGDAttack
 
 PGD = {"name": "pgd", "eps": ["4/255"]}
+MIFGSM = {"name": "torchattacks", "attack": "MIFGSM", "eps": ["8/255"]}
 
 
 @pytest.mark.parametrize(
@@ -41,6 +42,7 @@ def test_eps_outside_zero_to_one_is_refused(text: str) -> None:
         ({"attacks": [{"name": "pgd", "eps": [True]}]}, "valid string"),
         ({"attacks": [{"name": "pgd", "eps": ["8/255", 8 / 255]}]}, "a radius twice"),
         ({"attacks": [PGD, PGD]}, "'pgd' twice"),
+        ({"attacks": [MIFGSM, MIFGSM | {"params": {"steps": 20}}]}, ":MIFGSM' twice at eps 8/255"),
         ({"attacks": [{"name": "fab-t", "eps": [e]} for e in ("8/255", "2/255")]}, "once for each"),
         ({"attacks": [{**PGD, "steps": 0}]}, "greater than or equal to 1"),
         ({"attacks": [{**PGD, "steps": 2.5}]}, "valid integer"),

@@ -10,9 +10,10 @@ import pytest
 import torch
 from torch import nn
 
+import models
 from data.datasets.listops import TOKENS, value_of
 from data.token_set import Ragged
-from data.tokenizer import listops_tokenizer
+from data.tokenizer import byte_tokenizer, listops_tokenizer
 from export.samples import Samples
 from export.write import write_artifact
 from robustness.attacks.base import Batch, Search
@@ -27,9 +28,40 @@ from runtimes.artifact import open_artifact
 from runtimes.manifest import TextSpec
 from service.predictions.served import pad
 from service.settings import ROOT
-from tests.robustness.conftest import expression, listops_model, run_of, undisturbed
+from tests.robustness.conftest import run_of, target_of, undisturbed
 
 both = pytest.mark.parametrize("kind", [HotFlip, Typos])
+
+
+def sequence_model(name: str = "lra_transformer", **sizes: int) -> nn.Module:
+    sizes = {"vocab_size": 16, "num_classes": 10, **sizes}
+    with torch.random.fork_rng([]):
+        torch.manual_seed(0)
+        model = models.build(name, seq_len=64, embed_dim=16, depth=2, num_heads=2, **sizes)
+        for parameter in model.parameters():
+            if parameter.ndim > 1:
+                nn.init.normal_(parameter, std=0.4)
+    return model.eval()
+
+
+@pytest.fixture
+def elliptical() -> TextTarget:
+    model = sequence_model("lra_transformer_elliptical", vocab_size=257, num_classes=3)
+    return target_of(model, byte_tokenizer(), ["a", "b", "c"], max_len=64)
+
+
+@pytest.fixture
+def listops_target() -> TextTarget:
+    target = target_of(sequence_model(), listops_tokenizer(), TOKENS[:10], max_len=64)
+    return replace(target, relabel=value_of)
+
+
+def expression(draw: np.random.Generator, depth: int = 1) -> str:
+    parts = [
+        expression(draw, depth + 1) if depth < 3 and draw.random() < 0.3 else str(draw.integers(10))
+        for _ in range(draw.integers(2, 4))
+    ]
+    return " ".join([TOKENS[draw.integers(10, 14)], *parts, "]"])
 
 
 def attack(
@@ -109,8 +141,10 @@ def test_a_fooled_text_is_left_alone_unless_told_otherwise(
 
 @both
 def test_expressions_keep_their_form_and_are_evaluated_anew(
-    kind: type[EditAttack], listops_target: TextTarget, expressions: list[str]
+    kind: type[EditAttack], listops_target: TextTarget
 ) -> None:
+    draw = np.random.default_rng(1)
+    expressions = [expression(draw) for _ in range(8)]
     labels = [value_of(text) or 0 for text in expressions]
     found = attack(kind, listops_target, expressions, labels, edits=3, queries=600, leave=False)
     assert [value_of(text) for text in found.texts] == found.labels.tolist()
@@ -285,7 +319,7 @@ def test_labels_of_an_exported_model_of_expressions_are_recomputed(tmp_path: Pat
     assert not reads_listops(tokenizer, TOKENS[:9])
     expressions = [expression(draw) for _ in range(1000)]
     folder = tmp_path / "run-digits"
-    run = run_of(folder, "lra_transformer", listops_model(), TOKENS[:10], TextSpec(max_len=64))
+    run = run_of(folder, "lra_transformer", sequence_model(), TOKENS[:10], TextSpec(max_len=64))
     tokenizer.save(folder / "tokenizer.json")
     rows = Ragged.of(tokenizer.rows(expressions, 64), np.uint32)
     samples = Samples(inputs=rows, pad=tokenizer.pad, labels=None, description="made")

@@ -35,10 +35,10 @@ SPEC = {
 
 
 @pytest.fixture(scope="module")
-def made(artifacts: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def made(artifacts: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("made")
-    pair = [open_artifact(artifacts.elliptical), open_artifact(artifacts.dot)]
-    images = open_images(artifacts.images, label_names=pair[0].labels)
+    pair = [open_artifact(artifacts / "elliptical"), open_artifact(artifacts / "dot")]
+    images = open_images(artifacts / "images", label_names=pair[0].labels)
     evaluate(EvaluationSpec.model_validate(SPEC), pair, images, folder)
     return folder
 
@@ -49,9 +49,9 @@ def folder(made: Path, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def check(artifacts: Any, folder: Path) -> Callable[..., Outcome]:
+def check(artifacts: Path, folder: Path) -> Callable[..., Outcome]:
     def run(**options: Any) -> Outcome:
-        return verify(folder, folders=[artifacts.dot.parent], **options)
+        return verify(folder, folders=[artifacts], **options)
 
     return run
 
@@ -75,9 +75,9 @@ def edit(folder: Path, change: Callable[[Content], None]) -> None:
     path.write_text(json.dumps(content))
 
 
-def test_report_is_confirmed(check: Callable[..., Outcome], artifacts: Any) -> None:
+def test_report_is_confirmed(check: Callable[..., Outcome], artifacts: Path) -> None:
     reported: list[Any] = []
-    outcome = check(data=str(artifacts.images), on_progress=reported.append)
+    outcome = check(data=str(artifacts / "images"), on_progress=reported.append)
     assert outcome.refuted == [] and outcome.flips == [] and outcome.confirmed
     # Of both models: clean, three flags of four attacks, one corruption; of the elliptical one
     # two ways of taking gradients under three of them.
@@ -169,10 +169,7 @@ def test_every_changed_figure_is_refuted(folder: Path, check: Callable[..., Outc
     ],
 )
 def test_changed_report_is_refuted(
-    change: Callable[[Content], None],
-    message: str,
-    folder: Path,
-    check: Callable[..., Outcome],
+    change: Callable[[Content], None], message: str, folder: Path, check: Callable[..., Outcome]
 ) -> None:
     edit(folder, change)
     outcome = check(limit=1)
@@ -200,9 +197,9 @@ def test_damaged_or_missing_shard_is_refuted(folder: Path, check: Callable[..., 
 
 
 def test_other_data_are_refuted(
-    artifacts: Any, check: Callable[..., Outcome], tmp_path: Path
+    artifacts: Path, check: Callable[..., Outcome], tmp_path: Path
 ) -> None:
-    other = Path(shutil.copytree(artifacts.images, tmp_path / "images"))
+    other = Path(shutil.copytree(artifacts / "images", tmp_path / "images"))
     first = next(other.rglob("004.png"))
     Image.fromarray(np.full((8, 8), 9, np.uint8)).save(first)
     assert "another one in the data" in check(data=str(other)).refuted[0]
@@ -211,13 +208,13 @@ def test_other_data_are_refuted(
 
 
 def test_command_exits_with_0_1_and_2(
-    artifacts: Any, folder: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    artifacts: Path, folder: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     report = str(folder / "report.json")
-    models = ["--artifact", str(artifacts.dot), str(artifacts.elliptical)]
+    models = ["--artifact", str(artifacts / "dot"), str(artifacts / "elliptical")]
     assert main(["verify", report, *models, "--limit", "3"]) == 0
     assert capsys.readouterr().out.endswith("CONFIRMED\n")
-    assert main(["verify", report, "--artifact", str(artifacts.dot)]) == 2
+    assert main(["verify", report, "--artifact", str(artifacts / "dot")]) == 2
     assert "of 'elliptical'; name its folder with --artifact" in capsys.readouterr().err
     assert main(["verify", str(tmp_path / "nothing.json")]) == 2
     assert main(["verify", report, *models, "--limit", "0"]) == 2
