@@ -40,9 +40,12 @@ SHIPPED = Path(__file__).parents[2] / "artifacts"
 
 @pytest.fixture
 def scorer(tmp_path: Path) -> Scorer:
-    def run(target: Target, attacks: list[dict], count: int = 64) -> Summary:
+    def run(
+        target: Target, attacks: list[dict] = PGD, count: int = 64, num_classes: int | None = None
+    ) -> Summary:
         spec = EvaluationSpec.model_validate({"attacks": attacks, "gate": "robust_accuracy >= 0"})
-        return evaluate(spec, [target], make_images(count, num_classes=None), tmp_path).summary
+        images = make_images(count, num_classes=num_classes)
+        return evaluate(spec, [target], images, tmp_path).summary
 
     return run
 
@@ -99,10 +102,6 @@ def large(logits: Tensor) -> Tensor:
     return 1000 * logits
 
 
-def one_class(logits: Tensor) -> Tensor:
-    return logits * 0.1 + torch.tensor([9.0, 0, 0, 0])
-
-
 def jagged(images: Tensor) -> Tensor:
     return images + 1e-2 * torch.sin(1e5 * images)
 
@@ -143,7 +142,6 @@ FAULTS = (
     Fault("large logits", "saturated_logits zero_gradients", after=large),
     Fault("large logits for the margin", "", after=large, attacks=[*PGD, APGD_T]),
     Fault("constant", "constant_output zero_gradients", after=lambda logits: 0 * logits + 1),
-    Fault("one class", "constant_output", after=one_class, said=("puts all 64 images into one",)),
     Fault("not finite", "non_finite_logits", after=faulty.overflowing),
     Fault("not finite as served", "non_finite_logits", after=faulty.overflowing, at="served"),
     Fault("masked", MASKED, before=faulty.reversed_gradient, attacks=[*PGD, SQUARE], samples=16),
@@ -205,6 +203,15 @@ def test_a_model_with_a_fault_raises_its_warnings_and_no_other(
     assert all(words in messages for words in fault.said)
     attack = summary.models[0].attacks[0]
     assert attack.transfer_gap == pytest.approx(attack.confirmed - attack.robust.top1)
+
+
+def test_one_class_for_everything_is_reported(scorer: Scorer) -> None:
+    target, one = make_target(4), torch.tensor([9.0, 0, 0, 0])
+    linear = target.require_torch_model()
+    module = faulty.Changed(linear, after=lambda logits: logits * 0.1 + one)
+    summary = scorer(faulty.put(target, module), count=40, num_classes=4)
+    assert codes(summary) == {"constant_output"}
+    assert "puts all 40 images into one class" in summary.warnings[0].message
 
 
 def test_what_noise_cannot_tell_is_remarked_upon() -> None:
