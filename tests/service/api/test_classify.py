@@ -1,10 +1,10 @@
 import socket
-from collections.abc import Iterator
 from typing import Any
 
 import httpx2
 import numpy as np
 import pytest
+from scipy.special import softmax
 from starlette.testclient import TestClient
 
 from data.images import decode_image, to_input
@@ -16,8 +16,26 @@ from tests.service.tiny_artifact import LABELS
 
 
 def _post(client: TestClient, *images: bytes, **fields: str) -> httpx2.Response:
-    files = [("images", (f"{i}.png", image)) for i, image in enumerate(images)]
-    return client.post("/classify", files=files, data=fields)
+    """The answer, which a hostile name of a file does not get into."""
+    files = [
+        ("images", (f"<script>alert(1)</script>../../{i}.png", image))
+        for i, image in enumerate(images)
+    ]
+    response = client.post("/classify", files=files, data=fields)
+    assert "script" not in response.text
+    return response
+
+
+def check_predictions(found: Any, artifact: Artifact, inputs: Any, labels: list[str]) -> None:
+    """That predictions with their two best labels are what the runtime computes."""
+    probs = softmax(open_runtime(artifact).predict(inputs).astype(np.float64), axis=1)
+    named = {"model": artifact.name, "digest": artifact.digest}
+    for row, prediction in zip(probs, found, strict=True):
+        first, second = (
+            {"label": labels[i], "index": i, "probability": pytest.approx(row[i], rel=1e-4)}
+            for i in np.argsort(-row)[:2]
+        )
+        assert prediction == first | {"top_k": [first, second]} | named
 
 
 def test_predictions_come_in_order_and_agree_with_the_runtime(
@@ -28,15 +46,7 @@ def test_predictions_come_in_order_and_agree_with_the_runtime(
     assert response.status_code == 200
     spec = tiny_artifact.image_spec
     inputs = np.stack([to_input(decode_image(image), spec) for image in images])
-    logits = open_runtime(tiny_artifact).predict(inputs).astype(np.float64)
-    probs = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
-    named = {"model": tiny_artifact.name, "digest": tiny_artifact.digest}
-    for row, prediction in zip(probs, response.json(), strict=True):
-        first, second = (
-            {"label": LABELS[i], "index": i, "probability": pytest.approx(row[i], rel=1e-4)}
-            for i in np.argsort(-row)[:2]
-        )
-        assert prediction == first | {"top_k": [first, second]} | named
+    check_predictions(response.json(), tiny_artifact, inputs, LABELS)
 
 
 def test_model_is_chosen_by_name_and_version(client: TestClient) -> None:
@@ -53,13 +63,10 @@ def test_model_is_chosen_by_name_and_version(client: TestClient) -> None:
         check_error(_post(client, png(), model=name), 404, "unknown_model")
 
 
-def test_64_images_pass_and_65_do_not(client: TestClient) -> None:
+def test_1_to_64_images_are_taken(client: TestClient) -> None:
     assert len(_post(client, *[png()] * 64).json()) == 64
-    for count in (65, 66, 67, 68, 200):
+    for count in (65, 66, 200):
         check_error(_post(client, *[png()] * count), 422, "too_many_images", "64")
-
-
-def test_no_image_is_refused(client: TestClient) -> None:
     form = {"content-type": "multipart/form-data; boundary=B"}
     for response in (
         client.post("/classify"),
@@ -70,14 +77,11 @@ def test_no_image_is_refused(client: TestClient) -> None:
         check_error(response, 422, "no_images", "images")
 
 
-def test_truncated_image_is_refused_and_named(client: TestClient) -> None:
+def test_what_is_no_whole_image_is_refused_and_named(client: TestClient) -> None:
     whole = png(size=64)
     for length in (len(whole) // 2, 100, 40, 12):
         response = _post(client, png(), whole[:length])
         assert check_error(response, 422, "broken_image", "File 1") == {"file": 1}
-
-
-def test_what_is_no_image_is_refused(client: TestClient) -> None:
     for content in (b"hello, I am text", b"", b"%PDF-1.7 ...", b"\0" * 5000):
         check_error(_post(client, content), 415, "not_an_image", "File 0")
 
@@ -90,7 +94,6 @@ def test_too_many_pixels_are_refused_before_decoding(client: TestClient) -> None
 
 
 def test_broken_files_are_the_clients_fault(client: TestClient) -> None:
-    """Random damage to real files never becomes a 5xx."""
     rng = np.random.default_rng(0)
     pixels = rng.integers(0, 256, (24, 24, 3), dtype=np.uint8)
     for kind in ("PNG", "JPEG", "GIF", "TIFF", "WEBP", "BMP"):
@@ -110,41 +113,25 @@ def test_bad_fields_are_refused(client: TestClient) -> None:
     check_error(client.post("/classify", files=files), 422, "invalid_text", "model")
 
 
-@pytest.fixture
-def bait() -> Iterator[socket.socket]:
-    """A listening server, which nobody asked when no connection waits in it."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        server.setblocking(False)
-        yield server
-
-
-def test_addresses_are_never_fetched(client: TestClient, bait: socket.socket) -> None:
-    url = f"http://127.0.0.1:{bait.getsockname()[1]}/x.png"
-    text_part = [("images", (None, url))]
-    check_error(client.post("/classify", files=text_part), 415, "not_a_file", "images")
-    both = [("images", ("a.png", png())), ("images", (None, url))]
-    check_error(client.post("/classify", files=both), 415, "not_a_file")
-    check_error(client.post("/classify", data={"images": url}), 415, "not_a_file")
-    for body in ({"images": [url]}, {"images": url}, url, {"images": ["/etc/passwd"]}):
-        check_error(client.post("/classify", json=body), 415, "not_multipart")
-    for kind in ("text/plain", "image/png", "application/vnd.bentoml+pickle", ""):
-        raw = client.post("/classify", content=url, headers={"content-type": kind})
-        check_error(raw, 415, "not_multipart", "multipart/form-data")
-    check_error(_post(client, url.encode()), 415, "not_an_image")
-    with pytest.raises(BlockingIOError):
-        bait.accept()
-
-
-def test_hostile_file_name_stays_out_of_the_answer(client: TestClient) -> None:
-    name = "<script>alert(1)</script>../../x.png"
-    good = client.post("/classify", files=[("images", (name, png()))])
-    bad = client.post("/classify", files=[("images", (name, b"text"))])
-    assert (good.status_code, bad.status_code) == (200, 415)
-    assert "script" not in good.text + bad.text
+def test_addresses_are_never_fetched(client: TestClient) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as bait:
+        url = f"http://127.0.0.1:{bait.getsockname()[1]}/x.png"
+        text_part = [("images", (None, url))]
+        for files in (text_part, [("images", ("a.png", png())), *text_part]):
+            check_error(client.post("/classify", files=files), 415, "not_a_file", "images")
+        check_error(client.post("/classify", data={"images": url}), 415, "not_a_file")
+        for body in ({"images": [url]}, {"images": url}, url, {"images": ["/etc/passwd"]}):
+            check_error(client.post("/classify", json=body), 415, "not_multipart")
+        for kind in ("text/plain", "image/png", "application/vnd.bentoml+pickle", ""):
+            raw = client.post("/classify", content=url, headers={"content-type": kind})
+            check_error(raw, 415, "not_multipart", "multipart/form-data")
+        check_error(_post(client, url.encode()), 415, "not_an_image")
+        bait.setblocking(False)
+        with pytest.raises(BlockingIOError):  # nobody waits
+            bait.accept()
 
 
 def test_method_serves_callers_in_the_process(client: TestClient, tmp_path: Any) -> None:
-    """The BentoML method and the route agree."""
     from bentoml import get_current_service
 
     path = tmp_path / "a.png"

@@ -62,7 +62,6 @@ def many(count: int, content: bytes = b"", name: str = "{}.png") -> dict[str, An
 TWICE = zipped({"a.png": PNG, "b.png": PNG}).replace(b"b.png", b"a.png")
 DAMAGED = zipped({"a.png": PNG}).replace(b"IDAT", b"IDOT")
 MANY = [f"{i}/255" for i in range(1, 18)]
-SMOOTHING = {"name": "smoothing", "sigma": [i / 20 for i in range(1, 18)]}
 NAN = '{"attacks": [{"name": "fgsm", "eps": [NaN]}]}'
 LINK = {"content": b"/etc/passwd", "external_attr": stat.S_IFLNK << 16}
 # what is sent: status, code, part of the message
@@ -70,12 +69,14 @@ BAD_REQUESTS: dict[str, tuple[dict[str, Any], int, str, str]] = {
     "no file": ({"files": []}, 422, "no_images", "no image"),
     "half a png": (image(PNG[:60]), 422, "broken_image", "a.png: the image data is broken"),
     "text as image": (image(b"hello"), 415, "not_an_image", "a.png: not an image"),
+    "too many pixels": (image(bomb(7_400, 7_400)), 413, "too_many_pixels", "a.png"),
+    # Only whoever decodes it learns that it is broken.
+    "as many as allowed": (image(bomb(7_000, 7_000)), 422, "broken_image", "a.png"),
     "address": ({"files": [], "images": "http://a/a.png"}, 415, "not_a_file", "never fetched"),
     "too many images": ({"files": image(PNG)["files"] * 2001}, 422, "too_many_images", "2000"),
     "two kinds": ({"files": [*pictures(1), *archive(b"PK")]}, 422, "ambiguous_images", "either"),
     "no spec": ({"spec": None}, 422, "no_spec", "spec"),
     "unknown field": ({"text": "[]"}, 422, "unknown_field", "text"),
-    "broken json": ({"spec": "{"}, 400, "invalid_json", "spec"),
     "bare NaN": ({"spec": NAN}, 400, "invalid_json", "NaN is not JSON"),
     "spec is a list": ({"spec": "[]"}, 422, "invalid_spec", "dictionary"),
     "unknown key": (spec(sede=1), 422, "invalid_spec", "did you mean 'seed'"),
@@ -83,14 +84,7 @@ BAD_REQUESTS: dict[str, tuple[dict[str, Any], int, str, str]] = {
     "itself": (spec(compare_with="fashion-elliptical"), 422, "invalid_spec", "another model"),
     "steps": (limited("pgd", steps=1001), 422, "invalid_spec", "0.steps: 1001 .* 1000 allowed"),
     "samples": (limited("spsa", samples=2049), 422, "invalid_spec", "0.samples: 2049 dir.* 2048"),
-    "queries": (
-        limited("square", queries=20_001),
-        422,
-        "invalid_spec",
-        "0.queries: 20001 .* 20000",
-    ),
     "radii": (limited("autoattack", eps=MANY), 422, "invalid_spec", "0.eps: 17 radii .* 16"),
-    "sigma": (spec(attacks=[SMOOTHING]), 422, "invalid_spec", "0.sigma: 17 values .* 16"),
     "few classes": (limited("apgd-t"), 422, "invalid_spec", "0.name: .*at least 4 .* has 3"),
     "few labels": ({"files": pictures(3), "labels": "[0, 1]"}, 422, "labels_length", "2 .* 3"),
     "label out of range": ({"labels": "[3]"}, 422, "invalid_labels", "Label 0.*out of range"),
@@ -132,8 +126,6 @@ def test_every_broken_rule_and_limit_is_listed(front: Front) -> None:
         details = check_error(front.post(**spec(attacks=attacks)), 422, "invalid_spec", "")
         return [problem["field"] for problem in details]
 
-    not_a_form = front.request("POST", URL, json=FGSM)
-    check_error(not_a_form, 415, "not_multipart", "multipart")
     found = fields({"name": "fgsm", "eps": ["2"]}, {"name": "no", "eps": []})
     assert {"attacks.0.eps", "attacks.1.name"} <= set(found)
     allowed = [{"name": "fgsm", "eps": [eps]} for eps in MANY[:15]]
@@ -143,33 +135,18 @@ def test_every_broken_rule_and_limit_is_listed(front: Front) -> None:
     assert fields(*allowed, pgd, square) == expected
 
 
-@pytest.mark.parametrize(
-    "attack", [{"name": "autoattack", "eps": ["8/255"]}, {"name": "smoothing", "samples": 100_000}]
-)
 def test_cost_is_that_of_the_models_classes_and_has_a_limit(
-    tmp_path: Path, artifacts: dict[str, Artifact], attack: dict[str, Any]
+    tmp_path: Path, artifacts: dict[str, Artifact]
 ) -> None:
-    asked = EvaluationSpec.model_validate({"attacks": [attack]})
-    expected = cost(asked, 2, [True], num_classes=3)
+    attacks = [{"name": "autoattack", "eps": ["8/255"]}, {"name": "smoothing", "samples": 100_000}]
+    expected = cost(EvaluationSpec.model_validate({"attacks": attacks}), 2, [True], num_classes=3)
     front = Front(tmp_path, artifacts, evaluation_max_cost=expected)
-    accepted = front.post(pictures(2), **spec(attacks=[attack]))
+    accepted = front.post(pictures(2), **spec(attacks=attacks))
     assert accepted.json()["cost"]["model_evaluations"] == expected
-    refused = front.post(pictures(3), **spec(attacks=[attack]))
+    refused = front.post(pictures(3), **spec(attacks=attacks))
     details = check_error(refused, 422, "too_expensive", f"more than the {expected:,} allowed")
     assert details["limit"] == expected < details["model_evaluations"]
     assert front.folders() == [accepted.json()["id"]]
-    front.store.close()
-
-
-@pytest.mark.parametrize(
-    ("limit", "status", "code"), [(1_000_000, 413, "too_many_pixels"), (6e7, 422, "broken_image")]
-)
-def test_pixels_are_counted_before_decoding(
-    tmp_path: Path, artifacts: dict[str, Artifact], limit: int, status: int, code: str
-) -> None:
-    front = Front(tmp_path, artifacts, max_pixels=int(limit))
-    # Only whoever decodes it learns that it is broken.
-    check_error(front.post(image(bomb(7_400, 7_400))["files"]), status, code, "a.png")
     front.store.close()
 
 
@@ -227,25 +204,21 @@ def test_archives_bring_their_labels(front: Front) -> None:
     assert stored_labels(front, front.post(archive(stream.getvalue()))) == [1, 2]
 
 
-def test_the_same_key_and_body_give_the_same_evaluation(front: Front) -> None:
-    first, again = front.post(key="k"), front.post(key="k")
-    assert first.status_code == again.status_code == 202
-    assert first.json()["id"] == again.json()["id"]
-    assert again.headers["idempotency-replayed"] == "true"
-    assert "idempotency-replayed" not in first.headers
-    check_error(front.post(key="k", labels="[0]"), 409, "idempotency_conflict", "another request")
-    assert front.folders() == [first.json()["id"]]
-
-
-def test_repeated_requests_at_the_same_time_give_one_evaluation(front: Front) -> None:
+def test_a_key_and_a_body_stand_for_one_evaluation(front: Front) -> None:
     async def conversation(client: httpx.AsyncClient) -> list[httpx.Response]:
         parts = {"spec": (None, json.dumps(FGSM)), "images": ("a.png", PNG)}
         headers = {"Idempotency-Key": "k"}
         posts = [client.post(URL, files=parts, headers=headers) for _ in range(8)]
         return await asyncio.gather(*posts)
 
-    ids = {response.json()["id"] for response in front.talk(conversation)}
-    assert len(ids) == 1 and front.folders() == [*ids]
+    answers = [*front.talk(conversation), front.post(key="k")]
+    assert {(answer.status_code, answer.json()["id"]) for answer in answers} == {
+        (202, id) for id in front.folders()
+    }
+    replayed = [answer.headers.get("idempotency-replayed") for answer in answers]
+    assert (replayed.count(None), replayed.count("true")) == (1, 8)
+    check_error(front.post(key="k", labels="[0]"), 409, "idempotency_conflict", "another request")
+    assert len(front.folders()) == 1
 
 
 def test_the_list_has_pages(front: Front) -> None:
@@ -314,12 +287,8 @@ def test_a_running_evaluation_is_only_asked_to_stop(front: Front) -> None:
     location = front.post().headers["location"]
     front.store.claim("w")
     response = front.request("DELETE", location)
-    body = response.json()
-    assert (response.status_code, body["status"], body["cancel_requested"]) == (
-        202,
-        "running",
-        True,
-    )
+    assert response.status_code == 202
+    assert response.json() == response.json() | {"status": "running", "cancel_requested": True}
 
 
 def test_a_finished_evaluation_shows_result_report_and_pictures(front: Front) -> None:
@@ -332,7 +301,6 @@ def test_a_finished_evaluation_shows_result_report_and_pictures(front: Front) ->
     assert shown["status"] == "succeeded", shown["error"]
     names = [model["name"] for model in shown["result"]["models"]]
     assert names == ["fashion-elliptical", "fashion-dot"]
-    assert shown["progress"]["done"] == shown["progress"]["total"]
     report = front.request("GET", shown["links"]["report"]).json()
     assert report["summary"] == shown["result"]
     assert [sample["name"] for sample in report["samples"]] == [hostile] * 5
@@ -345,7 +313,7 @@ def test_a_finished_evaluation_shows_result_report_and_pictures(front: Front) ->
             assert picture.content.startswith(b"\x89PNG")
     picture = front.request("GET", f"{location}/samples/1/clean.png")
     assert (np.asarray(decode_image(picture.content)) == noise(5)[1]).all()
-    for path in ("5/clean.png", "x/clean.png", "0/other.png", "0/adversarial.png?attack=pgd"):
+    for path in ("5/clean.png", "x/clean.png", "0/other.png"):
         response = front.request("GET", f"{location}/samples/{path}")
         check_error(response, 404, "no_such_sample", "")
     again = front.post(files, spec=spec, labels="[0, 1, 2, 0, 1]").json()

@@ -38,10 +38,7 @@ def served(front: Front) -> Iterator[str]:
         assert not thread.is_alive()
 
 
-Events = Generator[tuple[str, Any]]
-
-
-def follow(url: str) -> Events:
+def follow(url: str) -> Generator[tuple[str, Any]]:
     """The status and headers of an answer, then the name and the content of each event."""
     with httpx.stream("GET", url, timeout=20) as response:
         yield str(response.status_code), response.headers

@@ -16,7 +16,7 @@ from data.images import to_png
 from robustness.spec import ATTACKS
 from runtimes.artifact import open_artifact
 from service.settings import ROOT
-from tests.service.front import URL, Files, Front, check_error
+from tests.service.front import URL, Front, check_error
 from tests.service.tiny_artifact import noise
 
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -41,26 +41,20 @@ FORMS = {
 }
 
 
-def attack(name: str, **settings: Any) -> dict[str, Any]:
-    # A radius at which nearly every image falls at once, so that the longest attacks end early.
-    radii = {"eps": ["64/255"]} if ATTACKS[name].info.norms else {}
-    return {"name": name, **radii, **settings}
-
-
-def pictures(count: int) -> Files:
-    images = noise(count, size=28)
-    return [("images", (f"{i}.png", to_png(image[None] / 255))) for i, image in enumerate(images)]
-
-
 @pytest.fixture(scope="module")
-def finished(
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[tuple[Front, dict[str, Any]]]:
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Front, dict[str, Any]]]:
     """A shipped model after every attack on images."""
     shipped = open_artifact(ROOT / "artifacts" / "fashion-elliptical")
     front = Front(tmp_path_factory.mktemp("state"), {"fashion-elliptical": shipped})
-    spec = {"attacks": [attack(name, **given) for name, given in SETTINGS.items()]}
-    response = front.post(pictures(3), spec=json.dumps(spec))
+    # A radius at which nearly every image falls at once, so that the longest attacks end early.
+    radius = {"eps": ["64/255"]}
+    attacks = [
+        {"name": name, **(radius if ATTACKS[name].info.norms else {}), **given}
+        for name, given in SETTINGS.items()
+    ]
+    images = [to_png(image[None] / 255) for image in noise(3, size=28)]
+    files = [("images", (f"{i}.png", image)) for i, image in enumerate(images)]
+    response = front.post(files, spec=json.dumps({"attacks": attacks}))
     assert response.status_code == 202, response.text
     front.run_all()
     yield front, front.request("GET", response.headers["location"]).json()

@@ -123,8 +123,8 @@ def test_a_full_queue_tells_when_a_place_may_be_free(
     front.store.close()
 
 
-def cost_of(front: Front, body: object, **options: str) -> httpx.Response:
-    headers = {"content-type": options.get("kind", "application/json")}
+def cost_of(front: Front, body: object, kind: str = "application/json") -> httpx.Response:
+    headers = {"content-type": kind}
     return front.request("POST", f"{URL}/cost", content=json.dumps(body), headers=headers)
 
 
@@ -140,12 +140,10 @@ def test_a_cost_is_refused_as_the_evaluation_would_be(front: Front) -> None:
     for body, status, code, message in [
         ({"spec": FGSM}, 422, "invalid_body", "samples: Field required"),
         ({"spec": FGSM, "samples": 1, "x": 1}, 422, "invalid_body", "x: Extra"),
-        ([], 422, "invalid_body", "dictionary"),
         ({"spec": FGSM, "samples": 0}, 422, "invalid_body", "greater than or equal to 1"),
         ({"spec": FGSM, "samples": True}, 422, "invalid_body", "valid integer"),
         ({"spec": FGSM, "samples": 2001}, 422, "too_many_images", "2000 allowed"),
         ({"spec": {"attacks": []}, "samples": 1}, 422, "invalid_spec", "attacks"),
-        ({"spec": "x", "samples": 1}, 422, "invalid_spec", ""),
         ({"spec": FGSM | {"model": "no"}, "samples": 1}, 404, "unknown_model", "'no'"),
     ]:
         check_error(cost_of(front, body), status, code, message)

@@ -26,11 +26,6 @@ def parquet(**columns: Any) -> bytes:
     return stream.getvalue()
 
 
-def repeated(text: str, rows: int) -> pa.DictionaryArray:
-    """Rows that share a value, which the file and the memory hold once."""
-    return pa.DictionaryArray.from_arrays(pa.array([0] * rows), pa.array([text]))
-
-
 def post(front: Front, **form: Any) -> Any:
     return front.post(**({"files": [], "spec": TYPOS} | form))
 
@@ -78,7 +73,8 @@ OF_IMAGES = '{"model": "fashion-dot", "attacks": [{"name": "typos"}]}'
 QUERIES = '{"attacks": [{"name": "typos", "queries": 20001}]}'
 RATES = json.dumps({"attacks": [{"name": "word-swap", "rate": [i / 20 for i in range(1, 18)]}]})
 EDITS = json.dumps({"attacks": [{"name": "hotflip", "edits": list(range(1, 18))}]})
-LONG_AGAIN = parquet(text=repeated("a " * 100_000, 2000))
+# Rows that share a value, which the file and the memory hold once.
+SHARED = pa.DictionaryArray.from_arrays(pa.array([0] * 2000), pa.array(["a " * 100_000]))
 # what is sent: status, code, part of the message
 BAD_TEXTS: dict[str, tuple[dict[str, Any], int, str, str]] = {
     "none": ({}, 422, "no_texts", "send some in `texts` or one csv or parquet"),
@@ -93,7 +89,7 @@ BAD_TEXTS: dict[str, tuple[dict[str, Any], int, str, str]] = {
     "too many": (sent(*["good"] * 2001), 422, "too_many_texts", "2001 .* 2000"),
     "long csv": (filed(b"text\n" + b"a\n" * 2001), 422, "too_many_texts", "More than 2000"),
     "long parquet": (filed(parquet(text=["a"] * 2001)), 422, "too_many_texts", "2001 .* 2000"),
-    "one long text again": (filed(LONG_AGAIN), 413, "archive_too_large", "256"),
+    "one long text again": (filed(parquet(text=SHARED)), 413, "archive_too_large", "256"),
     "csv without texts": (filed(b"a,b\n1,2\n"), 422, "invalid_archive", "'text'"),
     "csv of bytes": (filed(b"text\n\xff\n"), 422, "invalid_archive", "UTF-8"),
     "another label": (filed(b"text,label\na,Bag\n"), 422, "invalid_archive", "line 2.*Bag"),

