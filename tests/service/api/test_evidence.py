@@ -32,6 +32,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "smoothing": {"sigma": ["0.25"], "samples": 20},
     "torchattacks": {"attack": "MIFGSM", "params": {"steps": 3}},
 }
+Finished = tuple[Front, dict[str, Any]]
 FORMS = {
     "report": ("report.json", "application/json", "attachment"),
     "html": ("report.html", "text/html; charset=utf-8", "inline"),
@@ -42,7 +43,7 @@ FORMS = {
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Front, dict[str, Any]]]:
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Finished]:
     """A shipped model after every attack on images."""
     shipped = open_artifact(ROOT / "artifacts" / "fashion-elliptical")
     front = Front(tmp_path_factory.mktemp("state"), {"fashion-elliptical": shipped})
@@ -61,9 +62,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Front, 
     front.store.close()
 
 
-def test_every_attack_on_images_runs_to_its_report(
-    finished: tuple[Front, dict[str, Any]],
-) -> None:
+def test_every_attack_on_images_runs_to_its_report(finished: Finished) -> None:
     assert set(SETTINGS) == {name for name, kind in ATTACKS.items() if kind.info.input == "image"}
     _, shown = finished
     assert shown["status"] == "succeeded", shown["error"]
@@ -77,9 +76,7 @@ def test_every_attack_on_images_runs_to_its_report(
     assert list(model["worst"]) == ["64/255", "L2:2"]
 
 
-def test_each_form_has_its_type_and_nothing_runs_in_the_page(
-    finished: tuple[Front, dict[str, Any]],
-) -> None:
+def test_each_form_has_its_type_and_nothing_runs_in_the_page(finished: Finished) -> None:
     front, shown = finished
     folder = front.folder(shown["id"])
     assert {path.name for path in folder.iterdir()} == {"images.zip", "inputs.json", "report"}
@@ -106,7 +103,7 @@ def test_each_form_has_its_type_and_nothing_runs_in_the_page(
     assert not re.search(r"<script|<iframe|\son\w+=|(src|href)=\"(?!data:|#)", page.text)
 
 
-def test_pictures_tell_the_norm_of_a_radius(finished: tuple[Front, dict[str, Any]]) -> None:
+def test_pictures_tell_the_norm_of_a_radius(finished: Finished) -> None:
     front, shown = finished
     url = f"{shown['links']['self']}/samples/0/adversarial.png"
     for query in ("eps=L2:2", "eps=2", "eps=Linf:64/255", "attack=fab-t", ""):
@@ -143,9 +140,7 @@ def test_no_form_of_a_report_before_the_end_or_after_the_deletion(front: Front) 
     check_error(front.request("GET", f"{location}/samples/0/clean.png"), 404, "no_such_sample", "")
 
 
-def test_a_report_of_another_version_has_no_pictures(
-    finished: tuple[Front, dict[str, Any]], front: Front
-) -> None:
+def test_a_report_of_another_version_has_no_pictures(finished: Finished, front: Front) -> None:
     done, shown = finished
     location = front.post().headers["location"]
     folder = finish(front, location) / "report"

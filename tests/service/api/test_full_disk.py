@@ -85,11 +85,8 @@ def test_a_table_that_does_not_answer_is_told_and_not_blamed(front: Front) -> No
     front.store.close()
     shutil.move(front.settings.state, moved := front.settings.state.with_name("away"))
     parts = [("spec", (None, json.dumps(FGSM))), ("images", ("a.png", PNG))]
-    for method, url, files in (
-        ("GET", URL, None),
-        ("DELETE", location, None),
-        ("POST", URL, parts),
-    ):
+    asked = [("GET", URL, None), ("DELETE", location, None), ("POST", URL, parts)]
+    for method, url, files in asked:
         response = front.request(method, url, files=files)
         check_error(response, 503, "unavailable", "does not answer")
         assert int(response.headers["retry-after"]) > 0

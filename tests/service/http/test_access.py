@@ -16,6 +16,7 @@ from service.http.errors import ApiError
 from service.http.keys import ANYONE, SCOPES, Caller
 from service.settings import ROOT, Settings
 from tests.service.conftest import ENTRIES, KEYS, png, serving
+from tests.service.front import check_error
 
 FREE = ["/", "/livez", "/readyz", "/docs", "/docs.json", "/schema.json", "/style.css", "/app.js"]
 METHODS = {"get", "put", "post", "delete", "options", "head", "patch", "trace"}
@@ -25,19 +26,15 @@ def bearer(name: str) -> dict[str, str]:
     return {"authorization": f"Bearer {KEYS[name]}"}
 
 
-def code(response: Any) -> tuple[int, str]:
-    return response.status_code, response.json()["error"]["code"]
-
-
 def test_every_documented_route_but_free_ones_is_401_without_a_key(locked: TestClient) -> None:
     asked = [key for key, _ in _operations(locked.get("/docs.json").json()) if key[0] not in FREE]
     assert len(asked) > 30
     for path, method in asked:
         missing = locked.request(method, path)
-        assert code(missing) == (401, "missing_key"), path
+        check_error(missing, 401, "missing_key")
         assert missing.headers["www-authenticate"] == 'Bearer realm="assay"'
         wrong = locked.request(method, path, headers={"x-api-key": "wrong-key-wrong-key"})
-        assert code(wrong) == (401, "wrong_key"), path
+        check_error(wrong, 401, "wrong_key")
         assert "wrong-key" not in wrong.text
 
 
@@ -61,11 +58,10 @@ def test_a_key_works_in_both_headers_and_within_its_scope_only(locked: TestClien
     for headers in (bearer("pat"), {"x-api-key": KEYS["pat"]}):
         assert locked.post("/classify", files=files, headers=headers).status_code == 200
     refused = locked.post("/classify", files=files, headers=bearer("eve"))
-    assert code(refused) == (403, "missing_scope")
-    assert refused.json()["error"]["details"] == {"scope": "predict"}
+    assert check_error(refused, 403, "missing_scope") == {"scope": "predict"}
     assert locked.get("/v1/evaluations", headers=bearer("eve")).status_code == 200
     for path in ("/v1/evaluations", "/metrics"):
-        assert code(locked.get(path, headers=bearer("pat"))) == (403, "missing_scope")
+        check_error(locked.get(path, headers=bearer("pat")), 403, "missing_scope")
     assert locked.get("/metrics", headers=bearer("ada")).status_code == 200
     for name in ("pat", "eve", "ada"):
         for path in ("/v1/models", "/v1/models/fashion-dot", "/samples/index.json"):
@@ -84,20 +80,19 @@ def test_too_many_requests_of_a_key_are_429(locked: TestClient) -> None:
     statuses = [locked.get("/v1/models", headers=headers).status_code for _ in range(3)]
     assert statuses == [200, 200, 429]
     late = locked.get("/v1/models", headers=headers)
-    assert code(late) == (429, "rate_limited") and 1 <= int(late.headers["retry-after"]) <= 30
+    check_error(late, 429, "rate_limited")
+    assert 1 <= int(late.headers["retry-after"]) <= 30
     assert locked.get("/v1/models", headers=bearer("pat")).status_code == 200
     assert locked.get("/livez", headers=headers).status_code == 200
 
 
-def test_page_probes_and_documentation_need_no_key_nor_do_wrong_addresses(
-    locked: TestClient,
-) -> None:
+def test_page_probes_and_docs_need_no_key_nor_do_wrong_addresses(locked: TestClient) -> None:
     page = [f"/{path.name}" for path in (ROOT / "service" / "page").iterdir() if path.is_file()]
     for path in FREE + page:
         assert locked.get(path).status_code == 200, path
-    assert code(locked.get("/nowhere")) == (404, "not_found")
+    check_error(locked.get("/nowhere"), 404, "not_found")
     wrong = locked.put("/classify")
-    assert code(wrong) == (405, "method_not_allowed")
+    check_error(wrong, 405, "method_not_allowed")
     assert wrong.headers["allow"] == "OPTIONS, POST"
 
 
@@ -108,7 +103,7 @@ def test_options_are_answered_without_a_key_and_without_cors(locked: TestClient)
     assert answer.headers["allow"] == "GET, HEAD, OPTIONS, POST"
     assert not [name for name in answer.headers if name.startswith("access-control")]
     assert locked.options("/").status_code == 204
-    assert code(locked.options("/nowhere")) == (404, "not_found")
+    check_error(locked.options("/nowhere"), 404, "not_found")
 
 
 def test_the_document_says_what_the_running_service_needs(
