@@ -64,9 +64,7 @@ def test_broken_public_weights_are_refused() -> None:
         from_public(lacking)
     with pytest.raises(ValueError, match="state must hold tensors that fit each other"):
         from_public(weights | {"blocks.0.norm1.bias": torch.zeros(15).double()})
-    with pytest.raises(
-        ValueError, match=r"cls_attn_blocks.1.attn.k.bias must be \(16,\), got \(3,\)"
-    ):
+    with pytest.raises(ValueError, match=r"blocks.1.attn.k.bias must be \(16,\), got \(3,\)"):
         from_public(weights | {"cls_attn_blocks.1.attn.k.bias": torch.zeros(3)})
     weights["blocks.0.mlp.mlp_v.dwconv.bn.weight"][3] = 0
     with pytest.raises(ValueError, match="blocks.0.mlp.mlp_v.dwconv.bn.weight must have no 0"):
