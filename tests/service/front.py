@@ -50,9 +50,9 @@ class Front:
 
         self.app = create_app(routes(self.store, self.settings, find_model))
         self.caller = ANYONE
-        self._transport = httpx.ASGITransport(app=self._as_caller)
+        self._transport = httpx.ASGITransport(app=self.as_caller)
 
-    async def _as_caller(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def as_caller(self, scope: Scope, receive: Receive, send: Send) -> None:
         """What the service's gate does when it knows the key."""
         scope["state"] = {"caller": self.caller}
         await self.app(scope, receive, send)

@@ -19,13 +19,8 @@ def parse(text: str) -> dict[str, Metric]:
 
 
 def value(families: dict[str, Metric], sample: str, **labels: str) -> float:
-    found = [
-        s.value
-        for family in families.values()
-        for s in family.samples
-        if s.name == sample and labels.items() <= s.labels.items()
-    ]
-    return sum(found)
+    samples = (s for family in families.values() for s in family.samples)
+    return sum(s.value for s in samples if s.name == sample and labels.items() <= s.labels.items())
 
 
 def read(client: TestClient) -> dict[str, Metric]:

@@ -4,7 +4,6 @@ import json
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,8 +15,6 @@ from service.settings import Settings
 from tests.service.conftest import png, serving, wait_until
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"
-
-
 Spans = list[tuple[str, Any]]
 
 
@@ -50,9 +47,8 @@ def collected(monkeypatch: pytest.MonkeyPatch) -> Iterator[Spans]:
 
 
 def test_a_prediction_and_an_evaluation_are_traced_through_all_processes(
-    collected: Spans, tiny_models: Path, tmp_path: Path
+    collected: Spans, settings: Settings
 ) -> None:
-    settings = Settings(models=[tiny_models], state=tmp_path / "state", runtime="onnx-cpu")
     headers = {"traceparent": f"00-{TRACE}-b7ad6b7169203331-01"}
     spec = {"spec": json.dumps({"attacks": [{"name": "fgsm", "eps": ["8/255"]}]})}
     with serving(settings) as client:
@@ -68,9 +64,7 @@ def test_a_prediction_and_an_evaluation_are_traced_through_all_processes(
         url = asked.headers["location"]
         assert wait_until(lambda: client.get(url).json()["status"] == "succeeded", seconds=150)
         # The process sends its spans after its result.
-        assert wait_until(
-            lambda: "evaluation" in [found.name for _, found in collected], seconds=30
-        )
+        assert wait_until(lambda: "evaluation" in {found.name for _, found in collected})
         loop.stop()
         store.close()
     named = {found.name: found for _, found in collected}

@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors.numpy import save_file
-from torch import nn
+from safetensors.torch import save_file
 
 import models
 from core.files import sha256
@@ -36,7 +35,7 @@ from runtimes.manifest import (
 )
 
 LABELS = ["Ankle boot", "Bag", "T-shirt/top"]
-SPEC = ImageSpec(channels=1, height=8, width=8)
+SHAPE = (1, 8, 8)
 _SIZES = {
     "img_size": 8,
     "patch_size": 4,
@@ -48,11 +47,8 @@ _SIZES = {
     "mean": (0.5,),
     "std": (0.25,),
 }
-
-
 TEXT_LABELS = ["neg", "pos"]
 MAX_LEN = 8
-_WORDS = "good bad film plot the a was is not very"
 _TEXT_SIZES = {
     "vocab_size": 60,
     "seq_len": MAX_LEN,
@@ -73,62 +69,59 @@ def write_artifact(
     **sizes: Any,
 ) -> Artifact:
     """Export an untrained model whose logits differ clearly between images."""
-    architecture += "_elliptical" if elliptical else ""
-    sizes = {key: size for key, size in (_SIZES | sizes).items() if size is not None}
-    model = _model(architecture, sizes, seed)
-    shape = (SPEC.channels, SPEC.height, SPEC.width)
-    example = torch.rand(2, *shape)
-    reads: dict[str, Any] = {"name": name, "input": InputSpec(shape=[-1, *shape])}
-    reads |= {"labels": LABELS, "preprocessing": SPEC.to_dict()}
-    return _write(folder, model, architecture, sizes, example, {"images": example}, reads)
+    return _write(
+        folder,
+        {"images": torch.from_numpy(noise(2, seed=seed)[:, None] / np.float32(255))},
+        _SIZES | sizes,
+        seed,
+        name=name,
+        architecture=architecture + ("_elliptical" if elliptical else ""),
+        input=InputSpec(shape=[-1, *SHAPE]),
+        labels=LABELS,
+        preprocessing=ImageSpec(channels=1, height=8, width=8).to_dict(),
+    )
 
 
 def write_text_artifact(folder: Path, name: str, *, seed: int = 0) -> Artifact:
     """Export an untrained model whose logits differ clearly between texts."""
-    model = _model("transject", _TEXT_SIZES, seed)
-    tokenizer = train_wordpiece([_WORDS], vocab_size=60)
+    tokenizer = train_wordpiece(["good bad film plot the a was is not very"], vocab_size=60)
     folder.mkdir(parents=True)
     tokenizer.save(folder / TOKENIZER)
-    arrays = tokenizer.encode(["good film", "the plot was bad"], MAX_LEN)
-    example = (torch.from_numpy(arrays[0]), torch.from_numpy(arrays[1]))
-    reads: dict[str, Any] = {"name": name, "task": TEXTS, "input": TokensSpec(range=(0, 59))}
-    reads |= {"labels": TEXT_LABELS, "preprocessing": {"max_len": MAX_LEN}}
-    stored = {"tokens": example[0], "mask": example[1]}
-    return _write(folder, model, "transject", _TEXT_SIZES, example, stored, reads)
-
-
-def _model(architecture: str, sizes: dict[str, Any], seed: int) -> nn.Module:
-    torch.manual_seed(seed)
-    model = models.build(architecture, **sizes).eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(0.3 * torch.randn_like(parameter))
-    return model
+    tokens, mask = tokenizer.encode(["good film", "the plot was bad"], MAX_LEN)
+    return _write(
+        folder,
+        {"tokens": torch.from_numpy(tokens), "mask": torch.from_numpy(mask)},
+        _TEXT_SIZES,
+        seed,
+        name=name,
+        architecture="transject",
+        task=TEXTS,
+        input=TokensSpec(range=(0, 59)),
+        labels=TEXT_LABELS,
+        preprocessing={"max_len": MAX_LEN},
+    )
 
 
 def _write(
-    folder: Path,
-    model: nn.Module,
-    architecture: str,
-    sizes: dict[str, Any],
-    example: torch.Tensor | tuple[torch.Tensor, torch.Tensor],
-    stored: dict[str, torch.Tensor],
-    fields: dict[str, Any],
+    folder: Path, probe: dict[str, torch.Tensor], sizes: dict[str, Any], seed: int, **fields: Any
 ) -> Artifact:
     folder.mkdir(parents=True, exist_ok=True)
-    config = dataclasses.asdict(models.config(architecture, **sizes))
+    torch.manual_seed(seed)
+    model = models.build(fields["architecture"], **sizes).eval()
+    example: Any = tuple(probe.values())
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.3 * torch.randn_like(parameter))
+        logits = model(*example)
+    config = dataclasses.asdict(models.config(fields["architecture"], **sizes))
     save_weights(model, folder / WEIGHTS)
     metadata = {"weights_sha256": sha256(folder / WEIGHTS), "config_sha256": config_digest(config)}
     (folder / ONNX).write_bytes(to_onnx(model, example, metadata))
     (folder / TORCHSCRIPT).write_bytes(to_torchscript(model, example))
-    with torch.no_grad():
-        logits = model(*stored.values()).numpy()
-    arrays = {key: value.numpy() for key, value in stored.items()}
-    save_file(arrays | {"logits": logits}, folder / PROBE)
+    save_file(probe | {"logits": logits}, folder / PROBE)
     exact = FormatParity(max_abs_diff=0.0, top1_mismatches=0)
     manifest = Manifest(
         version="1",
-        architecture=architecture,
         config=config,
         files={path.name: sha256(path) for path in sorted(folder.iterdir())},
         parity=Parity(

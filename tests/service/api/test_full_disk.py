@@ -9,8 +9,10 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+import httpx
 import pytest
 from sqlalchemy import event
+from starlette.types import Message
 
 from service.jobs.process import ADDRESS
 from service.jobs.queue import JobStore
@@ -47,6 +49,32 @@ def test_an_upload_to_a_full_disk_is_refused_and_leaves_nothing(
     check_error(response, 507, "disk_full", "nothing was accepted")
     assert front.folders() == [] and front.store.page() == ([], None)
     assert front.post(**SENT[form]).status_code == 202
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("missing", [3, 300])  # bytes: of the end of the form, and of more
+async def test_an_upload_whose_sender_goes_away_leaves_nothing(front: Front, missing: int) -> None:
+    files = {"images": ("a.png", PNG * 3)}
+    whole = httpx.Request(
+        "POST", f"http://assay{URL}", data={"spec": json.dumps(FGSM)}, files=files
+    )
+    headers = [(name.lower(), value) for name, value in whole.headers.raw]
+    scope = {"type": "http", "method": "POST", "path": URL, "query_string": b"", "headers": headers}
+    part = {"type": "http.request", "body": whole.read()[:-missing], "more_body": True}
+    arriving: list[Message] = [part, {"type": "http.disconnect"}]
+    answered: list[Message] = []
+    before = sorted(front.settings.state.rglob("*"))
+
+    async def receive() -> Message:
+        return arriving.pop(0)
+
+    async def send(message: Message) -> None:
+        answered.append(message)
+
+    await front.as_caller(scope, receive, send)
+    assert b"incomplete_body" in answered[-1]["body"]
+    assert sorted(front.settings.state.rglob("*")) == before
+    assert front.store.page() == ([], None)
 
 
 def _limit_pages(store: JobStore) -> Callable[[], None]:

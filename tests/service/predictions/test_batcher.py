@@ -1,6 +1,5 @@
 import asyncio
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext, suppress
@@ -18,15 +17,18 @@ Make = Callable[..., MicroBatcher]
 
 
 class Doubler:
-    """A model whose first batch waits for `gate`, and that remembers the size of each batch."""
+    """A model that remembers the size of each batch.
 
-    def __init__(self) -> None:
-        self.gate = threading.Event()
+    Its first batch waits for `gate`, unless each input takes it some seconds.
+    """
+
+    def __init__(self, seconds: float = 0.0) -> None:
+        self.seconds, self.gate = seconds, threading.Event()
         self.sizes: list[int] = []
 
     def __call__(self, inputs: np.ndarray) -> np.ndarray:
         self.sizes.append(len(inputs))
-        self.gate.wait(10)
+        self.gate.wait(len(inputs) * self.seconds or 10)
         if (inputs < 0).any():
             raise ValueError("negative")
         return inputs * 2
@@ -45,18 +47,6 @@ def batcher() -> Iterator[Make]:
             return MicroBatcher(predict, executor, Settings(batch_max=batch_max, **given))
 
         yield make
-
-
-def _slow(seconds: float) -> tuple[Callable[[np.ndarray], np.ndarray], list[int]]:
-    """A model that takes so long for an input, and the sizes of its batches."""
-    sizes: list[int] = []
-
-    def predict(inputs: np.ndarray) -> np.ndarray:
-        sizes.append(len(inputs))
-        time.sleep(seconds * len(inputs))
-        return inputs
-
-    return predict, sizes
 
 
 def _rows(*values: float) -> np.ndarray:
@@ -149,7 +139,7 @@ async def test_full_queue_refuses_with_503(batcher: Make) -> None:
 async def test_who_could_not_be_answered_in_time_or_would_wait_too_long_is_refused(
     batcher: Make,
 ) -> None:
-    slow, _ = _slow(0.05)
+    slow = Doubler(0.05)
     subject = batcher(slow, timeout_s=1)
     await _predict(subject, _rows(1))
     async with subject.admission(10):
@@ -170,13 +160,13 @@ async def test_who_could_not_be_answered_in_time_or_would_wait_too_long_is_refus
 async def test_a_batch_fits_the_oldest_request_and_a_quarter_of_the_deadline(
     batcher: Make, ago_s: float, largest: int
 ) -> None:
-    slow, sizes = _slow(0.05)
+    slow = Doubler(0.05)
     subject = batcher(slow, batch_max=32, queue=64, timeout_s=2)
     await _predict(subject, _rows(1))
     arrived = asyncio.get_running_loop().time() - ago_s
     with suppress(ApiError) if ago_s else nullcontext():  # 0.6 s are needed, 0.3 s are left
         await _predict(subject, _rows(*range(12)), arrived=arrived)
-    assert sizes[0] == 1 and 1 <= max(sizes[1:]) <= largest
+    assert slow.sizes[0] == 1 and 1 <= max(slow.sizes[1:]) <= largest
 
 
 async def test_what_the_runtime_did_not_finish_is_504_and_what_it_never_saw_503(
