@@ -13,7 +13,7 @@ import sys
 import tempfile
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import bentoml
 
@@ -29,8 +29,6 @@ _PREFIX = "assay-"
 SOCKETS = ("control", "events")  # of the process manager, in the run folder
 # Of the path of a Unix socket, without the longest name in the folder.
 _LONGEST_PATH = (107 if sys.platform == "linux" else 103) - len("/control")
-# The locks end with the process, however it ends; nothing else may close the files.
-_held: list[IO[bytes]] = []
 
 
 def is_worker() -> bool:
@@ -72,16 +70,15 @@ def claim_state(settings: Settings) -> None:
         return
     settings.state.mkdir(parents=True, exist_ok=True)
     for role in _ROLES if settings.role == "all" else (settings.role,):
-        file = (settings.state / f"{role}.lock").open("ab")
+        held = _descriptor(settings.state / f"{role}.lock")
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            file.close()
+            os.close(held)
             raise ValueError(
                 f"another server uses this ASSAY_STATE to {role}; name a PostgreSQL database in"
                 " ASSAY_DATABASE to run several, or another ASSAY_STATE"
             ) from None
-        _held.append(file)
 
 
 def run_folder(settings: Settings) -> Path:
@@ -128,10 +125,14 @@ def _check_private(folder: Path) -> None:
 
 def _lock(folder: Path) -> None:
     """Show other servers that this folder is in use: the lock file is never seen unlocked."""
-    file = (folder / f"{_LOCK}.new").open("wb")
-    fcntl.flock(file, fcntl.LOCK_EX)
-    os.rename(file.name, folder / _LOCK)
-    _held.append(file)
+    new = folder / f"{_LOCK}.new"
+    fcntl.flock(_descriptor(new), fcntl.LOCK_EX)
+    new.rename(folder / _LOCK)
+
+
+def _descriptor(lock: Path) -> int:
+    """Open a file to lock; only the end of this process, however it comes, ends the lock."""
+    return os.open(lock, os.O_CREAT | os.O_WRONLY, 0o600)
 
 
 def _is_abandoned(folder: Path) -> bool:
