@@ -18,7 +18,7 @@ def wilson(successes: int, samples: int) -> tuple[float, float]:
 
     Args:
         successes: number of successes.
-        samples: number of trials, > 0.
+        samples: number of samples, > 0.
 
     Returns:
         Lower and upper bound, in [0, 1].
@@ -34,7 +34,7 @@ def lower_bound(successes: int, samples: int, *, alpha: float) -> float:
 
     Args:
         successes: number of successes, in [0, samples].
-        samples: number of trials, > 0.
+        samples: number of samples, > 0.
         alpha: in (0, 1).
 
     Raises:

@@ -42,9 +42,9 @@ class Hiding(nn.Module):
 
 
 def put(target: Target, module: nn.Module, at: str = "both") -> Target:
-    """The target with a module as its PyTorch model ("twin"), as what is served, or as both."""
+    """The target with a module as its PyTorch model ("torch"), as what is "served", or as both."""
     torch_model = target.torch_model if at == "served" else module
-    runtime = target.runtime if at == "twin" else ModuleRuntime(module)
+    runtime = target.runtime if at == "torch" else ModuleRuntime(module)
     return replace(target, torch_model=torch_model, runtime=runtime)
 
 

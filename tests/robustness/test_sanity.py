@@ -122,7 +122,7 @@ MASKED, STUCK = (
 )
 FAULTS = (
     Fault("noise", "randomised", after=faulty.noise),
-    Fault("noise in the twin", "randomised", after=faulty.noise, at="twin"),
+    Fault("noise in the PyTorch model", "randomised", after=faulty.noise, at="torch"),
     Fault("softmax", "probabilities", after=lambda logits: logits.softmax(1)),
     Fault("no gradient", "zero_gradients", after=faulty.closed),
     Fault("no gradient for queries", "", after=faulty.closed, attacks=[SQUARE]),
@@ -182,7 +182,7 @@ FAULTS = (
         "hiding",
         "accuracy_rises_with_eps transfer_gap",
         model=faulty.Hiding,
-        at="twin",
+        at="torch",
         attacks=pgd("0.05", "0.3"),
         classes=3,
     ),
