@@ -69,6 +69,9 @@ def test_a_prediction_and_an_evaluation_are_traced_through_all_processes(
         store.close()
     named = {found.name: found for _, found in collected}
     request = named["POST /classify"]
+    attributes = {each.key: each.value for each in request.attributes}
+    assert attributes["http.route"].string_value == "/classify"
+    assert attributes["http.response.status_code"].int_value == 200
     for name in ("decode", "queue and batch"):
         part = named[name]
         assert (part.trace_id, part.parent_span_id) == (request.trace_id, request.span_id)

@@ -15,6 +15,7 @@ from data.images import decode_image, to_input
 from models.analysis.diagnostics import diagnose
 from runtimes.artifact import Artifact
 from runtimes.torch_model import load_torch_model
+from service.http.errors import ApiError
 from service.predictions.attention import AttentionMaps, patch_shares, to_picture
 from tests.service.conftest import png
 from tests.service.tiny_artifact import noise, write_artifact
@@ -66,6 +67,15 @@ def test_a_graph_without_attention_over_patches_is_told_apart() -> None:
     assert patch_shares([tokens, tokens], 5, 2) is None  # nothing reads the patches
     assert patch_shares([tokens, tokens, head], 5, 2) is None  # it reads other tokens
     assert patch_shares([tokens, tokens[..., :3, :3]], 3, 2) is None
+
+
+def test_a_model_with_other_maps_than_its_layers_have_is_refused(
+    tiny_artifact: Artifact, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(tiny_artifact.manifest.config, "depth", 9)
+    with pytest.raises(ApiError) as refused:
+        AttentionMaps(tiny_artifact).predict(_images(1))
+    assert (refused.value.status, refused.value.code) == (422, "not_explainable")
 
 
 def test_a_model_of_texts_has_none(client: TestClient, artifacts: dict[str, Artifact]) -> None:
