@@ -187,7 +187,7 @@ def test_examples_are_spread_over_classes_and_limited_by_size(tmp_path: Path) ->
     fallen = [example for example in shown if not example.attack.confirmed]
     assert len(fallen) == 12 and len(shown) == 15
     assert len({example.clean.index for example in fallen[:4]}) == 4
-    margins = [example.attack.margin for example in shown if example.attack.confirmed]
+    margins = [example.attack.margin or 0.0 for example in shown if example.attack.confirmed]
     assert margins == sorted(margins) and len(set(margins)) == 3
     assert len(choose(samples, pixel_bytes=BUDGET)) == 2
 
