@@ -83,6 +83,22 @@ def test_distance_to_a_linear_boundary_is_the_margin_over_the_dual_norm(
     torch.testing.assert_close((nearest - inputs).flatten(1).norm(order, dim=1), distance)
 
 
+def test_steps_of_fab_come_nearer_to_a_curved_boundary(case: Case) -> None:
+    _, inputs, labels, _ = case
+    with torch.random.fork_rng([]):
+        torch.manual_seed(0)
+        hidden = nn.Linear(inputs[0].numel(), 16)
+        hidden.weight.data *= 10
+        model = nn.Sequential(nn.Flatten(), hidden, nn.Tanh(), nn.Linear(16, 2))
+    with attackable(model) as ask:
+        early, late = (
+            attack("fab-t", steps=steps).nearest(ask, inputs, labels, until=0.0, leave=True)[1]
+            for steps in (2, 20)
+        )
+    assert bool((late <= early).all())
+    assert late[late > 0].mean() < 0.95 * early[late > 0].mean()
+
+
 class Constant(nn.Module):
     """The same answer to everything."""
 
