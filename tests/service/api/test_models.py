@@ -59,6 +59,7 @@ def test_one_document_describes_every_route(client: TestClient) -> None:
     form = spec["paths"]["/classify"]["post"]["requestBody"]["content"]["multipart/form-data"]
     assert set(form["schema"]["properties"]) == {"images", "model", "top_k", "explain"}
     page = client.get("/docs").text
+    assert "<p>Input: images, " in page and "<p>Input: texts, " in page
     assert "POST /classify" in page and "GET /v1/models" in page
     assert "<script" not in page and "http" not in page
 
