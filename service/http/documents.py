@@ -25,7 +25,7 @@ def require_type(request: Request, *known: str) -> None:
     """
     if media_type(request) not in known:
         names = " or ".join(name for name in known if name)
-        message = f"The body must be JSON, with the content type {names}."
+        message = f"The body must have the content type {names}."
         raise ApiError(415, "wrong_content_type", message)
 
 

@@ -53,8 +53,6 @@ class Registry:
         self._settings = settings
         self.opener = Opener(settings, metrics)
         self.measuring: set[str] = set()
-        self._models: dict[str, dict[str, Served]] = {}
-        self._defaults: dict[Task, str] = {}
         self.replace([self.opener.open(artifact, at_once=True) for artifact in artifacts])
         self._readiness = Readiness(
             lambda: [served.runtime for served in self.all()],
@@ -77,8 +75,8 @@ class Registry:
             name = _default(task, models, self._settings)
             if name is not None:
                 defaults[task] = name
-        # Set when they are complete: other threads look models up too.
-        self._models, self._defaults = found, defaults
+        # One assignment: other threads look models up too, and read it once.
+        self._served = found, defaults
 
     def get(self, reference: str | None = None, task: Task = IMAGES) -> Served:
         """The model called ``name`` (its highest version) or ``name:version``; None: the default.
@@ -86,7 +84,8 @@ class Registry:
         Raises:
             ApiError: 404 unknown_model, 422 wrong_task for a model that reads something else.
         """
-        served = self.find(reference or self._defaults.get(task, ""))
+        _, defaults = self._served
+        served = self.find(reference or defaults.get(task, ""))
         if served.artifact.manifest.task != task:
             name = served.artifact.name
             message = f"The model {name!r} does not read {_READS[task]}."
@@ -99,30 +98,33 @@ class Registry:
         Raises:
             ApiError: 404 unknown_model.
         """
+        models, _ = self._served
         name, _, version = reference.partition(":")
-        versions = self.versions(name)
+        versions = sorted(models.get(name, {}), key=_by_number)
         if versions and not version:
             version = versions[-1]
         if version not in versions:
             message = f"There is no model {name[:100]!r}." if name else "There is no such model."
             if versions:
                 message = f"The model {name!r} has no version {version[:100]!r}."
-            raise ApiError(404, "unknown_model", message, {"known": sorted(self._models)})
-        return self._models[name][version]
+            raise ApiError(404, "unknown_model", message, {"known": sorted(models)})
+        return models[name][version]
 
     def versions(self, name: str) -> list[str]:
         """The versions of a model, the highest last; none of a model that is not served."""
-        return sorted(self._models.get(name, {}), key=_by_number)
+        models, _ = self._served
+        return sorted(models.get(name, {}), key=_by_number)
 
     def is_default(self, served: Served) -> bool:
         """Whether this is what answers when nobody names a model."""
-        name = self._defaults.get(served.artifact.manifest.task)
+        _, defaults = self._served
+        name = defaults.get(served.artifact.manifest.task)
         return name is not None and served is self.find(name)
 
     def all(self) -> list[Served]:
         """Every version of every model, the default models first, those of images before."""
-        models = self._models
-        first = [self._defaults[task] for task in _READS if task in self._defaults]
+        models, defaults = self._served
+        first = [defaults[task] for task in _READS if task in defaults]
         others = sorted(name for name in models if name not in first)
         return [models[name][v] for name in first + others for v in sorted(models[name])]
 
@@ -160,7 +162,7 @@ class Registry:
 
     async def ready(self) -> bool:
         """Whether there is a model, and every runtime answers now."""
-        return bool(self._models) and await self._readiness.ready()
+        return bool(self.all()) and await self._readiness.ready()
 
     def close(self) -> None:
         """Let the running batch end and start no other."""
