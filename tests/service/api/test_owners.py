@@ -148,5 +148,5 @@ def test_a_cost_is_refused_as_the_evaluation_would_be(front: Front) -> None:
     ]:
         check_error(cost_of(front, body), status, code, message)
     as_text = cost_of(front, {"spec": FGSM, "samples": 1}, kind="text/plain")
-    check_error(as_text, 415, "wrong_content_type", "JSON")
+    check_error(as_text, 415, "wrong_content_type", "application/json")
     check_error(front.request("GET", f"{URL}/cost"), 404, "unknown_evaluation", "")
