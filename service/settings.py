@@ -111,6 +111,12 @@ class Settings(BaseSettings):
     header_timeout_s: Amount = Field(default=10, description="time for a request's headers")
     max_body_mb: Amount = Field(default=64, description="size of a request's body in MB")
     upload_timeout_s: Amount = Field(default=300, description="time for a request's body")
+    body_stall_s: Amount = Field(
+        default=15, description="how long a request's body may lag behind 1 kB/s"
+    )
+    upload_bodies_mb: Amount = Field(
+        default=512, description="bodies of evaluations in memory at a time, in MB"
+    )
     max_pixels: Count = Field(default=50_000_000, description="pixels of an image before decoding")
     max_images_classify: Count = Field(default=64, description="files in one /classify request")
     max_texts_classify: Count = Field(default=64, description="texts in one /classify_text request")
@@ -176,7 +182,7 @@ class Settings(BaseSettings):
         default=24, description="time that an evaluation may run, all attempts together"
     )
     event_streams: Count = Field(
-        default=100, description="clients of one process that follow evaluations' events"
+        default=100, description="clients of one process that follow evaluations or wait for them"
     )
     retention_hours: Amount = Field(default=168, description="age at which a result is deleted")
 

@@ -102,7 +102,7 @@ class Worker:
         await registry.warm_up()
         selector.start()
         reloader.start()
-        bodies = Bodies(settings)
+        bodies = Bodies.of_predictions(settings)
         v2 = V2(
             settings=settings, registry=registry, reloader=reloader, texts=self.texts, bodies=bodies
         )

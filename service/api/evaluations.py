@@ -24,11 +24,12 @@ from service.api.event_stream import MEDIA_TYPE, Events, Feed
 from service.api.evidence import find_job
 from service.api.submission import CostRequest, EvaluationForm, check_spec, read_submission
 from service.http.auth import access
-from service.http.body import upload
+from service.http.body import Bodies
 from service.http.documents import parse_body, require_type
 from service.http.errors import ApiError
 from service.http.keys import caller_of
 from service.http.openapi import body, failures, file
+from service.http.shares import Shares, sharer_of
 from service.jobs.database import is_full
 from service.jobs.queue import JobStore
 from service.jobs.submit import FindModel, Submitter
@@ -51,15 +52,17 @@ _ANSWER: dict[str, Any] = {"response_model": dict[str, Any]}
 
 def routes(store: JobStore, settings: Settings, find_model: FindModel) -> list[BaseRoute]:
     """The routes; `find_model` is that of `Submitter`."""
-    feed = Feed(store)
+    feed, places = Feed(store), Shares(settings.event_streams)
     front = _Evaluations(
         store=store,
         settings=settings,
         submitter=Submitter(store=store, settings=settings, find_model=find_model),
         feed=feed,
+        places=places,
+        bodies=Bodies.of_uploads(settings),
         uploads=CapacityLimiter(_UPLOADS_AT_ONCE),
     )
-    events = Events(store, feed, settings.event_streams, whole)
+    events = Events(store, feed, places, whole)
     router = APIRouter(dependencies=access("evaluate"))
     add, one = router.add_api_route, PREFIX + "/{id}"
     add(
@@ -123,20 +126,21 @@ class _Evaluations:
     settings: Settings
     submitter: Submitter
     feed: Feed
+    places: Shares  # of those who follow
+    bodies: Bodies
     uploads: CapacityLimiter
 
     async def create(self, request: Request) -> Response:
         """Accept an evaluation."""
-        form = await upload(request, self.settings).form(
-            EvaluationForm, max_files=self.settings.evaluation_max_samples
-        )
-        key = request.headers.get("idempotency-key")
-        submission = read_submission(form, key, caller_of(request))
-        async with _disk_errors():
+        async with self.bodies.open(request) as sent, _disk_errors():
+            max_files = self.settings.evaluation_max_samples
+            form = await sent.form(EvaluationForm, max_files=max_files)
+            key = request.headers.get("idempotency-key")
+            submission = read_submission(form, key, caller_of(request))
             job, created = await to_thread.run_sync(
                 self.submitter.accept, submission, limiter=self.uploads
             )
-            seconds = await to_thread.run_sync(self.store.seconds_of, job.models, job.cost)
+        seconds = await to_thread.run_sync(self.store.seconds_of, job.models, job.cost)
         headers = {"Location": f"{PREFIX}/{job.id}"}
         if not created:
             headers["Idempotency-Replayed"] = "true"
@@ -147,7 +151,8 @@ class _Evaluations:
     async def cost(self, request: Request) -> Response:
         """What an evaluation would cost; nothing is stored."""
         require_type(request, "application/json")
-        asked = parse_body(CostRequest, await upload(request, self.settings).read())
+        async with self.bodies.open(request) as sent:
+            asked = parse_body(CostRequest, await sent.read())
         spec = check_spec(asked.spec)
 
         def estimate() -> dict[str, Any]:
@@ -206,14 +211,23 @@ class _Evaluations:
         return Response(status_code=204)
 
     async def _wait(self, request: Request, job_id: str, until: float) -> None:
-        """Until the evaluation has ended, the client has left, or the server leaves."""
-        with self.feed.follow(job_id) as follower:
-            while (left := until - time.monotonic()) > 0:
-                job = await follower.next(min(left, _LOOK_S))
-                if job is not None and not job.active:
-                    return
-                if request.app.state.leaving or await request.is_disconnected():
-                    return
+        """Until the evaluation has ended, the client has left, or the server leaves.
+
+        Who follows as many evaluations as a share allows does not wait.
+        """
+        sharer = sharer_of(request)
+        if not self.places.take(sharer):
+            return
+        try:
+            with self.feed.follow(job_id) as follower:
+                while (left := until - time.monotonic()) > 0:
+                    job = await follower.next(min(left, _LOOK_S))
+                    if job is not None and not job.active:
+                        return
+                    if request.app.state.leaving or await request.is_disconnected():
+                        return
+        finally:
+            self.places.give_back(sharer)
 
     def _delete(self, job: Job) -> None:
         if self.store.delete(job.id):

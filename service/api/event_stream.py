@@ -21,6 +21,7 @@ from starlette.types import Receive, Scope, Send
 
 from service.api.evidence import find_job
 from service.http.errors import ApiError
+from service.http.shares import Shares, sharer_of
 from service.jobs.queue import JobStore
 from service.jobs.table import Job
 
@@ -98,31 +99,32 @@ class Feed:
 
 @dataclass
 class Events:
-    """Streams of this process, at most so many at a time.
+    """Streams of this process.
 
-    `render` makes the JSON object of an evaluation, as `GET /v1/evaluations/{id}` answers it.
+    Attributes:
+        store: the table of evaluations.
+        feed: reads it.
+        places: for clients that follow.
+        render: makes the JSON object of an evaluation, as `GET /v1/evaluations/{id}` answers it.
     """
 
     store: JobStore
     feed: Feed
-    most: int
+    places: Shares
     render: Callable[[Job], dict[str, Any]]
-    _open: int = 0
 
     async def stream(self, request: Request, id: str) -> Response:
         """Progress of an evaluation as server-sent events."""
         job = await find_job(self.store, request, id)
         if request.method == "HEAD":
             return Response(media_type=MEDIA_TYPE, headers=_HEADERS)
-        if self._open >= self.most:
-            message = f"{self.most} clients follow evaluations already; ask for the state instead."
+        sharer = sharer_of(request)
+        if not self.places.take(sharer):
+            held = self.places.held(sharer)
+            message = f"You follow {held} evaluations, your share; ask for the state instead."
             headers = {"Retry-After": str(_RETRY_AFTER_S)}
             raise ApiError(503, "too_many_streams", message, headers=headers)
-        self._open += 1
-        return _Stream(self._events(request, job.id), self._close)
-
-    def _close(self) -> None:
-        self._open -= 1
+        return _Stream(self._events(request, job.id), lambda: self.places.give_back(sharer))
 
     async def _events(self, request: Request, job_id: str) -> AsyncIterator[str]:
         """`progress` at once and on every change, `end` when there will be none."""

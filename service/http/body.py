@@ -1,4 +1,4 @@
-"""The one reader of bodies: bounded in size and time, and over all predictions in memory.
+"""The one reader of bodies: bounded in size, in time and, over all requests, in memory.
 
 FastAPI declares no body anywhere: it would read one before the key is checked, on the event loop.
 """
@@ -21,10 +21,14 @@ from starlette.types import Message
 
 from service.http.documents import media_type
 from service.http.errors import ApiError
+from service.http.shares import Shares, fits, sharer_of
 from service.settings import Settings
 
 _MAX_FIELDS = 64
 _MAX_TEXT_FORM = 65_536  # bytes of a form without files; each of them costs much time
+_LEAST_RATE = 1000  # bytes per second
+_BEHIND_S = 1.0  # so far behind that rate, a body gives way to others
+_UPLOADS = 64  # bodies that are read at a time, besides those of predictions
 _TAIL = 4096  # bytes at the end of a form, in which its last boundary must be
 _BOUNDARY = re.compile(  # RFC 2046
     r"""boundary=(?:"([\w'()+,./:=? -]{0,69}[\w'()+,./:=?-])"|([\w'()+,./:=?-]{1,70})(?:;|\s|$))""",
@@ -66,9 +70,11 @@ class Body:
         request: its body is not read yet.
         max_bytes: of it.
         seconds: from now, in which it must be complete.
+        stall_s: how long it may lag behind 1 kB/s.
         on_bytes: is called with the number of bytes of each part, and may raise.
 
     Attributes:
+        sharer: who sends it, see `sharer_of`.
         arrived: time of the event loop from which the seconds count.
         complete: whether all of it was read.
 
@@ -82,10 +88,15 @@ class Body:
         *,
         max_bytes: int,
         seconds: float,
-        on_bytes: Callable[[int], None] | None = None,
+        stall_s: float,
+        on_bytes: Callable[[int], None],
     ) -> None:
         self._source, self._max_bytes, self._on_bytes = request, max_bytes, on_bytes
+        self.sharer = sharer_of(request)
         self.arrived, self._seconds = asyncio.get_running_loop().time(), seconds
+        self._stall_s, self._patience = stall_s, self.arrived + stall_s
+        self._timeout: asyncio.Timeout | None = None  # of the part that is awaited
+        self._gives_way = False
         self._received, self._tail = 0, b""
         self._end = b""  # what the last bytes must hold: Starlette drops parts that are cut off
         self.complete = False
@@ -93,6 +104,21 @@ class Body:
         length = request.headers.get("content-length", "0")
         if length.isdigit() and int(length) > max_bytes:
             raise too_large(max_bytes)
+
+    @property
+    def reading(self) -> bool:
+        """Whether more of it is awaited."""
+        return not (self.complete or self._gives_way)
+
+    def behind(self) -> float:
+        """Seconds that it lags behind the least rate."""
+        return asyncio.get_running_loop().time() + self._stall_s - self._patience
+
+    def give_way(self) -> None:
+        """End with 408: others need the place."""
+        self._gives_way, self._patience = True, self.arrived
+        if self._timeout is not None and not self._timeout.expired():
+            self._timeout.reschedule(self.arrived)
 
     async def read(self) -> bytes:
         """All of it.
@@ -148,21 +174,27 @@ class Body:
 
     async def _receive(self) -> Message:
         """The next part of the body, within the limits."""
+        end = self.arrived + self._seconds
+        until = None if self.complete else min(end, self._patience)
         try:
-            until = None if self.complete else self.arrived + self._seconds
-            async with asyncio.timeout_at(until):
+            async with asyncio.timeout_at(until) as self._timeout:
                 message = await self._source.receive()
         except TimeoutError as error:
-            text = f"The body was not complete after {self._seconds:g} s."
+            late = f"was not complete after {self._seconds:g} s"
+            slow = f"came too slowly, with less than {_LEAST_RATE / 1000:g} kB/s"
+            text = f"The body {late if end <= self._patience else slow}."
             raise ApiError(408, "upload_timeout", text) from error
+        finally:
+            self._timeout = None
         if message["type"] == "http.disconnect" and not self.complete:  # nobody hears this
             raise ApiError(400, "incomplete_body", "The body is not complete.")
         part = message.get("body", b"")
         self._received += len(part)
         if self._received > self._max_bytes:
             raise too_large(self._max_bytes)
-        if self._on_bytes is not None:
-            self._on_bytes(len(part))
+        self._on_bytes(len(part))
+        full = asyncio.get_running_loop().time() + self._stall_s
+        self._patience = min(self._patience + len(part) / _LEAST_RATE, full)
         self._tail = part[-_TAIL:] if len(part) >= _TAIL else (self._tail + part)[-_TAIL:]
         self.complete = not message.get("more_body", False)
         if self.complete and self._end not in self._tail:
@@ -171,44 +203,87 @@ class Body:
 
 
 class Bodies:
-    """What is held of all predictions that are read or answered now; belongs to one event loop."""
+    """What is held of all requests that are read or answered now; belongs to one event loop.
 
-    def __init__(self, settings: Settings) -> None:
-        self._max_bytes = int(settings.predict_bodies_mb * 1_000_000)
-        self._max_body = settings.max_body_bytes
-        self._max_count = settings.predict_queue
-        self._seconds = min(settings.predict_timeout_s, settings.upload_timeout_s)
+    Places and memory are shared fairly by sharers, see `Shares`. Where there is no place, a body
+    that comes too slowly gives way.
+
+    Args:
+        settings: limits of one body.
+        places: bodies that are read at a time.
+        megabytes: of bodies in memory; two of the largest always fit.
+        seconds: from its arrival, in which a body must be complete.
+    """
+
+    def __init__(
+        self, settings: Settings, *, places: int, megabytes: float, seconds: float
+    ) -> None:
+        self._max_body, self._stall_s = settings.max_body_bytes, settings.body_stall_s
         self._max_json = int(settings.max_json_mb * 1_000_000)
-        self._bytes = 0
+        self._places, self._seconds = places, seconds
+        self._bytes = Shares(max(int(megabytes * 1_000_000), 2 * self._max_body))
         self._open: set[Body] = set()
+
+    @classmethod
+    def of_predictions(cls, settings: Settings) -> "Bodies":
+        """Those that are held until a model has answered."""
+        seconds = min(settings.predict_timeout_s, settings.upload_timeout_s)
+        places, megabytes = settings.predict_queue, settings.predict_bodies_mb
+        return cls(settings, places=places, megabytes=megabytes, seconds=seconds)
+
+    @classmethod
+    def of_uploads(cls, settings: Settings) -> "Bodies":
+        """Those that are held until they are stored."""
+        seconds, megabytes = settings.upload_timeout_s, settings.upload_bodies_mb
+        return cls(settings, places=_UPLOADS, megabytes=megabytes, seconds=seconds)
 
     @asynccontextmanager
     async def open(self, request: Request) -> AsyncIterator[Body]:
-        """The body of a prediction that has just arrived, counted as held until the block ends.
+        """The body of a request that has just arrived, counted as held until the block ends.
 
         Raises:
             ApiError: 413 body_too_large, 415 compressed_body, 503 overloaded.
         """
         held = 0
 
-        def count(size: int) -> None:
+        def hold(size: int) -> None:
             """Take notice of the next bytes."""
             nonlocal held
-            held += size
-            self._bytes += size
-            # One alone is bounded by the limit of every body.
-            if self._bytes > self._max_bytes and self._bytes > held:
+            if not self._bytes.take(body.sharer, size):
+                self._make_room(body.sharer)  # for whoever comes next
                 raise _busy()
+            held += size
 
-        body = Body(request, max_bytes=self._max_body, seconds=self._seconds, on_bytes=count)
-        if sum(not other.complete for other in self._open) >= self._max_count:
+        body = Body(
+            request,
+            max_bytes=self._max_body,
+            seconds=self._seconds,
+            stall_s=self._stall_s,
+            on_bytes=hold,
+        )
+        if not self._has_place(body.sharer) and not self._make_room(body.sharer):
             raise _busy()
         self._open.add(body)
         try:
             yield body
         finally:
             self._open.remove(body)
-            self._bytes -= held
+            self._bytes.give_back(body.sharer, held)
+
+    def _has_place(self, sharer: str) -> bool:
+        reading = [body for body in self._open if body.reading]
+        own = sum(body.sharer == sharer for body in reading)
+        return fits(1, own=own, free=self._places - len(reading))
+
+    def _make_room(self, sharer: str) -> bool:
+        """Have the slowest body give way: of the same sharer, or of all when it reads none."""
+        reading = [body for body in self._open if body.reading]
+        own = [body for body in reading if body.sharer == sharer]
+        slowest = max(own or reading, key=Body.behind, default=None)
+        if slowest is None or slowest.behind() < _BEHIND_S:
+            return False
+        slowest.give_way()
+        return True
 
     def check_json(self, size: int) -> None:
         """Refuse JSON whose parsing would keep every other request waiting.
@@ -220,11 +295,6 @@ class Bodies:
             limit = f"{self._max_json / 1_000_000:g} MB"
             message = f"The JSON of a prediction may have at most {limit}."
             raise ApiError(413, "body_too_large", message)
-
-
-def upload(request: Request, settings: Settings) -> Body:
-    """The body of a request that is not a prediction."""
-    return Body(request, max_bytes=settings.max_body_bytes, seconds=settings.upload_timeout_s)
 
 
 def too_large(max_bytes: int) -> ApiError:
@@ -293,5 +363,5 @@ def _refuse_compressed(request: Request) -> None:
 
 
 def _busy() -> ApiError:
-    message = "Too many requests are being read; try again later."
+    message = "Too many requests are being read, or too many of yours; try again later."
     return ApiError(503, "overloaded", message, headers={"retry-after": "1"})

@@ -74,10 +74,11 @@ def test_events_tell_of_every_change_until_the_end(front: Front) -> None:
         assert [name for name, _ in late] == ["200", "progress", "end"]
 
 
-def test_streams_are_few_and_a_client_that_leaves_makes_room(
+def test_a_client_takes_its_share_of_streams_and_makes_room_when_it_leaves(
     tmp_path: Path, artifacts: dict[str, Artifact]
 ) -> None:
-    front = Front(tmp_path, artifacts, event_streams=2)
+    """A hundred streams of one client left none for others."""
+    front = Front(tmp_path, artifacts, event_streams=4)
     location = front.post().headers["location"]
     with served(front) as server:
         url = server + location + "/events"
@@ -85,9 +86,14 @@ def test_streams_are_few_and_a_client_that_leaves_makes_room(
         for stream in (first, second):
             assert [next(stream)[0], next(stream)[0]] == ["200", "progress"]
         refused = httpx.get(url)
-        check_error(refused, 503, "too_many_streams", "2 clients")
+        check_error(refused, 503, "too_many_streams", "You follow 2 evaluations")
         assert int(refused.headers["retry-after"]) > 0
+        waited = httpx.get(f"{server}{location}?wait=30", timeout=10)  # answers at once instead
+        assert waited.json()["status"] == "queued"
         assert httpx.head(url).status_code == 200
+        other = {"x-forwarded-for": "10.0.0.2"}  # as from a proxy
+        with httpx.stream("GET", url, headers=other) as others:
+            assert others.status_code == 200
         first.close()
         assert wait_until(lambda: next(follow(url))[0] == "200", seconds=5)
         front.request("DELETE", location)

@@ -8,14 +8,14 @@ from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.types import Message
 
-from service.http.body import Bodies, File, Upload, upload
+from service.http.body import Bodies, File, Upload
 from service.http.errors import ApiError
 from service.settings import Settings
 
 _HEAD = b'Content-Disposition: form-data; name="a"; filename="x.png"\r\n\r\n'
 
 
-def _request(*chunks: bytes, pause_s: float = 0, **headers: str) -> Request:
+def _request(*chunks: bytes, pause_s: float = 0, host: str = "10.0.0.1", **headers: str) -> Request:
     waiting = list(chunks)
 
     async def receive() -> Message:
@@ -24,7 +24,8 @@ def _request(*chunks: bytes, pause_s: float = 0, **headers: str) -> Request:
         return {"type": "http.request", "body": body, "more_body": bool(waiting)}
 
     raw = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
-    return Request({"type": "http", "method": "POST", "headers": raw}, receive)
+    scope = {"type": "http", "method": "POST", "headers": raw, "client": (host, 1)}
+    return Request(scope, receive)
 
 
 async def _read(bodies: Bodies, request: Request) -> bytes:
@@ -34,7 +35,7 @@ async def _read(bodies: Bodies, request: Request) -> bytes:
 
 def _refusal(request: Request, **limits: Any) -> tuple[int, str]:
     async def main() -> None:
-        await upload(request, Settings(**limits)).read()
+        await _read(Bodies.of_uploads(Settings(**limits)), request)
 
     with pytest.raises(ApiError) as refused:
         asyncio.run(main())
@@ -42,34 +43,90 @@ def _refusal(request: Request, **limits: Any) -> tuple[int, str]:
 
 
 @pytest.mark.anyio
-async def test_bytes_of_all_bodies_together_are_bounded() -> None:
-    bodies = Bodies(Settings(predict_bodies_mb=0.001))
-    async with bodies.open(_request(bytes(900), bytes(500))) as first:
-        assert len(await first.read()) == 1400  # alone it may be as large as one may be
-        with pytest.raises(ApiError) as refused:
-            await _read(bodies, _request(b"x"))
-        assert (refused.value.status, refused.value.code) == (503, "overloaded")
-        assert refused.value.headers["retry-after"]
-    async with bodies.open(_request(bytes(600))) as first:
-        await first.read()
-        assert len(await _read(bodies, _request(bytes(400)))) == 400
+async def test_bytes_in_memory_are_bounded_for_each_sender_and_for_all() -> None:
+    """Forty uploads of 30 of 60 MB held 1.2 GB; scaled down, they hold half of the limit."""
+    bodies = Bodies.of_uploads(Settings(upload_bodies_mb=0.01, max_body_mb=0.004))
+    requests = [_request(bytes(300), bytes(300), pause_s=0.02) for _ in range(40)]
+    found = await asyncio.gather(*(_held(bodies, one) for one in requests), return_exceptions=True)
+    refused = [each for each in found if isinstance(each, ApiError)]
+    assert {(each.status, each.code) for each in refused} == {(503, "overloaded")}
+    assert refused[0].headers["retry-after"]
+    assert 4000 < sum(held for held in found if isinstance(held, int)) <= 5000
+    async with bodies.open(_request(bytes(4000))) as largest:
+        assert len(await largest.read()) == 4000
+        assert len(await _read(bodies, _request(bytes(3000), host="10.0.0.2"))) == 3000
+
+
+async def _held(bodies: Bodies, request: Request) -> int:
+    async with bodies.open(request) as body:
+        content = await body.read()
+        await asyncio.sleep(0.1)
+        return len(content)
 
 
 @pytest.mark.anyio
-async def test_so_many_bodies_are_read_at_a_time() -> None:
-    bodies = Bodies(Settings(predict_queue=2))
-    reads = [_read(bodies, _request(b"x", pause_s=0.05)) for _ in range(5)]
+async def test_one_sender_takes_half_of_the_places_and_others_find_one() -> None:
+    bodies = Bodies.of_predictions(Settings(predict_queue=4))
+
+    def slow(host: str = "10.0.0.1") -> Request:
+        return _request(b"x", pause_s=0.05, host=host)
+
+    hosts = ["10.0.0.1"] * 5 + ["10.0.0.2", "10.0.0.3"]
+    reads = [_read(bodies, slow(host)) for host in hosts]
     found = await asyncio.gather(*reads, return_exceptions=True)
-    assert [isinstance(each, ApiError) for each in found] == [False, False, True, True, True]
-    async with bodies.open(_request(b"x")) as first:
+    assert [isinstance(each, ApiError) for each in found] == [False] * 2 + [True] * 3 + [False] * 2
+    async with bodies.open(_request(b"x")) as first, bodies.open(_request(b"x")):
         await first.read()  # what is read leaves its place
-        async with bodies.open(_request(b"x")):
-            assert await _read(bodies, _request(b"x")) == b"x"
+        assert await _read(bodies, _request(b"x")) == b"x"
+
+
+@pytest.mark.anyio
+async def test_bodies_that_do_not_come_give_way_to_others_of_the_same_sender() -> None:
+    """256 connections with two bytes each kept the predictions of everybody out for 30 s."""
+    bodies = Bodies.of_predictions(Settings(predict_queue=16))
+    silent = [asyncio.create_task(_read(bodies, _silent())) for _ in range(16)]
+    await asyncio.sleep(0.01)
+    assert sum(task.done() for task in silent) == 8  # refused at once
+    assert await _read(bodies, _request(b"x", host="10.0.0.2")) == b"x"
+    with pytest.raises(ApiError):  # it may yet come
+        await _read(bodies, _request(b"x"))
+    await asyncio.sleep(1.1)
+    assert await _read(bodies, _request(b"x")) == b"x"
+    await asyncio.sleep(0.01)
+    (gone,) = [task for task in silent[:8] if task.done()]
+    error = gone.exception()
+    assert isinstance(error, ApiError) and (error.status, error.code) == (408, "upload_timeout")
+    for task in silent:
+        task.cancel()
+    await asyncio.gather(*silent, return_exceptions=True)
+
+
+def _silent() -> Request:
+    """A request of which two bytes come, and no more."""
+    request = _request(b"--", b"")
+    parts = [request.receive]
+
+    async def receive() -> Message:
+        if not parts:
+            await asyncio.Event().wait()
+        return await parts.pop()()
+
+    return Request(request.scope, receive)
+
+
+@pytest.mark.anyio
+async def test_a_body_must_keep_a_least_rate_and_may_pause() -> None:
+    bodies = Bodies.of_uploads(Settings(body_stall_s=0.3))
+    with pytest.raises(ApiError, match="too slowly, with less than 1 kB/s") as slow:
+        await _read(bodies, _request(*[bytes(50)] * 20, pause_s=0.1))
+    assert (slow.value.status, slow.value.code) == (408, "upload_timeout")
+    assert len(await _read(bodies, _request(*[bytes(150)] * 5, pause_s=0.1))) == 750
+    assert len(await _read(bodies, _request(bytes(500), bytes(500), pause_s=0.2))) == 1000
 
 
 @pytest.mark.anyio
 async def test_a_slow_sender_is_408() -> None:
-    bodies = Bodies(Settings(predict_timeout_s=0.3))
+    bodies = Bodies.of_predictions(Settings(predict_timeout_s=0.3))
     with pytest.raises(ApiError) as late:
         await _read(bodies, _request(b"x", b"y", pause_s=0.2))
     assert (late.value.status, late.value.code) == (408, "upload_timeout")
@@ -110,8 +167,9 @@ def _form(body: bytes, kind: str = "multipart/form-data; boundary=B", *, step: i
     chunks = [body[i : i + step] for i in range(0, len(body), step)] or [b""]
 
     async def main() -> _Form:
-        sent = upload(_request(*chunks, content_type=kind), Settings())
-        return await sent.form(_Form, max_files=9)
+        bodies = Bodies.of_uploads(Settings())
+        async with bodies.open(_request(*chunks, content_type=kind)) as sent:
+            return await sent.form(_Form, max_files=9)
 
     return asyncio.run(main())
 
