@@ -1,5 +1,7 @@
 """The process of one evaluation as the evaluator sees it: started, watched, ended."""
 
+import logging
+import math
 import os
 import select
 import signal
@@ -19,6 +21,8 @@ from service.jobs.queue import JobStore
 from service.jobs.table import Job
 from service.processes import available_memory, family, resident_bytes
 from service.settings import ROOT, Settings
+
+logger = logging.getLogger(__name__)
 
 ADDRESS = "ASSAY_DATABASE"  # a URL may hold a password, and every user may read command lines
 _STOP_S = 3.0
@@ -45,6 +49,7 @@ class EvaluationChild:
                 env=os.environ | given,
                 stdin=subprocess.DEVNULL,
                 pass_fds=(armed,),
+                process_group=0,  # to end it with all that it starts; Ctrl-C does not reach it
             )
         except BaseException:
             os.close(self._armed)
@@ -83,16 +88,18 @@ class EvaluationChild:
 
     def end(self, *, at_once: bool = False) -> None:
         """End the process and those that it has started, the first one gently unless `at_once`."""
-        if self._process.poll() is None:
-            others = family(self._process.pid)[1:]
-            if not at_once:
-                self._process.terminate()
-            if at_once or self.wait(_STOP_S) is None:
-                self._process.kill()
-                self._process.wait()
-            for process in others:
-                with suppress(psutil.NoSuchProcess):
-                    process.kill()
+        others = family(self._process.pid)[1:]
+        if not at_once:
+            self._process.terminate()
+            self.wait(_STOP_S)
+        self._process.kill()
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        for process in others:  # of other groups
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+        if self.wait(_STOP_S) is None:  # a faulty device may keep it in the kernel
+            logger.error("The process %d does not end", self._process.pid)
         if self._armed >= 0:
             os.close(self._armed)
             self._armed = -1
@@ -115,9 +122,9 @@ def evaluation_memory(settings: Settings) -> int:
 
 
 _LOOK_S = 0.1
-_HEARTBEAT_S = 1.0
-# A child stops within one attack step; one that does not is stuck.
-_CANCEL_S = 30.0
+_HEARTBEAT_S = 0.5
+# A child stops within one attack step, unless it is still starting, is stopped, or is stuck.
+_GRACE_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +164,7 @@ class EvaluationWatch:
         now = time.monotonic()
         self._deadline = now + self.settings.evaluation_max_hours * 3600 - self.job.ran
         self._next_beat, self._last_beat = now, now
-        self._stuck_at: float | None = None
+        self._grace_ends = math.inf
 
     def until_end(self, child: EvaluationChild) -> Ending:
         """Wait until the child has ended, or must be ended."""
@@ -180,6 +187,8 @@ class EvaluationWatch:
             hours = self.settings.evaluation_max_hours
             reason = f"the evaluation takes longer than the {hours:g} hours allowed"
             return Ending("failed", reason, code="time_limit")
+        if time.monotonic() > self._grace_ends:
+            return Ending("cancelled", "it was cancelled")
         return None
 
     def _talk(self) -> Ending | None:
@@ -198,7 +207,5 @@ class EvaluationWatch:
         if not ours:
             return Ending("left", "another evaluator has taken over")
         if not wanted:
-            self._stuck_at = self._stuck_at or now + _CANCEL_S
-            if now > self._stuck_at:
-                return Ending("cancelled", "it was cancelled")
+            self._grace_ends = min(self._grace_ends, now + _GRACE_S)
         return None

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from sqlalchemy.exc import DBAPIError
 
+from core.files import remove_leftovers
 from service.jobs.process import Ending, EvaluationChild, EvaluationWatch
 from service.jobs.queue import JobStore
 from service.jobs.table import Job
@@ -122,7 +123,7 @@ class Evaluator:
             with throttled(child, self._predictors, self._settings.evaluation_share):
                 ending = watch.until_end(child)
         finally:
-            child.end(at_once=ending.kind == "failed")
+            child.end(at_once=ending.kind != "left")
         self._record(job, ending)
         self._drop_unfinished(job.id)
 
@@ -140,11 +141,13 @@ class Evaluator:
                 logger.warning("Evaluation %s was interrupted: %s", job.id, ending.reason)
 
     def _drop_unfinished(self, job_id: str) -> None:
-        """Of an evaluation that will have no report, only what was uploaded is kept."""
+        """A failed evaluation keeps only what was uploaded, a cancelled one its shards too."""
         job = self._store.get(job_id)
-        if job is not None and job.status in ("failed", "cancelled"):
-            folder = evaluations_folder(self._settings.state) / job_id / REPORT
+        folder = evaluations_folder(self._settings.state) / job_id / REPORT
+        if job is not None and job.status == "failed":
             shutil.rmtree(folder, ignore_errors=True)
+        elif job is not None and job.status == "cancelled":
+            remove_leftovers(folder)
 
 
 def _age(path: Path) -> float:

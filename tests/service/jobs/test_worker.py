@@ -4,6 +4,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -97,9 +98,21 @@ def test_a_stop_gives_a_running_job_back_and_a_cancellation_ends_it_between_two_
         assert wait_until(
             lambda: "pgd" in front.job(job_id).stage and front.job(job_id).done > done
         )
+        finished = shards(front, job_id)
         front.store.request_cancel(job_id)
         assert wait_until(lambda: front.job(job_id).status == "cancelled", seconds=5)
     assert child_of(job_id) is None
+    assert finished and finished.items() <= shards(front, job_id).items()
+
+
+def test_an_idle_evaluator_looks_for_work_at_intervals(
+    front: Front, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[float] = []
+    monkeypatch.setattr(front.store, "waiting", lambda: looks.append(time.monotonic()))
+    with front.evaluator():
+        time.sleep(1)
+    assert 2 <= len(looks) <= 5
 
 
 def test_faults_are_told_in_their_code_without_a_path(front: Front, tmp_path: Path) -> None:
