@@ -4,26 +4,54 @@ import json
 from typing import Any
 
 _SHOWN = 64  # characters of a key in a message
+_LIST, _KEY = 4, 20  # times what a number takes to read and to check
 
 
 class JsonError(ValueError):
     """A text that is not JSON; the message says why and repeats no value of it."""
 
 
-def read_json(text: str | bytes) -> Any:
+class TooManyItems(JsonError):
+    """A document that holds more than its reader allows."""
+
+
+def read_json(text: str | bytes, *, most: int | None = None) -> Any:
     """Read a JSON document.
+
+    Args:
+        text: the document; bytes are UTF-8.
+        most: items of a stranger's document: each value counts as one, a list or an object as 4
+            more, a key as 20.
 
     Raises:
         JsonError: it breaks a rule.
+        TooManyItems: found before it is read, for reading holds the interpreter.
     """
     try:
+        text = text.decode("utf-8-sig") if isinstance(text, bytes) else text
+        if most is not None and _has_more(text, most):
+            raise TooManyItems(f"more than {most:,} items")
         return json.loads(text, parse_constant=_refuse, object_pairs_hook=_distinct)
+    except TooManyItems:
+        raise
     except (JsonError, json.JSONDecodeError) as error:
         raise JsonError(str(error)) from None
     except RecursionError:
         raise JsonError("too many levels") from None
     except ValueError:  # bytes that are not text, a number too long to read
         raise JsonError("not JSON text") from None
+
+
+def _has_more(text: str, most: int) -> bool:
+    """Whether a document holds more items; only what stands outside of strings counts."""
+    if len(text) <= most // _KEY:
+        return False
+    text = text.replace("\\\\", "").replace('\\"', "")  # now every quote begins or ends a string
+    if text.count('"') > 2 * most:
+        return True
+    text = "".join(text.split('"')[::2])
+    lists = text.count("[") + text.count("{")
+    return text.count(",") + _LIST * lists + _KEY * text.count(":") > most
 
 
 def _refuse(constant: str) -> None:

@@ -4,9 +4,10 @@ All of them are files `tokenizer.json` of the `tokenizers` library. No tokenizer
 [CLS]: the models pool over real tokens.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
@@ -96,13 +97,17 @@ class TextTokenizer:
         return rows
 
     def ids(self, texts: Sequence[str], max_len: int) -> list[np.ndarray]:
-        """As `rows`, but a text without a token gives an empty row."""
-        encodings = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
+        """As `rows`, but a text without a token gives an empty row.
+
+        Raises:
+            ValueError: the library cannot read a text.
+        """
+        encodings = _read(self._tokenizer.encode_batch_fast, list(texts))
         return [np.array(encoding.ids[:max_len], np.int64) for encoding in encodings]
 
     def pieces(self, text: str, max_len: int) -> Pieces:
-        """The first `max_len` tokens of a text, with their places."""
-        encoding = self._tokenizer.encode(text, add_special_tokens=False)
+        """The first `max_len` tokens of a text, with their places; raises as `ids`."""
+        encoding = _read(self._tokenizer.encode, text)
         return Pieces(
             ids=np.array(encoding.ids[:max_len], np.int64),
             spans=np.array(encoding.offsets[:max_len], np.int64).reshape(-1, 2),
@@ -141,6 +146,15 @@ class TextTokenizer:
         """
         ragged = Ragged.of(self.rows(texts, max_len), np.uint32)
         return ragged.padded(int(ragged.lengths.max(initial=1)), self.pad)
+
+
+def _read(encode: Callable[..., Any], given: str | list[str]) -> Any:
+    try:
+        return encode(given, add_special_tokens=False)
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # a panic of the library is no Exception
+        raise ValueError(f"the tokenizer cannot read this: {error}") from error
 
 
 def train_wordpiece(texts: Iterable[str], *, vocab_size: int) -> TextTokenizer:

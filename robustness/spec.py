@@ -2,6 +2,7 @@
 
 import math
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
@@ -167,8 +168,9 @@ class EvaluationSpec(Strict, frozen=True):
                 raise ValueError(f"attacks must not name {attack.label!r} twice at {budget.where}")
             seen.add(key)
         once = [(a.label, a.norm_name) for a in self.attacks if a.info.minimal]
-        for name, _ in (pair for pair in once if once.count(pair) > 1):
-            raise ValueError(f"attacks must name {name!r} once for each norm, with all its eps")
+        for (name, _), count in Counter(once).items():
+            if count > 1:
+                raise ValueError(f"attacks must name {name!r} once for each norm, with all its eps")
         if self.model is not None and self.model == self.compare_with:
             raise ValueError(f"compare_with must name another model than {self.model!r}")
         return self

@@ -135,7 +135,10 @@ class Settings(BaseSettings):
         default=512, description="bodies of predictions in memory at a time, in MB"
     )
     max_json_mb: Amount = Field(
-        default=8, description="JSON of a prediction in MB; tensors may also come as binary"
+        default=8, description="JSON of a V2 request in MB; larger tensors come as binary"
+    )
+    max_text_chars: Count = Field(
+        default=100_000, description="characters of one text, in predictions and evaluations"
     )
     predict_threads: Threads | None = Field(default=None, description="threads of a runtime")
 
@@ -156,9 +159,6 @@ class Settings(BaseSettings):
     evaluation_max_attacks: Count = Field(default=16, description="attacks of one evaluation")
     evaluation_max_cost: Count = Field(
         default=100_000_000, description="model evaluations of one evaluation"
-    )
-    evaluation_max_characters: Count = Field(
-        default=100_000, description="characters of one text of an evaluation"
     )
     archive_max_mb: Amount = Field(default=256, description="size of an uploaded archive, unpacked")
     evaluation_threads: Threads | None = Field(

@@ -1,6 +1,7 @@
 """One process that answers requests: what it opens, and how it leaves."""
 
 import math
+import sys
 import tempfile
 from collections.abc import Mapping
 from contextlib import ExitStack
@@ -67,6 +68,7 @@ class Worker:
         """Open everything, run every model once, and answer from then on."""
         settings = self._settings
         if is_worker():
+            sys.set_int_max_str_digits(640)  # the least there is: reading takes the square of them
             tempfile.tempdir = str(self._folder)  # large uploads are spooled
             share_figures(self._folder / "metrics")
         start_tracing("assay")

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Request
@@ -12,7 +13,7 @@ from starlette.routing import BaseRoute
 from runtimes.manifest import IMAGES, TEXTS
 from service.http.auth import access
 from service.http.body import Bodies, File
-from service.http.documents import parse_body, require_type
+from service.http.documents import TEXTS_LIMIT, parse_body, require_type, unhurried
 from service.http.openapi import body, failures
 from service.predictions.images import DEFAULT_TOP_K, Prediction, Predictions, model_headers
 from service.predictions.registry import Registry
@@ -53,7 +54,7 @@ class TextRequest(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
-    texts: list[str]
+    texts: list[str] = Field(max_length=TEXTS_LIMIT.items, fail_fast=True)
     model: str | None = None
     top_k: int | None = None
     explain: bool | None = None
@@ -97,10 +98,10 @@ class Classify:
         """Classify texts."""
         require_type(request, "application/json")
         self.registry.check_room(TEXTS)
-        async with self.bodies.open(request) as sent:
+        async with self.bodies.open(request, max_bytes=TEXTS_LIMIT.size) as sent:
             content = await sent.read()
-            self.bodies.check_json(len(content))
-            asked = parse_body(TextRequest, content)
+            read = partial(parse_body, TextRequest, content, TEXTS_LIMIT)
+            asked = await unhurried(len(content), read)
             served = self.registry.get(asked.model or None, TEXTS)
             top_k = DEFAULT_TOP_K if asked.top_k is None else asked.top_k
             found = await self.texts.predict(

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import Annotated, Any
 
 from anyio import CapacityLimiter, to_thread
@@ -25,7 +26,7 @@ from service.api.evidence import find_job
 from service.api.submission import CostRequest, EvaluationForm, check_spec, read_submission
 from service.http.auth import access
 from service.http.body import Bodies
-from service.http.documents import parse_body, require_type
+from service.http.documents import SPEC_LIMIT, parse_body, require_type
 from service.http.errors import ApiError
 from service.http.keys import caller_of
 from service.http.openapi import body, failures, file
@@ -136,7 +137,8 @@ class _Evaluations:
             max_files = self.settings.evaluation_max_samples
             form = await sent.form(EvaluationForm, max_files=max_files)
             key = request.headers.get("idempotency-key")
-            submission = read_submission(form, key, caller_of(request))
+            read = partial(read_submission, form, key, caller_of(request))
+            submission = await to_thread.run_sync(read)
             job, created = await to_thread.run_sync(
                 self.submitter.accept, submission, limiter=self.uploads
             )
@@ -151,12 +153,13 @@ class _Evaluations:
     async def cost(self, request: Request) -> Response:
         """What an evaluation would cost; nothing is stored."""
         require_type(request, "application/json")
-        async with self.bodies.open(request) as sent:
-            asked = parse_body(CostRequest, await sent.read())
-        spec = check_spec(asked.spec)
+        async with self.bodies.open(request, max_bytes=SPEC_LIMIT.size) as sent:
+            content = await sent.read()
 
         def estimate() -> dict[str, Any]:
             """Costs, and the time that they took before."""
+            asked = parse_body(CostRequest, content, SPEC_LIMIT)
+            spec = check_spec(asked.spec)
             cost, models = self.submitter.estimate(spec, asked.samples)
             return price(cost, self.store.seconds_of(models, cost))
 

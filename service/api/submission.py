@@ -6,7 +6,7 @@ from pydantic import BaseModel, ConfigDict, Field, SkipValidation, ValidationErr
 
 from robustness.spec import EvaluationSpec
 from service.http.body import File
-from service.http.documents import broken_rules, parse_json
+from service.http.documents import SPEC_LIMIT, broken_rules, parse_json
 from service.http.errors import ApiError
 from service.http.keys import Caller
 from service.jobs.submit import Submission, spec_error
@@ -58,7 +58,7 @@ def read_submission(asked: EvaluationForm, key: str | None, caller: Caller) -> S
     if asked.priority == "high" and "admin" not in caller.scopes:
         message = "The priority `high` needs a key with the scope 'admin'."
         raise ApiError(403, "missing_scope", message, {"scope": "admin"})
-    spec = check_spec(parse_json(asked.spec, "spec"))
+    spec = check_spec(parse_json(asked.spec, "spec", SPEC_LIMIT))
     return Submission(
         spec=spec,
         uploads=_uploads(asked, spec),
@@ -72,7 +72,7 @@ def check_spec(content: object) -> EvaluationSpec:
     """The spec in a JSON value.
 
     Raises:
-        ApiError: 422 invalid_spec with every broken rule in `details`.
+        ApiError: 422 invalid_spec with the first broken rules in `details`.
     """
     try:
         return EvaluationSpec.model_validate(content)

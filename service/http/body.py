@@ -219,7 +219,6 @@ class Bodies:
         self, settings: Settings, *, places: int, megabytes: float, seconds: float
     ) -> None:
         self._max_body, self._stall_s = settings.max_body_bytes, settings.body_stall_s
-        self._max_json = int(settings.max_json_mb * 1_000_000)
         self._places, self._seconds = places, seconds
         self._bytes = Shares(max(int(megabytes * 1_000_000), 2 * self._max_body))
         self._open: set[Body] = set()
@@ -238,8 +237,12 @@ class Bodies:
         return cls(settings, places=_UPLOADS, megabytes=megabytes, seconds=seconds)
 
     @asynccontextmanager
-    async def open(self, request: Request) -> AsyncIterator[Body]:
+    async def open(self, request: Request, *, max_bytes: int | None = None) -> AsyncIterator[Body]:
         """The body of a request that has just arrived, counted as held until the block ends.
+
+        Args:
+            request: its body is not read yet.
+            max_bytes: of it, where that is less than any body may have.
 
         Raises:
             ApiError: 413 body_too_large, 415 compressed_body, 503 overloaded.
@@ -256,7 +259,7 @@ class Bodies:
 
         body = Body(
             request,
-            max_bytes=self._max_body,
+            max_bytes=min(max_bytes or self._max_body, self._max_body),
             seconds=self._seconds,
             stall_s=self._stall_s,
             on_bytes=hold,
@@ -284,17 +287,6 @@ class Bodies:
             return False
         slowest.give_way()
         return True
-
-    def check_json(self, size: int) -> None:
-        """Refuse JSON whose parsing would keep every other request waiting.
-
-        Raises:
-            ApiError: 413 body_too_large.
-        """
-        if size > self._max_json:
-            limit = f"{self._max_json / 1_000_000:g} MB"
-            message = f"The JSON of a prediction may have at most {limit}."
-            raise ApiError(413, "body_too_large", message)
 
 
 def too_large(max_bytes: int) -> ApiError:

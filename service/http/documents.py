@@ -1,15 +1,35 @@
-"""Documents in JSON that a client sent, and what is wrong with them."""
+"""Documents and texts that a client sent, and what is wrong with them."""
 
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from anyio import to_thread
 from pydantic import BaseModel, ValidationError
 from starlette.requests import Request
 
-from core.json import JsonError, read_json
+from core.json import JsonError, TooManyItems, read_json
 from service.http.errors import ApiError
 
-_MAX_DETAILS = 16
+MAX_DETAILS = 16
+"""Broken rules that an error lists at most."""
+_MAX_FIELD = 200  # characters of a field's name in an error
+_SHORT = 65_536  # bytes that are read within a millisecond
 _Model = TypeVar("_Model", bound=BaseModel)
+_Read = TypeVar("_Read")
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """How large a document may be: in bytes, and in items as `read_json` counts them."""
+
+    size: int
+    items: int = 20_000
+
+
+SMALL_LIMIT = Limit(65_536)
+SPEC_LIMIT = Limit(1_000_000)
+TEXTS_LIMIT = Limit(2_000_000)
 
 
 def media_type(request: Request) -> str:
@@ -29,45 +49,84 @@ def require_type(request: Request, *known: str) -> None:
         raise ApiError(415, "wrong_content_type", message)
 
 
-def parse_json(text: str | bytes, what: str) -> Any:
+async def unhurried(size: int, read: Callable[[], _Read]) -> _Read:
+    """What `read` gives; in a thread for a document of many bytes, so that others have turns."""
+    return read() if size <= _SHORT else await to_thread.run_sync(read)
+
+
+def check_size(text: str | bytes, what: str, limit: Limit) -> None:
+    """Refuse a long document.
+
+    Raises:
+        ApiError: 413 body_too_large.
+    """
+    if len(text) > limit.size:
+        message = f"The field `{what}` may have at most {limit.size / 1_000_000:g} MB."
+        raise ApiError(413, "body_too_large", message)
+
+
+def parse_json(text: str | bytes, what: str, limit: Limit) -> Any:
     """Read JSON that a client sent.
 
     Args:
         text: the document.
         what: its name in the request, for the message.
+        limit: refused before it is read.
 
     Raises:
-        ApiError: 400 invalid_json.
+        ApiError: 400 invalid_json, 413 body_too_large.
     """
+    check_size(text, what, limit)
     try:
-        return read_json(text)
+        return read_json(text, most=limit.items)
+    except TooManyItems as error:
+        message = f"The field `{what}` holds too many values and keys: {error}."
+        raise ApiError(413, "body_too_large", message) from error
     except JsonError as error:
         message = f"The field `{what}` is not valid JSON: {error}."
         raise ApiError(400, "invalid_json", message) from error
 
 
-def parse_body(model: type[_Model], content: bytes) -> _Model:
+def parse_body(model: type[_Model], content: bytes, limit: Limit) -> _Model:
     """A body in JSON.
 
     Raises:
-        ApiError: 400 invalid_json; 422 invalid_body with broken rules in `details`.
+        ApiError: 400 invalid_json; 413 body_too_large; 422 invalid_body with broken rules in
+            `details`.
     """
-    value = parse_json(content, "body")
+    value = parse_json(content, "body", limit)
     try:
         return model.model_validate(value)
     except ValidationError as error:
         problems = broken_rules(error)
     first = problems[0]
     message = f"The body is not acceptable: {first['field'] or 'body'}: {first['message']}."
-    raise ApiError(422, "invalid_body", message, problems[:_MAX_DETAILS])
+    raise ApiError(422, "invalid_body", message, problems)
+
+
+def check_length(texts: Iterable[str], longest: int) -> None:
+    """Refuse texts that would take long to read.
+
+    None is cut: a word of any length may be one token, and normalizers drop characters in any
+    number.
+
+    Raises:
+        ApiError: 413 text_too_long.
+    """
+    for index, text in enumerate(texts):
+        if len(text) > longest:
+            rule = f"{len(text):,} characters, more than the {longest:,} allowed"
+            details = {"text": index, "limit": longest}
+            raise ApiError(413, "text_too_long", f"Text {index} has {rule}.", details)
 
 
 def broken_rules(error: ValidationError) -> list[dict[str, str]]:
-    """Every rule that a document breaks: the field, with dots, and what is wrong with it."""
+    """The first rules that a document breaks: the field, with dots, and what is wrong with it."""
+    found = error.errors(include_url=False, include_context=False, include_input=False)
     return [
         {
-            "field": ".".join(map(str, problem["loc"])),
+            "field": ".".join(map(str, problem["loc"]))[:_MAX_FIELD],
             "message": problem["msg"].removeprefix("Value error, "),
         }
-        for problem in error.errors(include_url=False, include_context=False)
+        for problem in found[:MAX_DETAILS]
     ]

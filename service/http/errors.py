@@ -1,5 +1,6 @@
 """One shape for every error: ``{"error": {"code", "message", "details"}}``."""
 
+import json
 import logging
 from collections.abc import Mapping
 from http import HTTPStatus
@@ -13,6 +14,9 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Match
 
 logger = logging.getLogger(__name__)
+
+_MAX_MESSAGE = 2_000  # characters
+_MAX_DETAILS = 50_000  # bytes
 
 # Codes of errors that somebody else answered, such as Starlette's router.
 _FOREIGN = {
@@ -60,11 +64,16 @@ def error_response(error: ApiError, request: Request) -> JSONResponse:
     either; one that cannot gets the sentence, with `code` and `details` beside it.
     """
     agent = request.headers.get("user-agent", "")
-    body: dict[str, Any] = {"code": error.code, "details": error.details}
+    details = error.details
+    if len(json.dumps(details)) > _MAX_DETAILS:
+        details = None
+    # Half a surrogate, which JSON can name, cannot be sent back.
+    message = error.message[:_MAX_MESSAGE].encode("utf-8", "replace").decode()
+    body: dict[str, Any] = {"code": error.code, "details": details}
     if agent.startswith(_SENTENCES_ONLY) and request.url.path.startswith("/v2"):
-        body |= {"error": error.message}
+        body |= {"error": message}
     else:
-        body = {"error": body | {"message": error.message}}
+        body = {"error": body | {"message": message}}
     return JSONResponse(body, status_code=error.status, headers=error.headers)
 
 

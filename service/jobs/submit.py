@@ -12,6 +12,7 @@ from robustness.spec import EvaluationSpec, cost
 from runtimes.artifact import Artifact
 from runtimes.manifest import IMAGES, TEXTS, Task
 from service.http.body import Upload
+from service.http.documents import MAX_DETAILS
 from service.http.errors import ApiError
 from service.http.keys import Caller
 from service.jobs.archives import check_samples
@@ -233,4 +234,4 @@ def spec_error(problems: list[dict[str, str]]) -> ApiError:
     first = problems[0]
     place = f"{first['field']}: " if first["field"] else ""
     message = f"The spec is not acceptable: {place}{first['message']}."
-    return ApiError(422, "invalid_spec", message, problems)
+    return ApiError(422, "invalid_spec", message, problems[:MAX_DETAILS])

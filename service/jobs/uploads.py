@@ -27,7 +27,7 @@ from data.sources import ImageSet, TextSet, open_images, open_texts
 from runtimes.artifact import Artifact
 from runtimes.manifest import TEXTS
 from service.http.body import Upload
-from service.http.documents import parse_json
+from service.http.documents import TEXTS_LIMIT, Limit, check_length, check_size, parse_json
 from service.http.errors import ApiError
 from service.jobs.archives import What, check_archive, check_samples
 from service.settings import Settings
@@ -39,6 +39,8 @@ _STATUS = {"not_an_image": 415, "broken_image": 422, "too_many_pixels": 413}
 # One upload may decode to this many of the largest images allowed, so that the processor time of a
 # request is bounded as well as its size.
 _TOTAL_OF_LARGEST = 40
+# Characters of a text in which a model must find something: many whole texts would take minutes.
+_START = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,7 +207,7 @@ def read_texts(field: str) -> list[str]:
     Raises:
         ApiError: 400 invalid_json; 422 no_texts or invalid_text, naming the place.
     """
-    texts = parse_json(field, "texts")
+    texts = parse_json(field, "texts", TEXTS_LIMIT)
     if not isinstance(texts, list):
         raise ApiError(422, "invalid_texts", "The field `texts` must be a JSON list of strings.")
     if not texts:
@@ -221,14 +223,17 @@ def read_texts(field: str) -> list[str]:
 
 
 def _check_texts(texts: TextSet, artifacts: Sequence[Artifact], settings: Settings) -> None:
-    longest = settings.evaluation_max_characters
+    check_length(texts, settings.max_text_chars)
     readers = [(artifact.tokenizer(), artifact.text_spec.max_len) for artifact in artifacts]
     for index, text in enumerate(texts):
-        if len(text) > longest:
-            rule = f"has {len(text)} characters, more than the {longest} allowed"
-            raise _invalid_text(index, rule)
-        if not all(len(tokenizer.ids([text], max_len)[0]) for tokenizer, max_len in readers):
-            raise _invalid_text(index, "holds nothing that the model reads")
+        start = text[:_START]
+        try:
+            read = all(len(tokenizer.ids([start], max_len)[0]) for tokenizer, max_len in readers)
+        except ValueError as error:
+            raise _invalid_text(index, "cannot be read by the model's tokenizer") from error
+        if not read:
+            where = f" in its first {_START} characters" if len(text) > _START else ""
+            raise _invalid_text(index, f"holds nothing that the model reads{where}")
 
 
 def _invalid_text(index: int, reason: str) -> ApiError:
@@ -245,10 +250,12 @@ def read_labels(text: str, names: Sequence[str], label_names: Sequence[str]) -> 
         label_names: classes of the model.
 
     Raises:
-        ApiError: 400 invalid_json, 422 labels_length or invalid_labels.
+        ApiError: 400 invalid_json, 413 body_too_large, 422 labels_length or invalid_labels.
     """
+    limit = Limit(10_000 + 500 * len(names), 1_000 + len(names))
+    check_size(text, "labels", limit)
     in_json = text.lstrip()[:1] in ("[", "{", '"')
-    values = _json_labels(text) if in_json else _csv_labels(text, names)
+    values = _json_labels(text, limit) if in_json else _csv_labels(text, names)
     if len(values) != len(names):
         message = f"There are {len(values)} labels for {len(names)} inputs."
         raise ApiError(422, "labels_length", message)
@@ -261,8 +268,8 @@ def read_labels(text: str, names: Sequence[str], label_names: Sequence[str]) -> 
     return indices
 
 
-def _json_labels(text: str) -> list[str]:
-    values = parse_json(text, "labels")
+def _json_labels(text: str, limit: Limit) -> list[str]:
+    values = parse_json(text, "labels", limit)
     if not isinstance(values, list):
         raise _invalid_labels("The labels must be a JSON list or csv lines.")
     for position, value in enumerate(values):

@@ -1,24 +1,27 @@
 """From texts to predictions."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from functools import partial
 
 import numpy as np
 
 from data.tokenizer import TextTokenizer
+from service.http.documents import check_length
 from service.http.errors import ApiError
 from service.predictions.images import DEFAULT_TOP_K, Prediction, check_top_k, prediction
 from service.predictions.served import Served
 from service.settings import Settings
+
+_TURN = 20_000  # characters that are read before another request has its turn
 
 
 class TextPredictions:
     """Classifies texts."""
 
     def __init__(self, settings: Settings) -> None:
-        self._limit = settings.max_texts_classify
+        self._limit, self._longest = settings.max_texts_classify, settings.max_text_chars
         self._executor = ThreadPoolExecutor(1, "tokenize")
 
     async def predict(
@@ -30,7 +33,7 @@ class TextPredictions:
         explain: bool = False,
         arrived: float | None = None,
     ) -> list[Prediction]:
-        """Predictions of texts, in order; what is longer than the model reads is cut off.
+        """Predictions of texts, in order; tokens behind those that the model reads are cut off.
 
         Args:
             texts: 1 to ``ASSAY_MAX_TEXTS_CLASSIFY``.
@@ -61,24 +64,30 @@ class TextPredictions:
             arrived: time of the event loop from which the deadline counts; None is now.
 
         Raises:
-            ApiError: 422 no_texts, too_many_texts, invalid_text (naming its index); 503
-                overloaded; 504 timeout.
+            ApiError: 413 text_too_long, 422 no_texts, too_many_texts, invalid_text (text_too_long
+                and invalid_text name the text's index); 503 overloaded; 504 timeout.
         """
         if not texts:
             raise ApiError(422, "no_texts", "The field 'texts' must hold at least one text.")
         if len(texts) > self._limit:
             message = f"At most {self._limit} texts may be sent at once, got {len(texts)}."
             raise ApiError(422, "too_many_texts", message, {"limit": self._limit})
-        tokenizer, longest = served.tokenizer, served.artifact.text_spec.max_len
+        check_length(texts, self._longest)
+        tokenizer, max_len = served.tokenizer, served.artifact.text_spec.max_len
         if tokenizer is None:
             raise ValueError(f"served must be a model of texts, got {served.artifact.name}")
         loop = asyncio.get_running_loop()
 
+        rows: list[np.ndarray] = []
+
         async def read() -> list[np.ndarray]:
-            """Token ids, read outside the event loop."""
-            return await loop.run_in_executor(self._executor, _rows, tokenizer, texts, longest)
+            """Token ids, which are there already: they are small, and wait without a place."""
+            return rows
 
         async with served.batcher.admission(len(texts), arrived=arrived) as admitted:
+            for turn in _turns(texts):
+                part = partial(_rows, tokenizer, texts[turn.start : turn.stop], max_len, turn.start)
+                rows += await loop.run_in_executor(self._executor, part)
             return await admitted.predict(read)
 
     def close(self) -> None:
@@ -86,16 +95,30 @@ class TextPredictions:
         self._executor.shutdown(wait=False, cancel_futures=True)
 
 
-def _rows(tokenizer: TextTokenizer, texts: Sequence[str], longest: int) -> list[np.ndarray]:
-    rows: list[Any] = []
+def _turns(texts: Sequence[str]) -> Iterator[range]:
+    """Which texts are read together, all but the last text of a turn short enough for one."""
+    start = size = 0
     for index, text in enumerate(texts):
+        size += len(text)
+        if size > _TURN or index == len(texts) - 1:
+            yield range(start, index + 1)
+            start, size = index + 1, 0
+
+
+def _rows(
+    tokenizer: TextTokenizer, texts: Sequence[str], max_len: int, first: int
+) -> list[np.ndarray]:
+    rows: list[np.ndarray] = []
+    for index, text in enumerate(texts, first):
         try:
             text.encode()
-            rows += tokenizer.rows([text], longest)
+            rows += tokenizer.ids([text], max_len)
         except UnicodeEncodeError as error:  # also a ValueError
             raise _invalid(index, "is not Unicode text") from error
         except ValueError as error:
-            raise _invalid(index, "holds nothing that the model reads") from error
+            raise _invalid(index, "cannot be read by the model's tokenizer") from error
+        if not len(rows[-1]):
+            raise _invalid(index, "holds nothing that the model reads")
     return rows
 
 

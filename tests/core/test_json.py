@@ -1,6 +1,6 @@
 import pytest
 
-from core.json import JsonError, read_json
+from core.json import JsonError, TooManyItems, read_json
 
 
 def test_json_is_read() -> None:
@@ -18,6 +18,7 @@ def test_json_is_read() -> None:
         (r'{"\ud800": 1, "\ud800": 2}', r"the key '\\ud800' must not"),
         ("{", "Expecting property name"),
         (b"\xff\xfe\xfa", "not JSON text"),
+        ("[]".encode("utf-16"), "not JSON text"),
         ("[" * 100_000, "too many levels"),
         ("1" * 5000, "not JSON text"),
     ],
@@ -25,3 +26,24 @@ def test_json_is_read() -> None:
 def test_what_is_not_json_is_refused(text: str | bytes, message: str) -> None:
     with pytest.raises(JsonError, match=message):
         read_json(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "items"),
+    [
+        ("[" + "1," * 98 + "1]", 102),
+        ("[" * 25 + "]" * 25, 100),
+        ('{"a": {"b": {"c": {"d": 1}}}}', 96),
+        ('["' + "[,:{" * 50 + '"]', 4),
+        (r'["\\", "\"[[[[[[[[[[[[[[[[[[[[[[[[[", "\\\"[[[", ""]', 7),
+    ],
+)
+def test_items_outside_of_strings_are_counted_before_reading(text: str, items: int) -> None:
+    assert read_json(text, most=items) == read_json(text.encode())
+    with pytest.raises(TooManyItems, match=f"more than {items - 1} items"):
+        read_json(text, most=items - 1)
+
+
+def test_a_document_of_quotes_alone_is_not_cut_up() -> None:
+    with pytest.raises(TooManyItems):
+        read_json('"' * 1000, most=100)

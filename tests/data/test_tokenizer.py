@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tokenizers import Regex, Tokenizer, models, normalizers
 
 from data.datasets.listops import TOKENS
 from data.errors import DataError
@@ -165,3 +166,16 @@ def test_expressions_have_the_ids_of_the_task() -> None:
     assert row.tolist() == [11, 4, 10, 2, 3, 14, 14] and other.tolist() == [11, 15]
     assert (tokenizer.pad, tokenizer.vocab_size) == (15, 16)
     assert tokenizer.vocabulary().texts == [*TOKENS, ""]
+
+
+def test_what_the_library_cannot_read_is_a_value_error(capfd: pytest.CaptureFixture[str]) -> None:
+    panicking = Tokenizer(models.WordLevel({"[PAD]": 0}, unk_token="[PAD]"))
+    panicking.normalizer = normalizers.Replace(Regex("(a+)+b"), "")
+    failing = Tokenizer(models.WordLevel({"[PAD]": 0}, unk_token="[UNK]"))
+    for library, reason in ((panicking, "retry-limit"), (failing, "Missing")):
+        tokenizer = TextTokenizer(library)
+        with pytest.raises(ValueError, match=f"cannot read this: .*{reason}"):
+            tokenizer.ids(["a" * 40], 8)
+        with pytest.raises(ValueError, match=f"cannot read this: .*{reason}"):
+            tokenizer.pieces("a" * 40, 8)
+    assert "panicked" in capfd.readouterr().err

@@ -1,6 +1,7 @@
 """The routes of the protocol."""
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,6 @@ from service.api.v2 import answers
 from service.api.v2.answers import answer, forms
 from service.api.v2.tensors import (
     InferRequest,
-    Tensor,
     check_parameters,
     json_length,
     parse,
@@ -24,7 +24,13 @@ from service.api.v2.tensors import (
 )
 from service.http.auth import access
 from service.http.body import Bodies
-from service.http.documents import parse_json, require_type
+from service.http.documents import (
+    SMALL_LIMIT,
+    TEXTS_LIMIT,
+    parse_json,
+    require_type,
+    unhurried,
+)
 from service.http.errors import ApiError, foreign_error
 from service.http.openapi import body as documented
 from service.http.openapi import failures
@@ -163,13 +169,13 @@ class V2:
         served = self._served(request, name)
         require_type(request, *_TYPES)
         served.batcher.check_room()
-        async with self.bodies.open(request) as sent:
+        largest = None if served.artifact.manifest.task == IMAGES else TEXTS_LIMIT.size
+        async with self.bodies.open(request, max_bytes=largest) as sent:
             body = await sent.read()
             length = json_length(request.headers.get("inference-header-content-length"), body)
-            self.bodies.check_json(length)
-            asked = parse(body, length)
+            asked, inputs = await unhurried(length, partial(self._read, body, length, served))
             wanted = forms(asked)
-            logits = await self._logits(asked, served, sent.arrived)
+            logits = await self._logits(inputs, served, sent.arrived)
         head = {"model_name": served.artifact.name, "model_version": served.artifact.version}
         if asked.id is not None:
             head["id"] = asked.id
@@ -177,23 +183,39 @@ class V2:
         response.headers.update(model_headers(served))
         return response
 
-    async def _logits(self, asked: InferRequest, served: Served, arrived: float) -> np.ndarray:
+    def _read(
+        self, body: bytes, length: int, served: Served
+    ) -> tuple[InferRequest, np.ndarray | list[str]]:
+        """What is asked for, and the model's input."""
         settings = self.settings
+        asked = parse(body, length, int(settings.max_json_mb * 1_000_000))
         if served.artifact.manifest.task == IMAGES:
             tensor = the_input(asked, served.artifact, settings.max_images_classify)
-            return await _image_logits(tensor, served, arrived)
+            return asked, read_images(tensor)
         tensor = the_input(asked, served.artifact, settings.max_texts_classify)
-        return await self.texts.logits(read_texts(tensor), served, arrived=arrived)
+        return asked, read_texts(tensor)
+
+    async def _logits(
+        self, inputs: np.ndarray | list[str], served: Served, arrived: float
+    ) -> np.ndarray:
+        if isinstance(inputs, list):
+            return await self.texts.logits(inputs, served, arrived=arrived)
+
+        async def read() -> np.ndarray:
+            """The pixels, which are there already."""
+            return inputs
+
+        async with served.batcher.admission(len(inputs), arrived=arrived) as admitted:
+            return await admitted.predict(read)
 
     def _served(self, request: Request, name: str) -> Served:
         version = request.path_params.get("version")
         return self.registry.find(name if version is None else f"{name}:{version}")
 
     async def _options(self, request: Request, *known: str) -> _Options:
-        async with self.bodies.open(request) as sent:
+        async with self.bodies.open(request, max_bytes=SMALL_LIMIT.size) as sent:
             body = await sent.read()
-            self.bodies.check_json(len(body))
-            content = parse_json(body, "body") if body.strip() else {}
+            content = parse_json(body, "body", SMALL_LIMIT) if body.strip() else {}
         try:
             options = _Options.model_validate(content)
         except ValidationError as error:
@@ -201,14 +223,3 @@ class V2:
             raise ApiError(422, "invalid_body", message) from error
         check_parameters(options.parameters, known, "request")
         return options
-
-
-async def _image_logits(tensor: Tensor, served: Served, arrived: float) -> np.ndarray:
-    images = read_images(tensor)
-
-    async def read() -> np.ndarray:
-        """The pixels, which are there already."""
-        return images
-
-    async with served.batcher.admission(len(images), arrived=arrived) as admitted:
-        return await admitted.predict(read)

@@ -1,8 +1,10 @@
 """What an inference request says: JSON, and tensors behind it as bytes; everything is checked."""
 
+import math
 import struct
 from collections import Counter
 from collections.abc import Collection, Mapping
+from itertools import chain
 from typing import Annotated, Any
 
 import numpy as np
@@ -10,11 +12,14 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from runtimes.artifact import Artifact
 from runtimes.manifest import IMAGES
-from service.http.documents import parse_body
+from service.http.documents import Limit, parse_body
 from service.http.errors import ApiError
 
 _BINARY_SIZE = "binary_data_size"
 _MOST = 2**31  # no shape is larger, and products of shapes stay small
+_MOST_TENSORS = 16
+_ITEMS = 250_000  # of JSON: an image of 224 x 224, or a batch of small ones, read within 20 ms
+_Name = Annotated[str, Field(max_length=200)]
 
 
 class _Strict(BaseModel):
@@ -24,11 +29,11 @@ class _Strict(BaseModel):
 class Tensor(_Strict):
     """An input: `data` as JSON, or `raw` bytes of the body's second part."""
 
-    name: str
-    shape: list[Annotated[int, Field(ge=0, le=_MOST)]]
-    datatype: str
+    name: _Name
+    shape: list[Annotated[int, Field(ge=0, le=_MOST)]] = Field(max_length=16, fail_fast=True)
+    datatype: _Name
     parameters: dict[str, Any] = {}
-    data: list[Any] | None = None
+    data: Annotated[list[Any], Field(max_length=_ITEMS)] | None = None
     _raw: bytes | None = None
 
     @property
@@ -61,17 +66,17 @@ class Tensor(_Strict):
 class Wanted(_Strict):
     """An output that is asked for."""
 
-    name: str
+    name: _Name
     parameters: dict[str, Any] = {}
 
 
 class InferRequest(_Strict):
     """A whole request."""
 
-    id: str | None = None
+    id: _Name | None = None
     parameters: dict[str, Any] = {}
-    inputs: list[Tensor]
-    outputs: list[Wanted] = []
+    inputs: list[Tensor] = Field(max_length=_MOST_TENSORS, fail_fast=True)
+    outputs: list[Wanted] = Field(default=[], max_length=_MOST_TENSORS, fail_fast=True)
 
 
 def json_length(header: str | None, body: bytes) -> int:
@@ -97,13 +102,14 @@ def json_length(header: str | None, body: bytes) -> int:
     return int(header)
 
 
-def parse(body: bytes, length: int) -> InferRequest:
-    """Read a request from a whole body, of which `json_length` is JSON.
+def parse(body: bytes, length: int, max_json: int) -> InferRequest:
+    """Read a request from a whole body, of which `json_length` is JSON, at most `max_json` bytes.
 
     Raises:
-        ApiError: 400 invalid_json, invalid_tensor; 422 invalid_body, unknown_parameter.
+        ApiError: 400 invalid_json, invalid_tensor; 413 body_too_large; 422 invalid_body,
+            unknown_parameter.
     """
-    request = parse_body(InferRequest, body[:length])
+    request = parse_body(InferRequest, body[:length], Limit(max_json, _ITEMS))
     _refuse_twice([tensor.name for tensor in request.inputs], "input")
     _refuse_twice([wanted.name for wanted in request.outputs], "output")
     position = length
@@ -212,16 +218,19 @@ def _from_bytes(tensor: Tensor, raw: bytes) -> np.ndarray:
 
 def _from_json(tensor: Tensor) -> np.ndarray:
     """Numbers in one list, or in lists nested as the shape says."""
-    try:
-        values = np.array(tensor.data)
-    except ValueError as error:  # rows of several lengths
-        raise invalid_tensor(tensor.name, "must have rows of one length") from error
-    if values.dtype.kind not in "iuf":
+    values, shape = tensor.data or [], tensor.shape
+    for size in shape[1:] if values and isinstance(values[0], list) else ():
+        if not all(isinstance(row, list) and len(row) == size for row in values):
+            raise invalid_tensor(tensor.name, f"must hold lists nested as its shape {shape} says")
+        values = list(chain.from_iterable(values))
+    if len(values) != math.prod(shape):
+        raise invalid_tensor(tensor.name, f"has the shape {shape} and {len(values)} elements")
+    if not set(map(type, values)) <= {int, float}:
         raise invalid_tensor(tensor.name, "must hold numbers", status=422)
-    if values.shape not in (tuple(tensor.shape), (int(np.prod(tensor.shape, dtype=np.int64)),)):
-        rule = f"has the shape {tensor.shape} and data of the shape {list(values.shape)}"
-        raise invalid_tensor(tensor.name, rule)
-    return values
+    try:
+        return np.array(values, np.float64)
+    except OverflowError as error:
+        raise invalid_tensor(tensor.name, "must hold numbers from 0 to 1", status=422) from error
 
 
 def _json_texts(tensor: Tensor) -> list[str]:

@@ -43,6 +43,13 @@ def test_texts_are_answered_in_order_as_if_each_were_alone(
         ({"texts": ["good"], "model": "nope"}, 404, "unknown_model", ""),
         ({"texts": ["good"], "model": "fashion-dot"}, 422, "wrong_task", ""),
         ({}, 422, "invalid_body", ""),
+        ({"texts": ["good", "a" * 100_001]}, 413, "text_too_long", "Text 1 has 100,001 char"),
+        ({"texts": ["a" * 99_000] * 21}, 413, "body_too_large", "2 MB"),
+        ({"texts": [1] * 20_000}, 413, "body_too_large", "more than 20,000 items"),
+        ({"texts": [1] * 19_000}, 422, "invalid_body", "texts.0"),
+        ({"texts": ["good"], "x" * 300_000: 1}, 422, "invalid_body", "x{200}:"),
+        ({"texts": ["good"], "\ud800": 1}, 422, "invalid_body", ""),
+        ({str(key): 1 for key in range(900)}, 422, "invalid_body", ""),
         ([], 422, "invalid_body", ""),
         (b"{", 400, "invalid_json", ""),
         (b'{"texts": [], "texts": []}', 400, "invalid_json", "'texts' must not appear twice"),
@@ -56,6 +63,9 @@ def test_what_is_not_acceptable_is_named(
         "/classify_text", content=content, headers={"content-type": "application/json"}
     )
     details = check_error(response, status, code, message)
+    assert len(response.content) < 16_000
+    if code == "invalid_body" and isinstance(body, dict):
+        assert 1 <= len(details) <= 16
     if code == "invalid_text":
         assert details == {"text": int(message.removeprefix("Text "))}
 

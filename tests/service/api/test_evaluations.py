@@ -78,6 +78,9 @@ BAD_REQUESTS: dict[str, tuple[dict[str, Any], int, str, str]] = {
     "no spec": ({"spec": None}, 422, "no_spec", "spec"),
     "unknown field": ({"text": "[]"}, 422, "unknown_field", "text"),
     "bare NaN": ({"spec": NAN}, 400, "invalid_json", "NaN is not JSON"),
+    "long spec": ({"spec": " " * 1_000_001}, 413, "body_too_large", "`spec` .* 1 MB"),
+    "wide spec": ({"spec": "[" + "[]," * 5000 + "1]"}, 413, "body_too_large", "20,000 items"),
+    "long key": (spec(**{"x" * 900_000: 1}), 422, "invalid_spec", "unknown key 'x{40}'"),
     "spec is a list": ({"spec": "[]"}, 422, "invalid_spec", "dictionary"),
     "unknown key": (spec(sede=1), 422, "invalid_spec", "did you mean 'seed'"),
     "unknown model": (spec(model="no"), 404, "unknown_model", "'no'"),
@@ -92,6 +95,8 @@ BAD_REQUESTS: dict[str, tuple[dict[str, Any], int, str, str]] = {
     "true as label": ({"labels": "[true]"}, 422, "invalid_labels", "Label 0"),
     "unknown label": ({"labels": '["Sock"]'}, 422, "invalid_labels", "'Sock'"),
     "labels in an object": ({"labels": '{"a.png": 0}'}, 422, "invalid_labels", "JSON list"),
+    "long labels": ({"labels": " " * 11_000 + "[0]"}, 413, "body_too_large", "`labels`"),
+    "many labels": ({"labels": "[" + "0," * 1100 + "0]"}, 413, "body_too_large", "1,001 items"),
     "csv of another file": ({"labels": "b.png,0"}, 422, "invalid_labels", "'a.png'"),
     "csv of three columns": ({"labels": "a.png,0,1"}, 422, "invalid_labels", "file,label"),
     "hostile key": ({"key": "a b"}, 422, "invalid_idempotency_key", "visible"),
@@ -133,6 +138,20 @@ def test_every_broken_rule_and_limit_is_listed(front: Front) -> None:
     square = {"name": "square", "eps": ["0.1"], "queries": 20_001}
     expected = ["attacks", "attacks.15.steps", "attacks.16.queries"]
     assert fields(*allowed, pgd, square) == expected
+
+
+def test_no_more_rules_are_listed_than_anyone_reads(front: Front) -> None:
+    bad = [{"name": "fgsm", "eps": ["2"]}] * 300
+    deep = [{"name": "pgd", "eps": [f"{i}/1000"], "steps": 2000} for i in range(1, 200)]
+    for attacks in (bad, deep):
+        refused = front.request(
+            "POST", f"{URL}/cost", json={"spec": {"attacks": attacks}, "samples": 1}
+        )
+        assert len(check_error(refused, 422, "invalid_spec")) == 16
+    for body in ("[" + "[]," * 9000 + "1]", f'"{"a" * 1_000_000}"'):
+        headers = {"content-type": "application/json"}
+        refused = front.request("POST", f"{URL}/cost", content=body, headers=headers)
+        check_error(refused, 413, "body_too_large")
 
 
 def test_cost_is_that_of_the_models_classes_and_has_a_limit(

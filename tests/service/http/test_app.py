@@ -49,6 +49,12 @@ def test_own_errors_are_shown_and_unexpected_ones_tell_nothing(
     assert "secret" in caplog.text
 
 
+def test_an_error_is_short_and_can_be_sent_whatever_was_sent() -> None:
+    response = _answer(ApiError(422, "odd", "\ud800" + "a" * 10**6, ["b" * 10**6]))
+    assert response.status_code == 422 and len(response.content) < 65_536
+    assert _error(response)["message"].startswith("?aaa")
+
+
 def test_pages_answer_head_and_no_address_has_a_second_form(client: TestClient) -> None:
     assert client.head("/v1/models").status_code == client.head("/").status_code == 200
     missing = client.get("/v1/models/fashion-dot/")

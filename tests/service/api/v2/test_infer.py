@@ -118,6 +118,23 @@ def test_flat_data_and_a_named_version_are_taken(client: TestClient) -> None:
         (_body(_images(data=[10**400] + [0] * 127)), 422, "invalid_tensor"),
         (_body(_images(parameters={"shared_memory_region": "x"})), 422, "unknown_parameter"),
         (_body(outputs=[{"name": "nope"}]), 422, "unknown_output"),
+        (_body(outputs=[{"name": str(i)} for i in range(5000)]), 422, "invalid_body"),
+        (_body(*[_images(name=str(i), data=[1]) for i in range(500)]), 422, "invalid_body"),
+        (_body(_images(shape=["x"] * 50_000)), 422, "invalid_body"),
+        (_body(_images(shape=[1] * 50_000)), 422, "invalid_body"),
+        (_body(_images(data=[[]] * 40_000)), 400, "invalid_tensor"),
+        (_body(_images(data=[[]] * 60_000)), 413, "body_too_large"),
+        (_body(_images(data=[0] * 250_000)), 413, "body_too_large"),
+        (_body(_images(data=["a" * 100_000] + [""] * 100_000)), 400, "invalid_tensor"),
+        (_body(_images(data=["a" * 100_000] + [""] * 127)), 422, "invalid_tensor"),
+        (_body(_images(data=[True] * 128)), 422, "invalid_tensor"),
+        (_body(_images(**{str(i): 1 for i in range(9000)})), 422, "invalid_body"),
+        (_body(parameters={str(i): 1 for i in range(9000)}), 422, "unknown_parameter"),
+        (_body(parameters={"a": json.loads("[" * 500 + "]" * 500)}), 422, "unknown_parameter"),
+        (_body(_images(name="\ud800")), 422, "invalid_body"),
+        (_body(**{"\ud800": 1}), 422, "invalid_body"),
+        (_body(id="\ud800"), 422, "invalid_body"),
+        (_body(id="x" * 201), 422, "invalid_body"),
         (_body(outputs=[{"name": "logits"}] * 2), 422, "duplicate_tensor"),
         (_wanting(classification=-1), 422, "invalid_parameter"),
         (_wanting(binary_data="yes"), 422, "invalid_parameter"),
@@ -125,7 +142,9 @@ def test_flat_data_and_a_named_version_are_taken(client: TestClient) -> None:
     ],
 )
 def test_what_json_may_not_say(client: TestClient, body: Any, status: int, code: str) -> None:
-    check_error(client.post(URL, json=body), status, code)
+    answer = client.post(URL, content=json.dumps(body), headers=TYPED)
+    check_error(answer, status, code)
+    assert len(answer.content) < 16_000
 
 
 @pytest.mark.parametrize(
@@ -162,6 +181,8 @@ def test_what_texts_may_not_be(client: TestClient) -> None:
     check_error(sized(_texts(b"good", b"\xff")[1]), 422, "invalid_tensor")
     check_error(sized(_texts(b"good", b"")[1]), 422, "invalid_text")
     check_error(sized(raw, 65), 422, "too_many_inputs")
+    check_error(sized(_texts(b"good", b"a" * 100_001)[1]), 413, "text_too_long")
+    check_error(sized(_texts(*[b"a" * 90_000] * 23)[1], 23), 413, "body_too_large")
     for data in (["good", 1], ["good", None], [["good"], ["bad"]]):
         check_error(
             client.post(TEXT_URL, json=_body(tensor | {"data": data})), 422, "invalid_tensor"
@@ -169,7 +190,7 @@ def test_what_texts_may_not_be(client: TestClient) -> None:
 
 
 def test_a_body_that_cannot_be_json_is_refused(client: TestClient) -> None:
-    for text in (b"", b"[" * 100_000, b'{"id": "a", "id": "b"}'):
+    for text in (b"", b"[" * 40_000, b'{"id": "a", "id": "b"}'):
         check_error(client.post(URL, content=text), 400, "invalid_json")
         check_error(_binary(client, URL, text, b""), 400, "invalid_json")
     text = json.dumps(_body())
@@ -187,6 +208,9 @@ def test_a_body_that_cannot_be_json_is_refused(client: TestClient) -> None:
     long = json.dumps({"inputs": [], "id": "x" * 8_000_000})
     for url in (URL, "/classify_text"):  # it would hold up others
         check_error(client.post(url, content=long, headers=TYPED), 413, "body_too_large")
+    small = json.dumps({"parameters": {"x": "x" * 66_000}})
+    for url in ("/v2/repository/index", "/v2/repository/models/fashion-dot/unload"):
+        check_error(client.post(url, content=small, headers=TYPED), 413, "body_too_large")
 
 
 def test_unknown_models_and_queries_are_refused(client: TestClient) -> None:
