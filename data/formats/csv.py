@@ -9,6 +9,8 @@ from data.errors import DataError
 from data.labels import label_index
 from data.sets import TextSet
 
+csv.field_size_limit(2**31 - 1)  # of 131,072 characters; who takes files of strangers has limits
+
 
 def open_csv(path: Path, label_names: list[str] | None) -> TextSet:
     """Open a csv file of texts; further columns are left out, blank lines too.

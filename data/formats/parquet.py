@@ -15,6 +15,8 @@ from data.images import MAX_PIXELS, decode_image
 from data.labels import label_index, normalize
 from data.sets import ImageSet, TextSet
 
+_MOST_CLASSES = 30_000  # each label is looked for among them
+
 
 def open_parquet(
     paths: Sequence[Path], label_names: list[str] | None, *, max_pixels: int = MAX_PIXELS
@@ -111,7 +113,10 @@ def _class_names(schema: pa.Schema) -> list[str] | None:
     """The names of a ClassLabel column, which the hub's library keeps in the metadata."""
     metadata: dict[str, Any] = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))
     label = metadata.get("info", {}).get("features", {}).get("label", {})
-    return label.get("names") or None
+    names = label.get("names") or None
+    if names and len(names) > _MOST_CLASSES:
+        raise DataError(f"at most {_MOST_CLASSES} names of classes are read, got {len(names)}")
+    return names
 
 
 def _labels(

@@ -6,9 +6,11 @@ import stat
 import struct
 import zipfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, Literal
 
+from data.errors import DataError
 from service.http.errors import ApiError
 from service.settings import Settings
 
@@ -135,7 +137,27 @@ _END_SIZE = 56 + 20 + 22 + 65_535  # both records, and the longest comment behin
 _DIRECTORY_ENTRY = 1000
 _COLUMNS = ("image", "text", "label")  # of a parquet file, what is read
 
+_LINES = 100  # of a csv file for each text, blank ones and those inside of texts included
+_ROW = 4  # times the longest text, in characters: its quotes are doubled, and there are other cells
+_MOST_COLUMNS = 100
+
 What = Literal["images", "texts"]
+
+
+@contextmanager
+def reading(what: str) -> Iterator[None]:
+    """Answer a sender whatever a library raises at a broken file; such errors share no class.
+
+    Raises:
+        ApiError: 422 broken_archive.
+        DataError: our own readers say what is wrong.
+    """
+    try:
+        yield
+    except (ApiError, DataError):
+        raise
+    except Exception as error:
+        raise ApiError(422, "broken_archive", f"{what} cannot be read.") from error
 
 
 def check_archive(content: bytes, settings: Settings, what: What) -> str:
@@ -156,7 +178,7 @@ def check_archive(content: bytes, settings: Settings, what: What) -> str:
         _check_zip(content, settings)
         return "zip"
     if what == "texts" and not zipped:
-        _check_csv(content, settings.evaluation_max_samples)
+        _check_csv(content, settings)
         return "csv"
     message = "The archive is neither a zip nor a parquet file."
     if zipped:
@@ -176,12 +198,62 @@ def check_samples(count: int, settings: Settings, what: What) -> None:
         raise ApiError(422, f"too_many_{what}", message, {"limit": limit})
 
 
-def _check_csv(content: bytes, limit: int) -> None:
+class _Lines:
+    """The lines of a csv file, neither too many nor too long for one row.
+
+    Attributes:
+        rows: that have ended, blank ones left out; the first is the header.
+    """
+
+    def __init__(self, content: bytes, settings: Settings) -> None:
+        self._lines = io.TextIOWrapper(io.BytesIO(content), encoding="utf-8-sig", newline="")
+        self._most = _LINES * settings.evaluation_max_samples
+        self._longest = settings.max_text_chars
+        self._count = self._in_row = 0
+        self.rows = 0
+
+    def __iter__(self) -> Iterator[str]:
+        return self
+
+    def __next__(self) -> str:
+        """The next line.
+
+        Raises:
+            ApiError: 413 archive_too_large, text_too_long.
+        """
+        line = next(self._lines)
+        self._count += 1
+        self._in_row += len(line)
+        if self._count > self._most:
+            message = f"The csv file has more than {self._most:,} lines."
+            raise ApiError(413, "archive_too_large", message)
+        if self._in_row > _ROW * self._longest:
+            message = f"Row {self.rows} of the csv file is longer than {_ROW * self._longest:,}"
+            details = {"text": self.rows - 1, "limit": self._longest}
+            message += f" characters; a text may have {self._longest:,}."
+            raise ApiError(413, "text_too_long", message, details)
+        return line
+
+    def end_row(self, cells: list[str]) -> None:
+        """Count a row.
+
+        Raises:
+            ApiError: 413 archive_too_large.
+        """
+        if len(cells) > _MOST_COLUMNS:
+            message = f"The csv file has more than {_MOST_COLUMNS} columns."
+            raise ApiError(413, "archive_too_large", message)
+        self._in_row = 0
+        self.rows += bool(cells)
+
+
+def _check_csv(content: bytes, settings: Settings) -> None:
     """Refuse too many rows before they are kept in memory."""
-    lines = io.TextIOWrapper(io.BytesIO(content), encoding="utf-8-sig", newline="")
+    limit, lines = settings.evaluation_max_samples, _Lines(content, settings)
     try:
-        for count, _ in enumerate(filter(None, csv.reader(lines, strict=True))):
-            if count > limit:  # the first row is the header
+        for cells in csv.reader(lines, strict=True):
+            lines.end_row(cells)
+            if lines.rows > limit + 1:
                 message = f"More than {limit} texts are more than the {limit} allowed."
                 raise ApiError(422, "too_many_texts", message, {"limit": limit})
     except (csv.Error, UnicodeDecodeError):
@@ -192,7 +264,7 @@ def _check_parquet(content: bytes, settings: Settings, what: What) -> None:
     import pyarrow as pa  # 35 MB: only for whoever uploads parquet
     import pyarrow.parquet as pq
 
-    try:
+    with reading("The parquet file"):
         _check_footer(content)
         parquet = pq.ParquetFile(pa.BufferReader(content))
         found = parquet.metadata
@@ -207,8 +279,6 @@ def _check_parquet(content: bytes, settings: Settings, what: What) -> None:
         for row in parquet.iter_batches(batch_size=1, columns=columns, use_threads=False):
             size += row.get_total_buffer_size()
             _check_size(size, settings)
-    except (pa.ArrowException, OSError, ValueError) as error:
-        raise ApiError(422, "broken_archive", "The parquet file cannot be read.") from error
 
 
 def _check_footer(content: bytes) -> None:
@@ -222,11 +292,8 @@ def _check_footer(content: bytes) -> None:
 
 def _check_zip(content: bytes, settings: Settings) -> None:
     _check_directory_size(content[-_END_SIZE:], settings)
-    try:
-        with zipfile.ZipFile(io.BytesIO(content)) as archive:
-            members = [member for member in archive.infolist() if not member.is_dir()]
-    except (zipfile.BadZipFile, OSError, ValueError, struct.error) as error:
-        raise ApiError(422, "broken_archive", "The zip file cannot be read.") from error
+    with reading("The zip file"), zipfile.ZipFile(io.BytesIO(content)) as archive:
+        members = [member for member in archive.infolist() if not member.is_dir()]
     for member in members:
         _check_member(member)
     if len({member.filename for member in members}) < len(members):

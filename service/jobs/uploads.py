@@ -12,7 +12,6 @@ import os
 import shutil
 import sys
 import zipfile
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,7 +28,7 @@ from runtimes.manifest import TEXTS
 from service.http.body import Upload
 from service.http.documents import TEXTS_LIMIT, Limit, check_length, check_size, parse_json
 from service.http.errors import ApiError
-from service.jobs.archives import What, check_archive, check_samples
+from service.jobs.archives import What, check_archive, check_samples, reading
 from service.settings import Settings
 
 INPUTS = "inputs.json"
@@ -134,14 +133,12 @@ def _open(container: Path, label_names: Sequence[str], max_pixels: int) -> Image
 def _open_sent(container: Path, label_names: Sequence[str], max_pixels: int) -> ImageSet | TextSet:
     """What was sent, or an answer for its sender."""
     try:
-        return _open(container, label_names, max_pixels)
+        with reading("The archive"):
+            return _open(container, label_names, max_pixels)
     except DataError as error:
         # The cause of an unreadable parquet file may quote where it lies.
         reason = str(error).replace(str(container.parent) + os.sep, "")
         raise ApiError(422, "invalid_archive", f"The archive cannot be used: {reason}.") from error
-    except (ValueError, TypeError, LookupError, AttributeError, NotImplementedError) as error:
-        # A parquet file may hold columns and metadata of any type.
-        raise ApiError(422, "broken_archive", "The archive cannot be read.") from error
 
 
 def _sync_folder(folder: Path) -> None:
@@ -187,14 +184,12 @@ def _check_images(images: ImageSet, settings: Settings) -> None:
     pixels = 0
     for index, name in enumerate(images.names):
         try:
-            image = images.read(index)
+            with reading(f"The archive is damaged at {name[:100]!r} and"):
+                image = images.read(index)
         except DataError as error:
             code = error.__cause__.code if isinstance(error.__cause__, ImageError) else None
             code = code or "broken_image"
             raise ApiError(_STATUS[code], code, f"Image {error}.", {"index": index}) from error
-        except (zipfile.BadZipFile, zlib.error, EOFError) as error:
-            message = f"The archive is damaged at {name[:100]!r}."
-            raise ApiError(422, "broken_archive", message) from error
         pixels += image.width * image.height
         if pixels > _TOTAL_OF_LARGEST * settings.max_pixels:
             message = f"Image {name[:100]!r}: too many pixels with those before it."

@@ -1,6 +1,7 @@
 import asyncio
 import io
 import json
+import random
 import stat
 import struct
 import zipfile
@@ -59,8 +60,21 @@ def many(count: int, content: bytes = b"", name: str = "{}.png") -> dict[str, An
     return {"files": archive(zipped(members, compress_type=zipfile.ZIP_DEFLATED))}
 
 
+def parquet(*rows: bytes, metadata: bytes = b"{}") -> bytes:
+    stream = io.BytesIO()
+    table = pa.table({"image": list(rows), "label": [0] * len(rows)})
+    pq.write_table(table.replace_schema_metadata({"huggingface": metadata}), stream)
+    return stream.getvalue()
+
+
 TWICE = zipped({"a.png": PNG, "b.png": PNG}).replace(b"b.png", b"a.png")
-DAMAGED = zipped({"a.png": PNG}).replace(b"IDAT", b"IDOT")
+WHOLE = zipped({"a.png": PNG})
+LATER = WHOLE.replace(b"PK\1\2\x14\3\x14", b"PK\1\2\x14\3\x63")
+ELSEWHERE = WHOLE[:-6] + struct.pack("<L", 0xFFFFFFF0) + WHOLE[-2:]
+NAMELESS = WHOLE.replace(b"a.png", b"").replace(b"\5\0\0\0", b"\0\0\0\0")
+DEEP = parquet(PNG, metadata=b"[" * 20_000 + b"]" * 20_000)
+MANY_CLASSES = {"info": {"features": {"label": {"names": ["a"] * 30_001}}}}
+DAMAGED = WHOLE.replace(b"IDAT", b"IDOT")
 MANY = [f"{i}/255" for i in range(1, 18)]
 NAN = '{"attacks": [{"name": "fgsm", "eps": [NaN]}]}'
 LINK = {"content": b"/etc/passwd", "external_attr": stat.S_IFLNK << 16}
@@ -114,6 +128,14 @@ BAD_REQUESTS: dict[str, tuple[dict[str, Any], int, str, str]] = {
     "zip of too many": (many(2001), 422, "too_many_images", "2001"),
     "endless list": (many(1100, name="x" * 2000 + "{}/"), 413, "archive_too_large", "many files"),
     "zip64": ({"files": archive(zip64(40_000))}, 413, "archive_too_large", "too many files"),
+    "of a later version": ({"files": archive(LATER)}, 422, "broken_archive", "zip file cannot"),
+    "directory elsewhere": ({"files": archive(ELSEWHERE)}, 422, "broken_archive", "cannot"),
+    "no name": ({"files": archive(NAMELESS)}, 422, "broken_archive", "zip file cannot"),
+    "deep metadata": ({"files": archive(DEEP)}, 422, "broken_archive", "archive cannot"),
+    "classes": (
+        {"files": archive(parquet(PNG, metadata=json.dumps(MANY_CLASSES).encode()))},
+        *(422, "invalid_archive", "at most 30000 names"),
+    ),
     "half a parquet": ({"files": archive(b"PAR1half")}, 422, "broken_archive", "parquet"),
 }
 
@@ -124,6 +146,22 @@ def test_a_bad_request_is_refused_and_leaves_nothing(front: Front, case: str) ->
     check_error(front.post(**form), status, code, message)
     assert front.folders() == []
     assert front.store.page() == ([], None)
+
+
+def test_broken_bytes_of_archives_are_never_our_fault(front: Front) -> None:
+    rng = random.Random(0)
+    plain = zipped({"Bag/a.png": PNG, "Bag/b.png": PNG})
+    packed = zipped({"Bag/a.png": PNG * 4}, compress_type=zipfile.ZIP_DEFLATED)
+    for whole in [plain, packed, parquet(PNG, PNG)] * 40:
+        content = bytearray(whole)
+        # Half of them where the list of contents is.
+        start = rng.choice([0, len(content) * 2 // 3])
+        for _ in range(rng.choice([1, 1, 4])):
+            content[rng.randrange(start, len(content))] = rng.choice([0, 1, 99, 127, 128, 255])
+        answer = front.post(archive(bytes(content)))
+        assert answer.status_code in (202, 413, 415, 422, 429), answer.text
+        if answer.status_code == 202:
+            front.request("DELETE", answer.headers["location"])
 
 
 def test_every_broken_rule_and_limit_is_listed(front: Front) -> None:
