@@ -28,11 +28,14 @@ Value = TypeVar("Value")
 
 
 @contextmanager
-def serving(settings: Mapping[str, str] | None = None) -> Iterator[tuple[int, str]]:
+def serving(
+    settings: Mapping[str, str] | None = None, *, tree: Path = ROOT
+) -> Iterator[tuple[int, str]]:
     """Serve the project and wait until every model has the runtime that it keeps.
 
     Args:
         settings: environment variables beside those of this process.
+        tree: where the project lies.
 
     Yields:
         The id of the server's first process, and the address, such as "http://127.0.0.1:4711".
@@ -48,7 +51,7 @@ def serving(settings: Mapping[str, str] | None = None) -> Iterator[tuple[int, st
 
     with (
         tempfile.TemporaryDirectory() as state,
-        started(state, settings) as (process, address),
+        started(state, settings, tree) as (process, address),
     ):
         wait_until_ready(process, address)
         until(settled, _SETTLED_S, "models were still measured")
@@ -91,23 +94,26 @@ def until(
 
 @contextmanager
 def started(
-    state: str, settings: Mapping[str, str] | None = None
+    state: str, settings: Mapping[str, str] | None = None, tree: Path = ROOT
 ) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
     """Start the server at a free port, without waiting; end it by its pid.
 
     Args:
         state: where it keeps its state.
         settings: environment variables beside those of this process.
+        tree: where the project lies.
     """
     port = free_port()
-    process = start(state, settings or {}, port)
+    process = start(state, settings or {}, port, tree)
     try:
         yield process, f"http://127.0.0.1:{port}"
     finally:
         end(process)
 
 
-def start(state: str, settings: Mapping[str, str], port: int) -> subprocess.Popen[bytes]:
+def start(
+    state: str, settings: Mapping[str, str], port: int, tree: Path = ROOT
+) -> subprocess.Popen[bytes]:
     """Start the server; whoever calls ends it."""
     environ = {"ASSAY_STATE": state, "BENTOML_HOME": f"{state}/bentoml"}
     environ |= {"BENTOML_DO_NOT_TRACK": "True", **settings}
@@ -115,7 +121,7 @@ def start(state: str, settings: Mapping[str, str], port: int) -> subprocess.Pope
     command += ["--port", str(port), "--timeout-graceful-shutdown", "5"]
     return subprocess.Popen(
         command,
-        cwd=ROOT,
+        cwd=tree,
         env=os.environ | environ,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
