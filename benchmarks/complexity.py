@@ -22,6 +22,7 @@ Children of the server count; those that have ended, with what their parents wer
 import dataclasses
 import math
 import re
+import subprocess
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -72,14 +73,22 @@ def run(*, only: str = "", limit: float = 20.0, source: str = str(ROOT)) -> Iter
         source: tree whose server is tried.
     """
     chosen = [family for family in families() if re.search(only, family.name)]
+    commit = _commit(source)
     with Server(Path(source)) as server, tqdm(total=len(chosen), unit="family") as bar:
         for group, members in groupby(chosen, lambda family: family.group):
             for family in members:
                 bar.set_description(family.name)
-                yield family_row(family, list(grow(family, server, limit)), server.idle, limit)
+                row = family_row(family, list(grow(family, server, limit)), server.idle, limit)
+                yield dataclasses.replace(row, versions=row.versions | commit)
                 bar.update()
             ratio = server.memory_left(_MEMORY_S, AIMS["memory"])
-            yield figure(f"{group}: memory after / before", ratio, "ratio", target=AIMS["memory"])
+            row = figure(f"{group}: memory after / before", ratio, "ratio", target=AIMS["memory"])
+            yield dataclasses.replace(row, versions=row.versions | commit)
+
+
+def _commit(tree: str) -> dict[str, str]:
+    command = ["git", "-C", tree, "describe", "--always", "--dirty", "--exclude=*"]
+    return {"commit": subprocess.check_output(command, text=True).strip()}
 
 
 def grow(family: Family, server: Server, limit: float) -> Iterator[Case]:
@@ -128,7 +137,7 @@ def family_row(
     }
     seen = dict.fromkeys(str(case.status or "none") for case in cases)
     shown: dict[str, float | str] = {
-        f"{family.kind.unit} at most": last.size,
+        "largest": f"{last.size:,} {family.kind.unit}",
         "status": " ".join(seen),
         "CPU s": f"> {limit:g}" if last.ended else round(last.cpu, 3),
         "peak MiB": round(max(case.memory for case in cases)),
