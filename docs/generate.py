@@ -5,9 +5,11 @@
 """
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.complexity import AIMS
 from core.tables import markdown_table
 from service.settings import table
 
@@ -41,11 +43,47 @@ def benchmarks_page() -> str:
 
 def _section(path: Path) -> str:
     rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    families = [row for row in rows if "figures" in row]
+    rows = [row for row in rows if row not in families]
     shown = [row for row in rows if row["target"] is not None or row["unit"] == "ratio"] or rows
-    measured_on = {f"Assay {row['versions']['assay']} on {row['machine']}" for row in rows}
+    measured_on = {_measured_on(row) for row in families + rows}
     columns = ("case", "measured", "spread", "target", "met", "samples")
-    body = markdown_table(columns, [_cells(row) for row in shown])
-    return f"## {path.stem}\n\n{'; '.join(sorted(measured_on))}\n\n{body}\n"
+    parts = [f"## {path.stem}", "; ".join(sorted(measured_on))]
+    if families:
+        parts += [_aims(families), _missing(families)]
+    return "\n\n".join([*parts, markdown_table(columns, [_cells(row) for row in shown])]) + "\n"
+
+
+def _measured_on(row: dict[str, Any]) -> str:
+    versions = row["versions"]
+    commit = f" ({versions['commit']})" if "commit" in versions else ""
+    return f"Assay {versions['assay']}{commit} on {row['machine']}"
+
+
+def _aims(families: Sequence[dict[str, Any]]) -> str:
+    """How many families of requests keep each aim."""
+    kept = sum(row["met"] for row in families)
+    rows = []
+    for name, aim in AIMS.items():
+        figures = [row["figures"][name] for row in families if name in row["figures"]]
+        missed = sum(name in row["missed"] for row in families)
+        if figures:
+            rows.append([name, f"≤ {aim:g}", len(figures) - missed, missed, f"{max(figures):.4g}"])
+    head = f"{kept} of {len(families)} families of requests keep every aim."
+    return f"{head}\n\n{markdown_table(('aim', 'most', 'kept', 'missed', 'worst'), rows)}"
+
+
+def _missing(families: Sequence[dict[str, Any]]) -> str:
+    """The families that miss an aim, with all their figures."""
+    rows = []
+    for row in families:
+        figures, missed = row["figures"], row["missed"]
+        cells = [f"**{value}**" if name in missed else value for name, value in figures.items()]
+        if missed:
+            rows.append([row["case"], *cells])
+    if not rows:
+        return "None misses an aim."
+    return markdown_table(("family", *families[0]["figures"]), rows)
 
 
 def _cells(row: dict[str, Any]) -> list[str]:

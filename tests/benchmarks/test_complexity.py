@@ -1,10 +1,12 @@
 """How `benchmarks.complexity` scores requests, and that each of them is what it says."""
 
 import csv
+import dataclasses
 import io
 import json
 import zipfile
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
@@ -14,7 +16,9 @@ from PIL import Image
 from benchmarks.complexity import AIMS, exponent, family_row, grow
 from benchmarks.support import nasty
 from benchmarks.support.nasty_files import LARGE, PARQUETS, PICTURES, ZIPS, Kind
+from benchmarks.support.rows import figure
 from benchmarks.support.watched import Case, Server, as_due
+from docs import generate
 
 
 def _case(size: int = 1000, cpu: float = 0.01, **more: Any) -> Case:
@@ -80,6 +84,23 @@ def test_a_family_names_the_aims_that_it_misses(case: dict[str, Any], missed: li
     row = family_row(_FAMILY, [_case(), _case(**case)], idle=[0.005, 0.05], limit=20)
     assert (row.missed, row.measured, row.met) == (missed, len(missed), not missed)
     assert set(row.figures) >= AIMS.keys() - {"memory"}
+
+
+def test_the_page_counts_who_keeps_each_aim_and_shows_who_misses_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [
+        dataclasses.asdict(family_row(_FAMILY, [case], idle=[0.05], limit=20))
+        for case in (_case(), _case(cpu=3.0))
+    ]
+    rows.append(dataclasses.asdict(figure("g: memory", 1.0, "ratio", target=1.1)))
+    (tmp_path / "complexity.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    monkeypatch.setattr(generate, "RECORDS", tmp_path)
+    page = generate.benchmarks_page()
+    assert "1 of 2 families of requests keep every aim." in page
+    assert "| exponent | ≤ 1.2 | 2 | 0 | 0 |" in page and "| g: memory | 1 |" in page
+    [shown] = [line for line in page.splitlines() if line.startswith(f"| {_FAMILY.name} |")]
+    assert shown.count("**") == 2
 
 
 def test_a_request_that_waits_stands_for_those_due_meanwhile() -> None:
