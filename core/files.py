@@ -50,6 +50,23 @@ def replacing(path: Path) -> Iterator[Path]:
         raise
 
 
+def allocate(path: Path, size: int) -> None:
+    """Have the disk keep room for a file, so that writing to a map of it cannot fail.
+
+    Args:
+        path: made when it is missing; what it holds stays.
+        size: bytes that it has at least; what is new is zero.
+
+    Raises:
+        OSError: there is no such room.
+    """
+    with path.open("ab") as file:
+        if hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(file.fileno(), 0, size)
+        else:  # on a Mac
+            file.write(bytes(max(0, size - file.tell())))
+
+
 def remove_leftovers(folder: Path) -> None:
     """Remove the temporary files of a process that was killed while it wrote one.
 

@@ -1,5 +1,6 @@
 """The BentoML services: `Assay` answers requests, `Evaluator` runs evaluations beside it."""
 
+import logging
 import os
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -15,26 +16,29 @@ from service.http.keys import read_keys
 from service.http.logging import set_up_logs
 from service.jobs import worker as evaluator
 from service.jobs.queue import JobStore
+from service.manager import manage_workers
+from service.metrics import check_room
 from service.predictions.images import DEFAULT_TOP_K, Prediction
 from service.predictions.registry import check_models
 from service.processes import watch_parent
-from service.settings import Settings, absolute_paths, get_settings, process_count
+from service.settings import Settings, absolute_paths, get_settings, log_format, process_count
 from service.start import (
-    StartGuard,
     claim_state,
     is_worker,
     open_run_folder,
     prepare_state,
+    reporting_start,
     run_folder,
-    use_private_sockets,
 )
 from service.worker import Worker
+
+logger = logging.getLogger(__name__)
 
 _Inner = TypeVar("_Inner")
 _gateway = Gateway()
 
 if is_worker():  # BentoML logs before it calls anything here
-    set_up_logs(get_settings().log_format)
+    set_up_logs(log_format())
 
 
 class BareService(Service[_Inner]):
@@ -96,20 +100,22 @@ class Assay:
         # In its own containers BentoML would leave a process that has died, and answer no more.
         os.environ.pop("BENTOML_CONTAINERIZED", None)
         os.environ.update(absolute_paths(os.environ, Path.cwd()))
+        set_up_logs(log_format())
         try:
             settings = get_settings()
-            set_up_logs(settings.log_format)
             read_keys(settings.api_keys.get_secret_value())
             prepare_state(settings)
             claim_state(settings)
             JobStore(settings.database_url).close()
             folder = open_run_folder(settings)
             os.environ["ASSAY_RUN"] = str(folder)  # for the workers
-            use_private_sockets(folder)
+            check_room(folder, settings.workers)
+            manage_workers(folder)
             if settings.role != "evaluate":
                 check_models(settings)
         except ValueError as error:
-            raise SystemExit(f"Assay cannot start: {error}") from None
+            logger.critical("Assay cannot start: %s", error)
+            raise SystemExit(1) from None
 
     @bentoml.on_startup
     async def start(self) -> None:
@@ -161,7 +167,7 @@ def _starting(name: str, settings: Settings) -> AbstractContextManager[None]:
     if not is_worker():
         return nullcontext()
     watch_parent()
-    return StartGuard(run_folder(settings), f"{name} {bentoml.server_context.worker_index}")
+    return reporting_start(run_folder(settings), f"{name} {bentoml.server_context.worker_index}")
 
 
 # BentoML's protocol describes a function here, while what it wants is a class.

@@ -15,9 +15,12 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 
+from core.files import allocate
 from service.processes import by_role
 
 _FOLDER = "PROMETHEUS_MULTIPROC_DIR"
+# Bytes of a worker's files, by the beginning of their names: for all routes, and 64 models.
+_ROOM = {"counter": 1 << 17, "gauge_livesum": 1 << 16, "histogram": 1 << 20}
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 _SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
@@ -90,6 +93,10 @@ def share_figures(folder: Path) -> None:
     """Write this process' figures into a folder that all workers of the server have in common.
 
     Called before a `Metrics` is made. What the gauges of dead workers showed is forgotten.
+    The files are maps: their room is taken now, since a full disk would kill the process later.
+
+    Raises:
+        OSError: there is no room.
     """
     folder.mkdir(parents=True, exist_ok=True)
     os.environ[_FOLDER] = str(folder)
@@ -97,6 +104,24 @@ def share_figures(folder: Path) -> None:
         pid = path.stem.rpartition("_")[2]
         if pid.isdecimal() and not psutil.pid_exists(int(pid)):
             mark_process_dead(int(pid), str(folder))
+    for name, size in _ROOM.items():
+        allocate(folder / f"{name}_{os.getpid()}.db", size)
+
+
+def check_room(folder: Path, workers: int) -> None:
+    """Try whether a folder has room for the figures of so many workers.
+
+    Raises:
+        ValueError: it has not.
+    """
+    trial, size = folder / "room", workers * sum(_ROOM.values())
+    try:
+        allocate(trial, size)
+    except OSError as error:
+        need = f"room for {size / 1e6:.1f} MB"
+        raise ValueError(f"ASSAY_RUN={folder} must have {need}: {error.strerror}") from error
+    finally:
+        trial.unlink(missing_ok=True)
 
 
 def state_metrics(

@@ -5,10 +5,10 @@ import re
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, get_args
 from urllib.parse import quote
 
-from pydantic import Field, SecretStr, field_validator
+from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 LogFormat = Literal["auto", "text", "json"]
@@ -18,7 +18,15 @@ Processes = Annotated[int, Field(gt=0, le=256)]
 # Some engines make as many as they are told to, and the host stands still.
 Threads = Annotated[int, Field(gt=0, le=1024)]
 ROOT = Path(__file__).resolve().parents[1]  # the project, or its copy inside a built bento
-_PATH_SETTINGS = ("ASSAY_STATE", "ASSAY_RUN", "ASSAY_MODELS", "ASSAY_DATA", "ASSAY_SAMPLES")
+_PATH_SETTINGS = (
+    "ASSAY_STATE",
+    "ASSAY_RUN",
+    "ASSAY_MODELS",
+    "ASSAY_DATA",
+    "ASSAY_SAMPLES",
+    "ASSAY_DATABASE_FILE",
+    "ASSAY_API_KEYS_FILE",
+)
 # The table's headings, each before the setting named here.
 _GROUPS = {
     "models": "What is served, and where it is kept",
@@ -67,6 +75,9 @@ class Settings(BaseSettings):
         default=SecretStr(""),
         description="PostgreSQL URL of the table of evaluations; without one, SQLite in the state",
     )
+    database_file: Path | None = Field(
+        default=None, description="file whose content is `ASSAY_DATABASE`"
+    )
     samples: Path = Field(
         default=ROOT / "artifacts" / "samples", description="images the page offers"
     )
@@ -93,6 +104,9 @@ class Settings(BaseSettings):
         default=SecretStr(""),
         description="API keys: a JSON list, or the path of a file with one; without them everybody"
         " may do everything",
+    )
+    api_keys_file: Path | None = Field(
+        default=None, description="file whose content is `ASSAY_API_KEYS`"
     )
     open_metrics: bool = Field(
         default=False, description="whether `/metrics` needs no key where keys are in use"
@@ -186,6 +200,18 @@ class Settings(BaseSettings):
     )
     retention_hours: Amount = Field(default=168, description="age at which a result is deleted")
 
+    @model_validator(mode="before")
+    @classmethod
+    def _take_files(cls, given: dict[str, Any]) -> dict[str, Any]:
+        """Have the files of secrets stand for their values."""
+        for name in ("database", "api_keys"):
+            path, variable = given.get(f"{name}_file"), f"ASSAY_{name.upper()}"
+            if path and given.get(name):
+                raise ValueError(f"{variable} and {variable}_FILE must not both be given")
+            if path:
+                given = given | {name: _read_secret(f"{variable}_FILE", path)}
+        return given
+
     @field_validator("models", mode="before")
     @classmethod
     def _split(cls, value: object) -> object:
@@ -193,7 +219,7 @@ class Settings(BaseSettings):
             return [part for part in value.split(os.pathsep) if part]
         return value
 
-    @field_validator("models", "state", "run", "samples", "data")
+    @field_validator("models", "state", "run", "samples", "data", "database_file", "api_keys_file")
     @classmethod
     def _absolute(cls, value: list[Path] | Path | None) -> list[Path] | Path | None:
         if isinstance(value, list):
@@ -215,6 +241,17 @@ class Settings(BaseSettings):
     def max_body_bytes(self) -> int:
         """Size limit of a request's body in bytes."""
         return int(self.max_body_mb * 1_000_000)
+
+
+def _read_secret(variable: str, path: str | Path) -> str:
+    try:
+        text = Path(path).expanduser().read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
+        raise ValueError(f"{variable}={path} cannot be read: {reason}") from None
+    if not text:
+        raise ValueError(f"{variable}={path} must not be empty")
+    return text
 
 
 def absolute_paths(environ: Mapping[str, str], folder: Path) -> dict[str, str]:
@@ -265,7 +302,27 @@ def process_count(variable: str) -> int:
     return int(text) if re.fullmatch(r"[1-9][0-9]{0,2}", text) else 1
 
 
+def log_format() -> LogFormat:
+    """`ASSAY_LOG_FORMAT`, by which also a wrong setting is told; a wrong value counts as `auto`."""
+    text = os.environ.get("ASSAY_LOG_FORMAT", "")
+    return next((known for known in get_args(LogFormat) if known == text), "auto")
+
+
 @lru_cache
 def get_settings() -> Settings:
-    """The settings of this process, read once from the environment."""
-    return Settings()
+    """The settings of this process, read once from the environment.
+
+    Raises:
+        ValueError: one sentence about every variable that breaks a rule.
+    """
+    try:
+        return Settings()
+    except ValidationError as error:
+        broken = error.errors(include_url=False, include_input=False)
+        raise ValueError("; ".join(map(_sentence, broken))) from None
+
+
+def _sentence(problem: Any) -> str:
+    message = problem["msg"].removeprefix("Value error, ")
+    names = [f"ASSAY_{str(name).upper()}" for name in problem["loc"][:1]]
+    return ": ".join([*names, message])

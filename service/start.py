@@ -1,19 +1,16 @@
-"""What surrounds a server's processes: private folder and sockets, starts that fail repeatedly."""
+"""What surrounds a server's processes: the state, the folder of one run, workers' starts."""
 
 import atexit
 import fcntl
-import functools
-import inspect
 import logging
 import os
 import shutil
-import signal
 import stat
 import sys
 import tempfile
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 import bentoml
 
@@ -21,12 +18,10 @@ from service.settings import Settings
 
 logger = logging.getLogger(__name__)
 
-_TRIES = 3
 _ROLES = ("predict", "evaluate")
-_ERROR_FILE = "error"
 _LOCK = "lock"
 _PREFIX = "assay-"
-SOCKETS = ("control", "events")  # of the process manager, in the run folder
+STARTED, FAILED = "started-", "failed-"  # before the id of a worker's process
 # Of the path of a Unix socket, without the longest name in the folder.
 _LONGEST_PATH = (107 if sys.platform == "linux" else 103) - len("/control")
 
@@ -55,7 +50,12 @@ def prepare_state(settings: Settings) -> None:
         with tempfile.TemporaryFile(dir=settings.state):
             pass
     except OSError as error:
-        raise ValueError(f"ASSAY_STATE must be a folder to write in: {error.strerror}") from error
+        raise _unwritable(f"ASSAY_STATE={settings.state}", error) from error
+
+
+def _unwritable(place: str, error: OSError) -> ValueError:
+    reason = f"{error.strerror} (user {os.geteuid()})"
+    return ValueError(f"{place} must be a folder to write in: {reason}")
 
 
 def claim_state(settings: Settings) -> None:
@@ -104,7 +104,8 @@ def open_run_folder(settings: Settings) -> Path:
             _check_private(folder)
         _lock(folder)
     except OSError as error:
-        raise ValueError(f"ASSAY_RUN must be a folder to write in: {error.strerror}") from error
+        place = f"ASSAY_RUN={settings.run}" if settings.run else "the temporary folder"
+        raise _unwritable(place, error) from error
     atexit.register(_end, folder, os.getpid())
     if len(os.fsencode(folder)) > _LONGEST_PATH:
         raise ValueError(f"ASSAY_RUN must be a path of at most {_LONGEST_PATH} bytes, got {folder}")
@@ -160,78 +161,44 @@ def _empty(folder: Path) -> None:
 
 
 def _end(folder: Path, server: int) -> None:
-    """Say why the server ends, if it was made to, and remove its folder."""
+    """Remove the server's folder."""
     if os.getpid() != server:
         return  # a fork of the server
-    error = folder / _ERROR_FILE
-    message = error.read_text() if error.is_file() else ""
     with suppress(OSError):
         _empty(folder)
         folder.rmdir()
-    if message:
-        sys.stderr.write(f"Assay ends: {message}\n")
+
+
+def fail_at_exit(folder: Path) -> None:
+    """Have this process, the server, end with exit status 1, however it ends by itself.
+
+    Args:
+        folder: see `open_run_folder`.
+    """
+    server = os.getpid()
+
+    def fail() -> None:
+        _end(folder, server)
         sys.stderr.flush()
         os._exit(1)  # at exit there is no other way left to fail
 
-
-def use_private_sockets(folder: Path) -> None:
-    """Have the process manager that starts next listen on Unix sockets only.
-
-    BentoML 1.4.39 has circus listen on two TCP ports of 127.0.0.1, without authentication and
-    without a setting for their addresses: every user of the host could run commands as this user
-    and read the environment, API keys included. Nothing else reaches behind BentoML's public names.
-
-    Args:
-        folder: a folder that no other user may enter.
-    """
-    from circus.arbiter import Arbiter  # imported here: workers have no process manager
-
-    original = inspect.unwrap(Arbiter.__init__)
-    control, events = (f"ipc://{folder / name}" for name in SOCKETS)
-
-    @functools.wraps(original)
-    def with_private_sockets(self: Arbiter, *args: Any, **options: Any) -> None:
-        """Listen on the folder's sockets, whatever was asked for."""
-        options |= {"endpoint": control, "pubsub_endpoint": events}
-        original(self, *args, **options)
-
-    Arbiter.__init__ = with_private_sockets
+    atexit.register(fail)
 
 
-class StartGuard:
-    """Ends the server when one of its workers cannot start.
-
-    BentoML starts a worker that has ended again, for ever. Used as a context around a worker's
-    start; a death that nothing can catch counts as well.
+@contextmanager
+def reporting_start(folder: Path, name: str) -> Iterator[None]:
+    """Tell the server whether the start of this worker, done in the block, has succeeded.
 
     Args:
         folder: see `run_folder`.
-        name: of the worker; a later one in its place has the same.
+        name: of the worker, for people.
     """
-
-    def __init__(self, folder: Path, name: str) -> None:
-        self._folder = folder
-        self._attempts = folder / f"starting-{name}"
-        self._name = name
-
-    def __enter__(self) -> None:
-        if self._count() >= _TRIES:
-            self._give_up("exited without an error message")
-        with self._attempts.open("ab") as file:
-            file.write(b".")
-
-    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
-        if error is None:
-            self._attempts.unlink(missing_ok=True)
-            return
-        logger.error("The %s could not start: %s", self._name, error)
-        if self._count() >= _TRIES:
-            self._give_up(str(error) or type(error).__name__)
-
-    def _count(self) -> int:
-        return self._attempts.stat().st_size if self._attempts.exists() else 0
-
-    def _give_up(self, reason: str) -> None:
-        message = f"the {self._name} could not start {_TRIES} times in a row: {reason}"
-        (self._folder / _ERROR_FILE).write_text(message)
-        os.kill(server_pid(), signal.SIGTERM)
+    try:
+        yield
+        (folder / f"{STARTED}{os.getpid()}").touch()
+    except BaseException as error:
+        reason = str(error) or type(error).__name__
+        logger.error("The %s could not start: %s", name, reason)
+        with suppress(OSError):  # the disk may be full
+            (folder / f"{FAILED}{os.getpid()}").write_text(reason)
+        raise

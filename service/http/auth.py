@@ -14,6 +14,7 @@ from fastapi.openapi.models import HTTPBearer
 from fastapi.security import SecurityScopes
 from fastapi.security.base import SecurityBase
 
+from core.files import allocate
 from service.http.errors import ApiError, invalid_query
 from service.http.keys import Caller, Keys, Scope
 
@@ -124,6 +125,8 @@ class Rates:
         limited = [caller.name for caller in callers if caller.requests_per_minute]
         self._offsets = {name: index * _BUCKET.size for index, name in enumerate(limited)}
         self._clock = clock
+        if limited:
+            allocate(path, len(limited) * _BUCKET.size)
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
     def take(self, caller: Caller) -> None:

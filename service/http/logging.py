@@ -9,6 +9,7 @@ import random
 import re
 import sys
 from datetime import UTC, datetime
+from typing import Any
 
 from starlette.datastructures import Headers
 from starlette.types import Message, Scope, Send
@@ -156,3 +157,11 @@ def set_up_logs(log_format: LogFormat) -> None:
         foreign = logging.getLogger(name)
         foreign.handlers.clear()
         foreign.propagate = True
+    logging.captureWarnings(True)
+    sys.excepthook = _log_uncaught
+
+
+def _log_uncaught(kind: type[BaseException], error: BaseException, trace: Any) -> None:
+    if issubclass(kind, KeyboardInterrupt):
+        return
+    logger.critical("The process ends: %s", error, exc_info=(kind, error, trace))

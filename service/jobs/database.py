@@ -67,7 +67,7 @@ def open_database(address: str) -> Engine:
     try:
         with _first(url), writing_alone(engine) as connection:
             _migrate(connection)
-    except (DBAPIError, OSError) as error:
+    except (DBAPIError, sqlite3.Error, OSError) as error:
         engine.dispose()
         raise _unusable(url, error) from error
     except BaseException:
@@ -169,7 +169,9 @@ def _migrate(connection: Connection) -> None:
 def _unusable(url: URL, error: Exception) -> ValueError:
     """Says where and why, without the password."""
     if url.drivername != _DRIVER:
-        return ValueError(f"the table of evaluations cannot be opened: {_reason(error)}")
+        return ValueError(
+            f"the table of evaluations in {url.database} cannot be opened: {_reason(error)}"
+        )
     place = f"{url.host or 'the local socket'}, database {url.database or 'of the user'}"
     reason = _reason(error)
     if url.password and str(url.password) in reason:

@@ -5,10 +5,11 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Self
 
 from export.select import select_runtimes
-from runtimes.artifact import Artifact, find_artifacts
+from runtimes.artifact import Artifact, ArtifactError, find_artifacts
 from runtimes.base import RuntimeUnavailable
 from runtimes.manifest import IMAGES, TEXTS, Task
 from runtimes.registry import open_runtime, require_runtime
@@ -63,7 +64,7 @@ class Registry:
     @classmethod
     def open(cls, settings: Settings, metrics: Metrics | None = None) -> Self:
         """A registry of all artifacts that the settings name."""
-        return cls(find_artifacts(settings.models), settings, metrics)
+        return cls(_find_all(settings.models), settings, metrics)
 
     def replace(self, models: Sequence[Served]) -> None:
         """Serve these models and no others, from the next request on."""
@@ -179,7 +180,7 @@ def check_models(settings: Settings) -> None:
         ValueError: an artifact is not sound, there is none, two have one name and version, the
             default model is not served, or the runtime is not there.
     """
-    artifacts = find_artifacts(settings.models)
+    artifacts = _find_all(settings.models)
     _check_names(artifacts, settings)
     for artifact in artifacts:
         if artifact.manifest.task == TEXTS:
@@ -198,6 +199,19 @@ def check_models(settings: Settings) -> None:
             select_runtimes(artifacts, **options)
     except RuntimeUnavailable as error:
         raise ValueError(f"ASSAY_RUNTIME={settings.runtime}: {error}") from error
+
+
+def _find_all(roots: Sequence[Path]) -> list[Artifact]:
+    """The artifacts of all folders; an error names the setting and the folder."""
+    found: list[Artifact] = []
+    for root in roots:
+        try:
+            found += find_artifacts([root])
+        except ArtifactError as error:
+            raise ValueError(f"ASSAY_MODELS={root}: {error}") from error
+        except OSError as error:
+            raise ValueError(f"ASSAY_MODELS={root} cannot be read: {error.strerror}") from error
+    return found
 
 
 def _check_names(artifacts: Sequence[Artifact], settings: Settings) -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from service.settings import ROOT, Settings, absolute_paths
+from service.settings import ROOT, Settings, absolute_paths, get_settings, log_format
 
 
 @pytest.fixture(autouse=True)
@@ -43,3 +43,34 @@ def test_relative_paths_are_taken_from_the_directory_of_the_start() -> None:
         "ASSAY_MODELS": f"/start/mine{os.pathsep}/b",
         "ASSAY_STATE": "/start/state",
     }
+
+
+@pytest.mark.parametrize("name", ["API_KEYS", "DATABASE"])
+def test_a_secret_is_read_from_a_file(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str
+) -> None:
+    path = tmp_path / "secret"
+    monkeypatch.setenv(f"ASSAY_{name}_FILE", str(path))
+    with pytest.raises(ValueError, match=f"^ASSAY_{name}_FILE={path} cannot be read: No such file"):
+        get_settings.__wrapped__()
+    path.write_text(" \n")
+    with pytest.raises(ValueError, match=f"^ASSAY_{name}_FILE={path} must not be empty$"):
+        get_settings.__wrapped__()
+    path.write_text("the secret\n")
+    assert getattr(Settings(), name.lower()).get_secret_value() == "the secret"
+    monkeypatch.setenv(f"ASSAY_{name}", "another")
+    both = f"^ASSAY_{name} and ASSAY_{name}_FILE must not both be given$"
+    with pytest.raises(ValueError, match=both):
+        get_settings.__wrapped__()
+
+
+def test_every_wrong_setting_is_named_in_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ASSAY_WORKERS", "0")
+    monkeypatch.setenv("ASSAY_LOG_FORMAT", "xml")
+    with pytest.raises(
+        ValueError, match="^ASSAY_WORKERS: Input .* 0; ASSAY_LOG_FORMAT: Input [^\n]*$"
+    ):
+        get_settings.__wrapped__()
+    assert log_format() == "auto"
+    monkeypatch.setenv("ASSAY_LOG_FORMAT", "json")
+    assert log_format() == "json"

@@ -18,8 +18,8 @@ import pytest
 from circus.client import CircusClient
 
 from service.http.connections import admit_newcomers
+from service.manager import SOCKETS
 from service.settings import ROOT
-from service.start import SOCKETS
 from tests.service.conftest import wait_until
 from tests.service.server import QUICK, Server, serve
 
@@ -182,7 +182,7 @@ for path in sys.argv[1:]:
 
 def test_state_and_the_process_managers_sockets_are_for_nobody_else(server: Server) -> None:
     """It runs commands for whoever reaches its sockets."""
-    assert bentoml.__version__ == "1.4.39", "see `use_private_sockets` before you upgrade"
+    assert bentoml.__version__ == "1.4.39", "see `manage_workers` before you upgrade"
     connections = [c for process in server.family() for c in process.net_connections("inet")]
     listening = {c.laddr.port for c in connections if c.status == psutil.CONN_LISTEN}
     assert listening == {server.port}
