@@ -156,7 +156,15 @@ class Settings(BaseSettings):
     )
     predict_threads: Threads | None = Field(default=None, description="threads of a runtime")
 
-    queue_length: Count = Field(default=16, description="evaluations waiting")
+    queue_length: Count = Field(
+        default=32, description="evaluations waiting, and as many again of priority `high`"
+    )
+    stored_mb: Amount = Field(
+        default=4096, description="uploads and results that one caller's evaluations keep, in MB"
+    )
+    free_mb: float = Field(
+        default=256, ge=0, description="free disk space in MB, below which nothing is accepted"
+    )
     evaluation_max_samples: Count = Field(
         default=2000, description="images or texts of one evaluation"
     )

@@ -137,7 +137,7 @@ class _Evaluations:
             max_files = self.settings.evaluation_max_samples
             form = await sent.form(EvaluationForm, max_files=max_files)
             key = request.headers.get("idempotency-key")
-            read = partial(read_submission, form, key, caller_of(request))
+            read = partial(read_submission, form, key, caller_of(request), sent.sharer)
             submission = await to_thread.run_sync(read)
             job, created = await to_thread.run_sync(
                 self.submitter.accept, submission, limiter=self.uploads

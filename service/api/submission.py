@@ -40,13 +40,16 @@ class CostRequest(BaseModel):
     samples: int = Field(ge=1)
 
 
-def read_submission(asked: EvaluationForm, key: str | None, caller: Caller) -> Submission:
+def read_submission(
+    asked: EvaluationForm, key: str | None, caller: Caller, sharer: str
+) -> Submission:
     """What a form asks for.
 
     Args:
         asked: the form.
         key: the Idempotency-Key header, or None.
         caller: who sent it.
+        sharer: who shares what it takes with others.
 
     Raises:
         ApiError: an input is missing or repeated, the spec or the key is not acceptable, or the
@@ -64,6 +67,7 @@ def read_submission(asked: EvaluationForm, key: str | None, caller: Caller) -> S
         uploads=_uploads(asked, spec),
         idempotency_key=key,
         caller=caller,
+        sharer=sharer,
         priority=asked.priority,
     )
 

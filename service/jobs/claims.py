@@ -22,7 +22,7 @@ from sqlalchemy import (
 )
 
 from service.jobs.database import present, writing
-from service.jobs.table import Job, Status, jobs, read_row
+from service.jobs.table import Job, Status, jobs, latest_turn, read_row
 
 MAX_ATTEMPTS = 3
 # An evaluator that disappears says little about the job: it is given up only when that goes on.
@@ -39,14 +39,18 @@ class JobClaims:
         self._engine = engine
 
     def claim(self, worker: str) -> Job | None:
-        """Take the oldest queued job of the highest priority, or None when nothing waits."""
+        """Take a queued job, or None when nothing waits.
+
+        Of those of the highest priority, it is the oldest one of the sharer whose turn it is.
+        """
         now = present(self._engine)
-        order = (jobs.c.priority.desc(), jobs.c.seq)
+        order = (jobs.c.priority.desc(), latest_turn(), jobs.c.seq)
         first = select(jobs.c.seq).where(jobs.c.status == "queued").order_by(*order).limit(1)
         taken = {
             "status": "running",
             "worker": worker,
             "heartbeat": now,
+            "claimed": now,
             "started": func.coalesce(jobs.c.started, now),
             "attempts": jobs.c.attempts + 1,
             "starts": jobs.c.starts + 1,
@@ -87,9 +91,16 @@ class JobClaims:
         rows = self._read(wish)
         return not rows or bool(rows[0][0])
 
-    def finish(self, job_id: str, worker: str, result: dict[str, Any]) -> bool:
-        """Store the result; False, and nothing stored, when the job is not this worker's."""
-        return self._end(job_id, worker, "succeeded", result=json.dumps(result, allow_nan=False))
+    def finish(
+        self, job_id: str, worker: str, result: dict[str, Any], *, stored: int | None = None
+    ) -> bool:
+        """Store the result; False, and nothing stored, when the job is not this worker's.
+
+        `stored` counts the bytes that the evaluation has on the disk by now.
+        """
+        outcome: dict[str, Any] = {"result": json.dumps(result, allow_nan=False)}
+        outcome |= {} if stored is None else {"stored": stored}
+        return self._end(job_id, worker, "succeeded", **outcome)
 
     def fail(self, job_id: str, worker: str, code: str, message: str) -> bool:
         """Store why the job failed; False when it is not this worker's."""
@@ -154,7 +165,7 @@ class JobClaims:
             change = update(jobs).where(_owned(job_id, worker)).values(values)
             return bool(connection.execute(change).rowcount)
 
-    def _end(self, job_id: str, worker: str, status: Status, **outcome: str) -> bool:
+    def _end(self, job_id: str, worker: str, status: Status, **outcome: Any) -> bool:
         values = {"status": status, "finished": present(self._engine), "worker": None, "eta": None}
         return self._own(values | outcome, job_id, worker)
 

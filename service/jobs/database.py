@@ -30,7 +30,8 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlalchemy.sql.elements import ColumnElement
 
-HEAD = "0001"  # the newest step in `migrations`, and so far the only one
+_VERSIONS = ("0001", "0002")  # the steps in `migrations`
+HEAD = _VERSIONS[-1]
 _SQLITE_WAIT_S = 30
 _CONNECT_S = 10
 _LOCK = 4_702_111_234  # any number that nobody else locks in the same database
@@ -147,7 +148,7 @@ def _migrate(connection: Connection) -> None:
     found = None
     if inspect(connection).has_table("alembic_version"):
         found = connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
-    if found not in (None, HEAD):
+    if found not in (None, *_VERSIONS):
         raise ValueError(
             f"the state was written with schema version {found}, this service reads up to version"
             f" {HEAD}; start the service that wrote it, or name an empty ASSAY_STATE or"
@@ -155,7 +156,7 @@ def _migrate(connection: Connection) -> None:
         )
     if found == HEAD:
         return
-    # Only a first start needs it, and it takes longer to import than all else of the table.
+    # Only a version's first start needs it; it takes longer to import than all else of the table.
     from alembic import command
     from alembic.config import Config
 

@@ -5,12 +5,9 @@ process dies in between: a job whose worker's heart has stopped is queued again.
 """
 
 import json
-import math
 import re
 from collections.abc import Collection, Sequence
-from itertools import accumulate
 from statistics import fmean, linear_regression
-from typing import Any
 
 from sqlalchemy import (
     ColumnElement,
@@ -26,6 +23,7 @@ from sqlalchemy import (
 from service.http.errors import ApiError
 from service.jobs.claims import JobClaims
 from service.jobs.database import open_database, present, writing, writing_alone
+from service.jobs.room import Limits, Need, check_room
 from service.jobs.table import (
     ACTIVE,
     STATUSES,
@@ -37,9 +35,6 @@ from service.jobs.table import (
     select_jobs,
 )
 
-_DAY_S = 86_400.0
-# For a full queue, where no running evaluation tells how long it takes, and at most.
-_RETRY_AFTER_S, _MAX_RETRY_AFTER_S = 10, 3600
 _LAST = 20  # jobs from which the speed is measured
 _REACH = 10  # times the cost of the largest of them
 
@@ -64,15 +59,8 @@ class JobStore(JobClaims):
         """Close all connections; the store cannot be used afterwards."""
         self._engine.dispose()
 
-    def submit(
-        self, new: NewJob, *, queue_length: int, budget: int | None = None
-    ) -> tuple[Job, bool]:
+    def submit(self, new: NewJob, limits: Limits) -> tuple[Job, bool]:
         """Store an accepted evaluation; its files must already be on disk.
-
-        Args:
-            new: the evaluation.
-            queue_length: evaluations that may wait.
-            budget: model evaluations that are accepted from the owner in a day.
 
         Returns:
             The job, and whether it is new: the same request of the same owner under the same
@@ -81,13 +69,14 @@ class JobStore(JobClaims):
         Raises:
             ApiError: as in `find_key` and `check_room`.
         """
-        values = new_row(new) | {"created": present(self._engine)}
+        now = present(self._engine)
+        need = Need(**{field: getattr(new, field) for field in Need.__slots__})
         with writing_alone(self._engine) as connection:
             known = _find_key(connection, new.owner, new.idempotency_key, new.fingerprint)
             if known is not None:
                 return known, False
-            self._check_room(connection, new.owner, new.cost, queue_length, budget)
-            connection.execute(insert(jobs).values(values))
+            check_room(connection, need, limits, now)
+            connection.execute(insert(jobs).values(new_row(new) | {"created": now}))
             row = connection.execute(select_jobs().where(jobs.c.id == new.id)).one()
             return read_row(row), True
 
@@ -100,19 +89,19 @@ class JobStore(JobClaims):
         with self._engine.begin() as connection:
             return _find_key(connection, owner, key, fingerprint)
 
-    def check_room(self, owner: str, *, queue_length: int, budget: int | None) -> None:
-        """Refuse what `submit` would refuse whatever it costs.
+    def check_room(self, need: Need, limits: Limits) -> None:
+        """Refuse what `submit` would refuse.
 
         Raises:
-            ApiError: 429 queue_full or budget_spent.
+            ApiError: 429 queue_full, storage_spent, budget_spent.
         """
         with self._engine.begin() as connection:
-            self._check_room(connection, owner, 1, queue_length, budget)
+            check_room(connection, need, limits, present(self._engine))
 
     def waiting(self) -> int:
         """Number of queued evaluations."""
-        with self._engine.begin() as connection:
-            return _waiting(connection)
+        queued = select(func.count()).select_from(jobs).where(jobs.c.status == "queued")
+        return self._read(queued)[0][0]
 
     def get(self, job_id: str) -> Job | None:
         """One job, also a deleted one (`deleted` is set then), or None."""
@@ -172,11 +161,19 @@ class JobStore(JobClaims):
             "stage": "",
             "fingerprint": "",
             "idempotency_key": None,
+            "stored": 0,
         }
         finished = and_(jobs.c.deleted.is_(None), jobs.c.status.not_in(ACTIVE))
         with writing(self._engine) as connection:
             change = update(jobs).where(jobs.c.id == job_id, finished).values(values)
             return bool(connection.execute(change).rowcount)
+
+    def forget_sharers(self, *, older_than: float) -> None:
+        """Drop the addresses that evaluations came from and that were deleted so long ago."""
+        old = jobs.c.deleted < present(self._engine) - older_than
+        known = and_(jobs.c.owner == "", jobs.c.sharer != "", old)
+        with writing(self._engine) as connection:
+            connection.execute(update(jobs).where(known).values(sharer=""))
 
     def expired(self, *, older_than: float) -> list[str]:
         """Finished jobs, not yet deleted, that ended more than so many seconds ago."""
@@ -209,28 +206,6 @@ class JobStore(JobClaims):
         known = [(int(size), float(took)) for size, took in self._read(undisturbed)]
         return predict_seconds(known, cost)
 
-    def _check_room(
-        self, connection: Connection, owner: str, cost: int, queue_length: int, budget: int | None
-    ) -> None:
-        if _waiting(connection) >= queue_length:
-            soonest = select(func.min(jobs.c.eta)).where(jobs.c.status == "running")
-            wait = connection.execute(soonest).scalar() or _RETRY_AFTER_S
-            message = f"{queue_length} evaluations are waiting; try again later."
-            raise _try_later("queue_full", message, min(wait, _MAX_RETRY_AFTER_S))
-        if budget is None:
-            return
-        now = present(self._engine)
-        columns = select(jobs.c.cost, (jobs.c.created + _DAY_S - now).label("left"))
-        today = columns.where(jobs.c.owner == owner, jobs.c.created >= now - _DAY_S)
-        accepted = connection.execute(today.order_by(jobs.c.seq)).all()
-        freed = [*accumulate(row.cost for row in accepted)]  # as one day after the other ends
-        missing = (freed[-1] if freed else 0) + cost - budget
-        if missing > 0:
-            rows = zip(accepted, freed, strict=True)
-            wait = next((row.left for row, cost_until in rows if cost_until >= missing), _DAY_S)
-            spent = f"This key's {budget:,} model evaluations in 24 hours are spent"
-            raise _try_later("budget_spent", f"{spent}; try again later.", wait, {"limit": budget})
-
     def _jobs(self, wanted: ColumnElement[bool], limit: int | None = None) -> list[Job]:
         query = select_jobs().where(wanted).order_by(jobs.c.seq.desc()).limit(limit)
         return [read_row(row) for row in self._read(query)]
@@ -245,16 +220,6 @@ def _find_key(connection: Connection, owner: str, key: str | None, fingerprint: 
         message = "This Idempotency-Key was used for another request."
         raise ApiError(409, "idempotency_conflict", message)
     return None if row is None else read_row(row)
-
-
-def _waiting(connection: Connection) -> int:
-    queued = select(func.count()).select_from(jobs).where(jobs.c.status == "queued")
-    return connection.execute(queued).scalar_one()
-
-
-def _try_later(code: str, message: str, wait: float, details: Any = None) -> ApiError:
-    headers = {"Retry-After": str(max(1, math.ceil(wait)))}
-    return ApiError(429, code, message, details, headers)
 
 
 def predict_seconds(known: Sequence[tuple[int, float]], cost: int) -> float | None:

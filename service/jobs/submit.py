@@ -1,5 +1,7 @@
 """From a request to an accepted evaluation: everything is checked before it is promised."""
 
+import dataclasses
+import errno
 import hashlib
 import json
 import shutil
@@ -17,8 +19,9 @@ from service.http.errors import ApiError
 from service.http.keys import Caller
 from service.jobs.archives import check_samples
 from service.jobs.queue import JobStore
+from service.jobs.room import Limits, Need
 from service.jobs.table import PRIORITIES, Job, NewJob, Priority, new_job_id
-from service.jobs.uploads import Uploads, evaluations_folder, save_inputs
+from service.jobs.uploads import Uploads, evaluations_folder, save_inputs, stored_bytes
 from service.settings import Settings
 from service.tracing import traceparent
 
@@ -33,6 +36,7 @@ class Submission:
     uploads: Uploads
     idempotency_key: str | None
     caller: Caller
+    sharer: str
     priority: Priority = "normal"
 
     @property
@@ -80,9 +84,8 @@ class Submitter:
         if known is not None:
             return known, False
         artifacts = self._check(submission.spec)
-        queue_length, budget = self.settings.queue_length, caller.evaluations_budget
-        # Before files are decoded; `submit` looks again.
-        self.store.check_room(caller.name, queue_length=queue_length, budget=budget)
+        limits = self._limits(caller)
+        self._check_room(submission, limits)  # before files are decoded; `submit` looks again
         job_id = new_job_id()
         folder = evaluations_folder(self.settings.state) / job_id
         samples = save_inputs(
@@ -91,15 +94,36 @@ class Submitter:
         created = False
         try:
             new = _new_job(job_id, submission, artifacts, samples, fingerprint)
+            new = dataclasses.replace(new, stored=stored_bytes(folder))
             _check_cost(new.cost, self.settings)
-            if budget is not None and new.cost > budget:
-                message = f"The evaluation takes more than this key's {budget:,} model evaluations."
-                raise _too_expensive(message, new.cost, budget)
-            job, created = self.store.submit(new, queue_length=queue_length, budget=budget)
+            if limits.budget is not None and new.cost > limits.budget:
+                rule = f"more than this key's {limits.budget:,} model evaluations"
+                raise _too_expensive(f"The evaluation takes {rule}.", new.cost, limits.budget)
+            job, created = self.store.submit(new, limits)
         finally:
             if not created:
                 shutil.rmtree(folder, ignore_errors=True)
         return job, created
+
+    def _limits(self, caller: Caller) -> Limits:
+        settings, budget = self.settings, caller.evaluations_budget
+        stored = int(settings.stored_mb * 1_000_000)
+        return Limits(queue_length=settings.queue_length, stored=stored, budget=budget)
+
+    def _check_room(self, submission: Submission, limits: Limits) -> None:
+        """Refuse what would be refused whatever it costs."""
+        size = submission.uploads.size
+        need = Need(
+            owner=submission.caller.name,
+            sharer=submission.sharer,
+            priority=PRIORITIES[submission.priority],
+            cost=1,
+            stored=size,
+        )
+        self.store.check_room(need, limits)
+        free = shutil.disk_usage(self.settings.state).free
+        if free - size < self.settings.free_mb * 1_000_000:
+            raise OSError(errno.ENOSPC, "less is free than ASSAY_FREE_MB")
 
     def estimate(self, spec: EvaluationSpec, samples: int) -> tuple[int, list[dict[str, str]]]:
         """What an evaluation of so many inputs would cost, and the models in it.
@@ -147,6 +171,7 @@ def _new_job(
         cost=_cost(submission.spec, samples, artifacts),
         fingerprint=fingerprint,
         owner=submission.caller.name,
+        sharer=submission.sharer,
         priority=PRIORITIES[submission.priority],
         idempotency_key=submission.idempotency_key,
         traceparent=traceparent(),

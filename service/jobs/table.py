@@ -9,12 +9,11 @@ from typing import Any, Literal, get_args
 from sqlalchemy import (
     Boolean,
     Row,
+    ScalarSelect,
     Select,
-    and_,
-    case,
+    Subquery,
     column,
     func,
-    or_,
     select,
     table,
 )
@@ -34,7 +33,9 @@ class NewJob:
 
     `models` holds one {"name", "version", "digest"} per model, the attacked one first; `cost`
     counts model evaluations; `fingerprint` is a digest of the whole request; `owner` is the name
-    of the caller, empty where there are no keys; `traceparent` is the span of the request.
+    of the caller, empty where there are no keys; `sharer` is who shares the queue with others, see
+    `service.http.shares`; `stored` counts bytes on the disk; `traceparent` is the span of the
+    request.
     """
 
     id: str
@@ -44,6 +45,8 @@ class NewJob:
     cost: int
     fingerprint: str
     owner: str = ""
+    sharer: str = ""
+    stored: int = 0
     priority: int = PRIORITIES["normal"]
     idempotency_key: str | None = None
     traceparent: str | None = None
@@ -92,7 +95,7 @@ def new_job_id() -> str:
 
 _IN_JSON = ("spec", "models", "result", "error")
 _STORED = [field.name for field in dataclasses.fields(Job) if field.name != "position"]
-_BESIDES = ("model", "best", "worker", "heartbeat", "starts", "lost")
+_BESIDES = ("model", "best", "worker", "heartbeat", "starts", "lost", "claimed")
 
 # As the newest migration leaves it. Only the type of a flag matters: SQLite keeps it as a number.
 jobs = table(
@@ -108,16 +111,38 @@ def new_row(job: NewJob) -> dict[str, Any]:
     return {name: json.dumps(value) if name in _IN_JSON else value for name, value in row.items()}
 
 
+def latest_turn() -> ScalarSelect[Any]:
+    """When a job's sharer had a turn in its priority: sharers take turns, whoever waits longest."""
+    other = jobs.alias()
+    same = (other.c.sharer == jobs.c.sharer, other.c.priority == jobs.c.priority)
+    return select(func.coalesce(func.max(other.c.claimed), 0)).where(*same).scalar_subquery()
+
+
 def select_jobs() -> Select[Any]:
     """Every column, and `position` in the queue: 1 is claimed next, None is not waiting."""
-    other = jobs.alias()
-    ahead = or_(
-        other.c.priority > jobs.c.priority,
-        and_(other.c.priority == jobs.c.priority, other.c.seq <= jobs.c.seq),
+    queue = _positions()
+    return select(jobs, queue.c.position).select_from(
+        jobs.outerjoin(queue, queue.c.seq == jobs.c.seq)
     )
-    count = select(func.count()).select_from(other).where(other.c.status == "queued", ahead)
-    position = case((jobs.c.status == "queued", count.scalar_subquery()))
-    return select(jobs, position.label("position"))
+
+
+def _positions() -> Subquery:
+    """The order in which `claim` takes what waits: the first of each sharer, then the second."""
+    own = (jobs.c.priority, jobs.c.sharer)
+    waiting = (
+        select(
+            jobs.c.seq,
+            jobs.c.priority,
+            func.row_number().over(partition_by=own, order_by=jobs.c.seq).label("nth"),
+            latest_turn().label("turn"),
+            func.min(jobs.c.seq).over(partition_by=own).label("first"),
+        )
+        .where(jobs.c.status == "queued")
+        .subquery()
+    )
+    of = waiting.c
+    order = (of.priority.desc(), of.nth, of.turn, of.first)
+    return select(of.seq, func.row_number().over(order_by=order).label("position")).subquery()
 
 
 def read_row(row: Row[Any]) -> Job:

@@ -58,10 +58,21 @@ class Uploads:
     archive: Upload | None = None
     labels: str | None = None
 
+    @property
+    def size(self) -> int:
+        """Bytes of the files, and characters of the texts."""
+        files = [*self.images, *([self.archive] if self.archive else [])]
+        return sum(len(file.content) for file in files) + sum(map(len, self.texts))
+
 
 def evaluations_folder(state: Path) -> Path:
     """Where the folders of evaluations lie, one each, named by the identifier."""
     return state / "evaluations"
+
+
+def stored_bytes(folder: Path) -> int:
+    """What the files of an evaluation take."""
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
 def save_inputs(

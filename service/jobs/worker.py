@@ -35,6 +35,7 @@ _LOST_AFTER_S = 6.0
 _STOP_S = 6.0
 _AFTER_FAULT_S = 2.0
 _CLEAN_EVERY_S = 3600.0
+_FORGET_S = 86_400.0  # until then it counts whose turn it is
 # A folder without a row may belong to an upload that is still being written.
 _LEFTOVER_S = 900.0
 
@@ -102,6 +103,7 @@ class Evaluator:
     def _clean(self) -> None:
         for job_id in self._store.expired(older_than=self._settings.retention_hours * 3600):
             self._store.delete(job_id)
+        self._store.forget_sharers(older_than=_FORGET_S)
         folder = evaluations_folder(self._settings.state)
         for entry in folder.iterdir() if folder.is_dir() else ():
             job = self._store.get(entry.name)

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -14,6 +15,7 @@ import pytest
 from sqlalchemy import event
 from starlette.types import Message
 
+from runtimes.artifact import Artifact
 from service.jobs.process import ADDRESS
 from service.jobs.queue import JobStore
 from service.settings import ROOT
@@ -49,6 +51,28 @@ def test_an_upload_to_a_full_disk_is_refused_and_leaves_nothing(
     check_error(response, 507, "disk_full", "nothing was accepted")
     assert front.folders() == [] and front.store.page() == ([], None)
     assert front.post(**SENT[form]).status_code == 202
+
+
+def test_nothing_is_accepted_when_little_of_the_disk_is_free(
+    tmp_path: Path, artifacts: dict[str, Artifact]
+) -> None:
+    front = Front(tmp_path, artifacts, free_mb=10**9)
+    check_error(front.post(), 507, "disk_full", "nothing was accepted")
+    assert front.folders() == [] and front.store.page() == ([], None)
+    front.store.close()
+
+
+def test_what_one_caller_keeps_is_bounded(tmp_path: Path, artifacts: dict[str, Artifact]) -> None:
+    """Uploads of 60 MB each were kept for a week, as many as came."""
+    content = zipped({"a.png": PNG, "b.png": PNG + bytes(700)})
+    front, large = Front(tmp_path, artifacts, stored_mb=1.5e-6 * len(content)), archive(content)
+    location = front.post(large).headers["location"]
+    check_error(front.post(large, key="other"), 429, "storage_spent", "'localhost' keep")
+    assert len(front.folders()) == 1
+    for _ in range(2):
+        front.request("DELETE", location)
+    assert front.post(large).status_code == 202
+    front.store.close()
 
 
 @pytest.mark.anyio

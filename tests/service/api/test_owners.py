@@ -117,9 +117,12 @@ def test_a_full_queue_tells_when_a_place_may_be_free(
     front.store.claim("w")
     front.store.progress(running, "w", done=1, total=2, stage="fgsm", eta=41.5)
     send(front, ADA)
-    refused = front.post()
-    check_error(refused, 429, "queue_full", "1 evaluations are waiting")
-    assert refused.headers["retry-after"] == "42"
+    for caller, whose in ((ADA, "1 evaluations of 'ada' are"), (BOB, "1 evaluations are")):
+        with acting(front, caller):
+            refused = front.post()
+        check_error(refused, 429, "queue_full", f"{whose} waiting")
+        assert refused.headers["retry-after"] == "42"
+    send(front, ROOT, priority="high")
     front.store.close()
 
 

@@ -2,6 +2,7 @@ import multiprocessing
 import time
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,12 @@ from service.http.errors import ApiError
 from service.jobs.claims import MAX_ATTEMPTS, MAX_LOST
 from service.jobs.database import read_url
 from service.jobs.queue import JobStore, predict_seconds
-from service.jobs.table import Job, NewJob, new_job_id
+from service.jobs.room import Limits, Need
+from service.jobs.table import PRIORITIES, Job, NewJob, new_job_id
 from service.settings import Settings
 
 MODELS = [{"name": "m", "version": "1", "digest": "d"}]
+MANY = Limits(queue_length=1000, stored=10**9)
 
 
 @pytest.fixture
@@ -39,7 +42,7 @@ def new_job(**changes: Any) -> NewJob:
 
 
 def submit(store: JobStore, **changes: Any) -> str:
-    return store.submit(new_job(**changes), queue_length=100)[0].id
+    return store.submit(new_job(**changes), MANY)[0].id
 
 
 def _submit_and_claim(address: str, worker: str) -> tuple[set[str], list[str]]:
@@ -137,8 +140,9 @@ def test_the_start_of_an_evaluation_is_no_part_of_its_speed(
 
 
 def wait_of_a_full_queue(store: JobStore) -> str:
+    need = Need(owner="", sharer="", priority=0, cost=1, stored=0)
     with pytest.raises(ApiError) as refused:
-        store.check_room("", queue_length=1, budget=None)
+        store.check_room(need, Limits(queue_length=1, stored=1))
     return refused.value.headers["Retry-After"]
 
 
@@ -171,7 +175,7 @@ def test_the_time_of_all_attempts_adds_up(store: JobStore) -> None:
 def test_full_queue_and_budget_hold_for_threads_at_once(store: JobStore) -> None:
     def send(_: int) -> bool:
         try:
-            store.submit(new_job(owner="a", cost=10), queue_length=100, budget=50)
+            store.submit(new_job(owner="a", cost=10), replace(MANY, budget=50))
         except ApiError:
             return False
         return True
@@ -179,6 +183,111 @@ def test_full_queue_and_budget_hold_for_threads_at_once(store: JobStore) -> None
     with ThreadPoolExecutor(12) as threads:
         accepted = sum(threads.map(send, range(12)))
     assert accepted == store.waiting() == 5
+
+
+def fill(store: JobStore, limits: Limits, **changes: Any) -> tuple[int, ApiError]:
+    """How many evaluations are accepted, and why the next one is not."""
+    count = 0
+    while True:
+        try:
+            store.submit(new_job(**changes), limits)
+        except ApiError as refused:
+            assert refused.status == 429 and int(refused.headers["Retry-After"]) > 0
+            return count, refused
+        count += 1
+
+
+def test_one_sharer_cannot_fill_the_queue_and_high_priority_has_places_of_its_own(
+    store: JobStore,
+) -> None:
+    """17 evaluations of one key kept everybody out, administrators with high priority too."""
+    limits = replace(MANY, queue_length=16)
+    count, refused = fill(store, limits, sharer="alice")
+    assert (count, refused.code) == (8, "queue_full")
+    assert refused.details == {"caller": "alice", "waiting": 8}
+    assert "8 evaluations of 'alice' are waiting, its share of 16 places" in refused.message
+    counts = [fill(store, limits, sharer=name)[0] for name in ("bob", "eve", "ada", "dan")]
+    assert counts == [4, 2, 1, 1]
+    none_left = fill(store, limits, sharer="ron")
+    assert none_left[0] == 0 and none_left[1].details == {"caller": None, "waiting": 16}
+    high = {"priority": PRIORITIES["high"]}
+    assert [fill(store, limits, sharer=name, **high)[0] for name in ("root", "bob")] == [8, 4]
+    assert store.waiting() == 16 + 12
+
+
+def test_sharers_take_turns_and_positions_tell_in_which_order(store: JobStore) -> None:
+    """Whoever sends a thousand evaluations delays the first one of another by one at most."""
+    sharers: dict[str, str] = {}
+
+    def send(names: str, **changes: Any) -> None:
+        sharers.update({submit(store, sharer=name, **changes): name for name in names})
+
+    def claim() -> str:
+        job = store.claim("w")
+        assert job is not None
+        return job.id
+
+    send("a" * 9)
+    assert [sharers[claim()] for _ in range(3)] == ["a"] * 3
+    send("bbcb")
+    send("c", priority=PRIORITIES["low"])
+    send("a", priority=PRIORITIES["high"])
+    positions = {one: got(store, one).position for one in sharers}
+    waiting = sorted((place, one) for one, place in positions.items() if place)
+    assert [place for place, _ in waiting] == [*range(1, 13)]
+    assert "".join(sharers[one] for _, one in waiting) == "abcababaaaac"
+    assert [one for _, one in waiting] == [claim() for _ in waiting]
+    send("ab")
+    claim()
+    store.requeue_lost(silent_for=-1)
+    assert store.waiting() == 17 and [sharers[claim()] for _ in range(3)] == ["a", "c", "a"]
+
+
+def test_what_a_sharer_keeps_is_bounded_and_deleting_makes_room(store: JobStore) -> None:
+    limits = replace(MANY, stored=10_000)
+    count, refused = fill(store, limits, sharer="alice", stored=4000)
+    assert (count, refused.code) == (2, "storage_spent")
+    assert refused.details == {"stored": 8000, "limit": 10_000}
+    assert fill(store, limits, sharer="bob", stored=10_000)[0] == 1
+    job = store.claim("w")
+    assert job is not None and store.finish(job.id, "w", {}, stored=1500)
+    assert fill(store, limits, sharer="alice", stored=4000)[0] == 1
+    assert store.delete(job.id)
+    assert fill(store, limits, sharer="alice", stored=1000)[0] == 2
+
+
+def test_addresses_are_forgotten_some_time_after_their_evaluations(store: JobStore) -> None:
+    keyed, other = submit(store, owner="pat", sharer="pat"), submit(store, sharer="10.0.0.1")
+    for job_id in (keyed, other):
+        store.request_cancel(job_id)
+    store.forget_sharers(older_than=-1)
+    assert got(store, other).sharer == "10.0.0.1"
+    for job_id in (keyed, other):
+        store.delete(job_id)
+    store.forget_sharers(older_than=60)
+    assert got(store, other).sharer == "10.0.0.1"
+    store.forget_sharers(older_than=-1)
+    assert (got(store, other).sharer, got(store, keyed).sharer) == ("", "pat")
+
+
+def test_a_table_of_the_version_before_is_brought_up_to_date(
+    database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr("service.jobs.database.HEAD", "0001")
+        JobStore(database).close()
+    values = {"id": "a" * 32, "owner": "pat", "status": "queued", "spec": "{}", "models": "[]"}
+    columns = f"{', '.join(values)}, model, fingerprint, priority, samples, cost, created"
+    marks = ", ".join(f":{name}" for name in values)
+    engine = create_engine(read_url(database))
+    with engine.begin() as connection:
+        old = text(f"INSERT INTO evaluations ({columns}) VALUES ({marks}, 'm', 'f', 0, 3, 60, 1)")
+        connection.execute(old, values)
+    engine.dispose()
+    store = JobStore(database)
+    job = store.claim("w")
+    assert job is not None and (job.owner, job.sharer, job.stored) == ("pat", "pat", 0)
+    store.close()
 
 
 def test_what_ends_through_no_fault_of_the_job_does_not_count(store: JobStore) -> None:
@@ -212,7 +321,7 @@ def test_a_newer_schema_is_refused_and_left_alone(database: str) -> None:
     try:
         with engine.begin() as connection:
             connection.execute(text("UPDATE alembic_version SET version_num = '0099'"))
-        with pytest.raises(ValueError, match="schema version 0099.*up to version 0001"):
+        with pytest.raises(ValueError, match="schema version 0099.*up to version 0002"):
             JobStore(database)
     finally:
         engine.dispose()
