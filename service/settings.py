@@ -27,6 +27,8 @@ _PATH_SETTINGS = (
     "ASSAY_DATABASE_FILE",
     "ASSAY_API_KEYS_FILE",
 )
+_LOCAL_HOSTS = ("localhost", "127.0.0.1", "[::1]")
+_HOST = re.compile(r"\*|(\*\.)?[\w-]+(\.[\w-]+)*|\[[0-9a-f:.]+\]", re.ASCII | re.IGNORECASE)
 # The table's headings, each before the setting named here.
 _GROUPS = {
     "models": "What is served, and where it is kept",
@@ -107,6 +109,12 @@ class Settings(BaseSettings):
     )
     api_keys_file: Path | None = Field(
         default=None, description="file whose content is `ASSAY_API_KEYS`"
+    )
+    hosts: Annotated[list[str] | None, NoDecode] = Field(
+        default=None,
+        description="names under which the service is reached, separated by commas, such as"
+        " `assay.example.com,*.internal,[::1]`; `*` is any; without a list, any where keys are in"
+        " use, otherwise `localhost,127.0.0.1,[::1]`",
     )
     open_metrics: bool = Field(
         default=False, description="whether `/metrics` needs no key where keys are in use"
@@ -227,6 +235,24 @@ class Settings(BaseSettings):
             return [part for part in value.split(os.pathsep) if part]
         return value
 
+    @field_validator("hosts", mode="before")
+    @classmethod
+    def _split_hosts(cls, value: object) -> object:
+        if isinstance(value, str):
+            return [part.strip() for part in value.split(",") if part.strip()]
+        return value
+
+    @field_validator("hosts")
+    @classmethod
+    def _check_hosts(cls, value: list[str] | None) -> list[str] | None:
+        for host in value or ():
+            if not _HOST.fullmatch(host):
+                raise ValueError(
+                    "must list names, patterns like *.example.com or addresses, IPv6 in"
+                    f" brackets, all without scheme and port; got {host!r}"
+                )
+        return value
+
     @field_validator("models", "state", "run", "samples", "data", "database_file", "api_keys_file")
     @classmethod
     def _absolute(cls, value: list[Path] | Path | None) -> list[Path] | Path | None:
@@ -239,6 +265,13 @@ class Settings(BaseSettings):
         """The table of evaluations."""
         given = self.database.get_secret_value()
         return given or f"sqlite:///{quote(str(self.state / 'assay.sqlite3'))}"
+
+    @property
+    def known_hosts(self) -> list[str]:
+        """Names and addresses under which the service is reached; ``*`` is any."""
+        if self.hosts:
+            return self.hosts
+        return ["*"] if self.api_keys.get_secret_value().strip() else list(_LOCAL_HOSTS)
 
     @property
     def runtimes_folder(self) -> Path:

@@ -137,7 +137,8 @@ class Worker:
         if self._settings.role != "evaluate":
             described = document(routes, keys=keys is not None)
             routes = [*routes, *page_routes(described)]
-        app = create_app(routes, keys=keys, rates=rates, metrics=metrics)
+        hosts = self._settings.known_hosts
+        app = create_app(routes, keys=keys, rates=rates, metrics=metrics, hosts=hosts)
         self._gateway.app = app
         self._guard_connections(app.state)
 

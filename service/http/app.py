@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from fastapi import FastAPI
@@ -15,6 +15,7 @@ from service.http.errors import HANDLERS, ApiError, error_response, foreign_erro
 from service.http.keys import Keys
 from service.http.logging import Outcome, log_request, route_of
 from service.http.openapi import API_VERSION
+from service.http.origins import Origins
 from service.metrics import Metrics
 from service.tracing import request_span
 
@@ -27,6 +28,7 @@ def create_app(
     keys: Keys | None = None,
     rates: Rates | None = None,
     metrics: Metrics | None = None,
+    hosts: Sequence[str] = ("*",),
 ) -> FastAPI:
     """An application of some routes.
 
@@ -35,6 +37,7 @@ def create_app(
         keys: None lets everybody do everything.
         rates: counts the requests of `keys`.
         metrics: where requests are counted.
+        hosts: see `Origins`.
     """
     app = FastAPI(
         title="Assay",
@@ -49,7 +52,8 @@ def create_app(
     for route in list(app.routes):
         if isinstance(route, Route) and "GET" in (route.methods or ()):
             app.router.routes.append(_head_of(route))
-    app.add_middleware(Exchange, metrics=metrics)
+    app.add_middleware(Origins, hosts=hosts)
+    app.add_middleware(Exchange, metrics=metrics)  # around the former
     return app
 
 

@@ -26,7 +26,7 @@ _FOREIGN = ("bentoml", "circus", "uvicorn", "uvicorn.error", "uvicorn.access")
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 # Asked every few seconds by machines; only their failures are news.
-_PROBES = frozenset({"/livez", "/readyz", "/metrics"})
+PROBES = frozenset({"/livez", "/readyz", "/metrics"})
 # What a sender that left before its answer is counted as.
 _GONE = 499
 
@@ -87,7 +87,7 @@ def route_of(scope: Scope) -> str:
 def log_request(outcome: Outcome, seconds: float) -> None:
     """Write the line of a request that is done."""
     scope, route = outcome.scope, route_of(outcome.scope)
-    if route in _PROBES and outcome.status < 400:
+    if route in PROBES and outcome.status < 400:
         return
     method = scope["method"][:16]
     fields: dict[str, object] = {

@@ -25,6 +25,7 @@ from tests.conftest import Once
 from tests.service.jobs.postgres import emptied, postgresql
 from tests.service.tiny_artifact import noise, write_artifact, write_text_artifact
 
+LOCAL = "http://127.0.0.1:3000"  # a Host that is answered
 KEYS = {name: f"key-of-the-caller-{name}" for name in ("pat", "eve", "ada", "ron")}
 ENTRIES: list[dict[str, Any]] = [
     {"name": "pat", "key": KEYS["pat"], "scopes": ["predict"]},
@@ -32,6 +33,7 @@ ENTRIES: list[dict[str, Any]] = [
     {"name": "ada", "key": KEYS["ada"], "scopes": ["admin", "predict", "evaluate"]},
     {"name": "ron", "key": KEYS["ron"], "scopes": ["predict"], "requests_per_minute": 2},
 ]
+
 
 if TYPE_CHECKING:
     from selenium.webdriver import Chrome
@@ -90,7 +92,8 @@ def client(
         for name, value in given.items():
             patch.setenv(f"ASSAY_{name.upper()}", str(value))
         get_settings.cache_clear()
-        with TestClient(Assay.to_asgi(), raise_server_exceptions=False) as test_client:
+        app = Assay.to_asgi()
+        with TestClient(app, base_url=LOCAL, raise_server_exceptions=False) as test_client:
             yield test_client
     get_settings.cache_clear()
 
@@ -127,7 +130,7 @@ def serving(settings: Settings) -> Iterator[TestClient]:
         worker.close()
 
     app = Starlette(lifespan=lifespan, routes=[Mount("/", gateway)])
-    with TestClient(app, raise_server_exceptions=False) as client:
+    with TestClient(app, base_url=LOCAL, raise_server_exceptions=False) as client:
         yield client
 
 

@@ -213,6 +213,7 @@ class V2:
         return self.registry.find(name if version is None else f"{name}:{version}")
 
     async def _options(self, request: Request, *known: str) -> _Options:
+        require_type(request, *_TYPES)
         async with self.bodies.open(request, max_bytes=SMALL_LIMIT.size) as sent:
             body = await sent.read()
             content = parse_json(body, "body", SMALL_LIMIT) if body.strip() else {}

@@ -93,7 +93,12 @@ BAD_TEXTS: dict[str, tuple[dict[str, Any], int, str, str]] = {
     "long csv": (filed(b"text\n" + b"a\n" * 2001), 422, "too_many_texts", "More than 2000"),
     "blank csv": (filed(b"text\na\n" + b"\n" * 200_000), 413, "archive_too_large", "200,000 lines"),
     "wide csv": (filed(b"text" + b"," * 100), 413, "archive_too_large", "100 columns"),
-    "endless row": (filed(b'text\n"' + b"aaa\n" * 150_000), 413, "text_too_long", "Row 1 .* 400,000"),
+    "endless row": (
+        filed(b'text\n"' + b"aaa\n" * 150_000),
+        413,
+        "text_too_long",
+        "Row 1 .* 400,000",
+    ),
     "long text in csv": (
         filed(b"text\na\n" + b"a" * 150_000),
         413,

@@ -78,7 +78,7 @@ def _ask(app: Any, method: str, path: str, headers: dict[str, str]) -> tuple[int
         "method": method,
         "path": path,
         "query_string": b"",
-        "headers": [(name.encode(), value.encode()) for name, value in headers.items()],
+        "headers": [(k.encode(), v.encode()) for k, v in {"host": "localhost", **headers}.items()],
         "server": ("test", 80),
     }
     sent: list[Any] = []

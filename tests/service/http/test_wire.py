@@ -29,6 +29,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("wire")
     limits = {"ASSAY_HEADER_TIMEOUT_S": 0.5, "ASSAY_MAX_BODY_MB": 1, "ASSAY_UPLOAD_TIMEOUT_S": 1}
     options = {**QUICK, **limits, "ASSAY_ROLE": "predict", "ASSAY_WORKERS": 2}
+    options["ASSAY_HOSTS"] = "127.0.0.1,a"
     with TemporaryDirectory(prefix="a") as short:  # the path of a socket is short
         os.chmod(short, 0o755)  # every user may enter
         run = options["ASSAY_RUN"] = Path(short) / "run"
