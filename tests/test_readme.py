@@ -1,3 +1,4 @@
+import ast
 import re
 from pathlib import Path
 
@@ -18,11 +19,25 @@ def test_generated_pages_are_what_code_and_records_give(name: str, text: str) ->
     assert (DOCS / name).read_text() == text, "run `python -m docs.generate`"
 
 
-@pytest.mark.parametrize("page", [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))])
+@pytest.mark.parametrize(
+    "page", [ROOT / "README.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").rglob("*.md"))]
+)
 def test_links_of_a_page_lead_to_files(page: Path) -> None:
     links = re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text())
     local = [link for link in links if not link.startswith("http")]
     assert not [link for link in local if not (page.parent / link).exists()]
+
+
+def test_threats_name_tests_that_exist() -> None:
+    rows = [line for line in (ROOT / "SECURITY.md").read_text().splitlines() if line[:2] == "| "]
+    rows = [row for row in rows if not row.startswith("| threat |")]
+    assert rows
+    for row in rows:
+        named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", row.split(" | ")[-1])
+        assert named, row
+        for path, test in named:
+            defined = ast.walk(ast.parse((ROOT / path).read_text()))
+            assert test in {getattr(each, "name", "") for each in defined}, f"{path}::{test}"
 
 
 @pytest.mark.parametrize("name", ["fashion-dot", "fashion-elliptical", "fashion-elliptical-adv"])
