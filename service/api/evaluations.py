@@ -1,15 +1,17 @@
 """The routes of `/v1/evaluations`: they read and write rows and files, and never evaluate."""
 
+import asyncio
 import dataclasses
 import errno
 import shutil
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from typing import Annotated, Any
+from weakref import WeakValueDictionary
 
 from anyio import CapacityLimiter, to_thread
 from fastapi import APIRouter, Query, Request
@@ -130,6 +132,7 @@ class _Evaluations:
     places: Shares  # of those who follow
     bodies: Bodies
     uploads: CapacityLimiter
+    lanes: WeakValueDictionary[str, asyncio.Lock] = field(default_factory=WeakValueDictionary)
 
     async def create(self, request: Request) -> Response:
         """Accept an evaluation."""
@@ -138,10 +141,12 @@ class _Evaluations:
             form = await sent.form(EvaluationForm, max_files=max_files)
             key = request.headers.get("idempotency-key")
             read = partial(read_submission, form, key, caller_of(request), sent.sharer)
-            submission = await to_thread.run_sync(read)
-            job, created = await to_thread.run_sync(
-                self.submitter.accept, submission, limiter=self.uploads
-            )
+            # One after the other of each sharer, so that none takes all of the threads.
+            async with self.lanes.setdefault(sent.sharer, asyncio.Lock()):
+                submission = await to_thread.run_sync(read, limiter=self.uploads)
+                job, created = await to_thread.run_sync(
+                    self.submitter.accept, submission, limiter=self.uploads
+                )
         seconds = await to_thread.run_sync(self.store.seconds_of, job.models, job.cost)
         headers = {"Location": f"{PREFIX}/{job.id}"}
         if not created:

@@ -63,7 +63,7 @@ def test_a_fresh_server_without_room_ends_with_a_sentence(
 def test_a_server_in_use_predicts_and_is_ready_when_its_disk_is_full(
     disk: Path, tmp_path: Path
 ) -> None:
-    given = {**QUICK, "ASSAY_STATE": disk / "state", "ASSAY_RUN": disk / "run"}
+    given = {**QUICK, "ASSAY_STATE": disk / "state", "ASSAY_RUN": disk / "run", "ASSAY_FREE_MB": 0}
     with serve(str(ROOT), cwd=tmp_path, home=tmp_path / "home", **given) as server:
         fill(disk)
         for _ in range(2):

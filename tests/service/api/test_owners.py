@@ -1,15 +1,19 @@
 """Whose evaluations are seen, how many are accepted, and in which order they wait."""
 
+import asyncio
 import json
+import os
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
+import pytest
 
 from runtimes.artifact import Artifact
 from service.http.keys import ANYONE, Caller
-from tests.service.front import FGSM, URL, Front, check_error, pictures
+from tests.service.front import FGSM, PNG, URL, Front, check_error, pictures
 
 ADA = Caller(name="ada", scopes=frozenset({"evaluate"}))
 BOB = Caller(name="bob", scopes=frozenset({"evaluate", "predict"}))
@@ -124,6 +128,39 @@ def test_a_full_queue_tells_when_a_place_may_be_free(
         assert refused.headers["retry-after"] == "42"
     send(front, ROOT, priority="high")
     front.store.close()
+
+
+def test_uploads_of_one_caller_are_checked_one_after_the_other(
+    front: Front, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two slow uploads took all threads, and whoever came next waited."""
+    checking, go_on = threading.Event(), threading.Event()
+    fsync = os.fsync
+
+    def slow(descriptor: int) -> None:
+        """The first call waits."""
+        if not checking.is_set():
+            checking.set()
+            assert go_on.wait(10)
+        fsync(descriptor)
+
+    async def conversation(client: httpx.AsyncClient) -> list[httpx.Response]:
+        def post() -> asyncio.Task[httpx.Response]:
+            parts = [("spec", (None, json.dumps(FGSM))), ("images", ("a.png", PNG))]
+            return asyncio.create_task(client.post(URL, files=parts))
+
+        with acting(front, ADA):
+            waiting = [post() for _ in range(4)]
+            while not checking.is_set():
+                await asyncio.sleep(0.01)
+        with acting(front, BOB):
+            first = await asyncio.wait_for(post(), 10)
+        assert not any(task.done() for task in waiting)
+        go_on.set()
+        return [first, *await asyncio.gather(*waiting)]
+
+    monkeypatch.setattr("os.fsync", slow)
+    assert [one.status_code for one in front.talk(conversation)] == [202] * 5
 
 
 def cost_of(front: Front, body: object, kind: str = "application/json") -> httpx.Response:
