@@ -9,7 +9,7 @@ Aims, for every size and beyond what an ordinary request costs where predictions
 
 - CPU / allowed: CPU seconds of all processes until the answer over 0.02, and 1 for each MB sent and
   for each 25 megapixels that pictures announce, and 2 at most.
-- Exponent: to which power of the size they grow, over the last three sizes that cost 50 ms or more.
+- Exponent: to which power of the size they grow, over any three sizes that cost 50 ms or more.
 - CPU s after: what the server goes on to compute when it has answered, or the sender has left.
 - `/livez`, asked every 20 ms by another process: its 99th percentile, and how much longer than it
   ever did in the idle seconds of the run it takes.
@@ -92,25 +92,24 @@ def _commit(tree: str) -> dict[str, str]:
 
 
 def grow(family: Family, server: Server, limit: float) -> Iterator[Case]:
-    """A family at growing sizes."""
-    most = family.kind.limit
-    size = min(_SMALLEST[family.kind.unit], most)
+    """A family at growing sizes, which are its limit over powers of two."""
+    most, smallest = family.kind.limit, _SMALLEST[family.kind.unit]
+    halved = max(0, int(math.log2(most / smallest)))
     while True:
-        case = server.measure(family, size, limit)
+        case = server.measure(family, most >> halved, limit)
         yield case
-        if size == most or case.ended or case.cpu + case.after > limit / 2:
+        if not halved or case.ended or case.cpu + case.after > limit / 2:
             return
-        size = min(most, size * (4 if case.cpu < _MEASURABLE_S else 2))
+        halved = max(0, halved - (2 if case.cpu < _MEASURABLE_S else 1))
 
 
 def exponent(cases: Sequence[Case], limit: float) -> float:
-    """To which power of the size CPU seconds grow; 0 where nothing can be measured."""
+    """To which power of the size CPU seconds grow at most; 0 where nothing can be measured."""
     costs = [(case.size, limit if case.ended else case.cpu) for case in cases]
-    last = [(size, cost) for size, cost in costs if cost >= _MEASURABLE_S][-3:]
-    if len(last) < 2:
-        return 0.0
-    (small, less), (large, more) = last[0], last[-1]
-    return math.log(more / less) / math.log(large / small)
+    costs = [(size, cost) for size, cost in costs if cost >= _MEASURABLE_S]
+    ends = zip(costs, costs[2:] or costs[1:], strict=False)
+    slopes = [math.log(more / less) / math.log(big / small) for (small, less), (big, more) in ends]
+    return max([0.0, *slopes])
 
 
 def family_row(

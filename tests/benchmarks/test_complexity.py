@@ -44,10 +44,10 @@ _FAMILY = nasty.Family("g", "much", Kind(bytes, 1_000_000), nasty._FILE)
 @pytest.mark.parametrize(
     ("costs", "sizes"),
     [
-        (0.0, [4000, 16_000, 64_000, 256_000, 1_000_000]),
-        (1e-5, [4000, 16_000, 32_000, 64_000, 128_000, 256_000, 512_000, 1_000_000]),
-        (1e-4, [4000, 8000, 16_000, 32_000, 64_000, 128_000]),
-        (1e-2, [4000]),
+        (0.0, [7812, 31_250, 125_000, 500_000, 1_000_000]),
+        (1e-5, [7812, 15_625, 31_250, 62_500, 125_000, 250_000, 500_000, 1_000_000]),
+        (1e-4, [7812, 15_625, 31_250, 62_500, 125_000]),
+        (1e-2, [7812]),
     ],
 )
 def test_sizes_grow_up_to_the_limit_or_to_what_costs_too_much(
@@ -56,11 +56,12 @@ def test_sizes_grow_up_to_the_limit_or_to_what_costs_too_much(
     assert [case.size for case in grow(_FAMILY, _Scripted(costs), 20.0)] == sizes
 
 
-def test_the_exponent_is_that_of_the_last_three_sizes_that_can_be_measured() -> None:
+def test_the_exponent_is_the_largest_over_three_sizes_that_can_be_measured() -> None:
     square = [_case(n, cpu) for n, cpu in ((100, 0.02), (200, 0.1), (400, 0.4), (800, 1.6))]
     assert exponent(square, 20) == pytest.approx(2)
     assert exponent([*square, _case(1600, 7.0, ended=True)], 6.4) == pytest.approx(2)
-    assert exponent(square[:2], 20) == 0
+    assert exponent([*square, _case(1600, 0.1)], 20) == pytest.approx(2)
+    assert exponent(square[1:3], 20) == pytest.approx(2) and exponent(square[:2], 20) == 0
     line = [_case(n, n / 1000) for n in (50, 100, 200, 400)]
     assert exponent(line, 20) == pytest.approx(1)
 
