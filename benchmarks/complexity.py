@@ -56,7 +56,7 @@ class FamilyRow(Row):
     """A row of a family: how many aims it misses.
 
     Attributes:
-        figures: by name, the worst of all sizes; CPU seconds and memory of the largest.
+        figures: by name, the worst of all sizes; also the size with the most CPU seconds.
         missed: names of the figures that miss their aims.
     """
 
@@ -123,7 +123,7 @@ def family_row(
         idle: seconds that `/livez` takes with nothing else to do.
         limit: CPU seconds at which a case was ended.
     """
-    last = cases[-1]
+    dearest = max(cases, key=lambda case: case.cpu)
     waits = [1000 * float(np.percentile(case.waits, 99)) for case in cases]
     found = {
         "CPU / allowed": max(case.cpu / case.allowed for case in cases),
@@ -136,9 +136,9 @@ def family_row(
     }
     seen = dict.fromkeys(str(case.status or "none") for case in cases)
     shown: dict[str, float | str] = {
-        "largest": f"{last.size:,} {family.kind.unit}",
+        "dearest": f"{dearest.size:,} {family.kind.unit}",
         "status": " ".join(seen),
-        "CPU s": f"> {limit:g}" if last.ended else round(last.cpu, 3),
+        "CPU s": f"> {limit:g}" if dearest.ended else round(dearest.cpu, 3),
         "peak MiB": round(max(case.memory for case in cases)),
     }
     shown |= {name: round(value, 3) for name, value in found.items()}
