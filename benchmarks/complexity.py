@@ -123,7 +123,7 @@ def family_row(
         idle: seconds that `/livez` takes with nothing else to do.
         limit: CPU seconds at which a case was ended.
     """
-    dearest = max(cases, key=lambda case: case.cpu)
+    costliest = max(cases, key=lambda case: case.cpu)
     waits = [1000 * float(np.percentile(case.waits, 99)) for case in cases]
     found = {
         "CPU / allowed": max(case.cpu / case.allowed for case in cases),
@@ -136,9 +136,9 @@ def family_row(
     }
     seen = dict.fromkeys(str(case.status or "none") for case in cases)
     shown: dict[str, float | str] = {
-        "dearest": f"{dearest.size:,} {family.kind.unit}",
+        "size": f"{costliest.size:,} {family.kind.unit}",
         "status": " ".join(seen),
-        "CPU s": f"> {limit:g}" if dearest.ended else round(dearest.cpu, 3),
+        "CPU s": f"> {limit:g}" if costliest.ended else round(costliest.cpu, 3),
         "peak MiB": round(max(case.memory for case in cases)),
     }
     shown |= {name: round(value, 3) for name, value in found.items()}
