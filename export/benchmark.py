@@ -4,11 +4,9 @@
 """
 
 import argparse
-import os
-import stat
-import threading
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from statistics import geometric_mean, median
 from typing import TYPE_CHECKING, get_args
@@ -16,6 +14,7 @@ from typing import TYPE_CHECKING, get_args
 import numpy as np
 
 from core.files import write_whole
+from export.child import FIRST_PREDICTION_S, REFUSED, end_with_parent, first_prediction
 from export.select import CacheKey, Selection, cache_key, store_selection
 from runtimes.artifact import Artifact, ArtifactError, open_artifact
 from runtimes.base import Inputs, Mode, Runtime, RuntimeUnavailable
@@ -23,7 +22,7 @@ from runtimes.gate import ParityFailure, is_unmeasured, require_parity, unmeasur
 from runtimes.manifest import ONNX
 from runtimes.probe import Probe, read_probe
 from runtimes.quantized import has_graph, int8_path, is_derived
-from runtimes.registry import RUNTIMES, installed
+from runtimes.registry import RUNTIMES, candidates
 
 if TYPE_CHECKING:
     from export.samples import Samples
@@ -71,7 +70,10 @@ def _timed(
     batches = _batches(artifact)
     for name, precision in _candidates(artifact, key, cache, refused):
         try:
-            runtime = RUNTIMES[name].open(artifact, precision, key.threads, cache)
+            # TensorRT builds its plan for minutes.
+            with nullcontext() if name == "onnx-tensorrt" else first_prediction(FIRST_PREDICTION_S):
+                runtime = RUNTIMES[name].open(artifact, precision, key.threads, cache)
+                runtime.predict(batches[0])
             yield (name, precision), [_seconds(runtime, batch) for batch in batches]
         except ArtifactError:
             raise
@@ -84,7 +86,7 @@ def _candidates(
 ) -> list[_Candidate]:
     """Every runtime that was asked for, in every precision that the gate can compare."""
     found: list[_Candidate] = []
-    for name in installed() if key.name == "auto" else [key.name]:
+    for name in candidates(key.name):
         try:
             precisions = RUNTIMES[name].precisions(artifact.manifest, key.mode)
         except RuntimeUnavailable as error:
@@ -192,9 +194,9 @@ def _continues(count: int, spent: float) -> bool:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Benchmark every artifact and store the selections; ends with status 2 and the reason."""
+    """Benchmark an artifact and store the selection; ends with status 2 and the reason."""
     parser = argparse.ArgumentParser(prog="python -m export.benchmark", description=__doc__)
-    parser.add_argument("folders", nargs="+", type=Path, metavar="DIR", help="artifacts")
+    parser.add_argument("folder", type=Path, metavar="DIR", help="artifact")
     parser.add_argument("--name", required=True, help="of a runtime, or auto")
     parser.add_argument("--mode", required=True, choices=get_args(Mode))
     parser.add_argument("--threads", required=True, type=int)
@@ -203,20 +205,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     options = parser.parse_args(argv)
     asked = {"name": options.name, "mode": options.mode, "threads": options.threads}
     try:
-        for folder in options.folders:
-            artifact = open_artifact(folder)
-            selection = benchmark(artifact, cache_key(artifact, **asked), options.cache)
-            store_selection(selection, options.answers)
+        artifact = open_artifact(options.folder)
+        selection = benchmark(artifact, cache_key(artifact, **asked), options.cache)
+        store_selection(selection, options.answers)
     except ValueError as error:
-        parser.exit(2, f"error: {error}\n")
-
-
-def _end_with_parent() -> None:
-    """End when the pipe that `_run_child` holds is closed: the parent may have been killed."""
-    if stat.S_ISFIFO(os.fstat(0).st_mode):
-        threading.Thread(target=lambda: os.read(0, 1) or os._exit(1), daemon=True).start()
+        parser.exit(REFUSED, f"error: {error}\n")
 
 
 if __name__ == "__main__":
-    _end_with_parent()
+    end_with_parent()
     main()

@@ -1,34 +1,31 @@
 """Select the runtime of an artifact: benchmark the candidates once, cache the choice.
 
 The benchmark runs in a process of its own, `python -m export.benchmark`: a runtime that crashes, or
-that brings hundreds of megabytes, does so there and not in the process that serves.
+that brings hundreds of megabytes, does so there and not in the process that serves. That process
+may write nothing but what is built of this artifact.
 """
 
 import logging
-import os
-import subprocess
-import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from core.files import sha256, write_whole
+from export.child import REFUSED, run_child
 from runtimes.artifact import Artifact
 from runtimes.base import Mode, Runtime, RuntimeUnavailable
 from runtimes.gate import ParityFailure
 from runtimes.machine import fingerprint
-from runtimes.quantized import has_graph
-from runtimes.registry import RUNTIMES, installed, open_runtime, require_runtime
+from runtimes.quantized import built_folder, has_graph
+from runtimes.registry import RUNTIMES, candidates, installed, open_runtime, require_runtime
 from runtimes.threads import available_cores
 
 logger = logging.getLogger(__name__)
 
-_ROOT = Path(__file__).resolve().parents[1]
 _TIMEOUT_S, _TENSORRT_TIMEOUT_S = 300, 1800  # of an artifact; TensorRT builds for minutes
-_REFUSED = 2
 
 
 class _Strict(BaseModel):
@@ -46,7 +43,7 @@ class CacheKey(_Strict):
     mode: Mode
     threads: int
     machine: dict[str, str]
-    rule: int = 4
+    rule: int = 5
 
 
 class Selection(_Strict):
@@ -132,10 +129,7 @@ def select_runtimes(
         each.digest: cache_key(each, name=name, mode=mode, threads=threads) for each in artifacts
     }
     found = {each.digest: _load_usable(each, asked[each.digest], cache) for each in artifacts}
-    unknown = [(each, asked[each.digest]) for each in artifacts if found[each.digest] is None]
-    for selection in _measured(unknown, cache) if unknown else ():
-        found[selection.key.artifact] = selection
-    return [selection for each in artifacts if (selection := found[each.digest]) is not None]
+    return [found[each.digest] or _measured(each, asked[each.digest], cache) for each in artifacts]
 
 
 def cached_selection(
@@ -183,63 +177,42 @@ def _load_usable(artifact: Artifact, key: CacheKey, cache: Path | None) -> Selec
     return selection if selection and has_graph(artifact, selection.precision, cache) else None
 
 
-def _measured(
-    unknown: Sequence[tuple[Artifact, CacheKey]], cache: Path | None
-) -> Iterator[Selection]:
-    """Let a child benchmark some artifacts; what it selected is stored in `cache`."""
+def _measured(artifact: Artifact, key: CacheKey, cache: Path | None) -> Selection:
+    """Let a child benchmark an artifact; what it selected is stored in `cache`."""
     with tempfile.TemporaryDirectory() as folder:
-        problem = _run_child(unknown, Path(folder), cache)
-        answers = [load_selection(key, Path(folder)) for _, key in unknown]
-    for (artifact, key), selection in zip(unknown, answers, strict=True):
-        if selection is None:
-            yield _fallback(artifact, key, problem)
-            continue
-        times = ", ".join(
-            f"{name} {' / '.join(map(str, ms))} ms" for name, ms in selection.milliseconds.items()
-        )
-        chosen = f"{selection.runtime} {selection.precision}"
-        logger.info("%s is served by %s (%s)", artifact.name, chosen, times)
-        for reason in selection.refused:
-            logger.info("%s: %s", artifact.name, reason)
-        if cache is not None:
-            store_selection(selection, cache)
-        yield selection
+        problem = _run_benchmark(artifact, key, Path(folder), cache)
+        selection = load_selection(key, Path(folder))
+    if selection is None:
+        return _fallback(artifact, key, problem)
+    times = ", ".join(
+        f"{name} {' / '.join(map(str, ms))} ms" for name, ms in selection.milliseconds.items()
+    )
+    chosen = f"{selection.runtime} {selection.precision}"
+    logger.info("%s is served by %s (%s)", artifact.name, chosen, times)
+    for reason in selection.refused:
+        logger.info("%s: %s", artifact.name, reason)
+    if cache is not None:
+        store_selection(selection, cache)
+    return selection
 
 
-def _run_child(
-    unknown: Sequence[tuple[Artifact, CacheKey]], answers: Path, cache: Path | None
-) -> str:
+def _run_benchmark(artifact: Artifact, key: CacheKey, answers: Path, cache: Path | None) -> str:
     """Run the benchmark in a child process; returns why it ended early, if it did."""
-    first = unknown[0][1]
-    command = [sys.executable, "-m", "export.benchmark", "--name", first.name, "--mode", first.mode]
-    command += ["--threads", str(first.threads), "--answers", str(answers)]
-    command += ["--cache", str(cache)] if cache else []
-    command += [str(artifact.folder.absolute()) for artifact, _ in unknown]
-    slow = "onnx-tensorrt" in (installed() if first.name == "auto" else [first.name])
-    timeout = len(unknown) * (_TENSORRT_TIMEOUT_S if slow else _TIMEOUT_S)
-    # Nothing is ever written: the child ends when the end of this process closes the pipe.
-    ours, theirs = os.pipe()[::-1]
-    try:
-        child = subprocess.run(
-            command,
-            cwd=_ROOT,
-            stdin=theirs,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            timeout=timeout,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        return f"the benchmark took longer than {timeout} s"
-    finally:
-        os.close(ours)
-        os.close(theirs)
-    lines = child.stderr.decode(errors="replace").strip().splitlines()
-    if child.returncode == _REFUSED:
-        raise RuntimeUnavailable(lines[-1].removeprefix("error: ") if lines else "refused")
-    if child.returncode:
-        logger.warning("The benchmark of runtimes failed:\n%s", "\n".join(lines[-20:]))
-    return f"the benchmark ended with status {child.returncode}"
+    arguments = ["--name", key.name, "--mode", key.mode, "--threads", str(key.threads)]
+    arguments += ["--answers", str(answers), *(["--cache", str(cache)] if cache else [])]
+    slow = "onnx-tensorrt" in candidates(key.name)
+    child = run_child(
+        "export.benchmark",
+        [*arguments, str(artifact.folder.absolute())],
+        own=answers,
+        writable=[built_folder(artifact, cache)] if cache else [],
+        timeout=_TENSORRT_TIMEOUT_S if slow else _TIMEOUT_S,
+    )
+    if child.status == REFUSED:
+        raise RuntimeUnavailable(child.reason)
+    if child.status:
+        logger.warning("The benchmark of runtimes failed:\n%s", "\n".join(child.errors))
+    return child.reason
 
 
 def _fallback(artifact: Artifact, key: CacheKey, problem: str) -> Selection:

@@ -9,7 +9,7 @@ import onnxruntime
 from runtimes.artifact import Artifact, ArtifactError
 from runtimes.base import Inputs, Mode, RuntimeUnavailable, as_feed
 from runtimes.manifest import ONNX, WEIGHTS, Manifest, config_digest
-from runtimes.quantized import is_derived, read_graph
+from runtimes.quantized import built_folder, is_derived, read_graph
 
 METADATA_WEIGHTS, METADATA_CONFIG = "weights_sha256", "config_sha256"
 CPU, CUDA, TENSORRT = "onnx-cpu", "onnx-cuda", "onnx-tensorrt"
@@ -147,7 +147,7 @@ def _tensorrt_options(precision: str, artifact: Artifact, cache: Path | None) ->
     for kind, batch in (("min", 1), ("opt", 8), ("max", _LARGEST_BATCH)):
         options[f"trt_profile_{kind}_shapes"] = _profile(artifact.manifest, kind, batch)
     if cache is not None:
-        folder = cache / "tensorrt" / artifact.digest[:16]
+        folder = built_folder(artifact, cache) / "tensorrt"
         folder.mkdir(parents=True, exist_ok=True)
         options |= {"trt_engine_cache_enable": "True", "trt_engine_cache_path": str(folder)}
     return options

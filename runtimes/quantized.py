@@ -10,7 +10,7 @@ from runtimes.artifact import Artifact
 from runtimes.base import RuntimeUnavailable
 from runtimes.manifest import ONNX
 
-_FOLDER = "int8-2"
+_INT8 = "int8-2"
 """Counted up when `export.int8` makes other graphs."""
 
 
@@ -41,20 +41,24 @@ def is_derived(artifact: Artifact, precision: str) -> bool:
     return precision.startswith("int8") and artifact.manifest.precision != "int8"
 
 
+def built_folder(artifact: Artifact, cache: Path) -> Path:
+    """Where everything lies that was built of an artifact, and of no other."""
+    return cache / "built" / artifact.digest[:16]
+
+
 def int8_path(artifact: Artifact, content: bytes, cache: Path) -> Path:
     """Where an artifact's int8 form lies, named by its content."""
-    name = f"{artifact.digest[:16]}-{sha256(content)}.onnx"
-    return cache / _FOLDER / name
+    return built_folder(artifact, cache) / f"{_INT8}-{sha256(content)}.onnx"
 
 
 def _cached(artifact: Artifact, cache: Path | None) -> bytes | None:
     """The int8 form, from the first file that holds what its name says."""
-    files = (cache / _FOLDER).glob(f"{artifact.digest[:16]}-*.onnx") if cache else ()
+    files = built_folder(artifact, cache).glob(f"{_INT8}-*.onnx") if cache else ()
     for path in sorted(files):
         try:
             content = path.read_bytes()
         except OSError:  # deleted at this moment, unreadable, or no file
             continue
-        if sha256(content) == path.stem.partition("-")[2]:
+        if sha256(content) == path.stem.removeprefix(f"{_INT8}-"):
             return content
     return None

@@ -22,11 +22,14 @@ class RuntimeKind:
         missing: why it cannot be used here, or None.
         precisions: in which precisions it can run a graph here, the preferred one first.
         open: opens an artifact in one of them, with a number of threads and a cache.
+        runs_code: whether opening runs code of the artifact; then it is used only by its name, and
+            `auto` leaves it out.
     """
 
     missing: Callable[[], str | None]
     precisions: Callable[[Manifest, Mode], list[str]]
     open: Callable[[Artifact, str, int, Path | None], Runtime]
+    runs_code: bool = False
 
 
 def _onnx(name: str) -> RuntimeKind:
@@ -56,6 +59,7 @@ RUNTIMES: dict[str, RuntimeKind] = {
         open=lambda artifact, precision, threads, _: torchscript_runtime.TorchScript(
             artifact, precision=precision, threads=threads
         ),
+        runs_code=True,
     ),
 }
 
@@ -63,6 +67,13 @@ RUNTIMES: dict[str, RuntimeKind] = {
 def installed() -> list[str]:
     """The runtimes that can be used here."""
     return [name for name, kind in RUNTIMES.items() if kind.missing() is None]
+
+
+def candidates(name: str) -> list[str]:
+    """The runtimes that a name stands for: itself, or for "auto" all that may be tried here."""
+    if name != "auto":
+        return [name]
+    return [each for each in installed() if not RUNTIMES[each].runs_code]
 
 
 def require_runtime(name: str) -> None:

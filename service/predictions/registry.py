@@ -2,9 +2,8 @@
 
 import asyncio
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Self
 
@@ -12,7 +11,7 @@ from export.select import select_runtimes
 from runtimes.artifact import Artifact, ArtifactError, find_artifacts
 from runtimes.base import RuntimeUnavailable
 from runtimes.manifest import IMAGES, TEXTS, Task
-from runtimes.registry import open_runtime, require_runtime
+from runtimes.registry import require_runtime
 from service.http.errors import ApiError
 from service.metrics import Metrics
 from service.predictions.served import (
@@ -20,6 +19,7 @@ from service.predictions.served import (
     Opener,
     Readiness,
     Served,
+    require_openable,
     runs_on_reference,
     selection_options,
 )
@@ -173,8 +173,9 @@ class Registry:
 def check_models(settings: Settings) -> None:
     """Check what the settings say of models, before anything starts.
 
-    Runtimes that must be measured before anything can be served are measured here, in a process
-    of their own, whose selections are cached for the workers; see `RuntimeSelector` for the others.
+    Artifacts are opened in a process of their own. Runtimes that must be measured before anything
+    can be served are measured there too, and their selections cached for the workers; see
+    `RuntimeSelector` for the others.
 
     Raises:
         ValueError: an artifact is not sound, there is none, two have one name and version, the
@@ -182,9 +183,6 @@ def check_models(settings: Settings) -> None:
     """
     artifacts = _find_all(settings.models)
     _check_names(artifacts, settings)
-    for artifact in artifacts:
-        if artifact.manifest.task == TEXTS:
-            _try(artifact, artifact.tokenizer)
     options = selection_options(settings)
     at_once = settings.runtime == "auto" or (
         settings.runtime == REFERENCE and settings.precision == "exact"
@@ -193,8 +191,7 @@ def check_models(settings: Settings) -> None:
         if settings.runtime != "auto":
             require_runtime(settings.runtime)
         if at_once and all(map(runs_on_reference, artifacts)):
-            for artifact in artifacts:  # it takes milliseconds and loads nothing else
-                _try(artifact, partial(open_runtime, artifact, threads=options["threads"]))
+            require_openable(artifacts, settings)
         else:
             select_runtimes(artifacts, **options)
     except RuntimeUnavailable as error:
@@ -243,16 +240,6 @@ def _default(task: Task, models: Sequence[Served], settings: Settings) -> str | 
     if wanted in names or field in settings.model_fields_set:
         return wanted if wanted in names else None
     return min(names, default=None)
-
-
-def _try(artifact: Artifact, check: Callable[[], object]) -> None:
-    """Name the artifact that cannot be opened."""
-    try:
-        check()
-    except RuntimeUnavailable:
-        raise
-    except ValueError as error:
-        raise ValueError(f"{artifact.name}: {error}") from error
 
 
 def _by_number(version: str) -> list[tuple[bool, int, str]]:

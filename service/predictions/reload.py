@@ -1,8 +1,9 @@
 """What is served follows the folders of `ASSAY_MODELS`, and the runtimes that are the fastest.
 
-A new version is opened, checked and run once in a thread beside the predictions, and only then
-served. A version is immutable: other bytes under the same name and version are refused. A folder
-counts as changed when it looks the same twice, so that half a copy is not opened.
+A new version is opened, checked and run once in a process of its own, then in a thread beside the
+predictions, and only then served; other folders are opened meanwhile. A version is immutable: other
+bytes under the same name and version are refused. A folder counts as changed when it looks the same
+twice, so that half a copy is not opened.
 """
 
 import asyncio
@@ -24,13 +25,15 @@ from export.select import select_runtimes
 from runtimes.artifact import MANIFEST, Artifact, open_artifact
 from service.http.errors import ApiError
 from service.predictions.registry import Registry
-from service.predictions.served import Served, selection_options, unmeasured
+from service.predictions.served import Served, require_openable, selection_options, unmeasured
 from service.settings import Settings
 
 logger = logging.getLogger(__name__)
 
 Look = tuple[tuple[str, int, int], ...]
 """How a folder looks: name, size and time of each file."""
+_AT_ONCE = 4  # folders that are opened
+_PATIENCE_S = 1.0  # for folders that are being opened, before the next look
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 _Result = TypeVar("_Result")
 
@@ -58,6 +61,9 @@ class Reloader:
         unloaded.mkdir(parents=True, exist_ok=True)
         self._thread = ThreadPoolExecutor(1, "reload")
         self._lock = asyncio.Lock()
+        self._slots = asyncio.Semaphore(_AT_ONCE)
+        self._opening: dict[Path, asyncio.Task[None]] = {}
+        self._unloaded = set[str]()
         self._task: asyncio.Task[None] | None = None
         self._untidy = 0  # looks after which freed memory is given back
         found = {served.artifact.folder: served.artifact for served in registry.all()}
@@ -71,27 +77,30 @@ class Reloader:
         if self._settings.reload_s:
             self._task = asyncio.create_task(self._run(self._settings.reload_s))
 
-    async def look(self, *, settled: bool = True) -> None:
+    async def look(self, *, settled: bool = True, patience_s: float | None = None) -> None:
         """Open what is new, and let go of what is gone.
 
         Args:
             settled: leave folders alone that look otherwise than the last time.
+            patience_s: how long to wait for what is being opened; None waits for all of it.
         """
         async with self._lock:
-            seen, unloaded = await self._in_thread(
+            seen, self._unloaded = await self._in_thread(
                 lambda: (scan(self._settings.models), {p.name for p in self._marks.iterdir()})
             )
             before, self._seen = self._seen, seen
             lasting = seen.keys() | before.keys() if settled else seen.keys()
             self._known = {p: folder for p, folder in self._known.items() if p in lasting}
             for path, look in seen.items():
-                if not settled or before.get(path) == look:
-                    await self._follow(path, look, unloaded)
-            if self._remove(unloaded):
-                self._untidy = 2  # a request in flight may keep a model until the next look
-            if self._untidy:
-                self._untidy -= 1
-                await self._in_thread(return_memory)
+                if path not in self._opening and (not settled or before.get(path) == look):
+                    self._opening[path] = asyncio.create_task(self._follow(path, look))
+        if self._opening:
+            await asyncio.wait(self._opening.values(), timeout=patience_s)
+        if self._remove():
+            self._untidy = 2  # a request in flight may keep a model until the next look
+        if self._untidy:
+            self._untidy -= 1
+            await self._in_thread(return_memory)
 
     async def load(self, name: str) -> None:
         """Serve a model that was unloaded, or whose folder is new.
@@ -101,7 +110,9 @@ class Reloader:
         """
         if _NAME.fullmatch(name):  # a name becomes a file's, and comes from a stranger
             await self._in_thread(lambda: (self._marks / name).unlink(missing_ok=True))
-            await self.look(settled=False)
+            await self.look(settled=False, patience_s=0)
+        while self._opening and not self._registry.versions(name):
+            await asyncio.wait(self._opening.values(), return_when=asyncio.FIRST_COMPLETED)
         if self._registry.versions(name):
             return
         for folder, problem in self.problems():
@@ -118,7 +129,7 @@ class Reloader:
         if not self._registry.versions(name):
             raise ApiError(404, "unknown_model", f"There is no model {name[:100]!r}.")
         await self._in_thread((self._marks / name).touch)
-        await self.look(settled=False)
+        await self.look(settled=False, patience_s=0)
 
     def problems(self) -> list[tuple[str, str]]:
         """Names of models, or of folders that could not be read, and why they are not served."""
@@ -133,63 +144,77 @@ class Reloader:
 
     def close(self) -> None:
         """Look no more."""
-        if self._task is not None:
-            self._task.cancel()
+        for task in (self._task, *self._opening.values()):
+            if task is not None:
+                task.cancel()
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     async def _run(self, pause_s: float) -> None:
         while True:
             await asyncio.sleep(pause_s)
             try:
-                await self.look()
+                await self.look(patience_s=_PATIENCE_S)
             except Exception:  # a disk that cannot be read now may be read later
                 logger.exception("The folders of models could not be looked at")
 
-    async def _follow(self, path: Path, look: Look, unloaded: set[str]) -> None:
+    async def _follow(self, path: Path, look: Look) -> None:
         """Open a folder if it changed; serve its artifact if it is not served yet."""
-        folder = self._known.get(path)
-        if folder is None or folder.look != look:
-            folder = _Folder(look)
-            try:
-                folder.artifact = await self._in_thread(lambda: open_artifact(path))
-            except ValueError as error:
-                _refuse(folder, path, str(error))
-            self._known[path] = folder
-        artifact = folder.artifact
-        if artifact is None or folder.problem is not None or artifact.name in unloaded:
-            return
+        known = self._known.get(path)
+        folder = known if known is not None and known.look == look else _Folder(look)
         try:
-            await self._serve(artifact)
+            if folder is not known:
+                folder.artifact = await self._in_slot(lambda: open_artifact(path))
+            artifact = folder.artifact
+            if artifact and not folder.problem and artifact.name not in self._unloaded:
+                await self._serve(artifact)
         except (ValueError, ApiError) as error:
-            _refuse(folder, path, str(error))
+            folder.problem = str(error)
+            logger.warning("%s is not served: %s", path.name, error)
+        except Exception:  # a disk that cannot be read now may be read later
+            logger.exception("%s could not be opened", path.name)
+            return
+        finally:
+            del self._opening[path]
+        self._known[path] = folder
 
     async def _serve(self, artifact: Artifact) -> None:
         key = _reference(artifact)
-        served = next((s for s in self._registry.all() if _reference(s.artifact) == key), None)
-        if served is None:
-            for other in (each.artifact for each in self._registry.all()):
-                if other.name == artifact.name and other.manifest.task != artifact.manifest.task:
-                    raise ValueError(f"the name {other.name} is that of a model for another task")
-            opened = await self._in_thread(lambda: self._open(artifact))
-            logger.info("%s is served now", key)
-            self._registry.replace([*self._registry.all(), opened])
-        elif served.artifact.digest != artifact.digest:
+        if (served := self._served(key)) is None:
+            self._check_task(artifact)
+            opened = await self._in_slot(lambda: self._open(artifact))
+            if (served := self._served(key)) is None:
+                self._check_task(artifact)  # again: other folders were opened meanwhile
+                logger.info("%s is served now", key)
+                self._registry.replace([*self._registry.all(), opened])
+                return
+        if served.artifact.digest != artifact.digest:
             raise ValueError(
                 f"a version is immutable: {key} is served with other contents; "
                 "give the new contents a new version"
             )
-        elif served.artifact.folder != artifact.folder and served.artifact.folder in self._seen:
+        if served.artifact.folder != artifact.folder and served.artifact.folder in self._seen:
             raise ValueError(f"{key} lies in two folders")
-        elif (served.artifact.folder, served.artifact.card) != (artifact.folder, artifact.card):
+        if (served.artifact.folder, served.artifact.card) != (artifact.folder, artifact.card):
             new = dataclasses.replace(served, artifact=artifact)
             self._registry.replace([new if s is served else s for s in self._registry.all()])
 
+    def _served(self, key: str) -> Served | None:
+        return next((s for s in self._registry.all() if _reference(s.artifact) == key), None)
+
+    def _check_task(self, artifact: Artifact) -> None:
+        for other in (each.artifact for each in self._registry.all()):
+            if other.name == artifact.name and other.manifest.task != artifact.manifest.task:
+                raise ValueError(f"the name {other.name} is that of a model for another task")
+
     def _open(self, artifact: Artifact) -> Served:
+        require_openable([artifact], self._settings)
         with exclusive(self._settings.runtimes_folder):  # its runtimes may have to be measured
             return self._registry.opener.open(artifact)
 
-    def _remove(self, unloaded: set[str]) -> bool:
+    def _remove(self) -> bool:
         """Let go of what was unloaded, and of what its folder no longer holds, if anything."""
+        # What is being opened may be what has moved, or comes after what is gone.
+        opening = bool(self._opening)
         kept = []
         for served in self._registry.all():
             folder = self._known.get(served.artifact.folder)
@@ -199,7 +224,7 @@ class Reloader:
                 or folder.problem is not None
                 or _reference(folder.artifact) == _reference(served.artifact)
             )
-            if there and served.artifact.name not in unloaded:
+            if (there or opening) and served.artifact.name not in self._unloaded:
                 kept.append(served)
             else:
                 logger.info("%s is served no longer", _reference(served.artifact))
@@ -210,6 +235,10 @@ class Reloader:
 
     async def _in_thread(self, work: Callable[[], _Result]) -> _Result:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+
+    async def _in_slot(self, work: Callable[[], _Result]) -> _Result:
+        async with self._slots:
+            return await _in_background(work)
 
 
 class RuntimeSelector:
@@ -241,8 +270,8 @@ class RuntimeSelector:
 
     async def _settle(self, waiting: list[Served]) -> None:
         try:
-            await _in_background(partial(self._measure, waiting))
             for served in waiting:
+                await _in_background(partial(self._measure, served.artifact))
                 if not unmeasured(served.artifact, self._settings):
                     await self._move(served)
         except (ValueError, OSError):
@@ -259,11 +288,11 @@ class RuntimeSelector:
         else:
             self._registry.swap(served, opened)
 
-    def _measure(self, waiting: list[Served]) -> None:
+    def _measure(self, artifact: Artifact) -> None:
         """Let a child measure; of several workers the first one does, and the others find it."""
         settings = self._settings
         with exclusive(settings.runtimes_folder):
-            select_runtimes([s.artifact for s in waiting], **selection_options(settings))
+            select_runtimes([artifact], **selection_options(settings))
 
 
 def scan(roots: list[Path]) -> dict[Path, Look]:
@@ -298,12 +327,6 @@ def return_memory() -> None:
 
 def _reference(artifact: Artifact) -> str:
     return f"{artifact.name}:{artifact.version}"
-
-
-def _refuse(folder: _Folder, path: Path, problem: str) -> None:
-    """Keep why a folder is not served, and say it once."""
-    folder.problem = problem
-    logger.warning("%s is not served: %s", path.name, problem)
 
 
 @contextmanager

@@ -12,6 +12,7 @@ import numpy as np
 
 from data.token_set import Ragged
 from data.tokenizer import TextTokenizer
+from export.preflight import first_problem
 from export.select import cached_selection, open_selected
 from runtimes.artifact import Artifact
 from runtimes.base import Inputs, InvalidInputs, Runtime, blank_inputs
@@ -247,6 +248,20 @@ def selection_options(settings: Settings) -> dict[str, Any]:
 def runs_on_reference(artifact: Artifact) -> bool:
     """Whether ONNX Runtime's CPU engine runs an artifact in its own precision."""
     return bool(RUNTIMES[REFERENCE].precisions(artifact.manifest, "exact"))
+
+
+def require_openable(artifacts: Sequence[Artifact], settings: Settings) -> None:
+    """Open artifacts in another process, before this one does.
+
+    Raises:
+        ValueError: one of them cannot be opened, or its first prediction does not end in time.
+    """
+    # TensorRT builds for minutes, of the same graph.
+    name = REFERENCE if settings.runtime in ("auto", "onnx-tensorrt") else settings.runtime
+    threads = settings.predict_threads or available_cores()
+    if problem := first_problem(artifacts, name=name, threads=threads):
+        artifact, reason = problem
+        raise ValueError(f"{artifact.name}: {reason}")
 
 
 def pad(parts: Sequence[Sequence[np.ndarray]]) -> dict[str, np.ndarray]:

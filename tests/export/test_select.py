@@ -1,5 +1,6 @@
 """The choice of a runtime: measured in a child process, kept, and measured again after a change."""
 
+import io
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -9,6 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from torch import nn
 
 from export import benchmark as benchmarks
 from export.benchmark import benchmark, make_int8
@@ -24,10 +27,10 @@ from export.select import (
 )
 from runtimes.artifact import Artifact
 from runtimes.base import Inputs, Mode, RuntimeUnavailable
-from runtimes.manifest import ONNX, Precision
+from runtimes.manifest import ONNX, TORCHSCRIPT, Precision
 from runtimes.quantized import int8_path
-from runtimes.registry import RUNTIMES, installed
-from tests.exported import change_tensor, changed_graph
+from runtimes.registry import RUNTIMES, candidates
+from tests.exported import change_tensor, changed_graph, with_file
 
 
 @pytest.fixture
@@ -50,7 +53,7 @@ def test_auto_takes_the_fastest_and_keeps_its_choice(
     [kept] = [Selection.model_validate_json(path.read_bytes()) for path in tmp_path.glob("*.json")]
     assert (kept.runtime, kept.precision) == (first.name, first.precision)
     tried = {name.split()[0] for name in kept.milliseconds}
-    assert tried == set(installed()), kept.refused
+    assert tried == set(candidates("auto")), kept.refused
     if mode == "exact":
         assert {name.split()[1] for name in kept.milliseconds} == {"fp32"}
     monkeypatch.setattr(subprocess, "run", None)  # a second measurement would need it
@@ -121,7 +124,7 @@ def test_a_cached_selection_that_answers_otherwise_is_selected_again(
     wrong = changed_graph(artifact.read(ONNX), other)
     key = cache_key(artifact, name="openvino", mode="fast", threads=1)
     graph = int8_path(artifact, wrong, tmp_path)
-    graph.parent.mkdir()
+    graph.parent.mkdir(parents=True)
     graph.write_bytes(wrong)
     store_selection(answer(key, "int8"), tmp_path)
     runtime = open_selected(artifact, name="openvino", mode="fast", threads=1, cache=tmp_path)
@@ -172,13 +175,13 @@ def test_the_fastest_that_passes_the_gate_is_taken(
     def crash(*_: object) -> None:
         raise RuntimeError("no such device")
 
-    broken = replace(RUNTIMES["torchscript"], open=crash)
+    broken = replace(RUNTIMES["openvino"], open=crash)
     monkeypatch.setitem(RUNTIMES, "openvino", wrong)
-    monkeypatch.setitem(RUNTIMES, "torchscript", broken)
+    monkeypatch.setitem(RUNTIMES, "broken", broken)
     chosen = benchmark(artifact, asked, None)
     assert (chosen.runtime, chosen.precision) == ("onnx-cpu", "fp32")
     assert any("openvino fp32 changes the class of" in reason for reason in chosen.refused)
-    assert any("torchscript fp32: no such device" in reason for reason in chosen.refused)
+    assert any("broken fp32: no such device" in reason for reason in chosen.refused)
 
 
 def test_when_measuring_crashes_the_reference_serves_and_nothing_is_kept(
@@ -190,10 +193,45 @@ def test_when_measuring_crashes_the_reference_serves_and_nothing_is_kept(
     monkeypatch.setattr("sys.executable", str(dies))
     cache = tmp_path / "cache"
     [chosen] = select_runtimes([artifact], name="auto", mode="exact", threads=1, cache=cache)
-    assert (chosen.runtime, chosen.refused) == ("onnx-cpu", ["the benchmark ended with status -11"])
+    assert chosen.runtime == "onnx-cpu"
+    assert chosen.refused == ["the process that opened it ended with status -11"]
     assert not list(cache.glob("*.json"))
     with pytest.raises(RuntimeUnavailable, match="openvino cannot serve .* status -11"):
         select_runtimes([artifact], name="openvino", mode="exact", threads=1, cache=cache)
+
+
+class Writer(nn.Module):
+    """Writes to a file when it is loaded."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__()
+        self.path, self.mapped = path, torch.zeros(4, dtype=torch.uint8)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return images
+
+    @torch.jit.export
+    def __getstate__(self) -> tuple[str, bool]:
+        return self.path, self.training
+
+    @torch.jit.export
+    def __setstate__(self, state: tuple[str, bool]) -> None:
+        self.path, self.training = state
+        self.mapped = torch.from_file(self.path, True, 4, dtype=torch.uint8).fill_(65)
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+def test_auto_runs_no_code_of_an_artifact(artifact_folder: Path, tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    victim.write_bytes(b"untouched")
+    stream = io.BytesIO()
+    torch.jit.save(torch.jit.script(Writer(str(victim))), stream)
+    torch.jit.load(io.BytesIO(stream.getvalue()))
+    assert victim.read_bytes() == b"AAAAuched"  # what trusting it means
+    victim.write_bytes(b"untouched")
+    changed = with_file(artifact_folder, TORCHSCRIPT, stream.getvalue())
+    [chosen] = select_runtimes([changed], name="auto", mode="exact", threads=1, cache=None)
+    assert chosen.runtime in candidates("auto") and victim.read_bytes() == b"untouched"
 
 
 def test_the_child_ends_with_the_process_that_measures(

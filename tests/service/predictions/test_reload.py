@@ -9,14 +9,18 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 
+from export import child
 from runtimes.artifact import CARD_JSON, Artifact, open_artifact
+from runtimes.manifest import ONNX
 from service.http.errors import ApiError
 from service.predictions.images import Predictions
 from service.predictions.registry import Registry
 from service.predictions.reload import Reloader, exclusive
 from service.settings import Settings
+from tests.exported import with_file
 from tests.service.conftest import png
 from tests.service.tiny_artifact import copy_artifact
 
@@ -113,6 +117,58 @@ async def test_a_broken_folder_is_told_once_and_left(
     await world.look_twice()
     assert world.served() == [ONE, TWO] and not world.reloader.problems()
     assert caplog.text.count("two is not served") == 1
+
+
+def endless(content: bytes) -> bytes:
+    """A graph whose answer goes round a loop for ever."""
+    model = onnx.load_from_string(content)
+    graph, helper = model.graph, onnx.helper
+    last = next(node for node in graph.node if "logits" in node.output)
+    last.output[:] = ["raw" if name == "logits" else name for name in last.output]
+    boolean, number = onnx.TensorProto.BOOL, onnx.TensorProto.FLOAT
+    body = helper.make_graph(
+        [
+            helper.make_node("Identity", ["go_on"], ["goes_on"]),
+            helper.make_node("Identity", ["before"], ["after"]),
+        ],
+        "body",
+        [
+            helper.make_tensor_value_info("round", onnx.TensorProto.INT64, []),
+            helper.make_tensor_value_info("go_on", boolean, []),
+            helper.make_tensor_value_info("before", number, None),
+        ],
+        [
+            helper.make_tensor_value_info("goes_on", boolean, []),
+            helper.make_tensor_value_info("after", number, None),
+        ],
+    )
+    graph.initializer.append(helper.make_tensor("always", boolean, [], [True]))
+    graph.node.append(helper.make_node("Loop", ["", "always", "raw"], ["logits"], body=body))
+    return model.SerializeToString()
+
+
+async def test_an_endless_graph_is_refused_once_and_others_are_opened_meanwhile(
+    world: World, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(child, "FIRST_PREDICTION_S", 1)
+    folder = world.add("loop", version="3")
+    graph = endless((folder / ONNX).read_bytes())
+    with_file(folder, ONNX, graph)
+    await world.reloader.look()
+    await world.reloader.look(patience_s=0)
+    world.add("two", version="2")
+    for _ in range(100):
+        await world.reloader.look(patience_s=0.05)
+        if TWO in world.served():
+            break
+    assert world.served() == [ONE, TWO] and world.folder / "loop" in world.reloader._opening
+    await world.reloader.look()
+    [(name, problem)] = world.reloader.problems()
+    assert name == "fashion-elliptical"
+    assert problem.endswith("its first prediction takes more than 1 s of processor time")
+    await world.look_twice()
+    assert caplog.text.count("loop is not served") == 1
+    assert world.served() == [ONE, TWO]
 
 
 async def test_a_version_never_changes_its_contents(

@@ -91,9 +91,9 @@ def test_models_stay_where_they_are_when_measuring_fails(
     dies = tmp_path / "dies"
     dies.write_text("#!/bin/sh\nkill -SEGV $$\n")
     dies.chmod(0o755)
-    monkeypatch.setattr("sys.executable", str(dies))
     fast = automatic.model_copy(update={"precision": "fast"})
     check_models(fast)
+    monkeypatch.setattr("sys.executable", str(dies))
     with closing(Registry.open(fast)) as registry:
         before = registry.all()
         asyncio.run(_settle(registry, fast))

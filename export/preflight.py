@@ -1,0 +1,90 @@
+"""Open artifacts in a child process before a process that serves does so.
+
+A graph that never ends, or that crashes its runtime, does so in `python -m export.preflight`.
+"""
+
+import argparse
+import logging
+import tempfile
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from export import child
+from runtimes.artifact import Artifact, open_artifact
+from runtimes.base import blank_inputs
+from runtimes.gate import require_parity
+from runtimes.manifest import TEXTS
+from runtimes.registry import RUNTIMES
+
+logger = logging.getLogger(__name__)
+
+_TIMEOUT_S = 300  # of an artifact; its first prediction has a shorter limit
+_PASSED = "passed"
+
+
+def first_problem(
+    artifacts: Sequence[Artifact], *, name: str, threads: int
+) -> tuple[Artifact, str] | None:
+    """Which of some artifacts cannot be opened, or not in time, and why; None when all can.
+
+    Args:
+        artifacts: verified artifacts.
+        name: of a runtime; artifacts that it does not run in their own precision are passed over.
+        threads: threads of one prediction.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        arguments = ["--name", name, "--threads", str(threads), "--own", folder]
+        arguments += ["--seconds", str(child.FIRST_PREDICTION_S)]
+        arguments += [str(artifact.folder.absolute()) for artifact in artifacts]
+        timeout = _TIMEOUT_S * len(artifacts)
+        ended = child.run_child("export.preflight", arguments, own=Path(folder), timeout=timeout)
+        passed = Path(folder, _PASSED)
+        count = passed.stat().st_size if passed.exists() else 0
+    if count >= len(artifacts):
+        return None
+    if ended.status != child.REFUSED:
+        logger.warning("Opening an artifact failed:\n%s", "\n".join(ended.errors))
+    return artifacts[count], ended.reason
+
+
+def _open(folder: Path, name: str, threads: int, seconds: int) -> None:
+    """Open an artifact, which may take so much processor time, and compare its answers.
+
+    Raises:
+        ValueError: it cannot be opened, or answers otherwise than the model that was exported.
+    """
+    artifact = open_artifact(folder)
+    if artifact.manifest.task == TEXTS:
+        artifact.tokenizer()
+    own = artifact.manifest.precision
+    if own not in RUNTIMES[name].precisions(artifact.manifest, "exact"):
+        return
+    with child.first_prediction(seconds):
+        runtime = RUNTIMES[name].open(artifact, own, threads, None)
+        with suppress(Exception):  # the gate names the same error
+            runtime.predict(blank_inputs(artifact, 1))
+    require_parity(runtime, artifact, quick=True)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Open some artifacts, one after the other; ends with status 2 and the reason."""
+    parser = argparse.ArgumentParser(prog="python -m export.preflight", description=__doc__)
+    parser.add_argument("folders", nargs="+", type=Path, metavar="DIR", help="artifacts")
+    parser.add_argument("--name", required=True, help="of a runtime")
+    parser.add_argument("--threads", required=True, type=int)
+    parser.add_argument("--seconds", required=True, type=int, help="for a first prediction")
+    parser.add_argument("--own", required=True, type=Path, help="folder for how many passed")
+    options = parser.parse_args(argv)
+    for folder in options.folders:
+        try:
+            _open(folder, options.name, options.threads, options.seconds)
+        except ValueError as error:
+            parser.exit(child.REFUSED, f"error: {error}\n")
+        with (options.own / _PASSED).open("ab") as passed:
+            passed.write(b".")
+
+
+if __name__ == "__main__":
+    child.end_with_parent()
+    main()
