@@ -12,26 +12,30 @@ class JsonError(ValueError):
 
 
 class TooManyItems(JsonError):
-    """A document that holds more than its reader allows."""
+    """A document that holds more, or is deeper, than its reader allows."""
 
 
-def read_json(text: str | bytes, *, most: int | None = None) -> Any:
+def read_json(text: str | bytes, *, most: int | None = None, levels: int | None = None) -> Any:
     """Read a JSON document.
 
     Args:
         text: the document; bytes are UTF-8.
         most: items of a stranger's document: each value counts as one, a list or an object as 4
             more, a key as 20.
+        levels: of lists and objects inside one another.
 
     Raises:
         JsonError: it breaks a rule.
-        TooManyItems: found before it is read, for reading holds the interpreter.
+        TooManyItems: items are counted before it is read, for reading holds the interpreter.
     """
     try:
         text = text.decode("utf-8-sig") if isinstance(text, bytes) else text
         if most is not None and _has_more(text, most):
             raise TooManyItems(f"more than {most:,} items")
-        return json.loads(text, parse_constant=_refuse, object_pairs_hook=_distinct)
+        value = json.loads(text, parse_constant=_refuse, object_pairs_hook=_distinct)
+        if levels is not None and _is_deeper(value, levels):
+            raise TooManyItems(f"more than {levels} levels")
+        return value
     except TooManyItems:
         raise
     except (JsonError, json.JSONDecodeError) as error:
@@ -55,6 +59,14 @@ def _has_more(text: str, most: int) -> bool:
 def _count(text: str) -> int:
     lists = text.count("[") + text.count("{")
     return text.count(",") + _LIST * lists + _KEY * text.count(":")
+
+
+def _is_deeper(value: Any, levels: int) -> bool:
+    level = [value] if isinstance(value, list | dict) else []
+    for _ in range(levels):
+        inside = (each.values() if isinstance(each, dict) else each for each in level)
+        level = [each for values in inside for each in values if isinstance(each, list | dict)]
+    return bool(level)
 
 
 def _refuse(constant: str) -> None:

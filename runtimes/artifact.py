@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from tokenizers import Tokenizer
 
 from core.files import sha256
-from core.json import read_json
+from core.json import TooManyItems, read_json
 from data.errors import DataError
 from data.images import ImageSpec
 from data.tokenizer import TextTokenizer
@@ -33,7 +33,9 @@ from runtimes.manifest import (
 __all__ = ["MANIFEST", "Artifact", "ArtifactError", "Manifest", "find_artifacts", "open_artifact"]
 
 CARD_JSON, CARD_TEXT = "card.json", "card.md"
-_MAX_JSON_BYTES = 16 * 2**20
+_MAX_BYTES = {MANIFEST: 2_000_000, CARD_JSON: 2_000_000, TOKENIZER: 16 * 2**20}
+# Reading holds the interpreter, and with it whatever is being served.
+_MAX_ITEMS, _MAX_LEVELS = 100_000, 64
 
 
 class ArtifactError(ValueError):
@@ -205,9 +207,11 @@ def _parse_manifest(content: bytes) -> Manifest:
 
 def _parse_json(content: bytes, name: str) -> dict[str, Any]:
     try:
-        fields = read_json(content)
+        fields = read_json(content, most=_MAX_ITEMS, levels=_MAX_LEVELS)
         # Neither 1e999 nor half a surrogate could be told to a client again.
         json.dumps(fields, allow_nan=False, ensure_ascii=False).encode()
+    except TooManyItems as error:
+        raise ArtifactError(f"{name} must not have {error}") from None
     except (ValueError, RecursionError):
         raise ArtifactError(f"{name} is not valid JSON") from None
     if not isinstance(fields, dict):
@@ -228,8 +232,9 @@ def _refuse_odd(path: Path) -> None:
         raise ArtifactError(f"{path.name} must be a file, not a link")
     if not path.is_file():
         raise ArtifactError(f"{path.name} is missing")
-    if path.suffix == ".json" and path.stat().st_size > _MAX_JSON_BYTES:
-        raise ArtifactError(f"{path.name} must be at most {_MAX_JSON_BYTES} bytes")
+    largest = _MAX_BYTES.get(path.name)
+    if largest is not None and path.stat().st_size > largest:
+        raise ArtifactError(f"{path.name} must be at most {largest} bytes")
 
 
 def _refuse_unlisted(artifact: Artifact) -> None:

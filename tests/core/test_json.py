@@ -44,6 +44,14 @@ def test_items_outside_of_strings_are_counted_before_reading(text: str, items: i
         read_json(text, most=items - 1)
 
 
+def test_levels_are_counted() -> None:
+    deep = '{"a": [{"b": []}, 1]}'
+    assert read_json(deep, levels=4) == read_json(deep)
+    assert read_json("1", levels=0) == 1
+    with pytest.raises(TooManyItems, match="more than 3 levels"):
+        read_json(deep, levels=3)
+
+
 def test_a_document_of_quotes_alone_is_not_cut_up() -> None:
     with pytest.raises(TooManyItems):
         read_json('"' * 1000 + "," * 101, most=100)

@@ -211,7 +211,7 @@ class Writer(nn.Module):
         return images
 
     @torch.jit.export
-    def __getstate__(self) -> tuple[str, bool]:
+    def __getstate__(self):  # pyright: ignore[reportIncompatibleMethodOverride]  as TorchScript has it
         return self.path, self.training
 
     @torch.jit.export

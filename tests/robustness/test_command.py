@@ -2,14 +2,17 @@
 
 import json
 import shutil
+import sys
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
 
 from data.images import decode_image, to_input, to_png
 from data.sources import load_inputs, open_images
-from robustness.__main__ import main
+from robustness.__main__ import _executor, main
+from robustness.executors import ProcessExecutor, RayExecutor
 from robustness.options import parser
 from robustness.report.schema import Report, read_report
 from robustness.spec import ATTACKS
@@ -178,3 +181,14 @@ def test_help_tells_exit_codes_attacks_and_defaults(
     if command == "evaluate":
         assert all(name in told for name in ATTACKS)
         assert "(square 5000, hotflip 1000, typos 1000)" in told
+
+
+@pytest.mark.parametrize(
+    ("engine", "executor"), [("ray", RayExecutor), ("process", ProcessExecutor)]
+)
+def test_the_engine_is_the_one_that_was_named(
+    engine: str, executor: type, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "ray", ModuleType("ray"))  # importing it takes seconds
+    options = parser().parse_args([*arguments(tmp_path), "--engine", engine, "--workers", "1"])
+    assert type(_executor(options, [tmp_path])) is executor

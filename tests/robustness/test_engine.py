@@ -19,6 +19,8 @@ from robustness.report.lookup import NoSuchSample, picture
 from robustness.report.schema import Report, read_report
 from robustness.spec import EvaluationSpec, cost
 from robustness.target import Target
+from runtimes.manifest import TORCHSCRIPT
+from tests.exported import with_file
 from tests.robustness.conftest import SIZE, contents, make_images, make_target
 
 Run = Callable[..., Report]
@@ -223,3 +225,9 @@ def test_pictures_show_what_was_scored(run: Run, tmp_path: Path) -> None:
         pixels("original")
     with pytest.raises(NoSuchSample, match="no report"):
         picture(tmp_path / "none", 0, "clean")
+
+
+def test_an_evaluation_does_not_open_torchscript(artifact_folder: Path) -> None:
+    changed = with_file(artifact_folder, TORCHSCRIPT, b"not a program")
+    report = evaluate(make_spec(), [changed], make_images(2), artifact_folder.parent / "report")
+    assert report.summary.models[0].samples == 2

@@ -58,6 +58,14 @@ def make_huge(path: Path) -> None:
         file.truncate(2**40)  # bytes of a hole: reading them would need a terabyte
 
 
+def make_wide(path: Path) -> None:
+    path.write_text(json.dumps({"training": [[]] * 20_000}))
+
+
+def make_deep(path: Path) -> None:
+    path.write_text('{"training": ' + "[" * 400 + "]" * 400 + "}")
+
+
 @pytest.mark.parametrize(
     ("name", "spoil", "message"),
     [
@@ -72,7 +80,9 @@ def make_huge(path: Path) -> None:
         ("probe.safetensors", Path.unlink, "^probe.safetensors is missing$"),
         ("model.onnx", replace_by_folder, "^model.onnx is missing$"),
         ("model.onnx.data", Path.touch, "model.onnx.data lies in the artifact"),
-        (MANIFEST, make_huge, "manifest.json must be at most 16777216 bytes"),
+        (MANIFEST, make_huge, "manifest.json must be at most 2000000 bytes"),
+        (MANIFEST, make_wide, "^manifest.json must not have more than 100,000 items$"),
+        (MANIFEST, make_deep, "^manifest.json must not have more than 64 levels$"),
         (MANIFEST, Path.unlink, "^manifest.json is missing$"),
     ],
 )
