@@ -7,9 +7,9 @@ BIN = $(abspath $(VENV))/bin
 JOBS ?= 2
 PYTEST = $(BIN)/python -m pytest --numprocesses $(JOBS) --dist worksteal
 TORCH = torch==2.13.0
-LOCK = $(BIN)/uv pip compile --override requirements/overrides.txt --universal --python-version 3.11 \
-	--generate-hashes --no-emit-index-url --no-annotate --quiet --custom-compile-command "make lock" \
-	--no-emit-package torch --no-emit-package torchvision
+LOCK = $(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-annotate \
+	--quiet --custom-compile-command "make lock"
+BESIDE_TORCH = --override requirements/overrides.txt --no-emit-package torch --no-emit-package torchvision
 
 .PHONY: help demo test test-all install check lint bench image lock clean chromium
 
@@ -43,8 +43,11 @@ bench: $(VENV)/.dev ## run all benchmarks
 image: $(VENV)/.dev ## build the bento and its image [ENGINE=docker|podman|buildah FLAVOUR=cpu|cuda]
 	$(BIN)/python -m deploy.image --engine $(ENGINE) --flavour $(FLAVOUR) $(OPTIONS)
 
-lock: ## pin requirements/*.in again (needs uv in VENV)
-	for name in cpu gpu dev sbom peers/litserve peers/mlserver; do $(LOCK) requirements/$$name.in -o requirements/$$name.txt; done
+lock: ## pin requirements/*.in again (needs uv in VENV, and CPU builds of torch in UV_INDEX or UV_FIND_LINKS)
+	for name in cpu gpu dev sbom peers/litserve peers/mlserver; do \
+		$(LOCK) $(BESIDE_TORCH) requirements/$$name.in -o requirements/$$name.txt; done
+	$(LOCK) --constraint requirements/cpu.txt requirements/torch-cpu.in -o requirements/torch-cpu.txt
+	$(LOCK) --constraint requirements/gpu.txt requirements/torch-cuda.in -o requirements/torch-cuda.txt
 
 clean: ## remove what was made here, except runs and state
 	rm -rf $(VENV) build

@@ -2,17 +2,23 @@
 
 import argparse
 import os
+import shlex
 import subprocess
 import sys
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 ROOT = Path(__file__).resolve().parents[2]
 LOCKS = {"cpu": "cpu.txt", "cuda": "gpu.txt"}
 """By flavour, the lock in `requirements/`."""
 _SBOM = "/app/sbom.cdx.json"
+# Nothing is started, which would need a network.
+_READ = """
+container=$(buildah from --pull-never "$1") || exit
+trap 'buildah rm "$container" >&2' EXIT
+folder=$(buildah mount "$container") && cat "$folder$2"
+"""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -29,12 +35,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     os.environ.setdefault("BENTOML_HOME", str(ROOT / "build" / "bentoml"))
     Path(os.environ["BENTOML_HOME"]).mkdir(parents=True, exist_ok=True)
 
-    tag = build_bento(chosen.flavour)
-    containerize(tag, name, engine=chosen.engine, options=chosen.opt)
     bill = folder / f"sbom-{chosen.flavour}.cdx.json"
-    bill.write_bytes(read_file(chosen.engine, name, _SBOM))
-    print(f"{tag} is in {name}; its bill of materials is {bill.relative_to(ROOT)}")
+    try:
+        bento = build_bento(chosen.flavour)
+        build_image(bento, name, engine=chosen.engine, options=chosen.opt)
+        bill.write_bytes(read_file(chosen.engine, name, _SBOM))
+    except (OSError, subprocess.CalledProcessError) as error:
+        print(f"{name} was not made: {_first_line(error)}", file=sys.stderr)
+        return 1
+    print(f"{bento.name} is in {name}; its bill of materials is {bill.relative_to(ROOT)}")
     return 0
+
+
+def _first_line(error: Exception) -> str:
+    if isinstance(error, subprocess.CalledProcessError):
+        return f"{shlex.join(error.cmd[:2])} ended with status {error.returncode}"
+    return str(error).partition("\n")[0]
 
 
 def project_version() -> str:
@@ -52,39 +68,38 @@ def revision() -> str:
 def bentofile(flavour: str) -> str:
     """What the bento of a flavour holds: `bentofile.yaml` with its lock and its name."""
     text = (ROOT / "bentofile.yaml").read_text()
-    for cpu, own in (("/cpu.txt", f"/{LOCKS[flavour]}"), ("FLAVOUR: cpu", f"FLAVOUR: {flavour}")):
-        text = text.replace(cpu, own)
+    torch = (f"/torch-{each}.txt" for each in ("cpu", flavour))
+    own = (f"/{LOCKS[each]}" for each in ("cpu", flavour))
+    for cpu, given in (torch, own, ("FLAVOUR: cpu", f"FLAVOUR: {flavour}")):
+        text = text.replace(cpu, given)
     return text
 
 
-def build_bento(flavour: str) -> str:
-    """Build the bento of a flavour and return its tag."""
+def build_bento(flavour: str) -> Path:
+    """Build the bento of a flavour and return its folder."""
     path = ROOT / "build" / "image" / f"bentofile-{flavour}.yaml"
     path.write_text(bentofile(flavour))
     command = [sys.executable, "-m", "bentoml", "build", ".", "--output", "tag"]
     command += ["--bentofile", str(path)]
     built = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True)
-    return built.stdout.strip().removeprefix("__tag__:")
+    name, _, version = built.stdout.strip().removeprefix("__tag__:").partition(":")
+    return Path(os.environ["BENTOML_HOME"]) / "bentos" / name / version
 
 
-def containerize(tag: str, name: str, *, engine: str, options: Sequence[str]) -> None:
+def build_image(bento: Path, name: str, *, engine: str, options: Sequence[str]) -> None:
     """Build the image `name` of a bento; `options` of the engine are KEY=VALUE, paths absolute.
 
     Raises:
         CalledProcessError: the engine failed.
+        OSError: there is no such engine.
     """
-    # Health checks are part of Docker's format of images and not of OCI's.
-    own = [] if engine == "docker" else ["format=docker"]
-    own += [f"build-arg=VERSION={project_version()}", f"build-arg=REVISION={revision()}"]
-    command = [sys.executable, "-m", "bentoml", "containerize", tag]
-    command += ["--backend", engine, "--image-tag", name]
-    for option in [*own, *options]:
-        command += ["--opt", option]
-    # BentoML 1.4.39 unpacks the bento into TMPDIR and then refuses to read the Dockerfile's
-    # template there, unless it lies below the current directory.
-    with TemporaryDirectory(dir=ROOT / "build" / "image") as folder:
-        environment = os.environ | {"TMPDIR": folder}
-        subprocess.run(command, cwd=folder, env=environment, check=True)
+    # Health checks are part of Docker's format of images and not of OCI's; without being told,
+    # Buildah makes one layer of everything.
+    own = {"docker": [], "podman": ["format=docker"], "buildah": ["format=docker", "layers"]}
+    given = [f"build-arg=VERSION={project_version()}", f"build-arg=REVISION={revision()}"]
+    command = [engine, "build", "--tag", name, "--file", str(bento / "env/docker/Dockerfile")]
+    command += [f"--{option}" for option in [*own[engine], *given, *options]]
+    subprocess.run([*command, str(bento)], check=True)
 
 
 def read_file(engine: str, image: str, path: str) -> bytes:
@@ -94,17 +109,18 @@ def read_file(engine: str, image: str, path: str) -> bytes:
         CalledProcessError: there is no such image or no such file.
     """
     if engine == "buildah":
-        container = _output("buildah", "from", "--pull-never", image).decode().strip()
-        try:
-            return _output("buildah", "run", container, "--", "cat", path)
-        finally:
-            _output("buildah", "rm", container)
+        return _output(*_as_root(), "sh", "-c", _READ, "sh", image, path)
     container = _output(engine, "create", image).decode().strip()
     try:
         archive = _output(engine, "cp", f"{container}:{path}", "-")
         return _output("tar", "--extract", "--to-stdout", given=archive)
     finally:
         _output(engine, "rm", container)
+
+
+def _as_root() -> list[str]:
+    """What lets a user without privileges mount a container of Buildah."""
+    return ["buildah", "unshare"] if os.geteuid() else []
 
 
 def _output(*command: str, given: bytes | None = None) -> bytes:

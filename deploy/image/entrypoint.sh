@@ -3,13 +3,23 @@
 # Python write for themselves goes to /tmp, or below ASSAY_STATE where /tmp is read-only.
 set -eu
 
+fail() { # as the service says it, in its log's format
+    if [ "${ASSAY_LOG_FORMAT:-auto}" = text ] || { [ "${ASSAY_LOG_FORMAT:-auto}" = auto ] && [ -t 2 ]; }; then
+        echo "Assay cannot start: $1" >&2
+    else
+        printf '{"level": "critical", "logger": "entrypoint", "message": "Assay cannot start: %s"}\n' "$1" >&2
+    fi
+    exit 1
+}
+
 scratch=${TMPDIR:-/tmp}/assay
 if ! mkdir -p "${scratch}" 2>/dev/null; then
     # One folder a container, since evaluators of one team share a volume; emptied at its start.
     scratch=${ASSAY_STATE}/scratch/$(hostname)
-    rm -rf "${scratch}"
+    rm -rf "${scratch}" 2>/dev/null || true
 fi
-mkdir -p "${scratch}/tmp" "${scratch}/bentoml"
+mkdir -p "${scratch}/tmp" "${scratch}/bentoml" 2>/dev/null ||
+    fail "user $(id -u) must be able to write to ${TMPDIR:-/tmp} or to ASSAY_STATE=${ASSAY_STATE}"
 export TMPDIR="${scratch}/tmp" HOME="${scratch}" BENTOML_HOME="${scratch}/bentoml"
 
 if [ $# -gt 0 ]; then

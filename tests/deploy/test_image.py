@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from deploy.image.__main__ import LOCKS, bentofile, project_version
+from deploy.image.__main__ import main as build_and_tell
 from deploy.image.healthcheck import ready
 from deploy.image.sbom import main as complete
 from runtimes.artifact import open_artifact
@@ -38,7 +39,8 @@ def test_bento_and_image_hold_what_serving_needs_and_nothing_else(bento: Path) -
     assert held == packages | {"deploy", "requirements", "LICENSE", "bentofile.yaml"}
     flavour = (bento / "flavour").read_text()
     lock = LOCKS[flavour]
-    assert {path.name for path in (source / "requirements").iterdir()} == {lock, "sbom.txt"}
+    torch = f"torch-{flavour}.txt"
+    assert {path.name for path in (source / "requirements").iterdir()} == {lock, torch, "sbom.txt"}
     files = {path.relative_to(source).as_posix() for path in source.glob("deploy/**/*.*")}
     assert files == {
         f"deploy/image/{each}" for each in ("entrypoint.sh", "healthcheck.py", "sbom.py")
@@ -52,7 +54,13 @@ def test_bento_and_image_hold_what_serving_needs_and_nothing_else(bento: Path) -
     assert [line for line in lines if line.startswith("HEALTHCHECK")]
     text = "\n".join(lines)
     assert f"--require-hashes -r /opt/requirements/{lock}" in text
-    assert text.index("pip install torch==2.13.0") < text.index(lock)
+    assert text.index(f"--require-hashes -r /opt/requirements/{torch}") < text.index(lock)
+    # What changes seldom is a layer of its own, below what changes often.
+    environment, bento_layer = (
+        f"COPY --from=install /layers/{n}/ /" for n in ("environment", "bento")
+    )
+    assert lines.index(environment) < lines.index(bento_layer)
+    assert "WORKDIR /" in lines  # not the state, which may be closed to this user
     assert f'assay.flavour="{flavour}"' in text
     assert ("ldconfig" in text) == (flavour == "cuda")
     assert "{{" not in text and "{%" not in text
@@ -63,13 +71,29 @@ def test_flavours_hold_the_same_but_for_their_lock() -> None:
     for flavour, held in (("cpu", cpu), ("cuda", cuda)):
         assert held["docker"].pop("env") == {"FLAVOUR": flavour}
     locks = set(cpu.pop("include")) ^ set(cuda.pop("include"))
-    assert locks == {"requirements/cpu.txt", "requirements/gpu.txt"} and cpu == cuda
+    names = {f"requirements/{name}.txt" for name in ("cpu", "gpu", "torch-cpu", "torch-cuda")}
+    assert locks == names and cpu == cuda
+
+
+def locked(name: str) -> dict[str, str]:
+    """The versions in a lock, by package; every one has a hash."""
+    text = (ROOT / "requirements" / name).read_text().replace(" \\\n", " ")
+    lines = [line for line in text.splitlines() if not line.startswith("#")]
+    assert all("--hash=sha256:" in line for line in lines)
+    return dict(line.split()[0].split("==") for line in lines)
 
 
 def test_image_and_manifests_name_the_versions_that_are_built() -> None:
-    (line,) = (each for each in (ROOT / "Makefile").read_text().splitlines() if "TORCH =" in each)
+    (line,) = (
+        each for each in (ROOT / "Makefile").read_text().splitlines() if each.startswith("TORCH =")
+    )
     pinned = line.partition("= ")[2]
-    assert f"pip install {pinned}\n" in (ROOT / "deploy" / "image" / "Dockerfile.j2").read_text()
+    for flavour, lock in LOCKS.items():
+        torch, others = (locked(f"torch-{flavour}.txt"), locked(lock))
+        assert f"torch=={torch.pop('torch').removesuffix('+cpu')}" == pinned
+        assert {name: others[name] for name in torch if name in others} == {
+            name: version for name, version in torch.items() if name in others
+        }
     for name in ("single", "scaled"):
         path = ROOT / "deploy" / "kubernetes" / name / "kustomization.yaml"
         (image,) = yaml.safe_load(path.read_text())["images"]
@@ -130,3 +154,33 @@ def test_scratch_files_go_to_the_temporary_folder_or_below_the_state(tmp_path: P
     assert Path(seen["BENTOML_HOME"]).is_relative_to(tmp_path / "scratch")
     (Path(seen["TMPDIR"]) / "leftover").touch()
     assert not (Path(entered("/proc", tmp_path)["TMPDIR"]) / "leftover").exists()
+
+
+def test_a_start_without_any_writable_folder_ends_with_a_sentence() -> None:
+    environment = {"PATH": os.environ["PATH"], "TMPDIR": "/proc", "ASSAY_STATE": "/proc/state"}
+    for log_format in ("json", "auto", "text"):
+        ended = subprocess.run(
+            ["sh", str(ENTRYPOINT), "env"],
+            env=environment | {"ASSAY_LOG_FORMAT": log_format},
+            capture_output=True, text=True, timeout=20,
+        )  # fmt: skip
+        told = ended.stderr if log_format == "text" else json.loads(ended.stderr)["message"]
+        assert ended.returncode == 1 and ended.stdout == ""
+        assert told.startswith("Assay cannot start: user ") and "ASSAY_STATE=/proc/state" in told
+
+
+def test_an_engine_that_fails_or_is_missing_is_one_sentence(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("deploy.image.__main__.build_bento", lambda _: tmp_path)
+    monkeypatch.setattr("deploy.image.__main__.revision", lambda: "unknown")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("BENTOML_HOME", str(tmp_path / "home"))
+    for told in ("No such file or directory: 'podman'", "podman build ended with status 3"):
+        assert build_and_tell(["--engine", "podman"]) == 1
+        name = f"assay:{project_version()}-cpu"
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line.startswith(f"{name} was not made: ") and line.endswith(told)
+        engine = tmp_path / "podman"
+        engine.write_text("#!/bin/sh\nexit 3\n")
+        engine.chmod(0o755)

@@ -15,6 +15,7 @@ from service.settings import ROOT, Settings
 
 FOLDER = ROOT / "deploy" / "kubernetes"
 FILES = sorted(FOLDER.glob("**/*.yaml"))
+ARRANGEMENTS = ("single", "scaled", "openshift")
 Resource = dict[str, Any]
 
 
@@ -35,13 +36,22 @@ def arrangement(name: str) -> list[Resource]:
         (pod,) = documents(FOLDER / "pod" / "pod.yaml")
         for deployment in of_kind(found, "Deployment"):
             deployment["spec"] = merged(deployment["spec"], pod["spec"])
+    for entry in kustomization.get("patches", []):
+        assert entry["target"] == {"kind": "Deployment"}
+        (patch,) = documents(FOLDER / name / entry["path"])
+        for deployment in of_kind(found, "Deployment"):
+            deployment["spec"] = merged(deployment["spec"], patch["spec"])
     return found
 
 
 def merged(own: Any, patch: Any) -> Any:
-    """A strategic merge: mappings field by field, lists (of containers, of variables) by name."""
+    """A strategic merge: mappings field by field, lists (of containers, of variables) by name.
+
+    What a patch sets to null is taken out.
+    """
     if isinstance(own, dict):
-        return own | {key: merged(own.get(key), value) for key, value in patch.items()}
+        both = own | {key: merged(own.get(key), value) for key, value in patch.items()}
+        return {key: value for key, value in both.items() if value is not None}
     if isinstance(own, list):
         both = ({each["name"]: each for each in part} for part in (own, patch))
         return [*merged(*both).values()]
@@ -67,35 +77,41 @@ VERSIONS = sorted(set(all_versions()), key=lambda version: [*map(int, version.sp
 def test_manifests_are_valid_in_the_oldest_and_newest_version_and_all_in_use() -> None:
     examples = [path for path in FILES if path.name.endswith(".example.yaml")]
     checked = [each for path in examples for each in documents(path)]
-    checked += arrangement("single") + arrangement("scaled")
-    assert len(checked) >= 14
+    checked += [each for name in ARRANGEMENTS for each in arrangement(name)]
+    assert len(checked) >= 20
     for version in (VERSIONS[0], VERSIONS[-1]):
         for resource in checked:
             kubernetes_validate.validate(resource, version, strict=True)
-    listed = {FOLDER / "pod" / "pod.yaml"} | {
+    listed = {FOLDER / "pod" / "pod.yaml", FOLDER / "openshift" / "user.yaml"} | {
         (FOLDER / name / entry).resolve()
-        for name in ("base", "single", "scaled")
+        for name in ("base", "monitoring", *ARRANGEMENTS)
         for entry in documents(FOLDER / name / "kustomization.yaml")[0]["resources"]
     }
     rest = {path for path in FILES if path not in listed and path.name != "kustomization.yaml"}
-    assert {path.name for path in rest} == {"keys.example.yaml", "database.example.yaml"}
+    assert rest == set(examples)
     assert all(path.exists() for path in listed)
 
 
 EVERY_POD = [
-    pytest.param(template, id=pod)
-    for name in ("single", "scaled")
+    pytest.param(name, template, id=f"{name} {pod}")
+    for name in ARRANGEMENTS
     for pod, template in pods(arrangement(name)).items()
 ]
 
 
-@pytest.mark.parametrize("template", EVERY_POD)
-def test_pods_are_hardened_asked_and_stopped_as_the_service_expects(template: Resource) -> None:
+@pytest.mark.parametrize(("name", "template"), EVERY_POD)
+def test_pods_are_hardened_asked_and_stopped_as_the_service_expects(
+    name: str, template: Resource
+) -> None:
     spec = template["spec"]
     assert spec["automountServiceAccountToken"] is False
-    assert spec["securityContext"]["runAsNonRoot"] is True
-    assert spec["securityContext"]["runAsUser"] == 10001
-    assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    context = spec["securityContext"]
+    own = dict.fromkeys(("runAsUser", "runAsGroup", "fsGroup"), 10001)  # OpenShift chooses others
+    assert context == {
+        "runAsNonRoot": True,
+        "fsGroupChangePolicy": "OnRootMismatch",
+        "seccompProfile": {"type": "RuntimeDefault"},
+    } | ({} if name == "openshift" else own)
     (container,) = spec["containers"]
     assert container["securityContext"] == {
         "allowPrivilegeEscalation": False,
@@ -104,8 +120,15 @@ def test_pods_are_hardened_asked_and_stopped_as_the_service_expects(template: Re
     }
     writable = {each["mountPath"] for each in container["volumeMounts"] if not each.get("readOnly")}
     assert writable == {"/state", "/tmp"}
-    assert {"memory"} <= set(container["resources"]["limits"])
-    assert set(container["resources"]["requests"]) == {"cpu", "memory"}
+    assert {"memory", "ephemeral-storage"} <= set(container["resources"]["limits"])
+    assert set(container["resources"]["requests"]) == {"cpu", "memory", "ephemeral-storage"}
+    sizes = {
+        each["name"]: each["emptyDir"]["sizeLimit"]
+        for each in spec["volumes"]
+        if "emptyDir" in each
+    }
+    assert sizes == {"tmp": "2Gi"}  # less than the limit, which counts the log as well
+    assert container["resources"]["limits"]["ephemeral-storage"] == "3Gi"
     probes = [f"{kind}Probe" for kind in ("readiness", "liveness", "startup")]
     asked = [container[probe]["httpGet"]["path"] for probe in probes]
     assert asked == ["/readyz", "/livez", "/livez"]
@@ -148,7 +171,7 @@ def _labeled(pod: Resource, labels: dict[str, str]) -> bool:
     return labels.items() <= pod["metadata"]["labels"].items()
 
 
-@pytest.mark.parametrize("name", ["single", "scaled"])
+@pytest.mark.parametrize("name", ARRANGEMENTS)
 def test_references_have_what_they_name_and_the_network_is_closed(name: str) -> None:
     resources = arrangement(name)
     named = {(each["kind"], each["metadata"]["name"]) for each in resources}
@@ -177,7 +200,7 @@ def test_references_have_what_they_name_and_the_network_is_closed(name: str) -> 
     assert all(_labeled(pod, labels) for pod in pods(resources).values())
     rules = [rule for policy in policies for rule in policy["spec"].get("egress", [])]
     ports = [port["port"] for rule in rules for port in rule["ports"]]
-    assert sorted(ports) == ([] if name == "single" else [53, 53, 5432])
+    assert sorted(ports) == ([53, 53, 5432] if name == "scaled" else [])
 
 
 def test_examples_are_what_the_service_reads() -> None:
