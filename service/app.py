@@ -2,6 +2,7 @@
 
 import logging
 import os
+import sys
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, TypeVar
@@ -37,7 +38,7 @@ logger = logging.getLogger(__name__)
 _Inner = TypeVar("_Inner")
 _gateway = Gateway()
 
-if is_worker():  # BentoML logs before it calls anything here
+if is_worker() or "serve" in sys.argv:  # BentoML logs before it calls anything here
     set_up_logs(log_format())
 
 
