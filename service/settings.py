@@ -168,7 +168,7 @@ class Settings(BaseSettings):
         default=32, description="evaluations waiting, and as many again of priority `high`"
     )
     stored_mb: Amount = Field(
-        default=4096, description="uploads and results that one caller's evaluations keep, in MB"
+        default=10_000, description="uploads and results that one caller's evaluations keep, in MB"
     )
     free_mb: float = Field(
         default=256, ge=0, description="free disk space in MB, below which nothing is accepted"

@@ -31,7 +31,7 @@ from runtimes.artifact import MANIFEST, Artifact, ArtifactError, open_artifact
 from service.jobs.process import ADDRESS
 from service.jobs.queue import JobStore
 from service.jobs.table import Job
-from service.jobs.uploads import REPORT, evaluations_folder, open_inputs, stored_bytes
+from service.jobs.uploads import REPORT, evaluations_folder, open_inputs
 from service.processes import die_with_starter, watch_parent
 from service.tracing import Stages, span, start_tracing, stop_tracing
 
@@ -119,8 +119,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Exception as error:  # whatever it is, whoever waits is told
         stored = _store_failure(store, job, options.worker, error)
     else:
-        size = stored_bytes(evaluations_folder(options.state) / job.id)
-        stored = store.finish(job.id, options.worker, result, stored=size)
+        stored = store.finish(job.id, options.worker, result)
     store.close()
     stop_tracing()
     return 0 if stored else 1

@@ -22,6 +22,7 @@ from sqlalchemy import (
 )
 
 from service.jobs.database import present, writing
+from service.jobs.room import stored_by
 from service.jobs.table import Job, Status, jobs, latest_turn, read_row
 
 MAX_ATTEMPTS = 3
@@ -91,16 +92,9 @@ class JobClaims:
         rows = self._read(wish)
         return not rows or bool(rows[0][0])
 
-    def finish(
-        self, job_id: str, worker: str, result: dict[str, Any], *, stored: int | None = None
-    ) -> bool:
-        """Store the result; False, and nothing stored, when the job is not this worker's.
-
-        `stored` counts the bytes that the evaluation has on the disk by now.
-        """
-        outcome: dict[str, Any] = {"result": json.dumps(result, allow_nan=False)}
-        outcome |= {} if stored is None else {"stored": stored}
-        return self._end(job_id, worker, "succeeded", **outcome)
+    def finish(self, job_id: str, worker: str, result: dict[str, Any]) -> bool:
+        """Store the result; False, and nothing stored, when the job is not this worker's."""
+        return self._end(job_id, worker, "succeeded", result=json.dumps(result, allow_nan=False))
 
     def fail(self, job_id: str, worker: str, code: str, message: str) -> bool:
         """Store why the job failed; False when it is not this worker's."""
@@ -140,6 +134,14 @@ class JobClaims:
             message = _given_up(MAX_LOST, "the evaluator disappeared")
             return self._let_go(connection, lost, jobs.c.lost >= MAX_LOST, message)
 
+    def keep(self, job_id: str, stored: int) -> int:
+        """Say how many bytes a job has on the disk; returns those of all jobs of its sharer."""
+        kept = and_(jobs.c.id == job_id, jobs.c.deleted.is_(None))
+        with writing(self._engine) as connection:
+            change = update(jobs).where(kept).values(stored=stored).returning(jobs.c.sharer)
+            sharer = connection.execute(change).scalar()
+            return 0 if sharer is None else stored_by(connection, sharer)
+
     def _let_go(
         self,
         connection: Connection,
@@ -165,7 +167,7 @@ class JobClaims:
             change = update(jobs).where(_owned(job_id, worker)).values(values)
             return bool(connection.execute(change).rowcount)
 
-    def _end(self, job_id: str, worker: str, status: Status, **outcome: Any) -> bool:
+    def _end(self, job_id: str, worker: str, status: Status, **outcome: str) -> bool:
         values = {"status": status, "finished": present(self._engine), "worker": None, "eta": None}
         return self._own(values | outcome, job_id, worker)
 

@@ -19,6 +19,7 @@ from sqlalchemy.exc import DBAPIError
 from runtimes.threads import available_cores
 from service.jobs.queue import JobStore
 from service.jobs.table import Job
+from service.jobs.uploads import evaluations_folder, stored_bytes
 from service.processes import available_memory, family, resident_bytes
 from service.settings import ROOT, Settings
 
@@ -123,6 +124,7 @@ def evaluation_memory(settings: Settings) -> int:
 
 _LOOK_S = 0.1
 _HEARTBEAT_S = 0.5
+_SUM_S = 10.0  # how often the bytes on the disk are summed up
 # A child stops within one attack step, unless it is still starting, is stopped, or is stuck.
 _GRACE_S = 2.0
 
@@ -163,7 +165,7 @@ class EvaluationWatch:
         self._memory = evaluation_memory(self.settings)
         now = time.monotonic()
         self._deadline = now + self.settings.evaluation_max_hours * 3600 - self.job.ran
-        self._next_beat, self._last_beat = now, now
+        self._next_beat, self._last_beat, self._next_sum = now, now, now
         self._grace_ends = math.inf
 
     def until_end(self, child: EvaluationChild) -> Ending:
@@ -200,12 +202,25 @@ class EvaluationWatch:
         try:
             ours = self.store.heartbeat(self.job.id, self.worker)
             wanted = not self.store.should_stop(self.job.id, self.worker)
+            kept = self._kept_bytes(now)
         except DBAPIError:  # full, or restarting: others take the job only after a while
             lost = now - self._last_beat > self.lost_after
             return Ending("left", "the table of evaluations does not answer") if lost else None
         self._last_beat = now
         if not ours:
             return Ending("left", "another evaluator has taken over")
+        if kept > self.settings.stored_mb * 1_000_000:
+            limit = f"{self.settings.stored_mb:g} MB allowed"
+            reason = f"the evaluation and others of its sender keep more than the {limit}"
+            return Ending("failed", reason, code="storage_spent")
         if not wanted:
             self._grace_ends = min(self._grace_ends, now + _GRACE_S)
         return None
+
+    def _kept_bytes(self, now: float) -> int:
+        """What its sender's evaluations have on the disk, as far as it is time to look."""
+        if now < self._next_sum:
+            return 0
+        self._next_sum = now + _SUM_S
+        folder = evaluations_folder(self.settings.state) / self.job.id
+        return self.store.keep(self.job.id, stored_bytes(folder))

@@ -79,9 +79,14 @@ def _check_queue(connection: Connection, need: Need, queue_length: int) -> None:
     raise _try_later("queue_full", f"{message}; try again later.", wait, details)
 
 
+def stored_by(connection: Connection, sharer: str) -> int:
+    """Bytes on the disk of all evaluations of a sharer."""
+    own = and_(jobs.c.sharer == sharer, jobs.c.stored > 0)
+    return int(connection.execute(select(func.sum(jobs.c.stored)).where(own)).scalar() or 0)
+
+
 def _check_stored(connection: Connection, need: Need, limit: int) -> None:
-    stored = and_(jobs.c.sharer == need.sharer, jobs.c.stored > 0)
-    kept = int(connection.execute(select(func.sum(jobs.c.stored)).where(stored)).scalar() or 0)
+    kept = stored_by(connection, need.sharer)
     if kept + need.stored > limit:
         sizes = f"{kept / 1_000_000:,.0f} MB of the {limit / 1_000_000:,.0f} MB"
         message = f"The evaluations of {need.sharer!r} keep {sizes} allowed; delete some."

@@ -13,6 +13,7 @@ import shutil
 import sys
 import zipfile
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -71,8 +72,13 @@ def evaluations_folder(state: Path) -> Path:
 
 
 def stored_bytes(folder: Path) -> int:
-    """What the files of an evaluation take."""
-    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    """What the files of an evaluation take; it may be running."""
+    total = 0
+    for where, _, names in os.walk(folder):
+        for name in names:
+            with suppress(FileNotFoundError):  # it had a temporary name
+                total += os.stat(os.path.join(where, name)).st_size
+    return total
 
 
 def save_inputs(

@@ -22,7 +22,7 @@ from service.jobs.process import Ending, EvaluationChild, EvaluationWatch
 from service.jobs.queue import JobStore
 from service.jobs.table import Job
 from service.jobs.throttle import Predictors, throttled
-from service.jobs.uploads import REPORT, evaluations_folder
+from service.jobs.uploads import REPORT, evaluations_folder, stored_bytes
 from service.settings import Settings
 from service.start import server_pid
 
@@ -145,11 +145,12 @@ class Evaluator:
     def _drop_unfinished(self, job_id: str) -> None:
         """A failed evaluation keeps only what was uploaded, a cancelled one its shards too."""
         job = self._store.get(job_id)
-        folder = evaluations_folder(self._settings.state) / job_id / REPORT
+        folder = evaluations_folder(self._settings.state) / job_id
         if job is not None and job.status == "failed":
-            shutil.rmtree(folder, ignore_errors=True)
+            shutil.rmtree(folder / REPORT, ignore_errors=True)
         elif job is not None and job.status == "cancelled":
-            remove_leftovers(folder)
+            remove_leftovers(folder / REPORT)
+        self._store.keep(job_id, stored_bytes(folder))
 
 
 def _age(path: Path) -> float:

@@ -62,17 +62,19 @@ def test_nothing_is_accepted_when_little_of_the_disk_is_free(
     front.store.close()
 
 
-def test_what_one_caller_keeps_is_bounded(tmp_path: Path, artifacts: dict[str, Artifact]) -> None:
+def test_what_one_caller_keeps_is_bounded(front: Front, artifacts: dict[str, Artifact]) -> None:
     """Uploads of 60 MB each were kept for a week, as many as came."""
     content = zipped({"a.png": PNG, "b.png": PNG + bytes(700)})
-    front, large = Front(tmp_path, artifacts, stored_mb=1.5e-6 * len(content)), archive(content)
-    location = front.post(large).headers["location"]
-    check_error(front.post(large, key="other"), 429, "storage_spent", "'localhost' keep")
-    assert len(front.folders()) == 1
+    accepted = front.post(archive(content)).json()["id"]
+    limit = front.job(accepted).stored + len(content) // 2
+    full = Front(front.settings.state, artifacts, stored_mb=limit / 1_000_000)
+    refused = full.post(archive(content), key="other")
+    check_error(refused, 429, "storage_spent", "'localhost' keep")
+    assert full.folders() == [accepted]
     for _ in range(2):
-        front.request("DELETE", location)
-    assert front.post(large).status_code == 202
-    front.store.close()
+        full.request("DELETE", f"{URL}/{accepted}")
+    assert full.post(archive(content)).status_code == 202
+    full.store.close()
 
 
 @pytest.mark.anyio

@@ -22,6 +22,7 @@ from tests.service.jobs.test_worker import SHORT, child_of
 LIMITS = {
     # Less than what it takes to load torch, which the child really does.
     "out_of_memory": ({"evaluation_memory_mb": 120.0}, "needs more than the 120 MB of memory"),
+    "storage_spent": ({"stored_mb": 0.001}, "and others of its sender keep more than the 0.001 MB"),
     "time_limit": ({"evaluation_max_hours": 0.36 / 3600}, "takes longer than the 0.0001 hours"),
 }
 

@@ -250,9 +250,10 @@ def test_what_a_sharer_keeps_is_bounded_and_deleting_makes_room(store: JobStore)
     assert refused.details == {"stored": 8000, "limit": 10_000}
     assert fill(store, limits, sharer="bob", stored=10_000)[0] == 1
     job = store.claim("w")
-    assert job is not None and store.finish(job.id, "w", {}, stored=1500)
+    assert job is not None and store.finish(job.id, "w", {})
+    assert store.keep(job.id, 1500) == 5500
     assert fill(store, limits, sharer="alice", stored=4000)[0] == 1
-    assert store.delete(job.id)
+    assert store.delete(job.id) and store.keep(job.id, 1500) == 0
     assert fill(store, limits, sharer="alice", stored=1000)[0] == 2
 
 
