@@ -70,6 +70,53 @@ def test_what_is_not_http_is_400_in_our_shape(server: Server, request_bytes: byt
     assert headers["connection"] == "close" and headers["x-content-type-options"] == "nosniff"
 
 
+NEXT = GET + b"\r\n"
+
+
+@pytest.mark.parametrize(
+    "request_bytes",
+    [
+        POST + b"Content-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        POST + b"Transfer-Encoding: chunked\r\ncontent-length: 0\r\n\r\n0\r\n\r\n",
+        POST + b"Content-Length: 3\r\nContent-Length: 4\r\n\r\nabcd",
+        *(
+            POST + b"Content-Length: " + length + b"\r\n\r\nab"
+            for length in (b"+2", b"0x2", b"1_0")
+        ),
+        POST + b"Transfer-Encoding: xchunked\r\n\r\n0\r\n\r\n",
+        POST + b"Transfer-Encoding: chunked, chunked\r\n\r\n0\r\n\r\n",
+        POST + b"Transfer-Encoding : chunked\r\n\r\n0\r\n\r\n",
+        GET + b"X: a\n\r\n",
+        GET + b"\n",
+        GET.replace(b"\r\n", b"\n") + b"\n",
+        GET + b"X: a\r\n b\r\n\r\n",
+        GET + b"X: a\r\n\tb\r\n\r\n",
+        GET + b"X: a\rb\r\n\r\n",
+        GET + b"X: a\0b\r\n\r\n",
+        GET + b"Host: b\r\n\r\n",
+    ],
+)
+def test_a_head_that_a_proxy_may_read_otherwise_is_400_and_ends_the_connection(
+    server: Server, request_bytes: bytes
+) -> None:
+    request_bytes = request_bytes.replace(b"Connection: close\r\n", b"")
+    answer = server.send(request_bytes, NEXT, wait=2)
+    assert b"HTTP/1.1 200" not in answer  # what follows is nobody's request
+    status, headers, code = parts(answer)
+    assert (status, code, headers["connection"]) == (400, "malformed_http", "close")
+
+
+def test_a_body_may_hold_lines_of_every_kind(server: Server) -> None:
+    body = b"\n a\n\tb\r\n\r\n"
+    length = f"Content-Length: {len(body)}\r\n\r\n".encode()
+    chunked = b"Transfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n\r\n" % (len(body), body)
+    for request in (POST + length + body, POST + chunked):
+        assert parts(server.send(request))[2] == "malformed_multipart"
+    first, *rest = (bytes([byte]) for byte in NEXT)
+    answer = server.send(first, *rest, GET + b"Connection: close\r\n\r\n")
+    assert answer.count(b"HTTP/1.1 200") == 2
+
+
 @pytest.mark.parametrize("method", [b"BREW", b"get", b"TRACE", b"CONNECT", b"PROPFIND", b"X" * 99])
 def test_unknown_methods_are_405(server: Server, method: bytes) -> None:
     answer = server.send(method + b" /v1/models HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
