@@ -5,6 +5,7 @@ import inspect
 import logging
 import os
 import signal
+import tempfile
 from collections import Counter
 from contextlib import suppress
 from pathlib import Path
@@ -17,6 +18,8 @@ logger = logging.getLogger(__name__)
 _TRIES = 3
 _PAUSE_S = 1.0
 SOCKETS = ("control", "events")  # of the process manager, in the run folder
+# BentoML takes 102 bytes for /bentoml-uds-12345678/140123456789012.sock and the folder before it.
+_LONGEST_PATH = 102 - 42
 
 
 def manage_workers(folder: Path) -> None:
@@ -26,9 +29,14 @@ def manage_workers(folder: Path) -> None:
     without a setting for their addresses: every user of the host could run commands as this user
     and read the environment, API keys included. Nothing else reaches behind BentoML's public names.
 
+    The evaluator's sockets lie in a folder that BentoML makes where temporary files go; inside of
+    the given one it is removed even after a kill, unless paths would be too long for sockets.
+
     Args:
         folder: a folder that no other user may enter.
     """
+    if len(os.fsencode(folder)) <= _LONGEST_PATH:
+        tempfile.tempdir = str(folder)
     from circus.arbiter import Arbiter  # imported here: workers have no process manager
 
     original = inspect.unwrap(Arbiter.__init__)

@@ -34,7 +34,6 @@ class Server:
         self.port = port
         self.url = f"http://127.0.0.1:{port}"
         self.log = log
-        self.run = Path()  # where `ASSAY_RUN` was given
 
     def family(self) -> list[psutil.Process]:
         return family(self.process.pid)
