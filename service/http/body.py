@@ -26,6 +26,7 @@ from service.settings import Settings
 
 _MAX_FIELDS = 64
 _MAX_TEXT_FORM = 65_536  # bytes of a form without files; each of them costs much time
+_MAX_TEXT = 8_000_000  # bytes of a text in a form with files: 2 MB of characters
 _LEAST_RATE = 1000  # bytes per second
 _BEHIND_S = 1.0  # so far behind that rate, a body gives way to others
 _UPLOADS = 64  # bodies that are read at a time, besides those of predictions
@@ -143,7 +144,7 @@ class Body:
         """
         self._end = self._check_form()
         request = Request(self._source.scope, self._receive)
-        largest = self._max_bytes if self._end else _MAX_TEXT_FORM
+        largest = _MAX_TEXT if self._end else _MAX_TEXT_FORM
         limits = {"max_fields": _MAX_FIELDS, "max_part_size": largest}
         try:
             async with request.form(max_files=max_files, **limits) as sent:
@@ -289,10 +290,10 @@ class Bodies:
         return True
 
 
-def too_large(max_bytes: int) -> ApiError:
-    """The refusal of a body."""
+def too_large(max_bytes: int, what: str = "This request's body") -> ApiError:
+    """The refusal of a body, or of a part of one."""
     limit = f"{max_bytes / 1_000_000:g} MB"
-    return ApiError(413, "body_too_large", f"This request's body may have at most {limit}.")
+    return ApiError(413, "body_too_large", f"{what} may have at most {limit}.")
 
 
 def malformed(message: str) -> ApiError:
@@ -327,6 +328,8 @@ async def _sorted(
 async def _text(name: str, value: UploadFile | str) -> str:
     if isinstance(value, str):
         return value
+    if (value.size or 0) > _MAX_TEXT:
+        raise too_large(_MAX_TEXT, "The texts of a form")
     try:
         return (await value.read()).decode()
     except UnicodeDecodeError as error:
@@ -342,7 +345,7 @@ def _form_error(reason: str, max_files: int, max_part_size: int) -> ApiError:
     if "Too many fields" in reason:
         return ApiError(422, "too_many_fields", f"At most {_MAX_FIELDS} fields may be sent.")
     if "exceeded maximum size" in reason:
-        return too_large(max_part_size)
+        return too_large(max_part_size, "The texts of a form")
     return malformed("The multipart body cannot be read.")
 
 

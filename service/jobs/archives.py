@@ -27,15 +27,19 @@ _NUM_VALUES = 1  # the first field of each of them
 _INTEGERS, _BINARY, _STRUCT = (4, 5, 6), 8, 12  # Thrift's types
 _WIDTHS = {1: 0, 2: 0, 3: 1, 7: 8}  # bytes of true, false, a byte and a double
 _DEPTH = 8
+_HEADER = 200  # bytes of numbers in a page's header, several times what its fields take
+_PAGES = 8  # for each row: of three columns, with their dictionaries
 
 
 def declared_size(content: bytes, metadata: "FileMetaData", columns: set[str]) -> int:
     """Bytes that some top-level columns say they become.
 
     Raises:
-        ValueError: a column is repeated within a row, or a page says something impossible.
+        ValueError: a column is repeated within a row, a page says something impossible, or there
+            are many more pages than rows.
     """
     size = 0
+    pages = _PAGES * (metadata.num_rows + 100)
     for index in range(metadata.num_row_groups):
         group = metadata.row_group(index)
         for position in range(group.num_columns):
@@ -48,6 +52,9 @@ def declared_size(content: bytes, metadata: "FileMetaData", columns: set[str]) -
                 # Every value of a flat column, and every entry of its dictionary, is of a row.
                 if values > group.num_rows:
                     raise ValueError("a page holds more values than rows")
+                pages -= 1
+                if pages < 0:
+                    raise ValueError("there are too many pages")
                 size += unpacked
     return size
 
@@ -78,6 +85,7 @@ class _Reader:
         self._content = content
         self.position = position
         self._end = end
+        self._numbers = 0
 
     def read_struct(self, depth: int) -> dict[int, Any]:
         """Fields by number."""
@@ -116,6 +124,9 @@ class _Reader:
 
     def _byte(self) -> int:
         self._skip(1)
+        self._numbers += 1
+        if self._numbers > _HEADER:
+            raise ValueError("a page's header is too long")
         return self._content[self.position - 1]
 
     def _skip(self, count: int) -> None:

@@ -197,9 +197,11 @@ def test_what_a_form_may_hold() -> None:
         (text.replace(b"model", b"a") + _body(), "not_a_file"),
         (_body(*[b"x"] * 1000), "too_many_images"),
         (text * 65 + _body(), "too_many_fields"),
+        (text.replace(b"\xc3\xa4", bytes(8_000_001)) + _body(), "body_too_large"),
+        (_body(bytes(8_000_001)).replace(b'"a"', b'"model"'), "body_too_large"),
     ):
         with pytest.raises(ApiError) as refused:
-            _form(body)
+            _form(body, step=1 << 20)
         assert refused.value.code == code
 
 

@@ -94,6 +94,25 @@ def test_headers_that_contradict_their_file_are_refused() -> None:
             check_archive(content.replace(old, new, 1), Settings(), "images")
 
 
+@pytest.mark.parametrize(
+    ("header", "message"),
+    [
+        (3 * integer(0) + b"\x2c" + integer(0) + b"\0\0", "too many pages"),
+        (integer(0), "header is too long"),
+    ],
+)
+def test_endless_pages_and_headers_are_not_read_to_their_end(header: bytes, message: str) -> None:
+    noise = np.random.default_rng(0).bytes(100_000)
+    images = pa.table({"image": pa.array([noise], pa.binary())})
+    content = written(images, compression="none", use_dictionary=False, store_schema=False)
+    found = pq.ParquetFile(io.BytesIO(content)).metadata
+    chunk = found.row_group(0).column(0)
+    start, size = chunk.data_page_offset, chunk.total_compressed_size
+    content = content[:start] + (header * size)[:size] + content[start + size :]
+    with pytest.raises(ValueError, match=message):
+        declared_size(content, found, {"image"})
+
+
 def test_lists_and_long_lists_of_contents_are_refused(front: Front) -> None:
     for content in (
         pa.table({"image": [[PNG], [PNG]]}),
