@@ -6,12 +6,13 @@ sees the same numbers everywhere.
 
 import dataclasses
 import io
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import Image, ImageOps
 
 from core.fields import check_positive, check_types
 
@@ -20,9 +21,20 @@ _MODES = {1: "L", 3: "RGB"}
 _FILTERS = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}
 _SIXTEEN_BIT = ("I;16", "I;16L", "I;16B", "I;16N")
 # Pillow knows many more; some start other programs (EPS) or decode while they are opened (ICO).
-_FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF", "JPEG2000")
-_SIGNATURES = (b"\x89PNG", b"\xff\xd8\xff", b"GIF8", b"II*\x00", b"MM\x00*", b"RIFF")
-_BROKEN = "the image data is broken or incomplete"
+FORMATS = {
+    "PNG": re.compile(rb"\x89PNG"),
+    "JPEG": re.compile(rb"\xff\xd8\xff"),
+    "WEBP": re.compile(rb"RIFF"),
+    "GIF": re.compile(rb"GIF8"),
+    "BMP": re.compile(rb"BM.{13}\0\0\0", re.DOTALL),
+    "TIFF": re.compile(rb"II[*+]\0|MM\0[*+]|MM\*\0|II\0\*"),
+    "PPM": re.compile(rb"P[0-6fy]\s"),
+    "AVIF": re.compile(rb".{4}ftyp(avif|avis|mif1|msf1)", re.DOTALL),
+    "JPEG2000": re.compile(rb"\xff\x4f\xff\x51|\0\0\0\x0cjP  \r\n\x87\n"),
+}
+"""By the name of each format that is read, how its files begin."""
+_HEAD = 32  # bytes, more than any of them
+BROKEN = "the image data is broken or incomplete"
 MAX_PIXELS = 50_000_000
 # Its warning and its error come too late or too early; `decode_image` has its own rule.
 Image.MAX_IMAGE_PIXELS = None
@@ -31,7 +43,8 @@ Image.MAX_IMAGE_PIXELS = None
 class ImageError(ValueError):
     """An image that cannot be read. `code` says why; the message holds no path.
 
-    Codes: "not_an_image", "broken_image", "too_many_pixels".
+    Codes: "not_an_image", "broken_image", "too_many_pixels"; where strangers' images are decoded
+    also "format_not_taken", "image_too_costly".
     """
 
     def __init__(self, code: str, message: str) -> None:
@@ -78,11 +91,11 @@ def decode_image(source: bytes | Path, *, max_pixels: int = MAX_PIXELS) -> Image
             image.load()
             return ImageOps.exif_transpose(image)
         except Exception as error:
-            raise ImageError("broken_image", _BROKEN) from error
+            raise ImageError("broken_image", BROKEN) from error
 
 
-def count_pixels(source: bytes | Path) -> int:
-    """Width times height of an image, which is not decoded for it.
+def image_size(source: bytes | Path) -> tuple[int, int]:
+    """Width and height of an image, which is not decoded for it.
 
     Args:
         source: the bytes of an image file, or a path to one.
@@ -91,28 +104,34 @@ def count_pixels(source: bytes | Path) -> int:
         ImageError: no known image format, or a broken header.
     """
     with _open(source) as image:
-        return image.width * image.height
+        return image.size
+
+
+def format_of(head: bytes) -> str | None:
+    """The name in `FORMATS` of what the first bytes of a file promise, if it is known."""
+    return next((name for name, start in FORMATS.items() if start.match(head)), None)
 
 
 def _open(source: bytes | Path) -> Image.Image:
     """An image of which only the header has been read."""
+    kind = format_of(_head(source))
+    if kind is None:
+        raise ImageError("not_an_image", "not an image in a known format")
     stream = io.BytesIO(source) if isinstance(source, bytes) else source
     try:
-        return Image.open(stream, formats=_FORMATS)
-    except UnidentifiedImageError:
-        if _starts_like_an_image(source):
-            raise ImageError("broken_image", _BROKEN) from None
-        raise ImageError("not_an_image", "not an image in a known format") from None
+        return Image.open(stream, formats=[kind])
     except Exception as error:  # Pillow's decoders raise nearly anything on broken data
-        raise ImageError("broken_image", _BROKEN) from error
+        raise ImageError("broken_image", BROKEN) from error
 
 
-def _starts_like_an_image(source: bytes | Path) -> bool:
-    """Whether a file that Pillow does not know was cut off in its header."""
+def _head(source: bytes | Path) -> bytes:
     if isinstance(source, bytes):
-        return source.startswith(_SIGNATURES)
-    with source.open("rb") as file:
-        return file.read(8).startswith(_SIGNATURES)
+        return source[:_HEAD]
+    try:
+        with source.open("rb") as file:
+            return file.read(_HEAD)
+    except OSError as error:
+        raise ImageError("broken_image", BROKEN) from error
 
 
 def to_pixels(image: Image.Image, spec: ImageSpec) -> np.ndarray:
@@ -142,7 +161,12 @@ def to_input(image: Image.Image, spec: ImageSpec) -> np.ndarray:
     Returns:
         (C, H, W) float32 in [0, 1], whole multiples of 1/255.
     """
-    return to_pixels(image, spec).astype(np.float32) / np.float32(255)
+    return to_unit(to_pixels(image, spec))
+
+
+def to_unit(pixels: np.ndarray) -> np.ndarray:
+    """Pixels in 8 bit as float32 in [0, 1]."""
+    return pixels.astype(np.float32) / np.float32(255)
 
 
 def to_png(pixels: np.ndarray) -> bytes:

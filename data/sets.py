@@ -1,7 +1,7 @@
 """Data sets of images and of texts, read one by one."""
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, Self, TypeVar
 
@@ -9,9 +9,9 @@ import numpy as np
 from PIL import Image
 
 from data.errors import DataError
-from data.images import ImageError, ImageSpec, to_pixels
+from data.images import ImageError, ImageSpec, decode_image, to_pixels, to_unit
 
-Sample = TypeVar("Sample", Image.Image, str)
+Sample = TypeVar("Sample", Image.Image, str, bytes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +59,43 @@ class SampleSet(Generic[Sample]):
 class ImageSet(SampleSet[Image.Image]):
     """Images with names and, where known, labels."""
 
+    def pixels(self, index: int, spec: ImageSpec) -> np.ndarray:
+        """One image at a model's size: (C, H, W) uint8; see `read`."""
+        return to_pixels(self.read(index), spec)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PixelSet(ImageSet):
+    """Images of which only the pixels at the sizes of some models are kept.
+
+    Attributes:
+        arrays: by input, (N, C, H, W) uint8.
+    """
+
+    arrays: Mapping[ImageSpec, np.ndarray]
+
+    def pixels(self, index: int, spec: ImageSpec) -> np.ndarray:
+        """See `ImageSet.pixels`."""
+        return self.arrays[spec][index]
+
+    def take(self, indices: Sequence[int] | np.ndarray) -> Self:
+        """See `SampleSet.take`."""
+        arrays = {spec: array[np.asarray(indices)] for spec, array in self.arrays.items()}
+        return dataclasses.replace(super(PixelSet, self).take(indices), arrays=arrays)
+
+
+class FileSet(SampleSet[bytes]):
+    """Image files, not decoded, with names and, where known, labels."""
+
+    def decoded(self) -> ImageSet:
+        """The images in the files."""
+        return ImageSet(
+            names=self.names,
+            labels=self.labels,
+            label_names=self.label_names,
+            reader=lambda index: decode_image(self.reader(index)),
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextSet(SampleSet[str]):
@@ -83,10 +120,10 @@ def load_pixels(images: ImageSet, spec: ImageSpec) -> np.ndarray:
     """Read all images at a model's size into memory: (N, C, H, W) uint8."""
     pixels = np.empty((len(images), spec.channels, spec.height, spec.width), np.uint8)
     for index in range(len(images)):
-        pixels[index] = to_pixels(images.read(index), spec)
+        pixels[index] = images.pixels(index, spec)
     return pixels
 
 
 def load_inputs(images: ImageSet, spec: ImageSpec) -> np.ndarray:
     """Read all images as a model's inputs: (N, C, H, W) float32 in [0, 1]."""
-    return load_pixels(images, spec).astype(np.float32) / np.float32(255)
+    return to_unit(load_pixels(images, spec))

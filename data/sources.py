@@ -11,17 +11,18 @@ from data.formats.csv import open_csv
 from data.formats.folder import open_folder, open_text_folder, open_zip
 from data.formats.hub import hub_files
 from data.formats.idx import has_idx, open_idx
-from data.images import MAX_PIXELS
-from data.sets import ImageSet, TextSet, load_inputs, load_pixels
+from data.sets import FileSet, ImageSet, TextSet, load_inputs, load_pixels
 from data.splits import find_splits, split_paths
 
 __all__ = [
+    "FileSet",
     "ImageSet",
     "KNOWN",
     "KNOWN_TEXTS",
     "TextSet",
     "load_inputs",
     "load_pixels",
+    "open_image_files",
     "open_images",
     "open_texts",
 ]
@@ -33,7 +34,6 @@ def open_images(
     split: str = "test",
     own_split: bool = False,
     label_names: Sequence[str] | None = None,
-    max_pixels: int = MAX_PIXELS,
 ) -> ImageSet:
     """Open a data set of images.
 
@@ -44,7 +44,6 @@ def open_images(
         split: which part, where the source has several.
         own_split: refuse a source that is the same for every split.
         label_names: names of the classes in order of index.
-        max_pixels: of an image in a zip or parquet file; a larger one is not decoded.
 
     Raises:
         DataError: the source is missing, broken, empty, lacks the split, or its labels are not
@@ -56,12 +55,24 @@ def open_images(
         return _open_known(found, split, labels or KNOWN[found])
     path = found[0]
     if len(found) > 1 or path.suffix == ".parquet" and path.is_file():
-        return _parquet().open_parquet(found, labels, max_pixels=max_pixels)
+        return _parquet().open_parquet(found, labels).decoded()
     if path.is_dir():
         return open_idx(path, split, labels) if has_idx(path) else open_folder(path, labels)
     if path.suffix == ".zip":
-        return open_zip(path, labels, max_pixels=max_pixels)
+        return open_zip(path, labels).decoded()
     raise DataError(f"{path.name} must be a folder, a .zip or a .parquet file")
+
+
+def open_image_files(archive: Path, label_names: Sequence[str] | None = None) -> FileSet:
+    """Open a zip or parquet file of images as in `open_images`, and decode none of them.
+
+    Raises:
+        DataError: the archive is broken or empty, or its labels are not these classes.
+    """
+    labels = list(label_names) if label_names is not None else None
+    if archive.suffix == ".zip":
+        return open_zip(archive, labels)
+    return _parquet().open_parquet([archive], labels)
 
 
 def open_texts(
@@ -139,7 +150,7 @@ def _open_known(name: str, split: str, labels: list[str]) -> ImageSet:
     folder = data_folder(name)
     parquet = sorted(folder.glob(f"{name}-{split}*.parquet"))
     if parquet:
-        return _parquet().open_parquet(parquet, labels)
+        return _parquet().open_parquet(parquet, labels).decoded()
     if name == "imagenet":
         return open_imagenet(folder / name, split)
     return open_idx(folder, split, labels)

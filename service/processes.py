@@ -23,14 +23,14 @@ def family(pid: int) -> list[psutil.Process]:
 
 
 def by_role(server: int) -> Iterator[tuple[str, psutil.Process]]:
-    """The processes of a server with what each does: server, worker, evaluator or evaluation."""
+    """The processes of a server with what each does: see `role_of`."""
     for process in family(server):
         with suppress(psutil.Error):  # it has ended
             yield role_of(process, server), process
 
 
 def role_of(process: psutil.Process, server: int) -> str:
-    """What a process of the family of `server` does, as in `by_role`.
+    """What a process of `server` is: server, worker, decoder, evaluator or evaluation.
 
     Raises:
         psutil.Error: it has ended.
@@ -40,6 +40,8 @@ def role_of(process: psutil.Process, server: int) -> str:
     command = process.cmdline()
     if "service.jobs.child" in command:
         return "evaluation"
+    if "service.decoding.child" in command:
+        return "decoder"
     return "evaluator" if "evaluator" in command else "worker"
 
 

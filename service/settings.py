@@ -11,6 +11,8 @@ from urllib.parse import quote
 from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from data.images import FORMATS
+
 LogFormat = Literal["auto", "text", "json"]
 Count = Annotated[int, Field(gt=0)]
 Amount = Annotated[float, Field(gt=0)]
@@ -140,6 +142,22 @@ class Settings(BaseSettings):
         default=512, description="bodies of evaluations in memory at a time, in MB"
     )
     max_pixels: Count = Field(default=50_000_000, description="pixels of an image before decoding")
+    predict_pixels: Count = Field(
+        default=64_000_000,
+        description="pixels of all images of one prediction, or of one that `ASSAY_MAX_PIXELS`"
+        " allows if that is more",
+    )
+    image_formats: Annotated[tuple[str, ...], NoDecode] = Field(
+        default=("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF"),
+        min_length=1,
+        description="image formats that are taken, separated by commas; there are also `PPM`,"
+        " `AVIF` and `JPEG2000`",
+    )
+    decode_cpu_s: Amount = Field(
+        default=2,
+        description="processor seconds in which an image of `ASSAY_MAX_PIXELS` must be decoded, and"
+        " all images of one prediction; smaller ones get their share, an eighth at least",
+    )
     max_images_classify: Count = Field(default=64, description="files in one /classify request")
     max_texts_classify: Count = Field(default=64, description="texts in one /classify_text request")
     reload_s: float = Field(
@@ -253,6 +271,17 @@ class Settings(BaseSettings):
                 )
         return value
 
+    @field_validator("image_formats", mode="before")
+    @classmethod
+    def _formats(cls, value: object) -> object:
+        if not isinstance(value, str):
+            return value
+        names = tuple(part.strip().upper() for part in value.split(",") if part.strip())
+        if unknown := [name for name in names if name not in FORMATS]:
+            known = ", ".join(FORMATS)
+            raise ValueError(f"there is no format {unknown[0]!r}; known are {known}")
+        return names
+
     @field_validator("models", "state", "run", "samples", "data", "database_file", "api_keys_file")
     @classmethod
     def _absolute(cls, value: list[Path] | Path | None) -> list[Path] | Path | None:
@@ -326,6 +355,8 @@ def table() -> str:
 
 def _shown(default: object) -> str:
     value = default[0] if isinstance(default, list) else default
+    if isinstance(value, tuple):
+        value = ",".join(value)
     if isinstance(value, SecretStr):
         value = value.get_secret_value()
     if isinstance(value, Path) and value.is_absolute():

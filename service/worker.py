@@ -13,6 +13,7 @@ from service.api import evaluations, models
 from service.api.classify import Classify
 from service.api.system import Check, Probes, asks, page_routes, schema_routes
 from service.api.v2.routes import V2
+from service.decoding.pool import Decoders
 from service.http.app import Gateway, create_app
 from service.http.auth import Rates
 from service.http.body import Bodies
@@ -80,7 +81,10 @@ class Worker:
         if settings.role != "evaluate":
             routes += await self._serve(metrics)
             routes += evaluations.routes(
-                store, settings, lambda *asked: self.registry.get(*asked).artifact
+                store,
+                settings,
+                lambda *asked: self.registry.get(*asked).artifact,
+                self._decoders,
             )
             routes += schema_routes(self._schema)
             checks["models"] = self.registry.ready
@@ -95,11 +99,12 @@ class Worker:
         """Open the models, run each once, find faster runtimes and follow their folders."""
         settings = self._settings
         self.registry = registry = Registry.open(settings, metrics)
-        self.texts, self.predictions = TextPredictions(settings), Predictions(settings)
+        self._decoders = decoders = Decoders(settings)
+        self.texts, self.predictions = TextPredictions(settings), Predictions(settings, decoders)
         reloader = Reloader(registry, settings, unloaded=self._folder / "unloaded")
         selector = RuntimeSelector(registry, settings)
         # Closed in the reverse order: the running batch ends, and no other starts.
-        for part in (registry, self.texts, self.predictions, reloader, selector):
+        for part in (registry, self.texts, self.predictions, decoders, reloader, selector):
             self._closing.callback(part.close)
         await registry.warm_up()
         selector.start()

@@ -1,16 +1,15 @@
 """Folders of images (`class/name.png`, or flat without labels), zips of one, folders of texts."""
 
 import zipfile
-from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 
 import numpy as np
 from PIL import Image
 
 from data.errors import DataError
-from data.images import MAX_PIXELS, ImageError, decode_image
+from data.images import ImageError, decode_image
 from data.labels import label_index
-from data.sets import ImageSet, TextSet
+from data.sets import FileSet, ImageSet, TextSet
 
 _SUFFIXES = {".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"}
 _UNLABELED = "unsup"
@@ -29,20 +28,25 @@ def open_folder(folder: Path, label_names: list[str] | None) -> ImageSet:
         if entry.is_dir() and entry.name not in filled:
             raise DataError(f"{folder.name}: the class folder {entry.name} holds no image")
 
-    def read(name: str) -> Image.Image:
+    names = _images(folder.name, files)
+
+    def read(index: int) -> Image.Image:
         """One image; the sets of two splits hold the same names, so the folder is named, too."""
         try:
-            return decode_image(folder / name)
+            return decode_image(folder / names[index])
         except ImageError as error:
-            raise DataError(f"{folder.name}/{name}: {error}") from error
+            raise DataError(f"{folder.name}/{names[index]}: {error}") from error
 
-    return _open(folder.name, files, read, label_names)
+    return ImageSet(
+        names=names,
+        labels=folder_labels(names, label_names, source=folder.name),
+        label_names=label_names,
+        reader=read,
+    )
 
 
-def open_zip(
-    path: Path, label_names: list[str] | None, *, max_pixels: int = MAX_PIXELS
-) -> ImageSet:
-    """Open a zip of an image folder, without unpacking it; no image may have more pixels.
+def open_zip(path: Path, label_names: list[str] | None) -> FileSet:
+    """Open a zip of an image folder, without unpacking it.
 
     Raises:
         DataError: not a zip, no image in it, or a class folder that is no known class.
@@ -52,12 +56,13 @@ def open_zip(
     except (zipfile.BadZipFile, OSError) as error:
         raise DataError(f"{path.name} is not a readable zip file") from error
     files = sorted(info.filename for info in archive.infolist() if not info.is_dir())
-
-    def read(name: str) -> Image.Image:
-        """One image."""
-        return decode_image(archive.read(name), max_pixels=max_pixels)
-
-    return _open(path.name, files, read, label_names)
+    names = _images(path.name, files)
+    return FileSet(
+        names=names,
+        labels=folder_labels(names, label_names, source=path.name),
+        label_names=label_names,
+        reader=lambda index: archive.read(names[index]),
+    )
 
 
 def open_text_folder(folder: Path, label_names: list[str] | None) -> TextSet:
@@ -83,21 +88,11 @@ def open_text_folder(folder: Path, label_names: list[str] | None) -> TextSet:
     )
 
 
-def _open(
-    source: str,
-    files: list[str],
-    read: Callable[[str], Image.Image],
-    label_names: list[str] | None,
-) -> ImageSet:
+def _images(source: str, files: list[str]) -> list[str]:
     names = [name for name in files if _is_image(name)]
     if not names:
         raise DataError(f"{source} holds no image")
-    return ImageSet(
-        names=names,
-        labels=folder_labels(names, label_names, source=source),
-        label_names=label_names,
-        reader=lambda index: read(names[index]),
-    )
+    return names
 
 
 def folder_labels(

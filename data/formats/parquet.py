@@ -11,19 +11,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from data.errors import DataError
-from data.images import MAX_PIXELS, decode_image
 from data.labels import label_index, normalize
-from data.sets import ImageSet, TextSet
+from data.sets import FileSet, TextSet
 
 _MOST_CLASSES = 30_000  # each label is looked for among them
 
 
-def open_parquet(
-    paths: Sequence[Path], label_names: list[str] | None, *, max_pixels: int = MAX_PIXELS
-) -> ImageSet:
+def open_parquet(paths: Sequence[Path], label_names: list[str] | None) -> FileSet:
     """Open parquet files of images as one data set; images are bytes or struct{bytes, path}.
-
-    No image may have more than `max_pixels`.
 
     Where the file's own class names are `label_names` in another order, its indices are
     translated by name.
@@ -37,11 +32,11 @@ def open_parquet(
     label_names = label_names or own_names
     parts = [_image_bytes(path, table) for path, table in tables.items()]
     column = pa.chunked_array([chunk for part in parts for chunk in part.chunks])
-    return ImageSet(
+    return FileSet(
         names=_names(tables),
         labels=_labels(tables, label_names, own_names),
         label_names=label_names,
-        reader=lambda index: decode_image(column[index].as_py(), max_pixels=max_pixels),
+        reader=lambda index: column[index].as_py(),
     )
 
 

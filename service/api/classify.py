@@ -13,6 +13,7 @@ from starlette.routing import BaseRoute
 from runtimes.manifest import IMAGES, TEXTS
 from service.http.auth import access
 from service.http.body import Bodies, File
+from service.http.departure import while_connected
 from service.http.documents import TEXTS_LIMIT, parse_body, require_type, unhurried
 from service.http.openapi import body, failures
 from service.predictions.images import DEFAULT_TOP_K, Prediction, Predictions, model_headers
@@ -85,13 +86,15 @@ class Classify:
         async with self.bodies.open(request) as sent:
             asked = await sent.form(ClassifyForm, max_files=self.predictions.max_files)
             served = self.registry.get(asked.model)
-            found = await self.predictions.predict(
-                [upload.content for upload in asked.images],
-                served,
-                top_k=asked.top_k or DEFAULT_TOP_K,
-                explain=bool(asked.explain),
-                arrived=sent.arrived,
-            )
+            async with while_connected(request):
+                found = await self.predictions.predict(
+                    [upload.content for upload in asked.images],
+                    served,
+                    top_k=asked.top_k or DEFAULT_TOP_K,
+                    explain=bool(asked.explain),
+                    arrived=sent.arrived,
+                    sharer=sent.sharer,
+                )
         return JSONResponse(found, headers=model_headers(served))
 
     async def classify_text(self, request: Request) -> Response:

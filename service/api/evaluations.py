@@ -6,6 +6,7 @@ import errno
 import shutil
 import time
 from collections.abc import AsyncIterator
+from concurrent.futures import CancelledError
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -26,8 +27,10 @@ from service.api import evidence
 from service.api.event_stream import MEDIA_TYPE, Events, Feed
 from service.api.evidence import find_job
 from service.api.submission import CostRequest, EvaluationForm, check_spec, read_submission
+from service.decoding.pool import Decoders
 from service.http.auth import access
 from service.http.body import Bodies
+from service.http.departure import client_left, watching
 from service.http.documents import SPEC_LIMIT, parse_body, require_type
 from service.http.errors import ApiError
 from service.http.keys import caller_of
@@ -35,9 +38,9 @@ from service.http.openapi import body, failures, file
 from service.http.shares import Shares, sharer_of
 from service.jobs.database import is_full
 from service.jobs.queue import JobStore
-from service.jobs.submit import FindModel, Submitter
+from service.jobs.submit import FindModel, Submission, Submitter
 from service.jobs.table import Job, Status
-from service.jobs.uploads import evaluations_folder
+from service.jobs.uploads import decoding, evaluations_folder
 from service.settings import Settings
 
 PREFIX = "/v1/evaluations"
@@ -53,7 +56,9 @@ _INFO = "title what paper references input access role budget norms min_classes"
 _ANSWER: dict[str, Any] = {"response_model": dict[str, Any]}
 
 
-def routes(store: JobStore, settings: Settings, find_model: FindModel) -> list[BaseRoute]:
+def routes(
+    store: JobStore, settings: Settings, find_model: FindModel, decoders: Decoders
+) -> list[BaseRoute]:
     """The routes; `find_model` is that of `Submitter`."""
     feed, places = Feed(store), Shares(settings.event_streams)
     front = _Evaluations(
@@ -63,6 +68,7 @@ def routes(store: JobStore, settings: Settings, find_model: FindModel) -> list[B
         feed=feed,
         places=places,
         bodies=Bodies.of_uploads(settings),
+        decoders=decoders,
         uploads=CapacityLimiter(_UPLOADS_AT_ONCE),
     )
     events = Events(store, feed, places, whole)
@@ -131,6 +137,7 @@ class _Evaluations:
     feed: Feed
     places: Shares  # of those who follow
     bodies: Bodies
+    decoders: Decoders
     uploads: CapacityLimiter
     lanes: WeakValueDictionary[str, asyncio.Lock] = field(default_factory=WeakValueDictionary)
 
@@ -144,9 +151,7 @@ class _Evaluations:
             # One after the other of each sharer, so that none takes all of the threads.
             async with self.lanes.setdefault(sent.sharer, asyncio.Lock()):
                 submission = await to_thread.run_sync(read, limiter=self.uploads)
-                job, created = await to_thread.run_sync(
-                    self.submitter.accept, submission, limiter=self.uploads
-                )
+                job, created = await self._accept(request, submission, sent.sharer)
         seconds = await to_thread.run_sync(self.store.seconds_of, job.models, job.cost)
         headers = {"Location": f"{PREFIX}/{job.id}"}
         if not created:
@@ -154,6 +159,20 @@ class _Evaluations:
         body = {"id": job.id, "status": job.status, "queue_position": job.position}
         body["cost"] = price(job.cost, seconds)
         return JSONResponse(body, status_code=202, headers=headers)
+
+    async def _accept(
+        self, request: Request, submission: Submission, sharer: str
+    ) -> tuple[Job, bool]:
+        """Have a thread accept it, unless the client leaves before."""
+        accept, settings = self.submitter.accept, self.settings
+        with decoding(submission.uploads, self.decoders, sharer, settings) as images:
+            async with watching(request, images.give_up):
+                try:
+                    return await to_thread.run_sync(
+                        accept, submission, images, limiter=self.uploads
+                    )
+                except CancelledError as error:
+                    raise client_left() from error
 
     async def cost(self, request: Request) -> Response:
         """What an evaluation would cost; nothing is stored."""

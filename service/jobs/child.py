@@ -13,13 +13,11 @@ import signal
 import sys
 import time
 import traceback
-import zlib
 from collections import deque
 from collections.abc import Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from zipfile import BadZipFile
 
 from sqlalchemy.exc import DBAPIError
 
@@ -31,7 +29,7 @@ from runtimes.artifact import MANIFEST, Artifact, ArtifactError, open_artifact
 from service.jobs.process import ADDRESS
 from service.jobs.queue import JobStore
 from service.jobs.table import Job
-from service.jobs.uploads import REPORT, evaluations_folder, open_inputs
+from service.jobs.uploads import REPORT, drop_inputs, evaluations_folder, open_inputs
 from service.processes import die_with_starter, watch_parent
 from service.tracing import Stages, span, start_tracing, stop_tracing
 
@@ -120,6 +118,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         stored = _store_failure(store, job, options.worker, error)
     else:
         stored = store.finish(job.id, options.worker, result)
+        if stored:
+            drop_inputs(evaluations_folder(options.state) / job.id)
     store.close()
     stop_tracing()
     return 0 if stored else 1
@@ -168,7 +168,7 @@ def _explain(error: Exception) -> tuple[str, str]:
         return "model_gone", str(error)
     if isinstance(error, ArtifactError):
         return "broken_artifact", "the artifact of the model does not match its manifest"
-    if isinstance(error, DataError | BadZipFile | zlib.error | EOFError):
+    if isinstance(error, DataError):
         return "unreadable_inputs", "the stored inputs can no longer be read"
     if isinstance(error, NotPossible):
         return "not_possible", str(error)

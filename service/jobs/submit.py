@@ -13,6 +13,7 @@ from robustness.attacks.base import Attack
 from robustness.spec import EvaluationSpec, cost
 from runtimes.artifact import Artifact
 from runtimes.manifest import IMAGES, TEXTS, Task
+from service.decoding.pool import Request
 from service.http.body import Upload
 from service.http.documents import MAX_DETAILS
 from service.http.errors import ApiError
@@ -69,14 +70,19 @@ class Submitter:
     settings: Settings
     find_model: FindModel
 
-    def accept(self, submission: Submission) -> tuple[Job, bool]:
+    def accept(self, submission: Submission, images: Request) -> tuple[Job, bool]:
         """Store the files, then the row; reads and writes files, so call it in a thread.
+
+        Args:
+            submission: what is asked for.
+            images: decodes its images.
 
         Returns:
             The job, and whether it is new (not the answer to a repeated request).
 
         Raises:
             ApiError: something is not acceptable; nothing is left behind.
+            CancelledError: the images were given up; nothing is left behind.
             OSError: the disk is full.
         """
         caller, fingerprint = submission.caller, submission.fingerprint
@@ -88,8 +94,13 @@ class Submitter:
         self._check_room(submission, limits)  # before files are decoded; `submit` looks again
         job_id = new_job_id()
         folder = evaluations_folder(self.settings.state) / job_id
+        images.check()
         samples = save_inputs(
-            folder, submission.uploads, artifacts=artifacts, settings=self.settings
+            folder,
+            submission.uploads,
+            artifacts=artifacts,
+            settings=self.settings,
+            images=images,
         )
         created = False
         try:
@@ -99,6 +110,7 @@ class Submitter:
             if limits.budget is not None and new.cost > limits.budget:
                 rule = f"more than this key's {limits.budget:,} model evaluations"
                 raise _too_expensive(f"The evaluation takes {rule}.", new.cost, limits.budget)
+            images.check()
             job, created = self.store.submit(new, limits)
         finally:
             if not created:

@@ -37,7 +37,8 @@ class Predictors:
             return self._busy
         if now >= self._next_find:
             self._next_find = now + _FIND_S
-            self._workers = [one for role, one in by_role(self._server) if role == "worker"]
+            found = by_role(self._server)
+            self._workers = [one for role, one in found if role in ("worker", "decoder")]
             self._used = self._cpu_seconds()
         else:
             used = self._cpu_seconds()

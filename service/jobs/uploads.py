@@ -1,7 +1,8 @@
-"""What a client uploads for an evaluation: written, checked, and read again by the child.
+"""What a client uploads for an evaluation: checked, written, and read again by the child.
 
-The folder of an evaluation holds one container of inputs, as uploaded (an archive) or packed here,
-and `inputs.json` with names and labels; the evaluation's own files lie in `report`.
+The folder of an evaluation holds what the models read and nothing else: the pixels of images at the
+size of each model, or one container of texts; and `inputs.json` with names and labels. The
+evaluation's own files lie in `report`.
 """
 
 import csv
@@ -10,35 +11,38 @@ import io
 import json
 import os
 import shutil
-import sys
-import zipfile
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, TypeVar
 
 import numpy as np
 
 from core.files import replacing, write_whole
 from data.errors import DataError
-from data.images import ImageError
+from data.images import ImageError, ImageSpec
 from data.labels import label_index
-from data.sources import ImageSet, TextSet, open_images, open_texts
+from data.sets import PixelSet
+from data.sources import FileSet, ImageSet, TextSet, open_image_files, open_texts
 from runtimes.artifact import Artifact
 from runtimes.manifest import TEXTS
+from service.decoding.pool import Decoders, Request, refusal
 from service.http.body import Upload
 from service.http.documents import TEXTS_LIMIT, Limit, check_length, check_size, parse_json
 from service.http.errors import ApiError
-from service.jobs.archives import What, check_archive, check_samples, reading
+from service.jobs.archives import check_archive, check_samples, reading
 from service.settings import Settings
 
+_Found = TypeVar("_Found", FileSet, TextSet)
 INPUTS = "inputs.json"
 REPORT = "report"
 
-_STATUS = {"not_an_image": 415, "broken_image": 422, "too_many_pixels": 413}
-# One upload may decode to this many of the largest images allowed, so that the processor time of a
-# request is bounded as well as its size.
-_TOTAL_OF_LARGEST = 40
+# What the images of an upload may cost follows from its size. A photo has a byte for every 5 to 10
+# pixels, an image made to be costly one for thousands.
+_TOTAL_OF_LARGEST = 40  # images of the largest size, at most
+_FREE_PIXELS, _PIXELS_PER_BYTE = 64_000_000, 25
+_SECONDS_PER_BYTE = 1e-6  # of processor time
 # Characters of a text in which a model must find something: many whole texts would take minutes.
 _START = 1000
 
@@ -66,6 +70,16 @@ class Uploads:
         return sum(len(file.content) for file in files) + sum(map(len, self.texts))
 
 
+def decoding(uploads: Uploads, decoders: Decoders, sharer: str, settings: Settings) -> Request:
+    """The images of an upload at the decoders, as a context."""
+    pixels = max(_FREE_PIXELS, settings.max_pixels) + _PIXELS_PER_BYTE * uploads.size
+    return decoders.request(
+        sharer,
+        pixels=min(pixels, _TOTAL_OF_LARGEST * settings.max_pixels),
+        seconds=settings.decode_cpu_s + _SECONDS_PER_BYTE * uploads.size,
+    )
+
+
 def evaluations_folder(state: Path) -> Path:
     """Where the folders of evaluations lie, one each, named by the identifier."""
     return state / "evaluations"
@@ -82,39 +96,50 @@ def stored_bytes(folder: Path) -> int:
 
 
 def save_inputs(
-    folder: Path, uploads: Uploads, *, artifacts: Sequence[Artifact], settings: Settings
+    folder: Path,
+    uploads: Uploads,
+    *,
+    artifacts: Sequence[Artifact],
+    settings: Settings,
+    images: Request,
 ) -> int:
-    """Write and check the inputs of an evaluation; on return they are on the disk to stay.
+    """Check and write the inputs of an evaluation; on return they are on the disk to stay.
 
     Args:
         folder: made here.
         uploads: what came.
         artifacts: the models under evaluation; each must be able to read every text.
         settings: limits.
+        images: decodes them; see `decoding`.
 
     Returns:
         The number of inputs.
 
     Raises:
         ApiError: inputs or labels are not acceptable; nothing is left behind.
+        CancelledError: the images were given up; nothing is left behind.
         OSError: the disk is full, or cannot be written; nothing is left behind.
     """
     folder.mkdir(parents=True)
     label_names = artifacts[0].labels
     try:
-        what = "texts" if artifacts[0].manifest.task == TEXTS else "images"
-        container = _write(folder, uploads, what, settings)
-        found = _open_sent(container, label_names, settings.max_pixels)
-        if uploads.images:
-            found = dataclasses.replace(found, names=[image.name for image in uploads.images])
-        if isinstance(found, TextSet):
-            _check_texts(found, artifacts, settings)
+        content: dict[str, Any] = {}
+        on_texts = artifacts[0].manifest.task == TEXTS
+        if on_texts:
+            container = _write_texts(folder, uploads, settings)
+            content["container"] = container.name
+            found = _open_sent(open_texts, container, label_names)
         else:
-            _check_images(found, settings)
+            found = _open_files(folder, uploads, label_names, settings)
         labels = None if found.labels is None else found.labels.tolist()
         if uploads.labels is not None:
             labels = read_labels(uploads.labels, found.names, label_names)
-        content = {"container": container.name, "names": found.names, "labels": labels}
+        if isinstance(found, TextSet):
+            _check_texts(found, artifacts, settings)
+        else:
+            specs = list(dict.fromkeys(artifact.image_spec for artifact in artifacts))
+            content["pixels"] = _store_images(folder, found, specs, images)
+        content |= {"names": found.names, "labels": labels}
         write_whole(folder / INPUTS, json.dumps(content))
         _sync_folder(folder)
         _sync_folder(folder.parent)
@@ -131,27 +156,44 @@ def open_inputs(folder: Path, label_names: Sequence[str]) -> ImageSet | TextSet:
         DataError: they are no longer readable.
     """
     content = json.loads((folder / INPUTS).read_text())
-    # The size of images was checked when they came.
-    found = _open(folder / content["container"], label_names, sys.maxsize)
-    labels = content["labels"]
-    return dataclasses.replace(
-        found,
-        names=content["names"],
-        labels=None if labels is None else np.array(labels, np.int64),
+    names, labels = content["names"], content["labels"]
+    labels = None if labels is None else np.array(labels, np.int64)
+    if "pixels" not in content:
+        found = open_texts(folder / content["container"], label_names=label_names)
+        return dataclasses.replace(found, names=names, labels=labels)
+    try:
+        arrays = {
+            ImageSpec(**spec): np.load(folder / _pixels_file(index), mmap_mode="r")
+            for index, spec in enumerate(content["pixels"])
+        }
+    except (OSError, ValueError) as error:
+        raise DataError("the stored pixels cannot be read") from error
+    return PixelSet(
+        names=names, labels=labels, label_names=list(label_names), reader=_no_file, arrays=arrays
     )
 
 
-def _open(container: Path, label_names: Sequence[str], max_pixels: int) -> ImageSet | TextSet:
-    if container.stem == "texts":
-        return open_texts(container, label_names=label_names)
-    return open_images(container, label_names=label_names, max_pixels=max_pixels)
+def drop_inputs(folder: Path) -> None:
+    """Delete the pixels that `save_inputs` stored, once a report holds what it shows of them."""
+    for path in folder.glob(_pixels_file("*")):
+        path.unlink(missing_ok=True)
 
 
-def _open_sent(container: Path, label_names: Sequence[str], max_pixels: int) -> ImageSet | TextSet:
+def _pixels_file(index: int | str) -> str:
+    return f"pixels-{index}.npy"
+
+
+def _no_file(index: int) -> Any:
+    raise DataError(f"only the pixels of image {index} were kept")
+
+
+def _open_sent(
+    reader: Callable[..., _Found], container: Path, label_names: Sequence[str]
+) -> _Found:
     """What was sent, or an answer for its sender."""
     try:
         with reading("The archive"):
-            return _open(container, label_names, max_pixels)
+            return reader(container, label_names=label_names)
     except DataError as error:
         # The cause of an unreadable parquet file may quote where it lies.
         reason = str(error).replace(str(container.parent) + os.sep, "")
@@ -166,20 +208,17 @@ def _sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def _write(folder: Path, uploads: Uploads, what: What, settings: Settings) -> Path:
+def _write_texts(folder: Path, uploads: Uploads, settings: Settings) -> Path:
     """The container, as it came or packed."""
     if uploads.archive is not None:
         content = uploads.archive.content
-        container = folder / f"{what}.{check_archive(content, settings, what)}"
+        container = folder / f"texts.{check_archive(content, settings, 'texts')}"
         write_whole(container, content)
         return container
-    container = folder / ("texts.parquet" if what == "texts" else "images.zip")
+    container = folder / "texts.parquet"
     with replacing(container) as partial:
-        if what == "texts":
-            check_samples(len(uploads.texts), settings, what)
-            _pack_texts(partial, uploads.texts)
-        else:
-            _pack_images(partial, uploads.images)
+        check_samples(len(uploads.texts), settings, "texts")
+        _pack_texts(partial, uploads.texts)
     return container
 
 
@@ -190,27 +229,58 @@ def _pack_texts(path: Path, texts: Sequence[str]) -> None:
     pq.write_table(pa.table({"text": pa.array(texts, pa.string())}), path)
 
 
-def _pack_images(path: Path, images: Sequence[Upload]) -> None:
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as packed:
-        for index, image in enumerate(images):
-            # The suffix only marks an image; what it is is read from its bytes.
-            packed.writestr(f"{index:06d}.png", image.content)
+def _open_files(
+    folder: Path, uploads: Uploads, label_names: Sequence[str], settings: Settings
+) -> FileSet:
+    """The image files that came; an archive does not stay."""
+    if uploads.archive is None:
+        files = uploads.images
+        return FileSet(
+            names=[file.name for file in files],
+            labels=None,
+            label_names=None,
+            reader=lambda index: files[index].content,
+        )
+    content = uploads.archive.content
+    container = folder / f"images.{check_archive(content, settings, 'images')}"
+    container.write_bytes(content)
+    try:
+        return _open_sent(open_image_files, container, label_names)
+    finally:
+        container.unlink()
 
 
-def _check_images(images: ImageSet, settings: Settings) -> None:
-    pixels = 0
-    for index, name in enumerate(images.names):
-        try:
-            with reading(f"The archive is damaged at {name[:100]!r} and"):
-                image = images.read(index)
-        except DataError as error:
-            code = error.__cause__.code if isinstance(error.__cause__, ImageError) else None
-            code = code or "broken_image"
-            raise ApiError(_STATUS[code], code, f"Image {error}.", {"index": index}) from error
-        pixels += image.width * image.height
-        if pixels > _TOTAL_OF_LARGEST * settings.max_pixels:
-            message = f"Image {name[:100]!r}: too many pixels with those before it."
-            raise ApiError(413, "too_many_pixels", message, {"index": index})
+def _store_images(
+    folder: Path, files: FileSet, specs: Sequence[ImageSpec], images: Request
+) -> list[dict[str, Any]]:
+    """Write the pixels of all images at each size; the sizes in the order of their files."""
+    with ExitStack() as stack:
+        arrays = []
+        for index, spec in enumerate(specs):
+            array = stack.enter_context((folder / _pixels_file(index)).open("wb"))
+            shape = (len(files), spec.channels, spec.height, spec.width)
+            header = {"descr": "|u1", "fortran_order": False, "shape": shape}
+            np.lib.format.write_array_header_1_0(array, header)
+            arrays.append(array)
+        for index in range(len(files)):
+            for array, pixels in zip(arrays, _decode(files, index, specs, images), strict=True):
+                array.write(pixels.tobytes())
+        for array in arrays:
+            array.flush()
+            os.fsync(array.fileno())
+    return [spec.to_dict() for spec in specs]
+
+
+def _decode(
+    files: FileSet, index: int, specs: Sequence[ImageSpec], images: Request
+) -> list[np.ndarray]:
+    name = files.names[index][:100]
+    with reading(f"The archive is damaged at {name!r} and"):
+        content = files.read(index)
+    try:
+        return images.decode(content, specs).result()
+    except ImageError as error:
+        raise refusal(error, f"Image {name}", {"index": index}) from error
 
 
 def read_texts(field: str) -> list[str]:

@@ -5,25 +5,22 @@ import base64
 import heapq
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from functools import partial
 from typing import Literal, NotRequired
 
 import numpy as np
 from typing_extensions import TypedDict  # pydantic needs this one before Python 3.12
 
-from data.images import ImageError, ImageSpec, count_pixels, decode_image, to_input
+from data.images import ImageError, ImageSpec, to_unit
 from runtimes.artifact import Artifact
 from runtimes.threads import available_cores
+from service.decoding.pool import Decoders, Request, refusal
 from service.http.errors import ApiError
 from service.predictions.attention import not_explainable, to_picture
 from service.predictions.batcher import MicroBatcher
 from service.predictions.served import Served
 from service.settings import Settings
 
-_STATUS = {"not_an_image": 415, "broken_image": 422, "too_many_pixels": 413}
-# One request may decode to this many of the largest images allowed: others want the decoders too.
-_TOTAL_OF_LARGEST = 16
 DEFAULT_TOP_K = 5
 
 
@@ -58,10 +55,14 @@ class Predictions:
         max_files: of one request.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, decoders: Decoders) -> None:
         self.max_files = settings.max_images_classify
-        self._settings = settings
-        self._decoders = ThreadPoolExecutor(available_cores(), "decode")
+        self._decoders = decoders
+        self._limits = {
+            "pixels": max(settings.max_pixels, settings.predict_pixels),
+            "seconds": settings.decode_cpu_s,
+        }
+        self._drawers = ThreadPoolExecutor(available_cores(), "draw")
 
     async def predict(
         self,
@@ -71,6 +72,7 @@ class Predictions:
         top_k: int = DEFAULT_TOP_K,
         explain: bool = False,
         arrived: float | None = None,
+        sharer: str = "",
     ) -> list[Prediction]:
         """Predictions of image files, in order.
 
@@ -80,6 +82,7 @@ class Predictions:
             top_k: labels to list, at least 1; a model with fewer labels lists them all.
             explain: add a map of what the model attended to.
             arrived: time of the event loop from which the deadline counts; None is now.
+            sharer: whose requests share one turn at the decoders.
 
         Raises:
             ApiError: 413, 415 or 422 for a file, naming its index; 422 no_images,
@@ -93,7 +96,7 @@ class Predictions:
             raise ApiError(422, "too_many_images", message, {"limit": self.max_files})
         if explain and served.explainer is None:
             raise not_explainable(served.artifact)
-        read = partial(self._decode, files, served.artifact.image_spec)
+        read = partial(self._decode, files, served.artifact.image_spec, sharer)
         async with served.batcher.admission(len(files), arrived=arrived) as admitted:
             logits = await admitted.predict(read)
         found = [prediction(row, served.artifact, top_k) for row in logits]
@@ -102,8 +105,8 @@ class Predictions:
         return found
 
     def close(self) -> None:
-        """Stop decoding."""
-        self._decoders.shutdown(wait=False, cancel_futures=True)
+        """Stop drawing explanations."""
+        self._drawers.shutdown(wait=False, cancel_futures=True)
 
     async def _explain(
         self,
@@ -123,43 +126,26 @@ class Predictions:
         height, width = inputs.shape[2:]
         loop = asyncio.get_running_loop()
         for prediction, shares in zip(found, maps, strict=True):
-            picture = await loop.run_in_executor(self._decoders, to_picture, shares, height, width)
+            picture = await loop.run_in_executor(self._drawers, to_picture, shares, height, width)
             encoded = base64.b64encode(picture).decode()
             prediction["explanation"] = {"kind": "attention-rollout", "png": encoded}
 
-    async def _decode(self, files: Sequence[bytes], spec: ImageSpec) -> np.ndarray:
+    async def _decode(self, files: Sequence[bytes], spec: ImageSpec, sharer: str) -> np.ndarray:
         """Inputs (N, C, H, W) of image files, read outside the event loop."""
-        loop = asyncio.get_running_loop()
-        if len(files) > _TOTAL_OF_LARGEST:
-            await loop.run_in_executor(self._decoders, self._check_total, files)
-        jobs = [
-            loop.run_in_executor(self._decoders, self._read, index, content, spec)
-            for index, content in enumerate(files)
-        ]
-        try:
-            rows = await asyncio.gather(*jobs)
-            return rows[0][None] if len(rows) == 1 else np.stack(rows)
-        finally:
-            for job in jobs:
-                job.cancel()
+        with self._decoders.request(sharer, **self._limits) as images:
+            if len(files) == 1:
+                return (await _read(images, 0, files[0], spec))[None]
+            jobs = (_read(images, index, content, spec) for index, content in enumerate(files))
+            return np.stack(await asyncio.gather(*jobs))
 
-    def _check_total(self, files: Sequence[bytes]) -> None:
-        limit = _TOTAL_OF_LARGEST * self._settings.max_pixels
-        pixels = 0
-        for index, content in enumerate(files):
-            with suppress(ImageError):  # `_read` says so
-                pixels += count_pixels(content)
-            if pixels > limit:
-                message = f"File {index}: with those before it more than {limit} pixels."
-                raise ApiError(413, "too_many_pixels", message, {"file": index})
 
-    def _read(self, index: int, content: bytes, spec: ImageSpec) -> np.ndarray:
-        try:
-            image = decode_image(content, max_pixels=self._settings.max_pixels)
-            return to_input(image, spec)
-        except ImageError as error:
-            message = f"File {index}: {error}."
-            raise ApiError(_STATUS[error.code], error.code, message, {"file": index}) from error
+async def _read(images: Request, index: int, content: bytes, spec: ImageSpec) -> np.ndarray:
+    """The input (C, H, W) of one file."""
+    try:
+        (pixels,) = await asyncio.wrap_future(images.decode(content, [spec], to_unit))
+    except ImageError as error:
+        raise refusal(error, f"File {index}", {"file": index}) from error
+    return pixels
 
 
 def model_headers(served: Served) -> dict[str, str]:

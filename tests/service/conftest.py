@@ -169,7 +169,7 @@ def front(tmp_path: Path, artifacts: dict[str, Artifact]) -> Iterator["Front"]:
 
     front = Front(tmp_path / "state", artifacts)
     yield front
-    front.store.close()
+    front.close()
 
 
 @pytest.fixture(scope="session")

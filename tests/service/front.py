@@ -17,6 +17,7 @@ from data.images import to_png
 from runtimes.artifact import Artifact
 from runtimes.manifest import IMAGES, Task
 from service.api.evaluations import routes
+from service.decoding.pool import Decoders
 from service.http.app import create_app
 from service.http.errors import ApiError
 from service.http.keys import ANYONE
@@ -48,9 +49,14 @@ class Front:
                 raise ApiError(404, "unknown_model", f"There is no model {name!r}.")
             return artifacts[name]
 
-        self.app = create_app(routes(self.store, self.settings, find_model))
+        self.decoders = Decoders(self.settings)
+        self.app = create_app(routes(self.store, self.settings, find_model, self.decoders))
         self.caller = ANYONE
         self._transport = httpx.ASGITransport(app=self.as_caller)
+
+    def close(self) -> None:
+        self.decoders.close()
+        self.store.close()
 
     async def as_caller(self, scope: Scope, receive: Receive, send: Send) -> None:
         """What the service's gate does when it knows the key."""

@@ -64,6 +64,15 @@ def test_a_secret_is_read_from_a_file(
         get_settings.__wrapped__()
 
 
+def test_image_formats_are_listed_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ASSAY_IMAGE_FORMATS", " png ,jpeg2000")
+    assert Settings().image_formats == ("PNG", "JPEG2000")
+    monkeypatch.setenv("ASSAY_IMAGE_FORMATS", "png,heic")
+    named = "^ASSAY_IMAGE_FORMATS: there is no format 'HEIC'; known are PNG, JPEG"
+    with pytest.raises(ValueError, match=named):
+        get_settings.__wrapped__()
+
+
 def test_every_wrong_setting_is_named_in_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ASSAY_WORKERS", "0")
     monkeypatch.setenv("ASSAY_LOG_FORMAT", "xml")

@@ -204,7 +204,7 @@ def test_cost_is_that_of_the_models_classes_and_has_a_limit(
     details = check_error(refused, 422, "too_expensive", f"more than the {expected:,} allowed")
     assert details["limit"] == expected < details["model_evaluations"]
     assert front.folders() == [accepted.json()["id"]]
-    front.store.close()
+    front.close()
 
 
 def test_an_accepted_evaluation_has_its_files_and_says_what_it_costs(front: Front) -> None:
@@ -354,6 +354,9 @@ def test_a_finished_evaluation_shows_result_report_and_pictures(front: Front) ->
     files = [("images", (hostile, content)) for _, (_, content) in pictures(5)]
     location = front.post(files, spec=spec, labels="[0, 1, 2, 0, 1]").headers["location"]
     front.run_all()
+    # The report holds what it shows of the images.
+    kept = [path.name for path in front.folder(location.rpartition("/")[2]).iterdir()]
+    assert sorted(kept) == ["inputs.json", "report"]
     shown = front.request("GET", f"{location}?wait=30").json()
     assert shown["status"] == "succeeded", shown["error"]
     names = [model["name"] for model in shown["result"]["models"]]

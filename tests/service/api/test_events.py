@@ -99,7 +99,7 @@ def test_a_client_takes_its_share_of_streams_and_makes_room_when_it_leaves(
         front.request("DELETE", location)
         assert next(second)[1]["status"] == "cancelled"
         second.close()
-    front.store.close()
+    front.close()
 
 
 def test_streams_and_waits_end_when_the_server_leaves(front: Front) -> None:

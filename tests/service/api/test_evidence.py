@@ -59,7 +59,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Finished]:
     assert response.status_code == 202, response.text
     front.run_all()
     yield front, front.request("GET", response.headers["location"]).json()
-    front.store.close()
+    front.close()
 
 
 def test_every_attack_on_images_runs_to_its_report(finished: Finished) -> None:
@@ -79,7 +79,7 @@ def test_every_attack_on_images_runs_to_its_report(finished: Finished) -> None:
 def test_each_form_has_its_type_and_nothing_runs_in_the_page(finished: Finished) -> None:
     front, shown = finished
     folder = front.folder(shown["id"])
-    assert {path.name for path in folder.iterdir()} == {"images.zip", "inputs.json", "report"}
+    assert {path.name for path in folder.iterdir()} == {"inputs.json", "report"}
     kept = {"shards", *(name for name, *_ in FORMS.values())}
     assert {path.name for path in (folder / "report").iterdir()} == kept
     for link, (name, media_type, disposition) in FORMS.items():

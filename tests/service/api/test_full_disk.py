@@ -59,14 +59,14 @@ def test_nothing_is_accepted_when_little_of_the_disk_is_free(
     front = Front(tmp_path, artifacts, free_mb=10**9)
     check_error(front.post(), 507, "disk_full", "nothing was accepted")
     assert front.folders() == [] and front.store.page() == ([], None)
-    front.store.close()
+    front.close()
 
 
 def test_what_one_caller_keeps_is_bounded(front: Front, artifacts: dict[str, Artifact]) -> None:
     """Uploads of 60 MB each were kept for a week, as many as came."""
     content = zipped({"a.png": PNG, "b.png": PNG + bytes(700)})
     accepted = front.post(archive(content)).json()["id"]
-    limit = front.job(accepted).stored + len(content) // 2
+    limit = front.job(accepted).stored // 2 + len(content)
     full = Front(front.settings.state, artifacts, stored_mb=limit / 1_000_000)
     refused = full.post(archive(content), key="other")
     check_error(refused, 429, "storage_spent", "'localhost' keep")
@@ -74,7 +74,7 @@ def test_what_one_caller_keeps_is_bounded(front: Front, artifacts: dict[str, Art
     for _ in range(2):
         full.request("DELETE", f"{URL}/{accepted}")
     assert full.post(archive(content)).status_code == 202
-    full.store.close()
+    full.close()
 
 
 @pytest.mark.anyio
@@ -136,7 +136,7 @@ def test_a_table_that_cannot_grow_is_a_full_disk(front: Front) -> None:
 
 def test_a_table_that_does_not_answer_is_told_and_not_blamed(front: Front) -> None:
     location = front.post().headers["location"]
-    front.store.close()
+    front.close()
     shutil.move(front.settings.state, moved := front.settings.state.with_name("away"))
     parts = [("spec", (None, json.dumps(FGSM))), ("images", ("a.png", PNG))]
     asked = [("GET", URL, None), ("DELETE", location, None), ("POST", URL, parts)]

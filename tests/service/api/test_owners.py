@@ -127,7 +127,7 @@ def test_a_full_queue_tells_when_a_place_may_be_free(
         check_error(refused, 429, "queue_full", f"{whose} waiting")
         assert refused.headers["retry-after"] == "42"
     send(front, ROOT, priority="high")
-    front.store.close()
+    front.close()
 
 
 def test_uploads_of_one_caller_are_checked_one_after_the_other(

@@ -67,7 +67,7 @@ def test_several_evaluators_share_one_table_of_postgresql(
     first, second = sorted((job.started or 0, job.finished or 0) for job in jobs)
     assert second[0] < first[1]
     assert not (tmp_path / "assay.sqlite3").exists()
-    front.store.close()
+    front.close()
 
 
 def test_the_memory_of_descendants_counts() -> None:

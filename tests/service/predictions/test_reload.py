@@ -15,6 +15,7 @@ import pytest
 from export import child
 from runtimes.artifact import CARD_JSON, Artifact, open_artifact
 from runtimes.manifest import ONNX
+from service.decoding.pool import Decoders
 from service.http.errors import ApiError
 from service.predictions.images import Predictions
 from service.predictions.registry import Registry
@@ -235,9 +236,11 @@ async def test_a_request_in_flight_ends_on_its_model_which_then_leaves_the_memor
 ) -> None:
     path = world.add("two", version="2")
     await world.look_twice()
-    predictions = Predictions(world.settings)
+    decoders = Decoders(world.settings)
+    predictions = Predictions(world.settings, decoders)
     await predictions.predict([png()], world.registry.get(), explain=True)
     predictions.close()
+    decoders.close()
     gone = weakref.ref(world.registry.find(TWO).runtime)
 
     async def read() -> np.ndarray:

@@ -1,0 +1,1 @@
+"""Untrusted images are decoded here: in processes that can be ended, under limits."""

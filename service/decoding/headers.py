@@ -1,0 +1,130 @@
+"""What the structure of an image file tells before anything in it is decoded."""
+
+import struct
+from collections.abc import Callable, Iterator
+from itertools import islice
+
+from data.images import format_of
+
+_CHEAP_PIXELS, _CHEAP_SIDE = 1_000_000, 4096
+_CHEAP_BYTES = 4_000_000
+_CHEAP_PARTS, _CHEAP_EXTRAS = 64, 65_536  # chunks or segments; their bytes, pixels left out
+_CHEAP_SCANS = 4  # one for each color
+
+MAX_SCANS = 100
+MAX_PARTS = 10_000  # an encoder that writes 8 kB each makes 80 MB of them
+
+_SCAN = b"\xff\xda"
+_BASELINE = (0xC0, 0xC1)
+_FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
+_BARE = frozenset({0x01, *range(0xD0, 0xD9)})  # markers without a length
+_CHUNKS = frozenset(b"IHDR PLTE tRNS gAMA cHRM sRGB iCCP pHYs tIME bKGD sBIT tEXt eXIf".split())
+_GIF_IMAGE, _GIF_EXTENSION = 0x2C, 0x21
+
+Part = tuple[bytes, int, int]
+"""Kind of a part of a file, where its body begins, and how long the body is."""
+
+
+def cheap_size(content: bytes) -> tuple[int, int] | None:
+    """Width and height of a PNG or baseline JPEG that is provably cheap to decode, else None.
+
+    It has at most a million pixels, 4 MB and 64 parts, and nothing but pixels is large in it.
+    """
+    if len(content) > _CHEAP_BYTES:
+        return None
+    kind = format_of(content[:32])
+    if kind == "PNG":
+        size = _cheap_png(content)
+    elif kind == "JPEG":
+        size = _cheap_jpeg(content)
+    else:
+        return None
+    if size is None or not 0 < size[0] * size[1] <= _CHEAP_PIXELS or max(size) > _CHEAP_SIDE:
+        return None
+    return size
+
+
+def has_too_many_parts(content: bytes) -> bool:
+    """Whether a file has more scans, segments, chunks or blocks than images that people send."""
+    kind = format_of(content[:32])
+    if kind == "JPEG" and content.count(_SCAN) > MAX_SCANS:
+        return True
+    parts = _PARTS.get(kind or "")
+    return parts is not None and next(islice(parts(content), MAX_PARTS, None), None) is not None
+
+
+def _cheap_png(content: bytes) -> tuple[int, int] | None:
+    extras, size = 0, None
+    for count, (kind, start, length) in enumerate(_png_chunks(content)):
+        if count >= _CHEAP_PARTS or (kind == b"IHDR") != (count == 0):
+            return None
+        if kind == b"IHDR":
+            size = struct.unpack_from(">II", content, start) if length == 13 else None
+        elif kind == b"IEND":
+            return size
+        elif kind != b"IDAT":
+            extras += length
+            if kind not in _CHUNKS or extras > _CHEAP_EXTRAS:
+                return None
+    return None
+
+
+def _cheap_jpeg(content: bytes) -> tuple[int, int] | None:
+    size = None
+    for count, (marker, start, length) in enumerate(_jpeg_segments(content)):
+        if count >= _CHEAP_PARTS or start > _CHEAP_EXTRAS:
+            return None
+        kind = marker[0]
+        if kind in _FRAMES:
+            if size is not None or kind not in _BASELINE or length < 6:
+                return None
+            height, width = struct.unpack_from(">HH", content, start + 1)
+            size = (width, height)
+        elif kind == _SCAN[1]:
+            return size if content.count(_SCAN, start) < _CHEAP_SCANS else None
+    return None
+
+
+def _png_chunks(content: bytes) -> Iterator[Part]:
+    position = 8
+    while position + 12 <= len(content):
+        length, kind = struct.unpack_from(">I4s", content, position)
+        if position + 12 + length > len(content):
+            return
+        yield kind, position + 8, length
+        position += 12 + length
+
+
+def _jpeg_segments(content: bytes) -> Iterator[Part]:
+    """The segments as far as the first scan."""
+    position = 2
+    while position + 4 <= len(content) and content[position] == 0xFF:
+        kind = content[position + 1]
+        if kind == 0xFF:
+            position += 1
+            continue
+        length = 0 if kind in _BARE else int.from_bytes(content[position + 2 : position + 4])
+        yield bytes([kind]), position + 4, length - 2
+        if kind == _SCAN[1]:
+            return
+        position += 2 + length
+
+
+def _gif_blocks(content: bytes) -> Iterator[Part]:
+    """The blocks of comments and other extensions as far as the first image."""
+    position = 13
+    if len(content) > position and content[10] & 0x80:
+        position += 3 << ((content[10] & 7) + 1)
+    while position + 2 < len(content) and content[position] == _GIF_EXTENSION:
+        position += 2
+        while position < len(content) and (length := content[position]):
+            yield b"", position + 1, length
+            position += 1 + length
+        position += 1
+
+
+_PARTS: dict[str, Callable[[bytes], Iterator[Part]]] = {
+    "PNG": _png_chunks,
+    "JPEG": _jpeg_segments,
+    "GIF": _gif_blocks,
+}

@@ -1,0 +1,48 @@
+"""Clients that leave before they are answered: nothing goes on for them."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+from starlette.requests import Request
+
+from service.http.errors import ApiError
+
+
+@asynccontextmanager
+async def watching(request: Request, on_left: Callable[[], object]) -> AsyncIterator[None]:
+    """Call `on_left` when the client leaves inside the block; the body has been read before."""
+
+    async def watch() -> None:
+        """Wait for it."""
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+        on_left()
+
+    task = asyncio.create_task(watch())
+    try:
+        yield
+    finally:
+        task.cancel()
+
+
+@asynccontextmanager
+async def while_connected(request: Request) -> AsyncIterator[None]:
+    """Cancel the block when the client leaves inside it; the body has been read before.
+
+    Raises:
+        ApiError: 499 client_left, which is for the log: nobody reads the answer.
+    """
+    scope, now = asyncio.timeout(None), asyncio.get_running_loop().time
+    try:
+        async with scope, watching(request, lambda: scope.reschedule(now())):
+            yield
+    except TimeoutError as error:
+        if not scope.expired():
+            raise
+        raise client_left() from error
+
+
+def client_left() -> ApiError:
+    """The answer that nobody reads."""
+    return ApiError(499, "client_left", "The client has left.")
