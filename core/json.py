@@ -48,14 +48,17 @@ def read_json(text: str | bytes, *, most: int | None = None, levels: int | None 
 
 def _has_more(text: str, most: int) -> bool:
     """Whether a document holds more items; only what stands outside of strings counts."""
-    if len(text) <= most // _KEY:
+    if _count(text) <= most:  # strings included, which is fast and nearly always enough
         return False
     text = text.replace("\\\\", "").replace('\\"', "")  # now every quote begins or ends a string
     if text.count('"') > 2 * most:
         return True
-    text = "".join(text.split('"')[::2])
+    return _count("".join(text.split('"')[::2])) > most
+
+
+def _count(text: str) -> int:
     lists = text.count("[") + text.count("{")
-    return text.count(",") + _LIST * lists + _KEY * text.count(":") > most
+    return text.count(",") + _LIST * lists + _KEY * text.count(":")
 
 
 def _is_deeper(value: Any, levels: int) -> bool:

@@ -98,7 +98,7 @@ class Admission:
         arrived: time of the event loop from which the deadline counts; None is now.
 
     Attributes:
-        came: when it was admitted, by the event loop's clock.
+        came: when it asked for a place, by the event loop's clock.
         until: when nobody waits for it any more.
         began: when the runtime saw the first of its inputs.
         inputs: what was read for `predict`.
@@ -146,6 +146,8 @@ class Admission:
             read: makes the inputs; called when there is a place for them, so that what waits long
                 is small and what is refused late was never read.
         """
+        # What went on before, such as tokenizing, says nothing of the runtime's pace.
+        self.came = asyncio.get_running_loop().time()
         async with self._batcher.capacity.acquired(self._count):
             with span("decode", inputs=self._count):
                 self.inputs = await read()

@@ -18,7 +18,7 @@ from service.http.errors import ApiError
 _BINARY_SIZE = "binary_data_size"
 _MOST = 2**31  # no shape is larger, and products of shapes stay small
 _MOST_TENSORS = 16
-_ITEMS = 250_000  # of JSON: an image of 224 x 224, or a batch of small ones, read within 20 ms
+_ITEMS = 160_000  # of JSON: an image of 224 x 224, or a batch of small ones
 _Name = Annotated[str, Field(max_length=200)]
 
 
