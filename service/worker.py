@@ -15,11 +15,11 @@ from service.api.system import Check, Probes, asks, page_routes, schema_routes
 from service.api.v2.routes import V2
 from service.decoding.pool import Decoders
 from service.http.app import Gateway, create_app
-from service.http.auth import Rates
 from service.http.body import Bodies
 from service.http.connections import GracefulShutdown, GuardedProtocol, running_server
 from service.http.keys import read_keys
 from service.http.openapi import document
+from service.http.rates import Rates
 from service.jobs.queue import JobStore
 from service.metrics import Metrics, share_figures
 from service.predictions.images import Predictions

@@ -10,12 +10,12 @@ from starlette.requests import Request
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from service.http.auth import Rates
 from service.http.errors import HANDLERS, ApiError, error_response, foreign_error
 from service.http.keys import Keys
 from service.http.logging import Outcome, log_request, route_of
 from service.http.openapi import API_VERSION
 from service.http.origins import Origins
+from service.http.rates import Rates
 from service.metrics import Metrics
 from service.tracing import request_span
 

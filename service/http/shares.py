@@ -11,17 +11,18 @@ _NETWORK = 64  # bits of an IPv6 address; one host has all addresses of such a n
 
 
 def sharer_of(request: HTTPConnection) -> str:
-    """Who shares with others: the name of the key, or where none are in use, the address.
+    """Who shares with others: the name of the key, or where none are in use, the address."""
+    return caller_of(request).name or address_of(request)
 
-    This host is one sharer, and so is a network of 64 bits of IPv6. uvicorn takes the address from
+
+def address_of(request: HTTPConnection) -> str:
+    """Where a request comes from.
+
+    This host is one address, and so is a network of 64 bits of IPv6. uvicorn takes the address from
     `X-Forwarded-For` where the peer is a proxy that ``FORWARDED_ALLOW_IPS`` names.
     """
-    return caller_of(request).name or _network(request.client.host if request.client else "")
-
-
-def _network(host: str) -> str:
     try:
-        address = ipaddress.ip_address(host)
+        address = ipaddress.ip_address(request.client.host if request.client else "")
     except ValueError:  # a Unix socket, or what a proxy made up
         return "unknown"
     if isinstance(address, ipaddress.IPv6Address):

@@ -61,7 +61,8 @@ function route() {
 /** Reads what is served; what cannot be read is said above the predictions. */
 async function load() {
   const [attacks] = await Promise.allSettled([loadAttacks().then(startForms)]);
-  const results = await Promise.allSettled([imageModels.load(byId("image-models")), textModels.load(byId("text-models")), loadSamples()]);
+  const refused = attacks.reason?.status === 401; // each wrong key counts
+  const results = refused ? [] : await Promise.allSettled([imageModels.load(byId("image-models")), textModels.load(byId("text-models")), loadSamples()]);
   const failed = [attacks, ...results].find(({ status }) => status === "rejected");
   for (const name of ["image-error", "text-error"]) showError(byId(name), failed?.reason ?? null, failed && load);
 }

@@ -1,5 +1,6 @@
 """Who may do what, over the whole service in this process."""
 
+import itertools
 import json
 import subprocess
 import sys
@@ -11,19 +12,26 @@ import pytest
 from pydantic import SecretStr
 from starlette.testclient import TestClient
 
-from service.http.auth import Rates
 from service.http.errors import ApiError
 from service.http.keys import ANYONE, SCOPES, Caller
+from service.http.rates import Rates
 from service.settings import ROOT, Settings
-from tests.service.conftest import ENTRIES, KEYS, png, serving
+from tests.service.conftest import ENTRIES, KEYS, LOCAL, png, serving
 from tests.service.front import check_error
 
 FREE = ["/", "/livez", "/readyz", "/docs", "/docs.json", "/schema.json", "/style.css", "/app.js"]
+STRANGERS = itertools.count(1)
 METHODS = {"get", "put", "post", "delete", "options", "head", "patch", "trace"}
 
 
 def bearer(name: str) -> dict[str, str]:
     return {"authorization": f"Bearer {KEYS[name]}"}
+
+
+def stranger(locked: TestClient) -> TestClient:
+    """A client of the same service at an address that sent nothing yet."""
+    client = (f"10.0.0.{next(STRANGERS)}", 1)
+    return TestClient(locked.app, base_url=LOCAL, client=client)
 
 
 def test_every_documented_route_but_free_ones_is_401_without_a_key(locked: TestClient) -> None:
@@ -33,7 +41,8 @@ def test_every_documented_route_but_free_ones_is_401_without_a_key(locked: TestC
         missing = locked.request(method, path)
         check_error(missing, 401, "missing_key")
         assert missing.headers["www-authenticate"] == 'Bearer realm="assay"'
-        wrong = locked.request(method, path, headers={"x-api-key": "wrong-key-wrong-key"})
+        wrong_key = {"x-api-key": "wrong-key-wrong-key"}
+        wrong = stranger(locked).request(method, path, headers=wrong_key)
         check_error(wrong, 401, "wrong_key")
         assert "wrong-key" not in wrong.text
 
@@ -50,7 +59,20 @@ def test_every_documented_route_but_free_ones_is_401_without_a_key(locked: TestC
     ],
 )
 def test_a_key_in_any_other_form_is_401(locked: TestClient, headers: dict[str, str]) -> None:
-    assert locked.get("/v1/models", headers=headers).status_code == 401
+    assert stranger(locked).get("/v1/models", headers=headers).status_code == 401
+
+
+def test_after_five_wrong_keys_an_address_is_429(locked: TestClient) -> None:
+    here, wrong = stranger(locked), {"x-api-key": "wrong-key-wrong-key"}
+    for _ in range(5):
+        check_error(here.get("/v1/models", headers=wrong), 401, "wrong_key")
+    for headers in (wrong, bearer("ada")):  # a right guess is not told from a wrong one
+        late = here.get("/v1/models", headers=headers)
+        check_error(late, 429, "too_many_wrong_keys")
+        assert 1 <= int(late.headers["retry-after"]) <= 12
+    check_error(here.get("/v1/models"), 401, "missing_key")
+    assert here.get("/livez").status_code == 200
+    assert stranger(locked).get("/v1/models", headers=bearer("ada")).status_code == 200
 
 
 def test_a_key_works_in_both_headers_and_within_its_scope_only(locked: TestClient) -> None:
@@ -183,10 +205,41 @@ def test_a_minutes_requests_pass_at_once_and_come_back_evenly(tmp_path: Path) ->
         assert _refused(rates, BOB) == 30
 
 
+def _try_key(rates: Rates, address: str, caller: Caller | None = None) -> int:
+    """Seconds to wait until the next key is looked at; 0 when this one was."""
+    try:
+        rates.take_key(address, caller)
+    except ApiError as error:
+        assert (error.status, error.code) == (429, "too_many_wrong_keys")
+        return int(error.headers["retry-after"])
+    return 0
+
+
+def test_wrong_keys_slow_an_address_but_not_those_who_used_theirs_there(tmp_path: Path) -> None:
+    clock = Clock()
+    files = [Rates(tmp_path / "rates", [ALICE], clock=clock) for _ in range(2)]  # two workers
+    with closing(files[0]) as rates, closing(files[1]) as other:
+        size = (tmp_path / "rates").stat().st_size
+        assert _try_key(rates, "a", ALICE) == 0
+        assert [_try_key(other, "a") for _ in range(6)] == [0, 0, 0, 0, 0, 12]
+        assert _try_key(rates, "a") == 12
+        assert _try_key(other, "a", ALICE) == 0 and _try_key(other, "a", BOB) == 12
+        assert _try_key(rates, "b", BOB) == _try_key(rates, "b") == 0
+        clock.now += 11.5
+        assert _try_key(rates, "a", BOB) == 1  # a refusal is not counted
+        clock.now += 0.5
+        assert _try_key(rates, "a", BOB) == 0
+        assert [_try_key(rates, "a") for _ in range(2)] == [0, 12]
+        assert _try_key(rates, "a", BOB) == 0
+        for number in range(10_000):
+            _try_key(rates, f"address {number}")
+        assert (tmp_path / "rates").stat().st_size == size
+
+
 _WORKER = """
 import sys
 from pathlib import Path
-from service.http.auth import Rates
+from service.http.rates import Rates
 from service.http.errors import ApiError
 from service.http.keys import SCOPES, Caller
 caller = Caller(name="alice", scopes=SCOPES, requests_per_minute=50)
