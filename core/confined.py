@@ -11,14 +11,16 @@ import ctypes
 import os
 import resource
 import runpy
+import signal
 import struct
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446  # system calls, the same everywhere
 _VERSION, _PATH_BENEATH = 1, 1
-_SET_NO_NEW_PRIVS = 38
+_SET_PDEATHSIG, _SET_NO_NEW_PRIVS = 1, 38
 _WRITE_FILE, _REFER, _TRUNCATE = 1 << 1, 1 << 13, 1 << 14
 _REMOVE_AND_MAKE = sum(1 << bit for bit in range(4, 13))
 _TCP = 0b11  # to bind, to connect
@@ -67,7 +69,14 @@ def _call(*arguments: object) -> int:
 
 
 def main() -> None:
-    """Confine this process while it has one thread, and become the module."""
+    """Confine this process while it has one thread, and become the module.
+
+    It ends with the thread that started it, and first of all when memory runs out.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        with suppress(OSError):
+            Path("/proc/self/oom_score_adj").write_text("1000")
     arguments, folders = sys.argv[1:], list[Path]()
     while arguments[0] == "--write":
         folders.append(Path(arguments[1]))

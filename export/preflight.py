@@ -43,7 +43,7 @@ def first_problem(
         count = passed.stat().st_size if passed.exists() else 0
     if count >= len(artifacts):
         return None
-    if ended.status != child.REFUSED:
+    if ended.status != child.REFUSED and ended.errors:
         logger.warning("Opening an artifact failed:\n%s", "\n".join(ended.errors))
     return artifacts[count], ended.reason
 

@@ -125,7 +125,9 @@ class Settings(BaseSettings):
     runtime: Literal[
         "auto", "onnx-cpu", "onnx-cuda", "onnx-tensorrt", "openvino", "torchscript"
     ] = Field(
-        default="auto", description="runtime; `auto` is the fastest that gives the model's answers"
+        default="auto",
+        description="runtime; `auto` is the fastest that gives the model's answers, never"
+        " `torchscript`, which runs code of the artifact",
     )
     precision: Literal["exact", "fast"] = Field(
         default="exact",

@@ -172,6 +172,19 @@ async def test_an_endless_graph_is_refused_once_and_others_are_opened_meanwhile(
     assert world.served() == [ONE, TWO]
 
 
+async def test_a_version_stays_until_the_next_is_open_unless_it_is_unloaded(world: World) -> None:
+    with exclusive(world.settings.runtimes_folder):  # nothing can be opened
+        shutil.rmtree(world.folder / "one")
+        world.add("one", version="2")
+        for _ in range(3):
+            await world.reloader.look(patience_s=0.05)
+        assert world.served() == [ONE]
+        await world.reloader.unload("fashion-elliptical")
+        assert world.served() == []
+    await world.reloader.load("fashion-elliptical")
+    assert world.served() == [TWO]
+
+
 async def test_a_version_never_changes_its_contents(
     world: World, tiny_models: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
