@@ -97,6 +97,9 @@ def build_image(bento: Path, name: str, *, engine: str, options: Sequence[str]) 
     # Buildah makes one layer of everything.
     own = {"docker": [], "podman": ["format=docker"], "buildah": ["format=docker", "layers"]}
     given = [f"build-arg=VERSION={project_version()}", f"build-arg=REVISION={revision()}"]
+    if epoch := os.environ.get("SOURCE_DATE_EPOCH"):
+        stamp = "build-arg=SOURCE_DATE_EPOCH" if engine == "docker" else "timestamp"
+        given.append(f"{stamp}={epoch}")
     command = [engine, "build", "--tag", name, "--file", str(bento / "env/docker/Dockerfile")]
     command += [f"--{option}" for option in [*own[engine], *given, *options]]
     subprocess.run([*command, str(bento)], check=True)

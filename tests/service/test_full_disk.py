@@ -74,6 +74,8 @@ def test_a_server_in_use_predicts_and_is_ready_when_its_disk_is_full(
         refused = httpx.post(f"{server.url}/v1/evaluations", **form)
         assert (refused.status_code, refused.json()["error"]["code"]) == (507, "disk_full")
         assert httpx.get(f"{server.url}/readyz").status_code == 200
+        log = server.log.read_text().splitlines()
+        assert len(server.lines()) == len(log), log  # every line is JSON, the first ones too
         assert 'route="/v1/evaluations",status="507"' in httpx.get(f"{server.url}/metrics").text
 
 
