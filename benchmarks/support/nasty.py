@@ -41,8 +41,8 @@ _IMAGES = "POST /v2/models/fashion-elliptical/infer"
 _IMDB = "POST /v2/models/imdb-transject/infer"
 _REPOSITORY = "POST /v2/repository"
 _GET = ("/livez", "/v1/models", "/v1/evaluations", "/docs.json", "/v2/models/a", "/metrics")
-_IMAGE_SPEC = b'{"attacks":[{"name":"fgsm","eps":["1/255"]}]}'
-_TEXT_SPEC = b'{"model":"imdb-transject","attacks":[{"name":"word-swap","eps":["0.1"]}]}'
+IMAGE_SPEC = b'{"attacks":[{"name":"fgsm","eps":["1/255"]}]}'
+TEXT_SPEC = b'{"model":"imdb-transject","attacks":[{"name":"word-swap","rate":["0.1"]}]}'
 
 
 class Place(NamedTuple):
@@ -156,10 +156,10 @@ def _csv(text: bytes) -> bytes:
 _FILE = Place("images", _CLASSIFY, FORM, lambda content: form(images=[content]))
 _SEVERAL = Place("16 images", _CLASSIFY, FORM, lambda content: form(images=[content] * _FILES))
 _UPLOADS = (
-    _in_form("images", _IMAGE_SPEC, lambda content: [content]),
-    _in_form("archive", _IMAGE_SPEC, lambda content: [zipped({"a.png": content})], " (zip)"),
+    _in_form("images", IMAGE_SPEC, lambda content: [content]),
+    _in_form("archive", IMAGE_SPEC, lambda content: [zipped({"a.png": content})], " (zip)"),
 )
-_LABELS = _in_form("labels", _IMAGE_SPEC, images=[picture("PNG")])
+_LABELS = _in_form("labels", IMAGE_SPEC, images=[picture("PNG")])
 _TENSOR = '{"inputs":[{"name":"%s","shape":[%s],"datatype":"%s","data":%s}]'
 _TEXT = _TENSOR % ("texts", "1", "BYTES", '["*"]') + "}"
 _IMAGE = _TENSOR % ("images", "1,1,28,28", "FP32", "[0]")
@@ -167,9 +167,9 @@ _TEXT_PLACES = (
     _in_json("texts", _TEXTS, '{"texts":["*"]}'),
     _in_json("data", _IMDB, _TEXT),
     Place("data", _IMDB, BINARY, in_binary),
-    _in_form("texts", _TEXT_SPEC, lambda text: b'["' + text + b'"]'),
-    _in_form("archive", _TEXT_SPEC, lambda text: [_csv(text)], " (csv)"),
-    _in_form("archive", _TEXT_SPEC, lambda t: [parquet({"text": [t.decode()]})], " (parquet)"),
+    _in_form("texts", TEXT_SPEC, lambda text: b'["' + text + b'"]'),
+    _in_form("archive", TEXT_SPEC, lambda text: [_csv(text)], " (csv)"),
+    _in_form("archive", TEXT_SPEC, lambda t: [parquet({"text": [t.decode()]})], " (parquet)"),
 )
 TEXTS = {
     "words": Kind(partial(fill, b"word ")),
@@ -224,16 +224,17 @@ _VALUE_PLACES = (
     (_in_json("body", f"{_REPOSITORY}/index", "*"), _ANY),
     (_in_json("body", f"{_REPOSITORY}/models/none/load", "*"), "deep, names"),
     (_in_json("parameters", f"{_REPOSITORY}/models/none/unload", '{"parameters":*}'), "names"),
-    (_in_form("spec", _IMAGE_SPEC), _ANY),
-    (_in_form("texts", _TEXT_SPEC), _LISTS),
+    (_in_form("spec", IMAGE_SPEC), _ANY),
+    (_in_form("texts", TEXT_SPEC), _LISTS),
     (_LABELS, _LISTS + ", digits"),
 )  # fmt: skip
+_COLUMNS = b"text,label\n"
 LINES = {
-    "blank lines": Kind(lambda n: b"text\na\n" + fill(b"\n", n)),
-    "one line": Kind(partial(fill, b"a")),
-    "fields": Kind(partial(fill, b"a,")),
-    "quotes": Kind(lambda n: b'"' + fill(b'""', n) + b'"'),
-    "rows": Kind(lambda n: numbered("f%d,0", n, "\n")),
+    "blank lines": Kind(lambda n: _COLUMNS + fill(b"\n", n) + b"a,0\n"),
+    "one line": Kind(lambda n: _COLUMNS + fill(b"a", n) + b",0\n"),
+    "fields": Kind(lambda n: _COLUMNS + fill(b"a,", n) + b"0\n"),
+    "quotes": Kind(lambda n: _COLUMNS + b'"' + fill(b'""', n) + b'",0\n'),
+    "rows": Kind(lambda n: _COLUMNS + numbered("f%d,0", n, "\n")),
 }
 """Files of csv."""
 PARTS = {
@@ -285,9 +286,9 @@ _ROWS: Sequence[Rows] = (
     ("texts", _TEXT_PLACES, TEXTS),
     *(("json", (place,), {name: VALUES[name] for name in names.split(", ")})
       for place, names in _VALUE_PLACES),
-    ("archives", (_in_form("archive", _IMAGE_SPEC, lambda c: [c], " (zip)"),), ZIPS),
-    ("archives", (_in_form("archive", _TEXT_SPEC, lambda c: [c], " (parquet)"),), PARQUETS),
-    ("archives", (_in_form("archive", _TEXT_SPEC, lambda c: [c], " (csv)"), _LABELS), LINES),
+    ("archives", (_in_form("archive", IMAGE_SPEC, lambda c: [c], " (zip)"),), ZIPS),
+    ("archives", (_in_form("archive", TEXT_SPEC, lambda c: [c], " (parquet)"),), PARQUETS),
+    ("archives", (_in_form("archive", TEXT_SPEC, lambda c: [c], " (csv)"), _LABELS), LINES),
     ("forms", [Place("form", route, FORM, parts_form) for route in (_CLASSIFY, _EVALUATE)], PARTS),
     ("forms", [Place("form", route, URLENCODED, partial(typed, URLENCODED))
                for route in (_CLASSIFY, _EVALUATE)], _PAIRS),

@@ -142,7 +142,8 @@ def _boxes(size: int) -> bytes:
 def _zip(name: str, size: int) -> bytes:
     """Many small entries."""
     count = size // (2 * len(name) + 170) + 1
-    return zipped({name % number: picture("PNG") for number in range(count)})
+    entries = {name % number: picture("PNG") for number in range(count)}
+    return zipped({"a.png": picture("PNG"), **entries})
 
 
 def _pages(size: int) -> bytes:
@@ -196,7 +197,7 @@ ZIPS = {
     "zip long names": Kind(partial(_zip, "a/" * 20_000 + "%d"), 4_000_000),
 }
 PARQUETS = {
-    "columns": Kind(lambda n: parquet({f"c{i}": ["a"] for i in range(n // 200 + 1)}), 4_000_000),
+    "columns": Kind(lambda n: parquet({f"{i}" if i else "text": ["a"] for i in range(n // 200 + 1)}), 4_000_000),
     "row groups": Kind(lambda n: parquet({"text": ["a"] * (n // 150 + 1)}, row_group_size=1),
                        1_000_000),
     "pages": Kind(_pages, 4_000_000),

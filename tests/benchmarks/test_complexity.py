@@ -19,6 +19,7 @@ from benchmarks.support.nasty_files import LARGE, PARQUETS, PICTURES, ZIPS, Kind
 from benchmarks.support.rows import figure
 from benchmarks.support.watched import Case, Server, as_due
 from docs import generate
+from robustness.spec import EvaluationSpec
 
 
 def _case(size: int = 1000, cpu: float = 0.01, **more: Any) -> Case:
@@ -132,6 +133,11 @@ def test_nasty_archives_and_values_can_be_read() -> None:
         assert list(csv.reader(io.StringIO(kind.make(500).decode()), strict=True))
     for kind in nasty.VALUES.values():
         json.loads(kind.make(500))
+
+
+def test_the_evaluations_would_run() -> None:
+    for spec in (nasty.IMAGE_SPEC, nasty.TEXT_SPEC):
+        EvaluationSpec.model_validate_json(spec)
 
 
 def test_every_family_is_a_request_with_a_name_of_its_own() -> None:
