@@ -197,7 +197,8 @@ ZIPS = {
     "zip long names": Kind(partial(_zip, "a/" * 20_000 + "%d"), 4_000_000),
 }
 PARQUETS = {
-    "columns": Kind(lambda n: parquet({f"{i}" if i else "text": ["a"] for i in range(n // 200 + 1)}), 4_000_000),
+    "columns": Kind(lambda n: parquet({"text": ["a"]} | {f"{i}": ["a"] for i in range(n // 200)}),
+                    4_000_000),
     "row groups": Kind(lambda n: parquet({"text": ["a"] * (n // 150 + 1)}, row_group_size=1),
                        1_000_000),
     "pages": Kind(_pages, 4_000_000),
