@@ -2,6 +2,7 @@
 
 import ipaddress
 from collections import Counter
+from functools import lru_cache
 
 from starlette.requests import HTTPConnection
 
@@ -21,8 +22,13 @@ def address_of(request: HTTPConnection) -> str:
     This host is one address, and so is a network of 64 bits of IPv6. uvicorn takes the address from
     `X-Forwarded-For` where the peer is a proxy that ``FORWARDED_ALLOW_IPS`` names.
     """
+    return _network(request.client.host if request.client else "")
+
+
+@lru_cache
+def _network(host: str) -> str:
     try:
-        address = ipaddress.ip_address(request.client.host if request.client else "")
+        address = ipaddress.ip_address(host)
     except ValueError:  # a Unix socket, or what a proxy made up
         return "unknown"
     if isinstance(address, ipaddress.IPv6Address):
