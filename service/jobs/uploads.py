@@ -166,7 +166,7 @@ def open_inputs(folder: Path, label_names: Sequence[str]) -> ImageSet | TextSet:
             ImageSpec(**spec): np.load(folder / _pixels_file(index), mmap_mode="r")
             for index, spec in enumerate(content["pixels"])
         }
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, EOFError) as error:
         raise DataError("the stored pixels cannot be read") from error
     return PixelSet(
         names=names, labels=labels, label_names=list(label_names), reader=_no_file, arrays=arrays

@@ -35,7 +35,7 @@ def test_an_evaluation_over_a_limit_is_ended_and_fails_alone(front: Front, code:
     message = f"the evaluation {excess} allowed"
     assert (job.status, job.error) == ("failed", {"code": code, "message": message})
     assert child_of(job_id) is None
-    assert {path.name for path in front.folder(job_id).iterdir()} == {"images.zip", "inputs.json"}
+    assert {path.name for path in front.folder(job_id).iterdir()} == {"inputs.json", "pixels-0.npy"}
 
 
 def test_a_child_that_is_killed_again_and_again_fails_its_job(front: Front) -> None:

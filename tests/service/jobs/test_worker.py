@@ -118,10 +118,9 @@ def test_an_idle_evaluator_looks_for_work_at_intervals(
 def test_faults_are_told_in_their_code_without_a_path(front: Front, tmp_path: Path) -> None:
     codes = ("unreadable_inputs", "unreadable_inputs", "internal_error")
     expected = {front.submit(SHORT, count=2): code for code in codes}
-    broken, changed, gone = map(front.folder, expected)
-    (broken / "images.zip").write_bytes(b"PK nothing")
-    packed = (changed / "images.zip").read_bytes()
-    (changed / "images.zip").write_bytes(packed.replace(b"IDAT", b"IDOT"))  # a wrong checksum
+    broken, cut, gone = map(front.folder, expected)
+    (broken / "pixels-0.npy").write_bytes(b"nothing")
+    (cut / "pixels-0.npy").write_bytes((cut / "pixels-0.npy").read_bytes()[:-1])
     (gone / "inputs.json").unlink()
     for job_id, job in front.run_all().items():
         assert job.error is not None
