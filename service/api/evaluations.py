@@ -30,7 +30,7 @@ from service.api.submission import CostRequest, EvaluationForm, check_spec, read
 from service.decoding.pool import Decoders
 from service.http.auth import access
 from service.http.body import Bodies
-from service.http.departure import client_left, watching
+from service.http.departure import client_left, watching, while_connected
 from service.http.documents import SPEC_LIMIT, parse_body, require_type
 from service.http.errors import ApiError
 from service.http.keys import caller_of
@@ -148,8 +148,7 @@ class _Evaluations:
             form = await sent.form(EvaluationForm, max_files=max_files)
             key = request.headers.get("idempotency-key")
             read = partial(read_submission, form, key, caller_of(request), sent.sharer)
-            # One after the other of each sharer, so that none takes all of the threads.
-            async with self.lanes.setdefault(sent.sharer, asyncio.Lock()):
+            async with self._lane(request, sent.sharer):
                 submission = await to_thread.run_sync(read, limiter=self.uploads)
                 job, created = await self._accept(request, submission, sent.sharer)
         seconds = await to_thread.run_sync(self.store.seconds_of, job.models, job.cost)
@@ -159,6 +158,17 @@ class _Evaluations:
         body = {"id": job.id, "status": job.status, "queue_position": job.position}
         body["cost"] = price(job.cost, seconds)
         return JSONResponse(body, status_code=202, headers=headers)
+
+    @asynccontextmanager
+    async def _lane(self, request: Request, sharer: str) -> AsyncIterator[None]:
+        """One after the other of each sharer, so that none takes all of the threads."""
+        lane = self.lanes.setdefault(sharer, asyncio.Lock())
+        async with while_connected(request):
+            await lane.acquire()
+        try:
+            yield
+        finally:
+            lane.release()
 
     async def _accept(
         self, request: Request, submission: Submission, sharer: str

@@ -13,6 +13,7 @@ import pytest
 
 from runtimes.artifact import Artifact
 from service.http.keys import ANYONE, Caller
+from tests.service.api.test_uploaded_images import leave
 from tests.service.front import FGSM, PNG, URL, Front, check_error, pictures
 
 ADA = Caller(name="ada", scopes=frozenset({"evaluate"}))
@@ -133,7 +134,7 @@ def test_a_full_queue_tells_when_a_place_may_be_free(
 def test_uploads_of_one_caller_are_checked_one_after_the_other(
     front: Front, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two slow uploads took all threads, and whoever came next waited."""
+    """Two slow uploads took all threads, and whoever came next waited, though they had left."""
     checking, go_on = threading.Event(), threading.Event()
     fsync = os.fsync
 
@@ -145,14 +146,17 @@ def test_uploads_of_one_caller_are_checked_one_after_the_other(
         fsync(descriptor)
 
     async def conversation(client: httpx.AsyncClient) -> list[httpx.Response]:
+        parts = [("spec", (None, json.dumps(FGSM))), ("images", ("a.png", PNG))]
+
         def post() -> asyncio.Task[httpx.Response]:
-            parts = [("spec", (None, json.dumps(FGSM))), ("images", ("a.png", PNG))]
             return asyncio.create_task(client.post(URL, files=parts))
 
         with acting(front, ADA):
             waiting = [post() for _ in range(4)]
             while not checking.is_set():
                 await asyncio.sleep(0.01)
+            request = client.build_request("POST", URL, files=parts)
+            assert await leave(front.as_caller, request, checking.is_set) == 499
         with acting(front, BOB):
             first = await asyncio.wait_for(post(), 10)
         assert not any(task.done() for task in waiting)
@@ -161,6 +165,7 @@ def test_uploads_of_one_caller_are_checked_one_after_the_other(
 
     monkeypatch.setattr("os.fsync", slow)
     assert [one.status_code for one in front.talk(conversation)] == [202] * 5
+    assert len(front.folders()) == front.store.waiting() == 5
 
 
 def cost_of(front: Front, body: object, kind: str = "application/json") -> httpx.Response:
