@@ -3,8 +3,9 @@
 Each family of `support.nasty` is sent at growing sizes, four times as large while it costs next to
 nothing and twice as large from there on, up to its limit or to a size that costs half of `--limit`;
 one that costs all of it is ended, and the server with it. What costs a little too much is sent
-twice, and the better one counts: the first may have started a process. The server has the demo models, on
-`onnx-cpu`, and `ASSAY_ROLE=predict`: an evaluation that it accepts is deleted and never runs.
+twice, and the better one counts: the first may have started a process. The server has the demo
+models, on `onnx-cpu`, and `ASSAY_ROLE=predict`: an evaluation that it accepts is deleted and never
+runs.
 
 Aims, for every size and beyond what an ordinary request costs where predictions are the answer:
 

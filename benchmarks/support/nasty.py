@@ -313,6 +313,7 @@ def families() -> Iterator[Family]:
 
 def ordinary() -> dict[str, bytes]:
     """An ordinary request for each route that answers with predictions."""
-    image, text = Kind(lambda _: picture("PNG")), Kind(partial(fill, b"word "))
+    # Not one of those that the worker may read itself: the processes that read others are there then.
+    image, text = Kind(lambda _: picture("WEBP")), Kind(partial(fill, b"word "))
     rows = [(_FILE, image), (_TEXT_PLACES[0], text), (_TEXT_PLACES[1], text)]
     return {place.route: Family("", "", kind, place).request(2500) for place, kind in rows}
