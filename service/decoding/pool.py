@@ -190,9 +190,8 @@ class Turns:
     def take(self, timeout: float | None) -> _Task | None:
         """The next image, for a caller that calls `done` with it; None after so many seconds."""
         with self._changed:
-            self._changed.wait_for(lambda: self._closed or self._next() is not None, timeout)
-            request = None if self._closed else self._next()
-            if request is None:
+            request = self._changed.wait_for(lambda: self._next() or self._closed, timeout)
+            if not isinstance(request, Request):
                 return None
             self._turn += 1
             line = self._lines[request]
@@ -229,6 +228,8 @@ class Turns:
         return self._closed
 
     def _next(self) -> Request | None:
+        if self._closed:
+            return None
         ready = (
             (self._served[request.sharer], line.turn, index, request)
             for index, (request, line) in enumerate(self._lines.items())

@@ -8,10 +8,16 @@ from starlette.requests import Request
 
 from service.http.errors import ApiError
 
+_MOMENT_S = 0.05
+
 
 @asynccontextmanager
 async def watching(request: Request, on_left: Callable[[], object]) -> AsyncIterator[None]:
-    """Call `on_left` when the client leaves inside the block; the body has been read before."""
+    """Call `on_left` when the client leaves inside the block; the body has been read before.
+
+    It begins after a moment: most requests are answered by then, and a task costs time.
+    """
+    task: asyncio.Task[None] | None = None
 
     async def watch() -> None:
         """Wait for it."""
@@ -19,11 +25,18 @@ async def watching(request: Request, on_left: Callable[[], object]) -> AsyncIter
             pass
         on_left()
 
-    task = asyncio.create_task(watch())
+    def begin() -> None:
+        """Start to wait."""
+        nonlocal task
+        task = asyncio.create_task(watch())
+
+    timer = asyncio.get_running_loop().call_later(_MOMENT_S, begin)
     try:
         yield
     finally:
-        task.cancel()
+        timer.cancel()
+        if task is not None:
+            task.cancel()
 
 
 @asynccontextmanager

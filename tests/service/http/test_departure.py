@@ -33,7 +33,7 @@ async def test_work_for_a_client_who_left_is_cancelled() -> None:
 async def test_a_client_who_stays_notices_nothing() -> None:
     left = asyncio.Event()
     async with while_connected(request(left)):
-        await asyncio.sleep(0)
+        await asyncio.sleep(0.1)
     left.set()
     await asyncio.sleep(0)
     with pytest.raises(TimeoutError, match="of another kind"):
