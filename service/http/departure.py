@@ -8,14 +8,19 @@ from starlette.requests import Request
 
 from service.http.errors import ApiError
 
-_MOMENT_S = 0.05
+_MOMENT_S = 0.05  # in which most predictions are answered; a task for each would cost time
 
 
 @asynccontextmanager
-async def watching(request: Request, on_left: Callable[[], object]) -> AsyncIterator[None]:
-    """Call `on_left` when the client leaves inside the block; the body has been read before.
+async def watching(
+    request: Request, on_left: Callable[[], object], *, after: float = 0
+) -> AsyncIterator[None]:
+    """Call `on_left` when the client leaves inside the block, whose body has been read before.
 
-    It begins after a moment: most requests are answered by then, and a task costs time.
+    Args:
+        request: of the client.
+        on_left: called in the event loop.
+        after: seconds, before which nobody looks.
     """
     task: asyncio.Task[None] | None = None
 
@@ -30,7 +35,7 @@ async def watching(request: Request, on_left: Callable[[], object]) -> AsyncIter
         nonlocal task
         task = asyncio.create_task(watch())
 
-    timer = asyncio.get_running_loop().call_later(_MOMENT_S, begin)
+    timer = asyncio.get_running_loop().call_later(after, begin)
     try:
         yield
     finally:
@@ -48,7 +53,7 @@ async def while_connected(request: Request) -> AsyncIterator[None]:
     """
     scope, now = asyncio.timeout(None), asyncio.get_running_loop().time
     try:
-        async with scope, watching(request, lambda: scope.reschedule(now())):
+        async with scope, watching(request, lambda: scope.reschedule(now()), after=_MOMENT_S):
             yield
     except TimeoutError as error:
         if not scope.expired():
