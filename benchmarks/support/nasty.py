@@ -313,7 +313,7 @@ def families() -> Iterator[Family]:
 
 def ordinary() -> dict[str, bytes]:
     """An ordinary request for each route that answers with predictions."""
-    # Not one of those that the worker may read itself: the processes that read others are there then.
+    # Not one that the worker may read itself: then the processes that read others are there.
     image, text = Kind(lambda _: picture("WEBP")), Kind(partial(fill, b"word "))
     rows = [(_FILE, image), (_TEXT_PLACES[0], text), (_TEXT_PLACES[1], text)]
     return {place.route: Family("", "", kind, place).request(2500) for place, kind in rows}
