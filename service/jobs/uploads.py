@@ -44,7 +44,7 @@ _TOTAL_OF_LARGEST = 40  # images of the largest size, at most
 _FREE_PIXELS, _PIXELS_PER_BYTE = 64_000_000, 25
 _SECONDS_PER_BYTE = 1e-6  # of processor time
 # Characters of a text in which a model must find something: many whole texts would take minutes.
-_START = 1000
+_START = 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -215,7 +215,7 @@ def _write_texts(folder: Path, uploads: Uploads, settings: Settings) -> Path:
         container = folder / f"texts.{check_archive(content, settings, 'texts')}"
         write_whole(container, content)
         return container
-    container = folder / "texts.parquet"
+    container = folder / "texts.csv"
     with replacing(container) as partial:
         check_samples(len(uploads.texts), settings, "texts")
         _pack_texts(partial, uploads.texts)
@@ -223,10 +223,9 @@ def _write_texts(folder: Path, uploads: Uploads, settings: Settings) -> Path:
 
 
 def _pack_texts(path: Path, texts: Sequence[str]) -> None:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    pq.write_table(pa.table({"text": pa.array(texts, pa.string())}), path)
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, quoting=csv.QUOTE_ALL)
+        writer.writerows([["text"], *([text] for text in texts)])
 
 
 def _open_files(
