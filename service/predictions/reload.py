@@ -213,8 +213,8 @@ class Reloader:
 
     def _remove(self) -> bool:
         """Let go of what was unloaded, and of what its folder no longer holds, if anything."""
-        # What is being opened may be what has moved, or comes after what is gone.
-        opening = bool(self._opening)
+        # What is not opened yet may be what has moved, or comes after what is gone.
+        opening = bool(self._opening) or not self._seen.keys() <= self._known.keys()
         kept = []
         for served in self._registry.all():
             folder = self._known.get(served.artifact.folder)

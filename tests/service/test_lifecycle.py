@@ -81,9 +81,9 @@ def test_no_request_is_lost_when_versions_come_and_go_and_the_server_stops(tmp_p
             load.end()
         server.process.wait(15)
         assert 1 <= time.monotonic() - began < 12
-        assert set(load.outcomes) == {"200"}, load.outcomes
-        errors = [line for line in server.lines() if line["level"] == "error"]
-        assert not errors
+        unusual = [line for line in server.lines() if line["level"] not in ("debug", "info")]
+        assert set(load.outcomes) == {"200"}, (load.outcomes, unusual)
+        assert not any(line["level"] == "error" for line in unusual)
 
 
 def _versions(server: Server) -> list[str]:
