@@ -114,14 +114,14 @@ def check_room(folder: Path, workers: int) -> None:
     Raises:
         ValueError: it has not.
     """
-    trial, size = folder / "room", workers * sum(_ROOM.values())
+    probe, size = folder / "room", workers * sum(_ROOM.values())
     try:
-        allocate(trial, size)
+        allocate(probe, size)
     except OSError as error:
         need = f"room for {size / 1e6:.1f} MB"
         raise ValueError(f"ASSAY_RUN={folder} must have {need}: {error.strerror}") from error
     finally:
-        trial.unlink(missing_ok=True)
+        probe.unlink(missing_ok=True)
 
 
 def state_metrics(
