@@ -26,19 +26,14 @@ Part = tuple[bytes, int, int]
 
 
 def cheap_size(content: bytes) -> tuple[int, int] | None:
-    """Width and height of a PNG or baseline JPEG that is provably cheap to decode, else None.
+    """Width and height of a PNG, baseline JPEG or lossy WebP that is provably cheap, else None.
 
     It has at most a million pixels, 4 MB and 64 parts, and nothing but pixels is large in it.
     """
     if len(content) > _CHEAP_BYTES:
         return None
     kind = format_of(content[:32])
-    if kind == "PNG":
-        size = _cheap_png(content)
-    elif kind == "JPEG":
-        size = _cheap_jpeg(content)
-    else:
-        return None
+    size = _CHEAP[kind](content) if kind in _CHEAP else None
     if size is None or not 0 < size[0] * size[1] <= _CHEAP_PIXELS or max(size) > _CHEAP_SIDE:
         return None
     return size
@@ -83,6 +78,22 @@ def _cheap_jpeg(content: bytes) -> tuple[int, int] | None:
         elif kind == _SCAN[1]:
             return size if content.count(_SCAN, start) < _CHEAP_SCANS else None
     return None
+
+
+def _cheap_webp(content: bytes) -> tuple[int, int] | None:
+    """Of a file with one key frame of VP8 (RFC 6386, 9.1) and nothing else."""
+    if len(content) < 30 or content[8:16] != b"WEBPVP8 ":
+        return None
+    whole, length = (struct.unpack_from("<I", content, place)[0] for place in (4, 16))
+    if whole != 12 + length + length % 2 or whole + 8 > len(content):
+        return None
+    if content[20] & 1 or content[23:26] != b"\x9d\x01\x2a":
+        return None
+    width, height = struct.unpack_from("<HH", content, 26)
+    return width & 0x3FFF, height & 0x3FFF
+
+
+_CHEAP = {"PNG": _cheap_png, "JPEG": _cheap_jpeg, "WEBP": _cheap_webp}
 
 
 def _png_chunks(content: bytes) -> Iterator[Part]:

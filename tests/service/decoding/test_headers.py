@@ -15,6 +15,7 @@ from tests.service.decoding.hostile import (
 
 SMALL, WIDE = photo(60, 40), photo(1200, 900)
 LONG = photo(2, 5000)
+WEBP = file_of(SMALL, "WEBP")
 EXIF = b"Exif\0\0MM\0*\0\0\0\x08\0\0"
 SECOND_HEADER = (b"IHDR", struct.pack(">IIBBBBB", 9000, 9000, 8, 0, 0, 0, 0))
 # what is sent, and whether threads of the worker decode it
@@ -29,7 +30,13 @@ FILES: dict[str, tuple[bytes, bool]] = {
     "large jpeg": (file_of(WIDE, "JPEG"), False),
     "long png": (file_of(LONG, "PNG"), False),
     "gif": (file_of(SMALL, "GIF"), False),
-    "webp": (file_of(SMALL, "WEBP"), False),
+    "webp": (WEBP, True),
+    "lossless webp": (file_of(SMALL, "WEBP", lossless=True), False),
+    "webp with a profile": (file_of(SMALL, "WEBP", exif=EXIF), False),
+    "webp of two chunks": (WEBP[:4] + struct.pack("<I", len(WEBP)) + WEBP[8:] + b"ICCP" * 2, False),
+    "webp without a key frame": (WEBP[:20] + b"\1" + WEBP[21:], False),
+    "half a webp": (WEBP[:-30], False),
+    "large webp": (file_of(WIDE, "WEBP"), False),
     "half a png": (file_of(SMALL, "PNG")[:-30], False),
     "half a jpeg header": (file_of(SMALL, "JPEG")[:30], False),
     "png of many chunks": (many_chunks(70), False),
@@ -50,7 +57,7 @@ def test_only_what_its_structure_proves_cheap_is_decoded_in_the_worker(case: str
 
 
 def test_size_of_a_cheap_image_is_told() -> None:
-    for kind in ("PNG", "JPEG"):
+    for kind in ("PNG", "JPEG", "WEBP"):
         assert cheap_size(file_of(SMALL, kind)) == (60, 40)
 
 

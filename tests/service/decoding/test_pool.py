@@ -30,7 +30,7 @@ from tests.service.decoding.hostile import (
 
 GREY = ImageSpec(channels=1, height=28, width=28)
 COLOR = ImageSpec(channels=3, height=32, width=48, resample="bilinear")
-WEBP = file_of(photo(60, 40), "WEBP")
+WEBP = file_of(photo(60, 40), "WEBP", lossless=True)
 COSTLY = many_scans(95, 10_000)  # some seconds
 LIMITS: Any = {"pixels": 200_000_000, "seconds": 60}
 
