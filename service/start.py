@@ -178,6 +178,7 @@ def fail_at_exit(folder: Path) -> None:
     server = os.getpid()
 
     def fail() -> None:
+        """Remove the folder of the run, and end."""
         _end(folder, server)
         sys.stderr.flush()
         os._exit(1)  # at exit there is no other way left to fail

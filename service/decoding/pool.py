@@ -47,6 +47,7 @@ class _Task:
     future: Future[list[np.ndarray]] = field(default_factory=Future)
 
     def deliver(self, result: Decoded | Exception) -> None:
+        """Count what it took, and hand the pixels or the error to whoever waits."""
         with suppress(InvalidStateError):  # it was cancelled
             try:
                 if isinstance(result, Exception):

@@ -79,6 +79,7 @@ class Origins:
         said: list[Any] = []
 
         async def hear(message: Message) -> None:
+            """Keep what is answered."""
             said.append(message)
 
         asked = {"type": "http", "headers": [(b"host", host.encode("latin-1"))]}
