@@ -30,6 +30,8 @@ _HANDSHAKE_S = 0.05  # in which a connection that has begun is complete
 _LAST_CONNECTIONS_S = 1.0
 _LAST_REQUESTS_S = 2.0
 
+_FREE_CHUNKS, _BYTES_PER_CHUNK = 1000, 64  # each costs some microseconds, however short it is
+
 _END_OF_HEAD = re.compile(rb"\n\r?\n")
 _BARE_LF_OR_FOLD = re.compile(rb"(?<!\r)\n|\n[ \t]")
 
@@ -55,8 +57,11 @@ class StrictConnection(h11.Connection):
 
     They have both lengths of a body, lines that end with LF alone, or headers over several lines.
     RFC 9112 wants the connection closed after the first, in 6.1, and lets a server refuse the
-    others, in 2.2 and 5.2; no client of today sends any of them.
+    others, in 2.2 and 5.2; no client of today sends any of them. It also refuses a body in
+    thousands of chunks of a few bytes, which would hold the event loop.
     """
+
+    _chunks = _body_bytes = 0
 
     def next_event(self) -> Any:
         """The next part of what has come.
@@ -72,6 +77,12 @@ class StrictConnection(h11.Connection):
             ambiguous = end is None or _BARE_LF_OR_FOLD.search(head, 0, end.end())
             if ambiguous or {b"content-length", b"transfer-encoding"} <= names:
                 raise h11.RemoteProtocolError("the head of the request is ambiguous")
+            self._chunks = self._body_bytes = 0
+        elif isinstance(event, h11.Data):
+            self._chunks += event.chunk_start
+            self._body_bytes += len(event.data)
+            if self._chunks > _FREE_CHUNKS + self._body_bytes // _BYTES_PER_CHUNK:
+                raise h11.RemoteProtocolError("the body comes in too many chunks")
         return event
 
 
@@ -113,7 +124,11 @@ class GuardedProtocol(H11Protocol):
 
     def send_400_response(self, msg: str) -> None:
         """Refuse what is not HTTP."""
-        self._refuse(400, "malformed_http", "This is not a request in HTTP/1.1 or 1.0.")
+        self._refuse(
+            400,
+            "malformed_http",
+            "This is no request in HTTP/1.1 or 1.0, or one in too many chunks.",
+        )
 
     def _should_upgrade(self) -> bool:
         return False

@@ -108,6 +108,16 @@ def test_a_body_may_hold_lines_of_every_kind(server: Server) -> None:
     assert answer.count(b"HTTP/1.1 200") == 2
 
 
+@pytest.mark.parametrize(("size", "expected"), [(1, 400), (100, 415)])
+def test_a_body_may_not_come_in_thousands_of_tiny_chunks(
+    server: Server, size: int, expected: int
+) -> None:
+    head = POST.replace(b"multipart/form-data; boundary=B", b"text/plain")
+    body = b"%x\r\n%s\r\n" % (size, b"a" * size) * 1100
+    request = head + b"Transfer-Encoding: chunked\r\n\r\n" + body + b"0\r\n\r\n"
+    assert parts(server.send(request))[0] == expected
+
+
 @pytest.mark.parametrize("method", [b"BREW", b"get", b"TRACE", b"CONNECT", b"PROPFIND", b"X" * 99])
 def test_unknown_methods_are_405(server: Server, method: bytes) -> None:
     answer = server.send(method + b" /v1/models HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
