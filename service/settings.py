@@ -158,7 +158,8 @@ class Settings(BaseSettings):
     decode_cpu_s: Amount = Field(
         default=2,
         description="processor seconds in which an image of `ASSAY_MAX_PIXELS` must be decoded, and"
-        " all images of one prediction; smaller ones get their share, an eighth at least",
+        " all images of one prediction be read and decoded; smaller ones get their share, an eighth"
+        " at least",
     )
     max_images_classify: Count = Field(default=64, description="files in one /classify request")
     max_texts_classify: Count = Field(default=64, description="texts in one /classify_text request")

@@ -2,6 +2,7 @@
 
 import struct
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from itertools import islice
 
 from data.images import format_of
@@ -20,6 +21,8 @@ _FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 _BARE = frozenset({0x01, *range(0xD0, 0xD9)})  # markers without a length
 _CHUNKS = frozenset(b"IHDR PLTE tRNS gAMA cHRM sRGB iCCP pHYs tIME bKGD sBIT tEXt eXIf".split())
 _GIF_IMAGE, _GIF_EXTENSION = 0x2C, 0x21
+_TIFF_OFFSETS = (273, 324)  # tags of strips and of tiles
+_BMP_PACKED = (1, 2)  # run lengths of 8 and of 4 bits, which Pillow reads in Python
 
 Part = tuple[bytes, int, int]
 """Kind of a part of a file, where its body begins, and how long the body is."""
@@ -40,10 +43,18 @@ def cheap_size(content: bytes) -> tuple[int, int] | None:
 
 
 def has_too_many_parts(content: bytes) -> bool:
-    """Whether a file has more scans, segments, chunks or blocks than images that people send."""
+    """Whether a file has more scans, chunks, blocks, strips or runs than images that people send.
+
+    Broken files may have any number, as far as it can be told.
+    """
     kind = format_of(content[:32])
     if kind == "JPEG" and content.count(_SCAN) > MAX_SCANS:
         return True
+    with suppress(struct.error):
+        if kind == "TIFF":
+            return _tiff_strips(content) > MAX_PARTS
+        if kind == "BMP":
+            return _has_idle_runs(content)
     parts = _PARTS.get(kind or "")
     return parts is not None and next(islice(parts(content), MAX_PARTS, None), None) is not None
 
@@ -119,6 +130,27 @@ def _jpeg_segments(content: bytes) -> Iterator[Part]:
         if kind == _SCAN[1]:
             return
         position += 2 + length
+
+
+def _tiff_strips(content: bytes) -> int:
+    """How many strips or tiles the first image has."""
+    order = "<" if content.startswith(b"II") else ">"
+    big = content[2] == 43  # BigTIFF, as Pillow tells it
+    (start,) = struct.unpack_from(order + ("8xQ" if big else "4xL"), content)
+    count, entry = (order + each for each in (("Q", "HHQ8x") if big else ("H", "HHL4x")))
+    (tags,) = struct.unpack_from(count, content, start)
+    start += struct.calcsize(count)
+    found = memoryview(content)[start : start + tags * struct.calcsize(entry)]
+    whole = len(found) // struct.calcsize(entry) * struct.calcsize(entry)
+    sizes = ((tag, size) for tag, _, size in struct.iter_unpack(entry, found[:whole]))
+    return max((size for tag, size in sizes if tag in _TIFF_OFFSETS), default=0)
+
+
+def _has_idle_runs(content: bytes) -> bool:
+    """Whether a BMP has more bytes of run lengths than two a pixel and the end of each line."""
+    start, width, height, kind = struct.unpack_from("<10xL4xll4xL", content)
+    runs = len(content) - start
+    return kind in _BMP_PACKED and runs > 2 * (abs(width) + 1) * (abs(height) + 1) + _CHEAP_EXTRAS
 
 
 def _gif_blocks(content: bytes) -> Iterator[Part]:

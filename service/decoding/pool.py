@@ -2,6 +2,7 @@
 
 import logging
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, Future, InvalidStateError
@@ -23,7 +24,6 @@ logger = logging.getLogger(__name__)
 
 _IMAGES = 1000  # that one process decodes, lest what a library leaks adds up
 _IDLE_S = 20.0  # after which a process ends; the next image starts another one
-_AT_ONCE = 2  # images of one request, so that what they cost is known before the next ones
 _STATUS = {
     "not_an_image": 415,
     "format_not_taken": 415,
@@ -70,10 +70,19 @@ class Request:
         sharer: whose requests share one turn.
         pixels: of all images together at most.
         seconds: processor time of all images together at most.
+        at_once: images that are decoded at a time; what those cost is known before the next ones.
     """
 
-    def __init__(self, decoders: "Decoders", sharer: str, *, pixels: int, seconds: float) -> None:
-        self._decoders, self.sharer = decoders, sharer
+    def __init__(
+        self,
+        decoders: "Decoders",
+        sharer: str,
+        *,
+        pixels: int,
+        seconds: float,
+        at_once: int = 2,
+    ) -> None:
+        self._decoders, self.sharer, self.at_once = decoders, sharer, at_once
         self._pixels_limit = self.pixels = pixels
         self.seconds = seconds
         self._futures: set[Future[list[np.ndarray]]] = set()
@@ -234,7 +243,7 @@ class Turns:
         ready = (
             (self._served[request.sharer], line.turn, index, request)
             for index, (request, line) in enumerate(self._lines.items())
-            if line.tasks and len(line.running) < _AT_ONCE
+            if line.tasks and len(line.running) < request.at_once
         )
         return min(ready, default=(None,))[-1]
 
@@ -252,9 +261,9 @@ class Decoders:
         self._lock = threading.Lock()
         self._threads: list[threading.Thread] = []
 
-    def request(self, sharer: str, *, pixels: int, seconds: float) -> Request:
+    def request(self, sharer: str, **limits: Any) -> Request:
         """The images of a request, as a context; see `Request`."""
-        return Request(self, sharer, pixels=pixels, seconds=seconds)
+        return Request(self, sharer, **limits)
 
     def put(self, task: _Task) -> None:
         """Have an image decoded in its turn."""
@@ -304,10 +313,12 @@ class Decoders:
 
     def _decode_here(self, task: _Task) -> Decoded | Exception:
         limit = self._settings.max_pixels
+        began = time.thread_time()
         try:
             image = decode_image(task.content, max_pixels=limit)
             pixels = [to_pixels(image, spec) for spec in task.specs]
-            return Decoded(pixels=pixels, size=image.width * image.height, seconds=0)
+            seconds = time.thread_time() - began
+            return Decoded(pixels=pixels, size=image.width * image.height, seconds=seconds)
         except Exception as error:
             return error
 

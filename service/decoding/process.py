@@ -106,7 +106,8 @@ class Decoder:
         self._until = time.monotonic() + _PATIENCE * self._settings.decode_cpu_s
         try:
             self._socket.settimeout(self._left())
-            self._socket.sendall(json.dumps(asked).encode() + b"\n" + content)
+            self._socket.sendall(json.dumps(asked).encode() + b"\n")
+            self._socket.sendall(content)  # by itself: a copy would hold the interpreter
             code, width, height, used = ANSWER.unpack(self._receive(ANSWER.size))
             if CODES[code] == "ok":
                 return Decoded(
@@ -164,7 +165,7 @@ class Decoder:
 
 def _refusal(code: str, width: int, height: int, max_pixels: int) -> ImageError:
     if code == "too_many_parts":
-        message = "it has more scans, chunks or comments than images have"
+        message = "it has more scans, chunks, strips or runs than images have"
         return ImageError("image_too_costly", message)
     if code == "image_too_costly":
         return ImageError(code, _COSTLY)

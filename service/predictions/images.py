@@ -22,6 +22,7 @@ from service.predictions.served import Served
 from service.settings import Settings
 
 DEFAULT_TOP_K = 5
+_OWN_S, _OWN_S_PER_BYTE = 0.05, 1e-8  # processor time of a request besides decoding
 
 
 class LabelProbability(TypedDict):
@@ -57,11 +58,8 @@ class Predictions:
 
     def __init__(self, settings: Settings, decoders: Decoders) -> None:
         self.max_files = settings.max_images_classify
-        self._decoders = decoders
-        self._limits = {
-            "pixels": max(settings.max_pixels, settings.predict_pixels),
-            "seconds": settings.decode_cpu_s,
-        }
+        self._decoders, self._seconds = decoders, settings.decode_cpu_s
+        self._pixels = max(settings.max_pixels, settings.predict_pixels)
         self._drawers = ThreadPoolExecutor(available_cores(), "draw")
 
     async def predict(
@@ -132,7 +130,10 @@ class Predictions:
 
     async def _decode(self, files: Sequence[bytes], spec: ImageSpec, sharer: str) -> np.ndarray:
         """Inputs (N, C, H, W) of image files, read outside the event loop."""
-        with self._decoders.request(sharer, **self._limits) as images:
+        own = _OWN_S + _OWN_S_PER_BYTE * sum(map(len, files))
+        seconds = max(self._seconds / 2, self._seconds - own)
+        limits = {"pixels": self._pixels, "seconds": seconds, "at_once": 1}
+        with self._decoders.request(sharer, **limits) as images:
             if len(files) == 1:
                 return (await _read(images, 0, files[0], spec))[None]
             jobs = (_read(images, index, content, spec) for index, content in enumerate(files))

@@ -62,3 +62,25 @@ def many_comments(count: int) -> bytes:
 def plain_comments(count: int) -> bytes:
     """A plain PGM with comments, which Pillow reads in quadratic time."""
     return b"P2 28 28 255\n" + b"#\n" * count + b"1 " * 784
+
+
+def many_strips(count: int) -> bytes:
+    """A TIFF of one column, each row in a strip of its own."""
+    tags = [(256, 4, 1, 1), (257, 4, 1, count), (258, 3, 1, 8), (262, 3, 1, 1)]
+    tags += [(273, 4, count, 200), (278, 4, 1, 1), (279, 4, count, 200 + 4 * count)]
+    packed = b"".join(struct.pack("<HHII", *tag) for tag in tags)
+    head = (b"II*\0\x08\0\0\0" + struct.pack("<H", len(tags)) + packed).ljust(200, b"\0")
+    return head + struct.pack("<I", 8) * count + struct.pack("<I", 1) * count
+
+
+def large_tiff(count: int) -> bytes:
+    """The head of a BigTIFF with so many tiles."""
+    return b"II+\0\x08\0\0\0" + struct.pack("<QQHHQQ", 16, 1, 324, 16, count, 0)
+
+
+def many_runs(count: int) -> bytes:
+    """A BMP of 28 x 28 pixels with run lengths that end lines, and then its own."""
+    runs, start = b"\0\0" * count + b"\x1c\0\0\0" * 28, 54 + 1024
+    head = struct.pack("<2sIHHI", b"BM", start + len(runs), 0, 0, start)
+    head += struct.pack("<IiiHHIIiiII", 40, 28, 28, 1, 8, 1, len(runs), 0, 0, 256, 0)
+    return head + bytes(1024) + runs

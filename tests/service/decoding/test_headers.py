@@ -5,10 +5,13 @@ import pytest
 from service.decoding.headers import MAX_PARTS, MAX_SCANS, cheap_size, has_too_many_parts
 from tests.service.decoding.hostile import (
     file_of,
+    large_tiff,
     many_chunks,
     many_comments,
+    many_runs,
     many_scans,
     many_segments,
+    many_strips,
     photo,
     png_with,
 )
@@ -64,8 +67,14 @@ def test_size_of_a_cheap_image_is_told() -> None:
 def test_parts_of_a_file_are_bounded() -> None:
     assert not has_too_many_parts(many_scans(MAX_SCANS - 10, 16))
     assert has_too_many_parts(many_scans(MAX_SCANS, 16))
-    for make in (many_segments, many_chunks, many_comments):
+    for make in (many_segments, many_chunks, many_comments, many_strips, large_tiff):
         assert not has_too_many_parts(make(MAX_PARTS - 100)), make
         assert has_too_many_parts(make(MAX_PARTS + 1)), make
+    assert not has_too_many_parts(many_runs(28 * 28))
+    assert has_too_many_parts(many_runs(100_000))
+    for half in (many_strips(9)[:90], many_strips(9)[:4], b"MM\0*" + bytes(9), many_runs(9)[:20]):
+        assert not has_too_many_parts(half)
+    for kind in ("TIFF", "BMP"):
+        assert not has_too_many_parts(file_of(WIDE, kind))
     for case in ("webp", "gif", "large png", "large jpeg", "progressive jpeg", "text", "nothing"):
         assert not has_too_many_parts(FILES[case][0])

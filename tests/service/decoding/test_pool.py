@@ -94,7 +94,7 @@ def test_costly_images_are_refused(make: Make) -> None:
     assert refused(decoders, COSTLY)[0] == "image_too_costly"
     assert refused(decoders, many_scans(500, 10_000)) == (
         "image_too_costly",
-        "it has more scans, chunks or comments than images have",
+        "it has more scans, chunks, strips or runs than images have",
     )
     assert refused(decoders, many_chunks(20_000))[0] == "image_too_costly"
     taken = "this image format is not taken here; taken are PNG, JPEG, PPM"
@@ -232,13 +232,15 @@ def test_turns_go_from_sharer_to_sharer_and_among_their_requests_by_image() -> N
     assert turns.take(0) is None
 
 
-def test_a_request_has_two_images_decoded_at_a_time() -> None:
+def test_a_request_has_few_images_decoded_at_a_time() -> None:
     decoders, turns = Decoders(Settings()), Turns()
-    request = decoders.request("me", **LIMITS)
-    for _ in range(3):
-        turns.put(pool._Task(request=request, content=b"", specs=[], convert=None))
-    first, second = turns.take(0), turns.take(0)
-    assert first and second and turns.take(0) is None
+    for at_once, sharer in ((1, "ann"), (2, "me")):
+        request = decoders.request(sharer, at_once=at_once, **LIMITS)
+        for _ in range(3):
+            turns.put(pool._Task(request=request, content=b"", specs=[], convert=None))
+    ann, first, second = turns.take(0), turns.take(0), turns.take(0)
+    assert ann and first and second and turns.take(0) is None
+    assert [task.request.sharer for task in (ann, first, second)] == ["ann", "me", "me"]
     turns.done(first)
     assert turns.take(0) is not None
     futures: list[Future[Any]] = [first.future, second.future]
