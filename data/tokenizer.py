@@ -38,6 +38,23 @@ class Pieces:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """What a model reads of one text.
+
+    Attributes:
+        ids: (N,) int64.
+        tokens: of the whole text, at least N.
+        words: of which the N tokens are made; the whole text where words are not told apart.
+        unknown: of these words, those that are not in the vocabulary.
+    """
+
+    ids: np.ndarray
+    tokens: int
+    words: int
+    unknown: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Vocabulary:
     """How tokens are written.
 
@@ -72,6 +89,9 @@ class TextTokenizer:
         if not known:
             raise DataError(f"the tokenizer has none of the padding tokens {', '.join(_PAD_NAMES)}")
         self.pad: int = known[0]
+        self._unknown = tokenizer.token_to_id(
+            getattr(tokenizer.model, "unk_token", None) or "<unk>"
+        )
 
     @property
     def vocab_size(self) -> int:
@@ -104,6 +124,14 @@ class TextTokenizer:
         """
         encodings = _read(self._tokenizer.encode_batch_fast, list(texts))
         return [np.array(encoding.ids[:max_len], np.int64) for encoding in encodings]
+
+    def read(self, text: str, max_len: int) -> Reading:
+        """The first `max_len` tokens of a text, and what they leave out; raises as `ids`."""
+        encoding = _read(self._tokenizer.encode, text)
+        ids, words = encoding.ids, encoding.word_ids[:max_len]
+        unknown = {word for word, token in zip(words, ids, strict=False) if token == self._unknown}
+        read = np.array(ids[:max_len], np.int64)
+        return Reading(ids=read, tokens=len(ids), words=len(set(words)), unknown=len(unknown))
 
     def pieces(self, text: str, max_len: int) -> Pieces:
         """The first `max_len` tokens of a text, with their places; raises as `ids`."""

@@ -21,11 +21,19 @@ const EXAMPLES = [
 const SHOWN_FIRST = 12;
 const LONGEST_FILE = 1_000_000;
 
+/** The answer with what could not be read; of a text without a known word that alone. */
+function answer(item, model) {
+  const { words, warnings = [] } = item.prediction ?? {};
+  const blind = words !== undefined && words.unknown === words.read;
+  return h("div", {}, blind ? null : bars(item, model),
+    warnings.map((warning, i) => h("p", { className: blind && i === 0 ? "card-error" : "truth" }, warning)));
+}
+
 function face(item, model) {
   return [
     h("div", { className: "card-text" },
       h("p", { className: "passage", tabIndex: item.name.length > 200 ? 0 : null }, item.name),
-      bars(item, model), labelField(item, model, textInputs)),
+      answer(item, model), labelField(item, model, textInputs)),
   ];
 }
 

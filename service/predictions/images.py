@@ -40,13 +40,30 @@ class Explanation(TypedDict):
     png: str
 
 
+class TokensRead(TypedDict):
+    """Tokens of a text, and how many of them the model reads, from the first on."""
+
+    total: int
+    read: int
+
+
+class WordsRead(TypedDict):
+    """Words that the model reads of a text, and how many of them are not in its vocabulary."""
+
+    read: int
+    unknown: int
+
+
 class Prediction(LabelProbability):
-    """The most probable label of an input, and who said so."""
+    """The most probable label of an input, and who said so; of a text also what was read of it."""
 
     top_k: list[LabelProbability]
     model: str
     digest: str
     explanation: NotRequired[Explanation]
+    tokens: NotRequired[TokensRead]
+    words: NotRequired[WordsRead]
+    warnings: NotRequired[list[str]]
 
 
 class Predictions:

@@ -7,7 +7,7 @@ from functools import partial
 
 import numpy as np
 
-from data.tokenizer import TextTokenizer
+from data.tokenizer import Reading, TextTokenizer
 from service.http.documents import check_length
 from service.http.errors import ApiError
 from service.predictions.images import DEFAULT_TOP_K, Prediction, check_top_k, prediction
@@ -50,13 +50,21 @@ class TextPredictions:
             message = f"The model {name!r} reads texts; only attention to images is shown."
             raise ApiError(422, "not_explainable", message)
         check_top_k(top_k)
-        logits = await self.logits(texts, served, arrived=arrived)
-        return [prediction(row, served.artifact, top_k) for row in logits]
+        logits, readings = await self.logits(texts, served, arrived=arrived)
+        return [
+            {
+                **prediction(row, served.artifact, top_k),
+                "tokens": {"total": reading.tokens, "read": len(reading.ids)},
+                "words": {"read": reading.words, "unknown": reading.unknown},
+                "warnings": warnings(reading),
+            }
+            for row, reading in zip(logits, readings, strict=True)
+        ]
 
     async def logits(
         self, texts: Sequence[str], served: Served, *, arrived: float | None = None
-    ) -> np.ndarray:
-        """Logits (N, K) of texts.
+    ) -> tuple[np.ndarray, list[Reading]]:
+        """Logits (N, K) of texts, and what the model reads of each.
 
         Args:
             texts: as in `predict`.
@@ -78,17 +86,17 @@ class TextPredictions:
             raise ValueError(f"served must be a model of texts, got {served.artifact.name}")
         loop = asyncio.get_running_loop()
 
-        rows: list[np.ndarray] = []
+        readings: list[Reading] = []
 
         async def read() -> list[np.ndarray]:
             """Token ids, which are there already: they are small, and wait without a place."""
-            return rows
+            return [reading.ids for reading in readings]
 
         async with served.batcher.admission(len(texts), arrived=arrived) as admitted:
             for turn in _turns(texts):
-                part = partial(_rows, tokenizer, texts[turn.start : turn.stop], max_len, turn.start)
-                rows += await loop.run_in_executor(self._executor, part)
-            return await admitted.predict(read)
+                part = partial(_read, tokenizer, texts[turn.start : turn.stop], max_len, turn.start)
+                readings += await loop.run_in_executor(self._executor, part)
+            return await admitted.predict(read), readings
 
     def close(self) -> None:
         """Stop reading texts."""
@@ -105,21 +113,35 @@ def _turns(texts: Sequence[str]) -> Iterator[range]:
             start, size = index + 1, 0
 
 
-def _rows(
+def _read(
     tokenizer: TextTokenizer, texts: Sequence[str], max_len: int, first: int
-) -> list[np.ndarray]:
-    rows: list[np.ndarray] = []
+) -> list[Reading]:
+    readings: list[Reading] = []
     for index, text in enumerate(texts, first):
         try:
             text.encode()
-            rows += tokenizer.ids([text], max_len)
+            readings.append(tokenizer.read(text, max_len))
         except UnicodeEncodeError as error:  # also a ValueError
             raise _invalid(index, "is not Unicode text") from error
         except ValueError as error:
             raise _invalid(index, "cannot be read by the model's tokenizer") from error
-        if not len(rows[-1]):
+        if not readings[-1].tokens:
             raise _invalid(index, "holds nothing that the model reads")
-    return rows
+    return readings
+
+
+def warnings(reading: Reading) -> list[str]:
+    """What the model could not read of a text, in sentences; none where it read everything."""
+    words, unknown, cut = reading.words, reading.unknown, len(reading.ids) < reading.tokens
+    found = []
+    if unknown == words:
+        none = "does not know the only word" if words == 1 else f"knows none of the {words:,} words"
+        found = [f"The model {none} that it read; its answer says nothing about this text."]
+    elif unknown:
+        found = [f"{unknown:,} of {words:,} words {'is' if unknown == 1 else 'are'} unknown."]
+    if cut:
+        found.append(f"Cut at {len(reading.ids):,} of {reading.tokens:,} tokens.")
+    return found
 
 
 def _invalid(index: int, reason: str) -> ApiError:

@@ -67,6 +67,25 @@ def test_pieces_are_the_longest_that_match(wordpiece: TextTokenizer, tmp_path: P
         assert tokenizer.pad not in tokenizer.encode(["a [PAD] b"], 99)[0]
 
 
+@pytest.mark.parametrize(
+    ("source", "text", "found"),
+    [
+        ("words", "the film great 😀", (3, 4, 3, 0)),
+        ("words", "😀 the 😀 film", (3, 4, 3, 2)),
+        ("bytes", "the 😀", (3, 8, 1, 0)),
+        ("listops", "[MAX film 4 ]", (3, 4, 3, 1)),
+    ],
+)
+def test_what_is_read_of_a_text_is_counted(
+    wordpiece: TextTokenizer, source: str, text: str, found: tuple[int, ...]
+) -> None:
+    tokenizer = wordpiece if source == "words" else load_tokenizer(source)
+    reading = tokenizer.read(text, 3)
+    assert np.array_equal(reading.ids, tokenizer.rows([text], 3)[0])
+    counts = len(reading.ids), reading.tokens, reading.words, reading.unknown
+    assert counts == found
+
+
 def test_batch_is_padded_and_cut_and_wrong_lengths_are_refused(wordpiece: TextTokenizer) -> None:
     tokens, mask = wordpiece.encode(["the film", "the film was great and the play"], 5)
     assert tokens.shape == mask.shape == (2, 5) and tokens.dtype == np.int64

@@ -120,6 +120,16 @@ def test_texts_are_typed_read_and_classified(page: Page, tmp_path: Path) -> None
     page.one("#text").send_keys("What a waste of time. The plot is dull.", Keys.CONTROL, Keys.ENTER)
     page.says("#text-list .bar:first-child", "neg")
     assert len(page.all("#text-list .bar")) == 2
+    page.driver.execute_script(
+        "arguments[0].value = '这部电影 ' + 'good '.repeat(600)", page.one("#text")
+    )
+    page.one("#add-text").click()
+    page.says("#text-list", "Cut at 512 of 604 tokens.")
+    page.driver.execute_script("arguments[0].value = '🤮🤮🤮'", page.one("#text"))
+    page.one("#add-text").click()
+    page.says("#text-list", "its answer says nothing about this text")
+    assert len(page.all("#text-list .bar")) == 4  # none for a text of unknown words
+    page.one("#text-clear").click()
     page.one("#text").send_keys(" ")
     page.one("#add-text").click()
     assert "blank" in page.text("#texts-error")
@@ -128,10 +138,10 @@ def test_texts_are_typed_read_and_classified(page: Page, tmp_path: Path) -> None
     page.one("#add-text").click()
     (tmp_path / "<b>.txt").write_text("<img src=x onerror=window.hacked=1> dull")
     page.all("#text-files")[0].send_keys(str(tmp_path / "<b>.txt"))
-    predicted(page, 4, "text")
+    predicted(page, 3, "text")
     assert inert(page)
     page.one("#examples").click()
-    predicted(page, 12, "text")
+    predicted(page, 11, "text")
     assert "of 8 with a label classified correctly" in page.text("#text-tally")
 
 

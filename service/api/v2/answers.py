@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from starlette.responses import JSONResponse, Response
 
+from data.tokenizer import Reading
 from runtimes.artifact import Artifact
 from service.api.v2.tensors import InferRequest, Wanted, check_parameters, input_of
 from service.http.errors import ApiError
@@ -17,6 +18,7 @@ from service.predictions.images import probabilities
 from service.predictions.registry import Registry
 from service.predictions.reload import Reloader
 from service.predictions.served import Served
+from service.predictions.texts import warnings
 
 OUTPUTS = ("logits", "probabilities")
 _BINARY, _BINARY_ALL, _CLASSES = "binary_data", "binary_data_output", "classification"
@@ -54,6 +56,26 @@ def forms(request: InferRequest) -> list[Form]:
     return found
 
 
+def head(served: Served, asked: InferRequest, readings: Sequence[Reading]) -> dict[str, Any]:
+    """What an answer says beside its outputs.
+
+    The protocol's parameters are single values: what was read of each text is a JSON list in one.
+    """
+    found = {"model_name": served.artifact.name, "model_version": served.artifact.version}
+    if asked.id is not None:
+        found["id"] = asked.id
+    if not readings:
+        return found
+    lists = {
+        "tokens": [reading.tokens for reading in readings],
+        "tokens_read": [len(reading.ids) for reading in readings],
+        "words_read": [reading.words for reading in readings],
+        "words_unknown": [reading.unknown for reading in readings],
+        "warnings": [warnings(reading) for reading in readings],
+    }
+    return found | {"parameters": {name: json.dumps(each) for name, each in lists.items()}}
+
+
 def answer(
     logits: np.ndarray, labels: Sequence[str], wanted: Sequence[Form], head: dict[str, Any]
 ) -> Response:
@@ -63,7 +85,7 @@ def answer(
         logits: (N, K).
         labels: names of the K classes.
         wanted: from `forms`.
-        head: what the answer says beside its outputs.
+        head: see `head`.
     """
     outputs, tensors = [], []
     for form in wanted:

@@ -10,6 +10,7 @@ from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel, ConfigDict, ValidationError
 from starlette.routing import BaseRoute
 
+from data.tokenizer import Reading
 from runtimes.manifest import IMAGES
 from service.api.v2 import answers
 from service.api.v2.answers import answer, forms
@@ -175,10 +176,8 @@ class V2:
             length = json_length(request.headers.get("inference-header-content-length"), body)
             asked, inputs = await unhurried(length, partial(self._read, body, length, served))
             wanted = forms(asked)
-            logits = await self._logits(inputs, served, sent.arrived)
-        head = {"model_name": served.artifact.name, "model_version": served.artifact.version}
-        if asked.id is not None:
-            head["id"] = asked.id
+            logits, readings = await self._logits(inputs, served, sent.arrived)
+        head = answers.head(served, asked, readings)
         response = answer(logits, served.artifact.labels, wanted, head)
         response.headers.update(model_headers(served))
         return response
@@ -197,7 +196,7 @@ class V2:
 
     async def _logits(
         self, inputs: np.ndarray | list[str], served: Served, arrived: float
-    ) -> np.ndarray:
+    ) -> tuple[np.ndarray, list[Reading]]:
         if isinstance(inputs, list):
             return await self.texts.logits(inputs, served, arrived=arrived)
 
@@ -206,7 +205,7 @@ class V2:
             return inputs
 
         async with served.batcher.admission(len(inputs), arrived=arrived) as admitted:
-            return await admitted.predict(read)
+            return await admitted.predict(read), []
 
     def _served(self, request: Request, name: str) -> Served:
         version = request.path_params.get("version")

@@ -21,10 +21,38 @@ def test_texts_are_answered_in_order_as_if_each_were_alone(
     response = client.post("/classify_text", json={"texts": texts, "top_k": 2})
     assert response.status_code == 200
     for text, prediction in zip(texts, response.json(), strict=True):
+        for name in ("tokens", "words", "warnings"):
+            del prediction[name]
         tokens, mask = load_tokenizer(artifact.file(TOKENIZER)).encode([text], MAX_LEN)
         check_predictions([prediction], artifact, {"tokens": tokens, "mask": mask}, TEXT_LABELS)
     headers = response.headers
     assert (headers["x-assay-runtime"], headers["x-assay-precision"]) == ("onnx-cpu", "fp32")
+
+
+READ = [
+    ("a good 😀", (6, 6), (3, 1), ["1 of 3 words is unknown."]),
+    ("不好 a", (3, 3), (3, 2), ["2 of 3 words are unknown."]),
+    ("a", (1, 1), (1, 0), []),
+    ("bad " * 400, (1200, 8), (3, 0), ["Cut at 8 of 1,200 tokens."]),
+    ("🤮🤮🤮", (1, 1), (1, 1), ["The model does not know the only word that it read; its answer"]),
+    ("这" * 9, (9, 8), (8, 8), ["The model knows none of the 8 words that it", "Cut at 8 of 9 "]),
+]
+
+
+def test_what_the_model_could_not_read_is_said(client: TestClient) -> None:
+    texts = [text for text, *_ in READ]
+    found = client.post("/classify_text", json={"texts": texts}).json()
+    tensor = {"name": "texts", "datatype": "BYTES", "shape": [len(texts)], "data": texts}
+    answer = client.post("/v2/models/tiny-transject/infer", json={"inputs": [tensor]}).json()
+    v2 = {name: json.loads(value) for name, value in answer["parameters"].items()}
+    assert v2["warnings"] == [one["warnings"] for one in found]
+    for i, (one, (_, tokens, words, warnings)) in enumerate(zip(found, READ, strict=True)):
+        assert one["tokens"] == dict(zip(("total", "read"), tokens, strict=True))
+        assert one["words"] == dict(zip(("read", "unknown"), words, strict=True))
+        for said, start in zip(one["warnings"], warnings, strict=True):
+            assert said.startswith(start)
+        assert (v2["tokens"][i], v2["tokens_read"][i]) == tokens
+        assert (v2["words_read"][i], v2["words_unknown"][i]) == words
 
 
 @pytest.mark.parametrize(
