@@ -5,6 +5,7 @@ one is right: `only_first` and `only_second` count those.
 """
 
 import math
+from collections.abc import Sequence
 from functools import partial
 
 from scipy import optimize, special, stats
@@ -27,6 +28,26 @@ def wilson(successes: int, samples: int) -> tuple[float, float]:
     """
     interval = stats.binomtest(successes, samples).proportion_ci(CONFIDENCE, method="wilson")
     return float(interval.low), float(interval.high)
+
+
+def mean_interval(shares: Sequence[float]) -> tuple[float, float]:
+    """Two-sided 95 % score interval of the mean of shares, one of each sample.
+
+    It is Wilson's with the mean as the proportion. Shares with that mean vary at most as much as
+    hits and misses do, so the interval is never too short, and it is exact where each is 0 or 1.
+
+    Args:
+        shares: at least one, each in [0, 1].
+
+    Returns:
+        Lower and upper bound, in [0, 1].
+
+    Source: Wilson 1927, eq. 4; the bound of the variance is that of Bhatia & Davis 2000.
+    """
+    samples, mean = len(shares), math.fsum(shares) / len(shares)
+    part = _Z**2 / samples
+    center, half = mean + part / 2, math.sqrt(part * (mean * (1 - mean) + part / 4))
+    return max(0.0, (center - half) / (1 + part)), min(1.0, (center + half) / (1 + part))
 
 
 def lower_bound(successes: int, samples: int, *, alpha: float) -> float:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from core.files import write_whole
+from core.percent import hundredths
 from core.tables import markdown_table
 from runtimes.artifact import CARD_JSON, CARD_TEXT, Artifact
 from runtimes.manifest import ONNX
@@ -115,7 +116,7 @@ def _robustness(result: dict[str, Any] | None, samples: str) -> str:
     rows = [("clean", "", _accuracy(result["clean"]), "", "")]
     for attack in result["attacks"]:
         in_8bit = attack["confirmed_8bit"]  # texts know none
-        served = f"{attack['confirmed']:.1%}", "" if in_8bit is None else f"{in_8bit:.1%}"
+        served = _percent(attack["confirmed"]), "" if in_8bit is None else _percent(in_8bit)
         rows.append((attack["name"], attack["eps"], _accuracy(attack["robust"]), *served))
     metric = result["metric"]
     head = ("attack", "eps", f"{metric} (95 % interval)", "confirmed", "confirmed in 8 bit")
@@ -125,8 +126,12 @@ def _robustness(result: dict[str, Any] | None, samples: str) -> str:
 
 
 def _accuracy(figure: dict[str, Any]) -> str:
-    low, high = figure["ci"]
-    return f"{figure['top1']:.1%} ({low:.1%} to {high:.1%})"
+    low, high = map(_percent, figure["ci"])
+    return f"{_percent(figure['top1'])} ({low} to {high})"
+
+
+def _percent(share: float) -> str:
+    return f"{hundredths(share, 1)}%"
 
 
 def _measured_in_fp32(card: dict[str, Any]) -> list[str]:

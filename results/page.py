@@ -4,6 +4,7 @@ import statistics
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from core.percent import hundredths
 from core.stats import wilson
 from core.tables import markdown_table
 from results.inside_page import ABOUT, picture, picture_name, section
@@ -136,7 +137,7 @@ def _row(run: dict[str, Any], papers: dict[str, Any]) -> list[str]:
         f"{count:,}",
         f"{100 * accuracy:.2f}",
         _interval(wilson(round(accuracy * count), count)),
-        "" if paper is None else f"{100 * paper:.1f}",
+        "" if paper is None else _percent(paper),
         f"{metrics['seconds'] / 60:.1f} min",
         on,
         f"{run['rate']['steps_per_second']:.2f}",
@@ -210,7 +211,7 @@ def _figure(figure: dict[str, Any]) -> str:
 
 def _percent(value: float) -> str:
     """A share as percent, without the sign."""
-    return f"{100 * value:.1f}"
+    return hundredths(value, 1)
 
 
 def _interval(bounds: Iterable[float]) -> str:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from core.percent import hundredths
 from robustness.report.schema import (
     CertificateFigures,
     Comparison,
@@ -40,7 +41,7 @@ def _table(model: ModelFigures) -> list[str]:
     for attack in model.attacks:
         in_8bit = "-" if attack.confirmed_8bit is None else _percent(attack.confirmed_8bit)
         served = f"{_percent(attack.confirmed):>10}{in_8bit:>8}"
-        gap = f"{100 * attack.transfer_gap:>7.1f}"
+        gap = f"{_percent(attack.transfer_gap):>7}"
         ball = " l2" if attack.norm == "L2" else ""
         lines.append(_row(attack.name + ball, attack.eps, attack.robust, served + gap))
     return lines + [_row("worst", budget, figure) for budget, figure in model.worst.items()]
@@ -62,8 +63,10 @@ def _corruptions(model: ModelFigures) -> Iterator[str]:
     for name in dict.fromkeys(found.name for found in model.corruptions):
         row = {f.severity: f.accuracy.top1 for f in model.corruptions if f.name == name}
         yield f"  {name:22}" + "".join(f"{_percent(row[s]):>7}" for s in severities if s in row)
-    if model.mean_corruption_error is not None:
-        yield f"  mean corruption error {_percent(model.mean_corruption_error)}"
+    if model.corrupted is not None:
+        interval = " - ".join(map(_percent, model.corrupted.ci))
+        yield f"  mean {_percent(model.corrupted.top1)}, 95 % interval {interval}"
+        yield f"  mean corruption error {_percent(1 - model.corrupted.top1)}"
     if model.mce is not None:
         yield f"  mCE against the other model {_percent(model.mce)}"
 
@@ -85,4 +88,4 @@ def _comparison(other: Comparison) -> Iterator[str]:
 
 
 def _percent(value: float) -> str:
-    return f"{100 * value:.1f}"
+    return hundredths(value, 1)

@@ -105,7 +105,10 @@ class PGD(_SignedSteps, frozen=True):
         """Radii whose ball it cannot cross."""
         for budget in self.budgets():
             if not self.crosses(budget):
-                yield f"pgd at {budget.where} cannot cross its ball: steps x alpha < 2 eps."
+                yield (
+                    f"PGD {self.describe(budget)} cannot reach every change that it may make: "
+                    f"{self.steps} steps of alpha are shorter than 2 eps. Use more steps."
+                )
 
 
 def pgd(

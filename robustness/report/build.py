@@ -58,11 +58,11 @@ def build_report(
         labels: (N,), or None where none were given and the models' own predictions stand in.
         environment: where it ran.
     """
-    first = results[0]
+    first, summary = results[0], _summary(results, labelled=labels is not None)
     return schema.Report(
         spec=first.spec,
         seed=first.spec.seed,
-        summary=_summary(results, labelled=labels is not None),
+        summary=summary,
         samples=_samples(results, names, labels),
         data=schema.Data(
             kind=first.target.reads,
@@ -74,9 +74,26 @@ def build_report(
         shard_size=SHARD_SIZE,
         environment=environment,
         notes=notes(results),
-        definitions=schema.DEFINITIONS,
+        definitions=_definitions(summary, first.target.reads),
         created=datetime.now(UTC).isoformat(timespec="seconds"),
     )
+
+
+def _definitions(summary: schema.Summary, kind: str) -> dict[str, str]:
+    """The definitions of what the report has."""
+    model = summary.models[0]
+    has = dict.fromkeys(("robust", "confirmed", "transfer_gap", "worst"), bool(model.attacks))
+    has |= {
+        "confirmed_8bit": bool(model.attacks) and kind == "image",
+        "top_k": summary.top_k != [1],
+        "corrupted": bool(model.corruptions),
+        "eps": any(attack.norm for attack in model.attacks),
+        "minimal": bool(model.minimal),
+        "mean_corruption_error": bool(model.corruptions),
+        "certificate": bool(model.certificates),
+        "stability": summary.metric == "stability",
+    }
+    return {term: text for term, text in schema.DEFINITIONS.items() if has.get(term, True)}
 
 
 def data_digest(result: ModelResult, labels: np.ndarray | None) -> str:

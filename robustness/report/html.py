@@ -20,12 +20,13 @@ import numpy as np
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from markupsafe import Markup
 
+from core.percent import hundredths
 from data.images import to_png
 from robustness.report import sentences
 from robustness.report.exhibits import Example, Pixels, Texts
 from robustness.report.schema import FILE as REPORT
 from robustness.report.schema import ClassFigures, Figure, ModelFigures, Report, plain
-from robustness.report.sentences import NBSP, at_budget, at_largest, interval, percent
+from robustness.report.sentences import at_budget, at_largest, interval, percent
 from robustness.spec import ATTACKS
 
 FILE = "report.html"
@@ -48,11 +49,9 @@ def _template() -> Template:
         undefined=StrictUndefined,
     )
     environment.filters |= {"percent": percent, "severity": "severity {}".format}
-    environment.globals |= {
-        name: getattr(sentences, name)
-        for name in ("at_budget", "count", "interval", "lines", "p_value", "percent")
-    }
-    environment.globals |= {"chance": _chance, "corrupted": _corrupted, "measured": _measured}
+    said = ("at_budget", "chance", "count", "interval", "lines", "p_value", "percent", "signed")
+    environment.globals |= {name: getattr(sentences, name) for name in said}
+    environment.globals |= {"corrupted": _corrupted, "measured": _measured, "whole": _whole}
     environment.globals |= {"picture": _picture, "round": round, "weakest": _weakest}
     return environment.get_template("report.html.j2")
 
@@ -103,10 +102,11 @@ def _measured(model: ModelFigures) -> Iterator[tuple[Any, ...]]:
     if model.largest is not None:
         worst = f"worst attack {at_largest(model)}"
         yield "robust", worst, model.largest.top1, model.largest.ci
-    if model.mean_corruption_error is not None:
-        yield "corrupted", "mean over corruptions", 1 - model.mean_corruption_error, None
-    for one in model.certificates[:1]:
-        yield "provable", f"randomized smoothing, sigma {one.sigma}", one.curve[0].share, None
+    if model.corrupted is not None:
+        yield "corrupted", "mean over corruptions", model.corrupted.top1, model.corrupted.ci
+    for one in model.certificates:
+        first, about = one.curve[0], f"randomized smoothing, sigma {one.sigma}"
+        yield "provable", about, first.share, first.ci
 
 
 def _weakest(model: ModelFigures) -> list[ClassFigures]:
@@ -137,8 +137,8 @@ def _picture(pixels: np.ndarray) -> str:
     return "data:image/png;base64," + base64.b64encode(to_png(pixels)).decode()
 
 
-def _chance(probability: float) -> str:
-    return f"<{NBSP}1{NBSP}%" if probability < 0.005 else f"{100 * probability:.0f}{NBSP}%"
+def _whole(share: float) -> str:
+    return hundredths(share, 0)
 
 
 def _commands(report: Report) -> str:

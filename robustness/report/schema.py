@@ -35,7 +35,9 @@ DEFINITIONS = {
     "top_k": "the label is among the k best classes; equal scores are ordered by index; "
     "attacks aim at top-1, and the worst case at each k is taken image by image over all attacks "
     "run in full",
-    "ci": "Wilson 95 % interval: what the number of images alone leaves open",
+    "ci": "Wilson 95 % interval: what the number of inputs alone leaves open",
+    "corrupted": "accuracy averaged over corruptions and severities; its 95 % interval is Wilson's "
+    "with each image's average in the place of a hit or miss, which is never too short",
     "eps": "largest change of any pixel (Linf), or the root of the sum of squares of all changes "
     "(L2), in the model's input space where pixels lie in [0, 1]",
     "minimal": "the nearest adversarial input that a minimum-norm attack found; it bounds the true "
@@ -159,9 +161,9 @@ class ModelFigures(Part):
     """All figures of one model; `worst` has one entry per budget of attacks, in ascending order.
 
     `largest` is the worst case over the attacks at the largest budget; a gate asks for it.
-    `mean_corruption_error` is the mean error over corruptions, in [0, 1];
-    `mce` is mCE against the compared model: the mean ratio of errors. `outcome` shows accuracy
-    before and under what was tried, "90 % → 43 %".
+    `corrupted` is accuracy averaged over corruptions and severities, `mean_corruption_error` its
+    complement; `mce` is mCE against the compared model: the mean ratio of errors. `outcome` shows
+    accuracy before and under what was tried, "90 % → 43 %".
     """
 
     name: str
@@ -176,6 +178,7 @@ class ModelFigures(Part):
     largest: Figure | None
     minimal: list[MinimalFigures]
     corruptions: list[CorruptionFigures]
+    corrupted: Figure | None = None
     mean_corruption_error: float | None
     mce: float | None
     certificates: list[CertificateFigures]

@@ -1,6 +1,16 @@
 """The sentences of a report, written here once and stored in it for whatever shows it."""
 
-from robustness.report.schema import AttackFigures, Comparison, Figure, ModelFigures, Pair, Summary
+from core.percent import hundredths
+from robustness.report.schema import (
+    AttackFigures,
+    CertificateFigures,
+    Comparison,
+    Figure,
+    ModelFigures,
+    Pair,
+    Summary,
+)
+from robustness.spec import ATTACKS
 
 NBSP = "\u00a0"
 FEW = 200  # samples below which a decimal of a percentage says nothing
@@ -25,19 +35,29 @@ def percent(share: float | None, samples: int) -> str:
     """A share in [0, 1] as percent; one decimal where enough samples stand behind it."""
     if share is None:
         return "–"
-    return f"{100 * share:.{_digits(samples)}f}{NBSP}%"
+    return f"{hundredths(share, _digits(samples))}{NBSP}%"
+
+
+def chance(probability: float) -> str:
+    """A probability as percent; a small one is not shown as none."""
+    return f"<{NBSP}1{NBSP}%" if probability < 0.005 else percent(probability, 0)
 
 
 def interval(ci: tuple[float, float], samples: int) -> str:
     """Both ends of an interval, "62–81 %"."""
-    low, high = (f"{100 * end:.{_digits(samples)}f}" for end in ci)
+    low, high = (hundredths(end, _digits(samples)) for end in ci)
     return f"{low}–{high}{NBSP}%"
 
 
 def points(pair: Pair) -> str:
     """The difference of a pair with its interval, "+57.0 points (+47.2 to +66.3)"."""
-    low, high = (100 * end for end in pair.ci)
-    return f"{100 * pair.difference:+.1f} points ({low:+.1f} to {high:+.1f})"
+    low, high = map(signed, pair.ci)
+    return f"{signed(pair.difference)} points ({low} to {high})"
+
+
+def signed(difference: float) -> str:
+    """A difference of shares in points of percent, with its sign."""
+    return f"{'' if difference < 0 else '+'}{hundredths(difference, 1)}"
 
 
 def p_value(pair: Pair) -> str:
@@ -78,6 +98,13 @@ def of_attack(attack: AttackFigures, samples: int, metric: str) -> str:
     return f"{under} of {inputs} (95{NBSP}% interval {ends}){again}."
 
 
+def of_certificate(found: CertificateFigures, samples: int) -> str:
+    """What randomized smoothing proves at some radius, in a line."""
+    first = found.curve[0]
+    ends = interval(first.ci, samples)
+    return f"provably correct on {percent(first.share, samples)}, 95{NBSP}% interval {ends}"
+
+
 def of_figure(figure: Figure, samples: int, metric: str) -> str:
     """An accuracy with its interval, in a line."""
     share, ends = percent(figure.top1, samples), interval(figure.ci, samples)
@@ -93,8 +120,8 @@ def outcome(model: ModelFigures) -> str:
 def _left(model: ModelFigures) -> float | None:
     if model.largest is not None:
         return model.largest.top1
-    if model.mean_corruption_error is not None:
-        return 1 - model.mean_corruption_error
+    if model.corrupted is not None:
+        return model.corrupted.top1
     return model.certificates[0].curve[0].share if model.certificates else None
 
 
@@ -137,12 +164,12 @@ def _without_budget(model: ModelFigures, metric: str) -> str:
 
 def _corrupted(model: ModelFigures, metric: str) -> str | None:
     """What common corruptions leave."""
-    if model.mean_corruption_error is None:
+    if model.corrupted is None:
         return None
-    share = percent(1 - model.mean_corruption_error, model.samples)
+    share, ends = percent(model.corrupted.top1, model.samples), _ends(model.corrupted.ci, model)
     if metric == "stability":
-        return f"Under common corruptions it keeps {share} of its predictions on average."
-    return f"Under common corruptions {share} are classified correctly on average."
+        return f"Under common corruptions it keeps {share} of its predictions on average ({ends})."
+    return f"Under common corruptions {share} are classified correctly on average ({ends})."
 
 
 def _certified(model: ModelFigures, metric: str) -> str | None:
@@ -150,13 +177,18 @@ def _certified(model: ModelFigures, metric: str) -> str | None:
     if not model.certificates:
         return None
     one = model.certificates[0]
-    share = percent(one.curve[0].share, model.samples)
+    first = one.curve[0]
+    share, ends = percent(first.share, model.samples), _ends(first.ci, model)
     right = "unchanged" if metric == "stability" else "correct"
     radius = max((point.radius for point in one.curve if point.share), default=0.0)
     return (
-        f"Smoothed with sigma {one.sigma}, {share} of the predictions are provably {right}, the "
-        f"last of them up to an l2 radius of {radius:.2f}."
+        f"Smoothed with sigma {one.sigma}, {share} of the predictions are provably {right} "
+        f"({ends}), the last of them up to an l2 radius of {radius:.2f}."
     )
+
+
+def _ends(ci: tuple[float, float], model: ModelFigures) -> str:
+    return f"95{NBSP}% interval {interval(ci, model.samples)}"
 
 
 def findings(model: ModelFigures, metric: str, kind: str) -> list[str]:
@@ -181,20 +213,23 @@ def _meaning(attack: AttackFigures) -> str | None:
 
 
 def _width(model: ModelFigures, kind: str) -> str | None:
-    """What so few samples leave open; None where there are enough."""
-    ci = (model.largest or model.clean).ci
-    if ci[1] - ci[0] < WIDE:
+    """What so few samples leave open; None where there are enough, or the sentence says it."""
+    if model.largest is None or model.largest.ci[1] - model.largest.ci[0] < WIDE:
         return None
-    low, high = (percent(end, model.samples) for end in ci)
+    low, high = (percent(end, model.samples) for end in model.largest.ci)
     return (
-        f"With {count(model.samples, kind)}, the true share may lie anywhere from {low} to {high}; "
-        f"more {kind}s narrow this down."
+        f"With {count(model.samples, kind)}, the true share under the worst attack may lie "
+        f"anywhere from {low} to {high}; more {kind}s narrow this down."
     )
 
 
 def _confirmation(model: ModelFigures, kind: str) -> str | None:
-    """What became of the attacks' successes on the served model; None where there was no attack."""
-    if not model.attacks:
+    """What became of the attacks' successes on the served model, and in 8 bit; None without any.
+
+    Nothing is said of the served model where every attack asks that one itself.
+    """
+    searched = all(_asks_served(attack) for attack in model.attacks)
+    if not model.attacks or (searched and kind == "text"):
         return None
     successes = sum(attack.successes for attack in model.attacks)
     served = sum(attack.served_successes for attack in model.attacks)
@@ -203,15 +238,23 @@ def _confirmation(model: ModelFigures, kind: str) -> str | None:
     if not successes:
         return "No attack succeeded, so there was nothing to confirm." + alone
     runs = "1 successful attack" if successes == 1 else f"{successes:,} successful attacks"
-    part = f"Of {runs} on single {kind}s, {_part(served, successes)} also {_mislead(served)}"
+    part = f"Of {runs} on single {kind}s,"
+    also = f"{part} {_part(served, successes)} also {_mislead(served)} the served model"
     if kind == "text":
-        return f"{part} the served model.{alone}"
+        return f"{also}.{alone}"
     png = sum(attack.png_successes or 0 for attack in model.attacks)
+    if searched:
+        return (
+            f"{part} {_part(png, successes)} still {_mislead(png)} the model when written as an "
+            f"8-bit PNG.{alone}"
+        )
     still = "does" if png == 1 else "do"
-    return (
-        f"{part} the served model and {_part(png, successes)} still {still} when written as an "
-        f"8-bit PNG.{alone}"
-    )
+    return f"{also} and {_part(png, successes)} still {still} when written as an 8-bit PNG.{alone}"
+
+
+def _asks_served(attack: AttackFigures) -> bool:
+    """Whether an attack searches on the served model, not with gradients of the PyTorch model."""
+    return ATTACKS[attack.name.partition(":")[0]].info.access != "gradient"
 
 
 def _part(number: int, whole: int) -> str:

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from core.stats import wilson
+from core.stats import mean_interval, wilson
 from robustness.attacks.base import Norm
 from robustness.attacks.corruptions.attack import mean_corruption_error, split
 from robustness.certificates.smoothing import Smoothing
@@ -49,6 +49,7 @@ def model_figures(
         largest=None if largest is None else figure(largest, top_k),
         minimal=[_minimal(norm, found) for norm, found in nearest(result).items()],
         corruptions=_corruptions(result),
+        corrupted=_corrupted(result),
         mean_corruption_error=float(np.mean([np.mean(own) for own in errors.values()]))
         if errors
         else None,
@@ -163,6 +164,20 @@ def _corruptions(result: ModelResult) -> list[schema.CorruptionFigures]:
         measured = figure(one.rank, result.top_k)
         found.append(schema.CorruptionFigures(name=name, severity=severity, accuracy=measured))
     return found
+
+
+def _corrupted(result: ModelResult) -> schema.Figure | None:
+    """Accuracy averaged over all corruptions; each image's own average counts for the interval."""
+    found = result.of(CorruptionResult)
+    if not found:
+        return None
+    ranks = np.stack([one.rank for _, one in found])  # (C, N)
+    each = (ranks == 0).mean(axis=0)
+    return schema.Figure(
+        top1=float(each.mean()),
+        ci=mean_interval(each.tolist()),
+        top_k={str(k): accuracy(ranks, k) for k in result.top_k},
+    )
 
 
 def _errors(result: ModelResult) -> dict[str, list[float]]:

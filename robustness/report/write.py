@@ -16,7 +16,14 @@ from robustness.parsing import L2_LIMIT, parse_eps
 from robustness.report import html
 from robustness.report.exhibits import collect
 from robustness.report.schema import Figure, ModelFigures, ModelFlags, Report, Summary, plain
-from robustness.report.sentences import at_budget, interval, lines, of_figure, percent
+from robustness.report.sentences import (
+    at_budget,
+    interval,
+    lines,
+    of_certificate,
+    of_figure,
+    percent,
+)
 
 JUNIT = "report.junit.xml"
 CARD = "card.md"
@@ -100,8 +107,8 @@ def _suite(root: ElementTree.Element, model: ModelFigures, summary: Summary) -> 
         text = _line(one.accuracy, model, summary)
         _case(suite, model.name, f"{one.name} severity {one.severity}", text)
     for one in model.certificates:
-        share = percent(one.curve[0].share, model.samples)
-        _case(suite, model.name, f"smoothing sigma {one.sigma}", f"certified accuracy {share}")
+        text = of_certificate(one, model.samples)
+        _case(suite, model.name, f"smoothing sigma {one.sigma}", text)
     own = [warning for warning in summary.warnings if warning.model == model.name]
     case = _case(suite, model.name, "sanity checks", f"{len(own)} warnings")
     if own:
@@ -169,11 +176,10 @@ def _model(model: ModelFigures, metric: str) -> Iterator[str]:
         where = at_budget(model, name).description
         rows.append(("worst of all", where, *_measured(figure, model.samples), "", ""))
     yield markdown_table(head, ([literal(cell) for cell in row] for row in rows))
-    if model.mean_corruption_error is not None:
-        yield f"Mean error under corruptions {percent(model.mean_corruption_error, model.samples)}."
+    if model.corrupted is not None:
+        yield f"Under corruptions on average: {of_figure(model.corrupted, model.samples, metric)}."
     for one in model.certificates:
-        share = percent(one.curve[0].share, model.samples)
-        yield f"Smoothed with sigma {one.sigma}: provably correct on {share} at some radius."
+        yield f"Smoothed with sigma {one.sigma}: {of_certificate(one, model.samples)}."
 
 
 def _measured(figure: Figure, samples: int) -> tuple[str, str]:

@@ -298,7 +298,22 @@ def overview(job: Job) -> dict[str, Any]:
             "eta_s": None if job.eta is None else round(job.eta, 1),
         },
         "error": job.error,
+        "outcome": _outcome(job.result),
         "links": {"self": own, "events": f"{own}/events", **evidence.links(job, own)},
+    }
+
+
+def _outcome(result: dict[str, Any] | None) -> dict[str, Any] | None:
+    """What the list shows of a result: of each model a few figures, the gate, and reliability."""
+    if result is None:
+        return None
+    of_model = ("name", "outcome", "clean", "largest", "corrupted")
+    return {
+        "headline": result["headline"],
+        "metric": result["metric"],
+        "models": [{key: model.get(key) for key in of_model} for model in result["models"]],
+        "gate": result["gate"],
+        "reliable": result["reliable"],
     }
 
 

@@ -12,11 +12,6 @@ import { startTexts } from "./texts.js";
 
 const TITLES = { images: "Assay", texts: "Texts · Assay", evaluations: "Evaluations · Assay", evaluation: "Evaluation · Assay" };
 
-const NOTES = {
-  image: "Gradient attacks see everything inside the model. Each success is scored again on the model as served, and once more as an 8-bit image.",
-  text: "Every changed text is processed as any other: tokenized, truncated, and scored by the model as served.",
-};
-
 let leaving = new AbortController();
 
 /** Draws the steps that both workspaces share: model, predictions and evaluation. */
@@ -27,7 +22,6 @@ function addSteps(kind) {
   }
   byId(`${kind}s`).append(steps);
   byId(`${kind}-clear`).textContent = `Remove all ${kind}s`;
-  byId(`${kind}-evaluation-note`).textContent = NOTES[kind];
 }
 
 function place() {

@@ -15,23 +15,34 @@ const BUDGETS = {
   edits: { title: "Edits", hint: "How many words or tokens of a text may be changed.", chips: ["1", "2", "3", "5", "8"], other: "e.g. 10", number: true },
 };
 
-/** Where to start from; the first one is chosen when the page is opened. */
+/** Where to start from; the first one is chosen when the page is opened. What is not named here has the service's default. */
 const PRESETS = {
   image: [
-    { key: "quick", title: "Quick check", what: "FGSM and PGD with two budgets. Takes seconds and finds weak models.", attacks: { fgsm: {}, pgd: { steps: 10 } }, eps: ["2/255", "8/255"] },
-    { key: "paper", title: "Paper’s protocol", what: "As for Elliptical Attention: FGSM and PGD-20 from 1/255 to 6/255, SPSA at 1/255.", attacks: { fgsm: {}, pgd: { steps: 20 }, spsa: { steps: 40, samples: 128, only: "1/255" } }, eps: ["1/255", "2/255", "3/255", "4/255", "5/255", "6/255"] },
+    { key: "quick", title: "Quick check", what: "FGSM and PGD with two budgets. Takes seconds and finds weak models.", attacks: { fgsm: {}, pgd: {} }, eps: ["2/255", "8/255"] },
+    { key: "paper", title: "Paper’s protocol", what: "As for Elliptical Attention: FGSM and PGD-20 from 1/255 to 6/255, SPSA at 1/255.", attacks: { fgsm: {}, pgd: {}, spsa: { only: "1/255" } }, eps: ["1/255", "2/255", "3/255", "4/255", "5/255", "6/255"] },
     { key: "autoattack", title: "AutoAttack", what: "The standard benchmark, at 8/255. Slow and reliable.", attacks: { autoattack: {} }, eps: ["8/255"] },
-    { key: "curve", title: "Accuracy curve", what: "FGSM and PGD-20 from 1/255 to 16/255.", attacks: { fgsm: {}, pgd: { steps: 20 } }, eps: ["1/255", "2/255", "4/255", "8/255", "16/255"] },
+    { key: "curve", title: "Accuracy curve", what: "FGSM and PGD-20 from 1/255 to 16/255.", attacks: { fgsm: {}, pgd: {} }, eps: ["1/255", "2/255", "4/255", "8/255", "16/255"] },
     { key: "corruptions", title: "Common corruptions", what: "15 corruptions such as fog, blur and noise, at three severities.", attacks: { corruptions: {} }, severities: ["1", "3", "5"] },
-    { key: "certificate", title: "Certificate", what: "Randomized smoothing proves a radius within which no attack succeeds.", attacks: { smoothing: { samples: 200 } }, sigma: ["0.25"] },
+    { key: "certificate", title: "Certificate", what: "Randomized smoothing proves a radius within which no attack succeeds.", attacks: { smoothing: {} }, sigma: ["0.25"] },
   ],
   text: [
-    { key: "quick", title: "Quick check", what: "Up to three typos a text. Takes seconds and finds weak models.", attacks: { typos: { queries: 100 } }, edits: ["1", "3"] },
-    { key: "typos", title: "Typos", what: "One to five mistyped words, a thousand queries each.", attacks: { typos: { queries: 1000 } }, edits: ["1", "3", "5"] },
-    { key: "hotflip", title: "HotFlip", what: "One to five tokens replaced along the gradient. The strongest one.", attacks: { hotflip: { queries: 1000 } }, edits: ["1", "3", "5"] },
+    { key: "quick", title: "Quick check", what: "Up to three typos a text, with 100 queries each. Takes seconds and finds weak models.", attacks: { typos: { queries: 100 } }, edits: ["1", "3"] },
+    { key: "typos", title: "Typos", what: "One to five mistyped words, a thousand queries each.", attacks: { typos: {} }, edits: ["1", "3", "5"] },
+    { key: "hotflip", title: "HotFlip", what: "One to five tokens replaced along the gradient. The strongest one.", attacks: { hotflip: {} }, edits: ["1", "3", "5"] },
     { key: "swap", title: "Word Swap", what: "The paper’s protocol: 2.5 % of the words become “AAA”, and more.", attacks: { "word-swap": {} }, rate: ["0.025", "0.1", "0.25"] },
-    { key: "all", title: "All three", what: "Typos, HotFlip and Word Swap, one after the other.", attacks: { typos: { queries: 500 }, hotflip: { queries: 1000 }, "word-swap": {} }, edits: ["1", "3"], rate: ["0.025", "0.1"] },
+    { key: "all", title: "All three", what: "Typos, HotFlip and Word Swap, one after the other.", attacks: { typos: {}, hotflip: {}, "word-swap": {} }, edits: ["1", "3"], rate: ["0.025", "0.1"] },
   ],
+};
+
+/** What holds of an evaluation with attacks of some access or role. */
+const NOTES = {
+  image: [
+    ["gradient", "Gradient attacks see everything inside the model."],
+    ["attack", "Each success is scored again on the model as served, and once more as an 8-bit image."],
+    ["corruption", "Corruptions follow from image and seed, and are scored on the model as served."],
+    ["certificate", "A certificate is no attack: it holds for a vote of the model as served over noisy copies."],
+  ],
+  text: [["attack", "Every changed text is processed as any other: tokenized, truncated, and scored by the model as served."]],
 };
 
 let attacks = [];
@@ -128,12 +139,15 @@ export class AttackFields {
     const preset = this.known.find((one) => one.key === key);
     if (!preset) return;
     for (const box of this.form.querySelectorAll("[name=attack]")) box.checked = box.value in preset.attacks;
-    for (const field of this.form.querySelectorAll("[name$='-only']")) field.value = "";
     for (const budget of this.budgets) this.#fillBudget(budget, preset[budget] ?? []);
-    for (const [attack, options] of Object.entries(preset.attacks)) {
-      for (const [name, value] of Object.entries(options)) this.form.elements[`${attack}-${name}`].value = value;
-    }
+    for (const attack of this.attacks) this.#fillOptions(attack, preset.attacks[attack.name] ?? {});
     this.#showBudgets();
+  }
+
+  #fillOptions(attack, chosen) {
+    for (const { name, default: usual, choices } of offered(attack)) this.form.elements[`${attack.name}-${name}`].value = chosen[name] ?? usual ?? choices?.[0] ?? "";
+    const only = this.form.elements[`${attack.name}-only`];
+    if (only) only.value = chosen.only ?? "";
   }
 
   #fillBudget(budget, values) {
@@ -152,6 +166,12 @@ export class AttackFields {
   chosen() {
     const names = ticked(this.form, "attack");
     return this.attacks.filter(({ name }) => names.includes(name));
+  }
+
+  /** What is to know about the chosen ones, and nothing about others. */
+  notes() {
+    const kinds = new Set(this.chosen().flatMap(({ access, role }) => (role === "attack" ? [access, role] : [role])));
+    return NOTES[this.kind].filter(([kind]) => kinds.has(kind)).map(([, note]) => note).join(" ");
   }
 
   /** Whether any chosen one attacks the model, so that a worst case exists. */

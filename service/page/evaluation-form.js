@@ -101,6 +101,7 @@ class EvaluationForm {
   update() {
     const lack = this.#missing();
     this.button.disabled = lack !== null;
+    byId(`${this.inputs.kind}-evaluation-note`).textContent = this.fields.notes();
     this.form.elements.gate.disabled = !this.fields.attacking();
     this.plan.textContent = lack ?? this.#planText();
     clearTimeout(this.#timer);

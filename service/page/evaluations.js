@@ -51,16 +51,13 @@ export function endButton(evaluation, { text, title = "", after, fail, ...props 
   return button;
 }
 
-/** The list holds no results: each finished one is asked for its own, one after the other. */
-async function fillOutcomes(evaluations, signal) {
-  for (const { id } of evaluations.filter((evaluation) => evaluation.status === "succeeded")) {
-    const { result } = await fetchEvaluation(id, { signal });
-    const place = byId(`outcome-${id}`);
-    if (!place) continue;
-    place.textContent = result.models[0].outcome;
-    place.title = result.headline;
-    if (!result.reliable) place.append(h("span", { className: "unreliable", title: "do not rely on these figures" }, " !"));
-  }
+/** Each model's figures in the order of the title, and in words what the gate and the sanity checks say. */
+function outcomes({ models, gate, reliable }) {
+  return [
+    models.map(({ name, outcome }) => h("span", { title: name }, outcome)),
+    gate && h("span", { className: gate.passed ? "good" : "bad", title: gate.finding }, `gate ${gate.passed ? "held" : "failed"}`),
+    !reliable && h("span", { className: "bad", title: "a sanity check found a sign of a false figure" }, "unreliable"),
+  ];
 }
 
 function standing({ status: state, progress, queue_position: place }) {
@@ -84,7 +81,7 @@ function row(evaluation) {
     h("a", { className: "past-main", href: `#/evaluations/${encodeURIComponent(id)}` },
       h("span", { className: "past-title" }, title),
       h("span", { className: "past-detail" }, facts(evaluation))),
-    h("span", { className: "past-outcome", id: `outcome-${id}` }, standing(evaluation)),
+    h("span", { className: "past-outcome" }, evaluation.outcome ? outcomes(evaluation.outcome) : standing(evaluation)),
     h("span", { className: `status ${state}` }, state),
     removeButton(evaluation));
 }
@@ -105,7 +102,6 @@ async function load(signal) {
   byId("history").append(...answer.evaluations.map(row));
   cursor = answer.next_cursor ?? null;
   byId("older").hidden = cursor === null;
-  fillOutcomes(answer.evaluations, signal).catch(() => {}); // one may be deleted meanwhile; the list stands without it
 }
 
 /** Brings the rows of what still runs up to date, until the reader leaves. */
@@ -113,9 +109,7 @@ async function refresh(signal) {
   const rows = [...byId("history").querySelectorAll(".past:has(.status:is(.queued, .running))")];
   for (const node of rows) {
     if (node.contains(document.activeElement)) continue; // a row in use is not replaced under the hand
-    const evaluation = await fetchEvaluation(node.dataset.id, { signal });
-    node.replaceWith(row(evaluation));
-    fillOutcomes([evaluation], signal).catch(() => {});
+    node.replaceWith(row(await fetchEvaluation(node.dataset.id, { signal })));
   }
 }
 

@@ -2,11 +2,13 @@
 
 const NBSP = "\u00a0";
 
-/** A share in [0, 1] as percent; one decimal where enough samples stand behind it. */
+/** A share in [0, 1] as percent, rounded as in core/percent.py; one decimal where enough samples stand behind it. */
 export function percent(share, samples = 0) {
   if (share === null || share === undefined || Number.isNaN(share)) return "–";
   const digits = samples >= 200 ? 1 : 0;
-  return `${(share * 100).toFixed(digits)}${NBSP}%`;
+  const scale = 10 ** digits;
+  const exact = Number((100 * share * scale).toFixed(9 - digits)); // counts, without the noise of binary fractions
+  return `${(Math.round(exact) / scale).toFixed(digits)}${NBSP}%`;
 }
 
 /** A probability as percent; a small one is not shown as none. */

@@ -2,10 +2,11 @@ import math
 from collections.abc import Callable
 from functools import partial
 
+import numpy as np
 import pytest
 from scipy import optimize, stats
 
-from core.stats import lower_bound, mcnemar, paired_interval, wilson
+from core.stats import lower_bound, mcnemar, mean_interval, paired_interval, wilson
 
 
 @pytest.mark.parametrize(("successes", "samples"), [(0, 10), (3, 10), (10, 10), (481, 1000)])
@@ -15,6 +16,21 @@ def test_wilson_interval_equals_its_closed_form(successes: int, samples: int) ->
     half = z / (1 + z * z / samples)
     half *= math.sqrt(p * (1 - p) / samples + z * z / (4 * samples * samples))
     assert wilson(successes, samples) == pytest.approx((center - half, center + half), abs=1e-9)
+
+
+@pytest.mark.parametrize(("successes", "samples"), [(0, 10), (3, 10), (10, 10), (481, 1000)])
+def test_mean_of_hits_and_misses_has_the_interval_of_their_share(
+    successes: int, samples: int
+) -> None:
+    shares = [1.0] * successes + [0.0] * (samples - successes)
+    assert mean_interval(shares) == pytest.approx(wilson(successes, samples), abs=1e-9)
+
+
+@pytest.mark.parametrize(("a", "b"), [(0.1, 0.1), (2.0, 1.0), (9.0, 1.0), (0.5, 8.0)])
+def test_interval_of_a_mean_holds_it_at_least_as_often_as_promised(a: float, b: float) -> None:
+    draws = np.random.default_rng(0).beta(a, b, (500, 12))
+    held = [low <= a / (a + b) <= high for low, high in map(mean_interval, draws.tolist())]
+    assert np.mean(held) > 0.94
 
 
 def test_lower_bound_is_exceeded_as_rarely_as_promised() -> None:

@@ -19,7 +19,7 @@ from robustness.report import html
 from robustness.report.exhibits import BUDGET, Texts, choose
 from robustness.report.lookup import InputLost, adversarial_input, clean_input, picture
 from robustness.report.schema import AttackFlags, Report, plain, read_report
-from robustness.report.sentences import lines
+from robustness.report.sentences import findings, interval, lines, percent
 from robustness.report.write import card, literal, write_companions
 from robustness.spec import EvaluationSpec
 from robustness.store import Shard, as_array
@@ -201,8 +201,8 @@ def test_page_of_large_colour_images_stays_small(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("labelled", "said"),
     [
-        (True, ("of 20 images correctly.", "are classified correctly on average.")),
-        (False, ("without labels.", "of its predictions on average.")),
+        (True, ("of 20 images correctly.", "are classified correctly on average (95\u00a0% in")),
+        (False, ("without labels.", "of its predictions on average (95\u00a0% in")),
     ],
 )
 def test_every_form_says_the_same_of_corruptions_alone(
@@ -213,9 +213,9 @@ def test_every_form_says_the_same_of_corruptions_alone(
     report = make_report(tmp_path, samples=20, labelled=labelled, attacks=attacks, gate=gate)
     write_companions(tmp_path, report)
     headline = report.summary.headline
-    error = report.summary.models[0].mean_corruption_error
-    assert error is not None and f"{100 * (1 - error):.0f}\u00a0%" in headline
-    assert said[0] in headline and headline.endswith(said[1])
+    found = report.summary.models[0].corrupted
+    assert found is not None and percent(found.top1, 20) in headline
+    assert said[0] in headline and said[1] in headline
     if not labelled:
         assert "correct" not in headline
     assert_said_everywhere(lines(report.summary), tmp_path, report)
@@ -229,6 +229,41 @@ def test_every_form_has_the_sentences_of_the_report(two: Made) -> None:
     sentences = [*lines(summary), summary.gate.finding]
     outputs = assert_said_everywhere(sentences, two.folder, two.report)
     assert all(attack.finding in outputs for attack in summary.models[0].attacks)
+
+
+@pytest.mark.parametrize(
+    "attack", [{"name": "corruptions", "severities": [5]}, {"name": "smoothing"}]
+)
+def test_an_interval_is_that_of_the_figure_beside_it(attack: Any, tmp_path: Path) -> None:
+    report = make_report(tmp_path, samples=40, attacks=[attack])
+    write_companions(tmp_path, report)
+    [model] = report.summary.models
+    own = model.corrupted or model.certificates[0].curve[0]
+    shown = interval(own.ci, 40)
+    assert shown != interval(model.clean.ci, 40) and shown in report.summary.headline
+    assert interval(model.clean.ci, 40) not in " ".join(lines(report.summary))
+    assert seen(tmp_path).text.count(shown) >= 2  # headline and readings
+    assert shown in (tmp_path / "card.md").read_text().replace("\\", "")
+    assert "8bit" not in "".join(report.definitions) and "8-bit" not in seen(tmp_path).text
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "words", "other"),
+    [
+        ("typos", "text", (), ("served model", "8-bit", "No attack succeeded")),
+        ("hotflip", "text", ("also mislead the served model",), ("8-bit",)),
+        ("square", "image", ("mislead the model when written as an 8-bit PNG",), ("also mislead",)),
+        ("pgd", "image", ("also mislead the served model", "8-bit PNG"), ()),
+    ],
+)
+def test_of_the_served_model_is_said_what_an_attack_did_not_ask_it(
+    name: str, kind: str, words: tuple[str, ...], other: tuple[str, ...], tmp_path: Path
+) -> None:
+    attacks = [{"name": "pgd", "eps": ["4/255"]}]
+    [model] = make_report(tmp_path, samples=20, attacks=attacks).summary.models
+    found = [one.model_copy(update={"name": name}) for one in model.attacks]
+    said = " ".join(findings(model.model_copy(update={"attacks": found}), "accuracy", kind))
+    assert all(one in said for one in words) and not any(one in said for one in other)
 
 
 @needs_browser

@@ -199,6 +199,7 @@ class Page:
 
 _FGSM = {"name": "fgsm", "eps": ["2/255", "16/255"]}
 _FOG = {"name": "corruptions", "names": ["fog", "elastic_transform"], "severities": [3]}
+_PAIR = {"compare_with": "fashion-dot", "gate": "robust_accuracy >= 0.99"}
 HOSTILE_NAME = "<img src=x onerror=window.hacked=1>.png"
 HOSTILE_TEXT = "<script>window.hacked=1</script> a dull film, badly written and boring"
 
@@ -212,7 +213,10 @@ def evaluations(url: str) -> dict[str, str]:
     images = [("images", (name, png(i, size=28))) for i, name in enumerate(names)]
     texts = [("texts", (None, json.dumps([HOSTILE_TEXT, "A moving film."])))]
     asked: dict[str, tuple[dict[str, Any], list[Any]]] = {
-        "images": ({"attacks": [_FGSM, _FOG], "compare_with": "fashion-dot"}, images),
+        "images": (
+            {"attacks": [_FGSM, _FOG], **_PAIR},
+            images,
+        ),
         "budgets": ({"attacks": [_FGSM, l2]}, images),
         "unaimed": ({"attacks": [_FOG, smoothing]}, images),
         "texts": ({"attacks": [typos]}, texts),

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from selenium.webdriver.common.keys import Keys
 
+from robustness.report.sentences import percent
 from tests.service.conftest import png
 from tests.service.page import HOSTILE_NAME, Page, needs_browser
 
@@ -27,6 +28,10 @@ return [...document.querySelectorAll('*')].filter((node) => {
   const style = getComputedStyle(node);
   return !/^0s(, 0s)*$/.test(style.transitionDuration) || style.animationName !== 'none';
 }).length
+"""
+ROUNDED = """
+return import('./words.js').then(
+  ({ percent }) => arguments[0].map(([k, n]) => percent(k / n, n)))
 """
 UNNAMED = """
 return [...document.querySelectorAll('input, select, textarea, button')].filter((node) =>
@@ -250,10 +255,17 @@ def test_an_evaluation_of_texts_marks_the_changed_words(page: Page) -> None:
     assert "edits of a text" in page.text(".curve-figure")
 
 
+def test_page_rounds_as_the_reports_do(page: Page) -> None:
+    pairs = [(k, n) for n in (8, 16, 24, 32, 40, 200, 400) for k in range(n + 1)]
+    assert page.run(ROUNDED, pairs) == [percent(k / n, n) for k, n in pairs]
+
+
 def test_past_evaluations_are_listed_filtered_and_continued(
     page: Page, places: dict[str, str]
 ) -> None:
     page.open("#/evaluations")
+    failed = f".past:has([href='{places['images']}']) .past-outcome"
+    assert page.text(f"{failed} .bad") == "gate failed" and len(page.all(f"{failed} span")) == 3
     row = f".past:has([href='{places['texts']}'])"
     assert "2 texts · Typos at edits 2" in page.text(f"{row} .past-detail")
     page.says(f"{row} .past-outcome", "→")

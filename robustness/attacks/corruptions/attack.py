@@ -110,8 +110,8 @@ class Corruptions(Attack, frozen=True):
         """Whether its figures stand beside published ones."""
         if {*self.names} != {*CORRUPTIONS} or {*self.severities} != {*_SEVERITIES}:
             yield (
-                "mCE here is over the corruptions and severities asked for, not over the 15 at 5 "
-                "severities of ImageNet-C: it stands beside no published figure."
+                "The mean is over the corruptions and severities asked for, not over the 15 at 5 "
+                "severities of ImageNet-C, so it cannot be compared with published figures."
             )
 
     def seeds(self, seed: int, budget: Budget, inputs: np.ndarray | Sequence[str]) -> list[int]:

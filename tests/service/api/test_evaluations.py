@@ -222,7 +222,7 @@ def test_an_accepted_evaluation_has_its_files_and_says_what_it_costs(front: Fron
     links = dict.fromkeys(("report", "html", "junit", "card", "samples"))
     assert shown.pop("spec")["model"] == "fashion-elliptical" and shown.pop("created")
     assert [model["name"] for model in shown.pop("models")] == ["fashion-elliptical", "fashion-dot"]
-    nothing = dict.fromkeys(("started", "finished", "result", "error"))
+    nothing = dict.fromkeys(("started", "finished", "result", "error", "outcome"))
     assert shown == nothing | {
         "id": body["id"],
         "status": "queued",
@@ -363,6 +363,11 @@ def test_a_finished_evaluation_shows_result_report_and_pictures(front: Front) ->
     assert names == ["fashion-elliptical", "fashion-dot"]
     report = front.request("GET", shown["links"]["report"]).json()
     assert report["summary"] == shown["result"]
+    [listed] = front.request("GET", URL).json()["evaluations"]
+    outcome = listed["outcome"]
+    assert [model["name"] for model in outcome["models"]] == names
+    assert outcome["models"][1]["largest"] == report["summary"]["models"][1]["largest"]
+    assert outcome["gate"] == report["summary"]["gate"] and not outcome["gate"]["passed"]
     assert [sample["name"] for sample in report["samples"]] == [hostile] * 5
     for kind in ("clean", "adversarial", "perturbation"):
         for query in ("", "?attack=fgsm&eps=8/255&model=fashion-dot"):
