@@ -127,7 +127,8 @@ class TextTokenizer:
 
     def read(self, text: str, max_len: int) -> Reading:
         """The first `max_len` tokens of a text, and what they leave out; raises as `ids`."""
-        encoding = _read(self._tokenizer.encode, text)
+        # Of one text alone, the library would not let other threads run meanwhile.
+        (encoding,) = _read(self._tokenizer.encode_batch, [text])
         ids, words = encoding.ids, encoding.word_ids[:max_len]
         unknown = {word for word, token in zip(words, ids, strict=False) if token == self._unknown}
         read = np.array(ids[:max_len], np.int64)
