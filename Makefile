@@ -17,9 +17,7 @@ help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
 
 demo: $(VENV)/.cpu ## serve the shipped models with the web page [PORT=3000]
-	@mkdir -p state/bentoml
-	PATH="$(BIN):$$PATH" BENTOML_HOME="$(CURDIR)/state/bentoml" BENTOML_DO_NOT_TRACK=True \
-		$(BIN)/bentoml serve . --host 127.0.0.1 --port $(PORT) --timeout-graceful-shutdown 10
+	VENV="$(VENV)" ./assay serve --port $(PORT)
 
 test: $(VENV)/.dev chromium ## run the default tests [JOBS=2]
 	$(PYTEST)

@@ -1,4 +1,4 @@
-"""`python -m benchmarks [NAME ...]`: one JSON object a line for each figure."""
+"""`./assay bench NAME ...`, or `python -m benchmarks [NAME ...]`: a JSON object for each figure."""
 
 import argparse
 import dataclasses
@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from benchmarks.support.rows import Row
+from core.command import Parser, run_command
 from core.names import nearest
 from data.errors import DataError
 
@@ -31,8 +32,8 @@ def main(argv: list[str] | None = None) -> int:
         0; 1 when a benchmark had no data; 2 for an unknown benchmark or option. A missed target is
         a finding, told in the row's `met`.
     """
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks",
+    parser = Parser(
+        prog="./assay bench",
         description="Measure. Options of one benchmark follow its name: NAME --help.",
     )
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of: {', '.join(names())}")
@@ -44,7 +45,8 @@ def main(argv: list[str] | None = None) -> int:
         if name not in names():
             print(f"error: no benchmark {name!r}; {nearest(name, names())}", file=sys.stderr)
             return 2
-    return max([_show(name, options if len(before) == 1 else []) for name in chosen])
+    own = options if len(before) == 1 else []
+    return run_command(lambda: max([_show(name, own) for name in chosen]))
 
 
 def _show(name: str, options: list[str]) -> int:
@@ -61,8 +63,8 @@ def _show(name: str, options: list[str]) -> int:
 
 def _parser(name: str, run: Callable[..., Iterable[Row]]) -> argparse.ArgumentParser:
     """One option for each keyword of `run`, as its docstring describes it."""
-    parser = argparse.ArgumentParser(
-        prog=f"python -m benchmarks {name}",
+    parser = Parser(
+        prog=f"./assay bench {name}",
         description=inspect.getdoc(inspect.getmodule(run)),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -32,7 +32,7 @@ def benchmarks_page() -> str:
     """The recorded rows of every benchmark that compare something or have a target."""
     head = (
         "Every row is a record in [`benchmarks/results`](../benchmarks/results), written by "
-        "`python -m benchmarks NAME`; this page is written by `python -m docs.generate`. "
+        "`./assay bench NAME`; this page is written by `python -m docs.generate`. "
         "A ratio is the median of interleaved pairs of one run, with the spread of the pairs. "
         "Absolute times stand in the records only: the machines were shared. "
         "Assay 0.1.0 was measured before native attacks, 7-bit int8 and FastAPI. "

@@ -1,25 +1,24 @@
-"""`python -m export`: from a run to an artifact; look into one; compare two.
+"""`./assay export`, or `python -m export`: from a run to an artifact; look into one; compare two.
 
-python -m export RUN_DIR --output DIR
-python -m export inspect DIR
-python -m export compare DIR DIR
+./assay export RUN_DIR --output DIR
+./assay export inspect DIR
+./assay export compare DIR DIR
 """
 
 import argparse
 import sys
 from pathlib import Path
-from typing import get_args
+from typing import TYPE_CHECKING, get_args
 
 from tqdm import tqdm
 
-from export.graphs import error_table
-from export.inspect import compare_artifacts, files, inspect_artifact
-from export.parity import ParityError
-from export.run import open_run
-from export.samples import open_samples
-from export.write import samples_needed, write_artifact
-from runtimes.artifact import Artifact, open_artifact
+from core.command import Parser, run_command
 from runtimes.manifest import Precision, Quantization
+
+if TYPE_CHECKING:
+    from runtimes.artifact import Artifact
+
+# torch takes seconds to import: help and mistakes are answered before.
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -36,30 +35,43 @@ def main(argv: list[str] | None = None) -> int:
         arguments = parser.parse_args(given[1:])
     else:
         command, arguments = _export, _export_parser().parse_args(given)
+    return run_command(lambda: command(arguments))
+
+
+def _export(arguments: argparse.Namespace) -> int:
+    from export.graphs import error_table
+    from export.inspect import files
+    from export.parity import ParityError
+
+    if arguments.quantization and arguments.precision != "int8":
+        raise ValueError(
+            f"--quantization must come with --precision int8, got {arguments.precision}"
+        )
+    tags: list[str] = []
     try:
-        command(arguments)
+        artifact = _write(arguments, tags)
     except ParityError as error:
         print(f"error: {error}", file=sys.stderr)
         if error.layers:
             print(f"error of each layer:\n{error_table(error.layers)}", file=sys.stderr)
         return 1
-    except (ValueError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        return 130
+    print(files(artifact))
+    print(f"{artifact.name} {artifact.version}  digest {artifact.digest}")
+    for tag in tags:
+        print(f"stored as {tag}")
     return 0
 
 
-def _export(arguments: argparse.Namespace) -> None:
-    precision, quantization = arguments.precision, arguments.quantization or "static"
-    if arguments.quantization and precision != "int8":
-        raise ValueError(f"--quantization must come with --precision int8, got {precision}")
-    run = open_run(arguments.run)
-    tags: list[str] = []
+def _write(arguments: argparse.Namespace, tags: list[str]) -> "Artifact":
+    """Write the artifact, and add the tag under which it was stored, if it was asked for."""
+    from export.run import open_run
+    from export.samples import open_samples
+    from export.write import samples_needed, write_artifact
 
-    def store(artifact: Artifact) -> None:
+    run, precision = open_run(arguments.run), arguments.precision
+    quantization = arguments.quantization or "static"
+
+    def store(artifact: "Artifact") -> None:
         """Save to the model store if asked to."""
         if arguments.store:
             from runtimes.store import store_artifact
@@ -76,7 +88,7 @@ def _export(arguments: argparse.Namespace) -> None:
             bar.set_description(f"{run.name}: {stage}")
             bar.update(done)
 
-        artifact = write_artifact(
+        return write_artifact(
             run,
             samples,
             arguments.output,
@@ -86,26 +98,30 @@ def _export(arguments: argparse.Namespace) -> None:
             on_progress=show,
             before_placing=store,
         )
-    print(files(artifact))
-    print(f"{artifact.name} {artifact.version}  digest {artifact.digest}")
-    for tag in tags:
-        print(f"stored as {tag}")
 
 
-def _inspect(arguments: argparse.Namespace) -> None:
+def _inspect(arguments: argparse.Namespace) -> int:
+    from export.inspect import inspect_artifact
+    from runtimes.artifact import open_artifact
+
     print(inspect_artifact(open_artifact(arguments.artifact)))
+    return 0
 
 
-def _compare(arguments: argparse.Namespace) -> None:
+def _compare(arguments: argparse.Namespace) -> int:
+    from export.inspect import compare_artifacts
+    from runtimes.artifact import open_artifact
+
     first, second = open_artifact(arguments.first), open_artifact(arguments.second)
     with tqdm(unit="sample", desc="answers", leave=False) as bar:
         text = compare_artifacts(first, second, on_progress=bar.update)
     print(text)
+    return 0
 
 
 def _export_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m export",
+    parser = Parser(
+        prog="./assay export",
         description="Export a finished run to an artifact. Every graph must answer at least 1,000 "
         "real inputs as the trained model does; otherwise nothing is written.",
         epilog="Other commands: inspect DIR shows what an artifact is made of, compare DIR DIR "
@@ -153,7 +169,7 @@ def _artifacts_parser(command: str) -> argparse.ArgumentParser:
     names = ["first", "second"]
     if command == "inspect":
         text, names = "Show what an artifact is made of.", ["artifact"]
-    parser = argparse.ArgumentParser(prog=f"python -m export {command}", description=text)
+    parser = Parser(prog=f"./assay export {command}", description=text)
     for name in names:
         parser.add_argument(name, type=Path, metavar="DIR", help="an artifact")
     return parser

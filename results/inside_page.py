@@ -8,7 +8,7 @@ from results.analysis import BINS, BY_LAYER
 from results.layer_chart import Line, Panel, draw
 
 ABOUT = """
-"Inside" shows trained weights on test samples (`python -m results analyze`): lines are means over
+"Inside" shows trained weights on test samples (`./assay results analyze`): lines are means over
 samples, shaded from the 5 % to the 95 % quantile; dashed are the bounds that TransJect guarantees.
 Entropy is our reading of TransJect's equation 10, so the paper's figures for it cannot stand beside
 these.

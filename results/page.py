@@ -11,7 +11,7 @@ from results.inside_page import ABOUT, picture, picture_name, section
 
 _HEAD = """# Results
 
-Written by `python -m results collect` from the records in [`results/`](results); do not edit it.
+Written by `./assay results collect` from the records in [`results/`](results); do not edit it.
 Accuracies in percent on the test split, which no run has seen before its end. The interval is
 Wilson's at 95 %: what the number of test samples alone leaves open, not what another seed changes.
 A size other than `full` is a recipe scaled down (`size=`): its figures say nothing about the models

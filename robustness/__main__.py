@@ -1,4 +1,4 @@
-"""Command line: python -m robustness evaluate | verify."""
+"""`./assay evaluate` and `verify`, or `python -m robustness evaluate` and `verify`."""
 
 import argparse
 import sys
@@ -13,6 +13,7 @@ import numpy as np
 from pydantic import ValidationError
 from tqdm import tqdm
 
+from core.command import run_command
 from robustness.options import check_numbers, default_workers, parser, read_spec
 from robustness.progress import Cancelled, Progress
 from robustness.spec import EvaluationSpec, cost
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from robustness.report.schema import Report
     from runtimes.artifact import Artifact
 
-HELD, FAILED, BAD_REQUEST, INTERRUPTED = 0, 1, 2, 130
+HELD, FAILED = 0, 1
 _WRITTEN = ("report.json", "report.html", "report.junit.xml", "card.md", "samples.parquet")
 
 
@@ -37,25 +38,24 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     arguments = parser().parse_args(argv)
     command = {"evaluate": _evaluate, "verify": _verify}[arguments.command]
+    return run_command(lambda: _explained(command, arguments))
+
+
+def _explained(command: Callable[[argparse.Namespace], int], arguments: argparse.Namespace) -> int:
+    """Run a command; a broken rule of the spec and a stop are said in words."""
     try:
         return command(arguments)
     except ValidationError as error:
-        for problem in error.errors():
-            where = ".".join(str(part) for part in problem["loc"]) or "spec"
-            message = problem["msg"].removeprefix("Value error, ")
-            print(f"error: {where}: {message}", file=sys.stderr)
-        return BAD_REQUEST
-    except (ValueError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return BAD_REQUEST
+        found = [
+            (".".join(map(str, each["loc"])) or "spec", each["msg"].removeprefix("Value error, "))
+            for each in error.errors()
+        ]
+        raise ValueError("\nerror: ".join(f"{at}: {rule}" for at, rule in found)) from None
     except (KeyboardInterrupt, Cancelled) as stop:
         why = "interrupted" if isinstance(stop, KeyboardInterrupt) else f"deadline reached: {stop}"
         kept = arguments.command == "evaluate" and arguments.output
-        print(
-            f"{why}; {'the same command continues' if kept else 'nothing was kept'}",
-            file=sys.stderr,
-        )
-        return INTERRUPTED
+        then = "the same command continues" if kept else "nothing was kept"
+        raise KeyboardInterrupt(f"{why}; {then}") from None
 
 
 def _evaluate(arguments: argparse.Namespace) -> int:

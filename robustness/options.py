@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from core.command import Parser
 from core.names import nearest
 from robustness.attacks.base import Option, options
 from robustness.spec import ATTACKS, EvaluationSpec
@@ -28,8 +29,8 @@ _OF_SPEC = ("attack", *_OPTIONS, "top_k", "seed", "gate")
 
 def parser() -> argparse.ArgumentParser:
     """The parser of all commands."""
-    top = argparse.ArgumentParser(
-        prog="python -m robustness",
+    top = Parser(
+        prog="./assay",
         description="Measure how a classifier holds under attack, and check such measurements.",
         epilog="docs/guides/evaluate.md explains attacks, figures and files.",
     )
@@ -48,14 +49,14 @@ def parser() -> argparse.ArgumentParser:
 
 
 _EVALUATE = """example:
-  python -m robustness evaluate --artifact artifacts/fashion-elliptical-adv \\
+  ./assay evaluate --artifact artifacts/fashion-elliptical-adv \\
       --data artifacts/samples/fashion-mnist --attack fgsm pgd --eps 1/255 4/255 \\
       --output first
 
 exit codes: 0 the gate held, or there was none; 1 the gate failed; 2 a bad request;
 130 interrupted, or the deadline was reached"""
 _VERIFY = """example:
-  python -m robustness verify first/report.json
+  ./assay verify first/report.json
 
 exit codes: 0 confirmed; 1 refuted; 2 no such report, or one of its models is not
 there; 130 interrupted"""
@@ -151,7 +152,7 @@ def _add_verify(command: argparse.ArgumentParser) -> None:
     command.add_argument("--artifact", type=Path, **_MANY, metavar="DIR", help=told)
     told = "compare the stored inputs with this data set, too; what evaluate --data takes"
     command.add_argument("--data", metavar="SOURCE", help=told)
-    told = "score only N inputs, drawn by the report's seed"
+    told = "score only N inputs, other ones every time; default all"
     command.add_argument("--limit", **_WHOLE, help=told)
 
 

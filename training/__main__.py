@@ -1,14 +1,18 @@
-"""`python -m training`: list the recipes and train one."""
+"""`./assay train`, or `python -m training fit`: train a recipe; `list`: list the recipes."""
 
 import argparse
 import json
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from training import run as records
-from training.distributed import Processes, process_group
-from training.recipe_file import describe_file, read_recipe
-from training.trainer import Trainer
+from core.command import Parser, run_command
+
+if TYPE_CHECKING:
+    from training.distributed import Processes
+    from training.trainer import Trainer
+
+# torch takes seconds to import: help and mistakes are answered before.
 
 _ROOT = Path(__file__).parent.parent
 RECIPES = _ROOT / "recipes"
@@ -20,33 +24,24 @@ def main(argv: list[str] | None = None) -> int:
     Returns:
         0, 2 for a bad recipe, data or folder, or 130 when interrupted.
     """
-    try:
-        return run_command(_parser(), argv)
-    except KeyboardInterrupt:
-        print("interrupted; continue with --resume", file=sys.stderr)
-        return 130
-
-
-def run_command(parser: argparse.ArgumentParser, argv: list[str] | None) -> int:
-    """Run what the parser's `command` names; 2 with a message for input that cannot be used."""
-    arguments = parser.parse_args(argv)
-    try:
-        return arguments.command(arguments)
-    except (ValueError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    arguments = _parser().parse_args(argv)
+    return run_command(lambda: arguments.command(arguments))
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m training", description="Train classifiers.")
+    parser = Parser(prog="python -m training", description="Train classifiers.")
     commands = parser.add_subparsers(required=True)
-    listing = commands.add_parser("list", help="list the recipes with their variants and sizes")
+    listing = commands.add_parser(
+        "list", prog="./assay train list", help="list the recipes with their variants and sizes"
+    )
     listing.set_defaults(command=_list)
     fit = commands.add_parser(
         "fit",
+        prog="./assay train",
         help="train a recipe",
-        description="Train a recipe. Under `torchrun -m training fit ...` several processes train "
-        "one model together; the batch of the recipe is shared among them.",
+        description="Train a recipe; './assay train list' lists the recipes. Under 'torchrun -m "
+        "training fit ...' several processes train one model together; the batch of the recipe is "
+        "shared among them.",
     )
     fit.add_argument("recipe", type=Path, nargs="?", help="a recipe file")
     fit.add_argument(
@@ -61,39 +56,62 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _list(arguments: argparse.Namespace) -> int:
+def _list(_: argparse.Namespace) -> int:
+    from training.recipe_file import describe_file
+
     for path in sorted(RECIPES.glob("*.yaml")):
         print(f"recipes/{path.name:42} {describe_file(path)}")
     return 0
 
 
 def _fit(arguments: argparse.Namespace) -> int:
+    from training import run as records
+    from training.distributed import process_group
+
+    if arguments.resume and (metrics := records.finished(arguments.resume)):
+        _show(metrics, f"already finished: {arguments.resume}")
+        return 0
     with process_group() as processes:
-        _train(arguments, processes)
+        trainer = (_resumed if arguments.resume else _started)(arguments, processes)
+        try:
+            metrics = trainer.run()
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt(_continuation(trainer.folder, processes)) from None
+        if processes.is_first:
+            _show(metrics, f"run: {trainer.folder}")
     return 0
 
 
-def _train(arguments: argparse.Namespace, processes: Processes) -> None:
-    trainer = (_resumed if arguments.resume else _started)(arguments, processes)
-    metrics = trainer.run()
-    if processes.is_first:
-        print(json.dumps(metrics, indent=2))
-        print(f"run: {trainer.folder}")
+def _show(metrics: object, last: str) -> None:
+    print(json.dumps(metrics, indent=2))
+    print(last)
 
 
-def _resumed(arguments: argparse.Namespace, processes: Processes) -> Trainer:
+def _continuation(folder: Path, processes: "Processes") -> str:
+    command = "./assay train" if processes.size == 1 else "torchrun ... -m training fit"
+    return f"interrupted; continue with: {command} --resume {folder}"
+
+
+def _resumed(arguments: argparse.Namespace, processes: "Processes") -> "Trainer":
+    from training.run import recorded_recipe
+    from training.trainer import Trainer
+
     if arguments.recipe or arguments.output:
         raise ValueError("--resume continues a run as it was started: give no recipe or --output")
-    recipe = records.recorded_recipe(arguments.resume)
+    recipe = recorded_recipe(arguments.resume)
     return Trainer(recipe, arguments.resume, processes=processes, progress=True)
 
 
-def _started(arguments: argparse.Namespace, processes: Processes) -> Trainer:
+def _started(arguments: argparse.Namespace, processes: "Processes") -> "Trainer":
+    from training.recipe_file import read_recipe
+    from training.run import RECIPE
+    from training.trainer import Trainer
+
     if not arguments.recipe:
         raise ValueError("name a recipe file, or a run with --resume")
     recipe = read_recipe(arguments.recipe, arguments.overrides)
     folder = arguments.output or Path("runs") / recipe.run_name
-    if (folder / records.RECIPE).exists():
+    if (folder / RECIPE).exists():
         raise ValueError(f"{folder} already holds a run; continue it with --resume {folder}")
     processes.wait()  # before the first one makes the folder
     return Trainer(recipe, folder, processes=processes, progress=True)

@@ -47,6 +47,13 @@ def recorded_recipe(folder: Path) -> Recipe:
     return read_recipe(folder / RECIPE)
 
 
+def finished(folder: Path) -> dict[str, Any] | None:
+    """The metrics of a run whose best weights were tested; None of any other folder."""
+    path = folder / METRICS
+    metrics = json.loads(path.read_text()) if path.is_file() else {}
+    return metrics if "test_accuracy" in metrics else None
+
+
 def record_session(folder: Path, step: int, inputs: dict[str, str], processes: int) -> None:
     """Note in `run.json` what the run depends on from a step on, at each start and resumption.
 

@@ -144,13 +144,13 @@ def _whole(share: float) -> str:
 def _commands(report: Report) -> str:
     """What to type in a shell; folders and data are named by their roles, paths are nobody's."""
     first, *others = report.summary.models
-    words = ["python", "-m", "robustness", "evaluate", "--artifact", f"artifacts/{first.name}"]
+    words = ["./assay", "evaluate", "--artifact", f"artifacts/{first.name}"]
     for other in others:
         words += ["--compare", f"artifacts/{other.name}"]
     words += ["--data", "DATA", "--spec", "spec.json", "--output", "OUTPUT"]
     evaluate = " ".join(map(shlex.quote, words)).replace(" --data", " \\\n    --data")
     about = f"# spec.json: the spec below; DATA: the {report.data.samples:,} {report.data.kind}s"
-    return "\n".join([about, evaluate, f"python -m robustness verify OUTPUT/{REPORT}"])
+    return "\n".join([about, evaluate, f"./assay verify OUTPUT/{REPORT}"])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -37,7 +37,7 @@ def test_a_benchmark_tells_its_own_options(name: str, capsys: pytest.CaptureFixt
     with pytest.raises(SystemExit, match="0"):
         main([name, "--help"])
     said = capsys.readouterr().out
-    assert f"python -m benchmarks {name}" in said
+    assert f"./assay bench {name}" in said
     assert "--pairs PAIRS" in said or name != "isolation"
 
 

@@ -112,7 +112,7 @@ def test_page_has_the_result_before_everything_else_and_asks_for_nothing(two: Ma
     assert "at most 8 of its 255 levels" in text
     for title in ("Attacks", "By class", "Common corruptions", "Certificates", "reproduce"):
         assert title in text
-    assert "python -m robustness verify" in text
+    assert "./assay verify" in text
     links = [value for name, value in page.attributes if name in ("src", "href", "xlink:href")]
     assert links and all((value or "").startswith("data:image/png;base64,") for value in links)
     contents = [value or "" for name, value in page.attributes if name == "content"]

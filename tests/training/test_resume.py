@@ -100,7 +100,8 @@ def test_sigkill_and_sigint_lose_nothing(recipe_file: Path) -> None:
     process = fit_until_checkpoint(run, "--resume", str(run), after=saved)
     os.kill(process.pid, signal.SIGINT)
     _, errors = process.communicate(timeout=120)
-    assert process.returncode == 130 and b"continue with --resume" in errors
+    said = f"interrupted; continue with: ./assay train --resume {run}\n"
+    assert process.returncode == 130 and errors.decode().endswith(said)
     assert main(["fit", "--resume", str(run)]) == 0
     start(recipe_file, "whole", *choice).run()
     assert_same(recipe_file.parent)
@@ -118,6 +119,9 @@ def test_run_is_resumed_with_its_data_and_version_alone(
     refused(str(recipe_file), message="give no recipe or --output")
     refused(message="holds no run")
     start(recipe_file, "run", "train.epochs=1").run()
+    assert main(["fit", "--resume", str(run)]) == 0
+    assert capsys.readouterr().out.endswith(f"already finished: {run}\n")
+    (run / records.METRICS).unlink()
     labels = recipe_file.parent / "t10k-labels-idx1-ubyte.gz"
     content = labels.read_bytes()
     write_idx(labels, np.zeros(64, np.uint8))
