@@ -308,13 +308,9 @@ def _outcome(result: dict[str, Any] | None) -> dict[str, Any] | None:
     if result is None:
         return None
     of_model = ("name", "outcome", "clean", "largest", "corrupted")
-    return {
-        "headline": result["headline"],
-        "metric": result["metric"],
-        "models": [{key: model.get(key) for key in of_model} for model in result["models"]],
-        "gate": result["gate"],
-        "reliable": result["reliable"],
-    }
+    models = [{key: model.get(key) for key in of_model} for model in result["models"]]
+    told = {key: result.get(key) for key in ("headline", "metric", "gate", "reliable")}
+    return {**told, "models": models}
 
 
 def whole(job: Job) -> dict[str, Any]:
