@@ -140,6 +140,7 @@ class Assay:
         model: str | None = None,
         top_k: int = DEFAULT_TOP_K,
         explain: bool = False,
+        show_input: bool = False,
     ) -> list[Prediction]:
         """Classify image files.
 
@@ -148,7 +149,9 @@ class Assay:
         """
         files = [image.read_bytes() for image in images]
         served = self._worker.registry.get(model)
-        return await self._worker.predictions.predict(files, served, top_k=top_k, explain=explain)
+        return await self._worker.predictions.predict(
+            files, served, top_k=top_k, explain=explain, show_input=show_input
+        )
 
     @bentoml.api
     async def classify_text(

@@ -48,6 +48,7 @@ class ClassifyForm(BaseModel):
     model: Annotated[str | None, BeforeValidator(_plain)] = None
     top_k: Annotated[Annotated[int, Field(ge=1)] | None, BeforeValidator(_plain)] = DEFAULT_TOP_K
     explain: Annotated[StrictBool | None, BeforeValidator(_flag)] = False
+    show_input: Annotated[StrictBool | None, BeforeValidator(_flag)] = False
 
 
 class TextRequest(BaseModel):
@@ -92,6 +93,7 @@ class Classify:
                     served,
                     top_k=asked.top_k or DEFAULT_TOP_K,
                     explain=bool(asked.explain),
+                    show_input=bool(asked.show_input),
                     arrived=sent.arrived,
                     sharer=sent.sharer,
                 )

@@ -1,4 +1,4 @@
-"""What is served, in JSON: the models and the sample images."""
+"""What is served, in JSON: the models, the limits and the sample images."""
 
 import dataclasses
 from pathlib import Path
@@ -18,9 +18,15 @@ from service.predictions.registry import Registry
 from service.predictions.served import Served
 from service.settings import Settings
 
+_LIMITS = set(
+    "image_formats max_body_mb max_pixels max_images_classify max_texts_classify max_text_chars"
+    " archive_max_mb evaluation_max_samples evaluation_max_steps evaluation_max_eps"
+    " evaluation_max_queries evaluation_max_directions evaluation_max_attacks".split()
+)
+
 
 def routes(settings: Settings, registry: Registry) -> list[BaseRoute]:
-    """The routes ``/v1/models`` and ``/samples``."""
+    """The routes ``/v1/models``, ``/v1/limits`` and ``/samples``."""
     router = APIRouter(dependencies=access(strict=False))
     samples = sample_index(settings.samples, registry)
     files = StaticFiles(directory=settings.samples, check_dir=False)
@@ -34,6 +40,11 @@ def routes(settings: Settings, registry: Registry) -> list[BaseRoute]:
     async def model(name: str) -> Response:
         """One model, by `name` or `name:version`."""
         return JSONResponse(describe_model(registry.find(name), registry))
+
+    @router.get("/v1/limits", response_model=dict[str, Any], responses=failures())
+    async def limits() -> Response:
+        """What the service takes at most, and which image formats."""
+        return JSONResponse(limits_of(settings))
 
     @router.get("/samples/index.json", response_model=list[dict[str, Any]], responses=failures())
     async def index() -> Response:
@@ -67,6 +78,11 @@ def describe_model(served: Served, registry: Registry) -> dict[str, Any]:
         "metrics": manifest.metrics,
         "card": artifact.card,
     }
+
+
+def limits_of(settings: Settings) -> dict[str, Any]:
+    """The settings that senders must keep to, by their names without ``ASSAY_``."""
+    return settings.model_dump(mode="json", include=_LIMITS)
 
 
 def _preprocessing(artifact: Artifact) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """The decoders of one server process, shared fairly by its requests."""
 
 import logging
+import re
 import threading
 import time
 from collections import deque
@@ -24,6 +25,7 @@ logger = logging.getLogger(__name__)
 
 _IMAGES = 1000  # that one process decodes, lest what a library leaks adds up
 _IDLE_S = 20.0  # after which a process ends; the next image starts another one
+_HEIC = re.compile(rb".{4}ftyp.{0,20}(hei[cmsx]|hev[cmsx])", re.DOTALL)  # or among its kin
 _STATUS = {
     "not_an_image": 415,
     "format_not_taken": 415,
@@ -296,12 +298,18 @@ class Decoders:
 
     def _check_format(self, content: bytes) -> None:
         kind = format_of(content[:32])
-        if kind is None:
-            raise ImageError("not_an_image", "not an image in a known format")
         taken = self._settings.image_formats
+        names = ", ".join(taken)
+        if _HEIC.match(content[:32]):
+            advice = "save it as JPEG first (iPhone: Settings, Camera, Formats, Most Compatible)"
+            message = f"HEIC is not read; {advice}; taken are {names}"
+            raise ImageError("format_not_taken", message)
+        if kind is None:
+            message = f"not an image in a known format; taken are {names}"
+            raise ImageError("not_an_image", message)
         # Its numbers are plain text, which Pillow reads in Python.
         if kind not in taken or content[:2] in (b"P1", b"P2", b"P3"):
-            message = f"this image format is not taken here; taken are {', '.join(taken)}"
+            message = f"this image format is not taken here; taken are {names}"
             raise ImageError("format_not_taken", message)
 
     def _work_here(self) -> None:

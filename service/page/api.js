@@ -51,8 +51,9 @@ const postJson = (path, body, signal) => json(path, { method: "POST", body: JSON
 /** The bytes of a response. */
 export const fetchBlob = async (path, options) => (await request(path, options)).blob();
 
-/** Inputs in one request for predictions. */
+/** Inputs in one request for predictions, and the bytes that they are worth splitting at. */
 export const AT_ONCE = 32;
+export const BYTES_AT_ONCE = 8_000_000;
 
 /** What a model can be given. */
 export const IMAGES = "image-classification";
@@ -62,6 +63,9 @@ const evaluationPath = (id) => `v1/evaluations/${encodeURIComponent(id)}`;
 
 /** The served models of a task. */
 export const fetchModels = async (task) => (await json("v1/models")).filter((model) => model.task === task);
+
+/** What the service takes: image formats, sizes and counts, by the names of its settings. */
+export const fetchLimits = () => json("v1/limits");
 
 /** What can be evaluated: the attacks, with their titles, options and budgets. */
 export const fetchAttacks = () => json("v1/attacks");
@@ -76,13 +80,15 @@ export const sampleUrl = (file) => `samples/${file.split("/").map(encodeURICompo
  * Predictions in the order of the images.
  * @param {{name: string, blob: Blob}[]} images at most `AT_ONCE`.
  * @param {boolean} explain also asks for a map of the model's attention.
+ * @param {boolean} seen also asks for the pixels that the model is given.
  */
-export function classify(images, model, { explain = false, signal } = {}) {
+export function classify(images, model, { explain = false, seen = false, signal } = {}) {
   const form = new FormData();
   for (const { name, blob: bytes } of images) form.append("images", bytes, name);
   form.append("model", model);
   form.append("top_k", "3");
   if (explain) form.append("explain", "true");
+  if (seen) form.append("show_input", "true");
   return json("classify", { method: "POST", body: form, signal });
 }
 

@@ -6,7 +6,9 @@ import { byId } from "./dom.js";
 import { openEvaluation } from "./evaluation.js";
 import { startForms } from "./evaluation-form.js";
 import { openEvaluations } from "./evaluations.js";
-import { loadSamples, startImages } from "./images.js";
+import { loadLimits, loadSamples, startImages } from "./images.js";
+import { imageInputs, revive, textInputs } from "./inputs.js";
+import { keep } from "./kept.js";
 import { imageModels, textModels } from "./models.js";
 import { startTexts } from "./texts.js";
 
@@ -56,7 +58,7 @@ function route() {
 async function load() {
   const [attacks] = await Promise.allSettled([loadAttacks().then(startForms)]);
   const refused = attacks.reason?.status === 401; // each wrong key counts
-  const results = refused ? [] : await Promise.allSettled([imageModels.load(byId("image-models")), textModels.load(byId("text-models")), loadSamples()]);
+  const results = refused ? [] : await Promise.allSettled([imageModels.load(byId("image-models")), textModels.load(byId("text-models")), loadSamples(), loadLimits()]);
   const failed = [attacks, ...results].find(({ status }) => status === "rejected");
   for (const name of ["image-error", "text-error"]) showError(byId(name), failed?.reason ?? null, failed && load);
 }
@@ -75,6 +77,10 @@ async function start() {
     route();
   });
   show(place().view);
+  for (const inputs of [imageInputs, textInputs]) {
+    const unkept = () => { byId(`${inputs.kind}-kept`).textContent = "Not kept for a reload: this browser has no room or does not allow it."; };
+    keep(inputs, revive, unkept);
+  }
   await load();
   route();
 }

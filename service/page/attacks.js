@@ -3,16 +3,20 @@
 import { fetchAttacks } from "./api.js";
 import { h } from "./dom.js";
 
+const isShare = (value) => value > 0 && value <= 1;
+const isCount = (value) => Number.isInteger(value) && value > 0;
+
 /**
  * What an attack may spend. `chips` are offered to tick, `other` says that any value may be typed,
- * and `number` that the service wants numbers.
+ * and `number` that the service wants numbers. A typed value must be one that `fits`; `rule` says
+ * which do, and `meant` what may have been meant by another one.
  */
 const BUDGETS = {
-  eps: { title: "Budget (eps)", hint: "How far each pixel may move. 1/255 is one level of an 8-bit image.", chips: ["1/255", "2/255", "4/255", "8/255", "16/255", "32/255"], other: "e.g. 0.1, 12/255" },
+  eps: { title: "Budget (eps)", hint: "How far each pixel may move. 1/255 is one level of an 8-bit image.", chips: ["1/255", "2/255", "4/255", "8/255", "16/255", "32/255"], other: "e.g. 0.1, 12/255", fits: isShare, rule: "a budget lies above 0 and is at most 1", meant: (value) => isCount(value) && value < 256 && `${value}/255` },
   severities: { title: "Severity of the corruptions", hint: "From 1, hardly visible, to 5, hard to see through.", chips: ["1", "2", "3", "4", "5"], number: true },
   sigma: { title: "Noise of the smoothing (sigma)", hint: "More noise proves larger radii and costs clean accuracy.", chips: ["0.12", "0.25", "0.5", "1"] },
-  rate: { title: "Share of the words", hint: "0.025 is one word in forty.", chips: ["0.025", "0.05", "0.1", "0.25"], other: "e.g. 0.15" },
-  edits: { title: "Edits", hint: "How many words or tokens of a text may be changed.", chips: ["1", "2", "3", "5", "8"], other: "e.g. 10", number: true },
+  rate: { title: "Share of the words", hint: "0.025 is one word in forty.", chips: ["0.025", "0.05", "0.1", "0.25"], other: "e.g. 0.15", fits: isShare, rule: "a share lies above 0 and is at most 1", meant: (value) => value <= 100 && String(value / 100) },
+  edits: { title: "Edits", hint: "How many words or tokens of a text may be changed.", chips: ["1", "2", "3", "5", "8"], other: "e.g. 10", number: true, fits: isCount, rule: "edits are whole numbers from 1 on", meant: () => null },
 };
 
 /** Where to start from; the first one is chosen when the page is opened. What is not named here has the service's default. */
@@ -78,7 +82,7 @@ function epsValue(text) {
 function optionField(attack, { name, choices, minimum, maximum, default: value, text }) {
   const field = choices
     ? h("select", { name: `${attack}-${name}` }, choices.map((one) => h("option", { value: one, selected: one === value }, one)))
-    : h("input", { type: "number", name: `${attack}-${name}`, value, min: minimum, max: maximum, inputMode: "numeric" });
+    : h("input", { type: "number", name: `${attack}-${name}`, value, min: minimum, max: maximum, required: true, inputMode: "numeric" });
   return h("label", { className: "inline", title: text }, name, field);
 }
 
@@ -112,6 +116,15 @@ const presetCard = ({ key, title, what }, i) => h("label", { className: "preset"
 
 const ticked = (form, name) => [...form.querySelectorAll(`[name="${name}"]:checked`)].map((box) => box.value);
 const typed = (text) => text.split(/[\s,;]+/).filter(Boolean);
+
+/** What is wrong with a typed budget, or null. */
+function typedFault(key, text) {
+  const { fits, rule, meant } = BUDGETS[key];
+  const wrong = typed(text).find((one) => !fits(epsValue(one)));
+  if (wrong === undefined) return null;
+  const better = epsValue(wrong) > 0 && meant(epsValue(wrong));
+  return `“${wrong}” does not fit: ${rule}.${better ? ` Did you mean ${better}?` : ""}`;
+}
 
 /** The fields for one kind of input, "image" or "text", in a form of their own. */
 export class AttackFields {
@@ -189,6 +202,26 @@ export class AttackFields {
   #option(attack, { name, choices }) {
     const { value } = this.form.elements[`${attack}-${name}`];
     return [name, choices ? value : Number(value)];
+  }
+
+  #fields({ name, budget }) {
+    const own = this.form.elements[`${name}-only`];
+    return own?.value.trim() ? own : this.form.elements[`other-${budget}`];
+  }
+
+  /** What is typed and breaks a rule, of the chosen attacks: [{field, message}]. */
+  faults() {
+    const fields = new Map(this.chosen().map((attack) => [this.#fields(attack), attack.budget]));
+    return [...fields].filter(([field]) => field).map(([field, budget]) => ({ field, message: typedFault(budget, field.value) })).filter(({ message }) => message);
+  }
+
+  /** The field that a place in a spec such as "attacks.0.eps" is about; null where there is none. */
+  at(place) {
+    const [, index, name] = /^attacks\.(\d+)\.(\w+)/.exec(place) ?? [];
+    const attack = this.chosen()[index];
+    if (!attack) return null;
+    const typedOne = name === attack.budget ? this.#fields(attack) : this.form.elements[`${attack.name}-${name}`];
+    return typedOne ?? this.form.querySelector(name === attack.budget ? `[name="${name}"]` : `[name="attack"][value="${attack.name}"]`);
   }
 
   /** The attacks as a spec names them. */

@@ -26,17 +26,25 @@ export const choiceButton = (text, chosen, onclick, props = {}) => h("button", {
 /** The element with this id. */
 export const byId = (id) => document.getElementById(id);
 
+/** The files of a drop; a folder comes as the entry that opens it, since as a file it cannot be read. */
+function dropped({ items }) {
+  const given = [...items].filter(({ kind }) => kind === "file").map((item) => [item.webkitGetAsEntry?.(), item.getAsFile()]);
+  return given.map(([entry, file]) => (entry?.isDirectory ? entry : file));
+}
+
 /**
- * Hands over the files that are chosen in a field, or dragged onto the page while its view is shown.
+ * Hands over the files that are chosen in fields, or dragged onto the page while its view is shown.
  * @param {HTMLElement} area is marked while files are dragged over the page.
- * @param {(files: FileList) => void} take
+ * @param {(given: (File | FileSystemDirectoryEntry)[]) => void} take
  */
-export function acceptFiles(area, field, take) {
+export function acceptFiles(area, fields, take) {
   const isFileDrag = (event) => [...(event.dataTransfer?.types ?? [])].includes("Files");
-  field.addEventListener("change", () => {
-    take(field.files);
-    field.value = "";
-  });
+  for (const field of fields) {
+    field.addEventListener("change", () => {
+      take([...field.files]);
+      field.value = "";
+    });
+  }
   document.addEventListener("dragover", (event) => {
     if (!isFileDrag(event)) return; // a dragged passage goes into a field as usual
     event.preventDefault();
@@ -49,7 +57,7 @@ export function acceptFiles(area, field, take) {
     area.classList.remove("over");
     if (!isFileDrag(event)) return;
     event.preventDefault(); // a file that misses must not replace the page
-    if (!area.closest(".view").hidden) take(event.dataTransfer.files);
+    if (!area.closest(".view").hidden) take(dropped(event.dataTransfer));
   });
 }
 

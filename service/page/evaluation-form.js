@@ -5,7 +5,7 @@ import { fetchCost, submitEvaluation } from "./api.js";
 import { AttackFields } from "./attacks.js";
 import { byId, h } from "./dom.js";
 import { imageInputs, textInputs, uploads } from "./inputs.js";
-import { imageModels, textModels } from "./models.js";
+import { classOf, imageModels, textModels } from "./models.js";
 import { count, duration } from "./words.js";
 
 const COST_AFTER_MS = 300;
@@ -13,11 +13,27 @@ const COST_AFTER_MS = 300;
 /** `crypto.randomUUID` exists in secure contexts only, and a service on the local network has none. */
 const newKey = () => [...crypto.getRandomValues(new Uint8Array(16))].map((byte) => byte.toString(16).padStart(2, "0")).join("");
 
-const inline = (text, field) => h("label", { className: "inline" }, text, field);
+const FIELDS = { gate: "gate", seed: "seed", compare_with: "compare" };
+
+/** A field with its explanation below it. */
+function explained(kind, text, field, hint) {
+  const id = `${kind}-${field.name}-hint`;
+  field.setAttribute("aria-describedby", id);
+  return h("div", { className: "row circumstance" }, h("label", { className: "inline" }, text, field, field.name === "gate" && "%"), h("small", { id }, hint));
+}
+
+/** What is wrong with a field for a number, in words; null where nothing is. */
+function numberFault({ validity, min, max, step }) {
+  if (validity.valid) return null;
+  const range = max ? `from ${min} to ${max}` : `from ${min} on`;
+  return `Enter a ${step ? "number" : "whole number"} ${range}.`;
+}
 
 class EvaluationForm {
   #asking = null;
   #timer = 0;
+  /** Whether the service has refused what stands in the form. */
+  #refused = false;
 
   constructor(form, inputs, models) {
     Object.assign(this, { form, inputs, models });
@@ -46,11 +62,12 @@ class EvaluationForm {
 
   #circumstances() {
     const priority = ["low", "normal", "high"].map((value) => h("option", { value, selected: value === "normal" }, value));
-    return h("div", { className: "row circumstances" },
-      inline("compare with", h("select", { name: "compare" })),
-      inline("gate: at least", h("span", {}, h("input", { type: "number", name: "gate", min: 0, max: 100, step: 1, placeholder: "–", inputMode: "numeric", title: "Passes where the lower bound of the robust accuracy is at least this" }), " %")),
-      inline("seed", h("input", { type: "number", name: "seed", value: 0, min: 0, inputMode: "numeric" })),
-      inline("priority", h("select", { name: "priority", title: "High needs a key of an administrator" }, priority)));
+    const of = (...parts) => explained(this.inputs.kind, ...parts);
+    return h("div", { className: "circumstances" },
+      of("compare with", h("select", { name: "compare" }), "Runs the same attacks on a second model and tells whether the difference is more than chance."),
+      of("gate: must keep", h("input", { type: "number", name: "gate", min: 0, max: 100, step: 0.1, placeholder: "–", inputMode: "decimal" }), "Passes if the lower end of the 95 % interval of the accuracy under the worst attack, at the largest budget, is at least this. Empty: no gate."),
+      of("seed", h("input", { type: "number", name: "seed", value: 0, min: 0, required: true, inputMode: "numeric" }), "Where random choices start: the same seed gives the same result again."),
+      of("priority", h("select", { name: "priority" }, priority), "Which evaluation waits for which. High needs an administrator’s key."));
   }
 
   #fillRivals() {
@@ -73,23 +90,65 @@ class EvaluationForm {
     };
   }
 
-  /** Label names in the order of the inputs, or null where any input has no label this model knows. */
+  /** Label names in the order of the inputs, null for one without a label that this model knows. */
   #labels() {
-    const names = this.inputs.items.map((item) => item.label);
-    return names.every((name) => this.models.chosen.labels.includes(name)) ? names : null;
+    return this.inputs.items.map(({ label }) => classOf(label, this.models.chosen));
   }
 
   #missing() {
-    const { items, kind } = this.inputs;
+    const { items, kind, refused, mostBytes } = this.inputs;
+    const bytes = items.reduce((sum, { file }) => sum + (file?.size ?? 0), 0);
     if (!this.models.chosen) return "No model is served.";
     if (!items.length) return `Select some ${kind}s first.`;
-    if (items.some((item) => item.error?.isRefusal)) return `Remove the ${kind}s that the service refused.`;
+    if (refused.length) return `Remove the ${kind}s that the service refused.`;
+    if (bytes > mostBytes) return `Remove some ${kind}s: they have ${Math.ceil(bytes / 1_000_000)} MB, and an evaluation takes ${mostBytes / 1_000_000} MB.`;
     return this.fields.missing();
+  }
+
+  /** What breaks a rule, as far as the page knows: [{field, message}]. */
+  #faults() {
+    const used = [...this.form.querySelectorAll(".circumstance input:enabled, .attack:has([name=attack]:checked) [type=number]")];
+    const numbers = used.map((field) => ({ field, message: numberFault(field) })).filter(({ message }) => message);
+    return [...this.fields.faults(), ...numbers];
+  }
+
+  /** Says at each field, once, what is wrong with it. */
+  #mark(faults) {
+    for (const note of this.form.querySelectorAll(".fault")) note.remove();
+    for (const field of this.form.querySelectorAll("[aria-invalid]")) field.removeAttribute("aria-invalid");
+    for (const { field, message } of faults) {
+      if (field.hasAttribute("aria-invalid")) continue;
+      const id = `${this.inputs.kind}-${field.name}-fault`;
+      field.setAttribute("aria-invalid", "true");
+      field.setAttribute("aria-describedby", `${this.inputs.kind}-${field.name}-hint ${id}`);
+      field.closest(".row, .attack").append(h("small", { className: "fault", id, role: "alert" }, message));
+      if (this.fields.details.contains(field)) this.fields.details.open = true;
+    }
+  }
+
+  /** Says what the service refuses: at its field, or below the button where it has none. */
+  #refuse(error) {
+    const details = error.isRefusal && Array.isArray(error.details) ? error.details : [];
+    const found = details.map(({ field, message }) => ({ field: this.fields.at(field) ?? this.form.elements[FIELDS[field]], message: `${message[0].toUpperCase()}${message.slice(1)}.` }));
+    const placed = found.filter(({ field }) => field);
+    this.#refused = Boolean(error.isRefusal);
+    this.#mark(placed);
+    showError(this.error, found.length && placed.length === found.length ? null : error);
+    this.#ready();
+  }
+
+  #ready() {
+    const lack = this.#missing();
+    const faulty = !lack && (this.#refused || this.#faults().length > 0);
+    this.button.disabled = Boolean(lack) || faulty;
+    this.plan.textContent = lack ?? (faulty ? "Correct what is marked first." : this.#planText());
+    if (this.inputs.refused.length) this.plan.append(" ", h("button", { type: "button", onclick: () => this.inputs.removeRefused() }, `Remove ${this.inputs.refused.length}`));
+    return !lack;
   }
 
   #planText() {
     const { items, kind } = this.inputs;
-    const unknown = items.filter((item) => !this.models.chosen.labels.includes(item.label)).length;
+    const unknown = this.#labels().filter((label) => label === null).length;
     const models = this.form.elements.compare.value ? "2 models" : "1 model";
     const start = `${count(items.length, kind)}, ${models}.`;
     if (!unknown) return `${start} All labels are known: accuracy is measured.`;
@@ -99,15 +158,21 @@ class EvaluationForm {
 
   /** Brings plan and cost up to date with the fields, the inputs and the model. */
   update() {
-    const lack = this.#missing();
-    this.button.disabled = lack !== null;
     byId(`${this.inputs.kind}-evaluation-note`).textContent = this.fields.notes();
     this.form.elements.gate.disabled = !this.fields.attacking();
-    this.plan.textContent = lack ?? this.#planText();
     clearTimeout(this.#timer);
     this.#asking?.abort();
-    if (lack) this.cost.textContent = "";
-    else this.#timer = setTimeout(() => this.#showCost(), COST_AFTER_MS);
+    if (this.#ready()) this.#timer = setTimeout(() => this.#check(), COST_AFTER_MS);
+    else this.cost.textContent = "";
+  }
+
+  /** Once typing has paused: marks what is wrong, or else asks the service. */
+  #check() {
+    const faults = this.#faults();
+    if (!faults.length) return this.#showCost();
+    this.#mark(faults);
+    this.cost.textContent = "";
+    return showError(this.error, null);
   }
 
   async #showCost() {
@@ -118,10 +183,13 @@ class EvaluationForm {
       const time = seconds === null ? "The time is estimated once it runs" : `About ${duration(seconds)} once it runs`;
       this.cost.replaceChildren(h("b", {}, `Up to ${count(evaluations, "model evaluation")}`), ` ${time}.`);
       showError(this.error, null);
+      this.#mark([]);
+      this.#refused = false;
+      this.#ready();
     } catch (error) {
       if (signal.aborted) return;
       this.cost.textContent = "";
-      showError(this.error, error);
+      this.#refuse(error);
     }
   }
 
@@ -131,19 +199,20 @@ class EvaluationForm {
   }
 
   async start() {
-    if (this.#missing()) return;
+    if (this.button.disabled) return;
     this.button.disabled = true;
     this.button.textContent = "Sending …";
     showError(this.error, null);
     try {
-      const terms = { labels: this.#labels(), priority: this.form.elements.priority.value, key: newKey() };
+      const labels = this.#labels();
+      const terms = { labels: labels.includes(null) ? null : labels, priority: this.form.elements.priority.value, key: newKey() };
       const answer = await submitEvaluation(this.#spec(), await this.#inputs(), terms);
       location.hash = `#/evaluations/${encodeURIComponent(answer.id)}`;
+      this.#ready();
     } catch (error) {
-      showError(this.error, error);
+      this.#refuse(error);
     }
     this.button.textContent = "Start evaluation";
-    this.button.disabled = this.#missing() !== null;
   }
 }
 

@@ -1,44 +1,81 @@
 /** The workspace for images: files, drops, the clipboard, samples; predictions and the model’s attention. */
 
 import { showError } from "./access.js";
-import { classify, fetchSamples, sampleUrl } from "./api.js";
+import { classify, fetchLimits, fetchSamples, sampleUrl } from "./api.js";
 import { acceptFiles, announce, byId, h } from "./dom.js";
-import { fileItems, imageInputs, sampleItems, uploads } from "./inputs.js";
-import { imageModels } from "./models.js";
+import { openFiles } from "./files.js";
+import { fileItems, imageInputs, sampleItems, textInputs, uploads } from "./inputs.js";
+import { classOf, imageModels } from "./models.js";
 import { attentionLayer, picture } from "./pictures.js";
+import { count } from "./words.js";
 import { addTo, bars, labelField, Workspace } from "./workspace.js";
 
-let explain = false;
+/** What is shown of each image beside its prediction. */
+const wanted = { explain: false, seen: false };
 
 function face(item, model) {
-  const image = picture(item.url, "", { width: 84, height: 84 });
+  const { explanation, input } = item.prediction ?? {};
+  const image = picture(wanted.seen && input ? `data:image/png;base64,${input}` : item.url, "", { width: 84, height: 84 });
   image.addEventListener("error", () => image.replaceWith(h("span", { className: "no-preview" }, "no preview")));
-  const { explanation } = item.prediction ?? {};
   return [
-    h("div", { className: "card-picture" }, image, explain && explanation ? attentionLayer(explanation, image) : null),
+    h("div", { className: "card-picture" }, image, wanted.explain && explanation ? attentionLayer(explanation, image) : null),
     h("div", { className: "card-text" },
       h("p", { className: "file", title: item.name }, item.name),
       bars(item, model), labelField(item, model, imageInputs)),
   ];
 }
 
-function setExplain(wanted) {
-  explain = wanted;
-  byId("image-explain").setAttribute("aria-pressed", String(wanted));
-  byId("image-explain-note").hidden = !wanted;
+function setWanted(name, on) {
+  wanted[name] = on;
+  byId(`image-${name}`).setAttribute("aria-pressed", String(on));
+  byId(`image-${name}-note`).hidden = !on;
 }
 
 /** Not every model has attention to show: the predictions stay, and the button goes back. */
 function withoutAttention(error) {
   if (error.code !== "not_explainable") return false;
-  setExplain(false);
+  setWanted("explain", false);
   showError(byId("image-error"), error);
   return true;
 }
 
 let samples = [];
 
-const take = (items) => addTo(imageInputs, items);
+let limits = {};
+
+/** Reads what the service takes: which formats, and how many inputs. */
+export async function loadLimits() {
+  limits = await fetchLimits();
+  for (const inputs of [imageInputs, textInputs]) Object.assign(inputs, { capacity: limits.evaluation_max_samples, mostBytes: limits.max_body_mb * 1_000_000 });
+  byId("formats").textContent = `${limits.image_formats.join(", ")}, in any size and color; you can also paste a picture`;
+}
+
+const take = (items, notes) => addTo(imageInputs, items, notes);
+
+/** What must be said about labels: names that are no class of the model. */
+function foreignLabels() {
+  const model = imageModels.chosen;
+  const foreign = imageInputs.items.filter(({ label, known }) => model && label !== null && !known && classOf(label, model) === null);
+  if (!foreign.length) return null;
+  const names = [...new Set(foreign.map(({ label }) => `“${label}”`))];
+  return `${names.slice(0, 5).join(", ")}${names.length > 5 ? ", …" : ""}: not a class of ${model.name}, so ${count(foreign.length, "image has", "images have")} no label. Its classes: ${model.labels.slice(0, 20).join(", ")}${model.labels.length > 20 ? ", …" : ""}.`;
+}
+
+/** Takes images, folders and zips of them, and csv files of labels. */
+async function takeFiles(given) {
+  announce("Reading the files");
+  try {
+    const { images, labels, left } = await openFiles(given, (limits.archive_max_mb ?? Infinity) * 1_000_000);
+    const unfit = left ? `${count(left, "file")} left out: not an image by its name.` : null;
+    if (!images.length && !labels.size) throw new Error(`No images found. ${unfit ?? ""}`);
+    take(fileItems(images), () => {
+      const missed = labels.size ? labels.size - imageInputs.setLabels(labels) : 0;
+      return [unfit, missed && `${count(missed, "line")} of the labels ${missed === 1 ? "names" : "name"} no image here.`, foreignLabels()];
+    });
+  } catch (error) {
+    showError(byId("images-error"), error);
+  }
+}
 
 function takeRandom() {
   const fresh = samples.filter((sample) => !imageInputs.has(`sample:${sample.file}`));
@@ -117,9 +154,9 @@ export async function loadSamples() {
 /** Wires the workspace for images. */
 export function startImages() {
   const drop = byId("drop");
-  acceptFiles(drop, byId("files"), (files) => take(fileItems(files)));
+  acceptFiles(drop, [byId("files"), byId("folder")], takeFiles);
   document.addEventListener("paste", ({ clipboardData }) => {
-    if (clipboardData?.files.length && !drop.closest(".view").hidden) take(fileItems(clipboardData.files));
+    if (clipboardData?.files.length && !drop.closest(".view").hidden) takeFiles([...clipboardData.files]);
   });
   byId("random").addEventListener("click", takeRandom);
   byId("browse").addEventListener("click", toggleGallery);
@@ -130,16 +167,18 @@ export function startImages() {
     models: imageModels,
     prefix: "image",
     shownFirst: matchMedia("(max-width: 46rem)").matches ? 6 : 12,
-    ask: async (items, model, signal) => classify(await uploads(items), model, { explain, signal }),
-    answered: ({ prediction }) => prediction !== null && (!explain || prediction.explanation !== undefined),
+    ask: async (items, model, signal) => classify(await uploads(items), model, { ...wanted, signal }),
+    answered: ({ prediction }) => prediction !== null && (!wanted.explain || prediction.explanation !== undefined) && (!wanted.seen || prediction.input !== undefined),
     face,
   });
   workspace.onTrouble = withoutAttention;
-  byId("image-explain").addEventListener("click", () => {
-    setExplain(!explain);
-    // New objects: the cards are drawn again with or without the glow.
-    for (const item of imageInputs.items) if (item.prediction) item.prediction = { ...item.prediction };
-    workspace.refresh();
-  });
-  imageInputs.addEventListener("change", () => { byId("image-explain").hidden = imageInputs.items.length === 0; });
+  for (const name of Object.keys(wanted)) {
+    byId(`image-${name}`).addEventListener("click", () => {
+      setWanted(name, !wanted[name]);
+      // New objects: the cards are drawn again with or without what is wanted.
+      for (const item of imageInputs.items) if (item.prediction) item.prediction = { ...item.prediction };
+      workspace.refresh();
+    });
+    imageInputs.addEventListener("change", () => { byId(`image-${name}`).hidden = imageInputs.items.length === 0; });
+  }
 }

@@ -71,6 +71,16 @@ class Models extends EventTarget {
   }
 }
 
+const normal = (name) => name.trim().toLowerCase().replace(/[\s/]+/g, "-");
+const classes = new WeakMap();
+
+/** The class that a label names, as the service reads it: by name (case, blanks and "/" do not count) or index; null where the model has none. */
+export function classOf(label, model) {
+  if (label === null || !model) return null;
+  if (!classes.has(model)) classes.set(model, new Map(model.labels.map((name) => [normal(name), name]).reverse()));
+  return classes.get(model).get(normal(label)) ?? (/^\d{1,9}$/.test(label) ? model.labels[Number(label)] ?? null : null);
+}
+
 /** Those that take images, and those that take texts. */
 export const imageModels = new Models(IMAGES);
 export const textModels = new Models(TEXTS);

@@ -32,7 +32,7 @@ const near = new IntersectionObserver((entries) => {
 export function picture(address, alt, props = {}) {
   const image = h("img", { alt, loading: "lazy", decoding: "async", ...props });
   image.addEventListener("load", () => image.classList.toggle("pixelated", image.naturalWidth <= SMALL));
-  if (hasKey() && !address.startsWith("blob:")) {
+  if (hasKey() && !/^(blob|data):/.test(address)) {
     image.dataset.address = address;
     near.observe(image);
   } else image.src = address;

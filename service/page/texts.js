@@ -55,10 +55,10 @@ function addTyped(event) {
 }
 
 async function addFiles(files) {
-  const fitting = [...files].filter(({ size }) => size > 0 && size <= LONGEST_FILE);
+  const fitting = files.filter(({ size }) => size > 0 && size <= LONGEST_FILE);
   const texts = await Promise.all(fitting.map((file) => file.text()));
   take(texts.map((text) => ({ text: text.trim() })).filter(({ text }) => text));
-  if (fitting.length < files.length) showError(byId("texts-error"), new Error("Files that are empty or larger than 1 MB were left out."));
+  if (fitting.length < files.length) showError(byId("texts-error"), new Error("Folders, and files that are empty or larger than 1 MB, were left out."));
 }
 
 /** Wires the workspace for texts; examples are offered to a model that knows their labels. */
@@ -72,7 +72,7 @@ export function startTexts() {
     answered: ({ prediction }) => prediction !== null,
     face,
   });
-  acceptFiles(byId("text-drop"), byId("text-files"), addFiles);
+  acceptFiles(byId("text-drop"), [byId("text-files")], addFiles);
   byId("text-form").addEventListener("submit", addTyped);
   byId("text").addEventListener("keydown", (event) => {
     if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) byId("text-form").requestSubmit();

@@ -1,8 +1,9 @@
 /** The selected inputs, each with the prediction of the chosen model. */
 
 import { showError } from "./access.js";
-import { AT_ONCE } from "./api.js";
+import { AT_ONCE, BYTES_AT_ONCE } from "./api.js";
 import { byId, h } from "./dom.js";
+import { classOf } from "./models.js";
 import { chance, count } from "./words.js";
 
 function bar(entry, tone) {
@@ -14,35 +15,43 @@ function bar(entry, tone) {
     h("span", { className: "track" }, fill));
 }
 
-/** The label of an input, where the chosen model knows such a class. */
-const truth = ({ label }, model) => (model.labels.includes(label) ? label : null);
-
 /** What a model makes of an input: bars, the refusal, or that the answer is still awaited. */
 export function bars(item, model) {
   if (item.error) return h("p", { className: "card-error" }, item.error.message);
   if (!item.prediction) return h("p", { className: "card-wait" }, "computing …");
-  const right = truth(item, model) === null ? "plain" : item.prediction.label === item.label ? "hold" : "fall";
+  const label = classOf(item.label, model);
+  const right = label === null ? "plain" : item.prediction.label === label ? "hold" : "fall";
   return h("ol", { className: "bars" }, item.prediction.top_k.map((entry, rank) => bar(entry, rank ? "rest" : right)));
 }
 
 /** The label of an input: as it came, or for the user to choose. */
 export function labelField(item, model, inputs) {
-  if (item.known && truth(item, model) === null) return h("p", { className: "truth" }, `label ${item.label}, which this model does not know`);
+  const label = classOf(item.label, model);
+  if (item.known && label === null) return h("p", { className: "truth" }, `label ${item.label}, which this model does not know`);
   if (item.known) {
-    const right = item.prediction && item.prediction.label === item.label;
+    const right = item.prediction && item.prediction.label === label;
     return h("p", { className: "truth" }, `label ${item.label}`,
       item.prediction && h("span", { className: right ? "mark hold" : "mark fall", title: right ? "classified correctly" : "misclassified" }, right ? " ✓" : " ✗"));
   }
-  const options = model.labels.map((label) => h("option", { value: label, selected: label === item.label }, label));
   return h("p", { className: "truth" }, h("label", {}, "label ",
-    h("select", { className: "truth-select", onchange: (event) => inputs.setLabel(item, event.target.value || null) },
-      h("option", { value: "" }, "unknown"), options)));
+    h("select", { className: "truth-select", onchange: (event) => inputs.setLabel([item], event.target.value || null) },
+      h("option", { value: "" }, item.label && label === null ? `${item.label}: no such class` : "unknown"), labelOptions(model, label))));
 }
 
-/** Adds inputs to a list, and says in the page how many found no place. */
-export function addTo(inputs, items) {
+const labelOptions = (model, chosen = null) => model.labels.map((label) => h("option", { value: label, selected: label === chosen }, label));
+
+/** Adds inputs to a list, and says in the page how many found no place, and what else is to be said. */
+export function addTo(inputs, items, notes = () => []) {
   const left = inputs.add(items);
-  showError(byId(`${inputs.kind}s-error`), left ? new Error(`${count(left, inputs.kind)} not added (limit ${inputs.capacity}).`) : null);
+  const said = [left && `${count(left, inputs.kind)} not added: an evaluation takes at most ${inputs.capacity.toLocaleString("en")}.`, ...notes()].filter(Boolean);
+  showError(byId(`${inputs.kind}s-error`), said.length ? new Error(said.join(" ")) : null);
+}
+
+/** As many inputs as one request may well hold. */
+function batch(items) {
+  let bytes = 0;
+  const large = items.slice(0, AT_ONCE).findIndex(({ file }, i) => { bytes += file?.size ?? 0; return i && bytes > BYTES_AT_ONCE; });
+  return items.slice(0, large < 0 ? AT_ONCE : large);
 }
 
 /** Sent alone, every input is number 0: beside its own card that says nothing. */
@@ -56,7 +65,7 @@ function withoutPosition(error) {
  * @typedef {object} Parts
  * @property {object} inputs
  * @property {object} models
- * @property {string} prefix   of the ids in the page: PREFIX-list, -tally, -clear, -more, -error
+ * @property {string} prefix   of the ids in the page: PREFIX-list, -tally, -clear, -refused, -more, -error, …
  * @property {number} shownFirst   cards before "Show all"
  * @property {(items: object[], model: string, signal: AbortSignal) => Promise<object[]>} ask
  * @property {(item: object) => boolean} answered   whether all that is wanted of an input is there
@@ -73,10 +82,19 @@ export class Workspace {
     Object.assign(this, parts);
     this.shown = this.shownFirst;
     this.inputs.addEventListener("change", () => this.refresh());
-    this.models.addEventListener("change", () => this.inputs.forgetPredictions());
-    this.#part("clear").addEventListener("click", () => {
-      this.inputs.clear();
-      byId("main").focus({ preventScroll: true });
+    this.models.addEventListener("change", () => {
+      this.#part("label-all").elements.label.replaceChildren(...labelOptions(this.models.chosen ?? { labels: [] }));
+      this.inputs.forgetPredictions();
+    });
+    for (const [name, remove] of [["clear", () => this.inputs.clear()], ["refused", () => this.inputs.removeRefused()]]) {
+      this.#part(name).addEventListener("click", () => {
+        remove();
+        byId("main").focus({ preventScroll: true });
+      });
+    }
+    this.#part("label-all").addEventListener("submit", (event) => {
+      event.preventDefault();
+      this.inputs.setLabel(this.inputs.items.filter(({ known }) => !known), event.target.elements.label.value);
     });
     this.#part("more").addEventListener("click", () => {
       this.shown = Infinity;
@@ -95,9 +113,10 @@ export class Workspace {
   }
 
   #remove(item) {
-    const place = this.inputs.items.indexOf(item);
+    const { children } = this.#part("list");
+    const place = [...children].indexOf(this.#cards.get(item).node);
     this.inputs.remove(item.key);
-    const next = this.#part("list").children[Math.min(place, this.inputs.items.length - 1)];
+    const next = children[Math.min(place, children.length - 1)];
     (next?.querySelector(".remove") ?? byId("main")).focus();
   }
 
@@ -114,22 +133,26 @@ export class Workspace {
 
   #tally() {
     const { items, kind } = this.inputs;
-    const labelled = items.filter((item) => item.prediction && truth(item, this.models.chosen) !== null);
-    const right = labelled.filter((item) => item.prediction.label === item.label).length;
+    const labelled = items.filter((item) => item.prediction && classOf(item.label, this.models.chosen) !== null);
+    const right = labelled.filter((item) => item.prediction.label === classOf(item.label, this.models.chosen)).length;
     if (!items.length) return `No ${kind}s selected.`;
     if (!labelled.length) return `${count(items.length, kind)}.`;
     return `${count(items.length, kind)}. ${right} of ${labelled.length} with a label classified correctly.`;
   }
 
   draw() {
-    const { items } = this.inputs;
+    const { items, refused } = this.inputs;
     if (!items.length) this.shown = this.shownFirst;
-    const wanted = this.models.chosen ? items.slice(0, this.shown).map((item) => this.#card(item)) : [];
+    const seen = items.filter((item, i) => i < this.shown || item.error);
+    const wanted = this.models.chosen ? seen.map((item) => this.#card(item)) : [];
     const list = this.#part("list");
     if (wanted.length !== list.children.length || wanted.some((node, i) => node !== list.children[i])) list.replaceChildren(...wanted);
     this.#part("tally").textContent = this.#tally();
-    this.#part("clear").hidden = items.length === 0;
-    this.#part("more").hidden = items.length <= this.shown;
+    for (const name of ["clear", "kept"]) this.#part(name).hidden = items.length === 0;
+    this.#part("refused").hidden = refused.length === 0;
+    this.#part("refused").textContent = `Remove ${refused.length} refused`;
+    this.#part("label-all").hidden = items.every(({ known }) => known);
+    this.#part("more").hidden = items.length <= seen.length;
     this.#part("more").textContent = `Show all ${items.length}`;
   }
 
@@ -151,7 +174,7 @@ export class Workspace {
     showError(this.#part("error"), null);
     try {
       for (;;) {
-        const next = this.inputs.items.filter((item) => !item.error && !this.answered(item)).slice(0, AT_ONCE);
+        const next = batch(this.inputs.items.filter((item) => !item.error && !this.answered(item)));
         if (!next.length) return;
         await this.#classify(next, signal);
         if (signal.aborted) return;

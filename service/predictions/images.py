@@ -3,15 +3,15 @@
 import asyncio
 import base64
 import heapq
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Literal, NotRequired
+from typing import Any, Literal, NotRequired
 
 import numpy as np
 from typing_extensions import TypedDict  # pydantic needs this one before Python 3.12
 
-from data.images import ImageError, ImageSpec, to_unit
+from data.images import ImageError, ImageSpec, to_png, to_unit
 from runtimes.artifact import Artifact
 from runtimes.threads import available_cores
 from service.decoding.pool import Decoders, Request, refusal
@@ -55,7 +55,10 @@ class WordsRead(TypedDict):
 
 
 class Prediction(LabelProbability):
-    """The most probable label of an input, and who said so; of a text also what was read of it."""
+    """The most probable label of an input, and who said so.
+
+    Of a text also what was read of it; `input`: the pixels a model was given, as a PNG in base64.
+    """
 
     top_k: list[LabelProbability]
     model: str
@@ -64,6 +67,7 @@ class Prediction(LabelProbability):
     tokens: NotRequired[TokensRead]
     words: NotRequired[WordsRead]
     warnings: NotRequired[list[str]]
+    input: NotRequired[str]
 
 
 class Predictions:
@@ -86,6 +90,7 @@ class Predictions:
         *,
         top_k: int = DEFAULT_TOP_K,
         explain: bool = False,
+        show_input: bool = False,
         arrived: float | None = None,
         sharer: str = "",
     ) -> list[Prediction]:
@@ -96,6 +101,7 @@ class Predictions:
             served: a model of images.
             top_k: labels to list, at least 1; a model with fewer labels lists them all.
             explain: add a map of what the model attended to.
+            show_input: add the pixels that the model was given.
             arrived: time of the event loop from which the deadline counts; None is now.
             sharer: whose requests share one turn at the decoders.
 
@@ -115,12 +121,15 @@ class Predictions:
         async with served.batcher.admission(len(files), arrived=arrived) as admitted:
             logits = await admitted.predict(read)
         found = [prediction(row, served.artifact, top_k) for row in logits]
+        if show_input:
+            for each, pixels in zip(found, np.asarray(admitted.inputs), strict=True):
+                each["input"] = await self._draw(to_png, pixels)
         if explain and served.explainer is not None:
             await self._explain(found, np.asarray(admitted.inputs), served.explainer, arrived)
         return found
 
     def close(self) -> None:
-        """Stop drawing explanations."""
+        """Stop drawing pictures."""
         self._drawers.shutdown(wait=False, cancel_futures=True)
 
     async def _explain(
@@ -139,11 +148,14 @@ class Predictions:
         async with explainer.admission(len(inputs), arrived=arrived) as admitted:
             maps = await admitted.predict(read)
         height, width = inputs.shape[2:]
-        loop = asyncio.get_running_loop()
         for prediction, shares in zip(found, maps, strict=True):
-            picture = await loop.run_in_executor(self._drawers, to_picture, shares, height, width)
-            encoded = base64.b64encode(picture).decode()
+            encoded = await self._draw(to_picture, shares, height, width)
             prediction["explanation"] = {"kind": "attention-rollout", "png": encoded}
+
+    async def _draw(self, draw: Callable[..., bytes], *given: Any) -> str:
+        """A picture in base64, drawn outside the event loop."""
+        picture = await asyncio.get_running_loop().run_in_executor(self._drawers, draw, *given)
+        return base64.b64encode(picture).decode()
 
     async def _decode(self, files: Sequence[bytes], spec: ImageSpec, sharer: str) -> np.ndarray:
         """Inputs (N, C, H, W) of image files, read outside the event loop."""

@@ -208,6 +208,7 @@ def page(driver: "Chrome", page_url: str) -> Iterator["Page"]:
     driver.get_log("browser")  # forget older lines
     driver.get_log("performance")
     opened = Page(driver, page_url)
+    opened.forget()
     opened.open()
     opened.one(".model")
     yield opened

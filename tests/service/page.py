@@ -164,6 +164,17 @@ class Page:
         """Drop or paste a picture; it is called after what was done."""
         self.run(DROP, kind, list(picture))
 
+    def drop(self, *paths: Path) -> None:
+        """Drop files and folders of the disk where pictures are taken."""
+        data = {"items": [], "files": list(map(str, paths)), "dragOperationsMask": 1}
+        for kind in ("dragEnter", "dragOver", "drop"):
+            self.cdp("Input.dispatchDragEvent", type=kind, x=600, y=300, data=data)
+
+    def forget(self) -> None:
+        """Forget the inputs that the browser keeps."""
+        self.driver.get("about:blank")
+        self.cdp("Storage.clearDataForOrigin", origin=self.url, storageTypes="indexeddb")
+
     def prefer(self, name: str = "", value: str = "") -> None:
         """Set a preference of the reader; forget all of them without arguments."""
         features = [{"name": name, "value": value}] if name else []

@@ -1,5 +1,6 @@
 """The page in a real browser: inputs, evaluations, evidence, and how it looks."""
 
+import shutil
 import time
 from pathlib import Path
 
@@ -7,10 +8,12 @@ import pytest
 from selenium.webdriver.common.keys import Keys
 
 from robustness.report.sentences import percent
+from service.settings import ROOT
 from tests.service.conftest import png
 from tests.service.page import HOSTILE_NAME, Page, needs_browser
 
 pytestmark = [needs_browser, pytest.mark.slow]
+SAMPLES = ROOT / "artifacts" / "samples" / "fashion-mnist"
 VIEWS = ("#/", "#/texts", "#/evaluations", "images", "unaimed", "texts")
 # Every list that the page asks for from now on holds one evaluation.
 ONE_AT_A_TIME = """
@@ -23,6 +26,12 @@ const c = document.querySelector('canvas.attention');
 const d = c.getContext('2d').getImageData(0, 0, 224, 224).data.filter((_, i) => i % 4 === 0);
 return c.width === 224 && c.height === 224 ? Math.max(...d) - Math.min(...d) : 0;
 """
+FAULTS = [
+    ("[name=other-eps]", "8", "Did you mean 8/255?"),
+    ("[name=gate]", "400", "Enter a number from 0 to 100."),
+    ("[name=seed]", "-1", "Enter a whole number from 0 on."),
+    ("[name=pgd-steps]", "5000", "5000 steps are more than the 1000 allowed."),  # the service's
+]
 MOVING = """
 return [...document.querySelectorAll('*')].filter((node) => {
   const style = getComputedStyle(node);
@@ -82,12 +91,83 @@ def test_hostile_and_broken_files_are_named_and_stay_inert(page: Page, tmp_path:
     page.all("#files")[0].send_keys(files)
     page.until(lambda: len(page.all(".bars, .card-error")) == 2, "no two answers")
     assert page.text(".file") == HOSTILE_NAME and inert(page)
-    assert "image" in page.text(".card-error")
+    assert "taken are PNG, JPEG, WEBP" in page.text(".card-error")
     assert "Remove the images" in page.text("#image-evaluation .plan")
+    assert not page.one(".start").is_enabled()
     page.one(".card:nth-child(2) .remove").send_keys(Keys.ENTER)
     assert "stability" in page.text("#image-evaluation .plan")
     page.one(".truth-select option:nth-child(2)").click()
     assert "accuracy" in page.text("#image-evaluation .plan")
+
+
+def write_classes(folder: Path, classes: dict[str, int]) -> Path:
+    """A folder with so many sample images in a folder for each class, and files beside them."""
+    for name, count in classes.items():
+        (folder / name).mkdir(parents=True)
+        for index, image in enumerate(sorted((SAMPLES / name).glob("*.png"))[:count]):
+            shutil.copy(image, folder / name / f"{index:05d}.png")
+    (folder / "README.txt").write_text("about the images")
+    (folder / ".hidden").write_text("")
+    return folder
+
+
+def test_a_folder_of_classes_gives_accuracy_and_outlives_a_reload(
+    page: Page, tmp_path: Path
+) -> None:
+    page.drop(write_classes(tmp_path / "mine", {"bag": 3, "t-shirt-top": 2}))
+    predicted(page, 5)
+    assert "1 file left out" in page.text("#images-error")
+    labels = "return [...document.querySelectorAll('.truth-select')].map(one => one.value)"
+    assert page.run(labels) == ["Bag"] * 3 + ["T-shirt/top"] * 2
+    assert page.text("#image-list .file") == "bag/00000.png"
+    page.one(".card:nth-child(2) .truth-select [value=Coat]").click()
+    page.driver.refresh()
+    predicted(page, 5)
+    assert page.run(labels) == ["Bag", "Coat", "Bag"] + ["T-shirt/top"] * 2
+    page.one("#image-seen").click()
+    seen = "#image-list img[src^='data:image/png']"
+    page.until(lambda: len(page.all(seen)) == 5, "no inputs of the model")
+    page.until(lambda: page.all(seen)[0].get_property("naturalWidth") == 28, "not its input")
+    assert "accuracy is measured" in page.text("#image-evaluation .plan")
+    page.start()
+    page.finish()
+    assert " of 5 images correctly" in page.text(".headline") or "all 5" in page.text(".headline")
+    page.open()
+    page.one("#image-clear").send_keys(Keys.ENTER)
+    page.until(lambda: not page.all(".card"), "not removed")
+    page.driver.refresh()
+    page.one(".model")
+    page.says("#image-tally", "No images selected.")
+
+
+def test_labels_come_from_a_zip_a_csv_file_or_the_form(page: Page, tmp_path: Path) -> None:
+    folder = write_classes(tmp_path / "mine", {"bag": 2, "coat": 1})
+    (folder / "coat").rename(folder / "warm")
+    page.drop(Path(shutil.make_archive(str(folder), "zip", folder)))
+    predicted(page, 3)
+    assert "“warm”: not a class of fashion-elliptical" in page.text("#images-error")
+    assert "1 image has no label" in page.text("#image-evaluation .plan")
+    (tmp_path / "labels.csv").write_text('file,label\nwarm/00000.png,"Coat"\nnone.png,Bag\n')
+    page.all("#files")[0].send_keys(str(tmp_path / "labels.csv"))
+    page.says("#images-error", "1 line of the labels names no image here.")
+    assert "accuracy is measured" in page.text("#image-evaluation .plan")
+    page.one("#image-label-all [value=Bag]").click()
+    page.one("#image-label-all button").send_keys(Keys.ENTER)
+    page.says("#image-tally", "2 of 3 with a label classified correctly")
+
+
+def test_refused_files_are_removed_at_once(page: Page, tmp_path: Path) -> None:
+    folder = write_classes(tmp_path / "mine", {"bag": 1})
+    (folder / "bag" / "phone.heic").write_bytes(b"\0\0\0\x18ftypheic\0\0\0\0mif1heic")
+    (folder / "bag" / "drawing.svg").write_text("<svg/>")
+    page.all("#folder")[0].send_keys(str(folder))
+    page.until(lambda: len(page.all(".bars, .card-error")) == 3, "no three answers")
+    said = {error.text for error in page.all(".card-error")}
+    assert any("HEIC is not read; save it as JPEG" in one for one in said)
+    assert page.text("#formats").startswith("PNG, JPEG, WEBP")
+    page.one("#image-refused").send_keys(Keys.ENTER)
+    predicted(page, 1)
+    assert page.all(".card-error") == [] and page.one(".start").is_enabled()
 
 
 def test_keyboard_alone_leads_from_samples_to_a_result(page: Page) -> None:
@@ -150,7 +230,7 @@ def test_texts_are_typed_read_and_classified(page: Page, tmp_path: Path) -> None
     assert "of 8 with a label classified correctly" in page.text("#text-tally")
 
 
-def test_presets_fill_the_form_and_refusals_are_the_services(page: Page) -> None:
+def test_presets_fill_the_form_and_faults_stand_at_their_field(page: Page) -> None:
     page.take_samples()
     page.says("#image-evaluation .cost", "Up to")
     quick = page.text("#image-evaluation .cost")
@@ -164,10 +244,17 @@ def test_presets_fill_the_form_and_refusals_are_the_services(page: Page) -> None
     own = page.all("#image-evaluation [name=spsa-only]")[0]
     assert own.get_attribute("value") == "1/255"
     assert page.all("[name=other-eps]")[0].get_attribute("value") == "3/255 5/255 6/255"
-    page.set_field("[name=other-eps]", "2")
-    page.says("#image-evaluation .form-error", "eps must lie in (0, 1]")
-    page.one(".start").click()
-    page.says("#image-evaluation .form-error", "eps must lie in (0, 1]")
+    for field, wrong, said in FAULTS:
+        before = page.all(f"#image-evaluation {field}")[0].get_property("value")
+        page.set_field(f"#image-evaluation {field}", wrong)
+        page.says("#image-evaluation .fault", said)
+        faults = page.all(f".row:has(> .fault):has({field})")
+        assert len(page.all(".fault")) == len(faults) == 1 and not page.all(".form-error .notice")
+        assert not page.one("#image-evaluation .start").is_enabled()
+        assert page.one(field).get_attribute("aria-invalid") == "true"
+        page.set_field(f"#image-evaluation {field}", str(before) or Keys.DELETE)
+        page.until(lambda: not page.all(".fault"), "the fault stays")
+        page.until(page.one("#image-evaluation .start").is_enabled, "cannot be started")
     page.preset("corruptions")
     assert [field.get_attribute("data-budget") for field in page.shown(".budget")] == ["severities"]
     assert not page.one("[name=gate]").is_enabled()
@@ -306,6 +393,8 @@ def fill(page: Page, places: dict[str, str], place: str) -> None:
         page.adjust()
         page.says("#image-evaluation .cost", "Up to")
         assert page.run(UNNAMED) == []
+        page.set_field("[name=other-eps]", "8")
+        page.one("#image-evaluation .fault")
     elif place == "#/texts":
         page.one("#examples").click()
         predicted(page, 8, "text")

@@ -1,13 +1,15 @@
+import base64
 import socket
 from typing import Any
 
 import httpx2
 import numpy as np
 import pytest
+from PIL import Image
 from scipy.special import softmax
 from starlette.testclient import TestClient
 
-from data.images import decode_image, to_input
+from data.images import decode_image, to_input, to_pixels
 from runtimes.artifact import Artifact
 from runtimes.registry import open_runtime
 from tests.service.conftest import bomb, encoded, png
@@ -47,6 +49,21 @@ def test_predictions_come_in_order_and_agree_with_the_runtime(
     spec = tiny_artifact.image_spec
     inputs = np.stack([to_input(decode_image(image), spec) for image in images])
     check_predictions(response.json(), tiny_artifact, inputs, LABELS)
+
+
+def test_what_the_model_was_given_is_shown_on_request(
+    client: TestClient, tiny_artifact: Artifact
+) -> None:
+    clear = Image.new("RGBA", (90, 70), (200, 30, 30, 0))  # transparent: on white
+    photo = encoded(np.asarray(clear))
+    images = [png(size=40), photo]
+    shown = [one["input"] for one in _post(client, *images, show_input="true").json()]
+    for image, picture in zip(images, shown, strict=True):
+        expected = to_pixels(decode_image(image), tiny_artifact.image_spec)
+        found = np.asarray(decode_image(base64.b64decode(picture)))
+        np.testing.assert_array_equal(found, expected[0])
+    assert found.min() == 255
+    assert "input" not in _post(client, png()).json()[0]
 
 
 def test_model_is_chosen_by_name_and_version(client: TestClient) -> None:

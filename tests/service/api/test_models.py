@@ -30,6 +30,13 @@ def test_models_are_listed_with_the_default_first_and_shown_alone(
     check_error(client.get("/v1/models/nope"), 404, "unknown_model")
 
 
+def test_limits_are_the_settings_and_name_the_formats(client: TestClient) -> None:
+    limits = client.get("/v1/limits").json()
+    assert limits["image_formats"] == ["PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF"]
+    assert (limits["evaluation_max_samples"], limits["max_body_mb"]) == (2000, 64)
+    assert not {"state", "api_keys", "database"} & set(limits)
+
+
 def test_samples_carry_the_label_a_model_knows(client: TestClient) -> None:
     assert client.get("/samples/index.json").json() == [
         {"file": "tiny/ankle-boot/00000.png", "label": "Ankle boot", "index": 0},
@@ -57,7 +64,8 @@ def test_one_document_describes_every_route(client: TestClient) -> None:
     identifiers = [op["operationId"] for op in operations if "operationId" in op]
     assert len(identifiers) == len(set(identifiers))
     form = spec["paths"]["/classify"]["post"]["requestBody"]["content"]["multipart/form-data"]
-    assert set(form["schema"]["properties"]) == {"images", "model", "top_k", "explain"}
+    expected = {"images", "model", "top_k", "explain", "show_input"}
+    assert set(form["schema"]["properties"]) == expected
     page = client.get("/docs").text
     assert "<p>Input: images, " in page and "<p>Input: texts, " in page
     assert "POST /classify" in page and "GET /v1/models" in page

@@ -87,10 +87,14 @@ def test_images_of_other_formats_are_told_which_are_taken(front: Front, client: 
         file_of(photo(9, 9), "JPEG2000"),
         file_of(photo(9, 9), "PPM"),
         plain_comments(10),
+        b"\0\0\0\x18ftypheic\0\0\0\0mif1heic",
     ):
         files = [("images", ("a", content))]
         check_error(client.post("/classify", files=files), 415, "format_not_taken", taken)
         check_error(front.post(files), 415, "format_not_taken", taken)
+    letter = {"images": b"Dear reader"}
+    check_error(client.post("/classify", files=letter), 415, "not_an_image", taken)
+    assert "HEIC is not read; save it as JPEG" in client.post("/classify", files=files).text
 
 
 async def leave(app: Any, request: httpx.Request, when: Callable[[], bool]) -> int:

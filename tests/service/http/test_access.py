@@ -152,7 +152,7 @@ def _needed(path: str) -> list[str] | None:
         return None
     if path.endswith(("/load", "/unload")):
         return ["admin"]
-    if path.startswith(("/v1/models", "/v1/attacks", "/samples")):
+    if path.startswith(("/v1/models", "/v1/attacks", "/v1/limits", "/samples")):
         return []
     scopes = {"/classify": "predict", "/v2": "predict", "/v1/evaluations": "evaluate"}
     return [next((s for start, s in scopes.items() if path.startswith(start)), "admin")]
