@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from tqdm import tqdm
 
 from benchmarks.attack_agreement import kernel, samples
 from benchmarks.support.pairs import in_turn, pair_rows, torch_threads
 from benchmarks.support.rows import Row, figure
 from benchmarks.support.server import ROOT
+from core.progress import Bar
 from core.stats import paired_interval
 from robustness.attacks.base import Batch, Search, input_seed
 from robustness.spec import ATTACKS
@@ -77,7 +77,7 @@ def _measure(
     attack = ATTACKS[attack_name].model_validate({"name": attack_name, "eps": [_EPS]})
     plain, ours = (_scored(subject, way, attack, size) for way in (_plain, _ours))
     measured = in_turn(plain.__next__, ours.__next__, count)
-    pairs = list(tqdm(measured, desc=attack_name, total=count, unit="pair"))
+    pairs = list(Bar(measured, desc=attack_name, total=count, unit="pair"))
     case = f"{_ARTIFACT}, {attack_name}, eps {_EPS}"
     about = f"{case}, {size} images, CPU time"
     seconds = [(first, second) for (first, _), (second, _) in pairs]

@@ -31,12 +31,12 @@ from itertools import groupby
 from pathlib import Path
 
 import numpy as np
-from tqdm import tqdm
 
 from benchmarks.support.nasty import Family, families
 from benchmarks.support.rows import Row, figure
 from benchmarks.support.server import ROOT
 from benchmarks.support.watched import Case, Server
+from core.progress import Bar
 
 AIMS: Mapping[str, float] = {
     "CPU / allowed": 1.0,
@@ -77,7 +77,7 @@ def run(*, only: str = "", limit: float = 20.0, source: str = str(ROOT)) -> Iter
     """
     chosen = [family for family in families() if re.search(only, family.name)]
     commit = _commit(source)
-    with Server(Path(source)) as server, tqdm(total=len(chosen), unit="family") as bar:
+    with Server(Path(source)) as server, Bar(total=len(chosen), unit="case") as bar:
         for group, members in groupby(chosen, lambda family: family.group):
             for family in members:
                 bar.set_description(family.name)

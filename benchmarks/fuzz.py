@@ -27,10 +27,10 @@ from schemathesis.specs.openapi.checks import (
     response_schema_conformance,
     status_code_conformance,
 )
-from tqdm import tqdm
 
 from benchmarks.support.rows import Row, figure
 from benchmarks.support.server import serving, start_evaluation, wait_for
+from core.progress import Bar
 
 _CHECKS = [
     not_a_server_error, status_code_conformance,
@@ -109,7 +109,7 @@ def fuzz(address: str, *, cases: int, seed: int = 0) -> Found:
     ruled = [operation for operation in operations if operation.body or operation.query]
     pairs += [(operation, GenerationMode.NEGATIVE) for operation in ruled]
     found, session = Found(), requests.Session()
-    with tqdm(total=cases, desc="fuzz", unit="request") as bar:
+    with Bar(total=cases, desc="fuzz", unit="request") as bar:
         while found.cases < cases:
             seed += 1
             count = (cases - found.cases) // len(pairs) + 1

@@ -11,12 +11,12 @@ from contextlib import contextmanager
 
 import httpx
 import numpy as np
-from tqdm import tqdm
 
 from benchmarks.support.load import Answer, drive, form_request, sustained, throughput
 from benchmarks.support.pairs import pair_rows
 from benchmarks.support.rows import Row
 from benchmarks.support.server import sample_files, serving, start_evaluation, wait_for
+from core.progress import Bar
 
 _MOST_CONNECTIONS = 64
 TARGET = 1.3
@@ -47,7 +47,7 @@ def run(*, pairs: int = 7, seconds: float = 20.0) -> Iterable[Row]:
             return answers
 
         measured = []
-        for _ in tqdm(range(pairs), desc="isolation", unit="pair"):
+        for _ in Bar(range(pairs), desc="isolation", unit="pair"):
             idle = window()
             with _evaluating(address):
                 measured.append((idle, window()))

@@ -36,7 +36,6 @@ from typing import Any
 import httpx
 import psutil
 from sqlalchemy import NullPool, create_engine, select
-from tqdm import tqdm
 
 from benchmarks.support.rows import Row, figure
 from benchmarks.support.server import (
@@ -47,6 +46,7 @@ from benchmarks.support.server import (
     until,
     wait_until_ready,
 )
+from core.progress import Bar
 from service.jobs.claims import MAX_ATTEMPTS
 from service.jobs.table import jobs
 from service.jobs.uploads import REPORT, evaluations_folder
@@ -124,7 +124,7 @@ def inflict(kinds: Sequence[str], *, seed: int, seconds: float) -> Findings:
     moments = random.Random(seed)
     with tempfile.TemporaryDirectory() as state, Server(Path(state)) as server:
         sent: dict[str, tuple[str, int]] = {}
-        for kind in tqdm(kinds, desc="kills", unit="kill"):
+        for kind in Bar(kinds, desc="kills", unit="kill"):
             if time.monotonic() - begin > seconds:
                 break
             _keep_busy(server, sent)

@@ -33,11 +33,11 @@ from queue import SimpleQueue
 
 import psutil
 from coverage import CoverageData
-from tqdm import tqdm
 
 from benchmarks.support.mutants import PACKAGES, Mutant, draw
 from benchmarks.support.reach import CHOSEN, FIXTURE, FOLDER, RUNNING, TESTS
 from benchmarks.support.rows import Row, figure
+from core.progress import Bar
 from core.tables import markdown_table
 from runtimes.threads import available_cores
 
@@ -102,12 +102,12 @@ def run(
     outcomes = _known(results)
     mutants = draw(clones[0], count=count, seed=seed, packages=packages)
     waiting = [mutant for mutant in mutants if str(mutant) not in outcomes]
-    with tqdm(total=count, initial=count - len(waiting), desc=f"seed {seed}", unit="") as bar:
+    with Bar(total=count, initial=count - len(waiting), desc=f"seed {seed}", unit="") as bar:
         for outcome in _test_all(waiting, clones, reach, minutes * 60):
             outcomes[outcome.mutant] = outcome
             with results.open("a") as file:
                 file.write(json.dumps(dataclasses.asdict(outcome)) + "\n")
-            tqdm.write(str(outcome), file=sys.stderr)
+            Bar.write(str(outcome), file=sys.stderr)
             bar.update()
     found = [outcomes[str(mutant)] for mutant in mutants]
     results.with_suffix(".md").write_text(_listed(found))
@@ -243,7 +243,7 @@ def _learn(folder: Path, clone: Path, packages: Sequence[str] | None) -> _Reach:
     groups = {path.name: [path] for path in top if path.is_dir()}
     if packages is None:
         groups["files"] = [path for path in top if path.name.startswith("test_")]
-    for name in tqdm(packages or groups, desc="default tests under coverage", unit="folder"):
+    for name in Bar(packages or groups, desc="default tests under coverage", unit="folder"):
         done = folder / "reach" / name
         if not (done / "whole").exists():
             _cover(done, clone, groups[name])
@@ -265,7 +265,7 @@ def _cover(folder: Path, clone: Path, paths: Sequence[Path]) -> None:
     if not (folder / TESTS).exists():
         raise RuntimeError(f"the tests could not be run, see {folder / 'log'}")
     if status > 1:  # 1: a test failed, which may be due to coverage
-        tqdm.write(f"{folder.name} broke off, see {folder / 'log'}", file=sys.stderr)
+        Bar.write(f"{folder.name} broke off, see {folder / 'log'}", file=sys.stderr)
     combine = [sys.executable, "-m", "coverage", "combine", f"--rcfile={settings}", "--quiet"]
     subprocess.run(combine, check=True, cwd=clone, stdout=subprocess.DEVNULL)
     (folder / "whole").touch()

@@ -25,12 +25,12 @@ from statistics import median
 
 import numpy as np
 from PIL import Image
-from tqdm import tqdm
 
 from benchmarks.support.deit_artifact import pictures, write_deit_tiny
 from benchmarks.support.load import Answer, drive, form_request, sustained, throughput
 from benchmarks.support.rows import Row, figure
 from benchmarks.support.server import pss, serving
+from core.progress import Bar
 from service.settings import Settings
 
 FACTOR = 10
@@ -150,7 +150,7 @@ def _memory(pid: int, seconds: float) -> Iterator[list[tuple[float, float]]]:
 
     def sample() -> None:
         """Reading it costs the server time as well, the more the more it holds."""
-        with tqdm(total=round(seconds), desc="overload", unit="s") as bar:
+        with Bar(total=round(seconds), desc="overload", unit="s") as bar:
             while not stop.wait(min(_SAMPLE_EVERY_S, seconds / 100)):
                 at = time.monotonic() - begin
                 samples.append((at, pss(pid)))

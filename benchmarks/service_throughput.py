@@ -22,7 +22,6 @@ from functools import partial
 from pathlib import Path
 
 import pyarrow.parquet as pq
-from tqdm import tqdm
 
 from benchmarks.peers.graph import Graph
 from benchmarks.peers.running import PEERS, serving_peer
@@ -31,6 +30,7 @@ from benchmarks.support.load import CONNECTIONS, drive, form_request, throughput
 from benchmarks.support.pairs import Pairs, in_turn, pair_rows
 from benchmarks.support.rows import Row
 from benchmarks.support.server import pause, resume, serving
+from core.progress import Bar
 from data.datasets.known import data_folder
 from export.select import open_selected
 from runtimes.artifact import Artifact
@@ -103,7 +103,7 @@ def _windows(case: str, other: Measure, ours: Measure, count: int, seconds: floa
     for measure in (other, ours):
         measure(min(3.0, seconds))
     pairs = in_turn(partial(other, seconds), partial(ours, seconds), count)
-    return list(tqdm(pairs, desc=case, total=count, unit="pair"))
+    return list(Bar(pairs, desc=case, total=count, unit="pair"))
 
 
 @contextmanager

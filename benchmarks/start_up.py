@@ -10,11 +10,11 @@ import time
 from collections.abc import Iterable
 
 import httpx
-from tqdm import tqdm
 
 from benchmarks.support.load import CONNECTIONS, drive, form_request, throughput
 from benchmarks.support.rows import Row, figure
 from benchmarks.support.server import pss, sample_files, started, wait_until_ready
+from core.progress import Bar
 
 _READY_TARGET_S = 5.0
 _MEMORY_TARGET_MIB = 1024.0
@@ -29,7 +29,7 @@ def run(starts: int = 5) -> Iterable[Row]:
     """
     with tempfile.TemporaryDirectory() as state:
         first, *_ = _start(state)
-        later = [_start(state) for _ in tqdm(range(starts), desc="start_up", unit="start")]
+        later = [_start(state) for _ in Bar(range(starts), desc="start_up", unit="start")]
     ready, predicted, idle, used = zip(*later, strict=True)
     case, memory = "demo models", "demo models, memory of all processes (PSS)"
     about = f"{case}, first start on a machine to ready page"

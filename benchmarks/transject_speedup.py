@@ -28,12 +28,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from tqdm import tqdm
 
 import models
 from benchmarks.elliptical_overhead import Call, graph_calls
 from benchmarks.support.pairs import measure_pairs, pair_rows, torch_threads
 from benchmarks.support.rows import Row, figure
+from core.progress import Bar
 from core.stats import wilson
 from export.int8 import quantize_dynamic
 from export.onnx import to_onnx
@@ -143,7 +143,7 @@ def _answers() -> Iterator[Row]:
     equal = total = 0
     for length, (exact, low) in folded.items():
         texts = disjoint_windows(length, _COMPARED)
-        for tokens in tqdm(texts, desc=f"answers at {length}", unit="window", total=_COMPARED):
+        for tokens in Bar(texts, desc=f"answers at {length}", unit="window", total=_COMPARED):
             first, second = (_caller(each, tokens)().argmax(1) for each in (exact, low))
             equal, total = equal + int(first == second), total + 1
     yield figure(
@@ -161,7 +161,7 @@ def _train() -> TransJect:
     model = transject("transject", _WINDOW)
     optimizer = torch.optim.Adam(model.parameters(), lr=_LR, betas=(0.9, 0.98), eps=1e-9)
     batches = windows(_WINDOW, _BATCH, train=True, seed=0)
-    for _ in (bar := tqdm(range(_STEPS), desc="training", unit="step")):
+    for _ in (bar := Bar(range(_STEPS), desc="training", unit="step")):
         tokens, labels = next(batches)
         logits, reconstruction = model.logits_and_reconstruction(tokens)
         loss = F.cross_entropy(logits, labels)
@@ -178,7 +178,7 @@ def _fit_head(model: TransJect) -> None:
     """Ridge regression from the encoding of windows to their labels: training would take hours."""
     encoder = models.fold(transject("transject", _FITTED_LENGTH, weights=model))
     batches = windows(_FITTED_LENGTH, 1, train=True, seed=2)
-    pairs = [next(batches) for _ in tqdm(range(_FITTED), desc="windows", unit="window")]
+    pairs = [next(batches) for _ in Bar(range(_FITTED), desc="windows", unit="window")]
     features = torch.cat([cast(TransJect, encoder).features(tokens) for tokens, _ in pairs])
     answers = F.one_hot(torch.cat([labels for _, labels in pairs]), len(PACKAGES)).double()
     center, mean = features.double().mean(0), answers.mean(0)

@@ -1,9 +1,10 @@
-"""What to answer to an unknown name."""
+"""What to answer to an unknown name, and how sentences end."""
 
 import difflib
 from collections.abc import Iterable
 
 _SHOWN = 64  # characters of a name; comparing takes the square of them
+_LONGER = 3  # names that begin with what was given
 
 
 def nearest(name: object, known: Iterable[str], *, prefix: str = "") -> str:
@@ -14,6 +15,13 @@ def nearest(name: object, known: Iterable[str], *, prefix: str = "") -> str:
         known: the names that exist.
         prefix: what goes before a known name in full, such as "model.".
     """
-    known = list(known)
-    close = difflib.get_close_matches(str(name)[:_SHOWN], known, n=1)
-    return f"did you mean {prefix + close[0]!r}?" if close else f"known: {', '.join(known)}"
+    known, given = list(known), str(name)[:_SHOWN]
+    longer = [one for one in known if given and one.startswith(given)][:_LONGER]
+    close = longer or difflib.get_close_matches(given, known, n=1)
+    hint = " or ".join(repr(prefix + one) for one in close)
+    return f"did you mean {hint}?" if hint else f"known: {', '.join(known)}"
+
+
+def sentence(text: str) -> str:
+    """The text with a full stop, unless it ends with a mark of its own, such as a hint's."""
+    return text if text.endswith((".", "?", "!")) else f"{text}."

@@ -10,9 +10,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
-from tqdm import tqdm
-
 from core.command import Parser, run_command
+from core.progress import Bar
 from runtimes.manifest import Precision, Quantization
 
 if TYPE_CHECKING:
@@ -78,7 +77,7 @@ def _write(arguments: argparse.Namespace, tags: list[str]) -> "Artifact":
 
             tags.append(store_artifact(artifact))
 
-    with tqdm(unit="sample", desc=f"{run.name}: reading") as bar:
+    with Bar(unit="sample", desc=f"{run.name}: reading") as bar:
         limit = samples_needed(precision, quantization)
         samples = open_samples(run, arguments.data, limit=limit)
         bar.reset(total=len(samples))
@@ -113,7 +112,7 @@ def _compare(arguments: argparse.Namespace) -> int:
     from runtimes.artifact import open_artifact
 
     first, second = open_artifact(arguments.first), open_artifact(arguments.second)
-    with tqdm(unit="sample", desc="answers", leave=False) as bar:
+    with Bar(unit="sample", desc="answers", leave=False) as bar:
         text = compare_artifacts(first, second, on_progress=bar.update)
     print(text)
     return 0

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from tqdm import tqdm
 
+from core.progress import Bar
 from core.stats import mcnemar, wilson
 from data.sources import open_texts
 from data.tokenizer import load_tokenizer, tokenize
@@ -64,7 +64,7 @@ def analyze(folder: Path, *, count: int | None = None, progress: bool = False) -
     samples = open_test(recipe, folder / records.TOKENIZER, count=count)
     seen: defaultdict[str, list[Tensor]] = defaultdict(list)
     indices = range(len(samples.labels))
-    for index in tqdm(indices, folder.name, unit="sample", disable=not progress):
+    for index in Bar(indices, folder.name, unit="sample", disable=not progress):
         # One by one: distances between all tokens of long sequences fill the memory.
         inputs = to_model(samples.batch(np.array([index])), torch.device("cpu"))
         for name, values in _figures(diagnose(model, *inputs)).items():

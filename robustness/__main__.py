@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from pydantic import ValidationError
-from tqdm import tqdm
 
 from core.command import run_command
+from core.progress import Bar
 from robustness.options import check_numbers, default_workers, parser, read_spec
 from robustness.progress import Cancelled, Progress
 from robustness.spec import EvaluationSpec, cost
@@ -185,15 +185,15 @@ def _output(folder: Path | None) -> Iterator[Path]:
 
 @contextmanager
 def _bar() -> Iterator[Callable[[Progress], None]]:
-    # disable=None: no bar where nobody watches, such as the log of a build.
-    with tqdm(
-        unit=" evaluations", unit_scale=True, smoothing=0.05, leave=False, disable=None
-    ) as bar:
+    # No rate: what was stored before, or is spared by an early success, counts as done at once.
+    shape = "{desc}: {percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} {unit}s [{elapsed}<{remaining}]"
+    scaled = {"unit": "evaluation", "unit_scale": True, "smoothing": 0.05}
+    with Bar(**scaled, bar_format=shape, leave=False) as bar:
 
         def show(progress: Progress) -> None:
             """Move the bar."""
             bar.total = progress.total
-            bar.set_description(progress.stage, refresh=False)
+            bar.set_description_str(progress.stage, refresh=False)
             bar.update(progress.done - bar.n)
 
         yield show

@@ -36,7 +36,9 @@ def parse_eps(text: str, *, name: str = "eps", limit: float = 1.0) -> float:
     denominator = float(match[2]) if match[2] else 1.0
     value = float(match[1]) / denominator if denominator else math.inf
     if not 0 < value <= limit:
-        raise ValueError(f"{name} must lie in (0, {limit:g}], got {text[:40]!r}")
+        of_pixels = name in ("eps", "alpha") and limit == 1 < value <= 255 and not match[2]
+        hint = f"; did you mean '{match[1]}/255'?" if of_pixels else ""
+        raise ValueError(f"{name} must lie in (0, {limit:g}], got {text[:40]!r}{hint}")
     return value
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast, get_args
 from pydantic import Field, ValidationError, WrapValidator, field_validator, model_validator
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
+from core.names import nearest
 from robustness.attacks.apgd import APGDCE, APGDT
 from robustness.attacks.autoattack import AutoAttack
 from robustness.attacks.base import Attack, Budget, Strict
@@ -65,8 +66,9 @@ def _one_attack(value: Any, _handler: Any) -> Attack:
     kind = ATTACKS.get(name) if isinstance(name, str) else None
     if kind is not None:
         return kind.model_validate(value)
-    known = " or ".join([", ".join(map(repr, [*ATTACKS][:-1])), repr([*ATTACKS][-1])])
-    error = PydanticCustomError("attack_name", "Input should be {known}", {"known": known})
+    told = f"unknown attack {name[:40]!r}" if isinstance(name, str) else "an attack needs a name"
+    said = {"message": f"{told}; {nearest(name, ATTACKS)}"}
+    error = PydanticCustomError("attack_name", "{message}", said)
     place = ("name",) if isinstance(value, dict) else ()
     raise ValidationError.from_exception_data(
         "attack", [InitErrorDetails(type=error, loc=place, input=value)]

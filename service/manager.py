@@ -1,12 +1,15 @@
 """BentoML's process manager: its sockets, and what becomes of workers that end."""
 
+import errno
 import functools
 import inspect
 import logging
 import os
 import signal
+import socket
 import tempfile
 from collections import Counter
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -46,12 +49,40 @@ def manage_workers(folder: Path) -> None:
     @functools.wraps(original)
     def with_private_sockets(self: Arbiter, *args: Any, **options: Any) -> None:
         """Listen on the folder's sockets, whatever was asked for."""
+        try:
+            check_free(options.get("sockets") or ())
+        except ValueError as error:
+            logger.critical("Assay cannot start: %s", error)
+            raise SystemExit(1) from None
         options |= {"endpoint": control, "pubsub_endpoint": events}
         original(self, *args, **options)
         for watcher in self.watchers:
             watcher.hooks |= {"after_spawn": deaths.spawned, "after_reap": deaths.reaped}
 
     Arbiter.__init__ = with_private_sockets
+
+
+def check_free(sockets: Iterable[Any]) -> None:
+    """Refuse addresses that cannot be listened on, before circus ends with a traceback.
+
+    Args:
+        sockets: circus's, each with `host`, `port`, `family` and `is_unix`.
+
+    Raises:
+        ValueError: another program listens there, or this host or user may not.
+    """
+    for wanted in sockets:
+        if wanted.is_unix:
+            continue
+        with socket.socket(wanted.family) as trial:
+            trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                trial.bind((wanted.host, wanted.port))
+            except OSError as error:
+                where = f"port {wanted.port} of {wanted.host}"
+                if error.errno == errno.EADDRINUSE:
+                    raise ValueError(f"{where} is in use; name another with --port") from None
+                raise ValueError(f"{where} cannot be used: {error.strerror}") from None
 
 
 class Deaths:

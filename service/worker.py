@@ -1,6 +1,8 @@
 """One process that answers requests: what it opens, and how it leaves."""
 
+import asyncio
 import gc
+import logging
 import math
 import sys
 import tempfile
@@ -8,6 +10,8 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import Any
 
+import bentoml
+import uvicorn
 from starlette.routing import BaseRoute
 
 from service.api import evaluations, models
@@ -17,7 +21,12 @@ from service.api.v2.routes import V2
 from service.decoding.pool import Decoders
 from service.http.app import Gateway, create_app
 from service.http.body import Bodies
-from service.http.connections import GracefulShutdown, GuardedProtocol, running_server
+from service.http.connections import (
+    GracefulShutdown,
+    GuardedProtocol,
+    address_when_ready,
+    running_server,
+)
 from service.http.keys import read_keys
 from service.http.openapi import document
 from service.http.rates import Rates
@@ -30,6 +39,8 @@ from service.predictions.texts import TextPredictions
 from service.settings import Settings
 from service.start import is_worker, run_folder, server_pid
 from service.tracing import start_tracing, stop_tracing
+
+logger = logging.getLogger(__name__)
 
 
 class Worker:
@@ -166,3 +177,11 @@ class Worker:
             state.leaving = True
 
         GracefulShutdown(server, delay_s=settings.drain_s, on_begin=leave).prepare()
+        self._announced = asyncio.create_task(_announce(server))
+
+
+async def _announce(server: uvicorn.Server) -> None:
+    """Say once where the server answers; its other workers answer there, too."""
+    address = await address_when_ready(server)
+    if bentoml.server_context.worker_index == 1:
+        logger.info("Ready: open %s", address)

@@ -13,8 +13,8 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from tqdm import tqdm
 
+from core.progress import Bar
 from models.checkpoints import load_weights, save_weights
 from training.augment import flip, move
 from training.distributed import Processes
@@ -92,7 +92,7 @@ def train_teacher(
     optimizer = torch.optim.AdamW(teacher.parameters(), lr=_LR, weight_decay=0.01, fused=True)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, _LR, total_steps=steps)
     teacher.train()
-    for step in tqdm(range(steps), "teacher", unit="step", disable=not progress):
+    for step in Bar(range(steps), "teacher", unit="step", disable=not progress):
         indices = order.indices(step)
         (images,) = to_model(samples.batch(indices), device)
         draws = Draws(source(seed, "augment", step), _BATCH, device=device)

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 from torch.utils.data import DataLoader, Dataset
-from tqdm import tqdm
 
+from core.progress import Bar
 from data.datasets.lra import open_tokens
 from data.errors import DataError
 from data.images import to_pixels
@@ -144,7 +144,7 @@ def _images(images: ImageSet, data: ImageData, split: str, progress: bool) -> Sa
         return ReadImages(images, data.image, images.labels, random_crop=data.random_crop)
     spec = data.image
     pixels = np.empty((len(images), spec.channels, spec.height, spec.width), np.uint8)
-    bar = tqdm(range(len(images)), f"read {split}", unit="image", disable=not progress)
+    bar = Bar(range(len(images)), f"read {split}", unit="image", disable=not progress)
     for index in bar:
         pixels[index] = to_pixels(images.read(index), spec)
     return StoredImages(pixels, images.labels)
@@ -213,7 +213,7 @@ def check_readable(
         faults = DataLoader(
             _Faults(samples), _CHUNK, sampler=own, num_workers=workers, collate_fn=list
         )
-        with tqdm(desc=f"check {split}", total=len(own), unit="image", disable=not progress) as bar:
+        with Bar(desc=f"check {split}", total=len(own), unit="image", disable=not progress) as bar:
             for chunk in faults:
                 bar.update(len(chunk))
                 if found := next(filter(None, chunk), None):

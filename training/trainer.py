@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from torch import nn
-from tqdm import tqdm
 
 import models
 from core.files import remove_leftovers, sha256
+from core.progress import Bar
 from models.checkpoints import load_weights, save_weights
 from training import run as records
 from training.distillation import teacher_logits
@@ -97,7 +97,7 @@ class Trainer:
                 )
             logs = Logs(self.recipe, self.folder, state.step, writes=writes)
             shown = {"total": self.schedule.total_steps, "initial": state.step, "unit": "step"}
-            bar = tqdm(desc=self.recipe.name, disable=not self._show, **shown)
+            bar = Bar(desc=self.recipe.name, disable=not self._show, **shown)
             with logs, interruption() as asked, bar:
                 self._train(asked, logs, bar)
         return self._finish()
@@ -114,7 +114,7 @@ class Trainer:
             records.record_session(self.folder, self.state.step, inputs, self.processes.size)
         self.processes.wait()
 
-    def _train(self, asked: Callable[[], bool], logs: Logs, bar: tqdm) -> None:
+    def _train(self, asked: Callable[[], bool], logs: Logs, bar: Bar) -> None:
         state, saved = self.state, time.monotonic()
         prepared = self._batches()
         while not self.finished:
@@ -151,7 +151,7 @@ class Trainer:
                 pin=self.processes.device.type == "cuda",
             )
 
-    def _report(self, logs: Logs, bar: tqdm) -> None:
+    def _report(self, logs: Logs, bar: Bar) -> None:
         recent = self.state.recent
         loss, samples = recent.loss(), recent.steps * self.recipe.train.batch_size
         figures = {
@@ -195,7 +195,7 @@ class Trainer:
             records.write_metrics(self.folder, self._metrics(), state.history)
         if self._show:
             figures = (f"{key} {value:.4g}" for key, value in row.items())
-            tqdm.write("  ".join(figures), file=sys.stderr)
+            Bar.write("  ".join(figures), file=sys.stderr)
 
     def _evaluate(self, samples: Samples, split: str) -> dict[str, float]:
         options = {

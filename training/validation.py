@@ -6,8 +6,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from tqdm import tqdm
 
+from core.progress import Bar
 from training.distributed import Processes
 from training.draws import Draws, source
 from training.objective import attack
@@ -79,7 +79,7 @@ def _answers(
     """Of samples, batch by batch: their indices, logits and labels."""
     model.eval()
     options = {"unit": "sample", "leave": False, "disable": progress is None}
-    with tqdm(desc=progress, total=len(indices), **options) as bar:
+    with Bar(desc=progress, total=len(indices), **options) as bar:
         for own in _batches(indices, samples.lengths):
             labels = torch.from_numpy(samples.labels[own]).to(device)
             inputs = to_model(samples.batch(own), device)

@@ -19,6 +19,7 @@ from starlette.formparsers import MultiPartException
 from starlette.requests import Request
 from starlette.types import Message
 
+from core.names import sentence
 from service.http.documents import media_type
 from service.http.errors import ApiError
 from service.http.shares import Shares, fits, sharer_of
@@ -61,7 +62,7 @@ def _validated(model: type[_Model], fields: dict[str, Any]) -> _Model:
     if problem["type"] in ("missing", "too_short"):
         message = f"The field {field!r} must hold something."
         raise ApiError(422, f"no_{field}", message)
-    message = f"The field {field!r} is not acceptable: {problem['msg']}."
+    message = sentence(f"The field {field!r} is not acceptable: {problem['msg']}")
     raise ApiError(422, f"invalid_{field}", message)
 
 

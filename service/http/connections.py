@@ -26,6 +26,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 logger = logging.getLogger(__name__)
 
+_LOOK_S = 0.05
 _HANDSHAKE_S = 0.05  # in which a connection that has begun is complete
 _LAST_CONNECTIONS_S = 1.0
 _LAST_REQUESTS_S = 2.0
@@ -50,6 +51,16 @@ def running_server() -> uvicorn.Server | None:
     """The uvicorn server of this process: BentoML makes it and tells nobody."""
     server = getattr(signal.getsignal(signal.SIGTERM), "__self__", None)
     return server if isinstance(server, uvicorn.Server) else None
+
+
+async def address_when_ready(server: uvicorn.Server) -> str:
+    """Where a browser on this host finds the server, once it answers."""
+    while not server.started:
+        await asyncio.sleep(_LOOK_S)
+    host, port = server.servers[0].sockets[0].getsockname()[:2]
+    if host in ("0.0.0.0", "::"):
+        host = "localhost"
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 class StrictConnection(h11.Connection):

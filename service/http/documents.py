@@ -9,6 +9,7 @@ from pydantic import BaseModel, ValidationError
 from starlette.requests import Request
 
 from core.json import JsonError, TooManyItems, read_json
+from core.names import sentence
 from service.http.errors import ApiError
 
 MAX_DETAILS = 16
@@ -100,7 +101,8 @@ def parse_body(model: type[_Model], content: bytes, limit: Limit) -> _Model:
     except ValidationError as error:
         problems = broken_rules(error)
     first = problems[0]
-    message = f"The body is not acceptable: {first['field'] or 'body'}: {first['message']}."
+    place = first["field"] or "body"
+    message = sentence(f"The body is not acceptable: {place}: {first['message']}")
     raise ApiError(422, "invalid_body", message, problems)
 
 

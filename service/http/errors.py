@@ -13,6 +13,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Match
 
+from core.names import sentence
+
 logger = logging.getLogger(__name__)
 
 _MAX_MESSAGE = 2_000  # characters
@@ -115,7 +117,7 @@ def _methods(request: Request) -> set[str]:
 async def _validation_error(request: Request, error: Any) -> Response:
     """Query parameters that FastAPI does not accept; it reads nothing else here."""
     problem = error.errors()[0]
-    message = f"Query parameter {problem['loc'][-1]}: {problem['msg']}."
+    message = sentence(f"Query parameter {problem['loc'][-1]}: {problem['msg']}")
     return error_response(invalid_query(message), request)
 
 

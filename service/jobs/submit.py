@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from core.names import sentence
 from robustness.attacks.base import Attack
 from robustness.spec import EvaluationSpec, cost
 from runtimes.artifact import Artifact
@@ -270,5 +271,5 @@ def spec_error(problems: list[dict[str, str]]) -> ApiError:
     """The refusal of a spec: of each rule that it breaks the field, with dots, and the message."""
     first = problems[0]
     place = f"{first['field']}: " if first["field"] else ""
-    message = f"The spec is not acceptable: {place}{first['message']}."
+    message = sentence(f"The spec is not acceptable: {place}{first['message']}")
     return ApiError(422, "invalid_spec", message, problems[:MAX_DETAILS])

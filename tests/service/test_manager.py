@@ -3,13 +3,14 @@
 import logging
 import os
 import signal
+import socket
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from service.manager import Deaths
+from service.manager import Deaths, check_free
 from service.start import reporting_start
 
 
@@ -91,3 +92,19 @@ def test_the_end_of_a_worker_is_logged_unless_the_server_stops(
     for _ in range(4):
         workers.one(exit_code)
     assert caplog.records == [record] and sent == []
+
+
+@pytest.mark.parametrize(
+    ("host", "said"),
+    [("127.0.0.1", "port {} of 127.0.0.1 is in use; name another with --port"),
+     ("192.0.2.1", "port {} of 192.0.2.1 cannot be used: Cannot assign requested address")],
+)  # fmt: skip
+def test_an_address_that_cannot_be_listened_on_is_named(host: str, said: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        wanted = SimpleNamespace(host=host, port=port, family=socket.AF_INET, is_unix=False)
+        with pytest.raises(ValueError) as error:
+            check_free([SimpleNamespace(is_unix=True), wanted])
+        assert str(error.value) == said.format(port)
+    wanted.host = "127.0.0.1"
+    check_free([wanted])

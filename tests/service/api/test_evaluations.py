@@ -96,7 +96,7 @@ BAD_REQUESTS: dict[str, tuple[dict[str, Any], int, str, str]] = {
     "wide spec": ({"spec": "[" + "[]," * 5000 + "1]"}, 413, "body_too_large", "20,000 items"),
     "long key": (spec(**{"x" * 900_000: 1}), 422, "invalid_spec", "unknown key 'x{40}'"),
     "spec is a list": ({"spec": "[]"}, 422, "invalid_spec", "dictionary"),
-    "unknown key": (spec(sede=1), 422, "invalid_spec", "did you mean 'seed'"),
+    "unknown key": (spec(sede=1), 422, "invalid_spec", "did you mean 'seed'\\?$"),
     "unknown model": (spec(model="no"), 404, "unknown_model", "'no'"),
     "itself": (spec(compare_with="fashion-elliptical"), 422, "invalid_spec", "another model"),
     "steps": (limited("pgd", steps=1001), 422, "invalid_spec", "0.steps: 1001 .* 1000 allowed"),

@@ -178,7 +178,7 @@ def test_the_log_is_json_lines_of_all_processes_and_no_secret(server: Server) ->
     (line,) = logged()
     assert (line["route"], line["status"]) == ("/v1/models", 200)
     log = server.log.read_text()
-    assert "hidden" not in log
+    assert "hidden" not in log and f"Ready: open {server.url}" in log
     plain = [text for text in log.splitlines() if text and text[0] != "{"]
     assert not plain, plain[:5]
 
