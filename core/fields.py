@@ -2,6 +2,8 @@
 
 import dataclasses
 import functools
+import inspect
+import re
 import sys
 from collections.abc import Callable
 from types import NoneType
@@ -34,6 +36,19 @@ def check_types(config: Any) -> None:
     for field in dataclasses.fields(config):
         value = _checked(field.name, getattr(config, field.name), hints[field.name])
         object.__setattr__(config, field.name, value)
+
+
+def explained(config: type[Any]) -> dict[str, str]:
+    """What the comments at the fields of a dataclass say: above a field, or behind it."""
+    found: dict[str, str] = {}
+    above: list[str] = []
+    for line in inspect.getsource(config).partition("\n    def ")[0].splitlines():
+        if match := re.fullmatch(r"    # (.*)", line):
+            above.append(match[1])
+        elif match := re.fullmatch(r"    (\w+): .*?(?:  # (.*))?", line):
+            found[match[1]] = " ".join([*above, match[2] or ""]).strip(" .")
+            above = []
+    return found
 
 
 def check_positive(config: Any, *fields: str) -> None:

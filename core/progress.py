@@ -1,6 +1,7 @@
 """Progress: a bar where somebody watches, plain lines where the output becomes a log."""
 
 import sys
+from time import time
 from typing import Any
 
 from tqdm import tqdm
@@ -28,7 +29,7 @@ class Bar(tqdm):
         """Draw the bar, or write a line if one is due."""
         if not self._plain:
             return super().display(msg, pos)
-        now, share = self._time(), self.n / self.total if self.total else 0.0
+        now, share = time(), self.n / self.total if self.total else 0.0
         if self._line_at < 0 or share < self._line_share:  # it begins, perhaps again
             self._line_at, self._line_share = now, share
         since, more = now - self._line_at, share - self._line_share

@@ -56,10 +56,10 @@ class ImageError(ValueError):
 class ImageSpec:
     """The input of an image model: channels (1 grey, 3 RGB), height and width in pixels."""
 
-    channels: int
-    height: int
-    width: int
-    resample: Resample = "bicubic"
+    channels: int  # 1 gray, 3 RGB
+    height: int  # in pixels
+    width: int  # in pixels
+    resample: Resample = "bicubic"  # how images are resized
 
     def __post_init__(self) -> None:
         """Check every rule, naming the field and the value received."""

@@ -3,7 +3,7 @@
 import argparse
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,14 +41,17 @@ def parser() -> argparse.ArgumentParser:
          _VERIFY),
     ):  # fmt: skip
         command = commands.add_parser(
-            name, help=told, description=f"{told[0].upper()}{told[1:]}.", epilog=epilog,
+            name, help=told, description=f"{told[0].upper()}{told[1:]}.",
+            epilog=epilog.format(attacks="\n".join(_attacks())),
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )  # fmt: skip
         add(command)
     return top
 
 
-_EVALUATE = """example:
+_EVALUATE = """{attacks}
+
+example:
   ./assay evaluate --artifact artifacts/fashion-elliptical-adv \\
       --data artifacts/samples/fashion-mnist --attack fgsm pgd --eps 1/255 4/255 \\
       --output first
@@ -63,6 +66,9 @@ there; 130 interrupted"""
 
 
 def _add_evaluate(command: argparse.ArgumentParser) -> None:
+    command.usage = (
+        "%(prog)s --artifact DIR --data SOURCE --attack NAME ... [--eps EPS ...] [OPTION ...]"
+    )
     add = command.add_argument_group("what is scored").add_argument
     add("--artifact", type=Path, required=True, metavar="DIR", help="the model, as export wrote it")
     add("--compare", type=Path, metavar="DIR", help="a second model, scored on the same inputs")
@@ -85,15 +91,18 @@ def _add_attacks(command: argparse.ArgumentParser) -> None:
     norms = sorted({norm for kind in ATTACKS.values() for norm in kind.info.norms}, reverse=True)
     euclidean = ", ".join(name for name, kind in ATTACKS.items() if "L2" in kind.info.norms)
     add = command.add_argument_group("attacks").add_argument
-    told = f"on images: {images}; on texts: {texts}; options after the name hold for it alone"
-    add("--attack", **_MANY, type=_named, metavar="NAME[:OPTION=VALUE]", help=told)
+    told = (
+        f"on images: {images}; on texts: {texts}; fields after the name hold for it alone, such as "
+        "pgd:alpha=1/255; see below"
+    )
+    add("--attack", **_MANY, type=_named, metavar="NAME[:FIELD=VALUE]", help=told)
     told = "radii, such as 8/255 or 0.03; every attack that has a norm needs one, and runs at each"
     add("--eps", **_MANY, metavar="EPS", help=told)
     told = f"of the radii; default Linf. L2 is known to {euclidean}"
     add("--norm", choices=norms, help=told)
     told = (
         "in place of attacks, settings and figures: the spec as JSON, as a report has it under "
-        "'spec'; knows 'alpha', too"
+        "'spec'"
     )
     add("--spec", type=Path, metavar="FILE", help=told)
     add = command.add_argument_group(
@@ -154,6 +163,16 @@ def _add_verify(command: argparse.ArgumentParser) -> None:
     command.add_argument("--data", metavar="SOURCE", help=told)
     told = "score only N inputs, other ones every time; default all"
     command.add_argument("--limit", **_WHOLE, help=told)
+
+
+def _attacks() -> Iterator[str]:
+    """Every attack with what it does and its fields, for help."""
+    yield "attacks, and their fields with their defaults:"
+    for name, kind in ATTACKS.items():
+        known = options(kind)
+        yield f"  {name:13} {kind.info.what}"
+        yield f"{'':16}{', '.join(f'{one.name}{_shown(one.default)}' for one in known)}"
+        yield from (f"{'':18}{one.name}: {one.text}" for one in known if one.name in _ONLY_IN_SPEC)
 
 
 def _named(text: str) -> str:

@@ -3,10 +3,12 @@
 import argparse
 import json
 import sys
+import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from core.command import Parser, run_command
+from training.recipe import entries
 
 if TYPE_CHECKING:
     from training.distributed import Processes
@@ -39,9 +41,10 @@ def _parser() -> argparse.ArgumentParser:
         "fit",
         prog="./assay train",
         help="train a recipe",
-        description="Train a recipe; './assay train list' lists the recipes. Under 'torchrun -m "
-        "training fit ...' several processes train one model together; the batch of the recipe is "
-        "shared among them.",
+        description="Train a recipe; './assay train list' lists the recipes. Under\n'torchrun -m "
+        "training fit ...' several processes train one model together, which\nshare each batch.",
+        epilog=_entries(),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     fit.add_argument("recipe", type=Path, nargs="?", help="a recipe file")
     fit.add_argument(
@@ -54,6 +57,18 @@ def _parser() -> argparse.ArgumentParser:
     fit.add_argument("--resume", type=Path, metavar="DIR", help="continue the run in this folder")
     fit.set_defaults(command=_fit)
     return parser
+
+
+def _entries() -> str:
+    """Every entry of a recipe, for help."""
+    lines = []
+    for title, found in entries():
+        lines += ["", f"{title}:"]
+        for name, told in found.items():
+            indent = " " * 30
+            head = f"  {name:27} "
+            lines += textwrap.wrap(f"{head}{told}", 100, subsequent_indent=indent) or [head]
+    return "\n".join(["entries of a recipe, each to be overridden by key=value:", *lines])
 
 
 def _list(_: argparse.Namespace) -> int:

@@ -1,10 +1,18 @@
 """Recipes: what to train, checked field by field; `training.recipe_file` reads them from YAML."""
 
 import dataclasses
+import json
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-from core.fields import check_at_least, check_fraction, check_positive, check_types
+from core.fields import (
+    check_at_least,
+    check_fraction,
+    check_positive,
+    check_types,
+    explained,
+)
 from data.images import ImageSpec
 from robustness.parsing import parse_eps
 
@@ -13,9 +21,9 @@ from robustness.parsing import parse_eps
 class ImageData:
     """Images to read, and how the training images are changed."""
 
-    source: str  # see `data.sources.open_images`
+    source: str  # folder, file, hf:NAME or known name, see docs/reference/data.md
     valid: int  # images held out of the training split for validation
-    image: ImageSpec  # size and channels of the input
+    image: ImageSpec  # what the model takes
     flip: bool = False  # mirror half of the images
     shift: int = 0  # move images by up to this many pixels each way
     random_crop: bool = False  # train on random parts of 8 to 100 % of an image
@@ -26,7 +34,7 @@ class ImageData:
     mixup: float = 0.0  # parameter of the Beta distribution of mixup; 0 does none
     cutmix: float = 0.0  # the same of CutMix
     repeats: int = 1  # times that an image comes in a batch; an epoch then sees fewer images
-    in_memory: bool = True  # decode all images once; False decodes them for every batch
+    in_memory: bool = True  # decode all images once; else they are decoded for every batch
     workers: int = 0  # processes that prepare batches ahead of the model; 0 does it in its own
 
     def __post_init__(self) -> None:
@@ -52,11 +60,11 @@ class ImageData:
 class TextData:
     """Texts to read."""
 
-    source: str  # see `data.sources.open_texts`
+    source: str  # folder, file, hf:NAME or known name, see docs/reference/data.md
     valid: int  # texts held out of the training split for validation
     max_len: int  # tokens after the first `max_len` of a text are cut off
-    # "wordpiece" trains a tokenizer on the training texts, without those held out; anything else is
-    # what `data.tokenizer.load_tokenizer` knows.
+    # "wordpiece" trains a tokenizer on the training texts, without those held out; "bytes", a file
+    # or hf:NAME takes another one.
     tokenizer: str = "wordpiece"
     vocab_size: int | None = None  # entries of the tokenizer that is trained
     bucket: bool = True  # put texts of similar length into one batch
@@ -78,7 +86,7 @@ class TextData:
 class TokenData:
     """A task of the Long Range Arena."""
 
-    source: str  # see `data.datasets.lra.open_tokens`
+    source: str  # name of the task, see docs/reference/data.md
     valid: int | None = None  # samples held out; None where the task has a split of its own
     max_len: int | None = None  # cut sequences after so many tokens; None keeps them whole
     size: int | None = None  # draw only so many training samples of a task that is drawn
@@ -158,7 +166,7 @@ class AdversarialRecipe:
 
     eps: float  # radius of the ball
     alpha: float  # size of a step
-    steps: int
+    steps: int  # of the attack on each batch
     # "pgd" learns the labels of the attacked images alone, "trades" those of the clean ones, and to
     # answer alike on both.
     method: Literal["pgd", "trades"] = "pgd"
@@ -202,9 +210,9 @@ class Recipe:
     variant: str | None = None  # which of a recipe file's variants this is
     size: str | None = None  # which of a recipe file's sizes this is; None is the full one
     labels: list[str]  # names of the classes in order of index
-    model: dict[str, Any]  # `name` and config fields; resolved to the full config when read
-    data: DataRecipe
-    train: TrainRecipe
+    model: dict[str, Any]  # its name and config fields, such as model.depth=3; see models/
+    data: DataRecipe  # what to learn from
+    train: TrainRecipe  # how
     distillation: DistillationRecipe | None = None  # None learns from labels alone
     adversarial: AdversarialRecipe | None = None  # None trains on clean images
     init: str | None = None  # weights to start from (safetensors); None starts from random ones
@@ -255,6 +263,39 @@ def _plain(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _plain(item) for key, item in value.items()}
     return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def entries() -> Iterator[tuple[str, dict[str, str]]]:
+    """For help, the sections of a recipe: a title, and what each entry means, by its name.
+
+    Choices come first, and a default last, in brackets; an entry without one must be given.
+    """
+    for kind, prefix, title in (
+        (Recipe, "", "the run"),
+        (ImageData, "data.", "data: images"),
+        (ImageSpec, "data.image.", "the model's input"),
+        (TextData, "data.", "data: texts"),
+        (TokenData, "data.", "data: a task of the Long Range Arena"),
+        (TrainRecipe, "train.", "training"),
+        (DistillationRecipe, "distillation.", "distillation; null without this section"),
+        (AdversarialRecipe, "adversarial.", "adversarial training; null without this section"),
+    ):
+        told, hints = explained(kind), get_type_hints(kind)
+        yield (
+            title,
+            {
+                f"{prefix}{field.name}": _entry(field, told[field.name], hints[field.name])
+                for field in dataclasses.fields(kind)
+            },
+        )
+
+
+def _entry(field: dataclasses.Field[Any], told: str, hint: Any) -> str:
+    choices = "|".join(map(str, get_args(hint))) if get_origin(hint) is Literal else ""
+    meaning = ": ".join(filter(None, (choices, told))).replace("None", "null")
+    if field.default is dataclasses.MISSING:
+        return meaning
+    return f"{meaning} ({json.dumps(field.default)})".replace('"', "")
 
 
 def flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:

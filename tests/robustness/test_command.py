@@ -12,8 +12,9 @@ import pytest
 from data.images import decode_image, to_input, to_png
 from data.sources import load_inputs, open_images
 from robustness.__main__ import _executor, main
+from robustness.attacks.base import options
 from robustness.executors import ProcessExecutor, RayExecutor
-from robustness.options import parser
+from robustness.options import _shown, parser
 from robustness.report.schema import Report, read_report
 from robustness.spec import ATTACKS
 from robustness.store import whole
@@ -166,8 +167,10 @@ def test_an_attack_that_does_not_exist_or_reads_texts_is_refused(
     told = capsys.readouterr().err
     assert "attack 'typos' works on texts" in told and "reads images" in told
     with pytest.raises(SystemExit) as error:
-        main(arguments(artifacts, attack="magic"))
-    assert error.value.code == 2
+        main(arguments(artifacts, attack="pgdd"))
+    told = capsys.readouterr().err
+    assert error.value.code == 2 and told.count("\n") == 1
+    assert "unknown attack 'pgdd'; did you mean 'pgd'?" in told
 
 
 @pytest.mark.parametrize("command", ["evaluate", "verify"])
@@ -179,7 +182,10 @@ def test_help_tells_exit_codes_attacks_and_defaults(
     told = " ".join(capsys.readouterr().out.split())
     assert stop.value.code == 0 and "exit codes: 0 " in told
     if command == "evaluate":
-        assert all(name in told for name in ATTACKS)
+        for name, kind in ATTACKS.items():
+            fields = [f"{one.name}{_shown(one.default)}" for one in options(kind)]
+            assert f" {name} {kind.info.what} {', '.join(fields)} " in told
+        assert "alpha: length of a step" in told
         assert "(square 5000, hotflip 1000, typos 1000)" in told
 
 

@@ -7,7 +7,7 @@ import models
 from core.yaml import read_yaml, write_yaml
 from training.__main__ import RECIPES, main
 from training.distributed import Processes
-from training.recipe import ImageData, TextData, TokenData
+from training.recipe import ImageData, TextData, TokenData, entries
 from training.recipe_file import read_file, read_recipe
 
 FILES = sorted(RECIPES.glob("*.yaml"))
@@ -187,3 +187,17 @@ def test_recipes_are_listed_with_their_variants_and_sizes(
     assert len(listed) == len(FILES)
     (imdb,) = (line for line in listed if "imdb.yaml" in line)
     assert "variant=transject|transject-random|transformer" in imdb and "size=small" in imdb
+
+
+def test_help_tells_what_every_entry_means(capsys: pytest.CaptureFixture[str]) -> None:
+    assert all(told for _, found in entries() for told in found.values())
+    with pytest.raises(SystemExit):
+        main(["fit", "--help"])
+    told = " ".join(capsys.readouterr().out.split())
+    for one in (
+        "train.lr peak learning rate (0.001)",
+        "train.schedule cosine|linear|constant: from the peak to `min_lr` (cosine)",
+        "data.valid samples held out; null where the task has a split of its own (null)",
+        "adversarial.eps radius of the ball",
+    ):
+        assert one in told
