@@ -24,7 +24,14 @@ if TYPE_CHECKING:
     from runtimes.artifact import Artifact
 
 HELD, FAILED = 0, 1
-_WRITTEN = ("report.json", "report.html", "report.junit.xml", "card.md", "samples.parquet")
+_WRITTEN = (
+    "report.json",
+    "report.html",
+    "report.junit.xml",
+    "card.md",
+    "samples.parquet",
+    "samples.csv",
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

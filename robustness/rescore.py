@@ -208,6 +208,11 @@ class _Rescorer:
         known = np.isfinite(low)
         low, high = np.where(known, low, -np.inf), np.where(known, high, np.inf)
         self._numbers(f"{where}, margin", found.margin, low, high)
+        answered = [[each.probability for each in one] for one in scored]
+        sure, error = np.nan_to_num(answered, nan=-1)[:, worst, rows], 10 * self.shifts[-1]
+        stored = np.nan_to_num(found.probability, nan=-1)
+        low, high = sure.min(axis=0) - error, sure.max(axis=0) + error
+        self._numbers(f"{where}, probability", stored, low, high)
 
     def _corruption(self, cell: Cell, found: CorruptionResult, chosen: Batch) -> None:
         """Corrupt inputs again: they are not stored, because they follow from seed and input."""

@@ -78,6 +78,7 @@ class Scoring:
         served_rank: (N,) by the served model.
         eight_bit_rank: (N,) by the served model after rounding to 8 bit; for texts as served_rank.
         index: (N,) class predicted by the served model.
+        probability: (N,) softmax probability of that class; NaN if a logit is not finite.
         margin: (N,) logit of the label minus the largest other one, by the PyTorch model if any.
         distance: (N,) size of the change: the attack's norm of the pixels', or edits of a text.
         finite: (N,) bool, all logits are finite.
@@ -87,6 +88,7 @@ class Scoring:
     served_rank: np.ndarray
     eight_bit_rank: np.ndarray
     index: np.ndarray
+    probability: np.ndarray
     margin: np.ndarray
     distance: np.ndarray
     finite: np.ndarray
@@ -106,6 +108,7 @@ class AttackResult:
         worst: (N,) position in `parts` of what is shown for a sample: something that fools the
             served model if anything does, then the smallest margin.
         index: (N,) class that the served model predicts there.
+        probability: (N,) what it gives that class; NaN if a logit is not finite.
         margin: (N,) logit of the label minus the largest other one, there.
         distance: (N,) size of the change, there.
         nearest: (N,) distance of the nearest adversarial input at any radius; infinite where none
@@ -120,6 +123,7 @@ class AttackResult:
     by_variant: np.ndarray
     worst: np.ndarray
     index: np.ndarray
+    probability: np.ndarray
     margin: np.ndarray
     distance: np.ndarray
     nearest: np.ndarray
@@ -335,6 +339,7 @@ def score(answers: Answers, labels: np.ndarray, distance: np.ndarray) -> Scoring
         served_rank=served_rank,
         eight_bit_rank=rounded_rank,
         index=answers.served.argmax(axis=1),
+        probability=top_probability(answers.served),
         margin=margin(answers.torch_model, labels),
         distance=distance,
         finite=np.logical_and.reduce([np.isfinite(logits).all(axis=1) for logits in answers]),
@@ -378,6 +383,7 @@ def combine(
         by_variant=np.stack([worst_rank("torch_rank", chosen) for chosen in of_kind]),
         worst=worst,
         index=shown("index"),
+        probability=shown("probability"),
         margin=shown("margin"),
         distance=shown("distance"),
         nearest=np.full(len(worst), np.inf) if nearest is None else nearest,

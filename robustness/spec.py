@@ -9,7 +9,14 @@ from functools import reduce
 from operator import or_
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast, get_args
 
-from pydantic import Field, ValidationError, WrapValidator, field_validator, model_validator
+from pydantic import (
+    Field,
+    ValidationError,
+    ValidationInfo,
+    WrapValidator,
+    field_validator,
+    model_validator,
+)
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from core.names import nearest
@@ -95,6 +102,8 @@ class EvaluationSpec(Strict, frozen=True):
     """One evaluation: which models, which attacks, what is reported and what must hold.
 
     Attributes:
+        name: what people call the evaluation; one line.
+        note: what they want to remember of it.
         model: the model under evaluation; None leaves the choice to the caller.
         compare_with: a second model, scored on the same inputs with the same random draws.
         seed: every random draw derives from it; at least 0.
@@ -106,6 +115,8 @@ class EvaluationSpec(Strict, frozen=True):
         proposals: accepted and ignored: attacks search in float32, as reports say.
     """
 
+    name: str | None = Field(default=None, min_length=1, max_length=100)
+    note: str | None = Field(default=None, min_length=1, max_length=2000)
     model: str | None = Field(default=None, min_length=1, max_length=200)
     compare_with: str | None = Field(default=None, min_length=1, max_length=200)
     seed: Annotated[int, Field(strict=True, ge=0, lt=2**63)] = 0
@@ -151,6 +162,14 @@ class EvaluationSpec(Strict, frozen=True):
         if len(set(top_k)) < len(top_k):
             raise ValueError(f"top_k must not name a rank twice, got {top_k}")
         return sorted(top_k)
+
+    @field_validator("name", "note")
+    @classmethod
+    def _printable(cls, text: str | None, info: ValidationInfo) -> str | None:
+        breaks = "\n\t" if info.field_name == "note" else ""
+        if text is not None and not text.translate(dict.fromkeys(map(ord, breaks))).isprintable():
+            raise ValueError(f"{info.field_name} must hold printable characters only")
+        return text
 
     @field_validator("gate")
     @classmethod

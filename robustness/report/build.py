@@ -247,6 +247,7 @@ def _attack_flags(result: ModelResult, cell: Cell, found: AttackResult) -> list[
             part=made_by[int(found.worst[i])][0].label,
             variant=made_by[int(found.worst[i])][1],
             adversarial_index=int(found.index[i]),
+            adversarial_probability=_finite(found.probability[i]),
             margin=_finite(found.margin[i]),
             distance=float(found.distance[i]),
             robust=bool(found.robust[i] == 0),

@@ -13,9 +13,10 @@ import numpy as np
 
 from data.images import to_png
 from robustness.attacks.base import Norm
+from robustness.attacks.corruptions.attack import Corruptions
 from robustness.parsing import L2_LIMIT, parse_eps
 from robustness.report.schema import FILE, SCHEMA_VERSION, AttackFlags
-from robustness.spec import EvaluationSpec
+from robustness.spec import ATTACKS, EvaluationSpec
 from robustness.store import SHARD_SIZE, Shard, as_inputs, clean_path, read
 
 Kind = Literal["clean", "adversarial", "perturbation"]
@@ -56,7 +57,7 @@ def picture(
         kind: "clean", "adversarial" or "perturbation".
         attack: name of the attack.
         eps: the point, as the spec spells it or as an equal number, behind "Linf:" or "L2:" where
-            the norm matters.
+            the norm matters; of corruptions "fog:3", its name and severity.
         model: name of the model; the evaluated one when not given.
 
     Raises:
@@ -68,12 +69,25 @@ def picture(
     clean = clean_input(folder, flagged["digest"], index)
     if kind == "clean":
         return to_png(clean)
-    found, adversarial = _attacked(folder, index, report, flagged, attack, eps)
+    if ATTACKS.get(attack or "") is Corruptions:
+        most, adversarial = None, _corrupted(clean, report, eps)
+    else:
+        found, adversarial = _attacked(folder, index, report, flagged, attack, eps)
+        # An l-infinity radius bounds each pixel's change; another norm does not.
+        most = found["eps_value"] if found["norm"] == "Linf" else None
     if kind == "adversarial":
         return to_png(adversarial)
-    # An l-infinity radius bounds each pixel's change; another norm does not.
-    most = found["eps_value"] if found["norm"] == "Linf" else None
     return to_png(amplified(clean, adversarial, most=most))
+
+
+def _corrupted(clean: np.ndarray, report: dict[str, Any], point: str | None) -> np.ndarray:
+    """An image (C, H, W) under a corruption; nothing is stored of it, it follows from the seed."""
+    spec = EvaluationSpec.model_validate(report["spec"])
+    for cell in spec.cells:
+        if isinstance(cell.attack, Corruptions) and cell.budget.text == point:
+            seeds = cell.attack.seeds(spec.seed, cell.budget, clean[None])
+            return cell.attack.corrupted(clean[None], cell.budget, seeds)[0]
+    raise NoSuchSample(f"eps must be a corruption of this report such as 'fog:3', got {point!r}")
 
 
 def amplified(clean: np.ndarray, adversarial: np.ndarray, *, most: float | None) -> np.ndarray:

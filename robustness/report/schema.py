@@ -72,13 +72,25 @@ class Figure(Part):
     top_k: dict[str, float]
 
 
+class PartFigures(Part):
+    """One of the attacks that make up another: how many correct inputs it misled.
+
+    What an earlier one misled is not attacked again, unless ranks above the first are asked for.
+    """
+
+    name: str
+    title: str
+    misled: int
+
+
 class AttackFigures(Part):
     """One attack with one budget.
 
     `eps` is the budget as the spec spells it: a radius in `norm`, or for texts, which have no norm,
     a rate or a number of edits; `kind` is what it counts, `description` how a sentence names it,
     and `budget` its key in `worst`. `eps_value`, `steps` and `alpha` are the numbers actually used.
-    `gradients` has the accuracy by each way of taking gradients where there are two.
+    `gradients` has the accuracy by each way of taking gradients where there are two, `parts` what
+    each part of an attack like AutoAttack misled.
 
     `successes` counts correct inputs that the attack changed the prediction of, `served_successes`
     those among them that also mislead the served model, `png_successes` those that still do as an
@@ -106,6 +118,7 @@ class AttackFigures(Part):
     png_successes: int | None
     served_only: int
     gradients: dict[Variant, float] | None
+    parts: list[PartFigures] = []
     finding: str
 
 
@@ -267,9 +280,10 @@ class AttackFlags(Part):
     `robust`, `confirmed` and `confirmed_8bit` are True where the model held, so that their means
     are the accuracies; texts know no 8 bit. `part` is the attack that made the input shown (itself
     or one of AutoAttack's four) and `variant` its gradients; `adversarial_index` is what the served
-    model says to it, `margin` the logit of the label minus the largest other one (None where not
-    finite), `distance` how far it was moved in the attack's norm (for texts: edits). `gradients`
-    says for each way of taking gradients whether the model held, where there are two.
+    model says to it and `adversarial_probability` what it gives that class, `margin` the logit of
+    the label minus the largest other one (both None where not finite), `distance` how far it was
+    moved in the attack's norm (for texts: edits). `gradients` says for each way of taking gradients
+    whether the model held, where there are two.
     """
 
     name: str
@@ -277,6 +291,7 @@ class AttackFlags(Part):
     eps: str
     eps_value: float
     adversarial_index: int
+    adversarial_probability: float | None = None
     part: str
     variant: Variant
     margin: float | None

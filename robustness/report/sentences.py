@@ -94,6 +94,9 @@ def of_attack(attack: AttackFigures, samples: int, metric: str) -> str:
     again = f"; {percent(attack.confirmed, samples)} as served"
     if attack.confirmed_8bit is not None:
         again += f", {percent(attack.confirmed_8bit, samples)} in 8 bit"
+    if attack.parts:
+        misled = ", ".join(f"{part.title} {part.misled:,}" for part in attack.parts)
+        again += f". Misled by its parts in turn: {misled}"
     under = f"Under {attack.title} {attack.description} the model {kept} {share}"
     return f"{under} of {inputs} (95{NBSP}% interval {ends}){again}."
 

@@ -18,6 +18,7 @@ from robustness.scoring import (
     CertificateResult,
     CorruptionResult,
     ModelResult,
+    parts_of,
 )
 from robustness.spec import Cell
 
@@ -104,10 +105,29 @@ def _attack(
         confirmed_8bit_top_k=_by_rank(found.confirmed_8bit, top_k) if on_images else None,
         transfer_gap=confirmed - robust.top1,
         **_successes(result.clean.rank, found, on_images=on_images),
+        parts=_parts(result, cell, found),
         gradients={way: accuracy(rank) for way, rank in by_gradients(found).items()} or None,
         finding="",
     )
     return made.model_copy(update={"finding": of_attack(made, len(found.robust), metric)})
+
+
+def _parts(result: ModelResult, cell: Cell, found: AttackResult) -> list[schema.PartFigures]:
+    """What each part of an attack misled, with either way of taking gradients, if it has parts."""
+    ran = parts_of(result.target, cell.attack)
+    own = {part.label: part for part, _ in ran}
+    if len(own) < 2:
+        return []
+    correct = result.clean.rank == 0
+    rows = {name: [i for i, (part, _) in enumerate(ran) if part.label == name] for name in own}
+    return [
+        schema.PartFigures(
+            name=name,
+            title=part.title,
+            misled=int((correct & (found.by_part[rows[name]] > 0).any(axis=0)).sum()),
+        )
+        for name, part in own.items()
+    ]
 
 
 def _successes(clean: np.ndarray, found: AttackResult, *, on_images: bool) -> dict[str, Any]:

@@ -1,7 +1,9 @@
 """What is written from a report, beside `report.json`: page, JUnit XML, card, table."""
 
+import csv
+import io
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -28,6 +30,7 @@ from robustness.report.sentences import (
 JUNIT = "report.junit.xml"
 CARD = "card.md"
 TABLE = "samples.parquet"
+CSV = "samples.csv"
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>()#+!|~&])")
 _SCHEMA = pyarrow.schema(
     [
@@ -57,7 +60,7 @@ _SCHEMA = pyarrow.schema(
 
 
 def write_companions(folder: Path, report: Report, torch_model: nn.Module | None = None) -> None:
-    """Write `report.html`, `report.junit.xml`, `card.md` and `samples.parquet`.
+    """Write `report.html`, `report.junit.xml`, `card.md`, `samples.parquet` and `samples.csv`.
 
     Args:
         folder: of the evaluation, with its shards.
@@ -69,7 +72,9 @@ def write_companions(folder: Path, report: Report, torch_model: nn.Module | None
     write_whole(folder / html.FILE, html.render(noted, shown))
     write_whole(folder / JUNIT, junit(report))
     write_whole(folder / CARD, card(report))
-    write_whole(folder / TABLE, sample_table(report))
+    rows = list(sample_rows(report))
+    write_whole(folder / TABLE, as_parquet(rows))
+    write_whole(folder / CSV, as_csv(rows))
 
 
 def junit(report: Report) -> bytes:
@@ -186,15 +191,35 @@ def _measured(figure: Figure, samples: int) -> tuple[str, str]:
     return percent(figure.top1, samples), interval(figure.ci, samples)
 
 
-def sample_table(report: Report) -> bytes:
-    """The table as the bytes of a file; what a row has no value for is null."""
-    rows = [
-        row | {"sample": one.index, "name": one.name, "label": one.label, "model": model.name}
-        for one in report.samples
-        for model in one.models
-        for row in _rows(model)
-    ]
-    table = pyarrow.Table.from_pylist(rows, schema=_SCHEMA)
+def sample_rows(report: Report) -> Iterator[dict[str, Any]]:
+    """What became of every sample, of every model, unattacked and under each attack and budget."""
+    for one in report.samples:
+        about = {"sample": one.index, "name": one.name, "label": one.label}
+        for model in one.models:
+            for row in _rows(model):
+                yield row | about | {"model": model.name}
+
+
+def as_csv(rows: Sequence[dict[str, Any]]) -> str:
+    """The rows of a table as csv; what a row has no value for is empty.
+
+    A name that a spreadsheet would take for a formula begins with an apostrophe.
+    """
+    text = io.StringIO()
+    writer = csv.DictWriter(text, _SCHEMA.names, extrasaction="ignore", lineterminator="\n")
+    writer.writeheader()
+    for row in rows:
+        writer.writerow(row | {key: _no_formula(row[key]) for key in ("name", "model")})
+    return text.getvalue()
+
+
+def _no_formula(text: str) -> str:
+    return "'" + text if text.startswith(("=", "+", "-", "@", "\t", "\r")) else text
+
+
+def as_parquet(rows: Sequence[dict[str, Any]]) -> bytes:
+    """The rows of a table as parquet; what a row has no value for is null."""
+    table = pyarrow.Table.from_pylist(list(rows), schema=_SCHEMA)
     sink = pyarrow.BufferOutputStream()
     parquet.write_table(table, sink, compression="zstd")
     return sink.getvalue().to_pybytes()
@@ -210,6 +235,7 @@ def _rows(model: ModelFlags) -> Iterator[dict[str, Any]]:
             "point": flags.eps,
             "value": flags.eps_value,
             "index": flags.adversarial_index,
+            "probability": flags.adversarial_probability,
             "robust_stopped": ways.get("stopped"),
             "robust_full": ways.get("full"),
         }

@@ -207,6 +207,9 @@ class _Evaluations:
         status: Status | None = None,
         model: Annotated[str | None, Query(description="name of the evaluated model")] = None,
         owner: Annotated[str | None, Query(description="name of the caller who sent it")] = None,
+        search: Annotated[
+            str, Query(max_length=100, description="part of name, note, model or attack")
+        ] = "",
     ) -> Response:
         """List evaluations."""
         sees = caller_of(request).sees
@@ -215,7 +218,12 @@ class _Evaluations:
             owner = owner if sees is None else sees
             jobs, following = await to_thread.run_sync(
                 lambda: self.store.page(
-                    limit=limit, cursor=cursor, status=status, owner=owner, model=model
+                    limit=limit,
+                    cursor=cursor,
+                    status=status,
+                    owner=owner,
+                    model=model,
+                    search=search,
                 )
             )
         evaluations = [overview(job) for job in jobs]

@@ -60,6 +60,7 @@ _FORMS = {
     "samples.parquet": _Form(
         "samples", "application/vnd.apache.parquet", "What became of every sample, as a table."
     ),
+    "samples.csv": _Form("csv", "text/csv; charset=utf-8", "The same table as csv."),
 }
 
 
@@ -123,18 +124,19 @@ class _Evidence:
 
         async def endpoint(request: Request, id: str) -> Response:
             """One form of the report."""
-            return await self._send(await self._folder(request, id) / name, form)
+            job = await self._finished(request, id)
+            return await self._send(self._report(job) / name, form, f"assay-{_named(job)}-{name}")
 
         return endpoint
 
-    async def _send(self, path: Path, form: _Form) -> Response:
+    async def _send(self, path: Path, form: _Form, filename: str) -> Response:
         if not await anyio.Path(path).is_file():
             raise ApiError(404, "no_report", "The report's file is no longer there.")
         policy = {"content-security-policy": _PAGE_POLICY} if form.shown else {}
         return FileResponse(
             path,
             media_type=form.media_type,
-            filename=path.name,
+            filename=filename,
             content_disposition_type="inline" if form.shown else "attachment",
             headers=_PRIVATE | policy,
         )
@@ -156,17 +158,26 @@ class _Evidence:
         self, request: Request, id: str, index: str, find: Callable[[Path, int], Any]
     ) -> Any:
         """What a function of `robustness.report.lookup` finds in a report."""
-        folder = await self._folder(request, id)
+        folder = self._report(await self._finished(request, id))
         return await to_thread.run_sync(_look_up, find, folder, index)
 
-    async def _folder(self, request: Request, job_id: str) -> Path:
+    async def _finished(self, request: Request, job_id: str) -> Job:
         job = await find_job(self.store, request, job_id)
         if job.active:
             message = f"The evaluation is {job.status}; its report comes when it has succeeded."
             raise ApiError(409, "evaluation_not_finished", message)
         if job.status != "succeeded":
             raise ApiError(404, "no_report", f"The evaluation has {job.status} without a report.")
+        return job
+
+    def _report(self, job: Job) -> Path:
         return evaluations_folder(self.settings.state) / job.id / REPORT
+
+
+def _named(job: Job) -> str:
+    """Model and evaluation as part of a file's name, so that no download replaces another."""
+    model = re.sub(r"[^A-Za-z0-9._-]+", "-", job.models[0]["name"])
+    return f"{model[:60]}-{job.id[:8]}"
 
 
 def _look_up(find: Callable[[Path, int], Any], folder: Path, index: str) -> Any:

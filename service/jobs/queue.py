@@ -12,6 +12,7 @@ from statistics import fmean, linear_regression
 from sqlalchemy import (
     ColumnElement,
     Connection,
+    String,
     and_,
     case,
     func,
@@ -122,16 +123,22 @@ class JobStore(JobClaims):
         status: str | None = None,
         owner: str | None = None,
         model: str | None = None,
+        search: str = "",
     ) -> tuple[list[Job], int | None]:
         """Jobs that are not deleted, newest first, and the cursor of the next page.
 
         `cursor` is from the page before; `status`, `owner` and `model` (the one under evaluation)
-        leave out the jobs of others.
+        leave out the jobs of others, and `search` those that have these letters neither in the
+        spec nor among the models.
         """
         wanted: list[ColumnElement[bool]] = [jobs.c.deleted.is_(None)]
         wanted += [jobs.c.seq < cursor] if cursor is not None else []
         given = {jobs.c.status: status, jobs.c.owner: owner, jobs.c.model: model}
         wanted += [column == value for column, value in given.items() if value is not None]
+        if search:
+            letters = json.dumps(search.lower())[1:-1]  # as texts lie in the columns
+            shown = func.lower(jobs.c.spec.concat(jobs.c.models), type_=String)
+            wanted.append(shown.contains(letters, autoescape=True))
         found = self._jobs(and_(*wanted), limit=limit + 1)
         return found[:limit], found[limit - 1].seq if len(found) > limit else None
 

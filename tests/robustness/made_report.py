@@ -53,7 +53,8 @@ def made_clean(label: np.ndarray, **changes: np.ndarray) -> CleanResult:
 def made_scoring(rank: np.ndarray, **changes: np.ndarray) -> Scoring:
     """The same ranks by all who score."""
     scored = Scoring(
-        torch_rank=rank, served_rank=rank, eight_bit_rank=rank, index=rank, margin=0.5 - rank,
+        torch_rank=rank, served_rank=rank, eight_bit_rank=rank, index=rank,
+        probability=np.full(len(rank), 0.7), margin=0.5 - rank,
         distance=rank * 0.0, finite=np.ones(len(rank), bool),
     )  # fmt: skip
     return replace(scored, **changes)

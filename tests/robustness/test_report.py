@@ -1,5 +1,6 @@
 """The forms of a report: figures, page, JUnit XML, card, table; what they say and refuse to run."""
 
+import csv
 from dataclasses import dataclass
 from html.parser import HTMLParser
 from pathlib import Path
@@ -20,7 +21,7 @@ from robustness.report.exhibits import BUDGET, Texts, choose
 from robustness.report.lookup import InputLost, adversarial_input, clean_input, picture
 from robustness.report.schema import AttackFlags, Report, plain, read_report
 from robustness.report.sentences import findings, interval, lines, percent
-from robustness.report.write import card, literal, write_companions
+from robustness.report.write import as_csv, card, literal, sample_rows, write_companions
 from robustness.spec import EvaluationSpec
 from robustness.store import Shard, as_array
 from tests.robustness.conftest import SIZE, make_images, make_target
@@ -431,6 +432,27 @@ def test_table_has_a_row_for_every_sample_model_and_cell(two: Made) -> None:
     ]
     assert [row["robust"] for row in chosen] == [one.robust for one in flags]
     assert [row["part"] for row in chosen] == ["apgd-ce"] * 48
+    assert [row["probability"] for row in chosen] == [one.adversarial_probability for one in flags]
+    with (two.folder / "samples.csv").open(newline="") as file:
+        written = list(csv.DictReader(file))
+    assert [row["name"] for row in written] == [row["name"] for row in table]
+    robust = ["" if row["robust"] is None else str(row["robust"]) for row in table]
+    assert [row["robust"] for row in written] == robust
+
+
+def test_csv_holds_no_formula(tmp_path: Path) -> None:
+    text = as_csv(list(sample_rows(make_report(tmp_path, samples=1, names=['=1+1,"x']))))
+    assert '\n0,"\'=1+1,""x",0,one,none,' in text.replace(text.split("\n")[0], "")
+
+
+def test_parts_of_an_attack_share_what_it_misled(two: Made) -> None:
+    model = two.report.summary.models[0]
+    [most] = [one for one in model.attacks if (one.name, one.eps) == ("autoattack", "8/255")]
+    assert [part.title for part in most.parts] == ["APGD-CE", "APGD-T", "FAB-T", "Square"]
+    assert max(part.misled for part in most.parts) == most.successes > 0
+    said = f"APGD-CE {most.parts[0].misled}"
+    assert said in most.finding and said in one_line(seen(two.folder).text)
+    assert not any(one.parts for one in model.attacks if one.name == "fgsm")
 
 
 def test_pictures_are_drawn_of_parts_and_of_nearest_inputs(two: Made) -> None:

@@ -115,6 +115,7 @@ FIGURES = {  # places: what they are changed to, and what is said of each
     f"{ATTACKS}.0.confirmed": (lambda flag: not flag, "pgd 6/255, confirmed is"),
     f"{ATTACKS}.0.confirmed_8bit": (lambda flag: not flag, "6/255, confirmed_8bit is"),
     f"{ATTACKS}.0.distance": (lambda far: far + 0.01, "pgd 6/255, distance is"),
+    f"{ATTACKS}.0.adversarial_probability": (0.001, "6/255, adversarial_probability is 0.0010"),
     f"{ATTACKS}.0.gradients": (None, "pgd 6/255, gradients is None"),
     f"{ATTACKS}.3.adversarial_index": (
         lambda index: (index + 1) % 3,

@@ -120,7 +120,12 @@ class Corruptions(Attack, frozen=True):
         return [input_seed(seed, budget.text, content_of(image)) for image in pixels]
 
     def run(self, target: "Target", batch: Batch, budget: Budget, search: Search) -> Batch:
-        """Corrupt images at the model's size, in 8 bit; see `Attack.run`.
+        """See `corrupted` and `Attack.run`."""
+        inputs = self.corrupted(batch.images, budget, search.seeds)
+        return Batch(inputs=inputs, labels=batch.labels)
+
+    def corrupted(self, images: np.ndarray, budget: Budget, seeds: Sequence[int]) -> np.ndarray:
+        """Corrupt images (B, C, H, W) at the model's size, in 8 bit.
 
         Draws depend on the seed, the image, the corruption and its severity.
         """
@@ -129,10 +134,9 @@ class Corruptions(Attack, frozen=True):
         name, severity = split(budget)
         made = [
             corrupt(image, name, severity, np.random.default_rng(seed))
-            for image, seed in zip(_in_8bit(batch.images), search.seeds, strict=True)
+            for image, seed in zip(_in_8bit(images), seeds, strict=True)
         ]
-        inputs = np.stack(made).astype(np.float32) / np.float32(255)
-        return Batch(inputs=inputs, labels=batch.labels)
+        return np.stack(made).astype(np.float32) / np.float32(255)
 
     def allowed(
         self, clean: Batch, made: Batch, budget: Budget, target: "Target", seeds: Sequence[int]

@@ -219,7 +219,7 @@ def test_an_accepted_evaluation_has_its_files_and_says_what_it_costs(front: Fron
     assert front.folders() == [body["id"]]
     own = response.headers["location"]
     shown = front.request("GET", own).json()
-    links = dict.fromkeys(("report", "html", "junit", "card", "samples"))
+    links = dict.fromkeys(("report", "html", "junit", "card", "samples", "csv"))
     assert shown.pop("spec")["model"] == "fashion-elliptical" and shown.pop("created")
     assert [model["name"] for model in shown.pop("models")] == ["fashion-elliptical", "fashion-dot"]
     nothing = dict.fromkeys(("started", "finished", "result", "error", "outcome"))
@@ -236,6 +236,21 @@ def test_an_accepted_evaluation_has_its_files_and_says_what_it_costs(front: Fron
         "progress": {"done": 0, "total": expected, "stage": "", "eta_s": None},
         "links": {"self": own, "events": f"{own}/events", **links},
     }
+
+
+SEARCHES = {
+    "": 2, "nightly": 1, "fgsm": 2, "Elliptical": 2, "imdb": 0, "über 50": 1, "50 %": 1, "5%": 0,
+    "t_": 0, "_50": 1, "\\": 1, '"quoted"': 1, "line": 1,
+}  # fmt: skip
+
+
+def test_list_is_searched_by_name_note_model_and_attack(front: Front) -> None:
+    named = spec(name='Nightly, über 50 %, "quoted"', note="a\\b_50 in two\nlines")
+    for fields in (named, {}):
+        assert front.post(**fields).status_code == 202
+    for search, number in SEARCHES.items():
+        listed = front.request("GET", URL, params={"search": search}).json()["evaluations"]
+        assert len(listed) == number, search
 
 
 def test_labels_come_as_json_or_csv_by_index_or_name(front: Front) -> None:

@@ -39,6 +39,7 @@ FORMS = {
     "junit": ("report.junit.xml", "application/xml", "attachment"),
     "card": ("card.md", "text/markdown; charset=utf-8", "attachment"),
     "samples": ("samples.parquet", "application/vnd.apache.parquet", "attachment"),
+    "csv": ("samples.csv", "text/csv; charset=utf-8", "attachment"),
 }
 
 
@@ -86,7 +87,8 @@ def test_each_form_has_its_type_and_nothing_runs_in_the_page(finished: Finished)
         response = front.request("GET", shown["links"][link])
         assert response.status_code == 200
         assert response.headers["content-type"] == media_type
-        assert response.headers["content-disposition"] == f'{disposition}; filename="{name}"'
+        own = f"assay-fashion-elliptical-{shown['id'][:8]}-{name}"
+        assert response.headers["content-disposition"] == f'{disposition}; filename="{own}"'
         assert response.headers["cache-control"] == "private, no-cache"
         assert response.content == (folder / "report" / name).read_bytes()
     content = {link: front.request("GET", shown["links"][link]).content for link in FORMS}
@@ -106,9 +108,15 @@ def test_each_form_has_its_type_and_nothing_runs_in_the_page(finished: Finished)
 def test_pictures_tell_the_norm_of_a_radius(finished: Finished) -> None:
     front, shown = finished
     url = f"{shown['links']['self']}/samples/0/adversarial.png"
-    for query in ("eps=L2:2", "eps=2", "eps=Linf:64/255", "attack=fab-t", ""):
-        assert front.request("GET", f"{url}?{query}").status_code == 200, query
-    for query in ("eps=Linf:2", "eps=L1:2", "eps=:2x", "attack=corruptions"):
+    fog, saturate = "attack=corruptions&eps=fog:3", "attack=corruptions&eps=saturate:3"
+    shown_first = set()
+    for query in ("eps=L2:2", "eps=2", "eps=Linf:64/255", "attack=fab-t", fog, saturate, ""):
+        response = front.request("GET", f"{url}?{query}")
+        assert response.status_code == 200, query
+        shown_first.add(response.content)
+    assert len(shown_first) >= 4
+    wrong = ("attack=corruptions", "attack=corruptions&eps=fog:4")
+    for query in ("eps=Linf:2", "eps=L1:2", "eps=:2x", *wrong):
         check_error(front.request("GET", f"{url}?{query}"), 404, "no_such_sample", "")
     text = front.request("GET", f"{shown['links']['self']}/samples/0.json")
     check_error(text, 404, "no_such_sample", "is of images")
