@@ -89,22 +89,24 @@ def check_assay(name: str, words: list[str]) -> None:
         arguments = robustness_parser().parse_args([name, *words])
         if name == "evaluate" and arguments.spec is None:
             read_spec(arguments)
-    elif words == ["--help"]:
-        return
     elif name == "train":
-        arguments = training_parser().parse_args(words if words[0] == "list" else ["fit", *words])
-        if getattr(arguments, "recipe", None):
-            read_recipe(ROOT / arguments.recipe, arguments.overrides)
+        check_train(words)
     elif name == "export":
         known = words[0] in ("inspect", "compare")
         parser = _artifacts_parser(words[0]) if known else _export_parser()
         parser.parse_args(words[known:])
     elif name == "results":
         results_parser().parse_args(words)
-    elif name == "bench":
-        assert words and words[0] in benchmarks()
     else:
-        assert name in ("serve", "smoke")
+        assert name in ("serve", "smoke") or (name == "bench" and words[0] in benchmarks())
+
+
+def check_train(words: list[str]) -> None:
+    if words == ["--help"]:
+        return
+    arguments = training_parser().parse_args(words if words[0] == "list" else ["fit", *words])
+    if getattr(arguments, "recipe", None):
+        read_recipe(ROOT / arguments.recipe, arguments.overrides)
 
 
 @pytest.mark.parametrize("command", COMMANDS)
