@@ -18,11 +18,12 @@ from service.predictions.registry import Registry
 from service.predictions.served import Served
 from service.settings import Settings
 
-_LIMITS = set(
-    "image_formats max_body_mb max_pixels max_images_classify max_texts_classify max_text_chars"
-    " archive_max_mb evaluation_max_samples evaluation_max_steps evaluation_max_eps"
-    " evaluation_max_queries evaluation_max_directions evaluation_max_attacks".split()
-)
+_LIMITS: set[str] = {
+    *"image_formats max_body_mb max_pixels max_images_classify max_texts_classify".split(),
+    *"max_text_chars archive_max_mb evaluation_max_samples evaluation_max_steps".split(),
+    *"evaluation_max_eps evaluation_max_queries evaluation_max_directions".split(),
+    "evaluation_max_attacks",
+}
 
 
 def routes(settings: Settings, registry: Registry) -> list[BaseRoute]:

@@ -57,12 +57,12 @@ def test_what_the_model_was_given_is_shown_on_request(
     clear = Image.new("RGBA", (90, 70), (200, 30, 30, 0))  # transparent: on white
     photo = encoded(np.asarray(clear))
     images = [png(size=40), photo]
-    shown = [one["input"] for one in _post(client, *images, show_input="true").json()]
-    for image, picture in zip(images, shown, strict=True):
+    answer = _post(client, *images, show_input="true").json()
+    shown = [np.asarray(decode_image(base64.b64decode(one["input"]))) for one in answer]
+    for image, found in zip(images, shown, strict=True):
         expected = to_pixels(decode_image(image), tiny_artifact.image_spec)
-        found = np.asarray(decode_image(base64.b64decode(picture)))
         np.testing.assert_array_equal(found, expected[0])
-    assert found.min() == 255
+    assert shown[1].min() == 255
     assert "input" not in _post(client, png()).json()[0]
 
 
