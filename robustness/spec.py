@@ -90,6 +90,17 @@ else:
     ]
 
 
+EXAMPLES: list[dict[str, Any]] = [
+    {
+        "model": "fashion-elliptical",
+        "compare_with": "fashion-dot",
+        "attacks": [{"name": "pgd", "norm": "Linf", "eps": ["1/255", "4/255"], "steps": 20}],
+        "gate": "robust_accuracy >= 0.40",
+    },
+    {"model": "imdb-transject", "attacks": [{"name": "typos", "edits": [1, 5]}]},
+]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
     """One attack at one budget."""
@@ -98,32 +109,58 @@ class Cell:
     budget: Budget
 
 
-class EvaluationSpec(Strict, frozen=True):
-    """One evaluation: which models, which attacks, what is reported and what must hold.
+class EvaluationSpec(Strict, frozen=True, json_schema_extra={"examples": EXAMPLES}):
+    """One evaluation: which models, which attacks, what is reported and what must hold."""
 
-    Attributes:
-        name: what people call the evaluation; one line.
-        note: what they want to remember of it.
-        model: the model under evaluation; None leaves the choice to the caller.
-        compare_with: a second model, scored on the same inputs with the same random draws.
-        seed: every random draw derives from it; at least 0.
-        top_k: ranks at which accuracy is reported; a k that is not smaller than the number of
-            classes is left out of the report, where it would always be 1. With a k above 1 every
-            attack is run in full on every input; else an input leaves when it is fooled.
-        attacks: at least one; no attack twice at one point; all on images or all on texts.
-        gate: see `parse_gate`.
-        proposals: accepted and ignored: attacks search in float32, as reports say.
-    """
-
-    name: str | None = Field(default=None, min_length=1, max_length=100)
-    note: str | None = Field(default=None, min_length=1, max_length=2000)
-    model: str | None = Field(default=None, min_length=1, max_length=200)
-    compare_with: str | None = Field(default=None, min_length=1, max_length=200)
-    seed: Annotated[int, Field(strict=True, ge=0, lt=2**63)] = 0
-    top_k: list[Count] = Field(default=[1], min_length=1, max_length=16)
-    attacks: list[AnyAttack] = Field(min_length=1, max_length=MOST)
-    gate: str | None = Field(default=None, max_length=200)
-    proposals: Literal["auto", "float32", "bfloat16"] = "auto"
+    name: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=100,
+        description="what people call the evaluation; one line",
+    )
+    note: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=2000,
+        description="what they want to remember of it",
+    )
+    model: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=200,
+        description="model under evaluation, NAME or NAME:VERSION; by default the caller's choice",
+    )
+    compare_with: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=200,
+        description="second model, scored on the same inputs with the same random draws",
+    )
+    seed: Annotated[int, Field(strict=True, ge=0, lt=2**63)] = Field(
+        default=0, description="every random draw derives from it"
+    )
+    top_k: list[Count] = Field(
+        default=[1],
+        min_length=1,
+        max_length=16,
+        description="ranks at which accuracy is reported, but for those not smaller than the "
+        "number of classes, where it would always be 1; with a k above 1 every attack is run in "
+        "full on every input, else an input leaves when it is fooled",
+    )
+    attacks: list[AnyAttack] = Field(
+        min_length=1,
+        max_length=MOST,
+        description="all on images or all on texts, no attack twice at one point",
+    )
+    gate: str | None = Field(
+        default=None,
+        max_length=200,
+        description="condition on the lower bound of an interval: robust_accuracy or "
+        "clean_accuracy, >= or >, and a number in [0, 1]",
+    )
+    proposals: Literal["auto", "float32", "bfloat16"] = Field(
+        default="auto", description="accepted and ignored: attacks search in float32"
+    )
 
     @property
     def cells(self) -> list[Cell]:

@@ -197,7 +197,12 @@ class Settings(NamedTuple):
     alpha: float | None = None
 
 
-class Attack(Strict, frozen=True):
+def _ask_for_name(schema: dict[str, Any]) -> None:
+    """A spec tells attacks apart by their names."""
+    schema["required"] = ["name", *schema.get("required", [])]
+
+
+class Attack(Strict, frozen=True, json_schema_extra=_ask_for_name):
     """One attack with its options, at one or more budgets."""
 
     info: ClassVar[Info]

@@ -54,7 +54,11 @@ class ClassifyForm(BaseModel):
 class TextRequest(BaseModel):
     """What `/classify_text` reads."""
 
-    model_config = ConfigDict(extra="forbid", strict=True)
+    model_config = ConfigDict(
+        extra="forbid",
+        strict=True,
+        json_schema_extra={"examples": [{"texts": ["A moving film, brilliantly acted."]}]},
+    )
 
     texts: list[str] = Field(max_length=TEXTS_LIMIT.items, fail_fast=True)
     model: str | None = None

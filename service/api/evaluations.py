@@ -26,6 +26,14 @@ from robustness.spec import ATTACKS
 from service.api import evidence
 from service.api.event_stream import MEDIA_TYPE, Events, Feed
 from service.api.evidence import find_job
+from service.api.schemas import (
+    Accepted,
+    AttackDescription,
+    Cost,
+    Evaluation,
+    EvaluationPage,
+    WholeEvaluation,
+)
 from service.api.submission import CostRequest, EvaluationForm, check_spec, read_submission
 from service.decoding.pool import Decoders
 from service.http.auth import access
@@ -53,8 +61,6 @@ _UPLOADS_AT_ONCE = 2
 # Of an attack's facts, what clients and forms are made from.
 _INFO = "title what paper references input access role budget norms min_classes".split()
 
-_ANSWER: dict[str, Any] = {"response_model": dict[str, Any]}
-
 
 def routes(
     store: JobStore, settings: Settings, find_model: FindModel, decoders: Decoders
@@ -81,25 +87,25 @@ def routes(
         status_code=202,
         responses=failures(400, 403, 404, 408, 413, 415, 422, 429, 503, 507) | failures(409),
         openapi_extra=body(EvaluationForm, form=True),
-        **_ANSWER,
+        response_model=Accepted,
     )
-    add(PREFIX, front.index, responses=failures(422, 503), **_ANSWER)
+    add(PREFIX, front.index, responses=failures(422, 503), response_model=EvaluationPage)
     add(
         PREFIX + "/cost",
         front.cost,
         methods=["POST"],
         responses=failures(400, 404, 408, 413, 415, 422, 503),
         openapi_extra=body(CostRequest),
-        **_ANSWER,
+        response_model=Cost,
     )
-    add(one, front.show, responses=failures(404, 410, 422, 503), **_ANSWER)
+    add(one, front.show, responses=failures(404, 410, 422, 503), response_model=WholeEvaluation)
     add(
         one,
         front.remove,
         methods=["DELETE"],
         status_code=202,
         responses={204: {"description": "Deleted"}} | failures(404, 410, 422, 503, 507),
-        **_ANSWER,
+        response_model=Evaluation,
     )
     stream = file(MEDIA_TYPE, 404, 410, 422, 503)
     add(one + "/events", events.stream, response_class=Response, **stream)
@@ -111,7 +117,7 @@ def attack_routes() -> list[BaseRoute]:
     router = APIRouter(dependencies=access())
     described = [describe_attack(name, kind) for name, kind in ATTACKS.items()]
 
-    @router.get("/v1/attacks", response_model=list[dict[str, Any]], responses=failures())
+    @router.get("/v1/attacks", response_model=list[AttackDescription], responses=failures())
     async def attacks() -> Response:
         """Every attack with its options, budgets, access, titles and references."""
         return JSONResponse(described)

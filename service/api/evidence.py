@@ -14,6 +14,8 @@ from fastapi.responses import FileResponse, JSONResponse, Response
 from starlette.routing import BaseRoute
 
 from robustness.report import lookup
+from robustness.report.schema import Report
+from service.api.schemas import TextSample
 from service.http.auth import access
 from service.http.errors import ApiError
 from service.http.keys import caller_of
@@ -70,14 +72,17 @@ def routes(store: JobStore, settings: Settings, prefix: str) -> list[BaseRoute]:
     router = APIRouter(dependencies=access("evaluate"))
     for name, form in _FORMS.items():
         endpoint = evidence.form(name, form)
-        options = file(form.media_type, *_ERRORS)
-        options |= {"description": form.what, "response_class": Response}
+        options: dict[str, Any] = {"description": form.what, "response_class": Response}
+        options |= file(form.media_type, *_ERRORS)
+        if form.link == "report":
+            options |= {"response_model": Report, "response_class": JSONResponse}
+            options["responses"] = failures(*_ERRORS)
         router.add_api_route(f"{prefix}/{name}", endpoint, **options)
     sample, options = f"{prefix}/samples/{{index}}", file("image/png", *_ERRORS)
     router.add_api_route(
         f"{sample}/{{kind}}.png", evidence.picture, response_class=Response, **options
     )
-    options = {"response_model": dict[str, Any], "responses": failures(*_ERRORS)}
+    options = {"response_model": TextSample, "responses": failures(*_ERRORS)}
     router.add_api_route(f"{sample}.json", evidence.text, **options)
     return router.routes
 

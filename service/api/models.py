@@ -8,10 +8,11 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 from starlette.routing import BaseRoute
 from starlette.staticfiles import StaticFiles
+from typing_extensions import TypedDict  # pydantic needs this one before Python 3.12
 
 from data.labels import normalize
 from runtimes.artifact import Artifact
-from runtimes.manifest import IMAGES
+from runtimes.manifest import IMAGES, InputSpec, Task, TokensSpec
 from service.http.auth import access
 from service.http.openapi import failures, file
 from service.predictions.registry import Registry
@@ -26,18 +27,45 @@ _LIMITS: set[str] = {
 }
 
 
+class ModelDescription(TypedDict):
+    """A served model; `measuring` says that runtimes are being compared for it."""
+
+    name: str
+    version: str
+    default: bool
+    digest: str
+    task: Task
+    architecture: str
+    runtime: str
+    precision: str
+    measuring: bool
+    labels: list[str]
+    input: InputSpec | TokensSpec
+    preprocessing: dict[str, Any]
+    metrics: dict[str, Any]
+    card: dict[str, Any] | None
+
+
+class SampleImage(TypedDict):
+    """An image to try, at `/samples/FILE`; `index` is null where no model knows the label."""
+
+    file: str
+    label: str
+    index: int | None
+
+
 def routes(settings: Settings, registry: Registry) -> list[BaseRoute]:
     """The routes ``/v1/models``, ``/v1/limits`` and ``/samples``."""
     router = APIRouter(dependencies=access(strict=False))
     samples = sample_index(settings.samples, registry)
     files = StaticFiles(directory=settings.samples, check_dir=False)
 
-    @router.get("/v1/models", response_model=list[dict[str, Any]], responses=failures())
+    @router.get("/v1/models", response_model=list[ModelDescription], responses=failures())
     async def models() -> Response:
         """The served models."""
         return JSONResponse([describe_model(served, registry) for served in registry.all()])
 
-    @router.get("/v1/models/{name}", response_model=dict[str, Any], responses=failures(404))
+    @router.get("/v1/models/{name}", response_model=ModelDescription, responses=failures(404))
     async def model(name: str) -> Response:
         """One model, by `name` or `name:version`."""
         return JSONResponse(describe_model(registry.find(name), registry))
@@ -47,7 +75,7 @@ def routes(settings: Settings, registry: Registry) -> list[BaseRoute]:
         """What the service takes at most, and which image formats."""
         return JSONResponse(limits_of(settings))
 
-    @router.get("/samples/index.json", response_model=list[dict[str, Any]], responses=failures())
+    @router.get("/samples/index.json", response_model=list[SampleImage], responses=failures())
     async def index() -> Response:
         """Images to try, with their labels."""
         return JSONResponse(samples)

@@ -1,14 +1,16 @@
 """What a client asks for, its parts of the right types; images and archives are not opened yet."""
 
 import re
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, SkipValidation, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from robustness.spec import EvaluationSpec
 from service.http.body import File
 from service.http.documents import SPEC_LIMIT, broken_rules, parse_json
 from service.http.errors import ApiError
 from service.http.keys import Caller
+from service.http.openapi import DescribedBy
 from service.jobs.submit import Submission, spec_error
 from service.jobs.table import Priority
 from service.jobs.uploads import Uploads, read_texts
@@ -21,14 +23,18 @@ class EvaluationForm(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    spec: str = Field(description="JSON, see the schema of `/v1/evaluations/cost`")
-    images: list[File] = []
-    texts: str | None = Field(default=None, description="a JSON list of texts")
+    spec: Annotated[str, DescribedBy(EvaluationSpec)]  # `check_spec` names its rules
+    images: list[File] = Field(default=[], description="the images, in any known format")
+    texts: str | None = Field(default=None, description='a JSON list, `["a fine film"]`')
     archive: list[File] = Field(
-        default=[], description="zip or parquet of images, csv or parquet of texts"
+        default=[], description="one zip or parquet of images, csv or parquet of texts"
     )
-    labels: str | None = Field(default=None, description="a JSON list, or csv `file,label`")
-    priority: Priority = "normal"
+    labels: str | None = Field(
+        default=None,
+        description='a JSON list, `["Bag", 3]`, one for each input, or csv `file,label`; '
+        "without labels stability is measured",
+    )
+    priority: Priority = Field(default="normal", description="`high` needs the scope `admin`")
 
 
 class CostRequest(BaseModel):
@@ -36,8 +42,8 @@ class CostRequest(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
-    spec: SkipValidation[EvaluationSpec]  # `check_spec` names its rules
-    samples: int = Field(ge=1)
+    spec: Annotated[Any, DescribedBy(EvaluationSpec)]  # `check_spec` names its rules
+    samples: int = Field(ge=1, description="how many inputs", examples=[16])
 
 
 def read_submission(

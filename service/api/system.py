@@ -8,21 +8,25 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import fastapi_offline
 from anyio import CapacityLimiter, to_thread
 from fastapi import APIRouter, Request
-from fastapi.responses import FileResponse, HTMLResponse, JSONResponse, Response
+from fastapi.responses import FileResponse, JSONResponse, Response
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.routing import BaseRoute
 
 from service.http.auth import access
 from service.http.errors import ApiError
-from service.http.openapi import failures, file, render
+from service.http.openapi import failures, file
 from service.jobs.queue import JobStore
 from service.metrics import Metrics, memory_of, state_metrics
 
 logger = logging.getLogger(__name__)
 
 _PAGE = Path(__file__).parents[1] / "page"
+# fastapi-offline holds the files of Swagger UI; nothing else of it is used.
+_VIEWER = Path(fastapi_offline.__file__).parent / "static"
+_SWAGGER_UI = ("swagger-ui-bundle.js", "swagger-ui.css")
 _TIMEOUT_S = 3.0
 Check = Callable[[], Awaitable[bool]]
 
@@ -160,19 +164,13 @@ def schema_routes(schema: Mapping[str, Any]) -> list[BaseRoute]:
 
 
 def page_routes(document: Mapping[str, Any], folder: Path = _PAGE) -> list[BaseRoute]:
-    """`/docs.json` and `/docs`, a route for each file of the page, and `/` for its index."""
+    """`/docs.json`, a route for each file of the page, `/` for its index, `/docs` for a viewer."""
     router = APIRouter(include_in_schema=False)
-    page = render(dict(document))
 
     @router.get("/docs.json")
     async def docs_json() -> Response:
         """The OpenAPI document."""
         return JSONResponse(document)
-
-    @router.get("/docs")
-    async def docs() -> Response:
-        """The same, to read."""
-        return HTMLResponse(page)
 
     def add(address: str, path: Path) -> None:
         """The route of one file."""
@@ -184,7 +182,8 @@ def page_routes(document: Mapping[str, Any], folder: Path = _PAGE) -> list[BaseR
         router.add_api_route(address, page_file)
 
     add("/", folder / "index.html")
-    for path in sorted(folder.iterdir()):
+    add("/docs", folder / "docs.html")
+    for path in sorted([*folder.iterdir(), *(_VIEWER / name for name in _SWAGGER_UI)]):
         if path.is_file():
             add(f"/{path.name}", path)
     return router.routes

@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 _IMAGES = 1000  # that one process decodes, lest what a library leaks adds up
 _IDLE_S = 20.0  # after which a process ends; the next image starts another one
 _HEIC = re.compile(rb".{4}ftyp.{0,20}(hei[cmsx]|hev[cmsx])", re.DOTALL)  # or among its kin
-_STATUS = {
+STATUS = {
     "not_an_image": 415,
     "format_not_taken": 415,
     "broken_image": 422,
@@ -37,7 +37,7 @@ _STATUS = {
 
 def refusal(error: ImageError, what: str, details: dict[str, Any]) -> ApiError:
     """The answer for whoever sent an image that cannot be read; `what` begins its sentence."""
-    return ApiError(_STATUS[error.code], error.code, f"{what}: {error}.", details)
+    return ApiError(STATUS[error.code], error.code, f"{what}: {error}.", details)
 
 
 @dataclass(slots=True, eq=False, kw_only=True)

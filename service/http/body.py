@@ -47,7 +47,8 @@ class Upload:
     content: bytes
 
 
-File = Annotated[Upload, WithJsonSchema({"type": "string", "format": "binary"})]
+_BYTES = {"type": "string", "format": "binary", "contentMediaType": "application/octet-stream"}
+File = Annotated[Upload, WithJsonSchema(_BYTES)]
 """A file in the model of a form."""
 
 _Model = TypeVar("_Model", bound=BaseModel)

@@ -1,31 +1,89 @@
-"""The OpenAPI document of the running service, and its rendering as plain HTML."""
+"""The OpenAPI document of the running service."""
 
-import html
 from collections.abc import Iterable
+from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
 
 from fastapi.openapi.utils import get_openapi
-from pydantic import BaseModel
+from pydantic import BaseModel, Field, GetJsonSchemaHandler
 from starlette.routing import BaseRoute
 
 API_VERSION = "1"
+_ABOUT = (
+    "Classify images and texts with the served models, and evaluate these models under attack. "
+    'Every error is `{"error": {"code", "message", "details"}}`.'
+)
 _REFERENCE = "#/components/schemas/{model}"
 _FASTAPI_ERRORS = ("HTTPValidationError", "ValidationError")
+_SECTIONS: dict[str, tuple[str, ...]] = {
+    "Predictions": ("/classify",),
+    "Evaluations": ("/v1/evaluations",),
+    "Attacks and models": ("/v1/", "/samples"),
+    "Open Inference Protocol V2": ("/v2",),
+    "Service": ("/",),
+}
+"""How the addresses of each section begin; the first section that fits holds."""
+
+
+CODES = {
+    400: "bad_request incomplete_body invalid_csv invalid_header_length invalid_json "
+    "invalid_tensor malformed_multipart unknown_host",
+    401: "missing_key wrong_key",
+    403: "cross_site missing_scope",
+    404: "no_report no_such_sample not_found unknown_evaluation unknown_model",
+    405: "method_not_allowed",
+    408: "header_timeout upload_timeout",
+    409: "evaluation_not_finished idempotency_conflict",
+    410: "evaluation_deleted",
+    413: "archive_too_large body_too_large text_too_long too_many_pixels",
+    415: "compressed_body format_not_taken not_a_file not_an_archive not_an_image not_multipart "
+    "wrong_content_type",
+    422: "ambiguous_images ambiguous_texts broken_archive broken_image duplicate_field "
+    "duplicate_tensor image_too_costly invalid_archive invalid_body invalid_FIELD "
+    "invalid_idempotency_key invalid_inputs invalid_labels invalid_parameter invalid_query "
+    "invalid_spec invalid_tensor invalid_text invalid_texts invalid_top_k labels_length "
+    "missing_input no_FIELD no_images no_texts not_explainable not_loadable too_expensive "
+    "too_many_fields too_many_images too_many_inputs too_many_texts unknown_field unknown_input "
+    "unknown_output unknown_parameter unsafe_archive wrong_inputs wrong_task",
+    429: "rate_limited too_many_wrong_keys",
+    503: "overloaded runtime_failed too_many_streams unavailable",
+    504: "timeout",
+    507: "disk_full",
+}
+"""The codes of errors by their status; a field's name stands for FIELD."""
 
 
 class Problem(BaseModel):
     """What an error says: `code` for programs, `message` for people, `details` for both."""
 
-    code: str
-    message: str
-    details: Any
+    code: str = Field(description="a stable word; the answers name those of each status")
+    message: str = Field(description="a sentence")
+    details: Any = Field(description="more about it, as the code needs it")
 
 
 class Error(BaseModel):
     """The body of every error."""
 
     error: Problem
+
+
+@dataclass(frozen=True, slots=True)
+class DescribedBy:
+    """An annotation: a field is JSON of this model, which something else validates."""
+
+    model: type[BaseModel]
+
+    def __get_pydantic_json_schema__(self, _: Any, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        """The model's schema by reference, under the name that pydantic gives it elsewhere."""
+        schema: Any = self.model.__pydantic_core_schema__
+        parts = []
+        if schema["type"] == "definitions":
+            parts, schema = schema["definitions"], schema["schema"]
+        ref = f"{self.model.__module__}.{self.model.__qualname__}:{id(self.model)}"
+        return handler(
+            {"type": "definitions", "schema": schema | {"ref": ref}, "definitions": parts}
+        )
 
 
 def failures(*statuses: int) -> dict[int | str, dict[str, Any]]:
@@ -44,11 +102,30 @@ def body(model: type[BaseModel], *, form: bool = False) -> dict[str, Any]:
 
     Args:
         model: of JSON, or of the fields of a form.
-        form: whether the body is multipart/form-data.
+        form: whether the body is multipart/form-data; objects are sent in it as JSON.
     """
-    media_type = "multipart/form-data" if form else "application/json"
     schema = model.model_json_schema(ref_template=_REFERENCE)
-    return {"requestBody": {"required": True, "content": {media_type: {"schema": schema}}}}
+    name, parts = model.__name__.lstrip("_"), schema.pop("$defs", {})
+    reference = {"$ref": _REFERENCE.format(model=name)}
+    content: dict[str, Any] = {"schema": reference | {"$defs": parts | {name: schema}}}
+    if form:
+        fields = schema["properties"]
+        for field in fields.values():
+            _fill_in(field)
+        if objects := [name for name, field in fields.items() if "$ref" in field]:
+            content["encoding"] = {name: {"contentType": "application/json"} for name in objects}
+    media_type = "multipart/form-data" if form else "application/json"
+    return {"requestBody": {"required": True, "content": {media_type: content}}}
+
+
+def _fill_in(field: dict[str, Any]) -> None:
+    """What a form cannot say is left out, and what may be left out begins empty in viewers."""
+    if {"type": "null"} in field.get("anyOf", ()):
+        (given,) = [each for each in field.pop("anyOf") if each != {"type": "null"}]
+        field.update(given)
+    if field.get("default", ...) in (None, []):
+        del field["default"]
+        field["examples"] = [[] if field["type"] == "array" else ""]
 
 
 def document(routes: Iterable[BaseRoute], *, keys: bool) -> dict[str, Any]:
@@ -58,66 +135,52 @@ def document(routes: Iterable[BaseRoute], *, keys: bool) -> dict[str, Any]:
         routes: all of them.
         keys: whether keys are in use.
     """
-    spec = get_openapi(title="Assay", version=API_VERSION, routes=list(routes))
+    spec = get_openapi(title="Assay", version=API_VERSION, description=_ABOUT, routes=list(routes))
+    spec["tags"] = [{"name": name} for name in _SECTIONS]
     spec["servers"] = [{"url": "."}]
-    schemas = spec.setdefault("components", {}).setdefault("schemas", {})
-    for item in spec["paths"].values():
+    parts = spec.setdefault("components", {})
+    schemas = parts.setdefault("schemas", {})
+    for path, item in spec["paths"].items():
         for operation in item.values():
+            operation["tags"] = [
+                next(name for name, starts in _SECTIONS.items() if path.startswith(starts))
+            ]
             _complete(operation, schemas, keys=keys)
     for name in _FASTAPI_ERRORS:
         schemas.pop(name, None)
-    schemes = spec["components"].pop("securitySchemes", {})
+    parts["responses"] = {f"Error{status}": _error(status) for status in CODES}
+    schemes = parts.pop("securitySchemes", {})
     if keys:
         header = {"type": "apiKey", "in": "header", "name": "X-API-Key"}
-        spec["components"]["securitySchemes"] = schemes | {"header": header}
+        parts["securitySchemes"] = schemes | {"header": header}
     return spec
 
 
+def _error(status: int) -> dict[str, Any]:
+    """What all errors of a status have in common."""
+    codes = ", ".join(f"`{code}`" for code in CODES[status].split())
+    content = {"application/json": {"schema": {"$ref": _REFERENCE.format(model="Error")}}}
+    return {"description": f"{HTTPStatus(status).phrase}: {codes}", "content": content}
+
+
 def _complete(operation: dict[str, Any], schemas: dict[str, Any], *, keys: bool) -> None:
-    """Put shared schemas where they belong, and say what an operation needs."""
+    """Put what is shared where it belongs, and say what an operation does and needs."""
+    said, _, rest = operation.pop("description", operation["summary"]).partition("\n")
+    operation["summary"] = said.removesuffix(".")
+    if rest:
+        operation["description"] = rest.strip()
     for content in operation.get("requestBody", {}).get("content", {}).values():
         schemas.update(content["schema"].pop("$defs", {}))
     responses = operation["responses"]
     if "HTTPValidationError" in str(responses.get("422")):
         del responses["422"]  # ours are named by the routes
     security = operation.pop("security", None)
-    if not keys:
-        return
-    operation["security"] = []
-    if security is not None:
+    if keys:
+        operation["security"] = []
+    if keys and security is not None:
         scopes = [scope for scheme in security for needed in scheme.values() for scope in needed]
         # Two ways to send the same key.
         operation["security"] = [{"bearer": scopes}, {"header": []}]
-        error = {"application/json": {"schema": {"$ref": _REFERENCE.format(model="Error")}}}
-        for status in (401, 403, 429) if scopes else (401, 429):
-            responses[str(status)] = {"description": HTTPStatus(status).phrase, "content": error}
-
-
-def render(spec: dict[str, Any]) -> str:
-    """The document as a plain HTML page: no script, no inline style, nothing from the web."""
-    sections = [
-        _render_operation(method, path, operation)
-        for path, item in spec["paths"].items()
-        for method, operation in item.items()
-    ]
-    return (
-        '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Assay API</title>'
-        '<meta name="viewport" content="width=device-width"><link rel="stylesheet" '
-        'href="style.css"></head><body class="docs"><main><h1>API</h1>'
-        '<p><a href="./">Page</a> · <a href="docs.json">OpenAPI document</a></p>'
-        f"{''.join(sections)}</main></body></html>"
-    )
-
-
-def _render_operation(method: str, path: str, operation: dict[str, Any]) -> str:
-    fields = [p["name"] for p in operation.get("parameters", [])]
-    for content in operation.get("requestBody", {}).get("content", {}).values():
-        fields += content["schema"].get("properties", {})
-    title = html.escape(f"{method.upper()} {path}")
-    summary = html.escape(operation.get("description") or operation["summary"])
-    inputs = html.escape(", ".join(fields)) or "none"
-    answers = "".join(
-        f"<li><b>{status}</b> {html.escape(answer['description'])}</li>"
-        for status, answer in sorted(operation["responses"].items())
-    )
-    return f"<h2><code>{title}</code></h2><p>{summary}</p><p>Input: {inputs}</p><ul>{answers}</ul>"
+        responses |= {str(status): {} for status in ((401, 403, 429) if scopes else (401, 429))}
+    for status in [status for status in responses if int(status) >= 400]:
+        responses[status] = {"$ref": f"#/components/responses/Error{status}"}

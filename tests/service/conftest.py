@@ -216,7 +216,7 @@ def page(driver: "Chrome", page_url: str) -> Iterator["Page"]:
     said = [line["message"] for line in driver.get_log("browser")]
     assert [line for line in said if "the server responded with a status" not in line] == []
     # They stay with the service or in the browser.
-    own = (f"{page_url}/", f"blob:{page_url}/", "data:image/png;base64,", "about:")
+    own = (f"{page_url}/", f"blob:{page_url}/", "data:image/", "about:")
     assert [url for url in opened.requested() if not url.startswith(own)] == []
 
 

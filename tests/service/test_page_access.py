@@ -75,3 +75,16 @@ def shows_what_the_report_says(page: Page) -> None:
     for sentence in [*result["findings"], result["comparison"]["finding"]]:
         assert " ".join(sentence.split()) in shown
     assert len(page.all(".evidence .exhibit")) == 4
+
+
+def test_the_viewer_tries_a_route(page: Page) -> None:
+    page.driver.get(f"{page.url}/docs")
+    page.one("[data-path='/classify_text']").click()
+    page.one(".is-open .try-out__btn").click()
+    page.one(".is-open .execute").click()
+    page.says(".is-open .live-responses-table", '"label": "pos"')
+    page.prefer("prefers-color-scheme", "dark")
+    assert page.run("return document.documentElement.className") == "dark-mode"
+    page.prefer()
+    page.one("header a[href='./']").click()
+    page.one(".model")

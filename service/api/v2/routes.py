@@ -57,7 +57,7 @@ _VERSIONED = {
 class _Options(BaseModel):
     """The body of a request to the repository; parameters that would be ignored are refused."""
 
-    model_config = ConfigDict(extra="forbid", strict=True)
+    model_config = ConfigDict(extra="forbid", strict=True, json_schema_extra={"examples": [{}]})
 
     ready: bool = False
     parameters: dict[str, bool] = {}

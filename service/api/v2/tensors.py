@@ -70,7 +70,10 @@ class Wanted(_Strict):
     parameters: dict[str, Any] = {}
 
 
-class InferRequest(_Strict):
+_TEXT = {"name": "texts", "shape": [1], "datatype": "BYTES", "data": ["a fine film"]}
+
+
+class InferRequest(_Strict, json_schema_extra={"examples": [{"inputs": [_TEXT]}]}):
     """A whole request."""
 
     id: _Name | None = None
