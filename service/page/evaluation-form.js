@@ -25,7 +25,7 @@ function explained(kind, text, field, hint) {
 /** What is wrong with a field for a number, in words; null where nothing is. */
 function numberFault({ validity, min, max, step }) {
   if (validity.valid) return null;
-  const range = max ? `from ${min} to ${max}` : `from ${min} on`;
+  const range = max && max < 1_000_000 ? `from ${min} to ${max}` : `from ${min} on`;
   return `Enter a ${step ? "number" : "whole number"} ${range}.`;
 }
 
