@@ -190,7 +190,7 @@ class Shell:
 
     def python(self, text: str) -> tuple[int, str]:
         """Run a block of Python from the root of the clone."""
-        (self.folder / "block.py").write_text(text)
+        (self.folder / "block.py").write_text(text.replace(PORT, f":{self._port}"))
         return self.run("PYTHONPATH=. .venv/bin/python block.py")
 
     def _serve(self, command: str) -> int:
