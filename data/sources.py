@@ -22,7 +22,6 @@ __all__ = [
     "TextSet",
     "load_inputs",
     "load_pixels",
-    "open_image_files",
     "open_images",
     "open_texts",
 ]
@@ -61,18 +60,6 @@ def open_images(
     if path.suffix == ".zip":
         return open_zip(path, labels).decoded()
     raise DataError(f"{path.name} must be a folder, a .zip or a .parquet file")
-
-
-def open_image_files(archive: Path, label_names: Sequence[str] | None = None) -> FileSet:
-    """Open a zip or parquet file of images as in `open_images`, and decode none of them.
-
-    Raises:
-        DataError: the archive is broken or empty, or its labels are not these classes.
-    """
-    labels = list(label_names) if label_names is not None else None
-    if archive.suffix == ".zip":
-        return open_zip(archive, labels)
-    return _parquet().open_parquet([archive], labels)
 
 
 def open_texts(

@@ -1,7 +1,9 @@
 """csv files of texts: a header with `text` and, if labeled, `label` (RFC 4180, UTF-8)."""
 
 import csv
-from pathlib import Path
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
+from pathlib import Path, PurePath
 
 import numpy as np
 
@@ -13,7 +15,24 @@ csv.field_size_limit(2**31 - 1)  # of 131,072 characters; who takes files of str
 
 
 def open_csv(path: Path, label_names: list[str] | None) -> TextSet:
-    """Open a csv file of texts; further columns are left out, blank lines too.
+    """Open a csv file of texts; raises as `read_csv`."""
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        return read_csv(file, path.name, label_names)
+
+
+def read_csv(
+    lines: Iterable[str],
+    source: str,
+    label_names: list[str] | None,
+    on_row: Callable[[list[str]], None] | None = None,
+) -> TextSet:
+    """Read texts in csv; further columns are left out, blank lines too.
+
+    Args:
+        lines: with their ends.
+        source: name of the file.
+        label_names: names of the classes in order of index.
+        on_row: is called with the cells of every row, of the header and of blank lines too.
 
     Raises:
         DataError: not UTF-8, no such columns, or a row that is broken, has no text or a label out
@@ -21,32 +40,44 @@ def open_csv(path: Path, label_names: list[str] | None) -> TextSet:
     """
     texts: list[str] = []
     labels: list[int] = []
-    with path.open(encoding="utf-8-sig", newline="") as file:
-        reader = csv.reader(file, strict=True)
-        try:
-            header = [name.strip() for name in next(reader, [])]
-            if "text" not in header:
-                raise DataError(f"{path.name} has no column 'text', only {header}")
-            for cells in filter(None, reader):
-                row = _row(cells, header)
-                texts.append(row["text"])
-                if "label" in header:
-                    labels.append(label_index(row["label"].strip(), label_names))
-        except DataError:
-            raise
-        except UnicodeDecodeError as error:
-            raise DataError(f"{path.name} is not UTF-8 text: {error.reason}") from error
-        except (csv.Error, ValueError) as error:
-            raise DataError(f"{path.name}, line {reader.line_num}: {error}") from error
+    reader = csv.reader(lines, strict=True)
+    try:
+        for row in _rows(reader, source, on_row):
+            texts.append(row["text"])
+            if "label" in row:
+                labels.append(label_index(row["label"].strip(), label_names))
+    except DataError:
+        raise
+    except UnicodeDecodeError as error:
+        raise DataError(f"{source} is not UTF-8 text: {error.reason}") from error
+    except (csv.Error, ValueError) as error:
+        raise DataError(f"{source}, line {reader.line_num}: {error}") from error
     if not texts:
-        raise DataError(f"{path.name} holds no row")
+        raise DataError(f"{source} holds no row")
+    name = PurePath(source).stem
     return TextSet(
-        names=[f"{path.stem}/{index:06d}" for index in range(len(texts))],
-        labels=np.array(labels, np.int64) if "label" in header else None,
+        names=[f"{name}/{index:06d}" for index in range(len(texts))],
+        labels=np.array(labels, np.int64) if labels else None,
         label_names=label_names,
-        description=f"{path.stem}, {len(texts)} rows",
+        description=f"{name}, {len(texts)} rows",
         reader=lambda index: texts[index],
     )
+
+
+def _rows(
+    reader: Iterator[list[str]], source: str, on_row: Callable[[list[str]], None] | None
+) -> Iterator[dict[str, str]]:
+    """The cells of every row but blank ones, by the names in the header."""
+    header: list[str] | None = None
+    for cells in chain(reader, [[]]):  # an empty file has no column either
+        if on_row is not None:
+            on_row(cells)
+        if header is None:
+            header = [name.strip() for name in cells]
+            if "text" not in header:
+                raise DataError(f"{source} has no column 'text', only {header}")
+        elif cells:
+            yield _row(cells, header)
 
 
 def _row(cells: list[str], header: list[str]) -> dict[str, str]:

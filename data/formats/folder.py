@@ -55,14 +55,32 @@ def open_zip(path: Path, label_names: list[str] | None) -> FileSet:
         archive = zipfile.ZipFile(path)
     except (zipfile.BadZipFile, OSError) as error:
         raise DataError(f"{path.name} is not a readable zip file") from error
+    return zipped_files(archive, path.name, label_names)
+
+
+def zipped_files(archive: zipfile.ZipFile, source: str, label_names: list[str] | None) -> FileSet:
+    """The image files in a zip of an image folder; raises as `open_zip`.
+
+    Args:
+        archive: stays open.
+        source: its name.
+        label_names: names of the classes in order of index.
+    """
     files = sorted(info.filename for info in archive.infolist() if not info.is_dir())
-    names = _images(path.name, files)
+    names = _images(source, files)
     return FileSet(
         names=names,
-        labels=folder_labels(names, label_names, source=path.name),
+        labels=folder_labels(names, label_names, source=source),
         label_names=label_names,
-        reader=lambda index: archive.read(names[index]),
+        reader=lambda index: _unzip(archive, names[index]),
     )
+
+
+def _unzip(archive: zipfile.ZipFile, name: str) -> bytes:
+    """A file of the size that the archive tells, however long what is packed becomes."""
+    member = archive.getinfo(name)
+    with archive.open(member) as file:
+        return file.read(member.file_size)
 
 
 def open_text_folder(folder: Path, label_names: list[str] | None) -> TextSet:

@@ -1,9 +1,9 @@
 """Parquet files in the convention of the Hugging Face hub: `image` or `text`, and `label`."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache, partial
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 import numpy as np
@@ -16,19 +16,39 @@ from data.sets import FileSet, TextSet
 
 _MOST_CLASSES = 30_000  # each label is looked for among them
 
+Tables = Mapping[PurePath, pa.Table]
+"""By the file that each was read from."""
+
 
 def open_parquet(paths: Sequence[Path], label_names: list[str] | None) -> FileSet:
-    """Open parquet files of images as one data set; images are bytes or struct{bytes, path}.
+    """Open parquet files of images as one data set; raises as `image_files`.
+
+    Raises:
+        DataError: not a parquet file, or no image column.
+    """
+    return image_files(_read(paths, "image"), label_names)
+
+
+def open_text_parquet(paths: Sequence[Path], label_names: list[str] | None) -> TextSet:
+    """Open parquet files of texts as one data set; raises as `text_rows`.
+
+    Raises:
+        DataError: not a parquet file, or no text column.
+    """
+    return text_rows(_read(paths, "text"), label_names)
+
+
+def image_files(tables: Tables, label_names: list[str] | None) -> FileSet:
+    """Images in tables; they are bytes or struct{bytes, path}.
 
     Where the file's own class names are `label_names` in another order, its indices are
     translated by name.
 
     Raises:
-        DataError: not a parquet file, no image column, a row without image, or a label out
-            of range.
+        DataError: no row, a row without image, or a label out of range.
     """
-    tables = _read(paths, "image")
-    own_names = _class_names(tables[paths[0]].schema)
+    _check(tables)
+    own_names = _class_names(next(iter(tables.values())).schema)
     label_names = label_names or own_names
     parts = [_image_bytes(path, table) for path, table in tables.items()]
     column = pa.chunked_array([chunk for part in parts for chunk in part.chunks])
@@ -40,50 +60,62 @@ def open_parquet(paths: Sequence[Path], label_names: list[str] | None) -> FileSe
     )
 
 
-def open_text_parquet(paths: Sequence[Path], label_names: list[str] | None) -> TextSet:
-    """Open parquet files of texts as one data set; labels as in `open_parquet`.
+def text_rows(tables: Tables, label_names: list[str] | None) -> TextSet:
+    """Texts in tables; labels as in `image_files`.
 
     Raises:
-        DataError: not a parquet file, no text column, a row without text, or a label out of range.
+        DataError: no row, a row without text, or a label out of range.
     """
-    tables = _read(paths, "text")
-    own_names = _class_names(tables[paths[0]].schema)
+    _check(tables)
+    first = next(iter(tables))
+    own_names = _class_names(tables[first].schema)
     label_names = label_names or own_names
-    for path, table in tables.items():
-        _check_texts(path, table.column("text"))
-    column = pa.concat_tables(tables.values()).column("text")
+    texts = [text for path, table in tables.items() for text in _texts(path, table)]
     return TextSet(
         names=_names(tables),
         labels=_labels(tables, label_names, own_names),
         label_names=label_names,
-        description=f"{paths[0].stem}, {len(column)} rows",
-        reader=lambda index: column[index].as_py(),
+        description=f"{first.stem}, {len(texts)} rows",
+        reader=lambda index: texts[index],
     )
 
 
-def _read(paths: Sequence[Path], content: str) -> dict[Path, pa.Table]:
-    tables: dict[Path, pa.Table] = {}
+def columns_of(schema: pa.Schema, source: str, content: str) -> list[str]:
+    """The columns to read of a file of that name.
+
+    Raises:
+        DataError: the one with the content is not there.
+    """
+    if content not in schema.names:
+        raise DataError(f"{source} has no column {content!r}, only {schema.names}")
+    return [name for name in (content, "label") if name in schema.names]
+
+
+def _read(paths: Sequence[Path], content: str) -> Tables:
+    tables: dict[PurePath, pa.Table] = {}
     for path in paths:
         try:
-            schema = pq.read_schema(path)
-            columns = [name for name in (content, "label") if name in schema.names]
+            columns = columns_of(pq.read_schema(path), path.name, content)
             tables[path] = pq.read_table(path, columns=columns)
         except (pa.ArrowException, OSError) as error:
             raise DataError(f"{path.name} is not a readable parquet file: {error}") from error
-        if content not in columns:
-            raise DataError(f"{path.name} has no column {content!r}, only {schema.names}")
-        if not tables[path].schema.equals(tables[paths[0]].schema):
-            raise DataError(f"{path.name} has other columns than {paths[0].name}")
-    if not any(map(len, tables.values())):
-        raise DataError(f"{paths[0].name} holds no row")
     return tables
 
 
-def _names(tables: dict[Path, pa.Table]) -> list[str]:
+def _check(tables: Tables) -> None:
+    first = next(iter(tables))
+    for path, table in tables.items():
+        if not table.schema.equals(tables[first].schema):
+            raise DataError(f"{path.name} has other columns than {first.name}")
+    if not any(map(len, tables.values())):
+        raise DataError(f"{first.name} holds no row")
+
+
+def _names(tables: Tables) -> list[str]:
     return [f"{path.stem}/{row:06d}" for path, table in tables.items() for row in range(len(table))]
 
 
-def _image_bytes(path: Path, table: pa.Table) -> pa.ChunkedArray:
+def _image_bytes(path: PurePath, table: pa.Table) -> pa.ChunkedArray:
     column = table.column("image")
     if pa.types.is_struct(column.type) and column.type.get_field_index("bytes") >= 0:
         chunks = [chunk.field("bytes") for chunk in column.chunks]
@@ -96,12 +128,15 @@ def _image_bytes(path: Path, table: pa.Table) -> pa.ChunkedArray:
     return column
 
 
-def _check_texts(path: Path, column: pa.ChunkedArray) -> None:
+def _texts(path: PurePath, table: pa.Table) -> list[str]:
+    column = table.column("text")
     if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
         raise DataError(f"{path.name}: the column 'text' must hold strings, got {column.type}")
-    for row, text in enumerate(column.to_pylist()):
+    texts = column.to_pylist()
+    for row, text in enumerate(texts):
         if not (text or "").strip():
             raise DataError(f"{path.name}: row {row} holds no text")
+    return texts
 
 
 def _class_names(schema: pa.Schema) -> list[str] | None:
@@ -115,7 +150,7 @@ def _class_names(schema: pa.Schema) -> list[str] | None:
 
 
 def _labels(
-    tables: dict[Path, pa.Table], label_names: list[str] | None, own_names: list[str] | None
+    tables: Tables, label_names: list[str] | None, own_names: list[str] | None
 ) -> np.ndarray | None:
     if any("label" not in table.column_names for table in tables.values()):
         return None

@@ -1,8 +1,10 @@
-"""The process that decodes untrusted images: `python -m service.decoding.child`.
+"""The process that reads untrusted images and archives: `python -m service.decoding.child`.
 
-It reads requests from its standard input, a socket: a line of JSON, then the bytes of a file. It
-answers each with `ANSWER` and, for the code "ok", the pixels of every size that was asked for. The
-kernel ends it when an image takes more processor time than it may. It ends with its parent.
+It reads requests from its standard input, a socket: a line of JSON, then the bytes of a file. An
+image is answered with `ANSWER` and, for the code "ok", the pixels of every size that was asked for;
+an archive with `UNPACKED`, a JSON document and, if it is not refused, its files one after another.
+The kernel ends this process when a file takes more processor time than it may. It ends with its
+parent.
 """
 
 import json
@@ -22,7 +24,9 @@ import numpy as np
 from PIL import AvifImagePlugin, Image
 
 from data.images import ImageError, ImageSpec, decode_image, image_size, to_pixels
+from service.decoding.archives import Limits, too_costly, unpack
 from service.decoding.headers import has_too_many_parts
+from service.http.refusal import ApiError
 from service.processes import die_with_starter
 
 READY = b"r"
@@ -30,8 +34,12 @@ ANSWER = struct.Struct("<BIId")
 """Place in `CODES`, width and height (0 where unknown), and processor seconds."""
 CODES = ("ok", "broken_image", "too_many_pixels", "too_many_parts", "image_too_costly")
 
+UNPACKED = struct.Struct("<?I")
+"""Whether an archive is refused, and the bytes of the document."""
+
 _BYTES_PER_SHARE = 8_000_000
 _LEAST_SHARE = 1 / 8
+_BUFFER = 200_000  # bytes, about what a socket takes at a time
 _NICENESS = 5  # who waits for an answer that needs no decoding goes first
 _OOM_SCORE = "600"  # of 1000: when memory runs out, this process goes before all others of ours
 _PAGE = resource.getpagesize()
@@ -50,21 +58,26 @@ def allowed_seconds(seconds: float, size: int, pixels: int, largest: int) -> flo
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Decode until the parent has gone; the argument is the memory in bytes for one image."""
+    """Read until the parent has gone; the argument is the memory in bytes for one file."""
     (memory,) = sys.argv[1:] if argv is None else argv
     die_with_starter()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent, which decides
     AvifImagePlugin.DEFAULT_MAX_THREADS = 1
     Image.init()  # all plugins, before memory is limited
     _limit(int(memory))
-    with socket.socket(fileno=0) as parent, parent.makefile("rb") as requests:
+    with (
+        socket.socket(fileno=0) as parent,
+        parent.makefile("rb") as requests,
+        parent.makefile("wb", _BUFFER) as answers,
+    ):
         parent.sendall(READY)
         while line := requests.readline():
             asked = json.loads(line)
             content = requests.read(asked["size"])
             if len(content) < asked["size"]:
                 return
-            parent.sendall(_answer(asked, content))
+            answers.writelines((_unpack if "what" in asked else _decode)(asked, content))
+            answers.flush()
 
 
 def _limit(memory: int) -> None:
@@ -79,7 +92,7 @@ def _limit(memory: int) -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
 
 
-def _answer(asked: dict[str, Any], content: bytes) -> bytes:
+def _decode(asked: dict[str, Any], content: bytes) -> list[bytes]:
     began = time.process_time()
     size, pixels = (0, 0), []
     specs = [ImageSpec(**spec) for spec in asked["specs"]]
@@ -108,7 +121,26 @@ def _answer(asked: dict[str, Any], content: bytes) -> bytes:
         signal.setitimer(signal.ITIMER_PROF, 0)
     seconds = time.process_time() - began
     head = ANSWER.pack(CODES.index(code), *(min(side, 2**32 - 1) for side in size), seconds)
-    return head + b"".join(np.ascontiguousarray(each).tobytes() for each in pixels)
+    return [head + b"".join(np.ascontiguousarray(each).tobytes() for each in pixels)]
+
+
+def _unpack(asked: dict[str, Any], content: bytes) -> list[bytes]:
+    began, files = time.process_time(), []
+    signal.setitimer(signal.ITIMER_PROF, max(asked["seconds"], 0.001))
+    try:
+        limits = Limits(**asked["limits"])
+        found = unpack(content, asked["what"], asked["label_names"], limits)
+        files = found.files
+        sizes = list(map(len, files))
+        told: dict[str, Any] = {"names": found.names, "labels": found.labels, "sizes": sizes}
+        told["seconds"] = time.process_time() - began
+    except (ApiError, MemoryError) as error:
+        refusal = too_costly() if isinstance(error, MemoryError) else error
+        told = {name: getattr(refusal, name) for name in ("status", "code", "message", "details")}
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+    document = json.dumps(told).encode()
+    return [UNPACKED.pack("code" in told, len(document)) + document, *files]
 
 
 def _end_after(began: float, asked: dict[str, Any], size: int, pixels: int) -> None:

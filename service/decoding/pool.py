@@ -1,4 +1,4 @@
-"""The decoders of one server process, shared fairly by its requests."""
+"""The processes that read untrusted files for one server process, shared fairly by its requests."""
 
 import logging
 import re
@@ -9,22 +9,23 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, BinaryIO, Self
 
 import numpy as np
 
 from data.images import ImageError, ImageSpec, decode_image, format_of, to_pixels
 from runtimes.threads import available_cores
 from service.decoding.headers import cheap_size
-from service.decoding.process import Decoded, Decoder
-from service.http.errors import ApiError
+from service.decoding.process import Decoded, Decoder, Unpacked
+from service.http.refusal import ApiError, What
 from service.settings import Settings
 
 logger = logging.getLogger(__name__)
 
-_IMAGES = 1000  # that one process decodes, lest what a library leaks adds up
-_IDLE_S = 20.0  # after which a process ends; the next image starts another one
+_FILES = 1000  # that one process reads, lest what a library leaks adds up
+_IDLE_S = 20.0  # after which a process ends; the next file starts another one
 _HEIC = re.compile(rb".{4}ftyp.{0,20}(hei[cmsx]|hev[cmsx])", re.DOTALL)  # or among its kin
 STATUS = {
     "not_an_image": 415,
@@ -42,37 +43,33 @@ def refusal(error: ImageError, what: str, details: dict[str, Any]) -> ApiError:
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class _Task:
-    request: "Request"
-    content: bytes
-    specs: Sequence[ImageSpec]
-    convert: Callable[[np.ndarray], np.ndarray] | None
-    future: Future[list[np.ndarray]] = field(default_factory=Future)
+    """A file to read: `work` in a process, or `here` in a thread where that is cheap."""
 
-    def deliver(self, result: Decoded | Exception) -> None:
-        """Count what it took, and hand the pixels or the error to whoever waits."""
+    request: "Request"
+    work: Callable[[Decoder], Any]
+    here: Callable[[], Any] | None = None
+    future: Future[Any] = field(default_factory=Future)
+
+    def run(self, work: Callable[[], Any]) -> None:
+        """Hand what comes of it, or the error, to whoever waits."""
         with suppress(InvalidStateError):  # it was cancelled
             try:
-                if isinstance(result, Exception):
-                    raise result
-                self.request.spend(result)
-                pixels = result.pixels
-                if self.convert is not None:
-                    pixels = [self.convert(each) for each in pixels]
+                found = work()
             except Exception as error:
                 self.future.set_exception(error)
             else:
-                self.future.set_result(pixels)
+                self.future.set_result(found)
 
 
 class Request:
-    """The images of one request; those that are not finished when the block ends are given up.
+    """The files of one request; those that are not finished when the block ends are given up.
 
     Args:
-        decoders: where they are decoded.
+        decoders: where they are read.
         sharer: whose requests share one turn.
         pixels: of all images together at most.
-        seconds: processor time of all images together at most.
-        at_once: images that are decoded at a time; what those cost is known before the next ones.
+        seconds: processor time of all files together at most.
+        at_once: files that are read at a time; what those cost is known before the next ones.
     """
 
     def __init__(
@@ -87,7 +84,7 @@ class Request:
         self._decoders, self.sharer, self.at_once = decoders, sharer, at_once
         self._pixels_limit = self.pixels = pixels
         self.seconds = seconds
-        self._futures: set[Future[list[np.ndarray]]] = set()
+        self._futures: set[Future[Any]] = set()
         self._lock = threading.Lock()
         self._given_up = False
 
@@ -133,7 +130,45 @@ class Request:
         Returns:
             By size, (C, H, W) uint8, or what `convert` makes of it; or an ImageError.
         """
-        task = _Task(request=self, content=content, specs=specs, convert=convert)
+
+        def finish(decoded: Decoded) -> list[np.ndarray]:
+            """Count what it took."""
+            self._spend(decoded.size, decoded.seconds)
+            return decoded.pixels if convert is None else [convert(each) for each in decoded.pixels]
+
+        def work(decoder: Decoder) -> list[np.ndarray]:
+            """Have a process do it."""
+            return finish(self._decode(decoder, content, specs))
+
+        def here() -> list[np.ndarray]:
+            """Do it."""
+            return finish(self._decoders.decode(content, specs))
+
+        try:
+            self._decoders.check_format(content)
+        except ImageError as error:
+            refused: Future[list[np.ndarray]] = Future()
+            refused.set_exception(error)
+            return refused
+        cheap = cheap_size(content) is not None
+        return self._put(_Task(request=self, work=work, here=here if cheap else None))
+
+    def unpack(
+        self, content: bytes, what: What, label_names: Sequence[str], file: BinaryIO
+    ) -> "Future[Unpacked]":
+        """Read an archive; see `Decoder.unpack`, and cancelling as in `decode`."""
+
+        def work(decoder: Decoder) -> Unpacked:
+            """Have a process do it."""
+            seconds = max(0, self.seconds)
+            found = decoder.unpack(content, what, label_names, file, seconds=seconds)
+            with self._lock:
+                self.seconds -= found.seconds
+            return found
+
+        return self._put(_Task(request=self, work=work))
+
+    def _put(self, task: _Task) -> Future[Any]:
         with self._lock:
             given_up = self._given_up
             self._futures.add(task.future)
@@ -144,27 +179,32 @@ class Request:
             self._decoders.put(task)
         return task.future
 
-    def spend(self, decoded: Decoded) -> None:
-        """Count what an image took.
+    def _decode(self, decoder: Decoder, content: bytes, specs: Sequence[ImageSpec]) -> Decoded:
+        largest = self._decoders.settings.max_pixels
+        limit = min(largest, max(0, self.pixels))
+        try:
+            return decoder.decode(content, specs, max_pixels=limit, seconds=max(0, self.seconds))
+        except ImageError as error:
+            if error.code == "too_many_pixels" and limit < largest:
+                raise self._too_many_pixels() from error
+            raise
 
-        Raises:
-            ImageError: it is more than the request has left.
-        """
+    def _spend(self, pixels: int, seconds: float) -> None:
+        """Count what a file took; raise ImageError when it is more than is left."""
         with self._lock:
-            self.pixels -= decoded.size
-            self.seconds -= decoded.seconds
+            self.pixels -= pixels
+            self.seconds -= seconds
             if self.pixels < 0:
-                raise self.too_many_pixels()
+                raise self._too_many_pixels()
             if self.seconds < 0:
                 message = "decoding it and the images before it takes too much processor time"
                 raise ImageError("image_too_costly", message)
 
-    def too_many_pixels(self) -> ImageError:
-        """The refusal of an image for which too few pixels are left."""
+    def _too_many_pixels(self) -> ImageError:
         message = f"with the images before it more than {self._pixels_limit} pixels"
         return ImageError("too_many_pixels", message)
 
-    def _forget(self, future: Future[list[np.ndarray]]) -> None:
+    def _forget(self, future: Future[Any]) -> None:
         with self._lock:
             self._futures.discard(future)
 
@@ -179,7 +219,7 @@ class _Line:
 
 
 class Turns:
-    """Waiting images. Turns go by image: from sharer to sharer, and among the requests of each."""
+    """Waiting files. Turns go by file: from sharer to sharer, and among the requests of each."""
 
     def __init__(self) -> None:
         self._lines: dict[Request, _Line] = {}
@@ -189,7 +229,7 @@ class Turns:
         self._changed = threading.Condition()
 
     def put(self, task: _Task) -> None:
-        """Have an image wait for its turn."""
+        """Have a file wait for its turn."""
         with self._changed:
             if self._closed:
                 task.future.cancel()
@@ -200,7 +240,7 @@ class Turns:
             self._changed.notify()
 
     def take(self, timeout: float | None) -> _Task | None:
-        """The next image, for a caller that calls `done` with it; None after so many seconds."""
+        """The next file, for a caller that calls `done` with it; None after so many seconds."""
         with self._changed:
             request = self._changed.wait_for(lambda: self._next() or self._closed, timeout)
             if not isinstance(request, Request):
@@ -213,7 +253,7 @@ class Turns:
             return task
 
     def done(self, task: _Task) -> None:
-        """Take notice that an image is finished."""
+        """Take notice that a file is finished."""
         with self._changed:
             line = self._lines[task.request]
             line.running.remove(task)
@@ -251,54 +291,39 @@ class Turns:
 
 
 class Decoders:
-    """Decodes untrusted images: what is provably cheap in threads, all others in processes.
+    """Reads untrusted files: images that are provably cheap in threads, all others in processes.
 
     There are as many of each as this process has cores. Threads and processes start when they are
-    needed; a process ends when it is idle, has decoded many images, or an image takes too long.
+    needed; a process ends when it is idle, has read many files, or a file takes too long.
+
+    Attributes:
+        settings: limits of files.
     """
 
     def __init__(self, settings: Settings) -> None:
-        self._settings = settings
+        self.settings = settings
         self._cheap, self._costly = Turns(), Turns()
         self._lock = threading.Lock()
         self._threads: list[threading.Thread] = []
+        self._kept: list[tuple[float, Decoder]] = []  # processes without work, and since when
 
     def request(self, sharer: str, **limits: Any) -> Request:
-        """The images of a request, as a context; see `Request`."""
+        """The files of a request, as a context; see `Request`."""
         return Request(self, sharer, **limits)
 
     def put(self, task: _Task) -> None:
-        """Have an image decoded in its turn."""
+        """Have a file read in its turn."""
         self._start()
-        try:
-            self._check_format(task.content)
-        except ImageError as error:
-            task.deliver(error)
-            return
-        size = cheap_size(task.content)
-        (self._costly if size is None else self._cheap).put(task)
+        (self._costly if task.here is None else self._cheap).put(task)
 
-    def close(self) -> None:
-        """Stop decoding."""
-        for turns in (self._cheap, self._costly):
-            turns.close()
-        for thread in self._threads:
-            thread.join()
+    def check_format(self, content: bytes) -> None:
+        """Refuse what is no image, or in no format that is taken.
 
-    def _start(self) -> None:
-        with self._lock:
-            if self._threads:
-                return
-            for work in (self._work_here, self._work_in_process):
-                for index in range(available_cores()):
-                    name = f"decode{work.__name__.removeprefix('_work')}-{index}"
-                    thread = threading.Thread(target=work, name=name, daemon=True)
-                    self._threads.append(thread)
-                    thread.start()
-
-    def _check_format(self, content: bytes) -> None:
+        Raises:
+            ImageError: not_an_image or format_not_taken.
+        """
         kind = format_of(content[:32])
-        taken = self._settings.image_formats
+        taken = self.settings.image_formats
         names = ", ".join(taken)
         if _HEIC.match(content[:32]):
             advice = "save it as JPEG first (iPhone: Settings, Camera, Formats, Most Compatible)"
@@ -312,59 +337,83 @@ class Decoders:
             message = f"this image format is not taken here; taken are {names}"
             raise ImageError("format_not_taken", message)
 
+    def decode(self, content: bytes, specs: Sequence[ImageSpec]) -> Decoded:
+        """Decode an image in this process; raises as `decode_image` and `to_pixels`."""
+        began = time.thread_time()
+        image = decode_image(content, max_pixels=self.settings.max_pixels)
+        pixels = [to_pixels(image, spec) for spec in specs]
+        seconds = time.thread_time() - began
+        return Decoded(pixels=pixels, size=image.width * image.height, seconds=seconds)
+
+    def close(self) -> None:
+        """Stop reading."""
+        for turns in (self._cheap, self._costly):
+            turns.close()
+        for thread in self._threads:
+            thread.join()
+        self._end_kept(idle=0)
+
+    def _start(self) -> None:
+        with self._lock:
+            if self._threads:
+                return
+            for work in (self._work_here, self._work_in_process):
+                for index in range(available_cores()):
+                    name = f"decode{work.__name__.removeprefix('_work')}-{index}"
+                    thread = threading.Thread(target=work, name=name, daemon=True)
+                    self._threads.append(thread)
+                    thread.start()
+
     def _work_here(self) -> None:
         """A thread that decodes cheap images itself."""
         while task := self._cheap.take(None):
-            if not task.future.cancelled():
-                task.deliver(self._decode_here(task))
+            if task.here is not None and not task.future.cancelled():
+                task.run(task.here)
             self._cheap.done(task)
 
-    def _decode_here(self, task: _Task) -> Decoded | Exception:
-        limit = self._settings.max_pixels
-        began = time.thread_time()
-        try:
-            image = decode_image(task.content, max_pixels=limit)
-            pixels = [to_pixels(image, spec) for spec in task.specs]
-            seconds = time.thread_time() - began
-            return Decoded(pixels=pixels, size=image.width * image.height, seconds=seconds)
-        except Exception as error:
-            return error
-
     def _work_in_process(self) -> None:
-        """A thread with a process of its own, which ends with the thread."""
-        decoder: Decoder | None = None
+        """A thread that hands files to processes, to the one that was used last if it is free."""
         while not self._costly.closed:
-            task = self._costly.take(None if decoder is None else _IDLE_S)
-            if task is not None and not task.future.cancelled():
-                decoder = self._decode_in(decoder, task)
-            if task is not None:
-                self._costly.done(task)
-            if decoder is not None and (task is None or decoder.images >= _IMAGES):
-                decoder.end()
-                decoder = None
-        if decoder is not None:
+            task = self._costly.take(_IDLE_S if self._kept else None)
+            if task is None:
+                self._end_kept(idle=_IDLE_S)
+                continue
+            if not task.future.cancelled():
+                self._read_in_process(task)
+            self._costly.done(task)
+
+    def _end_kept(self, *, idle: float) -> None:
+        """End processes that have had no work for so many seconds."""
+        until = time.monotonic() - idle
+        with self._lock:
+            ended = [decoder for since, decoder in self._kept if since <= until]
+            self._kept = [kept for kept in self._kept if kept[0] > until]
+        for decoder in ended:
             decoder.end()
 
-    def _decode_in(self, decoder: Decoder | None, task: _Task) -> Decoder | None:
-        """Have a process decode an image; which one there is afterwards."""
+    def _read_in_process(self, task: _Task) -> None:
         try:
-            decoder = decoder if decoder and decoder.alive() else Decoder(self._settings)
+            decoder = self._kept_decoder() or Decoder(self.settings)
         except OSError as error:
-            logger.error("Images cannot be decoded: %s", error)
-            task.deliver(error)
-            return None
+            logger.error("Files cannot be read: %s", error)
+            with suppress(InvalidStateError):
+                task.future.set_exception(error)
+            return
         kill = decoder.kill
         task.future.add_done_callback(lambda future: future.cancelled() and kill())
-        limit = min(self._settings.max_pixels, max(0, task.request.pixels))
-        try:
-            result = decoder.decode(
-                task.content, task.specs, max_pixels=limit, seconds=max(0, task.request.seconds)
-            )
-        except ImageError as error:
-            too_many = error.code == "too_many_pixels" and limit < self._settings.max_pixels
-            result = task.request.too_many_pixels() if too_many else error
-        task.deliver(result)
-        if task.future.cancelled() or not decoder.alive():
+        task.run(partial(task.work, decoder))
+        if task.future.cancelled() or not decoder.alive() or decoder.files >= _FILES:
             decoder.end()
-            return None
-        return decoder
+            return
+        with self._lock:
+            self._kept.append((time.monotonic(), decoder))
+
+    def _kept_decoder(self) -> Decoder | None:
+        while True:
+            with self._lock:
+                if not self._kept:
+                    return None
+                _, decoder = self._kept.pop()
+            if decoder.alive():
+                return decoder
+            decoder.end()

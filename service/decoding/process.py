@@ -1,5 +1,6 @@
-"""One decoding process as its parent sees it: started, asked, ended."""
+"""One process that reads images and archives, as its parent sees it: started, asked, ended."""
 
+import dataclasses
 import json
 import os
 import signal
@@ -10,25 +11,33 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any, BinaryIO, Literal
 
 import numpy as np
+from pydantic import BaseModel, FiniteFloat, NonNegativeInt
 
 from data.images import BROKEN, ImageError, ImageSpec
-from service.decoding.child import ANSWER, CODES, READY
+from service.decoding.archives import Limits, too_costly
+from service.decoding.child import ANSWER, CODES, READY, UNPACKED
+from service.http.refusal import ApiError, What
 from service.settings import ROOT, Settings
 
 _START_S = 60.0  # on a host whose cores are taken
 _PATIENCE = 10  # seconds of waiting for each second of processor time
 _BYTES_PER_PIXEL = 24  # of the largest image: what libraries take to decode, turn and flatten it
-_ROOM = 64_000_000  # bytes that do not depend on the image
+_BYTES_PER_BYTE = 4  # of the largest archive, unpacked: rows, texts, and what is sent back
+_ROOM = 320_000_000  # bytes that do not depend on the file, of which pyarrow takes 190 MB
+_MAX_DOCUMENT = 64_000_000  # bytes: thousands of names, as long as a zip file may have them
 _KEPT = 64_000_000  # bytes of freed memory: to get them anew doubles the time of an ordinary photo
 _ENVIRONMENT = {
     "OPENBLAS_NUM_THREADS": "1",
     "OMP_NUM_THREADS": "1",
+    "ARROW_DEFAULT_MEMORY_POOL": "system",
     "MALLOC_ARENA_MAX": "1",
     "MALLOC_TRIM_THRESHOLD_": str(_KEPT),
     "MALLOC_MMAP_THRESHOLD_": str(_KEPT),
 }
+_PART = 1_000_000  # bytes that are received at a time
 _COSTLY = "decoding takes more processor time or memory than an image may"
 
 
@@ -47,12 +56,35 @@ class Decoded:
     seconds: float
 
 
+class Unpacked(BaseModel):
+    """The samples of an archive, whose bytes were written one after another.
+
+    Attributes:
+        names: of the samples.
+        labels: by index of the class, or None.
+        sizes: bytes of each.
+        seconds: processor time that it took.
+    """
+
+    names: list[str]
+    labels: list[NonNegativeInt] | None
+    sizes: list[NonNegativeInt]
+    seconds: FiniteFloat
+
+
+class _Refused(BaseModel):
+    status: Literal[413, 415, 422]
+    code: str
+    message: str
+    details: Any
+
+
 class Decoder:
-    """A running `python -m service.decoding.child`, used by the thread that made it.
+    """A running `python -m service.decoding.child`, used by one thread at a time.
 
     Args:
-        settings: limits of an image.
-        memory: bytes for one image; None takes what the largest allowed needs.
+        settings: limits of images and archives.
+        memory: bytes for one file; None takes what the largest allowed needs.
 
     Raises:
         OSError: it did not start.
@@ -60,9 +92,11 @@ class Decoder:
 
     def __init__(self, settings: Settings, *, memory: int | None = None) -> None:
         self._settings = settings
-        self.images = 0
+        self.files = 0
         if memory is None:
-            memory = _BYTES_PER_PIXEL * settings.max_pixels + 2 * settings.max_body_bytes + _ROOM
+            unpacked = int(settings.archive_max_mb * 1_000_000)
+            largest = max(_BYTES_PER_PIXEL * settings.max_pixels, _BYTES_PER_BYTE * unpacked)
+            memory = largest + 2 * settings.max_body_bytes + _ROOM
         # It needs no keys and no passwords.
         given = {k: v for k, v in os.environ.items() if not k.startswith("ASSAY_")}
         given |= _ENVIRONMENT
@@ -94,28 +128,83 @@ class Decoder:
         Raises:
             ImageError: it cannot be read, or costs too much.
         """
-        self.images += 1
         asked = {
-            "size": len(content),
             "specs": [spec.to_dict() for spec in specs],
             "max_pixels": max_pixels,
             "largest": self._settings.max_pixels,
             "seconds": self._settings.decode_cpu_s,
             "left": seconds,
         }
-        self._until = time.monotonic() + _PATIENCE * self._settings.decode_cpu_s
         try:
-            self._socket.settimeout(self._left())
-            self._socket.sendall(json.dumps(asked).encode() + b"\n")
-            self._socket.sendall(content)  # by itself: a copy would hold the interpreter
+            self._ask(asked, content)
             code, width, height, used = ANSWER.unpack(self._receive(ANSWER.size))
             if CODES[code] == "ok":
                 return Decoded(
                     pixels=[self._pixels(spec) for spec in specs], size=width * height, seconds=used
                 )
         except (OSError, IndexError) as error:
-            raise self._failure(error) from error
+            if self._ended_by_limits(error):
+                raise ImageError("image_too_costly", _COSTLY) from error
+            raise ImageError("broken_image", BROKEN) from error
         raise _refusal(CODES[code], width, height, max_pixels)
+
+    def unpack(
+        self,
+        content: bytes,
+        what: What,
+        label_names: Sequence[str],
+        file: BinaryIO,
+        *,
+        seconds: float,
+    ) -> Unpacked:
+        """Read an archive.
+
+        Args:
+            content: of the archive.
+            what: it should hold.
+            label_names: names of the classes in order of index.
+            file: where the image files, or the texts in UTF-8, are written one after another.
+            seconds: processor time at most, if that is less than a large image may take.
+
+        Raises:
+            ApiError: it is refused, or costs too much.
+            OSError: the file cannot be written.
+        """
+        settings = self._settings
+        limits = Limits(
+            samples=settings.evaluation_max_samples,
+            text_chars=settings.max_text_chars,
+            unpacked_mb=settings.archive_max_mb,
+        )
+        asked = {
+            "what": what,
+            "label_names": list(label_names),
+            "limits": dataclasses.asdict(limits),
+            "seconds": min(seconds, settings.decode_cpu_s),
+        }
+        try:
+            self._ask(asked, content)
+            refused, size = UNPACKED.unpack(self._receive(UNPACKED.size))
+            if size > _MAX_DOCUMENT:
+                raise ValueError("the document is too long")
+            document = bytes(self._receive(size))
+            if refused:
+                told = _Refused.model_validate_json(document)
+                raise ApiError(told.status, told.code, told.message, told.details)
+            found = Unpacked.model_validate_json(document)
+            most = int(settings.archive_max_mb * 1_000_000) + settings.max_body_bytes
+            _check(found, samples=limits.samples, size=most, num_classes=len(label_names))
+            self._copy(sum(found.sizes), file)
+            return found
+        except ApiError:
+            raise
+        except (ConnectionError, TimeoutError, ValueError) as error:
+            if self._ended_by_limits(error):
+                raise too_costly() from error
+            raise ApiError(422, "broken_archive", "The archive cannot be read.") from error
+        except BaseException:
+            self.end()  # what it still sends is not wanted
+            raise
 
     def alive(self) -> bool:
         """Whether it can be asked again."""
@@ -136,6 +225,21 @@ class Decoder:
         content = self._receive(spec.channels * spec.height * spec.width)
         return np.frombuffer(content, np.uint8).reshape(shape)
 
+    def _ask(self, asked: dict[str, Any], content: bytes) -> None:
+        self.files += 1
+        self._until = time.monotonic() + _PATIENCE * self._settings.decode_cpu_s
+        line = json.dumps(asked | {"size": len(content)}).encode() + b"\n"
+        for part in (line, content):  # by themselves: a copy would hold the interpreter
+            self._socket.settimeout(self._left())
+            self._socket.sendall(part)
+
+    def _copy(self, count: int, file: BinaryIO) -> None:
+        """Write so many bytes as they come."""
+        while count:
+            part = self._receive(min(count, _PART))
+            file.write(part)
+            count -= len(part)
+
     def _receive(self, count: int) -> bytearray:
         """Exactly so many bytes, or an OSError when they do not come in time."""
         content = bytearray(count)
@@ -151,16 +255,24 @@ class Decoder:
     def _left(self) -> float:
         return max(0.001, self._until - time.monotonic())
 
-    def _failure(self, error: Exception) -> ImageError:
-        """What the end of the process says of the image."""
+    def _ended_by_limits(self, error: Exception) -> bool:
+        """What its end says of the file; it has ended, or is ended."""
         ended = isinstance(error, ConnectionError)
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(1.0 if ended else 0)
         status = self._process.poll()
         self.end()
-        if not ended or status in (-signal.SIGPROF, -signal.SIGKILL):
-            return ImageError("image_too_costly", _COSTLY)
-        return ImageError("broken_image", BROKEN)
+        return isinstance(error, TimeoutError) or status in (-signal.SIGPROF, -signal.SIGKILL)
+
+
+def _check(found: Unpacked, *, samples: int, size: int, num_classes: int) -> None:
+    """Raise ValueError where a process tells what no archive within the limits can hold."""
+    count, labels = len(found.names), found.labels
+    whole = len(found.sizes) == count <= samples and sum(found.sizes) <= size
+    if labels is not None:
+        whole = whole and len(labels) == count and max(labels, default=0) < num_classes
+    if not whole:
+        raise ValueError("the process tells of more than there can be")
 
 
 def _refusal(code: str, width: int, height: int, max_pixels: int) -> ImageError:

@@ -1,6 +1,6 @@
 """Documents and texts that a client sent, and what is wrong with them."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -104,22 +104,6 @@ def parse_body(model: type[_Model], content: bytes, limit: Limit) -> _Model:
     place = first["field"] or "body"
     message = sentence(f"The body is not acceptable: {place}: {first['message']}")
     raise ApiError(422, "invalid_body", message, problems)
-
-
-def check_length(texts: Iterable[str], longest: int) -> None:
-    """Refuse texts that would take long to read.
-
-    None is cut: a word of any length may be one token, and normalizers drop characters in any
-    number.
-
-    Raises:
-        ApiError: 413 text_too_long.
-    """
-    for index, text in enumerate(texts):
-        if len(text) > longest:
-            rule = f"{len(text):,} characters, more than the {longest:,} allowed"
-            details = {"text": index, "limit": longest}
-            raise ApiError(413, "text_too_long", f"Text {index} has {rule}.", details)
 
 
 def broken_rules(error: ValidationError) -> list[dict[str, str]]:

@@ -14,6 +14,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Match
 
 from core.names import sentence
+from service.http.refusal import ApiError
 
 logger = logging.getLogger(__name__)
 
@@ -30,33 +31,6 @@ _FOREIGN = {
 _INTERNAL = ("internal_error", "An unexpected error has occurred; it was logged.")
 # The HTTP library of tritonclient, which cannot print an exception whose error is an object.
 _SENTENCES_ONLY = "python/gevent-http-client"
-
-
-class ApiError(Exception):
-    """An answer other than success, shown to the client as it is.
-
-    Args:
-        status: HTTP status.
-        code: stable word for programs, such as ``unknown_model``.
-        message: sentence for people; free of paths and of what the server knows of itself.
-        details: JSON value with more about it.
-        headers: further response headers, such as ``Retry-After``.
-    """
-
-    def __init__(
-        self,
-        status: int,
-        code: str,
-        message: str,
-        details: object = None,
-        headers: Mapping[str, str] | None = None,
-    ) -> None:
-        super().__init__(message)
-        self.status = status
-        self.code = code
-        self.message = message
-        self.details = details
-        self.headers = dict(headers or {})
 
 
 def error_response(error: ApiError, request: Request) -> JSONResponse:

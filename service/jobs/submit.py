@@ -19,7 +19,7 @@ from service.http.body import Upload
 from service.http.documents import MAX_DETAILS
 from service.http.errors import ApiError
 from service.http.keys import Caller
-from service.jobs.archives import check_samples
+from service.http.refusal import check_samples
 from service.jobs.queue import JobStore
 from service.jobs.room import Limits, Need
 from service.jobs.table import PRIORITIES, Job, NewJob, Priority, new_job_id
@@ -145,7 +145,8 @@ class Submitter:
             ApiError: it would not be accepted.
         """
         artifacts = self._check(spec)
-        check_samples(samples, self.settings, "texts" if spec.on_texts else "images")
+        most = self.settings.evaluation_max_samples
+        check_samples(samples, most, "texts" if spec.on_texts else "images")
         evaluations = _cost(spec, samples, artifacts)
         _check_cost(evaluations, self.settings)
         return evaluations, _names(artifacts)

@@ -1,42 +1,43 @@
 """What a client uploads for an evaluation: checked, written, and read again by the child.
 
 The folder of an evaluation holds what the models read and nothing else: the pixels of images at the
-size of each model, or one container of texts; and `inputs.json` with names and labels. The
+size of each model, or all texts in one file; and `inputs.json` with names and labels. The
 evaluation's own files lie in `report`.
 """
 
 import csv
-import dataclasses
 import io
 import json
 import os
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
-from typing import Any, TypeVar
+from tempfile import TemporaryFile
+from typing import Any, BinaryIO
 
 import numpy as np
 
-from core.files import replacing, write_whole
+from core.files import write_whole
 from data.errors import DataError
 from data.images import ImageError, ImageSpec
 from data.labels import label_index
-from data.sets import PixelSet
-from data.sources import FileSet, ImageSet, TextSet, open_image_files, open_texts
+from data.sets import ImageSet, PixelSet, TextSet
 from runtimes.artifact import Artifact
 from runtimes.manifest import TEXTS
 from service.decoding.pool import Decoders, Request, refusal
+from service.decoding.process import Unpacked
 from service.http.body import Upload
-from service.http.documents import TEXTS_LIMIT, Limit, check_length, check_size, parse_json
+from service.http.documents import TEXTS_LIMIT, Limit, check_size, parse_json
 from service.http.errors import ApiError
-from service.jobs.archives import check_archive, check_samples, reading
+from service.http.refusal import check_length, check_samples
 from service.settings import Settings
 
-_Found = TypeVar("_Found", FileSet, TextSet)
 INPUTS = "inputs.json"
 REPORT = "report"
+_TEXTS = "texts"  # all of them in UTF-8, one after another
 
 # What the images of an upload may cost follows from its size. A photo has a byte for every 5 to 10
 # pixels, an image made to be costly one for thousands.
@@ -44,7 +45,7 @@ _TOTAL_OF_LARGEST = 40  # images of the largest size, at most
 _FREE_PIXELS, _PIXELS_PER_BYTE = 64_000_000, 25
 _SECONDS_PER_BYTE = 1e-6  # of processor time
 # Characters of a text in which a model must find something: many whole texts would take minutes.
-_START = 500
+_FIRST, _START = 50, 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,31 +123,35 @@ def save_inputs(
     """
     folder.mkdir(parents=True)
     label_names = artifacts[0].labels
+    on_texts = artifacts[0].manifest.task == TEXTS
     try:
-        content: dict[str, Any] = {}
-        on_texts = artifacts[0].manifest.task == TEXTS
-        if on_texts:
-            container = _write_texts(folder, uploads, settings)
-            content["container"] = container.name
-            found = _open_sent(open_texts, container, label_names)
-        else:
-            found = _open_files(folder, uploads, label_names, settings)
-        labels = None if found.labels is None else found.labels.tolist()
-        if uploads.labels is not None:
-            labels = read_labels(uploads.labels, found.names, label_names)
-        if isinstance(found, TextSet):
-            _check_texts(found, artifacts, settings)
-        else:
-            specs = list(dict.fromkeys(artifact.image_spec for artifact in artifacts))
-            content["pixels"] = _store_images(folder, found, specs, images)
-        content |= {"names": found.names, "labels": labels}
+        with (folder / _TEXTS).open("w+b") if on_texts else TemporaryFile(dir=folder) as file:
+            content: dict[str, Any] = {}
+            if uploads.archive is not None:
+                what = "texts" if on_texts else "images"
+                sent = uploads.archive.content
+                found = images.unpack(sent, what, label_names, file).result()
+            else:
+                found = _write_single(file, uploads, settings)
+            file.flush()
+            names, labels = found.names, found.labels
+            if uploads.labels is not None:
+                labels = read_labels(uploads.labels, names, label_names)
+            if on_texts:
+                _check_texts(_starts(file, found.sizes), artifacts, images)
+                os.fsync(file.fileno())
+                content["texts"] = found.sizes
+            else:
+                specs = list(dict.fromkeys(artifact.image_spec for artifact in artifacts))
+                content["pixels"] = _store_images(folder, file, found, specs, images)
+        content |= {"names": names, "labels": labels}
         write_whole(folder / INPUTS, json.dumps(content))
         _sync_folder(folder)
         _sync_folder(folder.parent)
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise
-    return len(found)
+    return len(names)
 
 
 def open_inputs(folder: Path, label_names: Sequence[str]) -> ImageSet | TextSet:
@@ -158,19 +163,32 @@ def open_inputs(folder: Path, label_names: Sequence[str]) -> ImageSet | TextSet:
     content = json.loads((folder / INPUTS).read_text())
     names, labels = content["names"], content["labels"]
     labels = None if labels is None else np.array(labels, np.int64)
-    if "pixels" not in content:
-        found = open_texts(folder / content["container"], label_names=label_names)
-        return dataclasses.replace(found, names=names, labels=labels)
+    known = list(label_names)
     try:
+        if "texts" in content:
+            texts = _read_texts(folder / _TEXTS, content["texts"])
+            return TextSet(
+                names=names,
+                labels=labels,
+                label_names=known,
+                description=f"texts, {len(texts)} rows",
+                reader=lambda index: texts[index],
+            )
         arrays = {
             ImageSpec(**spec): np.load(folder / _pixels_file(index), mmap_mode="r")
             for index, spec in enumerate(content["pixels"])
         }
     except (OSError, ValueError, EOFError) as error:
-        raise DataError("the stored pixels cannot be read") from error
-    return PixelSet(
-        names=names, labels=labels, label_names=list(label_names), reader=_no_file, arrays=arrays
-    )
+        raise DataError("the stored inputs cannot be read") from error
+    return PixelSet(names=names, labels=labels, label_names=known, reader=_no_file, arrays=arrays)
+
+
+def _read_texts(path: Path, sizes: Sequence[int]) -> list[str]:
+    content = path.read_bytes()
+    if len(content) != sum(sizes):
+        raise ValueError("some of it is missing")
+    ends = list(accumulate(sizes))
+    return [content[end - size : end].decode() for size, end in zip(sizes, ends, strict=True)]
 
 
 def drop_inputs(folder: Path) -> None:
@@ -187,19 +205,6 @@ def _no_file(index: int) -> Any:
     raise DataError(f"only the pixels of image {index} were kept")
 
 
-def _open_sent(
-    reader: Callable[..., _Found], container: Path, label_names: Sequence[str]
-) -> _Found:
-    """What was sent, or an answer for its sender."""
-    try:
-        with reading("The archive"):
-            return reader(container, label_names=label_names)
-    except DataError as error:
-        # The cause of an unreadable parquet file may quote where it lies.
-        reason = str(error).replace(str(container.parent) + os.sep, "")
-        raise ApiError(422, "invalid_archive", f"The archive cannot be used: {reason}.") from error
-
-
 def _sync_folder(folder: Path) -> None:
     descriptor = os.open(folder, os.O_RDONLY)
     try:
@@ -208,78 +213,53 @@ def _sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def _write_texts(folder: Path, uploads: Uploads, settings: Settings) -> Path:
-    """The container, as it came or packed."""
-    if uploads.archive is not None:
-        content = uploads.archive.content
-        container = folder / f"texts.{check_archive(content, settings, 'texts')}"
-        write_whole(container, content)
-        return container
-    container = folder / "texts.csv"
-    with replacing(container) as partial:
-        check_samples(len(uploads.texts), settings, "texts")
-        _pack_texts(partial, uploads.texts)
-    return container
+def _write_single(file: BinaryIO, uploads: Uploads, settings: Settings) -> Unpacked:
+    """Write the files or texts that came one by one."""
+    names, contents = [sent.name for sent in uploads.images], [s.content for s in uploads.images]
+    if uploads.texts:
+        check_samples(len(uploads.texts), settings.evaluation_max_samples, "texts")
+        check_length(uploads.texts, settings.max_text_chars)
+        names = [f"texts/{index:06d}" for index in range(len(uploads.texts))]
+        contents = [text.encode() for text in uploads.texts]
+    file.writelines(contents)
+    return Unpacked(names=names, labels=None, sizes=list(map(len, contents)), seconds=0)
 
 
-def _pack_texts(path: Path, texts: Sequence[str]) -> None:
-    with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file, quoting=csv.QUOTE_ALL)
-        writer.writerows([["text"], *([text] for text in texts)])
-
-
-def _open_files(
-    folder: Path, uploads: Uploads, label_names: Sequence[str], settings: Settings
-) -> FileSet:
-    """The image files that came; an archive does not stay."""
-    if uploads.archive is None:
-        files = uploads.images
-        return FileSet(
-            names=[file.name for file in files],
-            labels=None,
-            label_names=None,
-            reader=lambda index: files[index].content,
-        )
-    content = uploads.archive.content
-    container = folder / f"images.{check_archive(content, settings, 'images')}"
-    container.write_bytes(content)
-    try:
-        return _open_sent(open_image_files, container, label_names)
-    finally:
-        container.unlink()
+def _parts(file: BinaryIO, sizes: Sequence[int], most: int | None = None) -> Iterator[bytes]:
+    """What was written one after another, or the first bytes of each."""
+    for size, end in zip(sizes, accumulate(sizes), strict=True):
+        file.seek(end - size)
+        yield file.read(size if most is None else min(size, most))
 
 
 def _store_images(
-    folder: Path, files: FileSet, specs: Sequence[ImageSpec], images: Request
+    folder: Path,
+    file: BinaryIO,
+    found: Unpacked,
+    specs: Sequence[ImageSpec],
+    images: Request,
 ) -> list[dict[str, Any]]:
     """Write the pixels of all images at each size; the sizes in the order of their files."""
     with ExitStack() as stack:
         arrays = []
         for index, spec in enumerate(specs):
             array = stack.enter_context((folder / _pixels_file(index)).open("wb"))
-            shape = (len(files), spec.channels, spec.height, spec.width)
+            shape = (len(found.names), spec.channels, spec.height, spec.width)
             header = {"descr": "|u1", "fortran_order": False, "shape": shape}
             np.lib.format.write_array_header_1_0(array, header)
             arrays.append(array)
-        for index in range(len(files)):
-            for array, pixels in zip(arrays, _decode(files, index, specs, images), strict=True):
+        for index, content in enumerate(_parts(file, found.sizes)):
+            try:
+                decoded = images.decode(content, specs).result()
+            except ImageError as error:
+                name = found.names[index][:100]
+                raise refusal(error, f"Image {name}", {"index": index}) from error
+            for array, pixels in zip(arrays, decoded, strict=True):
                 array.write(pixels.tobytes())
         for array in arrays:
             array.flush()
             os.fsync(array.fileno())
     return [spec.to_dict() for spec in specs]
-
-
-def _decode(
-    files: FileSet, index: int, specs: Sequence[ImageSpec], images: Request
-) -> list[np.ndarray]:
-    name = files.names[index][:100]
-    with reading(f"The archive is damaged at {name!r} and"):
-        content = files.read(index)
-    try:
-        return images.decode(content, specs).result()
-    except ImageError as error:
-        raise refusal(error, f"Image {name}", {"index": index}) from error
 
 
 def read_texts(field: str) -> list[str]:
@@ -303,17 +283,28 @@ def read_texts(field: str) -> list[str]:
     return texts
 
 
-def _check_texts(texts: TextSet, artifacts: Sequence[Artifact], settings: Settings) -> None:
-    check_length(texts, settings.max_text_chars)
+def _starts(file: BinaryIO, sizes: Sequence[int]) -> Iterator[str]:
+    """The first characters of each text, and one more where there are more."""
+    for part in _parts(file, sizes, 4 * (_START + 1)):
+        yield part.decode(errors="ignore")[: _START + 1]
+
+
+def _check_texts(starts: Iterable[str], artifacts: Sequence[Artifact], images: Request) -> None:
+    """Refuse a text in which a model finds nothing, nearly always told by a few characters."""
     readers = [(artifact.tokenizer(), artifact.text_spec.max_len) for artifact in artifacts]
-    for index, text in enumerate(texts):
-        start = text[:_START]
+
+    def reads(text: str) -> bool:
+        """Whether each model does."""
+        return all(len(tokenizer.ids([text], max_len)[0]) for tokenizer, max_len in readers)
+
+    for index, start in enumerate(starts):
+        images.check()
         try:
-            read = all(len(tokenizer.ids([start], max_len)[0]) for tokenizer, max_len in readers)
+            read = reads(start[:_FIRST]) or reads(start[:_START])
         except ValueError as error:
             raise _invalid_text(index, "cannot be read by the model's tokenizer") from error
         if not read:
-            where = f" in its first {_START} characters" if len(text) > _START else ""
+            where = f" in its first {_START} characters" if len(start) > _START else ""
             raise _invalid_text(index, f"holds nothing that the model reads{where}")
 
 

@@ -169,7 +169,7 @@ def test_a_process_ends_after_many_images_and_when_it_is_idle(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pool, "available_cores", lambda: 1)
-    monkeypatch.setattr(pool, "_IMAGES", 2)
+    monkeypatch.setattr(pool, "_FILES", 2)
     decoders = make()
     assert processes() == []  # none before it is needed
     decode(decoders, WEBP)
@@ -215,7 +215,7 @@ def test_turns_go_from_sharer_to_sharer_and_among_their_requests_by_image() -> N
     for name in ("eve", "eve's second", "ann"):
         request = decoders.request(name[:3], **LIMITS)
         for index in range(3):
-            task = pool._Task(request=request, content=b"", specs=[], convert=None)
+            task = pool._Task(request=request, work=print)
             tasks[task] = f"{name} {index}"
             turns.put(task)
 
@@ -237,7 +237,7 @@ def test_a_request_has_few_images_decoded_at_a_time() -> None:
     for at_once, sharer in ((1, "ann"), (2, "me")):
         request = decoders.request(sharer, at_once=at_once, **LIMITS)
         for _ in range(3):
-            turns.put(pool._Task(request=request, content=b"", specs=[], convert=None))
+            turns.put(pool._Task(request=request, work=print))
     ann, first, second = turns.take(0), turns.take(0), turns.take(0)
     assert ann and first and second and turns.take(0) is None
     assert [task.request.sharer for task in (ann, first, second)] == ["ann", "me", "me"]
