@@ -157,9 +157,9 @@ class Settings(BaseSettings):
     )
     decode_cpu_s: Amount = Field(
         default=2,
-        description="processor seconds in which an image of `ASSAY_MAX_PIXELS` must be decoded, and"
-        " all images of one prediction be read and decoded; smaller ones get their share, an eighth"
-        " at least",
+        description="processor seconds in which an archive must be read, an image of"
+        " `ASSAY_MAX_PIXELS` be decoded, and all images of one prediction be read and decoded;"
+        " smaller ones get their share, an eighth at least",
     )
     max_images_classify: Count = Field(default=64, description="files in one /classify request")
     max_texts_classify: Count = Field(default=64, description="texts in one /classify_text request")

@@ -178,7 +178,7 @@ def open_inputs(folder: Path, label_names: Sequence[str]) -> ImageSet | TextSet:
             ImageSpec(**spec): np.load(folder / _pixels_file(index), mmap_mode="r")
             for index, spec in enumerate(content["pixels"])
         }
-    except (OSError, ValueError, EOFError) as error:
+    except (OSError, ValueError, EOFError, KeyError) as error:
         raise DataError("the stored inputs cannot be read") from error
     return PixelSet(names=names, labels=labels, label_names=known, reader=_no_file, arrays=arrays)
 
