@@ -9,6 +9,7 @@ import re
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, ValidationError, WithJsonSchema
@@ -20,7 +21,7 @@ from starlette.requests import Request
 from starlette.types import Message
 
 from core.names import sentence
-from service.http.documents import media_type
+from service.http.documents import media_type, unhurried
 from service.http.errors import ApiError
 from service.http.shares import Shares, fits, sharer_of
 from service.settings import Settings
@@ -131,7 +132,9 @@ class Body:
         Raises:
             ApiError: 400 incomplete_body, 408 upload_timeout, 413 body_too_large.
         """
-        return await Request(self._source.scope, self._receive).body()
+        request = Request(self._source.scope, self._receive)
+        parts = [part async for part in request.stream()]
+        return await unhurried(self._received, partial(b"".join, parts))
 
     async def form(self, model: type[_Model], *, max_files: int) -> _Model:
         """A form with no other fields than a model's.

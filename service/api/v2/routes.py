@@ -170,10 +170,13 @@ class V2:
         served = self._served(request, name)
         require_type(request, *_TYPES)
         served.batcher.check_room()
-        largest = None if served.artifact.manifest.task == IMAGES else TEXTS_LIMIT.size
+        header = request.headers.get("inference-header-content-length")
+        largest = None if header else self._max_json
+        if served.artifact.manifest.task != IMAGES:
+            largest = TEXTS_LIMIT.size
         async with self.bodies.open(request, max_bytes=largest) as sent:
             body = await sent.read()
-            length = json_length(request.headers.get("inference-header-content-length"), body)
+            length = json_length(header, body)
             asked, inputs = await unhurried(length, partial(self._read, body, length, served))
             wanted = forms(asked)
             logits, readings = await self._logits(inputs, served, sent.arrived)
@@ -187,7 +190,7 @@ class V2:
     ) -> tuple[InferRequest, np.ndarray | list[str]]:
         """What is asked for, and the model's input."""
         settings = self.settings
-        asked = parse(body, length, int(settings.max_json_mb * 1_000_000))
+        asked = parse(body, length, self._max_json)
         if served.artifact.manifest.task == IMAGES:
             tensor = the_input(asked, served.artifact, settings.max_images_classify)
             return asked, read_images(tensor)
@@ -206,6 +209,10 @@ class V2:
 
         async with served.batcher.admission(len(inputs), arrived=arrived) as admitted:
             return await admitted.predict(read), []
+
+    @property
+    def _max_json(self) -> int:
+        return int(self.settings.max_json_mb * 1_000_000)
 
     def _served(self, request: Request, name: str) -> Served:
         version = request.path_params.get("version")

@@ -208,6 +208,8 @@ def test_a_body_that_cannot_be_json_is_refused(client: TestClient) -> None:
     long = json.dumps({"inputs": [], "id": "x" * 8_000_000})
     for url in (URL, "/classify_text"):  # it would hold up others
         check_error(client.post(url, content=long, headers=TYPED), 413, "body_too_large")
+    sized = {"inference-header-content-length": str(len(long))}
+    check_error(client.post(URL, content=long, headers=sized), 413, "body_too_large")
     small = json.dumps({"parameters": {"x": "x" * 66_000}})
     for url in ("/v2/repository/index", "/v2/repository/models/fashion-dot/unload"):
         check_error(client.post(url, content=small, headers=TYPED), 413, "body_too_large")
