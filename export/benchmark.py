@@ -6,7 +6,7 @@
 import argparse
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from statistics import geometric_mean, median
 from typing import TYPE_CHECKING, get_args
@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, get_args
 import numpy as np
 
 from core.files import write_whole
-from export.child import FIRST_PREDICTION_S, REFUSED, end_with_parent, first_prediction
+from export.child import FIRST_PREDICTION_S, REFUSED, end_with_parent, processor_limit
+from export.preflight import BATCHES
 from export.select import CacheKey, Selection, cache_key, store_selection
 from runtimes.artifact import Artifact, ArtifactError, open_artifact
 from runtimes.base import Inputs, Mode, Runtime, RuntimeUnavailable
@@ -27,7 +28,6 @@ from runtimes.registry import RUNTIMES, candidates
 if TYPE_CHECKING:
     from export.samples import Samples
 
-_BATCHES = (1, 8)
 _LEAST, _MOST = 4, 50
 _SECONDS, _PATIENCE = 0.06, 1.0
 _NEAR = 0.95
@@ -70,15 +70,22 @@ def _timed(
     batches = _batches(artifact)
     for name, precision in _candidates(artifact, key, cache, refused):
         try:
-            # TensorRT builds its plan for minutes.
-            with nullcontext() if name == "onnx-tensorrt" else first_prediction(FIRST_PREDICTION_S):
+            with _limited(name):
                 runtime = RUNTIMES[name].open(artifact, precision, key.threads, cache)
-                runtime.predict(batches[0])
+            for batch in batches:
+                with _limited(name):
+                    runtime.predict(batch)
             yield (name, precision), [_seconds(runtime, batch) for batch in batches]
         except ArtifactError:
             raise
         except Exception as error:  # whatever it is, such a runtime is not a candidate
             refused.append(f"{name} {precision}: {error}")
+
+
+def _limited(name: str) -> AbstractContextManager[None]:
+    """End this process when a step takes much processor time; TensorRT builds for minutes."""
+    slow = name == "onnx-tensorrt"
+    return nullcontext() if slow else processor_limit(FIRST_PREDICTION_S)
 
 
 def _candidates(
@@ -164,10 +171,10 @@ def _ranked(times: dict[_Candidate, list[float]]) -> list[_Candidate]:
 
 def _batches(artifact: Artifact) -> list[Inputs]:
     """A batch of each size, made of stored inputs."""
-    feed, _ = next(read_probe(artifact).batches(max(_BATCHES)))
+    feed, _ = next(read_probe(artifact).batches(max(BATCHES)))
     return [
         {name: np.resize(values, (size, *values.shape[1:])) for name, values in feed.items()}
-        for size in _BATCHES
+        for size in BATCHES
     ]
 
 

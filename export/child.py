@@ -18,7 +18,7 @@ from core.confined import landlock_version
 logger = logging.getLogger(__name__)
 
 FIRST_PREDICTION_S = 30
-"""Seconds of processor time in which a graph is opened and predicts for the first time."""
+"""Seconds of processor time in which a graph is opened, and in which it answers a first batch."""
 
 REFUSED = 2
 """Exit status of a child that says why in its last line."""
@@ -47,7 +47,7 @@ class Ended:
         if self.status is None:
             return "opening it takes too long"
         if self.status == -signal.SIGXCPU:
-            return f"its first prediction takes more than {FIRST_PREDICTION_S} s of processor time"
+            return f"a first prediction takes more than {FIRST_PREDICTION_S} s of processor time"
         return f"the process that opened it ended with status {self.status}"
 
 
@@ -112,7 +112,7 @@ def end_with_parent() -> None:
 
 
 @contextmanager
-def first_prediction(seconds: int) -> Iterator[None]:
+def processor_limit(seconds: int) -> Iterator[None]:
     """Have the kernel kill this process if the block takes more processor time."""
     times = os.times()
     hard = resource.getrlimit(resource.RLIMIT_CPU)[1]
