@@ -370,6 +370,7 @@ class Decoders:
             if task.here is not None and not task.future.cancelled():
                 task.run(task.here)
             self._cheap.done(task)
+            del task  # and with it the file, while the thread waits for the next one
 
     def _work_in_process(self) -> None:
         """A thread that hands files to processes, to the one that was used last if it is free."""
@@ -381,6 +382,7 @@ class Decoders:
             if not task.future.cancelled():
                 self._read_in_process(task)
             self._costly.done(task)
+            del task
 
     def _end_kept(self, *, idle: float) -> None:
         """End processes that have had no work for so many seconds."""

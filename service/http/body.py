@@ -24,6 +24,7 @@ from core.names import sentence
 from service.http.documents import media_type, unhurried
 from service.http.errors import ApiError
 from service.http.shares import Shares, fits, sharer_of
+from service.processes import return_memory
 from service.settings import Settings
 
 _MAX_FIELDS = 64
@@ -33,6 +34,7 @@ _LEAST_RATE = 1000  # bytes per second
 _BEHIND_S = 1.0  # so far behind that rate, a body gives way to others
 _UPLOADS = 64  # bodies that are read at a time, besides those of predictions
 _SLICE = 32_768  # bytes of a form that are parsed at a time; tiny parts cost a microsecond a byte
+_LARGE, _TIDY_S = 1_000_000, 5.0  # bytes of a body that leaves memory behind, and how long
 _TAIL = 4096  # bytes at the end of a form, in which its last boundary must be
 _BOUNDARY = re.compile(  # RFC 2046
     r"""boundary=(?:"([\w'()+,./:=? -]{0,69}[\w'()+,./:=?-])"|([\w'()+,./:=?-]{1,70})(?:;|\s|$))""",
@@ -240,6 +242,7 @@ class Bodies:
         self._places, self._seconds = places, seconds
         self._bytes = Shares(max(int(megabytes * 1_000_000), 2 * self._max_body))
         self._open: set[Body] = set()
+        self._untidy = False
 
     @classmethod
     def of_predictions(cls, settings: Settings) -> "Bodies":
@@ -290,6 +293,13 @@ class Bodies:
         finally:
             self._open.remove(body)
             self._bytes.give_back(body.sharer, held)
+            if held > _LARGE and not self._untidy:
+                self._untidy = True
+                asyncio.get_running_loop().call_later(_TIDY_S, self._tidy)
+
+    def _tidy(self) -> None:
+        self._untidy = False
+        asyncio.get_running_loop().run_in_executor(None, return_memory)
 
     def _has_place(self, sharer: str) -> bool:
         if 2 * len(self._open) < self._places:  # soon told, and mostly so

@@ -7,7 +7,6 @@ twice, so that half a copy is not opened.
 """
 
 import asyncio
-import ctypes
 import dataclasses
 import fcntl
 import logging
@@ -26,6 +25,7 @@ from runtimes.artifact import MANIFEST, Artifact, open_artifact
 from service.http.errors import ApiError
 from service.predictions.registry import Registry
 from service.predictions.served import Served, require_openable, selection_options, unmeasured
+from service.processes import return_memory
 from service.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -316,13 +316,6 @@ def _look(folder: Path) -> Look:
             continue
         found.append((path.name, state.st_size, state.st_mtime_ns))
     return tuple(found)
-
-
-def return_memory() -> None:
-    """Give freed memory back to the system; without this it stays with the allocator (glibc)."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:
-        trim(0)
 
 
 def _reference(artifact: Artifact) -> str:

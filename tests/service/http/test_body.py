@@ -8,6 +8,7 @@ from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.types import Message
 
+from service.http import body
 from service.http.body import Bodies, File, Upload
 from service.http.errors import ApiError
 from service.settings import Settings
@@ -55,6 +56,20 @@ async def test_bytes_in_memory_are_bounded_for_each_sender_and_for_all() -> None
     async with bodies.open(_request(bytes(4000))) as largest:
         assert len(await largest.read()) == 4000
         assert len(await _read(bodies, _request(bytes(3000), host="10.0.0.2"))) == 3000
+
+
+@pytest.mark.anyio
+async def test_memory_of_large_bodies_is_given_back_once_soon_after(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    calls: list[bool] = []
+    monkeypatch.setattr(body, "return_memory", lambda: calls.append(True))
+    monkeypatch.setattr(body, "_TIDY_S", 0.05)
+    bodies = Bodies.of_predictions(Settings())
+    for size in (1000, 2_000_000, 3_000_000):
+        assert len(await _read(bodies, _request(bytes(size // 2), bytes(size // 2)))) == size
+    await asyncio.sleep(0.2)
+    assert calls == [True]
 
 
 async def _held(bodies: Bodies, request: Request) -> int:
@@ -191,7 +206,7 @@ def test_what_a_form_may_hold() -> None:
     assert _form(b"model=m", "application/x-www-form-urlencoded").model == "m"
     with pytest.raises(ApiError, match="0.065536 MB"):
         _form(b"model=" + b"%61" * 30_000, "application/x-www-form-urlencoded")
-    for body, code in (
+    for sent, code in (
         (text + text + _body(), "duplicate_field"),
         (text.replace(b"model", b"other") + _body(), "unknown_field"),
         (text.replace(b"model", b"a") + _body(), "not_a_file"),
@@ -201,7 +216,7 @@ def test_what_a_form_may_hold() -> None:
         (_body(bytes(8_000_001)).replace(b'"a"', b'"model"'), "body_too_large"),
     ):
         with pytest.raises(ApiError) as refused:
-            _form(body, step=1 << 20)
+            _form(sent, step=1 << 20)
         assert refused.value.code == code
 
 
