@@ -118,8 +118,8 @@ export function submitEvaluation(spec, { images, texts }, { labels, priority, ke
 export const fetchEvaluation = (id, { wait = 0, signal } = {}) => json(evaluationPath(id) + (wait ? `?wait=${wait}` : ""), { signal });
 
 /** A page of evaluations, newest first: {evaluations, next_cursor}. */
-export function fetchEvaluations({ cursor, status, signal }) {
-  const query = new URLSearchParams({ limit: "20", ...(cursor ? { cursor } : {}), ...(status ? { status } : {}) });
+export function fetchEvaluations({ cursor, status, search, signal }) {
+  const query = new URLSearchParams({ limit: "20", ...(cursor && { cursor }), ...(status && { status }), ...(search && { search }) });
   return json(`v1/evaluations?${query}`, { signal });
 }
 

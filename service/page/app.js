@@ -2,6 +2,7 @@
 
 import { showError, startAccess } from "./access.js";
 import { loadAttacks } from "./attacks.js";
+import { openComparison } from "./compare.js";
 import { byId } from "./dom.js";
 import { openEvaluation } from "./evaluation.js";
 import { startForms } from "./evaluation-form.js";
@@ -12,7 +13,7 @@ import { keep } from "./kept.js";
 import { imageModels, textModels } from "./models.js";
 import { startTexts } from "./texts.js";
 
-const TITLES = { images: "Assay", texts: "Texts · Assay", evaluations: "Evaluations · Assay", evaluation: "Evaluation · Assay" };
+const TITLES = { images: "Assay", texts: "Texts · Assay", evaluations: "Evaluations · Assay", evaluation: "Evaluation · Assay", compare: "Comparison · Assay" };
 
 let leaving = new AbortController();
 
@@ -29,6 +30,7 @@ function addSteps(kind) {
 function place() {
   const [, view, id] = location.hash.split("/");
   if (view === "texts") return { view };
+  if (view === "compare") return { view, id };
   if (view !== "evaluations") return { view: "images" };
   return id ? { view: "evaluation", id } : { view: "evaluations" };
 }
@@ -36,7 +38,7 @@ function place() {
 function show(view) {
   for (const section of document.querySelectorAll(".view")) section.hidden = section.id !== view;
   for (const link of document.querySelectorAll("nav [data-view]")) {
-    const current = link.dataset.view === view || (view === "evaluation" && link.dataset.view === "evaluations");
+    const current = link.dataset.view === view || (["evaluation", "compare"].includes(view) && link.dataset.view === "evaluations");
     if (current) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
   }
@@ -50,6 +52,7 @@ function route() {
   const { view, id } = place();
   show(view);
   if (view === "evaluations") openEvaluations(leaving.signal);
+  if (view === "compare") openComparison(decodeURIComponent(id ?? "").split(","), leaving.signal);
   if (view === "evaluation") openEvaluation(decodeURIComponent(id), leaving.signal);
   return view;
 }

@@ -13,7 +13,7 @@ const COST_AFTER_MS = 300;
 /** `crypto.randomUUID` exists in secure contexts only, and a service on the local network has none. */
 const newKey = () => [...crypto.getRandomValues(new Uint8Array(16))].map((byte) => byte.toString(16).padStart(2, "0")).join("");
 
-const FIELDS = { gate: "gate", seed: "seed", compare_with: "compare" };
+const FIELDS = { name: "called", note: "note", gate: "gate", seed: "seed", compare_with: "compare" };
 
 /** A field with its explanation below it. */
 function explained(kind, text, field, hint) {
@@ -64,6 +64,8 @@ class EvaluationForm {
     const priority = ["low", "normal", "high"].map((value) => h("option", { value, selected: value === "normal" }, value));
     const of = (...parts) => explained(this.inputs.kind, ...parts);
     return h("div", { className: "circumstances" },
+      of("name", h("input", { type: "text", name: "called", maxLength: 100, autocomplete: "off" }), "What the list of evaluations calls it."),
+      of("note", h("textarea", { name: "note", rows: 1, maxLength: 2000 }), "What you want to remember of it."),
       of("compare with", h("select", { name: "compare" }), "Runs the same attacks on a second model and tells whether the difference is more than chance."),
       of("gate: must keep", h("input", { type: "number", name: "gate", min: 0, max: 100, step: 0.1, placeholder: "–", inputMode: "decimal" }), "Passes if the lower end of the 95 % interval of the accuracy under the worst attack, at the largest budget, is at least this. Empty: no gate."),
       of("seed", h("input", { type: "number", name: "seed", value: 0, min: 0, required: true, inputMode: "numeric" }), "Where random choices start: the same seed gives the same result again."),
@@ -80,11 +82,13 @@ class EvaluationForm {
   }
 
   #spec() {
-    const { compare, gate, seed } = this.form.elements;
+    const { called, note, compare, gate, seed } = this.form.elements;
     return {
       model: this.models.reference(this.models.chosen),
       seed: Number(seed.value),
       attacks: this.fields.read(),
+      ...(called.value.trim() && { name: called.value.trim() }),
+      ...(note.value.trim() && { note: note.value.trim() }),
       ...(compare.value ? { compare_with: compare.value } : {}),
       ...(gate.value && !gate.disabled ? { gate: `robust_accuracy >= ${Number(gate.value) / 100}` } : {}),
     };

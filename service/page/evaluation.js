@@ -2,6 +2,7 @@
 
 import { showError } from "./access.js";
 import { ApiError, fetchEvaluation, fetchReport, fetchReportPage, removeEvaluation, reportUrl } from "./api.js";
+import { inputKind } from "./attacks.js";
 import { announce, byId, h } from "./dom.js";
 import { endButton, facts, isActive } from "./evaluations.js";
 import { evidence } from "./evidence.js";
@@ -106,7 +107,9 @@ function heading(evaluation) {
   return h("header", { className: "lead wide" },
     h("p", { className: "crumb" }, h("a", { href: "#/evaluations" }, "Evaluations"), " / ", h("span", { title: evaluation.id }, evaluation.id.slice(0, 8))),
     h("h1", { tabIndex: -1 }, subject(evaluation), rival ? h("span", { className: "versus" }, " vs. ", h("span", {}, rival)) : null),
-    h("p", { className: "facts" }, facts(evaluation, `seed ${evaluation.spec.seed ?? 0}`)));
+    evaluation.spec.name && h("p", { className: "own-name" }, evaluation.spec.name),
+    h("p", { className: "facts" }, facts(evaluation, `seed ${evaluation.spec.seed ?? 0}`)),
+    evaluation.spec.note && h("p", { className: "own-note" }, evaluation.spec.note));
 }
 
 function deleteSection(evaluation) {
@@ -126,14 +129,38 @@ const FORMS = [
   ["report.html", "a page in one file, to keep or to send"],
   ["report.json", "every score of every input, for programs"],
   ["samples.parquet", "the same as a table"],
+  ["samples.csv", "the same for a spreadsheet"],
   ["card.md", "the robustness card, in Markdown"],
   ["report.junit.xml", "for a build server"],
 ];
 
+const quoted = (text) => `'${text.replaceAll("'", "'\\''")}'`;
+
+/** How the same is asked for again, by its title: the inputs are for the reader to name. */
+function requests({ spec }) {
+  const address = new URL("v1/evaluations", document.baseURI).href;
+  const data = inputKind(spec) === "text" ? "DATA.csv" : "DATA.zip";
+  return {
+    "as spec": JSON.stringify(spec, null, 2),
+    "as curl": `curl -F ${quoted(`spec=${JSON.stringify(spec)}`)} \\\n     -F archive=@${data} ${address}`,
+    "as Python": `import json\n\nimport httpx\n\nspec = json.loads(${JSON.stringify(JSON.stringify(spec))})\nwith open("${data}", "rb") as archive:\n    answer = httpx.post(\n        "${address}",\n        data={"spec": json.dumps(spec)},\n        files={"archive": archive},\n    )\nprint(answer.json())`,
+  };
+}
+
+function requestSection(evaluation) {
+  const block = ([title, text]) => h("details", { className: "request" }, h("summary", {}, title),
+    navigator.clipboard && h("button", { type: "button", className: "quiet", onclick: () => navigator.clipboard.writeText(text).then(() => announce("Copied.")) }, "Copy"),
+    h("pre", { tabIndex: 0 }, text));
+  return h("section", { "aria-labelledby": "request-title" }, h("h2", { id: "request-title" }, "Ask for the same again"),
+    Object.entries(requests(evaluation)).map(block));
+}
+
 const style = new CSSStyleSheet();
 document.adoptedStyleSheets.push(style);
 
-const reportLink = ({ id }, form, text) => downloadLink(reportUrl(id, form), `assay-${id.slice(0, 8)}-${form}`, text, { "data-form": form });
+const fileName = ({ id, models: [{ name }] }, form) => `assay-${name.replace(/[^A-Za-z0-9._-]+/g, "-").slice(0, 60)}-${id.slice(0, 8)}-${form}`;
+
+const reportLink = (evaluation, form, text) => downloadLink(reportUrl(evaluation.id, form), fileName(evaluation, form), text, { "data-form": form });
 
 function downloads(evaluation) {
   return h("section", { "aria-labelledby": "downloads-title" },
@@ -153,6 +180,7 @@ async function reportSections(evaluation, exhibits, signal) {
   body.append(...[...page.querySelector("main").children].filter(({ tagName }) => tagName === "SECTION" || tagName === "DIV"));
   const own = body.querySelector(":scope > .evidence");
   if (own && exhibits) own.replaceWith(exhibits);
+  else if (exhibits) body.querySelector(".panel").after(exhibits);
   body.querySelector(".stamps").after(h("p", { className: "row take" },
     reportLink(evaluation, "report.html", "Download the report"), reportLink(evaluation, "report.json", "report.json")));
   body.append(downloads(evaluation));
@@ -168,7 +196,7 @@ async function showResult(body, evaluation, signal) {
   }
   const report = await fetchReport(evaluation.id, signal);
   const sections = await reportSections(evaluation, evidence(evaluation, report, signal), signal);
-  body.replaceChildren(sections, deleteSection(evaluation));
+  body.replaceChildren(sections, requestSection(evaluation), deleteSection(evaluation));
   announce(`The evaluation has finished. ${report.summary.headline}`);
 }
 

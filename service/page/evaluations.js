@@ -10,6 +10,7 @@ const STATES = ["queued", "running", "succeeded", "failed", "cancelled"];
 const REFRESH_MS = 3000;
 
 let status = null;
+let search = "";
 let cursor = null;
 let leaving = null;
 let rounds = null;
@@ -60,6 +61,18 @@ function outcomes({ models, gate, reliable }) {
   ];
 }
 
+/** The evaluations that are ticked to be compared. */
+const picked = new Set();
+
+function pick(id, chosen) {
+  if (chosen) picked.add(id);
+  else picked.delete(id);
+  const link = byId("compare-link");
+  link.hidden = picked.size < 2;
+  link.textContent = `Compare ${picked.size} evaluations`;
+  link.href = `#/compare/${[...picked].join(",")}`;
+}
+
 function standing({ status: state, progress, queue_position: place }) {
   if (state === "running" && progress.total) return percent(progress.done / progress.total);
   return state === "queued" && place ? ordinal(place) : "";
@@ -76,10 +89,13 @@ function removeButton(evaluation) {
 
 function row(evaluation) {
   const { id, status: state } = evaluation;
-  const title = [evaluation.model ?? "default model", evaluation.compare_with].filter(Boolean).join(" vs. ");
+  const { name, note } = evaluation.spec;
+  const models = [evaluation.model ?? "default model", evaluation.compare_with].filter(Boolean).join(" vs. ");
   return h("li", { className: "past", "data-id": id },
-    h("a", { className: "past-main", href: `#/evaluations/${encodeURIComponent(id)}` },
-      h("span", { className: "past-title" }, title),
+    h("input", { type: "checkbox", className: "pick", value: id, "aria-label": `Compare ${name ?? models}, ${moment(evaluation.created)}`, disabled: state !== "succeeded", checked: picked.has(id), onchange: ({ target }) => pick(id, target.checked) }),
+    h("a", { className: "past-main", href: `#/evaluations/${encodeURIComponent(id)}`, title: note },
+      h("span", { className: "past-title" }, name ?? models),
+      name && h("span", { className: "past-detail" }, models),
       h("span", { className: "past-detail" }, facts(evaluation))),
     h("span", { className: "past-outcome" }, evaluation.outcome ? outcomes(evaluation.outcome) : standing(evaluation)),
     h("span", { className: `status ${state}` }, state),
@@ -94,10 +110,15 @@ function filters() {
     announce(`${byId("history").querySelectorAll(".past").length} evaluations shown`);
   });
   byId("history-filters").replaceChildren(button(null, "all"), ...STATES.map((state) => button(state, state)));
+  byId("history-search").onchange = async ({ target }) => {
+    search = target.value.trim();
+    await openEvaluations(leaving);
+    announce(`${byId("history").querySelectorAll(".past").length} evaluations shown`);
+  };
 }
 
 async function load(signal) {
-  const answer = await fetchEvaluations({ cursor, status, signal });
+  const answer = await fetchEvaluations({ cursor, status, search, signal });
   if (cursor === null) byId("history").replaceChildren();
   byId("history").append(...answer.evaluations.map(row));
   cursor = answer.next_cursor ?? null;
@@ -119,6 +140,7 @@ function keepFresh(signal) {
 }
 
 function none() {
+  if (search) return h("li", { className: "notice" }, `No evaluation has “${search}” in name, note, model or attacks.`);
   if (status) return h("li", { className: "notice" }, `No evaluation is ${status}.`);
   return h("li", { className: "notice" }, "No evaluations yet. ", h("a", { href: "#/" }, "Start one"), ".");
 }

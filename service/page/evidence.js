@@ -18,6 +18,18 @@ const pointOf = ({ norm, eps }) => (norm && norm !== "Linf" ? `${norm}:${eps}` :
 /** Whether an attack is the chosen one. */
 const isRun = ({ attack, eps }) => (one) => one.name === attack && pointOf(one) === eps;
 
+/** A corruption in the shape of an attack, so that its images are shown alike. */
+const asAttack = ({ name, severity, ...one }) => ({ ...one, name: "corruptions", norm: null, eps: `${name}:${severity}`, kind: "corruption", eps_value: severity, title: name.replaceAll("_", " "), description: `at severity ${severity}`, finding: "" });
+
+/** What was run on a model, from its figures. */
+const runsOf = ({ attacks, corruptions }) => [...attacks, ...corruptions.map(asAttack)];
+
+/** What a run did to a sample, from the flags of a model. */
+function flagsOf(model, choice) {
+  const noise = (one) => ({ ...asAttack(one), robust: model.clean.correct && one.correct, confirmed: null, adversarial_index: one.index });
+  return model.attacks.find(isRun(choice)) ?? model.corruptions.map(noise).find(isRun(choice));
+}
+
 function outcome(model, attack) {
   if (!model.clean.correct) return "lost";
   return attack.robust ? "held" : "fallen";
@@ -27,20 +39,20 @@ function outcome(model, attack) {
 function entries(report, choice) {
   return report.samples.flatMap((sample) => {
     const model = sample.models.find(({ name }) => name === choice.model);
-    const attack = model?.attacks.find(isRun(choice));
+    const attack = model && flagsOf(model, choice);
     return attack ? [{ sample, model, attack, outcome: outcome(model, attack) }] : [];
   });
 }
 
 function confirmations({ attack, outcome: kind }) {
-  if (kind !== "fallen") return null;
+  if (kind !== "fallen" || attack.confirmed === null) return null;
   const line = (holds, text) => h("span", { className: "confirmed" }, `${holds ? "✓" : "✗"} ${text}`);
   return [line(!attack.confirmed, "confirmed as served"), attack.confirmed_8bit === null ? null : line(!attack.confirmed_8bit, "in 8 bit")];
 }
 
 function rivals({ sample }, choice) {
   return sample.models.filter(({ name }) => name !== choice.model).map((model) => {
-    const attack = model.attacks.find(isRun(choice));
+    const attack = flagsOf(model, choice);
     return attack ? h("span", { className: "rival" }, `${model.name}: ${OUTCOMES[outcome(model, attack)]}`) : null;
   });
 }
@@ -54,17 +66,17 @@ function labelNames(report, model) {
 
 /** The predictions before and after. */
 function answersLine({ model, attack, outcome: kind }, nameOf) {
-  const sure = model.clean.probability === null ? "" : ` ${chance(model.clean.probability)}`;
+  const sure = (probability) => (probability === null || probability === undefined ? "" : ` ${chance(probability)}`);
   return h("p", { className: "answers" },
-    h("span", { className: `answer ${model.clean.correct ? "hold" : "fall"}` }, nameOf(model.clean.index) + sure), " → ",
-    h("span", { className: `answer ${kind === "held" ? "hold" : "fall"}` }, nameOf(attack.adversarial_index)));
+    h("span", { className: `answer ${model.clean.correct ? "hold" : "fall"}` }, nameOf(model.clean.index) + sure(model.clean.probability)), " → ",
+    h("span", { className: `answer ${kind === "held" ? "hold" : "fall"}` }, nameOf(attack.adversarial_index) + sure(attack.adversarial_probability)));
 }
 
 /** What stands below every sample: its number, its label, and what became of it. */
 function exhibitLine(entry, choice, nameOf) {
   const { sample } = entry;
   return h("p", { className: "exhibit-line" },
-    h("b", { title: sample.name }, `#${sample.index}`),
+    h("b", {}, `#${sample.index}`), h("bdi", { className: "file", title: sample.name }, sample.name),
     sample.label === null ? null : h("span", {}, `label ${nameOf(sample.label)}`),
     h("span", { className: `outcome ${entry.outcome}` }, OUTCOMES[entry.outcome]),
     confirmations(entry), rivals(entry, choice));
@@ -80,7 +92,7 @@ class Evidence {
   constructor(evaluation, report, signal) {
     Object.assign(this, { evaluation, report, signal, only: null, shown: SHOWN_AT_FIRST });
     this.names = report.samples[0].models.map(({ name }) => name);
-    this.runs = report.summary.models[0].attacks;
+    this.runs = runsOf(report.summary.models[0]);
     const usual = this.runs.filter(({ kind }) => kind === this.runs[0].kind);
     const [strongest] = usual.sort((a, b) => b.eps_value - a.eps_value || b.name.localeCompare(a.name));
     this.choice = { model: this.names[0], attack: strongest.name, eps: pointOf(strongest) };
@@ -135,7 +147,7 @@ class Evidence {
 
   /** The chosen attack on it, and what it leaves. */
   get run() {
-    return this.model.attacks.find(isRun(this.choice));
+    return runsOf(this.model).find(isRun(this.choice));
   }
 
   /** The section with the samples. */
@@ -174,7 +186,7 @@ class ImageEvidence extends Evidence {
       h("div", { className: "show" },
         slider(clean, adversarial, `image ${sample.index}`),
         frame(framed(this.#address(sample, "perturbation"), `what the attack changed in image ${sample.index}, amplified`),
-          "change, amplified", h("span", { className: "answer", title: this.run.description }, this.run.description))),
+          this.run.norm === "Linf" ? `change × ${Math.round(0.5 / this.run.eps_value)}` : "change, amplified", h("span", { className: "answer", title: this.run.description }, this.run.description))),
       maps,
       exhibitLine(entry, this.choice, nameOf));
   }
@@ -249,9 +261,9 @@ class TextEvidence extends Evidence {
   }
 }
 
-/** The section with the samples of a finished evaluation; null where no attack changed any. */
+/** The section with the samples of a finished evaluation; null where nothing changed any. */
 export function evidence(evaluation, report, signal) {
-  if (!report.summary.models[0].attacks.length) return null;
+  if (!runsOf(report.summary.models[0]).length) return null;
   if (report.data.kind === "text") return new TextEvidence(evaluation, report, signal).section("Removed words are struck through, inserted words are marked.");
   const images = new ImageEvidence(evaluation, report, signal);
   const section = images.section("Drag a slider, or use the arrow keys on it, to go from the clean image to the adversarial one.");

@@ -1,5 +1,6 @@
 """The page in a real browser: inputs, evaluations, evidence, and how it looks."""
 
+import json
 import shutil
 import time
 from pathlib import Path
@@ -267,8 +268,13 @@ def test_evaluation_from_samples_to_evidence(page: Page) -> None:
     page.set_field("[name=pgd-steps]", "3")
     page.one("[name=compare] option:nth-child(2)").click()
     page.set_field("[name=gate]", "1")
+    page.set_field("[name=called]", HOSTILE_NAME)
     page.start()
     page.finish()
+    assert page.text(".own-name") == HOSTILE_NAME and inert(page)
+    asked = [part.get_attribute("textContent") for part in page.all(".request pre")]
+    assert json.loads(asked[0])["name"] == HOSTILE_NAME and "curl -F 'spec={" in asked[1]
+    compile(asked[2], "asked", "exec")
     assert " of 4 images correctly" in page.text(".headline") or "all 4" in page.text(".headline")
     assert "Gate robust_accuracy >= 0.01" in page.text(".stamps")
     attacks = "[aria-label=Attacks] .figures"
@@ -283,7 +289,7 @@ def test_evidence_of_images(page: Page, places: dict[str, str], tmp_path: Path) 
     page.open(places["images"])
     page.until(lambda: len(page.all(".exhibit")) == 2, "no samples")
     assert "corrupted" in page.text(".readings")
-    names = [mark.get_attribute("title") for mark in page.all(".exhibit-line b")]
+    names = [mark.get_attribute("title") for mark in page.all(".exhibit-line .file")]
     assert set(names) == {"0.png", HOSTILE_NAME} and inert(page)
     page.run("arguments[0].scrollIntoView({block: 'center'})", page.one(".wipe"))
     for picture in page.all(".exhibit:first-child img"):
@@ -311,7 +317,11 @@ def test_evaluations_of_other_kinds_are_shown(page: Page, places: dict[str, str]
     assert "without labels. Under common corruptions it keeps" in page.text(".headline")
     assert "fog" in page.text("[aria-label='Common corruptions']")
     assert "Provably correct" in page.text(".curve-figure")
-    assert page.all(".exhibit") == []
+    page.until(lambda: len(page.all(".exhibit")) == 2, "no corrupted images")
+    assert "fog at severity 3" in page.text(".controls")
+    page.run("arguments[0].scrollIntoView({block: 'center'})", page.one(".wipe"))
+    for picture in page.all(".exhibit:first-child img"):
+        page.until(lambda shown=picture: shown.get_property("naturalWidth") > 0, "no picture")  # type: ignore
     page.open(places["budgets"])
     worst = "its 2 predictions under the worst attack within 16/255 or within 0.5 (l2)"
     assert worst in page.text(".headline")
@@ -356,6 +366,18 @@ def test_past_evaluations_are_listed_filtered_and_continued(
     row = f".past:has([href='{places['texts']}'])"
     assert "2 texts · Typos at edits 2" in page.text(f"{row} .past-detail")
     page.says(f"{row} .past-outcome", "→")
+    page.set_field("#history-search", "typos")
+    page.keys(Keys.ENTER)
+    page.until(lambda: len(page.all(".past")) == len(page.all(row)) == 1, "not searched")
+    page.set_field("#history-search", Keys.BACKSPACE)
+    page.keys(Keys.ENTER)
+    page.until(lambda: len(page.all(".past")) > 3, "the search stays")
+    for name in ("images", "budgets"):
+        page.one(f".past:has([href='{places[name]}']) .pick").click()
+    page.one("#compare-link").click()
+    page.until(lambda: len(page.all("#compare thead th")) == 4, "no matrix")
+    assert "FGSM within 2/255" in page.text("#compare tbody") and not page.all("#compare .notice")
+    page.open("#/evaluations")
     page.one("#history-filters button:nth-child(4)").click()  # succeeded
     page.until(lambda: bool(page.all(row)), "not listed")
     page.one("#history-filters button:nth-child(5)").click()  # failed
