@@ -39,8 +39,8 @@ CODES = {
     413: "archive_too_large body_too_large text_too_long too_many_pixels",
     415: "compressed_body format_not_taken not_a_file not_an_archive not_an_image not_multipart "
     "wrong_content_type",
-    422: "ambiguous_images ambiguous_texts archive_too_costly broken_archive broken_image duplicate_field "
-    "duplicate_tensor image_too_costly invalid_archive invalid_body invalid_FIELD "
+    422: "ambiguous_images ambiguous_texts archive_too_costly broken_archive broken_image "
+    "duplicate_field duplicate_tensor image_too_costly invalid_archive invalid_body invalid_FIELD "
     "invalid_idempotency_key invalid_inputs invalid_labels invalid_parameter invalid_query "
     "invalid_spec invalid_tensor invalid_text invalid_texts invalid_top_k labels_length "
     "missing_input no_FIELD no_images no_texts not_explainable not_loadable too_expensive "
