@@ -223,7 +223,7 @@ def test_what_noise_cannot_tell_is_remarked_upon() -> None:
     result = made_result(make_target(4), made_clean(label), certified, *corrupted, spec=spec)
     smoothing, corruptions = notes([result])
     assert "1,000 noisy copies" in smoothing and "above 2.46 sigma" in smoothing
-    assert "no published figure" in corruptions
+    assert "cannot be compared with published figures" in corruptions
 
 
 def test_a_result_that_does_better_under_attack_is_reported() -> None:
