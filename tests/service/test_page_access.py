@@ -84,7 +84,7 @@ def test_the_viewer_tries_a_route(page: Page) -> None:
     page.one(".is-open .execute").click()
     page.says(".is-open .live-responses-table", '"label": "pos"')
     page.prefer("prefers-color-scheme", "dark")
-    assert page.run("return document.documentElement.className") == "dark-mode"
+    page.one("html.dark-mode")
     page.prefer()
     page.one("header a[href='./']").click()
     page.one(".model")
