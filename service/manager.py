@@ -74,10 +74,10 @@ def check_free(sockets: Iterable[Any]) -> None:
     for wanted in sockets:
         if wanted.is_unix:
             continue
-        with socket.socket(wanted.family) as trial:
-            trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        with socket.socket(wanted.family) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
-                trial.bind((wanted.host, wanted.port))
+                probe.bind((wanted.host, wanted.port))
             except OSError as error:
                 where = f"port {wanted.port} of {wanted.host}"
                 if error.errno == errno.EADDRINUSE:

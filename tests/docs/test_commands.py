@@ -68,8 +68,8 @@ def blocks(page: Path) -> list[Block]:
     found = []
     for mark, told, language, text in BLOCK.findall(page.read_text()):
         if language in ("", "python"):
-            marks = {mark: int(told) if mark == "exit" else told} if mark else {}
-            found.append(Block(page, language, text, **marks))
+            needs, code = (told if mark == "needs" else None), (int(told) if mark == "exit" else 0)
+            found.append(Block(page, language, text, needs, code))
     return found
 
 

@@ -272,7 +272,7 @@ def test_evaluation_from_samples_to_evidence(page: Page) -> None:
     page.start()
     page.finish()
     assert page.text(".own-name") == HOSTILE_NAME and inert(page)
-    asked = [part.get_attribute("textContent") for part in page.all(".request pre")]
+    asked = [part.get_attribute("textContent") or "" for part in page.all(".request pre")]
     assert json.loads(asked[0])["name"] == HOSTILE_NAME and "curl -F 'spec={" in asked[1]
     compile(asked[2], "asked", "exec")
     assert " of 4 images correctly" in page.text(".headline") or "all 4" in page.text(".headline")
