@@ -1,7 +1,7 @@
-"""What to answer to an unknown name, and how sentences end."""
+"""Names in messages: what to answer to an unknown one, many of them, and how sentences end."""
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 _SHOWN = 64  # characters of a name; comparing takes the square of them
 _LONGER = 3  # names that begin with what was given
@@ -25,3 +25,10 @@ def nearest(name: object, known: Iterable[str], *, prefix: str = "") -> str:
 def sentence(text: str) -> str:
     """The text with a full stop, unless it ends with a mark of its own, such as a hint's."""
     return text if text.endswith((".", "?", "!")) else f"{text}."
+
+
+def listed(names: Sequence[str], most: int) -> str:
+    """Names one after the other, "cat, dog, … (1,000 in all)" where there are more than `most`."""
+    if len(names) <= most:
+        return ", ".join(names)
+    return f"{', '.join(names[:most])}, … ({len(names):,} in all)"

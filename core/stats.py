@@ -74,6 +74,17 @@ def lower_bound(successes: int, samples: int, *, alpha: float) -> float:
     return float(special.betaincinv(successes, samples - successes + 1, alpha))
 
 
+def above_chance(successes: int, samples: int, chance: float) -> float:
+    """Exact one-sided p-value of so many successes or more, each with the same chance.
+
+    Args:
+        successes: number of successes.
+        samples: number of samples, > 0.
+        chance: probability of one success, in [0, 1].
+    """
+    return float(stats.binomtest(successes, samples, chance, alternative="greater").pvalue)
+
+
 def mcnemar(only_first: int, only_second: int) -> float:
     """Exact two-sided p-value for two models having the same accuracy on the same images.
 

@@ -15,6 +15,24 @@ Sample = TypeVar("Sample", Image.Image, str, bytes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """Where samples come from, in words for reports.
+
+    Attributes:
+        name: of the data set: a known name, `hf:NAME`, or that of its folder or file.
+        split: which part, where there are several.
+        source: the file or folder that was read, without the folders above it; or "uploaded".
+        classes: what the data themselves call their classes, all of which are the model's; None
+            where there are no labels, or nothing but indices.
+    """
+
+    name: str | None = None
+    split: str | None = None
+    source: str | None = None
+    classes: list[str] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SampleSet(Generic[Sample]):
     """Samples with names and, where known, labels.
 
@@ -23,12 +41,14 @@ class SampleSet(Generic[Sample]):
         labels: (N,) int64 indices into `label_names`, or None.
         label_names: names of the classes, or None.
         reader: reads sample i; see `read`.
+        origin: where they come from.
     """
 
     names: list[str]
     labels: np.ndarray | None
     label_names: list[str] | None
     reader: Callable[[int], Sample]
+    origin: Origin = Origin()
 
     def __len__(self) -> int:
         """Number of samples."""
@@ -94,6 +114,7 @@ class FileSet(SampleSet[bytes]):
             labels=self.labels,
             label_names=self.label_names,
             reader=lambda index: decode_image(self.reader(index)),
+            origin=self.origin,
         )
 
 

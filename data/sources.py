@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import ModuleType
+from typing import TypeVar
 
 from data.datasets.known import KNOWN, KNOWN_TEXTS, data_folder, open_imagenet
 from data.errors import DataError
@@ -11,6 +12,7 @@ from data.formats.csv import open_csv
 from data.formats.folder import open_folder, open_text_folder, open_zip
 from data.formats.hub import hub_files
 from data.formats.idx import has_idx, open_idx
+from data.labels import Classes, ClassMap, normalize
 from data.sets import FileSet, ImageSet, TextSet, load_inputs, load_pixels
 from data.splits import find_splits, split_paths
 
@@ -26,6 +28,8 @@ __all__ = [
     "open_texts",
 ]
 
+_Found = TypeVar("_Found", ImageSet, TextSet)
+
 
 def open_images(
     source: str | Path,
@@ -33,6 +37,7 @@ def open_images(
     split: str = "test",
     own_split: bool = False,
     label_names: Sequence[str] | None = None,
+    class_map: ClassMap | None = None,
 ) -> ImageSet:
     """Open a data set of images.
 
@@ -42,23 +47,32 @@ def open_images(
             `KNOWN`.
         split: which part, where the source has several.
         own_split: refuse a source that is the same for every split.
-        label_names: names of the classes in order of index.
+        label_names: names of a model's classes in order of index; those that the data name must be
+            among them, and are looked up by name.
+        class_map: for classes that are called otherwise in the data.
 
     Raises:
-        DataError: the source is missing, broken, empty, lacks the split, or its labels are not
-            these classes.
+        ClassMismatch: the data name other classes.
+        DataError: the source is missing, broken, empty, lacks the split, or a label is out of
+            range.
     """
-    labels = list(label_names) if label_names is not None else None
+    classes = Classes(label_names=label_names, class_map=class_map)
     found = _find(str(source), split, KNOWN, csv=False, own_split=own_split)
+    return _located(_open_images(found, split, classes), str(source), split, csv=False)
+
+
+def _open_images(found: list[Path] | str, split: str, classes: Classes) -> ImageSet:
     if isinstance(found, str):
-        return _open_known(found, split, labels or KNOWN[found])
+        return _open_known(found, split, classes)
     path = found[0]
     if len(found) > 1 or path.suffix == ".parquet" and path.is_file():
-        return _parquet().open_parquet(found, labels).decoded()
+        return _parquet().open_parquet(found, classes).decoded()
     if path.is_dir():
-        return open_idx(path, split, labels) if has_idx(path) else open_folder(path, labels)
+        if has_idx(path):
+            return open_idx(path, split, classes.names)
+        return open_folder(path, classes)
     if path.suffix == ".zip":
-        return open_zip(path, labels).decoded()
+        return open_zip(path, classes).decoded()
     raise DataError(f"{path.name} must be a folder, a .zip or a .parquet file")
 
 
@@ -68,6 +82,7 @@ def open_texts(
     split: str = "test",
     own_split: bool = False,
     label_names: Sequence[str] | None = None,
+    class_map: ClassMap | None = None,
 ) -> TextSet:
     """Open a data set of texts.
 
@@ -77,43 +92,72 @@ def open_texts(
             `hf:NAME[:SPLIT]`, or a name in `KNOWN_TEXTS`.
         split: which part, where the source has several.
         own_split: refuse a source that is the same for every split.
-        label_names: names of the classes in order of index.
+        label_names: as in `open_images`.
+        class_map: as in `open_images`.
 
     Raises:
+        ClassMismatch: the data name other classes.
         DataError: the source is missing, broken, empty, lacks the split, holds a text of blanks
-            only, or its labels are not these classes.
+            only, or a label is out of range.
     """
-    labels = list(label_names) if label_names is not None else None
+    classes = Classes(label_names=label_names, class_map=class_map)
     found = _find(str(source), split, KNOWN_TEXTS, csv=True, own_split=own_split)
+    return _located(_open_texts(found, split, classes), str(source), split, csv=True)
+
+
+def _open_texts(found: list[Path] | str, split: str, classes: Classes) -> TextSet:
     if isinstance(found, str):
-        return _open_known_texts(found, split, labels)
+        return _open_known_texts(found, split, classes)
     path = found[0]
     if len(found) > 1 or path.suffix == ".parquet" and path.is_file():
-        return _parquet().open_text_parquet(found, labels)
+        return _parquet().open_text_parquet(found, classes)
     if path.is_dir():
-        return open_text_folder(path, labels)
+        return open_text_folder(path, classes)
     if path.suffix == ".csv":
-        return open_csv(path, labels)
+        return open_csv(path, classes)
     raise DataError(f"{path.name} must be a folder, a .csv or a .parquet file")
 
 
 def _find(
     source: str, split: str, known: Iterable[str], *, csv: bool, own_split: bool
 ) -> list[Path] | str:
-    """The parquet files, or the one file or folder, of a split; a known name as it is."""
+    """The parquet files, or the one file or folder, of a split; or a known name."""
     if own_split:
         _check_splits(source, csv=csv)
     path = Path(source)
     if source.startswith("hf:"):
         name, _, named = source.removeprefix("hf:").partition(":")
         return hub_files(name, named or split)
-    if source in known and not path.exists():
-        return source
     if path.is_dir():
         return [path] if not csv and has_idx(path) else split_paths(path, split, csv=csv)
-    if not path.is_file():
-        raise DataError(f"{source} is no file or folder; known names: {', '.join(known)}, hf:NAME")
-    return [path]
+    if path.is_file():
+        return [path]
+    if name := _known_name(source, known):
+        return name
+    read, other = ("texts", "images") if csv else ("images", "texts")
+    if _known_name(source, KNOWN if csv else KNOWN_TEXTS):
+        raise DataError(f"{source} is a set of {other}, and {read} are needed")
+    raise DataError(f"{source} is no file or folder; known names: {', '.join(known)}, hf:NAME")
+
+
+def _known_name(source: str, known: Iterable[str]) -> str | None:
+    """A known name, whatever its case, with `-` or `_`."""
+    return next((name for name in known if normalize(name) == normalize(source)), None)
+
+
+def _located(samples: _Found, source: str, split: str, *, csv: bool) -> _Found:
+    """The same samples, and what the set is called that they are of."""
+    path = Path(source)
+    name: str | None = path.resolve().name
+    if source.startswith("hf:"):
+        name, _, named = source.partition(":")[2].partition(":")
+        name, split = f"hf:{name}", named or split
+    elif not path.exists():
+        name = _known_name(source, KNOWN_TEXTS if csv else KNOWN)
+    elif not path.is_dir() or not (samples.origin.split or find_splits(path, csv=csv)):
+        split = ""
+    origin = dataclasses.replace(samples.origin, name=name, split=split or None)
+    return dataclasses.replace(samples, origin=origin)
 
 
 def _check_splits(source: str, *, csv: bool) -> None:
@@ -133,17 +177,23 @@ def _check_splits(source: str, *, csv: bool) -> None:
         )
 
 
-def _open_known(name: str, split: str, labels: list[str]) -> ImageSet:
-    folder = data_folder(name)
+def _open_known(name: str, split: str, classes: Classes) -> ImageSet:
+    """A known set: its own classes are translated, never replaced by the model's."""
+    folder, known = data_folder(name), KNOWN[name]
     parquet = sorted(folder.glob(f"{name}-{split}*.parquet"))
     if parquet:
-        return _parquet().open_parquet(parquet, labels).decoded()
+        return _parquet().open_parquet(parquet, classes, known).decoded()
     if name == "imagenet":
-        return open_imagenet(folder / name, split)
-    return open_idx(folder, split, labels)
+        images = open_imagenet(folder / name, split)
+    else:
+        images = open_idx(folder, split, known)
+    labels, named = classes.translate(images.labels, known, name)
+    origin = dataclasses.replace(images.origin, classes=named)
+    names = classes.names or known
+    return dataclasses.replace(images, labels=labels, label_names=names, origin=origin)
 
 
-def _open_known_texts(name: str, split: str, labels: list[str] | None) -> TextSet:
+def _open_known_texts(name: str, split: str, classes: Classes) -> TextSet:
     known = KNOWN_TEXTS[name]
     if split not in known.sizes:
         raise DataError(f"{name} has the splits {', '.join(known.sizes)}, got {split!r}")
@@ -152,7 +202,7 @@ def _open_known_texts(name: str, split: str, labels: list[str] | None) -> TextSe
         raise DataError(f"{name} needs {known.prefix}-{split}*.parquet in the folder ASSAY_DATA")
     # Next to the whole split, a part of it would only repeat its rows.
     whole = [path for path in parquet if "subset" not in path.name]
-    texts = _parquet().open_text_parquet(whole or parquet, labels or known.label_names)
+    texts = _parquet().open_text_parquet(whole or parquet, classes, known.label_names)
     return dataclasses.replace(texts, description=known.describe(split, len(texts)))
 
 

@@ -79,7 +79,7 @@ def _evaluate(arguments: argparse.Namespace) -> int:
 
     folders = [arguments.artifact] + ([arguments.compare] if arguments.compare else [])
     artifacts = [open_artifact(folder) for folder in folders]
-    inputs = _limited(_open(spec, arguments.data, artifacts[0]), arguments.limit, spec.seed)
+    inputs = _limited(_open(spec, arguments.data, artifacts), arguments.limit, spec.seed)
     executor = _executor(arguments, folders)
     print(_announcement(spec, artifacts, len(inputs)), file=sys.stderr)
     with _output(arguments.output) as folder, _bar() as on_progress:
@@ -131,16 +131,30 @@ def _executor(arguments: argparse.Namespace, folders: Sequence[Path]) -> "Execut
     return ProcessExecutor(folders, workers=arguments.workers or default_workers(arguments.threads))
 
 
-def _open(spec: EvaluationSpec, data: str, artifact: "Artifact") -> "Inputs":
+def _open(spec: EvaluationSpec, data: str, artifacts: Sequence["Artifact"]) -> "Inputs":
+    from data.errors import MAP_CLASSES, ClassMismatch
     from data.sources import open_images, open_texts
 
-    read = "texts" if artifact.manifest.task == "text-classification" else "images"
+    first, *others = artifacts
+    for other in others:
+        if _reads(other) != _reads(first):
+            raise ValueError(
+                f"--compare must name a model that reads {_reads(first)}, as {first.name!r} does; "
+                f"{other.name!r} reads {_reads(other)}"
+            )
     wanted = "texts" if spec.on_texts else "images"
-    if read != wanted:
-        name = spec.attacks[0].name
-        raise ValueError(f"attack {name!r} works on {wanted}, and {artifact.name!r} reads {read}")
+    if _reads(first) != wanted:
+        works = f"attack {spec.attacks[0].name!r} works on {wanted}"
+        raise ValueError(f"{works}, and {first.name!r} reads {_reads(first)}")
     opened = open_texts if spec.on_texts else open_images
-    return opened(data, label_names=artifact.labels)
+    try:
+        return opened(data, label_names=first.labels, class_map=spec.class_map)
+    except ClassMismatch as error:
+        raise ValueError(f"{error}. {MAP_CLASSES.format(option='--class-map')}") from error
+
+
+def _reads(artifact: "Artifact") -> str:
+    return "texts" if artifact.manifest.task == "text-classification" else "images"
 
 
 def _announcement(spec: EvaluationSpec, artifacts: Sequence["Artifact"], samples: int) -> str:

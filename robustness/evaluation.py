@@ -79,7 +79,7 @@ def evaluate(
         executor(contexts, _chunks(contexts, inputs))
         results = [model_result(spec, target, len(inputs), folder) for target in targets]
         where = environment(threads, {target.runtime.name for target in targets})
-        report = build_report(results, inputs.names, inputs.labels, where)
+        report = build_report(results, inputs.names, inputs.labels, where, inputs.origin)
         write_companions(folder, report, targets[0].torch_model)
     write_report(folder, report)  # last: whoever finds it finds the other files, too
     remove_leftovers(folder)

@@ -24,7 +24,7 @@ for _name, _kind in ATTACKS.items():
     for _known in options(_kind):
         if _known.name not in _ONLY_IN_SPEC:
             _OPTIONS.setdefault(_known.name, {})[_name] = _known
-_OF_SPEC = ("attack", *_OPTIONS, "top_k", "seed", "gate")
+_OF_SPEC = ("attack", *_OPTIONS, "top_k", "seed", "gate", "class_map")
 
 
 def parser() -> argparse.ArgumentParser:
@@ -77,6 +77,11 @@ def _add_evaluate(command: argparse.ArgumentParser) -> None:
         "hf:NAME[:SPLIT], or the name of a data set in the folder ASSAY_DATA"
     )
     add("--data", required=True, metavar="SOURCE", help=source)
+    told = (
+        "for data that call their classes otherwise than the model: a file of JSON, or JSON, such "
+        'as {"automobile": "car"}; or "index", where class i of the data is class i of the model'
+    )
+    add("--class-map", metavar="FILE|JSON|index", help=told)
     add("--limit", **_WHOLE, help="score N inputs, drawn by the seed; default all")
     _add_attacks(command)
     _add_figures(command)
@@ -193,7 +198,7 @@ def read_spec(arguments: argparse.Namespace) -> EvaluationSpec:
     if arguments.spec is not None:
         if given:
             raise ValueError(f"--spec stands for all of its options; leave out {_option(given[0])}")
-        return EvaluationSpec.model_validate(_json(arguments.spec))
+        return EvaluationSpec.model_validate(_json(arguments.spec, "--spec"))
     if not arguments.attack:
         raise ValueError("--attack must name at least one attack, or --spec a file")
     _refuse_useless(arguments)
@@ -201,17 +206,29 @@ def read_spec(arguments: argparse.Namespace) -> EvaluationSpec:
         {
             "seed": arguments.seed or 0,
             "gate": arguments.gate,
+            "class_map": _class_map(arguments.class_map),
             "top_k": arguments.top_k or [1],
             "attacks": [_attack(name, arguments) for name in arguments.attack],
         }
     )
 
 
-def _json(path: Path) -> Any:
+def _json(path: Path, option: str) -> Any:
     try:
         return json.loads(path.read_bytes())
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"--spec must name a file of JSON, and {path.name} is none") from error
+        raise ValueError(f"{option} must name a file of JSON, and {path.name} is none") from error
+
+
+def _class_map(text: str | None) -> Any:
+    if text is None or text == "index":
+        return text
+    if not text.lstrip().startswith("{"):
+        return _json(Path(text), "--class-map")
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"--class-map must be JSON: {error}") from error
 
 
 def _attack(text: str, arguments: argparse.Namespace) -> dict[str, Any]:

@@ -158,6 +158,11 @@ class EvaluationSpec(Strict, frozen=True, json_schema_extra={"examples": EXAMPLE
         description="condition on the lower bound of an interval: robust_accuracy or "
         "clean_accuracy, >= or >, and a number in [0, 1]",
     )
+    class_map: dict[str, str] | Literal["index"] | None = Field(
+        default=None,
+        description="for data that call their classes otherwise than the model: by class of the "
+        "data the class of the model, or index where class i of the data is the model's class i",
+    )
     proposals: Literal["auto", "float32", "bfloat16"] = Field(
         default="auto", description="accepted and ignored: attacks search in float32"
     )
@@ -207,6 +212,18 @@ class EvaluationSpec(Strict, frozen=True, json_schema_extra={"examples": EXAMPLE
         if text is not None and not text.translate(dict.fromkeys(map(ord, breaks))).isprintable():
             raise ValueError(f"{info.field_name} must hold printable characters only")
         return text
+
+    @field_validator("class_map", mode="before")
+    @classmethod
+    def _map_or_index(cls, class_map: Any) -> Any:
+        pairs = class_map.items() if isinstance(class_map, dict) else ()
+        named = all(isinstance(name, str) for pair in pairs for name in pair)
+        if class_map is None or class_map == "index" or (pairs and named):
+            return class_map
+        raise ValueError(
+            'class_map must be "index", or by class of the data the class of the model, as in '
+            f'{{"automobile": "car"}}, got {str(class_map)[:60]!r}'
+        )
 
     @field_validator("gate")
     @classmethod

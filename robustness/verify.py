@@ -11,7 +11,7 @@ import numpy as np
 
 from core.environment import code_digest
 from core.files import find_by_digest
-from data.sets import TextSet
+from data.sets import Origin, TextSet
 from data.sources import ImageSet, open_images, open_texts
 from robustness import store
 from robustness.chunks import model_result
@@ -192,7 +192,9 @@ def _wrong_figures(
 ) -> Iterator[str]:
     """Each place where a report is not what its stored results give, in words."""
     names = [sample.name for sample in report.samples]
-    rebuilt = build_report(results, names, labels, report.environment)
+    data = report.data
+    origin = Origin(name=data.name, split=data.split, source=data.source, classes=data.classes)
+    rebuilt = build_report(results, names, labels, report.environment, origin)
     own, again = (each.model_dump(exclude=_UNCHECKED) for each in (report, rebuilt))
     for place, was, should in _differences(own, again, ""):
         shown = [f"{v:.4f}" if isinstance(v, float) else str(v) for v in (was, should)]
@@ -260,7 +262,7 @@ def _clean_inputs(folder: Path, result: ModelResult, count: int) -> Inputs:
 def _check_source(report: Report, target: Target, clean: Inputs, data: str) -> None:
     """Compare stored inputs and labels with a data set, sample by sample."""
     opened = open_texts if target.reads == "text" else open_images
-    source = opened(data, label_names=list(target.labels))
+    source = opened(data, label_names=list(target.labels), class_map=report.spec.class_map)
     part = source.take(_places(report, source))
     labels = [None] * len(part) if part.labels is None else part.labels.tolist()
     for sample, label in zip(report.samples, labels, strict=True):

@@ -6,6 +6,7 @@ only the bytes that lay there earlier.
 """
 
 import json
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +19,7 @@ from tokenizers import Tokenizer
 
 from core.files import sha256
 from core.json import TooManyItems, read_json
+from core.names import listed
 from data.errors import DataError
 from data.images import ImageSpec
 from data.tokenizer import TextTokenizer
@@ -33,6 +35,7 @@ from runtimes.manifest import (
 __all__ = ["MANIFEST", "Artifact", "ArtifactError", "Manifest", "find_artifacts", "open_artifact"]
 
 CARD_JSON, CARD_TEXT = "card.json", "card.md"
+_SHOWN = 5  # artifacts in a message
 _MAX_BYTES = {MANIFEST: 2_000_000, CARD_JSON: 2_000_000, TOKENIZER: 16 * 2**20}
 # Reading holds the interpreter, and with it whatever is being served.
 _MAX_ITEMS, _MAX_LEVELS = 100_000, 64
@@ -151,6 +154,8 @@ def open_artifact(folder: Path) -> Artifact:
         raise ArtifactError(f"{folder.name} must be a folder, not a link")
     if not folder.is_dir():
         raise ArtifactError(f"{folder.name} is not an artifact: no such folder")
+    if not os.path.lexists(folder / MANIFEST):
+        raise ArtifactError(_no_manifest(folder))
     content = _read_plain(folder / MANIFEST)
     artifact = Artifact(folder, _parse_manifest(content), sha256(content))
     _refuse_unlisted(artifact)
@@ -225,6 +230,13 @@ def _read_plain(path: Path) -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise ArtifactError(f"{path.name} cannot be read: {error.strerror}") from None
+
+
+def _no_manifest(folder: Path) -> str:
+    name, within = folder.name or "the folder", sorted(folder.glob(f"*/{MANIFEST}"))
+    others = listed([f"{folder.name}/{path.parent.name}" for path in within], _SHOWN)
+    hint = f"; name one of the artifacts in it: {others}" if within else ""
+    return f"{name} is not an artifact: {MANIFEST} is missing{hint}"
 
 
 def _refuse_odd(path: Path) -> None:

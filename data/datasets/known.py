@@ -10,6 +10,7 @@ from pathlib import Path
 
 from data.errors import DataError
 from data.formats.folder import open_folder
+from data.labels import Classes
 from data.sets import ImageSet
 
 _LINES = Path(__file__).with_name("imagenet_classes.txt").read_text(encoding="utf-8").splitlines()
@@ -104,7 +105,7 @@ def open_imagenet(folder: Path, split: str) -> ImageSet:
     part = folder / _FOLDERS[split]
     if not part.is_dir():
         raise DataError(f"imagenet needs the folder {folder.name}/{part.name} with class folders")
-    images = open_folder(part, WNIDS)
+    images = open_folder(part, Classes(label_names=WNIDS))
     if images.labels is None:
         raise DataError(f"{folder.name}/{part.name} holds images outside class folders")
     return dataclasses.replace(images, label_names=IMAGENET_LABELS)

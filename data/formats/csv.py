@@ -5,25 +5,23 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 from pathlib import Path, PurePath
 
-import numpy as np
-
 from data.errors import DataError
-from data.labels import label_index
-from data.sets import TextSet
+from data.labels import Classes
+from data.sets import Origin, TextSet
 
 csv.field_size_limit(2**31 - 1)  # of 131,072 characters; who takes files of strangers has limits
 
 
-def open_csv(path: Path, label_names: list[str] | None) -> TextSet:
+def open_csv(path: Path, classes: Classes) -> TextSet:
     """Open a csv file of texts; raises as `read_csv`."""
     with path.open(encoding="utf-8-sig", newline="") as file:
-        return read_csv(file, path.name, label_names)
+        return read_csv(file, path.name, classes)
 
 
 def read_csv(
     lines: Iterable[str],
     source: str,
-    label_names: list[str] | None,
+    classes: Classes,
     on_row: Callable[[list[str]], None] | None = None,
 ) -> TextSet:
     """Read texts in csv; further columns are left out, blank lines too.
@@ -31,21 +29,24 @@ def read_csv(
     Args:
         lines: with their ends.
         source: name of the file.
-        label_names: names of the classes in order of index.
+        classes: among which labels are found.
         on_row: is called with the cells of every row, of the header and of blank lines too.
 
     Raises:
         DataError: not UTF-8, no such columns, or a row that is broken, has no text or a label out
             of range; the message names the line in which the row ends.
+        ClassMismatch: a label is none of these classes.
     """
     texts: list[str] = []
-    labels: list[int] = []
+    labels: list[str] = []
+    ends: list[int] = []
     reader = csv.reader(lines, strict=True)
     try:
         for row in _rows(reader, source, on_row):
             texts.append(row["text"])
             if "label" in row:
-                labels.append(label_index(row["label"].strip(), label_names))
+                labels.append(row["label"].strip())
+                ends.append(reader.line_num)
     except DataError:
         raise
     except UnicodeDecodeError as error:
@@ -54,13 +55,15 @@ def read_csv(
         raise DataError(f"{source}, line {reader.line_num}: {error}") from error
     if not texts:
         raise DataError(f"{source} holds no row")
+    found, named = classes.find(labels, lambda row: f"{source}, line {ends[row]}: ")
     name = PurePath(source).stem
     return TextSet(
         names=[f"{name}/{index:06d}" for index in range(len(texts))],
-        labels=np.array(labels, np.int64) if labels else None,
-        label_names=label_names,
+        labels=found if labels else None,
+        label_names=classes.names,
         description=f"{name}, {len(texts)} rows",
         reader=lambda index: texts[index],
+        origin=Origin(source=source, classes=named),
     )
 
 

@@ -8,15 +8,15 @@ from PIL import Image
 
 from data.errors import DataError
 from data.images import ImageError, decode_image
-from data.labels import label_index
-from data.sets import FileSet, ImageSet, TextSet
+from data.labels import Classes
+from data.sets import FileSet, ImageSet, Origin, TextSet
 
 _SUFFIXES = {".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"}
 _UNLABELED = "unsup"
 """aclImdb's folder of reviews without a label, beside those of its classes."""
 
 
-def open_folder(folder: Path, label_names: list[str] | None) -> ImageSet:
+def open_folder(folder: Path, classes: Classes) -> ImageSet:
     """Open a folder of images; sub-folders are classes.
 
     Raises:
@@ -37,15 +37,17 @@ def open_folder(folder: Path, label_names: list[str] | None) -> ImageSet:
         except ImageError as error:
             raise DataError(f"{folder.name}/{names[index]}: {error}") from error
 
+    labels, named = _folder_labels(names, classes, source=folder.name)
     return ImageSet(
         names=names,
-        labels=folder_labels(names, label_names, source=folder.name),
-        label_names=label_names,
+        labels=labels,
+        label_names=classes.names,
         reader=read,
+        origin=Origin(source=folder.name, classes=named),
     )
 
 
-def open_zip(path: Path, label_names: list[str] | None) -> FileSet:
+def open_zip(path: Path, classes: Classes) -> FileSet:
     """Open a zip of an image folder, without unpacking it.
 
     Raises:
@@ -55,24 +57,26 @@ def open_zip(path: Path, label_names: list[str] | None) -> FileSet:
         archive = zipfile.ZipFile(path)
     except (zipfile.BadZipFile, OSError) as error:
         raise DataError(f"{path.name} is not a readable zip file") from error
-    return zipped_files(archive, path.name, label_names)
+    return zipped_files(archive, path.name, classes)
 
 
-def zipped_files(archive: zipfile.ZipFile, source: str, label_names: list[str] | None) -> FileSet:
+def zipped_files(archive: zipfile.ZipFile, source: str, classes: Classes) -> FileSet:
     """The image files in a zip of an image folder; raises as `open_zip`.
 
     Args:
         archive: stays open.
         source: its name.
-        label_names: names of the classes in order of index.
+        classes: among which the folders' names are found.
     """
     files = sorted(info.filename for info in archive.infolist() if not info.is_dir())
     names = _images(source, files)
+    labels, named = _folder_labels(names, classes, source=source)
     return FileSet(
         names=names,
-        labels=folder_labels(names, label_names, source=source),
-        label_names=label_names,
+        labels=labels,
+        label_names=classes.names,
         reader=lambda index: _unzip(archive, names[index]),
+        origin=Origin(source=source, classes=named),
     )
 
 
@@ -83,26 +87,28 @@ def _unzip(archive: zipfile.ZipFile, name: str) -> bytes:
         return file.read(member.file_size)
 
 
-def open_text_folder(folder: Path, label_names: list[str] | None) -> TextSet:
+def open_text_folder(folder: Path, classes: Classes) -> TextSet:
     """Open a folder of UTF-8 texts; sub-folders are classes, and files beside them are left out.
 
     Raises:
         DataError: no text, a class folder without texts, or one that is no known class.
     """
-    classes = sorted(path for path in folder.iterdir() if path.is_dir())
+    folders = sorted(path for path in folder.iterdir() if path.is_dir())
     files: list[Path] = []
-    for path in [path for path in classes if path.name != _UNLABELED] or [folder]:
+    for path in [path for path in folders if path.name != _UNLABELED] or [folder]:
         found = sorted(file for file in path.rglob("*.txt") if not file.name.startswith("."))
         if not found:
             raise DataError(f"the folder {path.relative_to(folder.parent)} holds no text file")
         files += found
     names = [file.relative_to(folder).as_posix() for file in files]
+    labels, named = _folder_labels(names, classes, source=folder.name)
     return TextSet(
         names=names,
-        labels=folder_labels(names, label_names, source=folder.name),
-        label_names=label_names,
+        labels=labels,
+        label_names=classes.names,
         description=f"{folder.name}, {len(names)} texts",
         reader=lambda index: _read_text(files[index], f"{folder.name}/{names[index]}"),
+        origin=Origin(source=folder.name, classes=named),
     )
 
 
@@ -113,31 +119,20 @@ def _images(source: str, files: list[str]) -> list[str]:
     return names
 
 
-def folder_labels(
-    names: list[str], label_names: list[str] | None, *, source: str
-) -> np.ndarray | None:
-    """Label files by the folders they lie in.
+def _folder_labels(
+    names: list[str], classes: Classes, *, source: str
+) -> tuple[np.ndarray | None, list[str] | None]:
+    """Labels by the folders that files lie in, as `class/name`, and what the classes are called.
 
-    Args:
-        names: files as `class/name`; without any folder there are no labels.
-        label_names: names of the classes in order of index.
-        source: what holds the files, for messages.
-
-    Raises:
-        DataError: a folder that is no known class, or a file in none.
+    Without any folder there are no labels.
     """
     folders = [PurePosixPath(name).parent.name for name in names]
     if not any(folders):
-        return None
-    index: dict[str, int] = {}
-    for folder, name in zip(folders, names, strict=True):
-        if not folder:
-            raise DataError(f"{source}: {name} lies in no class folder, others do")
-        try:
-            index.setdefault(folder, label_index(folder, label_names))
-        except ValueError as error:
-            raise DataError(f"{source}: the class folder {error}") from error
-    return np.array([index[folder] for folder in folders], np.int64)
+        return None, None
+    if "" in folders:
+        name = names[folders.index("")]
+        raise DataError(f"{source}: {name} lies in no class folder, others do")
+    return classes.find(folders, lambda _: f"{source}: the class folder ")
 
 
 def _is_image(name: str) -> bool:

@@ -3,13 +3,14 @@
 import gzip
 import struct
 import zlib
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 from PIL import Image
 
 from data.errors import DataError
-from data.sets import ImageSet
+from data.sets import ImageSet, Origin
 
 _UNSIGNED_BYTE = 8
 _PREFIXES = {"train": ("train",), "test": ("t10k", "test")}
@@ -37,7 +38,7 @@ def read_idx(path: Path) -> np.ndarray:
     return np.frombuffer(content, np.uint8, offset=header).reshape(shape)
 
 
-def open_idx(folder: Path, split: str, label_names: list[str] | None) -> ImageSet:
+def open_idx(folder: Path, split: str, label_names: Sequence[str] | None) -> ImageSet:
     """Open the images and labels of a split among the idx files of a folder.
 
     Raises:
@@ -61,8 +62,9 @@ def open_idx(folder: Path, split: str, label_names: list[str] | None) -> ImageSe
     return ImageSet(
         names=[f"{split}/{index:05d}" for index in range(len(images))],
         labels=labels,
-        label_names=label_names,
+        label_names=None if label_names is None else list(label_names),
         reader=lambda index: Image.fromarray(images[index]),
+        origin=Origin(split=split, source=path.name),
     )
 
 

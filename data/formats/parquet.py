@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from functools import cache, partial
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -11,8 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from data.errors import DataError
-from data.labels import label_index, normalize
-from data.sets import FileSet, TextSet
+from data.labels import Classes, normalize
+from data.sets import FileSet, Origin, TextSet
 
 _MOST_CLASSES = 30_000  # each label is looked for among them
 
@@ -20,47 +19,52 @@ Tables = Mapping[PurePath, pa.Table]
 """By the file that each was read from."""
 
 
-def open_parquet(paths: Sequence[Path], label_names: list[str] | None) -> FileSet:
+def open_parquet(
+    paths: Sequence[Path], classes: Classes, known: list[str] | None = None
+) -> FileSet:
     """Open parquet files of images as one data set; raises as `image_files`.
 
     Raises:
         DataError: not a parquet file, or no image column.
     """
-    return image_files(_read(paths, "image"), label_names)
+    return image_files(_read(paths, "image"), classes, known)
 
 
-def open_text_parquet(paths: Sequence[Path], label_names: list[str] | None) -> TextSet:
+def open_text_parquet(
+    paths: Sequence[Path], classes: Classes, known: list[str] | None = None
+) -> TextSet:
     """Open parquet files of texts as one data set; raises as `text_rows`.
 
     Raises:
         DataError: not a parquet file, or no text column.
     """
-    return text_rows(_read(paths, "text"), label_names)
+    return text_rows(_read(paths, "text"), classes, known)
 
 
-def image_files(tables: Tables, label_names: list[str] | None) -> FileSet:
+def image_files(tables: Tables, classes: Classes, known: list[str] | None = None) -> FileSet:
     """Images in tables; they are bytes or struct{bytes, path}.
 
-    Where the file's own class names are `label_names` in another order, its indices are
-    translated by name.
+    Where the file names its classes, or they are `known`, its indices are translated by name.
 
     Raises:
+        ClassMismatch: they are not these classes.
         DataError: no row, a row without image, or a label out of range.
     """
     _check(tables)
-    own_names = _class_names(next(iter(tables.values())).schema)
-    label_names = label_names or own_names
+    own_names = _own_names(next(iter(tables.values())).schema, known)
+    labels, named = _labels(tables, classes, own_names)
     parts = [_image_bytes(path, table) for path, table in tables.items()]
     column = pa.chunked_array([chunk for part in parts for chunk in part.chunks])
     return FileSet(
         names=_names(tables),
-        labels=_labels(tables, label_names, own_names),
-        label_names=label_names,
+        labels=labels,
+        label_names=classes.names or own_names,
         reader=lambda index: column[index].as_py(),
+        origin=_origin(tables, named),
     )
 
 
-def text_rows(tables: Tables, label_names: list[str] | None) -> TextSet:
+def text_rows(tables: Tables, classes: Classes, known: list[str] | None = None) -> TextSet:
     """Texts in tables; labels as in `image_files`.
 
     Raises:
@@ -68,16 +72,22 @@ def text_rows(tables: Tables, label_names: list[str] | None) -> TextSet:
     """
     _check(tables)
     first = next(iter(tables))
-    own_names = _class_names(tables[first].schema)
-    label_names = label_names or own_names
+    own_names = _own_names(tables[first].schema, known)
+    labels, named = _labels(tables, classes, own_names)
     texts = [text for path, table in tables.items() for text in _texts(path, table)]
     return TextSet(
         names=_names(tables),
-        labels=_labels(tables, label_names, own_names),
-        label_names=label_names,
+        labels=labels,
+        label_names=classes.names or own_names,
         description=f"{first.stem}, {len(texts)} rows",
         reader=lambda index: texts[index],
+        origin=_origin(tables, named),
     )
+
+
+def _origin(tables: Tables, classes: list[str] | None) -> Origin:
+    more = f" and {len(tables) - 1} more" if len(tables) > 1 else ""
+    return Origin(source=f"{next(iter(tables)).name}{more}", classes=classes)
 
 
 def columns_of(schema: pa.Schema, source: str, content: str) -> list[str]:
@@ -146,37 +156,39 @@ def _class_names(schema: pa.Schema) -> list[str] | None:
     names = label.get("names") or None
     if names and len(names) > _MOST_CLASSES:
         raise DataError(f"at most {_MOST_CLASSES} names of classes are read, got {len(names)}")
-    return names
+    return names and [str(name) for name in names]
+
+
+def _own_names(schema: pa.Schema, known: list[str] | None) -> list[str] | None:
+    """The classes in the file's order; those of a known set go by the names that are known."""
+    found = _class_names(schema)
+    same = found and known and {*map(normalize, found)} == {*map(normalize, known)}
+    return found if same or not known else known
 
 
 def _labels(
-    tables: Tables, label_names: list[str] | None, own_names: list[str] | None
-) -> np.ndarray | None:
+    tables: Tables, classes: Classes, own_names: list[str] | None
+) -> tuple[np.ndarray | None, list[str] | None]:
+    """The model's classes of all rows, and what the file calls them."""
     if any("label" not in table.column_names for table in tables.values()):
-        return None
-    if label_names and own_names and not _same_classes(own_names, label_names):
-        own_names = None
-    index = cache(partial(_label, label_names=label_names, own_names=own_names))
-    labels: list[int] = []
+        return None, None
+    values: list[str] = []
     for path, table in tables.items():
-        for row, value in enumerate(table.column("label").to_pylist()):
-            try:
-                labels.append(index(value))
-            except ValueError as error:
-                raise DataError(f"{path.name}, row {row}: {error}") from error
-    return np.array(labels, np.int64)
+        column = table.column("label")
+        if column.null_count:
+            row = column.is_null().index(True).as_py()
+            raise DataError(f"{path.name}, row {row}: the row holds no label")
+        values += map(str, column.to_pylist())
 
+    def where(place: int) -> str:
+        """The file and the row."""
+        for path, table in tables.items():
+            if place < len(table):
+                return f"{path.name}, row {place}: "
+            place -= len(table)
+        raise IndexError(place)
 
-def _label(value: Any, *, label_names: list[str] | None, own_names: list[str] | None) -> int:
-    if value is None:
-        raise ValueError("the row holds no label")
     if own_names is None:
-        return label_index(str(value), label_names)
-    return label_index(own_names[label_index(str(value), own_names)], label_names)
-
-
-def _same_classes(own_names: list[str], label_names: list[str]) -> bool:
-    """Whether two lists name the same classes; else the file's indices are taken as they are."""
-    own, known = set(map(normalize, own_names)), set(map(normalize, label_names))
-    # A name that two classes share, as ImageNet's "crane", cannot tell them apart.
-    return own == known and len(own) == len(own_names) == len(label_names)
+        return classes.find(values, where)
+    own, _ = Classes(label_names=own_names).find(values, where)
+    return classes.translate(own, own_names, next(iter(tables)).name)

@@ -10,6 +10,7 @@ import torch
 
 from core.environment import code_digest, python_and_machine, versions
 from core.stats import mcnemar, paired_interval
+from data.sets import Origin
 from robustness.attacks.corruptions.attack import split
 from robustness.report import schema, sentences
 from robustness.report.schema import plain
@@ -49,6 +50,7 @@ def build_report(
     names: Sequence[str],
     labels: np.ndarray | None,
     environment: dict[str, str],
+    origin: Origin,
 ) -> schema.Report:
     """Put everything together.
 
@@ -57,19 +59,27 @@ def build_report(
         names: of the inputs; what no text may hold is replaced.
         labels: (N,), or None where none were given and the models' own predictions stand in.
         environment: where it ran.
+        origin: where the inputs come from; what no text may hold is replaced.
     """
-    first, summary = results[0], _summary(results, labelled=labels is not None)
+    first = results[0]
+    classes = origin.classes
+    data = schema.Data(
+        kind=first.target.reads,
+        digest=data_digest(first, labels),
+        samples=len(first.clean.rank),
+        labels=[plain(label) for label in first.target.labels],
+        name=origin.name and plain(origin.name),
+        split=origin.split and plain(origin.split),
+        source=origin.source and plain(origin.source),
+        classes=None if classes is None else [plain(label) for label in classes],
+    )
+    summary = _summary(results, data, labelled=labels is not None)
     return schema.Report(
         spec=first.spec,
         seed=first.spec.seed,
         summary=summary,
         samples=_samples(results, names, labels),
-        data=schema.Data(
-            kind=first.target.reads,
-            digest=data_digest(first, labels),
-            samples=len(first.clean.rank),
-            labels=[plain(label) for label in first.target.labels],
-        ),
+        data=data,
         code=code_digest(),
         shard_size=SHARD_SIZE,
         environment=environment,
@@ -102,28 +112,35 @@ def data_digest(result: ModelResult, labels: np.ndarray | None) -> str:
     return content_digest(np.array([result.inputs_digest], dtype="S64"), known)
 
 
-def _summary(results: Sequence[ModelResult], *, labelled: bool) -> schema.Summary:
-    spec = results[0].spec
-    metric, kind = ("accuracy" if labelled else "stability"), results[0].target.reads
+def _summary(
+    results: Sequence[ModelResult], data: schema.Data, *, labelled: bool
+) -> schema.Summary:
+    spec, kind = results[0].spec, data.kind
+    metric = "accuracy" if labelled else "stability"
+    # Classes that the user says are alike are not known to be.
+    compared = data.classes is not None and spec.class_map is None
     warnings = [
         schema.ReportWarning(code=warning.code, model=result.target.name, message=warning.message)
         for result in results
-        for warning in find_warnings(result)
+        for warning in find_warnings(result, compared=compared)
     ]
     reference = results[1] if len(results) > 1 else None
     models = [model_figures(results[0], reference, metric=metric)]
     models += [model_figures(result, metric=metric) for result in results[1:]]
-    trusted = not any(warning.model == models[0].name for warning in warnings)
+    unresolved = [warning.code for warning in warnings if warning.model == models[0].name]
     return schema.Summary(
         headline=sentences.headline(models[0], metric, kind),
-        findings=sentences.findings(models[0], metric, kind),
+        findings=[
+            sentences.data(data, metric, spec.class_map),
+            *sentences.findings(models[0], metric, kind),
+        ],
         metric=metric,
         top_k=results[0].top_k,
         models=models,
         comparison=_comparison(results, models, metric),
         gate=None
         if spec.gate is None
-        else _gate(spec.gate, models[0], trusted=trusted, labelled=labelled),
+        else _gate(spec.gate, models[0], unresolved, labelled=labelled),
         warnings=warnings,
         reliable=not warnings,
     )
@@ -165,7 +182,7 @@ def _pair(first: np.ndarray, second: np.ndarray) -> schema.Pair:
 
 
 def _gate(
-    text: str, model: schema.ModelFigures, *, trusted: bool, labelled: bool
+    text: str, model: schema.ModelFigures, unresolved: Sequence[str], *, labelled: bool
 ) -> schema.GateResult:
     gate = parse_gate(text)
     # Without labels the model is compared with itself: clean accuracy is 1 whatever the model.
@@ -173,11 +190,12 @@ def _gate(
     figure = model.clean if gate.metric == "clean_accuracy" else model.largest
     lower = 0.0 if figure is None else figure.ci[0]
     reason = _gate_reason(gate.metric, model, figure)
-    if not trusted:
-        reason += "; a figure with unresolved warnings passes no gate"
+    if unresolved:
+        codes = ", ".join(dict.fromkeys(unresolved)).replace("_", " ")
+        reason += f"; a figure with unresolved warnings ({codes}) passes no gate"
     if not labelled:
         reason += "; no labels were given, so this is stability, not accuracy"
-    passed = trusted and meaningful and figure is not None and gate.holds(lower)
+    passed = not unresolved and meaningful and figure is not None and gate.holds(lower)
     return schema.GateResult(
         text=text,
         metric=gate.metric,

@@ -12,7 +12,7 @@ from robustness.attacks.base import Norm
 from robustness.kinds import Variant
 from robustness.spec import EvaluationSpec, GateMetric, GateOperator
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 FILE = "report.json"
 # Not allowed in XML 1.0, and of no use in a page.
 _FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -345,12 +345,20 @@ class Sample(Part):
 
 
 class Data(Part):
-    """What was evaluated: sha256 over the first model's inputs and the labels."""
+    """What was evaluated: sha256 over the first model's inputs and the labels.
+
+    `labels` are the model's classes; `name`, `split`, `source` and `classes` say where the inputs
+    come from, as in `data.sets.Origin`.
+    """
 
     kind: Literal["image", "text"]
     digest: str
     samples: int
     labels: list[str]
+    name: str | None
+    split: str | None
+    source: str | None
+    classes: list[str] | None
 
 
 class Report(Part):
@@ -359,7 +367,7 @@ class Report(Part):
     `code` is the sha256 over the source that scores.
     """
 
-    schema_version: Literal[3] = SCHEMA_VERSION
+    schema_version: Literal[4] = SCHEMA_VERSION
     spec: EvaluationSpec
     seed: int
     summary: Summary

@@ -1,10 +1,13 @@
 """The sentences of a report, written here once and stored in it for whatever shows it."""
 
+from core.names import listed
 from core.percent import hundredths
+from data.labels import ClassMap
 from robustness.report.schema import (
     AttackFigures,
     CertificateFigures,
     Comparison,
+    Data,
     Figure,
     ModelFigures,
     Pair,
@@ -16,6 +19,7 @@ NBSP = "\u00a0"
 FEW = 200  # samples below which a decimal of a percentage says nothing
 WIDE = 0.08  # width of an interval that is worth a warning
 SIGNIFICANT = 0.05
+CLASSES = 10  # in a sentence
 
 STABILITY = (
     "No labels were given: the model’s own predictions stand in. The figures say how stable they "
@@ -126,6 +130,31 @@ def _left(model: ModelFigures) -> float | None:
     if model.corrupted is not None:
         return model.corrupted.top1
     return model.certificates[0].curve[0].share if model.certificates else None
+
+
+def data(found: Data, metric: str, class_map: ClassMap | None) -> str:
+    """What was evaluated: how many inputs, of which set, split and source, and their classes."""
+    name = f" of “{found.name}”" if found.name else ""
+    details = [f"split {found.split}"] if found.split else []
+    if found.source not in (None, found.name, found.split):
+        details.append(f"{found.source}")
+    inside = f" ({', '.join(details)})" if details else ""
+    classes = _classes(found, metric, class_map)
+    return f"Data: {count(found.samples, found.kind)}{name}{inside}, {classes}."
+
+
+def _classes(found: Data, metric: str, class_map: ClassMap | None) -> str:
+    own, labels = listed(found.classes or [], CLASSES), listed(found.labels, CLASSES)
+    if metric == "stability":
+        return f"without labels; classes of the model: {labels}"
+    if found.classes is None:
+        return f"labelled by index alone, as if their classes were the model’s: {labels}"
+    if class_map == "index":
+        return f"classes {own}, taken by index for the model’s: {labels}"
+    if class_map is not None:
+        pairs = listed([f"{one} as {other}" for one, other in class_map.items()], CLASSES)
+        return f"classes {own}, some under the model’s names: {pairs}"
+    return f"in {len(found.classes)} classes: {own}"
 
 
 def headline(model: ModelFigures, metric: str, kind: str) -> str:

@@ -181,6 +181,7 @@ CHECKS: tuple[tuple[str, Callable[[ModelOutcome], Iterator[str]]], ...] = (
     ("randomised", model_checks.randomised),
     ("probabilities", model_checks.probabilities),
     ("constant_output", model_checks.constant),
+    ("not_above_chance", model_checks.not_above_chance),
     ("depends_on_batch", model_checks.depends_on_batch),
     ("twin_differs", model_checks.twin_differs),
     ("optimises_inside", model_checks.takes_gradients),
@@ -201,9 +202,14 @@ CHECKS: tuple[tuple[str, Callable[[ModelOutcome], Iterator[str]]], ...] = (
 LAST = ("impossible_accuracy", held_halfway)
 
 
-def find_warnings(result: ModelResult) -> list[SanityWarning]:
-    """All warnings about one model's figures; any of them makes the result unreliable."""
-    model = ModelOutcome(result=result)
+def find_warnings(result: ModelResult, *, compared: bool = False) -> list[SanityWarning]:
+    """All warnings about one model's figures; any of them makes the result unreliable.
+
+    Args:
+        result: of the model.
+        compared: whether the data name their classes, and these are the model's.
+    """
+    model = ModelOutcome(result=result, compared=compared)
     found = [SanityWarning(code, why) for code, check in CHECKS for why in check(model)]
     return found or [SanityWarning(LAST[0], why) for why in LAST[1](model)]
 

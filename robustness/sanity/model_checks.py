@@ -10,6 +10,7 @@ from functools import cached_property
 import numpy as np
 from torch import nn
 
+from core.stats import above_chance
 from models.attention.elliptical import is_randomized
 from robustness.attacks.base import Budget
 from robustness.scoring import AttackResult, CleanResult, Diagnostics, ModelResult
@@ -19,6 +20,7 @@ REPEATABLE = 1e-4  # change of logits, relative to their spread, that no drawing
 BATCH_CHANGE = 1e-3  # the same with the batch, that rounding explains
 COARSE_BATCH_CHANGE = 0.05  # the same where the served model does not compute in fp32
 GAP = 0.01  # share of samples on which PyTorch and served model may disagree: borderline logits
+UNLIKELY = 0.05  # p-value up to which a share is above chance
 FEW = 16  # samples below which equal predictions are no wonder
 MISSED = 0.25  # share of samples of other classes that a constant answer must have missed
 MOST = 0.5
@@ -35,6 +37,7 @@ class ModelOutcome:
     """What was found, and what follows from it."""
 
     result: ModelResult
+    compared: bool = False  # whether the data name their classes, and these are the model's
 
     @property
     def spec(self) -> EvaluationSpec:
@@ -171,6 +174,30 @@ def constant(model: ModelOutcome) -> Iterator[str]:
     yield (
         f"The model {what}. No attack can change an answer that does not depend on the input, so "
         "its accuracy under attack says nothing."
+    )
+
+
+def not_above_chance(model: ModelOutcome) -> Iterator[str]:
+    """No more right than by guessing, where nothing else tells whether the data are the model's.
+
+    Guessing is right on 1 of K inputs: so is any model on labels that have nothing to do with its
+    answers, where these are spread evenly over the classes, as in test sets. (The share of the
+    commonest class would be the chance of one constant answer, which has a warning of its own, and
+    would put honest inputs of one class under suspicion.) An accuracy that is nearer to 1 than to
+    chance is not remarked upon: a handful of inputs that are all right prove little, and nothing
+    against the data.
+    """
+    right, samples = int((model.clean.rank == 0).sum()), len(model.clean.rank)
+    num_classes = len(model.result.target.labels)
+    chance = 1 / num_classes
+    p_value = above_chance(right, samples, chance)
+    if model.compared or p_value <= UNLIKELY or right / samples >= (1 + chance) / 2:
+        return
+    yield (
+        f"Only {model.count(model.clean.rank == 0)} are classified correctly without any attack: "
+        f"no more than guessing among {num_classes} classes gives (one-sided binomial test, "
+        f"p = {p_value:.2g}). Names of classes were not compared, so these may be other data than "
+        "the model is made for, or labels in another order."
     )
 
 

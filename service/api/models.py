@@ -129,7 +129,7 @@ def sample_index(folder: Path, registry: Registry) -> list[dict[str, Any]]:
     }
     entries = []
     for path in sorted(folder.glob("*/*/*.png")):
-        label, index = known.get(path.parent.name, (path.parent.name, None))
+        label, index = known.get(normalize(path.parent.name), (path.parent.name, None))
         file = path.relative_to(folder).as_posix()
         entries.append({"file": file, "label": label, "index": index})
     return entries

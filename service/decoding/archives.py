@@ -4,18 +4,19 @@ import io
 import stat
 import struct
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import PurePath, PurePosixPath
 from typing import Any
 
-from data.errors import DataError
+from data.errors import ClassMismatch, DataError
 from data.formats.csv import read_csv
 from data.formats.folder import zipped_files
+from data.labels import Classes
 from data.sets import FileSet, TextSet
 from service.decoding.parquet_pages import MAGIC, check_footer, page_sizes
-from service.http.refusal import ApiError, What, check_length, check_samples
+from service.http.refusal import ApiError, What, check_length, check_samples, class_mismatch
 
 _END_OF_DIRECTORY = b"PK\x05\x06"
 _LOCATOR_64 = b"PK\x06\x07"  # of the zip64 record, 56 bytes before it, which overrides the other
@@ -51,11 +52,13 @@ class Unpacked:
     Attributes:
         names: of the samples.
         labels: by index of the class, or None.
+        classes: what the archive calls them; see `Origin`.
         files: image files, or texts in UTF-8.
     """
 
     names: list[str]
     labels: list[int] | None
+    classes: list[str] | None
     files: list[bytes]
 
 
@@ -65,17 +68,19 @@ def too_costly() -> ApiError:
     return ApiError(422, "archive_too_costly", message)
 
 
-def unpack(content: bytes, what: What, label_names: Sequence[str], limits: Limits) -> Unpacked:
+def unpack(content: bytes, what: What, classes: Classes, limits: Limits) -> Unpacked:
     """Read an archive: a zip of an image folder, parquet, or csv of texts.
 
     Raises:
         ApiError: 415 not_an_archive, 413 archive_too_large, text_too_long, 422 unsafe_archive,
-            broken_archive, invalid_archive, too_many_images or too_many_texts.
+            broken_archive, invalid_archive, class_mismatch, too_many_images or too_many_texts.
         MemoryError: it needs more than there is.
     """
     try:
         with _reading("The archive"):
-            found = _open(content, what, list(label_names), limits)
+            found = _open(content, what, classes, limits)
+    except ClassMismatch as error:
+        raise class_mismatch(error) from error
     except DataError as error:
         raise ApiError(422, "invalid_archive", f"The archive cannot be used: {error}.") from error
     if isinstance(found, TextSet):
@@ -84,19 +89,19 @@ def unpack(content: bytes, what: What, label_names: Sequence[str], limits: Limit
     else:
         files = [_read_file(found, index) for index in range(len(found))]
     labels = None if found.labels is None else found.labels.tolist()
-    return Unpacked(names=found.names, labels=labels, files=files)
+    return Unpacked(names=found.names, labels=labels, classes=found.origin.classes, files=files)
 
 
-def _open(content: bytes, what: What, label_names: list[str], limits: Limits) -> FileSet | TextSet:
+def _open(content: bytes, what: What, classes: Classes, limits: Limits) -> FileSet | TextSet:
     """Tell by its first bytes what an archive is, and refuse a hostile one."""
     if content[:4] == MAGIC:
-        return _open_parquet(content, what, label_names, limits)
+        return _open_parquet(content, what, classes, limits)
     zipped = content[:2] == b"PK"
     if what == "images" and zipped:
-        return _open_zip(content, label_names, limits)
+        return _open_zip(content, classes, limits)
     if what == "texts" and not zipped:
         lines = _Lines(content, limits)
-        return read_csv(lines, "texts.csv", label_names, lines.end_row)
+        return read_csv(lines, "texts.csv", classes, lines.end_row)
     message = "The archive is neither a zip nor a parquet file."
     if zipped:
         message = "An archive of texts must be a csv or parquet file, and this is a zip."
@@ -172,7 +177,7 @@ class _Lines:
 
 
 def _open_parquet(
-    content: bytes, what: What, label_names: list[str], limits: Limits
+    content: bytes, what: What, classes: Classes, limits: Limits
 ) -> FileSet | TextSet:
     import pyarrow as pa  # 35 MB: only where somebody uploads parquet
     import pyarrow.parquet as pq
@@ -185,7 +190,7 @@ def _open_parquet(
         file = pq.ParquetFile(pa.BufferReader(content))
         columns = columns_of(file.schema_arrow, path.name, what.removesuffix("s"))
         tables = {path: _read_table(content, file, columns, limits, what)}
-    return (image_files if what == "images" else text_rows)(tables, label_names)
+    return (image_files if what == "images" else text_rows)(tables, classes)
 
 
 def _read_table(content: bytes, file: Any, columns: list[str], limits: Limits, what: What) -> Any:
@@ -211,7 +216,7 @@ def _read_table(content: bytes, file: Any, columns: list[str], limits: Limits, w
     return table.replace_schema_metadata(file.schema_arrow.metadata)
 
 
-def _open_zip(content: bytes, label_names: list[str], limits: Limits) -> FileSet:
+def _open_zip(content: bytes, classes: Classes, limits: Limits) -> FileSet:
     _check_directory_size(content[-_END_SIZE:], limits)
     with _reading("The zip file"):
         archive = zipfile.ZipFile(io.BytesIO(content))
@@ -223,7 +228,7 @@ def _open_zip(content: bytes, label_names: list[str], limits: Limits) -> FileSet
     images = [member for member in members if not PurePosixPath(member.filename).name[0] == "."]
     check_samples(len(images), limits.samples, "images")
     _check_size(sum(member.file_size for member in members), limits)
-    return zipped_files(archive, "images.zip", label_names)
+    return zipped_files(archive, "images.zip", classes)
 
 
 def _check_directory_size(tail: bytes, limits: Limits) -> None:

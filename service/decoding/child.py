@@ -24,6 +24,7 @@ import numpy as np
 from PIL import AvifImagePlugin, Image
 
 from data.images import ImageError, ImageSpec, decode_image, image_size, to_pixels
+from data.labels import Classes
 from service.decoding.archives import Limits, too_costly, unpack
 from service.decoding.headers import has_too_many_parts
 from service.http.refusal import ApiError
@@ -129,10 +130,11 @@ def _unpack(asked: dict[str, Any], content: bytes) -> list[bytes]:
     signal.setitimer(signal.ITIMER_PROF, max(asked["seconds"], 0.001))
     try:
         limits = Limits(**asked["limits"])
-        found = unpack(content, asked["what"], asked["label_names"], limits)
+        found = unpack(content, asked["what"], Classes(**asked["classes"]), limits)
         files = found.files
         sizes = list(map(len, files))
         told: dict[str, Any] = {"names": found.names, "labels": found.labels, "sizes": sizes}
+        told["classes"] = found.classes
         told["seconds"] = time.process_time() - began
     except (ApiError, MemoryError) as error:
         refusal = too_costly() if isinstance(error, MemoryError) else error

@@ -16,6 +16,7 @@ from typing import Any, BinaryIO, Self
 import numpy as np
 
 from data.images import ImageError, ImageSpec, decode_image, format_of, to_pixels
+from data.labels import Classes
 from runtimes.threads import available_cores
 from service.decoding.headers import cheap_size
 from service.decoding.process import Decoded, Decoder, Unpacked
@@ -154,14 +155,14 @@ class Request:
         return self._put(_Task(request=self, work=work, here=here if cheap else None))
 
     def unpack(
-        self, content: bytes, what: What, label_names: Sequence[str], file: BinaryIO
+        self, content: bytes, what: What, classes: Classes, file: BinaryIO
     ) -> "Future[Unpacked]":
         """Read an archive; see `Decoder.unpack`, and cancelling as in `decode`."""
 
         def work(decoder: Decoder) -> Unpacked:
             """Have a process do it."""
             seconds = max(0, self.seconds)
-            found = decoder.unpack(content, what, label_names, file, seconds=seconds)
+            found = decoder.unpack(content, what, classes, file, seconds=seconds)
             with self._lock:
                 self.seconds -= found.seconds
             return found

@@ -17,6 +17,7 @@ import numpy as np
 from pydantic import BaseModel, FiniteFloat, NonNegativeInt
 
 from data.images import BROKEN, ImageError, ImageSpec
+from data.labels import Classes
 from service.decoding.archives import Limits, too_costly
 from service.decoding.child import ANSWER, CODES, READY, UNPACKED
 from service.http.refusal import ApiError, What
@@ -62,12 +63,14 @@ class Unpacked(BaseModel):
     Attributes:
         names: of the samples.
         labels: by index of the class, or None.
+        classes: what the archive calls them; see `Origin`.
         sizes: bytes of each.
         seconds: processor time that it took.
     """
 
     names: list[str]
     labels: list[NonNegativeInt] | None
+    classes: list[str] | None
     sizes: list[NonNegativeInt]
     seconds: FiniteFloat
 
@@ -152,7 +155,7 @@ class Decoder:
         self,
         content: bytes,
         what: What,
-        label_names: Sequence[str],
+        classes: Classes,
         file: BinaryIO,
         *,
         seconds: float,
@@ -162,7 +165,7 @@ class Decoder:
         Args:
             content: of the archive.
             what: it should hold.
-            label_names: names of the classes in order of index.
+            classes: of the model.
             file: where the image files, or the texts in UTF-8, are written one after another.
             seconds: processor time at most, if that is less than a large image may take.
 
@@ -178,7 +181,7 @@ class Decoder:
         )
         asked = {
             "what": what,
-            "label_names": list(label_names),
+            "classes": dataclasses.asdict(classes),
             "limits": dataclasses.asdict(limits),
             "seconds": min(seconds, settings.decode_cpu_s),
         }
@@ -193,7 +196,9 @@ class Decoder:
                 raise ApiError(told.status, told.code, told.message, told.details)
             found = Unpacked.model_validate_json(document)
             most = int(settings.archive_max_mb * 1_000_000) + settings.max_body_bytes
-            _check(found, samples=limits.samples, size=most, num_classes=len(label_names))
+            _check(
+                found, samples=limits.samples, size=most, num_classes=len(classes.label_names or ())
+            )
             self._copy(sum(found.sizes), file)
             return found
         except ApiError:

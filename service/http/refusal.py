@@ -3,7 +3,10 @@
 from collections.abc import Iterable, Mapping
 from typing import Literal
 
+from data.errors import MAP_CLASSES, ClassMismatch
+
 What = Literal["images", "texts"]
+_MOST_CLASSES = 16  # that an answer lists of each
 
 
 class ApiError(Exception):
@@ -58,3 +61,10 @@ def check_samples(count: int, limit: int, what: What) -> None:
     if count > limit:
         message = f"{count} {what} are more than the {limit} allowed."
         raise ApiError(422, f"too_many_{what}", message, {"limit": limit})
+
+
+def class_mismatch(error: ClassMismatch) -> ApiError:
+    """The refusal of data with other classes than the model: 422 class_mismatch, with both."""
+    message = f"{error}. {MAP_CLASSES.format(option='`class_map` in the spec')}"
+    lists = {"data": error.classes[:_MOST_CLASSES], "model": error.label_names[:_MOST_CLASSES]}
+    return ApiError(422, "class_mismatch", message, lists)

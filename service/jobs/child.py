@@ -128,12 +128,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _evaluate(job: Job, options: argparse.Namespace, watch: ProgressReporter) -> dict[str, Any]:
     folder = evaluations_folder(options.state) / job.id
     artifacts = [_artifact(model, options.models) for model in job.models]
+    spec = EvaluationSpec.model_validate(job.spec)
     inputs = open_inputs(folder, artifacts[0].labels)
 
     from robustness.evaluation import evaluate  # brings torch: seconds, and hundreds of megabytes
 
     evaluate(
-        EvaluationSpec.model_validate(job.spec),
+        spec,
         artifacts,
         inputs,
         folder / REPORT,

@@ -102,6 +102,7 @@ class Submitter:
             artifacts=artifacts,
             settings=self.settings,
             images=images,
+            class_map=submission.spec.class_map,
         )
         created = False
         try:

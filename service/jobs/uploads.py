@@ -21,10 +21,10 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from core.files import write_whole
-from data.errors import DataError
+from data.errors import ClassMismatch, DataError
 from data.images import ImageError, ImageSpec
-from data.labels import label_index
-from data.sets import ImageSet, PixelSet, TextSet
+from data.labels import Classes, ClassMap
+from data.sets import ImageSet, Origin, PixelSet, TextSet
 from runtimes.artifact import Artifact
 from runtimes.manifest import TEXTS
 from service.decoding.pool import Decoders, Request, refusal
@@ -32,7 +32,7 @@ from service.decoding.process import Unpacked
 from service.http.body import Upload
 from service.http.documents import TEXTS_LIMIT, Limit, check_size, parse_json
 from service.http.errors import ApiError
-from service.http.refusal import check_length, check_samples
+from service.http.refusal import check_length, check_samples, class_mismatch
 from service.settings import Settings
 
 INPUTS = "inputs.json"
@@ -103,6 +103,7 @@ def save_inputs(
     artifacts: Sequence[Artifact],
     settings: Settings,
     images: Request,
+    class_map: ClassMap | None = None,
 ) -> int:
     """Check and write the inputs of an evaluation; on return they are on the disk to stay.
 
@@ -112,6 +113,7 @@ def save_inputs(
         artifacts: the models under evaluation; each must be able to read every text.
         settings: limits.
         images: decodes them; see `decoding`.
+        class_map: for inputs that call their classes otherwise than the model.
 
     Returns:
         The number of inputs.
@@ -122,7 +124,7 @@ def save_inputs(
         OSError: the disk is full, or cannot be written; nothing is left behind.
     """
     folder.mkdir(parents=True)
-    label_names = artifacts[0].labels
+    classes = Classes(label_names=artifacts[0].labels, class_map=class_map)
     on_texts = artifacts[0].manifest.task == TEXTS
     try:
         with (folder / _TEXTS).open("w+b") if on_texts else TemporaryFile(dir=folder) as file:
@@ -130,13 +132,13 @@ def save_inputs(
             if uploads.archive is not None:
                 what = "texts" if on_texts else "images"
                 sent = uploads.archive.content
-                found = images.unpack(sent, what, label_names, file).result()
+                found = images.unpack(sent, what, classes, file).result()
             else:
                 found = _write_single(file, uploads, settings)
             file.flush()
-            names, labels = found.names, found.labels
+            names, labels, named = found.names, found.labels, found.classes
             if uploads.labels is not None:
-                labels = read_labels(uploads.labels, names, label_names)
+                labels, named = read_labels(uploads.labels, names, classes)
             if on_texts:
                 _check_texts(_starts(file, found.sizes), artifacts, images)
                 os.fsync(file.fileno())
@@ -144,6 +146,8 @@ def save_inputs(
             else:
                 specs = list(dict.fromkeys(artifact.image_spec for artifact in artifacts))
                 content["pixels"] = _store_images(folder, file, found, specs, images)
+        name = uploads.archive and uploads.archive.name[:100]
+        content["origin"] = {"name": name, "source": "uploaded", "classes": named}
         content |= {"names": names, "labels": labels}
         write_whole(folder / INPUTS, json.dumps(content))
         _sync_folder(folder)
@@ -163,7 +167,7 @@ def open_inputs(folder: Path, label_names: Sequence[str]) -> ImageSet | TextSet:
     content = json.loads((folder / INPUTS).read_text())
     names, labels = content["names"], content["labels"]
     labels = None if labels is None else np.array(labels, np.int64)
-    known = list(label_names)
+    known, origin = list(label_names), Origin(**content["origin"])
     try:
         if "texts" in content:
             texts = _read_texts(folder / _TEXTS, content["texts"])
@@ -173,6 +177,7 @@ def open_inputs(folder: Path, label_names: Sequence[str]) -> ImageSet | TextSet:
                 label_names=known,
                 description=f"texts, {len(texts)} rows",
                 reader=lambda index: texts[index],
+                origin=origin,
             )
         arrays = {
             ImageSpec(**spec): np.load(folder / _pixels_file(index), mmap_mode="r")
@@ -180,7 +185,14 @@ def open_inputs(folder: Path, label_names: Sequence[str]) -> ImageSet | TextSet:
         }
     except (OSError, ValueError, EOFError, KeyError) as error:
         raise DataError("the stored inputs cannot be read") from error
-    return PixelSet(names=names, labels=labels, label_names=known, reader=_no_file, arrays=arrays)
+    return PixelSet(
+        names=names,
+        labels=labels,
+        label_names=known,
+        reader=_no_file,
+        origin=origin,
+        arrays=arrays,
+    )
 
 
 def _read_texts(path: Path, sizes: Sequence[int]) -> list[str]:
@@ -222,7 +234,9 @@ def _write_single(file: BinaryIO, uploads: Uploads, settings: Settings) -> Unpac
         names = [f"texts/{index:06d}" for index in range(len(uploads.texts))]
         contents = [text.encode() for text in uploads.texts]
     file.writelines(contents)
-    return Unpacked(names=names, labels=None, sizes=list(map(len, contents)), seconds=0)
+    return Unpacked(
+        names=names, labels=None, classes=None, sizes=list(map(len, contents)), seconds=0
+    )
 
 
 def _parts(file: BinaryIO, sizes: Sequence[int], most: int | None = None) -> Iterator[bytes]:
@@ -312,17 +326,20 @@ def _invalid_text(index: int, reason: str) -> ApiError:
     return ApiError(422, "invalid_text", f"Text {index} {reason}.", {"text": index})
 
 
-def read_labels(text: str, names: Sequence[str], label_names: Sequence[str]) -> list[int]:
-    """One class index per input, in the order of the inputs.
+def read_labels(
+    text: str, names: Sequence[str], classes: Classes
+) -> tuple[list[int], list[str] | None]:
+    """One class index per input, in the order of the inputs; and see `Classes.find`.
 
     Args:
         text: a JSON list of indices or label names, or csv lines of file name and label with or
             without the header `file,label`.
         names: names of the inputs, which the csv refers to.
-        label_names: classes of the model.
+        classes: of the model.
 
     Raises:
-        ApiError: 400 invalid_json, 413 body_too_large, 422 labels_length or invalid_labels.
+        ApiError: 400 invalid_json, 413 body_too_large, 422 labels_length, invalid_labels or
+            class_mismatch.
     """
     limit = Limit(10_000 + 500 * len(names), 1_000 + len(names))
     check_size(text, "labels", limit)
@@ -331,13 +348,13 @@ def read_labels(text: str, names: Sequence[str], label_names: Sequence[str]) -> 
     if len(values) != len(names):
         message = f"There are {len(values)} labels for {len(names)} inputs."
         raise ApiError(422, "labels_length", message)
-    indices = []
-    for position, value in enumerate(values):
-        try:
-            indices.append(label_index(value[:200], label_names))
-        except ValueError as error:
-            raise _invalid_labels(f"Label {position}: {error}.") from error
-    return indices
+    try:
+        labels, named = classes.find([value[:200] for value in values], "Label {}: ".format)
+    except ClassMismatch as error:
+        raise class_mismatch(error) from error
+    except DataError as error:
+        raise _invalid_labels(f"{error}.") from error
+    return labels.tolist(), named
 
 
 def _json_labels(text: str, limit: Limit) -> list[str]:

@@ -4,6 +4,7 @@ import gzip
 import io
 import json
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,9 @@ import pytest
 from PIL import Image
 
 from data.datasets.known import IMAGENET_LABELS, WNIDS
-from data.errors import DataError
+from data.errors import ClassMismatch, DataError
 from data.images import ImageSpec
+from data.sets import Origin
 from data.sources import KNOWN, load_inputs, open_images, open_texts
 from tests.data.conftest import Snapshot
 from tests.exported import idx, zipped
@@ -187,22 +189,76 @@ def test_a_broken_sample_is_named_when_it_is_read(
         samples.read(0)
 
 
+def features(names: list[str]) -> dict[str, str]:
+    """The metadata of a parquet file that names its classes."""
+    return {"huggingface": json.dumps({"info": {"features": {"label": {"names": names}}}})}
+
+
 @pytest.mark.parametrize(
-    ("own_names", "expected"),
-    [([*reversed(LABELS)], [2, 0]), (LABELS, [0, 2]), (["x", "y", "z"], [0, 2])],
+    ("own_names", "class_map", "expected", "classes"),
+    [
+        ([*reversed(LABELS)], None, [2, 0], True),
+        (["CAT", "big_dog", "T-shirt_top"], None, [0, 2], True),
+        (["cat", "x", "T shirt/Top"], None, [0, 2], True),  # no sample is an x
+        (["x", "y", "z"], None, "the class 'x' is neither .* data: x, y, z; of the model: Cat", 0),
+        (["cat", "cat", "cat"], None, "'cat' is the name of several classes of the data", 0),
+        (["0", "1", "2"], None, [0, 2], False),
+        (["x", "y", "z"], "index", [0, 2], True),
+        (["v", "w", "x", "y"], "index", [0, 2], True),
+        (["x", "y", "z"], {"X": "T-shirt/top", "z": "cat"}, [2, 0], True),
+        (["x", "y", "cat"], {"x": "big dog"}, [1, 0], True),
+        (["x", "y", "z"], {"x": "horse", "z": "cat"}, "the class 'horse' is neither", 0),
+    ],
 )
 def test_parquet_indices_follow_the_class_names_of_the_file(
-    tmp_path: Path, own_names: list[str], expected: list[int]
+    tmp_path: Path, own_names: list[str], class_map: Any, expected: Any, classes: bool
 ) -> None:
-    features = {"info": {"features": {"label": {"names": own_names}}}}
     for opener, column in ((open_images, "image"), (open_texts, "text")):
         samples = [png(0)] * 2 if column == "image" else ["a", "b"]
         table = pa.table({column: samples, "label": [0, 2]})
-        named = table.replace_schema_metadata({"huggingface": json.dumps(features)})
-        pq.write_table(named, tmp_path / "set.parquet")
-        opened = opener(tmp_path / "set.parquet", label_names=LABELS)
-        assert opened.labels is not None and opened.labels.tolist() == expected
-        assert opener(tmp_path / "set.parquet").label_names == own_names
+        pq.write_table(table.replace_schema_metadata(features(own_names)), tmp_path / "s.parquet")
+        opened = partial(opener, tmp_path / "s.parquet", label_names=LABELS, class_map=class_map)
+        if isinstance(expected, str):
+            with pytest.raises(ClassMismatch, match=f"^s.parquet: .*{expected}"):
+                opened()
+            continue
+        found: Any = opened()
+        assert found.labels.tolist() == expected and found.label_names == LABELS
+        assert found.origin.classes == (own_names if classes else None)
+        assert opener(tmp_path / "s.parquet").label_names == own_names
+
+
+@pytest.mark.parametrize(
+    ("opener", "files", "class_map", "expected"),
+    [
+        (open_images, {"cat/1.png": png(1), "T-shirt_top/2.png": png(2)}, None,
+         ([2, 0], ["cat", "T-shirt_top"])),
+        (open_images, {"set.zip": zipped(DOG)}, None, ([1, 0, 0], ["cat", "big-dog"])),
+        (open_images, {"horse/1.png": png(1), "cat/2.png": png(2)}, {"Horse": "BIG_DOG"},
+         ([0, 1], ["cat", "horse"])),
+        (open_images, {"1/1.png": png(1), "cat/2.png": png(2)}, None, ([1, 0], None)),
+        (open_texts, {"set.csv": "text,label\na,T-Shirt Top\nb,x\n"}, {"x": "cat"},
+         ([2, 0], ["x", "T-Shirt Top"])),
+        (open_texts, {"set.csv": "text,label\na,1\n"}, None, ([1], None)),
+        (open_texts, {"s.parquet": {"text": ["a", "b"], "label": ["x", "cat"]}}, {"x": "2"},
+         ([2, 0], None)),
+        (open_images, {"fox/1.png": png(1), "cat/2.png": png(2)}, {"fox": "elk"},
+         "^set: the class folder 'elk' .* of the data: cat, fox; of the model: Cat, Big dog, T-"),
+        (open_images, {"fox/1.png": png(1)}, "index", "the class folder 'fox' is neither"),
+        (open_texts, {"set.csv": "text,label\na,good\nb,bad\n"}, None,
+         "line 2: 'good' .* of the data: good, bad; of the model: Cat"),
+    ],
+)  # fmt: skip
+def test_names_that_data_give_their_classes_are_the_models_or_mapped_or_refused(
+    tmp_path: Path, opener: Opener, files: Files, class_map: Any, expected: Any
+) -> None:
+    source = write(tmp_path / "set", files)
+    if isinstance(expected, str):
+        with pytest.raises(ClassMismatch, match=expected):
+            opener(source, label_names=LABELS, class_map=class_map)
+        return
+    found = opener(source, label_names=LABELS, class_map=class_map)
+    assert (found.labels.tolist(), found.origin.classes) == expected
 
 
 def test_hub_source_reads_the_cached_split(snapshot: Snapshot) -> None:
@@ -234,6 +290,8 @@ def test_part_of_a_known_set_says_so_and_gives_way_to_the_whole(data_folder: Pat
         (open_texts, "imdb", "test", r"imdb needs imdb-test\*.parquet in the folder ASSAY_DATA"),
         (open_texts, "no", "test", "no is no file or folder; known names: imdb, ag-news, hf:NAME"),
         (open_images, "no", "test", "no is no file or folder; known names: fashion-mnist"),
+        (open_images, "imdb", "test", "imdb is a set of texts, and images are needed"),
+        (open_texts, "CIFAR10", "test", "CIFAR10 is a set of images, and texts are needed"),
     ],
 )
 @pytest.mark.usefixtures("data_folder")
@@ -297,6 +355,48 @@ def test_known_sets_open_from_the_data_folder(
     opener: Opener, name: str, split: str, sizes: list[int]
 ) -> None:
     assert np.bincount(opener(name, split=split).labels).tolist() == sizes
+
+
+def test_a_known_set_keeps_its_own_classes(data_folder: Path) -> None:
+    names = KNOWN["fashion-mnist"]
+    images, labels = idx(np.zeros((3, 4, 4))), idx(np.array([0, 9, 9]))
+    write(data_folder, {"t10k-images-idx3-ubyte": images, "t10k-labels-idx1-ubyte": labels})
+    write(data_folder, {"ag_news-test.parquet": {"text": ["a", "b"], "label": [3, 0]}})
+    reordered = [name.upper().replace("/", "_") for name in reversed(names)]
+    found = open_images("Fashion_MNIST", label_names=reordered)
+    assert found.labels is not None and found.labels.tolist() == [9, 0, 0]
+    assert found.origin == Origin(
+        name="fashion-mnist", split="test", source="t10k-images-idx3-ubyte", classes=names
+    )
+    texts = open_texts("ag_news", label_names=["sci-tech", "world"])
+    assert texts.labels is not None and texts.labels.tolist() == [0, 1]
+    with pytest.raises(ClassMismatch, match=r"T-shirt/top.* of the model: airplane, automobile"):
+        open_images("fashion-mnist", label_names=KNOWN["cifar10"])
+    taken = open_images("fashion-mnist", label_names=KNOWN["cifar10"], class_map="index")
+    assert taken.labels is not None and taken.labels.tolist() == [0, 9, 9]
+    with pytest.raises(ClassMismatch, match=r"'Ankle boot' has the index 9 of 3 classes"):
+        open_images("fashion-mnist", label_names=LABELS, class_map="index")
+    with pytest.raises(ClassMismatch, match="ag_news-test.parquet: the class 'World'"):
+        open_texts("ag-news", label_names=["a", "b", "c", "d"])
+
+
+@pytest.mark.parametrize(
+    ("files", "source", "expected"),
+    [
+        (DOG, "set", Origin(name="set", source="set", classes=["cat", "big-dog"])),
+        ({f"test/{name}": content for name, content in DOG.items()}, "set",
+         Origin(name="set", split="test", source="test", classes=["cat", "big-dog"])),
+        ({"set.zip": zipped({"a.png": png(0)})}, "set/set.zip",
+         Origin(name="set.zip", source="set.zip")),
+        ({"test-0.parquet": {"image": [png(0)]}, "test-1.parquet": {"image": [png(0)]}}, "set",
+         Origin(name="set", split="test", source="test-0.parquet and 1 more")),
+    ],
+)  # fmt: skip
+def test_a_set_says_where_it_comes_from(
+    tmp_path: Path, files: Files, source: str, expected: Origin
+) -> None:
+    write(tmp_path / "set", files)
+    assert open_images(tmp_path / source, label_names=LABELS).origin == expected
 
 
 def test_shipped_sample_carries_its_labels() -> None:

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 import models
 from data.images import ImageSpec
+from data.sets import Origin
 from data.sources import ImageSet, load_inputs, load_pixels, open_images
 from data.tokenizer import TextTokenizer, train_wordpiece
 from export.run import Run
@@ -76,9 +77,11 @@ def make_images(count: int = 40, *, num_classes: int | None = 2) -> ImageSet:
     draw, names = np.random.default_rng(0), [f"{i}.png" for i in range(count)]
     pixels = draw.integers(96, 160, (count, SIZE, SIZE), dtype=np.uint8)
     labels = None if num_classes is None else draw.integers(0, num_classes, count)
+    classes = None if num_classes is None else [str(i) for i in range(num_classes)]
     return ImageSet(
-        names=names, labels=labels, label_names=None, reader=lambda i: Image.fromarray(pixels[i])
-    )
+        names=names, labels=labels, label_names=None, reader=lambda i: Image.fromarray(pixels[i]),
+        origin=Origin(name="noise", classes=classes),
+    )  # fmt: skip
 
 
 @pytest.fixture(scope="session")

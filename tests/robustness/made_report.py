@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from torch import nn
 
+from data.sets import Origin
 from robustness import store as shards
 from robustness.attacking import cell_shards
 from robustness.kinds import Variant
@@ -80,6 +81,7 @@ def make_report(
     classes: Sequence[str] = ("a", "b", "c", "d"),
     names: Sequence[str] | None = None,
     models: Sequence[str] = ("one",),
+    source: str = "made.zip",
     **spec: Any,
 ) -> Report:
     """Make up results on images of noise, write their shards and `report.json`."""
@@ -97,7 +99,9 @@ def make_report(
         results.append(_result(asked, target, samples, labels, draw))
         _store(folder, results[-1], pixels, draw)
     named = list(names or (f"{i}.png" for i in range(samples)))
-    report = build_report(results, named, labels, {"python": "3"})
+    own = list(classes) if labelled else None
+    origin = Origin(name="made", split="test", source=source, classes=own)
+    report = build_report(results, named, labels, {"python": "3"}, origin)
     write_report(folder, report)
     return report
 

@@ -7,6 +7,8 @@ from pathlib import Path
 from types import ModuleType
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from data.images import decode_image, to_input, to_png
@@ -130,6 +132,17 @@ def test_command_prints_the_figures_and_puts_them_on_the_card(
         (["--samples", "3"], "--samples has a meaning for spsa"),
         (["--data", "nowhere"], "nowhere"),
         (["--artifact", "nowhere"], "nowhere"),
+        (
+            ["--artifact", "artifacts"],
+            "artifacts is not an artifact: manifest.json is missing; "
+            "name one of the artifacts in it: artifacts/fashion-dot, artifacts/fashion-elliptical,",
+        ),
+        (
+            ["--compare", "artifacts/imdb-transject"],
+            "--compare must name a model that reads images,"
+            " as 'elliptical' does; 'imdb-transject' reads texts",
+        ),
+        (["--data", "imdb"], "imdb is a set of texts, and images are needed"),
         (["--threads", "2000"], "--threads must be at most 1024, got 2000"),
         (["--workers", "0"], "--workers must be at least 1, got 0"),
         (["--deadline", "nan"], "--deadline must be above 0, got nan"),
@@ -148,6 +161,87 @@ def test_bad_request_exits_with_2_and_says_why(
     captured = capsys.readouterr()
     assert captured.out == "" and not (tmp_path / "out").exists()
     assert captured.err.startswith("error: ") and message in captured.err
+
+
+@pytest.fixture
+def data(artifacts: Path, tmp_path: Path) -> Path:
+    """Image sets: of classes with other names, and indices in files that name no class."""
+    images, order = artifacts / "images", ["Cat", "dog", "FOX"]
+    for index, name in enumerate(order):
+        shutil.copytree(images / f"Class-{index}", tmp_path / "animals" / name)
+    found = open_images(images, label_names=["class 0", "class 1", "class 2"])
+    assert found.labels is not None
+    contents = [to_png(np.asarray(found.read(i))[None] / 255) for i in range(len(found))]
+    for name, shift in (("right", 0), ("wrong", np.arange(len(found)))):
+        labels = (found.labels + shift) % 3
+        pq.write_table(pa.table({"image": contents, "label": labels}), tmp_path / f"{name}.parquet")
+    return tmp_path
+
+
+MAP = {"cat": "class_0", "DOG": "Class 1", "fox": "class-2"}
+LISTS = "Classes of the data: Cat, FOX, dog; of the model: class 0, class 1, class 2"
+NAMED = "Data: 40 images of “animals”, classes Cat, dog, FOX, some under the model’s names"
+BY_INDEX = "“right.parquet”, labelled by index alone, as if their classes were the model’s: class 0"
+GUESSED = "unresolved warnings (not above chance) passes no gate"
+
+
+@pytest.mark.parametrize(
+    ("source", "class_map", "code", "said"),
+    [
+        ("animals", None, 2, [LISTS, "--class-map says which is which"]),
+        ("animals", "index", 2, [LISTS]),  # folders have no index
+        ("animals", json.dumps(MAP | {"fox": "elk"}), 2, ["'elk' is neither", LISTS]),
+        ("animals", "{", 2, ["--class-map must be JSON"]),
+        ("animals", "no.json", 2, ["no.json"]),
+        ("animals", "[]", 2, ["[]"]),
+        ("animals", json.dumps(MAP), 0, [NAMED, "cat as class_0"]),
+        ("animals", "map.json", 0, [NAMED]),
+        ("right.parquet", None, 0, [BY_INDEX]),
+        ("wrong.parquet", None, 1, ["no more than guessing among 3 classes gives", GUESSED]),
+    ],
+)
+def test_data_of_other_classes_are_refused_mapped_or_held_against_chance(
+    source: str, class_map: str | None, code: int, said: list[str], artifacts: Path, data: Path,
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.chdir(data)
+    Path("map.json").write_text(json.dumps(MAP))
+    command = [
+        "evaluate", "--artifact", f"{artifacts}/dot", "--data", source, "--attack", "fgsm",
+        "--eps", "1/255", "--gate", "clean_accuracy>=0.1", "--workers", "1", "--output", "out",
+    ]  # fmt: skip
+    assert main(command + (["--class-map", class_map] if class_map else [])) == code
+    printed = "".join(capsys.readouterr())
+    assert all(words in printed for words in said)
+    if code == 2:
+        return
+    found = read_report(Path("out")).data
+    own = None if source.endswith("parquet") else ["Cat", "dog", "FOX"]
+    assert (found.name, found.split, found.source, found.classes) == (source, None, source, own)
+    capsys.readouterr()
+    assert main(["verify", "out", "--artifact", str(artifacts), "--data", source]) == 0
+
+
+@pytest.mark.data
+def test_a_fashion_model_is_not_evaluated_on_cifar(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = [
+        "evaluate", "--artifact", "artifacts/fashion-elliptical-adv", "--data", "cifar10",
+        "--attack", "fgsm", "--eps", "8/255", "--limit", "64", "--workers", "1",
+        "--gate", "robust_accuracy>=0.01", "--output", str(tmp_path),
+    ]  # fmt: skip
+    assert main(command) == 2
+    told = capsys.readouterr().err
+    assert "Classes of the data: airplane, automobile, bird" in told
+    assert "of the model: T-shirt/top, Trouser, Pullover" in told and not [*tmp_path.iterdir()]
+    assert main([*command, "--class-map", "index"]) == 1
+    report = read_report(tmp_path)
+    assert [warning.code for warning in report.summary.warnings] == ["not_above_chance"]
+    assert report.data.name == "cifar10" and report.data.split == "test"
+    assert report.summary.findings[0].startswith(
+        "Data: 64 images of “cifar10” (split test, cifar10-"
+    )
 
 
 @pytest.mark.parametrize("content", ["attacks: pgd", "[" * 100_000])

@@ -321,12 +321,12 @@ def test_report_survives_being_written_and_read_by_its_own_version(
 ) -> None:
     report = strange.report
     assert read_report(strange.folder) == report
-    assert report.schema_version == 3 and len(report.code) == 64
+    assert report.schema_version == 4 and len(report.code) == 64
     assert report.samples[1].name == plain(ODD) != ODD
     text = (strange.folder / "report.json").read_text()
-    other = text.replace('"schema_version":3', '"schema_version":2', 1)
+    other = text.replace('"schema_version":4', '"schema_version":3', 1)
     (tmp_path / "report.json").write_text(other)
-    with pytest.raises(ValueError, match="schema_version must be 3, got 2"):
+    with pytest.raises(ValueError, match="schema_version must be 4, got 3"):
         read_report(tmp_path)
 
 

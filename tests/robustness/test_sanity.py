@@ -1,5 +1,6 @@
 """Every sign of a false figure on a model that has that fault, and none on models without."""
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -19,6 +20,7 @@ from robustness.progress import Meter
 from robustness.report.schema import Summary
 from robustness.sanity.checks import find_warnings, notes
 from robustness.sanity.measure import measure
+from robustness.sanity.model_checks import ModelOutcome, not_above_chance
 from robustness.scoring import CertificateResult, CorruptionResult, combine
 from robustness.spec import EvaluationSpec
 from robustness.target import Target
@@ -214,6 +216,32 @@ def test_one_class_for_everything_is_reported(scorer: Scorer) -> None:
     assert "puts all 40 images into one class" in summary.warnings[0].message
 
 
+@pytest.mark.parametrize(
+    ("right", "samples", "num_classes", "compared", "warned"),
+    [
+        (6, 64, 10, False, "Only 6 of 64 images .* among 10 classes gives .*p = 0.63"),
+        (6, 64, 10, True, None),  # a poor model of these very classes
+        (11, 64, 10, False, "p = 0.061"),
+        (12, 64, 10, False, None),
+        (0, 2, 10, False, "Only 0 of 2 images"),
+        (1, 1, 2, False, None),
+        (3, 3, 2, False, None),
+        (20, 20, 10, False, None),  # of one class
+        (24, 40, 2, False, "p = 0.13"),
+        (26, 40, 2, False, None),
+    ],
+)
+def test_guessing_is_reported_where_classes_were_not_compared(
+    right: int, samples: int, num_classes: int, compared: bool, warned: str | None
+) -> None:
+    label = np.zeros(samples, np.int64)
+    clean = made_clean(label, rank=(np.arange(samples) >= right).astype(np.int64))
+    result = made_result(make_target(num_classes), clean)
+    found = [*not_above_chance(ModelOutcome(result=result, compared=compared))]
+    assert len(found) == (warned is not None)
+    assert warned is None or re.search(warned, found[0])
+
+
 def test_what_noise_cannot_tell_is_remarked_upon() -> None:
     attacks = [{"name": "smoothing", "samples": 1000}, {"name": "corruptions", "names": ["fog"]}]
     spec = EvaluationSpec.model_validate({"attacks": attacks})
@@ -232,7 +260,8 @@ def test_a_result_that_does_better_under_attack_is_reported() -> None:
     better = made_clean(zeros, index=np.arange(40) % 2, torch_index=np.arange(40) % 2)
     attacked = combine(better, [made_scoring(zeros)], ["plain"])
     result = made_result(make_target(4), replace(better, rank=zeros + 1), attacked)
-    assert [warning.code for warning in find_warnings(result)] == ["robust_above_clean"]
+    found = find_warnings(result, compared=True)
+    assert [warning.code for warning in found] == ["robust_above_clean"]
 
 
 @pytest.mark.parametrize("held", [True, False])

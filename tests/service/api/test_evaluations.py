@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from data.images import decode_image
+from data.sets import Origin
 from robustness import EvaluationSpec, cost
 from robustness.report import lookup
 from runtimes.artifact import Artifact
@@ -74,6 +75,7 @@ ELSEWHERE = WHOLE[:-6] + struct.pack("<L", 0xFFFFFFF0) + WHOLE[-2:]
 NAMELESS = WHOLE.replace(b"a.png", b"").replace(b"\5\0\0\0", b"\0\0\0\0")
 DEEP = parquet(PNG, metadata=b"[" * 20_000 + b"]" * 20_000)
 MANY_CLASSES = {"info": {"features": {"label": {"names": ["a"] * 30_001}}}}
+OTHER_NAMES = {"info": {"features": {"label": {"names": ["x", "y", "z"]}}}}
 DAMAGED = WHOLE.replace(b"IDAT", b"IDOT")
 MANY = [f"{i}/255" for i in range(1, 18)]
 NAN = '{"attacks": [{"name": "fgsm", "eps": [NaN]}]}'
@@ -107,7 +109,7 @@ BAD_REQUESTS: dict[str, tuple[dict[str, Any], int, str, str]] = {
     "label out of range": ({"labels": "[3]"}, 422, "invalid_labels", "Label 0.*out of range"),
     "negative label": ({"labels": "[-1]"}, 422, "invalid_labels", "Label 0"),
     "true as label": ({"labels": "[true]"}, 422, "invalid_labels", "Label 0"),
-    "unknown label": ({"labels": '["Sock"]'}, 422, "invalid_labels", "'Sock'"),
+    "unknown label": ({"labels": '["Sock"]'}, 422, "class_mismatch", "Label 0: 'Sock'"),
     "labels in an object": ({"labels": '{"a.png": 0}'}, 422, "invalid_labels", "JSON list"),
     "long labels": ({"labels": " " * 11_000 + "[0]"}, 413, "body_too_large", "`labels`"),
     "many labels": ({"labels": "[" + "0," * 1100 + "0]"}, 413, "body_too_large", "1,001 items"),
@@ -118,7 +120,8 @@ BAD_REQUESTS: dict[str, tuple[dict[str, Any], int, str, str]] = {
     "half a zip": ({"files": archive(DAMAGED[:-30])}, 422, "broken_archive", "incomplete"),
     "damaged": ({"files": archive(DAMAGED)}, 422, "broken_archive", "damaged at 'a.png'"),
     "zip without image": (packed("a.txt"), 422, "invalid_archive", "no image"),
-    "unknown class": (packed("Sock/a.png"), 422, "invalid_archive", "class folder 'Sock'"),
+    "unknown class": (packed("Sock/a.png"), 422, "class_mismatch", "data: Sock; of the model: Ank"),
+    "wrong map": (spec(class_map=["Sock"]), 422, "invalid_spec", 'class_map must be "index"'),
     "traversal": (packed("../a.png"), 422, "unsafe_archive", "no plain file"),
     "absolute path": (packed("/etc/a.png"), 422, "unsafe_archive", "no plain file"),
     "symbolic link": (packed(**LINK), 422, "unsafe_archive", "no plain file"),
@@ -274,6 +277,33 @@ def test_archives_bring_their_labels(front: Front) -> None:
     rows = pa.table({"image": [{"bytes": PNG, "path": None}] * 2, "label": [1, 2]})
     pq.write_table(rows, stream)
     assert stored_labels(front, front.post(archive(stream.getvalue()))) == [1, 2]
+
+
+SHOES = zipped({"Shoe/1.png": PNG, "bag/2.png": PNG})
+OTHERS = parquet(PNG, metadata=json.dumps(OTHER_NAMES).encode())
+
+
+@pytest.mark.parametrize(
+    ("content", "class_map", "expected"),
+    [
+        (SHOES, None, {"data": ["Shoe", "bag"], "model": LABELS}),
+        (SHOES, {"shoe": "ankle_boot"}, ([0, 1], ["Shoe", "bag"])),
+        (OTHERS, None, {"data": ["x", "y", "z"], "model": LABELS}),
+        (OTHERS, "index", ([0], ["x", "y", "z"])),
+        (OTHERS, {"x": "bag"}, ([1], ["x", "y", "z"])),
+    ],
+)
+def test_classes_of_an_archive_are_the_models_or_mapped_or_refused(
+    front: Front, content: bytes, class_map: Any, expected: Any
+) -> None:
+    sent = front.post(archive(content), **spec(class_map=class_map))
+    if isinstance(expected, dict):
+        message = "Classes of the data: .*; of the model: .* `class_map` in the spec says which"
+        assert check_error(sent, 422, "class_mismatch", message) == expected
+        return
+    assert stored_labels(front, sent) == expected[0]
+    found = open_inputs(front.folder(sent.json()["id"]), LABELS)
+    assert found.origin == Origin(name="some.bin", source="uploaded", classes=expected[1])
 
 
 def test_a_key_and_a_body_stand_for_one_evaluation(front: Front) -> None:

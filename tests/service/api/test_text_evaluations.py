@@ -111,7 +111,7 @@ BAD_TEXTS: dict[str, tuple[dict[str, Any], int, str, str]] = {
     "one long text again": (filed(parquet(text=SHARED)), 413, "archive_too_large", "256"),
     "csv without texts": (filed(b"a,b\n1,2\n"), 422, "invalid_archive", "'text'"),
     "csv of bytes": (filed(b"text\n\xff\n"), 422, "invalid_archive", "UTF-8"),
-    "another label": (filed(b"text,label\na,Bag\n"), 422, "invalid_archive", "line 2.*Bag"),
+    "another label": (filed(b"text,label\na,Bag\n"), 422, "class_mismatch", "line 2.*Bag"),
     "numbers": (filed(parquet(text=[1])), 422, "invalid_archive", "must hold strings"),
     "zip": (filed(zipped({"a.txt": b"a"})), 415, "not_an_archive", "csv or parquet"),
     "both": (filed(ROWS, texts='["good"]'), 422, "ambiguous_texts", "either"),

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from data.labels import Classes
 from service.decoding.pool import Decoders
 from service.decoding.process import Decoder, Unpacked, _check
 from service.http.refusal import ApiError
@@ -21,11 +22,11 @@ from tests.service.decoding.test_pool import processes
 
 ROWS = b"text,label\ngood,pos\n\xc3\xa9,neg\n"
 LONG = b"text\n" + (b"word " * 6000 + b"\n") * 300
-LABELS = ["neg", "pos"]
+CLASSES = Classes(label_names=["neg", "pos"])
 
 
 def read(decoder: Decoder, content: bytes, file: Any = None) -> Unpacked:
-    return decoder.unpack(content, "texts", LABELS, file or io.BytesIO(), seconds=60)
+    return decoder.unpack(content, "texts", CLASSES, file or io.BytesIO(), seconds=60)
 
 
 def test_texts_come_back_as_their_bytes() -> None:
@@ -46,11 +47,12 @@ def test_only_the_process_imports_pyarrow() -> None:
     code = """
 import io, sys
 import service.jobs.submit
+from data.labels import Classes
 from service.decoding.pool import Decoders
 from service.settings import Settings
 decoders, file = Decoders(Settings()), io.BytesIO()
 with decoders.request("me", pixels=1, seconds=60) as files:
-    files.unpack(sys.stdin.buffer.read(), "texts", ["pos"], file).result(60)
+    files.unpack(sys.stdin.buffer.read(), "texts", Classes(label_names=["pos"]), file).result(60)
 decoders.close()
 print(file.getvalue().decode(), "pyarrow" in sys.modules)
 """
@@ -64,7 +66,7 @@ print(file.getvalue().decode(), "pyarrow" in sys.modules)
 def test_giving_up_ends_the_reading_of_an_archive() -> None:
     decoders = Decoders(Settings())
     with decoders.request("me", pixels=1, seconds=60) as files:
-        future = files.unpack(LONG * 6, "texts", LABELS, io.BytesIO())
+        future = files.unpack(LONG * 6, "texts", CLASSES, io.BytesIO())
         assert wait_until(lambda: bool(processes()), seconds=30)
         files.give_up()
         assert future.cancelled()
@@ -101,6 +103,6 @@ def test_a_file_that_cannot_be_written_ends_the_process() -> None:
     [(None, [1]), (None, [1, 1, 1]), (None, [1, 10**9]), ([0], [1, 1]), ([0, 2], [1, 1])],
 )
 def test_what_a_process_tells_is_not_believed(labels: list[int] | None, sizes: list[int]) -> None:
-    found = Unpacked(names=["a", "b"], labels=labels, sizes=sizes, seconds=0)
+    found = Unpacked(names=["a", "b"], labels=labels, classes=None, sizes=sizes, seconds=0)
     with pytest.raises(ValueError, match="more than there can be"):
         _check(found, samples=2, size=10**6, num_classes=2)

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from data.labels import Classes
 from service.decoding.archives import Limits, Unpacked, unpack
 from service.decoding.parquet_pages import page_sizes
 from service.http.refusal import ApiError
@@ -28,7 +29,7 @@ def written(content: pa.Table, **options: Any) -> bytes:
 
 
 def opened(content: bytes) -> Unpacked:
-    return unpack(content, "images", [], LIMITS)
+    return unpack(content, "images", Classes(label_names=[]), LIMITS)
 
 
 def integer(number: int) -> bytes:
