@@ -29,7 +29,7 @@ def written(content: pa.Table, **options: Any) -> bytes:
 
 
 def opened(content: bytes) -> Unpacked:
-    return unpack(content, "images", Classes(label_names=[]), LIMITS)
+    return unpack(content, "images", Classes(), LIMITS)
 
 
 def integer(number: int) -> bytes:
