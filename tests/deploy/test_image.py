@@ -3,6 +3,7 @@
 import http.server
 import json
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -64,6 +65,18 @@ def test_bento_and_image_hold_what_serving_needs_and_nothing_else(bento: Path) -
     assert f'assay.flavour="{flavour}"' in text
     assert ("ldconfig" in text) == (flavour == "cuda")
     assert "{{" not in text and "{%" not in text
+
+
+def test_bento_of_an_image_does_not_tell_when_it_was_built(bento: Path, tmp_path: Path) -> None:
+    lines = (bento / "env" / "docker" / "Dockerfile").read_text().splitlines()
+    (command,) = (line.strip(" &\\") for line in lines if "sed -i" in line)
+    (copy := tmp_path / "bento" / "bento.yaml").parent.mkdir()
+    shutil.copy(bento / "bento.yaml", copy)
+    environment = os.environ | {"VERSION": project_version()}
+    subprocess.run(["sh", "-c", command], cwd=tmp_path, env=environment, check=True, timeout=20)
+    built, held = (yaml.safe_load(path.read_text()) for path in (bento / "bento.yaml", copy))
+    fixed = {"version": project_version(), "creation_time": "1980-01-01T00:00:00+00:00"}
+    assert held == built | fixed and held != built
 
 
 def test_flavours_hold_the_same_but_for_their_lock() -> None:
