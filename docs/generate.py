@@ -36,7 +36,7 @@ def benchmarks_page() -> str:
         "A ratio is the median of interleaved pairs of one run, with the spread of the pairs. "
         "Absolute times stand in the records only: the machines were shared. "
         "Assay 0.1.0 was measured before native attacks, 7-bit int8 and FastAPI. "
-        "Of complexity, some families were tried, with `--limit 6` and while others used the "
+        "Of complexity, most families were tried, with `--limit 6` and while others used the "
         "cores, which `/livez` shows; complexity_before is the commit before its findings.\n"
     )
     sections = [_section(path) for path in sorted(RECORDS.glob("*.jsonl"))]
