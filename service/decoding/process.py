@@ -11,10 +11,10 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, BinaryIO, Literal
+from typing import Annotated, Any, BinaryIO, Literal
 
 import numpy as np
-from pydantic import BaseModel, FiniteFloat, NonNegativeInt
+from pydantic import BaseModel, Field, FiniteFloat, NonNegativeInt
 
 from data.images import BROKEN, ImageError, ImageSpec
 from data.labels import Classes
@@ -28,6 +28,7 @@ _PATIENCE = 10  # seconds of waiting for each second of processor time
 _BYTES_PER_PIXEL = 24  # of the largest image: what libraries take to decode, turn and flatten it
 _BYTES_PER_BYTE = 4  # of the largest archive, unpacked: rows, texts, and what is sent back
 _ROOM = 320_000_000  # bytes that do not depend on the file, of which pyarrow takes 190 MB
+_MOST_CLASSES = 30_000  # as many as a parquet file may name
 _MAX_DOCUMENT = 64_000_000  # bytes: thousands of names, as long as a zip file may have them
 _KEPT = 64_000_000  # bytes of freed memory: to get them anew doubles the time of an ordinary photo
 _ENVIRONMENT = {
@@ -70,7 +71,7 @@ class Unpacked(BaseModel):
 
     names: list[str]
     labels: list[NonNegativeInt] | None
-    classes: list[str] | None
+    classes: Annotated[list[str], Field(max_length=_MOST_CLASSES)] | None
     sizes: list[NonNegativeInt]
     seconds: FiniteFloat
 

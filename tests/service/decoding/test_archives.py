@@ -106,3 +106,8 @@ def test_what_a_process_tells_is_not_believed(labels: list[int] | None, sizes: l
     found = Unpacked(names=["a", "b"], labels=labels, classes=None, sizes=sizes, seconds=0)
     with pytest.raises(ValueError, match="more than there can be"):
         _check(found, samples=2, size=10**6, num_classes=2)
+
+
+def test_a_process_may_not_name_any_number_of_classes() -> None:
+    with pytest.raises(ValueError, match="at most 30000 items"):
+        Unpacked(names=["a"], labels=[0], classes=["b"] * 30_001, sizes=[1], seconds=0)
