@@ -49,7 +49,7 @@ def run(*, pairs: int = 7, seconds: float = 20.0) -> Iterable[Row]:
         measured = []
         for _ in Bar(range(pairs), desc="isolation", unit="pair"):
             idle = window()
-            with _evaluating(address):
+            with evaluating(address):
                 measured.append((idle, window()))
     for percentile in (50, 95):
         yield from latency_rows(rate, percentile, measured)
@@ -75,7 +75,7 @@ def latency_rows(
 
 
 @contextmanager
-def _evaluating(address: str) -> Iterator[None]:
+def evaluating(address: str) -> Iterator[None]:
     """Have an evaluation running inside the block, and cancel it afterwards."""
     location = start_evaluation(address, _SPEC)
     try:

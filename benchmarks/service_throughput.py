@@ -59,7 +59,7 @@ def run(*, pairs: int = 9, seconds: float = 6.0, only: str = "") -> Iterable[Row
     Raises:
         DataError: ASSAY_DATA does not name the folder with the photos.
     """
-    files = _photos()
+    files = photos()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         artifact = write_deit_tiny(folder / "models")
@@ -159,7 +159,7 @@ def _over_http(pid: int, address: str, requests: Sequence[bytes]) -> Iterator[Me
         resume(pid)
 
 
-def _photos() -> list[bytes]:
+def photos() -> list[bytes]:
     """The contents of image files, each of another class.
 
     Raises:
