@@ -153,6 +153,11 @@ def _csv(text: bytes) -> bytes:
     return b"text\n" + b"\n".join(text[i : i + 30_000] for i in range(0, len(text), 30_000))
 
 
+def _copies(content: bytes, size: int) -> bytes:
+    """A zip file of the same picture again and again, of so many bytes when it is unpacked."""
+    return zipped({f"{number}.png": content for number in range(size // len(content) + 1)})
+
+
 _FILE = Place("images", _CLASSIFY, FORM, lambda content: form(images=[content]))
 _SEVERAL = Place("16 images", _CLASSIFY, FORM, lambda content: form(images=[content] * _FILES))
 _UPLOADS = (
@@ -270,6 +275,8 @@ _PAIRS = {
     "escapes": Kind(lambda n: b"a=" + fill(b"%61", n)),
 }
 _SCANS = PICTURES["jpeg scans"]
+_MANY = {"png chunks": 110_000, "jpeg tables": 450_000, "tiff tags": 80_000}
+"""Bytes of pictures that are costly and yet taken."""
 _LEAVING = {
     "half of a request": _SCANS._replace(leaves=0.5),
     "a request": _SCANS._replace(leaves=1.0),
@@ -286,7 +293,10 @@ _ROWS: Sequence[Rows] = (
     ("texts", _TEXT_PLACES, TEXTS),
     *(("json", (place,), {name: VALUES[name] for name in names.split(", ")})
       for place, names in _VALUE_PLACES),
-    ("archives", (_in_form("archive", IMAGE_SPEC, lambda c: [c], " (zip)"),), ZIPS),
+    ("archives", (_in_form("archive", IMAGE_SPEC, lambda c: [c], " (zip)"),), ZIPS | {
+        f"zip of {name}": Kind(partial(_copies, PICTURES[name].make(size)), 60_000_000)
+        for name, size in _MANY.items()
+    }),
     ("archives", (_in_form("archive", TEXT_SPEC, lambda c: [c], " (parquet)"),), PARQUETS),
     ("archives", (_in_form("archive", TEXT_SPEC, lambda c: [c], " (csv)"), _LABELS), LINES),
     ("forms", [Place("form", route, FORM, parts_form) for route in (_CLASSIFY, _EVALUATE)], PARTS),

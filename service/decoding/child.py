@@ -148,7 +148,9 @@ def _unpack(asked: dict[str, Any], content: bytes) -> list[bytes]:
 def _end_after(began: float, asked: dict[str, Any], size: int, pixels: int) -> None:
     """Have the kernel end this process when the image has taken its share of processor time."""
     share = allowed_seconds(asked["seconds"], size, pixels, asked["largest"])
-    left = min(share, asked["left"]) - (time.process_time() - began)
+    left = min(share, asked["left"] + pixels * asked["pixel_seconds"]) - (
+        time.process_time() - began
+    )
     signal.setitimer(signal.ITIMER_PROF, max(left, 0.001))
 
 

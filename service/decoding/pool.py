@@ -69,7 +69,8 @@ class Request:
         decoders: where they are read.
         sharer: whose requests share one turn.
         pixels: of all images together at most.
-        seconds: processor time of all files together at most.
+        seconds: processor time of all files together at most, beyond that of their pixels.
+        pixel_seconds: processor time that each pixel may take and that is not counted.
         at_once: files that are read at a time; what those cost is known before the next ones.
     """
 
@@ -80,11 +81,12 @@ class Request:
         *,
         pixels: int,
         seconds: float,
+        pixel_seconds: float = 0,
         at_once: int = 2,
     ) -> None:
         self._decoders, self.sharer, self.at_once = decoders, sharer, at_once
         self._pixels_limit = self.pixels = pixels
-        self.seconds = seconds
+        self.seconds, self._pixel_seconds = seconds, pixel_seconds
         self._futures: set[Future[Any]] = set()
         self._lock = threading.Lock()
         self._given_up = False
@@ -184,7 +186,13 @@ class Request:
         largest = self._decoders.settings.max_pixels
         limit = min(largest, max(0, self.pixels))
         try:
-            return decoder.decode(content, specs, max_pixels=limit, seconds=max(0, self.seconds))
+            return decoder.decode(
+                content,
+                specs,
+                max_pixels=limit,
+                seconds=max(0, self.seconds),
+                pixel_seconds=self._pixel_seconds,
+            )
         except ImageError as error:
             if error.code == "too_many_pixels" and limit < largest:
                 raise self._too_many_pixels() from error
@@ -194,7 +202,7 @@ class Request:
         """Count what a file took; raise ImageError when it is more than is left."""
         with self._lock:
             self.pixels -= pixels
-            self.seconds -= seconds
+            self.seconds -= max(0, seconds - pixels * self._pixel_seconds)
             if self.pixels < 0:
                 raise self._too_many_pixels()
             if self.seconds < 0:

@@ -119,7 +119,13 @@ class Decoder:
             raise OSError("a decoding process did not start") from error
 
     def decode(
-        self, content: bytes, specs: Sequence[ImageSpec], *, max_pixels: int, seconds: float
+        self,
+        content: bytes,
+        specs: Sequence[ImageSpec],
+        *,
+        max_pixels: int,
+        seconds: float,
+        pixel_seconds: float = 0,
     ) -> Decoded:
         """Decode an image file.
 
@@ -128,6 +134,7 @@ class Decoder:
             specs: the sizes that are wanted.
             max_pixels: width times height at most.
             seconds: processor time at most, if it has no lower limit of its own.
+            pixel_seconds: processor time that each pixel adds to that.
 
         Raises:
             ImageError: it cannot be read, or costs too much.
@@ -138,6 +145,7 @@ class Decoder:
             "largest": self._settings.max_pixels,
             "seconds": self._settings.decode_cpu_s,
             "left": seconds,
+            "pixel_seconds": pixel_seconds,
         }
         try:
             self._ask(asked, content)

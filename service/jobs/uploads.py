@@ -43,7 +43,8 @@ _TEXTS = "texts"  # all of them in UTF-8, one after another
 # pixels, an image made to be costly one for thousands.
 _TOTAL_OF_LARGEST = 40  # images of the largest size, at most
 _FREE_PIXELS, _PIXELS_PER_BYTE = 64_000_000, 25
-_SECONDS_PER_BYTE = 1e-6  # of processor time
+# Processor time, of what the largest image may take; its pixels may take as long as those of that.
+_FREE_SHARE, _SECONDS_PER_BYTE = 1 / 8, 1e-6
 # Characters of a text in which a model must find something: many whole texts would take minutes.
 _FIRST, _START = 50, 500
 
@@ -74,10 +75,12 @@ class Uploads:
 def decoding(uploads: Uploads, decoders: Decoders, sharer: str, settings: Settings) -> Request:
     """The images of an upload at the decoders, as a context."""
     pixels = max(_FREE_PIXELS, settings.max_pixels) + _PIXELS_PER_BYTE * uploads.size
+    most = settings.decode_cpu_s
     return decoders.request(
         sharer,
         pixels=min(pixels, _TOTAL_OF_LARGEST * settings.max_pixels),
-        seconds=settings.decode_cpu_s + _SECONDS_PER_BYTE * uploads.size,
+        seconds=min(most, _FREE_SHARE * most + _SECONDS_PER_BYTE * uploads.size),
+        pixel_seconds=most / settings.max_pixels,
     )
 
 

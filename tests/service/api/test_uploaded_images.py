@@ -21,7 +21,7 @@ from runtimes.artifact import Artifact
 from service.jobs.uploads import open_inputs
 from service.settings import Settings
 from tests.service.conftest import wait_until
-from tests.service.decoding.hostile import file_of, many_scans, photo, plain_comments
+from tests.service.decoding.hostile import file_of, many_chunks, many_scans, photo, plain_comments
 from tests.service.decoding.test_pool import processes
 from tests.service.front import FGSM, URL, Front, archive, check_error, zipped
 from tests.service.tiny_artifact import LABELS
@@ -76,6 +76,8 @@ def test_what_images_may_cost_follows_from_the_size_of_the_upload(front: Front) 
     sent = [("images", (f"{index}.png", bits)) for index in range(2)]
     message = "1.png: with the images before it more than 64"
     check_error(front.post(sent), 413, "too_many_pixels", message)
+    many = zipped({f"{index}.png": many_chunks(9_000) for index in range(50)})  # 50 ms each
+    check_error(front.post(archive(many)), 422, "image_too_costly")
     assert front.folders() == []
     assert front.post(archive(zipped(FILES))).status_code == 202
 

@@ -115,6 +115,9 @@ def test_the_images_of_a_request_share_pixels_and_time(make: Make) -> None:
             with pytest.raises(ImageError, match="before it more than 5000 pixels"):
                 images.decode(content, [GREY]).result(60)
     assert refused(decoders, COSTLY, seconds=0.3)[0] == "image_too_costly"
+    large = file_of(photo(90, 70).resize((3000, 3000)), "PNG", compress_level=1)
+    assert refused(decoders, large, seconds=0.02)[0] == "image_too_costly"
+    assert decode(decoders, large, seconds=0.02, pixel_seconds=1e-6).shape == (1, 28, 28)
 
 
 def test_others_are_served_while_a_costly_image_is_decoded(
