@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from benchmarks.complexity import AIMS, exponent, family_row, grow
+from benchmarks.complexity import AIMS, exponent, family_row, grow, measured
 from benchmarks.support import nasty
 from benchmarks.support.nasty_files import LARGE, PARQUETS, PICTURES, ZIPS, Kind
 from benchmarks.support.rows import figure
@@ -31,15 +31,14 @@ def _case(size: int = 1000, cpu: float = 0.01, **more: Any) -> Case:
 class _Scripted(Server):
     """A server whose costs follow a rule."""
 
-    def __init__(self, costs: float) -> None:
-        self.costs, self.measured = costs, 0
+    def __init__(self, costs: float, first: float = 0.0) -> None:
+        self.costs, self.first, self.measured, self.idle = costs, first, 0, [0.05]
 
     def measure(self, family: nasty.Family, size: int, limit: float) -> Case:
         """A case of so many CPU seconds a byte, and some more in the first."""
         self.measured += 1
-        if self.measured == 1 and self.costs < 1e-6:
-            return _case(size, 0.2)
-        return _case(size, min(limit, self.costs * size), ended=self.costs * size > limit)
+        cpu = self.costs * size + self.first * (self.measured == 1)
+        return _case(size, min(limit, cpu), ended=cpu > limit)
 
 
 _FAMILY = nasty.Family("g", "much", Kind(bytes, 1_000_000), nasty._FILE)
@@ -60,6 +59,13 @@ def test_sizes_grow_up_to_the_limit_or_to_what_costs_too_much(
     cases = list(grow(_FAMILY, _Scripted(costs), 20.0))
     assert [case.size for case in cases] == sizes
     assert [case.cpu for case in cases] == [min(20.0, costs * size) for size in sizes]
+
+
+def test_what_misses_an_aim_has_a_second_chance() -> None:
+    assert measured(_FAMILY, server := _Scripted(0.0, first=0.2), 20.0).missed == []
+    assert server.measured == 2 * 6
+    assert measured(_FAMILY, server := _Scripted(1e-2), 20.0).missed != []  # it was ended
+    assert server.measured == 1
 
 
 def test_the_exponent_is_the_largest_over_three_sizes_that_can_be_measured() -> None:
