@@ -63,7 +63,7 @@ def test_sizes_grow_up_to_the_limit_or_to_what_costs_too_much(
 
 def test_what_misses_an_aim_has_a_second_chance() -> None:
     assert measured(_FAMILY, server := _Scripted(0.0, first=0.2), 20.0).missed == []
-    assert server.measured == 2 * 6
+    assert server.measured == 2 * 5
     assert measured(_FAMILY, server := _Scripted(1e-2), 20.0).missed != []  # it was ended
     assert server.measured == 1
 
