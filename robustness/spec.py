@@ -25,6 +25,7 @@ from robustness.attacks.autoattack import AutoAttack
 from robustness.attacks.base import Attack, Budget, Strict
 from robustness.attacks.corruptions.attack import Corruptions
 from robustness.attacks.fab import FABT
+from robustness.attacks.hopskipjump import HopSkipJump
 from robustness.attacks.hotflip import HotFlip
 from robustness.attacks.pgd import FGSM, PGD
 from robustness.attacks.spsa import SPSA
@@ -55,6 +56,7 @@ ATTACKS: dict[str, type[Attack]] = {
     "square": Square,
     "autoattack": AutoAttack,
     "spsa": SPSA,
+    "hopskipjump": HopSkipJump,
     "corruptions": Corruptions,
     "smoothing": Smoothing,
     "word-swap": WordSwap,

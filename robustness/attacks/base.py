@@ -36,7 +36,7 @@ Norm = Literal["Linf", "L2", "L1", "L0"]
 _OF_RADII = Field(description="norm of the radii")
 Linf = Annotated[Literal["Linf"], _OF_RADII]
 LinfOrL2 = Annotated[Literal["Linf", "L2"], _OF_RADII]
-Access = Literal["gradient", "scores", "none"]
+Access = Literal["gradient", "scores", "label", "none"]
 Role = Literal["attack", "corruption", "certificate"]
 
 MAX_TARGETS = 9
@@ -77,7 +77,7 @@ class Info:
         what: what it does, in half a sentence.
         input: what it changes.
         access: what of the model it needs: gradients of the differentiable model, the scores of
-            the served one, or nothing.
+            the served one, the class that it answers with, or nothing.
         budget: the option that holds its budgets.
         norms: the balls it knows; without any, eps has no meaning.
         min_classes: fewer classes than that it cannot attack.

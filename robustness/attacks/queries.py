@@ -37,6 +37,14 @@ class Oracle:
         margins = np.subtract(own, logits.max(1), out=np.full_like(own, -np.inf), where=finite)
         return np.where((margins == 0) & (winners != labels), _LOST_TIE, margins)
 
+    def fooled(self, images: np.ndarray, labels: np.ndarray) -> np.ndarray:
+        """Which images get another class than their label, (B,) bool; one evaluation an image.
+
+        A logit that is not finite is another class.
+        """
+        logits = self._predict(images)
+        return (logits.argmax(1) != labels) | ~np.isfinite(logits).all(1)
+
     def misclassifies(self, image: np.ndarray, label: int) -> bool:
         """Whether one image (C, H, W) gets another class than its label."""
         return bool(self.margins(image[None], np.array([label]))[0] < 0)

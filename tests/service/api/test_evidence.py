@@ -26,6 +26,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "apgd-t": {"steps": 3},
     "fab-t": {"steps": 3},
     "square": {"queries": 10},
+    "hopskipjump": {"queries": 40},
     "autoattack": {},
     "spsa": {"steps": 2, "samples": 8},
     "corruptions": {"names": ["fog", "saturate"], "severities": [3]},
