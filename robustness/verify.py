@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,10 @@ from runtimes.artifact import MANIFEST, Artifact, open_artifact
 ARTIFACTS = Path("artifacts")
 _UNCHECKED = {"code", "created", "environment"}
 _MAY_DIFFER = {"version", "runtime", "precision"}  # of the model that scores again
+# What another version of the code may word otherwise; figures are the same in all of one schema.
+_SENTENCES = set(
+    "definitions description finding findings headline message notes outcome reason title".split()
+)
 _SHOWN = 20
 
 Inputs = np.ndarray | list[str]
@@ -141,7 +145,10 @@ def _notes(report: Report, scored: int) -> list[str]:
     if scored < len(report.samples):
         found.append(f"a sample of {scored} of {len(report.samples)} inputs")
     if report.code != code_digest():
-        found.append("the report was made by another version of the code")
+        found.append(
+            "the report was made by another version of the code, which may use other words: its "
+            "sentences were not checked, its figures were"
+        )
     if any(model.certificates for model in report.summary.models):
         found.append(
             "certificates were not computed again: nothing is stored of them; their draws follow "
@@ -196,18 +203,21 @@ def _wrong_figures(
     origin = Origin(name=data.name, split=data.split, source=data.source, classes=data.classes)
     rebuilt = build_report(results, names, labels, report.environment, origin)
     own, again = (each.model_dump(exclude=_UNCHECKED) for each in (report, rebuilt))
-    for place, was, should in _differences(own, again, ""):
+    skip = _MAY_DIFFER if report.code == code_digest() else _MAY_DIFFER | _SENTENCES
+    for place, was, should in _differences(own, again, "", skip):
         shown = [f"{v:.4f}" if isinstance(v, float) else str(v) for v in (was, should)]
         yield f"{place} is {shown[0]}, and the stored results give {shown[1]}"
 
 
-def _differences(reported: Any, rebuilt: Any, place: str) -> Iterator[tuple[str, Any, Any]]:
+def _differences(
+    reported: Any, rebuilt: Any, place: str, skip: Set[str]
+) -> Iterator[tuple[str, Any, Any]]:
     """Places where two trees differ, with what each has there; items by their own names."""
     if isinstance(reported, dict) and isinstance(rebuilt, dict):
         for key in dict.fromkeys([*rebuilt, *reported]):
-            if key not in _MAY_DIFFER:
+            if key not in skip:
                 at = f"{place}, {key}" if place else str(key)
-                yield from _differences(reported.get(key), rebuilt.get(key), at)
+                yield from _differences(reported.get(key), rebuilt.get(key), at, skip)
     elif isinstance(reported, list | tuple) and isinstance(rebuilt, list | tuple):
         if len(reported) != len(rebuilt):
             yield f"the length of {place}", len(reported), len(rebuilt)
@@ -216,7 +226,7 @@ def _differences(reported: Any, rebuilt: Any, place: str) -> Iterator[tuple[str,
             named = other if isinstance(other, dict) else {}
             words = [str(named[key]) for key in ("name", "eps", "severity") if key in named]
             at = f"{place} {' '.join(words) or index}"
-            yield from _differences(one, other, at)
+            yield from _differences(one, other, at, skip)
     elif not _equal(reported, rebuilt):
         yield place, reported, rebuilt
 

@@ -241,7 +241,8 @@ def _find(
     except OSError:
         raise NoSuchSample("there is no report yet") from None
     if report["schema_version"] != SCHEMA_VERSION:
-        raise NoSuchSample("the report was written by another version")
+        version = report["schema_version"]
+        raise NoSuchSample(f"the report has schema_version {version}, not {SCHEMA_VERSION}")
     samples, found = report["samples"], report["data"]["kind"]
     if not 0 <= index < len(samples):
         raise NoSuchSample(f"index must lie in [0, {len(samples)}), got {index}")

@@ -411,5 +411,8 @@ def parse_report(content: bytes) -> Report:
     found = read_json(content)
     version = found.get("schema_version") if isinstance(found, dict) else None
     if version != SCHEMA_VERSION:
-        raise ValueError(f"schema_version must be {SCHEMA_VERSION}, got {version}; evaluate again")
+        raise ValueError(
+            f"the report has schema_version {version!r:.20}, and this version of Assay reads "
+            f"{SCHEMA_VERSION}; read it with the version that made it, or evaluate again"
+        )
     return Report.model_validate_json(content)

@@ -155,6 +155,30 @@ def test_every_changed_figure_is_refuted(folder: Path, check: Callable[..., Outc
         assert any(re.search(message, text) for text in outcome.refuted), place
 
 
+def test_sentences_of_other_code_are_not_compared_and_its_figures_are(
+    folder: Path, check: Callable[..., Outcome]
+) -> None:
+    words: dict[str, Any] = {
+        "summary.headline": "It holds.",
+        "summary.findings": ["Once more."],
+        "summary.models.0.outcome": "4/10",
+        "summary.models.0.attacks.0.finding": "PGD misleads it.",
+        "summary.comparison.finding": "No difference.",
+        "summary.gate.reason": "none",
+        "notes": [],
+        "definitions.robust": "right",
+    }
+    for place, value in words.items():
+        edit(folder, put(place, value))
+    refuted = check(limit=1).refuted
+    assert len(refuted) == len(words), refuted  # of the same code all are compared
+    edit(folder, put("code", "0" * 64))
+    outcome = check(limit=1)
+    assert outcome.confirmed and any("its sentences were not checked" in n for n in outcome.notes)
+    edit(folder, put("summary.models.0.largest.top1", 1.0))
+    assert any("largest, top1 is 1.0000" in text for text in check(limit=1).refuted)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -222,9 +246,10 @@ def test_command_exits_with_0_1_and_2(
     edit(folder, put("summary.gate.value", 0.9))
     assert main(["verify", report, *models, "--limit", "1"]) == 1
     assert "REFUTED: summary, gate, value is 0.9000" in capsys.readouterr().out
-    edit(folder, lambda content: content.update(schema_version=7))
+    edit(folder, lambda content: content.update(schema_version=3))
     assert main(["verify", report, *models]) == 2
-    assert "schema_version" in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert "has schema_version 3, and this version of Assay reads 4; read it with" in error
 
 
 def test_flips_that_precision_explains_are_told_apart() -> None:

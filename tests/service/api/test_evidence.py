@@ -157,4 +157,4 @@ def test_a_report_of_another_version_has_no_pictures(finished: Finished, front: 
     report = json.loads((folder / "report.json").read_bytes()) | {"schema_version": 1}
     (folder / "report.json").write_text(json.dumps(report))
     picture = front.request("GET", f"{location}/samples/0/clean.png")
-    check_error(picture, 404, "no_such_sample", "another version")
+    check_error(picture, 404, "no_such_sample", "has schema_version")
