@@ -322,6 +322,10 @@ class Attack(Strict, frozen=True, json_schema_extra=_ask_for_name):
         """
         raise NotImplementedError
 
+    def redrawn(self, images: np.ndarray, budget: Budget, seeds: Sequence[int]) -> np.ndarray:
+        """Images (B, C, H, W) as a run that stores none gave them to the model, from its seeds."""
+        raise NotImplementedError
+
     def allowed(
         self, clean: Batch, made: Batch, budget: Budget, target: "Target", seeds: Sequence[int]
     ) -> np.ndarray:

@@ -9,7 +9,7 @@ the proof demands.
 Source: Cohen, Rosenfeld & Kolter 2019, algorithm CERTIFY.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
@@ -120,6 +120,14 @@ class Smoothing(Certificate, frozen=True):
             if share > 0.5:
                 index[i], radius[i] = chosen, sigma * special.ndtri(share)
         return index, radius
+
+    def redrawn(self, images: np.ndarray, budget: Budget, seeds: Sequence[int]) -> np.ndarray:
+        """The first noisy copy of each image, cut to the range of pixels; see `Attack.redrawn`."""
+        copies = [
+            next(_noisy_batches(image, budget.value, seed, 1))
+            for image, seed in zip(images, seeds, strict=True)
+        ]
+        return np.concatenate(copies).clip(0, 1)
 
 
 def _noisy_batches(image: np.ndarray, sigma: float, seed: int, count: int) -> Iterator[np.ndarray]:

@@ -13,7 +13,6 @@ import numpy as np
 
 from data.images import to_png
 from robustness.attacks.base import Norm
-from robustness.attacks.corruptions.attack import Corruptions
 from robustness.parsing import L2_LIMIT, parse_eps
 from robustness.report.schema import FILE, SCHEMA_VERSION, AttackFlags
 from robustness.spec import ATTACKS, EvaluationSpec
@@ -57,7 +56,7 @@ def picture(
         kind: "clean", "adversarial" or "perturbation".
         attack: name of the attack.
         eps: the point, as the spec spells it or as an equal number, behind "Linf:" or "L2:" where
-            the norm matters; of corruptions "fog:3", its name and severity.
+            the norm matters; of corruptions "fog:3", its name and severity; of smoothing its sigma.
         model: name of the model; the evaluated one when not given.
 
     Raises:
@@ -69,8 +68,8 @@ def picture(
     clean = clean_input(folder, flagged["digest"], index)
     if kind == "clean":
         return to_png(clean)
-    if ATTACKS.get(attack or "") is Corruptions:
-        most, adversarial = None, _corrupted(clean, report, eps)
+    if attack in ATTACKS and ATTACKS[attack].info.role != "attack":
+        most, adversarial = None, _redrawn(clean, report, attack, eps)
     else:
         found, adversarial = _attacked(folder, index, report, flagged, attack, eps)
         # An l-infinity radius bounds each pixel's change; another norm does not.
@@ -80,14 +79,15 @@ def picture(
     return to_png(amplified(clean, adversarial, most=most))
 
 
-def _corrupted(clean: np.ndarray, report: dict[str, Any], point: str | None) -> np.ndarray:
-    """An image (C, H, W) under a corruption; nothing is stored of it, it follows from the seed."""
+def _redrawn(clean: np.ndarray, report: dict[str, Any], name: str, point: str | None) -> np.ndarray:
+    """An image (C, H, W) under a corruption or noise: nothing is stored of it."""
     spec = EvaluationSpec.model_validate(report["spec"])
     for cell in spec.cells:
-        if isinstance(cell.attack, Corruptions) and cell.budget.text == point:
+        if (cell.attack.label, cell.budget.text) == (name, point):
             seeds = cell.attack.seeds(spec.seed, cell.budget, clean[None])
-            return cell.attack.corrupted(clean[None], cell.budget, seeds)[0]
-    raise NoSuchSample(f"eps must be a corruption of this report such as 'fog:3', got {point!r}")
+            return cell.attack.redrawn(clean[None], cell.budget, seeds)[0]
+    got = point and point[:40]
+    raise NoSuchSample(f"eps must be a point of {name} in this report, got {got!r}")
 
 
 def amplified(clean: np.ndarray, adversarial: np.ndarray, *, most: float | None) -> np.ndarray:

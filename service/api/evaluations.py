@@ -107,6 +107,14 @@ def routes(
         responses={204: {"description": "Deleted"}} | failures(404, 410, 422, 503, 507),
         response_model=Evaluation,
     )
+    add(
+        one + "/continue",
+        front.resume,
+        methods=["POST"],
+        status_code=202,
+        responses=failures(404, 409, 410, 422, 429, 503, 507),
+        response_model=Evaluation,
+    )
     stream = file(MEDIA_TYPE, 404, 410, 422, 503)
     add(one + "/events", events.stream, response_class=Response, **stream)
     return [*attack_routes(), *router.routes, *evidence.routes(store, settings, one)]
@@ -260,6 +268,17 @@ class _Evaluations:
                 return JSONResponse(overview(cancelled), status_code=202)
             await to_thread.run_sync(self._delete, job)
         return Response(status_code=204)
+
+    async def resume(self, request: Request, id: str) -> Response:
+        """Continue a cancelled evaluation: what it has finished is not computed again."""
+        job, caller = await find_job(self.store, request, id), caller_of(request)
+        async with _disk_errors():
+            cancelled = job.status == "cancelled"
+            resumed = cancelled and await to_thread.run_sync(self.submitter.resume, job, caller)
+        if not resumed:
+            message = f"The evaluation is {job.status}; only a cancelled one can be continued."
+            raise ApiError(409, "evaluation_not_cancelled", message)
+        return JSONResponse(overview(await find_job(self.store, request, id)), status_code=202)
 
     async def _wait(self, request: Request, job_id: str, until: float) -> None:
         """Until the evaluation has ended, the client has left, or the server leaves.

@@ -34,7 +34,7 @@ CODES = {
     404: "no_report no_such_sample not_found unknown_evaluation unknown_model",
     405: "method_not_allowed",
     408: "header_timeout upload_timeout",
-    409: "evaluation_not_finished idempotency_conflict",
+    409: "evaluation_not_cancelled evaluation_not_finished idempotency_conflict",
     410: "evaluation_deleted",
     413: "archive_too_large body_too_large text_too_long too_many_pixels",
     415: "compressed_body format_not_taken not_a_file not_an_archive not_an_image not_multipart "

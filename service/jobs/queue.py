@@ -155,6 +155,21 @@ class JobStore(JobClaims):
             connection.execute(change.values(values))
         return self.get(job_id)
 
+    def resume(self, job_id: str, need: Need, limits: Limits) -> bool:
+        """Queue a cancelled job again, with what it has finished; False when it is not cancelled.
+
+        Raises:
+            ApiError: as in `check_room`.
+        """
+        cancelled = and_(
+            jobs.c.id == job_id, jobs.c.status == "cancelled", jobs.c.deleted.is_(None)
+        )
+        fresh = {"status": "queued", "finished": None, "attempts": 0, "lost": 0}
+        change = update(jobs).where(cancelled).values(fresh | {"cancel_requested": False})
+        with writing_alone(self._engine) as connection:
+            check_room(connection, need, limits, present(self._engine))
+            return bool(connection.execute(change).rowcount)
+
     def delete(self, job_id: str) -> bool:
         """Empty a finished job's row and leave a tombstone; False when it is not finished.
 

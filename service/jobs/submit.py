@@ -92,7 +92,15 @@ class Submitter:
             return known, False
         artifacts = self._check(submission.spec)
         limits = self._limits(caller)
-        self._check_room(submission, limits)  # before files are decoded; `submit` looks again
+        need = Need(
+            owner=caller.name,
+            sharer=submission.sharer,
+            priority=PRIORITIES[submission.priority],
+            cost=1,  # refuses what would be refused whatever it costs
+            stored=submission.uploads.size,
+        )
+        self.store.check_room(need, limits)  # before files are decoded; `submit` looks again
+        self._check_disk(need.stored)
         job_id = new_job_id()
         folder = evaluations_folder(self.settings.state) / job_id
         images.check()
@@ -124,17 +132,21 @@ class Submitter:
         stored = int(settings.stored_mb * 1_000_000)
         return Limits(queue_length=settings.queue_length, stored=stored, budget=budget)
 
-    def _check_room(self, submission: Submission, limits: Limits) -> None:
-        """Refuse what would be refused whatever it costs."""
-        size = submission.uploads.size
-        need = Need(
-            owner=submission.caller.name,
-            sharer=submission.sharer,
-            priority=PRIORITIES[submission.priority],
-            cost=1,
-            stored=size,
-        )
-        self.store.check_room(need, limits)
+    def resume(self, job: Job, caller: Caller) -> bool:
+        """Queue a cancelled evaluation again, whose cost was counted when it was accepted.
+
+        Returns:
+            Whether it was cancelled, and now is queued.
+
+        Raises:
+            ApiError: the queue, or its sharer's part of the disk, is full.
+            OSError: the disk is full.
+        """
+        self._check_disk(0)
+        need = Need(owner=job.owner, sharer=job.sharer, priority=job.priority, cost=0, stored=0)
+        return self.store.resume(job.id, need, self._limits(caller))
+
+    def _check_disk(self, size: int) -> None:
         free = shutil.disk_usage(self.settings.state).free
         if free - size < self.settings.free_mb * 1_000_000:
             raise OSError(errno.ENOSPC, "less is free than ASSAY_FREE_MB")

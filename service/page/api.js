@@ -126,6 +126,9 @@ export function fetchEvaluations({ cursor, status, search, signal }) {
 /** Cancels an active evaluation, deletes a finished one. */
 export const removeEvaluation = (id) => request(evaluationPath(id), { method: "DELETE" });
 
+/** Queues a cancelled evaluation again; what it has finished is not computed again. */
+export const continueEvaluation = (id) => request(`${evaluationPath(id)}/continue`, { method: "POST" });
+
 /** Where a form of the report lies: "report.json", "report.html", … */
 export const reportUrl = (id, form) => `${evaluationPath(id)}/${form}`;
 

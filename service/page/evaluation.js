@@ -1,7 +1,7 @@
 /** One evaluation: followed while it runs, shown with its result when it has ended. */
 
 import { showError } from "./access.js";
-import { ApiError, fetchEvaluation, fetchReport, fetchReportPage, removeEvaluation, reportUrl } from "./api.js";
+import { ApiError, continueEvaluation, fetchEvaluation, fetchReport, fetchReportPage, removeEvaluation, reportUrl } from "./api.js";
 import { inputKind } from "./attacks.js";
 import { announce, byId, h } from "./dom.js";
 import { endButton, facts, isActive } from "./evaluations.js";
@@ -119,8 +119,28 @@ function deleteSection(evaluation) {
   return h("section", { "aria-label": "Delete" }, button, error);
 }
 
-function ending(evaluation) {
-  if (evaluation.status === "cancelled") return h("p", { className: "notice" }, "This evaluation was cancelled. Its data was deleted.");
+/** What was cancelled: how far it came, and the button that continues it. */
+function cancelled({ id, progress: { done, total } }, signal) {
+  const error = h("div", { role: "alert" });
+  const resume = async () => {
+    button.disabled = true;
+    try {
+      await continueEvaluation(id);
+      await openEvaluation(id, signal);
+    } catch (problem) {
+      showError(error, problem);
+      button.disabled = false;
+    }
+  };
+  const button = h("button", { type: "button", id: "continue", onclick: resume }, "Continue");
+  const far = done ? `after ${done.toLocaleString("en")} of up to ${count(total, "model evaluation")}` : "before it began";
+  return h("section", { "aria-label": "Cancelled" },
+    h("p", { className: "notice" }, `This evaluation was cancelled ${far}. What is finished is kept until you delete it.`),
+    h("p", { className: "row take" }, button), error);
+}
+
+function ending(evaluation, signal) {
+  if (evaluation.status === "cancelled") return cancelled(evaluation, signal);
   const reason = evaluation.error?.message ?? "no reason was recorded";
   return h("p", { className: "notice error" }, `This evaluation failed: ${reason}`);
 }
@@ -190,8 +210,8 @@ async function reportSections(evaluation, exhibits, signal) {
 async function showResult(body, evaluation, signal) {
   document.title = `${subject(evaluation)} · Assay`;
   if (evaluation.status !== "succeeded") {
-    body.replaceChildren(ending(evaluation), deleteSection(evaluation));
-    announce(body.firstElementChild.textContent);
+    body.replaceChildren(ending(evaluation, signal), deleteSection(evaluation));
+    announce(body.querySelector(".notice").textContent);
     return;
   }
   const report = await fetchReport(evaluation.id, signal);

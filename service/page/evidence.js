@@ -9,8 +9,14 @@ import { chance, count } from "./words.js";
 
 const SHOWN_AT_FIRST = 8;
 const SHOWN_MORE = 24;
-const OUTCOMES = { fallen: "misled", held: "held", lost: "wrong without attack" };
 const ORDER = { fallen: 0, held: 1, lost: 2 };
+
+/** By what was run: what it makes of an image, what can come of it, and what a slider shows. */
+const WORDS = {
+  attack: { made: "adversarial", outcomes: { fallen: "misled", held: "held", lost: "wrong without attack" }, end: "the adversarial one" },
+  corruption: { made: "corrupted", outcomes: { fallen: "prediction changed", held: "held", lost: "wrong without corruption" }, end: "the corrupted one" },
+  certificate: { made: "noisy", outcomes: { fallen: "not provable", held: "provable" }, end: "the first of the noisy copies that vote, its pixels cut to black and white" },
+};
 
 /** A budget as the service’s addresses name it: "8/255", "L2:0.5". */
 const pointOf = ({ norm, eps }) => (norm && norm !== "Linf" ? `${norm}:${eps}` : eps);
@@ -18,21 +24,25 @@ const pointOf = ({ norm, eps }) => (norm && norm !== "Linf" ? `${norm}:${eps}` :
 /** Whether an attack is the chosen one. */
 const isRun = ({ attack, eps }) => (one) => one.name === attack && pointOf(one) === eps;
 
-/** A corruption in the shape of an attack, so that its images are shown alike. */
-const asAttack = ({ name, severity, ...one }) => ({ ...one, name: "corruptions", norm: null, eps: `${name}:${severity}`, kind: "corruption", eps_value: severity, title: name.replaceAll("_", " "), description: `at severity ${severity}`, finding: "" });
+/** Corruptions and certificates in the shape of attacks, so that their images are shown alike. */
+const asAttack = ({ name, severity, ...one }) => ({ ...one, role: "corruption", name: "corruptions", norm: null, eps: `${name}:${severity}`, kind: "corruption", eps_value: severity, title: name.replaceAll("_", " "), description: `${name.replaceAll("_", " ")} at severity ${severity}`, finding: "" });
+const asProof = ({ sigma, ...one }) => ({ ...one, role: "certificate", name: "smoothing", norm: null, eps: sigma, kind: "sigma", eps_value: 0, title: "Randomized smoothing", description: `noise of sigma ${sigma}`, finding: "" });
 
 /** What was run on a model, from its figures. */
-const runsOf = ({ attacks, corruptions }) => [...attacks, ...corruptions.map(asAttack)];
+const runsOf = ({ attacks, corruptions, certificates }) => [...attacks, ...corruptions.map(asAttack), ...certificates.map(asProof)];
 
 /** What a run did to a sample, from the flags of a model. */
 function flagsOf(model, choice) {
   const noise = (one) => ({ ...asAttack(one), robust: model.clean.correct && one.correct, confirmed: null, adversarial_index: one.index });
-  return model.attacks.find(isRun(choice)) ?? model.corruptions.map(noise).find(isRun(choice));
+  const proof = (one) => ({ ...asProof(one), robust: one.correct, confirmed: null, adversarial_index: one.index });
+  return [...model.attacks, ...model.corruptions.map(noise), ...model.certificates.map(proof)].find(isRun(choice));
 }
 
+const roleOf = ({ role = "attack" }) => role;
+
 function outcome(model, attack) {
-  if (!model.clean.correct) return "lost";
-  return attack.robust ? "held" : "fallen";
+  if (attack.robust) return "held";
+  return model.clean.correct || roleOf(attack) === "certificate" ? "fallen" : "lost";
 }
 
 /** Every sample as it fared under one attack on one model. */
@@ -53,7 +63,7 @@ function confirmations({ attack, outcome: kind }) {
 function rivals({ sample }, choice) {
   return sample.models.filter(({ name }) => name !== choice.model).map((model) => {
     const attack = flagsOf(model, choice);
-    return attack ? h("span", { className: "rival" }, `${model.name}: ${OUTCOMES[outcome(model, attack)]}`) : null;
+    return attack ? h("span", { className: "rival" }, `${model.name}: ${WORDS[roleOf(attack)].outcomes[outcome(model, attack)]}`) : null;
   });
 }
 
@@ -61,7 +71,7 @@ function rivals({ sample }, choice) {
 function labelNames(report, model) {
   const served = [...imageModels.all, ...textModels.all].find(({ name }) => name === model);
   const names = served?.labels ?? report.data.labels;
-  return (index) => names[index] ?? `class ${index}`;
+  return (index) => (index === null ? "abstains" : names[index] ?? `class ${index}`);
 }
 
 /** The predictions before and after. */
@@ -69,7 +79,8 @@ function answersLine({ model, attack, outcome: kind }, nameOf) {
   const sure = (probability) => (probability === null || probability === undefined ? "" : ` ${chance(probability)}`);
   return h("p", { className: "answers" },
     h("span", { className: `answer ${model.clean.correct ? "hold" : "fall"}` }, nameOf(model.clean.index) + sure(model.clean.probability)), " → ",
-    h("span", { className: `answer ${kind === "held" ? "hold" : "fall"}` }, nameOf(attack.adversarial_index) + sure(attack.adversarial_probability)));
+    h("span", { className: `answer ${kind === "held" ? "hold" : "fall"}` }, nameOf(attack.adversarial_index) + sure(attack.adversarial_probability)),
+    attack.radius ? h("span", {}, ` within ${attack.radius.toFixed(2)} (l2)`) : null);
 }
 
 /** What stands below every sample: its number, its label, and what became of it. */
@@ -78,7 +89,7 @@ function exhibitLine(entry, choice, nameOf) {
   return h("p", { className: "exhibit-line" },
     h("b", {}, `#${sample.index}`), h("bdi", { className: "file", title: sample.name }, sample.name),
     sample.label === null ? null : h("span", {}, `label ${nameOf(sample.label)}`),
-    h("span", { className: `outcome ${entry.outcome}` }, OUTCOMES[entry.outcome]),
+    h("span", { className: `outcome ${entry.outcome}` }, WORDS[roleOf(entry.attack)].outcomes[entry.outcome]),
     confirmations(entry), rivals(entry, choice));
 }
 
@@ -87,7 +98,7 @@ function select(label, options, value, onChoice) {
   return h("label", { className: "inline" }, label, field);
 }
 
-/** Draws controls and samples; a subclass says how one sample looks, by `exhibit(entry)`. */
+/** Draws controls and samples; a subclass says how one sample looks, by `exhibit(entry)`, and what to do with it, by `guide`. */
 class Evidence {
   constructor(evaluation, report, signal) {
     Object.assign(this, { evaluation, report, signal, only: null, shown: SHOWN_AT_FIRST });
@@ -96,6 +107,7 @@ class Evidence {
     const usual = this.runs.filter(({ kind }) => kind === this.runs[0].kind);
     const [strongest] = usual.sort((a, b) => b.eps_value - a.eps_value || b.name.localeCompare(a.name));
     this.choice = { model: this.names[0], attack: strongest.name, eps: pointOf(strongest) };
+    this.hint = h("p", { className: "hint" });
     this.controls = h("div", { className: "row controls" });
     this.finding = h("p", { className: "finding" });
     this.grid = h("ul", { className: "exhibits" });
@@ -106,7 +118,7 @@ class Evidence {
     const button = (key, text, number) => choiceButton(`${text} ${number}`, this.only === key, () => this.draw({ only: key, shown: SHOWN_AT_FIRST }), { disabled: number === 0 });
     return h("div", { className: "segmented", role: "group", "aria-label": "Which samples" },
       button(null, "all", all.length),
-      Object.entries(OUTCOMES).map(([key, text]) => button(key, text, all.filter((entry) => entry.outcome === key).length)));
+      Object.entries(this.words.outcomes).map(([key, text]) => button(key, text, all.filter((entry) => entry.outcome === key).length)));
   }
 
   #selectors() {
@@ -116,7 +128,8 @@ class Evidence {
       this.draw({ choice: { ...this.choice, attack, eps }, shown: SHOWN_AT_FIRST });
     };
     const models = select("model", this.names.map((name) => [name, name]), this.choice.model, (model) => this.draw({ choice: { ...this.choice, model }, shown: SHOWN_AT_FIRST }));
-    const attacks = select("attack", this.runs.map((one) => [`${one.name} ${pointOf(one)}`, `${one.title} ${one.description}`]), run, pick);
+    const titled = (one) => (roleOf(one) === "corruption" ? one.description : `${one.title} ${one.description}`);
+    const attacks = select(roleOf(this.run), this.runs.map((one) => [`${one.name} ${pointOf(one)}`, titled(one)]), run, pick);
     return this.names.length > 1 ? [models, attacks] : [attacks];
   }
 
@@ -133,6 +146,7 @@ class Evidence {
     const focused = fields().indexOf(document.activeElement);
     this.controls.replaceChildren(...this.#selectors(), this.#filters(all), ...this.extras());
     fields()[focused]?.focus();
+    this.hint.textContent = this.guide;
     this.finding.textContent = this.run.finding;
     const sorted = [...some].sort((a, b) => ORDER[a.outcome] - ORDER[b.outcome]);
     this.grid.replaceChildren(...sorted.slice(0, this.shown).map((entry) => this.exhibit(entry)));
@@ -150,10 +164,15 @@ class Evidence {
     return runsOf(this.model).find(isRun(this.choice));
   }
 
+  /** What the chosen run is called, and what it makes. */
+  get words() {
+    return WORDS[roleOf(this.run)];
+  }
+
   /** The section with the samples. */
-  section(hint) {
+  section() {
     this.draw();
-    return h("section", { className: "evidence", "aria-labelledby": "evidence-title" }, h("h2", { id: "evidence-title" }, "Evidence"), h("p", { className: "hint" }, hint), this.controls, this.finding, this.grid, this.more);
+    return h("section", { className: "evidence", "aria-labelledby": "evidence-title" }, h("h2", { id: "evidence-title" }, "Evidence"), this.hint, this.controls, this.finding, this.grid, this.more);
   }
 }
 
@@ -175,17 +194,22 @@ class ImageEvidence extends Evidence {
     return pictureUrl(this.evaluation.id, sample.index, kind, this.choice);
   }
 
+  get guide() {
+    return `Drag a slider, or use the arrow keys on it, to go from the clean image to ${this.words.end}.`;
+  }
+
   exhibit(entry) {
     const { sample } = entry;
+    const { made } = this.words;
     const nameOf = labelNames(this.report, this.choice.model);
-    const [clean, adversarial] = ["clean", "adversarial"].map((kind) => this.#address(sample, kind));
+    const [clean, changed] = ["clean", "adversarial"].map((kind) => this.#address(sample, kind));
     const maps = this.attention ? h("div", { className: "maps" }, h("p", { className: "card-wait" }, "computing …")) : null;
-    if (maps) this.#waiting.push({ place: maps, addresses: [clean, adversarial] });
+    if (maps) this.#waiting.push({ place: maps, addresses: [clean, changed] });
     return h("li", { className: `exhibit ${entry.outcome}` },
       answersLine(entry, nameOf),
       h("div", { className: "show" },
-        slider(clean, adversarial, `image ${sample.index}`),
-        frame(framed(this.#address(sample, "perturbation"), `what the attack changed in image ${sample.index}, amplified`),
+        slider(clean, changed, `image ${sample.index}`, made),
+        frame(framed(this.#address(sample, "perturbation"), `what changed in image ${sample.index}, amplified`),
           this.run.norm === "Linf" ? `change × ${Math.round(0.5 / this.run.eps_value)}` : "change, amplified", h("span", { className: "answer", title: this.run.description }, this.run.description))),
       maps,
       exhibitLine(entry, this.choice, nameOf));
@@ -242,6 +266,8 @@ const SAID = { del: "removed: ", ins: "inserted: " };
 const marked = ([kind, text]) => (kind === "same" ? shortened(text) : h(kind, {}, h("span", { className: "visually-hidden" }, SAID[kind]), text));
 
 class TextEvidence extends Evidence {
+  guide = "Removed words are struck through, inserted words are marked.";
+
   async #fill(place, sample) {
     try {
       const { changes } = await fetchChangedText(this.evaluation.id, sample.index, this.choice, this.signal);
@@ -264,9 +290,9 @@ class TextEvidence extends Evidence {
 /** The section with the samples of a finished evaluation; null where nothing changed any. */
 export function evidence(evaluation, report, signal) {
   if (!runsOf(report.summary.models[0]).length) return null;
-  if (report.data.kind === "text") return new TextEvidence(evaluation, report, signal).section("Removed words are struck through, inserted words are marked.");
+  if (report.data.kind === "text") return new TextEvidence(evaluation, report, signal).section();
   const images = new ImageEvidence(evaluation, report, signal);
-  const section = images.section("Drag a slider, or use the arrow keys on it, to go from the clean image to the adversarial one.");
+  const section = images.section();
   images.controls.after(images.error);
   return section;
 }

@@ -93,21 +93,22 @@ export function attentionLayer(explanation, image) {
 
 /**
  * @param {string} clean address of the picture as it was.
- * @param {string} adversarial address of the picture as the attack left it.
+ * @param {string} changed address of the picture as it was made.
  * @param {string} name what is shown, for screen readers.
+ * @param {string} made what the picture was made: "adversarial", "corrupted", …
  */
-export function slider(clean, adversarial, name) {
-  const field = h("input", { type: "range", min: 0, max: 100, step: 5, value: 50, "aria-label": `${name}, from clean to adversarial` });
+export function slider(clean, changed, name, made) {
+  const field = h("input", { type: "range", min: 0, max: 100, step: 5, value: 50, "aria-label": `${name}, from clean to ${made}` });
   const box = h("div", { className: "wipe" },
     picture(clean, `${name}, unchanged`, { width: 224, height: 224 }),
-    picture(adversarial, `${name}, after the attack`, { className: "wipe-above", width: 224, height: 224 }),
+    picture(changed, `${name}, ${made}`, { className: "wipe-above", width: 224, height: 224 }),
     h("span", { className: "wipe-edge", "aria-hidden": "true" }),
-    h("span", { className: "wipe-name left", "aria-hidden": "true" }, "adversarial"),
+    h("span", { className: "wipe-name left", "aria-hidden": "true" }, made),
     h("span", { className: "wipe-name right", "aria-hidden": "true" }, "clean"),
     field);
   const move = () => {
     box.style.setProperty("--edge", `${field.value}%`);
-    field.setAttribute("aria-valuetext", `${field.value} % adversarial`);
+    field.setAttribute("aria-valuetext", `${field.value} % ${made}`);
     box.classList.toggle("at-start", Number(field.value) < 30);
     box.classList.toggle("at-end", Number(field.value) > 70);
   };

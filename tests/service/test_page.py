@@ -3,8 +3,13 @@
 import json
 import shutil
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from statistics import mean
+from typing import Any
 
+import httpx
 import pytest
 from selenium.webdriver.common.keys import Keys
 
@@ -32,6 +37,11 @@ FAULTS = [
     ("[name=gate]", "400", "Enter a number from 0 to 100."),
     ("[name=seed]", "-1", "Enter a whole number from 0 on."),
     ("[name=pgd-steps]", "5000", "5000 steps are more than the 1000 allowed."),  # the service's
+]
+MADE = [
+    ("corruptions fog:3", "corrupted", "fog at severity 3"),
+    ("corruptions elastic_transform:3", "corrupted", "elastic transform at severity 3"),
+    ("smoothing 0.25", "noisy", "noise of sigma 0.25"),
 ]
 MOVING = """
 return [...document.querySelectorAll('*')].filter((node) => {
@@ -261,6 +271,29 @@ def test_presets_fill_the_form_and_faults_stand_at_their_field(page: Page) -> No
     assert not page.one("[name=gate]").is_enabled()
 
 
+def check_classes(page: Page, report: dict[str, Any]) -> None:
+    """The table of each model's classes shows what the flags of the samples add up to."""
+    labels, samples = report["data"]["labels"], report["samples"]
+    for place, model in enumerate(report["summary"]["models"]):
+        rows = page.all(f"[aria-label='By class: {model['name']}'] tbody tr")
+        shown = {
+            tuple(cell.text for cell in row.find_elements("css selector", "th, td")) for row in rows
+        }
+        expected = set()
+        for label in {sample["label"] for sample in samples}:
+            own = [sample["models"][place] for sample in samples if sample["label"] == label]
+            shares = [mean(one["clean"]["correct"] for one in own)]
+            for eps in model["worst"]:
+                shares.append(mean(holds(one["attacks"], eps) for one in own))
+            expected.add((labels[label], f"{len(own)}", *(f"{100 * one:.0f}" for one in shares)))
+        assert shown == expected and len(shown) == 2
+
+
+def holds(attacks: list[dict[str, Any]], eps: str) -> bool:
+    """Whether a sample withstood every attack within a radius."""
+    return all(one["robust"] and one["confirmed"] for one in attacks if one["eps"] == eps)
+
+
 def test_evaluation_from_samples_to_evidence(page: Page) -> None:
     page.take_samples()
     assert "All labels are known" in page.text("#image-evaluation .plan")
@@ -282,7 +315,14 @@ def test_evaluation_from_samples_to_evidence(page: Page) -> None:
     assert len(page.all(f"{attacks} tbody tr")) == 2 * (1 + 2 * 2 + 2)  # clean, attacks, worst
     assert len(page.all(".wide .band")) == 2 and len(page.all(".wide .thread")) == 4
     assert len(page.all("[aria-label^=Comparison] tbody tr")) == 3
+    check_classes(
+        page, httpx.get(f"{page.url}/{page.place().replace('#', 'v1')}/report.json").json()
+    )
     assert len(page.all(".exhibit")) == 4
+    with screen(page, 390):
+        page.prefer("prefers-color-scheme", "dark")
+        page.run("arguments[0].scrollIntoView()", page.one("[aria-label^='By class']"))
+        assert page.width() <= 390 and page.low_contrast() == []
 
 
 def test_evidence_of_images(page: Page, places: dict[str, str], tmp_path: Path) -> None:
@@ -318,10 +358,14 @@ def test_evaluations_of_other_kinds_are_shown(page: Page, places: dict[str, str]
     assert "fog" in page.text("[aria-label='Common corruptions']")
     assert "Provably correct" in page.text(".curve-figure")
     page.until(lambda: len(page.all(".exhibit")) == 2, "no corrupted images")
-    assert "fog at severity 3" in page.text(".controls")
-    page.run("arguments[0].scrollIntoView({block: 'center'})", page.one(".wipe"))
-    for picture in page.all(".exhibit:first-child img"):
-        page.until(lambda shown=picture: shown.get_property("naturalWidth") > 0, "no picture")  # type: ignore
+    for run, made, name in MADE:
+        page.one(f".controls option[value='{run}']").click()
+        assert page.text(".wipe-name") == made and page.text(".exhibit .frame .answer") == name
+        assert made in (page.all(".wipe input")[0].get_attribute("aria-label") or "")
+        page.run("arguments[0].scrollIntoView({block: 'center'})", page.one(".wipe"))
+        for picture in page.all(".exhibit:first-child img"):
+            page.until(lambda shown=picture: shown.get_property("naturalWidth") > 0, "no picture")  # type: ignore
+        assert "adversarial" not in page.text(".evidence")
     page.open(places["budgets"])
     worst = "its 2 predictions under the worst attack within 16/255 or within 0.5 (l2)"
     assert worst in page.text(".headline")
@@ -397,6 +441,10 @@ def test_evaluation_is_cancelled_and_deleted(page: Page) -> None:
     page.start()
     page.one(".progress button").click()
     page.says("#evaluation", "was cancelled", seconds=60)
+    page.one("#continue").click()
+    page.one(".progress button").click()
+    page.says("#evaluation", "of up to", seconds=60)
+    page.one("#continue")
     place = page.place()
     page.one("nav [data-view=evaluations]").click()
     row = f".past:has([href='{place}'])"
@@ -406,6 +454,17 @@ def test_evaluation_is_cancelled_and_deleted(page: Page) -> None:
     page.until(lambda: not page.all(row), "not deleted")
     page.open(place)
     assert "deleted" in page.text("#evaluation .error")
+
+
+@contextmanager
+def screen(page: Page, width: int, *, scale: int = 1, mobile: bool = True) -> Iterator[None]:
+    size = {"width": width, "height": 740, "deviceScaleFactor": scale, "mobile": mobile}
+    page.cdp("Emulation.setDeviceMetricsOverride", **size)
+    try:
+        yield
+    finally:
+        page.cdp("Emulation.clearDeviceMetricsOverride")
+        page.prefer()
 
 
 def fill(page: Page, places: dict[str, str], place: str) -> None:
@@ -429,14 +488,10 @@ def fill(page: Page, places: dict[str, str], place: str) -> None:
 def test_nothing_is_wider_than_a_phone_or_an_enlarged_window(
     page: Page, places: dict[str, str], width: int, scale: int, mobile: bool
 ) -> None:
-    size = {"width": width, "height": 740, "deviceScaleFactor": scale, "mobile": mobile}
-    try:
+    with screen(page, width, scale=scale, mobile=mobile):
         for place in VIEWS:
-            page.cdp("Emulation.setDeviceMetricsOverride", **size)
             fill(page, places, place)
             assert page.width() <= width, place
-    finally:
-        page.cdp("Emulation.clearDeviceMetricsOverride")
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -120,11 +120,11 @@ class Corruptions(Attack, frozen=True):
         return [input_seed(seed, budget.text, content_of(image)) for image in pixels]
 
     def run(self, target: "Target", batch: Batch, budget: Budget, search: Search) -> Batch:
-        """See `corrupted` and `Attack.run`."""
-        inputs = self.corrupted(batch.images, budget, search.seeds)
+        """See `redrawn` and `Attack.run`."""
+        inputs = self.redrawn(batch.images, budget, search.seeds)
         return Batch(inputs=inputs, labels=batch.labels)
 
-    def corrupted(self, images: np.ndarray, budget: Budget, seeds: Sequence[int]) -> np.ndarray:
+    def redrawn(self, images: np.ndarray, budget: Budget, seeds: Sequence[int]) -> np.ndarray:
         """Corrupt images (B, C, H, W) at the model's size, in 8 bit.
 
         Draws depend on the seed, the image, the corruption and its severity.

@@ -111,12 +111,13 @@ def test_pictures_tell_the_norm_of_a_radius(finished: Finished) -> None:
     url = f"{shown['links']['self']}/samples/0/adversarial.png"
     fog, saturate = "attack=corruptions&eps=fog:3", "attack=corruptions&eps=saturate:3"
     shown_first = set()
-    for query in ("eps=L2:2", "eps=2", "eps=Linf:64/255", "attack=fab-t", fog, saturate, ""):
+    noise = "attack=smoothing&eps=0.25"
+    for query in ("eps=L2:2", "eps=2", "eps=Linf:64/255", "attack=fab-t", fog, saturate, noise, ""):
         response = front.request("GET", f"{url}?{query}")
         assert response.status_code == 200, query
         shown_first.add(response.content)
     assert len(shown_first) >= 4
-    wrong = ("attack=corruptions", "attack=corruptions&eps=fog:4")
+    wrong = ("attack=corruptions", "attack=corruptions&eps=fog:4", "attack=smoothing&eps=0.5")
     for query in ("eps=Linf:2", "eps=L1:2", "eps=:2x", *wrong):
         check_error(front.request("GET", f"{url}?{query}"), 404, "no_such_sample", "")
     text = front.request("GET", f"{shown['links']['self']}/samples/0.json")

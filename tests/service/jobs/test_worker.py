@@ -12,7 +12,7 @@ import pytest
 from runtimes.artifact import Artifact
 from service.settings import ROOT
 from tests.service.conftest import wait_until
-from tests.service.front import Front
+from tests.service.front import Front, check_error
 
 LONG = {"name": "pgd", "eps": ["0.01", "0.02"], "steps": 60}
 SHORT = {"name": "fgsm", "eps": ["0.05"]}
@@ -22,6 +22,12 @@ def shards(front: Front, job_id: str) -> dict[str, str]:
     """Digest of every finished shard."""
     files = (front.folder(job_id) / "report").rglob("*.safetensors")
     return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+def shard_times(front: Front, job_id: str) -> dict[str, int]:
+    """When every finished shard was written."""
+    files = (front.folder(job_id) / "report").rglob("*.safetensors")
+    return {path.name: path.stat().st_mtime_ns for path in files}
 
 
 def child_of(job_id: str) -> int | None:
@@ -103,6 +109,25 @@ def test_a_stop_gives_a_running_job_back_and_a_cancellation_ends_it_between_two_
         assert wait_until(lambda: front.job(job_id).status == "cancelled", seconds=5)
     assert child_of(job_id) is None
     assert finished and finished.items() <= shards(front, job_id).items()
+
+
+def test_a_cancelled_evaluation_is_continued_to_the_same_result(
+    front: Front, undisturbed: Front
+) -> None:
+    place = f"/v1/evaluations/{(job_id := front.submit(LONG))}"
+    with front.evaluator():
+        assert wait_until(lambda: len(shards(front, job_id)) >= 2)
+        front.store.request_cancel(job_id)
+        assert wait_until(lambda: front.job(job_id).status == "cancelled", seconds=5)
+        kept = shard_times(front, job_id)
+    answer = front.request("POST", f"{place}/continue")
+    assert answer.status_code == 202 and answer.json()["status"] == "queued"
+    assert answer.json() == answer.json() | {"finished": None, "cancel_requested": False}
+    (reference,), _ = undisturbed.store.page()
+    assert front.run_all()[job_id].result == reference.result
+    assert shards(front, job_id) == shards(undisturbed, reference.id)
+    assert kept and kept.items() <= shard_times(front, job_id).items()  # not written again
+    check_error(front.request("POST", f"{place}/continue"), 409, "evaluation_not_cancelled", "")
 
 
 def test_an_idle_evaluator_looks_for_work_at_intervals(
