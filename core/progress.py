@@ -1,5 +1,6 @@
 """Progress: a bar where somebody watches, plain lines where the output becomes a log."""
 
+import math
 import sys
 from time import time
 from typing import Any
@@ -9,6 +10,25 @@ from tqdm import tqdm
 LINE_S, SHARE, SOON_S = 30.0, 0.1, 5.0
 """Seconds after which a line follows the last one; the share of the work after which it follows
 sooner; and how soon at the earliest."""
+
+
+def roughly(seconds: float) -> str:
+    """An estimate in words, no finer than it can be: "about 15 minutes"; the page has the same."""
+
+    def to(unit: int, step: float = 1) -> str:
+        return f"{step * math.floor(seconds / unit / step + 0.5):g}"
+
+    if seconds < 90:
+        return ["a few seconds", "less than a minute", "about a minute"][
+            (seconds >= 10) + (seconds >= 60)
+        ]
+    if seconds < 57.5 * 60:
+        return f"about {to(60, 1 if seconds < 570 else 5)} minutes"
+    if seconds < 75 * 60:
+        return "about an hour"
+    if seconds < 36.5 * 3600:
+        return f"about {to(3600, 0.5 if seconds < 5 * 3600 else 1).replace('.5', '½')} hours"
+    return f"about {to(86400)} days"
 
 
 class Bar(tqdm):
@@ -24,6 +44,14 @@ class Bar(tqdm):
         super().__init__(*args, **options)
         if self._plain:
             self.sp = None  # tqdm's sign of a display of its own: it draws nothing at the end
+
+    @property
+    def format_dict(self) -> dict[str, Any]:
+        """What a format may name; `left` is the time that is left, in words."""
+        known = super().format_dict
+        rate = known["rate"] or (known["elapsed"] and self.n / known["elapsed"])
+        left = f", {roughly((self.total - self.n) / rate)} left" if self.total and rate else ""
+        return {**known, "left": left}
 
     def display(self, msg: str | None = None, pos: int | None = None) -> Any:
         """Draw the bar, or write a line if one is due."""

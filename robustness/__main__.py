@@ -207,7 +207,7 @@ def _output(folder: Path | None) -> Iterator[Path]:
 @contextmanager
 def _bar() -> Iterator[Callable[[Progress], None]]:
     # No rate: what was stored before, or is spared by an early success, counts as done at once.
-    shape = "{desc}: {percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} {unit}s [{elapsed}<{remaining}]"
+    shape = "{desc}: {percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} {unit}s [{elapsed}{left}]"
     scaled = {"unit": "evaluation", "unit_scale": True, "smoothing": 0.05}
     with Bar(**scaled, bar_format=shape, leave=False) as bar:
 

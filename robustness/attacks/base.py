@@ -21,6 +21,7 @@ from pydantic import (
     model_serializer,
     model_validator,
 )
+from pydantic.fields import FieldInfo
 
 from core.names import nearest
 from robustness.kinds import InputKind, Variant
@@ -529,7 +530,7 @@ def options(kind: type[Attack]) -> list[Option]:
             name=name,
             type=item.get("type", "string"),
             several=several,
-            default=None if known.is_required() else known.get_default(call_default_factory=True),
+            default=_default(known, shapes[name].get("of", {})),
             required=known.is_required(),
             minimum=item.get("minimum"),
             maximum=item.get("maximum"),
@@ -539,6 +540,13 @@ def options(kind: type[Attack]) -> list[Option]:
         if name != "name":
             found.append(option)
     return found
+
+
+def _default(known: FieldInfo, stated: dict[str, Any]) -> Any:
+    """What holds without a value, unless its field states that this depends on others."""
+    if known.is_required() or "default" in stated:
+        return stated.get("default")
+    return known.get_default(call_default_factory=True)
 
 
 def _number(text: str) -> int | str:

@@ -233,6 +233,11 @@ class TorchAttack(GradientAttack, frozen=True):
         norms=("Linf", "L2", "L1", "L0"),
     )
     name: Literal["torchattacks"] = "torchattacks"
+    norm: Norm = Field(
+        default="Linf",
+        description="norm of the radii; default the first one of the attack",
+        json_schema_extra={"of": {"default": None}},
+    )
     attack: str = Field(
         description="name in the library, such as MIFGSM",
         json_schema_extra={"of": {"enum": [*LIBRARY]}},

@@ -1,7 +1,7 @@
 /** The API key, kept for this tab only, and errors in plain words with what can be done about them. */
 
 import { announce, byId, h } from "./dom.js";
-import { duration } from "./words.js";
+import { roughly } from "./words.js";
 
 const STORED = "assay-api-key";
 
@@ -72,7 +72,7 @@ const ADVICE = {
 };
 
 function advice({ status, retryAfter }) {
-  if (status === 429 || status === 503) return retryAfter ? `Try again in ${duration(retryAfter)}.` : "Try again in a moment.";
+  if (status === 429 || status === 503) return retryAfter ? `Try again in ${roughly(retryAfter)}.` : "Try again in a moment.";
   return ADVICE[status] ?? null;
 }
 

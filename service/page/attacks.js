@@ -14,10 +14,13 @@ const isCount = (value) => Number.isInteger(value) && value > 0;
 const BUDGETS = {
   eps: { title: "Budget (eps)", hint: "How far each pixel may move. 1/255 is one level of an 8-bit image.", chips: ["1/255", "2/255", "4/255", "8/255", "16/255", "32/255"], other: "e.g. 0.1, 12/255", fits: isShare, rule: "a budget lies above 0 and is at most 1", meant: (value) => isCount(value) && value < 256 && `${value}/255` },
   severities: { title: "Severity of the corruptions", hint: "From 1, hardly visible, to 5, hard to see through.", chips: ["1", "2", "3", "4", "5"], number: true },
-  sigma: { title: "Noise of the smoothing (sigma)", hint: "More noise proves larger radii and costs clean accuracy.", chips: ["0.12", "0.25", "0.5", "1"] },
+  sigma: { title: "Noise of the smoothing (sigma)", hint: "More noise proves larger radii and costs clean accuracy.", chips: ["0.12", "0.25", "0.5", "1"], other: "e.g. 0.4", fits: (value) => value > 0 && value <= 10, rule: "sigma lies above 0 and is at most 10", meant: () => null },
   rate: { title: "Share of the words", hint: "0.025 is one word in forty.", chips: ["0.025", "0.05", "0.1", "0.25"], other: "e.g. 0.15", fits: isShare, rule: "a share lies above 0 and is at most 1", meant: (value) => value <= 100 && String(value / 100) },
   edits: { title: "Edits", hint: "How many words or tokens of a text may be changed.", chips: ["1", "2", "3", "5", "8"], other: "e.g. 10", number: true, fits: isCount, rule: "edits are whole numbers from 1 on", meant: () => null },
 };
+
+/** The rule of radii in other norms than Linf, whose chips and limits fit only that one. */
+const RADII = { fits: (value) => value > 0, rule: "a radius lies above 0", meant: () => null };
 
 /** Where to start from; the first one is chosen when the page is opened. What is not named here has the service's default. */
 const PRESETS = {
@@ -79,15 +82,36 @@ function epsValue(text) {
   return Number(numerator) / Number(denominator);
 }
 
-function optionField(attack, { name, choices, minimum, maximum, default: value, text }) {
-  const field = choices
-    ? h("select", { name: `${attack}-${name}` }, choices.map((one) => h("option", { value: one, selected: one === value }, one)))
-    : h("input", { type: "number", name: `${attack}-${name}`, value, min: minimum, max: maximum, required: true, inputMode: "numeric" });
-  return h("label", { className: "inline", title: text }, name, field);
+/** How options are typed that are no counts: as `pattern` has it, else `title` says what is wrong. */
+const TYPED = {
+  number: { type: "text", className: "short", placeholder: "default", pattern: "[0-9.eE\\-]+(/[0-9.]+)?", title: "Enter a number such as 0.01 or 2/255." },
+  object: { type: "text", placeholder: "steps=20 decay=1", pattern: "\\s*(\\w+=\\S+\\s*)*", title: "Enter pairs such as steps=20 decay=1." },
+};
+
+const spell = (value, type) => (type === "object" ? Object.entries(value).map((pair) => pair.join("=")).join(" ") : value);
+
+/** A value of a pair; several numbers have commas between them. */
+function readValue(text) {
+  if (text.includes(",")) return text.split(",").map(readValue);
+  if (["true", "false"].includes(text)) return text === "true";
+  return text === "" || Number.isNaN(Number(text)) ? text : Number(text);
 }
 
-/** The options that have a field: counts, and choices other than the norm. */
-const offered = ({ options, budget }) => options.filter(({ name, type, several, choices }) => name !== budget && name !== "norm" && !several && (type === "integer" || choices));
+function optionField(attack, { name, type, several, choices, minimum, maximum, required, default: usual }) {
+  const key = `${attack}-${name}`;
+  if (several) return h("span", { className: "row", role: "group", "aria-label": name }, choices.map((one) => chip(key, one)));
+  const own = required || usual !== null ? [] : [h("option", { value: "" }, "default")];
+  const field = choices
+    ? h("select", { name: key }, own, choices.map((one) => h("option", { value: one }, one)))
+    : h("input", { name: key, autocomplete: "off", spellcheck: false, ...(TYPED[type] ?? { type: "number", min: minimum, max: maximum, required: true, inputMode: "numeric" }) });
+  return h("label", { className: "inline" }, name, field);
+}
+
+/** The options that have a field: all but the budget, and those without a choice. */
+const offered = ({ options, budget }) => options.filter(({ name, choices }) => name !== budget && choices?.length !== 1);
+
+/** Whether another attack spends the same, so that one may want values of its own. */
+const shares = ({ name, input, budget }) => attacks.some((other) => other.name !== name && other.input === input && other.budget === budget);
 
 const onlyField = ({ name }) => h("label", { className: "inline" }, "only at", h("input", { type: "text", className: "short", name: `${name}-only`, autocomplete: "off", spellcheck: false }));
 
@@ -96,10 +120,11 @@ function attackRow(attack) {
     h("label", { className: "check" },
       h("input", { type: "checkbox", name: "attack", value: attack.name }),
       h("span", {}, h("b", {}, attack.title), h("small", {}, attack.what))),
-    h("span", { className: "row" }, offered(attack).map((option) => optionField(attack.name, option)), BUDGETS[attack.budget].other && onlyField(attack)));
+    h("span", { className: "row" }, offered(attack).map((option) => optionField(attack.name, option)), shares(attack) && onlyField(attack),
+      h("small", { className: "hint" }, offered(attack).map(({ name, text }) => `${name}: ${text}`).join(" · "))));
 }
 
-const chip = (name, value) => h("label", { className: "chip" }, h("input", { type: "checkbox", name, value }), h("span", {}, value));
+const chip = (name, value) => h("label", { className: "chip" }, h("input", { type: "checkbox", name, value }), h("span", {}, value.replaceAll("_", " ")));
 
 function budgetField(key) {
   const { title, hint, chips, other } = BUDGETS[key];
@@ -118,8 +143,7 @@ const ticked = (form, name) => [...form.querySelectorAll(`[name="${name}"]:check
 const typed = (text) => text.split(/[\s,;]+/).filter(Boolean);
 
 /** What is wrong with a typed budget, or null. */
-function typedFault(key, text) {
-  const { fits, rule, meant } = BUDGETS[key];
+function typedFault({ fits, rule, meant }, text) {
   const wrong = typed(text).find((one) => !fits(epsValue(one)));
   if (wrong === undefined) return null;
   const better = epsValue(wrong) > 0 && meant(epsValue(wrong));
@@ -150,15 +174,45 @@ export class AttackFields {
   /** Fills attacks and budgets from a preset, the first one where none is named. */
   apply(key = this.known[0]?.key) {
     const preset = this.known.find((one) => one.key === key);
-    if (!preset) return;
-    for (const box of this.form.querySelectorAll("[name=attack]")) box.checked = box.value in preset.attacks;
-    for (const budget of this.budgets) this.#fillBudget(budget, preset[budget] ?? []);
-    for (const attack of this.attacks) this.#fillOptions(attack, preset.attacks[attack.name] ?? {});
+    if (preset) this.#fill(preset);
+  }
+
+  /** Fills attacks and budgets from those of a spec; returns the names of what has no place here. */
+  take(list) {
+    const found = { attacks: {} };
+    const left = [];
+    for (const { name, ...chosen } of list) {
+      const attack = this.attacks.find((one) => one.name === name);
+      if (!attack || name in found.attacks) {
+        left.push(name);
+        continue;
+      }
+      const { budget, options } = attack;
+      const values = (chosen[budget] ?? options.find((option) => option.name === budget).default).map(String);
+      const own = !["Linf", undefined].includes(chosen.norm) || (found[budget] ?? values).join() !== values.join();
+      if (!own) found[budget] = values;
+      found.attacks[name] = { ...chosen, only: own ? values.join(" ") : "" };
+    }
+    for (const radio of this.form.querySelectorAll("[name=preset]")) radio.checked = false;
+    this.#fill(found);
+    this.details.open = true;
+    return left;
+  }
+
+  #fill(found) {
+    for (const box of this.form.querySelectorAll("[name=attack]")) box.checked = box.value in found.attacks;
+    for (const budget of this.budgets) this.#fillBudget(budget, found[budget] ?? []);
+    for (const attack of this.attacks) this.#fillOptions(attack, found.attacks[attack.name] ?? {});
     this.#showBudgets();
   }
 
   #fillOptions(attack, chosen) {
-    for (const { name, default: usual, choices } of offered(attack)) this.form.elements[`${attack.name}-${name}`].value = chosen[name] ?? usual ?? choices?.[0] ?? "";
+    for (const { name, type, several, default: usual, required, choices } of offered(attack)) {
+      const key = `${attack.name}-${name}`;
+      const value = chosen[name] ?? usual ?? (required ? choices[0] : "");
+      if (several) for (const box of this.form.querySelectorAll(`[name="${key}"]`)) box.checked = value.includes(box.value);
+      else this.form.elements[key].value = spell(value, type);
+    }
     const only = this.form.elements[`${attack.name}-only`];
     if (only) only.value = chosen.only ?? "";
   }
@@ -193,35 +247,48 @@ export class AttackFields {
   }
 
   #values({ name, budget }) {
-    const own = typed(this.form.elements[`${name}-only`]?.value ?? "");
-    if (own.length) return own;
+    const own = this.#own({ name });
+    if (own) return typed(own);
     const all = new Set([...ticked(this.form, budget), ...typed(this.form.elements[`other-${budget}`]?.value ?? "")]);
     return [...all].sort((a, b) => epsValue(a) - epsValue(b));
   }
 
-  #option(attack, { name, choices }) {
-    const { value } = this.form.elements[`${attack}-${name}`];
-    return [name, choices ? value : Number(value)];
+  /** An option as a spec has it; undefined where its default holds. */
+  #option(attack, { name, type, several, choices, default: usual }) {
+    const key = `${attack.name}-${name}`;
+    const text = this.form.elements[key].value?.trim();
+    let value = several ? ticked(this.form, key) : text || null;
+    if (type === "integer") value = Number(text);
+    if (type === "object") value = Object.fromEntries(text.split(/\s+/).filter(Boolean).map((pair) => [pair.split("=", 1)[0], readValue(pair.slice(pair.indexOf("=") + 1))]));
+    return value === null || JSON.stringify(value) === JSON.stringify(usual) ? undefined : value;
   }
 
-  #fields({ name, budget }) {
-    const own = this.form.elements[`${name}-only`];
-    return own?.value.trim() ? own : this.form.elements[`other-${budget}`];
+  #own({ name }) {
+    return this.form.elements[`${name}-only`]?.value.trim();
+  }
+
+  #fields(attack) {
+    return this.form.elements[this.#own(attack) ? `${attack.name}-only` : `other-${attack.budget}`];
   }
 
   /** What is typed and breaks a rule, of the chosen attacks: [{field, message}]. */
   faults() {
-    const fields = new Map(this.chosen().map((attack) => [this.#fields(attack), attack.budget]));
-    return [...fields].filter(([field]) => field).map(([field, budget]) => ({ field, message: typedFault(budget, field.value) })).filter(({ message }) => message);
+    const ruled = this.chosen().map((attack) => {
+      const field = this.#fields(attack);
+      const other = this.#own(attack) && (this.form.elements[`${attack.name}-norm`]?.value ?? "Linf") !== "Linf";
+      return { field, message: field && typedFault(other ? RADII : BUDGETS[attack.budget], field.value) };
+    });
+    return ruled.filter(({ message }) => message);
   }
 
   /** The field that a place in a spec such as "attacks.0.eps" is about; null where there is none. */
   at(place) {
-    const [, index, name] = /^attacks\.(\d+)\.(\w+)/.exec(place) ?? [];
+    const [, index, name] = /^attacks\.(\d+)(?:\.(\w+))?/.exec(place) ?? [];
     const attack = this.chosen()[index];
     if (!attack) return null;
-    const typedOne = name === attack.budget ? this.#fields(attack) : this.form.elements[`${attack.name}-${name}`];
-    return typedOne ?? this.form.querySelector(name === attack.budget ? `[name="${name}"]` : `[name="attack"][value="${attack.name}"]`);
+    const one = (key) => this.form.querySelector(`[name="${key}"]`);
+    if (name === attack.budget) return this.#fields(attack) ?? one(name);
+    return one(`${attack.name}-${name}`) ?? this.form.querySelector(`[name="attack"][value="${attack.name}"]`);
   }
 
   /** The attacks as a spec names them. */
@@ -229,7 +296,7 @@ export class AttackFields {
     return this.chosen().map((attack) => {
       const { name, budget } = attack;
       const values = this.#values(attack);
-      const options = offered(attack).map((option) => this.#option(name, option));
+      const options = offered(attack).map((option) => [option.name, this.#option(attack, option)]).filter(([, value]) => value !== undefined);
       return { name, [budget]: BUDGETS[budget].number ? values.map(Number) : values, ...Object.fromEntries(options) };
     });
   }
@@ -238,6 +305,10 @@ export class AttackFields {
   missing() {
     const chosen = this.chosen();
     if (!chosen.length) return "Choose at least one attack.";
+    const other = chosen.find((attack) => !this.#own(attack) && !["Linf", "", undefined].includes(this.form.elements[`${attack.name}-norm`]?.value));
+    if (other) return `${other.title}: radii in another norm than Linf are of another size. Enter them at “only at”, such as 0.5.`;
+    const blank = chosen.find((attack) => offered(attack).some(({ name, several }) => several && !ticked(this.form, `${attack.name}-${name}`).length));
+    if (blank) return `Choose at least one of the ${blank.title.toLowerCase()}.`;
     const empty = chosen.find((attack) => !this.#values(attack).length);
     return empty ? `Choose at least one value for “${BUDGETS[empty.budget].title}”.` : null;
   }

@@ -2,18 +2,20 @@
 
 import { showError } from "./access.js";
 import { fetchCost, submitEvaluation } from "./api.js";
-import { AttackFields } from "./attacks.js";
+import { AttackFields, inputKind } from "./attacks.js";
 import { byId, h } from "./dom.js";
 import { imageInputs, textInputs, uploads } from "./inputs.js";
+import { rememberStart, startedWith } from "./kept.js";
 import { classOf, imageModels, textModels } from "./models.js";
-import { count, duration } from "./words.js";
+import { Requests } from "./requests.js";
+import { count, moment, roughly } from "./words.js";
 
 const COST_AFTER_MS = 300;
 
 /** `crypto.randomUUID` exists in secure contexts only, and a service on the local network has none. */
 const newKey = () => [...crypto.getRandomValues(new Uint8Array(16))].map((byte) => byte.toString(16).padStart(2, "0")).join("");
 
-const FIELDS = { name: "called", note: "note", gate: "gate", seed: "seed", compare_with: "compare" };
+const FIELDS = { name: "called", note: "note", gate: "gate", seed: "seed", compare_with: "compare", top_k: "ranks" };
 
 /** A field with its explanation below it. */
 function explained(kind, text, field, hint) {
@@ -22,9 +24,10 @@ function explained(kind, text, field, hint) {
   return h("div", { className: "row circumstance" }, h("label", { className: "inline" }, text, field, field.name === "gate" && "%"), h("small", { id }, hint));
 }
 
-/** What is wrong with a field for a number, in words; null where nothing is. */
-function numberFault({ validity, min, max, step }) {
+/** What is wrong with what is typed, in words; null where nothing is. */
+function fieldFault({ validity, pattern, title, min, max, step }) {
   if (validity.valid) return null;
+  if (pattern) return title;
   const range = max && max < 1_000_000 ? `from ${min} to ${max}` : `from ${min} on`;
   return `Enter a ${step ? "number" : "whole number"} ${range}.`;
 }
@@ -38,12 +41,16 @@ class EvaluationForm {
   constructor(form, inputs, models) {
     Object.assign(this, { form, inputs, models });
     this.fields = new AttackFields(form, inputs.kind);
+    this.again = h("p", { className: "notice again", tabIndex: -1, hidden: true });
+    this.requests = new Requests();
+    this.copies = h("details", { className: "adjust" }, h("summary", {}, "Copy as spec, curl or Python"), this.requests.blocks);
     this.plan = h("p", { className: "plan" });
     this.cost = h("p", { className: "cost", role: "status" });
     this.error = h("div", { className: "form-error", role: "alert" });
     this.button = h("button", { type: "submit", className: "primary start" }, "Start evaluation");
     form.replaceChildren(
-      h("div", { className: "fields" }, this.fields.presets, this.fields.details, this.#circumstances()),
+      this.again,
+      h("div", { className: "fields" }, this.fields.presets, this.fields.details, this.#circumstances(), this.copies),
       h("div", { className: "launch" }, this.plan, this.button, this.cost, this.error));
     form.addEventListener("input", ({ target }) => {
       this.fields.changed(target);
@@ -67,7 +74,8 @@ class EvaluationForm {
       of("name", h("input", { type: "text", name: "called", maxLength: 100, autocomplete: "off" }), "What the list of evaluations calls it."),
       of("note", h("textarea", { name: "note", rows: 1, maxLength: 2000 }), "What you want to remember of it."),
       of("compare with", h("select", { name: "compare" }), "Runs the same attacks on a second model and tells whether the difference is more than chance."),
-      of("gate: must keep", h("input", { type: "number", name: "gate", min: 0, max: 100, step: 0.1, placeholder: "–", inputMode: "decimal" }), "Passes if the lower end of the 95 % interval of the accuracy under the worst attack, at the largest budget, is at least this. Empty: no gate."),
+      of("gate: must keep", h("input", { type: "number", name: "gate", min: 0, max: 100, step: "any", placeholder: "–", inputMode: "decimal" }), "Passes if the lower end of the 95 % interval of the accuracy under the worst attack, at the largest budget, is at least this. Empty: no gate."),
+      of("ranks (top-k)", h("input", { type: "text", className: "short", name: "ranks", value: "1", pattern: "[1-9]\\d{0,8}([ ,]+[1-9]\\d{0,8})*", title: "Enter whole numbers from 1 on, such as 1 5.", autocomplete: "off" }), "Right at k: the label is among the k likeliest. Above 1, every attack runs to its end."),
       of("seed", h("input", { type: "number", name: "seed", value: 0, min: 0, required: true, inputMode: "numeric" }), "Where random choices start: the same seed gives the same result again."),
       of("priority", h("select", { name: "priority" }, priority), "Which evaluation waits for which. High needs an administrator’s key."));
   }
@@ -82,11 +90,13 @@ class EvaluationForm {
   }
 
   #spec() {
-    const { called, note, compare, gate, seed } = this.form.elements;
+    const { called, note, compare, gate, seed, ranks } = this.form.elements;
+    const topK = ranks.value.split(/[ ,]+/).filter(Boolean).map(Number);
     return {
       model: this.models.reference(this.models.chosen),
       seed: Number(seed.value),
       attacks: this.fields.read(),
+      ...(topK.length && topK.join() !== "1" && { top_k: topK }),
       ...(called.value.trim() && { name: called.value.trim() }),
       ...(note.value.trim() && { note: note.value.trim() }),
       ...(compare.value ? { compare_with: compare.value } : {}),
@@ -111,9 +121,9 @@ class EvaluationForm {
 
   /** What breaks a rule, as far as the page knows: [{field, message}]. */
   #faults() {
-    const used = [...this.form.querySelectorAll(".circumstance input:enabled, .attack:has([name=attack]:checked) [type=number]")];
-    const numbers = used.map((field) => ({ field, message: numberFault(field) })).filter(({ message }) => message);
-    return [...this.fields.faults(), ...numbers];
+    const used = [...this.form.querySelectorAll(".circumstance input:enabled, .attack:has([name=attack]:checked) input")];
+    const own = used.map((field) => ({ field, message: fieldFault(field) })).filter(({ message }) => message);
+    return [...this.fields.faults(), ...own];
   }
 
   /** Says at each field, once, what is wrong with it. */
@@ -133,7 +143,7 @@ class EvaluationForm {
   /** Says what the service refuses: at its field, or below the button where it has none. */
   #refuse(error) {
     const details = error.isRefusal && Array.isArray(error.details) ? error.details : [];
-    const found = details.map(({ field, message }) => ({ field: this.fields.at(field) ?? this.form.elements[FIELDS[field]], message: `${message[0].toUpperCase()}${message.slice(1)}.` }));
+    const found = details.map(({ field, message }) => ({ field: this.fields.at(field) ?? this.form.elements[FIELDS[String(field).split(".")[0]]], message: `${message[0].toUpperCase()}${message.slice(1)}${message.endsWith("?") ? "" : "."}` }));
     const placed = found.filter(({ field }) => field);
     this.#refused = Boolean(error.isRefusal);
     this.#mark(placed);
@@ -166,6 +176,9 @@ class EvaluationForm {
     this.form.elements.gate.disabled = !this.fields.attacking();
     clearTimeout(this.#timer);
     this.#asking?.abort();
+    const whole = this.models.chosen && !this.fields.missing() && !this.#faults().length;
+    this.copies.hidden = !whole;
+    if (whole) this.requests.show(this.#spec(), this.form.elements.priority.value);
     if (this.#ready()) this.#timer = setTimeout(() => this.#check(), COST_AFTER_MS);
     else this.cost.textContent = "";
   }
@@ -184,7 +197,7 @@ class EvaluationForm {
     this.cost.textContent = "estimating the cost …";
     try {
       const { model_evaluations: evaluations, seconds } = await fetchCost(this.#spec(), this.inputs.items.length, signal);
-      const time = seconds === null ? "The time is estimated once it runs" : `About ${duration(seconds)} once it runs`;
+      const time = seconds === null ? "The time is estimated once it runs" : `It runs for ${roughly(seconds)}`;
       this.cost.replaceChildren(h("b", {}, `Up to ${count(evaluations, "model evaluation")}`), ` ${time}.`);
       showError(this.error, null);
       this.#mark([]);
@@ -202,6 +215,34 @@ class EvaluationForm {
     return kind === "text" ? { texts: items.map(({ name }) => name) } : { images: await uploads(items) };
   }
 
+  /** Chooses the models of an evaluation as far as they are served; tells which are not. */
+  #fillModels(asked) {
+    const [own, rival] = asked.map(({ name, digest }) => this.models.find(digest) ?? this.models.all.find((model) => model.name === name));
+    if (own) this.models.choose(own);
+    this.form.elements.compare.value = rival ? this.models.reference(rival) : "";
+    const changed = asked.filter(({ digest }) => !this.models.find(digest)).map(({ name }) => name);
+    return changed.length ? `${changed.join(" and ")}: not served any more as it was.` : "";
+  }
+
+  /** Fills the form with what an evaluation was asked, and says what has no place in it. */
+  fill({ id, spec, priority, samples, models, created }) {
+    const left = this.fields.take(spec.attacks);
+    const [, share] = /^\s*robust_accuracy\s*>=\s*(\S+)\s*$/.exec(spec.gate ?? "") ?? [];
+    if (spec.gate && !share) left.push(`gate ${spec.gate}`);
+    if (spec.class_map) left.push("class_map");
+    const values = { called: spec.name ?? "", note: spec.note ?? "", seed: spec.seed ?? 0, ranks: (spec.top_k ?? [1]).join(" "), gate: share ? Number((share * 100).toFixed(9)) : "", priority };
+    for (const [name, value] of Object.entries(values)) this.form.elements[name].value = value;
+    const served = this.#fillModels(models);
+    const { items, kind } = this.inputs;
+    const own = `Its ${count(samples, kind)}`;
+    const others = items.length ? `${own}, or their labels, are not what is selected here now: ${count(items.length, kind)} would be evaluated.` : `${own} are not on this page: select ${kind}s first.`;
+    this.again.replaceChildren([`Filled from the evaluation of ${moment(created)}. Change what you like, then start.`,
+      startedWith(id, items) ? `${own} are still selected, with the same labels.` : others, served,
+      left.length ? `Not in this form: ${left.join(", ")}.` : ""].filter(Boolean).join(" "));
+    this.again.hidden = false;
+    this.update();
+  }
+
   async start() {
     if (this.button.disabled) return;
     this.button.disabled = true;
@@ -211,6 +252,8 @@ class EvaluationForm {
       const labels = this.#labels();
       const terms = { labels: labels.includes(null) ? null : labels, priority: this.form.elements.priority.value, key: newKey() };
       const answer = await submitEvaluation(this.#spec(), await this.#inputs(), terms);
+      rememberStart(answer.id, this.inputs.items);
+      this.again.hidden = true;
       location.hash = `#/evaluations/${encodeURIComponent(answer.id)}`;
       this.#ready();
     } catch (error) {
@@ -220,12 +263,23 @@ class EvaluationForm {
   }
 }
 
-let started = false;
+const forms = new Map();
+
+/** Opens the form of an evaluation's kind, filled with what that was asked. */
+export function runAgain(evaluation) {
+  const kind = inputKind(evaluation.spec);
+  const form = forms.get(kind);
+  form?.fill(evaluation);
+  window.addEventListener("hashchange", () => {
+    form?.again.scrollIntoView();
+    form?.again.focus({ preventScroll: true });
+  }, { once: true });
+  location.hash = kind === "text" ? "#/texts" : "#/";
+}
 
 /** Builds the forms below images and texts, once the attacks are known. */
 export function startForms() {
-  if (started) return;
-  started = true;
-  new EvaluationForm(byId("image-evaluation"), imageInputs, imageModels);
-  new EvaluationForm(byId("text-evaluation"), textInputs, textModels);
+  if (forms.size) return;
+  forms.set("image", new EvaluationForm(byId("image-evaluation"), imageInputs, imageModels));
+  forms.set("text", new EvaluationForm(byId("text-evaluation"), textInputs, textModels));
 }

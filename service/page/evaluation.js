@@ -2,12 +2,13 @@
 
 import { showError } from "./access.js";
 import { ApiError, continueEvaluation, fetchEvaluation, fetchReport, fetchReportPage, removeEvaluation, reportUrl } from "./api.js";
-import { inputKind } from "./attacks.js";
 import { announce, byId, h } from "./dom.js";
+import { runAgain } from "./evaluation-form.js";
 import { endButton, facts, isActive } from "./evaluations.js";
 import { evidence } from "./evidence.js";
 import { downloadLink } from "./pictures.js";
-import { count, duration, ordinal } from "./words.js";
+import { Requests } from "./requests.js";
+import { count, ordinal, roughly } from "./words.js";
 
 const SPOKEN_EVERY_MS = 5000;
 const WAIT_SECONDS = 1;
@@ -39,7 +40,7 @@ class ProgressPanel {
     const { done = 0, total = 0, stage = "", eta_s: eta } = evaluation.progress ?? {};
     const share = total ? done / total : 0;
     const queued = evaluation.status === "queued";
-    const left = eta === null || eta === undefined ? "" : ` · about ${duration(eta)} left`;
+    const left = eta === null || eta === undefined ? "" : ` · ${roughly(eta)} left`;
     const said = queued ? "Waiting" : `${Math.floor(share * 100)} %`;
     this.percent.textContent = said;
     if (queued) this.bar.removeAttribute("value");
@@ -109,7 +110,8 @@ function heading(evaluation) {
     h("h1", { tabIndex: -1 }, subject(evaluation), rival ? h("span", { className: "versus" }, " vs. ", h("span", {}, rival)) : null),
     evaluation.spec.name && h("p", { className: "own-name" }, evaluation.spec.name),
     h("p", { className: "facts" }, facts(evaluation, `seed ${evaluation.spec.seed ?? 0}`)),
-    evaluation.spec.note && h("p", { className: "own-note" }, evaluation.spec.note));
+    evaluation.spec.note && h("p", { className: "own-note" }, evaluation.spec.note),
+    h("p", {}, h("button", { type: "button", className: "again", onclick: () => runAgain(evaluation) }, "Run again with …")));
 }
 
 function deleteSection(evaluation) {
@@ -154,25 +156,10 @@ const FORMS = [
   ["report.junit.xml", "for a build server"],
 ];
 
-const quoted = (text) => `'${text.replaceAll("'", "'\\''")}'`;
-
-/** How the same is asked for again, by its title: the inputs are for the reader to name. */
-function requests({ spec }) {
-  const address = new URL("v1/evaluations", document.baseURI).href;
-  const data = inputKind(spec) === "text" ? "DATA.csv" : "DATA.zip";
-  return {
-    "as spec": JSON.stringify(spec, null, 2),
-    "as curl": `curl -F ${quoted(`spec=${JSON.stringify(spec)}`)} \\\n     -F archive=@${data} ${address}`,
-    "as Python": `import json\n\nimport httpx\n\nspec = json.loads(${JSON.stringify(JSON.stringify(spec))})\nwith open("${data}", "rb") as archive:\n    answer = httpx.post(\n        "${address}",\n        data={"spec": json.dumps(spec)},\n        files={"archive": archive},\n    )\nprint(answer.json())`,
-  };
-}
-
-function requestSection(evaluation) {
-  const block = ([title, text]) => h("details", { className: "request" }, h("summary", {}, title),
-    navigator.clipboard && h("button", { type: "button", className: "quiet", onclick: () => navigator.clipboard.writeText(text).then(() => announce("Copied.")) }, "Copy"),
-    h("pre", { tabIndex: 0 }, text));
-  return h("section", { "aria-labelledby": "request-title" }, h("h2", { id: "request-title" }, "Ask for the same again"),
-    Object.entries(requests(evaluation)).map(block));
+function requestSection({ spec, priority }) {
+  const requests = new Requests();
+  requests.show(spec, priority);
+  return h("section", { "aria-labelledby": "request-title" }, h("h2", { id: "request-title" }, "Ask for the same again"), requests.blocks);
 }
 
 const style = new CSSStyleSheet();
@@ -210,7 +197,7 @@ async function reportSections(evaluation, exhibits, signal) {
 async function showResult(body, evaluation, signal) {
   document.title = `${subject(evaluation)} · Assay`;
   if (evaluation.status !== "succeeded") {
-    body.replaceChildren(ending(evaluation, signal), deleteSection(evaluation));
+    body.replaceChildren(ending(evaluation, signal), requestSection(evaluation), deleteSection(evaluation));
     announce(body.querySelector(".notice").textContent);
     return;
   }

@@ -50,3 +50,29 @@ export async function keep(inputs, revive, fail) {
     fail(error); // a private window may have no storage
   }
 }
+
+const STARTED = "assay-started";
+const STARTED_MOST = 500;
+
+const started = () => JSON.parse(localStorage.getItem(STARTED) ?? "[]");
+
+/** A number that differs, in all likelihood, where inputs, labels or their order do. */
+const fingerprint = (items) => [...JSON.stringify(items.map(({ key, label }) => [key, label]))].reduce((hash, one) => (Math.imul(hash, 31) + one.codePointAt(0)) | 0, 7);
+
+/** Remembers which inputs an evaluation was started with. */
+export function rememberStart(id, items) {
+  try {
+    localStorage.setItem(STARTED, JSON.stringify([...started(), [id, fingerprint(items)]].slice(-STARTED_MOST)));
+  } catch {
+    // without storage the page will not know them again, and says so
+  }
+}
+
+/** Whether these are the inputs, with the labels, that an evaluation was started with in this browser. */
+export function startedWith(id, items) {
+  try {
+    return started().some(([own, print]) => own === id && print === fingerprint(items));
+  } catch {
+    return false;
+  }
+}

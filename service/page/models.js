@@ -38,6 +38,11 @@ class Models extends EventTarget {
     return this.chosen ? this.all.filter((model) => model !== this.chosen && same(model)).map((model) => this.reference(model)) : [];
   }
 
+  /** Chooses a served model, as its tile does. */
+  choose(model) {
+    [...document.getElementsByName(this.task)].find(({ value }) => value === this.reference(model)).click();
+  }
+
   #choose(model) {
     this.chosen = model;
     this.dispatchEvent(new Event("change"));

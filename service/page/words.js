@@ -25,13 +25,17 @@ export function ordinal(number) {
   return `${number}${ending}`;
 }
 
-/** "3 s", "2 min 10 s", "1 h 5 min" */
-export function duration(seconds) {
-  const s = Math.max(0, Math.round(seconds));
-  if (s < 1) return "less than a second";
-  if (s < 60) return `${s} s`;
-  if (s < 3600) return `${Math.floor(s / 60)} min${s % 60 ? ` ${s % 60} s` : ""}`;
-  return `${Math.floor(s / 3600)} h ${Math.floor((s % 3600) / 60)} min`;
+/** "a few seconds", "about 15 minutes", "about 1½ hours": an estimate, no finer than it can be; as core/progress.py says it. */
+export function roughly(seconds) {
+  const to = (unit, step = 1) => step * Math.floor(seconds / unit / step + 0.5);
+  if (seconds < 10) return "a few seconds";
+  if (seconds < 60) return "less than a minute";
+  if (seconds < 90) return "about a minute";
+  const minutes = to(60, seconds < 570 ? 1 : 5);
+  if (minutes < 60) return `about ${minutes} minutes`;
+  if (seconds < 4500) return "about an hour";
+  const hours = to(3600, seconds < 18_000 ? 0.5 : 1);
+  return hours > 36 ? `about ${to(86_400)} days` : `about ${String(hours).replace(".5", "½")} hours`;
 }
 
 /** "21 Nov 2025, 14:05" in the reader's own zone. */

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from core.progress import Bar
+from core.progress import Bar, roughly
 
 
 class Terminal(io.StringIO):
@@ -64,6 +64,36 @@ def test_work_of_unknown_length_that_starts_again_is_told_too(
         "reading: 1,200 samples, 00:31 so far\n"
         "reading: 25%, 500 of 2,000 samples, 00:40 so far, loss 1.2\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [
+        (0, "a few seconds"),
+        (59.9, "less than a minute"),
+        (60, "about a minute"),
+        (150, "about 3 minutes"),
+        (569, "about 9 minutes"),
+        (916, "about 15 minutes"),
+        (3449, "about 55 minutes"),
+        (3450, "about an hour"),
+        (5000, "about 1½ hours"),
+        (7000, "about 2 hours"),
+        (36.4 * 3600, "about 36 hours"),
+        (36.5 * 3600, "about 2 days"),
+    ],
+)
+def test_estimates_are_no_finer_than_they_can_be(seconds: float, said: str) -> None:
+    assert roughly(seconds) == said
+
+
+def test_a_bar_may_tell_roughly_what_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = silent(monkeypatch, Terminal())
+    with Bar(total=100, bar_format="{n_fmt}/{total_fmt} [{elapsed}{left}]", mininterval=0) as bar:
+        bar.start_t -= 100
+        bar.update(10)
+    assert "0/100 [00:00]" in terminal.getvalue()
+    assert "10/100 [01:40, about 15 minutes left]" in terminal.getvalue()
 
 
 def test_a_terminal_gets_a_bar_and_disabled_work_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -149,6 +149,14 @@ class Page:
         for key in keys:
             ActionChains(self.driver).send_keys(key).perform()
 
+    def tab_to(self, selector: str) -> None:
+        """Press the tab key until such an element has the focus."""
+        for _ in range(60):
+            self.keys(Keys.TAB)
+            if self.run("return document.activeElement.matches(arguments[0])", selector):
+                return
+        pytest.fail(f"{selector} is not reached by the tab key")
+
     def set_field(self, selector: str, value: str) -> None:
         field = self.one(selector)
         field.send_keys(Keys.CONTROL, "a")

@@ -13,6 +13,7 @@ import httpx
 import pytest
 from selenium.webdriver.common.keys import Keys
 
+from core.progress import roughly
 from robustness.report.sentences import percent
 from service.settings import ROOT
 from tests.service.conftest import png
@@ -36,13 +37,75 @@ FAULTS = [
     ("[name=other-eps]", "8", "Did you mean 8/255?"),
     ("[name=gate]", "400", "Enter a number from 0 to 100."),
     ("[name=seed]", "-1", "Enter a whole number from 0 on."),
+    ("[name=pgd-alpha]", "wide", "Enter a number such as 0.01 or 2/255."),
+    ("[name=ranks]", "0", "Enter whole numbers from 1 on"),
     ("[name=pgd-steps]", "5000", "5000 steps are more than the 1000 allowed."),  # the service's
+    ("[name=pgd-alpha]", "8", "did you mean '8/255'?"),
 ]
 MADE = [
     ("corruptions fog:3", "corrupted", "fog at severity 3"),
     ("corruptions elastic_transform:3", "corrupted", "elastic transform at severity 3"),
     ("smoothing 0.25", "noisy", "noise of sigma 0.25"),
 ]
+# What the form must hold, of specs: all but defaults and what has no place in it.
+AGAIN: list[tuple[dict[str, Any], str]] = [
+    (
+        {
+            "name": "wide",
+            "note": "two\nlines",
+            "seed": 7,
+            "top_k": [1, 3],
+            "compare_with": "fashion-dot",
+            "gate": "robust_accuracy >= 0.573",
+            "attacks": [
+                {"name": "fgsm", "eps": ["2/255", "0.1"]},
+                {"name": "pgd", "eps": ["2/255", "0.1"], "steps": 3, "alpha": "1/255"},
+                {"name": "apgd-ce", "eps": ["0.5", "3"], "norm": "L2"},
+                {"name": "spsa", "eps": ["1/255"]},
+                {
+                    "name": "torchattacks",
+                    "eps": ["3"],
+                    "norm": "L0",
+                    "attack": "Pixle",
+                    "params": {"restarts": 2, "pixel_mapping": "random", "x_dimensions": [2, 4]},
+                },
+            ],
+        },
+        "",
+    ),
+    (
+        {
+            "seed": 0,
+            "attacks": [
+                {"name": "corruptions", "severities": [1, 4], "names": ["fog", "spatter"]},
+                {"name": "smoothing", "sigma": ["0.3"], "samples": 20, "alpha": "0.01"},
+            ],
+        },
+        "",
+    ),
+    (
+        {
+            "seed": 0,
+            "class_map": "index",
+            "gate": "clean_accuracy > 0.5",
+            "attacks": [{"name": "fgsm", "eps": ["2/255"]}],
+        },
+        "Not in this form: gate clean_accuracy > 0.5, class_map.",
+    ),
+    ({"seed": 0, "attacks": [{"name": "typos", "edits": [1, 9], "queries": 40}]}, ""),
+]
+RUN_AGAIN = """
+const [spec, done] = arguments;
+Promise.all(["models", "evaluation-form"].map((one) => import(`./${one}.js`))).then(
+  ([{ imageModels, textModels }, { runAgain }]) => {
+    const all = [...imageModels.all, ...textModels.all];
+    const models = [spec.model, spec.compare_with].filter(Boolean)
+      .map((name) => all.find((model) => model.name === name));
+    runAgain({ id: "x", spec, priority: "low", samples: 3, models,
+      created: "2026-01-02T03:04:05Z" });
+    done();
+  });
+"""
 MOVING = """
 return [...document.querySelectorAll('*')].filter((node) => {
   const style = getComputedStyle(node);
@@ -52,6 +115,9 @@ return [...document.querySelectorAll('*')].filter((node) => {
 ROUNDED = """
 return import('./words.js').then(
   ({ percent }) => arguments[0].map(([k, n]) => percent(k / n, n)))
+"""
+ESTIMATED = """
+return import('./words.js').then(({ roughly }) => arguments[0].map(roughly))
 """
 UNNAMED = """
 return [...document.querySelectorAll('input, select, textarea, button')].filter((node) =>
@@ -182,33 +248,75 @@ def test_refused_files_are_removed_at_once(page: Page, tmp_path: Path) -> None:
 
 
 def test_keyboard_alone_leads_from_samples_to_a_result(page: Page) -> None:
-    def tab_to(selector: str) -> None:
-        for _ in range(60):
-            page.keys(Keys.TAB)
-            if page.run("return document.activeElement.matches(arguments[0])", selector):
-                return
-        raise AssertionError(f"{selector} is not reached by the tab key")
-
     page.keys(Keys.TAB)
     assert page.run("return document.activeElement.textContent") == "Skip to the content"
     page.keys(Keys.ENTER)
-    tab_to("#browse")
+    page.tab_to("#browse")
     page.keys(Keys.ENTER)
-    tab_to(".thumb")
+    page.tab_to(".thumb")
     page.keys(Keys.SPACE, Keys.ARROW_RIGHT, Keys.SPACE, Keys.ARROW_DOWN, Keys.SPACE)
     predicted(page, 3)
-    tab_to("#image-models input")
-    tab_to("#image-evaluation [name=preset]")
+    page.tab_to("#image-models input")
+    page.tab_to("#image-evaluation [name=preset]")
     page.keys(Keys.ARROW_DOWN, Keys.ARROW_UP)
     assert page.run("return document.activeElement.value") == "quick"
     page.says("#image-evaluation .cost", "model evaluations")
-    tab_to("#image-evaluation .start")
+    page.tab_to("#image-evaluation .start")
     page.keys(Keys.ENTER)
     page.finish()
-    tab_to(".wipe input")
+    page.tab_to(".wipe input")
     page.keys(Keys.HOME)
     shown = page.run("return document.activeElement.getAttribute('aria-valuetext')")
     assert shown == "0 % adversarial"
+
+
+def test_keyboard_alone_leads_from_an_evaluation_to_another(page: Page) -> None:
+    page.take_samples()
+    page.start()
+    page.tab_to("#evaluation .again")
+    page.keys(Keys.ENTER)
+    page.until(lambda: page.run("return document.activeElement.matches('.again.notice')"), "focus")
+    assert "Its 4 images are still selected" in page.text(".again.notice")
+    page.tab_to("#image-evaluation [name=preset]")
+    page.keys(Keys.SPACE)
+    page.tab_to("#image-evaluation [name=pgd-alpha]")
+    page.keys("x")
+    page.says("#image-evaluation .fault", "Enter a number such as")
+    page.keys(Keys.BACKSPACE)
+    for field, value in (("seed", "7"), ("priority", "n")):
+        page.tab_to(f"#image-evaluation [name={field}]")
+        page.keys(value)
+    page.tab_to("#image-evaluation .adjust:last-child > summary")
+    page.keys(Keys.ENTER)
+    page.tab_to("#image-evaluation .request summary")
+    page.keys(Keys.ENTER)
+    page.tab_to("#image-evaluation .request button")
+    page.cdp(
+        "Browser.grantPermissions", permissions=["clipboardReadWrite", "clipboardSanitizedWrite"]
+    )
+    page.keys(Keys.ENTER)
+    page.until(lambda: "Copied." in page.run("return announcer.textContent"), "not copied")
+    page.tab_to("#image-evaluation .start")
+    page.keys(Keys.ENTER)
+    page.says("#evaluation .facts", "seed 7")
+
+
+def test_form_takes_whatever_was_asked_before(page: Page) -> None:
+    for given, left in AGAIN:
+        text = given["attacks"][0]["name"] == "typos"
+        spec = {"model": "imdb-transject" if text else "fashion-elliptical", **given}
+        page.driver.execute_async_script(RUN_AGAIN, spec)
+        form = "#text-evaluation" if text else "#image-evaluation"
+        page.until(lambda form=form: bool(page.shown(f"{form} .again")), "not opened")
+        said = page.text(f"{form} .again")
+        assert "are not on this page" in said and said.endswith(left)
+        asked = page.all(f"{form} .request pre")
+        read = json.loads(asked[0].get_attribute("textContent") or "")
+        if left:
+            spec = {key: spec[key] for key in ("model", "seed", "attacks")}
+        assert read == spec
+        assert "-F priority=low" in (asked[1].get_attribute("textContent") or "")
+        assert page.text(f"{form} .plan").startswith("Select some")
 
 
 def test_texts_are_typed_read_and_classified(page: Page, tmp_path: Path) -> None:
@@ -396,9 +504,11 @@ def test_an_evaluation_of_texts_marks_the_changed_words(page: Page) -> None:
     assert "edits of a text" in page.text(".curve-figure")
 
 
-def test_page_rounds_as_the_reports_do(page: Page) -> None:
+def test_page_rounds_as_the_reports_do_and_estimates_as_the_command_line(page: Page) -> None:
     pairs = [(k, n) for n in (8, 16, 24, 32, 40, 200, 400) for k in range(n + 1)]
     assert page.run(ROUNDED, pairs) == [percent(k / n, n) for k, n in pairs]
+    seconds = [*range(0, 6000, 5), *range(6000, 400_000, 900)]
+    assert page.run(ESTIMATED, seconds) == [roughly(one) for one in seconds]
 
 
 def test_past_evaluations_are_listed_filtered_and_continued(
