@@ -4,7 +4,8 @@ import hashlib
 import platform
 from collections.abc import Iterable
 from functools import lru_cache
-from importlib.metadata import PackageNotFoundError, version
+from importlib import metadata
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
 _ROOT = Path(__file__).parents[1]
@@ -12,6 +13,7 @@ _CPUINFO = Path("/proc/cpuinfo")
 _EVALUATING = ("core", "data", "export", "models", "robustness", "runtimes")
 # The build of ONNX Runtime for CUDA is a package of another name.
 _OTHER_BUILDS = {"onnxruntime": "onnxruntime-gpu"}
+version = lru_cache(metadata.version)  # milliseconds, and every shard asks for five
 
 
 def versions(names: Iterable[str]) -> dict[str, str]:

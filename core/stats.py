@@ -8,7 +8,7 @@ import math
 from collections.abc import Sequence
 from functools import partial
 
-from scipy import optimize, special, stats
+from scipy import special
 
 CONFIDENCE = 0.95
 _Z = float(special.ndtri(0.5 + CONFIDENCE / 2))
@@ -24,10 +24,9 @@ def wilson(successes: int, samples: int) -> tuple[float, float]:
     Returns:
         Lower and upper bound, in [0, 1].
 
-    Source: Wilson 1927; computed by scipy.
+    Source: Wilson 1927, eq. 4.
     """
-    interval = stats.binomtest(successes, samples).proportion_ci(CONFIDENCE, method="wilson")
-    return float(interval.low), float(interval.high)
+    return _score_interval(successes / samples, samples)
 
 
 def mean_interval(shares: Sequence[float]) -> tuple[float, float]:
@@ -44,10 +43,17 @@ def mean_interval(shares: Sequence[float]) -> tuple[float, float]:
 
     Source: Wilson 1927, eq. 4; the bound of the variance is that of Bhatia & Davis 2000.
     """
-    samples, mean = len(shares), math.fsum(shares) / len(shares)
+    return _score_interval(math.fsum(shares) / len(shares), len(shares))
+
+
+def _score_interval(mean: float, samples: int) -> tuple[float, float]:
+    return _lowest_mean(mean, samples), 1 - _lowest_mean(1 - mean, samples)
+
+
+def _lowest_mean(mean: float, samples: int) -> float:
     part = _Z**2 / samples
-    center, half = mean + part / 2, math.sqrt(part * (mean * (1 - mean) + part / 4))
-    return max(0.0, (center - half) / (1 + part)), min(1.0, (center + half) / (1 + part))
+    half = math.sqrt(part * (mean * (1 - mean) + part / 4))
+    return max(0.0, (mean + part / 2 - half) / (1 + part))
 
 
 def lower_bound(successes: int, samples: int, *, alpha: float) -> float:
@@ -82,7 +88,7 @@ def above_chance(successes: int, samples: int, chance: float) -> float:
         samples: number of samples, > 0.
         chance: probability of one success, in [0, 1].
     """
-    return float(stats.binomtest(successes, samples, chance, alternative="greater").pvalue)
+    return float(special.bdtrc(successes - 1, samples, chance))
 
 
 def mcnemar(only_first: int, only_second: int) -> float:
@@ -95,7 +101,8 @@ def mcnemar(only_first: int, only_second: int) -> float:
     Source: McNemar 1947, in its exact form: under equality the discordant pairs are a fair coin.
     """
     discordant = only_first + only_second
-    return float(stats.binomtest(only_first, discordant).pvalue) if discordant else 1.0
+    tail = special.bdtr(min(only_first, only_second), discordant, 0.5)
+    return min(1.0, 2 * float(tail))
 
 
 def paired_interval(only_first: int, only_second: int, samples: int) -> tuple[float, float]:
@@ -124,6 +131,8 @@ def paired_interval(only_first: int, only_second: int, samples: int) -> tuple[fl
 
 
 def _lowest_difference(only_first: int, only_second: int, samples: int) -> float:
+    from scipy import optimize  # a third of a second that only comparisons need
+
     score = partial(_score_excess, only_first, only_second, samples)
     # At the measured difference itself the excess is 0 if no image is discordant: a false root.
     inside = (only_first - only_second) / samples - 1e-9

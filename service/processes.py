@@ -31,7 +31,9 @@ def by_role(server: int) -> Iterator[tuple[str, psutil.Process]]:
 
 
 def role_of(process: psutil.Process, server: int) -> str:
-    """What a process of `server` is: server, worker, decoder, evaluator or evaluation.
+    """What a process of `server` is: server, worker, decoder, opener, evaluator or evaluation.
+
+    An opener opens or times an artifact for a worker.
 
     Raises:
         psutil.Error: it has ended.
@@ -43,6 +45,8 @@ def role_of(process: psutil.Process, server: int) -> str:
         return "evaluation"
     if "service.decoding.child" in command:
         return "decoder"
+    if "core.confined" in command:
+        return "opener"
     return "evaluator" if "evaluator" in command else "worker"
 
 

@@ -40,9 +40,9 @@ from service.http.auth import access
 from service.http.body import Bodies
 from service.http.departure import client_left, watching, while_connected
 from service.http.documents import SPEC_LIMIT, parse_body, require_type
-from service.http.errors import ApiError
 from service.http.keys import caller_of
 from service.http.openapi import body, failures, file
+from service.http.refusal import ApiError
 from service.http.shares import Shares, sharer_of
 from service.jobs.database import is_full
 from service.jobs.queue import JobStore

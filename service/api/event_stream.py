@@ -20,7 +20,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from service.api.evidence import find_job
-from service.http.errors import ApiError
+from service.http.refusal import ApiError
 from service.http.shares import Shares, sharer_of
 from service.jobs.queue import JobStore
 from service.jobs.table import Job

@@ -17,9 +17,9 @@ from robustness.report import lookup
 from robustness.report.schema import Report
 from service.api.schemas import TextSample
 from service.http.auth import access
-from service.http.errors import ApiError
 from service.http.keys import caller_of
 from service.http.openapi import failures, file
+from service.http.refusal import ApiError
 from service.jobs.queue import JobStore
 from service.jobs.table import Job
 from service.jobs.uploads import REPORT, evaluations_folder

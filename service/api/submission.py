@@ -8,9 +8,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from robustness.spec import EvaluationSpec
 from service.http.body import File
 from service.http.documents import SPEC_LIMIT, broken_rules, parse_json
-from service.http.errors import ApiError
 from service.http.keys import Caller
 from service.http.openapi import DescribedBy
+from service.http.refusal import ApiError
 from service.jobs.submit import Submission, spec_error
 from service.jobs.table import Priority
 from service.jobs.uploads import Uploads, read_texts

@@ -16,8 +16,8 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.routing import BaseRoute
 
 from service.http.auth import access
-from service.http.errors import ApiError
 from service.http.openapi import failures, file
+from service.http.refusal import ApiError
 from service.jobs.queue import JobStore
 from service.metrics import Metrics, memory_of, state_metrics
 

@@ -22,7 +22,7 @@ from starlette.types import Message
 
 from core.names import sentence
 from service.http.documents import media_type, unhurried
-from service.http.errors import ApiError
+from service.http.refusal import ApiError
 from service.http.shares import Shares, fits, sharer_of
 from service.processes import return_memory
 from service.settings import Settings

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 
 from starlette.requests import Request
 
-from service.http.errors import ApiError
+from service.http.refusal import ApiError
 
 _MOMENT_S = 0.05  # in which most predictions are answered; a task for each would cost time
 

@@ -10,7 +10,7 @@ from starlette.requests import Request
 
 from core.json import JsonError, TooManyItems, read_json
 from core.names import sentence
-from service.http.errors import ApiError
+from service.http.refusal import ApiError
 
 MAX_DETAILS = 16
 """Broken rules that an error lists at most."""

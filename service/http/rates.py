@@ -10,8 +10,8 @@ from hashlib import blake2b
 from pathlib import Path
 
 from core.files import allocate
-from service.http.errors import ApiError
 from service.http.keys import Caller
+from service.http.refusal import ApiError
 
 _BUCKET = struct.Struct("<dd")  # tokens that are gone; the moment to which they were counted
 _WRONG_KEYS = 5  # at once; each comes back after 12 s

@@ -21,7 +21,7 @@ from sqlalchemy import (
     update,
 )
 
-from service.http.errors import ApiError
+from service.http.refusal import ApiError
 from service.jobs.claims import JobClaims
 from service.jobs.database import open_database, present, writing, writing_alone
 from service.jobs.room import Limits, Need, check_room

@@ -6,7 +6,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, and_, func, select
 
-from service.http.errors import ApiError
+from service.http.refusal import ApiError
 from service.http.shares import fits
 from service.jobs.table import PRIORITIES, jobs
 

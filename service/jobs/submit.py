@@ -17,9 +17,8 @@ from runtimes.manifest import IMAGES, TEXTS, Task
 from service.decoding.pool import Request
 from service.http.body import Upload
 from service.http.documents import MAX_DETAILS
-from service.http.errors import ApiError
 from service.http.keys import Caller
-from service.http.refusal import check_samples
+from service.http.refusal import ApiError, check_samples
 from service.jobs.queue import JobStore
 from service.jobs.room import Limits, Need
 from service.jobs.table import PRIORITIES, Job, NewJob, Priority, new_job_id

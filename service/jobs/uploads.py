@@ -31,8 +31,7 @@ from service.decoding.pool import Decoders, Request, refusal
 from service.decoding.process import Unpacked
 from service.http.body import Upload
 from service.http.documents import TEXTS_LIMIT, Limit, check_size, parse_json
-from service.http.errors import ApiError
-from service.http.refusal import check_length, check_samples, class_mismatch
+from service.http.refusal import ApiError, check_length, check_samples, class_mismatch
 from service.settings import Settings
 
 INPUTS = "inputs.json"

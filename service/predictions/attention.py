@@ -19,7 +19,7 @@ from PIL import Image
 from runtimes.artifact import Artifact, ArtifactError
 from runtimes.manifest import ONNX
 from runtimes.onnx import open_session
-from service.http.errors import ApiError
+from service.http.refusal import ApiError
 
 _FAMILIES = ("deit_", "fan_")  # vision transformers whose head reads class tokens
 

@@ -18,7 +18,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from service.http.errors import ApiError
+from service.http.refusal import ApiError
 from service.metrics import Metrics
 from service.settings import Settings
 from service.tracing import span

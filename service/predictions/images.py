@@ -15,7 +15,7 @@ from data.images import ImageError, ImageSpec, to_png, to_unit
 from runtimes.artifact import Artifact
 from runtimes.threads import available_cores
 from service.decoding.pool import Decoders, Request, refusal
-from service.http.errors import ApiError
+from service.http.refusal import ApiError
 from service.predictions.attention import not_explainable, to_picture
 from service.predictions.batcher import MicroBatcher
 from service.predictions.served import Served

@@ -12,7 +12,7 @@ from runtimes.artifact import Artifact, ArtifactError, find_artifacts
 from runtimes.base import RuntimeUnavailable
 from runtimes.manifest import IMAGES, TEXTS, Task
 from runtimes.registry import require_runtime
-from service.http.errors import ApiError
+from service.http.refusal import ApiError
 from service.metrics import Metrics
 from service.predictions.served import (
     REFERENCE,

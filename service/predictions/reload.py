@@ -22,7 +22,7 @@ from typing import TypeVar
 
 from export.select import select_runtimes
 from runtimes.artifact import MANIFEST, Artifact, open_artifact
-from service.http.errors import ApiError
+from service.http.refusal import ApiError
 from service.predictions.registry import Registry
 from service.predictions.served import Served, require_openable, selection_options, unmeasured
 from service.processes import return_memory

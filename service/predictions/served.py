@@ -19,7 +19,7 @@ from runtimes.base import Inputs, InvalidInputs, Runtime, blank_inputs
 from runtimes.manifest import TEXTS
 from runtimes.registry import RUNTIMES
 from runtimes.threads import available_cores
-from service.http.errors import ApiError
+from service.http.refusal import ApiError
 from service.metrics import Metrics
 from service.predictions.attention import AttentionMaps
 from service.predictions.batcher import MicroBatcher, concatenate

@@ -8,8 +8,7 @@ from functools import partial
 import numpy as np
 
 from data.tokenizer import Reading, TextTokenizer
-from service.http.errors import ApiError
-from service.http.refusal import check_length
+from service.http.refusal import ApiError, check_length
 from service.predictions.images import DEFAULT_TOP_K, Prediction, check_top_k, prediction
 from service.predictions.served import Served
 from service.settings import Settings

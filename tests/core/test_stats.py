@@ -6,19 +6,28 @@ import numpy as np
 import pytest
 from scipy import optimize, stats
 
-from core.stats import lower_bound, mcnemar, mean_interval, paired_interval, wilson
+from core.stats import (
+    above_chance,
+    lower_bound,
+    mcnemar,
+    mean_interval,
+    paired_interval,
+    wilson,
+)
+
+COUNTS = [(0, 10), (3, 10), (10, 10), (481, 1000)]
 
 
-@pytest.mark.parametrize(("successes", "samples"), [(0, 10), (3, 10), (10, 10), (481, 1000)])
-def test_wilson_interval_equals_its_closed_form(successes: int, samples: int) -> None:
-    z, p = 1.959963984540054, successes / samples
-    center = (p + z * z / (2 * samples)) / (1 + z * z / samples)
-    half = z / (1 + z * z / samples)
-    half *= math.sqrt(p * (1 - p) / samples + z * z / (4 * samples * samples))
-    assert wilson(successes, samples) == pytest.approx((center - half, center + half), abs=1e-9)
+@pytest.mark.parametrize(("successes", "samples"), COUNTS)
+def test_a_share_is_tested_and_bounded_as_by_scipy(successes: int, samples: int) -> None:
+    test = stats.binomtest(successes, samples, 0.3, alternative="greater")
+    assert above_chance(successes, samples, 0.3) == pytest.approx(test.pvalue, rel=1e-9)
+    expected = stats.binomtest(successes, samples).proportion_ci(0.95, method="wilson")
+    assert wilson(successes, samples) == pytest.approx(tuple(expected), abs=1e-9)
+    assert (wilson(successes, samples)[1] == 1) == (successes == samples)
 
 
-@pytest.mark.parametrize(("successes", "samples"), [(0, 10), (3, 10), (10, 10), (481, 1000)])
+@pytest.mark.parametrize(("successes", "samples"), COUNTS)
 def test_mean_of_hits_and_misses_has_the_interval_of_their_share(
     successes: int, samples: int
 ) -> None:

@@ -19,8 +19,8 @@ from runtimes.manifest import IMAGES, Task
 from service.api.evaluations import routes
 from service.decoding.pool import Decoders
 from service.http.app import create_app
-from service.http.errors import ApiError
 from service.http.keys import ANYONE
+from service.http.refusal import ApiError
 from service.jobs.queue import JobStore
 from service.jobs.table import Job
 from service.jobs.uploads import evaluations_folder

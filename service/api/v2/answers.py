@@ -12,8 +12,8 @@ from starlette.responses import JSONResponse, Response
 from data.tokenizer import Reading
 from runtimes.artifact import Artifact
 from service.api.v2.tensors import InferRequest, Wanted, check_parameters, input_of
-from service.http.errors import ApiError
 from service.http.openapi import API_VERSION
+from service.http.refusal import ApiError
 from service.predictions.images import probabilities
 from service.predictions.registry import Registry
 from service.predictions.reload import Reloader

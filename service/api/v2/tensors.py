@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from runtimes.artifact import Artifact
 from runtimes.manifest import IMAGES
 from service.http.documents import Limit, parse_body
-from service.http.errors import ApiError
+from service.http.refusal import ApiError
 
 _BINARY_SIZE = "binary_data_size"
 _MOST = 2**31  # no shape is larger, and products of shapes stay small

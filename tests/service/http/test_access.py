@@ -12,9 +12,9 @@ import pytest
 from pydantic import SecretStr
 from starlette.testclient import TestClient
 
-from service.http.errors import ApiError
 from service.http.keys import ANYONE, SCOPES, Caller
 from service.http.rates import Rates
+from service.http.refusal import ApiError
 from service.settings import ROOT, Settings
 from tests.service.conftest import ENTRIES, KEYS, LOCAL, png, serving
 from tests.service.front import check_error
@@ -240,7 +240,7 @@ _WORKER = """
 import sys
 from pathlib import Path
 from service.http.rates import Rates
-from service.http.errors import ApiError
+from service.http.refusal import ApiError
 from service.http.keys import SCOPES, Caller
 caller = Caller(name="alice", scopes=SCOPES, requests_per_minute=50)
 rates = Rates(Path(sys.argv[1]), [caller], clock=lambda: 1000.0)

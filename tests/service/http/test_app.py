@@ -12,7 +12,7 @@ from starlette.testclient import TestClient
 
 from service.app import Assay
 from service.http.app import Gateway, create_app
-from service.http.errors import ApiError
+from service.http.refusal import ApiError
 
 BIG = {"content-length": str(10**12), "content-type": "multipart/form-data; boundary=B"}
 

@@ -10,7 +10,7 @@ from starlette.types import Message
 
 from service.http import body
 from service.http.body import Bodies, File, Upload
-from service.http.errors import ApiError
+from service.http.refusal import ApiError
 from service.settings import Settings
 
 _HEAD = b'Content-Disposition: form-data; name="a"; filename="x.png"\r\n\r\n'

@@ -7,7 +7,7 @@ import pytest
 from starlette.requests import Request
 
 from service.http.departure import while_connected
-from service.http.errors import ApiError
+from service.http.refusal import ApiError
 
 pytestmark = pytest.mark.anyio
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from sqlalchemy import create_engine, text
 
-from service.http.errors import ApiError
+from service.http.refusal import ApiError
 from service.jobs.claims import MAX_ATTEMPTS, MAX_LOST
 from service.jobs.database import read_url
 from service.jobs.queue import JobStore, predict_seconds

@@ -85,12 +85,14 @@ def test_a_process_is_not_stopped_before_it_ends_with_its_parent() -> None:
 
 
 def test_predictions_are_what_the_workers_of_the_server_compute() -> None:
-    spinning = subprocess.Popen([sys.executable, "-c", "while True: pass", "evaluator"])
+    spin = [sys.executable, "-c", "while True: pass"]
+    spinning = [subprocess.Popen([*spin, each]) for each in ("evaluator", "core.confined")]
     try:  # what a server computes besides slows nothing
         assert not wait_until(Predictors(os.getpid()).busy, seconds=1)
     finally:
-        spinning.kill()
-        spinning.wait()
+        for process in spinning:
+            process.kill()
+            process.wait()
     server = subprocess.Popen([sys.executable, "-c", SERVER], stdin=subprocess.PIPE)
     predictors = Predictors(server.pid)
     assert not predictors.busy()

@@ -15,7 +15,7 @@ from data.images import decode_image, to_input
 from models.analysis.diagnostics import diagnose
 from runtimes.artifact import Artifact
 from runtimes.torch_model import load_torch_model
-from service.http.errors import ApiError
+from service.http.refusal import ApiError
 from service.predictions.attention import AttentionMaps, patch_shares, to_picture
 from tests.service.conftest import png
 from tests.service.tiny_artifact import noise, write_artifact

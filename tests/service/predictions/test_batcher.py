@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from service.http.errors import ApiError
+from service.http.refusal import ApiError
 from service.predictions.batcher import CapacityLimiter, MicroBatcher
 from service.settings import Settings
 

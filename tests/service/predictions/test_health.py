@@ -11,7 +11,7 @@ from starlette.testclient import TestClient
 
 from runtimes.base import Inputs, InvalidInputs
 from runtimes.onnx import OnnxRuntime
-from service.http.errors import ApiError
+from service.http.refusal import ApiError
 from service.predictions.served import Monitored, Readiness
 from tests.service.conftest import png
 

@@ -16,7 +16,7 @@ from export import child
 from runtimes.artifact import CARD_JSON, Artifact, open_artifact
 from runtimes.manifest import ONNX
 from service.decoding.pool import Decoders
-from service.http.errors import ApiError
+from service.http.refusal import ApiError
 from service.predictions.images import Predictions
 from service.predictions.registry import Registry
 from service.predictions.reload import Reloader, exclusive

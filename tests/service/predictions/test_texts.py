@@ -8,7 +8,7 @@ import pytest
 
 from data.tokenizer import Reading, TextTokenizer
 from runtimes.manifest import TEXTS
-from service.http.errors import ApiError
+from service.http.refusal import ApiError
 from service.predictions.registry import Registry
 from service.predictions.served import Served
 from service.predictions.texts import TextPredictions
