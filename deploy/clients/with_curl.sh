@@ -5,13 +5,14 @@ set -eu
 image=$1
 url=${2:-http://127.0.0.1:3000}
 key=${3:-}
+[ -r "${image}" ] || { echo "no such file: ${image}" >&2; exit 2; }
 
 ask() {
     if [ -n "${key}" ]; then
         # From standard input, so that no list of processes shows the key.
-        printf 'header = "Authorization: Bearer %s"\n' "${key}" | curl --config - --silent --show-error --fail-with-body "$@"
+        printf 'header = "Authorization: Bearer %s"\n' "${key}" | curl --config - --silent --show-error --fail-with-body "$@" || exit 2
     else
-        curl --silent --show-error --fail-with-body "$@"
+        curl --silent --show-error --fail-with-body "$@" || exit 2
     fi
 }
 
@@ -25,6 +26,7 @@ echo
 spec='{"attacks": [{"name": "fgsm", "eps": ["4/255"]}]}'
 place=$(ask --form "spec=${spec}" --form "images=@${image}" --dump-header - --output /dev/null \
     "${url}/v1/evaluations" | sed -n 's/^[Ll]ocation: *\([^[:space:]]*\).*/\1/p')
+[ -n "${place}" ] || exit 2
 while ask "${url}${place}?wait=20" | grep -Eq '"status": *"(queued|running)"'; do
     echo "waiting" >&2
 done

@@ -19,9 +19,12 @@ def evaluate(client: httpx.Client, folder: Path, spec: dict[str, Any]) -> dict[s
     """Upload a folder of images, wait for the evaluation, and return it.
 
     Raises:
-        httpx.HTTPStatusError: the service refused the evaluation.
+        FileNotFoundError: the folder holds no image.
+        httpx.HTTPError: the service cannot be reached, or refused the evaluation.
     """
     paths = sorted(folder.glob("*/*.png"))
+    if not paths:
+        raise FileNotFoundError(f"{folder} holds no class/name.png")
     files = [("images", (path.name, path.read_bytes(), "image/png")) for path in paths]
     form = {"spec": json.dumps(spec), "labels": json.dumps([path.parent.name for path in paths])}
     headers = {"idempotency-key": str(uuid4())}  # asked again, it is the same evaluation
@@ -61,13 +64,16 @@ def main() -> int:
     with httpx.Client(base_url=chosen.url, headers=headers, timeout=120) as client:
         try:
             job = evaluate(client, chosen.folder, spec)
+            if job["status"] != "succeeded":
+                print(f"{job['status']}: {job.get('error')}", file=sys.stderr)
+                return 2
+            page = client.get(f"/v1/evaluations/{job['id']}/report.html").raise_for_status()
         except httpx.HTTPStatusError as refused:
             print(f"refused: {refused.response.text}", file=sys.stderr)
             return 2
-        if job["status"] != "succeeded":
-            print(f"{job['status']}: {job.get('error')}", file=sys.stderr)
+        except (httpx.HTTPError, OSError) as error:
+            print(f"no answer from {chosen.url}: {error}", file=sys.stderr)
             return 2
-        page = client.get(f"/v1/evaluations/{job['id']}/report.html").raise_for_status()
     chosen.output.write_bytes(page.content)
     gate = job["result"]["gate"]
     print(f"{json.dumps(gate)}; the report is {chosen.output}")

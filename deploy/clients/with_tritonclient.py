@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import tritonclient.http as triton
 from PIL import Image
+from tritonclient.utils import InferenceServerException
 
 
 def infer(
@@ -19,6 +20,7 @@ def infer(
 
     Raises:
         InferenceServerException: the service refused.
+        OSError: nothing listens at the address, or a file cannot be read.
     """
     headers = {"authorization": f"Bearer {key}"} if key else {}
     client = triton.InferenceServerClient(address)
@@ -51,7 +53,12 @@ def main() -> None:
     parser.add_argument("--model", default="fashion-elliptical")
     parser.add_argument("--key")
     chosen = parser.parse_args()
-    _, probabilities = infer(chosen.address, chosen.model, chosen.images, key=chosen.key)
+    if missing := [path for path in chosen.images if not path.is_file()]:
+        parser.exit(2, f"no such file: {missing[0]}\n")
+    try:
+        _, probabilities = infer(chosen.address, chosen.model, chosen.images, key=chosen.key)
+    except (InferenceServerException, OSError) as error:
+        parser.exit(2, f"no answer from {chosen.address}: {error}\n")
     for path, row in zip(chosen.images, probabilities, strict=True):
         print(f"{path}: class {row.argmax()} ({row.max():.1%})")
 

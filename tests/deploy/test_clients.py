@@ -26,7 +26,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 def run(*command: str, cwd: Path = ROOT, home: Path | None = None, expected: int = 0) -> str:
-    """What a command prints that ends with the expected status."""
+    """What a command that ends with the expected status prints, or says on standard error."""
     environment = os.environ | {"BENTOML_DO_NOT_TRACK": "True"}
     if home is not None:
         environment["BENTOML_HOME"] = str(home)
@@ -34,7 +34,7 @@ def run(*command: str, cwd: Path = ROOT, home: Path | None = None, expected: int
         command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=120
     )
     assert ended.returncode == expected, ended.stdout + ended.stderr
-    return ended.stdout
+    return ended.stdout or ended.stderr
 
 
 def test_smoke_test_passes_or_fails_where_nothing_answers(url: str) -> None:
@@ -85,3 +85,24 @@ def test_curl_example(url: str, tmp_path: Path) -> None:
     told = run("sh", str(CLIENTS / "with_curl.sh"), IMAGES[0], url, cwd=tmp_path)
     assert '"label":"Bag"' in told and "report.html is about /v1/evaluations/" in told
     assert "</html>" in (tmp_path / "report.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("script", "asked", "told"),
+    [
+        ("with_bentoml.py", [IMAGES[0], "--url", "http://127.0.0.1:9"], "no answer from http://"),
+        ("with_bentoml.py", ["none.png"], "no such file: none.png"),
+        ("with_tritonclient.py", [IMAGES[0], "--address", "127.0.0.1:9"], "no answer from 127."),
+        ("with_tritonclient.py", ["none.png"], "no such file: none.png"),
+        ("with_httpx.py", [str(SAMPLES), "--url", "http://127.0.0.1:9"], "no answer from http://"),
+        ("with_httpx.py", ["none"], "none holds no class/name.png"),
+        ("with_curl.sh", [IMAGES[0], "http://127.0.0.1:9"], "Failed to connect to 127.0.0.1"),
+        ("with_curl.sh", ["none.png"], "no such file: none.png"),
+    ],
+)
+def test_a_client_without_answer_or_file_says_so_in_one_sentence(
+    script: str, asked: list[str], told: str, tmp_path: Path
+) -> None:
+    program = "sh" if script.endswith(".sh") else sys.executable
+    said = run(program, str(CLIENTS / script), *asked, home=tmp_path, expected=2)
+    assert told in said and said.count("\n") == 1
