@@ -151,7 +151,7 @@ class Request:
             self._decoders.check_format(content)
         except ImageError as error:
             refused: Future[list[np.ndarray]] = Future()
-            refused.set_exception(error)
+            refused.set_exception(error.with_traceback(None))  # which would keep the file
             return refused
         cheap = cheap_size(content) is not None
         return self._put(_Task(request=self, work=work, here=here if cheap else None))
@@ -266,6 +266,8 @@ class Turns:
         with self._changed:
             line = self._lines[task.request]
             line.running.remove(task)
+            # Whoever waits has it. An error in it has a traceback, and would keep itself and the file.
+            task.future = Future()
             if line.tasks:
                 self._changed.notify()
             elif not line.running:

@@ -1,5 +1,6 @@
 """Decoders: the same pixels as everywhere, limits of time and memory, turns, and processes."""
 
+import gc
 import os
 import signal
 import subprocess
@@ -118,6 +119,19 @@ def test_the_images_of_a_request_share_pixels_and_time(make: Make) -> None:
     large = file_of(photo(90, 70).resize((3000, 3000)), "PNG", compress_level=1)
     assert refused(decoders, large, seconds=0.02)[0] == "image_too_costly"
     assert decode(decoders, large, seconds=0.02, pixel_seconds=1e-6).shape == (1, 28, 28)
+
+
+@pytest.mark.parametrize("made", [lambda: many_scans(500, 10_000), lambda: plain_comments(10)])
+def test_a_refused_file_is_not_kept(make: Make, made: Callable[[], bytes]) -> None:
+    decoders, content = make(), made()
+    gc.disable()  # it would find a cycle, sooner or later
+    try:
+        before = sys.getrefcount(content)
+        with decoders.request("me", **LIMITS) as images, suppress(ImageError):
+            images.decode(content, [GREY]).result(60)
+        assert wait_until(lambda: sys.getrefcount(content) <= before, seconds=5)
+    finally:
+        gc.enable()
 
 
 def test_others_are_served_while_a_costly_image_is_decoded(
