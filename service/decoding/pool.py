@@ -266,7 +266,7 @@ class Turns:
         with self._changed:
             line = self._lines[task.request]
             line.running.remove(task)
-            # Whoever waits has it. An error in it has a traceback, and would keep itself and the file.
+            # Whoever waits has it; an error in it would keep itself and the file by its traceback.
             task.future = Future()
             if line.tasks:
                 self._changed.notify()
