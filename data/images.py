@@ -54,17 +54,25 @@ class ImageError(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageSpec:
-    """The input of an image model: channels (1 grey, 3 RGB), height and width in pixels."""
+    """The input of an image model: channels (1 grey, 3 RGB), height and width in pixels.
+
+    With `resize` the shorter side comes to that many pixels and the middle is cut out; without it
+    an image is stretched to height and width.
+    """
 
     channels: int  # 1 gray, 3 RGB
     height: int  # in pixels
     width: int  # in pixels
     resample: Resample = "bicubic"  # how images are resized
+    resize: int | None = None  # length of the shorter side, of which the middle is cut out
 
     def __post_init__(self) -> None:
         """Check every rule, naming the field and the value received."""
         check_types(self)
-        check_positive(self, "channels", "height", "width")
+        check_positive(self, "channels", "height", "width", "resize")
+        if self.resize is not None and self.resize < max(self.height, self.width):
+            sides = f"height {self.height} and width {self.width}"
+            raise ValueError(f"resize must be at least {sides}, got {self.resize}")
         if self.channels not in _MODES:
             raise ValueError(f"channels must be 1 or 3, got {self.channels}")
 
@@ -149,10 +157,24 @@ def to_pixels(image: Image.Image, spec: ImageSpec) -> np.ndarray:
         image = _flatten(image).convert(_MODES[spec.channels])
     except ValueError as error:
         raise ImageError("broken_image", f"colors of the kind {image.mode} are unknown") from error
-    if image.size != (spec.width, spec.height):
-        image = image.resize((spec.width, spec.height), _FILTERS[spec.resample])
+    box = _middle(image.size, spec)
+    if box != (0, 0, spec.width, spec.height):
+        image = image.resize((spec.width, spec.height), _FILTERS[spec.resample], box=box)
     pixels = np.asarray(image)
     return pixels[None] if spec.channels == 1 else np.ascontiguousarray(pixels.transpose(2, 0, 1))
+
+
+def _middle(size: tuple[int, int], spec: ImageSpec) -> tuple[float, float, float, float]:
+    """The part of an image that a model sees: left, top, right and bottom.
+
+    Cut out before it is resized: a long and narrow image would grow without limit.
+    """
+    width, height = size
+    if spec.resize is None:
+        return 0, 0, width, height
+    scale = min(width, height) / spec.resize
+    left, top = (width - spec.width * scale) / 2, (height - spec.height * scale) / 2
+    return left, top, width - left, height - top
 
 
 def to_input(image: Image.Image, spec: ImageSpec) -> np.ndarray:

@@ -1,6 +1,7 @@
 """`./assay export`, or `python -m export`: from a run to an artifact; look into one; compare two.
 
 ./assay export RUN_DIR --output DIR
+./assay export import FILE.onnx --output DIR --name N --labels FILE --input FILE
 ./assay export inspect DIR
 ./assay export compare DIR DIR
 """
@@ -30,7 +31,8 @@ def main(argv: list[str] | None = None) -> int:
     """
     given = sys.argv[1:] if argv is None else argv
     if given and given[0] in _COMMANDS:
-        command, parser = _COMMANDS[given[0]], _artifacts_parser(given[0])
+        command, parser = _COMMANDS[given[0]]
+        parser = parser()
         arguments = parser.parse_args(given[1:])
     else:
         command, arguments = _export, _export_parser().parse_args(given)
@@ -99,10 +101,44 @@ def _write(arguments: argparse.Namespace, tags: list[str]) -> "Artifact":
         )
 
 
+def _import(arguments: argparse.Namespace) -> int:
+    from export.importers.input_file import read_input
+    from export.importers.source import open_source
+    from export.importers.write import import_graph, read_labels
+    from export.inspect import files
+    from export.parity import ParityError
+
+    source, given = open_source(arguments.source), read_input(arguments.input)
+    source.complete(given)
+    labels = read_labels(arguments.labels, source)
+    with Bar(unit="sample", desc=f"{arguments.name}: parity", leave=False) as bar:
+        try:
+            artifact = import_graph(
+                source,
+                arguments.output,
+                name=arguments.name,
+                labels=labels,
+                given=given,
+                data=arguments.data,
+                on_progress=lambda _, done: bar.update(done),
+            )
+        except ParityError as error:
+            print(f"error: {error}", file=sys.stderr)
+            return 1
+    print(files(artifact))
+    print(f"{artifact.name} {artifact.version}  digest {artifact.digest}")
+    return 0
+
+
 def _inspect(arguments: argparse.Namespace) -> int:
     from export.inspect import inspect_artifact
     from runtimes.artifact import open_artifact
 
+    if arguments.artifact.is_file():
+        from export.importers.inspect import inspect_source
+
+        print(inspect_source(arguments.artifact))
+        return 0
     print(inspect_artifact(open_artifact(arguments.artifact)))
     return 0
 
@@ -123,7 +159,8 @@ def _export_parser() -> argparse.ArgumentParser:
         prog="./assay export",
         description="Export a finished run to an artifact. Every graph must answer at least 1,000 "
         "real inputs as the trained model does; otherwise nothing is written.",
-        epilog="Other commands: inspect DIR shows what an artifact is made of, compare DIR DIR "
+        epilog="Other commands: import FILE makes an artifact of an ONNX file from elsewhere, "
+        "inspect DIR shows what an artifact is made of, compare DIR DIR "
         "what differs between two. Exit status: 0, 1 a graph is not the model, 2 a bad request.",
     )
     parser.add_argument("run", type=Path, metavar="RUN_DIR", help="folder of a finished run")
@@ -160,18 +197,63 @@ def _export_parser() -> argparse.ArgumentParser:
     return parser
 
 
-_COMMANDS = {"inspect": _inspect, "compare": _compare}
+def _import_parser() -> argparse.ArgumentParser:
+    parser = Parser(
+        prog="./assay export import",
+        description="Make an artifact of an image classifier in an ONNX file. Its graph is served "
+        "and evaluated unchanged, with graphs around it that prepare pixels and scores.",
+        epilog="inspect FILE shows what the graph tells and what the input file must say. Exit "
+        "status: 0, 1 the artifact is not the graph, 2 a bad request.",
+    )
+    parser.add_argument("source", type=Path, metavar="FILE", help="an ONNX file")
+    parser.add_argument(
+        "--output",
+        type=Path,
+        required=True,
+        metavar="DIR",
+        help="folder of the artifact: new, empty, or an artifact, which is replaced",
+    )
+    parser.add_argument("--name", required=True, metavar="N", help="name of the model")
+    parser.add_argument(
+        "--labels",
+        type=Path,
+        metavar="FILE",
+        help="names of the classes in order of the scores: one a line, or a JSON list",
+    )
+    parser.add_argument(
+        "--input",
+        metavar="FILE",
+        help="imagenet, cifar, or a YAML file: size, resize, resample, channels, range, mean, std, "
+        "layout",
+    )
+    parser.add_argument(
+        "--data",
+        metavar="PATH",
+        help="images to compare on, labeled or not (default: random pixels)",
+    )
+    return parser
 
 
-def _artifacts_parser(command: str) -> argparse.ArgumentParser:
+def _inspect_parser() -> argparse.ArgumentParser:
+    text = "Show what an artifact is made of, or what an ONNX file tells before its import."
+    parser = Parser(prog="./assay export inspect", description=text)
+    parser.add_argument("artifact", type=Path, metavar="DIR", help="an artifact, or an ONNX file")
+    return parser
+
+
+def _compare_parser() -> argparse.ArgumentParser:
     text = "Show what differs between two artifacts, and how far their answers do."
-    names = ["first", "second"]
-    if command == "inspect":
-        text, names = "Show what an artifact is made of.", ["artifact"]
-    parser = Parser(prog=f"./assay export {command}", description=text)
-    for name in names:
+    parser = Parser(prog="./assay export compare", description=text)
+    for name in ("first", "second"):
         parser.add_argument(name, type=Path, metavar="DIR", help="an artifact")
     return parser
+
+
+_COMMANDS = {
+    "import": (_import, _import_parser),
+    "inspect": (_inspect, _inspect_parser),
+    "compare": (_compare, _compare_parser),
+}
 
 
 if __name__ == "__main__":

@@ -35,6 +35,7 @@ def make_card(artifact: Artifact, *, robustness: dict[str, Any] | None = None) -
             keys `metric`, `data` and `warnings` (messages about this model) beside it, if any.
     """
     manifest = artifact.manifest
+    recipe, source = manifest.training.get("recipe", {}), manifest.source
     sample = "image" if manifest.input.name == "images" else "text"
     return {
         "schema_version": 1,
@@ -43,12 +44,13 @@ def make_card(artifact: Artifact, *, robustness: dict[str, Any] | None = None) -
         "version": artifact.version,
         "task": manifest.task,
         "architecture": manifest.architecture,
-        "attention": _attention(artifact),
+        "attention": None if source else _attention(artifact),
+        "source": source and source.model_dump(mode="json"),
         "labels": artifact.labels,
         "input": manifest.input.model_dump(mode="json"),
-        "data": manifest.training["recipe"]["data"],
-        "distillation": manifest.training["recipe"].get("distillation"),
-        "adversarial_training": manifest.training["recipe"].get("adversarial"),
+        "data": recipe.get("data"),
+        "distillation": recipe.get("distillation"),
+        "adversarial_training": recipe.get("adversarial"),
         "metrics": manifest.metrics,
         "parity": manifest.parity.model_dump(mode="json"),
         "robustness": robustness,
@@ -66,39 +68,52 @@ def write_card(folder: Path, card: dict[str, Any]) -> None:
 def render(card: dict[str, Any]) -> str:
     """The card as Markdown."""
     samples = "images" if card["task"] == "image-classification" else "texts"
-    adversarial, teacher = card["adversarial_training"], card["distillation"]
     parts = [
         f"# {card['name']} {card['version']}",
-        f"{samples[:-1].capitalize()} classifier ({card['architecture']}, {card['attention']} "
-        f"attention): {_reads(card['input'])}, {len(card['labels'])} labels "
-        f"({', '.join(card['labels'])}).",
+        f"{samples[:-1].capitalize()} classifier ({_kind(card)}): {_reads(card['input'])}, "
+        f"{len(card['labels'])} labels ({', '.join(card['labels'])}).",
         f"Digest `{card['digest']}`",
         "## Data",
-        f"Trained on {card['data']['source']}, "
-        + (
-            f"adversarially ({_pairs(adversarial)})."
-            if adversarial
-            else f"on clean {samples} only."
-        )
-        + (f" Distilled from a convolutional teacher ({_pairs(teacher)})." if teacher else ""),
+        _trained(card, samples),
         "## Metrics",
-        markdown_table(("metric", "value"), list(card["metrics"].items())),
+        markdown_table(("metric", "value"), list(card["metrics"].items()) or [("none", "")]),
         *_measured_in_fp32(card),
         *([_OWN_ATTACK] if "test_attacked_accuracy" in card["metrics"] else []),
         "## Robustness",
         _robustness(card["robustness"], samples),
         "## Parity of the exported graphs",
-        f"Against the eager model on {card['parity']['samples']} {samples} of "
+        f"Against {_reference(card)} on {card['parity']['samples']} {samples} of "
         f"{card['parity']['data']}:",
-        _parity(card["parity"]),
+        _parity(card["parity"], _reference(card)),
         "## Limits",
         "\n".join(f"- {limit}" for limit in card["limits"]),
     ]
     return "\n\n".join(parts) + "\n"
 
 
+def _kind(card: dict[str, Any]) -> str:
+    if card.get("source"):
+        return f"imported from {card['source']['file']}"
+    return f"{card['architecture']}, {card['attention']} attention"
+
+
+def _reference(card: dict[str, Any]) -> str:
+    return "the imported graph on its own" if card.get("source") else "the eager model"
+
+
+def _trained(card: dict[str, Any], samples: str) -> str:
+    """What it was trained on, in words."""
+    if card.get("source"):
+        digest = card["source"]["sha256"]
+        return f"Trained elsewhere, on data that its file does not tell (sha256 `{digest}`)."
+    adversarial, teacher = card["adversarial_training"], card["distillation"]
+    how = f"adversarially ({_pairs(adversarial)})" if adversarial else f"on clean {samples} only"
+    taught = f" Distilled from a convolutional teacher ({_pairs(teacher)})." if teacher else ""
+    return f"Trained on {card['data']['source']}, {how}.{taught}"
+
+
 def _attention(artifact: Artifact) -> str:
-    if artifact.manifest.architecture.startswith("transject"):
+    if artifact.manifest.kind.startswith("transject"):
         return "no"
     return "elliptical" if artifact.manifest.config.get("elliptical") else "dot-product"
 
@@ -142,8 +157,8 @@ def _measured_in_fp32(card: dict[str, Any]) -> list[str]:
     return [f"{measured}: see the parity of the exported graphs."]
 
 
-def _parity(parity: dict[str, Any]) -> str:
-    eager = ("eager model", "fp32", "", "", "", _share(parity.get("accuracy")))
+def _parity(parity: dict[str, Any], reference: str) -> str:
+    eager = (reference.removeprefix("the "), "fp32", "", "", "", _share(parity.get("accuracy")))
     rows = [
         (
             name,

@@ -33,7 +33,7 @@ def operator_costs(content: bytes, feed: Feed) -> list[OperatorCost]:
 
     Args:
         content: an ONNX file.
-        feed: one sample, whatever it shows: the graph is run to learn the shapes of its products.
+        feed: samples, whatever they show: the graph is run to learn the shapes of its products.
 
     Returns:
         The operators, the most work first, then the most nodes.
@@ -41,12 +41,15 @@ def operator_costs(content: bytes, feed: Feed) -> list[OperatorCost]:
     Raises:
         ValueError: the graph cannot be run.
     """
-    graph = onnx.load_from_string(content)
+    graph, samples = onnx.load_from_string(content), len(next(iter(feed.values())))
     shapes, flops = _shapes(graph, feed), Counter()
     counts = Counter(node.op_type for node in graph.graph.node)
     for node in _products(graph):
         flops[node.op_type] += _flops(node, shapes)
-    costs = [OperatorCost(name=name, count=counts[name], flops=flops[name]) for name in counts]
+    costs = [
+        OperatorCost(name=name, count=count, flops=flops[name] // samples)
+        for name, count in counts.items()
+    ]
     return sorted(costs, key=lambda cost: (-cost.flops, -cost.count, cost.name))
 
 

@@ -13,7 +13,7 @@ from export.graph_costs import OperatorCost, operator_costs, weight_types
 from export.graphs import open_graph
 from export.samples import Feed
 from runtimes.artifact import Artifact, ArtifactError
-from runtimes.base import InvalidInputs, as_feed, blank_inputs
+from runtimes.base import InvalidInputs, as_feed, blank_inputs, in_batches
 from runtimes.manifest import ONNX, PROBE, WEIGHTS
 from runtimes.probe import read_probe
 
@@ -41,7 +41,8 @@ def files(artifact: Artifact) -> str:
     """An artifact's files with their sizes and their parity."""
     parity = artifact.manifest.parity
     accuracy = "" if parity.accuracy is None else f", whose accuracy is {parity.accuracy:.2%}"
-    measured = f"parity against eager on {parity.samples} samples ({parity.data}){accuracy}"
+    reference = "the source" if artifact.manifest.source else "eager"
+    measured = f"parity against {reference} on {parity.samples} samples ({parity.data}){accuracy}"
     head = ("file", "kB", "precision", "runtime", *_FIGURES)
     return f"{table(head, _files(artifact))}\n{measured}"
 
@@ -63,7 +64,8 @@ def facts(artifact: Artifact) -> list[tuple[str, str]]:
         ("model", f"{artifact.name} {artifact.version}"),
         ("digest", artifact.digest),
         ("task", manifest.task),
-        ("architecture", manifest.architecture),
+        ("architecture", manifest.kind),
+        *_imported(artifact),
         ("input", f"{manifest.input.name} {list(manifest.input.shape)} {manifest.input.dtype}"),
         ("labels", str(len(artifact.labels))),
         ("precision", f"{precision}{quantization}"),
@@ -74,7 +76,23 @@ def facts(artifact: Artifact) -> list[tuple[str, str]]:
     ]
 
 
+def _imported(artifact: Artifact) -> list[tuple[str, str]]:
+    """What an import recorded, if it was one."""
+    source = artifact.manifest.source
+    if source is None:
+        return []
+    told = [f"{key} {value}" for key, value in source.input.items() if value is not None]
+    return [
+        ("source, sha256", source.sha256),
+        ("input file", ", ".join(told)),
+        ("source gives", source.scores),
+        ("gradients", "yes" if artifact.manifest.gradients else "none: query attacks only"),
+    ]
+
+
 def _parameters(artifact: Artifact) -> int:
+    if artifact.manifest.source is not None:
+        return sum(count for count, _ in _of_graph(artifact, weight_types).values())
     try:
         tensors = deserialize(artifact.read(WEIGHTS))
     except SafetensorError as error:
@@ -85,13 +103,13 @@ def _parameters(artifact: Artifact) -> int:
 
 def _of_graph(artifact: Artifact, read: Callable[[bytes], T]) -> T:
     try:
-        return read(artifact.read(ONNX))
+        return read(artifact.graph())
     except ValueError as error:
         raise ArtifactError(f"{ONNX} of {artifact.name}: {error}") from error
 
 
 def _costs(artifact: Artifact) -> list[OperatorCost]:
-    feed = blank_inputs(artifact, 1)
+    feed = blank_inputs(artifact, artifact.manifest.batch or 1)
     return _of_graph(artifact, lambda content: operator_costs(content, feed))
 
 
@@ -206,9 +224,10 @@ def _answers(
     """The runtime and precision of an artifact's graph, and its logits (N, K)."""
     precision, found = artifact.manifest.precision, []
     try:
-        graph = open_graph(artifact.read(ONNX), precision)
+        graph = open_graph(artifact.graph(), precision)
         for feed in feeds:
-            logits, expected = graph(feed), (len(next(iter(feed.values()))), len(artifact.labels))
+            logits = in_batches(graph, feed, artifact.manifest.batch)
+            expected = (len(next(iter(feed.values()))), len(artifact.labels))
             if logits.shape != expected:
                 raise ArtifactError(f"logits must be {expected}, got {logits.shape}")
             if not np.isfinite(logits).all():

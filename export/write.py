@@ -95,11 +95,11 @@ def write_artifact(
         ValueError: the run, the samples or the output cannot be used, or the precision cannot be
             measured here.
     """
-    _check_output(output)
+    check_output(output)
     require_precision(precision)
     calibration, samples = _divide(samples, _held_out(precision, quantization))
     parity.require_enough(len(samples), calibration=len(calibration))
-    with _folder_beside(output) as partial:
+    with folder_beside(output) as partial:
         weights = run.weights.read_bytes()  # once: a run that goes on may replace the file
         model = load_model(run, weights)
         on_progress("graphs", 0)
@@ -117,7 +117,7 @@ def write_artifact(
         (partial / MANIFEST).write_text(manifest.to_json(), encoding="utf-8")
         write_card(partial, make_card(open_artifact(partial)))
         before_placing(open_artifact(partial))
-        _replace(output, partial)
+        replace_folder(output, partial)
     return open_artifact(output)
 
 
@@ -245,7 +245,8 @@ def _manifest(
     )
 
 
-def _check_output(output: Path) -> None:
+def check_output(output: Path) -> None:
+    """Raise ValueError for a place where no artifact may be written."""
     if not output.exists() and not output.is_symlink():
         return
     if not output.is_dir() or output.is_symlink():
@@ -255,7 +256,8 @@ def _check_output(output: Path) -> None:
 
 
 @contextmanager
-def _folder_beside(output: Path) -> Iterator[Path]:
+def folder_beside(output: Path) -> Iterator[Path]:
+    """A folder to fill, on the disk of `output`; removed unless it was moved away."""
     output.parent.mkdir(parents=True, exist_ok=True)
     partial = Path(tempfile.mkdtemp(prefix=f".{output.name}.", dir=output.parent))
     try:
@@ -265,7 +267,7 @@ def _folder_beside(output: Path) -> Iterator[Path]:
         shutil.rmtree(partial, ignore_errors=True)
 
 
-def _replace(output: Path, partial: Path) -> None:
+def replace_folder(output: Path, partial: Path) -> None:
     """Put the finished folder in place; an old artifact stays until the new one is complete."""
     if not output.exists():
         partial.rename(output)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from data.images import ImageSpec, decode_image, to_input, to_png
 from data.sets import load_inputs
 from models.attention.elliptical import is_elliptical, metric_gradient
-from robustness.kinds import InputKind, NotPossible, Variant
+from robustness.kinds import ASKING, InputKind, NotPossible, Variant
 from robustness.progress import Meter
 from runtimes.artifact import Artifact
 from runtimes.base import Runtime, RuntimeUnavailable
@@ -61,7 +61,8 @@ class Target:
         """
         if self.torch_model is None:
             raise NotPossible(
-                f"gradient attacks need the PyTorch model, but {self.name!r} has none"
+                "gradient attacks need a differentiable model, but "
+                f"{self.name!r} has none: {ASKING}"
             )
         return self.torch_model
 

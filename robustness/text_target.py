@@ -160,7 +160,7 @@ def open_model(artifact: Artifact, *, threads: int) -> Target:
         "digest": artifact.digest,
         "labels": list(artifact.labels),
         "runtime": open_scorer(artifact, threads),
-        "torch_model": load_torch_model(artifact),
+        "torch_model": load_torch_model(artifact) if artifact.manifest.gradients else None,
     }
     if artifact.manifest.task != "text-classification":
         return ImageTarget(**common, image_spec=artifact.image_spec)

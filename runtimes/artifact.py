@@ -23,7 +23,10 @@ from core.names import listed
 from data.errors import DataError
 from data.images import ImageSpec
 from data.tokenizer import TextTokenizer
+from runtimes.compose import compose
 from runtimes.manifest import (
+    AFTER,
+    BEFORE,
     MANIFEST,
     ONNX,
     SCHEMA_VERSION,
@@ -123,6 +126,17 @@ class Artifact:
         self._require_digest(name, sha256(content))
         return content
 
+    def graph(self) -> bytes:
+        """The graph that is run, as ONNX: an imported one with those that were added around it.
+
+        Raises:
+            ArtifactError: see `read`.
+        """
+        content = self.read(ONNX)
+        if self.manifest.source is None:
+            return content
+        return compose(self.read(BEFORE), content, self.read(AFTER))
+
     def verify(self, name: str) -> None:
         """Check one of the artifact's files without holding it in memory.
 
@@ -160,7 +174,7 @@ def open_artifact(folder: Path) -> Artifact:
     artifact = Artifact(folder, _parse_manifest(content), sha256(content))
     _refuse_unlisted(artifact)
     for name in artifact.manifest.files:
-        if name != ONNX:
+        if not name.endswith(".onnx"):
             artifact.verify(name)
         elif refers_outside(artifact.read(name)):
             raise ArtifactError(f"{name} must be a readable graph without external data")
@@ -282,11 +296,11 @@ def refers_outside(content: bytes) -> bool:
         return True
     return any(
         tensor.data_location == TensorProto.EXTERNAL or tensor.external_data
-        for tensor in _tensors(model)
+        for tensor in tensors(model)
     )
 
 
-def _tensors(message: Message) -> Iterator[TensorProto]:
+def tensors(message: Message) -> Iterator[TensorProto]:
     """The tensors anywhere in a message."""
     if isinstance(message, TensorProto):
         yield message
@@ -294,4 +308,4 @@ def _tensors(message: Message) -> Iterator[TensorProto]:
     for kind, value in message.ListFields():
         if kind.message_type is not None:
             for part in [value] if isinstance(value, Message) else value:
-                yield from _tensors(part)
+                yield from tensors(part)

@@ -1,6 +1,6 @@
 """What every runtime can do, and what can go wrong before it does."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Literal, Protocol
 
 import numpy as np
@@ -72,6 +72,30 @@ def as_feed(inputs: Inputs, manifest: Manifest) -> dict[str, np.ndarray]:
     else:
         _check_tokens(given["tokens"], given["mask"], spec.range[1], manifest.config["seq_len"])
     return {name: np.ascontiguousarray(given[name]) for name in names}
+
+
+def in_batches(
+    run: Callable[[dict[str, np.ndarray]], np.ndarray],
+    feed: dict[str, np.ndarray],
+    size: int | None,
+) -> np.ndarray:
+    """Run a graph on any number of inputs, whatever number it takes at once.
+
+    Args:
+        run: from inputs by name to logits.
+        feed: B inputs by name.
+        size: how many it takes, the last ones repeated to fill a batch; None takes them all.
+
+    Returns:
+        (B, K) logits.
+    """
+    if size is None:
+        return run(feed)
+    count, parts = len(next(iter(feed.values()))), []
+    for start in range(0, count, size):
+        rows = np.minimum(np.arange(start, start + size), count - 1)
+        parts.append(run({name: values[rows] for name, values in feed.items()}))
+    return np.concatenate(parts)[:count]
 
 
 def blank_inputs(artifact: Artifact, batch_size: int) -> dict[str, np.ndarray]:

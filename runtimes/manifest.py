@@ -22,7 +22,9 @@ SCHEMA_VERSION = 1
 MANIFEST = "manifest.json"
 ONNX, TORCHSCRIPT, PROGRAM = "model.onnx", "model.torchscript.pt", "model.pt2"
 WEIGHTS, PROBE, TOKENIZER = "weights.safetensors", "probe.safetensors", "tokenizer.json"
+BEFORE, AFTER = "before.onnx", "after.onnx"
 REQUIRED = (ONNX, TORCHSCRIPT, WEIGHTS, PROBE)
+IMPORTED = (BEFORE, ONNX, AFTER, PROBE)
 Task = Literal["image-classification", "text-classification"]
 IMAGES: Task = "image-classification"
 TEXTS: Task = "text-classification"
@@ -126,12 +128,32 @@ class Parity(_Strict):
     formats: dict[str, FormatParity]
 
 
+class Source(_Strict):
+    """Where an imported model comes from, and how its graph is asked.
+
+    Attributes:
+        file: its name when it was imported.
+        sha256: of its bytes; those of an ONNX file are the graph of the artifact, unchanged.
+        batch: inputs that the graph takes at once; None where it takes any number.
+        input: the input file, complete: how pixels become what the graph reads.
+        scores: what the graph gives.
+    """
+
+    file: Annotated[str, Field(min_length=1, max_length=256)]
+    format: Literal["onnx"] = "onnx"
+    sha256: Sha256
+    batch: Annotated[int, Field(ge=1)] | None = None
+    input: dict[str, Any]
+    scores: Literal["logits", "probabilities"]
+
+
 class Manifest(_Strict):
     """Everything an artifact says about itself; the sha256 of its bytes is the artifact's digest.
 
     Attributes:
-        architecture: the model's name in the catalog.
-        config: its full config.
+        architecture: the model's name in the catalog; None of an imported one.
+        config: its full config; empty of an imported one.
+        source: of an imported model; None of one that was trained here.
         labels: names of the classes, in order of index.
         preprocessing: fields of `data.images.ImageSpec`, or of `TextSpec`.
         precision: arithmetic of the ONNX graph; every other format is fp32.
@@ -139,14 +161,16 @@ class Manifest(_Strict):
             of each input; None in any other precision.
         files: sha256 of every file, by name.
         metrics: what training measured.
-        training: the resolved recipe, the seed and where the weights came from.
+        training: the resolved recipe, the seed and where the weights came from; empty of an
+            imported model.
     """
 
     schema_version: Literal[1] = SCHEMA_VERSION
     name: Name
     version: Name
-    architecture: str
-    config: dict[str, Any]
+    architecture: str | None = None
+    config: dict[str, Any] = {}
+    source: Source | None = None
     task: Task = "image-classification"
     input: Annotated[InputSpec | TokensSpec, Field(discriminator="name")]
     output: OutputSpec
@@ -157,15 +181,17 @@ class Manifest(_Strict):
     files: Annotated[dict[str, Sha256], AfterValidator(_plain_names)]
     parity: Parity
     metrics: dict[str, Any]
-    training: dict[str, Any]
+    training: dict[str, Any] = {}
 
     @model_validator(mode="after")
     def _agree(self) -> Self:
         text = self.task == "text-classification"
-        required = (*REQUIRED, TOKENIZER) if text else REQUIRED
+        required = REQUIRED if self.source is None else IMPORTED
+        required = (*required, TOKENIZER) if text else required
         missing = sorted(set(required) - set(self.files))
         if missing:
             raise ValueError(f"files must list {', '.join(required)}; missing {', '.join(missing)}")
+        self._check_origin()
         if len(set(self.labels)) != len(self.labels):
             raise ValueError("labels must be distinct")
         shape, expected = self.output.shape, [-1, len(self.labels)]
@@ -176,6 +202,16 @@ class Manifest(_Strict):
             raise ValueError(f"quantization must be given for int8 alone, got {got}")
         (self._check_text if text else self._check_images)()
         return self
+
+    def _check_origin(self) -> None:
+        if self.source is None and self.architecture is None:
+            raise ValueError("architecture must be given without a source")
+        if self.source is None:
+            return
+        if self.architecture is not None or self.config or self.training:
+            raise ValueError("source must be given without architecture, config and training")
+        if self.files[ONNX] != self.source.sha256:
+            raise ValueError(f"source.sha256 must be that of {ONNX}")
 
     def _check_images(self) -> None:
         spec = self.image_spec
@@ -192,6 +228,21 @@ class Manifest(_Strict):
             raise ValueError(f"max_len must be at most seq_len {seq_len}, got {longest}")
         if self.input.range[1] + 1 != self.config.get("vocab_size"):
             raise ValueError(f"input.range must be that of the vocabulary, got {self.input.range}")
+
+    @property
+    def kind(self) -> str:
+        """The architecture, or what was imported, in words."""
+        return self.architecture or f"imported {self.source.file if self.source else 'model'}"
+
+    @property
+    def gradients(self) -> bool:
+        """Whether there is a differentiable model, so that attacks can follow gradients."""
+        return self.source is None
+
+    @property
+    def batch(self) -> int | None:
+        """Inputs that the graph takes at once; None where it takes any number."""
+        return self.source.batch if self.source else None
 
     @cached_property
     def image_spec(self) -> ImageSpec:  # asked for by every request

@@ -7,7 +7,7 @@ import numpy as np
 import onnxruntime
 
 from runtimes.artifact import Artifact, ArtifactError
-from runtimes.base import Inputs, Mode, RuntimeUnavailable, as_feed
+from runtimes.base import Inputs, Mode, RuntimeUnavailable, as_feed, in_batches
 from runtimes.manifest import ONNX, WEIGHTS, Manifest, config_digest
 from runtimes.quantized import built_folder, is_derived, read_graph
 
@@ -58,13 +58,16 @@ class OnnxRuntime:
         if used != _PROVIDERS[name]:
             problem = f"the session runs on {used} instead"
             raise RuntimeUnavailable(f"runtime {name} is not available: {problem}")
-        _check_origin(self._session, artifact.manifest)
+        if artifact.manifest.source is None:
+            _check_origin(self._session, artifact.manifest)
 
     def predict(self, inputs: Inputs) -> np.ndarray:
         """See `Runtime.predict`."""
         feed = as_feed(inputs, self._manifest)
-        logits = self._session.run(["logits"], feed)[0]
-        return np.array(logits, dtype=np.float32, order="C")
+        return in_batches(self._run, feed, self._manifest.batch)
+
+    def _run(self, feed: dict[str, np.ndarray]) -> np.ndarray:
+        return np.array(self._session.run(["logits"], feed)[0], dtype=np.float32, order="C")
 
 
 def missing(name: str) -> str | None:
@@ -79,7 +82,7 @@ def precisions(name: str, manifest: Manifest, mode: Mode) -> list[str]:
     own = manifest.precision
     if name == CPU and own == "bf16":  # its kernels know no bf16: no session could be made
         return []
-    if mode == "exact" or own != "fp32":
+    if mode == "exact" or own != "fp32" or manifest.source is not None:
         return [own]
     return [own, *_FASTER[name]]
 
@@ -87,7 +90,7 @@ def precisions(name: str, manifest: Manifest, mode: Mode) -> list[str]:
 def _open(
     artifact: Artifact, precision: str, threads: int, cache: Path | None, providers: list[Any]
 ) -> onnxruntime.InferenceSession:
-    if is_derived(artifact, precision):
+    if is_derived(artifact, precision) or artifact.manifest.source is not None:
         content = read_graph(artifact, precision, cache)
         return open_session(content, threads=threads, providers=providers)
     # By its path: bytes would be held twice. Verified again, in case it changed meanwhile.

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from runtimes.artifact import Artifact
-from runtimes.base import Inputs, Mode, RuntimeUnavailable, as_feed
+from runtimes.base import Inputs, Mode, RuntimeUnavailable, as_feed, in_batches
 from runtimes.manifest import Manifest
 from runtimes.quantized import read_graph
 
@@ -55,6 +55,9 @@ class OpenVino:
     def predict(self, inputs: Inputs) -> np.ndarray:
         """See `Runtime.predict`."""
         feed = as_feed(inputs, self._manifest)
+        return in_batches(self._run, feed, self._manifest.batch)
+
+    def _run(self, feed: dict[str, np.ndarray]) -> np.ndarray:
         with self._lock:  # a request holds the tensors of one prediction
             result = self._request.infer(feed, share_inputs=True)
             return np.array(result["logits"], dtype=np.float32, order="C")
@@ -70,7 +73,8 @@ def missing() -> str | None:
 def precisions(manifest: Manifest, mode: Mode) -> list[str]:
     """Precisions in which this processor can run a graph, the graph's own first."""
     own = manifest.precision
-    wanted = [own, *_FASTER.get(own, [])] if mode == "fast" else [own]
+    as_it_is = mode == "exact" or manifest.source is not None
+    wanted = [own] if as_it_is else [own, *_FASTER.get(own, [])]
     return [precision for precision in wanted if able_to_run(precision)]
 
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from core.files import sha256
 from runtimes.artifact import Artifact
 from runtimes.base import RuntimeUnavailable
-from runtimes.manifest import ONNX
 
 _INT8 = "int8-2"
 """Counted up when `export.int8` makes other graphs."""
@@ -22,7 +21,7 @@ def read_graph(artifact: Artifact, precision: str, cache: Path | None) -> bytes:
         RuntimeUnavailable: the int8 form has not been made here.
     """
     if not is_derived(artifact, precision):
-        return artifact.read(ONNX)
+        return artifact.graph()
     content = _cached(artifact, cache)
     if content is None:
         raise RuntimeUnavailable(

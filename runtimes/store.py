@@ -4,7 +4,7 @@ import shutil
 from pathlib import Path
 
 from runtimes.artifact import CARD_JSON, CARD_TEXT, MANIFEST, Artifact
-from runtimes.manifest import WEIGHTS
+from runtimes.manifest import ONNX, WEIGHTS
 
 
 def store_artifact(artifact: Artifact) -> str:
@@ -27,8 +27,8 @@ def store_artifact(artifact: Artifact) -> str:
     labels = {"task": manifest.task, "precision": manifest.precision}
     metadata = {
         "digest": artifact.digest,
-        "architecture": manifest.architecture,
-        "weights_sha256": manifest.files[WEIGHTS],
+        "architecture": manifest.kind,
+        "weights_sha256": manifest.files[ONNX if manifest.source else WEIGHTS],
         "metrics": manifest.metrics,
         "labels": manifest.labels,
     }

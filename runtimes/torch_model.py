@@ -15,9 +15,12 @@ def load_torch_model(artifact: Artifact) -> nn.Module:
     Gradients with respect to the input still flow.
 
     Raises:
-        ArtifactError: the architecture is unknown, or the weights changed or do not fit it.
+        ArtifactError: it was imported, the architecture is unknown, or the weights changed or do
+            not fit it.
     """
     manifest = artifact.manifest
+    if manifest.architecture is None:
+        raise ArtifactError(f"{artifact.name} was imported, and has no PyTorch model")
     try:
         model = models.build(manifest.architecture, **manifest.config)
     except (ValueError, TypeError) as error:

@@ -91,6 +91,8 @@ def missing() -> str | None:
 
 def precisions(manifest: Manifest, mode: Mode) -> list[str]:
     """Precisions in which the trace, always written in fp32, can be run here."""
+    if FILE not in manifest.files:
+        return []
     if mode == "exact":
         return ["fp32"] if manifest.precision == "fp32" else []
     fast = has_nvidia_gpu() or _BF16_FLAGS & cpu_flags()

@@ -28,16 +28,21 @@ _LIMITS: set[str] = {
 
 
 class ModelDescription(TypedDict):
-    """A served model; `measuring` says that runtimes are being compared for it."""
+    """A served model.
+
+    `measuring` says that runtimes are being compared for it, `gradients` whether attacks can follow
+    them; `architecture` is null of an imported one.
+    """
 
     name: str
     version: str
     default: bool
     digest: str
     task: Task
-    architecture: str
+    architecture: str | None
     runtime: str
     precision: str
+    gradients: bool
     measuring: bool
     labels: list[str]
     input: InputSpec | TokensSpec
@@ -100,6 +105,7 @@ def describe_model(served: Served, registry: Registry) -> dict[str, Any]:
         "architecture": manifest.architecture,
         "runtime": served.runtime.name,
         "precision": served.runtime.precision,
+        "gradients": manifest.gradients,
         "measuring": artifact.digest in registry.measuring,
         "labels": list(artifact.labels),
         "input": manifest.model_dump(mode="json")["input"],

@@ -11,6 +11,7 @@ from typing import Any
 
 from core.names import sentence
 from robustness.attacks.base import Attack
+from robustness.kinds import ASKING
 from robustness.spec import EvaluationSpec, cost
 from runtimes.artifact import Artifact
 from runtimes.manifest import IMAGES, TEXTS, Task
@@ -166,7 +167,7 @@ class Submitter:
     def _check(self, spec: EvaluationSpec) -> list[Artifact]:
         _check_sizes(spec, self.settings)
         artifacts = self._artifacts(spec)
-        _check_classes(spec, len(artifacts[0].labels))
+        _check_attacks(spec, artifacts)
         return artifacts
 
     def _artifacts(self, spec: EvaluationSpec) -> list[Artifact]:
@@ -236,17 +237,19 @@ def _check_sizes(spec: EvaluationSpec, settings: Settings) -> None:
         raise spec_error(problems)
 
 
-def _check_classes(spec: EvaluationSpec, num_classes: int) -> None:
-    """Refuse an attack that needs more classes than the model has."""
-    problems = [
-        {
-            "field": f"attacks.{index}.name",
-            "message": f"{attack.label!r} needs at least {attack.info.min_classes} classes, "
-            f"and the model has {num_classes}",
-        }
-        for index, attack in enumerate(spec.attacks)
-        if num_classes < attack.info.min_classes
-    ]
+def _check_attacks(spec: EvaluationSpec, artifacts: Sequence[Artifact]) -> None:
+    """Refuse an attack that needs more classes than the model has, or gradients that it has not."""
+    num_classes, problems = len(artifacts[0].labels), []
+    blind = next((each.name for each in artifacts if not each.manifest.gradients), None)
+    for index, attack in enumerate(spec.attacks):
+        rule, least = None, attack.info.min_classes
+        if num_classes < least:
+            rule = f"needs at least {least} classes, and the model has {num_classes}"
+        elif blind and attack.info.access == "gradient":
+            rule = f"follows gradients, and {blind!r} has none: {ASKING}"
+        if rule is not None:
+            field = f"attacks.{index}.name"
+            problems.append({"field": field, "message": f"{attack.label!r} {rule}"})
     if problems:
         raise spec_error(problems)
 

@@ -54,7 +54,7 @@ class Models extends EventTarget {
       h("span", { className: "model-name" }, model.name),
       h("span", { className: "model-figure" }, accuracyText(model.metrics)),
       h("span", { className: "model-detail" },
-        `${model.architecture} · version ${model.version} · ${inputText(model)} · ${model.runtime}, ${model.precision} · `,
+        `${model.architecture ?? "imported"} · version ${model.version} · ${inputText(model)} · ${model.runtime}, ${model.precision} · `,
         h("code", { title: model.digest }, model.digest.slice(0, 8))));
   }
 

@@ -37,7 +37,7 @@ class AttentionMaps:
     @staticmethod
     def may_have(artifact: Artifact) -> bool:
         """Whether a model is of a kind with attention over patches."""
-        return artifact.manifest.architecture.startswith(_FAMILIES)
+        return (artifact.manifest.architecture or "").startswith(_FAMILIES)
 
     def predict(self, images: np.ndarray) -> np.ndarray:
         """Shares of the patches.

@@ -21,7 +21,7 @@ import pytest
 
 from benchmarks.__main__ import names as benchmarks
 from benchmarks.support.server import end, free_port
-from export.__main__ import _artifacts_parser, _export_parser
+from export.__main__ import _COMMANDS, _export_parser
 from results.__main__ import _parser as results_parser
 from robustness.options import parser as robustness_parser
 from robustness.options import read_spec
@@ -92,8 +92,8 @@ def check_assay(name: str, words: list[str]) -> None:
     elif name == "train":
         check_train(words)
     elif name == "export":
-        known = words[0] in ("inspect", "compare")
-        parser = _artifacts_parser(words[0]) if known else _export_parser()
+        known = words[0] in _COMMANDS
+        parser = _COMMANDS[words[0]][1]() if known else _export_parser()
         parser.parse_args(words[known:])
     elif name == "results":
         results_parser().parse_args(words)

@@ -92,7 +92,7 @@ def test_no_layers_are_blamed_where_another_format_fails(
 
 
 @pytest.mark.usefixtures("traced")
-@pytest.mark.parametrize("when", ["_export", "_replace"])
+@pytest.mark.parametrize("when", ["_export", "replace_folder"])
 def test_an_interrupted_export_leaves_nothing_new(
     run_folder: Path,
     artifact_folder: Path,
@@ -117,7 +117,7 @@ def test_an_interrupt_between_two_renames_brings_the_old_artifact_back(
         Path, "rename", lambda old, new: interrupt() if old == partial else rename(old, new)
     )
     with pytest.raises(KeyboardInterrupt):
-        export.write._replace(artifact_folder, partial)
+        export.write.replace_folder(artifact_folder, partial)
     assert open_artifact(artifact_folder).name == "tiny-elliptical"
 
 

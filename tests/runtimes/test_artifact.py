@@ -116,6 +116,7 @@ WRONG: dict[str, list[tuple[dict[str, Any], str]]] = {
             ({"schema_version": version}, "schema_version must be 1, got")
             for version in (0, 2, "1", None, True)
         ),
+        ({"architecture": None}, "architecture must be given without a source"),
         ({"surprise": 1}, "surprise: Extra inputs are not permitted"),
         ({"name": "../x"}, "name: String should match"),
         ({"name": "x" * 65}, "name: String should match"),
@@ -133,6 +134,12 @@ WRONG: dict[str, list[tuple[dict[str, Any], str]]] = {
         ),
         ({"preprocessing": {"channels": 1, "height": 32, "width": 28}}, "input.shape must be"),
         ({"parity": {"samples": 0, "data": "", "tolerance": 1, "formats": {}}}, "parity.samples"),
+    ],
+    "imported": [
+        ({"source": None}, "missing model.torchscript.pt, weights.safetensors"),
+        ({"architecture": "deit_tiny"}, "source must be given without architecture, config and tr"),
+        ({"source": lambda source: source | {"sha256": "0" * 64}}, "must be that of model.onnx"),
+        ({"files": lambda files: {n: files[n] for n in files if n != "after.onnx"}}, "after.onnx"),
     ],
     "text_artifact": [
         ({"preprocessing": {"max_len": 13}}, "max_len must be at most seq_len 12, got 13"),

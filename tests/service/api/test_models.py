@@ -1,3 +1,4 @@
+import json
 import re
 from typing import Any
 
@@ -5,7 +6,8 @@ from starlette.testclient import TestClient
 
 from robustness import ATTACKS, EvaluationSpec
 from runtimes.artifact import Artifact
-from tests.service.conftest import png
+from service.settings import Settings
+from tests.service.conftest import png, serving
 from tests.service.front import check_error
 from tests.service.tiny_artifact import LABELS, MAX_LEN
 
@@ -101,3 +103,21 @@ def test_described_defaults_make_a_spec(client: TestClient) -> None:
             elif option["required"]:
                 asked[option["name"]] = (option["choices"] or [["1/255"]])[0]
         EvaluationSpec.model_validate({"attacks": [asked]})
+
+
+def test_an_imported_model_is_served_and_refuses_attacks_that_follow_gradients(
+    settings: Settings, imported: Artifact
+) -> None:
+    models = [*settings.models, imported.folder]
+    with serving(settings.model_copy(update={"models": models})) as client:
+        [shown] = [m for m in client.get("/v1/models").json() if m["name"] == "foreign"]
+        assert (shown["architecture"], shown["gradients"]) == (None, False)
+        files = [("images", ("a.png", png(), "image/png"))]
+        [found] = client.post("/classify", data={"model": "foreign"}, files=files).json()
+        assert (found["model"], found["digest"]) == ("foreign", imported.digest)
+        for attack, status in (("pgd", 422), ("square", 202)):
+            spec = {"model": "foreign", "attacks": [{"name": attack, "eps": ["1/255"]}]}
+            answer = client.post("/v1/evaluations", data={"spec": json.dumps(spec)}, files=files)
+            assert answer.status_code == status, answer.text
+            if status == 422:
+                assert "'foreign' has none: use square" in answer.json()["error"]["message"]

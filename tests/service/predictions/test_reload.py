@@ -60,6 +60,12 @@ async def world(
     world.registry.close()
 
 
+async def test_an_imported_model_is_found_too(world: World, imported: Artifact) -> None:
+    shutil.copytree(imported.folder, world.folder / "two")
+    await world.look_twice()
+    assert world.served() == ["fashion-elliptical:1", "foreign:1"]
+
+
 pytestmark = pytest.mark.anyio
 ONE, TWO = "fashion-elliptical:1", "fashion-elliptical:2"
 

@@ -1,0 +1,1 @@
+"""Make artifacts of models that were trained elsewhere."""
