@@ -5,7 +5,8 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,12 +16,13 @@ from pydantic import ValidationError
 from core.command import run_command
 from core.progress import Bar
 from robustness.options import check_numbers, default_workers, parser, read_spec
-from robustness.progress import Cancelled, Progress
-from robustness.spec import EvaluationSpec, cost
+from robustness.progress import Cancelled, Progress, Spent
+from robustness.spec import EvaluationSpec, cost, queries
 
 if TYPE_CHECKING:
     from robustness.evaluation import Executor, Inputs
     from robustness.report.schema import Report
+    from robustness.target import Target
     from runtimes.artifact import Artifact
 
 HELD, FAILED = 0, 1
@@ -60,6 +62,7 @@ def _explained(command: Callable[[argparse.Namespace], int], arguments: argparse
         raise ValueError("\nerror: ".join(f"{at}: {rule}" for at, rule in found)) from None
     except (KeyboardInterrupt, Cancelled) as stop:
         why = "interrupted" if isinstance(stop, KeyboardInterrupt) else f"deadline reached: {stop}"
+        why = str(stop) if isinstance(stop, Spent) else why
         kept = arguments.command == "evaluate" and arguments.output
         then = "the same command continues" if kept else "nothing was kept"
         raise KeyboardInterrupt(f"{why}; {then}") from None
@@ -68,6 +71,8 @@ def _explained(command: Callable[[argparse.Namespace], int], arguments: argparse
 def _evaluate(arguments: argparse.Namespace) -> int:
     began = time.monotonic()
     check_numbers(arguments, ("threads", "limit", "workers"))
+    if (arguments.artifact is None) == (arguments.target is None):
+        raise ValueError("name what is scored: --artifact DIR, or --target URL with --model NAME")
     should_stop = _deadline(began, arguments.deadline)
     if arguments.address and arguments.engine != "ray":
         raise ValueError("--address has a meaning for --engine ray only")
@@ -75,17 +80,17 @@ def _evaluate(arguments: argparse.Namespace) -> int:
     # torch takes seconds to import: a bad request is answered before.
     from robustness.console import render
     from robustness.evaluation import evaluate
-    from runtimes.artifact import open_artifact
 
-    folders = [arguments.artifact] + ([arguments.compare] if arguments.compare else [])
-    artifacts = [open_artifact(folder) for folder in folders]
-    inputs = _limited(_open(spec, arguments.data, artifacts), arguments.limit, spec.seed)
-    executor = _executor(arguments, folders)
-    print(_announcement(spec, artifacts, len(inputs)), file=sys.stderr)
-    with _output(arguments.output) as folder, _bar() as on_progress:
+    with ExitStack() as opened:
+        own = arguments.target is None
+        models, executor = _artifacts(arguments) if own else _endpoint(arguments, opened)
+        inputs = _limited(_open(spec, arguments.data, models), arguments.limit, spec.seed)
+        print(_announcement(spec, models, len(inputs), arguments.price), file=sys.stderr)
+        folder = opened.enter_context(_output(arguments.output))
+        on_progress = opened.enter_context(_bar())
         report = evaluate(
             spec,
-            artifacts,
+            models,
             inputs,
             folder,
             on_progress=on_progress,
@@ -95,7 +100,7 @@ def _evaluate(arguments: argparse.Namespace) -> int:
         )
     print(render(report))
     if arguments.card:
-        _write_cards(report, artifacts, arguments.data)
+        _write_cards(report, models, arguments.data)
     if arguments.output:
         print()
         for path in (arguments.output / name for name in _WRITTEN):
@@ -109,16 +114,55 @@ def _verify(arguments: argparse.Namespace) -> int:
     check_numbers(arguments, ("limit",))
     from robustness.verify import lines, verify
 
-    with _bar() as on_progress:
+    with ExitStack() as opened:
         outcome = verify(
             arguments.report,
             folders=arguments.artifact,
+            reach=None if arguments.target is None else partial(_reach, arguments, opened),
             data=arguments.data,
             limit=arguments.limit,
-            on_progress=on_progress,
+            on_progress=opened.enter_context(_bar()),
         )
     print("\n".join(lines(outcome)))
     return HELD if outcome.confirmed else FAILED
+
+
+def _artifacts(arguments: argparse.Namespace) -> "tuple[list[Artifact | Target], Executor]":
+    """The artifacts that the options name, and who does the work."""
+    from runtimes.artifact import open_artifact
+
+    folders = [arguments.artifact] + ([arguments.compare] if arguments.compare else [])
+    return [open_artifact(folder) for folder in folders], _executor(arguments, folders)
+
+
+def _endpoint(
+    arguments: argparse.Namespace, opened: ExitStack
+) -> "tuple[list[Artifact | Target], Executor]":
+    """The endpoint that the options name, closed by `opened`, and threads that ask it."""
+    for name in ("compare", "workers", "card"):
+        if getattr(arguments, name):
+            raise ValueError(f"--{name} has a meaning for --artifact only")
+    if arguments.engine != "process":
+        raise ValueError("--engine has a meaning for --artifact only")
+    from robustness.executors import ThreadExecutor
+    from robustness.remote.target import runtime_of
+
+    target = _reach(arguments, opened, arguments.shows)
+    connection = runtime_of(target).model.connection
+    return [target], ThreadExecutor(connection.manners.concurrency, connection.stopped)
+
+
+def _reach(arguments: argparse.Namespace, opened: ExitStack, shows: str | None) -> "Target":
+    """The endpoint that the options name; `opened` closes it, and tells what was asked."""
+    from robustness.remote.arguments import reach
+    from robustness.remote.target import runtime_of
+
+    folder = opened.enter_context(_output(getattr(arguments, "output", None)))
+    target = reach(arguments, folder, shows)
+    runtime = runtime_of(target)
+    opened.callback(runtime.close)
+    opened.callback(lambda: print(runtime.spent(), file=sys.stderr))
+    return target
 
 
 def _executor(arguments: argparse.Namespace, folders: Sequence[Path]) -> "Executor":
@@ -131,11 +175,11 @@ def _executor(arguments: argparse.Namespace, folders: Sequence[Path]) -> "Execut
     return ProcessExecutor(folders, workers=arguments.workers or default_workers(arguments.threads))
 
 
-def _open(spec: EvaluationSpec, data: str, artifacts: Sequence["Artifact"]) -> "Inputs":
+def _open(spec: EvaluationSpec, data: str, models: "Sequence[Artifact | Target]") -> "Inputs":
     from data.errors import MAP_CLASSES, ClassMismatch
     from data.sources import open_images, open_texts
 
-    first, *others = artifacts
+    first, *others = models
     for other in others:
         if _reads(other) != _reads(first):
             raise ValueError(
@@ -153,17 +197,41 @@ def _open(spec: EvaluationSpec, data: str, artifacts: Sequence["Artifact"]) -> "
         raise ValueError(f"{error}. {MAP_CLASSES.format(option='--class-map')}") from error
 
 
-def _reads(artifact: "Artifact") -> str:
-    return "texts" if artifact.manifest.task == "text-classification" else "images"
+def _reads(model: "Artifact | Target") -> str:
+    from robustness.target import Target
+
+    if isinstance(model, Target):
+        return f"{model.reads}s"
+    return "texts" if model.manifest.task == "text-classification" else "images"
 
 
-def _announcement(spec: EvaluationSpec, artifacts: Sequence["Artifact"], samples: int) -> str:
-    """What the evaluation costs at most, before anything is computed."""
+def _announcement(
+    spec: EvaluationSpec,
+    models: "Sequence[Artifact | Target]",
+    samples: int,
+    price: float | None,
+) -> str:
+    """What the evaluation costs at most, before anything is computed.
+
+    Args:
+        spec: the evaluation.
+        models: that are scored.
+        samples: number of inputs.
+        price: of a thousand inputs sent to an endpoint, if there is one.
+    """
+    from runtimes.artifact import Artifact
+
+    what = f"{samples:,} {'texts' if spec.on_texts else 'images'}"
+    num_classes = len(models[0].labels)
+    artifacts = [model for model in models if isinstance(model, Artifact)]
+    if not artifacts:
+        asked = queries(spec, samples, num_classes)
+        money = "" if price is None else f", which cost at most {asked * price / 1000:,.2f}"
+        return f"at most {asked:,} inputs are sent to the endpoint: {what}{money}"
     elliptical = [bool(artifact.manifest.config.get("elliptical")) for artifact in artifacts]
-    total = cost(spec, samples, elliptical, num_classes=len(artifacts[0].labels))
-    what = "texts" if spec.on_texts else "images"
-    models = f", {len(artifacts)} models" if len(artifacts) > 1 else ""
-    return f"at most {total:,} model evaluations: {samples:,} {what}{models}"
+    total = cost(spec, samples, elliptical, num_classes=num_classes)
+    several = f", {len(artifacts)} models" if len(artifacts) > 1 else ""
+    return f"at most {total:,} model evaluations: {what}{several}"
 
 
 def _deadline(began: float, seconds: float | None) -> Callable[[], bool] | None:
@@ -174,11 +242,13 @@ def _deadline(began: float, seconds: float | None) -> Callable[[], bool] | None:
     return lambda: time.monotonic() - began > seconds
 
 
-def _write_cards(report: "Report", artifacts: Sequence["Artifact"], data: str) -> None:
+def _write_cards(report: "Report", models: "Sequence[Artifact | Target]", data: str) -> None:
     """Put each model's figures onto the card beside its manifest, with the warnings about them."""
     from export.card import make_card, write_card
+    from runtimes.artifact import Artifact
 
     source = data if data.startswith("hf:") else Path(data).name
+    artifacts = [model for model in models if isinstance(model, Artifact)]
     for artifact, model in zip(artifacts, report.summary.models, strict=True):
         warnings = [w.message for w in report.summary.warnings if w.model == model.name]
         about = {"metric": report.summary.metric, "data": source, "warnings": warnings}

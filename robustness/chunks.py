@@ -211,5 +211,5 @@ def _clean_result(context: EvaluationContext, chunk: Chunk) -> CleanResult:
     label = (served.argmax(axis=1) if chunk.labels is None else chunk.labels).astype(np.int64)
     torch_model, blind = target.ask_clean(chunk.inputs, label, served, context.meter)
     # A second answer is asked once, not counted: it would cost every evaluation for a rare fault.
-    again = target.predict(chunk.inputs) if chunk.start == 0 else served
+    again = target.predict_again(chunk.inputs, served) if chunk.start == 0 else served
     return score_clean(served, again, torch_model, label, blind)

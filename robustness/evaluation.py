@@ -14,7 +14,7 @@ from robustness import store as shards
 from robustness.attacking import EvaluationContext
 from robustness.chunks import Chunk, model_result
 from robustness.executors import run_inline
-from robustness.kinds import NotPossible
+from robustness.kinds import ASKING, Endpoint, NotPossible
 from robustness.progress import Cancelled, Meter, Progress
 from robustness.report.build import build_report, environment
 from robustness.report.schema import Report, write_report
@@ -142,8 +142,32 @@ def _check_attacks(spec: EvaluationSpec, targets: Sequence[Target]) -> None:
                 f"attacks: {attack.label!r} needs at least {attack.info.min_classes} classes, "
                 f"and the model has {num_classes}"
             )
-    for target in targets if spec.uses_gradients else ():
-        target.require_torch_model()
+    for target in targets:
+        if target.endpoint is not None:
+            _check_seen(spec, target, target.endpoint)
+        if spec.uses_gradients:
+            target.require_torch_model()
+
+
+def _check_seen(spec: EvaluationSpec, target: Target, endpoint: Endpoint) -> None:
+    """Refuse what needs more than an endpoint shows."""
+    for attack in spec.attacks:
+        needed = {part.info.access for part in attack.parts(len(target.labels))}
+        if "gradient" in needed and target.torch_model is None:
+            asking = "use typos or word-swap" if spec.on_texts else ASKING
+            raise NotPossible(
+                f"attacks: {attack.label!r} follows gradients, and {target.name!r} lies behind an "
+                f"address, which shows none: {asking}"
+            )
+        if endpoint.shows == "label" and "scores" in needed and attack.info.role == "attack":
+            raise NotPossible(
+                f"attacks: {attack.label!r} needs scores, and {target.name!r} shows the class alone"
+            )
+    if endpoint.best is not None and max(spec.top_k) > endpoint.best:
+        raise NotPossible(
+            f"top_k must be at most {endpoint.best}, the classes that {target.name!r} shows, got "
+            f"{max(spec.top_k)}"
+        )
 
 
 def _check_labels(labels: np.ndarray | None, *, num_classes: int) -> None:

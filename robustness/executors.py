@@ -14,7 +14,13 @@ import tempfile
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures import (
+    FIRST_COMPLETED,
+    Future,
+    ProcessPoolExecutor,
+    ThreadPoolExecutor,
+    wait,
+)
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
 from itertools import chain, islice
@@ -259,6 +265,42 @@ class ProcessExecutor(_Executor):
     def _close(self) -> None:
         for worker in (*self._idle, *self._running):
             worker.kill()
+
+
+class ThreadExecutor(_Executor):
+    """Shares chunks out to threads of this process, which an endpoint keeps waiting.
+
+    Args:
+        workers: how many threads.
+        stopped: set when the work ends early, so that nobody waits for an answer any longer.
+    """
+
+    def __init__(self, workers: int, stopped: threading.Event) -> None:
+        super().__init__([Path()], workers=workers)
+        self._stopped = stopped
+
+    def _open(self, threads: int) -> int:
+        self._pool = ThreadPoolExecutor(self._workers)
+        return self._workers or 1
+
+    def _submit(self, job: Job) -> "tuple[Future[None], Meter]":
+        meter = Meter(0, should_stop=self._stopped.is_set)
+        context = replace(job.context, meter=meter)
+        return self._pool.submit(run_inline, [context], [replace(job.task.chunk, model=0)]), meter
+
+    def _collect(self) -> "Iterator[tuple[tuple[Future[None], Meter], str | None]]":
+        running = list(self._running.items())
+        wait([future for (future, _), _ in running], _POLL_S, FIRST_COMPLETED)
+        for (future, meter), job in running:
+            job.report(meter.done)
+            if future.done():
+                future.result()
+                yield (future, meter), None
+
+    def _close(self) -> None:
+        if self._running:
+            self._stopped.set()
+        self._pool.shutdown(cancel_futures=True)
 
 
 class _Worker:

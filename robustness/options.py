@@ -42,7 +42,7 @@ def parser() -> argparse.ArgumentParser:
     ):  # fmt: skip
         command = commands.add_parser(
             name, help=told, description=f"{told[0].upper()}{told[1:]}.",
-            epilog=epilog.format(attacks="\n".join(_attacks())),
+            epilog=epilog.format(attacks="\n".join(_attacks()), remote=_REMOTE),
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )  # fmt: skip
         add(command)
@@ -56,8 +56,14 @@ example:
       --data artifacts/samples/fashion-mnist --attack fgsm pgd --eps 1/255 4/255 \\
       --output first
 
+{remote}
 exit codes: 0 the gate held, or there was none; 1 the gate failed; 2 a bad request;
 130 interrupted, or the deadline was reached"""
+_REMOTE = """an endpoint in the place of an artifact:
+  KEY=... ./assay evaluate --target https://models.example.org --model fashion --key-env KEY \\
+      --data artifacts/samples/fashion-mnist --attack square --eps 8/255 --queries 500 \\
+      --max-queries 50000 --output remote
+"""
 _VERIFY = """example:
   ./assay verify first/report.json
 
@@ -67,10 +73,11 @@ there; 130 interrupted"""
 
 def _add_evaluate(command: argparse.ArgumentParser) -> None:
     command.usage = (
-        "%(prog)s --artifact DIR --data SOURCE --attack NAME ... [--eps EPS ...] [OPTION ...]"
+        "%(prog)s (--artifact DIR | --target URL --model NAME) --data SOURCE --attack NAME ... "
+        "[--eps EPS ...] [OPTION ...]"
     )
     add = command.add_argument_group("what is scored").add_argument
-    add("--artifact", type=Path, required=True, metavar="DIR", help="the model, as export wrote it")
+    add("--artifact", type=Path, metavar="DIR", help="the model, as export wrote it")
     add("--compare", type=Path, metavar="DIR", help="a second model, scored on the same inputs")
     source = (
         "a folder CLASS/NAME.png (texts: .txt, or csv), a zip of one, parquet or idx files, "
@@ -83,9 +90,42 @@ def _add_evaluate(command: argparse.ArgumentParser) -> None:
     )
     add("--class-map", metavar="FILE|JSON|index", help=told)
     add("--limit", **_WHOLE, help="score N inputs, drawn by the seed; default all")
+    _add_target(command)
     _add_attacks(command)
     _add_figures(command)
     _add_work(command)
+
+
+def _add_target(command: argparse.ArgumentParser, *, verify: bool = False) -> None:
+    add = command.add_argument_group(
+        "an endpoint",
+        "Nothing is asked twice: with --output the same command continues. --key-env and "
+        "--key-file name where the key is, for it stands on no command line.",
+    ).add_argument
+    told = "of a server of the Open Inference Protocol V2, asked in the place of an artifact"
+    add("--target", metavar="URL", help=told)
+    add("--model", metavar="NAME[:VERSION]", help="of the model on the server")
+    told = "a variable of the environment that holds the server's key, sent as a bearer token"
+    add("--key-env", metavar="VARIABLE", help=told)
+    add("--key-file", type=Path, metavar="FILE", help="a file that holds it")
+    told = "stop before more than N inputs are answered, second answers included"
+    add("--max-queries", **_WHOLE, help=told)
+    add("--per-second", type=float, metavar="N", help="send at most N inputs a second")
+    add("--concurrency", **_WHOLE, help="requests at a time; default 2")
+    add("--batch", **_WHOLE, help="inputs of a request at most; default 64")
+    add("--timeout", type=float, metavar="SECONDS", help="for an answer; default 60")
+    told = "how long a request is repeated after refusals (429, 503) and failures; default 300"
+    add("--patience", type=float, metavar="SECONDS", help=told)
+    told = "the output with scores or class; default logits, probabilities, or the only one"
+    add("--output-tensor", metavar="NAME", help=told)
+    told = "names of the classes in their order: JSON, or one a line; default what the server tells"
+    add("--labels", type=Path, metavar="FILE", help=told)
+    if verify:
+        return
+    told = "what attacks may see of an answer: scores (default), top-K such as top-5, or label"
+    add("--shows", metavar="WHAT", help=told)
+    told = "of a thousand inputs, for the estimate of the cost that is told before the start"
+    add("--price", type=float, metavar="AMOUNT", help=told)
 
 
 def _add_attacks(command: argparse.ArgumentParser) -> None:
@@ -168,6 +208,7 @@ def _add_verify(command: argparse.ArgumentParser) -> None:
     command.add_argument("--data", metavar="SOURCE", help=told)
     told = "score only N inputs, other ones every time; default all"
     command.add_argument("--limit", **_WHOLE, help=told)
+    _add_target(command, verify=True)
 
 
 def _attacks() -> Iterator[str]:

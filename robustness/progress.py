@@ -9,6 +9,10 @@ class Cancelled(Exception):
     """The caller's `should_stop` answered yes; whatever shards are finished stay on disk."""
 
 
+class Spent(Cancelled):
+    """As many queries as were allowed have been asked; their answers stay on disk."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
     """How far an evaluation is.

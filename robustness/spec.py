@@ -322,6 +322,23 @@ def cost(
     )
 
 
+def queries(spec: EvaluationSpec, samples: int, num_classes: int) -> int:
+    """Inputs that an endpoint is asked about at most, each of them once, and 33 more.
+
+    What an attack of its own would ask is counted in full; fooled inputs leave before, and what was
+    asked before is not asked again. One blank input is asked first, and the first 32 twice.
+
+    Args:
+        spec: the evaluation, without attacks that follow gradients.
+        samples: number of inputs.
+        num_classes: number of classes.
+    """
+    parts = (part for cell in spec.cells for part in cell.attack.parts(num_classes))
+    # There is no PyTorch model to score with.
+    each = sum(part.cost(num_classes) + max(part.scorings - 1, 0) for part in parts)
+    return samples * (1 + each) + min(samples, SAMPLES) + 1
+
+
 def cell_cost(attack: Attack, num_classes: int, elliptical: bool) -> int:
     """Model evaluations of one sample under one attack at one budget at most, scoring included."""
     total = 0

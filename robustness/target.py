@@ -1,7 +1,7 @@
 """What is attacked: the served model, and its PyTorch model where gradients are needed."""
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from data.images import ImageSpec, decode_image, to_input, to_png
 from data.sets import load_inputs
 from models.attention.elliptical import is_elliptical, metric_gradient
-from robustness.kinds import ASKING, InputKind, NotPossible, Variant
+from robustness.kinds import ASKING, Endpoint, InputKind, NotPossible, Variant
 from robustness.progress import Meter
 from runtimes.artifact import Artifact
 from runtimes.base import Runtime, RuntimeUnavailable
@@ -33,6 +33,7 @@ class Target:
         labels: names of its K classes.
         runtime: the served model; results are confirmed on it.
         torch_model: the same function as a differentiable module, or None.
+        endpoint: where the model lies behind an address, which `runtime` asks; else None.
     """
 
     name: str
@@ -41,6 +42,7 @@ class Target:
     labels: list[str]
     runtime: Runtime
     torch_model: nn.Module | None
+    endpoint: Endpoint | None = None
     reads: ClassVar[InputKind]
 
     @property
@@ -86,6 +88,12 @@ class Target:
             ValueError: the runtime answers in another shape, or cannot read an input.
         """
         return self._in_batches(inputs, self._serve, meter)
+
+    def predict_again(self, inputs: Inputs, first: np.ndarray) -> np.ndarray:
+        """Logits (N, K) of a second answer; see `predict`, which gave the `first` one."""
+        if self.endpoint is None:
+            return self.predict(inputs)
+        return self.endpoint.predict_again(self._read(inputs), first)
 
     def predict_torch(self, inputs: Inputs, meter: Meter | None = None) -> np.ndarray:
         """Logits (N, K) float32 of the PyTorch model in evaluation mode; see `predict`."""
@@ -143,6 +151,10 @@ class Target:
         yield inputs
 
     def _serve(self, inputs: Inputs) -> np.ndarray:
+        return np.asarray(self.runtime.predict(self._read(inputs)))
+
+    def _read(self, inputs: Inputs) -> np.ndarray | Mapping[str, np.ndarray]:
+        """Inputs as the runtime takes them."""
         raise NotImplementedError
 
     def _tensors(self, inputs: Inputs) -> tuple[Tensor, ...]:
@@ -185,8 +197,8 @@ class ImageTarget(Target):
         blind = (gradient == 0) | ~np.isfinite(gradient)
         return torch_model, blind.reshape(len(inputs), -1).all(axis=1)
 
-    def _serve(self, inputs: Inputs) -> np.ndarray:
-        return np.asarray(self.runtime.predict(np.asarray(inputs)))
+    def _read(self, inputs: Inputs) -> np.ndarray | Mapping[str, np.ndarray]:
+        return np.asarray(inputs)
 
     def _tensors(self, inputs: Inputs) -> tuple[Tensor, ...]:
         return (torch.from_numpy(np.asarray(inputs)).to(device_of(self.require_torch_model())),)

@@ -4,7 +4,7 @@ Texts take the same way as in `/classify_text`: the artifact's tokenizer, cut af
 tokens, padded to the longest of the batch with a mask that leaves out whatever pads.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -40,13 +40,13 @@ class TextTarget(Target):
     """One text model under evaluation.
 
     Attributes:
-        tokenizer: from texts to token ids.
+        tokenizer: from texts to token ids; None for an endpoint, which reads texts itself.
         max_len: tokens after the first `max_len` of a text are cut off.
         relabel: where an edit can change the true class and the class can be computed; None where
             the label of the unchanged text holds.
     """
 
-    tokenizer: TextTokenizer
+    tokenizer: TextTokenizer | None
     max_len: int
     relabel: Relabel | None = None
     reads: ClassVar[InputKind] = "text"
@@ -64,7 +64,29 @@ class TextTarget(Target):
                 raise ValueError(
                     f"texts must be Unicode, but text {index} has half a surrogate"
                 ) from None
-        return self.tokenizer.encode(texts, self.max_len)
+        return self.require_tokenizer().encode(texts, self.max_len)
+
+    def require_tokenizer(self) -> TextTokenizer:
+        """The tokenizer.
+
+        Raises:
+            NotPossible: nobody knows how the model reads texts.
+        """
+        if self.tokenizer is None:
+            raise NotPossible(f"nobody knows the tokens of {self.name!r}")
+        return self.tokenizer
+
+    def readable(self, texts: Sequence[str]) -> list[bool]:
+        """Which texts hold something that the model can read."""
+        if self.tokenizer is None:
+            return [bool(text.strip()) for text in texts]
+        return [len(row) > 0 for row in self.tokenizer.ids(texts, 1)]
+
+    def read_until(self, text: str) -> int:
+        """How many characters of a text the model reads at most."""
+        if self.tokenizer is None:
+            return len(text)
+        return int(self.tokenizer.pieces(text, self.max_len).spans[:, 1].max())
 
     def load(self, part: Any) -> np.ndarray | list[str]:
         """The texts of a set."""
@@ -82,9 +104,11 @@ class TextTarget(Target):
         for start in range(0, len(inputs), _BATCH):
             yield inputs[start : start + _BATCH]
 
-    def _serve(self, inputs: Inputs) -> np.ndarray:
+    def _read(self, inputs: Inputs) -> np.ndarray | Mapping[str, np.ndarray]:
+        if self.endpoint is not None:
+            return {"texts": np.array(list(inputs), object)}
         tokens, mask = self.encode(list(inputs))
-        return np.asarray(self.runtime.predict({"tokens": tokens, "mask": mask}))
+        return {"tokens": tokens, "mask": mask}
 
     def _tensors(self, inputs: Inputs) -> tuple[Tensor, ...]:
         device = device_of(self.require_torch_model())

@@ -16,8 +16,9 @@ from data.sources import ImageSet, open_images, open_texts
 from robustness import store
 from robustness.chunks import model_result
 from robustness.progress import Meter, Progress
+from robustness.remote.target import Reported, runtime_of
 from robustness.report.build import build_report, data_digest
-from robustness.report.schema import FILE, Report, parse_report, plain
+from robustness.report.schema import FILE, ModelFigures, Report, parse_report, plain
 from robustness.rescore import Outcome, Refuted, rescore
 from robustness.scoring import ModelResult, parts_of
 from robustness.target import Target, torch_threads
@@ -40,6 +41,7 @@ def verify(
     path: Path,
     *,
     folders: Sequence[Path] | None = None,
+    reach: Callable[[str], Target] | None = None,
     data: str | None = None,
     limit: int | None = None,
     on_progress: Callable[[Progress], None] | None = None,
@@ -53,26 +55,28 @@ def verify(
     Args:
         path: `report.json`, or its folder.
         folders: artifacts, or folders of them; `artifacts` when not given.
+        reach: opens the endpoint that the user named, from what it shows; for reports of one.
         data: where the inputs came from, to be compared with the stored ones.
         limit: score so many inputs, drawn anew every time; all when not given.
         on_progress: called after every batch.
 
     Raises:
         OSError: there is no such report.
-        ValueError: it is not a report, or a model is not among the folders.
+        ValueError: it is not a report, a model is not among the folders, or the user did not name
+            the endpoint that a report is about: no report decides who is asked.
     """
     path = path / FILE if path.is_dir() else path
     report = parse_report(path.read_bytes())
-    artifacts = [_find(folders, model.digest, model.name) for model in report.summary.models]
+    models = [_found(model, folders, reach) for model in report.summary.models]
     rows = _sample(len(report.samples), limit)
     outcome = Outcome(inputs=len(rows), notes=_notes(report, len(rows)))
     try:
-        _check_models(report, artifacts)
+        _check_models(report, models)
         threads = int(report.environment.get("threads", "1"))
         with torch_threads(threads):
             targets = [
-                replace(open_model(artifact, threads=threads), name=model.name)
-                for model, artifact in zip(report.summary.models, artifacts, strict=True)
+                _opened(model, found, threads, outcome)
+                for model, found in zip(report.summary.models, models, strict=True)
             ]
             labels = _labels(report)
             results = _stored_results(report, path.parent, targets, labels, outcome)
@@ -104,6 +108,45 @@ def lines(outcome: Outcome) -> list[str]:
     return ["".join(c if c.isprintable() else "\ufffd" for c in line) for line in found]
 
 
+def _found(
+    model: ModelFigures,
+    folders: Sequence[Path] | None,
+    reach: Callable[[str], Target] | None,
+) -> Artifact | Target:
+    """What a report is about: an artifact, or the endpoint that the user named."""
+    endpoint = model.endpoint
+    if endpoint is None:
+        return _find(folders, model.digest, model.name)
+    if reach is None:
+        raise ValueError(
+            f"{plain(model.name)!r} was asked at {plain(endpoint.url)}; name it with --target and "
+            "--model to have it asked again"
+        )
+    target = reach(endpoint.shows)
+    now = runtime_of(target).facts()
+    if (now["url"], now["model"]) != (endpoint.url, endpoint.model):
+        raise ValueError(
+            f"the report is about {plain(endpoint.model)} at {plain(endpoint.url)}, and --target "
+            f"names {now['model']} at {now['url']}"
+        )
+    return target
+
+
+def _opened(
+    model: ModelFigures, found: Artifact | Target, threads: int, outcome: Outcome
+) -> Target:
+    """The target of a report's model; what an endpoint tells otherwise now becomes a note."""
+    if isinstance(found, Artifact):
+        return replace(open_model(found, threads=threads), name=model.name)
+    then = model.endpoint
+    told = runtime_of(found).facts()["told"]
+    if then is not None and told != then.told:
+        outcome.notes.append(f"the endpoint told {then.told} then, and {told} now")
+    reported = Reported(runtime_of(found), {} if then is None else then.model_dump())
+    # Its stored inputs lie under the digest of what it told then.
+    return replace(found, name=model.name, digest=model.digest, endpoint=reported)
+
+
 def _find(folders: Sequence[Path] | None, digest: str, name: str) -> Artifact:
     """The artifact with a digest."""
     roots = list(folders) if folders else [ARTIFACTS]
@@ -116,17 +159,17 @@ def _find(folders: Sequence[Path] | None, digest: str, name: str) -> Artifact:
     )
 
 
-def _check_models(report: Report, artifacts: Sequence[Artifact]) -> None:
-    """Check that models are called what the artifacts call them, and can be asked."""
+def _check_models(report: Report, models: Sequence[Artifact | Target]) -> None:
+    """Check that models are called what they are called here, and can be asked."""
     # Torch ends the process when it shall start more threads than there can be.
     if not re.fullmatch("[1-9][0-9]{0,2}", report.environment.get("threads", "1"), re.ASCII):
         raise Refuted("the report speaks of an impossible number of threads")
-    for model, artifact in zip(report.summary.models, artifacts, strict=True):
-        if model.name not in (artifact.name, f"{artifact.name}:{artifact.version}"):
-            raise Refuted(f"the artifact of {model.name} is called {artifact.name}")
-        if model.version != artifact.version:
-            raise Refuted(f"{model.name} has the version {artifact.version}")
-        if report.data.labels != [plain(label) for label in artifact.labels]:
+    for model, found in zip(report.summary.models, models, strict=True):
+        if model.name not in (found.name, f"{found.name}:{found.version}"):
+            raise Refuted(f"the artifact of {model.name} is called {found.name}")
+        if model.version != found.version and isinstance(found, Artifact):
+            raise Refuted(f"{model.name} has the version {found.version}")
+        if report.data.labels != [plain(label) for label in found.labels]:
             raise Refuted(f"the classes of {model.name} are not those that the report names")
 
 

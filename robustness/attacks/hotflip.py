@@ -50,7 +50,7 @@ class HotFlip(EditAttack, frozen=True):
             NotPossible: there is no PyTorch model, or not one table of embeddings in it.
         """
         table = target.embedding().weight.detach().float().cpu().numpy()
-        vocabulary = target.tokenizer.vocabulary()
+        vocabulary = target.require_tokenizer().vocabulary()
         return lambda search, _seed: _attack(search, table, vocabulary)
 
     def units(self, text: str, target: "TextTarget") -> Sequence[object]:
@@ -61,8 +61,9 @@ class HotFlip(EditAttack, frozen=True):
 def _attack(search: TextSearch, table: np.ndarray, vocabulary: Vocabulary) -> None:
     """Run one search to its end; `table` (V, E) holds the embeddings."""
     target, replaced = search.target, list[int]()
+    tokenizer = target.require_tokenizer()
     while search.open and search.left > 1:  # a gradient alone would tell nothing
-        pieces = target.tokenizer.pieces(search.text, target.max_len)
+        pieces = tokenizer.pieces(search.text, target.max_len)
         gradient = target.margin_gradient(
             pieces.ids, search.label, variant=search.settings.variant, meter=search.settings.meter
         )
@@ -132,7 +133,7 @@ def _written(
             _replace(search.text, pieces.spans[place], vocabulary.texts[token])
             for place, token in part
         ]
-        rows = target.tokenizer.ids(texts, target.max_len)
+        rows = target.require_tokenizer().ids(texts, target.max_len)
         yield [
             (place, text)
             for (place, token), text, row in zip(part, texts, rows, strict=True)

@@ -153,8 +153,8 @@ class TextSearch:
         Infinite for a text that the model cannot read or that is no text of the task; it costs
         nothing. The caller sees to it that the queries suffice.
         """
-        rows = self.target.tokenizer.ids(texts, 1)
-        known = self._known((i, texts[i]) for i, row in enumerate(rows) if len(row))
+        readable = self.target.readable(texts)
+        known = self._known((i, texts[i]) for i, able in enumerate(readable) if able)
         found = np.full(len(texts), np.inf)
         scored = self._scored([texts[i] for i, _ in known], [label for _, label in known])
         found[[i for i, _ in known]] = [value for _, value in scored]

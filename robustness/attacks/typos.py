@@ -69,7 +69,7 @@ def _attack(search: TextSearch, rng: np.random.Generator, limit: int) -> None:
 
 def _split(text: str, target: "TextTarget") -> tuple[list[str], list[int]]:
     """A text in parts, and which parts are words that the model reads and that may be mistyped."""
-    end = int(target.tokenizer.pieces(text, target.max_len).spans[:, 1].max())
+    end = target.read_until(text)
     parts, places, done = [], [], 0
     for word in (_WORD if target.relabel is None else _DIGIT).finditer(text, 0, end):
         parts += [text[done : word.start()], word[0]]

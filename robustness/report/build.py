@@ -241,7 +241,7 @@ def _model_flags(result: ModelResult) -> list[schema.ModelFlags]:
             name=result.target.name,
             clean=schema.CleanFlags(
                 index=int(clean.index[i]),
-                probability=_finite(clean.probability[i]),
+                probability=_shown(result, clean.probability[i]),
                 correct=bool(clean.rank[i] == 0),
             ),
             attacks=[found[i] for found in attacks],
@@ -265,8 +265,8 @@ def _attack_flags(result: ModelResult, cell: Cell, found: AttackResult) -> list[
             part=made_by[int(found.worst[i])][0].label,
             variant=made_by[int(found.worst[i])][1],
             adversarial_index=int(found.index[i]),
-            adversarial_probability=_finite(found.probability[i]),
-            margin=_finite(found.margin[i]),
+            adversarial_probability=_shown(result, found.probability[i]),
+            margin=_shown(result, found.margin[i]),
             distance=float(found.distance[i]),
             robust=bool(found.robust[i] == 0),
             confirmed=bool(found.confirmed[i] == 0),
@@ -298,6 +298,12 @@ def _certificates(result: ModelResult) -> list[list[schema.CertificateFlags]]:
         answers = zip(index, one.radius.tolist(), correct, strict=True)
         found.append([made(index=i, radius=radius, correct=c) for i, radius, c in answers])
     return found
+
+
+def _shown(result: ModelResult, value: float) -> float | None:
+    """What follows from scores; None where an endpoint shows the class alone."""
+    endpoint = result.target.endpoint
+    return None if endpoint is not None and endpoint.shows == "label" else _finite(value)
 
 
 def _finite(value: float) -> float | None:

@@ -170,13 +170,31 @@ class ClassFigures(Part):
     worst: dict[str, float]
 
 
+class EndpointFigures(Part):
+    """Where a model lay behind an address: what it was, as it told itself, and what was asked.
+
+    `shows` is what the attacks saw of its answers, "scores", "top-5" or "label"; `told` what the
+    server says of itself and the model; `asked` how many inputs were answered, `asked_again` how
+    many of them a second time, on purpose.
+    """
+
+    url: str
+    protocol: str
+    model: str
+    shows: str
+    told: dict[str, str]
+    asked: int
+    asked_again: int
+
+
 class ModelFigures(Part):
     """All figures of one model; `worst` has one entry per budget of attacks, in ascending order.
 
     `largest` is the worst case over the attacks at the largest budget; a gate asks for it.
     `corrupted` is accuracy averaged over corruptions and severities, `mean_corruption_error` its
     complement; `mce` is mCE against the compared model: the mean ratio of errors. `outcome` shows
-    accuracy before and under what was tried, "90 % → 43 %".
+    accuracy before and under what was tried, "90 % → 43 %". `endpoint` is there where it lay behind
+    an address.
     """
 
     name: str
@@ -197,6 +215,7 @@ class ModelFigures(Part):
     certificates: list[CertificateFigures]
     classes: list[ClassFigures]
     outcome: str
+    endpoint: EndpointFigures | None = None
 
 
 class Pair(Part):

@@ -37,6 +37,7 @@ def model_figures(
     """
     target, top_k = result.target, result.top_k
     largest, errors = result.largest_rank, _errors(result)
+    endpoint = None if target.endpoint is None else target.endpoint.facts()
     found = schema.ModelFigures(
         name=target.name,
         version=target.version,
@@ -58,6 +59,7 @@ def model_figures(
         certificates=_certificates(result),
         classes=_classes(result),
         outcome="",
+        endpoint=None if endpoint is None else schema.EndpointFigures(**endpoint),
     )
     return found.model_copy(update={"outcome": outcome(found)})
 

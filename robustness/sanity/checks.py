@@ -19,6 +19,13 @@ LARGE = 0.25  # l-infinity radius to which doubling the radius costs any model s
 FEW_HELD = 50  # images that hold, below which it is no wonder that none falls
 
 
+_SEEN = {
+    "scores": "the scores of all classes",
+    "top": "the scores of the best classes alone",
+    "label": "the class alone",
+}
+
+
 class SanityWarning(NamedTuple):
     """A reason not to believe a figure: a stable name, and the reason in plain words."""
 
@@ -220,7 +227,7 @@ def notes(results: Sequence[ModelResult]) -> list[str]:
     num_classes = len(results[0].target.labels)
     found = [*_of_attacks(spec, num_classes)]
     for result in results:
-        found += _of_gradients_through_m(result)
+        found += [*_of_endpoint(result), *_of_gradients_through_m(result)]
     dropped = [k for k in spec.top_k if k >= num_classes]
     if dropped:
         found.append(f"top-k for k in {dropped} is left out: with {num_classes} classes it is 1.")
@@ -240,6 +247,24 @@ def _of_attacks(spec: EvaluationSpec, num_classes: int) -> Iterator[str]:
         yield "Only FGSM was run. One step is a weak attack; add pgd before relying on it."
     for attack in spec.attacks:
         yield from attack.notes(num_classes)
+
+
+def _of_endpoint(result: ModelResult) -> Iterator[str]:
+    """What a model behind an address does not promise."""
+    if result.target.endpoint is None:
+        return
+    facts = result.target.endpoint.facts()
+    told = ", ".join(f"{key} {value}" for key, value in facts["told"].items())
+    yield (
+        f"{result.target.name} was asked at {facts['url']} ({facts['protocol']}; {told}). What "
+        "runs behind an address can change at any time: the figures hold for the answers kept."
+    )
+    yield f"What the attacks saw of an answer: {_SEEN[facts['shows'].partition('-')[0]]}."
+    if result.target.torch_model is None:
+        yield (
+            "No attack followed gradients, for an endpoint shows none: who has the weights can do "
+            "more."
+        )
 
 
 def _of_gradients_through_m(result: ModelResult) -> Iterator[str]:

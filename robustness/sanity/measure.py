@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from robustness.attacks.base import Batch
+from robustness.attacks.base import Batch, content_of
 from robustness.logits import margin
 from robustness.progress import Meter
 from robustness.scoring import Diagnostics
@@ -76,6 +76,8 @@ def measure(
         meter: counts every model evaluation, `diagnostics_cost` of them at most.
         gradients: whether gradients of an image model are to be asked for.
     """
+    if target.endpoint is not None and target.torch_model is None:
+        return _measure_endpoint(target, batch, meter)
     if target.reads == "text":
         return _measure_texts(target, batch.texts[:SAMPLES], meter)
     inputs, labels = batch.images[:SAMPLES], batch.labels[:SAMPLES]
@@ -90,6 +92,17 @@ def measure(
             asked: list[Ask] = [torch_model, served] if _in_float32(target) else [torch_model]
             _follow_gradients(found, target, asked, inputs, lead, meter)
             _climb_all(found, target, inputs[:CLIMBERS], labels[:CLIMBERS], meter)
+    return Diagnostics(**found)
+
+
+def _measure_endpoint(target: Target, batch: Batch, meter: Meter) -> Diagnostics:
+    """Whether answers depend on inputs at all; nothing is asked that was not asked before."""
+    chosen = batch.take(np.arange(min(SAMPLES, len(batch.labels))))
+    found = unmeasured(len(chosen.labels))
+    logits = target.predict(chosen.inputs, meter)
+    found["constant"][:] = len({content_of(one) for one in chosen.inputs}) > 1 and _same_for_all(
+        logits
+    )
     return Diagnostics(**found)
 
 

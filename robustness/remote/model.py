@@ -1,0 +1,59 @@
+"""What every model behind an address has, whatever protocol it speaks."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from data.images import ImageSpec
+from robustness.remote.connection import Connection
+
+_TEXT = "a"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoteModel:
+    """One model of an endpoint, as it described itself.
+
+    Attributes:
+        connection: to the endpoint.
+        protocol: its name, for reports.
+        name: of the model.
+        version: asked for, or None for the server's choice.
+        image_spec: the size of its images, or None where it reads texts.
+        names_class: whether it answers with the index of a class, and not with scores.
+        told: what the server says of itself and the model, for reports.
+        identity: what must stay the same while it is asked.
+    """
+
+    connection: Connection
+    protocol: str
+    name: str
+    version: str | None
+    image_spec: ImageSpec | None
+    names_class: bool
+    told: dict[str, str]
+    identity: dict[str, Any]
+
+    def ask(self, inputs: np.ndarray | Sequence[str]) -> tuple[np.ndarray, int]:
+        """What it answers to some inputs, (N, K) scores or (N, 1) classes, and how many tries.
+
+        Args:
+            inputs: (N, C, H, W) float32 in [0, 1], or N texts.
+
+        Raises:
+            EndpointError: there is no answer, or it is not one to these inputs.
+        """
+        raise NotImplementedError
+
+    def class_names(self, num_classes: int) -> list[str] | None:
+        """Names of the classes; None where it tells none."""
+        del num_classes
+
+    def blank(self) -> np.ndarray | list[str]:
+        """One input that means nothing."""
+        spec = self.image_spec
+        if spec is None:
+            return [_TEXT]
+        return np.zeros((1, spec.channels, spec.height, spec.width), np.float32)

@@ -1,0 +1,132 @@
+"""A small server of the protocol V2 over a socket, which fails as it is told to."""
+
+import json
+import struct
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import numpy as np
+
+Scores = Callable[[Any], np.ndarray]
+Reply = tuple[int, dict[str, str], bytes]
+
+
+@dataclass
+class Endpoint:
+    """What a server does; tests change it while it runs.
+
+    `answers` gives (N, K) scores, or (N,) classes, of images or of texts; `reply` takes the place
+    of an answer to an inference where it returns one.
+    """
+
+    answers: Scores
+    shape: list[int]
+    datatype: str = "FP32"
+    output: dict[str, Any] = field(
+        default_factory=lambda: {"name": "logits", "datatype": "FP32", "shape": [-1, -1]}
+    )
+    extensions: tuple[str, ...] = ("binary_tensor_data",)
+    labels: list[str] = field(default_factory=list[str])
+    parameters: dict[str, str] = field(default_factory=dict[str, str])
+    reply: Callable[["Endpoint"], Reply | None] = lambda _: None
+    url: str = ""
+    requests: list[tuple[str, dict[str, str]]] = field(default_factory=list[Any])
+    seen: Counter[bytes] = field(default_factory=Counter[bytes])
+    sizes: list[int] = field(default_factory=list[int])
+    running: int = 0
+    most: int = 0
+
+    def describe(self, path: str) -> Any:
+        if path == "/v2":
+            return {"name": "foreign", "version": "7", "extensions": list(self.extensions)}
+        given = {"name": "x", "datatype": self.datatype, "shape": self.shape}
+        about = {"name": "m", "platform": "p", "inputs": [given], "outputs": [self.output]}
+        return about | {"parameters": self.parameters}
+
+    def infer(self, head: bytes, raw: bytes) -> Reply:
+        asked = json.loads(head)
+        [tensor], [wanted] = asked["inputs"], asked["outputs"]
+        inputs = self._inputs(tensor, raw)
+        parameters = wanted.get("parameters", {})
+        if "classification" in parameters:
+            words = [f"0.1:{i}:{label}" for i, label in enumerate(self.labels)]
+            output = {"name": "logits", "datatype": "BYTES", "shape": [1, len(words)]}
+            return 200, {}, json.dumps({"outputs": [output | {"data": words}]}).encode()
+        for one in inputs:
+            self.seen[one.tobytes() if isinstance(one, np.ndarray) else one.encode()] += 1
+        self.sizes.append(len(inputs))
+        values = np.asarray(self.answers(inputs))
+        kind, dtype = self.output["datatype"], {"FP32": "<f4", "INT64": "<i8"}
+        output = {"name": self.output["name"], "datatype": kind, "shape": list(values.shape)}
+        if not parameters.get("binary_data"):
+            content = {"outputs": [output | {"data": values.ravel().tolist()}]}
+            return 200, {"content-type": "application/json"}, json.dumps(content).encode()
+        body = values.astype(dtype[kind]).tobytes()
+        output["parameters"] = {"binary_data_size": len(body)}
+        text = json.dumps({"outputs": [output]}).encode()
+        return 200, {"inference-header-content-length": str(len(text))}, text + body
+
+    def _inputs(self, tensor: dict[str, Any], raw: bytes) -> Any:
+        if self.datatype == "BYTES":
+            if "data" in tensor:
+                return tensor["data"]
+            texts, place = [], 0
+            while place < len(raw):
+                (size,) = struct.unpack_from("<I", raw, place)
+                texts.append(raw[place + 4 : place + 4 + size].decode())
+                place += 4 + size
+            return texts
+        dtype = {"FP32": "<f4", "UINT8": "|u1"}[self.datatype]
+        values = np.array(tensor["data"], dtype) if "data" in tensor else np.frombuffer(raw, dtype)
+        return values.reshape(tensor["shape"])
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    endpoint: Endpoint
+
+    def do_GET(self) -> None:
+        self._send(200, {}, json.dumps(self.endpoint.describe(self.path)).encode())
+
+    def do_POST(self) -> None:
+        endpoint = self.endpoint
+        endpoint.requests.append((self.path, dict(self.headers)))
+        body = self.rfile.read(int(self.headers["content-length"]))
+        length = int(self.headers.get("inference-header-content-length", len(body)))
+        endpoint.running += 1
+        endpoint.most = max(endpoint.most, endpoint.running)
+        reply = endpoint.reply(endpoint)
+        self._send(*(reply or endpoint.infer(body[:length], body[length:])))
+        endpoint.running -= 1
+
+    def _send(self, status: int, headers: dict[str, str], body: bytes) -> None:
+        self.send_response(status)
+        for name, value in ({"content-length": str(len(body))} | headers).items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+
+@contextmanager
+def listening(endpoint: Endpoint) -> Iterator[Endpoint]:
+    """The endpoint at a free port."""
+    handler = type("Handler", (_Handler,), {"endpoint": endpoint})
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    endpoint.url = f"http://127.0.0.1:{server.server_address[1]}"
+    try:
+        yield endpoint
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()

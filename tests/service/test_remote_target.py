@@ -1,0 +1,91 @@
+"""Our own service as the endpoint of an evaluation, over a socket."""
+
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+from starlette.testclient import TestClient
+
+from robustness.__main__ import main
+from robustness.report.schema import Report, read_report
+from tests.service.tiny_artifact import LABELS, TEXT_LABELS, noise
+
+
+@pytest.fixture(scope="module")
+def url(client: TestClient) -> Iterator[str]:
+    """The whole service in this process, behind a socket."""
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            headers = {key: value for key, value in self.headers.items() if key != "host"}
+            body = self.rfile.read(int(self.headers.get("content-length", 0)))
+            answer = client.request(self.command, self.path, content=body, headers=headers)
+            self.send_response(answer.status_code)
+            for name, value in answer.headers.items():
+                self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(answer.content)
+
+        do_POST = do_GET
+
+        def log_message(self, format: str, *args: Any) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_address[1]}"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def outcomes(report: Report) -> Any:
+    """Flags; typos are left out, for only who has the tokenizer knows which words are read."""
+    models = [sample.models[0] for sample in report.samples]
+    return [
+        (
+            m.clean.index,
+            [(a.eps, a.confirmed, a.adversarial_index) for a in m.attacks if a.name != "typos"],
+        )
+        for m in models
+    ]
+
+
+@pytest.mark.parametrize("kind", ["images", "texts"])
+def test_flags_over_the_network_are_those_of_the_artifact(
+    url: str, tiny_models: Path, tmp_path: Path, kind: str
+) -> None:
+    draw = np.random.default_rng(0)
+    if kind == "images":
+        for index, pixels in enumerate(noise(20)):
+            folder = tmp_path / "data" / LABELS[index % 3].replace("/", "-")
+            folder.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(pixels).save(folder / f"{index}.png")
+        data, name, folder = tmp_path / "data", "fashion-dot", "dot"
+        attack = ["--attack", "square", "--eps", "0.02", "0.2", "--queries", "40"]
+    else:
+        words = "the film was a very good one and not at all as bad".split()
+        rows = [f"{' '.join(draw.choice(words, 6))},{TEXT_LABELS[i % 2]}" for i in range(20)]
+        (tmp_path / "data.csv").write_text("\n".join(["text,label", *rows]))
+        data, name, folder = tmp_path / "data.csv", "tiny-transject", "transject"
+        attack = ["--attack", "word-swap", "typos", "--queries", "30", "--edits", "2"]
+        attack += ["--rate", "0.3"]
+    shared = ["--data", str(data), *attack, "--output"]
+    remote, local = tmp_path / "remote", tmp_path / "local"
+    assert main(["evaluate", "--target", url, "--model", name, *shared, str(remote)]) == 0
+    artifact = ["--artifact", str(tiny_models / folder), "--workers", "1"]
+    assert main(["evaluate", *artifact, *shared, str(local)]) == 0
+    found = read_report(remote)
+    assert outcomes(found) == outcomes(read_report(local))
+    endpoint = found.summary.models[0].endpoint
+    assert endpoint is not None and endpoint.told["server"].startswith("assay ")
+    assert found.data.labels == (LABELS if kind == "images" else TEXT_LABELS)
+    assert main(["verify", str(remote), "--target", url, "--model", name]) == 0
