@@ -1,0 +1,124 @@
+"""`python -m docs.pictures [FOLDER]`: take the pictures of the page anew, with Chromium.
+
+A server of its own evaluates shipped models on shipped samples; its predictions and figures are
+what the pictures show. Takes some minutes.
+"""
+
+import io
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from PIL import Image
+
+from service.settings import ROOT
+from tests.service.page import Page, browser
+from tests.service.server import serve
+
+# Width, and height where the end of a figure does not give it.
+SIZES = {
+    "page": (1280, 0),
+    "page-dark": (1280, 763),
+    "page-evidence": (1280, 781),
+    "page-images": (1280, 1713),
+    "page-phone": (390, 0),
+    "page-texts": (1280, 579),
+    "report": (1000, 0),
+}
+_MARGIN = 24  # above what a picture begins with
+_LOADED = """
+const seen = [...document.images].filter((image) => {
+  const { top, bottom, width } = image.getBoundingClientRect();
+  return width && bottom > 0 && top < innerHeight;
+});
+return seen.every((image) => image.complete && image.naturalWidth)
+  && !document.querySelector('.card-wait');
+"""
+
+
+def take(page: Page, folder: Path, name: str, top: str = "body") -> None:
+    """Write a picture of the window, scrolled to an element."""
+    width, height = SIZES[name]
+    _resize(page, width, height or 900)
+    if not height:
+        end = "return arguments[0].getBoundingClientRect().bottom + scrollY"
+        _resize(page, width, round(page.run(end, page.one(".curve-figure"))) + _MARGIN)
+    script = "scrollTo(0, arguments[0].getBoundingClientRect().top + scrollY - arguments[1])"
+    page.run(script, page.one(top), _MARGIN)
+    page.run("document.activeElement.blur()")
+    page.until(lambda: page.run(_LOADED), "a picture is not loaded", seconds=60)
+    png = page.driver.get_screenshot_as_png()
+    page.cdp("Emulation.clearDeviceMetricsOverride")
+    with Image.open(io.BytesIO(png)) as image:
+        few = image.convert("RGB").quantize(256, Image.Quantize.MAXCOVERAGE, kmeans=1)
+    few.save(folder / f"{name}.png", optimize=True)
+
+
+def _resize(page: Page, width: int, height: int) -> None:
+    size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
+    page.cdp("Emulation.setDeviceMetricsOverride", **size)
+
+
+def images(page: Page, folder: Path) -> None:
+    """Predictions, the form, and a comparison of two models with its report."""
+    page.one("#image-models [value=fashion-elliptical-adv]").click()
+    page.one("#browse").click()
+    for thumb in page.all(".thumb:nth-child(-n+2)"):
+        thumb.click()
+    page.one("#image-explain").click()
+    count = len(page.all("#image-list .card"))
+    maps = "#image-list canvas.attention"
+    page.until(lambda: len(page.all(maps)) == count, "no maps", seconds=90)
+    page.one("#browse").click()
+    take(page, folder, "page-images")
+    page.preset("curve")
+    page.adjust()
+    page.says(cost := "#image-evaluation .cost", "Up to")
+    alone = page.text(cost)
+    page.one("[name=compare] [value=fashion-elliptical]").click()
+    page.until(lambda: "Up to" in (said := page.text(cost)) and said != alone, "the same cost")
+    page.prefer("prefers-color-scheme", "dark")
+    take(page, folder, "page-dark", "#image-evaluation")
+    page.prefer()
+    page.start()
+    page.one(".headline", seconds=400)
+    for name in ("page", "page-phone"):
+        take(page, folder, name)
+    page.one("#evidence-attention").click()
+    take(page, folder, "page-evidence", ".evidence")
+    page.driver.get(f"{page.url}/{page.place().replace('#', 'v1')}/report.html")
+    take(page, folder, "report")
+
+
+def texts(page: Page, folder: Path) -> None:
+    """Words that HotFlip exchanges."""
+    page.open("#/texts")
+    page.one("#examples").click()
+    page.preset("hotflip")
+    page.start()
+    page.one(".headline", seconds=400)
+    page.until(lambda: len(page.all(".changed ins")) > 0, "no word is marked")
+    take(page, folder, "page-texts", ".evidence")
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Take all of them."""
+    folder = Path(arguments[0]) if arguments else ROOT / "docs" / "images"
+    with tempfile.TemporaryDirectory() as made:
+        home = Path(made) / "home"
+        with (
+            serve(str(ROOT), cwd=Path(made), home=home, ASSAY_RUNTIME="onnx-cpu") as server,
+            browser(Path(made)) as driver,
+        ):
+            page = Page(driver, server.url)
+            driver.set_window_size(1280, 900)
+            page.cdp("Emulation.setScrollbarsHidden", hidden=True)
+            page.open()
+            images(page, folder)
+            texts(page, folder)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
