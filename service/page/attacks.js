@@ -85,7 +85,7 @@ function epsValue(text) {
 /** How options are typed that are no counts: as `pattern` has it, else `title` says what is wrong. */
 const TYPED = {
   number: { type: "text", className: "short", placeholder: "default", pattern: "[0-9.eE\\-]+(/[0-9.]+)?", title: "Enter a number such as 0.01 or 2/255." },
-  object: { type: "text", placeholder: "steps=20 decay=1", pattern: "\\s*(\\w+=\\S+\\s*)*", title: "Enter pairs such as steps=20 decay=1." },
+  object: { type: "text", placeholder: "steps=20 decay=1", pattern: "\\s*(\\w+=\\S+(\\s+|$))*", title: "Enter pairs such as steps=20 decay=1." },
 };
 
 const spell = (value, type) => (type === "object" ? Object.entries(value).map((pair) => pair.join("=")).join(" ") : value);
@@ -120,7 +120,7 @@ function attackRow(attack) {
     h("label", { className: "check" },
       h("input", { type: "checkbox", name: "attack", value: attack.name }),
       h("span", {}, h("b", {}, attack.title), h("small", {}, attack.what))),
-    h("span", { className: "row" }, offered(attack).map((option) => optionField(attack.name, option)), shares(attack) && onlyField(attack),
+    h("span", { className: "row", role: "group", "aria-label": attack.title }, offered(attack).map((option) => optionField(attack.name, option)), shares(attack) && onlyField(attack),
       h("small", { className: "hint" }, offered(attack).map(({ name, text }) => `${name}: ${text}`).join(" · "))));
 }
 
