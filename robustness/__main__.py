@@ -1,4 +1,4 @@
-"""`./assay evaluate` and `verify`, or `python -m robustness evaluate` and `verify`."""
+"""`./assay evaluate`, `verify` and `check-serving`, or `python -m robustness evaluate` …"""
 
 import argparse
 import sys
@@ -14,6 +14,7 @@ import numpy as np
 from pydantic import ValidationError
 
 from core.command import run_command
+from core.files import write_whole
 from core.progress import Bar
 from robustness.options import check_numbers, default_workers, parser, read_spec
 from robustness.progress import Cancelled, Progress, Spent
@@ -39,14 +40,16 @@ _WRITTEN = (
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code.
 
-    0: the gate held, or there is none; the report was confirmed. 1: the gate failed; the report was
-    refuted. 2: a bad request. 130: stopped by Ctrl-C or the deadline.
+    0: the gate held, or there is none; the report was confirmed; the server keeps every rule.
+    1: the gate failed; the report was refuted; a rule is broken. 2: a bad request. 130: stopped by
+    Ctrl-C or the deadline.
 
     Args:
         argv: arguments; those of the process when not given.
     """
     arguments = parser().parse_args(argv)
-    command = {"evaluate": _evaluate, "verify": _verify}[arguments.command]
+    commands = {"evaluate": _evaluate, "verify": _verify, "check-serving": _check_serving}
+    command = commands[arguments.command]
     return run_command(lambda: _explained(command, arguments))
 
 
@@ -73,6 +76,8 @@ def _evaluate(arguments: argparse.Namespace) -> int:
     check_numbers(arguments, ("threads", "limit", "workers"))
     if (arguments.artifact is None) == (arguments.target is None):
         raise ValueError("name what is scored: --artifact DIR, or --target URL with --model NAME")
+    if arguments.surrogate is not None and arguments.target is None:
+        raise ValueError("--surrogate has a meaning for --target only")
     should_stop = _deadline(began, arguments.deadline)
     if arguments.address and arguments.engine != "ray":
         raise ValueError("--address has a meaning for --engine ray only")
@@ -127,6 +132,24 @@ def _verify(arguments: argparse.Namespace) -> int:
     return HELD if outcome.confirmed else FAILED
 
 
+def _check_serving(arguments: argparse.Namespace) -> int:
+    from robustness.remote.arguments import server
+    from robustness.remote.check_serving import check_serving, junit, listed
+    from robustness.remote.v2 import describe
+
+    found = []
+    with server(arguments) as connection:
+        for each in [arguments.model] if arguments.model else listed(connection):
+            name, _, version = each.partition(":")
+            model = describe(connection, name, version or None, output=arguments.output_tensor)
+            for one in check_serving(model, seed=arguments.seed):
+                print(f"{name}: {one.name:28} {one.outcome:10} {one.evidence}", flush=True)
+                found.append((name, one))
+    if arguments.junit is not None:
+        write_whole(arguments.junit, junit(found, arguments.target))
+    return FAILED if any(one.outcome == "broken" for _, one in found) else HELD
+
+
 def _artifacts(arguments: argparse.Namespace) -> "tuple[list[Artifact | Target], Executor]":
     """The artifacts that the options name, and who does the work."""
     from runtimes.artifact import open_artifact
@@ -144,21 +167,31 @@ def _endpoint(
             raise ValueError(f"--{name} has a meaning for --artifact only")
     if arguments.engine != "process":
         raise ValueError("--engine has a meaning for --artifact only")
-    from robustness.executors import ThreadExecutor
+    from robustness.executors import ThreadExecutor, run_inline
     from robustness.remote.target import runtime_of
+    from runtimes.artifact import open_artifact
 
-    target = _reach(arguments, opened, arguments.shows)
+    folder = arguments.surrogate
+    copy = None if folder is None else open_artifact(folder)
+    target = _reach(arguments, opened, arguments.shows, copy)
+    if copy is not None:  # whose gradients one thread takes at a time
+        return [target], run_inline
     connection = runtime_of(target).model.connection
     return [target], ThreadExecutor(connection.manners.concurrency, connection.stopped)
 
 
-def _reach(arguments: argparse.Namespace, opened: ExitStack, shows: str | None) -> "Target":
+def _reach(
+    arguments: argparse.Namespace,
+    opened: ExitStack,
+    shows: str | None,
+    surrogate: "Artifact | None",
+) -> "Target":
     """The endpoint that the options name; `opened` closes it, and tells what was asked."""
     from robustness.remote.arguments import reach
     from robustness.remote.target import runtime_of
 
     folder = opened.enter_context(_output(getattr(arguments, "output", None)))
-    target = reach(arguments, folder, shows)
+    target = reach(arguments, folder, shows, surrogate)
     runtime = runtime_of(target)
     opened.callback(runtime.close)
     opened.callback(lambda: print(runtime.spent(), file=sys.stderr))
@@ -224,8 +257,11 @@ def _announcement(
     what = f"{samples:,} {'texts' if spec.on_texts else 'images'}"
     num_classes = len(models[0].labels)
     artifacts = [model for model in models if isinstance(model, Artifact)]
-    if not artifacts:
-        asked = queries(spec, samples, num_classes)
+    for model in models:
+        if isinstance(model, Artifact):
+            continue
+        copy = None if model.torch_model is None else model.elliptical
+        asked = queries(spec, samples, num_classes, elliptical=copy)
         money = "" if price is None else f", which cost at most {asked * price / 1000:,.2f}"
         return f"at most {asked:,} inputs are sent to the endpoint: {what}{money}"
     elliptical = [bool(artifact.manifest.config.get("elliptical")) for artifact in artifacts]

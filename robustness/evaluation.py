@@ -154,10 +154,9 @@ def _check_seen(spec: EvaluationSpec, target: Target, endpoint: Endpoint) -> Non
     for attack in spec.attacks:
         needed = {part.info.access for part in attack.parts(len(target.labels))}
         if "gradient" in needed and target.torch_model is None:
-            asking = "use typos or word-swap" if spec.on_texts else ASKING
             raise NotPossible(
                 f"attacks: {attack.label!r} follows gradients, and {target.name!r} lies behind an "
-                f"address, which shows none: {asking}"
+                f"address, which shows none: {ASKING[target.reads]}"
             )
         if endpoint.shows == "label" and "scores" in needed and attack.info.role == "attack":
             raise NotPossible(

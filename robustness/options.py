@@ -3,7 +3,7 @@
 import argparse
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +39,7 @@ def parser() -> argparse.ArgumentParser:
         ("evaluate", _add_evaluate, "attack a model and write a report", _EVALUATE),
         ("verify", _add_verify, "score what a report has stored again, and confirm or refute it",
          _VERIFY),
+        ("check-serving", _add_check, "try whether a server answers right", _CHECK),
     ):  # fmt: skip
         command = commands.add_parser(
             name, help=told, description=f"{told[0].upper()}{told[1:]}.",
@@ -96,18 +97,46 @@ def _add_evaluate(command: argparse.ArgumentParser) -> None:
     _add_work(command)
 
 
+_CHECK = """example:
+  ./assay check-serving http://127.0.0.1:3000 --model fashion-dot --junit serving.xml
+
+exit codes: 0 every rule is kept; 1 one is broken; 2 the server cannot be asked"""
+
+
+def _add_check(command: argparse.ArgumentParser) -> None:
+    told = "of a server of the Open Inference Protocol V2"
+    command.add_argument("target", metavar="URL", help=told)
+    told = "of the model on the server; default every model of its index"
+    command.add_argument("--model", metavar="NAME[:VERSION]", help=told)
+    told = "the output to read; default logits, probabilities, or the only one"
+    command.add_argument("--output-tensor", metavar="NAME", help=told)
+    _add_key(command.add_argument)
+    told = "write the findings as a file of JUnit's, too"
+    command.add_argument("--junit", type=Path, metavar="FILE", help=told)
+    command.add_argument("--seed", **_WHOLE, default=0, help="of the inputs; default 0")
+    told = "for an answer; default 60"
+    command.add_argument("--timeout", type=float, metavar="SECONDS", help=told)
+
+
+def _add_key(add: Callable[..., object]) -> None:
+    told = "a variable of the environment that holds the server's key, sent as a bearer token"
+    add("--key-env", metavar="VARIABLE", help=told)
+    add("--key-file", type=Path, metavar="FILE", help="a file that holds it")
+
+
 def _add_target(command: argparse.ArgumentParser, *, verify: bool = False) -> None:
     add = command.add_argument_group(
         "an endpoint",
         "Nothing is asked twice: with --output the same command continues. --key-env and "
         "--key-file name where the key is, for it stands on no command line.",
     ).add_argument
-    told = "of a server of the Open Inference Protocol V2, asked in the place of an artifact"
+    told = (
+        "of a server of the Open Inference Protocol V2, or of what --mapping describes, asked in "
+        "the place of an artifact"
+    )
     add("--target", metavar="URL", help=told)
     add("--model", metavar="NAME[:VERSION]", help="of the model on the server")
-    told = "a variable of the environment that holds the server's key, sent as a bearer token"
-    add("--key-env", metavar="VARIABLE", help=told)
-    add("--key-file", type=Path, metavar="FILE", help="a file that holds it")
+    _add_key(add)
     told = "stop before more than N inputs are answered, second answers included"
     add("--max-queries", **_WHOLE, help=told)
     add("--per-second", type=float, metavar="N", help="send at most N inputs a second")
@@ -116,12 +145,19 @@ def _add_target(command: argparse.ArgumentParser, *, verify: bool = False) -> No
     add("--timeout", type=float, metavar="SECONDS", help="for an answer; default 60")
     told = "how long a request is repeated after refusals (429, 503) and failures; default 300"
     add("--patience", type=float, metavar="SECONDS", help=told)
+    told = "how another endpoint is asked, KServe's V1 or any other of JSON or forms: a YAML file"
+    add("--mapping", type=Path, metavar="FILE", help=told)
     told = "the output with scores or class; default logits, probabilities, or the only one"
     add("--output-tensor", metavar="NAME", help=told)
     told = "names of the classes in their order: JSON, or one a line; default what the server tells"
     add("--labels", type=Path, metavar="FILE", help=told)
     if verify:
         return
+    told = (
+        "a local copy of the model, as export wrote it: attacks follow its gradients, and the "
+        "endpoint is asked about what they make"
+    )
+    add("--surrogate", type=Path, metavar="DIR", help=told)
     told = "what attacks may see of an answer: scores (default), top-K such as top-5, or label"
     add("--shows", metavar="WHAT", help=told)
     told = "of a thousand inputs, for the estimate of the cost that is told before the start"

@@ -322,21 +322,30 @@ def cost(
     )
 
 
-def queries(spec: EvaluationSpec, samples: int, num_classes: int) -> int:
+def queries(
+    spec: EvaluationSpec, samples: int, num_classes: int, *, elliptical: bool | None = None
+) -> int:
     """Inputs that an endpoint is asked about at most, each of them once, and 33 more.
 
     What an attack of its own would ask is counted in full; fooled inputs leave before, and what was
     asked before is not asked again. One blank input is asked first, and the first 32 twice.
 
     Args:
-        spec: the evaluation, without attacks that follow gradients.
+        spec: the evaluation.
         samples: number of inputs.
         num_classes: number of classes.
+        elliptical: whether gradients are those of a local copy with elliptical attention; None
+            without any copy.
     """
-    parts = (part for cell in spec.cells for part in cell.attack.parts(num_classes))
-    # There is no PyTorch model to score with.
-    each = sum(part.cost(num_classes) + max(part.scorings - 1, 0) for part in parts)
-    return samples * (1 + each) + min(samples, SAMPLES) + 1
+    each = 0
+    for part in (part for cell in spec.cells for part in cell.attack.parts(num_classes)):
+        follows = part.info.access == "gradient"
+        local = follows and part.info.input == "image"  # gradients cost the endpoint nothing
+        asked = (0 if local else part.cost(num_classes)) + max(part.scorings - 1, 0)
+        each += asked * (GRADIENT_VARIANTS if follows and elliptical else 1)
+    # A copy's gradients are compared with what the endpoint does.
+    compared = 0 if elliptical is None else 3 * min(samples, SAMPLES) + 1
+    return samples * (1 + each) + min(samples, SAMPLES) + compared + 1
 
 
 def cell_cost(attack: Attack, num_classes: int, elliptical: bool) -> int:

@@ -64,7 +64,7 @@ class Target:
         if self.torch_model is None:
             raise NotPossible(
                 "gradient attacks need a differentiable model, but "
-                f"{self.name!r} has none: {ASKING}"
+                f"{self.name!r} has none: {ASKING[self.reads]}"
             )
         return self.torch_model
 

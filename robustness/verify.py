@@ -35,13 +35,14 @@ _SENTENCES = set(
 _SHOWN = 20
 
 Inputs = np.ndarray | list[str]
+Reach = Callable[[str, Artifact | None], Target]
 
 
 def verify(
     path: Path,
     *,
     folders: Sequence[Path] | None = None,
-    reach: Callable[[str], Target] | None = None,
+    reach: Reach | None = None,
     data: str | None = None,
     limit: int | None = None,
     on_progress: Callable[[Progress], None] | None = None,
@@ -55,7 +56,8 @@ def verify(
     Args:
         path: `report.json`, or its folder.
         folders: artifacts, or folders of them; `artifacts` when not given.
-        reach: opens the endpoint that the user named, from what it shows; for reports of one.
+        reach: opens the endpoint that the user named, from what it shows and the local copy of its
+            model, if there was one; for reports of endpoints.
         data: where the inputs came from, to be compared with the stored ones.
         limit: score so many inputs, drawn anew every time; all when not given.
         on_progress: called after every batch.
@@ -111,7 +113,7 @@ def lines(outcome: Outcome) -> list[str]:
 def _found(
     model: ModelFigures,
     folders: Sequence[Path] | None,
-    reach: Callable[[str], Target] | None,
+    reach: Reach | None,
 ) -> Artifact | Target:
     """What a report is about: an artifact, or the endpoint that the user named."""
     endpoint = model.endpoint
@@ -122,7 +124,9 @@ def _found(
             f"{plain(model.name)!r} was asked at {plain(endpoint.url)}; name it with --target and "
             "--model to have it asked again"
         )
-    target = reach(endpoint.shows)
+    copy = endpoint.surrogate
+    found = None if copy is None else _find(folders, copy["digest"], copy["name"])
+    target = reach(endpoint.shows, found)
     now = runtime_of(target).facts()
     if (now["url"], now["model"]) != (endpoint.url, endpoint.model):
         raise ValueError(

@@ -9,21 +9,32 @@ from pathlib import Path
 from robustness.kinds import Shows
 from robustness.remote import v2
 from robustness.remote.connection import Connection, Manners
+from robustness.remote.mapping import MappingFile, mapped, read_mapping
+from robustness.remote.model import RemoteModel
 from robustness.remote.target import Asked, open_endpoint
 from robustness.target import Target
+from robustness.text_target import open_model
+from runtimes.artifact import Artifact
 
 _MANNERS = ("per_second", "concurrency", "batch", "timeout", "patience")
 _TOP = re.compile("top-([1-9][0-9]{0,5})", re.ASCII)
+_AT_ONCE, _PATIENCE_S = 8, 3.0  # of a check of a server
 _MOST = 20 * 2**20  # bytes of a file of labels
 
 
-def reach(arguments: argparse.Namespace, folder: Path, shows: str | None = None) -> Target:
+def reach(
+    arguments: argparse.Namespace,
+    folder: Path,
+    shows: str | None = None,
+    surrogate: Artifact | None = None,
+) -> Target:
     """The target that the options name; whoever calls closes its endpoint.
 
     Args:
         arguments: of `evaluate` or `verify`.
         folder: where the ledger lies.
         shows: what attacks may see, "scores", "top-5" or "label".
+        surrogate: a local copy, whose gradients attacks follow.
 
     Raises:
         ValueError: the options do not name one, or make no sense together.
@@ -35,20 +46,46 @@ def reach(arguments: argparse.Namespace, folder: Path, shows: str | None = None)
     manners = Manners(
         **{name: value for name in _MANNERS if (value := getattr(arguments, name)) is not None}
     )
+    mapping = None if arguments.mapping is None else read_mapping(arguments.mapping)
+    labels = None if mapping is None else mapping.labels
     asked = Asked(
         shows=what,
         best=best,
-        labels=None if arguments.labels is None else _labels(arguments.labels),
+        labels=labels if arguments.labels is None else _labels(arguments.labels),
         max_queries=arguments.max_queries,
     )
-    connection = Connection(arguments.target, manners, key=_key(arguments))
+    copy = None if surrogate is None else open_model(surrogate, threads=1)
+    header = {} if mapping is None else {"key_header": (mapping.key.header, mapping.key.prefix)}
+    connection = Connection(arguments.target, manners, key=_key(arguments), **header)
     try:
-        name, _, version = arguments.model.partition(":")
-        model = v2.describe(connection, name, version or None, output=arguments.output_tensor)
-        return open_endpoint(model, folder, asked)
+        return open_endpoint(_model(connection, arguments, mapping), folder, asked, copy)
     except BaseException:
         connection.close()
         raise
+
+
+def server(arguments: argparse.Namespace) -> Connection:
+    """A connection to the server that `check-serving` is about.
+
+    Raises:
+        ValueError: no such URL or key.
+        EndpointError: its name has no address.
+    """
+    times = {} if arguments.timeout is None else {"timeout": arguments.timeout}
+    manners = Manners(concurrency=_AT_ONCE, patience=_PATIENCE_S, **times)
+    return Connection(arguments.target, manners, key=_key(arguments))
+
+
+def _model(
+    connection: Connection, arguments: argparse.Namespace, mapping: MappingFile | None
+) -> RemoteModel:
+    """The model by the protocol V2, or by the user's file."""
+    if mapping is not None:
+        if arguments.output_tensor is not None:
+            raise ValueError("--output-tensor has a meaning without --mapping only")
+        return mapped(connection, arguments.model, mapping)
+    name, _, version = arguments.model.partition(":")
+    return v2.describe(connection, name, version or None, output=arguments.output_tensor)
 
 
 def _seen(text: str) -> tuple[Shows, int]:

@@ -8,7 +8,7 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
 from urllib.parse import urlsplit
@@ -23,6 +23,7 @@ _GREETING_S = 10.0  # how long the first request is tried: a wrong address is to
 _CONNECT_S = 5.0
 _MOST = 64 * 2**20  # bytes of an answer
 _SHOWN = 160  # characters of an answer in a message
+_BEARER = ("authorization", "Bearer ")
 _KEY = re.compile(r"[\x21-\x7e]{1,4096}")
 
 
@@ -92,34 +93,41 @@ class Connection:
     Args:
         url: of the server, with the path before the protocol's own if there is any.
         manners: how it is treated.
-        key: sent as a bearer token; appears in no message.
+        key: sent in a header; appears in no message.
+        key_header: that header, and what stands before the key.
 
     Raises:
         ValueError: no such URL, or a key that would travel unencrypted.
         EndpointError: its name has no address.
     """
 
-    def __init__(self, url: str, manners: Manners, *, key: str | None = None) -> None:
+    def __init__(
+        self,
+        url: str,
+        manners: Manners,
+        *,
+        key: str | None = None,
+        key_header: tuple[str, str] = _BEARER,
+    ) -> None:
         self.url, self.manners = checked_url(url), manners
         self.stopped = threading.Event()
         parts = urlsplit(self.url)
         host, secure = parts.hostname or "", parts.scheme == "https"
-        address = _address(host, parts.port or (443 if secure else 80))
+        port = parts.port or (443 if secure else 80)
+        address = _address(host, port)
         if key is not None:
             _check_key(key, secure=secure or _is_loopback(address))
-        self._base = (
-            f"{parts.scheme}://{_bracketed(address)}:{parts.port or (443 if secure else 80)}"
-        )
+        self._address = address, port
+        self._base = f"{parts.scheme}://{_bracketed(address)}:{port}"
+        self._context = httpx.create_ssl_context() if secure else None
         self._path = parts.path.rstrip("/")
         self._extensions: dict[str, Any] = {"sni_hostname": host}
         headers = {"host": parts.netloc, "user-agent": "assay", "accept-encoding": "identity"}
         if key is not None:
-            headers["authorization"] = f"Bearer {key}"
+            headers[key_header[0]] = f"{key_header[1]}{key}"
         self._client = httpx.Client(
             headers=headers,
-            verify=httpx.create_ssl_context()
-            if secure
-            else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT),
+            verify=self._context or ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT),
             trust_env=False,
             timeout=httpx.Timeout(manners.timeout, connect=_CONNECT_S),
             limits=httpx.Limits(max_connections=manners.concurrency + 1),
@@ -148,6 +156,38 @@ class Connection:
             EndpointError: there is none.
         """
         return self.send("GET", path).json(f"{self.url}{path}")
+
+    def once(
+        self, method: str, path: str, content: bytes | None, headers: Mapping[str, str]
+    ) -> Answer:
+        """Send a request a single time; whatever status it is answered with.
+
+        Raises:
+            EndpointError: it is not answered.
+        """
+        try:
+            return self._receive(method, path, content, headers)
+        except httpx.RequestError as error:
+            why = str(error) or type(error).__name__
+            raise EndpointError(f"{self.url}{path} does not answer: {why}") from error
+
+    def raw(self, path: str, content: bytes, headers: Mapping[str, str]) -> bytes:
+        """A POST as bytes, for whoever sends them otherwise than they should be."""
+        sent = httpx.Request("POST", f"{self._base}{self._path}{path}", content=content)
+        whole = {**self._client.headers, **headers, "content-length": str(len(content))}
+        lines = [f"{name}: {value}" for name, value in whole.items()]
+        return "\r\n".join([f"POST {sent.url.path} HTTP/1.1", *lines, "", ""]).encode() + content
+
+    def socket(self) -> socket.socket:
+        """A new connection, below HTTP.
+
+        Raises:
+            OSError: there is none.
+        """
+        bare = socket.create_connection(self._address, timeout=_CONNECT_S)
+        if self._context is None:
+            return bare
+        return self._context.wrap_socket(bare, server_hostname=self._extensions["sni_hostname"])
 
     def send(
         self,
@@ -248,6 +288,24 @@ class Connection:
     def _pause(self, seconds: float) -> None:
         if self.stopped.wait(seconds) if seconds > 0 else self.stopped.is_set():
             raise Cancelled("stopped")
+
+
+def encode_form(
+    field: str, values: Sequence[str | bytes], beside: Mapping[str, str]
+) -> tuple[bytes, dict[str, str]]:
+    """A form of texts, or of PNG files, as a body with its headers.
+
+    Args:
+        field: the name of every value.
+        values: texts, or the bytes of PNG files.
+        beside: other fields, by name.
+    """
+    parts: list[Any] = [(name, (None, value)) for name, value in beside.items()]
+    for place, value in enumerate(values):
+        png = (f"{place}.png", value, "image/png")
+        parts.append((field, (None, value) if isinstance(value, str) else png))
+    request = httpx.Request("POST", "http://form", files=parts)
+    return request.read(), {"content-type": request.headers["content-type"]}
 
 
 def checked_url(url: str) -> str:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -23,6 +23,9 @@ class RemoteModel:
         version: asked for, or None for the server's choice.
         image_spec: the size of its images, or None where it reads texts.
         names_class: whether it answers with the index of a class, and not with scores.
+        best: how many classes an answer shows at most; None for all.
+        kind: what scores are, "logits" or "probabilities"; None to learn it from an answer.
+        together: how many inputs a request may carry; None for any number.
         told: what the server says of itself and the model, for reports.
         identity: what must stay the same while it is asked.
     """
@@ -33,6 +36,9 @@ class RemoteModel:
     version: str | None
     image_spec: ImageSpec | None
     names_class: bool
+    best: int | None = None
+    kind: Literal["logits", "probabilities"] | None = None
+    together: int | None = None
     told: dict[str, str]
     identity: dict[str, Any]
 

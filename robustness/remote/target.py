@@ -4,7 +4,7 @@ import hashlib
 import json
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +67,7 @@ class RemoteRuntime:
 
     def __init__(self, model: RemoteModel, folder: Path, asked: Asked) -> None:
         self.model, self.asked = model, asked
+        self.surrogate: dict[str, str] | None = None
         whole = {"url": model.connection.url, **model.identity, "shows": self.shown}
         self._ledger = Ledger(folder / FILE, whole)
         counts = self._ledger.counts()
@@ -92,17 +93,21 @@ class RemoteRuntime:
     @property
     def shows(self) -> Shows:
         """What an attacker sees of an answer."""
-        return "label" if self.model.names_class else self.asked.shows
+        if self.model.names_class or self.model.best is None:
+            return "label" if self.model.names_class else self.asked.shows
+        return "label" if self.asked.shows == "label" else "top-k"
 
     @property
     def best(self) -> int | None:
         """How many classes are seen at most; None for all."""
-        return {"scores": None, "top-k": self.asked.best, "label": 1}[self.shows]
+        if self.shows != "top-k":
+            return 1 if self.shows == "label" else None
+        return min(each for each in (self.asked.best, self.model.best) if each)
 
     @property
     def shown(self) -> str:
         """The same in words, "scores", "top-5" or "label"."""
-        return f"top-{self.asked.best}" if self.shows == "top-k" else self.shows
+        return f"top-{self.best}" if self.shows == "top-k" else self.shows
 
     @property
     def digest(self) -> str:
@@ -120,6 +125,7 @@ class RemoteRuntime:
             "model": self.model.name,
             "shows": self.shown,
             "told": self.model.told,
+            "surrogate": self.surrogate,
             "asked": counts.asked,
             "asked_again": counts.again,
         }
@@ -189,7 +195,8 @@ class RemoteRuntime:
         scores = not self.model.names_class
         labels = self._labels(values.shape[1] if scores else len(self.asked.labels or []))
         sums_to_one = float(values.min()) >= 0 and abs(float(values.sum()) - 1) < 1e-3
-        self.learned = _Learned(labels=labels, probabilities=scores and sums_to_one)
+        kind = self.model.kind or ("probabilities" if sums_to_one else "logits")
+        self.learned = _Learned(labels=labels, probabilities=scores and kind == "probabilities")
         answer = self._scores(values)
         self._ledger.answer(number, [digest], answer, again=False, tries=tries)
         self._ledger.note("learned", json.dumps(asdict(self.learned)))
@@ -214,7 +221,8 @@ class RemoteRuntime:
         digests = [hashlib.sha256(content).digest() for content in map(_content, rows)]
         known = self._ledger.known(list(dict.fromkeys(digests)), again=again)
         places = {digest: index for index, digest in enumerate(digests) if digest not in known}
-        missing, batch = list(places), self.model.connection.manners.batch
+        missing = list(places)
+        batch = self.model.together or self.model.connection.manners.batch
         parts = [missing[start : start + batch] for start in range(0, len(missing), batch)]
         self._reserve(len(missing))
 
@@ -326,27 +334,64 @@ def runtime_of(target: Target) -> RemoteRuntime:
     return target.runtime
 
 
-def open_endpoint(model: RemoteModel, folder: Path, asked: Asked) -> Target:
+def open_endpoint(
+    model: RemoteModel, folder: Path, asked: Asked, surrogate: Target | None = None
+) -> Target:
     """An endpoint's model as a target; `close` its runtime when done.
 
     Args:
         model: of the endpoint.
         folder: of the evaluation; the ledger lies in it.
         asked: how it is asked.
+        surrogate: a local copy, whose gradients attacks follow.
 
     Raises:
-        EndpointError, ValueError: see `RemoteRuntime`.
+        EndpointError, ValueError: see `RemoteRuntime`; the copy reads or knows something else.
     """
     runtime = RemoteRuntime(model, folder, asked)
+    labels, digest = runtime.learned.labels, runtime.digest
+    if surrogate is not None:
+        try:
+            labels = _labels_of_copy(model, labels, surrogate)
+        except ValueError:
+            runtime.close()
+            raise
+        digest = hashlib.sha256(f"{digest} {surrogate.digest}".encode()).hexdigest()
+        runtime.surrogate = {"name": surrogate.name, "version": surrogate.version}
+        runtime.surrogate["digest"] = surrogate.digest
     common: dict[str, Any] = {
         "name": model.name,
         "version": model.version or model.told.get("versions", ""),
-        "digest": runtime.digest,
-        "labels": runtime.learned.labels,
+        "digest": digest,
+        "labels": labels,
         "runtime": runtime,
-        "torch_model": None,
+        "torch_model": None if surrogate is None else surrogate.require_torch_model(),
         "endpoint": runtime,
     }
     if model.image_spec is not None:
         return ImageTarget(**common, image_spec=model.image_spec)
+    if isinstance(surrogate, TextTarget):
+        return replace(surrogate, **common)
     return TextTarget(**common, tokenizer=None, max_len=0)
+
+
+def _labels_of_copy(model: RemoteModel, labels: list[str], surrogate: Target) -> list[str]:
+    """The classes, by the copy's names where the endpoint has none.
+
+    Raises:
+        NotPossible: the copy reads other inputs, or knows other classes.
+    """
+    surrogate.require_torch_model()
+    spec, own = model.image_spec, getattr(surrogate, "image_spec", None)
+    shapes = [(one.channels, one.height, one.width) if one else "texts" for one in (spec, own)]
+    if shapes[0] != shapes[1]:
+        raise NotPossible(
+            f"--surrogate must read what the endpoint reads, {shapes[0]}, and reads {shapes[1]}"
+        )
+    unnamed = labels == [str(index) for index in range(len(labels))]
+    if len(labels) != len(surrogate.labels) or (labels != surrogate.labels and not unnamed):
+        raise NotPossible(
+            f"--surrogate must know the endpoint's classes, {', '.join(labels)[:200]}, and knows "
+            f"{', '.join(surrogate.labels)[:200]}"
+        )
+    return surrogate.labels

@@ -3,8 +3,8 @@
 import json
 import math
 import struct
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import quote
 
@@ -18,7 +18,7 @@ from robustness.remote.model import RemoteModel
 _NUMBERS = {"FP16": "<f2", "FP32": "<f4", "FP64": "<f8", "UINT8": "|u1"}
 _CLASSES = {"INT32": "<i4", "INT64": "<i8", "UINT8": "|u1", "INT16": "<i2", "UINT32": "<u4"}
 _DTYPES = _NUMBERS | _CLASSES
-_LENGTH = "inference-header-content-length"
+LENGTH = "inference-header-content-length"
 _METADATA = 20_000  # characters of it that are kept
 _MOST_CLASSES = 100_000
 
@@ -37,7 +37,9 @@ class _Server(BaseModel):
     extensions: list[str] = []
 
 
-class _Model(BaseModel):
+class Metadata(BaseModel):
+    """What a server says of a model."""
+
     name: str
     versions: list[str] | None = None
     platform: str = ""
@@ -51,12 +53,14 @@ class V2Model(RemoteModel):
     """A model of such a server; see `RemoteModel`.
 
     Attributes:
+        about: its metadata.
         given: its input.
         taken: the output that holds scores or the class.
         binary: whether tensors travel as bytes.
         classifies: whether the server names classes on request.
     """
 
+    about: Metadata
     given: Tensor
     taken: Tensor
     binary: bool
@@ -69,8 +73,9 @@ class V2Model(RemoteModel):
         if values.ndim == 1:
             values = values[:, None]
         if values.ndim != 2 or len(values) != len(inputs):
+            what = f"{self.connection.url}{self.path}"
             raise EndpointError(
-                f"{self._what} answers {len(inputs)} inputs with the shape {values.shape}"
+                f"{what} answers {len(inputs)} inputs with the shape {values.shape}"
             )
         return values, answer.tries
 
@@ -89,59 +94,82 @@ class V2Model(RemoteModel):
         return known if all(known) and len(set(known)) == num_classes else None
 
     @property
-    def _what(self) -> str:
-        return f"{self.connection.url}{_path(self.name, self.version)}"
+    def path(self) -> str:
+        """Where the model lies on the server."""
+        return _path(self.name, self.version)
+
+    @property
+    def outputs(self) -> list[str]:
+        """Names of its outputs."""
+        return [one.name for one in self.about.outputs]
+
+    def request(
+        self,
+        inputs: np.ndarray | Sequence[str],
+        *,
+        binary: bool,
+        parameters: Mapping[str, Any] | None = None,
+        beside: Mapping[str, Any] | None = None,
+    ) -> tuple[bytes, dict[str, str]]:
+        """The body of a question, and its headers.
+
+        Args:
+            inputs: see `RemoteModel.ask`.
+            binary: whether tensors travel as bytes, both ways.
+            parameters: of the output.
+            beside: keys of the JSON, in the place of those that it would have.
+        """
+        tensor, raw = self._tensor(inputs, binary=binary)
+        asked = {**(parameters or {}), **({"binary_data": True} if binary else {})}
+        output = {"name": self.taken.name, **({"parameters": asked} if asked else {})}
+        head = json.dumps({"inputs": [tensor], "outputs": [output], **(beside or {})}).encode()
+        if not binary:
+            return head, {"content-type": "application/json"}
+        return head + raw, {"content-type": "application/octet-stream", LENGTH: str(len(head))}
+
+    def read(self, answer: Answer) -> np.ndarray | list[str]:
+        """What the output of an answer holds, numbers (N, …) or texts.
+
+        Raises:
+            EndpointError: it is not what the protocol says.
+        """
+        what, length = f"{self.connection.url}{self.path}", answer.headers.get(LENGTH, "")
+        end = int(length) if length.isascii() and length.isdigit() else len(answer.content)
+        head = replace(answer, content=answer.content[:end]).json(what)
+        try:
+            return _read(head, answer.content, end, self.taken.name)
+        except (KeyError, TypeError, ValueError, struct.error, AttributeError) as error:
+            why = f"no output {error}" if isinstance(error, KeyError) else error
+            raise EndpointError(f"{what} answers what is not the protocol's: {why}") from error
 
     def _infer(
-        self, inputs: np.ndarray | Sequence[str], asked: dict[str, Any]
+        self, inputs: np.ndarray | Sequence[str], parameters: dict[str, Any]
     ) -> tuple[Answer, Any]:
         """The answer, and what its output holds, in the output's shape."""
-        tensor, raw = self._tensor(inputs)
-        output = {"name": self.taken.name, "parameters": asked | {"binary_data": self.binary}}
-        if not self.binary:
-            output = {"name": self.taken.name, **({"parameters": asked} if asked else {})}
-        head = json.dumps({"inputs": [tensor], "outputs": [output]}).encode()
-        headers = {"content-type": "application/json"}
-        if self.binary:
-            headers = {"content-type": "application/octet-stream", _LENGTH: str(len(head))}
+        content, headers = self.request(inputs, binary=self.binary, parameters=parameters)
+        path, inputs_sent = f"{self.path}/infer", len(inputs)
         answer = self.connection.send(
-            "POST",
-            f"{_path(self.name, self.version)}/infer",
-            content=head + raw,
-            headers=headers,
-            inputs=len(inputs),
+            "POST", path, content=content, headers=headers, inputs=inputs_sent
         )
-        return answer, self._output(answer)
+        return answer, self.read(answer)
 
-    def _tensor(self, inputs: np.ndarray | Sequence[str]) -> tuple[dict[str, Any], bytes]:
+    def _tensor(
+        self, inputs: np.ndarray | Sequence[str], *, binary: bool
+    ) -> tuple[dict[str, Any], bytes]:
         """The input as JSON, and the bytes behind it if there are any."""
         given = self.given
         if isinstance(inputs, np.ndarray):
             values = _as_sent(inputs, given)
-            shape, raw = list(values.shape), values.tobytes() if self.binary else b""
-            data = [] if self.binary else values.ravel().tolist()
+            shape, data = list(values.shape), [] if binary else values.ravel().tolist()
+            raw = values.tobytes() if binary else b""
         else:
-            shape = [len(inputs)] + [1] * (len(given.shape) - 1)
+            shape, data = [len(inputs)] + [1] * (len(given.shape) - 1), list(inputs)
             words = [text.encode() for text in inputs]
             raw = b"".join(struct.pack("<I", len(word)) + word for word in words)
-            raw, data = (raw, []) if self.binary else (b"", list(inputs))
         tensor: dict[str, Any] = {"name": given.name, "shape": shape, "datatype": given.datatype}
-        if self.binary:
+        if binary:
             return tensor | {"parameters": {"binary_data_size": len(raw)}}, raw
         return tensor | {"data": data}, b""
-
-    def _output(self, answer: Answer) -> np.ndarray | list[str]:
-        """What the output holds, numbers (N, …) or texts."""
-        length = answer.headers.get(_LENGTH, "")
-        end = int(length) if length.isascii() and length.isdigit() else len(answer.content)
-        head = Answer(status=200, headers=answer.headers, content=answer.content[:end])
-        try:
-            return _read(head.json(self._what), answer.content, end, self.taken.name)
-        except (KeyError, TypeError, ValueError, struct.error, AttributeError) as error:
-            why = f"no output {error}" if isinstance(error, KeyError) else error
-            raise EndpointError(
-                f"{self._what} answers what is not the protocol's: {why}"
-            ) from error
 
 
 def describe(
@@ -161,7 +189,7 @@ def describe(
     """
     try:
         server = _Server.model_validate(connection.get("/v2"))
-        about = _Model.model_validate(connection.get(_path(name, version)))
+        about = Metadata.model_validate(connection.get(_path(name, version)))
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"]))
@@ -182,6 +210,7 @@ def describe(
         told={key: value for key, value in told.items() if value},
         identity={"model": name, "version": version, "output": taken.name}
         | {"metadata": about.model_dump_json()[:_METADATA], "server": who},
+        about=about,
         given=given,
         taken=taken,
         binary=any(each.startswith("binary_tensor_data") for each in server.extensions),
@@ -201,7 +230,7 @@ def _path(name: str, version: str | None) -> str:
     return path + (f"/versions/{quote(version, safe='')}" if version else "")
 
 
-def _check_input(about: _Model) -> None:
+def _check_input(about: Metadata) -> None:
     told = ", ".join(f"{one.name} {one.datatype} {one.shape}" for one in about.inputs) or "none"
     if len(about.inputs) == 1:
         given = about.inputs[0]
@@ -233,7 +262,7 @@ def _as_sent(images: np.ndarray, given: Tensor) -> np.ndarray:
     return np.ascontiguousarray(images, _DTYPES[given.datatype])
 
 
-def _chosen(about: _Model, wanted: str | None) -> Tensor:
+def _chosen(about: Metadata, wanted: str | None) -> Tensor:
     """The output to read."""
     by_name = {one.name: one for one in about.outputs}
     told = ", ".join(f"{one.name} {one.datatype} {one.shape}" for one in about.outputs) or "none"

@@ -174,7 +174,8 @@ class EndpointFigures(Part):
     """Where a model lay behind an address: what it was, as it told itself, and what was asked.
 
     `shows` is what the attacks saw of its answers, "scores", "top-5" or "label"; `told` what the
-    server says of itself and the model; `asked` how many inputs were answered, `asked_again` how
+    server says of itself and the model; `surrogate` is the local copy whose gradients attacks
+    followed, if any; `asked` how many inputs were answered, `asked_again` how
     many of them a second time, on purpose.
     """
 
@@ -183,6 +184,7 @@ class EndpointFigures(Part):
     model: str
     shows: str
     told: dict[str, str]
+    surrogate: dict[str, str] | None = None
     asked: int
     asked_again: int
 

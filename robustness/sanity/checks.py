@@ -260,7 +260,13 @@ def _of_endpoint(result: ModelResult) -> Iterator[str]:
         "runs behind an address can change at any time: the figures hold for the answers kept."
     )
     yield f"What the attacks saw of an answer: {_SEEN[facts['shows'].partition('-')[0]]}."
-    if result.target.torch_model is None:
+    copy = facts["surrogate"]
+    if copy is not None:
+        yield (
+            f"Gradients are those of {copy['name']} {copy['version']}, a local copy: robust is "
+            "what holds on the copy, confirmed what holds at the address."
+        )
+    else:
         yield (
             "No attack followed gradients, for an endpoint shows none: who has the weights can do "
             "more."

@@ -246,7 +246,7 @@ def _check_attacks(spec: EvaluationSpec, artifacts: Sequence[Artifact]) -> None:
         if num_classes < least:
             rule = f"needs at least {least} classes, and the model has {num_classes}"
         elif blind and attack.info.access == "gradient":
-            rule = f"follows gradients, and {blind!r} has none: {ASKING}"
+            rule = f"follows gradients, and {blind!r} has none: {ASKING[attack.info.input]}"
         if rule is not None:
             field = f"attacks.{index}.name"
             problems.append({"field": field, "message": f"{attack.label!r} {rule}"})

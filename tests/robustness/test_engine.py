@@ -182,7 +182,7 @@ def test_global_state_survives_an_evaluation(run: Run) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda t, i: ([replace(t, torch_model=None)], i), "need the PyTorch model"),
+        (lambda t, i: ([replace(t, torch_model=None)], i), "need a differentiable model"),
         (lambda t, i: ([t], i.take([])), "inputs must not be empty"),
         (lambda t, i: ([t, t], i), "another artifact"),
         (lambda t, i: ([t], replace(i, labels=i.labels + 2)), r"labels must be class indices"),

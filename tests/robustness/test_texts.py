@@ -306,7 +306,7 @@ def test_a_gradient_that_fails_changes_nothing(bag: TextTarget) -> None:
 
 
 def test_without_embeddings_hotflip_is_impossible(bag: TextTarget) -> None:
-    with pytest.raises(ValueError, match="need the PyTorch model, but 'small'"):
+    with pytest.raises(ValueError, match="need a differentiable model, but 'small'"):
         replace(bag, torch_model=None).embedding()
     twice = nn.ModuleList([nn.Embedding(3, 2), nn.Embedding(3, 2)])
     with pytest.raises(ValueError, match="one table of embeddings, but 'small' has 2"):

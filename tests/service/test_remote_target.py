@@ -47,6 +47,18 @@ def url(client: TestClient) -> Iterator[str]:
     server.server_close()
 
 
+def test_our_own_server_keeps_every_rule(
+    url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["check-serving", url, "--junit", str(tmp_path / "junit.xml")]) == 0
+    table = capsys.readouterr().out.splitlines()
+    assert sum(" held " in line for line in table) > 25 and not any("broken" in x for x in table)
+    assert {line.partition(":")[0] for line in table} == {
+        "fashion-dot", "fashion-elliptical", "tiny-transject"
+    }  # fmt: skip
+    assert b'failures="0"' in (tmp_path / "junit.xml").read_bytes()
+
+
 def outcomes(report: Report) -> Any:
     """Flags; typos are left out, for only who has the tokenizer knows which words are read."""
     models = [sample.models[0] for sample in report.samples]
@@ -59,18 +71,20 @@ def outcomes(report: Report) -> Any:
     ]
 
 
-@pytest.mark.parametrize("kind", ["images", "texts"])
+@pytest.mark.parametrize("kind", ["images", "texts", "surrogate"])
 def test_flags_over_the_network_are_those_of_the_artifact(
     url: str, tiny_models: Path, tmp_path: Path, kind: str
 ) -> None:
     draw = np.random.default_rng(0)
-    if kind == "images":
+    if kind != "texts":
         for index, pixels in enumerate(noise(20)):
             folder = tmp_path / "data" / LABELS[index % 3].replace("/", "-")
             folder.mkdir(parents=True, exist_ok=True)
             Image.fromarray(pixels).save(folder / f"{index}.png")
         data, name, folder = tmp_path / "data", "fashion-dot", "dot"
         attack = ["--attack", "square", "--eps", "0.02", "0.2", "--queries", "40"]
+        if kind == "surrogate":
+            attack = ["--attack", "fgsm", "pgd", "--eps", "0.02", "0.2", "--steps", "3"]
     else:
         words = "the film was a very good one and not at all as bad".split()
         rows = [f"{' '.join(draw.choice(words, 6))},{TEXT_LABELS[i % 2]}" for i in range(20)]
@@ -80,12 +94,14 @@ def test_flags_over_the_network_are_those_of_the_artifact(
         attack += ["--rate", "0.3"]
     shared = ["--data", str(data), *attack, "--output"]
     remote, local = tmp_path / "remote", tmp_path / "local"
-    assert main(["evaluate", "--target", url, "--model", name, *shared, str(remote)]) == 0
+    copy = ["--surrogate", str(tiny_models / folder)] if kind == "surrogate" else []
+    assert main(["evaluate", "--target", url, "--model", name, *copy, *shared, str(remote)]) == 0
     artifact = ["--artifact", str(tiny_models / folder), "--workers", "1"]
     assert main(["evaluate", *artifact, *shared, str(local)]) == 0
     found = read_report(remote)
     assert outcomes(found) == outcomes(read_report(local))
     endpoint = found.summary.models[0].endpoint
     assert endpoint is not None and endpoint.told["server"].startswith("assay ")
-    assert found.data.labels == (LABELS if kind == "images" else TEXT_LABELS)
-    assert main(["verify", str(remote), "--target", url, "--model", name]) == 0
+    assert found.data.labels == (TEXT_LABELS if kind == "texts" else LABELS)
+    own = ["--artifact", str(tiny_models)]
+    assert main(["verify", str(remote), "--target", url, "--model", name, *own]) == 0

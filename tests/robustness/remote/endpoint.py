@@ -5,7 +5,7 @@ import struct
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -21,7 +21,7 @@ class Endpoint:
     """What a server does; tests change it while it runs.
 
     `answers` gives (N, K) scores, or (N,) classes, of images or of texts; `reply` takes the place
-    of an answer to an inference where it returns one.
+    of an answer to an inference where it returns one; `other` speaks another protocol.
     """
 
     answers: Scores
@@ -34,6 +34,7 @@ class Endpoint:
     labels: list[str] = field(default_factory=list[str])
     parameters: dict[str, str] = field(default_factory=dict[str, str])
     reply: Callable[["Endpoint"], Reply | None] = lambda _: None
+    other: Callable[[str, Any, bytes], Any] | None = None
     url: str = ""
     requests: list[tuple[str, dict[str, str]]] = field(default_factory=list[Any])
     seen: Counter[bytes] = field(default_factory=Counter[bytes])
@@ -101,7 +102,15 @@ class _Handler(BaseHTTPRequestHandler):
         endpoint.running += 1
         endpoint.most = max(endpoint.most, endpoint.running)
         reply = endpoint.reply(endpoint)
-        self._send(*(reply or endpoint.infer(body[:length], body[length:])))
+        try:
+            if reply is None and endpoint.other is not None:
+                answer = endpoint.other(self.path, self.headers, body)
+                reply = 200, {"content-type": "application/json"}, json.dumps(answer).encode()
+            reply = reply or endpoint.infer(body[:length], body[length:])
+        except Exception as error:
+            reply = 500, {}, repr(error).encode()
+        with suppress(OSError):
+            self._send(*reply)
         endpoint.running -= 1
 
     def _send(self, status: int, headers: dict[str, str], body: bytes) -> None:

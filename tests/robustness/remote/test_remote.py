@@ -9,7 +9,7 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 
 from data.sources import open_images
 from robustness.__main__ import main
@@ -27,43 +26,11 @@ from robustness.remote.ledger import FILE, Ledger
 from robustness.report.schema import Report, read_report
 from robustness.spec import EvaluationSpec
 from service.settings import ROOT
-from tests.conftest import Once
-from tests.robustness.conftest import Rowwise, image_target
-from tests.robustness.remote.endpoint import Endpoint, Reply, listening
+from tests.robustness.conftest import image_target
+from tests.robustness.remote.endpoint import Endpoint, Reply
 
 CLASSES = 10
 QUICK = ["--patience", "0.2", "--timeout", "0.5"]
-
-
-@pytest.fixture(scope="module")
-def module() -> torch.nn.Module:
-    return Rowwise().eval()
-
-
-@pytest.fixture(scope="module")
-def images(once: Once, module: torch.nn.Module) -> Path:
-    """Forty noisy images in folders of the class that the model sees in them."""
-
-    def fill(folder: Path) -> None:
-        draw = np.random.default_rng(0)
-        for index in range(40):
-            pixels = draw.integers(0, 256, (8, 8), dtype=np.uint8)
-            with torch.no_grad():
-                label = int(module(torch.from_numpy(pixels[None, None] / np.float32(255))).argmax())
-            (folder / str(label)).mkdir(exist_ok=True)
-            Image.fromarray(pixels).save(folder / str(label) / f"{index:02d}.png")
-
-    return once("remote-images", fill)
-
-
-@pytest.fixture
-def endpoint(module: torch.nn.Module) -> Iterator[Endpoint]:
-    def answers(inputs: np.ndarray) -> np.ndarray:
-        with torch.no_grad():
-            return module(torch.from_numpy(inputs.copy())).numpy()
-
-    with listening(Endpoint(answers=answers, shape=[-1, 1, 8, 8])) as running:
-        yield running
 
 
 def command(endpoint: Endpoint, images: Path, *more: str) -> list[str]:
@@ -133,13 +100,13 @@ def test_a_killed_evaluation_continues_without_asking_again(
 ) -> None:
     """The process is killed at the moment of a question; every question is answered once."""
     whole = tmp_path / "whole"
-    more = [*square(), "--concurrency", "1", "--output"]
+    more = [*square(20), "--concurrency", "1", "--limit", "8", "--output"]
     assert main(command(endpoint, images, *more, str(whole))) == 0
     once, endpoint.seen = dict(endpoint.seen), type(endpoint.seen)()
     endpoint.requests.clear()
 
     def kill(own: Endpoint) -> Reply | None:
-        if len(own.requests) != 20:
+        if len(own.requests) != 12:
             return None
         os.kill(process.pid, signal.SIGKILL)
         return 503, {}, b""
@@ -159,11 +126,12 @@ def test_what_an_attacker_sees_is_stated_and_used(
     endpoint: Endpoint, images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for shows, code in (("top-2", 0), ("label", 2)):
-        more = [*square(20), "--shows", shows, "--output", str(tmp_path / shows)]
+        few = [*square(20), "--limit", "12"]
+        more = [*few, "--shows", shows, "--output", str(tmp_path / shows)]
         assert main(command(endpoint, images, *more)) == code
     assert "needs scores, and 'm' shows the class alone" in capsys.readouterr().err
     noise = ["--attack", "corruptions:names=fog,contrast:severities=1", "hopskipjump:queries=60"]
-    noise += ["--eps", "0.3"]
+    noise += ["--eps", "0.3", "--limit", "12"]
     more = [*noise, "--shows", "label", "--output", str(tmp_path / "noise")]
     assert main(command(endpoint, images, *more)) == 0
     found = read_report(tmp_path / "noise")
@@ -172,7 +140,7 @@ def test_what_an_attacker_sees_is_stated_and_used(
     assert all(sample.models[0].clean.probability is None for sample in found.samples)
     # While the label comes first, the best two scores tell the whole margin.
     scores = tmp_path / "scores"
-    assert main(command(endpoint, images, *square(20), "--output", str(scores))) == 0
+    assert main(command(endpoint, images, *few, "--output", str(scores))) == 0
     assert flags(read_report(scores)) == flags(read_report(tmp_path / "top-2"))
     gradients = ["--attack", "pgd", "--eps", "0.05"]
     assert main(command(endpoint, images, *gradients)) == 2
@@ -245,7 +213,8 @@ def test_every_failure_is_told_and_nothing_is_lost(
     told: str,
 ) -> None:
     endpoint.reply = reply
-    more = [*square(5), "--output", str(tmp_path), "--limit", "8", *QUICK]
+    noise = ["--attack", "corruptions:names=fog:severities=1"]
+    more = [*noise, "--output", str(tmp_path), "--limit", "8", *QUICK]
     line = command(endpoint, images, *more)
     assert main(line) == 2
     assert told in capsys.readouterr().err
