@@ -105,7 +105,7 @@ def _import(arguments: argparse.Namespace) -> int:
     from export.importers.input_file import read_input
     from export.importers.source import open_source
     from export.importers.write import import_graph, read_labels
-    from export.inspect import files
+    from export.inspect import files, gradients
     from export.parity import ParityError
 
     source, given = open_source(arguments.source), read_input(arguments.input)
@@ -120,12 +120,14 @@ def _import(arguments: argparse.Namespace) -> int:
                 labels=labels,
                 given=given,
                 data=arguments.data,
+                differentiable=not arguments.no_gradients,
                 on_progress=lambda _, done: bar.update(done),
             )
         except ParityError as error:
             print(f"error: {error}", file=sys.stderr)
             return 1
     print(files(artifact))
+    print(gradients(artifact))
     print(f"{artifact.name} {artifact.version}  digest {artifact.digest}")
     return 0
 
@@ -230,6 +232,11 @@ def _import_parser() -> argparse.ArgumentParser:
         "--data",
         metavar="PATH",
         help="images to compare on, labeled or not (default: random pixels)",
+    )
+    parser.add_argument(
+        "--no-gradients",
+        action="store_true",
+        help="leave out gradient.onnx, which attacks that follow gradients need",
     )
     return parser
 

@@ -86,8 +86,21 @@ def _imported(artifact: Artifact) -> list[tuple[str, str]]:
         ("source, sha256", source.sha256),
         ("input file", ", ".join(told)),
         ("source gives", source.scores),
-        ("gradients", "yes" if artifact.manifest.gradients else "none: query attacks only"),
+        ("gradients", gradients(artifact).removeprefix("gradients: ")),
     ]
+
+
+def gradients(artifact: Artifact) -> str:
+    """Whether an imported artifact has gradients, and how well they do, as a line."""
+    source = artifact.manifest.source
+    found = source and source.gradients
+    if found is None:
+        return f"gradients: none, {source and source.blind}; attacks can only ask it"
+    checked = f"{found.samples} samples ({found.data}), largest |Δ logit| {found.max_abs_diff:.1e}"
+    return (
+        f"gradients: same class on {found.agreement:.1%} of {checked}; what they promise along "
+        f"random directions is off by {found.promise_error:.1%}"
+    )
 
 
 def _parameters(artifact: Artifact) -> int:

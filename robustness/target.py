@@ -34,6 +34,7 @@ class Target:
         runtime: the served model; results are confirmed on it.
         torch_model: the same function as a differentiable module, or None.
         endpoint: where the model lies behind an address, which `runtime` asks; else None.
+        notes: what a reader of its figures must know of where it comes from.
     """
 
     name: str
@@ -43,6 +44,7 @@ class Target:
     runtime: Runtime
     torch_model: nn.Module | None
     endpoint: Endpoint | None = None
+    notes: tuple[str, ...] = ()
     reads: ClassVar[InputKind]
 
     @property

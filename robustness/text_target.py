@@ -27,6 +27,7 @@ from robustness.target import (
     undisturbed,
 )
 from runtimes.artifact import Artifact
+from runtimes.manifest import RANDOM
 from runtimes.torch_model import load_torch_model
 
 Relabel = Callable[[str], int | None]
@@ -185,6 +186,7 @@ def open_model(artifact: Artifact, *, threads: int) -> Target:
         "labels": list(artifact.labels),
         "runtime": open_scorer(artifact, threads),
         "torch_model": load_torch_model(artifact) if artifact.manifest.gradients else None,
+        "notes": tuple(_notes(artifact)),
     }
     if artifact.manifest.task != "text-classification":
         return ImageTarget(**common, image_spec=artifact.image_spec)
@@ -192,6 +194,25 @@ def open_model(artifact: Artifact, *, threads: int) -> Target:
     relabel = listops.value_of if reads_listops(tokenizer, artifact.labels) else None
     max_len = artifact.text_spec.max_len
     return TextTarget(**common, tokenizer=tokenizer, max_len=max_len, relabel=relabel)
+
+
+def _notes(artifact: Artifact) -> Iterator[str]:
+    """What was not tried of an imported model, or not on real inputs."""
+    source = artifact.manifest.source
+    if source is None:
+        return
+    name, found = artifact.name, source.gradients
+    if found is None:
+        why = f" ({source.blind})" if source.blind else ""
+        yield (
+            f"{name} was imported without gradients{why}: attacks that follow them were not tried, "
+            "and would find more."
+        )
+    elif found.data == RANDOM:
+        yield (
+            f"The gradients of {name} were compared with the served graph on {RANDOM} alone; "
+            "import it with --data to compare them on real inputs."
+        )
 
 
 def reads_listops(tokenizer: TextTokenizer, labels: Sequence[str]) -> bool:

@@ -1,10 +1,16 @@
-"""The parity gate: an opened runtime must answer the artifact's stored inputs as the model did."""
+"""The parity gate: an opened runtime must answer the artifact's stored inputs as the model did.
+
+And a differentiable copy must be the function that is served, its gradients included.
+"""
+
+from collections.abc import Callable, Iterable
 
 import numpy as np
 
 from runtimes.artifact import Artifact, ArtifactError
 from runtimes.base import InvalidInputs, Runtime
-from runtimes.manifest import PROBE
+from runtimes.gradient import OnnxGradient
+from runtimes.manifest import PROBE, Gradients
 from runtimes.probe import PROBE_SAMPLES, read_probe
 
 MIN_AGREEMENT = 0.995
@@ -14,8 +20,103 @@ _QUICK = 8  # stored inputs that tell a wrong graph or a broken kernel from the 
 _BATCH, _SMALL_BATCH = 8, 2  # a quick look takes little memory
 
 
+COPY_TOLERANCE = 1e-3
+"""Difference of a copy's logits from the served ones, relative to the largest of them."""
+
+MAX_PROMISE_ERROR = 0.25
+"""Of a gradient: 0.001 on smooth functions, 0.1 on kinked ones, 1 where nothing is related."""
+
+_DIRECTIONS = 16
+_STEPS = (1e-3, 1 / 255, 2 / 255)  # graphs that read bytes change by whole levels only
+
+
 class ParityFailure(ValueError):
     """A runtime that does not compute what the artifact's model computes."""
+
+
+class CopyFailure(ValueError):
+    """A differentiable copy that is not the function that is served."""
+
+
+def require_copy(
+    copy: OnnxGradient,
+    served: Callable[[np.ndarray], np.ndarray],
+    batches: Iterable[np.ndarray],
+    near: np.ndarray,
+    *,
+    data: str,
+) -> Gradients:
+    """Compare a differentiable copy with the graph that is served, answers and gradients.
+
+    Args:
+        copy: what attacks will follow.
+        served: from images (B, C, H, W) float32 in [0, 1] to logits (B, K).
+        batches: images to compare the answers on.
+        near: images around which gradients are compared.
+        data: what the images are.
+
+    Raises:
+        CopyFailure: a class changes, a logit differs by more than 1e-3 of the largest, or the
+            gradient does not say what the served graph does.
+    """
+    samples, same, largest, scale = 0, 0, 0.0, 1.0
+    for images in batches:
+        expected, found = served(images), copy.logits(images)
+        if found.shape != expected.shape or not np.isfinite(found).all():
+            raise CopyFailure(f"the copy answers with no finite {expected.shape} logits")
+        samples += len(images)
+        same += int((found.argmax(1) == expected.argmax(1)).sum())
+        largest = max(largest, float(np.abs(found - expected).max()))
+        scale = max(scale, float(np.abs(expected).max()))
+    if same < samples or largest > COPY_TOLERANCE * scale:
+        changed = f"{samples - same} of {samples} inputs change their class"
+        raise CopyFailure(f"in the copy {changed}, and logits differ by up to {largest:.1e}")
+    error = promise_error(copy, served, near)
+    if not error <= MAX_PROMISE_ERROR:
+        raise CopyFailure(f"the gradient is off what the served graph does by {error:.0%}")
+    return Gradients(
+        samples=samples,
+        data=data,
+        agreement=same / samples,
+        max_abs_diff=largest,
+        promise_error=error,
+    )
+
+
+def promise_error(
+    copy: OnnxGradient, served: Callable[[np.ndarray], np.ndarray], images: np.ndarray
+) -> float:
+    """How far gradients are off the changes of a served graph along 16 random directions.
+
+    Each is the gradient of the two largest logits' difference. Steps of several lengths are tried
+    and the best counts: networks with kinks need short ones, rounding needs long ones.
+
+    Args:
+        copy: gives the gradients.
+        served: from images (B, C, H, W) float32 to logits (B, K).
+        images: in [0, 1].
+
+    Returns:
+        The norm of the differences relative to that of the changes promised; infinite where none
+        are.
+    """
+    longest = np.float32(max(_STEPS))
+    levels = np.rint(255 * np.clip(images, longest, 1 - longest)) / 255
+    images, rows = levels.astype(np.float32), np.arange(len(images))
+    first, second = np.argsort(-served(images), axis=1)[:, :2].T
+    seed = np.zeros((len(images), served(images[:1]).shape[1]), np.float32)
+    seed[rows, first], seed[rows, second] = 1, -1
+    gradient = copy.pull(images, seed)
+    random, errors, sizes = np.random.default_rng(0), np.zeros(len(_STEPS)), 0.0
+    for _ in range(_DIRECTIONS):
+        direction = random.choice(np.array([-1, 1], np.float32), images.shape)
+        promised = (gradient.astype(np.float64) * direction).sum((1, 2, 3))
+        sizes += (promised**2).sum()
+        for index, step in enumerate(map(np.float32, _STEPS)):
+            ends = (served(images + sign * step * direction) for sign in (1, -1))
+            up, down = ((end.astype(np.float64) * seed).sum(1) for end in ends)
+            errors[index] += (((up - down) / (2 * step) - promised) ** 2).sum()
+    return float(np.sqrt(errors.min() / sizes)) if sizes > 0 else float("inf")
 
 
 def is_unmeasured(artifact: Artifact, precision: str) -> bool:

@@ -22,9 +22,11 @@ SCHEMA_VERSION = 1
 MANIFEST = "manifest.json"
 ONNX, TORCHSCRIPT, PROGRAM = "model.onnx", "model.torchscript.pt", "model.pt2"
 WEIGHTS, PROBE, TOKENIZER = "weights.safetensors", "probe.safetensors", "tokenizer.json"
-BEFORE, AFTER = "before.onnx", "after.onnx"
+BEFORE, AFTER, GRADIENT = "before.onnx", "after.onnx", "gradient.onnx"
 REQUIRED = (ONNX, TORCHSCRIPT, WEIGHTS, PROBE)
 IMPORTED = (BEFORE, ONNX, AFTER, PROBE)
+RANDOM = "random pixels"
+"""What an import compares on where it is given no data."""
 Task = Literal["image-classification", "text-classification"]
 IMAGES: Task = "image-classification"
 TEXTS: Task = "text-classification"
@@ -128,6 +130,25 @@ class Parity(_Strict):
     formats: dict[str, FormatParity]
 
 
+class Gradients(_Strict):
+    """How well the differentiable copy of an imported graph does for it.
+
+    Attributes:
+        samples: inputs that both have answered.
+        data: what they are.
+        agreement: share of them with one class.
+        max_abs_diff: largest absolute difference of any logit.
+        promise_error: how far the gradient is off what the served graph does along random
+            directions: the norm of the differences, relative to that of what was promised.
+    """
+
+    samples: Annotated[int, Field(ge=1)]
+    data: str
+    agreement: Annotated[float, Field(ge=0, le=1)]
+    max_abs_diff: Annotated[float, Field(ge=0)]
+    promise_error: Annotated[float, Field(ge=0)]
+
+
 class Source(_Strict):
     """Where an imported model comes from, and how its graph is asked.
 
@@ -137,6 +158,8 @@ class Source(_Strict):
         batch: inputs that the graph takes at once; None where it takes any number.
         input: the input file, complete: how pixels become what the graph reads.
         scores: what the graph gives.
+        gradients: how well its differentiable copy does; None without one.
+        blind: why there is none.
     """
 
     file: Annotated[str, Field(min_length=1, max_length=256)]
@@ -145,6 +168,8 @@ class Source(_Strict):
     batch: Annotated[int, Field(ge=1)] | None = None
     input: dict[str, Any]
     scores: Literal["logits", "probabilities"]
+    gradients: Gradients | None = None
+    blind: str | None = None
 
 
 class Manifest(_Strict):
@@ -210,6 +235,8 @@ class Manifest(_Strict):
             return
         if self.architecture is not None or self.config or self.training:
             raise ValueError("source must be given without architecture, config and training")
+        if (GRADIENT in self.files) != self.gradients:
+            raise ValueError(f"source.gradients must be given with {GRADIENT} alone")
         if self.files[ONNX] != self.source.sha256:
             raise ValueError(f"source.sha256 must be that of {ONNX}")
 
@@ -237,7 +264,7 @@ class Manifest(_Strict):
     @property
     def gradients(self) -> bool:
         """Whether there is a differentiable model, so that attacks can follow gradients."""
-        return self.source is None
+        return self.source is None or self.source.gradients is not None
 
     @property
     def batch(self) -> int | None:

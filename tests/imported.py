@@ -69,6 +69,7 @@ def import_model(
         (folder / "input.yaml").write_text("\n".join(f"{key}: {one}" for key, one in given.items()))
         given = str(folder / "input.yaml")
     source, output = open_source(path), folder / "imported"
+    options = {"differentiable": False} | options
     return import_graph(
         source, output, name="foreign", labels=NAMES, given=read_input(given), **options
     )

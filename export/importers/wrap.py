@@ -10,6 +10,7 @@ from export.importers.input_file import InputFile
 from export.importers.source import SourceGraph
 from runtimes.compose import inner_name
 
+Scores = Literal["logits", "probabilities"]
 TINY = 1e-37
 """Keeps the logarithm of a probability finite, and changes none that matters."""
 
@@ -71,7 +72,7 @@ def normalization(spec: InputFile) -> list[tuple[str, np.ndarray]]:
 
 
 def graph_after(
-    source: SourceGraph, scores: Literal["logits", "probabilities"], classes: int
+    source: SourceGraph, scores: Scores, classes: int, *, least: float | None = None
 ) -> bytes:
     """From what a graph gives to `logits` (B, K) float32, as ONNX.
 
@@ -81,6 +82,7 @@ def graph_after(
         source: the graph.
         scores: what it gives.
         classes: how many scores.
+        least: the smallest logit to give, if there is one.
     """
     given = inner_name(source.gives.name)
     chain = _Chain(given, "after")
@@ -89,6 +91,8 @@ def graph_after(
     if scores == "probabilities":
         chain.add("Add", _single(TINY))
         chain.add("Log")
+    if least is not None:
+        chain.add("Max", _single(least))
     shape = [source.batch or "batch", classes]
     return _model(source, chain.finish("logits"), (given, None), ("logits", shape))
 

@@ -5,7 +5,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -15,9 +15,10 @@ from data.sources import load_pixels, open_images
 from export import parity
 from export.card import make_card, write_card
 from export.graphs import Graph, open_graph
+from export.importers.gradient import NoGradient, make_gradient
 from export.importers.input_file import InputFile
 from export.importers.source import SourceGraph
-from export.importers.wrap import TINY, graph_after, graph_before
+from export.importers.wrap import TINY, Scores, graph_after, graph_before
 from export.samples import Feed, Samples, spread
 from export.write import Progress, check_output, folder_beside, replace_folder
 from runtimes.artifact import Artifact, open_artifact
@@ -27,9 +28,11 @@ from runtimes.gate import MIN_AGREEMENT
 from runtimes.manifest import (
     AFTER,
     BEFORE,
+    GRADIENT,
     MANIFEST,
     ONNX,
     PROBE,
+    RANDOM,
     InputSpec,
     Manifest,
     OutputSpec,
@@ -38,8 +41,6 @@ from runtimes.manifest import (
 )
 from runtimes.probe import PROBE_SAMPLES, Probe, write_probe
 
-Scores = Literal["logits", "probabilities"]
-RANDOM = "random pixels"
 _ASKED = 64  # inputs that tell probabilities from logits
 _MAX_LABELS_BYTES = 4_000_000
 _SUMS = 0.02  # of probabilities in half precision or 8 bit, they are off 1 by less
@@ -74,6 +75,7 @@ def import_graph(
     labels: Sequence[str],
     given: InputFile,
     data: str | None = None,
+    differentiable: bool = True,
     on_progress: Progress = lambda stage, done: None,
 ) -> Artifact:
     """Wrap a graph into an artifact, compare the two, and only then move it in place.
@@ -85,6 +87,7 @@ def import_graph(
         labels: names of its classes, in order of index.
         given: what its input file says.
         data: labeled or unlabeled images to compare on; None takes random pixels.
+        differentiable: whether to make gradients, where they can be had.
         on_progress: called as a stage begins and goes on, with the number of samples just used.
 
     Raises:
@@ -107,7 +110,25 @@ def import_graph(
     figures = _measured(original, served, samples, functools.partial(on_progress, "parity"))
     _require(figures, source, largest)
     files[PROBE] = _probe(original, samples)
-    manifest = _manifest(source, name, labels, spec, scores, files, figures)
+    on_progress("gradients", 0)
+    gradients, blind = None, None
+    try:
+        if not differentiable:
+            raise NoGradient("left out")
+        made = make_gradient(source, spec, scores, samples, served, len(labels))
+        files[GRADIENT], gradients = made
+    except NoGradient as error:
+        blind = str(error)[:300]
+    origin = Source(
+        file=source.name,
+        sha256=source.sha256,
+        batch=source.batch,
+        input=spec.model_dump(mode="json"),
+        scores=scores,
+        gradients=gradients,
+        blind=blind,
+    )
+    manifest = _manifest(source, origin, name, labels, spec.spec(), files, figures)
     with folder_beside(output) as partial:
         for file, content in files.items():
             (partial / file).write_bytes(content)
@@ -237,24 +258,17 @@ def _probe(original: _Original, samples: Samples) -> bytes:
 
 def _manifest(
     source: SourceGraph,
+    origin: Source,
     name: str,
     labels: Sequence[str],
-    spec: InputFile,
-    scores: Scores,
+    image: ImageSpec,
     files: dict[str, bytes],
     figures: Parity,
 ) -> Manifest:
-    image = spec.spec()
     return Manifest(
         name=name,
         version="1",
-        source=Source(
-            file=source.name,
-            sha256=source.sha256,
-            batch=source.batch,
-            input=spec.model_dump(mode="json"),
-            scores=scores,
-        ),
+        source=origin,
         input=InputSpec(shape=[-1, image.channels, image.height, image.width]),
         output=OutputSpec(shape=[-1, len(labels)]),
         labels=list(labels),

@@ -227,7 +227,7 @@ def notes(results: Sequence[ModelResult]) -> list[str]:
     num_classes = len(results[0].target.labels)
     found = [*_of_attacks(spec, num_classes)]
     for result in results:
-        found += [*_of_endpoint(result), *_of_gradients_through_m(result)]
+        found += [*result.target.notes, *_of_endpoint(result), *_of_gradients_through_m(result)]
     dropped = [k for k in spec.top_k if k >= num_classes]
     if dropped:
         found.append(f"top-k for k in {dropped} is left out: with {num_classes} classes it is 1.")

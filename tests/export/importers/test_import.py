@@ -29,15 +29,24 @@ MEAN, STD = (
 
 
 def by_hand(
-    images: np.ndarray, model: onnx.ModelProto, *, scale: float = 1, mean: Any = 0, std: Any = 1
-) -> np.ndarray:
+    images: torch.Tensor, model: onnx.ModelProto, *, scale: float = 1, mean: Any = 0, std: Any = 1
+) -> torch.Tensor:
     """The logits of `foreign_graph`, in torch, channels as they are."""
-    w, head = (
-        torch.from_numpy(onnx.numpy_helper.to_array(t).copy()) for t in model.graph.initializer
+    weights = (onnx.numpy_helper.to_array(tensor).copy() for tensor in model.graph.initializer)
+    convolution, head = map(torch.from_numpy, weights)
+    x = (images * scale - mean) / std
+    return torch.nn.functional.conv2d(x, convolution, padding=1).relu().mean((2, 3)) @ head
+
+
+def image_set(count: int) -> ImageSet:
+    """Images of noise without labels."""
+    pixels = np.random.default_rng(1).integers(0, 256, (count, SIDE, SIDE, 3), dtype=np.uint8)
+    return ImageSet(
+        names=[str(index) for index in range(count)],
+        labels=None,
+        label_names=None,
+        reader=lambda index: Image.fromarray(pixels[index]),
     )
-    x = (torch.from_numpy(images) * scale - mean) / std
-    x = torch.nn.functional.conv2d(x, w, padding=1).relu().mean((2, 3)) @ head
-    return x.numpy()
 
 
 CASES: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
@@ -64,7 +73,7 @@ def test_an_imported_graph_answers_as_its_source_does(tmp_path: Path, case: str)
     assert artifact.read(ONNX) == (tmp_path / "foreign.onnx").read_bytes()
     images = np.random.default_rng(1).integers(0, 256, (7, 3, SIDE, SIDE)).astype(np.float32) / 255
     logits = open_runtime(artifact, threads=1).predict(images)
-    known = by_hand(images, model, **expected)
+    known = by_hand(torch.from_numpy(images), model, **expected).numpy()
     if case == "probabilities":
         known -= np.log(np.exp(known).sum(1, keepdims=True))
     tolerance = 2e-2 if case == "half" else 1e-4
@@ -82,7 +91,9 @@ def test_channels_can_be_in_the_other_order(tmp_path: Path) -> None:
     artifact = import_model(tmp_path, model, {"channels": "bgr", "range": [0, 1]})
     images = np.random.default_rng(1).random((2, 3, SIDE, SIDE), np.float32)
     logits = open_runtime(artifact, threads=1).predict(images)
-    np.testing.assert_allclose(logits, by_hand(images[:, ::-1].copy(), model), atol=1e-5)
+    np.testing.assert_allclose(
+        logits, by_hand(torch.from_numpy(images[:, ::-1].copy()), model), atol=1e-5
+    )
 
 
 def test_other_runtimes_and_tools_open_what_was_imported(
@@ -227,16 +238,9 @@ def test_broken_files_are_refused(tmp_path: Path) -> None:
 
 
 def test_an_imported_graph_is_evaluated_by_asking_it(imported: Artifact, tmp_path: Path) -> None:
-    pixels = np.random.default_rng(1).integers(0, 256, (6, SIDE, SIDE, 3), dtype=np.uint8)
-    images = ImageSet(
-        names=[str(i) for i in range(6)],
-        labels=None,
-        label_names=None,
-        reader=lambda index: Image.fromarray(pixels[index]),
-    )
     square = {"name": "square", "eps": ["64/255"], "queries": 50}
     spec = EvaluationSpec.model_validate({"attacks": [square]})
-    report = evaluate(spec, [imported], images, tmp_path)
+    report = evaluate(spec, [imported], image_set(6), tmp_path)
     [model] = report.summary.models
     assert (model.digest, model.clean.top1) == (imported.digest, 1)
     [attack] = model.attacks
@@ -245,4 +249,4 @@ def test_an_imported_graph_is_evaluated_by_asking_it(imported: Artifact, tmp_pat
     assert verify(tmp_path, folders=[imported.folder]).confirmed
     spec = EvaluationSpec.model_validate({"attacks": [{"name": "pgd", "eps": ["1/255"]}]})
     with pytest.raises(NotPossible, match="'foreign' has none: use square, spsa"):
-        evaluate(spec, [imported], images, tmp_path)
+        evaluate(spec, [imported], image_set(6), tmp_path)

@@ -1,0 +1,109 @@
+"""Gradients for an imported graph: made by onnx-ad, kept only where they are the graph's own."""
+
+import importlib.util
+import math
+import tempfile
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from onnx import ModelProto, TensorProto
+
+from export.child import run_child
+from export.importers.input_file import InputFile
+from export.importers.source import SourceGraph
+from export.importers.wrap import TINY, Scores, graph_after, graph_before
+from export.samples import Feed, Samples, spread
+from runtimes.artifact import ArtifactError
+from runtimes.compose import compose
+from runtimes.gate import CopyFailure, require_copy
+from runtimes.gradient import OnnxGradient
+from runtimes.manifest import Gradients
+from runtimes.threads import available_cores
+
+_BATCH = 8  # images that a gradient is computed of at once, where the graph takes any number
+_TIMEOUT_S = 600
+_MISSING = "onnx-ad is not installed (requirements/import.in)"
+
+
+class NoGradient(ValueError):
+    """A graph for which no gradients can be had; the message says why."""
+
+
+def make_gradient(
+    source: SourceGraph,
+    spec: InputFile,
+    scores: Scores,
+    samples: Samples,
+    served: Callable[[Feed], np.ndarray],
+    classes: int,
+) -> tuple[bytes, Gradients]:
+    """Differentiate a graph, and compare the result with what is served.
+
+    Args:
+        source: the graph.
+        spec: its input file, complete.
+        scores: what it gives.
+        samples: inputs to compare on.
+        served: the logits of the composed graph.
+        classes: how many.
+
+    Returns:
+        An ONNX file as `OnnxGradient` reads it, and how well it does.
+
+    Raises:
+        NoGradient: an operator has no derivative, or the result is another function.
+    """
+    if importlib.util.find_spec("onnx_ad") is None:
+        raise NoGradient(_MISSING)
+    content = _differentiated(smooth(source, spec, scores, classes), source.batch or _BATCH)
+    try:
+        copy = OnnxGradient(content, threads=available_cores())
+        return content, require_copy(
+            copy,
+            lambda images: served({"images": images}),
+            (samples.feed(part)["images"] for part in _parts(len(samples))),
+            samples.feed(spread(len(samples), _BATCH))["images"],
+            data=samples.description,
+        )
+    except (ArtifactError, CopyFailure) as error:
+        raise NoGradient(str(error)) from error
+
+
+def smooth(source: SourceGraph, spec: InputFile, scores: Scores, classes: int) -> bytes:
+    """The composed graph without what has no gradient or loses it, as ONNX.
+
+    Bytes are read as the numbers that they are rounded from, and the logarithm of a softmax is
+    taken at once, which does not saturate.
+    """
+    model = ModelProto()
+    model.CopyFrom(source.model)
+    del model.graph.value_info[:]
+    reads = next(value for value in model.graph.input if value.name == source.reads.name)
+    if reads.type.tensor_type.elem_type == TensorProto.UINT8:
+        reads.type.tensor_type.elem_type = TensorProto.FLOAT
+    last = next(node for node in model.graph.node if source.gives.name in node.output)
+    after = graph_after(source, scores, classes)
+    if scores == "probabilities" and last.op_type == "Softmax":
+        last.op_type = "LogSoftmax"
+        after = graph_after(source, "logits", classes, least=math.log(TINY))
+    before = graph_before(replace(source, reads=reads), spec)
+    return compose(before, model.SerializeToString(), after)
+
+
+def _differentiated(content: bytes, batch: int) -> bytes:
+    with tempfile.TemporaryDirectory() as folder:
+        given, made, own = (Path(folder, name) for name in ("given.onnx", "made.onnx", "own"))
+        given.write_bytes(content)
+        arguments = [str(given), str(made), str(batch)]
+        module, writable = "export.importers.differentiate", [Path(folder)]
+        own.mkdir()
+        ended = run_child(module, arguments, own=own, writable=writable, timeout=_TIMEOUT_S)
+        if ended.status != 0:
+            raise NoGradient(ended.reason)
+        return made.read_bytes()
+
+
+def _parts(count: int) -> list[np.ndarray]:
+    return np.array_split(np.arange(count), math.ceil(count / 64))

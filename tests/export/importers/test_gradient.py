@@ -1,0 +1,123 @@
+"""Gradients of imported graphs; `make install` brings the package that makes them."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from onnx import TensorProto, helper
+
+from export.inspect import inspect_artifact
+from robustness.evaluation import evaluate
+from robustness.spec import EvaluationSpec
+from robustness.verify import verify
+from runtimes.artifact import Artifact
+from runtimes.gate import CopyFailure, promise_error, require_copy
+from runtimes.gradient import OnnxGradient
+from runtimes.manifest import GRADIENT, RANDOM
+from runtimes.registry import open_runtime
+from runtimes.torch_model import load_torch_model
+from tests.export.importers.test_import import by_hand, image_set
+from tests.imported import SIDE, SMALL, foreign_graph, import_model
+
+pytest.importorskip("onnx_ad", reason="onnx-ad is not installed; `make install` brings it")
+
+CASES: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
+    "as torch exports it": ({}, {"range": [0, 1]}, {}),
+    "one at a time": ({"batch": 1}, {"range": [-1, 1]}, {"scale": 2, "mean": 1}),
+    "bytes": ({"layout": "nhwc", "dtype": TensorProto.UINT8}, {}, {"scale": 255}),
+    "old probabilities": ({"softmax": True, "opset": 9}, {"range": [0, 1]}, {}),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_gradients_are_those_of_the_same_model_in_torch(tmp_path: Path, case: str) -> None:
+    options, given, expected = CASES[case]
+    model = foreign_graph(**options)
+    artifact = import_model(tmp_path, model, given, differentiable=True)
+    source = artifact.manifest.source
+    assert source is not None and source.gradients is not None, source
+    assert (source.gradients.agreement, source.gradients.data) == (1.0, RANDOM)
+    assert "gradients" in inspect_artifact(artifact)
+    pixels = np.random.default_rng(1).integers(0, 256, (11, 3, SIDE, SIDE)).astype(np.float32) / 255
+    labels = torch.arange(11) % 4
+    found = []
+    for ask in (load_torch_model(artifact), lambda x: by_hand(x, model, **expected)):
+        images = torch.from_numpy(pixels).requires_grad_()
+        logits = ask(images)
+        loss = torch.nn.functional.cross_entropy(logits, labels, reduction="sum")
+        (gradient,) = torch.autograd.grad(loss, images)
+        found.append((logits.detach().softmax(1), gradient))
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-5)
+
+
+@pytest.fixture(scope="module")
+def differentiable(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
+    folder = tmp_path_factory.mktemp("differentiable")
+    return import_model(folder, foreign_graph(), SMALL, differentiable=True)
+
+
+def test_it_is_attacked_with_its_gradients(differentiable: Artifact, tmp_path: Path) -> None:
+    attacks = [{"name": name, "eps": ["16/255"]} for name in ("pgd", "fab-t")]
+    attacks.append({"name": "torchattacks", "attack": "MIFGSM", "eps": ["16/255"]})
+    spec = EvaluationSpec.model_validate({"attacks": attacks})
+    report = evaluate(spec, [differentiable], image_set(12), tmp_path)
+    found = {each.name: each for each in report.summary.models[0].attacks}
+    assert found["pgd"].robust.top1 < 0.7
+    assert [each.robust.top1 for each in found.values()] == [e.confirmed for e in found.values()]
+    assert report.summary.reliable, report.summary.warnings
+    assert any(f"on {RANDOM} alone" in note for note in report.notes)
+    assert verify(tmp_path, folders=[differentiable.folder]).confirmed
+
+
+class _Lost(OnnxGradient):
+    """A copy that forgot the sign, or everything, of its gradient."""
+
+    factor = -1.0
+
+    def pull(self, images: np.ndarray, seed: np.ndarray) -> np.ndarray:
+        return super().pull(images, seed) * np.float32(self.factor)
+
+
+def test_a_copy_that_is_another_function_is_refused(differentiable: Artifact) -> None:
+    served = open_runtime(differentiable, threads=1).predict
+    images = np.random.default_rng(0).random((8, 3, SIDE, SIDE), np.float32)
+    content = differentiable.read(GRADIENT)
+
+    def check(copy: OnnxGradient, answers: Callable[[np.ndarray], np.ndarray]) -> None:
+        require_copy(copy, answers, [images], images, data="these")
+
+    copy, lost = (kind(content, threads=1) for kind in (OnnxGradient, _Lost))
+    check(copy, served)
+    assert promise_error(copy, served, images) < 0.1
+    for factor, message in ((-1, "is off what the served graph does by 2"), (0, "by inf")):
+        _Lost.factor = factor
+        with pytest.raises(CopyFailure, match=message):
+            check(lost, served)
+    with pytest.raises(CopyFailure, match="8 of 8 inputs change their class"):
+        check(copy, lambda x: np.roll(served(x), 1, axis=1))
+    with pytest.raises(CopyFailure, match="0 of 8 inputs .*, and logits differ by up to"):
+        check(copy, lambda x: served(x) * np.float32(1.01))
+
+
+def strange(model: onnx.ModelProto) -> None:
+    model.graph.node[3].CopyFrom(
+        helper.make_node("QuickGelu", ["conv"], ["relu"], domain="com.microsoft")
+    )
+    model.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+
+
+def test_without_a_derivative_reports_say_what_was_not_tried(tmp_path: Path) -> None:
+    model = foreign_graph()
+    strange(model)
+    artifact = import_model(tmp_path, model, SMALL, differentiable=True)
+    source = artifact.manifest.source
+    assert source is not None and source.blind is not None
+    assert "QuickGelu" in source.blind
+    spec = EvaluationSpec.model_validate({"attacks": [{"name": "square", "eps": ["8/255"]}]})
+    report = evaluate(spec, [artifact], image_set(2), tmp_path / "report")
+    assert any("was imported without gradients" in note for note in report.notes)
