@@ -28,6 +28,7 @@ from robustness.attacks.fab import FABT
 from robustness.attacks.hopskipjump import HopSkipJump
 from robustness.attacks.hotflip import HotFlip
 from robustness.attacks.pgd import FGSM, PGD
+from robustness.attacks.rays import RayS
 from robustness.attacks.spsa import SPSA
 from robustness.attacks.square import Square
 from robustness.attacks.torchattacks import TorchAttack
@@ -57,6 +58,7 @@ ATTACKS: dict[str, type[Attack]] = {
     "autoattack": AutoAttack,
     "spsa": SPSA,
     "hopskipjump": HopSkipJump,
+    "rays": RayS,
     "corruptions": Corruptions,
     "smoothing": Smoothing,
     "word-swap": WordSwap,

@@ -28,7 +28,7 @@ PROBES = 32
 """Questions about one image that are asked together, at most."""
 _SEATS = 64  # images attacked together, at most
 _ENTRIES = 2**24  # of the arrays that these ask about together
-_BATCH = 256  # images in one call of the model, at most
+_BATCH = 64  # images in one call of the model, at most
 
 Walk = Generator[np.ndarray, np.ndarray, None]
 """A search around one image: it asks about (n, C, H, W) float32 in [0, 1], n at most `PROBES`, and

@@ -1,4 +1,4 @@
-"""HopSkipJump, which sees classes alone, where the nearest misclassified input is known."""
+"""HopSkipJump and RayS, which see classes alone, where the nearest misclassified input is known."""
 
 from typing import Any
 
@@ -8,8 +8,11 @@ import pytest
 from robustness.attacks.hopskipjump import HopSkipJump
 from robustness.attacks.labels import LabelAttack
 from robustness.attacks.queries import Oracle
+from robustness.attacks.rays import RayS
 
-attacks = pytest.mark.parametrize(("kind", "norm"), [(HopSkipJump, "L2"), (HopSkipJump, "Linf")])
+attacks = pytest.mark.parametrize(
+    ("kind", "norm"), [(HopSkipJump, "L2"), (HopSkipJump, "Linf"), (RayS, "Linf")]
+)
 
 
 class Plane:

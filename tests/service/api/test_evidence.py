@@ -27,6 +27,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "fab-t": {"steps": 3},
     "square": {"queries": 10},
     "hopskipjump": {"queries": 40},
+    "rays": {"queries": 20},
     "autoattack": {},
     "spsa": {"steps": 2, "samples": 8},
     "corruptions": {"names": ["fog", "saturate"], "severities": [3]},
