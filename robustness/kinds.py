@@ -10,7 +10,7 @@ Variant = Literal["plain", "stopped", "full"]  # how gradients treat m of ellipt
 Shows = Literal["scores", "top-k", "label"]  # what an attacker sees of an answer
 
 ASKING: dict[InputKind, str] = {
-    "image": "use square, spsa, hopskipjump or corruptions, which only ask the model",
+    "image": "use square, spsa, hopskipjump, rays or corruptions, which only ask the model",
     "text": "use typos, which only asks the model, or word-swap",
 }
 """What can be done without gradients."""
