@@ -106,7 +106,7 @@ def test_the_examples_of_the_docs_run(capsys: pytest.CaptureFixture[str]) -> Non
         exec(block, names)
     clean, not_tried = capsys.readouterr().out.splitlines()
     assert "Accuracy(value=" in clean and "Not tried: pgd, square. " in not_tried
-    assert names["found"].adversarial["hopskipjump 8/255"].shape == (20, 1, 28, 28)
+    assert names["found"].adversarial["hopskipjump 8/255"].shape == (10, 1, 28, 28)
 
 
 def test_probabilities_of_a_function_are_read_as_logits() -> None:
