@@ -555,8 +555,10 @@ def test_evaluation_is_cancelled_and_deleted(page: Page) -> None:
     page.one(".progress button").click()
     page.says("#evaluation", "was cancelled", seconds=60)
     page.one("#continue").click()
+    begun = "return document.querySelector('.progress progress')?.value > 0"
+    page.until(lambda: page.run(begun), "it does not begin", seconds=60)
     page.one(".progress button").click()
-    page.says("#evaluation", "of up to", seconds=60)
+    page.says("#evaluation", "was cancelled after", seconds=60)
     page.one("#continue")
     place = page.place()
     page.one("nav [data-view=evaluations]").click()
