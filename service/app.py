@@ -100,6 +100,8 @@ class Assay:
         """
         # In its own containers BentoML would leave a process that has died, and answer no more.
         os.environ.pop("BENTOML_CONTAINERIZED", None)
+        # uvicorn would believe whoever calls from this host where a request came from.
+        os.environ.setdefault("FORWARDED_ALLOW_IPS", "")
         os.environ.update(absolute_paths(os.environ, Path.cwd()))
         set_up_logs(log_format())
         try:

@@ -31,7 +31,7 @@ from service.decoding.pool import Decoders, Request, refusal
 from service.decoding.process import Unpacked
 from service.http.body import Upload
 from service.http.documents import TEXTS_LIMIT, Limit, check_size, parse_json
-from service.http.refusal import ApiError, check_length, check_samples, class_mismatch
+from service.http.refusal import ApiError, What, check_length, check_samples, class_mismatch
 from service.settings import Settings
 
 INPUTS = "inputs.json"
@@ -130,17 +130,9 @@ def save_inputs(
     on_texts = artifacts[0].manifest.task == TEXTS
     try:
         with (folder / _TEXTS).open("w+b") if on_texts else TemporaryFile(dir=folder) as file:
-            content: dict[str, Any] = {}
-            if uploads.archive is not None:
-                what = "texts" if on_texts else "images"
-                sent = uploads.archive.content
-                found = images.unpack(sent, what, classes, file).result()
-            else:
-                found = _write_single(file, uploads, settings)
-            file.flush()
-            names, labels, named = found.names, found.labels, found.classes
-            if uploads.labels is not None:
-                labels, named = read_labels(uploads.labels, names, classes)
+            what: What = "texts" if on_texts else "images"
+            found = _receive(file, uploads, what, classes, images, settings)
+            content: dict[str, Any] = {"names": found.names, "labels": found.labels}
             if on_texts:
                 _check_texts(_starts(file, found.sizes), artifacts, images)
                 os.fsync(file.fileno())
@@ -149,15 +141,14 @@ def save_inputs(
                 specs = list(dict.fromkeys(artifact.image_spec for artifact in artifacts))
                 content["pixels"] = _store_images(folder, file, found, specs, images)
         name = uploads.archive and uploads.archive.name[:100]
-        content["origin"] = {"name": name, "source": "uploaded", "classes": named}
-        content |= {"names": names, "labels": labels}
+        content["origin"] = {"name": name, "source": "uploaded", "classes": found.classes}
         write_whole(folder / INPUTS, json.dumps(content))
         _sync_folder(folder)
         _sync_folder(folder.parent)
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise
-    return len(names)
+    return len(found.names)
 
 
 def open_inputs(folder: Path, label_names: Sequence[str]) -> ImageSet | TextSet:
@@ -225,6 +216,26 @@ def _sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _receive(
+    file: BinaryIO,
+    uploads: Uploads,
+    what: What,
+    classes: Classes,
+    images: Request,
+    settings: Settings,
+) -> Unpacked:
+    """What came, with the labels that count; the bytes of its samples are in `file`."""
+    if uploads.archive is not None:
+        found = images.unpack(uploads.archive.content, what, classes, file).result()
+    else:
+        found = _write_single(file, uploads, settings)
+    file.flush()
+    if uploads.labels is None:
+        return found
+    labels, named = read_labels(uploads.labels, found.names, classes)
+    return found.model_copy(update={"labels": labels, "classes": named})
 
 
 def _write_single(file: BinaryIO, uploads: Uploads, settings: Settings) -> Unpacked:

@@ -18,7 +18,7 @@ from service.processes import role_of
 from service.settings import ROOT
 from tests.conftest import Once
 from tests.service.conftest import png, wait_until
-from tests.service.server import Server, built_bento, serve
+from tests.service.server import Server, built_bento, environment, serve
 
 SHIPPED = ROOT / "artifacts" / "fashion-elliptical"
 
@@ -99,6 +99,29 @@ def test_every_answer_is_documented_and_none_is_a_server_error(server: Server, c
     found = fuzz(server.url, cases=cases)
     assert found.cases >= cases and found.server_errors == 0, found.failures
     assert not found.failures
+
+
+def test_no_proxy_is_believed_that_is_not_named(server: Server) -> None:
+    # Were this an https service, pages of http would be foreign.
+    headers = {"origin": server.url, "x-forwarded-proto": "https", "x-forwarded-for": "8.8.8.8"}
+    files = {"images": png(size=28)}
+    assert httpx.post(f"{server.url}/classify", files=files, headers=headers).status_code == 200
+
+
+def test_a_started_worker_keeps_what_it_opened_from_the_garbage_collector(tmp_path: Path) -> None:
+    code = (
+        "import asyncio, bentoml, gc\n"
+        "bentoml.server_context.worker_index = 1\n"
+        "from service.http.app import Gateway\nfrom service.settings import get_settings\n"
+        "from service.worker import Worker\n"
+        "worker = Worker(get_settings(), Gateway(), schema={}, evaluator_url=None)\n"
+        "asyncio.run(worker.start())\nassert gc.get_freeze_count() > 100_000\nworker.close()"
+    )
+    settings = {"ASSAY_ROLE": "evaluate", "ASSAY_STATE": tmp_path, "ASSAY_RUN": tmp_path / "run"}
+    started = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, env=environment(tmp_path, settings), timeout=60
+    )
+    assert started.returncode == 0
 
 
 def test_serving_process_imports_neither_torch_nor_an_exporter_that_nobody_asked_for() -> None:
