@@ -14,6 +14,7 @@ from tests.service.page import Page, needs_browser
 from tests.service.server import serve
 
 pytestmark = needs_browser
+IMAGE = ROOT / "artifacts" / "samples" / "fashion-mnist" / "bag" / "00018.png"
 KEYS = [
     {"name": "reader", "key": "reader-key-0123456789", "scopes": ["predict"]},
     {"name": "tester", "key": "tester-key-0123456789", "scopes": ["predict", "evaluate"]},
@@ -77,7 +78,7 @@ def shows_what_the_report_says(page: Page) -> None:
     assert len(page.all(".evidence .exhibit")) == 4
 
 
-def test_the_viewer_tries_a_route(page: Page) -> None:
+def test_the_viewer_tries_routes_and_fits_a_phone(page: Page) -> None:
     page.driver.get(f"{page.url}/docs")
     page.one("[data-path='/classify_text']").click()
     page.one(".is-open .try-out__btn").click()
@@ -86,5 +87,14 @@ def test_the_viewer_tries_a_route(page: Page) -> None:
     page.prefer("prefers-color-scheme", "dark")
     page.one("html.dark-mode")
     page.prefer()
+    page.one("[data-path='/classify_text']").click()
+    phone = {"width": 390, "height": 740, "deviceScaleFactor": 1, "mobile": True}
+    page.cdp("Emulation.setDeviceMetricsOverride", **phone)
+    page.one(".opblock-post [data-path='/v1/evaluations']").click()
+    page.one(".is-open .try-out__btn").click()
+    page.one(".is-open .json-schema-form-item-add").click()
+    page.one(".is-open input[type=file]").send_keys(str(IMAGE))
+    assert page.width() == 390
+    page.cdp("Emulation.clearDeviceMetricsOverride")
     page.one("header a[href='./']").click()
     page.one(".model")
