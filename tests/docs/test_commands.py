@@ -31,7 +31,7 @@ from training.recipe_file import read_recipe
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(
-    r"(?:^<!-- (needs|exit): (.+) -->\n)?^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL
+    r"(?:^<!-- (needs|exit): ([^\n]+) -->\n)?^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL
 )
 PORT = ":3000"
 SERVER = ("make demo", "./assay serve")
