@@ -96,5 +96,8 @@ def test_the_viewer_tries_routes_and_fits_a_phone(page: Page) -> None:
     page.one(".is-open input[type=file]").send_keys(str(IMAGE))
     assert page.width() == 390
     page.cdp("Emulation.clearDeviceMetricsOverride")
+    # Swagger UI misses a component of its own for files, and shows another.
+    said = [line["message"] for line in page.driver.get_log("browser")]
+    assert [line for line in said if "JsonSchema_string_binary" not in line] == []
     page.one("header a[href='./']").click()
     page.one(".model")
