@@ -340,10 +340,14 @@ def _refusal(answer: Answer) -> str:
     return f"answers with status {status}: {said}"
 
 
+def printable(text: str) -> str:
+    """A text of a stranger without what could move a cursor or end a line."""
+    return "".join(c if c.isprintable() else "\ufffd" for c in text)
+
+
 def shown(content: bytes) -> str:
     """The beginning of an answer, on one line and without what could move a cursor."""
-    text = " ".join(content[: 4 * _SHOWN].decode("utf-8", "replace").split())
-    text = "".join(c if c.isprintable() else "\ufffd" for c in text)
+    text = printable(" ".join(content[: 4 * _SHOWN].decode("utf-8", "replace").split()))
     return repr(text[:_SHOWN] + ("…" if len(text) > _SHOWN else ""))
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from pydantic import BaseModel, ValidationError
 
 from data.images import ImageSpec
-from robustness.remote.connection import Answer, Connection, EndpointError
+from robustness.remote.connection import Answer, Connection, EndpointError, printable
 from robustness.remote.model import RemoteModel
 
 _NUMBERS = {"FP16": "<f2", "FP32": "<f4", "FP64": "<f8", "UINT8": "|u1"}
@@ -207,7 +207,7 @@ def describe(
         version=version,
         image_spec=_image_spec(given),
         names_class=taken.datatype in _CLASSES,
-        told={key: value for key, value in told.items() if value},
+        told={key: printable(value) for key, value in told.items() if value},
         identity={"model": name, "version": version, "output": taken.name}
         | {"metadata": about.model_dump_json()[:_METADATA], "server": who},
         about=about,

@@ -88,9 +88,10 @@ def test_flags_are_those_of_the_local_run_and_nothing_is_asked_twice_but_on_purp
     assert main(["verify", *again]) == 0
     assert "CONFIRMED" in capsys.readouterr().out and sum(endpoint.seen.values()) > before
     endpoint.answers = lambda inputs: np.eye(CLASSES, dtype=np.float32)[[0] * len(inputs)]
-    endpoint.parameters = {"digest": "other"}
+    endpoint.parameters = {"digest": "other\x1b[2J"}
     assert main(["verify", *again]) == 1
-    assert "the endpoint told" in capsys.readouterr().out
+    changed = capsys.readouterr().out
+    assert "the endpoint told" in changed and "\x1b" not in changed
     assert main(["verify", again[0]]) == 2
     assert "name it with --target" in capsys.readouterr().err
 
