@@ -66,7 +66,7 @@ def _open_images(found: list[Path] | str, split: str, classes: Classes) -> Image
         return _open_known(found, split, classes)
     path = found[0]
     if len(found) > 1 or path.suffix == ".parquet" and path.is_file():
-        return _parquet().open_parquet(found, classes).decoded()
+        return _parquet().open_parquet(found, "image", classes).decoded()
     if path.is_dir():
         if has_idx(path):
             return open_idx(path, split, classes.names)
@@ -110,7 +110,7 @@ def _open_texts(found: list[Path] | str, split: str, classes: Classes) -> TextSe
         return _open_known_texts(found, split, classes)
     path = found[0]
     if len(found) > 1 or path.suffix == ".parquet" and path.is_file():
-        return _parquet().open_text_parquet(found, classes)
+        return _parquet().open_parquet(found, "text", classes)
     if path.is_dir():
         return open_text_folder(path, classes)
     if path.suffix == ".csv":
@@ -182,7 +182,7 @@ def _open_known(name: str, split: str, classes: Classes) -> ImageSet:
     folder, known = data_folder(name), KNOWN[name]
     parquet = sorted(folder.glob(f"{name}-{split}*.parquet"))
     if parquet:
-        return _parquet().open_parquet(parquet, classes, known).decoded()
+        return _parquet().open_parquet(parquet, "image", classes, known).decoded()
     if name == "imagenet":
         images = open_imagenet(folder / name, split)
     else:
@@ -202,7 +202,7 @@ def _open_known_texts(name: str, split: str, classes: Classes) -> TextSet:
         raise DataError(f"{name} needs {known.prefix}-{split}*.parquet in the folder ASSAY_DATA")
     # Next to the whole split, a part of it would only repeat its rows.
     whole = [path for path in parquet if "subset" not in path.name]
-    texts = _parquet().open_text_parquet(whole or parquet, classes, known.label_names)
+    texts = _parquet().open_parquet(whole or parquet, "text", classes, known.label_names)
     return dataclasses.replace(texts, description=known.describe(split, len(texts)))
 
 

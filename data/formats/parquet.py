@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePath
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -15,74 +15,50 @@ from data.sets import FileSet, Origin, TextSet
 
 _MOST_CLASSES = 30_000  # each label is looked for among them
 
+Content = Literal["image", "text"]
 Tables = Mapping[PurePath, pa.Table]
 """By the file that each was read from."""
 
 
 def open_parquet(
-    paths: Sequence[Path], classes: Classes, known: list[str] | None = None
-) -> FileSet:
-    """Open parquet files of images as one data set; raises as `image_files`.
+    paths: Sequence[Path], content: Content, classes: Classes, known: list[str] | None = None
+) -> FileSet | TextSet:
+    """Open parquet files of images or texts as one data set; raises as `samples_of`.
 
     Raises:
-        DataError: not a parquet file, or no image column.
+        DataError: not a parquet file, or the column is missing.
     """
-    return image_files(_read(paths, "image"), classes, known)
+    return samples_of(_read(paths, content), content, classes, known)
 
 
-def open_text_parquet(
-    paths: Sequence[Path], classes: Classes, known: list[str] | None = None
-) -> TextSet:
-    """Open parquet files of texts as one data set; raises as `text_rows`.
-
-    Raises:
-        DataError: not a parquet file, or no text column.
-    """
-    return text_rows(_read(paths, "text"), classes, known)
-
-
-def image_files(tables: Tables, classes: Classes, known: list[str] | None = None) -> FileSet:
-    """Images in tables; they are bytes or struct{bytes, path}.
+def samples_of(
+    tables: Tables, content: Content, classes: Classes, known: list[str] | None = None
+) -> FileSet | TextSet:
+    """Samples in tables; images are bytes or struct{bytes, path}.
 
     Where the file names its classes, or they are `known`, its indices are translated by name.
 
     Raises:
         ClassMismatch: they are not these classes.
-        DataError: no row, a row without image, or a label out of range.
-    """
-    _check(tables)
-    own_names = _own_names(next(iter(tables.values())).schema, known)
-    labels, named = _labels(tables, classes, own_names)
-    parts = [_image_bytes(path, table) for path, table in tables.items()]
-    column = pa.chunked_array([chunk for part in parts for chunk in part.chunks])
-    return FileSet(
-        names=_names(tables),
-        labels=labels,
-        label_names=classes.names or own_names,
-        reader=lambda index: column[index].as_py(),
-        origin=_origin(tables, named),
-    )
-
-
-def text_rows(tables: Tables, classes: Classes, known: list[str] | None = None) -> TextSet:
-    """Texts in tables; labels as in `image_files`.
-
-    Raises:
-        DataError: no row, a row without text, or a label out of range.
+        DataError: no row, a row without image or text, or a label out of range.
     """
     _check(tables)
     first = next(iter(tables))
     own_names = _own_names(tables[first].schema, known)
     labels, named = _labels(tables, classes, own_names)
+    found: dict[str, Any] = {
+        "names": _names(tables),
+        "labels": labels,
+        "label_names": classes.names or own_names,
+        "origin": _origin(tables, named),
+    }
+    if content == "image":
+        parts = [_image_bytes(path, table) for path, table in tables.items()]
+        column = pa.chunked_array([chunk for part in parts for chunk in part.chunks])
+        return FileSet(**found, reader=lambda index: column[index].as_py())
     texts = [text for path, table in tables.items() for text in _texts(path, table)]
-    return TextSet(
-        names=_names(tables),
-        labels=labels,
-        label_names=classes.names or own_names,
-        description=f"{first.stem}, {len(texts)} rows",
-        reader=lambda index: texts[index],
-        origin=_origin(tables, named),
-    )
+    description = f"{first.stem}, {len(texts)} rows"
+    return TextSet(**found, description=description, reader=lambda index: texts[index])
 
 
 def _origin(tables: Tables, classes: list[str] | None) -> Origin:
@@ -90,7 +66,7 @@ def _origin(tables: Tables, classes: list[str] | None) -> Origin:
     return Origin(source=f"{next(iter(tables)).name}{more}", classes=classes)
 
 
-def columns_of(schema: pa.Schema, source: str, content: str) -> list[str]:
+def columns_of(schema: pa.Schema, source: str, content: Content) -> list[str]:
     """The columns to read of a file of that name.
 
     Raises:
@@ -101,7 +77,7 @@ def columns_of(schema: pa.Schema, source: str, content: str) -> list[str]:
     return [name for name in (content, "label") if name in schema.names]
 
 
-def _read(paths: Sequence[Path], content: str) -> Tables:
+def _read(paths: Sequence[Path], content: Content) -> Tables:
     tables: dict[PurePath, pa.Table] = {}
     for path in paths:
         try:

@@ -182,15 +182,15 @@ def _open_parquet(
     import pyarrow as pa  # 35 MB: only where somebody uploads parquet
     import pyarrow.parquet as pq
 
-    from data.formats.parquet import columns_of, image_files, text_rows
+    from data.formats.parquet import columns_of, samples_of
 
-    path = PurePath(f"{what}.parquet")
+    path, column = PurePath(f"{what}.parquet"), "image" if what == "images" else "text"
     with _reading("The parquet file"):
         check_footer(content)
         file = pq.ParquetFile(pa.BufferReader(content))
-        columns = columns_of(file.schema_arrow, path.name, what.removesuffix("s"))
+        columns = columns_of(file.schema_arrow, path.name, column)
         tables = {path: _read_table(content, file, columns, limits, what)}
-    return (image_files if what == "images" else text_rows)(tables, classes)
+    return samples_of(tables, column, classes)
 
 
 def _read_table(content: bytes, file: Any, columns: list[str], limits: Limits, what: What) -> Any:
