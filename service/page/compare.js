@@ -27,8 +27,8 @@ function cell(figure, samples) {
 
 function matrix(columns) {
   const rows = [...new Set(columns.flatMap(({ found }) => [...found.keys()]))];
-  const head = columns.map(({ id, model, spec, created }) => h("th", { scope: "col" },
-    h("a", { href: `#/evaluations/${id}` }, model.name), h("small", {}, spec.name ?? moment(created))));
+  const head = columns.map(({ id, model, spec, seed, created }) => h("th", { scope: "col" },
+    h("a", { href: `#/evaluations/${id}` }, model.name), h("small", {}, `${spec.name ?? moment(created)}, seed ${seed}`)));
   return h("div", { className: "scroll", tabIndex: 0, role: "region", "aria-label": "table" },
     h("table", { className: "figures" },
       h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "attack"), head)),
@@ -53,8 +53,8 @@ async function read(id, signal) {
 }
 
 /** One column for each model of each evaluation. */
-const columnsOf = ({ id, spec, created, report: { summary } }) => summary.models.map((model) => ({
-  id, spec, created, model, found: figures(model), warned: summary.warnings.some((warning) => warning.model === model.name),
+const columnsOf = ({ id, spec, created, report: { seed, summary } }) => summary.models.map((model) => ({
+  id, spec, seed, created, model, found: figures(model), warned: summary.warnings.some((warning) => warning.model === model.name),
 }));
 
 /** Compares finished evaluations until `signal` says that the reader has left. */

@@ -10,7 +10,7 @@ from typing import Self
 from export.select import select_runtimes
 from runtimes.artifact import Artifact, ArtifactError, find_artifacts
 from runtimes.base import RuntimeUnavailable
-from runtimes.manifest import IMAGES, TEXTS, Task
+from runtimes.manifest import IMAGES, MANIFEST, TEXTS, Task
 from runtimes.registry import require_runtime
 from service.http.refusal import ApiError
 from service.metrics import Metrics
@@ -214,7 +214,8 @@ def _find_all(roots: Sequence[Path]) -> list[Artifact]:
 def _check_names(artifacts: Sequence[Artifact], settings: Settings) -> None:
     """Refuse what cannot be served together, and a default model that is not served."""
     if not artifacts:
-        raise ValueError("ASSAY_MODELS must name at least one artifact, found none")
+        folders = ", ".join(map(str, settings.models))
+        raise ValueError(f"ASSAY_MODELS={folders} holds no artifact, a folder with {MANIFEST}")
     tasks = {artifact.name: artifact.manifest.task for artifact in artifacts}
     references = set()
     for artifact in artifacts:

@@ -533,6 +533,7 @@ def test_past_evaluations_are_listed_filtered_and_continued(
         page.one(f".past:has([href='{places[name]}']) .pick").click()
     page.one("#compare-link").click()
     page.until(lambda: len(page.all("#compare thead th")) == 4, "no matrix")
+    assert all("seed 0" in one.text for one in page.all("#compare thead th")[1:])
     assert "FGSM within 2/255" in page.text("#compare tbody") and not page.all("#compare .notice")
     page.open("#/evaluations")
     page.one("#history-filters button:nth-child(4)").click()  # succeeded

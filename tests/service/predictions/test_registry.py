@@ -82,7 +82,7 @@ def test_models_that_cannot_be_served_together_are_refused(
 ) -> None:
     for models, message in (
         ([tiny_models, tiny_models], "ASSAY_MODELS must hold a version once"),
-        ([tmp_path], "at least one artifact"),
+        ([tmp_path], "ASSAY_MODELS=/.* holds no artifact, a folder with manifest.json"),
         ([tmp_path / "none"], "ASSAY_MODELS=/.*none: none is not a folder of artifacts"),
     ):
         with pytest.raises(ValueError, match=message):
