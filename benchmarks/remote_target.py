@@ -124,8 +124,8 @@ def _timed(options: Sequence[str], folder: Path) -> tuple[float, float]:
 
 def _start(options: Sequence[str], folder: Path) -> subprocess.Popen[bytes]:
     line = [sys.executable, "-m", "robustness", "evaluate", *options, "--output", str(folder)]
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    return subprocess.Popen(line, cwd=ROOT, **quiet)
+    null = subprocess.DEVNULL
+    return subprocess.Popen(line, cwd=ROOT, stdout=null, stderr=null)
 
 
 def _cpu(pid: int) -> float:
