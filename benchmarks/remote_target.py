@@ -90,6 +90,7 @@ def _compared(
 ) -> Iterable[Row]:
     """Rows of one attack."""
     ratios, shares, found = list[float](), list[dict[str, float]](), list[Report]()
+    different = 0
     for pair in range(pairs):
         own, over = folder / f"local-{pair}", folder / f"remote-{pair}"
         local, _ = _timed(["--artifact", str(ROOT / "artifacts" / model), *spec], own)
@@ -99,9 +100,7 @@ def _compared(
         shares.append({name: seconds / (used["server"] + client) for name, seconds in used.items()})
         ratios.append(remote / local)
         found = [read_report(own), read_report(over)]
-        different = _different(*found)
-        if different:
-            break
+        different += _different(*found)
     samples = found[0].data.samples
     about = f"{case}, {samples} inputs, {model}"
     yield figure(f"{about}: inputs flagged otherwise than locally", different, "inputs", target=0)
