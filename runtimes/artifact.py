@@ -6,6 +6,7 @@ only the bytes that lay there earlier.
 """
 
 import json
+import logging
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -34,6 +35,8 @@ from runtimes.manifest import (
     Manifest,
     TextSpec,
 )
+
+logger = logging.getLogger(__name__)
 
 __all__ = ["MANIFEST", "Artifact", "ArtifactError", "Manifest", "find_artifacts", "open_artifact"]
 
@@ -201,6 +204,9 @@ def find_artifacts(roots: Sequence[Path]) -> list[Artifact]:
         inside = sorted(path for path in root.iterdir() if not path.name.startswith("."))
         folders = [root] if (root / MANIFEST).exists() else inside
         found += [_open_named(path) for path in folders if (path / MANIFEST).exists()]
+        for folder in sorted({path.parent for path in root.glob("*/*.onnx")}):
+            if not (folder / MANIFEST).exists():
+                logger.warning("%s, and is passed over", _no_manifest(folder))
     return found
 
 
@@ -250,6 +256,8 @@ def _no_manifest(folder: Path) -> str:
     name, within = folder.name or "the folder", sorted(folder.glob(f"*/{MANIFEST}"))
     others = listed([f"{folder.name}/{path.parent.name}" for path in within], _SHOWN)
     hint = f"; name one of the artifacts in it: {others}" if within else ""
+    if any(folder.glob("*.onnx")):
+        hint = "; `./assay export import` makes one of the ONNX file in it"
     return f"{name} is not an artifact: {MANIFEST} is missing{hint}"
 
 

@@ -83,7 +83,7 @@ def make_deep(path: Path) -> None:
         (MANIFEST, make_huge, "manifest.json must be at most 2000000 bytes"),
         (MANIFEST, make_wide, "^manifest.json must not have more than 100,000 items$"),
         (MANIFEST, make_deep, "^manifest.json must not have more than 64 levels$"),
-        (MANIFEST, Path.unlink, "is not an artifact: manifest.json is missing$"),
+        (MANIFEST, Path.unlink, "is not an artifact: manifest.json is missing"),
     ],
 )
 def test_a_file_that_cannot_be_trusted_is_refused(
@@ -253,14 +253,19 @@ def test_a_folder_that_is_linked_or_missing_is_refused(artifact: Artifact, tmp_p
 
 
 def test_artifacts_are_found_in_a_folder_of_them_unless_one_is_broken(
-    artifact: Artifact, tmp_path: Path
+    artifact: Artifact, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     for name in ("b", "a"):
         shutil.copytree(artifact.folder, tmp_path / name)
     (tmp_path / "samples").mkdir()
     (tmp_path / "LICENSE").write_text("text")
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "model.onnx").touch()
     found = find_artifacts([tmp_path, artifact.folder])
     assert [item.folder for item in found] == [tmp_path / "a", tmp_path / "b", artifact.folder]
+    assert (
+        "mine is not an artifact: manifest.json is missing; `./assay export import`" in caplog.text
+    )
     (tmp_path / "b" / "model.onnx").unlink()
     with pytest.raises(ArtifactError, match="model.onnx is missing"):
         find_artifacts([tmp_path])
