@@ -69,7 +69,7 @@ class Request:
         decoders: where they are read.
         sharer: whose requests share one turn.
         pixels: of all images together at most.
-        seconds: processor time of all files together at most, beyond that of their pixels.
+        seconds: processor time of all images together at most, beyond that of their pixels.
         pixel_seconds: processor time that each pixel may take and that is not counted.
         at_once: files that are read at a time; what those cost is known before the next ones.
     """
@@ -159,15 +159,14 @@ class Request:
     def unpack(
         self, content: bytes, what: What, classes: Classes, file: BinaryIO
     ) -> "Future[Unpacked]":
-        """Read an archive; see `Decoder.unpack`, and cancelling as in `decode`."""
+        """Read an archive; see `Decoder.unpack`, and cancelling as in `decode`.
+
+        Its time is limited by itself: reading the first parquet file imports a large library.
+        """
 
         def work(decoder: Decoder) -> Unpacked:
             """Have a process do it."""
-            seconds = max(0, self.seconds)
-            found = decoder.unpack(content, what, classes, file, seconds=seconds)
-            with self._lock:
-                self.seconds -= found.seconds
-            return found
+            return decoder.unpack(content, what, classes, file)
 
         return self._put(_Task(request=self, work=work))
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, BinaryIO, Literal
 
 import numpy as np
-from pydantic import BaseModel, Field, FiniteFloat, NonNegativeInt
+from pydantic import BaseModel, Field, NonNegativeInt
 
 from data.images import BROKEN, ImageError, ImageSpec
 from data.labels import Classes
@@ -66,14 +66,12 @@ class Unpacked(BaseModel):
         labels: by index of the class, or None.
         classes: what the archive calls them; see `Origin`.
         sizes: bytes of each.
-        seconds: processor time that it took.
     """
 
     names: list[str]
     labels: list[NonNegativeInt] | None
     classes: Annotated[list[str], Field(max_length=_MOST_CLASSES)] | None
     sizes: list[NonNegativeInt]
-    seconds: FiniteFloat
 
 
 class _Refused(BaseModel):
@@ -166,8 +164,6 @@ class Decoder:
         what: What,
         classes: Classes,
         file: BinaryIO,
-        *,
-        seconds: float,
     ) -> Unpacked:
         """Read an archive.
 
@@ -176,7 +172,6 @@ class Decoder:
             what: it should hold.
             classes: of the model.
             file: where the image files, or the texts in UTF-8, are written one after another.
-            seconds: processor time at most, if that is less than a large image may take.
 
         Raises:
             ApiError: it is refused, or costs too much.
@@ -192,7 +187,7 @@ class Decoder:
             "what": what,
             "classes": dataclasses.asdict(classes),
             "limits": dataclasses.asdict(limits),
-            "seconds": min(seconds, settings.decode_cpu_s),
+            "seconds": settings.decode_cpu_s,
         }
         try:
             self._ask(asked, content)

@@ -247,9 +247,7 @@ def _write_single(file: BinaryIO, uploads: Uploads, settings: Settings) -> Unpac
         names = [f"texts/{index:06d}" for index in range(len(uploads.texts))]
         contents = [text.encode() for text in uploads.texts]
     file.writelines(contents)
-    return Unpacked(
-        names=names, labels=None, classes=None, sizes=list(map(len, contents)), seconds=0
-    )
+    return Unpacked(names=names, labels=None, classes=None, sizes=list(map(len, contents)))
 
 
 def _parts(file: BinaryIO, sizes: Sequence[int], most: int | None = None) -> Iterator[bytes]:

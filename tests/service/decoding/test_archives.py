@@ -26,7 +26,7 @@ CLASSES = Classes(label_names=["neg", "pos"])
 
 
 def read(decoder: Decoder, content: bytes, file: Any = None) -> Unpacked:
-    return decoder.unpack(content, "texts", CLASSES, file or io.BytesIO(), seconds=60)
+    return decoder.unpack(content, "texts", CLASSES, file or io.BytesIO())
 
 
 def test_texts_come_back_as_their_bytes() -> None:
@@ -103,11 +103,11 @@ def test_a_file_that_cannot_be_written_ends_the_process() -> None:
     [(None, [1]), (None, [1, 1, 1]), (None, [1, 10**9]), ([0], [1, 1]), ([0, 2], [1, 1])],
 )
 def test_what_a_process_tells_is_not_believed(labels: list[int] | None, sizes: list[int]) -> None:
-    found = Unpacked(names=["a", "b"], labels=labels, classes=None, sizes=sizes, seconds=0)
+    found = Unpacked(names=["a", "b"], labels=labels, classes=None, sizes=sizes)
     with pytest.raises(ValueError, match="more than there can be"):
         _check(found, samples=2, size=10**6, num_classes=2)
 
 
 def test_a_process_may_not_name_any_number_of_classes() -> None:
     with pytest.raises(ValueError, match="at most 30000 items"):
-        Unpacked(names=["a"], labels=[0], classes=["b"] * 30_001, sizes=[1], seconds=0)
+        Unpacked(names=["a"], labels=[0], classes=["b"] * 30_001, sizes=[1])
