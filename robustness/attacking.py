@@ -60,8 +60,8 @@ class EvaluationContext:
 
     @property
     def in_full(self) -> bool:
-        """Whether fooled inputs are attacked to the end."""
-        return self.spec.in_full(self.num_classes)
+        """Whether fooled inputs are attacked to the end: at the border, rounding decides."""
+        return self.target.rounds or self.spec.in_full(self.num_classes)
 
     def say(self, stage: str) -> None:
         """Name what is running."""

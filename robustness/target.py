@@ -18,6 +18,7 @@ from robustness.progress import Meter
 from runtimes.artifact import Artifact
 from runtimes.base import Runtime, RuntimeUnavailable
 from runtimes.registry import open_runtime
+from runtimes.torch_model import ImportedCopy
 
 Inputs = np.ndarray | Sequence[str]
 
@@ -46,6 +47,11 @@ class Target:
     endpoint: Endpoint | None = None
     notes: tuple[str, ...] = ()
     reads: ClassVar[InputKind]
+
+    @property
+    def rounds(self) -> bool:
+        """Whether the served model rounds to 8 bit what its copy, made of it, does not."""
+        return self.runtime.precision == "int8" and isinstance(self.torch_model, ImportedCopy)
 
     @property
     def elliptical(self) -> bool:

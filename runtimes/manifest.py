@@ -139,7 +139,8 @@ class Gradients(_Strict):
         agreement: share of them with one class.
         max_abs_diff: largest absolute difference of any logit.
         promise_error: how far the gradient is off what the served graph does along random
-            directions: the norm of the differences, relative to that of what was promised.
+            directions: the norm of the differences, relative to that of what was promised. Where
+            that rounds to 8 bit, off what the copy does.
     """
 
     samples: Annotated[int, Field(ge=1)]

@@ -13,6 +13,7 @@ from onnx import ModelProto, TensorProto
 from export.child import run_child
 from export.importers.input_file import InputFile
 from export.importers.source import SourceGraph
+from export.importers.unrounded import without_rounding
 from export.importers.wrap import TINY, Scores, graph_after, graph_before
 from export.samples import Feed, Samples, spread
 from runtimes.artifact import ArtifactError
@@ -66,6 +67,7 @@ def make_gradient(
             (samples.feed(part)["images"] for part in _parts(len(samples))),
             samples.feed(spread(len(samples), _BATCH))["images"],
             data=samples.description,
+            rounds=source.quantization is not None,
         )
     except (ArtifactError, CopyFailure) as error:
         raise NoGradient(str(error)) from error
@@ -74,8 +76,8 @@ def make_gradient(
 def smooth(source: SourceGraph, spec: InputFile, scores: Scores, classes: int) -> bytes:
     """The composed graph without what has no gradient or loses it, as ONNX.
 
-    Bytes are read as the numbers that they are rounded from, and the logarithm of a softmax is
-    taken at once, which does not saturate.
+    Bytes, and the integers of an int8 graph, are the numbers that they are rounded from, and the
+    logarithm of a softmax is taken at once, which does not saturate.
     """
     model = ModelProto()
     model.CopyFrom(source.model)
@@ -83,6 +85,11 @@ def smooth(source: SourceGraph, spec: InputFile, scores: Scores, classes: int) -
     reads = next(value for value in model.graph.input if value.name == source.reads.name)
     if reads.type.tensor_type.elem_type == TensorProto.UINT8:
         reads.type.tensor_type.elem_type = TensorProto.FLOAT
+    if source.quantization is not None:
+        try:
+            without_rounding(model)
+        except (ValueError, KeyError) as error:
+            raise NoGradient(f"its rounding cannot be taken out: {error}") from error
     last = next(node for node in model.graph.node if source.gives.name in node.output)
     after = graph_after(source, scores, classes)
     if scores == "probabilities" and last.op_type == "Softmax":

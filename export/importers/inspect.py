@@ -35,7 +35,7 @@ def _facts(source: SourceGraph) -> list[tuple[str, str]]:
         ("opset", str(source.opset)),
         ("input", described(source.reads)),
         ("layout", source.layout or "not told"),
-        ("batch", "any" if source.batch is None else f"{source.batch}, fixed"),
+        ("batch", "any" if source.batch is None else f"{source.batch} at a time"),
         ("output", described(source.gives)),
         ("classes", str(source.classes or "not told")),
         ("last operator", source.model.graph.node[-1].op_type),

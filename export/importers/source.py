@@ -69,8 +69,12 @@ class SourceGraph:
 
     @property
     def batch(self) -> int | None:
-        """How many inputs it takes at once; None where it takes any number."""
-        return self.shape[0] if self.shape else None
+        """How many inputs it is given at once; None where it takes any number.
+
+        Dynamic scales follow all that is in a batch, so that answers would depend on its others.
+        """
+        told = self.shape[0] if self.shape else None
+        return 1 if told is None and self.quantization == "dynamic" else told
 
     @property
     def layout(self) -> Layout | None:

@@ -8,7 +8,7 @@ import numpy as np
 
 from robustness.attacks.base import Budget
 from robustness.sanity import model_checks
-from robustness.sanity.model_checks import GAP, ModelOutcome, Pairs, many
+from robustness.sanity.model_checks import ModelOutcome, Pairs, many
 from robustness.scoring import AttackResult, ModelResult, parts_of
 from robustness.spec import CLIMBERS, STEPS, Cell, EvaluationSpec
 
@@ -150,7 +150,7 @@ def transfer_gap(model: ModelOutcome) -> Iterator[str]:
     for cell, one in model.attacks:
         differs = (one.robust == 0) != (one.confirmed == 0)
         known = differs & one.finite & ~(np.abs(one.margin) < BORDER)
-        if model.repeatable and many(known, GAP):
+        if model.repeatable and many(known, model.gap):
             yield (
                 f"{_where(cell)}: the served model and its PyTorch model disagree on "
                 f"{model.count(differs)} under attack. They should be the same function; see "

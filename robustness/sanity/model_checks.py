@@ -15,6 +15,7 @@ from models.attention.elliptical import is_randomized
 from robustness.attacks.base import Budget
 from robustness.scoring import AttackResult, CleanResult, Diagnostics, ModelResult
 from robustness.spec import Cell, EvaluationSpec
+from runtimes.gate import MIN_ROUNDED
 
 REPEATABLE = 1e-4  # change of logits, relative to their spread, that no drawing would leave
 BATCH_CHANGE = 1e-3  # the same with the batch, that rounding explains
@@ -89,6 +90,11 @@ class ModelOutcome:
         exact = self.result.target.runtime.precision == "fp32"
         served = seen.batch_dependence > (BATCH_CHANGE if exact else COARSE_BATCH_CHANGE)
         return served | (seen.torch_batch_dependence > BATCH_CHANGE)
+
+    @property
+    def gap(self) -> float:
+        """Share of samples on which both models may disagree; a note tells it of rounding."""
+        return 1 - MIN_ROUNDED if self.result.target.rounds else GAP
 
     @property
     def followed(self) -> Diagnostics | None:
@@ -215,7 +221,7 @@ def depends_on_batch(model: ModelOutcome) -> Iterator[str]:
 def twin_differs(model: ModelOutcome) -> Iterator[str]:
     """A PyTorch model that is another function."""
     differs = (model.clean.index != model.clean.torch_index) & model.clean.finite
-    if model.repeatable and many(differs, GAP):
+    if model.repeatable and many(differs, model.gap):
         yield (
             f"The served model and its PyTorch model disagree on {model.count(differs)} without "
             "any attack. Then attacks on the PyTorch model say little about the served model."

@@ -9,6 +9,7 @@ import onnx
 import pytest
 import torch
 from onnx import TensorProto, helper
+from onnxruntime.quantization import CalibrationDataReader, quantize_dynamic, quantize_static
 
 from export.inspect import inspect_artifact
 from robustness.evaluation import evaluate
@@ -22,8 +23,6 @@ from runtimes.registry import open_runtime
 from runtimes.torch_model import load_torch_model
 from tests.export.importers.test_import import by_hand, image_set
 from tests.imported import SIDE, SMALL, foreign_graph, import_model
-
-pytest.importorskip("onnx_ad", reason="onnx-ad is not installed; `make install` brings it")
 
 CASES: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
     "as torch exports it": ({}, {"range": [0, 1]}, {}),
@@ -74,6 +73,38 @@ def test_it_is_attacked_with_its_gradients(differentiable: Artifact, tmp_path: P
     assert verify(tmp_path, folders=[differentiable.folder]).confirmed
 
 
+class _Noise(CalibrationDataReader):
+    def __init__(self) -> None:
+        shape = (8, 3, SIDE, SIDE)
+        self._left = [
+            {"images": np.random.default_rng(i).random(shape, np.float32)} for i in (1, 2)
+        ]
+
+    def get_next(self) -> dict[str, np.ndarray]:
+        return self._left.pop() if self._left else {}
+
+
+@pytest.mark.parametrize("quantization", ["static", "dynamic"])
+def test_what_fools_a_copy_without_rounding_fools_int8(tmp_path: Path, quantization: str) -> None:
+    plain, small = tmp_path / "plain.onnx", tmp_path / "small.onnx"
+    onnx.save(foreign_graph(), plain)
+    if quantization == "static":
+        quantize_static(plain, small, _Noise(), per_channel=True)
+    else:
+        quantize_dynamic(plain, small, op_types_to_quantize=["MatMul", "Conv"])
+    artifact = import_model(tmp_path, onnx.load(small), {"range": [0, 1]}, differentiable=True)
+    manifest = artifact.manifest
+    assert (manifest.precision, manifest.quantization) == ("int8", quantization)
+    assert manifest.source is not None and manifest.source.gradients is not None, manifest.source
+    spec = EvaluationSpec.model_validate({"attacks": [{"name": "pgd", "eps": ["32/255"]}]})
+    report = evaluate(spec, [artifact], image_set(40), tmp_path / "report")
+    [attack] = report.summary.models[0].attacks
+    assert attack.confirmed < 0.7
+    assert abs(attack.confirmed - attack.robust.top1) <= 0.05
+    assert any("without its rounding to 8 bit" in note for note in report.notes)
+    assert report.summary.reliable, report.summary.warnings
+
+
 class _Lost(OnnxGradient):
     """A copy that forgot the sign, or everything, of its gradient."""
 
@@ -88,8 +119,10 @@ def test_a_copy_that_is_another_function_is_refused(differentiable: Artifact) ->
     images = np.random.default_rng(0).random((8, 3, SIDE, SIDE), np.float32)
     content = differentiable.read(GRADIENT)
 
-    def check(copy: OnnxGradient, answers: Callable[[np.ndarray], np.ndarray]) -> None:
-        require_copy(copy, answers, [images], images, data="these")
+    def check(
+        copy: OnnxGradient, answers: Callable[[np.ndarray], np.ndarray], *, rounds: bool = False
+    ) -> None:
+        require_copy(copy, answers, [images], images, data="these", rounds=rounds)
 
     copy, lost = (kind(content, threads=1) for kind in (OnnxGradient, _Lost))
     check(copy, served)
@@ -98,8 +131,11 @@ def test_a_copy_that_is_another_function_is_refused(differentiable: Artifact) ->
         _Lost.factor = factor
         with pytest.raises(CopyFailure, match=message):
             check(lost, served)
-    with pytest.raises(CopyFailure, match="8 of 8 inputs change their class"):
-        check(copy, lambda x: np.roll(served(x), 1, axis=1))
+        with pytest.raises(CopyFailure, match="is off what the copy does"):
+            check(lost, served, rounds=True)
+    for rounds in (False, True):
+        with pytest.raises(CopyFailure, match="8 of 8 inputs change their class"):
+            check(copy, lambda x: np.roll(served(x), 1, axis=1), rounds=rounds)
     with pytest.raises(CopyFailure, match="0 of 8 inputs .*, and logits differ by up to"):
         check(copy, lambda x: served(x) * np.float32(1.01))
 
