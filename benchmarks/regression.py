@@ -12,20 +12,20 @@ one's, so that above 1 this tree is better in all of them:
 - time from the start to a ready page, of one server at a time.
 """
 
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType
 
 import httpx
 import numpy as np
 
 from benchmarks.isolation import evaluating
 from benchmarks.service_throughput import photos
-from benchmarks.support.deit_artifact import write_deit_tiny
 from benchmarks.support.load import CONNECTIONS, drive, form_request, sustained, throughput
 from benchmarks.support.pairs import in_turn
 from benchmarks.support.rows import Row, figure
@@ -43,6 +43,12 @@ from core.progress import Bar
 _TARGET = 0.95
 _SHARE = 1 / 3
 _MOST_CONNECTIONS = 64
+_WRITE = """
+import sys
+from pathlib import Path
+from benchmarks.support.deit_artifact import write_deit_tiny
+write_deit_tiny(Path(sys.argv[1]))
+"""
 Measure = Callable[[], float]
 """A figure of one server that is better when it is larger."""
 
@@ -83,8 +89,13 @@ _TITLES = {
 def _photos(trees: Sequence[Path], seconds: float) -> Iterator[list[Measure]]:
     requests = [form_request("/classify", "photo", content) for content in photos()]
     with tempfile.TemporaryDirectory() as name:
-        artifact = write_deit_tiny(Path(name) / "models")
-        settings = {"ASSAY_MODELS": str(artifact.folder), "ASSAY_DEFAULT_IMAGE": artifact.name}
+        folders = [Path(name) / str(place) for place in range(len(trees))]
+        for tree, folder in zip(trees, folders, strict=True):  # each as its own code writes it
+            subprocess.run([sys.executable, "-c", _WRITE, str(folder)], cwd=tree, check=True)
+        settings = [
+            {"ASSAY_MODELS": str(folder), "ASSAY_DEFAULT_IMAGE": "deit-tiny"}
+            for folder in folders
+        ]
         with _both(trees, settings) as servers:
             yield [partial(_rate, *server, requests, seconds) for server in servers]
 
@@ -149,14 +160,14 @@ def _sample_requests() -> list[bytes]:
 
 @contextmanager
 def _both(
-    trees: Sequence[Path], settings: Mapping[str, str] = MappingProxyType({})
+    trees: Sequence[Path], settings: Sequence[Mapping[str, str]] = ({}, {})
 ) -> Iterator[list[tuple[int, str]]]:
     """Servers of both trees, warm and held still."""
     with ExitStack() as stack:
         servers = []
-        for tree in trees:
+        for tree, own in zip(trees, settings, strict=True):
             runtime = {"ASSAY_RUNTIME": "onnx-cpu"}  # which is measured to be best varies
-            pid, address = stack.enter_context(serving({**runtime, **settings}, tree=tree))
+            pid, address = stack.enter_context(serving({**runtime, **own}, tree=tree))
             sustained(_sample_requests(), address)
             pause(pid)
             stack.callback(resume, pid)

@@ -3,6 +3,7 @@
 import logging
 import os
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, TypeVar
@@ -109,13 +110,16 @@ class Assay:
             read_keys(settings.api_keys.get_secret_value())
             prepare_state(settings)
             claim_state(settings)
-            JobStore(settings.database_url).close()
-            folder = open_run_folder(settings)
-            os.environ["ASSAY_RUN"] = str(folder)  # for the workers
-            check_room(folder, settings.workers)
-            manage_workers(folder)
-            if settings.role != "evaluate":
-                check_models(settings)
+            predicts = settings.role != "evaluate"
+            with ThreadPoolExecutor(1) as beside:  # mostly it waits for a process that opens models
+                models = beside.submit(check_models, settings) if predicts else None
+                JobStore(settings.database_url).close()
+                folder = open_run_folder(settings)
+                os.environ["ASSAY_RUN"] = str(folder)  # for the workers
+                check_room(folder, settings.workers)
+                manage_workers(folder)
+            if models:
+                models.result()
         except ValueError as error:
             logger.critical("Assay cannot start: %s", error)
             raise SystemExit(1) from None

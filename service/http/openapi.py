@@ -94,7 +94,9 @@ def failures(*statuses: int) -> dict[int | str, dict[str, Any]]:
 
 def file(media_type: str, *statuses: int) -> dict[str, Any]:
     """`responses` of a route that answers something other than JSON, and its errors."""
-    success = {"content": {media_type: {"schema": {"type": "string"}}}}
+    # Before OpenAPI 3.2, readers differ on whether the schema of a stream is that of each event.
+    schema = {} if media_type == "text/event-stream" else {"schema": {"type": "string"}}
+    success = {"content": {media_type: schema}}
     return {"responses": {200: success, **failures(*statuses)}}
 
 
