@@ -155,13 +155,15 @@ def pss(pid: int) -> float:
 def pause(pid: int) -> None:
     """Hold a process and all that it started still: some poll while they are idle."""
     for process in family(pid):
-        process.suspend()
+        with suppress(psutil.NoSuchProcess):
+            process.suspend()
 
 
 def resume(pid: int) -> None:
     """Let them go on."""
     for process in family(pid):
-        process.resume()
+        with suppress(psutil.NoSuchProcess):
+            process.resume()
 
 
 def free_port() -> int:
