@@ -166,13 +166,7 @@ def _export_parser() -> argparse.ArgumentParser:
         "what differs between two. Exit status: 0, 1 a graph is not the model, 2 a bad request.",
     )
     parser.add_argument("run", type=Path, metavar="RUN_DIR", help="folder of a finished run")
-    parser.add_argument(
-        "--output",
-        type=Path,
-        required=True,
-        metavar="DIR",
-        help="folder of the artifact: new, empty, or an artifact, which is replaced",
-    )
+    _add_output(parser)
     parser.add_argument(
         "--data",
         metavar="PATH",
@@ -199,6 +193,16 @@ def _export_parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _add_output(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--output",
+        type=Path,
+        required=True,
+        metavar="DIR",
+        help="folder of the artifact: new, empty, or an artifact, which is replaced",
+    )
+
+
 def _import_parser() -> argparse.ArgumentParser:
     parser = Parser(
         prog="./assay export import",
@@ -208,13 +212,7 @@ def _import_parser() -> argparse.ArgumentParser:
         "status: 0, 1 the artifact is not the graph, 2 a bad request.",
     )
     parser.add_argument("source", type=Path, metavar="FILE", help="an ONNX file")
-    parser.add_argument(
-        "--output",
-        type=Path,
-        required=True,
-        metavar="DIR",
-        help="folder of the artifact: new, empty, or an artifact, which is replaced",
-    )
+    _add_output(parser)
     parser.add_argument("--name", required=True, metavar="N", help="name of the model")
     parser.add_argument(
         "--labels",

@@ -2,7 +2,7 @@
 
 import functools
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -111,14 +111,13 @@ def import_graph(
     _require(figures, source, largest)
     files[PROBE] = _probe(original, samples)
     on_progress("gradients", 0)
-    gradients, blind = None, None
-    try:
-        if not differentiable:
-            raise NoGradient("left out")
-        made = make_gradient(source, spec, scores, samples, served, len(labels))
-        files[GRADIENT], gradients = made
-    except NoGradient as error:
-        blind = str(error)[:300]
+    gradients, blind = None, None if differentiable else "left out"
+    if differentiable:
+        try:
+            made = make_gradient(source, spec, scores, samples, served, len(labels))
+            files[GRADIENT], gradients = made
+        except NoGradient as error:
+            blind = str(error)[:300]
     origin = Source(
         file=source.name,
         sha256=source.sha256,
@@ -129,6 +128,11 @@ def import_graph(
         blind=blind,
     )
     manifest = _manifest(source, origin, name, labels, spec.spec(), files, figures)
+    return _write(output, files, manifest)
+
+
+def _write(output: Path, files: Mapping[str, bytes], manifest: Manifest) -> Artifact:
+    """Write an artifact with its card; it is in place as a whole or not at all."""
     with folder_beside(output) as partial:
         for file, content in files.items():
             (partial / file).write_bytes(content)
