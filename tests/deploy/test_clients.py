@@ -14,6 +14,7 @@ from tests.service.server import serve
 
 CLIENTS = ROOT / "deploy" / "clients"
 SAMPLES = ROOT / "artifacts" / "samples" / "fashion-mnist"
+NO_FILE = "no such file: none.png"
 IMAGES = [str(SAMPLES / "bag" / "00018.png"), str(SAMPLES / "coat" / "00006.png")]
 
 
@@ -91,13 +92,13 @@ def test_curl_example(url: str, tmp_path: Path) -> None:
     ("script", "asked", "told"),
     [
         ("with_bentoml.py", [IMAGES[0], "--url", "http://127.0.0.1:9"], "no answer from http://"),
-        ("with_bentoml.py", ["none.png"], "no such file: none.png"),
+        pytest.param("with_bentoml.py", ["none.png"], NO_FILE, marks=pytest.mark.slow),
         ("with_tritonclient.py", [IMAGES[0], "--address", "127.0.0.1:9"], "no answer from 127."),
-        ("with_tritonclient.py", ["none.png"], "no such file: none.png"),
+        pytest.param("with_tritonclient.py", ["none.png"], NO_FILE, marks=pytest.mark.slow),
         ("with_httpx.py", [str(SAMPLES), "--url", "http://127.0.0.1:9"], "no answer from http://"),
         ("with_httpx.py", ["none"], "none holds no class/name.png"),
         ("with_curl.sh", [IMAGES[0], "http://127.0.0.1:9"], "Failed to connect to 127.0.0.1"),
-        ("with_curl.sh", ["none.png"], "no such file: none.png"),
+        ("with_curl.sh", ["none.png"], NO_FILE),
     ],
 )
 def test_a_client_without_answer_or_file_says_so_in_one_sentence(
