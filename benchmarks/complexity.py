@@ -75,20 +75,21 @@ def run(*, only: str = "", limit: float = 20.0, source: str = str(ROOT)) -> Iter
         source: tree whose server is tried.
     """
     chosen = [family for family in families() if re.search(only, family.name)]
-    commit = _commit(source)
+    of = commit(source)
     with Server(Path(source)) as server, Bar(total=len(chosen), unit="case") as bar:
         for group, members in groupby(chosen, lambda family: family.group):
             for family in members:
                 bar.set_description(family.name)
                 row = measured(family, server, limit)
-                yield dataclasses.replace(row, versions=row.versions | commit)
+                yield dataclasses.replace(row, versions=row.versions | of)
                 bar.update()
             ratio = server.memory_left(_MEMORY_S, AIMS["memory"])
             row = figure(f"{group}: memory after / before", ratio, "ratio", target=AIMS["memory"])
-            yield dataclasses.replace(row, versions=row.versions | commit)
+            yield dataclasses.replace(row, versions=row.versions | of)
 
 
-def _commit(tree: str) -> dict[str, str]:
+def commit(tree: str) -> dict[str, str]:
+    """The commit of a tree, as an entry of a row's versions."""
     command = ["git", "-C", tree, "describe", "--always", "--dirty", "--exclude=*"]
     return {"commit": subprocess.check_output(command, text=True).strip()}
 

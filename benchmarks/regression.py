@@ -12,6 +12,7 @@ one's, so that above 1 this tree is better in all of them:
 - time from the start to a ready page, of one server at a time.
 """
 
+import dataclasses
 import subprocess
 import sys
 import tempfile
@@ -24,6 +25,7 @@ from pathlib import Path
 import httpx
 import numpy as np
 
+from benchmarks.complexity import commit
 from benchmarks.isolation import evaluating
 from benchmarks.service_throughput import photos
 from benchmarks.support.load import CONNECTIONS, drive, form_request, sustained, throughput
@@ -73,8 +75,9 @@ def run(
         with cases[name](trees, seconds) as (there, here):
             both = Bar(in_turn(there, here, pairs), desc=name, total=pairs, unit="pair")
             ratios = [after / before for before, after in both]
-        about = f"{_TITLES[name]}, here / there"
-        yield figure(about, ratios, "ratio", target=_TARGET, better="higher")
+        about = f"{_TITLES[name]}, here / {commit(str(trees[0]))['commit']}"
+        row = figure(about, ratios, "ratio", target=_TARGET, better="higher")
+        yield dataclasses.replace(row, versions=row.versions | commit(str(ROOT)))
 
 
 _TITLES = {
@@ -93,8 +96,7 @@ def _photos(trees: Sequence[Path], seconds: float) -> Iterator[list[Measure]]:
         for tree, folder in zip(trees, folders, strict=True):  # each as its own code writes it
             subprocess.run([sys.executable, "-c", _WRITE, str(folder)], cwd=tree, check=True)
         settings = [
-            {"ASSAY_MODELS": str(folder), "ASSAY_DEFAULT_IMAGE": "deit-tiny"}
-            for folder in folders
+            {"ASSAY_MODELS": str(folder), "ASSAY_DEFAULT_IMAGE": "deit-tiny"} for folder in folders
         ]
         with _both(trees, settings) as servers:
             yield [partial(_rate, *server, requests, seconds) for server in servers]
