@@ -78,7 +78,7 @@ def attack(
 
 def changed(target: TextTarget, before: str, after: str) -> int:
     """Tokens that differ, as the model reads both texts."""
-    old, new = target.tokenizer.rows([before, after], target.max_len)
+    old, new = target.require_tokenizer().rows([before, after], target.max_len)
     assert len(old) == len(new)
     return int((old != new).sum())
 
@@ -157,7 +157,7 @@ def test_expressions_keep_their_form_and_are_evaluated_anew(
 
 
 def test_one_edit_of_a_bag_of_words_is_the_best_there_is(bag: TextTarget, texts: list[str]) -> None:
-    written = [text for text in bag.tokenizer.vocabulary().texts if text]
+    written = [text for text in bag.require_tokenizer().vocabulary().texts if text]
     labels = bag.predict(texts[:6]).argmax(1)
     found = attack(HotFlip, bag, texts[:6], labels, edits=1, queries=10_000, leave=False)
     for text, label, result in zip(texts, labels, found.texts, strict=False):
@@ -167,7 +167,7 @@ def test_one_edit_of_a_bag_of_words_is_the_best_there_is(bag: TextTarget, texts:
             for place in range(len(words))
             for new in written
         ]
-        old, *rows = bag.tokenizer.rows([text, *every], 24)
+        old, *rows = bag.require_tokenizer().rows([text, *every], 24)
         near = [len(row) == len(old) and (row != old).sum() == 1 for row in rows]
         single = [candidate for candidate, fits in zip(every, near, strict=True) if fits]
         best = margin(bag.predict(single), np.full(len(single), label)).min()
@@ -258,10 +258,10 @@ def test_texts_take_the_way_of_the_service_and_padding_does_not_matter() -> None
     imdb = open_model(open_artifact(ROOT / "artifacts" / "imdb-transject"), threads=1)
     assert isinstance(imdb, TextTarget)
     texts = ["A moving film, brilliantly acted.", "Dull.", "I left<br />after ten minutes. " * 90]
-    rows = imdb.tokenizer.rows(texts, imdb.max_len)
+    rows = imdb.require_tokenizer().rows(texts, imdb.max_len)
     assert len(rows[2]) == imdb.max_len == 512
     assert np.array_equal(imdb.predict(texts), imdb.runtime.predict(pad([rows[:2], rows[2:]])))
-    assert imdb.relabel is None and not reads_listops(imdb.tokenizer, TOKENS[:10])
+    assert imdb.relabel is None and not reads_listops(imdb.require_tokenizer(), TOKENS[:10])
 
 
 def test_every_batch_is_counted_and_can_be_the_last(bag: TextTarget, texts: list[str]) -> None:
