@@ -1,4 +1,4 @@
-"""What an endpoint was asked and what it answered: every line is on the disk before it is used."""
+"""What an endpoint was asked and what it answered, each written down before it is used."""
 
 import json
 import sqlite3
