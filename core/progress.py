@@ -16,6 +16,7 @@ def roughly(seconds: float) -> str:
     """An estimate in words, no finer than it can be: "about 15 minutes"; the page has the same."""
 
     def to(unit: int, step: float = 1) -> str:
+        """The seconds in steps of so many units."""
         return f"{step * math.floor(seconds / unit / step + 0.5):g}"
 
     if seconds < 90:

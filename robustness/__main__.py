@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from core.command import run_command
 from core.files import write_whole
 from core.progress import Bar
-from robustness.options import check_numbers, default_workers, parser, read_spec
+from robustness.options import check_numbers, default_workers, parser, read_spec, settle_rate
 from robustness.progress import Cancelled, Progress, Spent
 from robustness.spec import EvaluationSpec, cost, queries
 
@@ -81,6 +81,7 @@ def _evaluate(arguments: argparse.Namespace) -> int:
     should_stop = _deadline(began, arguments.deadline)
     if arguments.address and arguments.engine != "ray":
         raise ValueError("--address has a meaning for --engine ray only")
+    settle_rate(arguments)
     spec = read_spec(arguments)
     # torch takes seconds to import: a bad request is answered before.
     from robustness.console import render

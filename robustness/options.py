@@ -10,9 +10,11 @@ from typing import Any
 from core.command import Parser
 from core.names import nearest
 from robustness.attacks.base import Option, options
+from robustness.parsing import parse_eps
 from robustness.spec import ATTACKS, EvaluationSpec
 
 _MOST = 1024  # threads or processes; torch ends the process on absurd numbers
+_FASTEST = 1e9  # inputs a second
 _MANY: dict[str, Any] = {"nargs": "+", "action": "extend"}
 _WHOLE: dict[str, Any] = {"type": int, "metavar": "N"}
 _SHOWN = 5  # values of a default; the names of 15 corruptions are told otherwise
@@ -139,7 +141,9 @@ def _add_target(command: argparse.ArgumentParser, *, verify: bool = False) -> No
     _add_key(add)
     told = "stop before more than N inputs are answered, second answers included"
     add("--max-queries", **_WHOLE, help=told)
-    add("--per-second", type=float, metavar="N", help="send at most N inputs a second")
+    also = ["--rate"] if verify else []  # elsewhere an attack may own it: see `settle_rate`
+    told = "send at most N inputs a second; --rate N is the same where no attack has a rate"
+    add("--per-second", *also, type=float, metavar="N", help=told)
     add("--concurrency", **_WHOLE, help="requests at a time; default 2")
     add("--batch", **_WHOLE, help="inputs of a request at most; default 64")
     add("--timeout", type=float, metavar="SECONDS", help="for an answer; default 60")
@@ -288,6 +292,32 @@ def read_spec(arguments: argparse.Namespace) -> EvaluationSpec:
             "attacks": [_attack(name, arguments) for name in arguments.attack],
         }
     )
+
+
+def settle_rate(arguments: argparse.Namespace) -> None:
+    """Take --rate for --per-second where an endpoint is asked and it is no attack's.
+
+    It is an attack's where one is named that knows a rate and is given none of its own, as in
+    `word-swap:rate=0.1`.
+
+    Raises:
+        ValueError: it is no number of what it stands for, or --per-second stands there, too.
+    """
+    rate = arguments.rate
+    if arguments.target is None or rate is None:
+        return
+    named = [text.split(":") for text in arguments.attack or ()]
+    for name, *words in named:
+        if name in _OPTIONS["rate"] and not any(word.startswith("rate=") for word in words):
+            try:
+                [parse_eps(text, name="--rate") for text in rate]
+            except ValueError as error:
+                told = f"{error}: it is {name}'s here; inputs a second are --per-second N"
+                raise ValueError(told) from None
+            return
+    if arguments.per_second is not None or len(rate) > 1:
+        raise ValueError("--rate must be one number of inputs a second, and without --per-second")
+    arguments.per_second, arguments.rate = parse_eps(rate[0], name="--rate", limit=_FASTEST), None
 
 
 def _json(path: Path, option: str) -> Any:

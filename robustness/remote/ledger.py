@@ -15,7 +15,7 @@ FILE = "ledger.sqlite"
 _TABLES = """
 PRAGMA locking_mode = EXCLUSIVE;
 PRAGMA journal_mode = WAL;
-PRAGMA synchronous = NORMAL;
+PRAGMA synchronous = FULL;
 CREATE TABLE IF NOT EXISTS about (key TEXT PRIMARY KEY, value TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS questions (
     number INTEGER PRIMARY KEY, inputs BLOB NOT NULL, again INTEGER NOT NULL, asked REAL NOT NULL,
@@ -51,9 +51,9 @@ class Counts:
 class Ledger:
     """Questions and answers of one target, by the sha256 of each input; safe among threads.
 
-    A question is written before it is sent, its answers before anybody gets to see them. Whoever is
-    killed loses at most the answer to what was under way, and finds everything else again. (After a
-    power cut the last second may be missing; it would be asked again.)
+    A question is on the disk before it is sent, its answers before anybody gets to see them. Who is
+    killed, or loses power, loses at most the answer to what was under way, and finds everything
+    else again.
 
     Args:
         path: its file, made when it is missing.

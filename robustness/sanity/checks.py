@@ -190,7 +190,7 @@ CHECKS: tuple[tuple[str, Callable[[ModelOutcome], Iterator[str]]], ...] = (
     ("constant_output", model_checks.constant),
     ("not_above_chance", model_checks.not_above_chance),
     ("depends_on_batch", model_checks.depends_on_batch),
-    ("twin_differs", model_checks.twin_differs),
+    ("copy_differs", model_checks.copy_differs),
     ("optimises_inside", model_checks.takes_gradients),
     ("quantised_inputs", model_checks.quantised),
     ("zero_gradients", model_checks.no_gradient),

@@ -218,7 +218,7 @@ def depends_on_batch(model: ModelOutcome) -> Iterator[str]:
         )
 
 
-def twin_differs(model: ModelOutcome) -> Iterator[str]:
+def copy_differs(model: ModelOutcome) -> Iterator[str]:
     """A PyTorch model that is another function."""
     differs = (model.clean.index != model.clean.torch_index) & model.clean.finite
     if model.repeatable and many(differs, model.gap):

@@ -135,7 +135,7 @@ FAULTS = (
     Fault("rounding", "quantised_inputs zero_gradients", before=faulty.rounded),
     Fault(
         "rounding as served",
-        "transfer_gap twin_differs quantised_inputs",
+        "transfer_gap copy_differs quantised_inputs",
         before=lambda images: (images * 8).round() / 8,
         at="served",
     ),
@@ -178,7 +178,7 @@ FAULTS = (
         "batch norm in training",
         "depends_on_batch",
         model=lambda inner: nn.Sequential(nn.BatchNorm2d(1, momentum=0.0), inner),
-        more="twin_differs transfer_gap",
+        more="copy_differs transfer_gap",
     ),
     Fault(
         "hiding",

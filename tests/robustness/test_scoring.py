@@ -94,7 +94,7 @@ def test_8bit_path_rounds_to_whole_grey_values() -> None:
     np.testing.assert_allclose(rounded, np.rint(inputs * 255) / 255, atol=1e-7)
 
 
-def test_twin_and_served_model_are_scored_apart() -> None:
+def test_torch_and_served_model_are_scored_apart() -> None:
     target = make_target(3)
     torch_model = target.require_torch_model()
     inputs = load_inputs(make_images(8), target.image_spec)

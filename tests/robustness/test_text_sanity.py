@@ -56,6 +56,6 @@ def test_a_fault_raises_its_warning(
     )
     summary = evaluate(SPEC, [target], inputs, tmp_path).summary
     found = {warning.code for warning in summary.warnings}
-    assert found - {"twin_differs", "transfer_gap"} == expected
+    assert found - {"copy_differs", "transfer_gap"} == expected
     # What is constant differs from its PyTorch model, which is sound.
     assert found == expected or "constant_output" in expected

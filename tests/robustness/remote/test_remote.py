@@ -21,6 +21,7 @@ import torch
 from data.sources import open_images
 from robustness.__main__ import main
 from robustness.evaluation import evaluate
+from robustness.options import parser, read_spec, settle_rate
 from robustness.remote.connection import Connection, Manners
 from robustness.remote.ledger import FILE, Ledger
 from robustness.report.schema import Report, read_report
@@ -257,6 +258,31 @@ def test_limits_are_kept(
         for _ in range(3):
             connection.send("GET", "/v2", inputs=10)
         assert time.monotonic() - began >= 0.2
+
+
+@pytest.mark.parametrize(
+    ("words", "per_second", "share"),
+    [
+        ("--attack square --eps 0.1 --rate 50", 50, None),
+        ("--attack word-swap typos --rate 0.1", None, ["0.1"]),
+        ("--attack word-swap:rate=0.2 --rate 50", 50, ["0.2"]),
+        ("--attack word-swap --rate 0.1 --per-second 5", 5, ["0.1"]),
+        ("--attack word-swap --rate 50", "inputs a second are --per-second N", None),
+        ("--attack square --eps 0.1 --rate 5 --per-second 5", "without --per-second", None),
+    ],
+)
+def test_rate_is_of_inputs_unless_an_attack_has_one(
+    words: str, per_second: float | str | None, share: list[str] | None
+) -> None:
+    line = f"evaluate --target http://a --model m --data d {words}"
+    arguments = parser().parse_args(line.split())
+    if isinstance(per_second, str):
+        with pytest.raises(ValueError, match=per_second):
+            settle_rate(arguments)
+        return
+    settle_rate(arguments)
+    first = read_spec(arguments).attacks[0]
+    assert (arguments.per_second, getattr(first, "rate", None)) == (per_second, share)
 
 
 def test_answers_that_change_are_flagged(endpoint: Endpoint, images: Path, tmp_path: Path) -> None:
