@@ -176,6 +176,11 @@ class Diagnostics:
         zero_gradient: (n,) bool, the margin's gradient is zero, or not a number, in every pixel.
         gradient_ratio: (n,) change of the margin over a step of 1e-4 along the gradient's signs,
             divided by what the gradient promises: 1 for a smooth function.
+        promise_error: (n,) difference between the change of the margin over steps of 1e-3 along
+            16 random directions of signs and what the gradient promises, relative to the change
+            (root mean squares): 0 for a smooth function.
+        dead_zone: (n,) share of the pixels at 0 or 1 whose gradient is zero, and is not where they
+            are moved inwards by 8/255; NaN where fewer than 64 pixels are there.
         clean_margin: (n,) the PyTorch model's logit of the label minus the largest other one.
         single_step_drop: (n,) fall of that margin by one step of FGSM at eps 8/255.
         multi_step_drop: (n,) by eight steps, each a quarter of it.
@@ -193,6 +198,8 @@ class Diagnostics:
     input_insensitive: np.ndarray
     zero_gradient: np.ndarray
     gradient_ratio: np.ndarray
+    promise_error: np.ndarray
+    dead_zone: np.ndarray
     clean_margin: np.ndarray
     single_step_drop: np.ndarray
     multi_step_drop: np.ndarray

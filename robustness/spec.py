@@ -46,6 +46,7 @@ SAMPLES = 32  # inputs that sanity checks ask about
 ALONE = 4  # of them one by one
 CLIMBERS = 16  # of them pushed by gradient steps
 STEPS = 8
+DIRECTIONS = 16  # random ones, along which gradients are compared with the model
 GRADIENT_VARIANTS = 2  # of elliptical attention: stopped at m, and flowing through m
 
 ATTACKS: dict[str, type[Attack]] = {
@@ -196,7 +197,7 @@ class EvaluationSpec(Strict, frozen=True, json_schema_extra={"examples": EXAMPLE
         mixed = 2 * asked + 1 + ALONE
         if self.on_texts:
             return mixed
-        return 2 * (mixed + asked) + asked + 5 * asked + pushed * (3 * STEPS + 6)
+        return 2 * (mixed + asked) + asked + (8 + 2 * DIRECTIONS) * asked + pushed * (3 * STEPS + 6)
 
     def in_full(self, num_classes: int) -> bool:
         """Whether fooled inputs are attacked to the end, because ranks above 1 are asked for."""

@@ -195,6 +195,8 @@ CHECKS: tuple[tuple[str, Callable[[ModelOutcome], Iterator[str]]], ...] = (
     ("quantised_inputs", model_checks.quantised),
     ("zero_gradients", model_checks.no_gradient),
     ("shattered_gradients", model_checks.shattered),
+    ("incomplete_gradients", model_checks.incomplete),
+    ("dead_zones", model_checks.dead_zones),
     ("saturated_logits", model_checks.saturated),
     ("more_steps_weaker", model_checks.fewer_steps_stronger),
     ("robust_above_clean", above_clean),

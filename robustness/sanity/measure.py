@@ -18,13 +18,14 @@ from robustness.attacks.base import Batch, content_of
 from robustness.logits import margin
 from robustness.progress import Meter
 from robustness.scoring import Diagnostics
-from robustness.spec import ALONE, CLIMBERS, SAMPLES, STEPS
+from robustness.spec import ALONE, CLIMBERS, DIRECTIONS, SAMPLES, STEPS
 from robustness.target import Target, input_gradient
 
 EPS = 8 / 255
 HALF = 0.5  # a radius at which every image can be turned into the same grey one
 USUAL_SPREAD = 10.0  # of logits, at which the cross-entropy's gradient neither fades nor rounds
 
+_STEP = 1e-3  # along them
 _TINY = 1e-4  # a fortieth of a level of 8 bit: no rounding of pixels lets it through
 _FEW = 64  # pixels moved at once: even coarse rounding hardly ever has one of them at a border
 _ROUNDING = 2.0**-23 * 1000  # of the largest logit: changes below that say nothing in float32
@@ -90,7 +91,9 @@ def measure(
         if gradients:
             lead = _Margin(labels=labels, rivals=_rivals(logits, labels))
             asked: list[Ask] = [torch_model, served] if _in_float32(target) else [torch_model]
-            _follow_gradients(found, target, asked, inputs, lead, meter)
+            gradient = _follow_gradients(found, target, asked, inputs, lead, meter)
+            found["promise_error"] = _promise_error(asked[-1], inputs, gradient, lead, seed)
+            found["dead_zone"] = _dead_zone(target, inputs, gradient, lead, meter)
             _climb_all(found, target, inputs[:CLIMBERS], labels[:CLIMBERS], meter)
     return Diagnostics(**found)
 
@@ -196,8 +199,12 @@ def _follow_gradients(
     inputs: np.ndarray,
     lead: _Margin,
     meter: Meter,
-) -> None:
-    """Compare what the gradient of the margin promises with what the model does."""
+) -> np.ndarray:
+    """Compare what the gradient of the margin promises with what the model does.
+
+    Returns:
+        The gradient (n, C, H, W).
+    """
     logits, gradient = input_gradient(target, inputs, lead.labels, meter, loss=lead.total)
     flat = ((gradient == 0) | ~np.isfinite(gradient)).reshape(len(inputs), -1)
     found["zero_gradient"] = flat.all(axis=1)
@@ -215,6 +222,46 @@ def _follow_gradients(
     # Of PyTorch model and served model, the one that keeps the gradient's promise worse.
     worse = np.argmax([np.abs(np.nan_to_num(ratio, nan=1.0) - 1) for ratio in ratios], axis=0)
     found["gradient_ratio"] = np.array(ratios)[worse, np.arange(len(inputs))]
+    return gradient
+
+
+def _promise_error(
+    ask: Ask, inputs: np.ndarray, gradient: np.ndarray, lead: _Margin, seed: int
+) -> np.ndarray:
+    """How far the gradient is off what the model does along random signs, (n,); NaN if unknown.
+
+    A gradient that leaves pixels or frequencies out keeps its promise along itself, not there.
+    """
+    draw = np.random.default_rng(seed)
+    off, size = np.zeros(len(inputs)), np.zeros(len(inputs))
+    largest = 0.0
+    for _ in range(DIRECTIONS):
+        step = draw.choice(np.array([-_STEP, _STEP], np.float32), inputs.shape)
+        up, down = np.clip(inputs + step, 0, 1), np.clip(inputs - step, 0, 1)
+        with np.errstate(invalid="ignore"):
+            moved = (up - down).astype(np.float64) * gradient
+            promised = moved.reshape(len(inputs), -1).sum(axis=1)
+            above, below = ask(up), ask(down)
+            change = lead.of(above) - lead.of(below)
+        largest = max(largest, float(np.abs(above).max(initial=0)))
+        off, size = off + (change - promised) ** 2, size + change**2
+    known = np.sqrt(size / DIRECTIONS) > _ROUNDING * largest
+    return np.where(known, np.sqrt(off / np.where(known, size, 1)), np.nan)
+
+
+def _dead_zone(
+    target: Target, inputs: np.ndarray, gradient: np.ndarray, lead: _Margin, meter: Meter
+) -> np.ndarray:
+    """Share (n,) of the pixels at 0 or 1 without a gradient that have one a little further inside.
+
+    NaN where few pixels are at either end.
+    """
+    ends = (inputs == 0) | (inputs == 1)
+    inside = np.clip(inputs, np.float32(EPS), np.float32(1 - EPS))
+    _, there = input_gradient(target, inside, lead.labels, meter, loss=lead.total)
+    dead = (ends & (gradient == 0) & (there != 0)).reshape(len(inputs), -1).sum(axis=1)
+    count = ends.reshape(len(inputs), -1).sum(axis=1)
+    return np.where(count >= _FEW, dead / np.maximum(count, 1), np.nan)
 
 
 def _climb_all(

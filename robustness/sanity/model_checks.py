@@ -27,6 +27,8 @@ MISSED = 0.25  # share of samples of other classes that a constant answer must h
 MOST = 0.5
 SOME = 0.25  # share of probed images that must show a sign; of 864 on sound models none did
 ASTRAY = 0.25  # a smooth function keeps its promise over so small a step: within 0.01 as measured
+ASTRAY_AT_RANDOM = 0.5  # along random directions: sound models 0.1 at most, blurred gradients 0.96
+DEAD = 0.5  # share of the pixels at the ends of their range
 WEAKER = 0.8  # many steps got at least 0.81 times as far as one on sound models
 FADED = 0.5  # rescaling the logits got at most 1.3 times as far on sound models
 
@@ -280,6 +282,38 @@ def shattered(model: ModelOutcome) -> Iterator[str]:
             f"On {model.count(astray)} that were tried, a tiny step along the gradient does not "
             "change the scores as the gradient says. The function is jagged, or its gradient is "
             "another function's; attacks that follow it are led astray."
+        )
+
+
+def incomplete(model: ModelOutcome) -> Iterator[str]:
+    """Gradients that leave out part of what the model does."""
+    seen = model.followed
+    if seen is None or any(shattered(model)):
+        return
+    known = np.isfinite(seen.promise_error)
+    astray = known & (seen.promise_error > ASTRAY_AT_RANDOM)
+    astray &= ~(seen.input_insensitive | seen.zero_gradient)
+    if astray.sum() > MOST * len(astray):
+        yield (
+            f"On {model.count(astray)} that were tried, the scores change along random directions "
+            "otherwise than the gradient says, though along the gradient itself they do as it "
+            "says. It leaves out pixels or details that the model sees; attacks that follow it "
+            "do not find the way."
+        )
+
+
+def dead_zones(model: ModelOutcome) -> Iterator[str]:
+    """Pixels at the ends of their range that have no gradient until they have left them."""
+    seen = model.followed
+    if seen is None:
+        return
+    dead = np.nan_to_num(seen.dead_zone) > DEAD
+    if dead.sum() > SOME * len(dead):
+        yield (
+            f"In {model.count(dead)} that were tried, most pixels that are black or white have a "
+            "gradient of exactly zero, and not once they are moved inwards by 8/255: the model "
+            "clips its inputs. Attacks move such pixels by chance only; more steps and restarts "
+            "find more, and without the clipping the gradients are whole."
         )
 
 

@@ -76,6 +76,31 @@ def hidden_border(logits: Tensor) -> Tensor:
     return torch.where(near, reversed_gradient(logits), logits)
 
 
+def blurred_gradient(images: Tensor) -> Tensor:
+    """The same images, with a gradient that passes through a blur of 7 by 7 pixels only."""
+    blurred = nn.functional.avg_pool2d(images, 7, stride=1, padding=3)
+    return blurred + (images - blurred).detach()
+
+
+def sparse_gradient(images: Tensor) -> Tensor:
+    """The same images, with a gradient in one pixel of 16."""
+    kept = torch.zeros_like(images)
+    kept[..., ::4, ::4] = 1
+    return images * kept + (images * (1 - kept)).detach()
+
+
+def clipped(images: Tensor) -> Tensor:
+    """Images whose darkest and brightest levels are one: what lies there has no gradient."""
+    return images.clamp(0.02, 0.98)
+
+
+def median_filtered(images: Tensor) -> Tensor:
+    """The middle of each 3 by 3 pixels, whose gradient is that of one pixel: a sound function."""
+    padded = nn.functional.pad(images, (1, 1, 1, 1), mode="replicate")
+    windows = padded.unfold(2, 3, 1).unfold(3, 3, 1).flatten(-2)
+    return windows.median(-1).values
+
+
 def denoised(images: Tensor) -> Tensor:
     """Images after some steps of an optimisation."""
     with torch.enable_grad():

@@ -24,6 +24,7 @@ from robustness.sanity.model_checks import ModelOutcome, not_above_chance
 from robustness.scoring import CertificateResult, CorruptionResult, combine
 from robustness.spec import EvaluationSpec
 from robustness.target import Target
+from robustness.text_target import open_model
 from runtimes.artifact import open_artifact
 from tests.robustness import faulty_models as faulty
 from tests.robustness.conftest import SIZE, make_images, make_target
@@ -76,12 +77,27 @@ def test_an_honest_model_raises_no_warning(num_classes: int, scorer: Scorer) -> 
     assert codes(scorer(make_target(num_classes), attacks)) == set()
 
 
-def test_shipped_models_raise_no_warning(tmp_path: Path) -> None:
-    found = open_artifact(SHIPPED / "fashion-elliptical-adv")
+@pytest.mark.parametrize(
+    ("before", "expected"),
+    [
+        (None, []),
+        (faulty.blurred_gradient, ["incomplete_gradients"]),
+        (faulty.sparse_gradient, ["incomplete_gradients"]),
+        (faulty.clipped, ["dead_zones"]),
+    ],
+)
+def test_what_a_shipped_model_raises_alone_and_behind_a_wrapper(
+    before: faulty.Change | None, expected: list[str], tmp_path: Path
+) -> None:
+    found = open_model(open_artifact(SHIPPED / "fashion-elliptical-adv"), threads=1)
     images = open_images(SHIPPED / "samples" / "fashion-mnist", label_names=list(found.labels))
     spec = EvaluationSpec.model_validate({"attacks": [{"name": "pgd", "eps": ["0.1"], "steps": 5}]})
     chosen = images.take(range(0, len(images), 20))
-    assert evaluate(spec, [found], chosen, tmp_path).summary.warnings == []
+    if before is not None:
+        module = faulty.Changed(found.require_torch_model(), before=before).eval()
+        found = faulty.put(found, module)
+    summary = evaluate(spec, [found], chosen, tmp_path).summary
+    assert [warning.code for warning in summary.warnings] == expected
 
 
 class Fault(NamedTuple):
@@ -140,6 +156,7 @@ FAULTS = (
         at="served",
     ),
     Fault("reversed gradient", "shattered_gradients", before=faulty.reversed_gradient),
+    Fault("median filter", "", before=faulty.median_filtered),
     Fault("jagged", "shattered_gradients", jagged, more="more_steps_weaker transfer_gap"),
     Fault("large logits", "saturated_logits zero_gradients", after=large),
     Fault("large logits for the margin", "", after=large, attacks=[*PGD, APGD_T]),
