@@ -103,12 +103,13 @@ def _write(arguments: argparse.Namespace, tags: list[str]) -> "Artifact":
 
 def _import(arguments: argparse.Namespace) -> int:
     from export.importers.input_file import read_input
-    from export.importers.source import open_source
+    from export.importers.sources import open_source
     from export.importers.write import import_graph, read_labels
     from export.inspect import files, gradients
     from export.parity import ParityError
 
-    source, given = open_source(arguments.source), read_input(arguments.input)
+    source = open_source(arguments.source)
+    given = source.told if arguments.input is None else read_input(arguments.input)
     source.complete(given)
     labels = read_labels(arguments.labels, source)
     with Bar(unit="sample", desc=f"{arguments.name}: parity", leave=False) as bar:
@@ -133,15 +134,16 @@ def _import(arguments: argparse.Namespace) -> int:
 
 
 def _inspect(arguments: argparse.Namespace) -> int:
+    from export.importers.inspect import inspect_source
+    from export.importers.sources import SOURCES
     from export.inspect import inspect_artifact
     from runtimes.artifact import open_artifact
 
-    if arguments.artifact.is_file():
-        from export.importers.inspect import inspect_source
-
-        print(inspect_source(arguments.artifact))
-        return 0
-    print(inspect_artifact(open_artifact(arguments.artifact)))
+    given = arguments.given
+    if any(kind.takes(given) for kind in SOURCES.values()):
+        print(inspect_source(given))
+    else:
+        print(inspect_artifact(open_artifact(Path(given))))
     return 0
 
 
@@ -211,7 +213,7 @@ def _import_parser() -> argparse.ArgumentParser:
         epilog="inspect FILE shows what the graph tells and what the input file must say. Exit "
         "status: 0, 1 the artifact is not the graph, 2 a bad request.",
     )
-    parser.add_argument("source", type=Path, metavar="FILE", help="an ONNX file")
+    parser.add_argument("source", metavar="SOURCE", help="an ONNX file")
     _add_output(parser)
     parser.add_argument("--name", required=True, metavar="N", help="name of the model")
     parser.add_argument(
@@ -242,7 +244,7 @@ def _import_parser() -> argparse.ArgumentParser:
 def _inspect_parser() -> argparse.ArgumentParser:
     text = "Show what an artifact is made of, or what an ONNX file tells before its import."
     parser = Parser(prog="./assay export inspect", description=text)
-    parser.add_argument("artifact", type=Path, metavar="DIR", help="an artifact, or an ONNX file")
+    parser.add_argument("given", metavar="DIR", help="an artifact, or what can be imported")
     return parser
 
 

@@ -61,7 +61,7 @@ def eager(model: nn.Module) -> Predict:
 
 
 def measure(
-    reference: Predict,
+    reference: Predict | np.ndarray,
     candidates: Mapping[str, Candidate],
     samples: Samples,
     *,
@@ -70,7 +70,7 @@ def measure(
     """Measure how far each candidate's logits are from the reference's.
 
     Args:
-        reference: the eager model.
+        reference: the eager model, or its logits (N, K).
         candidates: exported graphs by file.
         samples: real inputs.
         on_progress: called with the number of inputs just compared.
@@ -82,7 +82,7 @@ def measure(
     classes: dict[str, list[np.ndarray]] = {name: [] for name in (_EAGER, *candidates)}
     for indices in _batches(len(samples)):
         feed = samples.feed(indices)
-        expected = reference(feed)
+        expected = reference(feed) if callable(reference) else reference[indices]
         _refuse_non_finite(_EAGER, expected)
         classes[_EAGER].append(expected.argmax(1))
         for name, candidate in candidates.items():

@@ -32,6 +32,7 @@ IMAGES: Task = "image-classification"
 TEXTS: Task = "text-classification"
 Precision = Literal["fp32", "fp16", "bf16", "int8"]
 Quantization = Literal["static", "dynamic"]
+SourceFormat = Literal["onnx", "program", "callable", "huggingface"]
 
 # One plain path component: no separator, no drive, no leading dot.
 _FILE_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}"
@@ -155,7 +156,10 @@ class Source(_Strict):
 
     Attributes:
         file: its name when it was imported.
-        sha256: of its bytes; those of an ONNX file are the graph of the artifact, unchanged.
+        format: an ONNX file, a program of torch.export, a Python function or a folder of
+            Hugging Face's; the last three are exported to ONNX.
+        sha256: of its bytes, those of an ONNX file are the graph of the artifact, unchanged; of a
+            function those of its module; of a folder those of its files' digests, one a line.
         batch: inputs that the graph takes at once; None where it takes any number.
         input: the input file, complete: how pixels become what the graph reads.
         scores: what the graph gives.
@@ -164,7 +168,7 @@ class Source(_Strict):
     """
 
     file: Annotated[str, Field(min_length=1, max_length=256)]
-    format: Literal["onnx"] = "onnx"
+    format: SourceFormat = "onnx"
     sha256: Sha256
     batch: Annotated[int, Field(ge=1)] | None = None
     input: dict[str, Any]
@@ -238,7 +242,7 @@ class Manifest(_Strict):
             raise ValueError("source must be given without architecture, config and training")
         if (GRADIENT in self.files) != self.gradients:
             raise ValueError(f"source.gradients must be given with {GRADIENT} alone")
-        if self.files[ONNX] != self.source.sha256:
+        if self.source.format == "onnx" and self.files[ONNX] != self.source.sha256:
             raise ValueError(f"source.sha256 must be that of {ONNX}")
 
     def _check_images(self) -> None:

@@ -9,7 +9,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from export.importers.input_file import read_input
-from export.importers.source import open_source
+from export.importers.sources import open_source
 from export.importers.write import import_graph
 from runtimes.artifact import Artifact, open_artifact
 from tests.conftest import Once
@@ -68,7 +68,7 @@ def import_model(
     if isinstance(given, dict):
         (folder / "input.yaml").write_text("\n".join(f"{key}: {one}" for key, one in given.items()))
         given = str(folder / "input.yaml")
-    source, output = open_source(path), folder / "imported"
+    source, output = open_source(str(path)), folder / "imported"
     options = {"differentiable": False} | options
     return import_graph(
         source, output, name="foreign", labels=NAMES, given=read_input(given), **options

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import numpy as np
 import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
@@ -84,6 +85,24 @@ class InputFile(BaseModel):
             resample=self.resample,
             resize=self.resize,
         )
+
+    def prepare(self, images: np.ndarray, dtype: str) -> np.ndarray:
+        """What a model reads, computed in numpy: the independent check of `graph_before`.
+
+        Args:
+            images: (B, C, H, W) float32 in [0, 1].
+            dtype: what it reads, as numpy calls it.
+        """
+        low, high = self.range or (0, 1)
+        found = images[:, ::-1] if self.channels == "bgr" else images
+        found = found * np.float32(high - low) + np.float32(low)
+        mean, std = (np.array(each, np.float32) for each in (self.mean or [0], self.std or [1]))
+        found = (found - mean.reshape(1, -1, 1, 1)) / std.reshape(1, -1, 1, 1)
+        if dtype == "uint8":
+            found = np.rint(found)
+        if self.layout == "nhwc":
+            found = found.transpose(0, 2, 3, 1)
+        return np.ascontiguousarray(found, dtype)
 
 
 def read_input(given: str | None) -> InputFile:

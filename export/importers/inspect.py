@@ -1,51 +1,35 @@
-"""Show what an ONNX file tells of itself before it is imported, and what it does not."""
+"""Show what a source tells of itself before it is imported, and what it does not."""
 
 from collections import Counter
-from pathlib import Path
 
+from core.names import listed
 from core.tables import table
-from export.importers.input_file import InputFile
-from export.importers.source import SourceGraph, described, open_source
+from export.importers.source import SourceGraph
+from export.importers.sources import open_source
+
+_LABELS = 8
 
 
-def inspect_source(path: Path) -> str:
-    """What a graph tells, its operators, and what the input file must say, as text.
+def inspect_source(given: str) -> str:
+    """What a source tells, the operators of a graph, and what the input file must say, as text.
 
     Raises:
         ValueError: see `open_source`, or ONNX Runtime cannot open it.
     """
-    source = open_source(path)
-    source.open()
-    nodes = Counter(node.op_type for node in source.nodes()).most_common()
-    parts = [
-        table(("", ""), _facts(source), left=2),
-        table(("operator", "nodes"), nodes),
-        _needed(source),
+    source = open_source(given)
+    told = source.told.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
+    facts = [
+        *source.facts(),
+        ("names of classes", listed(source.labels, _LABELS) or "not told"),
+        ("input file", ", ".join(f"{key} {value}" for key, value in told.items()) or "not told"),
     ]
+    parts = [table(("", ""), facts, left=2)]
+    if isinstance(source, SourceGraph):
+        source.open_graph()
+        nodes = Counter(node.op_type for node in source.nodes()).most_common()
+        parts.append(table(("operator", "nodes"), nodes))
+    missing = source.missing(source.told)
+    needed = f"{source.name} does not tell {', '.join(missing)}" if missing else ""
+    names = "" if source.labels else "names of classes come with --labels"
+    parts.append("; ".join(filter(None, (needed, names))) or f"{source.name} tells all")
     return "\n\n".join(parts)
-
-
-def _facts(source: SourceGraph) -> list[tuple[str, str]]:
-    producer = f"{source.model.producer_name} {source.model.producer_version}".strip()
-    rounding = f" ({source.quantization})" if source.quantization else ""
-    return [
-        ("file", source.name),
-        ("sha256", source.sha256),
-        ("producer", producer or "not told"),
-        ("opset", str(source.opset)),
-        ("input", described(source.reads)),
-        ("layout", source.layout or "not told"),
-        ("batch", "any" if source.batch is None else f"{source.batch} at a time"),
-        ("output", described(source.gives)),
-        ("classes", str(source.classes or "not told")),
-        ("last operator", source.model.graph.node[-1].op_type),
-        ("precision", f"{source.precision}{rounding}"),
-    ]
-
-
-def _needed(source: SourceGraph) -> str:
-    missing = source.missing(InputFile())
-    told = (
-        f"the graph does not tell {', '.join(missing)}" if missing else "the graph tells its input"
-    )
-    return f"{told}; names of classes come with --labels"

@@ -1,16 +1,21 @@
 """An ONNX file from elsewhere: what its graph tells of itself, and what is not taken."""
 
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, helper
 
 from core.files import sha256
 from core.names import listed
 from export.graphs import Graph, open_graph
-from export.importers.input_file import InputFile, Layout
+from export.importers.base import Source, axes_of
+from export.importers.input_file import InputFile
+from export.samples import Feed, Samples
 from runtimes.artifact import ArtifactError, tensors
+from runtimes.base import in_batches
 from runtimes.manifest import Precision, Quantization
 
 _MAX_BYTES = 2**31 - 1
@@ -23,28 +28,100 @@ _ROUNDING: dict[str, Quantization] = {
     "DynamicQuantizeLinear": "dynamic",
     "MatMulInteger": "dynamic",
 }
-_CHANNELS = (1, 3)
 _SHOWN = 4
+_AT_ONCE = 64  # images, where the graph takes any number
 _OLDEST = 7  # opset, the first in which tensors broadcast
 
 
 @dataclass(frozen=True, kw_only=True)
-class SourceGraph:
-    """A graph with one input of four axes and one output of classes.
+class SourceGraph(Source):
+    """An ONNX file: a graph with one input of four axes and one output of classes.
 
     Attributes:
-        name: of its file.
+        name: of its file, or of what it was exported from.
         content: of its file.
         model: the same, parsed.
         reads: its input.
         gives: its output.
     """
 
+    format = "onnx"
+    wanted = "an ONNX file"
+
     name: str
     content: bytes
     model: ModelProto
     reads: ValueInfoProto
     gives: ValueInfoProto
+
+    @classmethod
+    def takes(cls, given: str) -> bool:
+        """Whether it is a file, of whatever name, or called as one."""
+        return given.endswith(".onnx") or Path(given).is_file()
+
+    @classmethod
+    def open(cls, given: str) -> "SourceGraph":
+        """Read an ONNX file.
+
+        Raises:
+            ValueError: it cannot be read, or is no classifier of images; one sentence says why.
+        """
+        path = Path(given)
+        if not path.is_file():
+            raise ValueError(f"{path.name} must be an ONNX file: there is no such file")
+        if path.stat().st_size > _MAX_BYTES:
+            raise ValueError(f"{path.name} must be smaller than 2 GB, all that ONNX can hold")
+        return cls.of(path.name, path.read_bytes())
+
+    @classmethod
+    def of(cls, name: str, content: bytes) -> "SourceGraph":
+        """The graph in the bytes of an ONNX file; see `open`."""
+        model = ModelProto()
+        try:
+            model.ParseFromString(content)
+        except Exception:  # protobuf's C and Python parsers raise different, private types
+            raise ValueError(f"{name} is no ONNX file, or was cut short") from None
+        if not model.graph.node or not model.opset_import:
+            raise ValueError(f"{name} is no ONNX file: it holds no graph")
+        _refuse_outside(name, model)
+        _refuse_operators(name, model)
+        reads, gives = _single_input(name, model.graph), _single_output(name, model.graph)
+        return cls(name=name, content=content, model=model, reads=reads, gives=gives)
+
+    def answered(self, samples: Samples, spec: InputFile) -> "tuple[SourceGraph, np.ndarray]":
+        """Itself, and what it gives for each sample, prepared in numpy; see `Source.answered`."""
+        graph = self.open_graph()
+
+        def run(feed: Feed) -> np.ndarray:
+            """The scores (B, K) of prepared images."""
+            return graph.outputs(feed)[self.gives.name]
+
+        parts = []
+        for rows in np.array_split(np.arange(len(samples)), math.ceil(len(samples) / _AT_ONCE)):
+            feed = {self.reads.name: spec.prepare(samples.feed(rows)["images"], self.dtype)}
+            try:
+                parts.append(in_batches(run, feed, self.batch))
+            except ValueError as error:
+                raise ValueError(f"{self.name} does not run on its input: {error}") from error
+        return self, np.concatenate(parts)
+
+    def facts(self) -> list[tuple[str, str]]:
+        """What it tells; see `Source.facts`."""
+        producer = f"{self.model.producer_name} {self.model.producer_version}".strip()
+        rounding = f" ({self.quantization})" if self.quantization else ""
+        return [
+            ("file", self.name),
+            ("sha256", self.sha256),
+            ("producer", producer or "not told"),
+            ("opset", str(self.opset)),
+            ("input", described(self.reads)),
+            ("layout", self.layout or "not told"),
+            ("batch", "any" if self.batch is None else f"{self.batch} at a time"),
+            ("output", described(self.gives)),
+            ("classes", str(self.classes or "not told")),
+            ("last operator", self.model.graph.node[-1].op_type),
+            ("precision", f"{self.precision}{rounding}"),
+        ]
 
     @property
     def sha256(self) -> str:
@@ -77,14 +154,6 @@ class SourceGraph:
         return 1 if told is None and self.quantization == "dynamic" else told
 
     @property
-    def layout(self) -> Layout | None:
-        """The order of its axes; None where both are possible."""
-        first, last = (self.shape[axis] in _CHANNELS for axis in (1, -1)) if self.shape else (0, 0)
-        if bool(first) == bool(last):
-            return None
-        return "nchw" if first else "nhwc"
-
-    @property
     def classes(self) -> int | None:
         """How many scores it gives, where it says so."""
         shape = _shape(self.gives)
@@ -110,7 +179,7 @@ class SourceGraph:
         found = {node.op_type for node in self.nodes()}
         return next((kind for name, kind in _ROUNDING.items() if name in found), None)
 
-    def open(self) -> Graph:
+    def open_graph(self) -> Graph:
         """Open the graph on ONNX Runtime.
 
         Raises:
@@ -121,85 +190,6 @@ class SourceGraph:
         except ArtifactError as error:
             reason = str(error.__cause__ or error).splitlines()[0][:300]
             raise ValueError(f"{self.name} cannot be opened by ONNX Runtime: {reason}") from error
-
-    def complete(self, given: InputFile) -> InputFile:
-        """An input file with what the graph tells.
-
-        Raises:
-            ValueError: the two contradict each other, or neither tells what is needed; the message
-                names the keys.
-        """
-        layout = given.layout or self.layout
-        missing = self.missing(given)
-        if missing:
-            raise ValueError(
-                f"{self.name} does not tell {', '.join(missing)}: say so with --input "
-                "(imagenet, cifar, or a YAML file with these keys)"
-            )
-        if self.dtype == "uint8" and (
-            given.mean or given.std or given.range not in (None, [0, 255])
-        ):
-            raise ValueError(f"{self.name} reads uint8: range is [0, 255], without mean and std")
-        axes = (1, 2, 3) if layout == "nchw" else (3, 1, 2)
-        channels, height, width = (self.shape[axis] if self.shape else None for axis in axes)
-        kind = given.channels or ("grey" if channels == 1 else "rgb")
-        size = given.size or [int(height or 0), int(width or 0)]
-        complete = given.model_copy(
-            update={
-                "layout": layout,
-                "channels": kind,
-                "size": size,
-                "range": given.range or [0.0, 255.0],
-            }
-        )
-        wanted = [1 if kind == "grey" else 3, *size]
-        known = [channels, height, width]
-        if any(axis not in (None, own) for axis, own in zip(known, wanted, strict=True)):
-            got = f"channels {kind}, size {size}"
-            raise ValueError(f"{self.name} reads {_axes(self.shape)}; the input file says {got}")
-        for key in ("mean", "std"):
-            values = getattr(complete, key)
-            if values is not None and len(values) != wanted[0]:
-                raise ValueError(f"{key} must have {wanted[0]} values, got {len(values)}")
-        complete.spec()
-        return complete
-
-    def missing(self, given: InputFile) -> list[str]:
-        """The keys of an input file that neither it nor the graph tells."""
-        layout = given.layout or self.layout
-        found = [] if layout else ["layout"]
-        axes = (1, 2, 3) if layout == "nchw" else (3, 1, 2)
-        known = [self.shape[axis] if self.shape else None for axis in axes]
-        if given.channels is None and (layout is None or known[0] is None):
-            found.append("channels")
-        if given.size is None and (layout is None or None in known[1:]):
-            found.append("size")
-        if given.range is None and self.dtype != "uint8":
-            found.append("range (with mean and std, if it has any)")
-        return found
-
-
-def open_source(path: Path) -> SourceGraph:
-    """Read an ONNX file.
-
-    Raises:
-        ValueError: it cannot be read, or is no classifier of images; one sentence says why.
-    """
-    if not path.is_file():
-        raise ValueError(f"{path.name} must be an ONNX file: there is no such file")
-    if path.stat().st_size > _MAX_BYTES:
-        raise ValueError(f"{path.name} must be smaller than 2 GB, which is all that ONNX can hold")
-    content, model = path.read_bytes(), ModelProto()
-    try:
-        model.ParseFromString(content)
-    except Exception:  # protobuf's C and Python parsers raise different, private types
-        raise ValueError(f"{path.name} is no ONNX file, or was cut short") from None
-    if not model.graph.node or not model.opset_import:
-        raise ValueError(f"{path.name} is no ONNX file: it holds no graph")
-    _refuse_outside(path.name, model)
-    _refuse_operators(path.name, model)
-    reads, gives = _single_input(path.name, model.graph), _single_output(path.name, model.graph)
-    return SourceGraph(name=path.name, content=content, model=model, reads=reads, gives=gives)
 
 
 def _refuse_outside(name: str, model: ModelProto) -> None:
@@ -284,11 +274,7 @@ def _shape(value: ValueInfoProto) -> list[int | None]:
     return [dim.dim_value if dim.dim_value > 0 else None for dim in dims]
 
 
-def _axes(shape: list[int | None]) -> str:
-    return "(" + ", ".join("any" if length is None else str(length) for length in shape) + ")"
-
-
 def described(value: ValueInfoProto) -> str:
     """The name of a value, its axes and its type."""
     kind = TensorProto.DataType.Name(value.type.tensor_type.elem_type).lower()
-    return f"{value.name} {_axes(_shape(value))} {kind}"
+    return f"{value.name} {axes_of(_shape(value))} {kind}"

@@ -1,9 +1,9 @@
-"""Make an artifact out of a graph that was trained elsewhere; the graph stays as it is."""
+"""Make an artifact out of a model that was trained elsewhere; an ONNX file stays as it is."""
 
 import functools
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from data.sources import load_pixels, open_images
 from export import parity
 from export.card import make_card, write_card
 from export.graphs import Graph, open_graph
+from export.importers.base import Source
 from export.importers.gradient import NoGradient, make_gradient
 from export.importers.input_file import InputFile
 from export.importers.source import SourceGraph
@@ -37,8 +38,8 @@ from runtimes.manifest import (
     Manifest,
     OutputSpec,
     Parity,
-    Source,
 )
+from runtimes.manifest import Source as Origin
 from runtimes.probe import PROBE_SAMPLES, Probe, write_probe
 
 _ASKED = 64  # inputs that tell probabilities from logits
@@ -46,29 +47,8 @@ _MAX_LABELS_BYTES = 4_000_000
 _SUMS = 0.02  # of probabilities in half precision or 8 bit, they are off 1 by less
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Original:
-    """The source on its own, given what its input file says, without any graph of ours."""
-
-    source: SourceGraph
-    graph: Graph
-    spec: InputFile
-    scores: Scores = "logits"
-
-    def __call__(self, feed: Feed) -> np.ndarray:
-        """The logits (B, K) of `images`, prepared in numpy."""
-        prepared = {self.source.reads.name: prepare(feed["images"], self.source, self.spec)}
-        found = in_batches(self._run, prepared, self.source.batch)
-        if self.scores == "logits":
-            return found
-        return np.log(found + np.float32(TINY))
-
-    def _run(self, feed: Feed) -> np.ndarray:
-        return self.graph.outputs(feed)[self.source.gives.name]
-
-
 def import_graph(
-    source: SourceGraph,
+    source: Source,
     output: Path,
     *,
     name: str,
@@ -78,10 +58,10 @@ def import_graph(
     differentiable: bool = True,
     on_progress: Progress = lambda stage, done: None,
 ) -> Artifact:
-    """Wrap a graph into an artifact, compare the two, and only then move it in place.
+    """Wrap a graph into an artifact, compare it with its source, and only then move it in place.
 
     Args:
-        source: the graph, whose bytes are stored as they are.
+        source: what is imported; the bytes of an ONNX file are stored as they are.
         output: the artifact's folder; an artifact that lies there is replaced.
         name: of the model.
         labels: names of its classes, in order of index.
@@ -91,44 +71,58 @@ def import_graph(
         on_progress: called as a stage begins and goes on, with the number of samples just used.
 
     Raises:
-        ValueError: something is missing or contradicts the graph, or the data cannot be read.
+        ValueError: something is missing or contradicts the source, or the data cannot be read.
         ParityError: the artifact answers otherwise than the source on its own.
     """
     check_output(output)
     spec = source.complete(given)
     samples = _samples(spec.spec(), labels, data)
-    original = _Original(source=source, graph=source.open(), spec=spec)
-    scores, largest = _scores(original, samples, labels)
-    original = replace(original, scores=scores)
-    files = {
-        BEFORE: graph_before(source, spec),
-        ONNX: source.content,
-        AFTER: graph_after(source, scores, len(labels)),
-    }
-    served = _served(files, source)
+    on_progress("asking the source", 0)
+    graph, answers = source.answered(samples, spec)
+    scores, logits = _scores(source.name, answers, labels)
     on_progress("parity", 0)
-    figures = _measured(original, served, samples, functools.partial(on_progress, "parity"))
-    _require(figures, source, largest)
-    files[PROBE] = _probe(original, samples)
-    on_progress("gradients", 0)
+    wrapped = _wrap(graph, spec, scores, len(labels))
+    figures = _measured(wrapped, logits, samples, functools.partial(on_progress, "parity"))
+    files = wrapped.files | {PROBE: _probe(logits, samples)}
     gradients, blind = None, None if differentiable else "left out"
     if differentiable:
+        on_progress("gradients", 0)
         try:
-            made = make_gradient(source, spec, scores, samples, served, len(labels))
+            made = make_gradient(graph, spec, scores, samples, wrapped.served, len(labels))
             files[GRADIENT], gradients = made
         except NoGradient as error:
             blind = str(error)[:300]
-    origin = Source(
+    origin = Origin(
         file=source.name,
+        format=source.format,
         sha256=source.sha256,
-        batch=source.batch,
+        batch=graph.batch,
         input=spec.model_dump(mode="json"),
         scores=scores,
         gradients=gradients,
         blind=blind,
     )
-    manifest = _manifest(source, origin, name, labels, spec.spec(), files, figures)
+    manifest = _manifest(graph, origin, name, labels, spec.spec(), files, figures)
     return _write(output, files, manifest)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Wrapped:
+    """A graph with those around it: their files, and the logits of all three."""
+
+    graph: SourceGraph
+    files: dict[str, bytes]
+    served: Callable[[Feed], np.ndarray]
+
+
+def _wrap(graph: SourceGraph, spec: InputFile, scores: Scores, classes: int) -> _Wrapped:
+    before, after = graph_before(graph, spec), graph_after(graph, scores, classes)
+    composed: Graph = open_graph(compose(before, graph.content, after), "fp32")
+    return _Wrapped(
+        graph=graph,
+        files={BEFORE: before, ONNX: graph.content, AFTER: after},
+        served=lambda feed: in_batches(composed, feed, graph.batch),
+    )
 
 
 def _write(output: Path, files: Mapping[str, bytes], manifest: Manifest) -> Artifact:
@@ -142,33 +136,19 @@ def _write(output: Path, files: Mapping[str, bytes], manifest: Manifest) -> Arti
     return open_artifact(output)
 
 
-def prepare(images: np.ndarray, source: SourceGraph, spec: InputFile) -> np.ndarray:
-    """What a graph reads, computed in numpy: the independent check of `graph_before`.
-
-    Args:
-        images: (B, C, H, W) float32 in [0, 1].
-        source: the graph.
-        spec: its input file, complete.
-    """
-    low, high = spec.range or (0, 1)
-    found = images[:, ::-1] if spec.channels == "bgr" else images
-    found = found * np.float32(high - low) + np.float32(low)
-    mean, std = (np.array(each, np.float32) for each in (spec.mean or [0], spec.std or [1]))
-    found = (found - mean.reshape(1, -1, 1, 1)) / std.reshape(1, -1, 1, 1)
-    if source.dtype == "uint8":
-        found = np.rint(found)
-    if spec.layout == "nhwc":
-        found = found.transpose(0, 2, 3, 1)
-    return np.ascontiguousarray(found, source.dtype)
-
-
-def read_labels(path: Path | None, source: SourceGraph) -> list[str]:
+def read_labels(path: Path | None, source: Source) -> list[str]:
     """The names of the classes, from a text file with one a line, or a JSON list.
 
+    Args:
+        path: of the file; None takes the names that the source tells.
+        source: what is imported.
+
     Raises:
-        ValueError: there is none, it cannot be read, or its names are not as many as the scores.
+        ValueError: there are none, they cannot be read, or are not as many as the scores.
     """
     count = source.classes
+    if path is None and source.labels:
+        return source.labels
     if path is None:
         raise ValueError(
             f"{source.name} does not name its {count or ''} classes: give --labels FILE, with one "
@@ -205,64 +185,48 @@ def _samples(spec: ImageSpec, labels: Sequence[str], data: str | None) -> Sample
     return Samples(inputs=pixels, labels=None, description=RANDOM)
 
 
-def _scores(original: _Original, samples: Samples, labels: Sequence[str]) -> tuple[Scores, float]:
-    """What the graph gives, from its answers, and the largest of them."""
-    source, count = original.source, min(_ASKED, len(samples))
-    try:
-        found = original(samples.feed(range(count)))
-    except ValueError as error:
-        raise ValueError(f"{source.name} does not run on its input: {error}") from error
-    if found.shape != (count, len(labels)):
+def _scores(name: str, answers: np.ndarray, labels: Sequence[str]) -> tuple[Scores, np.ndarray]:
+    """What a source gives, from its answers (N, K), and their logits."""
+    if answers.shape[1:] != (len(labels),):
         raise ValueError(
-            f"{source.name} must give {len(labels)} scores an image, as there are names, got "
-            f"{found.shape} of {count} images"
+            f"{name} must give {len(labels)} scores an image, as there are names, got answers of "
+            f"{answers.shape} to {len(answers)} images"
         )
-    if not np.isfinite(found).all():
-        raise ValueError(f"{source.name} gives scores that are infinite or not a number")
-    if (found >= 0).all() and (np.abs(found.sum(1) - 1) < _SUMS).all():
-        return "probabilities", float(np.abs(np.log(found + TINY)).max())
-    return "logits", float(np.abs(found).max())
-
-
-def _served(files: dict[str, bytes], source: SourceGraph) -> Callable[[Feed], np.ndarray]:
-    """The composed graph."""
-    graph: Graph = open_graph(compose(files[BEFORE], files[ONNX], files[AFTER]), "fp32")
-    return lambda feed: in_batches(graph, feed, source.batch)
+    if not np.isfinite(answers).all():
+        raise ValueError(f"{name} gives scores that are infinite or not a number")
+    asked = answers[:_ASKED]
+    if (asked >= 0).all() and (np.abs(asked.sum(1) - 1) < _SUMS).all():
+        return "probabilities", np.log(answers + np.float32(TINY), dtype=np.float32)
+    return "logits", answers.astype(np.float32)
 
 
 def _measured(
-    original: _Original,
-    served: Callable[[Feed], np.ndarray],
-    samples: Samples,
-    on_progress: Callable[[int], object],
+    wrapped: _Wrapped, logits: np.ndarray, samples: Samples, on_progress: Callable[[int], object]
 ) -> Parity:
-    """Figures of the composed graph against the source on its own."""
-    precision = original.source.precision
-    candidate = parity.Candidate(predict=served, precision=precision, runtime="onnx-cpu")
-    return parity.measure(original, {ONNX: candidate}, samples, on_progress=on_progress)
-
-
-def _require(found: Parity, source: SourceGraph, largest: float) -> None:
-    """Refuse a composed graph that is another function than the source."""
-    figures, allowed = found.formats[ONNX], parity.TOLERANCE * max(1.0, largest)
-    if source.precision == "fp32" and figures.max_abs_diff > allowed:
+    """Figures of the composed graph against what the source gave on its own, if they will do."""
+    precision, name = wrapped.graph.precision, wrapped.graph.name
+    candidate = parity.Candidate(predict=wrapped.served, precision=precision, runtime="onnx-cpu")
+    found = parity.measure(logits, {ONNX: candidate}, samples, on_progress=on_progress)
+    figures = found.formats[ONNX]
+    allowed = parity.TOLERANCE * max(1.0, float(np.abs(logits[:_ASKED]).max()))
+    if precision == "fp32" and figures.max_abs_diff > allowed:
         problem = f"logits differ by {figures.max_abs_diff:.1e} once the graph is wrapped"
-        raise parity.ParityError(source.name, f"{problem}, more than {allowed:.1e}")
+        raise parity.ParityError(name, f"{problem}, more than {allowed:.1e}")
     if figures.top1_mismatches > (1 - MIN_AGREEMENT) * found.samples:
         problem = f"{figures.top1_mismatches} of {found.samples} samples change their class"
-        raise parity.ParityError(source.name, f"{problem} once the graph is wrapped")
+        raise parity.ParityError(name, f"{problem} once the graph is wrapped")
+    return found
 
 
-def _probe(original: _Original, samples: Samples) -> bytes:
-    chosen = samples.take(spread(len(samples), PROBE_SAMPLES))
-    parts = np.array_split(np.arange(len(chosen)), 8)
-    logits = np.concatenate([original(chosen.feed(part)) for part in parts if len(part)])
-    return write_probe(Probe(inputs={"images": np.asarray(chosen.inputs)}, logits=logits))
+def _probe(logits: np.ndarray, samples: Samples) -> bytes:
+    chosen = spread(len(samples), PROBE_SAMPLES)
+    inputs = {"images": np.asarray(samples.take(chosen).inputs)}
+    return write_probe(Probe(inputs=inputs, logits=logits[chosen]))
 
 
 def _manifest(
-    source: SourceGraph,
-    origin: Source,
+    graph: SourceGraph,
+    origin: Origin,
     name: str,
     labels: Sequence[str],
     image: ImageSpec,
@@ -277,8 +241,8 @@ def _manifest(
         output=OutputSpec(shape=[-1, len(labels)]),
         labels=list(labels),
         preprocessing=image.to_dict(),
-        precision=source.precision,
-        quantization=source.quantization,
+        precision=graph.precision,
+        quantization=graph.quantization,
         files={file: sha256(content) for file, content in files.items()},
         parity=figures,
         metrics={},

@@ -12,7 +12,7 @@ from PIL import Image
 from data.sets import ImageSet
 from export.__main__ import main
 from export.card import render
-from export.importers.source import open_source
+from export.importers.sources import open_source
 from robustness.evaluation import evaluate
 from robustness.kinds import NotPossible
 from robustness.spec import EvaluationSpec
@@ -230,11 +230,11 @@ def test_broken_files_are_refused(tmp_path: Path) -> None:
     ):
         path.write_bytes(content)
         with pytest.raises(ValueError, match=message):
-            open_source(path)
+            open_source(str(path))
     with path.open("wb") as file:
         file.truncate(2**31)  # a hole: it takes no space
     with pytest.raises(ValueError, match="must be smaller than 2 GB"):
-        open_source(path)
+        open_source(str(path))
 
 
 def test_an_imported_graph_is_evaluated_by_asking_it(imported: Artifact, tmp_path: Path) -> None:

@@ -1,0 +1,161 @@
+"""What can be imported: a base class, of which each kind of source makes one."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, ClassVar, Self
+
+import numpy as np
+
+from export.importers.input_file import InputFile, Layout
+from export.samples import Samples
+from runtimes.manifest import SourceFormat
+
+if TYPE_CHECKING:
+    from export.importers.source import SourceGraph
+
+_CHANNELS = (1, 3)
+
+
+class Source(ABC):
+    """A classifier from elsewhere, of which only is known what it tells without being run.
+
+    Attributes:
+        format: what it is, as manifests say it.
+        wanted: what it looks like on a command line.
+    """
+
+    format: ClassVar[SourceFormat]
+    wanted: ClassVar[str]
+    name: str
+
+    @classmethod
+    @abstractmethod
+    def takes(cls, given: str) -> bool:
+        """Whether what was given, a path or a name, is of this kind; nothing of it is run."""
+
+    @classmethod
+    @abstractmethod
+    def open(cls, given: str) -> Self:
+        """Read what it tells.
+
+        Raises:
+            ValueError: it cannot be read, or is no classifier of images; one sentence says why.
+        """
+
+    @abstractmethod
+    def answered(self, samples: Samples, spec: InputFile) -> "tuple[SourceGraph, np.ndarray]":
+        """Its graph, and what it gives on its own for each sample, without any graph of ours.
+
+        Args:
+            samples: N images.
+            spec: its input file, complete.
+
+        Returns:
+            The graph and scores (N, K) of any kind.
+
+        Raises:
+            ValueError: it does not run on its input, or cannot be written as a graph.
+        """
+
+    @abstractmethod
+    def facts(self) -> list[tuple[str, str]]:
+        """What it tells, as names with values for people."""
+
+    @property
+    @abstractmethod
+    def sha256(self) -> str:
+        """The digest of its bytes."""
+
+    @property
+    @abstractmethod
+    def dtype(self) -> str:
+        """What it reads, as numpy calls it."""
+
+    @property
+    @abstractmethod
+    def shape(self) -> Sequence[int | None]:
+        """The length of its input's axes, None where it takes any; none where it does not say."""
+
+    @property
+    @abstractmethod
+    def classes(self) -> int | None:
+        """How many scores it gives, where it says so."""
+
+    @property
+    def labels(self) -> list[str]:
+        """The names of its classes in order of index; none where it does not say."""
+        return []
+
+    @property
+    def told(self) -> InputFile:
+        """What it says of its input where no input file is given."""
+        return InputFile()
+
+    @property
+    def layout(self) -> Layout | None:
+        """The order of its axes; None where both are possible."""
+        first, last = (self.shape[axis] in _CHANNELS for axis in (1, -1)) if self.shape else (0, 0)
+        if bool(first) == bool(last):
+            return None
+        return "nchw" if first else "nhwc"
+
+    def complete(self, given: InputFile) -> InputFile:
+        """An input file with what the graph tells.
+
+        Raises:
+            ValueError: the two contradict each other, or neither tells what is needed; the message
+                names the keys.
+        """
+        layout = given.layout or self.layout
+        missing = self.missing(given)
+        if missing:
+            raise ValueError(
+                f"{self.name} does not tell {', '.join(missing)}: say so with --input "
+                "(imagenet, cifar, or a YAML file with these keys)"
+            )
+        if self.dtype == "uint8" and (
+            given.mean or given.std or given.range not in (None, [0, 255])
+        ):
+            raise ValueError(f"{self.name} reads uint8: range is [0, 255], without mean and std")
+        axes = (1, 2, 3) if layout == "nchw" else (3, 1, 2)
+        channels, height, width = (self.shape[axis] if self.shape else None for axis in axes)
+        kind = given.channels or ("grey" if channels == 1 else "rgb")
+        size = given.size or [int(height or 0), int(width or 0)]
+        complete = given.model_copy(
+            update={
+                "layout": layout,
+                "channels": kind,
+                "size": size,
+                "range": given.range or [0.0, 255.0],
+            }
+        )
+        wanted = [1 if kind == "grey" else 3, *size]
+        known = [channels, height, width]
+        if any(axis not in (None, own) for axis, own in zip(known, wanted, strict=True)):
+            got = f"channels {kind}, size {size}"
+            raise ValueError(f"{self.name} reads {axes_of(self.shape)}; the input file says {got}")
+        for key in ("mean", "std"):
+            values = getattr(complete, key)
+            if values is not None and len(values) != wanted[0]:
+                raise ValueError(f"{key} must have {wanted[0]} values, got {len(values)}")
+        complete.spec()
+        return complete
+
+    def missing(self, given: InputFile) -> list[str]:
+        """The keys of an input file that neither it nor the graph tells."""
+        layout = given.layout or self.layout
+        found = [] if layout else ["layout"]
+        axes = (1, 2, 3) if layout == "nchw" else (3, 1, 2)
+        known = [self.shape[axis] if self.shape else None for axis in axes]
+        if given.channels is None and (layout is None or known[0] is None):
+            found.append("channels")
+        if given.size is None and (layout is None or None in known[1:]):
+            found.append("size")
+        if given.range is None and self.dtype != "uint8":
+            found.append("range (with mean and std, if it has any)")
+        return found
+
+
+def axes_of(shape: Sequence[int | None]) -> str:
+    """The length of axes as people write it."""
+    return "(" + ", ".join("any" if length is None else str(length) for length in shape) + ")"
