@@ -30,7 +30,7 @@ MAX_PROMISE_ERROR = 0.25
 """Of a gradient: 0.001 on smooth functions, 0.1 on kinked ones, 1 where nothing is related."""
 
 _DIRECTIONS = 16
-_STEPS = (1e-3, 1 / 255, 2 / 255)  # graphs that read bytes change by whole levels only
+_STEPS = (1e-5, 1e-4, 1e-3, 1 / 255)  # graphs that read bytes change by whole levels only
 
 
 class ParityFailure(ValueError):
