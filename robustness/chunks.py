@@ -4,7 +4,7 @@ What it finds is written as files, and files of an earlier attempt are used: a r
 one process, ended by another and done twice without harm.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -122,14 +122,16 @@ def _read_cell(context: EvaluationContext, block: Block, cell: Cell) -> ShardRes
     return result if all(shards.read(path) is not None for path in paths) else None
 
 
-def model_result(spec: EvaluationSpec, target: Target, samples: int, folder: Path) -> ModelResult:
-    """One model's results, from the files of all its chunks.
+def model_result(
+    spec: EvaluationSpec, target: Target, chosen: Sequence[range], folder: Path
+) -> ModelResult:
+    """One model's results, from the files of some ranges of inputs, the first among them.
 
     Raises:
         Lost: a file is missing or damaged.
         KeyError: a file lacks what it should hold.
     """
-    starts = [chosen.start for chosen in shards.ranges(samples)]
+    starts = [part.start for part in chosen]
 
     def joined(cell: Cell) -> ShardResult:
         """The result on one cell from all its ranges."""

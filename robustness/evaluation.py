@@ -1,6 +1,7 @@
 """Run an evaluation: from models, inputs and a spec to shards, results and a report."""
 
 import warnings
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -8,18 +9,20 @@ from pathlib import Path
 import numpy as np
 
 from core.files import remove_leftovers
+from core.stats import confidence_sequence
 from data.sets import TextSet
 from data.sources import ImageSet
 from robustness import store as shards
 from robustness.attacking import EvaluationContext
-from robustness.chunks import Chunk, model_result
+from robustness.attacks.base import input_seed
+from robustness.chunks import Chunk, is_done, model_result
 from robustness.executors import run_inline
 from robustness.kinds import ASKING, Endpoint, NotPossible
 from robustness.progress import Cancelled, Meter, Progress
 from robustness.report.build import build_report, environment
 from robustness.report.schema import Report, write_report
 from robustness.report.write import write_companions
-from robustness.spec import EvaluationSpec, cost
+from robustness.spec import EvaluationSpec, cost, parse_gate
 from robustness.target import Target, torch_threads
 from robustness.text_target import open_model
 from runtimes.artifact import Artifact
@@ -49,6 +52,9 @@ def evaluate(
     again, and the result is the same to the byte, given the same arguments, library versions and
     kind of CPU, whoever does the work.
 
+    With `stop: early` the inputs come in a random order, and the evaluation ends when its gate is
+    decided; the report is about those that were needed.
+
     Args:
         spec: what to do; its `model` and `compare_with` are the caller's to resolve.
         models: the model, then the one it is compared with if any: artifacts, or any classifier
@@ -76,10 +82,17 @@ def evaluate(
             EvaluationContext(spec=spec, target=target, folder=folder, meter=meter, threads=threads)
             for target in targets
         ]
-        executor(contexts, _chunks(contexts, inputs))
-        results = [model_result(spec, target, len(inputs), folder) for target in targets]
+        given = len(inputs)
+        if spec.stop == "early":
+            inputs = _until_decided(contexts[0], inputs, executor)
+        else:
+            executor(contexts, _chunks(contexts, inputs))
+        used = shards.ranges(len(inputs))
+        results = [model_result(spec, target, used, folder) for target in targets]
         where = environment(threads, {target.runtime.name for target in targets})
-        report = build_report(results, inputs.names, inputs.labels, where, inputs.origin)
+        report = build_report(
+            results, inputs.names, inputs.labels, where, inputs.origin, given=given
+        )
         write_companions(folder, report, targets[0].torch_model)
     write_report(folder, report)  # last: whoever finds it finds the other files, too
     remove_leftovers(folder)
@@ -108,6 +121,50 @@ def _chunks(contexts: Sequence[EvaluationContext], inputs: Inputs) -> Iterator[C
                 inputs=context.target.load(part),
                 labels=part.labels,
             )
+
+
+def _until_decided(context: EvaluationContext, inputs: Inputs, executor: Executor) -> Inputs:
+    """Do range after range of the inputs, in a random order, until the gate is decided.
+
+    Only the ranges before the first that is not finished count, so that the outcome does not depend
+    on how many are worked on at once.
+
+    Returns:
+        The inputs that count.
+    """
+    spec, meter = context.spec, context.meter
+    order = np.random.default_rng(input_seed(spec.seed, "order", b"")).permutation(len(inputs))
+    inputs = inputs.take(order)
+    gate, pending = parse_gate(spec.gate or ""), deque[Chunk]()
+    held = used = 0
+    decided = False
+
+    def look() -> bool:
+        """Whether the gate is decided by now."""
+        nonlocal held, used, decided
+        while not decided and pending and is_done(context, pending[0]):
+            chunk = pending.popleft()
+            chosen = range(chunk.start, chunk.start + len(chunk.inputs))
+            found = model_result(spec, context.target, [chosen], context.folder)
+            rank = found.clean.rank if gate.metric == "clean_accuracy" else found.largest_rank
+            used = chosen.stop
+            if rank is not None:
+                held += int((rank == 0).sum())
+                decided = gate.decided(*confidence_sequence(held, used))
+        return decided
+
+    def chunks() -> Iterator[Chunk]:
+        """Those that are needed, as long as it is not known that they are not."""
+        for chunk in _chunks([context], inputs):
+            if look():
+                return
+            pending.append(chunk)
+            yield chunk
+
+    executor([context], chunks())
+    look()
+    with meter.allot(meter.total - meter.done):
+        return inputs.take(range(used))
 
 
 def _in_float32(spec: EvaluationSpec) -> EvaluationSpec:

@@ -26,7 +26,7 @@ for _name, _kind in ATTACKS.items():
     for _known in options(_kind):
         if _known.name not in _ONLY_IN_SPEC:
             _OPTIONS.setdefault(_known.name, {})[_name] = _known
-_OF_SPEC = ("attack", *_OPTIONS, "top_k", "seed", "gate", "class_map")
+_OF_SPEC = ("attack", *_OPTIONS, "top_k", "seed", "gate", "stop", "class_map")
 
 
 def parser() -> argparse.ArgumentParser:
@@ -209,6 +209,11 @@ def _add_figures(command: argparse.ArgumentParser) -> None:
     )
     add("--gate", metavar="RULE", help=told)
     told = (
+        "early: take the inputs in a random order, and end as soon as the gate is decided; default "
+        "end, after all of them"
+    )
+    add("--stop", choices=("end", "early"), help=told)
+    told = (
         "right is also an input whose label is among the K best classes; above 1 every attack runs "
         "to its end, which takes longer; default 1"
     )
@@ -287,6 +292,7 @@ def read_spec(arguments: argparse.Namespace) -> EvaluationSpec:
         {
             "seed": arguments.seed or 0,
             "gate": arguments.gate,
+            "stop": arguments.stop or "end",
             "class_map": _class_map(arguments.class_map),
             "top_k": arguments.top_k or [1],
             "attacks": [_attack(name, arguments) for name in arguments.attack],

@@ -163,6 +163,12 @@ class EvaluationSpec(Strict, frozen=True, json_schema_extra={"examples": EXAMPLE
         description="condition on the lower bound of an interval: robust_accuracy or "
         "clean_accuracy, >= or >, and a number in [0, 1]",
     )
+    stop: Literal["end", "early"] = Field(
+        default="end",
+        description="early: inputs come in a random order that follows from the seed, and the "
+        "evaluation ends as soon as the gate is decided; every interval is then a confidence "
+        "sequence, which may be looked at after each input",
+    )
     class_map: dict[str, str] | Literal["index"] | None = Field(
         default=None,
         description="for data that call their classes otherwise than the model: by class of the "
@@ -256,6 +262,14 @@ class EvaluationSpec(Strict, frozen=True, json_schema_extra={"examples": EXAMPLE
         return self
 
     @model_validator(mode="after")
+    def _decided_by_a_gate(self) -> "EvaluationSpec":
+        if self.stop == "early" and self.gate is None:
+            raise ValueError("stop must be 'end' without a gate: there is nothing to decide")
+        if self.stop == "early" and self.compare_with is not None:
+            raise ValueError("stop must be 'end' with compare_with: a gate is about one model")
+        return self
+
+    @model_validator(mode="after")
     def _one_kind_of_input(self) -> "EvaluationSpec":
         if len({attack.info.input for attack in self.attacks}) > 1:
             raise ValueError("attacks must all be on images or all on texts")
@@ -273,6 +287,10 @@ class Gate:
     def holds(self, value: float) -> bool:
         """Whether a value satisfies the condition."""
         return value >= self.threshold if self.op == ">=" else value > self.threshold
+
+    def decided(self, low: float, high: float) -> bool:
+        """Whether an interval lies on one side of the threshold."""
+        return self.holds(low) or not self.holds(high)
 
 
 def parse_gate(text: str) -> Gate:

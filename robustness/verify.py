@@ -230,7 +230,9 @@ def _stored_results(
     """The stored results of every model, after the report was compared with them."""
     count = len(report.samples)
     try:
-        results = [model_result(report.spec, target, count, folder) for target in targets]
+        results = [
+            model_result(report.spec, target, store.ranges(count), folder) for target in targets
+        ]
         parts = [part for result in results for part in (result.clean, *result.cells)]
         sizes = {np.shape(getattr(part, one.name))[-1] for part in parts for one in fields(part)}
         if sizes != {count}:
@@ -248,7 +250,9 @@ def _wrong_figures(
     names = [sample.name for sample in report.samples]
     data = report.data
     origin = Origin(name=data.name, split=data.split, source=data.source, classes=data.classes)
-    rebuilt = build_report(results, names, labels, report.environment, origin)
+    rebuilt = build_report(
+        results, names, labels, report.environment, origin, given=data.given or len(names)
+    )
     own, again = (each.model_dump(exclude=_UNCHECKED) for each in (report, rebuilt))
     skip = _MAY_DIFFER if report.code == code_digest() else _MAY_DIFFER | _SENTENCES
     for place, was, should in _differences(own, again, "", skip):

@@ -23,7 +23,7 @@ from robustness.scoring import (
     ModelResult,
     parts_of,
 )
-from robustness.spec import Cell, parse_gate
+from robustness.spec import Cell, EvaluationSpec, parse_gate
 from robustness.store import SHARD_SIZE, content_digest
 
 _LIBRARIES = ("numpy", "onnxruntime", "pillow", "scipy", "torch", "torchattacks")
@@ -51,6 +51,8 @@ def build_report(
     labels: np.ndarray | None,
     environment: dict[str, str],
     origin: Origin,
+    *,
+    given: int,
 ) -> schema.Report:
     """Put everything together.
 
@@ -60,6 +62,7 @@ def build_report(
         labels: (N,), or None where none were given and the models' own predictions stand in.
         environment: where it ran.
         origin: where the inputs come from; what no text may hold is replaced.
+        given: how many inputs there were, of which an early stop used some.
     """
     first = results[0]
     classes = origin.classes
@@ -67,6 +70,7 @@ def build_report(
         kind=first.target.reads,
         digest=data_digest(first, labels),
         samples=len(first.clean.rank),
+        given=given if first.spec.stop == "early" else None,
         labels=[plain(label) for label in first.target.labels],
         name=origin.name and plain(origin.name),
         split=origin.split and plain(origin.split),
@@ -83,13 +87,13 @@ def build_report(
         code=code_digest(),
         shard_size=SHARD_SIZE,
         environment=environment,
-        notes=notes(results),
-        definitions=_definitions(summary, first.target.reads),
+        notes=notes(results, given),
+        definitions=_definitions(first.spec, summary, first.target.reads),
         created=datetime.now(UTC).isoformat(timespec="seconds"),
     )
 
 
-def _definitions(summary: schema.Summary, kind: str) -> dict[str, str]:
+def _definitions(spec: EvaluationSpec, summary: schema.Summary, kind: str) -> dict[str, str]:
     """The definitions of what the report has."""
     model = summary.models[0]
     has = dict.fromkeys(("robust", "confirmed", "transfer_gap", "worst"), bool(model.attacks))
@@ -103,7 +107,8 @@ def _definitions(summary: schema.Summary, kind: str) -> dict[str, str]:
         "certificate": bool(model.certificates),
         "stability": summary.metric == "stability",
     }
-    return {term: text for term, text in schema.DEFINITIONS.items() if has.get(term, True)}
+    found = {term: text for term, text in schema.DEFINITIONS.items() if has.get(term, True)}
+    return found | ({"ci": schema.SEQUENCE} if spec.stop == "early" else {})
 
 
 def data_digest(result: ModelResult, labels: np.ndarray | None) -> str:
@@ -138,9 +143,7 @@ def _summary(
         top_k=results[0].top_k,
         models=models,
         comparison=_comparison(results, models, metric),
-        gate=None
-        if spec.gate is None
-        else _gate(spec.gate, models[0], unresolved, labelled=labelled),
+        gate=None if spec.gate is None else _gate(spec, models[0], unresolved, labelled=labelled),
         warnings=warnings,
         reliable=not warnings,
     )
@@ -182,14 +185,21 @@ def _pair(first: np.ndarray, second: np.ndarray) -> schema.Pair:
 
 
 def _gate(
-    text: str, model: schema.ModelFigures, unresolved: Sequence[str], *, labelled: bool
+    spec: EvaluationSpec,
+    model: schema.ModelFigures,
+    unresolved: Sequence[str],
+    *,
+    labelled: bool,
 ) -> schema.GateResult:
+    text = spec.gate or ""
     gate = parse_gate(text)
     # Without labels the model is compared with itself: clean accuracy is 1 whatever the model.
     meaningful = labelled or gate.metric != "clean_accuracy"
     figure = model.clean if gate.metric == "clean_accuracy" else model.largest
     lower = 0.0 if figure is None else figure.ci[0]
     reason = _gate_reason(gate.metric, model, figure)
+    if spec.stop == "early" and figure is not None and not gate.decided(*figure.ci):
+        reason += f"; not decided by all {model.samples} inputs"
     if unresolved:
         codes = ", ".join(dict.fromkeys(unresolved)).replace("_", " ")
         reason += f"; a figure with unresolved warnings ({codes}) passes no gate"

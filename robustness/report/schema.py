@@ -36,8 +36,8 @@ DEFINITIONS = {
     "attacks aim at top-1, and the worst case at each k is taken image by image over all attacks "
     "run in full",
     "ci": "Wilson 95 % interval: what the number of inputs alone leaves open",
-    "corrupted": "accuracy averaged over corruptions and severities; its 95 % interval is Wilson's "
-    "with each image's average in the place of a hit or miss, which is never too short",
+    "corrupted": "accuracy averaged over corruptions and severities; its 95 % interval "
+    "takes each image's average in the place of a hit or miss, which is never too short",
     "eps": "largest change of any pixel (Linf), or the root of the sum of squares of all changes "
     "(L2), in the model's input space where pixels lie in [0, 1]",
     "minimal": "the nearest adversarial input that a minimum-norm attack found; it bounds the true "
@@ -51,6 +51,10 @@ DEFINITIONS = {
     "stability": "no labels were given: the model's own prediction on the unchanged input stands "
     "in, so the figures say how stable its predictions are, not whether they are correct",
 }
+SEQUENCE = (
+    "95 % confidence sequence: what the number of inputs alone leaves open, whenever one stops"
+)
+"""The definition of `ci` in the report of an evaluation that stops early."""
 
 
 def plain(text: str) -> str:
@@ -368,13 +372,16 @@ class Sample(Part):
 class Data(Part):
     """What was evaluated: sha256 over the first model's inputs and the labels.
 
-    `labels` are the model's classes; `name`, `split`, `source` and `classes` say where the inputs
-    come from, as in `data.sets.Origin`.
+    `given` is the number of inputs there were, if the evaluation stopped as soon as its gate was
+    decided: then `samples` of them, in random order, were used. `labels` are the model's classes;
+    `name`, `split`, `source` and `classes` say where the inputs come from, as in
+    `data.sets.Origin`.
     """
 
     kind: Literal["image", "text"]
     digest: str
     samples: int
+    given: int | None = None
     labels: list[str]
     name: str | None
     split: str | None

@@ -1,11 +1,12 @@
 """From results to figures: what one model's samples add up to."""
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from core.stats import mean_interval, wilson
+from core.stats import confidence_sequence, mean_interval
 from robustness.attacks.base import Norm
 from robustness.attacks.corruptions.attack import mean_corruption_error, split
 from robustness.certificates.smoothing import Smoothing
@@ -35,7 +36,7 @@ def model_figures(
         reference: the model whose errors under corruptions are the measure, if any.
         metric: "accuracy", or "stability" where no labels were given.
     """
-    target, top_k = result.target, result.top_k
+    target = result.target
     largest, errors = result.largest_rank, _errors(result)
     endpoint = None if target.endpoint is None else target.endpoint.facts()
     found = schema.ModelFigures(
@@ -45,10 +46,10 @@ def model_figures(
         runtime=target.runtime.name,
         precision=target.runtime.precision,
         samples=len(result.clean.rank),
-        clean=figure(result.clean.rank, top_k),
+        clean=_figure(result, result.clean.rank),
         attacks=[_attack(cell, result, one, metric) for cell, one in result.of(AttackResult)],
-        worst={key: figure(rank, top_k) for key, rank in result.worst_ranks.items()},
-        largest=None if largest is None else figure(largest, top_k),
+        worst={key: _figure(result, rank) for key, rank in result.worst_ranks.items()},
+        largest=None if largest is None else _figure(result, largest),
         minimal=[_minimal(norm, found) for norm, found in nearest(result).items()],
         corruptions=_corruptions(result),
         corrupted=_corrupted(result),
@@ -64,13 +65,20 @@ def model_figures(
     return found.model_copy(update={"outcome": outcome(found)})
 
 
-def figure(rank: np.ndarray, top_k: Sequence[int]) -> schema.Figure:
+def _figure(result: ModelResult, rank: np.ndarray) -> schema.Figure:
     """An accuracy with its interval, and the same at other ranks, from ranks (N,)."""
     return schema.Figure(
         top1=accuracy(rank),
-        ci=wilson(int((rank == 0).sum()), len(rank)),
-        top_k=_by_rank(rank, top_k),
+        ci=_interval(result, rank == 0),
+        top_k=_by_rank(rank, result.top_k),
     )
+
+
+def _interval(result: ModelResult, shares: np.ndarray) -> tuple[float, float]:
+    """The 95 % interval of the mean of shares (N,), each in [0, 1]."""
+    if result.spec.stop == "early":
+        return confidence_sequence(math.fsum(shares), len(shares))
+    return mean_interval(shares.tolist())
 
 
 def accuracy(rank: np.ndarray, k: int = 1) -> float:
@@ -88,7 +96,7 @@ def _attack(
     attack, place = cell.attack, cell.budget
     steps, alpha = attack.settings(place)
     top_k, on_images = result.top_k, attack.info.input == "image"
-    robust, confirmed = figure(found.robust, top_k), accuracy(found.confirmed)
+    robust, confirmed = _figure(result, found.robust), accuracy(found.confirmed)
     made = schema.AttackFigures(
         name=attack.label,
         title=attack.title,
@@ -183,7 +191,7 @@ def _corruptions(result: ModelResult) -> list[schema.CorruptionFigures]:
     found = []
     for cell, one in result.of(CorruptionResult):
         name, severity = split(cell.budget)
-        measured = figure(one.rank, result.top_k)
+        measured = _figure(result, one.rank)
         found.append(schema.CorruptionFigures(name=name, severity=severity, accuracy=measured))
     return found
 
@@ -197,7 +205,7 @@ def _corrupted(result: ModelResult) -> schema.Figure | None:
     each = (ranks == 0).mean(axis=0)
     return schema.Figure(
         top1=float(each.mean()),
-        ci=mean_interval(each.tolist()),
+        ci=_interval(result, each),
         top_k={str(k): accuracy(ranks, k) for k in result.top_k},
     )
 
@@ -225,20 +233,20 @@ def _certificates(result: ModelResult) -> list[schema.CertificateFigures]:
             samples=cell.attack.samples,
             alpha=cell.attack.alpha,
             abstained=float((found.index < 0).mean()),
-            curve=_certified(np.where(found.index == label, found.radius, -1.0)),
+            curve=_certified(result, np.where(found.index == label, found.radius, -1.0)),
         )
         for cell, found in result.of(CertificateResult)
         if isinstance(cell.attack, Smoothing)
     ]
 
 
-def _certified(radius: np.ndarray) -> list[schema.Certified]:
+def _certified(result: ModelResult, radius: np.ndarray) -> list[schema.Certified]:
     """The curve, from certified radii (N,) that are negative where the answer is wrong."""
     found, samples = [], len(radius)
     for place in np.unique(np.linspace(0, max(float(radius.max()), 0.0), _CURVE)):
-        held = int((radius >= place).sum())
-        ci = wilson(held, samples)
-        found.append(schema.Certified(radius=float(place), share=held / samples, ci=ci))
+        held = radius >= place
+        share, ci = int(held.sum()) / samples, _interval(result, held)
+        found.append(schema.Certified(radius=float(place), share=share, ci=ci))
     return found
 
 

@@ -230,6 +230,7 @@ class EvaluationForm {
     const [, share] = /^\s*robust_accuracy\s*>=\s*(\S+)\s*$/.exec(spec.gate ?? "") ?? [];
     if (spec.gate && !share) left.push(`gate ${spec.gate}`);
     if (spec.class_map) left.push("class_map");
+    if (spec.stop === "early") left.push("stop: early");
     const values = { called: spec.name ?? "", note: spec.note ?? "", seed: spec.seed ?? 0, ranks: (spec.top_k ?? [1]).join(" "), gate: share ? Number((share * 100).toFixed(9)) : "", priority };
     for (const [name, value] of Object.entries(values)) this.form.elements[name].value = value;
     const served = this.#fillModels(models);

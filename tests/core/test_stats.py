@@ -8,6 +8,7 @@ from scipy import optimize, stats
 
 from core.stats import (
     above_chance,
+    confidence_sequence,
     lower_bound,
     mcnemar,
     mean_interval,
@@ -40,6 +41,33 @@ def test_interval_of_a_mean_holds_it_at_least_as_often_as_promised(a: float, b: 
     draws = np.random.default_rng(0).beta(a, b, (500, 12))
     held = [low <= a / (a + b) <= high for low, high in map(mean_interval, draws.tolist())]
     assert np.mean(held) > 0.94
+
+
+@pytest.mark.parametrize("mean", [0.02, 0.6])
+def test_a_confidence_sequence_may_be_looked_at_again_and_again(mean: float) -> None:
+    draw, looks = np.random.default_rng(5), np.arange(20, 401, 20)
+    successes = (draw.random((200, 400)) < mean).cumsum(axis=1)[:, looks - 1]
+
+    def missed(interval: Callable[[int, int], tuple[float, float]]) -> float:
+        """Share of the sequences whose mean lies outside at any look."""
+        ends = np.array(
+            [
+                [interval(int(s), int(n)) for s, n in zip(row, looks, strict=True)]
+                for row in successes
+            ]
+        )
+        return float(((ends[..., 0] > mean) | (ends[..., 1] < mean)).any(axis=1).mean())
+
+    assert missed(confidence_sequence) <= 0.05 < missed(wilson)
+
+
+def test_a_confidence_sequence_narrows_and_is_symmetric() -> None:
+    low, high = confidence_sequence(128, 256)
+    assert high - low == pytest.approx(0.189, abs=5e-4) and high == pytest.approx(1 - low)
+    assert confidence_sequence(0, 40)[0] == 0 and confidence_sequence(40, 40)[1] == 1
+    assert confidence_sequence(10.5, 40) == pytest.approx(
+        tuple(1 - end for end in reversed(confidence_sequence(29.5, 40)))
+    )
 
 
 def test_lower_bound_is_exceeded_as_rarely_as_promised() -> None:

@@ -101,7 +101,7 @@ def make_report(
     named = list(names or (f"{i}.png" for i in range(samples)))
     own = list(classes) if labelled else None
     origin = Origin(name="made", split="test", source=source, classes=own)
-    report = build_report(results, named, labels, {"python": "3"}, origin)
+    report = build_report(results, named, labels, {"python": "3"}, origin, given=len(named))
     write_report(folder, report)
     return report
 

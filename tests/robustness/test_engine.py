@@ -149,6 +149,46 @@ def test_without_labels_the_report_speaks_of_stability_and_no_gate_asks_for_accu
     assert "no labels were given, so this is stability" in gate.reason
 
 
+def test_a_gate_may_stop_its_evaluation_as_soon_as_it_is_decided(run: Run, tmp_path: Path) -> None:
+    pgd = [{"name": "pgd", "eps": ["8/255"], "steps": 2}]
+    images, target = make_images(320, num_classes=None), make_target(3)
+    whole = run(target, images=images, spec=make_spec(attacks=pgd), folder="whole")
+    truth = whole.summary.models[0].worst["8/255"].top1
+    found = {}
+    for name, least in (("held", truth - 0.2), ("failed", truth + 0.2), ("open", truth)):
+        spec = make_spec(attacks=pgd, gate=f"robust_accuracy >= {least}", stop="early", seed=3)
+        stops = iter([False] * 9)
+        with pytest.raises(Cancelled):
+            run(
+                target,
+                images=images,
+                spec=spec,
+                folder=name,
+                should_stop=partial(next, stops, True),
+            )
+        seen: list[Progress] = []
+        found[name] = run(target, images=images, spec=spec, folder=name, on_progress=seen.append)
+        assert seen[-1].done == seen[-1].total
+        assert (
+            run(target, images=images, spec=spec, folder=name + "2").summary == found[name].summary
+        )
+    for name, report in found.items():
+        gate, data = report.summary.gate, report.data
+        assert gate is not None and gate.passed is (name == "held") and data.given == 320
+        low, high = report.summary.models[0].worst["8/255"].ci
+        assert low < truth < high and gate.value == low
+        assert any(f"{data.samples} of 320 inputs" in note for note in report.notes)
+        assert ("not decided by all 320 inputs" in gate.reason) is (name == "open")
+        assert report.samples[0].name != "0.png" and "sequence" in report.definitions["ci"]
+    assert found["held"].data.samples <= 128 and found["open"].data.samples == 320
+
+
+@pytest.mark.parametrize("fields", [{}, {"gate": "robust_accuracy >= 0", "compare_with": "b"}])
+def test_stopping_early_needs_a_gate_on_one_model(fields: dict[str, str]) -> None:
+    with pytest.raises(ValueError, match="stop must be 'end' with"):
+        make_spec(stop="early", **fields)
+
+
 def test_two_models_are_compared_pair_by_pair(run: Run) -> None:
     first = make_target(3)
     second = replace(make_target(3, scale=2.0), version="2", digest="2" * 64)
