@@ -8,7 +8,7 @@ import stat
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,6 +58,7 @@ def run_child(
     own: Path,
     writable: Sequence[Path] = (),
     timeout: float,
+    environment: Mapping[str, str] | None = None,
 ) -> Ended:
     """Run `python -m MODULE ARGUMENTS`; the module calls `end_with_parent` first.
 
@@ -68,6 +69,7 @@ def run_child(
         writable: folders, made where they are missing. In these and in `own` alone may the child
             write, if the kernel has Landlock; see `core.confined`.
         timeout: seconds after which the child is killed.
+        environment: variables that it has beside those of this process.
     """
     if not landlock_version():
         logger.info("The kernel has no Landlock: %s may write wherever the service may", module)
@@ -86,7 +88,8 @@ def run_child(
                 [*command, module, *arguments],
                 cwd=_ROOT,
                 env={name: value for name, value in os.environ.items() if name[:6] != "ASSAY_"}
-                | {"TMPDIR": str(own.absolute())},
+                | {"TMPDIR": str(own.absolute())}
+                | dict(environment or {}),
                 stdin=theirs,
                 stdout=subprocess.DEVNULL,
                 stderr=stderr,

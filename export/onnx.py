@@ -60,9 +60,30 @@ def to_onnx(
     if program is None:
         raise ValueError("model must be one that torch.export can trace")
     graph = program.model_proto
+    # What the layers gave keeps its name and is no output any more.
+    del graph.graph.output[1:]
+    _drop_unused(graph)
+    _name_as_the_model(graph)
     _strip(graph)
     onnx.helper.set_model_props(graph, dict(metadata))
     check_graph(graph)
+    return graph.SerializeToString(deterministic=True)
+
+
+def write_program(program: torch.export.ExportedProgram) -> bytes:
+    """Write a program of any model as an ONNX file, without what only helps to debug it.
+
+    Raises:
+        Exception: an operator cannot be written; torch does not say what it raises.
+    """
+    with torch.no_grad(), _quiet():
+        written = torch.onnx.export(
+            program, dynamo=True, opset_version=OPSET, external_data=False, verbose=False
+        )
+    if written is None:
+        raise ValueError("torch cannot write it")
+    graph = written.model_proto
+    _strip(graph)
     return graph.SerializeToString(deterministic=True)
 
 
@@ -96,13 +117,7 @@ def check_graph(graph: onnx.ModelProto) -> None:
 
 
 def _strip(graph: onnx.ModelProto) -> None:
-    """Remove what only helps to debug the exporter: stack traces, node names, inner shapes.
-
-    What the layers gave keeps its name and is no output any more.
-    """
-    del graph.graph.output[1:]
-    _drop_unused(graph)
-    _name_as_the_model(graph)
+    """Remove what only helps to debug the exporter: stack traces, node names, inner shapes."""
     del graph.graph.value_info[:]
     del graph.metadata_props[:]
     del graph.graph.metadata_props[:]

@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Self
 
 import numpy as np
@@ -16,17 +17,34 @@ if TYPE_CHECKING:
 _CHANNELS = (1, 3)
 
 
+@dataclass(frozen=True, kw_only=True)
 class Source(ABC):
     """A classifier from elsewhere, of which only is known what it tells without being run.
 
     Attributes:
         format: what it is, as manifests say it.
         wanted: what it looks like on a command line.
+        usual: the order of its input's axes where they could be in both.
+        name: of its file, folder or function.
+        sha256: the digest of its bytes.
+        dtype: what it reads, as numpy calls it.
+        shape: the length of its input's axes, None where it takes any; none where it does not say.
+        classes: how many scores it gives, where it says so.
+        labels: the names of its classes in order of index; none where it does not say.
+        told: what it says of its input where no input file is given.
     """
 
     format: ClassVar[SourceFormat]
     wanted: ClassVar[str]
+    usual: ClassVar[Layout | None] = None
+
     name: str
+    sha256: str
+    dtype: str = "float32"
+    shape: Sequence[int | None] = ()
+    classes: int | None = None
+    labels: list[str] = field(default_factory=list)
+    told: InputFile = InputFile()
 
     @classmethod
     @abstractmethod
@@ -62,41 +80,11 @@ class Source(ABC):
         """What it tells, as names with values for people."""
 
     @property
-    @abstractmethod
-    def sha256(self) -> str:
-        """The digest of its bytes."""
-
-    @property
-    @abstractmethod
-    def dtype(self) -> str:
-        """What it reads, as numpy calls it."""
-
-    @property
-    @abstractmethod
-    def shape(self) -> Sequence[int | None]:
-        """The length of its input's axes, None where it takes any; none where it does not say."""
-
-    @property
-    @abstractmethod
-    def classes(self) -> int | None:
-        """How many scores it gives, where it says so."""
-
-    @property
-    def labels(self) -> list[str]:
-        """The names of its classes in order of index; none where it does not say."""
-        return []
-
-    @property
-    def told(self) -> InputFile:
-        """What it says of its input where no input file is given."""
-        return InputFile()
-
-    @property
     def layout(self) -> Layout | None:
-        """The order of its axes; None where both are possible."""
+        """The order of its axes; None where it is not known."""
         first, last = (self.shape[axis] in _CHANNELS for axis in (1, -1)) if self.shape else (0, 0)
         if bool(first) == bool(last):
-            return None
+            return self.usual
         return "nchw" if first else "nhwc"
 
     def complete(self, given: InputFile) -> InputFile:

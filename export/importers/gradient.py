@@ -83,7 +83,8 @@ def smooth(source: SourceGraph, spec: InputFile, scores: Scores, classes: int) -
     model.CopyFrom(source.model)
     del model.graph.value_info[:]
     reads = next(value for value in model.graph.input if value.name == source.reads.name)
-    if reads.type.tensor_type.elem_type == TensorProto.UINT8:
+    dtype = "float32" if source.dtype == "uint8" else source.dtype
+    if source.dtype == "uint8":
         reads.type.tensor_type.elem_type = TensorProto.FLOAT
     if source.quantization is not None:
         try:
@@ -95,7 +96,7 @@ def smooth(source: SourceGraph, spec: InputFile, scores: Scores, classes: int) -
     if scores == "probabilities" and last.op_type == "Softmax":
         last.op_type = "LogSoftmax"
         after = graph_after(source, "logits", classes, least=math.log(TINY))
-    before = graph_before(replace(source, reads=reads), spec)
+    before = graph_before(replace(source, reads=reads, dtype=dtype), spec)
     return compose(before, model.SerializeToString(), after)
 
 

@@ -1,5 +1,6 @@
 """The input file: how pixels become what an imported graph reads, which no graph tells."""
 
+import json
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -10,11 +11,13 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from core.names import nearest
 from core.yaml import read_yaml
 from data.images import ImageSpec, Resample
+from export.importers.preprocessor import preprocessor_fields
 
 Channels = Literal["rgb", "bgr", "grey"]
 Layout = Literal["nchw", "nhwc"]
 Length = Annotated[int, Field(ge=1, le=16384)]
 _MAX_BYTES = 100_000
+_PROCESSOR = {"image_processor_type", "feature_extractor_type"}
 
 PRESETS: dict[str, dict[str, Any]] = {
     "imagenet": {
@@ -109,8 +112,8 @@ def read_input(given: str | None) -> InputFile:
     """Read an input file, or a preset by its name.
 
     Args:
-        given: path of a YAML file, whose `preset` may name one to start from; or the name of a
-            preset; None says nothing.
+        given: path of a YAML file, whose `preset` may name one to start from, or of a
+            preprocessor_config.json; or the name of a preset; None says nothing.
 
     Raises:
         ValueError: no such file, or it breaks a rule; the message names the key.
@@ -124,13 +127,25 @@ def read_input(given: str | None) -> InputFile:
         raise ValueError(f"--input must be a file, or {' or '.join(PRESETS)}, got {given[:60]!r}")
     if path.stat().st_size > _MAX_BYTES:
         raise ValueError(f"{path.name} must be at most {_MAX_BYTES} bytes")
+    fields = _read(path)
+    if _PROCESSOR & set(fields):
+        try:
+            fields = preprocessor_fields(fields)
+        except ValueError as error:
+            raise ValueError(f"{path.name}: {error}; write an input file instead") from error
+    return _checked(path.name, fields)
+
+
+def _read(path: Path) -> dict[Any, Any]:
+    json_ = path.suffix == ".json"
     try:
-        fields = read_yaml(path.read_text(encoding="utf-8")) or {}
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError):
-        raise ValueError(f"{path.name} must be YAML in UTF-8") from None
+        text = path.read_text(encoding="utf-8")
+        fields = json.loads(text) if json_ else read_yaml(text) or {}
+    except (yaml.YAMLError, ValueError, RecursionError):
+        raise ValueError(f"{path.name} must be {'JSON' if json_ else 'YAML'} in UTF-8") from None
     if not isinstance(fields, dict):
         raise ValueError(f"{path.name} must hold keys with values, such as preset: imagenet")
-    return _checked(path.name, fields)
+    return fields
 
 
 def _checked(name: str, fields: dict[Any, Any]) -> InputFile:

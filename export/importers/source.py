@@ -38,7 +38,6 @@ class SourceGraph(Source):
     """An ONNX file: a graph with one input of four axes and one output of classes.
 
     Attributes:
-        name: of its file, or of what it was exported from.
         content: of its file.
         model: the same, parsed.
         reads: its input.
@@ -48,7 +47,6 @@ class SourceGraph(Source):
     format = "onnx"
     wanted = "an ONNX file"
 
-    name: str
     content: bytes
     model: ModelProto
     reads: ValueInfoProto
@@ -86,7 +84,18 @@ class SourceGraph(Source):
         _refuse_outside(name, model)
         _refuse_operators(name, model)
         reads, gives = _single_input(name, model.graph), _single_output(name, model.graph)
-        return cls(name=name, content=content, model=model, reads=reads, gives=gives)
+        kind, scores = reads.type.tensor_type.elem_type, _shape(gives)
+        return cls(
+            name=name,
+            sha256=sha256(content),
+            dtype=str(helper.tensor_dtype_to_np_dtype(kind)),
+            shape=_shape(reads),
+            classes=scores[1] if len(scores) == 2 else None,
+            content=content,
+            model=model,
+            reads=reads,
+            gives=gives,
+        )
 
     def answered(self, samples: Samples, spec: InputFile) -> "tuple[SourceGraph, np.ndarray]":
         """Itself, and what it gives for each sample, prepared in numpy; see `Source.answered`."""
@@ -124,25 +133,9 @@ class SourceGraph(Source):
         ]
 
     @property
-    def sha256(self) -> str:
-        """The digest of its file."""
-        return sha256(self.content)
-
-    @property
     def opset(self) -> int:
         """The version of ONNX's own operators."""
         return _opset(self.model)
-
-    @property
-    def dtype(self) -> str:
-        """What it reads, as numpy calls it."""
-        kind = self.reads.type.tensor_type.elem_type
-        return str(helper.tensor_dtype_to_np_dtype(kind))
-
-    @property
-    def shape(self) -> list[int | None]:
-        """The length of its input's axes, None where it takes any; none where it does not say."""
-        return _shape(self.reads)
 
     @property
     def batch(self) -> int | None:
@@ -152,12 +145,6 @@ class SourceGraph(Source):
         """
         told = self.shape[0] if self.shape else None
         return 1 if told is None and self.quantization == "dynamic" else told
-
-    @property
-    def classes(self) -> int | None:
-        """How many scores it gives, where it says so."""
-        shape = _shape(self.gives)
-        return shape[1] if len(shape) == 2 else None
 
     def nodes(self) -> Iterator[NodeProto]:
         """All its nodes, those of functions and inner graphs too."""
