@@ -1,13 +1,14 @@
 """What does it cost to ask a model over HTTP in the place of its file, and does it find the same?
 
-Our own server has the shipped models; the same graph is attacked over the protocol V2 and as an
-artifact: Square on images, Word Swap on texts. Both runs have as many workers, and share the cores
-with the server.
+Our own server and MLServer (in an environment of its own) have the shipped models; the same graph
+is attacked over the protocol V2 and as an artifact: Square on images, Word Swap on texts. Both runs
+have as many workers, and share the cores with the server. Ours knows binary tensors and reads
+texts; MLServer takes JSON alone, and tokens, which the command makes of texts.
 
 - Flags: every clean and adversarial class and flag of every input must be the same.
 - Time: that of the command's evaluation over HTTP, divided by that of the artifact's, median of
-  pairs; and the shares that the server's processes, this process and its ledger have of the
-  processor time.
+  pairs; the shares of the processor time that the server's processes and the command's have; and
+  the share of the time on the wall that the ledger has, which waits for the disk.
 - Kills: the command over HTTP is killed with SIGKILL at random moments, and begun again until it
   ends. No question that the ledger has an answer to may be asked again; every question stands in it
   before it is sent. The report must be that of a run that was left alone, except for its date.
@@ -22,18 +23,20 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Sequence
-from contextlib import closing, suppress
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import psutil
 
+from benchmarks.peers.running import TENSORS, serving_peer
 from benchmarks.support.rows import Row, figure
 from benchmarks.support.server import ROOT, serving
 from robustness.remote.ledger import FILE, Ledger
 from robustness.report.schema import Report, read_report
+from runtimes.artifact import open_artifact
 from service.processes import family
 
 _CASES: dict[str, tuple[str, str, list[str]]] = {
@@ -42,10 +45,10 @@ _CASES: dict[str, tuple[str, str, list[str]]] = {
         "artifacts/samples/fashion-mnist",
         ["--attack", "square", "--eps", "4/255", "8/255", "--queries"],
     ),
-    "Word Swap": ("imdb-transject", "", ["--attack", "word-swap", "--rate"]),
+    "Word Swap": ("imdb-transject", "imdb", ["--attack", "word-swap:rate=0.025", "--seed"]),
 }
-_WORDS = "0.025"
 _TELLING = {"robust", "confirmed", "confirmed_8bit", "adversarial_index", "name", "eps"}
+_SERVERS = {"ours": "our server", "mlserver": "MLServer"}
 
 
 def run(
@@ -56,6 +59,7 @@ def run(
     pairs: int = 3,
     kills: int = 20,
     seed: int = 0,
+    only: str = "",
 ) -> Iterable[Row]:
     """Compare, pair by pair, and then kill.
 
@@ -66,49 +70,71 @@ def run(
         pairs: of runs over HTTP and of the artifact; 0 leaves them out.
         kills: of the evaluation over HTTP; 0 leaves them out.
         seed: of the moments of the kills.
+        only: one server, of ours and mlserver; empty: both, and the kills with ours.
     """
-    sizes = {"Square": (images, str(queries)), "Word Swap": (texts, _WORDS)}
-    with tempfile.TemporaryDirectory() as folder, serving({"ASSAY_RUNTIME": "onnx-cpu"}) as server:
-        pid, address = server
-        for case, (limit, last) in sizes.items() if pairs else ():
-            model, data, attack = _CASES[case]
-            spec = ["--data", data or "imdb", *attack, last, "--limit", str(limit)]
-            place = Path(folder) / case.replace(" ", "-")
-            yield from _compared(case, model, spec, pid, address, pairs, place)
+    sizes = {"Square": (images, str(queries)), "Word Swap": (texts, "0")}
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        for kind in [only] if only else _SERVERS:
+            for case, (limit, last) in sizes.items() if pairs else ():
+                model, data, attack = _CASES[case]
+                spec = ["--data", data, *attack, last, "--limit", str(limit)]
+                place = folder / f"{kind}-{case}"
+                with _server(kind, model, folder) as (pid, target):
+                    about = f"{case}, {limit} inputs, {model}, {_SERVERS[kind]}"
+                    yield from _compared(about, model, spec, pid, target, pairs, place)
         model, data, attack = _CASES["Square"]
         spec = ["--data", data, *attack, str(queries), "--limit", str(images)]
-        if kills:
-            yield from _killed(_remote(model, address, spec), kills, seed, Path(folder) / "kills")
+        if kills and only in ("", "ours"):
+            with _server("ours", model, folder) as (_, target):
+                yield from _killed([*target, *spec], kills, seed, folder / "kills")
 
 
-def _remote(model: str, address: str, spec: Sequence[str]) -> list[str]:
-    return ["--target", address, "--model", model, *spec]
+@contextmanager
+def _server(kind: str, model: str, folder: Path) -> Iterator[tuple[int, list[str]]]:
+    """The process of a server of one of the shipped models, and the options that name it."""
+    if kind == "ours":
+        with serving({"ASSAY_RUNTIME": "onnx-cpu"}) as (pid, address):
+            yield pid, ["--target", address, "--model", model]
+        return
+    artifact = open_artifact(ROOT / "artifacts" / model)
+    labels, mapping = folder / "labels.json", folder / "mapping.yaml"
+    labels.write_text(json.dumps(artifact.labels))
+    options = ["--model", model, "--labels", str(labels)]
+    if artifact.manifest.task == "text-classification":
+        given = {"kind": "tokens", "tokenizer": str(artifact.folder / "tokenizer.json")}
+        given |= {"max_len": artifact.text_spec.max_len}
+        mapping.write_text(json.dumps({"input": given}))
+        options += ["--mapping", str(mapping)]
+    with serving_peer(TENSORS["mlserver"], artifact.folder) as (pid, address):
+        yield pid, ["--target", address, *options]
 
 
 def _compared(
-    case: str, model: str, spec: list[str], pid: int, address: str, pairs: int, folder: Path
+    about: str,
+    model: str,
+    spec: list[str],
+    pid: int,
+    target: list[str],
+    pairs: int,
+    folder: Path,
 ) -> Iterable[Row]:
-    """Rows of one attack."""
-    ratios, shares, found = list[float](), list[dict[str, float]](), list[Report]()
-    different = 0
+    """Rows of one attack on one server."""
+    ratios, server, ledger, different = list[float](), list[float](), list[float](), 0
     for pair in range(pairs):
         own, over = folder / f"local-{pair}", folder / f"remote-{pair}"
         local, _ = _timed(["--artifact", str(ROOT / "artifacts" / model), *spec], own)
         before = _cpu(pid)
-        remote, client = _timed(_remote(model, address, spec), over)
-        used = {"server": _cpu(pid) - before, "client": client, "ledger": _ledger_s(over)}
-        shares.append({name: seconds / (used["server"] + client) for name, seconds in used.items()})
+        remote, client = _timed([*target, *spec], over)
+        used = _cpu(pid) - before
+        server.append(100 * used / (used + client))
+        ledger.append(100 * _ledger_s(over) / remote)
         ratios.append(remote / local)
-        found = [read_report(own), read_report(over)]
-        different += _different(*found)
-    samples = found[0].data.samples
-    about = f"{case}, {samples} inputs, {model}"
+        different += _different(read_report(own), read_report(over))
     yield figure(f"{about}: inputs flagged otherwise than locally", different, "inputs", target=0)
     yield figure(f"{about}: time over HTTP / of the artifact", ratios, "ratio", target=1.5)
-    for name in ("server", "client", "ledger"):
-        part = " (within the client's)" if name == "ledger" else ""
-        values = [100 * each[name] for each in shares]
-        yield figure(f"{about}: processor time of the {name}{part}", values, "%")
+    yield figure(f"{about}: processor time of the server, the rest is the command's", server, "%")
+    yield figure(f"{about}: time of the ledger, of the command's on the wall", ledger, "%")
 
 
 def _timed(options: Sequence[str], folder: Path) -> tuple[float, float]:
@@ -150,7 +176,7 @@ def _telling(sample: Any) -> Any:
 
 
 def _ledger_s(folder: Path) -> float:
-    """Processor seconds to write down once more, question by question, what a ledger holds."""
+    """Seconds to write down once more, question by question, what a ledger holds."""
     with closing(sqlite3.connect(folder / FILE)) as file:
         questions = file.execute(
             "SELECT inputs, again FROM questions WHERE answered > 0"
@@ -158,14 +184,14 @@ def _ledger_s(folder: Path) -> float:
         kept = file.execute("SELECT input, again, scores FROM answers").fetchall()
     scores = {(digest, again): np.frombuffer(row, "<f4") for digest, again, row in kept}
     with tempfile.TemporaryDirectory() as again_here:
-        ledger, began = Ledger(Path(again_here) / FILE, {}), time.process_time()
+        ledger, began = Ledger(Path(again_here) / FILE, {}), time.perf_counter()
         for joined, again in questions:
             inputs = [joined[start : start + 32] for start in range(0, len(joined), 32)]
             ledger.known(inputs, again=bool(again))
             number = ledger.ask(inputs, again=bool(again))
             rows = np.stack([scores[digest, again] for digest in inputs])
             ledger.answer(number, inputs, rows, again=bool(again), tries=1)
-        spent = time.process_time() - began
+        spent = time.perf_counter() - began
         ledger.close()
     return spent
 

@@ -134,18 +134,20 @@ def _verify(arguments: argparse.Namespace) -> int:
 
 
 def _check_serving(arguments: argparse.Namespace) -> int:
-    from robustness.remote.arguments import server
+    from robustness.remote.arguments import model_of, server
     from robustness.remote.check_serving import check_serving, junit, listed
-    from robustness.remote.v2 import describe
+    from robustness.remote.mapping import read_mapping
 
+    mapping = None if arguments.mapping is None else read_mapping(arguments.mapping)
+    if mapping is not None and arguments.model is None:
+        raise ValueError("--mapping needs --model, the name of the model on the server")
     found = []
-    with server(arguments) as connection:
-        for each in [arguments.model] if arguments.model else listed(connection):
-            name, _, version = each.partition(":")
-            model = describe(connection, name, version or None, output=arguments.output_tensor)
+    with server(arguments, mapping) as connection:
+        for name in [arguments.model] if arguments.model else listed(connection):
+            model = model_of(connection, arguments, name, mapping)
             for one in check_serving(model, seed=arguments.seed):
-                print(f"{name}: {one.name:28} {one.outcome:10} {one.evidence}", flush=True)
-                found.append((name, one))
+                print(f"{model.name}: {one.name:28} {one.outcome:10} {one.evidence}", flush=True)
+                found.append((model.name, one))
     if arguments.junit is not None:
         write_whole(arguments.junit, junit(found, arguments.target))
     return FAILED if any(one.outcome == "broken" for _, one in found) else HELD

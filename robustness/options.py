@@ -106,8 +106,10 @@ exit codes: 0 every rule is kept; 1 one is broken; 2 the server cannot be asked"
 
 
 def _add_check(command: argparse.ArgumentParser) -> None:
-    told = "of a server of the Open Inference Protocol V2"
+    told = "of a server of the Open Inference Protocol V2, or of what --mapping describes"
     command.add_argument("target", metavar="URL", help=told)
+    told = "how another endpoint is asked; see evaluate --target"
+    command.add_argument("--mapping", type=Path, metavar="FILE", help=told)
     told = "of the model on the server; default every model of its index"
     command.add_argument("--model", metavar="NAME[:VERSION]", help=told)
     told = "the output to read; default logits, probabilities, or the only one"
@@ -149,7 +151,10 @@ def _add_target(command: argparse.ArgumentParser, *, verify: bool = False) -> No
     add("--timeout", type=float, metavar="SECONDS", help="for an answer; default 60")
     told = "how long a request is repeated after refusals (429, 503) and failures; default 300"
     add("--patience", type=float, metavar="SECONDS", help=told)
-    told = "how another endpoint is asked, KServe's V1 or any other of JSON or forms: a YAML file"
+    told = (
+        "how another endpoint is asked, KServe's V1 or any other of JSON or forms, or how texts "
+        "become the tokens that a model of the protocol V2 reads: a YAML file"
+    )
     add("--mapping", type=Path, metavar="FILE", help=told)
     told = "the output with scores or class; default logits, probabilities, or the only one"
     add("--output-tensor", metavar="NAME", help=told)

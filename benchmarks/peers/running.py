@@ -19,10 +19,12 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from benchmarks.support.load import form_request, json_request
 from benchmarks.support.server import ROOT, end, free_port, wait_until_ready
@@ -31,6 +33,7 @@ MODEL = "deit-tiny"
 BATCH = 16
 WAIT_S = 0.005
 _ENVIRONMENTS = ROOT / "build" / "peers"
+_MLSERVER = "benchmarks.peers.mlserver_model"
 _LOCKS = ROOT / "requirements" / "peers"
 
 
@@ -96,21 +99,42 @@ def serving_peer(peer: Peer, artifact: Path) -> Iterator[tuple[int, str]]:
             end(process)
 
 
-def _litserve(python: Path, artifact: Path, port: int, _: Path) -> Sequence[str]:
+def _litserve(
+    python: Path, artifact: Path, port: int, _: Path, api: str = "classifier"
+) -> Sequence[str]:
     module = "benchmarks.peers.litserve_server"
-    return [*map(str, (python, "-m", module, artifact, port, BATCH, WAIT_S))]
+    return [*map(str, (python, "-m", module, api, artifact, port, BATCH, WAIT_S))]
 
 
-def _mlserver(python: Path, artifact: Path, port: int, folder: Path) -> Sequence[str]:
+def _mlserver(
+    python: Path, artifact: Path, port: int, folder: Path, about: Mapping[str, Any] | None = None
+) -> Sequence[str]:
     server = {"host": "127.0.0.1", "http_port": port, "grpc_port": free_port()}
     server |= {"parallel_workers": 0, "debug": False, "gzip_enabled": False}
     server |= {"metrics_endpoint": None}
-    model = {"name": MODEL, "implementation": "benchmarks.peers.mlserver_model.Classifier"}
+    model: dict[str, Any] = {"name": MODEL, "implementation": f"{_MLSERVER}.Classifier"}
     model |= {"max_batch_size": BATCH, "max_batch_time": WAIT_S}
-    model |= {"parameters": {"uri": str(artifact)}}
+    model |= {"parameters": {"uri": str(artifact)}, **(about or {})}
     (folder / "settings.json").write_text(json.dumps(server))
     (folder / "model-settings.json").write_text(json.dumps(model))
     return [str(python.parent / "mlserver"), "start", str(folder)]
+
+
+def _mlserver_tensors(python: Path, artifact: Path, port: int, folder: Path) -> Sequence[str]:
+    manifest = json.loads((artifact / "manifest.json").read_text())
+    given, taken = manifest["input"], manifest["output"]
+    inputs = [_tensor(given)]
+    if given.get("mask"):
+        inputs.append(_tensor(given | {"name": given["mask"], "dtype": "bool"}))
+    about: dict[str, Any] = {"name": manifest["name"], "inputs": inputs}
+    about |= {"implementation": f"{_MLSERVER}.Tensors", "outputs": [_tensor(taken)]}
+    return _mlserver(python, artifact, port, folder, about)
+
+
+def _tensor(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """A tensor of a manifest as MLServer describes it."""
+    kind = {"float32": "FP32", "int64": "INT64", "bool": "BOOL"}[spec["dtype"]]
+    return {"name": spec["name"], "datatype": kind, "shape": spec["shape"]}
 
 
 def _mlserver_request(content: bytes) -> bytes:
@@ -135,3 +159,15 @@ PEERS = (
         command=_mlserver,
     ),
 )
+
+TENSORS = {
+    "mlserver": Peer(
+        name="mlserver",
+        title="MLServer",
+        path="/v2/health/ready",
+        request=_mlserver_request,
+        command=_mlserver_tensors,
+    ),
+    "litserve": replace(PEERS[0], command=partial(_litserve, api="tensors")),
+}
+"""The same two over the graph of any artifact alone: numbers in, logits out."""

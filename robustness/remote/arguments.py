@@ -12,6 +12,7 @@ from robustness.remote.connection import Connection, Manners
 from robustness.remote.mapping import MappingFile, mapped, read_mapping
 from robustness.remote.model import RemoteModel
 from robustness.remote.target import Asked, open_endpoint
+from robustness.remote.tokens import read_tokens
 from robustness.target import Target
 from robustness.text_target import open_model
 from runtimes.artifact import Artifact
@@ -55,16 +56,16 @@ def reach(
         max_queries=arguments.max_queries,
     )
     copy = None if surrogate is None else open_model(surrogate, threads=1)
-    header = {} if mapping is None else {"key_header": (mapping.key.header, mapping.key.prefix)}
-    connection = Connection(arguments.target, manners, key=_key(arguments), **header)
+    connection = _connection(arguments, manners, mapping)
     try:
-        return open_endpoint(_model(connection, arguments, mapping), folder, asked, copy)
+        model = model_of(connection, arguments, arguments.model, mapping)
+        return open_endpoint(model, folder, asked, copy)
     except BaseException:
         connection.close()
         raise
 
 
-def server(arguments: argparse.Namespace) -> Connection:
+def server(arguments: argparse.Namespace, mapping: MappingFile | None) -> Connection:
     """A connection to the server that `check-serving` is about.
 
     Raises:
@@ -72,20 +73,38 @@ def server(arguments: argparse.Namespace) -> Connection:
         EndpointError: its name has no address.
     """
     times = {} if arguments.timeout is None else {"timeout": arguments.timeout}
-    manners = Manners(concurrency=_AT_ONCE, patience=_PATIENCE_S, **times)
-    return Connection(arguments.target, manners, key=_key(arguments))
+    patience = min(_PATIENCE_S, arguments.timeout or _PATIENCE_S)
+    manners = Manners(concurrency=_AT_ONCE, patience=patience, **times)
+    return _connection(arguments, manners, mapping)
 
 
-def _model(
-    connection: Connection, arguments: argparse.Namespace, mapping: MappingFile | None
+def model_of(
+    connection: Connection, arguments: argparse.Namespace, name: str, mapping: MappingFile | None
 ) -> RemoteModel:
-    """The model by the protocol V2, or by the user's file."""
+    """The model of a name, or NAME:VERSION, by the protocol V2 or by the user's file.
+
+    Raises:
+        EndpointError, OSError, ValueError: see `v2.describe` and `read_tokens`.
+    """
+    tokens = None
     if mapping is not None:
-        if arguments.output_tensor is not None:
-            raise ValueError("--output-tensor has a meaning without --mapping only")
-        return mapped(connection, arguments.model, mapping)
-    name, _, version = arguments.model.partition(":")
-    return v2.describe(connection, name, version or None, output=arguments.output_tensor)
+        given = mapping.input
+        if given.tokenizer is None or given.max_len is None:
+            if arguments.output_tensor is not None:
+                raise ValueError("--output-tensor has a meaning for the protocol V2 only")
+            return mapped(connection, name, mapping)
+        tokens = read_tokens(arguments.mapping.parent / given.tokenizer, given.max_len)
+    name, _, version = name.partition(":")
+    return v2.describe(
+        connection, name, version or None, output=arguments.output_tensor, tokens=tokens
+    )
+
+
+def _connection(
+    arguments: argparse.Namespace, manners: Manners, mapping: MappingFile | None
+) -> Connection:
+    header = {} if mapping is None else {"key_header": (mapping.key.header, mapping.key.prefix)}
+    return Connection(arguments.target, manners, key=_key(arguments), **header)
 
 
 def _seen(text: str) -> tuple[Shows, int]:

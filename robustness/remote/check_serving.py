@@ -1,10 +1,9 @@
 """Does a server answer right? One input asked in many ways, and what must be refused is sent.
 
-The rules are those of the Open Inference Protocol V2, and what every user of a server relies on:
-an answer belongs to its own input, whatever else is asked at the same time.
+The rules are what every user of a server relies on: an answer belongs to its own input, whatever
+else is asked at the same time. Those of the protocol V2 alone are tried where it is spoken.
 """
 
-import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -15,8 +14,10 @@ from xml.etree import ElementTree
 
 import numpy as np
 
-from robustness.remote.connection import Answer, Connection, EndpointError
-from robustness.remote.v2 import LENGTH, V2Model
+from robustness.remote.connection import Answer, Connection, EndpointError, shown
+from robustness.remote.malformed import wrong_bodies
+from robustness.remote.model import RemoteModel
+from robustness.remote.v2 import V2Model
 
 Outcome = Literal["held", "broken", "not tried"]
 _SAME = 1e-3  # of the largest score: batches round otherwise
@@ -26,6 +27,7 @@ _LEFT = 8  # requests whose sender goes before the answer
 _SOON_S = 10.0  # within which a server that was treated badly must answer
 _WORDS = "a good film and a very long story about people who say that it is not so bad".split()
 _JSON = {"content-type": "application/json"}
+_SENSELESS = "an input that makes no sense"
 _LONG = 60  # words of a text that others are padded to
 
 
@@ -56,7 +58,7 @@ class _Meaningless(Exception):
 class _Server:
     """One model of a server, its inputs, and their answers when each is asked alone."""
 
-    model: V2Model
+    model: RemoteModel
     inputs: np.ndarray | list[str]
     alone: np.ndarray
 
@@ -67,18 +69,49 @@ class _Server:
         return [self.inputs[row] for row in rows]
 
     def ask(self, rows: Sequence[int]) -> np.ndarray:
-        """The answers (N, K) to some inputs together."""
-        return self.model.ask(self.take(rows))[0]
+        """The answers (N, K) to some inputs, together where a request carries several."""
+        parts = [self.take([row]) for row in rows] if self.one_by_one else [self.take(rows)]
+        return np.concatenate([self.answer(part) for part in parts])
+
+    def answer(self, inputs: np.ndarray | list[str]) -> np.ndarray:
+        """The answers (N, K) to a request, which is repeated where the server has too much to do.
+
+        Raises:
+            _Broken: it is refused.
+        """
+        answer = self.post(*self.model.question(inputs))
+        if answer.status in (429, 503):
+            return self.model.ask(inputs)[0]
+        if answer.status != 200:
+            said = f"status {answer.status}: {shown(answer.content)}"
+            raise _Broken(f"a sound request of {len(inputs)} is answered with {said}")
+        return self.model.scores(answer, len(inputs))
+
+    @property
+    def one_by_one(self) -> bool:
+        """Whether a request carries a single input."""
+        return self.model.together == 1
+
+    @property
+    def v2(self) -> V2Model:
+        """The model as one of the protocol V2.
+
+        Raises:
+            _Meaningless: it speaks another one.
+        """
+        if not isinstance(self.model, V2Model):
+            raise _Meaningless("of the protocol V2 alone")
+        return self.model
 
     def post(self, content: bytes, headers: Mapping[str, str]) -> Answer:
         """The answer to a body, whatever its status."""
-        return self.model.connection.once("POST", f"{self.model.path}/infer", content, headers)
+        return self.model.connection.once("POST", self.model.asked_at, content, headers)
 
     def tell(self, rows: Sequence[int], beside: Mapping[str, Any]) -> tuple[Answer, Any]:
         """The answer to some inputs as JSON, with other keys beside them, and what it holds."""
-        content, headers = self.model.request(self.take(rows), binary=False, beside=beside)
+        content, headers = self.v2.request(self.take(rows), binary=False, beside=beside)
         answer = self.post(content, headers)
-        head = answer.json(self.model.path) if answer.status == 200 else {}
+        head = answer.json(self.model.asked_at) if answer.status == 200 else {}
         return answer, head if isinstance(head, dict) else {}
 
     def compare(self, found: np.ndarray, rows: Sequence[int], where: str) -> float:
@@ -116,7 +149,7 @@ def listed(connection: Connection) -> list[str]:
         raise EndpointError(f"{connection.url} has no index of models; name one") from error
 
 
-def check_serving(model: V2Model, *, seed: int = 0) -> Iterator[Finding]:
+def check_serving(model: RemoteModel, *, seed: int = 0) -> Iterator[Finding]:
     """Try every rule on one model; what it finds, one after the other.
 
     Args:
@@ -170,6 +203,8 @@ def _twice(server: _Server) -> str:
 
 
 def _in_batches(server: _Server) -> str:
+    if server.one_by_one:
+        raise _Meaningless("a request carries one input")
     largest, sizes = 0.0, (2, 3, 5, _COUNT)
     for size in sizes:
         rows = [row % _COUNT for row in range(size)]
@@ -182,17 +217,22 @@ def _in_batches(server: _Server) -> str:
 def _padded(server: _Server) -> str:
     if isinstance(server.inputs, np.ndarray):
         raise _Meaningless("images have one size")
-    texts = [*server.inputs, " ".join(_WORDS * (_LONG // len(_WORDS) + 1))]
-    found = server.model.ask(texts)[0][:-1]
+    long = " ".join(_WORDS * (_LONG // len(_WORDS) + 1))
+    if server.one_by_one:
+        with ThreadPoolExecutor(2 * _COUNT) as pool:
+            asked = [each for text in server.inputs for each in (long, text)]
+            answers = list(pool.map(lambda text: server.answer([text]), asked))
+        found = np.concatenate(answers[1::2])
+    else:
+        found = server.answer([*server.inputs, long])[:-1]
     largest = server.compare(found, range(_COUNT), "beside a long text")
-    return (
-        f"{_COUNT} short texts beside one of {len(texts[-1].split())} words, within {largest:.1g}"
-    )
+    return f"{_COUNT} short texts beside one of {len(long.split())} words, within {largest:.1g}"
 
 
 def _among_others(server: _Server) -> str:
+    most = 1 if server.one_by_one else 3
     orders = [
-        [(start + step) % _COUNT for step in range(1 + start % 3)] for start in range(_AT_ONCE)
+        [(start + step) % _COUNT for step in range(1 + start % most)] for start in range(_AT_ONCE)
     ]
     with ThreadPoolExecutor(_COUNT) as pool:
         answers = list(pool.map(server.ask, orders))
@@ -204,14 +244,15 @@ def _among_others(server: _Server) -> str:
 
 
 def _outputs(server: _Server) -> str:
-    for name in server.model.outputs:
+    outputs = server.v2.outputs
+    for name in outputs:
         answer, head = server.tell([0], {"outputs": [{"name": name}]})
         given = [one.get("name") for one in head.get("outputs", [])]
         if given != [name]:
             raise _Broken(f"asked for {name!r} alone, it answers {answer.status} with {given}")
     unknown, _ = server.tell([0], {"outputs": [{"name": "no-such-output"}]})
     _refused(unknown, "an output that does not exist")
-    return f"{', '.join(server.model.outputs)}, each alone; an unknown one gets {unknown.status}"
+    return f"{', '.join(outputs)}, each alone; an unknown one gets {unknown.status}"
 
 
 def _named(server: _Server) -> str:
@@ -223,49 +264,59 @@ def _named(server: _Server) -> str:
 
 
 def _both_forms(server: _Server) -> str:
-    if not server.model.binary:
+    if not server.v2.binary:
         raise _Meaningless("the server does not know binary tensors")
-    content, headers = server.model.request(server.inputs, binary=False)
-    found = _rows(server.model.read(server.post(content, headers)), _COUNT)
+    content, headers = server.v2.request(server.inputs, binary=False)
+    found = server.model.scores(server.post(content, headers), _COUNT)
     largest = server.compare(found, range(_COUNT), "as JSON")
     return f"{_COUNT} inputs as JSON and as binary tensors, within {largest:.1g}"
 
 
 def _bad_among_good(server: _Server) -> str:
     """A bad input is refused, or answered; good ones of the same time are answered as ever."""
-    good = server.take(range(3))
-    if isinstance(good, np.ndarray):
-        wrong = np.nan if server.model.binary else np.finfo(np.float32).max
-        bad: np.ndarray | list[str] = np.concatenate([good, np.full_like(good[:1], wrong)])
-    else:
-        bad = [*good, ""]
-    content, headers = server.model.request(bad, binary=server.model.binary)
+    rows = [] if server.one_by_one else [0, 1, 2]
+    bad = [(what, server.model.question(inputs)) for what, inputs in _bad_ones(server, rows)]
 
-    def ask(turn: int) -> tuple[Sequence[int], np.ndarray | int]:
-        """Every third request is the bad one."""
-        if turn % 3:
-            return [turn % _COUNT], server.ask([turn % _COUNT])
-        answer = server.post(content, headers)
-        if answer.status != 200:
-            return [], answer.status
-        return range(3), _rows(server.model.read(answer), 4)[:3]
+    def ask(turn: int) -> tuple[str, int] | None:
+        """Every fourth request is a bad one."""
+        if turn % 4:
+            server.compare(server.ask([turn % _COUNT]), [turn % _COUNT], "beside bad inputs")
+            return None
+        what, body = bad[turn // 4 % len(bad)]
+        answer = server.post(*body)
+        if answer.status == 200 and rows and what == _SENSELESS:
+            found = server.model.scores(answer, len(rows) + 1)[: len(rows)]
+            server.compare(found, rows, f"in a request with {what}")
+        return what, answer.status
 
     with ThreadPoolExecutor(_COUNT) as pool:
-        answers = list(pool.map(ask, range(_AT_ONCE)))
-    statuses = sorted({found for _, found in answers if isinstance(found, int)})
-    for rows, found in answers:
-        if not isinstance(found, int):
-            server.compare(found, rows, "beside a bad input")
-        elif not 400 <= found < 500:
-            raise _Broken(f"an input that makes no sense is answered with {found}")
-    told = f"refused with {statuses[0]}" if statuses else "answered"
-    return f"{_AT_ONCE} requests; those with a bad input {told}, good ones answered as alone"
+        statuses = sorted({one for one in pool.map(ask, range(_AT_ONCE)) if one is not None})
+    told = ", ".join(f"{what} gets {status}" for what, status in statuses)
+    if any(status != 200 and not 400 <= status < 500 for _, status in statuses):
+        raise _Broken(told)
+    return f"{_AT_ONCE} requests; {told}; good ones are answered as alone"
+
+
+def _bad_ones(
+    server: _Server, beside: Sequence[int]
+) -> Iterator[tuple[str, np.ndarray | list[str]]]:
+    """Inputs that make no sense, behind good ones of these rows, and inputs of another size."""
+    good, one, model = server.take(beside), server.take([0]), server.model
+    if not isinstance(good, np.ndarray) or not isinstance(one, np.ndarray):
+        yield _SENSELESS, [*good, ""]
+        return
+    if not model.as_files:
+        binary = isinstance(model, V2Model) and model.binary
+        wrong = np.nan if binary else np.finfo(np.float32).max
+        yield _SENSELESS, np.concatenate([good, np.full_like(one, wrong)])
+    yield "an input of another size", one[..., :-1]
 
 
 def _left_alone(server: _Server) -> str:
     """Who leaves before the answer, or stops amid the question, costs nobody else anything."""
-    content, headers = server.model.request(server.inputs, binary=server.model.binary)
-    whole = server.model.connection.raw(f"{server.model.path}/infer", content, headers)
+    some = server.take([0]) if server.one_by_one else server.inputs
+    content, headers = server.model.question(some)
+    whole = server.model.connection.raw(server.model.asked_at, content, headers)
     with ExitStack() as stalled:
         for turn in range(_LEFT):
             sender = server.model.connection.socket()
@@ -284,52 +335,25 @@ def _left_alone(server: _Server) -> str:
 
 def _malformed(server: _Server) -> str:
     """What is no question gets a status from 400 to 499, and does no harm."""
-    wrong = dict(_wrong_bodies(server))
-    for what, (content, headers) in wrong.items():
+    some = server.take([0] if server.one_by_one else [0, 1])
+    refused, taken = list[str](), list[str]()
+    for what, (content, headers) in wrong_bodies(server.model, some):
         try:
-            _refused(server.post(content, headers), what)
-        except EndpointError as error:
-            raise _Broken(f"{what}: {error}") from error
-    server.compare(server.ask([1]), [1], "after malformed requests")
-    return f"refused with 4xx: {', '.join(wrong)}"
-
-
-def _wrong_bodies(server: _Server) -> Iterator[tuple[str, tuple[bytes, Mapping[str, str]]]]:
-    content, headers = server.model.request(server.take([0, 1]), binary=False)
-    tensor = json.loads(content)["inputs"][0]
-    shape, other = tensor["shape"], [1] if isinstance(tensor["data"][0], str) else ["a"]
-    yield "JSON cut short", (content[:-7], headers)
-    yield "no JSON", (b"\x00\xff" * 20, headers)
-    for what, inputs in (
-        ("no input", []),
-        ("an unknown input", [tensor | {"name": "no-such-input"}]),
-        ("an unknown type", [tensor | {"datatype": "FP31"}]),
-        ("a shape of more rows than data", [tensor | {"shape": [3, *shape[1:]]}]),
-        ("a negative shape", [tensor | {"shape": [-2, *shape[1:]]}]),
-        ("another number of axes", [tensor | {"shape": [*shape, 1, 2]}]),
-        ("data of another kind", [tensor | {"data": other * len(tensor["data"])}]),
-        ("no data", [{key: value for key, value in tensor.items() if key != "data"}]),
-    ):
-        yield what, (json.dumps({"inputs": inputs}).encode(), headers)
-    if server.model.binary:
-        whole, own = server.model.request(server.take([0, 1]), binary=True)
-        yield "bytes cut short", (whole[:-3], own)
-        yield "bytes left over", (whole + b"abc", own)
-        yield "a header that is longer than the body", (whole, {**own, LENGTH: "99999999"})
+            status = server.post(content, headers).status
+        except EndpointError:
+            status = "no answer"
+        well = isinstance(status, int) and 400 <= status < 500
+        (refused if well else taken).append(what if well else f"{what} ({status})")
+    server.compare(server.ask([0]), [0], "after malformed requests")
+    if taken:
+        raise _Broken(f"not refused with 4xx: {', '.join(taken)}")
+    return f"refused with 4xx: {', '.join(refused)}"
 
 
 def _unknown(server: _Server) -> str:
-    answer = server.model.connection.once("GET", "/v2/models/no-such-model", None, {})
+    answer = server.v2.connection.once("GET", "/v2/models/no-such-model", None, {})
     _refused(answer, "a model that does not exist")
     return f"a model that does not exist gets {answer.status}"
-
-
-def _rows(values: Any, count: int) -> np.ndarray:
-    """An output as a row for each of so many inputs."""
-    found = np.asarray(values)
-    if found.ndim < 1 or len(found) != count:
-        raise _Broken(f"{count} inputs are answered with the shape {found.shape}")
-    return found.reshape(count, -1)
 
 
 def _refused(answer: Answer, what: str) -> None:
@@ -338,7 +362,7 @@ def _refused(answer: Answer, what: str) -> None:
         raise _Broken(f"{what}: answered with status {answer.status}")
 
 
-def _inputs(model: V2Model, draw: np.random.Generator) -> np.ndarray | list[str]:
+def _inputs(model: RemoteModel, draw: np.random.Generator) -> np.ndarray | list[str]:
     """Different inputs: noise, or a few drawn words."""
     spec = model.image_spec
     if spec is None:

@@ -162,11 +162,16 @@ class Connection:
     ) -> Answer:
         """Send a request a single time; whatever status it is answered with.
 
+        A kept connection that the server has closed in the meantime is opened anew.
+
         Raises:
             EndpointError: it is not answered.
         """
         try:
-            return self._receive(method, path, content, headers)
+            try:
+                return self._receive(method, path, content, headers)
+            except (httpx.NetworkError, httpx.RemoteProtocolError):
+                return self._receive(method, path, content, headers)
         except httpx.RequestError as error:
             why = str(error) or type(error).__name__
             raise EndpointError(f"{self.url}{path} does not answer: {why}") from error

@@ -39,13 +39,17 @@ class _Strict(BaseModel):
 
 
 class Input(_Strict):
-    """What the model reads: images of one size, or texts.
+    """What the model reads: images of one size, texts, or the tokens of texts.
 
-    `range` is what white is: 1 or 255; `mean` and `std`, of images from 0 to 1 and by channel, are
-    taken off before. As `png`, pixels are written as files of 8 bit: in JSON in base64.
+    Tokens are tensors of the protocol V2, made here with the file `tokenizer`, at most `max_len` of
+    a text. `range` is what white is: 1 or 255; `mean` and `std`, of images from 0 to 1 and by
+    channel, are taken off before. As `png`, pixels are written as files of 8 bit: in JSON in
+    base64.
     """
 
-    kind: Literal["image", "text"]
+    kind: Literal["image", "text", "tokens"]
+    tokenizer: _Name | None = None
+    max_len: Annotated[int, Field(ge=1, le=100_000)] | None = None
     channels: Literal[1, 3] = 3
     height: Annotated[int, Field(ge=1, le=4096)] | None = None
     width: Annotated[int, Field(ge=1, le=4096)] | None = None
@@ -59,6 +63,12 @@ class Input(_Strict):
     def _fits(self) -> Self:
         if (self.kind == "image") != (self.height is not None and self.width is not None):
             raise ValueError("images have height and width, texts have none")
+        if (
+            not (self.kind == "tokens")
+            == (self.tokenizer is not None)
+            == (self.max_len is not None)
+        ):
+            raise ValueError("tokens have tokenizer and max_len, images and texts have none")
         for name in ("mean", "std"):
             values = getattr(self, name)
             if values is not None and (len(values) != self.channels or not all(values) > 0):
@@ -149,6 +159,10 @@ class MappingFile(_Strict):
         named = self.answer.label is not None or self.answer.top is not None
         if named and self.labels is None:
             raise ValueError("labels must name all classes, in the order of their indices")
+        if self.input.kind == "tokens" and not {"request", "answer"}.isdisjoint(
+            self.model_fields_set
+        ):
+            raise ValueError("tokens are sent as tensors of the protocol V2: no request, no answer")
         if self.labels is not None and len(set(self.labels)) < len(self.labels):
             raise ValueError("labels must not name a class twice")
         return self
@@ -184,27 +198,13 @@ class MappedModel(RemoteModel):
 
     mapping: MappingFile
 
-    def ask(self, inputs: np.ndarray | Sequence[str]) -> tuple[np.ndarray, int]:
-        """See `RemoteModel.ask`; classes that an answer does not name come after those it does."""
-        values, headers = self._sent(inputs)
-        answer = self.connection.send(
-            "POST", self._path, content=values, headers=headers, inputs=len(inputs)
-        )
-        try:
-            rows = self._rows(answer, len(inputs))
-            return np.array([self._row(row) for row in rows], np.float64), answer.tries
-        except (LookupError, TypeError, ValueError) as error:
-            why = f"nothing at {error}" if isinstance(error, LookupError) else error
-            raise EndpointError(
-                f"{self.connection.url}{self._path} answers otherwise than the mapping says: {why}"
-            ) from error
-
     @property
-    def _path(self) -> str:
+    def asked_at(self) -> str:
+        """See `RemoteModel.asked_at`."""
         return self.mapping.request.path.replace(_MODEL, quote(self.name, safe=""))
 
-    def _sent(self, inputs: np.ndarray | Sequence[str]) -> tuple[bytes, Mapping[str, str]]:
-        """The body that carries some inputs, and its headers."""
+    def question(self, inputs: np.ndarray | Sequence[str]) -> tuple[bytes, Mapping[str, str]]:
+        """See `RemoteModel.question`."""
         request, given = self.mapping.request, self.mapping.input
         if request.field is not None:
             files = [one if isinstance(one, str) else to_png(one) for one in inputs]
@@ -213,8 +213,19 @@ class MappedModel(RemoteModel):
         body = _filled(request.content, encoded)
         return json.dumps(body).encode(), {"content-type": "application/json"}
 
+    def scores(self, answer: Answer, count: int) -> np.ndarray:
+        """See `RemoteModel.scores`; classes that an answer does not name come last."""
+        try:
+            return np.array([self._row(row) for row in self._rows(answer, count)], np.float64)
+        except (LookupError, TypeError, ValueError) as error:
+            why = f"nothing at {error}" if isinstance(error, LookupError) else error
+            raise EndpointError(
+                f"{self.connection.url}{self.asked_at} answers otherwise than the mapping says: "
+                f"{why}"
+            ) from error
+
     def _rows(self, answer: Answer, count: int) -> list[Any]:
-        whole, places = answer.json(f"{self.connection.url}{self._path}"), self.mapping.answer
+        whole, places = answer.json(f"{self.connection.url}{self.asked_at}"), self.mapping.answer
         if self.together == 1:
             return [_at(whole, places.rows)]
         rows = _at(whole, places.rows)
@@ -273,6 +284,7 @@ def mapped(connection: Connection, name: str, mapping: MappingFile) -> MappedMod
         best=None if places.top is None else places.top.count,
         kind=places.kind,
         together=1 if one_by_one else None,
+        as_files=spec is not None and (request.field is not None or given.encoding == "png"),
         mapping=mapping,
     )
 

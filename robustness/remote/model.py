@@ -1,13 +1,14 @@
 """What every model behind an address has, whatever protocol it speaks."""
 
-from collections.abc import Sequence
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 
 from data.images import ImageSpec
-from robustness.remote.connection import Connection
+from robustness.remote.connection import Answer, Connection
 
 _TEXT = "a"
 
@@ -26,6 +27,7 @@ class RemoteModel:
         best: how many classes an answer shows at most; None for all.
         kind: what scores are, "logits" or "probabilities"; None to learn it from an answer.
         together: how many inputs a request may carry; None for any number.
+        as_files: whether images travel as files, so that each is one.
         told: what the server says of itself and the model, for reports.
         identity: what must stay the same while it is asked.
     """
@@ -39,8 +41,26 @@ class RemoteModel:
     best: int | None = None
     kind: Literal["logits", "probabilities"] | None = None
     together: int | None = None
+    as_files: bool = False
     told: dict[str, str]
     identity: dict[str, Any]
+
+    @property
+    @abstractmethod
+    def asked_at(self) -> str:
+        """The path of the endpoint that inputs are sent to."""
+
+    @abstractmethod
+    def question(self, inputs: np.ndarray | Sequence[str]) -> tuple[bytes, Mapping[str, str]]:
+        """The body that carries some inputs, and its headers; see `ask`."""
+
+    @abstractmethod
+    def scores(self, answer: Answer, count: int) -> np.ndarray:
+        """What an answer says of so many inputs, (N, K) scores or (N, 1) classes.
+
+        Raises:
+            EndpointError: it is not one to so many inputs.
+        """
 
     def ask(self, inputs: np.ndarray | Sequence[str]) -> tuple[np.ndarray, int]:
         """What it answers to some inputs, (N, K) scores or (N, 1) classes, and how many tries.
@@ -51,7 +71,11 @@ class RemoteModel:
         Raises:
             EndpointError: there is no answer, or it is not one to these inputs.
         """
-        raise NotImplementedError
+        content, headers = self.question(inputs)
+        answer = self.connection.send(
+            "POST", self.asked_at, content=content, headers=headers, inputs=len(inputs)
+        )
+        return self.scores(answer, len(inputs)), answer.tries
 
     def class_names(self, num_classes: int) -> list[str] | None:
         """Names of the classes; None where it tells none."""

@@ -14,10 +14,12 @@ from pydantic import BaseModel, ValidationError
 from data.images import ImageSpec
 from robustness.remote.connection import Answer, Connection, EndpointError, printable
 from robustness.remote.model import RemoteModel
+from robustness.remote.tokens import Tokens, role
 
 _NUMBERS = {"FP16": "<f2", "FP32": "<f4", "FP64": "<f8", "UINT8": "|u1"}
 _CLASSES = {"INT32": "<i4", "INT64": "<i8", "UINT8": "|u1", "INT16": "<i2", "UINT32": "<u4"}
 _DTYPES = _NUMBERS | _CLASSES
+_TOKENS = ("INT32", "INT64", "UINT32", "BOOL")
 LENGTH = "inference-header-content-length"
 _METADATA = 20_000  # characters of it that are kept
 _MOST_CLASSES = 100_000
@@ -54,36 +56,47 @@ class V2Model(RemoteModel):
 
     Attributes:
         about: its metadata.
-        given: its input.
+        given: its input; of tokens, several.
+        tokens: how texts become tokens; None where the server reads texts, or images.
         taken: the output that holds scores or the class.
         binary: whether tensors travel as bytes.
         classifies: whether the server names classes on request.
     """
 
     about: Metadata
-    given: Tensor
+    given: Sequence[Tensor]
+    tokens: Tokens | None
     taken: Tensor
     binary: bool
     classifies: bool
 
-    def ask(self, inputs: np.ndarray | Sequence[str]) -> tuple[np.ndarray, int]:
-        """See `RemoteModel.ask`."""
-        answer, found = self._infer(inputs, {})
-        values = np.asarray(found)
+    @property
+    def asked_at(self) -> str:
+        """See `RemoteModel.asked_at`."""
+        return f"{_path(self.name, self.version)}/infer"
+
+    def question(self, inputs: np.ndarray | Sequence[str]) -> tuple[bytes, dict[str, str]]:
+        """See `RemoteModel.question`."""
+        return self.request(inputs, binary=self.binary)
+
+    def scores(self, answer: Answer, count: int) -> np.ndarray:
+        """See `RemoteModel.scores`."""
+        values = np.asarray(self.read(answer))
         if values.ndim == 1:
             values = values[:, None]
-        if values.ndim != 2 or len(values) != len(inputs):
-            what = f"{self.connection.url}{self.path}"
-            raise EndpointError(
-                f"{what} answers {len(inputs)} inputs with the shape {values.shape}"
-            )
-        return values, answer.tries
+        if values.ndim != 2 or len(values) != count:
+            what = f"{self.connection.url}{self.asked_at}"
+            raise EndpointError(f"{what} answers {count} inputs with the shape {values.shape}")
+        return values
 
     def class_names(self, num_classes: int) -> list[str] | None:
         """Names of the classes by the extension for classification; None where it tells none."""
         if not self.classifies:
             return None
-        _, found = self._infer(self.blank(), {"classification": num_classes})
+        asked = {"classification": num_classes}
+        content, headers = self.request(self.blank(), binary=self.binary, parameters=asked)
+        answer = self.connection.send("POST", self.asked_at, content=content, headers=headers)
+        found = self.read(answer)
         names: dict[int, str] = {}
         for text in np.asarray(found, object).ravel().tolist():
             parts = str(text).split(":", 2)
@@ -92,11 +105,6 @@ class V2Model(RemoteModel):
             names[int(parts[1])] = parts[2]
         known = [names.get(index, "") for index in range(num_classes)]
         return known if all(known) and len(set(known)) == num_classes else None
-
-    @property
-    def path(self) -> str:
-        """Where the model lies on the server."""
-        return _path(self.name, self.version)
 
     @property
     def outputs(self) -> list[str]:
@@ -119,10 +127,10 @@ class V2Model(RemoteModel):
             parameters: of the output.
             beside: keys of the JSON, in the place of those that it would have.
         """
-        tensor, raw = self._tensor(inputs, binary=binary)
+        tensors, raw = self._tensors(inputs, binary=binary)
         asked = {**(parameters or {}), **({"binary_data": True} if binary else {})}
         output = {"name": self.taken.name, **({"parameters": asked} if asked else {})}
-        head = json.dumps({"inputs": [tensor], "outputs": [output], **(beside or {})}).encode()
+        head = json.dumps({"inputs": tensors, "outputs": [output], **(beside or {})}).encode()
         if not binary:
             return head, {"content-type": "application/json"}
         return head + raw, {"content-type": "application/octet-stream", LENGTH: str(len(head))}
@@ -133,7 +141,7 @@ class V2Model(RemoteModel):
         Raises:
             EndpointError: it is not what the protocol says.
         """
-        what, length = f"{self.connection.url}{self.path}", answer.headers.get(LENGTH, "")
+        what, length = f"{self.connection.url}{self.asked_at}", answer.headers.get(LENGTH, "")
         end = int(length) if length.isascii() and length.isdigit() else len(answer.content)
         head = replace(answer, content=answer.content[:end]).json(what)
         try:
@@ -142,38 +150,35 @@ class V2Model(RemoteModel):
             why = f"no output {error}" if isinstance(error, KeyError) else error
             raise EndpointError(f"{what} answers what is not the protocol's: {why}") from error
 
-    def _infer(
-        self, inputs: np.ndarray | Sequence[str], parameters: dict[str, Any]
-    ) -> tuple[Answer, Any]:
-        """The answer, and what its output holds, in the output's shape."""
-        content, headers = self.request(inputs, binary=self.binary, parameters=parameters)
-        path, inputs_sent = f"{self.path}/infer", len(inputs)
-        answer = self.connection.send(
-            "POST", path, content=content, headers=headers, inputs=inputs_sent
-        )
-        return answer, self.read(answer)
-
-    def _tensor(
+    def _tensors(
         self, inputs: np.ndarray | Sequence[str], *, binary: bool
-    ) -> tuple[dict[str, Any], bytes]:
-        """The input as JSON, and the bytes behind it if there are any."""
-        given = self.given
+    ) -> tuple[list[dict[str, Any]], bytes]:
+        """The inputs as JSON, and the bytes behind it if there are any."""
+        first = self.given[0]
         if isinstance(inputs, np.ndarray):
-            values = _as_sent(inputs, given)
-            shape, data = list(values.shape), [] if binary else values.ravel().tolist()
-            raw = values.tobytes() if binary else b""
-        else:
-            shape, data = [len(inputs)] + [1] * (len(given.shape) - 1), list(inputs)
-            words = [text.encode() for text in inputs]
-            raw = b"".join(struct.pack("<I", len(word)) + word for word in words)
-        tensor: dict[str, Any] = {"name": given.name, "shape": shape, "datatype": given.datatype}
+            return _numbers([(first, _as_sent(inputs, first))], binary=binary)
+        if self.tokens is not None:
+            names = [one.name for one in self.given]
+            made = self.tokens.tensors(inputs, names, _length(self.given))
+            types = [_CLASSES.get(one.datatype, "|b1") for one in self.given]
+            sent = [array.astype(kind) for array, kind in zip(made, types, strict=True)]
+            return _numbers(list(zip(self.given, sent, strict=True)), binary=binary)
+        shape = [len(inputs)] + [1] * (len(first.shape) - 1)
+        words = [text.encode() for text in inputs]
+        raw = b"".join(struct.pack("<I", len(word)) + word for word in words)
+        tensor: dict[str, Any] = {"name": first.name, "shape": shape, "datatype": first.datatype}
         if binary:
-            return tensor | {"parameters": {"binary_data_size": len(raw)}}, raw
-        return tensor | {"data": data}, b""
+            return [tensor | {"parameters": {"binary_data_size": len(raw)}}], raw
+        return [tensor | {"data": list(inputs)}], b""
 
 
 def describe(
-    connection: Connection, name: str, version: str | None, *, output: str | None
+    connection: Connection,
+    name: str,
+    version: str | None,
+    *,
+    output: str | None,
+    tokens: Tokens | None = None,
 ) -> V2Model:
     """Ask a server what it is, and what its model reads and answers.
 
@@ -182,10 +187,11 @@ def describe(
         name: of the model.
         version: of the model; None for the server's choice.
         output: which output to read; None for logits, probabilities, or the only one.
+        tokens: how texts become tokens, for a model that reads these.
 
     Raises:
         EndpointError: the server is not there, or speaks another protocol.
-        ValueError: the model has no input of images or texts, or no such output.
+        ValueError: the model has no input of images, texts or tokens, or no such output.
     """
     try:
         server = _Server.model_validate(connection.get("/v2"))
@@ -195,23 +201,26 @@ def describe(
         place = ".".join(map(str, first["loc"]))
         told = f"{connection.url} does not describe itself as the protocol says"
         raise EndpointError(f"{told}: {place}: {first['msg']}") from error
-    _check_input(about)
-    given, taken = about.inputs[0], _chosen(about, output)
+    _check_input(about, tokens)
+    taken = _chosen(about, output)
+    read = {} if tokens is None else {"tokenizer": tokens.digest, "max_len": str(tokens.max_len)}
     who = f"{server.name} {server.version}"[:200]
     told = {"server": who, "platform": about.platform, "versions": ", ".join(about.versions or [])}
-    told |= {key: str(value)[:200] for key, value in about.parameters.items()}
+    told |= {key: str(value)[:200] for key, value in about.parameters.items()} | read
     return V2Model(
         connection=connection,
         protocol="Open Inference Protocol V2",
         name=name,
         version=version,
-        image_spec=_image_spec(given),
+        image_spec=None if tokens is not None else _image_spec(about.inputs[0]),
         names_class=taken.datatype in _CLASSES,
         told={key: printable(value) for key, value in told.items() if value},
         identity={"model": name, "version": version, "output": taken.name}
-        | {"metadata": about.model_dump_json()[:_METADATA], "server": who},
+        | {"metadata": about.model_dump_json()[:_METADATA], "server": who}
+        | read,
         about=about,
-        given=given,
+        given=about.inputs,
+        tokens=tokens,
         taken=taken,
         binary=any(each.startswith("binary_tensor_data") for each in server.extensions),
         classifies="classification" in server.extensions,
@@ -230,8 +239,19 @@ def _path(name: str, version: str | None) -> str:
     return path + (f"/versions/{quote(version, safe='')}" if version else "")
 
 
-def _check_input(about: Metadata) -> None:
+def _check_input(about: Metadata, tokens: Tokens | None) -> None:
     told = ", ".join(f"{one.name} {one.datatype} {one.shape}" for one in about.inputs) or "none"
+    if tokens is not None:
+        roles = [role(one.name) for one in about.inputs]
+        fit = all(one.datatype in _TOKENS and len(one.shape) == 2 for one in about.inputs)
+        if not fit or roles.count("ids") != 1 or len(set(roles)) < len(roles):
+            raise ValueError(
+                "a model of tokens must have one input of ids, and at most a mask and segments, "
+                f"whole numbers [-1, N], and it has: {told[:300]}"
+            )
+        if (longest := _length(about.inputs) or tokens.max_len) < tokens.max_len:
+            raise ValueError(f"max_len must be at most the model's {longest}")
+        return
     if len(about.inputs) == 1:
         given = about.inputs[0]
         if given.datatype == "BYTES" and len(given.shape) in (1, 2):
@@ -240,8 +260,28 @@ def _check_input(about: Metadata) -> None:
             return
     raise ValueError(
         "the model must have one input, images [-1, C, H, W] or [-1, H, W, C] of a fixed size or "
-        f"texts (BYTES), and it has: {told[:300]}"
+        "texts (BYTES), or be one of tokens, whose --mapping names the tokenizer, and it has: "
+        f"{told[:300]}"
     )
+
+
+def _length(given: Sequence[Tensor]) -> int | None:
+    """How many tokens every text must have; None where the model takes any number."""
+    return next((one.shape[1] for one in given if one.shape[1] > 0), None)
+
+
+def _numbers(
+    given: Sequence[tuple[Tensor, np.ndarray]], *, binary: bool
+) -> tuple[list[dict[str, Any]], bytes]:
+    """Tensors of numbers as JSON, and the bytes behind it if there are any."""
+    found, raw = list[dict[str, Any]](), b""
+    for one, values in given:
+        tensor = {"name": one.name, "shape": list(values.shape), "datatype": one.datatype}
+        content = values.tobytes() if binary else b""
+        size = {"parameters": {"binary_data_size": len(content)}}
+        found.append(tensor | (size if binary else {"data": values.ravel().tolist()}))
+        raw += content
+    return found, raw
 
 
 def _chw(shape: Sequence[int]) -> tuple[int, int, int]:

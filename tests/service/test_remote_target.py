@@ -1,8 +1,6 @@
 """Our own service as the endpoint of an evaluation, over a socket."""
 
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +11,7 @@ from starlette.testclient import TestClient
 
 from robustness.__main__ import main
 from robustness.report.schema import Report, read_report
+from tests.robustness.remote.endpoint import Handler, served
 from tests.service.tiny_artifact import LABELS, TEXT_LABELS, noise
 
 
@@ -20,9 +19,7 @@ from tests.service.tiny_artifact import LABELS, TEXT_LABELS, noise
 def url(client: TestClient) -> Iterator[str]:
     """The whole service in this process, behind a socket."""
 
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
+    class Forwarding(Handler):
         def do_GET(self) -> None:
             headers = {key: value for key, value in self.headers.items() if key != "host"}
             body = self.rfile.read(int(self.headers.get("content-length", 0)))
@@ -35,16 +32,8 @@ def url(client: TestClient) -> Iterator[str]:
 
         do_POST = do_GET
 
-        def log_message(self, format: str, *args: Any) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_address[1]}"
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with served(Forwarding) as address:
+        yield address
 
 
 def test_our_own_server_keeps_every_rule(

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-Scores = Callable[[Any], np.ndarray]
+Scores = Callable[..., np.ndarray]
 Reply = tuple[int, dict[str, str], bytes]
 
 
@@ -30,6 +30,7 @@ class Endpoint:
     output: dict[str, Any] = field(
         default_factory=lambda: {"name": "logits", "datatype": "FP32", "shape": [-1, -1]}
     )
+    beside: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])  # further inputs
     extensions: tuple[str, ...] = ("binary_tensor_data",)
     labels: list[str] = field(default_factory=list[str])
     parameters: dict[str, str] = field(default_factory=dict[str, str])
@@ -46,13 +47,19 @@ class Endpoint:
         if path == "/v2":
             return {"name": "foreign", "version": "7", "extensions": list(self.extensions)}
         given = {"name": "x", "datatype": self.datatype, "shape": self.shape}
-        about = {"name": "m", "platform": "p", "inputs": [given], "outputs": [self.output]}
+        about = {
+            "name": "m",
+            "platform": "p",
+            "inputs": [given, *self.beside],
+            "outputs": [self.output],
+        }
         return about | {"parameters": self.parameters}
 
     def infer(self, head: bytes, raw: bytes) -> Reply:
         asked = json.loads(head)
-        [tensor], [wanted] = asked["inputs"], asked["outputs"]
-        inputs = self._inputs(tensor, raw)
+        tensors, [wanted] = asked["inputs"], asked["outputs"]
+        several = [self._inputs(tensor, raw) for tensor in tensors]
+        inputs = several[0]
         parameters = wanted.get("parameters", {})
         if "classification" in parameters:
             words = [f"0.1:{i}:{label}" for i, label in enumerate(self.labels)]
@@ -61,7 +68,7 @@ class Endpoint:
         for one in inputs:
             self.seen[one.tobytes() if isinstance(one, np.ndarray) else one.encode()] += 1
         self.sizes.append(len(inputs))
-        values = np.asarray(self.answers(inputs))
+        values = np.asarray(self.answers(*several))
         kind, dtype = self.output["datatype"], {"FP32": "<f4", "INT64": "<i8"}
         output = {"name": self.output["name"], "datatype": kind, "shape": list(values.shape)}
         if not parameters.get("binary_data"):
@@ -82,13 +89,29 @@ class Endpoint:
                 texts.append(raw[place + 4 : place + 4 + size].decode())
                 place += 4 + size
             return texts
-        dtype = {"FP32": "<f4", "UINT8": "|u1"}[self.datatype]
+        dtype = {"FP32": "<f4", "UINT8": "|u1", "INT64": "<i8"}[self.datatype]
         values = np.array(tensor["data"], dtype) if "data" in tensor else np.frombuffer(raw, dtype)
         return values.reshape(tensor["shape"])
 
 
-class _Handler(BaseHTTPRequestHandler):
+class Handler(BaseHTTPRequestHandler):
+    """Answers at once: head and body are two packets, and the second waits for nobody."""
+
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+
+class Server(ThreadingHTTPServer):
+    """Takes many connections at once."""
+
+    daemon_threads = True
+    request_queue_size = 64
+
+
+class _Handler(Handler):
     endpoint: Endpoint
 
     def do_GET(self) -> None:
@@ -120,21 +143,24 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
-    def log_message(self, format: str, *args: Any) -> None:
-        pass
-
 
 @contextmanager
 def listening(endpoint: Endpoint) -> Iterator[Endpoint]:
     """The endpoint at a free port."""
     handler = type("Handler", (_Handler,), {"endpoint": endpoint})
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    server.daemon_threads = True
+    with served(handler) as url:
+        endpoint.url = url
+        yield endpoint
+
+
+@contextmanager
+def served(handler: type[Handler]) -> Iterator[str]:
+    """The address of a server at a free port."""
+    server = Server(("127.0.0.1", 0), handler)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
-    endpoint.url = f"http://127.0.0.1:{server.server_address[1]}"
     try:
-        yield endpoint
+        yield f"http://127.0.0.1:{server.server_address[1]}"
     finally:
         server.shutdown()
         thread.join()

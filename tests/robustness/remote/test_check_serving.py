@@ -66,5 +66,5 @@ def test_a_fault_is_found_by_its_check(
 
 
 def test_a_server_that_cannot_be_asked_is_no_finding(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["check-serving", "http://127.0.0.1:1", "--model", "m", "--timeout", "1"]) == 2
+    assert main(["check-serving", "http://127.0.0.1:1", "--model", "m", "--timeout", "0.3"]) == 2
     assert "cannot be reached" in capsys.readouterr().err

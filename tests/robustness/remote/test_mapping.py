@@ -10,13 +10,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import WhitespaceSplit
+from tokenizers.processors import TemplateProcessing
 
 from data.images import ImageSpec, decode_image, to_input
 from robustness.__main__ import main
 from robustness.remote.mapping import read_mapping
 from robustness.report.schema import read_report
-from tests.robustness.remote.endpoint import Endpoint
-from tests.robustness.remote.test_remote import CLASSES, command
+from tests.robustness.remote.endpoint import Endpoint, listening
+from tests.robustness.remote.test_remote import CLASSES, command, flags
 
 SPEC = ImageSpec(channels=1, height=8, width=8)
 IMAGE = "input: {kind: image, channels: 1, height: 8, width: 8"
@@ -157,9 +161,57 @@ def test_an_answer_that_is_not_as_the_file_says_is_refused(
     assert told in capsys.readouterr().err
 
 
+def test_tokens_of_texts_are_made_as_the_file_says(tmp_path: Path) -> None:
+    """Ids, mask and segments of a local tokenizer, against a server that reads the texts itself."""
+    words = "[PAD] [UNK] [CLS] a good bad film and very not".split()
+    tokenizer = Tokenizer(WordLevel({word: i for i, word in enumerate(words)}, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = WhitespaceSplit()
+    tokenizer.post_processor = TemplateProcessing("[CLS] $A", special_tokens=[("[CLS]", 2)])
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "mapping.yaml").write_text(
+        "input: {kind: tokens, tokenizer: tokenizer.json, max_len: 7}"
+    )
+    draw = np.random.default_rng(0)
+    weights, rows = draw.normal(0, 1, (len(words), 2)), ["text,label"]
+
+    def of_ids(ids: np.ndarray, mask: np.ndarray, segments: np.ndarray) -> np.ndarray:
+        assert ids.shape[1] <= 7 and not segments.any() and (ids[:, 0] == 2).all()
+        return ((weights[ids] * mask[..., None]).sum(1) / mask.sum(1)[:, None]).astype(np.float32)
+
+    def of_texts(texts: list[str]) -> np.ndarray:
+        ids = [[2, *(words.index(w) if w in words else 1 for w in t.split())][:7] for t in texts]
+        return np.stack([weights[row].mean(0) for row in ids]).astype(np.float32)
+
+    for count in range(20):
+        rows.append(f"{' '.join(draw.choice(words[3:], 3 + count % 7))},{count % 2}")
+    (tmp_path / "data.csv").write_text("\n".join(rows))
+    shape = [{"name": name, "datatype": "INT64", "shape": [-1, -1]} for name in ("mask", "types")]
+    reads_ids = Endpoint(answers=of_ids, shape=[-1, -1], datatype="INT64", extensions=())
+    reads_ids.beside = shape
+    reads_texts = Endpoint(answers=of_texts, shape=[-1], datatype="BYTES")
+    found = []
+    for name, one in (("ids", reads_ids), ("texts", reads_texts)):
+        more = ["--mapping", str(tmp_path / "mapping.yaml")] if name == "ids" else []
+        more += ["--attack", "typos:queries=20:edits=1", "word-swap:rate=0.3"]
+        with listening(one):
+            line = command(one, tmp_path / "data.csv", *more, "--output", str(tmp_path / name))
+            assert main(line) == 0
+            if name == "ids":
+                assert main(command(one, tmp_path / "data.csv", *more[2:])) == 2
+        found.append(read_report(tmp_path / name))
+    assert flags(found[0]) == flags(found[1])
+    told = found[0].summary.models[0].endpoint
+    assert told is not None and told.told["max_len"] == "7"
+
+
 @pytest.mark.parametrize(
     ("text", "told"),
     [
+        ("input: {kind: tokens}", "tokens have tokenizer and max_len"),
+        (
+            "input: {kind: tokens, tokenizer: a, max_len: 9}\nrequest: {path: /}",
+            "no request, no answer",
+        ),
         ("input: [", "no readable YAML"),
         ("input: {kind: text}\ninput: {kind: text}", "the key 'input' is there twice"),
         ("input: {kind: text}\nlabel: x", "label: Extra inputs are not permitted"),
