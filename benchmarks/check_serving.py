@@ -2,7 +2,7 @@
 
 Each has the graphs of shipped artifacts, with its own batching on: MLServer a runtime of twenty
 lines over ONNX Runtime, for images and for tokens; LitServe an API of as many, one image in JSON a
-request; see `benchmarks.peers`. A row is a rule that was tried, with what was seen: 1 where it held.
+request; see `benchmarks.peers`. A row is a rule that was tried and what was seen: 1 where it held.
 """
 
 from collections.abc import Iterable, Iterator
@@ -47,7 +47,8 @@ def run(*, only: str = "") -> Iterable[Row]:
 def _title(server: str) -> str:
     if server == "ours":
         return "our server"
-    [folder] = environment(server).parents[1].glob(f"python*/site-packages/{server}-*.dist-info")
+    packages = environment(server).parents[1] / "lib"
+    [folder] = packages.glob(f"python*/site-packages/{server}-*.dist-info")
     return f"{TENSORS[server].title} {folder.name.removesuffix('.dist-info').partition('-')[2]}"
 
 
