@@ -2,7 +2,8 @@
 
 `python -m benchmarks.peers.art_hopskipjump CASE.npz FOUND.npz` reads images, labels, the graph's
 file, the norm, the queries of an image and the seed, and writes for each image the distance of the
-nearest misclassified input that ART asked about within so many queries, and the seconds it took.
+nearest misclassified input that ART asked about within so many queries, the seconds of processor
+time that it took, those of the model among them, and how often the model was called.
 The classifier is the ONNX file on ONNX Runtime, one thread, and answers with classes alone.
 """
 
@@ -33,6 +34,7 @@ class Asked:
         """Attack another image (C, H, W)."""
         self._image, self._label = image, label
         self.left, self.nearest = self._queries, np.inf
+        self.inside, self.calls = 0.0, 0
 
     def __call__(self, images: np.ndarray) -> np.ndarray:
         """One-hot classes (n, K).
@@ -43,7 +45,10 @@ class Asked:
         images = images[: self.left].astype(np.float32)
         if not len(images):
             raise Spent
+        start = time.process_time()
         logits = np.asarray(self._session.run(["logits"], {"images": images})[0])
+        self.inside += time.process_time() - start
+        self.calls += 1
         classes = logits.argmax(1)
         self.left -= len(images)
         changes = (images - self._image).reshape(len(images), -1)[classes != self._label]
@@ -70,7 +75,7 @@ def main(case: str, output: str) -> None:
     attack = HopSkipJump(classifier, norm=order, max_iter=10_000, verbose=False)
     # ART draws from NumPy's global generator; its starts from one that cannot be seeded.
     np.random.seed(int(given["seed"]))
-    distances, seconds = [], []
+    distances, seconds, inside, calls = [], [], [], []
     for image, label in zip(given["images"], given["labels"], strict=True):
         asked.begin(image, int(label))
         start = time.process_time()
@@ -79,8 +84,10 @@ def main(case: str, output: str) -> None:
         except Spent:
             pass
         seconds.append(time.process_time() - start)
+        inside.append(asked.inside)
+        calls.append(asked.calls)
         distances.append(asked.nearest)
-    np.savez(output, distances=distances, seconds=seconds)
+    np.savez(output, distances=distances, seconds=seconds, inside=inside, calls=calls)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,8 @@ _FIRST = 20  # B_0, probes of the first estimate
 _NEAR = np.float32(0.1)  # l2 distance of probes while the first point says little about distances
 _SHARE = 0.03  # of the point's l2 distance that later probes keep from it
 _CLOSE = 1e-3  # where a bisection ends, as a share of the way
-_STARTS, _DRAWS = 8, 10  # starts tried together, and how often until one is misclassified
+_NOISES, _DRAWS = 14, 7  # starts drawn together, and how often until one is misclassified
+_COARSE = 4  # blocks of noise along a side at first, twice as many with each further draw
 _LOOKS = 3  # of the bisections that tell the nearest start
 _HALVINGS = 30  # of a step, until it leads nowhere
 
@@ -110,22 +111,33 @@ class HopSkipJump(LabelAttack, frozen=True):
 def _start(image: np.ndarray, random: np.random.Generator) -> Point:
     """The nearest of a few misclassified inputs after three bisections; (0, H, W) without any.
 
-    Tried are black, white, the negative and noise; the paper takes the first noise that will do.
+    Tried are black, white and noise of large blocks, which more classes are found in than in that
+    of pixels, and nearer; the paper takes the first noise of pixels that will do.
     """
-    few = [np.zeros_like(image), np.ones_like(image), 1 - image]
-    for _ in range(_DRAWS):
-        noise = random.random((_STARTS - len(few), *image.shape), dtype=np.float32)
-        starts = np.stack([*few, *noise])
+    few = [np.zeros_like(image), np.ones_like(image)]
+    for draw in range(_DRAWS):
+        starts = np.stack([*few, *_noise(image.shape, _COARSE * 2**draw, random)])
         fooled, few = (yield starts), []
         if fooled.any():
             break
     else:
         return image[:0]
     starts = starts[fooled]
-    least, most = (np.full((len(starts), 1, 1, 1), end, np.float32) for end in (0, 1))
+    far = lengths(starts - image, "L2")
+    least, most = (np.full(len(starts), end, np.float32) for end in (0, 1))
     for _ in range(_LOOKS):
+        near = least * far <= (most * far).min()
+        starts, far, least, most = starts[near], far[near], least[near], most[near]
         middle = (least + most) / 2
-        fooled = (yield image + middle * (starts - image))[:, None, None, None]
+        fooled = yield image + middle[:, None, None, None] * (starts - image)
         least, most = np.where(fooled, least, middle), np.where(fooled, middle, most)
-    points = image + most * (starts - image)
-    return points[lengths(points - image, "L2").argmin()]
+    best = int((most * far).argmin())
+    return image + most[best] * (starts[best] - image)
+
+
+def _noise(shape: tuple[int, ...], blocks: int, random: np.random.Generator) -> np.ndarray:
+    """Images (n, C, H, W) of so many blocks of one color along each side, of pixels at most."""
+    channels, *sides = shape
+    down, across = (np.arange(side) * min(blocks, side) // side for side in sides)
+    drawn = random.random((_NOISES, channels, down[-1] + 1, across[-1] + 1), dtype=np.float32)
+    return drawn[:, :, down[:, None], across]
