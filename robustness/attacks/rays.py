@@ -19,12 +19,12 @@ class RayS(LabelAttack, frozen=True):
     """Flips the signs of blocks of pixels, where the model is then misled nearer by.
 
     A direction moves every pixel by the radius, up or down. Blocks of pixels in a row are turned
-    around one after the other, first all, then halves, quarters, down to single pixels, and all
-    over again; a turn is kept if it misleads the model at the best radius so far, and bisection
-    finds its own. Nothing is drawn.
+    around one after the other, first all, then halves, quarters, down to single pixels, which are
+    gone through again and again; a turn is kept if it misleads the model at the best radius so far,
+    and bisection finds its own. Nothing is drawn. The first direction is down in every pixel.
 
     Source: Chen & Gu 2020, "RayS: A ray searching method for hard-label adversarial attack",
-    algorithms 2 and 3.
+    algorithms 2 and 3, whose first direction is up.
     """
 
     info: ClassVar[Info] = Info(

@@ -89,6 +89,20 @@ def test_where_nothing_is_misclassified_the_clean_image_comes_back(kind: Any, no
     assert np.isinf(distance).all() and np.array_equal(found, images)
 
 
+def test_hopskipjump_finds_a_start_that_noise_of_pixels_misses() -> None:
+    def sides(images: np.ndarray) -> np.ndarray:
+        """Another class where the halves of an image differ; its noise of pixels evens that out."""
+        means = images.reshape(len(images), 28, 2, 14).mean((1, 3))
+        far = np.abs(means[:, 0] - means[:, 1]) - 0.1
+        return np.stack([-far, far], axis=1)
+
+    images = np.full((6, 1, 28, 28), 0.5, np.float32)
+    pixels = np.random.default_rng(0).random((200, 1, 28, 28), dtype=np.float32)
+    assert not sides(pixels).argmax(1).any()
+    _, distance = nearest(HopSkipJump, "L2", sides, images, queries=400)
+    assert np.isfinite(distance).all()
+
+
 def test_answers_that_are_no_numbers_are_another_class() -> None:
     oracle = Oracle(lambda _: np.array([[1, 0], [1, np.nan], [0, 1], [np.inf, 0]]))
     images, labels = np.zeros((4, 1, 1, 1), np.float32), np.zeros(4, np.int64)
