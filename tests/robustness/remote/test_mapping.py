@@ -121,7 +121,7 @@ def test_another_protocol_is_asked_as_its_file_says(
     endpoint.answers = answers
     endpoint.other = lambda *asked: other(endpoint, *asked)
     (tmp_path / "mapping.yaml").write_text(text)
-    attack = ["square:queries=8"] if shows != "label" else ["hopskipjump:queries=20"]
+    attack = ["square:queries=8"] if shows != "label" else ["hopskipjump:queries=40"]
     more = ["--attack", *attack, "--eps", "0.3", "--mapping", str(tmp_path / "mapping.yaml")]
     more += ["--key-env", "TARGET_KEY", "--output", str(tmp_path / "out"), "--limit", "10"]
     assert main(command(endpoint, images, *more)) == 0
