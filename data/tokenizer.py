@@ -100,7 +100,11 @@ class TextTokenizer:
 
     def save(self, path: Path) -> None:
         """Write `tokenizer.json`."""
-        path.write_text(self._tokenizer.to_str(pretty=True), encoding="utf-8")
+        path.write_bytes(self.to_bytes())
+
+    def to_bytes(self) -> bytes:
+        """The content of `tokenizer.json`."""
+        return self._tokenizer.to_str(pretty=True).encode()
 
     def rows(self, texts: Sequence[str], max_len: int) -> list[np.ndarray]:
         """Token ids of each text, cut after its first `max_len` tokens.
@@ -141,6 +145,28 @@ class TextTokenizer:
             ids=np.array(encoding.ids[:max_len], np.int64),
             spans=np.array(encoding.offsets[:max_len], np.int64).reshape(-1, 2),
         )
+
+    def marks(self) -> tuple[list[str], list[str]]:
+        """What the file itself puts before every text and behind it, such as [CLS] and [SEP]."""
+        encoding = self._tokenizer.encode("a")
+        text = [place for place, mark in enumerate(encoding.special_tokens_mask) if not mark]
+        return encoding.tokens[: min(text, default=0)], encoding.tokens[max(text, default=-2) + 1 :]
+
+    def id_of(self, token: str) -> int:
+        """The id of a token.
+
+        Raises:
+            DataError: there is no such token.
+        """
+        found = self._tokenizer.token_to_id(token)
+        if found is None:
+            raise DataError(f"the tokenizer has no token {token[:60]!r}")
+        return found
+
+    @property
+    def last_id(self) -> int:
+        """The largest id, which may be more than their number tells."""
+        return max(self._tokenizer.get_vocab(with_added_tokens=True).values())
 
     def vocabulary(self) -> Vocabulary:
         """How every token is written; what continues a word is written without its mark."""

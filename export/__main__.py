@@ -109,7 +109,9 @@ def _import(arguments: argparse.Namespace) -> int:
     from export.parity import ParityError
 
     source = open_source(arguments.source)
-    given = source.told if arguments.input is None else read_input(arguments.input)
+    given = (
+        source.told if arguments.input is None else read_input(arguments.input, type(source.told))
+    )
     source.complete(given)
     labels = read_labels(arguments.labels, source)
     with Bar(unit="sample", desc=f"{arguments.name}: parity", leave=False) as bar:
@@ -208,8 +210,8 @@ def _add_output(parser: argparse.ArgumentParser) -> None:
 def _import_parser() -> argparse.ArgumentParser:
     parser = Parser(
         prog="./assay export import",
-        description="Make an artifact of an image classifier in an ONNX file. Its graph is served "
-        "and evaluated unchanged, with graphs around it that prepare pixels and scores.",
+        description="Make an artifact of an image or text classifier in an ONNX file. Its graph is "
+        "served and evaluated unchanged, with graphs around it that prepare inputs and scores.",
         epilog="inspect FILE shows what the graph tells and what the input file must say. Exit "
         "status: 0, 1 the artifact is not the graph, 2 a bad request.",
     )
@@ -226,12 +228,12 @@ def _import_parser() -> argparse.ArgumentParser:
         "--input",
         metavar="FILE",
         help="imagenet, cifar, or a YAML file: size, resize, resample, channels, range, mean, std, "
-        "layout",
+        "layout; of a text classifier tokenizer, max_len, before, behind, tokens, mask, types",
     )
     parser.add_argument(
         "--data",
         metavar="PATH",
-        help="images to compare on, labeled or not (default: random pixels)",
+        help="images or texts to compare on, labeled or not (default: random ones)",
     )
     parser.add_argument(
         "--no-gradients",

@@ -27,7 +27,7 @@ from robustness.target import (
     undisturbed,
 )
 from runtimes.artifact import Artifact
-from runtimes.manifest import RANDOM
+from runtimes.manifest import RANDOM, RANDOM_TOKENS
 from runtimes.torch_model import load_torch_model
 
 Relabel = Callable[[str], int | None]
@@ -215,9 +215,9 @@ def _notes(artifact: Artifact) -> Iterator[str]:
             f"class on {found.agreement:.1%} of {found.samples} samples; every figure that is "
             "confirmed is the served graph's."
         )
-    if found.data == RANDOM:
+    if found.data in (RANDOM, RANDOM_TOKENS):
         yield (
-            f"The gradients of {name} were compared with the served graph on {RANDOM} alone; "
+            f"The gradients of {name} were compared with the served graph on {found.data} alone; "
             "import it with --data to compare them on real inputs."
         )
 

@@ -104,7 +104,7 @@ class Artifact:
         except Exception as error:  # the library raises its errors as bare exceptions
             raise ArtifactError(f"{TOKENIZER} is not a readable tokenizer") from error
         largest = max(library.get_vocab(with_added_tokens=True).values())
-        last = self.manifest.config["vocab_size"] - 1
+        last = int(self.manifest.input.range[1])
         if largest > last:
             raise ArtifactError(f"{TOKENIZER} has ids up to {largest}, the model up to {last}")
         return tokenizer

@@ -70,7 +70,7 @@ def as_feed(inputs: Inputs, manifest: Manifest) -> dict[str, np.ndarray]:
     if isinstance(spec, InputSpec):
         _check_images(given["images"], tuple(spec.shape[1:]))
     else:
-        _check_tokens(given["tokens"], given["mask"], spec.range[1], manifest.config["seq_len"])
+        _check_tokens(given["tokens"], given["mask"], spec.range[1], manifest.seq_len)
     return {name: np.ascontiguousarray(given[name]) for name in names}
 
 

@@ -2,7 +2,7 @@
 
 from onnx import GraphProto, ModelProto
 
-_OURS = ("images", "logits")
+_OURS = ("images", "tokens", "mask", "shift", "logits")
 
 
 def inner_name(name: str) -> str:
@@ -14,8 +14,9 @@ def compose(before: bytes, source: bytes, after: bytes) -> bytes:
     """One graph of three, each given as an ONNX file of one opset.
 
     Args:
-        before: from `images` to the source's input, by its `inner_name`.
-        source: with one input, beside its weights, and one output.
+        before: from `images`, or `tokens` and `mask`, to the source's inputs, by their
+            `inner_name`.
+        source: with these inputs, beside its weights, and one output.
         after: from the source's output, by its `inner_name`, to `logits`.
     """
     whole = ModelProto.FromString(source)

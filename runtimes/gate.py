@@ -9,7 +9,7 @@ import numpy as np
 
 from runtimes.artifact import Artifact, ArtifactError
 from runtimes.base import InvalidInputs, Runtime
-from runtimes.gradient import OnnxGradient
+from runtimes.gradient import Feed, OnnxGradient
 from runtimes.manifest import PROBE, Gradients
 from runtimes.probe import PROBE_SAMPLES, read_probe
 
@@ -31,6 +31,9 @@ MAX_PROMISE_ERROR = 0.25
 
 _DIRECTIONS = 16
 _STEPS = (1e-5, 1e-4, 1e-3, 1 / 255)  # graphs that read bytes change by whole levels only
+_SHIFTS = (1e-3, 1e-2, 1e-1)  # of the usual number in a table of embeddings
+
+Ask = Callable[[Feed], np.ndarray]
 
 
 class ParityFailure(ValueError):
@@ -43,22 +46,24 @@ class CopyFailure(ValueError):
 
 def require_copy(
     copy: OnnxGradient,
-    served: Callable[[np.ndarray], np.ndarray],
-    batches: Iterable[np.ndarray],
-    near: np.ndarray,
+    served: Ask,
+    batches: Iterable[Feed],
+    near: Feed,
     *,
     data: str,
     rounds: bool = False,
+    moved: Ask | None = None,
 ) -> Gradients:
     """Compare a differentiable copy with the graph that is served, answers and gradients.
 
     Args:
         copy: what attacks will follow.
-        served: from images (B, C, H, W) float32 in [0, 1] to logits (B, K).
-        batches: images to compare the answers on.
-        near: images around which gradients are compared.
-        data: what the images are.
+        served: from `images`, or `tokens` and `mask`, to logits (B, K).
+        batches: inputs to compare the answers on.
+        near: inputs around which gradients are compared.
+        data: what the inputs are.
         rounds: whether the served graph computes in 8 bit, and the copy does not.
+        moved: the served graph of a text model with a `shift` of its embeddings.
 
     Raises:
         CopyFailure: a class changes, a logit differs by more than 1e-3 of the largest, or the
@@ -66,11 +71,11 @@ def require_copy(
             classes may change, and the gradient must say what the copy does.
     """
     samples, same, largest, scale = 0, 0, 0.0, 1.0
-    for images in batches:
-        expected, found = served(images), copy.logits(images)
+    for feed in batches:
+        expected, found = served(feed), copy.logits(feed)
         if found.shape != expected.shape or not np.isfinite(found).all():
             raise CopyFailure(f"the copy answers with no finite {expected.shape} logits")
-        samples += len(images)
+        samples += len(expected)
         same += int((found.argmax(1) == expected.argmax(1)).sum())
         largest = max(largest, float(np.abs(found - expected).max()))
         scale = max(scale, float(np.abs(expected).max()))
@@ -78,7 +83,7 @@ def require_copy(
     if same < least * samples or largest > allowed:
         changed = f"{samples - same} of {samples} inputs change their class"
         raise CopyFailure(f"in the copy {changed}, and logits differ by up to {largest:.1e}")
-    error = promise_error(copy, copy.logits if rounds else served, near)
+    error = promise_error(copy, copy.logits if rounds else moved or served, near)
     if not error <= MAX_PROMISE_ERROR:
         whose = "copy" if rounds else "served graph"
         raise CopyFailure(f"the gradient is off what the {whose} does by {error:.0%}")
@@ -91,9 +96,7 @@ def require_copy(
     )
 
 
-def promise_error(
-    copy: OnnxGradient, served: Callable[[np.ndarray], np.ndarray], images: np.ndarray
-) -> float:
+def promise_error(copy: OnnxGradient, served: Ask, near: Feed) -> float:
     """How far gradients are off the changes of a served graph along 16 random directions.
 
     Each is the gradient of the two largest logits' difference. Steps of several lengths are tried
@@ -101,30 +104,46 @@ def promise_error(
 
     Args:
         copy: gives the gradients.
-        served: from images (B, C, H, W) float32 to logits (B, K).
-        images: in [0, 1].
+        served: from inputs by name to logits (B, K).
+        near: `images` (B, C, H, W) float32 in [0, 1], or `tokens` and their `mask`, around whose
+            embeddings directions lie.
 
     Returns:
         The norm of the differences relative to that of the changes promised; infinite where none
         are.
     """
-    longest = np.float32(max(_STEPS))
-    levels = np.rint(255 * np.clip(images, longest, 1 - longest)) / 255
-    images, rows = levels.astype(np.float32), np.arange(len(images))
-    first, second = np.argsort(-served(images), axis=1)[:, :2].T
-    seed = np.zeros((len(images), served(images[:1]).shape[1]), np.float32)
+    start, steps = _start(copy, near)
+
+    def ask(moved: np.ndarray) -> np.ndarray:
+        """Logits where the gradient's start lies elsewhere."""
+        return served({**near, copy.start: moved})
+
+    logits = ask(start)
+    first, second = np.argsort(-logits, axis=1)[:, :2].T
+    seed, rows = np.zeros_like(logits), np.arange(len(logits))
     seed[rows, first], seed[rows, second] = 1, -1
-    gradient = copy.pull(images, seed)
-    random, errors, sizes = np.random.default_rng(0), np.zeros(len(_STEPS)), 0.0
+    gradient = copy.pull({**near, copy.start: start}, seed)
+    random, errors, sizes = np.random.default_rng(0), np.zeros(len(steps)), 0.0
     for _ in range(_DIRECTIONS):
-        direction = random.choice(np.array([-1, 1], np.float32), images.shape)
-        promised = (gradient.astype(np.float64) * direction).sum((1, 2, 3))
+        direction = random.choice(np.array([-1, 1], np.float32), start.shape)
+        promised = (gradient.astype(np.float64) * direction).reshape(len(start), -1).sum(1)
         sizes += (promised**2).sum()
-        for index, step in enumerate(map(np.float32, _STEPS)):
-            ends = (served(images + sign * step * direction) for sign in (1, -1))
+        for index, step in enumerate(map(np.float32, steps)):
+            ends = (ask(start + sign * step * direction) for sign in (1, -1))
             up, down = ((end.astype(np.float64) * seed).sum(1) for end in ends)
             errors[index] += (((up - down) / (2 * step) - promised) ** 2).sum()
     return float(np.sqrt(errors.min() / sizes)) if sizes > 0 else float("inf")
+
+
+def _start(copy: OnnxGradient, near: Feed) -> tuple[np.ndarray, tuple[float, ...]]:
+    """Around what directions lie, and how far it goes along them."""
+    if copy.table is None:
+        longest = np.float32(max(_STEPS))
+        levels = np.rint(255 * np.clip(near["images"], longest, 1 - longest)) / 255
+        return levels.astype(np.float32), _STEPS
+    usual = float(np.sqrt(np.square(copy.table, dtype=np.float64).mean()))
+    shape = (*near["tokens"].shape, copy.table.shape[1])
+    return np.zeros(shape, np.float32), tuple(usual * share for share in _SHIFTS)
 
 
 def is_unmeasured(artifact: Artifact, precision: str) -> bool:

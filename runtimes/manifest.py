@@ -25,7 +25,7 @@ WEIGHTS, PROBE, TOKENIZER = "weights.safetensors", "probe.safetensors", "tokeniz
 BEFORE, AFTER, GRADIENT = "before.onnx", "after.onnx", "gradient.onnx"
 REQUIRED = (ONNX, TORCHSCRIPT, WEIGHTS, PROBE)
 IMPORTED = (BEFORE, ONNX, AFTER, PROBE)
-RANDOM = "random pixels"
+RANDOM, RANDOM_TOKENS = "random pixels", "random tokens"
 """What an import compares on where it is given no data."""
 Task = Literal["image-classification", "text-classification"]
 IMAGES: Task = "image-classification"
@@ -161,7 +161,7 @@ class Source(_Strict):
         sha256: of its bytes, those of an ONNX file are the graph of the artifact, unchanged; of a
             function those of its module; of a folder those of its files' digests, one a line.
         batch: inputs that the graph takes at once; None where it takes any number.
-        input: the input file, complete: how pixels become what the graph reads.
+        input: the input file, complete: how pixels or tokens become what the graph reads.
         scores: what the graph gives.
         gradients: how well its differentiable copy does; None without one.
         blind: why there is none.
@@ -253,9 +253,12 @@ class Manifest(_Strict):
             raise ValueError(f"input.shape must be {expected} for this preprocessing, got {got}")
 
     def _check_text(self) -> None:
-        longest, seq_len = self.text_spec.max_len, self.config.get("seq_len")
+        longest = self.text_spec.max_len
         if self.input.name != "tokens":
             raise ValueError(f"input.name must be 'tokens' for {self.task}, got {self.input.name}")
+        if self.source is not None:
+            return
+        seq_len = self.config.get("seq_len")
         if not isinstance(seq_len, int) or longest > seq_len:
             raise ValueError(f"max_len must be at most seq_len {seq_len}, got {longest}")
         if self.input.range[1] + 1 != self.config.get("vocab_size"):
@@ -275,6 +278,11 @@ class Manifest(_Strict):
     def batch(self) -> int | None:
         """Inputs that the graph takes at once; None where it takes any number."""
         return self.source.batch if self.source else None
+
+    @property
+    def seq_len(self) -> int:
+        """Tokens that the graph of a text model takes at most."""
+        return int(self.config.get("seq_len", self.text_spec.max_len))
 
     @cached_property
     def image_spec(self) -> ImageSpec:  # asked for by every request

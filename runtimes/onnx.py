@@ -159,7 +159,7 @@ def _tensorrt_options(precision: str, artifact: Artifact, cache: Path | None) ->
 def _profile(manifest: Manifest, kind: str, batch: int) -> str:
     if manifest.input.name == "images":
         return "images:" + "x".join(map(str, (batch, *manifest.input.shape[1:])))
-    longest = int(manifest.config["seq_len"])
+    longest = manifest.seq_len
     length = {"min": 1, "opt": longest // 2 or 1, "max": longest}[kind]
     return ",".join(f"{name}:{batch}x{length}" for name in ("tokens", "mask"))
 

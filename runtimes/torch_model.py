@@ -1,5 +1,6 @@
 """A differentiable PyTorch module of an artifact: of its weights, or of an imported graph."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -18,32 +19,46 @@ class _Graph(torch.autograd.Function):
     """An imported graph as one operation."""
 
     @staticmethod
-    def forward(ctx: Any, images: Tensor, graph: OnnxGradient) -> Tensor:
-        """Logits (B, K)."""
-        ctx.save_for_backward(images)
-        ctx.graph = graph
-        return torch.from_numpy(graph.logits(images.detach().numpy()))
+    def forward(
+        ctx: Any, start: Tensor, graph: OnnxGradient, others: Mapping[str, Tensor]
+    ) -> Tensor:
+        """Logits (B, K); `others` are what the graph reads beside its start."""
+        feed = {graph.start: start.detach(), **others}
+        ctx.graph, ctx.feed = graph, {name: value.numpy() for name, value in feed.items()}
+        return torch.from_numpy(graph.logits(ctx.feed))
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, seed: Tensor) -> tuple[Tensor, None]:  # pyright: ignore[reportIncompatibleMethodOverride] - torch takes any arguments
-        """The gradient of the images."""
-        (images,) = ctx.saved_tensors
-        return torch.from_numpy(ctx.graph.pull(images.numpy(), seed.contiguous().numpy())), None
+    def backward(ctx: Any, seed: Tensor) -> tuple[Tensor, None, None]:  # pyright: ignore[reportIncompatibleMethodOverride] - torch takes any arguments
+        """The gradient of the start."""
+        gradient = ctx.graph.pull(ctx.feed, seed.contiguous().numpy())
+        return torch.from_numpy(gradient), None, None
 
 
 class ImportedCopy(nn.Module):
-    """The differentiable copy of an imported model, from images to logits, on the CPU."""
+    """The differentiable copy of an imported model, on the CPU.
+
+    The table of embeddings of a text model is a module of its own: gradients begin with what it
+    gives.
+    """
 
     def __init__(self, graph: OnnxGradient) -> None:
         super().__init__()
         self.graph = graph
         # Many ask the first parameter of a model where it computes.
         self.place = nn.Parameter(torch.zeros(0), requires_grad=False)
+        table = graph.table
+        self.embedding = (
+            None if table is None else nn.Embedding.from_pretrained(torch.from_numpy(table))
+        )
 
-    def forward(self, images: Tensor) -> Tensor:
-        """Logits (B, K) of images (B, C, H, W)."""
-        return _Graph.apply(images.contiguous(), self.graph)
+    def forward(self, inputs: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Logits (B, K) of images (B, C, H, W), or of tokens (B, N) and their mask (B, N)."""
+        if self.embedding is None:
+            return _Graph.apply(inputs.contiguous(), self.graph, {})
+        mask = torch.ones_like(inputs, dtype=torch.bool) if mask is None else mask
+        shift = self.embedding(inputs) - self.embedding.weight[inputs]
+        return _Graph.apply(shift, self.graph, {"tokens": inputs, "mask": mask})
 
 
 def load_torch_model(artifact: Artifact) -> nn.Module:

@@ -9,7 +9,7 @@ import pytest
 # The models of the tests are tiny: more threads only wait for each other. Set before torch loads.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-pytest_plugins = ["tests.exported", "tests.imported"]
+pytest_plugins = ["tests.exported", "tests.imported", "tests.imported_texts"]
 
 
 Once = Callable[[str, Callable[[Path], object]], Path]

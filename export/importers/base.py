@@ -8,11 +8,18 @@ from typing import TYPE_CHECKING, ClassVar, Self
 import numpy as np
 
 from export.importers.input_file import InputFile, Layout
+from export.importers.text_input import TextFacts, TextInput, TextInputFile
 from export.samples import Samples
 from runtimes.manifest import SourceFormat
 
 if TYPE_CHECKING:
     from export.importers.source import SourceGraph
+
+Given = InputFile | TextInputFile
+"""An input file, of images or of texts."""
+
+Spec = InputFile | TextInput
+"""The same, complete."""
 
 _CHANNELS = (1, 3)
 
@@ -32,6 +39,7 @@ class Source(ABC):
         classes: how many scores it gives, where it says so.
         labels: the names of its classes in order of index; none where it does not say.
         told: what it says of its input where no input file is given.
+        texts: what it says of the tokens that it reads; None where it reads images.
     """
 
     format: ClassVar[SourceFormat]
@@ -44,7 +52,8 @@ class Source(ABC):
     shape: Sequence[int | None] = ()
     classes: int | None = None
     labels: list[str] = field(default_factory=list)
-    told: InputFile = InputFile()
+    told: Given = InputFile()
+    texts: TextFacts | None = None
 
     @classmethod
     @abstractmethod
@@ -61,7 +70,7 @@ class Source(ABC):
         """
 
     @abstractmethod
-    def answered(self, samples: Samples, spec: InputFile) -> "tuple[SourceGraph, np.ndarray]":
+    def answered(self, samples: Samples, spec: Spec) -> "tuple[SourceGraph, np.ndarray]":
         """Its graph, and what it gives on its own for each sample, without any graph of ours.
 
         Args:
@@ -87,15 +96,17 @@ class Source(ABC):
             return self.usual
         return "nchw" if first else "nhwc"
 
-    def complete(self, given: InputFile) -> InputFile:
+    def complete(self, given: Given) -> Spec:
         """An input file with what the graph tells.
 
         Raises:
             ValueError: the two contradict each other, or neither tells what is needed; the message
                 names the keys.
         """
-        layout = given.layout or self.layout
-        missing = self.missing(given)
+        if self.texts is not None:
+            return self.texts.complete(self.name, given)
+        given = self._of_images(given)
+        layout, missing = given.layout or self.layout, self.missing(given)
         if missing:
             raise ValueError(
                 f"{self.name} does not tell {', '.join(missing)}: say so with --input "
@@ -129,8 +140,11 @@ class Source(ABC):
         complete.spec()
         return complete
 
-    def missing(self, given: InputFile) -> list[str]:
+    def missing(self, given: Given) -> list[str]:
         """The keys of an input file that neither it nor the graph tells."""
+        if self.texts is not None:
+            return self.texts.missing(self.name, given)
+        given = self._of_images(given)
         layout = given.layout or self.layout
         found = [] if layout else ["layout"]
         axes = (1, 2, 3) if layout == "nchw" else (3, 1, 2)
@@ -142,6 +156,11 @@ class Source(ABC):
         if given.range is None and self.dtype != "uint8":
             found.append("range (with mean and std, if it has any)")
         return found
+
+    def _of_images(self, given: Given) -> InputFile:
+        if not isinstance(given, InputFile):
+            raise ValueError(f"{self.name} reads images, and the input file is one of texts")
+        return given
 
 
 def axes_of(shape: Sequence[int | None]) -> str:

@@ -1,21 +1,25 @@
 """Write the gradient of a graph as another graph, in a process of its own.
 
-`python -m export.importers.differentiate SOURCE TARGET BATCH`, started by
+`python -m export.importers.differentiate SOURCE TARGET START BATCH LENGTH`, started by
 `export.importers.gradient`; onnx-ad is imported nowhere else.
 """
 
 import importlib
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import onnx
 import onnxruntime
-from onnx import ModelProto, shape_inference, version_converter
+from onnx import ModelProto, ValueInfoProto, shape_inference, version_converter
 
 from export.child import REFUSED, end_with_parent
 
-_SOFTMAX_BY_AXIS = 13  # the first opset in which Softmax works on one axis
+# The first opset in which Softmax works on one axis and ScatterND, which Gather needs, adds.
+_DIFFERENTIABLE = 16
 _USUAL = 17
+_SIZED = {"images": 1, "tokens": 2, "mask": 2, "shift": 2, "logits": 1}
+"""How many axes of these are of sizes that are given."""
 
 
 def main(argv: list[str]) -> int:
@@ -25,9 +29,10 @@ def main(argv: list[str]) -> int:
         0, or 2 when it cannot be done, with the reason in the last line of standard error.
     """
     end_with_parent()
-    source, target, batch = Path(argv[0]), Path(argv[1]), int(argv[2])
+    source, target, start, sizes = Path(argv[0]), Path(argv[1]), argv[2], list(map(int, argv[3:]))
     try:
-        target.write_bytes(differentiate(source.read_bytes(), batch, target.with_suffix(".tmp")))
+        made = differentiate(source.read_bytes(), start, sizes, target.with_suffix(".tmp"))
+        target.write_bytes(made)
     except Exception as error:  # neither onnx nor onnx-ad says what it raises
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         sys.stderr.write(f"error: {reason[:300]}\n")
@@ -35,12 +40,14 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-def differentiate(content: bytes, batch: int, scratch: Path) -> bytes:
-    """The vector-Jacobian product of `logits` by `images`, as an ONNX file.
+def differentiate(content: bytes, start: str, sizes: Sequence[int], scratch: Path) -> bytes:
+    """The vector-Jacobian product of `logits` by one input, as an ONNX file.
 
     Args:
-        content: an ONNX file from `images` to `logits`.
-        batch: the number of images for which it is made: shapes must be known.
+        content: an ONNX file to `logits`.
+        start: the input, `images` or `shift`.
+        sizes: the number of inputs for which it is made, and that of tokens; 0 for any, of which
+            some operators have no derivative.
         scratch: where a temporary file may be written.
 
     Raises:
@@ -48,11 +55,11 @@ def differentiate(content: bytes, batch: int, scratch: Path) -> bytes:
     """
     model = ModelProto.FromString(content)
     for value in (*model.graph.input, *model.graph.output):
-        if value.name in ("images", "logits"):
-            value.type.tensor_type.shape.dim[0].dim_value = batch
+        if value.name in _SIZED:
+            _fix(value, sizes[: _SIZED[value.name]])
     del model.graph.value_info[:]
     opset = next(each.version for each in model.opset_import if each.domain in ("", "ai.onnx"))
-    if opset < _SOFTMAX_BY_AXIS:
+    if opset < _DIFFERENTIABLE:
         model = version_converter.convert_version(model, _USUAL)
     model = _folded(model, scratch)
     own = sorted({f"{node.domain}::{node.op_type}" for node in model.graph.node if node.domain})
@@ -61,8 +68,18 @@ def differentiate(content: bytes, batch: int, scratch: Path) -> bytes:
     model = shape_inference.infer_shapes(model, data_prop=True)
     # By its name: the environment of what serves has no such package.
     reverse = importlib.import_module("onnx_ad").reverse
-    made = reverse(model, inputs=["images"], outputs=["logits"], layout="onnx")
+    made = reverse(model, inputs=[start], outputs=["logits"], layout="onnx")
     return made.SerializeToString()
+
+
+def _fix(value: ValueInfoProto, sizes: Sequence[int]) -> None:
+    """Write the lengths of the first axes."""
+    for axis, size in enumerate(sizes):
+        dim = value.type.tensor_type.shape.dim[axis]
+        if size:
+            dim.dim_value = size
+        else:
+            dim.dim_param = ("batch", "length")[axis]
 
 
 def _folded(model: ModelProto, scratch: Path) -> ModelProto:
@@ -71,7 +88,9 @@ def _folded(model: ModelProto, scratch: Path) -> ModelProto:
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
     options.optimized_model_filepath = str(scratch)
     options.log_severity_level = 3
-    onnxruntime.InferenceSession(model.SerializeToString(), options)
+    # Done twice, its new constants would have the names of the old ones.
+    left_out = ["MatMulAddFusion"]
+    onnxruntime.InferenceSession(model.SerializeToString(), options, disabled_optimizers=left_out)
     return onnx.load(scratch)
 
 

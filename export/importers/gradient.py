@@ -3,7 +3,7 @@
 import importlib.util
 import math
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,19 +11,25 @@ import numpy as np
 from onnx import ModelProto, TensorProto
 
 from export.child import run_child
-from export.importers.input_file import InputFile
+from export.graphs import open_graph
+from export.importers.base import Spec
+from export.importers.lookups import find_lookups
 from export.importers.source import SourceGraph
+from export.importers.text_graphs import open_embedding, tokens_before
+from export.importers.text_input import TextInput
 from export.importers.unrounded import without_rounding
 from export.importers.wrap import TINY, Scores, graph_after, graph_before
 from export.samples import Feed, Samples, spread
 from runtimes.artifact import ArtifactError
+from runtimes.base import in_batches
 from runtimes.compose import compose
 from runtimes.gate import CopyFailure, require_copy
-from runtimes.gradient import OnnxGradient
+from runtimes.gradient import SHIFT, OnnxGradient, as_long
 from runtimes.manifest import Gradients
 from runtimes.threads import available_cores
 
 _BATCH = 8  # images that a gradient is computed of at once, where the graph takes any number
+_PART = 64  # inputs that are compared at once
 _TIMEOUT_S = 600
 _MISSING = "onnx-ad is not installed (requirements/import.in)"
 
@@ -34,7 +40,7 @@ class NoGradient(ValueError):
 
 def make_gradient(
     source: SourceGraph,
-    spec: InputFile,
+    spec: Spec,
     scores: Scores,
     samples: Samples,
     served: Callable[[Feed], np.ndarray],
@@ -58,26 +64,28 @@ def make_gradient(
     """
     if importlib.util.find_spec("onnx_ad") is None:
         raise NoGradient(_MISSING)
-    content = _differentiated(smooth(source, spec, scores, classes), source.batch or _BATCH)
+    content = _differentiated(smooth(source, spec, scores, classes), source, spec)
     try:
         copy = OnnxGradient(content, threads=available_cores())
         return content, require_copy(
             copy,
-            lambda images: served({"images": images}),
-            (samples.feed(part)["images"] for part in _parts(len(samples))),
-            samples.feed(spread(len(samples), _BATCH))["images"],
+            served,
+            (samples.feed(part) for part in _parts(len(samples))),
+            samples.feed(spread(len(samples), _BATCH)),
             data=samples.description,
             rounds=source.quantization is not None,
+            moved=_moved(source, spec, scores, classes),
         )
     except (ArtifactError, CopyFailure) as error:
         raise NoGradient(str(error)) from error
 
 
-def smooth(source: SourceGraph, spec: InputFile, scores: Scores, classes: int) -> bytes:
+def smooth(source: SourceGraph, spec: Spec, scores: Scores, classes: int) -> bytes:
     """The composed graph without what has no gradient or loses it, as ONNX.
 
     Bytes, and the integers of an int8 graph, are the numbers that they are rounded from, and the
-    logarithm of a softmax is taken at once, which does not saturate.
+    logarithm of a softmax is taken at once, which does not saturate. Where it reads tokens, their
+    embeddings can be shifted.
     """
     model = ModelProto()
     model.CopyFrom(source.model)
@@ -96,15 +104,59 @@ def smooth(source: SourceGraph, spec: InputFile, scores: Scores, classes: int) -
     if scores == "probabilities" and last.op_type == "Softmax":
         last.op_type = "LogSoftmax"
         after = graph_after(source, "logits", classes, least=math.log(TINY))
+    if isinstance(spec, TextInput):
+        return compose(_shifted(model, source, spec), model.SerializeToString(), after)
     before = graph_before(replace(source, reads=reads, dtype=dtype), spec)
     return compose(before, model.SerializeToString(), after)
 
 
-def _differentiated(content: bytes, batch: int) -> bytes:
+def _shifted(model: ModelProto, source: SourceGraph, spec: TextInput) -> bytes:
+    """Open a graph behind its embeddings, and give the graph before it, which reads their shift."""
+    lookups = find_lookups(model, spec.roles["tokens"])
+    if len(lookups) != 1:
+        raise NoGradient(f"tokens must be looked up in one table, got {len(lookups)}")
+    open_embedding(model, lookups[0])
+    return tokens_before(model, source.opset, spec, alone=False, shift=lookups[0].width)
+
+
+def _moved(
+    source: SourceGraph, spec: Spec, scores: Scores, classes: int
+) -> Callable[[Feed], np.ndarray] | None:
+    """The served graph itself, but with a shift of its embeddings; None where it rounds them."""
+    if not isinstance(spec, TextInput) or source.quantization is not None:
+        return None
+    model = ModelProto()
+    model.CopyFrom(source.model)
+    before = _shifted(model, source, spec)
+    after = graph_after(source, scores, classes)
+    graph = open_graph(compose(before, model.SerializeToString(), after), "fp32")
+    length = None if spec.length is None else spec.max_len
+
+    def ask(feed: Feed) -> np.ndarray:
+        """Logits (B, K) of `tokens`, `mask` and `shift`."""
+        return in_batches(graph, as_long(feed, length), source.batch)
+
+    return ask
+
+
+def _differentiated(content: bytes, source: SourceGraph, spec: Spec) -> bytes:
+    """The derivative for any number of inputs and tokens, where there is one, or else for one."""
+    if not isinstance(spec, TextInput):
+        return _derivative(content, "images", [source.batch or _BATCH])
+    fixed = [source.batch or 1, spec.max_len]
+    if spec.length is not None:
+        return _derivative(content, SHIFT, fixed)
+    try:
+        return _derivative(content, SHIFT, [source.batch or 0, 0])
+    except NoGradient:  # some operators have one for known lengths alone
+        return _derivative(content, SHIFT, fixed)
+
+
+def _derivative(content: bytes, start: str, sizes: Sequence[int]) -> bytes:
     with tempfile.TemporaryDirectory() as folder:
         given, made, own = (Path(folder, name) for name in ("given.onnx", "made.onnx", "own"))
         given.write_bytes(content)
-        arguments = [str(given), str(made), str(batch)]
+        arguments = [str(given), str(made), start, *map(str, sizes)]
         module, writable = "export.importers.differentiate", [Path(folder)]
         own.mkdir()
         ended = run_child(module, arguments, own=own, writable=writable, timeout=_TIMEOUT_S)
@@ -114,4 +166,4 @@ def _differentiated(content: bytes, batch: int) -> bytes:
 
 
 def _parts(count: int) -> list[np.ndarray]:
-    return np.array_split(np.arange(count), math.ceil(count / 64))
+    return np.array_split(np.arange(count), math.ceil(count / _PART))

@@ -21,8 +21,7 @@ import numpy as np
 
 from core.files import sha256
 from export.child import run_child
-from export.importers.base import Source, axes_of
-from export.importers.input_file import InputFile
+from export.importers.base import Source, Spec, axes_of
 from export.importers.source import SourceGraph
 from export.samples import Samples
 
@@ -59,15 +58,13 @@ class TorchSource(Source):
     def load(cls, given: str) -> "nn.Module | ExportedProgram":
         """The model, in the process that exports it; anything may be raised."""
 
-    def answered(self, samples: Samples, spec: InputFile) -> tuple[SourceGraph, np.ndarray]:
+    def answered(self, samples: Samples, spec: Spec) -> tuple[SourceGraph, np.ndarray]:
         """Export it, and ask it; see `Source.answered`."""
         with tempfile.TemporaryDirectory() as name:
             folder, own = Path(name, "made"), Path(name, "own")
             folder.mkdir()
             np.save(folder / SAMPLES, np.asarray(samples.inputs))
-            (folder / SPEC).write_text(
-                json.dumps({"dtype": self.dtype, "input": spec.model_dump()})
-            )
+            (folder / SPEC).write_text(json.dumps({"dtype": self.dtype, "input": spec.keys()}))
             paths = filter(None, (os.environ.get("PYTHONPATH"), str(Path.cwd())))
             ended = run_child(
                 "export.importers.trace",

@@ -1,7 +1,7 @@
 """An ONNX file from elsewhere: what its graph tells of itself, and what is not taken."""
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,12 +11,14 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto,
 from core.files import sha256
 from core.names import listed
 from export.graphs import Graph, open_graph
-from export.importers.base import Source, axes_of
+from export.importers.base import Source, Spec, axes_of
 from export.importers.input_file import InputFile
+from export.importers.lookups import find_lookups
+from export.importers.text_input import INTEGERS, TextFacts, TextInputFile
 from export.samples import Feed, Samples
 from runtimes.artifact import ArtifactError, tensors
 from runtimes.base import in_batches
-from runtimes.manifest import Precision, Quantization
+from runtimes.manifest import TOKENIZER, Precision, Quantization
 
 _MAX_BYTES = 2**31 - 1
 _READS = {TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE, TensorProto.UINT8}
@@ -35,12 +37,12 @@ _OLDEST = 7  # opset, the first in which tensors broadcast
 
 @dataclass(frozen=True, kw_only=True)
 class SourceGraph(Source):
-    """An ONNX file: a graph with one input of four axes and one output of classes.
+    """An ONNX file: a graph of images, one input of four axes, or of tokens, and their classes.
 
     Attributes:
         content: of its file.
         model: the same, parsed.
-        reads: its input.
+        reads: its input, the first of them.
         gives: its output.
     """
 
@@ -62,17 +64,17 @@ class SourceGraph(Source):
         """Read an ONNX file.
 
         Raises:
-            ValueError: it cannot be read, or is no classifier of images; one sentence says why.
+            ValueError: it cannot be read, or is no classifier; one sentence says why.
         """
         path = Path(given)
         if not path.is_file():
             raise ValueError(f"{path.name} must be an ONNX file: there is no such file")
         if path.stat().st_size > _MAX_BYTES:
             raise ValueError(f"{path.name} must be smaller than 2 GB, all that ONNX can hold")
-        return cls.of(path.name, path.read_bytes())
+        return cls.of(path.name, path.read_bytes(), path.parent)
 
     @classmethod
-    def of(cls, name: str, content: bytes) -> "SourceGraph":
+    def of(cls, name: str, content: bytes, folder: Path | None = None) -> "SourceGraph":
         """The graph in the bytes of an ONNX file; see `open`."""
         model = ModelProto()
         try:
@@ -83,33 +85,37 @@ class SourceGraph(Source):
             raise ValueError(f"{name} is no ONNX file: it holds no graph")
         _refuse_outside(name, model)
         _refuse_operators(name, model)
-        reads, gives = _single_input(name, model.graph), _single_output(name, model.graph)
-        kind, scores = reads.type.tensor_type.elem_type, _shape(gives)
+        inputs, gives = _inputs(model.graph), _single_output(name, model.graph)
+        texts = _told_of_texts(model, inputs, folder)
+        if texts is None:
+            _refuse_inputs(name, inputs)
+        scores = _shape(gives)
         return cls(
             name=name,
             sha256=sha256(content),
-            dtype=str(helper.tensor_dtype_to_np_dtype(kind)),
-            shape=_shape(reads),
+            dtype=dtype_of(inputs[0]),
+            shape=_shape(inputs[0]),
             classes=scores[1] if len(scores) == 2 else None,
+            told=InputFile() if texts is None else TextInputFile(),
+            texts=texts,
             content=content,
             model=model,
-            reads=reads,
+            reads=inputs[0],
             gives=gives,
         )
 
-    def answered(self, samples: Samples, spec: InputFile) -> "tuple[SourceGraph, np.ndarray]":
+    def answered(self, samples: Samples, spec: Spec) -> "tuple[SourceGraph, np.ndarray]":
         """Itself, and what it gives for each sample, prepared in numpy; see `Source.answered`."""
-        graph = self.open_graph()
+        graph, kinds = self.open_graph(), {value.name: dtype_of(value) for value in self.inputs}
 
         def run(feed: Feed) -> np.ndarray:
-            """The scores (B, K) of prepared images."""
-            return graph.outputs(feed)[self.gives.name]
+            """The scores (B, K) of some samples."""
+            return graph.outputs(spec.prepare(feed, kinds))[self.gives.name]
 
         parts = []
         for rows in np.array_split(np.arange(len(samples)), math.ceil(len(samples) / _AT_ONCE)):
-            feed = {self.reads.name: spec.prepare(samples.feed(rows)["images"], self.dtype)}
             try:
-                parts.append(in_batches(run, feed, self.batch))
+                parts.append(in_batches(run, samples.feed(rows), self.batch))
             except ValueError as error:
                 raise ValueError(f"{self.name} does not run on its input: {error}") from error
         return self, np.concatenate(parts)
@@ -123,14 +129,28 @@ class SourceGraph(Source):
             ("sha256", self.sha256),
             ("producer", producer or "not told"),
             ("opset", str(self.opset)),
-            ("input", described(self.reads)),
-            ("layout", self.layout or "not told"),
+            *self._told_inputs(),
             ("batch", "any" if self.batch is None else f"{self.batch} at a time"),
             ("output", described(self.gives)),
             ("classes", str(self.classes or "not told")),
             ("last operator", self.model.graph.node[-1].op_type),
             ("precision", f"{self.precision}{rounding}"),
         ]
+
+    def _told_inputs(self) -> list[tuple[str, str]]:
+        if self.texts is None:
+            return [("input", described(self.reads)), ("layout", self.layout or "not told")]
+        roles = self.texts.roles(self.name, TextInputFile())
+        values = {value.name: described(value) for value in self.inputs}
+        rows = self.texts.rows.get(roles["tokens"])
+        told = [(role, values[own]) for role, own in roles.items()]
+        known = ("embeddings", str(rows or "not told"))
+        return [*told, known, (TOKENIZER, self.texts.told_tokenizer(self.name))]
+
+    @property
+    def inputs(self) -> list[ValueInfoProto]:
+        """What it reads, beside its weights."""
+        return _inputs(self.model.graph)
 
     @property
     def opset(self) -> int:
@@ -212,16 +232,44 @@ def _opset(model: ModelProto) -> int:
     return max(versions, default=0)
 
 
-def _single_input(name: str, graph: GraphProto) -> ValueInfoProto:
+def _inputs(graph: GraphProto) -> list[ValueInfoProto]:
     weights = {tensor.name for tensor in graph.initializer}
-    values = [value for value in graph.input if value.name not in weights]
+    return [value for value in graph.input if value.name not in weights]
+
+
+def _reads_tokens(values: Sequence[ValueInfoProto]) -> bool:
+    """Whether one of a graph's inputs are integers, and none has axes that images have."""
+    integers = any(value.type.tensor_type.elem_type in INTEGERS for value in values)
+    return integers and all(len(_shape(value)) in (0, 2) for value in values)
+
+
+def _told_of_texts(
+    model: ModelProto, inputs: Sequence[ValueInfoProto], folder: Path | None
+) -> TextFacts | None:
+    """What a graph tells of tokens; None of one that reads none."""
+    if not _reads_tokens(inputs):
+        return None
+    kinds = {value.name: value.type.tensor_type.elem_type for value in inputs}
+    tables = {name: [each.rows for each in find_lookups(model, name)] for name in kinds}
+    lengths = [length for value in inputs for length in _shape(value)[1:] if length]
+    return TextFacts(
+        kinds=kinds,
+        rows={name: min(rows) for name, rows in tables.items() if rows},
+        length=max(lengths, default=None),
+        folder=folder,
+    )
+
+
+def _refuse_inputs(name: str, values: Sequence[ValueInfoProto]) -> None:
     if len(values) != 1:
         got = listed([value.name for value in values], _SHOWN) or "none"
         raise ValueError(f"{name} must read one input, images, got {len(values)}: {got}")
     [value] = values
     if value.type.tensor_type.elem_type not in _READS or len(_shape(value)) not in (0, 4):
-        raise ValueError(f"{name} must read images of four axes, got {described(value)}")
-    return value
+        raise ValueError(
+            f"{name} must read images of four axes, or tokens as integers of two, got "
+            f"{described(value)}"
+        )
 
 
 def _single_output(name: str, graph: GraphProto) -> ValueInfoProto:
@@ -259,6 +307,11 @@ def _inner_nodes(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
 def _shape(value: ValueInfoProto) -> list[int | None]:
     dims = value.type.tensor_type.shape.dim
     return [dim.dim_value if dim.dim_value > 0 else None for dim in dims]
+
+
+def dtype_of(value: ValueInfoProto) -> str:
+    """The type of a value, as numpy calls it."""
+    return str(helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type))
 
 
 def described(value: ValueInfoProto) -> str:

@@ -63,7 +63,9 @@ def export(kind: type[TorchSource], given: str, folder: Path) -> None:
     def images(rows: np.ndarray) -> torch.Tensor:
         """What the model reads of some samples."""
         return torch.from_numpy(
-            spec.prepare(samples[rows].astype(np.float32) / np.float32(255), dtype)
+            spec.prepare(
+                {"images": samples[rows].astype(np.float32) / np.float32(255)}, {"images": dtype}
+            )["images"]
         )
 
     torch.manual_seed(0)

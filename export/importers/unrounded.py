@@ -1,7 +1,7 @@
 """The function that an int8 graph rounds: the same weights, without the steps of rounding."""
 
 import numpy as np
-from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 _LIMITS = {np.dtype(kind): np.iinfo(kind) for kind in (np.int8, np.uint8, np.int16, np.uint16)}
 
@@ -17,6 +17,7 @@ def without_rounding(model: ModelProto) -> None:
         KeyError: integers of a kind that is not known.
     """
     graph = model.graph
+    _dequantize_tables(graph)
     known = {tensor.name: tensor for tensor in graph.initializer}
     made: list[NodeProto] = []
     for node in graph.node:
@@ -30,6 +31,19 @@ def without_rounding(model: ModelProto) -> None:
     graph.ClearField("node")
     graph.node.extend(made)
     graph.initializer.extend(arrays.folded)
+
+
+def _dequantize_tables(graph: GraphProto) -> None:
+    """Let rows be taken of a table of numbers, instead of integers that become numbers then."""
+    taken = {node.output[0]: node for node in graph.node if node.op_type == "Gather"}
+    for node in graph.node:
+        if node.op_type == "DequantizeLinear" and node.input[0] in taken:
+            rows, whole = taken[node.input[0]], NodeProto()
+            whole.CopyFrom(node)
+            whole.input[0], whole.output[0] = rows.input[0], f"{node.output[0]}/table"
+            rows.input[0], rows.output[0] = whole.output[0], node.output[0]
+            node.CopyFrom(rows)
+            rows.CopyFrom(whole)
 
 
 class _Arrays:

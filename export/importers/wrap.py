@@ -6,8 +6,11 @@ from typing import Any, Literal
 import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
+from export.importers.base import Spec
 from export.importers.input_file import InputFile
 from export.importers.source import SourceGraph
+from export.importers.text_graphs import tokens_before
+from export.importers.text_input import TextInput
 from runtimes.compose import inner_name
 
 Scores = Literal["logits", "probabilities"]
@@ -38,13 +41,15 @@ class _Chain:
         return self.nodes
 
 
-def graph_before(source: SourceGraph, spec: InputFile) -> bytes:
-    """From `images` (B, C, H, W) float32 in [0, 1] to what a graph reads, as ONNX.
+def graph_before(source: SourceGraph, spec: Spec) -> bytes:
+    """From `images` (B, C, H, W) float32 in [0, 1], or tokens, to what a graph reads, as ONNX.
 
     Args:
         source: the graph.
         spec: its input file, complete.
     """
+    if isinstance(spec, TextInput):
+        return tokens_before(source.model, source.opset, spec, alone=source.batch == 1)
     chain = _Chain("images", "before")
     if spec.channels == "bgr":
         chain.add("Gather", np.array([2, 1, 0]), axis=1)

@@ -10,15 +10,13 @@ from typing import Any
 import numpy as np
 
 from core.files import sha256
-from data.images import ImageSpec
-from data.sources import load_pixels, open_images
 from export import parity
 from export.card import make_card, write_card
 from export.graphs import Graph, open_graph
-from export.importers.base import Source
+from export.importers.base import Given, Source, Spec
 from export.importers.gradient import NoGradient, make_gradient
-from export.importers.input_file import InputFile
 from export.importers.source import SourceGraph
+from export.importers.text_input import TextInput
 from export.importers.wrap import TINY, Scores, graph_after, graph_before
 from export.samples import Feed, Samples, spread
 from export.write import Progress, check_output, folder_beside, replace_folder
@@ -33,8 +31,6 @@ from runtimes.manifest import (
     MANIFEST,
     ONNX,
     PROBE,
-    RANDOM,
-    InputSpec,
     Manifest,
     OutputSpec,
     Parity,
@@ -44,6 +40,7 @@ from runtimes.probe import PROBE_SAMPLES, Probe, write_probe
 
 _ASKED = 64  # inputs that tell probabilities from logits
 _MAX_LABELS_BYTES = 4_000_000
+_PROBE_PARTS = 8
 _SUMS = 0.02  # of probabilities in half precision or 8 bit, they are off 1 by less
 
 
@@ -53,7 +50,7 @@ def import_graph(
     *,
     name: str,
     labels: Sequence[str],
-    given: InputFile,
+    given: Given,
     data: str | None = None,
     differentiable: bool = True,
     on_progress: Progress = lambda stage, done: None,
@@ -66,7 +63,7 @@ def import_graph(
         name: of the model.
         labels: names of its classes, in order of index.
         given: what its input file says.
-        data: labeled or unlabeled images to compare on; None takes random pixels.
+        data: labeled or unlabeled images or texts to compare on; None takes random ones.
         differentiable: whether to make gradients, where they can be had.
         on_progress: called as a stage begins and goes on, with the number of samples just used.
 
@@ -76,14 +73,14 @@ def import_graph(
     """
     check_output(output)
     spec = source.complete(given)
-    samples = _samples(spec.spec(), labels, data)
+    samples = spec.samples(labels, data)
     on_progress("asking the source", 0)
     graph, answers = source.answered(samples, spec)
     scores, logits = _scores(source.name, answers, labels)
     on_progress("parity", 0)
     wrapped = _wrap(graph, spec, scores, len(labels))
     figures = _measured(wrapped, logits, samples, functools.partial(on_progress, "parity"))
-    files = wrapped.files | {PROBE: _probe(logits, samples)}
+    files = wrapped.files | spec.files() | {PROBE: _probe(wrapped, logits, samples)}
     gradients, blind = None, None if differentiable else "left out"
     if differentiable:
         on_progress("gradients", 0)
@@ -97,12 +94,12 @@ def import_graph(
         format=source.format,
         sha256=source.sha256,
         batch=graph.batch,
-        input=spec.model_dump(mode="json"),
+        input=spec.keys(),
         scores=scores,
         gradients=gradients,
         blind=blind,
     )
-    manifest = _manifest(graph, origin, name, labels, spec.spec(), files, figures)
+    manifest = _manifest(graph, origin, name, labels, spec, files, figures)
     return _write(output, files, manifest)
 
 
@@ -115,14 +112,27 @@ class _Wrapped:
     served: Callable[[Feed], np.ndarray]
 
 
-def _wrap(graph: SourceGraph, spec: InputFile, scores: Scores, classes: int) -> _Wrapped:
+def _wrap(graph: SourceGraph, spec: Spec, scores: Scores, classes: int) -> _Wrapped:
     before, after = graph_before(graph, spec), graph_after(graph, scores, classes)
     composed: Graph = open_graph(compose(before, graph.content, after), "fp32")
-    return _Wrapped(
+    wrapped = _Wrapped(
         graph=graph,
         files={BEFORE: before, ONNX: graph.content, AFTER: after},
         served=lambda feed: in_batches(composed, feed, graph.batch),
     )
+    if isinstance(spec, TextInput):
+        _require_longest(wrapped, spec)
+    return wrapped
+
+
+def _require_longest(wrapped: _Wrapped, spec: TextInput) -> None:
+    """Refuse a length that only the longest texts would show to be too much."""
+    tokens = np.full((1, spec.max_len), spec.tokenizer.pad)
+    try:
+        wrapped.served({"tokens": tokens, "mask": np.ones_like(tokens, np.bool_)})
+    except ValueError as error:
+        longest = f"max_len {spec.file.max_len}"
+        raise ValueError(f"{wrapped.graph.name} does not run on {longest}: {error}") from error
 
 
 def _write(output: Path, files: Mapping[str, bytes], manifest: Manifest) -> Artifact:
@@ -171,26 +181,12 @@ def read_labels(path: Path | None, source: Source) -> list[str]:
     return labels
 
 
-def _samples(spec: ImageSpec, labels: Sequence[str], data: str | None) -> Samples:
-    """Images of the data, evenly spread, or random ones: of every brightness and contrast."""
-    if data is not None:
-        images = open_images(data, label_names=labels)
-        images = images.take(spread(len(images), parity.MIN_SAMPLES))
-        name = data if data.startswith("hf:") else Path(data).name
-        return Samples(inputs=load_pixels(images, spec), labels=images.labels, description=name)
-    random = np.random.default_rng(0)
-    mean, contrast = (random.random((PROBE_SAMPLES, spec.channels, 1, 1)) for _ in range(2))
-    noise = random.random((PROBE_SAMPLES, spec.channels, spec.height, spec.width)) - 0.5
-    pixels = np.rint((mean + contrast * noise).clip(0, 1) * 255).astype(np.uint8)
-    return Samples(inputs=pixels, labels=None, description=RANDOM)
-
-
 def _scores(name: str, answers: np.ndarray, labels: Sequence[str]) -> tuple[Scores, np.ndarray]:
     """What a source gives, from its answers (N, K), and their logits."""
     if answers.shape[1:] != (len(labels),):
         raise ValueError(
-            f"{name} must give {len(labels)} scores an image, as there are names, got answers of "
-            f"{answers.shape} to {len(answers)} images"
+            f"{name} must give {len(labels)} scores an input, as there are names, got answers of "
+            f"{answers.shape} to {len(answers)} inputs"
         )
     if not np.isfinite(answers).all():
         raise ValueError(f"{name} gives scores that are infinite or not a number")
@@ -218,10 +214,15 @@ def _measured(
     return found
 
 
-def _probe(logits: np.ndarray, samples: Samples) -> bytes:
-    chosen = spread(len(samples), PROBE_SAMPLES)
-    inputs = {"images": np.asarray(samples.take(chosen).inputs)}
-    return write_probe(Probe(inputs=inputs, logits=logits[chosen]))
+def _probe(wrapped: _Wrapped, logits: np.ndarray, samples: Samples) -> bytes:
+    """Some samples with their logits; those of texts in disorder, which are others."""
+    rows = spread(len(samples), PROBE_SAMPLES)
+    chosen = samples.take(rows).in_disorder(seed=0)
+    if isinstance(chosen.inputs, np.ndarray):
+        return write_probe(Probe(inputs={"images": chosen.inputs}, logits=logits[rows]))
+    parts = np.array_split(np.arange(len(chosen)), _PROBE_PARTS)
+    answers = [wrapped.served(chosen.feed(part)) for part in parts if len(part)]
+    return write_probe(Probe(inputs=chosen.feed(), logits=np.concatenate(answers)))
 
 
 def _manifest(
@@ -229,7 +230,7 @@ def _manifest(
     origin: Origin,
     name: str,
     labels: Sequence[str],
-    image: ImageSpec,
+    spec: Spec,
     files: dict[str, bytes],
     figures: Parity,
 ) -> Manifest:
@@ -237,10 +238,9 @@ def _manifest(
         name=name,
         version="1",
         source=origin,
-        input=InputSpec(shape=[-1, image.channels, image.height, image.width]),
+        **spec.recorded(),
         output=OutputSpec(shape=[-1, len(labels)]),
         labels=list(labels),
-        preprocessing=image.to_dict(),
         precision=graph.precision,
         quantization=graph.quantization,
         files={file: sha256(content) for file, content in files.items()},

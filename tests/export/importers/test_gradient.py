@@ -17,7 +17,7 @@ from robustness.spec import EvaluationSpec
 from robustness.verify import verify
 from runtimes.artifact import Artifact
 from runtimes.gate import CopyFailure, promise_error, require_copy
-from runtimes.gradient import OnnxGradient
+from runtimes.gradient import Feed, OnnxGradient
 from runtimes.manifest import GRADIENT, RANDOM
 from runtimes.registry import open_runtime
 from runtimes.torch_model import load_torch_model
@@ -110,17 +110,17 @@ class _Lost(OnnxGradient):
 
     factor = -1.0
 
-    def pull(self, images: np.ndarray, seed: np.ndarray) -> np.ndarray:
-        return super().pull(images, seed) * np.float32(self.factor)
+    def pull(self, feed: Feed, seed: np.ndarray) -> np.ndarray:
+        return super().pull(feed, seed) * np.float32(self.factor)
 
 
 def test_a_copy_that_is_another_function_is_refused(differentiable: Artifact) -> None:
     served = open_runtime(differentiable, threads=1).predict
-    images = np.random.default_rng(0).random((8, 3, SIDE, SIDE), np.float32)
+    images = {"images": np.random.default_rng(0).random((8, 3, SIDE, SIDE), np.float32)}
     content = differentiable.read(GRADIENT)
 
     def check(
-        copy: OnnxGradient, answers: Callable[[np.ndarray], np.ndarray], *, rounds: bool = False
+        copy: OnnxGradient, answers: Callable[[Feed], np.ndarray], *, rounds: bool = False
     ) -> None:
         require_copy(copy, answers, [images], images, data="these", rounds=rounds)
 

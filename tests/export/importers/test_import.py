@@ -207,7 +207,10 @@ def unknown(model: onnx.ModelProto) -> None:
         (with_output, "must be a classifier, which gives one output, got 2: logits, pooled"),
         (detecting, r"a score for each class, got logits \(1, 84, 8400\) float"),
         (custom, "has operators of its own: my.company::Relu"),
-        (tokens, r"must read images of four axes, got images \(any, 3, 8, 8\) int64"),
+        (
+            tokens,
+            r"images of four axes, or tokens as integers of two, got images \(any, 3, 8, 8\) int64",
+        ),
         (unknown, "cannot be opened by ONNX Runtime: .*Telepathy"),
     ],
 )

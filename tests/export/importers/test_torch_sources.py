@@ -216,7 +216,7 @@ def test_a_folder_tells_its_labels_and_its_input(
     source = open_source(str(tmp_path))
     assert isinstance(source, HuggingFaceFolder)
     assert source.labels == ["ant", "bee"]
-    assert source.complete(source.told).size == [224, 224]
+    assert source.complete(source.told).keys()["size"] == [224, 224]
     assert main(["inspect", str(tmp_path)]) == 0
     assert "names of classes  ant, bee" in capsys.readouterr().out
 

@@ -2,6 +2,7 @@ import json
 import re
 from typing import Any
 
+import pytest
 from starlette.testclient import TestClient
 
 from robustness import ATTACKS, EvaluationSpec
@@ -103,6 +104,18 @@ def test_described_defaults_make_a_spec(client: TestClient) -> None:
             elif option["required"]:
                 asked[option["name"]] = (option["choices"] or [["1/255"]])[0]
         EvaluationSpec.model_validate({"attacks": [asked]})
+
+
+def test_an_imported_text_model_is_served(settings: Settings, imported_texts: Artifact) -> None:
+    models = [*settings.models, imported_texts.folder]
+    with serving(settings.model_copy(update={"models": models})) as client:
+        asked = {"texts": ["a very good film"], "model": "moods"}
+        [found] = client.post("/classify_text", json=asked).json()
+        assert (found["model"], found["digest"]) == ("moods", imported_texts.digest)
+        asked = {"name": "texts", "datatype": "BYTES", "shape": [1], "data": asked["texts"]}
+        answer = client.post("/v2/models/moods/infer", json={"inputs": [asked]}).json()
+        probabilities = {each["name"]: each["data"] for each in answer["outputs"]}["probabilities"]
+        assert max(probabilities) == pytest.approx(found["probability"], abs=1e-5)
 
 
 def test_an_imported_model_is_served_and_refuses_attacks_that_follow_gradients(
