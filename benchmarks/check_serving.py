@@ -1,8 +1,9 @@
 """Which rules of serving do other servers keep? `check-serving` on ours, MLServer and LitServe.
 
-Each has the graphs of shipped artifacts, with its own batching on: MLServer a runtime of twenty
-lines over ONNX Runtime, for images and for tokens; LitServe an API of as many, one image in JSON a
-request; see `benchmarks.peers`. A row is a rule that was tried and what was seen: 1 where it held.
+Each has the graphs of shipped artifacts: MLServer a runtime of twenty lines over ONNX Runtime, for
+images and for tokens, with its own batching and without; LitServe an API of as many, with its own
+batching, one image in JSON a request; see `benchmarks.peers`. A row is a rule that was tried and
+what was seen: 1 where it held.
 """
 
 from collections.abc import Iterable, Iterator
@@ -20,8 +21,14 @@ from robustness.remote.v2 import describe
 from runtimes.artifact import open_artifact
 
 IMAGES, TEXTS = "fashion-elliptical-adv", "imdb-transject"
-_CASES = (("ours", IMAGES), ("ours", TEXTS), ("mlserver", IMAGES), ("mlserver", TEXTS),
-          ("litserve", IMAGES))  # fmt: skip
+_CASES = (
+    *(
+        (server, name)
+        for server in ("ours", "mlserver", "mlserver-single")
+        for name in (IMAGES, TEXTS)
+    ),
+    ("litserve", IMAGES),
+)
 _AT_ONCE, _PATIENCE_S = 8, 3.0
 
 
@@ -29,7 +36,7 @@ def run(*, only: str = "") -> Iterable[Row]:
     """Try every rule.
 
     Args:
-        only: one server, of ours, mlserver and litserve; empty: all of them.
+        only: one server, of ours, mlserver, mlserver-single and litserve; empty: all of them.
     """
     for server, name in _CASES:
         if only in ("", server):
@@ -47,9 +54,11 @@ def run(*, only: str = "") -> Iterable[Row]:
 def _title(server: str) -> str:
     if server == "ours":
         return "our server"
-    packages = environment(server).parents[1] / "lib"
-    [folder] = packages.glob(f"python*/site-packages/{server}-*.dist-info")
-    return f"{TENSORS[server].title} {folder.name.removesuffix('.dist-info').partition('-')[2]}"
+    peer = TENSORS[server]
+    packages = environment(peer.name).parents[1] / "lib"
+    [folder] = packages.glob(f"python*/site-packages/{peer.name}-*.dist-info")
+    version = folder.name.removesuffix(".dist-info").partition("-")[2]
+    return peer.title.replace(peer.title.split()[0], f"{peer.title.split()[0]} {version}", 1)
 
 
 @contextmanager
@@ -70,7 +79,7 @@ def _opened(server: str, name: str) -> Iterator[RemoteModel]:
             yield mapped(connection, name, MappingFile.model_validate(whole))
             return
         tokens = None
-        if server == "mlserver" and name == TEXTS:
+        if server != "ours" and name == TEXTS:
             path = artifact.folder / "tokenizer.json"
             tokens = read_tokens(path, artifact.text_spec.max_len)
         yield describe(connection, name, None, output=None, tokens=tokens)

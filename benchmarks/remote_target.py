@@ -3,7 +3,8 @@
 Our own server and MLServer (in an environment of its own) have the shipped models; the same graph
 is attacked over the protocol V2 and as an artifact: Square on images, Word Swap on texts. Both runs
 have as many workers, and share the cores with the server. Ours knows binary tensors and reads
-texts; MLServer takes JSON alone, and tokens, which the command makes of texts.
+texts; MLServer takes JSON alone, and tokens, which the command makes of texts. Its own batching is
+off, as it comes: questions carry batches.
 
 - Flags: every clean and adversarial class and flag of every input must be the same.
 - Time: that of the command's evaluation over HTTP, divided by that of the artifact's, median of
@@ -106,7 +107,7 @@ def _server(kind: str, model: str, folder: Path) -> Iterator[tuple[int, list[str
         given |= {"max_len": artifact.text_spec.max_len}
         mapping.write_text(json.dumps({"input": given}))
         options += ["--mapping", str(mapping)]
-    with serving_peer(TENSORS["mlserver"], artifact.folder) as (pid, address):
+    with serving_peer(TENSORS["mlserver-single"], artifact.folder) as (pid, address):
         yield pid, ["--target", address, *options]
 
 

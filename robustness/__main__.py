@@ -6,6 +6,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -165,7 +166,7 @@ def _endpoint(
     arguments: argparse.Namespace, opened: ExitStack
 ) -> "tuple[list[Artifact | Target], Executor]":
     """The endpoint that the options name, closed by `opened`, and threads that ask it."""
-    for name in ("compare", "workers", "card"):
+    for name in ("workers", "card"):
         if getattr(arguments, name):
             raise ValueError(f"--{name} has a meaning for --artifact only")
     if arguments.engine != "process":
@@ -176,7 +177,10 @@ def _endpoint(
 
     folder = arguments.surrogate
     copy = None if folder is None else open_artifact(folder)
+    other = None if arguments.compare is None else open_artifact(arguments.compare)
     target = _reach(arguments, opened, arguments.shows, copy)
+    if other is not None:
+        return [replace(target, name=f"{target.name} (endpoint)"), other], run_inline
     if copy is not None:  # whose gradients one thread takes at a time
         return [target], run_inline
     connection = runtime_of(target).model.connection

@@ -26,7 +26,12 @@ def render(report: Report) -> str:
             lines += ["", *_certificate(certificate)]
     if summary.comparison is not None:
         lines += ["", *_comparison(summary.comparison)]
-    lines += ["", *sentences(summary), "", *(f"note: {note}" for note in report.notes)]
+    lines += [
+        "",
+        *sentences(summary),
+        "",
+        *(f"note: {note}" for note in [*report.not_tried, *report.notes]),
+    ]
     lines += [f"WARNING ({w.model}): {w.message}" for w in summary.warnings]
     if not summary.reliable:
         lines.append("UNRELIABLE: do not quote these figures before the warnings are resolved.")

@@ -25,6 +25,7 @@ from robustness.kinds import NotPossible
 from robustness.progress import Meter, Progress
 from robustness.report import html as page
 from robustness.report.schema import Figure, Report
+from robustness.sanity.checks import not_tried
 from robustness.spec import ATTACKS, Cell, EvaluationSpec
 from robustness.target import ImageTarget, Inputs, device_of, undisturbed
 
@@ -71,13 +72,12 @@ class Evaluation:
 
     def __str__(self) -> str:
         """The report's table and sentences."""
-        return "\n".join([render(self.report), *([self.not_tried] if self.not_tried else [])])
+        return render(self.report)
 
     def _repr_html_(self) -> str:
-        """The report's page, in a frame of its own, below what was not tried."""
+        """The report's page, in a frame of its own."""
         inside = html.escape(self.page, quote=True)
-        frame = f'<iframe srcdoc="{inside}" style="width:100%;height:640px;border:0"></iframe>'
-        return f"<p>{html.escape(self.not_tried)}</p>{frame}"
+        return f'<iframe srcdoc="{inside}" style="width:100%;height:640px;border:0"></iframe>'
 
 
 def evaluate(
@@ -124,9 +124,9 @@ def evaluate(
     target = _target(served, inputs, truth, classes, name)
     wanted = [_attack(one, eps, norm) for one in attacks]
     tried = [one for one in wanted if _works(one, target)]
-    left_out = _not_tried(target, [one.label for one in wanted if one not in tried])
+    target = replace(target, left_out=tuple(one.label for one in wanted if one not in tried))
     if not tried:
-        raise NotPossible(left_out or "attacks must name at least one")
+        raise NotPossible(not_tried(target) or "attacks must name at least one")
     spec = EvaluationSpec.model_validate({"attacks": tried, **fields})
     given = _Arrays(
         names=[str(i) for i in range(len(inputs))], labels=truth, label_names=None, reader=_no_file,
@@ -137,7 +137,7 @@ def evaluate(
             spec, [target], given, Path(place), on_progress=on_progress,
             threads=torch.get_num_threads(),
         )  # fmt: skip
-        return _evaluation(report, target, given, Path(place), left_out)
+        return _evaluation(report, target, given, Path(place))
 
 
 class _Served:
@@ -352,33 +352,10 @@ def _works(attack: Attack, target: ImageTarget) -> bool:
     needed = {part.info.access for part in attack.parts(len(target.labels))}
     if "gradient" in needed and target.torch_model is None:
         return False
-    return "scores" not in needed or attack.info.role != "attack" or not _alone(target)
+    return "scores" not in needed or attack.info.role != "attack" or not target.names_class
 
 
-def _alone(target: ImageTarget) -> bool:
-    return target.runtime.precision == "classes"
-
-
-def _not_tried(target: ImageTarget, left_out: Sequence[str]) -> str:
-    """What the model does not show, and what that leaves out."""
-    if target.torch_model is not None:
-        return ""
-    shown = "classes alone, neither scores nor gradients" if _alone(target) else "no gradients"
-    fit = [
-        name for name, kind in ATTACKS.items()
-        if kind.info.input == "image" and kind.info.role == "attack"
-        and kind.info.access in ("label", *(() if _alone(target) else ("scores",)))
-    ]  # fmt: skip
-    named = f" Not tried: {', '.join(left_out)}." if left_out else ""
-    return (
-        f"{target.name} shows {shown}.{named} Attacks that see more may find more: give the "
-        f"nn.Module to try them. What can be tried without: {', '.join(fit)}."
-    )
-
-
-def _evaluation(
-    report: Report, target: ImageTarget, given: _Arrays, folder: Path, not_tried: str
-) -> Evaluation:
+def _evaluation(report: Report, target: ImageTarget, given: _Arrays, folder: Path) -> Evaluation:
     """What is in an evaluation's folder."""
     model = report.summary.models[0]
     cells = [cell for cell in report.spec.cells if cell.attack.info.role == "attack"]
@@ -391,7 +368,7 @@ def _evaluation(
         adversarial=dict(zip(keys, made, strict=True)),
         report=report,
         page=(folder / page.FILE).read_text(encoding="utf-8"),
-        not_tried=not_tried,
+        not_tried=" ".join(report.not_tried),
     )
 
 

@@ -36,6 +36,7 @@ class Target:
         torch_model: the same function as a differentiable module, or None.
         endpoint: where the model lies behind an address, which `runtime` asks; else None.
         notes: what a reader of its figures must know of where it comes from.
+        left_out: attacks that were asked for and need more than the model shows.
     """
 
     name: str
@@ -46,7 +47,14 @@ class Target:
     torch_model: nn.Module | None
     endpoint: Endpoint | None = None
     notes: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
     reads: ClassVar[InputKind]
+
+    @property
+    def names_class(self) -> bool:
+        """Whether it shows the class alone."""
+        seen = None if self.endpoint is None else self.endpoint.shows
+        return seen == "label" or self.runtime.precision == "classes"
 
     @property
     def rounds(self) -> bool:

@@ -30,7 +30,10 @@ _UNCHECKED = {"code", "created", "environment"}
 _MAY_DIFFER = {"version", "runtime", "precision"}  # of the model that scores again
 # What another version of the code may word otherwise; figures are the same in all of one schema.
 _SENTENCES = set(
-    "definitions description finding findings headline message notes outcome reason title".split()
+    (
+        "definitions description finding findings headline message not_tried notes outcome reason "
+        "title"
+    ).split()
 )
 _SHOWN = 20
 
@@ -169,7 +172,8 @@ def _check_models(report: Report, models: Sequence[Artifact | Target]) -> None:
     if not re.fullmatch("[1-9][0-9]{0,2}", report.environment.get("threads", "1"), re.ASCII):
         raise Refuted("the report speaks of an impossible number of threads")
     for model, found in zip(report.summary.models, models, strict=True):
-        if model.name not in (found.name, f"{found.name}:{found.version}"):
+        known = {found.name, f"{found.name}:{found.version}", f"{found.name} (endpoint)"}
+        if model.name not in known:
             raise Refuted(f"the artifact of {model.name} is called {found.name}")
         if model.version != found.version and isinstance(found, Artifact):
             raise Refuted(f"{model.name} has the version {found.version}")

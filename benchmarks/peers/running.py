@@ -120,7 +120,9 @@ def _mlserver(
     return [str(python.parent / "mlserver"), "start", str(folder)]
 
 
-def _mlserver_tensors(python: Path, artifact: Path, port: int, folder: Path) -> Sequence[str]:
+def _mlserver_tensors(
+    python: Path, artifact: Path, port: int, folder: Path, batch: int = BATCH
+) -> Sequence[str]:
     manifest = json.loads((artifact / "manifest.json").read_text())
     given, taken = manifest["input"], manifest["output"]
     inputs = [_tensor(given)]
@@ -128,6 +130,7 @@ def _mlserver_tensors(python: Path, artifact: Path, port: int, folder: Path) -> 
         inputs.append(_tensor(given | {"name": given["mask"], "dtype": "bool"}))
     about: dict[str, Any] = {"name": manifest["name"], "inputs": inputs}
     about |= {"implementation": f"{_MLSERVER}.Tensors", "outputs": [_tensor(taken)]}
+    about |= {"max_batch_size": batch, "max_batch_time": WAIT_S if batch else 0}
     return _mlserver(python, artifact, port, folder, about)
 
 
@@ -160,14 +163,21 @@ PEERS = (
     ),
 )
 
+_MLSERVER_TENSORS = Peer(
+    name="mlserver",
+    title="MLServer",
+    path="/v2/health/ready",
+    request=_mlserver_request,
+    command=_mlserver_tensors,
+)
 TENSORS = {
-    "mlserver": Peer(
-        name="mlserver",
-        title="MLServer",
-        path="/v2/health/ready",
-        request=_mlserver_request,
-        command=_mlserver_tensors,
+    "mlserver": _MLSERVER_TENSORS,
+    "mlserver-single": replace(
+        _MLSERVER_TENSORS,
+        title="MLServer without batching",
+        command=partial(_mlserver_tensors, batch=0),
     ),
     "litserve": replace(PEERS[0], command=partial(_litserve, api="tensors")),
 }
-"""The same two over the graph of any artifact alone: numbers in, logits out."""
+"""The same two over the graph of any artifact alone: numbers in, logits out; MLServer also as it
+comes, without batching of its own."""

@@ -186,7 +186,12 @@ class RemoteRuntime:
         """Ask one blank input to learn the classes, unless the ledger knows."""
         kept = self._ledger.fact("learned")
         if kept is not None:
-            return _Learned(**json.loads(kept))
+            learned = _Learned(**json.loads(kept))
+            named = self.asked.labels or self.model.class_names(len(learned.labels))
+            if named is not None and named != learned.labels:
+                was, now = (", ".join(names)[:200] for names in (learned.labels, named))
+                raise ValueError(f"the classes were {was}, and are {now}; take another --output")
+            return learned
         blank = self.model.blank()
         digest = hashlib.sha256(_content(blank[0])).digest()
         self._reserve(1)

@@ -15,7 +15,7 @@ from robustness.attacks.corruptions.attack import split
 from robustness.report import schema, sentences
 from robustness.report.schema import plain
 from robustness.report.summary import by_gradients, model_figures, nearest
-from robustness.sanity.checks import find_warnings, notes
+from robustness.sanity.checks import find_warnings, not_tried, notes
 from robustness.scoring import (
     AttackResult,
     CertificateResult,
@@ -88,6 +88,7 @@ def build_report(
         shard_size=SHARD_SIZE,
         environment=environment,
         notes=notes(results, given),
+        not_tried=[said for one in results if (said := not_tried(one.target)) is not None],
         definitions=_definitions(first.spec, summary, first.target.reads),
         created=datetime.now(UTC).isoformat(timespec="seconds"),
     )

@@ -144,13 +144,22 @@ def _whole(share: float) -> str:
 def _commands(report: Report) -> str:
     """What to type in a shell; folders and data are named by their roles, paths are nobody's."""
     first, *others = report.summary.models
-    words = ["./assay", "evaluate", "--artifact", f"artifacts/{first.name}"]
+    words, asked, endpoint = ["./assay", "evaluate"], list[str](), first.endpoint
+    if endpoint is None:
+        words += ["--artifact", f"artifacts/{first.name}"]
+    else:
+        asked = ["--target", endpoint.url, "--model", endpoint.model]
+        asked += ["--mapping", "MAPPING"] if endpoint.protocol == "a mapping" else []
+        words += [*asked, "--shows", endpoint.shows]
+        if endpoint.surrogate is not None:
+            words += ["--surrogate", f"artifacts/{endpoint.surrogate['name']}"]
     for other in others:
         words += ["--compare", f"artifacts/{other.name}"]
     words += ["--data", "DATA", "--spec", "spec.json", "--output", "OUTPUT"]
     evaluate = " ".join(map(shlex.quote, words)).replace(" --data", " \\\n    --data")
     about = f"# spec.json: the spec below; DATA: the {report.data.samples:,} {report.data.kind}s"
-    return "\n".join([about, evaluate, f"./assay verify OUTPUT/{REPORT}"])
+    verify = " ".join(map(shlex.quote, ["./assay", "verify", f"OUTPUT/{REPORT}", *asked]))
+    return "\n".join([about, evaluate, verify])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -392,7 +392,8 @@ class Data(Part):
 class Report(Part):
     """Scores, intervals, warnings, and everything needed to repeat them.
 
-    `code` is the sha256 over the source that scores.
+    `not_tried` says of each model that shows no gradients what was left out for that. `code` is the
+    sha256 over the source that scores.
     """
 
     schema_version: Literal[4] = SCHEMA_VERSION
@@ -405,6 +406,7 @@ class Report(Part):
     shard_size: int
     environment: dict[str, str]
     notes: list[str]
+    not_tried: list[str] = []
     definitions: dict[str, str]
     created: str
 

@@ -154,7 +154,10 @@ def card(report: Report) -> str:
         parts.append(literal(summary.gate.finding))
     for model in summary.models:
         parts += _model(model, summary.metric)
-    parts += ["## Notes", "\n".join(f"- {literal(note)}" for note in report.notes)]
+    parts += [
+        "## Notes",
+        "\n".join(f"- {literal(note)}" for note in [*report.not_tried, *report.notes]),
+    ]
     data = report.data
     parts.append(
         f"{data.samples:,} {data.kind}s, sha256 `{data.digest}`; seed {report.seed}; "

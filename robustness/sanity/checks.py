@@ -10,7 +10,8 @@ from robustness.attacks.base import Budget
 from robustness.sanity import model_checks
 from robustness.sanity.model_checks import ModelOutcome, Pairs, many
 from robustness.scoring import AttackResult, ModelResult, parts_of
-from robustness.spec import CLIMBERS, STEPS, Cell, EvaluationSpec
+from robustness.spec import ATTACKS, CLIMBERS, STEPS, Cell, EvaluationSpec
+from robustness.target import Target
 
 RISE = 0.02  # share by which the seed alone moves an accuracy: 1-3 flags of 100 were measured
 BLACK = 0.02  # share that only a black box may fool: none of 57 on sound models
@@ -247,6 +248,25 @@ def notes(results: Sequence[ModelResult], given: int) -> list[str]:
     return found
 
 
+def not_tried(target: Target) -> str | None:
+    """What needs more than a model shows, and was not tried; None where it shows gradients."""
+    if target.torch_model is not None:
+        return None
+    enough = {"label", "none"} if target.names_class else {"label", "none", "scores"}
+    known = {
+        name: kind.info.access in enough
+        for name, kind in ATTACKS.items()
+        if kind.info.input == target.reads and kind.info.role == "attack"
+    }
+    shown = "classes alone, neither scores nor gradients" if target.names_class else "no gradients"
+    missing = target.left_out or [name for name, fits in known.items() if not fits]
+    fit = ", ".join(name for name, fits in known.items() if fits)
+    return (
+        f"{target.name} shows {shown}. Not tried: {', '.join(missing)}. Attacks that see more may "
+        f"find more. What can be tried without: {fit}."
+    )
+
+
 def _of_attacks(spec: EvaluationSpec, num_classes: int) -> Iterator[str]:
     facts = [attack.info for attack in spec.attacks if attack.info.role == "attack"]
     if facts:
@@ -278,11 +298,6 @@ def _of_endpoint(result: ModelResult) -> Iterator[str]:
         yield (
             f"Gradients are those of {copy['name']} {copy['version']}, a local copy: robust is "
             "what holds on the copy, confirmed what holds at the address."
-        )
-    else:
-        yield (
-            "No attack followed gradients, for an endpoint shows none: who has the weights can do "
-            "more."
         )
 
 

@@ -73,6 +73,7 @@ def test_a_function_is_attacked_by_what_it_shows(
     found = robustness.evaluate(model, images, LABELS, attacks=["fgsm", *ASKED], eps=0.2)
     assert {name.split()[0] for name in found.robust} == tried
     assert said in found.not_tried and found.report.summary.reliable
+    assert found.report.not_tried == ([found.not_tried] if said else [])
     expected = robustness.evaluate(MODEL, IMAGES, LABELS, attacks=ASKED, eps=0.2)
     for name in expected.robust.keys() & found.robust.keys():
         assert np.array_equal(found.adversarial[name], expected.adversarial[name])

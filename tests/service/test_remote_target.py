@@ -84,11 +84,16 @@ def test_flags_over_the_network_are_those_of_the_artifact(
     shared = ["--data", str(data), *attack, "--output"]
     remote, local = tmp_path / "remote", tmp_path / "local"
     copy = ["--surrogate", str(tiny_models / folder)] if kind == "surrogate" else []
+    copy += ["--compare", str(tiny_models / folder)] if kind == "images" else []
     assert main(["evaluate", "--target", url, "--model", name, *copy, *shared, str(remote)]) == 0
     artifact = ["--artifact", str(tiny_models / folder), "--workers", "1"]
     assert main(["evaluate", *artifact, *shared, str(local)]) == 0
     found = read_report(remote)
     assert outcomes(found) == outcomes(read_report(local))
+    if kind == "images":
+        comparison = found.summary.comparison
+        assert comparison is not None and comparison.worst["0.02"].difference == 0
+        assert comparison.first == "fashion-dot (endpoint)" and comparison.second == "fashion-dot"
     endpoint = found.summary.models[0].endpoint
     assert endpoint is not None and endpoint.told["server"].startswith("assay ")
     assert found.data.labels == (TEXT_LABELS if kind == "texts" else LABELS)

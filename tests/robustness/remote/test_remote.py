@@ -83,6 +83,7 @@ def test_flags_are_those_of_the_local_run_and_nothing_is_asked_twice_but_on_purp
     assert found is not None and found.asked == len(endpoint.seen) and found.asked_again == 32
     assert found.told["server"] == "foreign 7" and found.shows == "scores"
     assert any("can change at any time" in note for note in report.notes)
+    assert "m shows no gradients. Not tried: fgsm, pgd" in report.not_tried[0]
     assert report.summary.warnings == [] and endpoint.most <= 3 and max(endpoint.sizes) <= 64
     again = [str(tmp_path / "report.json"), "--target", endpoint.url, "--model", "m"]
     before = sum(endpoint.seen.values())
@@ -295,6 +296,19 @@ def test_answers_that_change_are_flagged(endpoint: Endpoint, images: Path, tmp_p
     assert main(command(endpoint, images, *square(5), "--output", str(tmp_path / "nan"))) == 0
     codes = {warning.code for warning in read_report(tmp_path / "nan").summary.warnings}
     assert "non_finite_logits" in codes
+
+
+def test_labels_that_change_are_refused(
+    endpoint: Endpoint, images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    endpoint.extensions += ("classification",)
+    endpoint.labels = [str(index) for index in range(CLASSES)]
+    noise = ["--attack", "corruptions:names=fog:severities=1", "--output", str(tmp_path)]
+    line = command(endpoint, images, *noise, "--limit", "8")
+    assert main(line) == 0
+    endpoint.labels = endpoint.labels[::-1]
+    assert main(line) == 2
+    assert "the classes were 0, 1, 2" in capsys.readouterr().err
 
 
 def test_key_is_sent_and_shown_nowhere(
