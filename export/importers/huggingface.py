@@ -1,4 +1,4 @@
-"""A folder as transformers saves an image classifier: config, weights, preprocessor."""
+"""A folder as transformers saves a classifier: config, weights, preprocessor or tokenizer."""
 
 import importlib
 import importlib.util
@@ -7,17 +7,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from onnx import TensorProto
+
 from core.files import sha256
 from core.names import listed
 from export.importers.input_file import InputFile, read_input
 from export.importers.pytorch import Refused, TorchSource
+from export.importers.text_input import TextFacts, TextInputFile
+from runtimes.manifest import TOKENIZER
 
 if TYPE_CHECKING:
     from torch import nn
 
 CONFIG, PREPROCESSOR = "config.json", "preprocessor_config.json"
 _WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
-_TASK = "ForImageClassification"
+_IMAGES, _TEXTS = "ForImageClassification", "ForSequenceClassification"
+_TOKENS, _MASK = "input_ids", "attention_mask"
 _SHOWN = 4
 
 
@@ -39,7 +44,14 @@ class HuggingFaceFolder(TorchSource):
         """Read its JSON files."""
         folder = Path(given).absolute()
         config = _read_config(folder)
-        labels = config.get("id2label") or {}
+        labels, texts = config.get("id2label") or {}, None
+        if _TEXTS in config["architectures"][0]:
+            rows = _count(config, "vocab_size")
+            texts = TextFacts(
+                kinds={_TOKENS: TensorProto.INT64, _MASK: TensorProto.INT64},
+                rows={} if rows is None else {_TOKENS: rows},
+                folder=folder,
+            )
         try:
             labels = [str(labels[index]) for index in sorted(labels, key=int)]
         except (TypeError, ValueError):
@@ -53,7 +65,8 @@ class HuggingFaceFolder(TorchSource):
             shape=(None, _count(config, "num_channels"), None, None),
             classes=len(labels) or None,
             labels=labels,
-            told=_told(folder, config),
+            told=_told(folder, config) if texts is None else TextInputFile(),
+            texts=texts,
         )
 
     @classmethod
@@ -62,8 +75,9 @@ class HuggingFaceFolder(TorchSource):
         from torch import float32
 
         # By its name: the environment of what serves has no such package.
-        kind = importlib.import_module("transformers").AutoModelForImageClassification
-        model, found = kind.from_pretrained(
+        read_texts = _TEXTS in _read_config(Path(given))["architectures"][0]
+        kind = f"AutoModel{_TEXTS if read_texts else _IMAGES}"
+        model, found = getattr(importlib.import_module("transformers"), kind).from_pretrained(
             given,
             local_files_only=True,
             use_safetensors=True,
@@ -73,7 +87,7 @@ class HuggingFaceFolder(TorchSource):
         lost = sorted(str(key) for key in (*found["missing_keys"], *found["mismatched_keys"]))
         if lost:
             raise Refused(f"must have all weights of its model: missing {listed(lost, _SHOWN)}")
-        return _of_scores(model)
+        return _of_scores(model, read_texts=read_texts)
 
     def facts(self) -> list[tuple[str, str]]:
         """What it tells; see `Source.facts`."""
@@ -92,9 +106,11 @@ def _read_config(folder: Path) -> dict[str, Any]:
         architectures = [str(each) for each in config.get("architectures") or []]
     except (ValueError, AttributeError, TypeError):
         raise ValueError(f"{name}/{CONFIG} must be a JSON object in UTF-8") from None
-    if len(architectures) != 1 or _TASK not in architectures[0]:
+    if len(architectures) != 1 or not any(task in architectures[0] for task in (_IMAGES, _TEXTS)):
         got = listed(architectures, _SHOWN) or "none"
-        raise ValueError(f"{name}/{CONFIG}: architectures must be one …{_TASK}, got {got}")
+        raise ValueError(
+            f"{name}/{CONFIG}: architectures must be one …{_IMAGES} or …{_TEXTS}, got {got}"
+        )
     if config.get("auto_map"):
         raise ValueError(
             f"{name}/{CONFIG}: auto_map names code of its own, which is not run; give "
@@ -124,13 +140,15 @@ def _count(config: dict[str, Any], key: str) -> int | None:
 
 def _digests(folder: Path) -> str:
     """The digests of its files by name, one a line, as sha256sum writes them."""
-    found = sorted({CONFIG, PREPROCESSOR, _WEIGHTS[1]} & {path.name for path in folder.iterdir()})
+    found = sorted(
+        {CONFIG, PREPROCESSOR, TOKENIZER, _WEIGHTS[1]} & {path.name for path in folder.iterdir()}
+    )
     found += sorted(path.name for path in folder.glob("*.safetensors"))
     return "".join(f"{sha256(folder / name)}  {name}\n" for name in found)
 
 
-def _of_scores(model: Any) -> "nn.Module":
-    """A model of transformers as one from images to scores."""
+def _of_scores(model: Any, *, read_texts: bool) -> "nn.Module":
+    """A model of transformers as one from images, or ids and their mask, to scores."""
     from torch import Tensor, nn
 
     class Scores(nn.Module):
@@ -143,4 +161,14 @@ def _of_scores(model: Any) -> "nn.Module":
         def forward(self, images: Tensor) -> Tensor:
             return self.model(pixel_values=images).logits
 
-    return Scores()
+    class TextScores(nn.Module):
+        """The same of texts, which are one segment each."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = model
+
+        def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+            return self.model(input_ids=input_ids, attention_mask=attention_mask).logits
+
+    return TextScores() if read_texts else Scores()

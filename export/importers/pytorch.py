@@ -23,6 +23,7 @@ from core.files import sha256
 from export.child import run_child
 from export.importers.base import Source, Spec, axes_of
 from export.importers.source import SourceGraph
+from export.importers.text_input import TextInput
 from export.samples import Samples
 
 if TYPE_CHECKING:
@@ -63,8 +64,7 @@ class TorchSource(Source):
         with tempfile.TemporaryDirectory() as name:
             folder, own = Path(name, "made"), Path(name, "own")
             folder.mkdir()
-            np.save(folder / SAMPLES, np.asarray(samples.inputs))
-            (folder / SPEC).write_text(json.dumps({"dtype": self.dtype, "input": spec.keys()}))
+            self._write(folder, samples, spec)
             paths = filter(None, (os.environ.get("PYTHONPATH"), str(Path.cwd())))
             ended = run_child(
                 "export.importers.trace",
@@ -78,6 +78,15 @@ class TorchSource(Source):
                 raise ValueError(f"{self.name}: {ended.reason}")
             graph = SourceGraph.of(self.name, (folder / GRAPH).read_bytes())
             return graph, np.load(folder / ANSWERS, allow_pickle=False)
+
+    def _write(self, folder: Path, samples: Samples, spec: Spec) -> None:
+        """Leave the samples to the other process: pixels, or ids over their mask, (N, 2, L)."""
+        inputs, told = samples.inputs, {"dtype": self.dtype, "input": spec.keys()}
+        if isinstance(spec, TextInput):
+            given = spec.prepare(samples.feed(), dict.fromkeys(spec.roles.values(), "int64"))
+            inputs, told = np.stack(list(given.values()), axis=1), {"names": list(given)}
+        np.save(folder / SAMPLES, np.asarray(inputs))
+        (folder / SPEC).write_text(json.dumps(told))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -29,6 +29,7 @@ from export.importers.sources import open_source
 from runtimes.artifact import open_artifact
 from runtimes.registry import open_runtime
 from tests.imported import NAMES, SIDE
+from tests.imported_texts import LONGEST, MOODS, write_tokenizer
 
 SPEC_8 = InputFile(size=[SIDE, SIDE], channels="rgb", range=[0.0, 1.0], layout="nchw")
 MODULE = """
@@ -265,3 +266,36 @@ def test_a_folder_is_imported_with_gradients(tmp_path: Path) -> None:
     images = pixels[:, 2:34, 2:34].transpose(0, 3, 1, 2).astype(np.float32) / 255
     found = open_runtime(artifact, threads=1).predict(images)
     np.testing.assert_allclose(found, expected, atol=1e-4)
+
+
+@pytest.mark.slow
+def test_a_folder_of_texts_is_imported_with_gradients(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    folder, output = tmp_path / "bert", tmp_path / "out"
+    names = dict(enumerate(MOODS))
+    folder.mkdir()
+    config = transformers.BertConfig(
+        vocab_size=write_tokenizer(folder),
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=64,
+        max_position_embeddings=LONGEST,
+        initializer_range=0.5,
+        id2label=names,
+        label2id={name: index for index, name in names.items()},
+    )
+    model = transformers.BertForSequenceClassification(config).eval()
+    model.save_pretrained(folder)
+    assert main(["import", str(folder), "--output", str(output), "--name", "bert"]) == 0
+    artifact = open_artifact(output)
+    source = artifact.manifest.source
+    assert artifact.labels == MOODS
+    assert source is not None and source.gradients is not None, source
+    tokens, mask = artifact.tokenizer().encode(["a good film", "bad"], LONGEST)
+    found = open_runtime(artifact, threads=1).predict({"tokens": tokens, "mask": mask})
+    for row, real, logits in zip(tokens, mask, found, strict=True):
+        with torch.no_grad():
+            expected = model(torch.tensor([[2, *row[real], 3]])).logits[0].numpy()
+        np.testing.assert_allclose(logits, expected, atol=1e-4)
