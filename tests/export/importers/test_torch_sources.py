@@ -130,7 +130,7 @@ def test_a_program_tells_its_input_and_answers_as_itself(
         ("weights", "must return a torch.nn.Module, got OrderedDict"),
         ("nothing", "must be module:function; .* has no function 'nothing'"),
         ("Pair", "must give one tensor of scores, got tuple"),
-        ("maps", r"must give a score for each class, \(B, K\), got \(2, 4, 8, 8\) of 2 images"),
+        ("maps", r"must give a score for each class, \(B, K\), got \(2, 4, 8, 8\) of 2 inputs"),
         ("narrow", r"does not run on \(2, 3, 8, 8\): RuntimeError: mat1 and mat2"),
         ("Branch", "cannot be exported: GuardOnDataDependentSymNode"),
     ],
@@ -187,7 +187,10 @@ CONFIG = {
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"architectures": ["BertModel"]}, "must be one …ForImageClassification, got BertModel"),
+        (
+            {"architectures": ["BertModel"]},
+            "ForImageClassification or …ForSequenceClassification, got BertModel",
+        ),
         ({"auto_map": {"AutoModel": "own.Net"}}, "auto_map names code of its own, which is not"),
         ({"id2label": {"a": "b"}}, "id2label must name classes by their index"),
         ({}, "needs transformers"),
