@@ -191,6 +191,18 @@ def to_unit(pixels: np.ndarray) -> np.ndarray:
     return pixels.astype(np.float32) / np.float32(255)
 
 
+def framed(pixels: np.ndarray, spec: ImageSpec) -> np.ndarray:
+    """Pixels (C, H, W) inside the border that reading an image cuts away, so that it gives them.
+
+    Without `resize` there is none; of an odd one, reading is half a pixel off.
+    """
+    if spec.resize is None:
+        return pixels
+    spare = (spec.resize - spec.height, spec.resize - spec.width)
+    border = [(0, 0), *((length // 2, length - length // 2) for length in spare)]
+    return np.pad(pixels, border, mode="edge")
+
+
 def to_png(pixels: np.ndarray) -> bytes:
     """Write pixels as a PNG, rounded to 8 bit.
 

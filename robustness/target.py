@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from data.images import ImageSpec, decode_image, to_input, to_png
+from data.images import ImageSpec, decode_image, framed, to_input, to_png
 from data.sets import load_inputs
 from models.attention.elliptical import is_elliptical, metric_gradient
 from robustness.kinds import ASKING, Endpoint, InputKind, NotPossible, Variant
@@ -222,7 +222,8 @@ class ImageTarget(Target):
 
 def in_8bit(inputs: np.ndarray, spec: ImageSpec) -> np.ndarray:
     """Inputs as the public path sees them: written as PNG, decoded and preprocessed again."""
-    return np.stack([to_input(decode_image(to_png(pixels)), spec) for pixels in inputs])
+    files = (to_png(framed(pixels, spec)) for pixels in inputs)
+    return np.stack([to_input(decode_image(file), spec) for file in files])
 
 
 def open_scorer(artifact: Artifact, threads: int) -> Runtime:

@@ -88,9 +88,10 @@ def test_forbidden_adversarial_input_is_refused(value: float, message: str) -> N
         attack.size(before, part, attack.budgets()[0])
 
 
-def test_8bit_path_rounds_to_whole_grey_values() -> None:
+@pytest.mark.parametrize("resize", [None, 4])  # the border that is cut away stands around it
+def test_8bit_path_rounds_to_whole_grey_values(resize: int | None) -> None:
     inputs = np.array([[[[0.1, 0.5], [100.4 / 255, 1.0]]]], np.float32)
-    rounded = in_8bit(inputs, ImageSpec(channels=1, height=2, width=2))
+    rounded = in_8bit(inputs, ImageSpec(channels=1, height=2, width=2, resize=resize))
     np.testing.assert_allclose(rounded, np.rint(inputs * 255) / 255, atol=1e-7)
 
 
