@@ -1,12 +1,13 @@
 """Do classifiers from elsewhere become artifacts, and are attacked with their own gradients?
 
-Each is imported by the command alone, with an input file, names of classes and 1,000 real inputs,
-and 16 of these are attacked with PGD-20. Some lie in packages as ONNX: orientation of lines and
-pages, kinds of tables (documents drawn of real texts, whose true classes are known), safety of
-photos. Others are architectures that transformers builds from a config, exported to ONNX:
-ResNet-18 is quickly trained on Fashion-MNIST, the rest have random weights, so that stability and
-the agreement of the copies with the served graphs are what counts, not accuracies. None of them is
-shipped; packages and transformers have an environment of their own.
+Each is imported by the command alone, with an input file, names of classes and real inputs, and
+some of these are attacked: images with PGD-20, texts with HotFlip. Some models lie in packages as
+ONNX: orientation of lines and pages, kinds of tables (documents drawn of real texts, whose true
+classes are known), safety of photos, types of files. Others are architectures that transformers
+builds from a config, exported to ONNX: ResNet-18 is quickly trained on Fashion-MNIST, the rest have
+random weights, so that stability and the agreement of the copies with the served graphs are what
+counts, not accuracies. None of them is shipped; packages and transformers have an environment of
+their own.
 
 A model that is refused, or left without gradients, is a missed row that says why.
 """
@@ -22,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.peers.running import environment, packages
-from benchmarks.support.foreign_data import MEAN, STD, write_images
+from benchmarks.support.foreign_data import MEAN, STD, write_data
 from benchmarks.support.rows import Row, figure
 from benchmarks.support.server import ROOT
 from core.names import nearest
@@ -36,6 +37,7 @@ _LIMIT_S = 900  # of one command
 _WANTED = 12
 _MILLIONTH = 1e-6
 _IMAGENET = {"channels": "rgb", "range": [0, 1], "mean": list(MEAN), "std": list(STD)}
+_FLIPS = ("hotflip:edits=4",)
 _TURNS = ["0", "90", "180", "270"]
 
 
@@ -45,19 +47,22 @@ class Case:
 
     Attributes:
         file: of the environment's packages; or the file that `build` makes.
-        build: what `benchmarks.peers.foreign_architectures` builds, if anything.
-        data: kind of images, see `benchmarks.support.foreign_data`.
+        build: what `benchmarks.peers.foreign_architectures` builds, if anything; of texts
+            `foreign_texts`.
+        data: kind of inputs, see `benchmarks.support.foreign_data`.
+        inputs: how many it and its copies are compared on.
         given: its input file.
-        labels: names of its classes.
-        eps: radius of the attack.
+        labels: names of its classes, or the package's file that holds them.
+        attack: what is run, with its options.
     """
 
     file: str
     build: str = ""
     data: str = "photos"
+    inputs: int = 1000
     given: dict[str, Any] = field(default_factory=dict)
-    labels: Sequence[str] = tuple(f"class {i}" for i in range(10))
-    eps: str = "4/255"
+    labels: Sequence[str] | str = tuple(f"class {i}" for i in range(10))
+    attack: Sequence[str] = ("pgd", "--steps", "20", "--eps", "4/255")
 
 
 def _built(name: str, side: int, *, kind: str = "", data: str = "photos", **rest: Any) -> Case:
@@ -65,6 +70,13 @@ def _built(name: str, side: int, *, kind: str = "", data: str = "photos", **rest
     file = name.partition("+")[0] + (f"-{kind}" if kind else "")
     given = _IMAGENET | {"size": side}
     return Case(file=f"{file}.onnx", build=name, data=data, given=given, **rest)
+
+
+def _read_by(name: str) -> Case:
+    """An architecture for texts of at most 64 tokens, whose tokenizer lies beside it."""
+    given, labels = {"max_len": 64}, ("0", "1")
+    text = {"data": "reviews", "inputs": 100, "attack": _FLIPS}
+    return Case(file=f"{name}.onnx", build=name, given=given, labels=labels, **text)
 
 
 _CASES: dict[str, Case] = {
@@ -107,6 +119,15 @@ _CASES: dict[str, Case] = {
     "ViT-tiny, int8 QDQ": _built("vit-tiny+int8", 224, kind="static"),
     "ViT-tiny, int8 dynamic": _built("vit-tiny+int8", 224, kind="dynamic"),
     "Swin-tiny": _built("swin-tiny", 64),
+    "magika, types of files": Case(
+        file="magika/models/standard_v3_3/model.onnx",
+        data="news",
+        given={"tokenizer": "bytes"},
+        labels="magika/models/standard_v3_3/config.min.json",
+        attack=_FLIPS,
+    ),
+    "DistilBERT": _read_by("distilbert"),
+    "BERT": _read_by("bert"),
 }
 
 
@@ -114,13 +135,12 @@ class Failed(Exception):
     """A command that ended otherwise than with 0; the message is its last line."""
 
 
-def run(*, only: tuple[str, ...] = ("",), inputs: int = 1000, attacked: int = 16) -> Iterable[Row]:
+def run(*, only: tuple[str, ...] = ("",), attacked: int = 16) -> Iterable[Row]:
     """Import and attack one model after the other.
 
     Args:
         only: names of models, or how they begin; all of them without it.
-        inputs: that a model and its copies are compared on.
-        attacked: of these.
+        attacked: inputs of each model that are attacked.
 
     Raises:
         ValueError: a name is not known.
@@ -132,7 +152,7 @@ def run(*, only: tuple[str, ...] = ("",), inputs: int = 1000, attacked: int = 16
     held = 0
     with tempfile.TemporaryDirectory() as folder:
         for name in chosen:
-            rows = list(_attempt(name, _CASES[name], Path(folder), inputs, attacked))
+            rows = list(_attempt(name, _CASES[name], Path(folder), attacked))
             held += all(row.met is not False for row in rows)
             yield from rows
     about = "models imported and attacked, every figure within its limit"
@@ -140,12 +160,12 @@ def run(*, only: tuple[str, ...] = ("",), inputs: int = 1000, attacked: int = 16
     yield figure(about, held, "models", target=aim, better="higher", samples=len(chosen))
 
 
-def _attempt(name: str, case: Case, folder: Path, inputs: int, attacked: int) -> Iterator[Row]:
+def _attempt(name: str, case: Case, folder: Path, attacked: int) -> Iterator[Row]:
     """The rows of one model; if something fails, one that says what."""
     try:
         data = folder / f"{case.data}.parquet"
         if not data.is_file():
-            write_images(case.data, inputs, data)
+            write_data(case.data, case.inputs, data)
         source = _source(case, folder, data)
         place = folder / name.replace(" ", "-")
         seconds = _import(name, case, source, data, place)
@@ -162,8 +182,10 @@ def _source(case: Case, folder: Path, data: Path) -> Path:
     if not case.build:
         return packages(python) / case.file
     if not (folder / case.file).is_file():
-        module, side = "benchmarks.peers.foreign_architectures", str(case.given["size"])
-        _call([str(python), "-m", module, case.build, str(data), side, str(folder)])
+        module = "foreign_architectures" if "size" in case.given else "foreign_texts"
+        side = [str(case.given["size"])] if "size" in case.given else []
+        command = [str(python), "-m", f"benchmarks.peers.{module}", case.build, str(data)]
+        _call([*command, *side, str(folder)])
     return folder / case.file
 
 
@@ -172,10 +194,17 @@ def _import(name: str, case: Case, source: Path, data: Path, place: Path) -> flo
     place.mkdir()
     spec, labels = place / "input.yaml", place / "labels.json"
     spec.write_text(json.dumps(case.given))  # which is YAML, too
-    labels.write_text(json.dumps(list(case.labels)))
+    labels.write_text(json.dumps(_labels(case)))
     options = ["--name", name.replace(",", "").replace(" ", "-").lower(), "--labels", str(labels)]
     options += ["--input", str(spec), "--data", str(data), "--output", str(place / "artifact")]
     return _call([sys.executable, "-m", "export", "import", str(source), *options])
+
+
+def _labels(case: Case) -> list[str]:
+    if not isinstance(case.labels, str):
+        return list(case.labels)
+    file = packages(environment(_ENVIRONMENT, beside=True)) / case.labels
+    return json.loads(file.read_text(encoding="utf-8"))["target_labels_space"]
 
 
 def _imported(name: str, manifest: Manifest, seconds: float) -> Iterator[Row]:
@@ -202,7 +231,7 @@ def _imported(name: str, manifest: Manifest, seconds: float) -> Iterator[Row]:
 def _attacked(name: str, case: Case, data: Path, place: Path, attacked: int) -> Iterator[Row]:
     """What PGD finds with the copy's gradients, and whether it fools the served graph."""
     options = ["--artifact", str(place / "artifact"), "--data", str(data), "--output", str(place)]
-    options += ["--attack", "pgd", "--steps", "20", "--eps", case.eps, "--limit", str(attacked)]
+    options += ["--limit", str(attacked), "--attack", *case.attack]
     seconds = _call([sys.executable, "-m", "robustness", "evaluate", *options])
     report: Report = read_report(place)
     [model] = report.summary.models
@@ -210,13 +239,14 @@ def _attacked(name: str, case: Case, data: Path, place: Path, attacked: int) -> 
     clean, robust = model.clean.top1, attack.robust.top1
     fooled = round((clean - robust) * attacked)
     misled = round((clean - attack.confirmed) * attacked)
-    about = f"{name}, PGD-20 within {case.eps}, {report.summary.metric} {clean:.2f} to {robust:.2f}"
+    how = " ".join(case.attack).replace("--", "")
+    about = f"{name}, {how}: {report.summary.metric} {clean:.2f} to {robust:.2f}"
     target, share = MIN_ROUNDED if model.precision == "int8" else 1.0, misled / max(fooled, 1)
-    yield _share(f"{about}: fooled copies that fool what is served", share, target, fooled)
+    yield _share(f"{about}; fooled copies that fool what is served", share, target, fooled)
     codes = sorted({warning.code for warning in report.summary.warnings})
     listed = f" ({', '.join(codes)})" if codes else ""
     yield figure(f"{name}: warnings of the report{listed}", len(codes), "warnings", target=0)
-    yield figure(f"{name}: PGD-20 on {attacked} images", seconds, "s")
+    yield figure(f"{name}: attack on {attacked} inputs", seconds, "s")
 
 
 def _share(about: str, value: float, target: float, samples: int) -> Row:

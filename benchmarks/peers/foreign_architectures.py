@@ -5,6 +5,7 @@ with random weights; nothing is downloaded. Batch norms and the last layer are f
 that classes differ from image to image; one network is trained for less than a minute.
 """
 
+import math
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -113,21 +114,25 @@ def _load(source: str, side: int, count: int, split: str = "test") -> tuple[Tens
 
 
 def _fit(model: Logits, images: Tensor) -> None:
-    """Give batch norms the moments of images, and each logit mean 0 and variance 1 on them."""
+    """Give batch norms the moments of images, and even their logits out."""
     for layer in model.modules():
         if isinstance(layer, nn.BatchNorm2d):
             layer.momentum = None
     with torch.no_grad():
         model.train()(images)
-        found = model.eval()(images)
-        std, mean = torch.std_mean(found, dim=0)
-        last = [layer for layer in model.modules() if isinstance(layer, nn.Linear)][-1]
-        last.weight /= std[:, None]
-        last.bias.sub_(mean).div_(std)
+        even_out(model, model.eval()(images))
+
+
+def even_out(model: nn.Module, logits: Tensor) -> None:
+    """Change the last layer so that each of these logits (B, K) gets mean 0 and variance 1."""
+    std, mean = torch.std_mean(logits, dim=0)
+    last = [layer for layer in model.modules() if isinstance(layer, nn.Linear)][-1]
+    last.weight /= std[:, None]
+    last.bias.sub_(mean).div_(std)
 
 
 def _train(model: nn.Module, images: Tensor, labels: Tensor) -> None:
-    steps = _EPOCHS * len(images) // _BATCH
+    steps = _EPOCHS * math.ceil(len(images) / _BATCH)
     optimizer = torch.optim.AdamW(model.parameters(), lr=_RATE)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, _RATE, total_steps=steps)
     for _ in range(_EPOCHS):

@@ -1,4 +1,4 @@
-"""Data for classifiers from elsewhere: photos, and documents drawn of real texts."""
+"""Data for classifiers from elsewhere: photos, texts, and documents drawn of texts."""
 
 import io
 import textwrap
@@ -17,14 +17,15 @@ MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 """Of ImageNet: what most models of images subtract and divide by."""
 
 _WHITE, _BLACK = (255, 255, 255), (0, 0, 0)
-Labeled = Iterator[tuple[bytes, int | None]]
+Labeled = Iterator[tuple[bytes | str, int | None]]
 
 
-def write_images(kind: str, count: int, path: Path) -> None:
-    """Write images of a kind as parquet, with labels where they are known.
+def write_data(kind: str, count: int, path: Path) -> None:
+    """Write images or texts of a kind as parquet, with labels where they are known.
 
     Args:
-        kind: "photos", "clothes", or documents: "lines", "pages", "tables".
+        kind: "photos", "clothes", documents ("lines", "pages", "tables"), or texts: "reviews",
+            "news".
         count: how many.
         path: of the file.
 
@@ -33,6 +34,8 @@ def write_images(kind: str, count: int, path: Path) -> None:
     """
     rows = list(_KINDS[kind](count))
     columns = {"image": [{"bytes": content, "path": None} for content, _ in rows]}
+    if isinstance(rows[0][0], str):
+        columns = {"text": [content for content, _ in rows]}
     if rows[0][1] is not None:
         columns |= {"label": [label for _, label in rows]}
     pq.write_table(pa.table(columns), path)
@@ -93,6 +96,10 @@ def _tables(count: int) -> Labeled:
         yield _png(image), open_
 
 
+def _unlabeled(name: str) -> Callable[[int], Labeled]:
+    return lambda count: ((text, None) for text in _texts(name, count))
+
+
 def _texts(name: str, count: int) -> Iterator[str]:
     texts = open_texts(name, split="test")
     return (texts.read(index) for index in _spread(len(texts), count))
@@ -119,4 +126,6 @@ _KINDS: dict[str, Callable[[int], Labeled]] = {
     "lines": _lines,
     "pages": _pages,
     "tables": _tables,
+    "reviews": _unlabeled("imdb"),
+    "news": _unlabeled("ag_news"),
 }
