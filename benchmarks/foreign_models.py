@@ -6,8 +6,7 @@ ONNX: orientation of lines and pages, kinds of tables (documents drawn of real t
 classes are known), safety of photos, types of files. Others are architectures that transformers
 builds from a config, exported to ONNX: ResNet-18 is quickly trained on Fashion-MNIST, the rest have
 random weights, so that stability and the agreement of the copies with the served graphs are what
-counts, not accuracies. None of them is shipped; packages and transformers have an environment of
-their own.
+counts, not accuracies. None of them is shipped; the packages have an environment of their own.
 
 A model that is refused, or left without gradients, is a missed row that says why.
 """
@@ -22,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks.peers.running import environment, packages
+from benchmarks.peers.running import packages
 from benchmarks.support.foreign_data import MEAN, STD, write_data
 from benchmarks.support.rows import Row, figure
 from benchmarks.support.server import ROOT
@@ -32,7 +31,6 @@ from runtimes.artifact import open_artifact
 from runtimes.gate import MAX_PROMISE_ERROR, MIN_AGREEMENT, MIN_ROUNDED
 from runtimes.manifest import ONNX, Manifest
 
-_ENVIRONMENT = "foreign"
 _LIMIT_S = 900  # of one command
 _WANTED = 12
 _MILLIONTH = 1e-6
@@ -47,8 +45,7 @@ class Case:
 
     Attributes:
         file: of the environment's packages; or the file that `build` makes.
-        build: what `benchmarks.peers.foreign_architectures` builds, if anything; of texts
-            `foreign_texts`.
+        build: what `benchmarks.support.foreign_images` or `foreign_texts` builds, if anything.
         data: kind of inputs, see `benchmarks.support.foreign_data`.
         inputs: how many it and its copies are compared on.
         given: its input file.
@@ -178,13 +175,12 @@ def _attempt(name: str, case: Case, folder: Path, attacked: int) -> Iterator[Row
 
 def _source(case: Case, folder: Path, data: Path) -> Path:
     """The file of a model, built if it is missing."""
-    python = environment(_ENVIRONMENT, beside=True)
     if not case.build:
-        return packages(python) / case.file
+        return packages("foreign") / case.file
     if not (folder / case.file).is_file():
-        module = "foreign_architectures" if "size" in case.given else "foreign_texts"
+        module = "foreign_images" if "size" in case.given else "foreign_texts"
         side = [str(case.given["size"])] if "size" in case.given else []
-        command = [str(python), "-m", f"benchmarks.peers.{module}", case.build, str(data)]
+        command = [sys.executable, "-m", f"benchmarks.support.{module}", case.build, str(data)]
         _call([*command, *side, str(folder)])
     return folder / case.file
 
@@ -203,7 +199,7 @@ def _import(name: str, case: Case, source: Path, data: Path, place: Path) -> flo
 def _labels(case: Case) -> list[str]:
     if not isinstance(case.labels, str):
         return list(case.labels)
-    file = packages(environment(_ENVIRONMENT, beside=True)) / case.labels
+    file = packages("foreign") / case.labels
     return json.loads(file.read_text(encoding="utf-8"))["target_labels_space"]
 
 

@@ -18,7 +18,6 @@ import os
 import shutil
 import subprocess
 import sys
-import sysconfig
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -57,13 +56,8 @@ class Peer:
     command: Callable[[Path, Path, int, Path], Sequence[str]]
 
 
-def environment(name: str, *, beside: bool = False) -> Path:
-    """Python of a peer's environment; it is made from its lock when missing or outdated.
-
-    Args:
-        name: of its lock.
-        beside: whether what it does not have is taken from the environment that runs this.
-    """
+def environment(name: str) -> Path:
+    """Python of a peer's environment; it is made from its lock when missing or outdated."""
     folder, lock = _ENVIRONMENTS / name, _LOCKS / f"{name}.txt"
     digest = hashlib.sha256(lock.read_bytes()).hexdigest()
     stamp, python = folder / "lock.sha256", folder / "bin" / "python"
@@ -72,15 +66,13 @@ def environment(name: str, *, beside: bool = False) -> Path:
         subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
         install = [str(python), "-m", "pip", "install", "--quiet", "--no-deps", "--require-hashes"]
         subprocess.run([*install, "-r", str(lock)], check=True, stderr=subprocess.DEVNULL)
-        if beside:
-            (packages(python) / "beside.pth").write_text(sysconfig.get_path("purelib"))
         stamp.write_text(digest)
     return python
 
 
-def packages(python: Path) -> Path:
-    """Where the packages of a peer's environment lie, by its Python."""
-    return next(python.parents[1].glob("lib/python*/site-packages"))
+def packages(name: str) -> Path:
+    """Where the packages of a peer's environment lie; see `environment`."""
+    return next(environment(name).parents[1].glob("lib/python*/site-packages"))
 
 
 @contextmanager

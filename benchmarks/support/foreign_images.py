@@ -1,6 +1,6 @@
-"""Architectures of transformers as ONNX files, made in the environment `foreign`.
+"""Architectures of transformers as ONNX files.
 
-`python -m benchmarks.peers.foreign_architectures NAME IMAGES OUTPUT` builds one from its config,
+`python -m benchmarks.support.foreign_images NAME IMAGES OUTPUT` builds one from its config,
 with random weights; nothing is downloaded. Batch norms and the last layer are fitted to images, so
 that classes differ from image to image; one network is trained for less than a minute.
 """
@@ -16,7 +16,7 @@ import onnx
 import torch
 from onnxruntime.quantization import CalibrationDataReader, quantize_dynamic, quantize_static
 from torch import Tensor, nn
-from transformers import (  # pyright: ignore[reportMissingImports]  # in its own environment
+from transformers import (
     AutoModelForImageClassification,
     ConvNextConfig,
     MobileNetV2Config,

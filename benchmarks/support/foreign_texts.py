@@ -1,7 +1,7 @@
-"""Text classifiers of transformers as ONNX files, made in the environment `foreign`.
+"""Text classifiers of transformers as ONNX files.
 
-`python -m benchmarks.peers.foreign_texts NAME TEXTS OUTPUT` builds one from its config, with random
-weights, and a WordPiece tokenizer trained on the texts; nothing is downloaded.
+`python -m benchmarks.support.foreign_texts NAME TEXTS OUTPUT` builds one from its config, with
+random weights, and a WordPiece tokenizer trained on the texts; nothing is downloaded.
 """
 
 import sys
@@ -11,13 +11,13 @@ import pyarrow.parquet as pq
 import torch
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 from torch import Tensor, nn
-from transformers import (  # pyright: ignore[reportMissingImports]  # in its own environment
+from transformers import (
     AutoModelForSequenceClassification,
     BertConfig,
     DistilBertConfig,
 )
 
-from benchmarks.peers.foreign_architectures import even_out
+from benchmarks.support.foreign_images import even_out
 
 _ARCHITECTURES = {"bert": BertConfig, "distilbert": DistilBertConfig}
 _VOCABULARY, _LONGEST, _FITTED = 8000, 64, 32
