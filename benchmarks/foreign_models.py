@@ -149,7 +149,7 @@ def run(*, only: tuple[str, ...] = ("",), attacked: int = 16) -> Iterable[Row]:
     held = 0
     with tempfile.TemporaryDirectory() as folder:
         for name in chosen:
-            rows = list(_attempt(name, _CASES[name], Path(folder), attacked))
+            rows = list(attempt(name, _CASES[name], Path(folder), attacked))
             held += all(row.met is not False for row in rows)
             yield from rows
     about = "models imported and attacked, every figure within its limit"
@@ -157,7 +157,7 @@ def run(*, only: tuple[str, ...] = ("",), attacked: int = 16) -> Iterable[Row]:
     yield figure(about, held, "models", target=aim, better="higher", samples=len(chosen))
 
 
-def _attempt(name: str, case: Case, folder: Path, attacked: int) -> Iterator[Row]:
+def attempt(name: str, case: Case, folder: Path, attacked: int) -> Iterator[Row]:
     """The rows of one model; if something fails, one that says what."""
     try:
         data = folder / f"{case.data}.parquet"
