@@ -1,8 +1,8 @@
 """An ONNX file from elsewhere: what its graph tells of itself, and what is not taken."""
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +15,8 @@ from export.importers.base import Source, Spec, axes_of
 from export.importers.input_file import InputFile
 from export.importers.lookups import find_lookups
 from export.importers.text_input import INTEGERS, TextFacts, TextInputFile
-from export.samples import Feed, Samples
+from export.parity import TOLERANCE
+from export.samples import Feed, Samples, spread
 from runtimes.artifact import ArtifactError, tensors
 from runtimes.base import in_batches
 from runtimes.manifest import TOKENIZER, Precision, Quantization
@@ -31,6 +32,7 @@ _ROUNDING: dict[str, Quantization] = {
     "MatMulInteger": "dynamic",
 }
 _SHOWN = 4
+_COMPARED = 8  # inputs, together and alone
 _AT_ONCE = 64  # images, where the graph takes any number
 _OLDEST = 7  # opset, the first in which tensors broadcast
 
@@ -44,6 +46,7 @@ class SourceGraph(Source):
         model: the same, parsed.
         reads: its input, the first of them.
         gives: its output.
+        alone: whether it was found to answer otherwise in a batch.
     """
 
     format = "onnx"
@@ -53,6 +56,7 @@ class SourceGraph(Source):
     model: ModelProto
     reads: ValueInfoProto
     gives: ValueInfoProto
+    alone: bool = False
 
     @classmethod
     def takes(cls, given: str) -> bool:
@@ -113,11 +117,13 @@ class SourceGraph(Source):
             return graph.outputs(spec.prepare(feed, kinds))[self.gives.name]
 
         parts = []
-        for rows in np.array_split(np.arange(len(samples)), math.ceil(len(samples) / _AT_ONCE)):
-            try:
+        try:
+            if self.batch is None and _depends(run, samples.feed(spread(len(samples), _COMPARED))):
+                return replace(self, alone=True).answered(samples, spec)
+            for rows in np.array_split(np.arange(len(samples)), math.ceil(len(samples) / _AT_ONCE)):
                 parts.append(in_batches(run, samples.feed(rows), self.batch))
-            except ValueError as error:
-                raise ValueError(f"{self.name} does not run on its input: {error}") from error
+        except ArtifactError as error:
+            raise ValueError(f"{self.name} does not run on its input: {error}") from error
         return self, np.concatenate(parts)
 
     def facts(self) -> list[tuple[str, str]]:
@@ -164,7 +170,7 @@ class SourceGraph(Source):
         Dynamic scales follow all that is in a batch, so that answers would depend on its others.
         """
         told = self.shape[0] if self.shape else None
-        return 1 if told is None and self.quantization == "dynamic" else told
+        return 1 if told is None and (self.alone or self.quantization == "dynamic") else told
 
     def nodes(self) -> Iterator[NodeProto]:
         """All its nodes, those of functions and inner graphs too."""
@@ -197,6 +203,13 @@ class SourceGraph(Source):
         except ArtifactError as error:
             reason = str(error.__cause__ or error).splitlines()[0][:300]
             raise ValueError(f"{self.name} cannot be opened by ONNX Runtime: {reason}") from error
+
+
+def _depends(run: Callable[[Feed], np.ndarray], feed: Feed) -> bool:
+    """Whether inputs are answered otherwise in a batch than alone."""
+    together, apart = run(feed), in_batches(run, feed, 1)
+    allowed = TOLERANCE * max(1.0, float(np.abs(apart).max()))
+    return bool(np.abs(together - apart).max() > allowed)
 
 
 def _refuse_outside(name: str, model: ModelProto) -> None:

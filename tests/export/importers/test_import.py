@@ -86,6 +86,19 @@ def test_an_imported_graph_answers_as_its_source_does(tmp_path: Path, case: str)
         open_runtime(artifact, name="torchscript")
 
 
+def test_a_graph_that_answers_otherwise_in_a_batch_is_asked_one_by_one(tmp_path: Path) -> None:
+    model = foreign_graph()
+    model.graph.node.pop()
+    model.graph.node.append(helper.make_node("ReduceMax", ["scores"], ["most"], axes=[0]))
+    model.graph.node.append(helper.make_node("Add", ["scores", "most"], ["logits"]))
+    artifact = import_model(tmp_path, model, SMALL)
+    assert artifact.manifest.batch == 1
+    images = np.random.default_rng(1).random((3, 3, SIDE, SIDE), np.float32)
+    known = 2 * by_hand(torch.from_numpy(images), model, mean=MEAN, std=STD).numpy()
+    found = open_runtime(artifact, threads=1).predict(images)
+    np.testing.assert_allclose(found, known, rtol=1e-4, atol=1e-4)
+
+
 def test_channels_can_be_in_the_other_order(tmp_path: Path) -> None:
     model = foreign_graph()
     artifact = import_model(tmp_path, model, {"channels": "bgr", "range": [0, 1]})
