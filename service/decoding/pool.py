@@ -27,6 +27,8 @@ logger = logging.getLogger(__name__)
 
 _FILES = 1000  # that one process reads, lest what a library leaks adds up
 _IDLE_S = 20.0  # after which a process ends; the next file starts another one
+# Of a file, and of pixels, that are read in less time than it takes to wake a thread for them.
+_TINY_BYTES, _TINY_PIXELS = 4096, 4096
 _HEIC = re.compile(rb".{4}ftyp.{0,20}(hei[cmsx]|hev[cmsx])", re.DOTALL)  # or among its kin
 STATUS = {
     "not_an_image": 415,
@@ -134,18 +136,13 @@ class Request:
             By size, (C, H, W) uint8, or what `convert` makes of it; or an ImageError.
         """
 
-        def finish(decoded: Decoded) -> list[np.ndarray]:
-            """Count what it took."""
-            self._spend(decoded.size, decoded.seconds)
-            return decoded.pixels if convert is None else [convert(each) for each in decoded.pixels]
-
         def work(decoder: Decoder) -> list[np.ndarray]:
             """Have a process do it."""
-            return finish(self._decode(decoder, content, specs))
+            return self._finish(self._decode(decoder, content, specs), convert)
 
         def here() -> list[np.ndarray]:
             """Do it."""
-            return finish(self._decoders.decode(content, specs))
+            return self._finish(self._decoders.decode(content, specs), convert)
 
         try:
             self._decoders.check_format(content)
@@ -155,6 +152,24 @@ class Request:
             return refused
         cheap = cheap_size(content) is not None
         return self._put(_Task(request=self, work=work, here=here if cheap else None))
+
+    def decode_tiny(
+        self,
+        content: bytes,
+        specs: Sequence[ImageSpec],
+        convert: Callable[[np.ndarray], np.ndarray] | None = None,
+    ) -> list[np.ndarray] | None:
+        """Decode an image file at once, in this thread, if it is cheap and tiny; None otherwise.
+
+        For the only file of a request: many of them would hold the event loop.
+
+        Raises:
+            ImageError: see `decode`.
+        """
+        if not _is_tiny(content, specs):
+            return None
+        self._decoders.check_format(content)
+        return self._finish(self._decoders.decode(content, specs), convert)
 
     def unpack(
         self, content: bytes, what: What, classes: Classes, file: BinaryIO
@@ -197,6 +212,13 @@ class Request:
                 raise self._too_many_pixels() from error
             raise
 
+    def _finish(
+        self, decoded: Decoded, convert: Callable[[np.ndarray], np.ndarray] | None
+    ) -> list[np.ndarray]:
+        """Count what an image took, and convert it."""
+        self._spend(decoded.size, decoded.seconds)
+        return decoded.pixels if convert is None else [convert(each) for each in decoded.pixels]
+
     def _spend(self, pixels: int, seconds: float) -> None:
         """Count what a file took; raise ImageError when it is more than is left."""
         with self._lock:
@@ -215,6 +237,17 @@ class Request:
     def _forget(self, future: Future[Any]) -> None:
         with self._lock:
             self._futures.discard(future)
+
+
+def _is_tiny(content: bytes, specs: Sequence[ImageSpec]) -> bool:
+    """Whether a file is provably cheap, and its image and what is made of that are tiny.
+
+    A compressed profile of colors would come to a thousand times its bytes.
+    """
+    if len(content) > _TINY_BYTES or b"iCCP" in content:
+        return False
+    sizes = [cheap_size(content), *((spec.width, spec.height) for spec in specs)]
+    return all(size and size[0] * size[1] <= _TINY_PIXELS for size in sizes)
 
 
 @dataclass(slots=True, eq=False)

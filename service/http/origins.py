@@ -33,6 +33,7 @@ class Origins:
         self._app = app
         self._any_host = "*" in hosts
         self._check = TrustedHostMiddleware(_say_known, hosts, www_redirect=False)
+        self._last_listed: str | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one ASGI connection."""
@@ -76,6 +77,8 @@ class Origins:
 
     async def _is_listed(self, host: str) -> bool:
         """Whether a host, with or without a port, is one of the service's."""
+        if host == self._last_listed:
+            return True
         said: list[Any] = []
 
         async def hear(message: Message) -> None:
@@ -84,7 +87,9 @@ class Origins:
 
         asked = {"type": "http", "headers": [(b"host", host.encode("latin-1"))]}
         await self._check(asked, _hear_nothing, hear)
-        return said == [_KNOWN]
+        if listed := said == [_KNOWN]:
+            self._last_listed = host
+        return listed
 
 
 # What stands behind Starlette's middleware, which otherwise answers in plain text.

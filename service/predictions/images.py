@@ -164,15 +164,18 @@ class Predictions:
         limits = {"pixels": self._pixels, "seconds": seconds, "at_once": 1}
         with self._decoders.request(sharer, **limits) as images:
             if len(files) == 1:
-                return (await _read(images, 0, files[0], spec))[None]
+                return (await _read(images, 0, files[0], spec, alone=True))[None]
             jobs = (_read(images, index, content, spec) for index, content in enumerate(files))
             return np.stack(await asyncio.gather(*jobs))
 
 
-async def _read(images: Request, index: int, content: bytes, spec: ImageSpec) -> np.ndarray:
+async def _read(
+    images: Request, index: int, content: bytes, spec: ImageSpec, *, alone: bool = False
+) -> np.ndarray:
     """The input (C, H, W) of one file."""
     try:
-        (pixels,) = await asyncio.wrap_future(images.decode(content, [spec], to_unit))
+        tiny = images.decode_tiny(content, [spec], to_unit) if alone else None
+        (pixels,) = tiny or await asyncio.wrap_future(images.decode(content, [spec], to_unit))
     except ImageError as error:
         raise refusal(error, f"File {index}", {"file": index}) from error
     return pixels

@@ -32,6 +32,7 @@ from tests.service.decoding.hostile import (
 GREY = ImageSpec(channels=1, height=28, width=28)
 COLOR = ImageSpec(channels=3, height=32, width=48, resample="bilinear")
 WEBP = file_of(photo(60, 40), "WEBP", lossless=True)
+TINY = file_of(photo(30, 20), "PNG")
 COSTLY = many_scans(95, 10_000)  # some seconds
 LIMITS: Any = {"pixels": 200_000_000, "seconds": 60}
 
@@ -132,6 +133,31 @@ def test_a_refused_file_is_not_kept(make: Make, made: Callable[[], bytes]) -> No
         assert wait_until(lambda: sys.getrefcount(content) <= before, seconds=5)
     finally:
         gc.enable()
+
+
+def test_tiny_images_are_decoded_at_once(make: Make) -> None:
+    wide = ImageSpec(channels=3, height=224, width=224)
+    profiled = file_of(photo(30, 20), "PNG", icc_profile=bytes(99))
+    progressive = file_of(photo(30, 20), "JPEG", progressive=True)
+    with make().request("me", pixels=700, seconds=60) as images:
+        for content, spec in (
+            (file_of(photo(90, 70), "PNG"), GREY),
+            (TINY, wide),
+            (profiled, GREY),
+            (progressive, GREY),
+            (b"text", GREY),
+        ):
+            assert images.decode_tiny(content, [spec]) is None
+        (expected,) = images.decode(TINY, [GREY]).result(60)
+        with pytest.raises(ImageError, match="before it more than 700 pixels"):
+            images.decode_tiny(TINY, [GREY])
+    with make(image_formats="jpeg").request("me", **LIMITS) as images:
+        with pytest.raises(ImageError, match="not taken"):
+            images.decode_tiny(TINY, [GREY])
+    with make().request("me", **LIMITS) as images:
+        found = images.decode_tiny(TINY, [GREY])
+    assert found is not None
+    np.testing.assert_array_equal(found[0], expected)
 
 
 def test_others_are_served_while_a_costly_image_is_decoded(
