@@ -29,6 +29,7 @@ from runtimes.manifest import Gradients
 from runtimes.threads import available_cores
 
 _BATCH = 8  # images that a gradient is computed of at once, where the graph takes any number
+_TOKENS = 32  # of texts around which gradients are compared
 _PART = 64  # inputs that are compared at once
 _TIMEOUT_S = 600
 _MISSING = "onnx-ad is not installed (requirements/import.in)"
@@ -71,7 +72,7 @@ def make_gradient(
             copy,
             served,
             (samples.feed(part) for part in _parts(len(samples))),
-            samples.feed(spread(len(samples), _BATCH)),
+            _near(samples),
             data=samples.description,
             rounds=source.quantization is not None,
             moved=_moved(source, spec, scores, classes),
@@ -163,6 +164,12 @@ def _derivative(content: bytes, start: str, sizes: Sequence[int]) -> bytes:
         if ended.status != 0:
             raise NoGradient(ended.reason)
         return made.read_bytes()
+
+
+def _near(samples: Samples) -> Feed:
+    """Some inputs, images or the beginnings of texts: they are asked a hundred times."""
+    feed = samples.feed(spread(len(samples), _BATCH))
+    return feed if "images" in feed else {k: values[:, :_TOKENS] for k, values in feed.items()}
 
 
 def _parts(count: int) -> list[np.ndarray]:

@@ -142,7 +142,8 @@ class TextInput:
             name = data if data.startswith("hf:") else Path(data).name
             return Samples(inputs=tokens, pad=pad, labels=texts.labels, description=name)
         random, ids = np.random.default_rng(0), self.tokenizer.last_id + 1
-        lengths = np.ceil(self.max_len ** random.random(PROBE_SAMPLES)).astype(int)
+        # In their order, for rows of one length need no padding.
+        lengths = np.sort(np.ceil(self.max_len ** random.random(PROBE_SAMPLES)).astype(int))
         tokens = Ragged.of((random.integers(0, ids, length) for length in lengths), np.uint32)
         return Samples(inputs=tokens, pad=pad, labels=None, description=RANDOM_TOKENS)
 
