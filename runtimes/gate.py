@@ -30,6 +30,7 @@ MAX_PROMISE_ERROR = 0.25
 """Of a gradient: 0.001 on smooth functions, 0.1 on kinked ones, 1 where nothing is related."""
 
 _DIRECTIONS = 16
+_UNEVEN = 8  # levels: on white paper every maximum of a pool is one of many, all of them kinks
 _STEPS = (1e-5, 1e-4, 1e-3, 1 / 255)  # graphs that read bytes change by whole levels only
 _SHIFTS = (1e-3, 1e-2, 1e-1)  # of the usual number in a table of embeddings
 
@@ -106,7 +107,7 @@ def promise_error(copy: OnnxGradient, served: Ask, near: Feed) -> float:
         copy: gives the gradients.
         served: from inputs by name to logits (B, K).
         near: `images` (B, C, H, W) float32 in [0, 1], or `tokens` and their `mask`, around whose
-            embeddings directions lie.
+            embeddings directions lie; images are made a little uneven.
 
     Returns:
         The norm of the differences relative to that of the changes promised; infinite where none
@@ -138,9 +139,9 @@ def promise_error(copy: OnnxGradient, served: Ask, near: Feed) -> float:
 def _start(copy: OnnxGradient, near: Feed) -> tuple[np.ndarray, tuple[float, ...]]:
     """Around what directions lie, and how far it goes along them."""
     if copy.table is None:
-        longest = np.float32(max(_STEPS))
-        levels = np.rint(255 * np.clip(near["images"], longest, 1 - longest)) / 255
-        return levels.astype(np.float32), _STEPS
+        levels = np.rint(255 * near["images"]).clip(1 + _UNEVEN, 254 - _UNEVEN)
+        levels += np.random.default_rng(1).integers(-_UNEVEN, _UNEVEN + 1, levels.shape)
+        return (levels / 255).astype(np.float32), _STEPS
     usual = float(np.sqrt(np.square(copy.table, dtype=np.float64).mean()))
     shape = (*near["tokens"].shape, copy.table.shape[1])
     return np.zeros(shape, np.float32), tuple(usual * share for share in _SHIFTS)
