@@ -127,7 +127,7 @@ def test_a_copy_that_is_another_function_is_refused(differentiable: Artifact) ->
     copy, lost = (kind(content, threads=1) for kind in (OnnxGradient, _Lost))
     check(copy, served)
     assert promise_error(copy, served, images) < 0.1
-    for factor, message in ((-1, "is off what the served graph does by 2"), (0, "by inf")):
+    for factor, message in ((-1, "is off what the served graph does by (199|2..)%"), (0, "by inf")):
         _Lost.factor = factor
         with pytest.raises(CopyFailure, match=message):
             check(lost, served)
