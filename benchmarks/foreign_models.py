@@ -70,10 +70,16 @@ def _built(name: str, side: int, *, kind: str = "", data: str = "photos", **rest
 
 
 def _read_by(name: str) -> Case:
-    """An architecture for texts of at most 64 tokens, whose tokenizer lies beside it."""
-    given, labels = {"max_len": 64}, ("0", "1")
-    text = {"data": "reviews", "inputs": 100, "attack": _FLIPS}
-    return Case(file=f"{name}.onnx", build=name, given=given, labels=labels, **text)
+    """An architecture for texts of at most 32 tokens, whose tokenizer lies beside it."""
+    return Case(
+        file=f"{name}.onnx",
+        build=name,
+        data="reviews",
+        inputs=64,
+        given={"max_len": 32},
+        labels=("0", "1"),
+        attack=("hotflip:edits=2:queries=32",),
+    )
 
 
 _CASES: dict[str, Case] = {

@@ -20,7 +20,7 @@ from transformers import (
 from benchmarks.support.foreign_images import even_out
 
 _ARCHITECTURES = {"bert": BertConfig, "distilbert": DistilBertConfig}
-_VOCABULARY, _LONGEST, _FITTED = 8000, 64, 32
+_VOCABULARY, _LONGEST, _FITTED = 8000, 32, 32
 _MARKS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 
 
