@@ -56,7 +56,7 @@ class Case:
     file: str
     build: str = ""
     data: str = "photos"
-    inputs: int = 1000
+    inputs: int = 256
     given: dict[str, Any] = field(default_factory=dict)
     labels: Sequence[str] | str = tuple(f"class {i}" for i in range(10))
     attack: Sequence[str] = ("pgd", "--steps", "20", "--eps", "4/255")
