@@ -50,6 +50,7 @@ class HuggingFaceFolder(TorchSource):
             texts = TextFacts(
                 kinds={_TOKENS: TensorProto.INT64, _MASK: TensorProto.INT64},
                 rows={} if rows is None else {_TOKENS: rows},
+                longest=_count(config, "max_position_embeddings"),
                 folder=folder,
             )
         try:
@@ -95,6 +96,7 @@ class HuggingFaceFolder(TorchSource):
             ("folder", self.name),
             ("sha256", self.sha256),
             ("classes", str(self.classes or "not told")),
+            *([] if self.texts is None else [(TOKENIZER, self.texts.told_tokenizer(self.name))]),
         ]
 
 

@@ -156,12 +156,14 @@ class TextFacts:
         kinds: types of its inputs by name, as ONNX counts them.
         rows: of the tables of embeddings in which inputs are looked up, by their names.
         length: tokens that it reads, where it reads no other number.
+        longest: tokens that it reads at most, where it says so and its tokenizer does not.
         folder: where its tokenizer may lie, if it has one.
     """
 
     kinds: Mapping[str, int]
     rows: Mapping[str, int]
     length: int | None = None
+    longest: int | None = None
     folder: Path | None = None
 
     def complete(self, name: str, given: InputKeys) -> TextInput:
@@ -190,7 +192,7 @@ class TextFacts:
                 f"{Path(source).name} has ids up to {tokenizer.last_id}, and {name} embeddings up "
                 f"to {rows - 1}: they belong to different models"
             )
-        longest = given.max_len or self.length or _told_length(source) or 0
+        longest = given.max_len or self.length or _told_length(source) or self.longest or 0
         if self.length is not None and longest > self.length:
             got = f"the input file says max_len {longest}"
             raise ValueError(f"{name} reads {self.length} tokens; {got}")
@@ -218,7 +220,8 @@ class TextFacts:
         given = _of_texts(name, given)
         source = self.tokenizer_of(given)
         found = [] if source else [f"tokenizer (a {TOKENIZER} beside it would do)"]
-        if not (given.max_len or self.length or (source and _told_length(source))):
+        told = given.max_len or self.length or self.longest
+        if not (told or (source and _told_length(source))):
             found.append("max_len")
         return found
 

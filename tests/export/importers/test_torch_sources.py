@@ -272,14 +272,16 @@ def test_a_folder_is_imported_with_gradients(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_folder_of_texts_is_imported_with_gradients(tmp_path: Path) -> None:
+def test_a_folder_of_texts_is_imported_with_gradients(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     transformers = pytest.importorskip("transformers")
     torch.manual_seed(0)
     folder, output = tmp_path / "bert", tmp_path / "out"
     names = dict(enumerate(MOODS))
     folder.mkdir()
     config = transformers.BertConfig(
-        vocab_size=write_tokenizer(folder),
+        vocab_size=write_tokenizer(folder, cut=None),
         hidden_size=32,
         num_hidden_layers=2,
         num_attention_heads=2,
@@ -291,6 +293,8 @@ def test_a_folder_of_texts_is_imported_with_gradients(tmp_path: Path) -> None:
     )
     model = transformers.BertForSequenceClassification(config).eval()
     model.save_pretrained(folder)
+    assert main(["inspect", str(folder)]) == 0
+    assert "[CLS] text [SEP]" in capsys.readouterr().out
     assert main(["import", str(folder), "--output", str(output), "--name", "bert"]) == 0
     artifact = open_artifact(output)
     source = artifact.manifest.source
