@@ -15,7 +15,6 @@ FILE = "ledger.sqlite"
 _TABLES = """
 PRAGMA locking_mode = EXCLUSIVE;
 PRAGMA journal_mode = WAL;
-PRAGMA synchronous = FULL;
 CREATE TABLE IF NOT EXISTS about (key TEXT PRIMARY KEY, value TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS questions (
     number INTEGER PRIMARY KEY, inputs BLOB NOT NULL, again INTEGER NOT NULL, asked REAL NOT NULL,
@@ -51,9 +50,9 @@ class Counts:
 class Ledger:
     """Questions and answers of one target, by the sha256 of each input; safe among threads.
 
-    A question is on the disk before it is sent, its answers before anybody gets to see them. Who is
-    killed, or loses power, loses at most the answer to what was under way, and finds everything
-    else again.
+    A question is written before it is sent; with its answers it is on the disk before anybody gets
+    to see them, one wait for the disk a request. Who is killed, or loses power, loses at most what
+    was under way, and finds everything else again.
 
     Args:
         path: its file, made when it is missing.
@@ -122,6 +121,7 @@ class Ledger:
     def ask(self, inputs: Sequence[bytes], *, again: bool = False) -> int:
         """Write down a question that is about to be sent; returns its number."""
         with self._lock:
+            self._file.execute("PRAGMA synchronous = NORMAL")
             row = self._file.execute(
                 "INSERT INTO questions (inputs, again, asked) VALUES (?, ?, ?)",
                 (b"".join(inputs), again, time.time()),
@@ -131,12 +131,13 @@ class Ledger:
     def answer(
         self, question: int, inputs: Sequence[bytes], scores: np.ndarray, *, again: bool, tries: int
     ) -> None:
-        """Write down an answer (N, K), all of it or nothing."""
+        """Write down an answer (N, K), all of it or nothing, and wait until the disk has it."""
         rows: Iterable[tuple[bytes, bool, int, bytes]] = (
             (digest, again, question, row.astype("<f4").tobytes())
             for digest, row in zip(inputs, scores, strict=True)
         )
         with self._lock, self._file:
+            self._file.execute("PRAGMA synchronous = FULL")
             self._file.execute("BEGIN")
             self._file.executemany("INSERT OR IGNORE INTO answers VALUES (?, ?, ?, ?)", rows)
             self._file.execute(
