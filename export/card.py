@@ -115,7 +115,7 @@ def _trained(card: dict[str, Any], samples: str) -> str:
 def _attention(artifact: Artifact) -> str:
     if artifact.manifest.kind.startswith("transject"):
         return "no"
-    return "elliptical" if artifact.manifest.config.get("elliptical") else "dot-product"
+    return "elliptical" if artifact.elliptical else "dot-product"
 
 
 def _reads(spec: dict[str, Any]) -> str:

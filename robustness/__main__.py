@@ -142,10 +142,13 @@ def _check_serving(arguments: argparse.Namespace) -> int:
     mapping = None if arguments.mapping is None else read_mapping(arguments.mapping)
     if mapping is not None and arguments.model is None:
         raise ValueError("--mapping needs --model, the name of the model on the server")
+    beside = None if arguments.mapping is None else arguments.mapping.parent
     found = []
     with server(arguments, mapping) as connection:
         for name in [arguments.model] if arguments.model else listed(connection):
-            model = model_of(connection, arguments, name, mapping)
+            model = model_of(
+                connection, name, mapping, beside=beside, output=arguments.output_tensor
+            )
             for one in check_serving(model, seed=arguments.seed):
                 print(f"{model.name}: {one.name:28} {one.outcome:10} {one.evidence}", flush=True)
                 found.append((model.name, one))
@@ -271,7 +274,7 @@ def _announcement(
         asked = queries(spec, samples, num_classes, elliptical=copy)
         money = "" if price is None else f", which cost at most {asked * price / 1000:,.2f}"
         return f"at most {asked:,} inputs are sent to the endpoint: {what}{money}"
-    elliptical = [bool(artifact.manifest.config.get("elliptical")) for artifact in artifacts]
+    elliptical = [artifact.elliptical for artifact in artifacts]
     total = cost(spec, samples, elliptical, num_classes=num_classes)
     several = f", {len(artifacts)} models" if len(artifacts) > 1 else ""
     return f"at most {total:,} model evaluations: {what}{several}"

@@ -14,10 +14,10 @@ from data.sets import TextSet
 from data.sources import ImageSet
 from robustness import store as shards
 from robustness.attacking import EvaluationContext
-from robustness.attacks.base import input_seed
+from robustness.attacks.base import input_seed, shown
 from robustness.chunks import Chunk, is_done, model_result
 from robustness.executors import run_inline
-from robustness.kinds import ASKING, Endpoint, NotPossible
+from robustness.kinds import Endpoint, NotPossible
 from robustness.progress import Cancelled, Meter, Progress
 from robustness.report.build import build_report, environment
 from robustness.report.schema import Report, write_report
@@ -192,33 +192,21 @@ def _check(spec: EvaluationSpec, targets: Sequence[Target], inputs: Inputs) -> N
 
 
 def _check_attacks(spec: EvaluationSpec, targets: Sequence[Target]) -> None:
-    num_classes = len(targets[0].labels)
-    for attack in spec.attacks:
-        if num_classes < attack.info.min_classes:
-            raise NotPossible(
-                f"attacks: {attack.label!r} needs at least {attack.info.min_classes} classes, "
-                f"and the model has {num_classes}"
-            )
+    """Refuse what needs more classes than there are, or more than a target shows."""
     for target in targets:
-        if target.endpoint is not None:
-            _check_seen(spec, target, target.endpoint)
+        gradients, endpoint = target.torch_model is not None, target.endpoint
+        access = shown(gradients=gradients or endpoint is None)
+        if endpoint is not None:
+            access = shown(gradients=gradients, shows=endpoint.shows)
+            _check_ranks(spec, target, endpoint)
+        for attack in spec.attacks:
+            if rule := attack.refusal(target.name, len(target.labels), access):
+                raise NotPossible(f"attacks: {rule}")
         if spec.uses_gradients:
             target.require_torch_model()
 
 
-def _check_seen(spec: EvaluationSpec, target: Target, endpoint: Endpoint) -> None:
-    """Refuse what needs more than an endpoint shows."""
-    for attack in spec.attacks:
-        needed = {part.info.access for part in attack.parts(len(target.labels))}
-        if "gradient" in needed and target.torch_model is None:
-            raise NotPossible(
-                f"attacks: {attack.label!r} follows gradients, and {target.name!r} lies behind an "
-                f"address, which shows none: {ASKING[target.reads]}"
-            )
-        if endpoint.shows == "label" and "scores" in needed and attack.info.role == "attack":
-            raise NotPossible(
-                f"attacks: {attack.label!r} needs scores, and {target.name!r} shows the class alone"
-            )
+def _check_ranks(spec: EvaluationSpec, target: Target, endpoint: Endpoint) -> None:
     if endpoint.best is not None and max(spec.top_k) > endpoint.best:
         raise NotPossible(
             f"top_k must be at most {endpoint.best}, the classes that {target.name!r} shows, got "

@@ -1,5 +1,6 @@
 """What both targets and attacks speak of."""
 
+import re
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -14,6 +15,23 @@ ASKING: dict[InputKind, str] = {
     "text": "use typos, which only asks the model, or word-swap",
 }
 """What can be done without gradients."""
+
+
+_TOP = re.compile("top-([1-9][0-9]{0,5})", re.ASCII)
+
+
+def read_shows(text: str, what: str = "--shows") -> tuple[Shows, int]:
+    """What attacks may see, and of how many classes: "scores", "top-5" or "label".
+
+    Raises:
+        ValueError: it is none of these; `what` is named.
+    """
+    if text in ("scores", "label"):
+        return text, 0
+    match = _TOP.fullmatch(text)
+    if match is None or int(match[1]) < 2:
+        raise ValueError(f"{what} must be scores, label, or top-2 and above, got {text[:40]!r}")
+    return "top-k", int(match[1])
 
 
 class Endpoint(Protocol):

@@ -18,7 +18,7 @@ from data.images import ImageSpec
 from data.sets import ImageSet, Origin
 from robustness import store as shards
 from robustness.attacking import cell_shards, stored_batch
-from robustness.attacks.base import Attack, Batch
+from robustness.attacks.base import Attack, Batch, shown
 from robustness.console import render
 from robustness.evaluation import evaluate as run_evaluation
 from robustness.kinds import NotPossible
@@ -349,10 +349,9 @@ def _attack(asked: str | Mapping[str, Any] | Attack, eps: Any, norm: str) -> Att
 
 def _works(attack: Attack, target: ImageTarget) -> bool:
     """Whether the model shows what an attack needs."""
-    needed = {part.info.access for part in attack.parts(len(target.labels))}
-    if "gradient" in needed and target.torch_model is None:
-        return False
-    return "scores" not in needed or attack.info.role != "attack" or not target.names_class
+    shows = "label" if target.names_class else "scores"
+    access = shown(gradients=target.torch_model is not None, shows=shows)
+    return all(part.info.access in access for part in attack.parts(len(target.labels)))
 
 
 def _evaluation(report: Report, target: ImageTarget, given: _Arrays, folder: Path) -> Evaluation:

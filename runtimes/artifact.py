@@ -33,6 +33,7 @@ from runtimes.manifest import (
     SCHEMA_VERSION,
     TOKENIZER,
     Manifest,
+    Task,
     TextSpec,
 )
 
@@ -77,6 +78,21 @@ class Artifact:
     def labels(self) -> list[str]:
         """Names of the classes, in order of index."""
         return self.manifest.labels
+
+    @property
+    def task(self) -> Task:
+        """What the model does."""
+        return self.manifest.task
+
+    @property
+    def gradients(self) -> bool:
+        """Whether attacks can follow its gradients."""
+        return self.manifest.gradients
+
+    @property
+    def elliptical(self) -> bool:
+        """Whether it has elliptical attention, whose gradients are taken in two ways."""
+        return bool(self.manifest.config.get("elliptical"))
 
     @property
     def image_spec(self) -> ImageSpec:

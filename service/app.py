@@ -18,6 +18,7 @@ from service.http.keys import read_keys
 from service.http.logging import set_up_logs
 from service.jobs import worker as evaluator
 from service.jobs.queue import JobStore
+from service.jobs.targets import read_targets
 from service.manager import manage_workers
 from service.metrics import check_room
 from service.predictions.images import DEFAULT_TOP_K, Prediction
@@ -110,9 +111,11 @@ class Assay:
             read_keys(settings.api_keys.get_secret_value())
             prepare_state(settings)
             claim_state(settings)
-            predicts = settings.role != "evaluate"
+            predicts, targets = settings.role != "evaluate", read_targets(settings.targets)
+            for target in targets.values() if settings.role != "predict" else ():
+                target.key()
             with ThreadPoolExecutor(1) as beside:  # mostly it waits for a process that opens models
-                models = beside.submit(check_models, settings) if predicts else None
+                models = beside.submit(check_models, settings, targets) if predicts else None
                 JobStore(settings.database_url).close()
                 folder = open_run_folder(settings)
                 os.environ["ASSAY_RUN"] = str(folder)  # for the workers

@@ -28,6 +28,7 @@ _PATH_SETTINGS = (
     "ASSAY_SAMPLES",
     "ASSAY_DATABASE_FILE",
     "ASSAY_API_KEYS_FILE",
+    "ASSAY_TARGETS",
 )
 _LOCAL_HOSTS = ("localhost", "127.0.0.1", "[::1]")
 _HOST = re.compile(r"\*|(\*\.)?[\w-]+(\.[\w-]+)*|\[[0-9a-f:.]+\]", re.ASCII | re.IGNORECASE)
@@ -66,6 +67,11 @@ class Settings(BaseSettings):
     )
     default_text: str = Field(
         default="imdb-transject", description="model of texts used when none is named"
+    )
+    targets: Path | None = Field(
+        default=None,
+        description="YAML file of remote endpoints by name, which evaluations may ask; without one,"
+        " none is asked",
     )
     state: Path = Field(
         default=Path("state"), description="jobs and uploads, all that outlives a run"
@@ -285,7 +291,10 @@ class Settings(BaseSettings):
             raise ValueError(f"there is no format {unknown[0]!r}; known are {known}")
         return names
 
-    @field_validator("models", "state", "run", "samples", "data", "database_file", "api_keys_file")
+    @field_validator(
+        *("models", "state", "run", "samples", "data"),
+        *("database_file", "api_keys_file", "targets"),
+    )
     @classmethod
     def _absolute(cls, value: list[Path] | Path | None) -> list[Path] | Path | None:
         if isinstance(value, list):

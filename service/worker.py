@@ -14,6 +14,8 @@ import bentoml
 import uvicorn
 from starlette.routing import BaseRoute
 
+from runtimes.artifact import Artifact
+from runtimes.manifest import Task
 from service.api import evaluations, models
 from service.api.classify import Classify
 from service.api.system import Check, Probes, asks, page_routes, schema_routes
@@ -30,7 +32,9 @@ from service.http.connections import (
 from service.http.keys import read_keys
 from service.http.openapi import document
 from service.http.rates import Rates
+from service.http.refusal import ApiError
 from service.jobs.queue import JobStore
+from service.jobs.targets import RemoteTarget, read_targets
 from service.metrics import Metrics, share_figures
 from service.predictions.images import Predictions
 from service.predictions.registry import Registry
@@ -92,12 +96,7 @@ class Worker:
         routes, checks = [], {}
         if settings.role != "evaluate":
             routes += await self._serve(metrics)
-            routes += evaluations.routes(
-                store,
-                settings,
-                lambda *asked: self.registry.get(*asked).artifact,
-                self._decoders,
-            )
+            routes += evaluations.routes(store, settings, self._find_model, self._decoders)
             routes += schema_routes(self._schema)
             checks["models"] = self.registry.ready
         routes += self._probes(checks, store, metrics)
@@ -111,10 +110,21 @@ class Worker:
         """Close what `start` opened."""
         self._closing.close()
 
+    def _find_model(self, reference: str | None, task: Task) -> Artifact | RemoteTarget:
+        """What an evaluation is asked of; see `Submitter`."""
+        target = self._targets.get(reference or "")
+        if target is None:
+            return self.registry.get(reference, task).artifact
+        if target.task != task:
+            message = f"The model {target.name!r} reads something else."
+            raise ApiError(422, "wrong_task", message, {"task": target.task})
+        return target
+
     async def _serve(self, metrics: Metrics) -> list[BaseRoute]:
         """Open the models, run each once, find faster runtimes and follow their folders."""
         settings = self._settings
-        self.registry = registry = Registry.open(settings, metrics)
+        self._targets = read_targets(settings.targets)
+        self.registry = registry = Registry.open(settings, metrics, self._targets)
         self._decoders = decoders = Decoders(settings)
         self.texts, self.predictions = TextPredictions(settings), Predictions(settings, decoders)
         reloader = Reloader(registry, settings, unloaded=self._folder / "unloaded")
@@ -132,7 +142,7 @@ class Worker:
         return [
             *Classify(self.predictions, self.texts, registry, bodies).routes(),
             *v2.routes(),
-            *models.routes(settings, registry),
+            *models.routes(settings, registry, [t.describe() for t in self._targets.values()]),
         ]
 
     def _probes(

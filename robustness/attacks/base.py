@@ -24,7 +24,7 @@ from pydantic import (
 from pydantic.fields import FieldInfo
 
 from core.names import nearest
-from robustness.kinds import InputKind, Variant
+from robustness.kinds import ASKING, InputKind, Shows, Variant
 from robustness.parsing import L2_LIMIT, Radii, parse_eps
 
 if TYPE_CHECKING:
@@ -39,6 +39,13 @@ Linf = Annotated[Literal["Linf"], _OF_RADII]
 LinfOrL2 = Annotated[Literal["Linf", "L2"], _OF_RADII]
 Access = Literal["gradient", "scores", "label", "none"]
 Role = Literal["attack", "corruption", "certificate"]
+
+
+def shown(*, gradients: bool, shows: Shows = "scores") -> list[Access]:
+    """What a model shows of what attacks may need."""
+    scores: list[Access] = [] if shows == "label" else ["scores"]
+    return [*(["gradient"] if gradients else []), *scores, "label", "none"]
+
 
 MAX_TARGETS = 9
 """Targeted attacks aim at the nine likeliest wrong classes; all 999 would cost 111 times more."""
@@ -267,6 +274,25 @@ class Attack(Strict, frozen=True, json_schema_extra=_ask_for_name):
     def parts(self, num_classes: int) -> list["Attack"]:
         """The attacks it consists of, in their order."""
         return [self]
+
+    def refusal(self, name: str, num_classes: int, access: Sequence[Access]) -> str | None:
+        """Why it cannot be tried on a model, in words; None where it can.
+
+        Args:
+            name: of the model.
+            num_classes: that it tells apart.
+            access: what it shows; see `shown`.
+        """
+        least = self.info.min_classes
+        if num_classes < least:
+            return f"{self.label!r} needs at least {least} classes, and the model has {num_classes}"
+        missing = {part.info.access for part in self.parts(num_classes)} - set(access)
+        if "gradient" in missing:
+            use = ASKING[self.info.input]
+            return f"{self.label!r} follows gradients, and {name!r} has none: {use}"
+        if "scores" in missing:
+            return f"{self.label!r} needs scores, and {name!r} shows the class alone"
+        return None
 
     def searched(self, budget: Budget) -> Budget:
         """The budget of the run that serves one budget: of a minimal attack any radius at all."""

@@ -42,7 +42,7 @@ class Smoothing(Certificate, frozen=True):
         paper="Cohen et al. 2019",
         references=("arXiv:1902.02918",),
         what="no attack but a proof, for a vote over noisy copies",
-        access="scores",
+        access="label",
         budget="sigma",
         role="certificate",
     )

@@ -3,10 +3,9 @@
 import argparse
 import json
 import os
-import re
 from pathlib import Path
 
-from robustness.kinds import Shows
+from robustness.kinds import read_shows
 from robustness.remote import v2
 from robustness.remote.connection import Connection, Manners
 from robustness.remote.mapping import MappingFile, mapped, read_mapping
@@ -18,7 +17,6 @@ from robustness.text_target import open_model
 from runtimes.artifact import Artifact
 
 _MANNERS = ("per_second", "concurrency", "batch", "timeout", "patience")
-_TOP = re.compile("top-([1-9][0-9]{0,5})", re.ASCII)
 _AT_ONCE, _PATIENCE_S = 8, 3.0  # of a check of a server
 _MOST = 20 * 2**20  # bytes of a file of labels
 
@@ -43,7 +41,7 @@ def reach(
     """
     if not arguments.model:
         raise ValueError("--target needs --model, the name of the model on the server")
-    what, best = _seen(shows or "scores")
+    what, best = read_shows(shows or "scores")
     manners = Manners(
         **{name: value for name in _MANNERS if (value := getattr(arguments, name)) is not None}
     )
@@ -55,11 +53,56 @@ def reach(
         labels=labels if arguments.labels is None else _labels(arguments.labels),
         max_queries=arguments.max_queries,
     )
+    return open_target(
+        arguments.target,
+        arguments.model,
+        folder,
+        asked=asked,
+        manners=manners,
+        key=_key(arguments),
+        mapping=mapping,
+        beside=None if arguments.mapping is None else arguments.mapping.parent,
+        output=arguments.output_tensor,
+        surrogate=surrogate,
+    )
+
+
+def open_target(
+    url: str,
+    model: str,
+    folder: Path,
+    *,
+    asked: Asked,
+    manners: Manners,
+    key: str | None = None,
+    mapping: MappingFile | None = None,
+    beside: Path | None = None,
+    output: str | None = None,
+    surrogate: Artifact | None = None,
+) -> Target:
+    """A model behind an address as a target; whoever calls closes its endpoint.
+
+    Args:
+        url: of the server.
+        model: on the server, NAME or, by the protocol V2, NAME:VERSION.
+        folder: where the ledger lies.
+        asked: what is asked of it.
+        manners: how it is treated.
+        key: sent with every request.
+        mapping: how it is asked where it does not speak V2.
+        beside: the folder of the mapping.
+        output: the tensor to read; None for the usual one.
+        surrogate: a local copy, whose gradients attacks follow.
+
+    Raises:
+        ValueError: this makes no sense together, or the model is of no use.
+        EndpointError: it does not answer as it should.
+    """
     copy = None if surrogate is None else open_model(surrogate, threads=1)
-    connection = _connection(arguments, manners, mapping)
+    connection = _connection(url, key, manners, mapping)
     try:
-        model = model_of(connection, arguments, arguments.model, mapping)
-        return open_endpoint(model, folder, asked, copy)
+        found = model_of(connection, model, mapping, beside=beside, output=output)
+        return open_endpoint(found, folder, asked, copy)
     except BaseException:
         connection.close()
         raise
@@ -75,13 +118,25 @@ def server(arguments: argparse.Namespace, mapping: MappingFile | None) -> Connec
     times = {} if arguments.timeout is None else {"timeout": arguments.timeout}
     patience = min(_PATIENCE_S, arguments.timeout or _PATIENCE_S)
     manners = Manners(concurrency=_AT_ONCE, patience=patience, **times)
-    return _connection(arguments, manners, mapping)
+    return _connection(arguments.target, _key(arguments), manners, mapping)
 
 
 def model_of(
-    connection: Connection, arguments: argparse.Namespace, name: str, mapping: MappingFile | None
+    connection: Connection,
+    name: str,
+    mapping: MappingFile | None,
+    *,
+    beside: Path | None,
+    output: str | None,
 ) -> RemoteModel:
     """The model of a name, or NAME:VERSION, by the protocol V2 or by the user's file.
+
+    Args:
+        connection: to its server.
+        name: of the model.
+        mapping: the user's file.
+        beside: its folder, where a tokenizer lies.
+        output: the tensor to read; None for the usual one.
 
     Raises:
         EndpointError, OSError, ValueError: see `v2.describe` and `read_tokens`.
@@ -90,31 +145,19 @@ def model_of(
     if mapping is not None:
         given = mapping.input
         if given.tokenizer is None or given.max_len is None:
-            if arguments.output_tensor is not None:
+            if output is not None:
                 raise ValueError("--output-tensor has a meaning for the protocol V2 only")
             return mapped(connection, name, mapping)
-        tokens = read_tokens(arguments.mapping.parent / given.tokenizer, given.max_len)
+        tokens = read_tokens((beside or Path()) / given.tokenizer, given.max_len)
     name, _, version = name.partition(":")
-    return v2.describe(
-        connection, name, version or None, output=arguments.output_tensor, tokens=tokens
-    )
+    return v2.describe(connection, name, version or None, output=output, tokens=tokens)
 
 
 def _connection(
-    arguments: argparse.Namespace, manners: Manners, mapping: MappingFile | None
+    url: str, key: str | None, manners: Manners, mapping: MappingFile | None
 ) -> Connection:
     header = {} if mapping is None else {"key_header": (mapping.key.header, mapping.key.prefix)}
-    return Connection(arguments.target, manners, key=_key(arguments), **header)
-
-
-def _seen(text: str) -> tuple[Shows, int]:
-    """What attacks may see, and of how many classes."""
-    if text in ("scores", "label"):
-        return text, 0
-    match = _TOP.fullmatch(text)
-    if match is None or int(match[1]) < 2:
-        raise ValueError(f"--shows must be scores, label, or top-2 and above, got {text[:40]!r}")
-    return "top-k", int(match[1])
+    return Connection(url, manners, key=key, **header)
 
 
 def _key(arguments: argparse.Namespace) -> str | None:

@@ -24,6 +24,7 @@ _CONNECT_S = 5.0
 _MOST = 64 * 2**20  # bytes of an answer
 _SHOWN = 160  # characters of an answer in a message
 _BEARER = ("authorization", "Bearer ")
+_LEAST = 6  # characters of a key that no answer holds by chance
 _KEY = re.compile(r"[\x21-\x7e]{1,4096}")
 
 
@@ -125,6 +126,7 @@ class Connection:
         headers = {"host": parts.netloc, "user-agent": "assay", "accept-encoding": "identity"}
         if key is not None:
             headers[key_header[0]] = f"{key_header[1]}{key}"
+        self._key = key if key is not None and len(key) >= _LEAST else None
         self._client = httpx.Client(
             headers=headers,
             verify=self._context or ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT),
@@ -270,9 +272,9 @@ class Connection:
                     raise EndpointError(f"{self.url}{path} answers with more than 64 MiB")
                 if time.monotonic() > ends:
                     raise httpx.ReadTimeout("too slow")
-        return Answer(
-            status=response.status_code, headers=response.headers, content=b"".join(parts)
-        )
+        status, content = response.status_code, b"".join(parts)
+        answer = Answer(status=status, headers=response.headers, content=content)
+        return answer if self._key is None else _masked(answer, self._key)
 
     def _take_turn(self, inputs: int) -> None:
         """Wait until so many inputs may be sent."""
@@ -313,23 +315,24 @@ def encode_form(
     return request.read(), {"content-type": request.headers["content-type"]}
 
 
-def checked_url(url: str) -> str:
+def checked_url(url: str, what: str = "--target") -> str:
     """A URL without what must not be in it.
 
     Raises:
-        ValueError: it is not http or https, has no host, or a user, query or fragment.
+        ValueError: it is not http or https, has no host, or a user, query or fragment; `what` is
+            named.
     """
     try:
         parts = urlsplit(url)
         port = parts.port
     except ValueError as error:
-        raise ValueError(f"--target must be a URL, got {url[:80]!r}: {error}") from error
+        raise ValueError(f"{what} must be a URL, got {url[:80]!r}: {error}") from error
     if parts.scheme not in ("http", "https") or not parts.hostname or port == 0:
-        raise ValueError(f"--target must read http(s)://HOST[:PORT][/PATH], got {url[:80]!r}")
+        raise ValueError(f"{what} must read http(s)://HOST[:PORT][/PATH], got {url[:80]!r}")
     if parts.username is not None or parts.query or parts.fragment:
+        keys = "--key-env or --key-file" if what == "--target" else "key_env or key_file"
         raise ValueError(
-            "--target must hold neither user, query nor fragment; a key comes from --key-env or "
-            "--key-file"
+            f"{what} must hold neither user, query nor fragment; a key comes from {keys}"
         )
     return url.rstrip("/")
 
@@ -389,6 +392,14 @@ def _bracketed(address: str) -> str:
 
 def _is_loopback(address: str) -> bool:
     return address == "::1" or address.startswith("127.")
+
+
+def _masked(answer: Answer, key: str) -> Answer:
+    """An answer without the key: some endpoints repeat what they refuse."""
+    stars = "*" * len(key)
+    headers = [(name, value.replace(key, stars)) for name, value in answer.headers.items()]
+    content = answer.content.replace(key.encode(), stars.encode())
+    return replace(answer, headers=httpx.Headers(headers), content=content)
 
 
 def _check_key(key: str, *, secure: bool) -> None:

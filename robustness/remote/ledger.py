@@ -73,10 +73,12 @@ class Ledger:
             known = json.loads(self.note("target", json.dumps(identity)))
         except sqlite3.OperationalError as error:
             self._file.close()
-            raise ValueError(f"{path} cannot be used, another process has it: {error}") from error
+            raise ValueError(
+                f"{path.name} cannot be used, another process has it: {error}"
+            ) from error
         except sqlite3.DatabaseError as error:
             self._file.close()
-            raise ValueError(f"{path} is damaged: {error}") from error
+            raise ValueError(f"{path.name} is damaged: {error}") from error
         if changed := [key for key, value in identity.items() if known.get(key) != value]:
             self._file.close()
             told = "; ".join(
@@ -84,8 +86,8 @@ class Ledger:
                 for key in changed
             )
             raise ValueError(
-                f"{path} holds the answers of another target, or of this one before it changed: "
-                f"{told}; take another --output"
+                f"{path.name} holds the answers of another target, or of this one before it "
+                f"changed: {told}; what it is now needs an evaluation of its own (--output)"
             )
 
     def close(self) -> None:

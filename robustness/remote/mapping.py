@@ -12,17 +12,15 @@ from typing import Annotated, Any, Literal, Self
 from urllib.parse import quote
 
 import numpy as np
-import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from core.yaml import read_yaml
+from core.yaml import read_strict
 from data.images import ImageSpec, to_png
 from robustness.remote.connection import Answer, Connection, EndpointError, encode_form
 from robustness.remote.model import RemoteModel
 
 ALL, ONE = "$inputs", "$input"
 _MODEL = "{model}"
-_MOST = 2**20  # bytes of a file
 _Name = Annotated[str, Field(min_length=1, max_length=1000)]
 
 
@@ -168,28 +166,9 @@ class MappingFile(_Strict):
         return self
 
 
-def read_mapping(path: Path) -> MappingFile:
-    """A mapping from its YAML file.
-
-    Raises:
-        OSError: it cannot be read.
-        ValueError: it is no YAML, has a key twice, or breaks the rules.
-    """
-    if path.stat().st_size > _MOST:
-        raise ValueError(f"--mapping: {path.name} is larger than 1 MiB")
-    try:
-        text = path.read_text(encoding="utf-8")
-        _refuse_twice(yaml.compose(text, yaml.SafeLoader))
-        return MappingFile.model_validate(read_yaml(text))
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
-        raise ValueError(f"--mapping: {path.name} is no readable YAML: {error}") from error
-    except ValidationError as error:
-        found = [
-            (".".join(map(str, each["loc"])), each["msg"].removeprefix("Value error, "))
-            for each in error.errors()
-        ]
-        told = "; ".join(f"{place}: {rule}" if place else rule for place, rule in found)
-        raise ValueError(f"--mapping: {path.name}: {told}") from None
+def read_mapping(path: Path, what: str = "--mapping") -> MappingFile:
+    """A mapping from its YAML file; see `core.yaml.read_strict`."""
+    return read_strict(path, MappingFile, what)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -343,17 +322,3 @@ def _class(value: Any, labels: list[str]) -> float:
     if not isinstance(value, int | float) or isinstance(value, bool) or value != int(value):
         raise ValueError(f"{str(value)[:80]} is no class")
     return float(value)
-
-
-def _refuse_twice(node: yaml.Node | None) -> None:
-    """Refuse a key that an object has twice, which YAML's reader would not."""
-    if isinstance(node, yaml.MappingNode):
-        keys = [key.value for key, _ in node.value]
-        for key in keys:
-            if keys.count(key) > 1:
-                raise ValueError(f"--mapping: the key {key!r} is there twice")
-        for _, value in node.value:
-            _refuse_twice(value)
-    elif isinstance(node, yaml.SequenceNode):
-        for value in node.value:
-            _refuse_twice(value)

@@ -46,7 +46,7 @@ from service.http.refusal import ApiError
 from service.http.shares import Shares, sharer_of
 from service.jobs.database import is_full
 from service.jobs.queue import JobStore
-from service.jobs.submit import FindModel, Submission, Submitter
+from service.jobs.submit import Estimate, FindModel, Submission, Submitter
 from service.jobs.table import Job, Status
 from service.jobs.uploads import decoding, evaluations_folder
 from service.settings import Settings
@@ -164,13 +164,13 @@ class _Evaluations:
             read = partial(read_submission, form, key, caller_of(request), sent.sharer)
             async with self._lane(request, sent.sharer):
                 submission = await to_thread.run_sync(read, limiter=self.uploads)
-                job, created = await self._accept(request, submission, sent.sharer)
+                job, created, takes = await self._accept(request, submission, sent.sharer)
         seconds = await to_thread.run_sync(self.store.seconds_of, job.models, job.cost)
         headers = {"Location": f"{PREFIX}/{job.id}"}
         if not created:
             headers["Idempotency-Replayed"] = "true"
         body = {"id": job.id, "status": job.status, "queue_position": job.position}
-        body["cost"] = price(job.cost, seconds)
+        body["cost"] = price(takes or Estimate(evaluations=job.cost), seconds)
         return JSONResponse(body, status_code=202, headers=headers)
 
     @asynccontextmanager
@@ -186,7 +186,7 @@ class _Evaluations:
 
     async def _accept(
         self, request: Request, submission: Submission, sharer: str
-    ) -> tuple[Job, bool]:
+    ) -> tuple[Job, bool, Estimate | None]:
         """Have a thread accept it, unless the client leaves before."""
         accept, settings = self.submitter.accept, self.settings
         with decoding(submission.uploads, self.decoders, sharer, settings) as images:
@@ -208,8 +208,8 @@ class _Evaluations:
             """Costs, and the time that they took before."""
             asked = parse_body(CostRequest, content, SPEC_LIMIT)
             spec = check_spec(asked.spec)
-            cost, models = self.submitter.estimate(spec, asked.samples)
-            return price(cost, self.store.seconds_of(models, cost))
+            takes, models = self.submitter.estimate(spec, asked.samples)
+            return price(takes, self.store.seconds_of(models, takes.evaluations))
 
         return JSONResponse(await to_thread.run_sync(estimate))
 
@@ -270,13 +270,15 @@ class _Evaluations:
         return Response(status_code=204)
 
     async def resume(self, request: Request, id: str) -> Response:
-        """Continue a cancelled evaluation: what it has finished is not computed again."""
+        """Continue what was cancelled, or failed at its endpoint, from what it has finished."""
         job, caller = await find_job(self.store, request, id), caller_of(request)
         async with _disk_errors():
-            cancelled = job.status == "cancelled"
-            resumed = cancelled and await to_thread.run_sync(self.submitter.resume, job, caller)
+            resumed = job.continuable and await to_thread.run_sync(
+                self.submitter.resume, job, caller
+            )
         if not resumed:
-            message = f"The evaluation is {job.status}; only a cancelled one can be continued."
+            ended = "was cancelled, or failed at its endpoint"
+            message = f"The evaluation is {job.status}; only one that {ended} can be continued."
             raise ApiError(409, "evaluation_not_cancelled", message)
         return JSONResponse(overview(await find_job(self.store, request, id)), status_code=202)
 
@@ -324,6 +326,7 @@ def overview(job: Job) -> dict[str, Any]:
         "started": _moment(job.started),
         "finished": _moment(job.finished),
         "cancel_requested": job.cancel_requested,
+        "continuable": job.continuable,
         "progress": {
             "done": job.done,
             "total": job.total or job.cost,
@@ -351,9 +354,14 @@ def whole(job: Job) -> dict[str, Any]:
     return overview(job) | {"result": job.result}
 
 
-def price(cost: int, seconds: float | None) -> dict[str, Any]:
-    """What an evaluation costs: model evaluations, and seconds where they can be told."""
-    return {"model_evaluations": cost, "seconds": None if seconds is None else round(seconds, 1)}
+def price(takes: Estimate, seconds: float | None) -> dict[str, Any]:
+    """What an evaluation costs, and seconds where they can be told."""
+    return {
+        "model_evaluations": takes.evaluations,
+        "queries": takes.queries,
+        "amount": takes.amount,
+        "seconds": None if seconds is None else round(seconds, 1),
+    }
 
 
 def _moment(seconds: float | None) -> str | None:

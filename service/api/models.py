@@ -1,8 +1,9 @@
 """What is served, in JSON: the models, the limits and the sample images."""
 
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
@@ -26,12 +27,16 @@ _LIMITS: set[str] = {
     "evaluation_max_attacks",
 }
 
+Access = Literal["gradient", "scores", "label", "none"]
+_ACCESS: list[Access] = ["gradient", "scores", "label", "none"]  # as attacks name it
+
 
 class ModelDescription(TypedDict):
-    """A served model.
+    """A model that is served (`catalog`: of an architecture of ours, or `imported`), or `remote`.
 
     `measuring` says that runtimes are being compared for it, `gradients` whether attacks can follow
-    them; `architecture` is null of an imported one.
+    them, `access` what they see: an attack can be tried whose own `access` is among it. A remote
+    model is evaluated only; nothing is known of its architecture, and of the `input` of texts.
     """
 
     name: str
@@ -39,13 +44,15 @@ class ModelDescription(TypedDict):
     default: bool
     digest: str
     task: Task
+    kind: Literal["catalog", "imported", "remote"]
     architecture: str | None
     runtime: str
     precision: str
     gradients: bool
+    access: list[Access]
     measuring: bool
     labels: list[str]
-    input: InputSpec | TokensSpec
+    input: InputSpec | TokensSpec | None
     preprocessing: dict[str, Any]
     metrics: dict[str, Any]
     card: dict[str, Any] | None
@@ -59,21 +66,25 @@ class SampleImage(TypedDict):
     index: int | None
 
 
-def routes(settings: Settings, registry: Registry) -> list[BaseRoute]:
-    """The routes ``/v1/models``, ``/v1/limits`` and ``/samples``."""
+def routes(
+    settings: Settings, registry: Registry, remote: Sequence[dict[str, Any]] = ()
+) -> list[BaseRoute]:
+    """The routes ``/v1/models``, with `remote` ones at the end, ``/v1/limits`` and ``/samples``."""
     router = APIRouter(dependencies=access(strict=False))
     samples = sample_index(settings.samples, registry)
     files = StaticFiles(directory=settings.samples, check_dir=False)
 
     @router.get("/v1/models", response_model=list[ModelDescription], responses=failures())
     async def models() -> Response:
-        """The served models."""
-        return JSONResponse([describe_model(served, registry) for served in registry.all()])
+        """The served models, and the remote ones that evaluations may ask."""
+        own = [describe_model(served, registry) for served in registry.all()]
+        return JSONResponse([*own, *remote])
 
     @router.get("/v1/models/{name}", response_model=ModelDescription, responses=failures(404))
     async def model(name: str) -> Response:
         """One model, by `name` or `name:version`."""
-        return JSONResponse(describe_model(registry.find(name), registry))
+        found = next((each for each in remote if each["name"] == name), None)
+        return JSONResponse(found or describe_model(registry.find(name), registry))
 
     @router.get("/v1/limits", response_model=dict[str, Any], responses=failures())
     async def limits() -> Response:
@@ -102,10 +113,12 @@ def describe_model(served: Served, registry: Registry) -> dict[str, Any]:
         "default": registry.is_default(served),
         "digest": artifact.digest,
         "task": manifest.task,
+        "kind": "imported" if manifest.source else "catalog",
         "architecture": manifest.architecture,
         "runtime": served.runtime.name,
         "precision": served.runtime.precision,
         "gradients": manifest.gradients,
+        "access": _ACCESS if manifest.gradients else _ACCESS[1:],
         "measuring": artifact.digest in registry.measuring,
         "labels": list(artifact.labels),
         "input": manifest.model_dump(mode="json")["input"],

@@ -13,9 +13,15 @@ from service.jobs.table import Priority, Status
 
 
 class Cost(TypedDict):
-    """Model evaluations at most, and seconds where they can be told."""
+    """Model evaluations at most, and seconds where they can be told.
+
+    Of a remote model also the inputs that it is asked about, at most, and what these cost where the
+    operator gave a price.
+    """
 
     model_evaluations: int
+    queries: int | None
+    amount: float | None
     seconds: float | None
 
 
@@ -53,7 +59,10 @@ class Failure(TypedDict):
 
 
 class Evaluation(TypedDict):
-    """What the list shows of an evaluation; a link is null until there is something behind it."""
+    """What the list shows of an evaluation; a link is null until there is something behind it.
+
+    One that is `continuable` was cancelled, or failed at its endpoint, and has kept what it had.
+    """
 
     id: str
     status: Status
@@ -69,6 +78,7 @@ class Evaluation(TypedDict):
     started: str | None
     finished: str | None
     cancel_requested: bool
+    continuable: bool
     progress: Progress
     error: Failure | None
     links: dict[str, str | None]

@@ -15,7 +15,8 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Sequence
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,17 +25,22 @@ from sqlalchemy.exc import DBAPIError
 from core.files import find_by_digest
 from data.errors import DataError
 from robustness.kinds import NotPossible
+from robustness.progress import Cancelled, Spent
+from robustness.remote.connection import EndpointError
 from robustness.spec import EvaluationSpec
 from runtimes.artifact import MANIFEST, Artifact, ArtifactError, open_artifact
 from service.jobs.process import ADDRESS
 from service.jobs.queue import JobStore
 from service.jobs.table import Job
+from service.jobs.targets import RemoteTarget, read_targets
 from service.jobs.uploads import REPORT, drop_inputs, evaluations_folder, open_inputs
 from service.processes import die_with_starter, watch_parent
 from service.tracing import Stages, span, start_tracing, stop_tracing
 
 if TYPE_CHECKING:
+    from robustness.evaluation import Executor
     from robustness.progress import Progress
+    from robustness.target import Target
 
 logger = logging.getLogger(__name__)
 
@@ -46,7 +52,16 @@ _ETA_WINDOW_S = 20.0
 
 
 class ModelGone(Exception):
-    """The artifact that the evaluation was accepted for is no longer there."""
+    """The model that the evaluation was accepted for is no longer there."""
+
+
+_TOLD = {
+    ModelGone: "model_gone",
+    NotPossible: "not_possible",
+    EndpointError: "endpoint_failed",
+    Spent: "queries_spent",
+}
+"""Errors whose message is fit for a user."""
 
 
 class ProgressReporter:
@@ -127,35 +142,88 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _evaluate(job: Job, options: argparse.Namespace, watch: ProgressReporter) -> dict[str, Any]:
     folder = evaluations_folder(options.state) / job.id
-    artifacts = [_artifact(model, options.models) for model in job.models]
+    found = [_find(model, options) for model in job.models]
     spec = EvaluationSpec.model_validate(job.spec)
-    inputs = open_inputs(folder, artifacts[0].labels)
+    inputs = open_inputs(folder, found[0].labels)
 
     from robustness.evaluation import evaluate  # brings torch: seconds, and hundreds of megabytes
+    from robustness.executors import run_inline
 
-    evaluate(
-        spec,
-        artifacts,
-        inputs,
-        folder / REPORT,
-        on_progress=watch.on_progress,
-        should_stop=watch.should_stop,
-        threads=options.threads,
-    )
+    with ExitStack() as opened:
+        models: list[Artifact | Target] = []
+        executor: Executor = run_inline
+        for one in found:
+            if isinstance(one, RemoteTarget):
+                target, executor = _reach(one, folder / REPORT, opened)
+                models.append(target)
+            else:
+                models.append(one)
+        evaluate(
+            spec,
+            models,
+            inputs,
+            folder / REPORT,
+            on_progress=watch.on_progress,
+            should_stop=watch.should_stop,
+            threads=options.threads,
+            executor=executor,
+        )
     return json.loads((folder / REPORT / "report.json").read_bytes())["summary"]
 
 
-def _artifact(model: dict[str, str], roots: Sequence[Path]) -> Artifact:
-    """The very artifact that was named, whatever lies beside it by now."""
-    if manifest := find_by_digest(roots, MANIFEST, model["digest"]):
+def _find(model: dict[str, str], options: argparse.Namespace) -> Artifact | RemoteTarget:
+    """The very artifact or endpoint that was named, whatever lies beside it by now."""
+    if manifest := find_by_digest(options.models, MANIFEST, model["digest"]):
         return open_artifact(manifest.parent)
-    raise ModelGone(f"the model {model['name']}:{model['version']} is no longer served")
+    remote = read_targets(options.targets).get(model["name"])
+    if remote is not None and remote.digest == model["digest"]:
+        return remote
+    name = f"{model['name']}:{model['version']}".rstrip(":")
+    raise ModelGone(f"the model {name} is no longer served")
+
+
+def _reach(remote: RemoteTarget, folder: Path, opened: ExitStack) -> "tuple[Target, Executor]":
+    """A listed endpoint, closed by `opened`, with its ledger in a folder; and who asks it.
+
+    Raises:
+        NotPossible: it is not what the operator says.
+        EndpointError: it does not answer as it should.
+    """
+    from robustness.executors import ThreadExecutor, run_inline
+    from robustness.remote.arguments import open_target
+    from robustness.remote.target import Asked, runtime_of
+
+    shows, best = remote.shows
+    most = remote.entry.max_queries
+    try:
+        target = open_target(
+            remote.entry.url,
+            remote.entry.model,
+            folder,
+            asked=Asked(shows=shows, best=best, labels=remote.labels, max_queries=most),
+            manners=remote.manners,
+            key=remote.key(),
+            mapping=remote.mapping,
+            beside=remote.beside,
+            output=remote.entry.output_tensor,
+            surrogate=remote.surrogate,
+        )
+    except ValueError as error:
+        raise NotPossible(f"{remote.name}: {error}") from error
+    runtime = runtime_of(target)
+    opened.callback(runtime.close)
+    if runtime.model.image_spec != remote.image_spec:
+        told, listed = runtime.model.image_spec, remote.image_spec
+        raise NotPossible(f"{remote.name} reads {told or 'texts'}, listed is {listed or 'texts'}")
+    target = replace(target, name=remote.name)
+    if remote.surrogate is not None:  # whose gradients one thread takes at a time
+        return target, run_inline
+    connection = runtime.model.connection
+    return target, ThreadExecutor(connection.manners.concurrency, connection.stopped)
 
 
 def _store_failure(store: JobStore, job: Job, worker: str, error: Exception) -> bool:
-    from robustness.progress import Cancelled
-
-    if isinstance(error, Cancelled):
+    if isinstance(error, Cancelled) and not isinstance(error, Spent):
         return store.cancelled(job.id, worker)
     # No message: it may hold the name of an upload.
     where = "".join(traceback.format_tb(error.__traceback__))
@@ -165,14 +233,13 @@ def _store_failure(store: JobStore, job: Job, worker: str, error: Exception) -> 
 
 def _explain(error: Exception) -> tuple[str, str]:
     """Code and message for a user; the message of an unknown error may hold paths."""
-    if isinstance(error, ModelGone):
-        return "model_gone", str(error)
+    for kind, code in _TOLD.items():
+        if isinstance(error, kind):
+            return code, str(error)
     if isinstance(error, ArtifactError):
         return "broken_artifact", "the artifact of the model does not match its manifest"
     if isinstance(error, DataError):
         return "unreadable_inputs", "the stored inputs can no longer be read"
-    if isinstance(error, NotPossible):
-        return "not_possible", str(error)
     if isinstance(error, MemoryError):
         return "out_of_memory", "the evaluation needs more memory than there is"
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
@@ -195,6 +262,7 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--armed", type=int, help="to close when it ends with its parent")
     parser.add_argument("--state", type=Path, required=True)
     parser.add_argument("--models", type=Path, nargs="+", required=True)
+    parser.add_argument("--targets", type=Path)
     parser.add_argument("--threads", type=int, default=1)
     return parser.parse_args(argv)
 

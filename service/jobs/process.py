@@ -40,6 +40,7 @@ class EvaluationChild:
         command += ["--worker", worker, "--state", str(settings.state)]
         command += ["--parent", str(os.getpid()), "--threads", threads]
         command += ["--models", *map(str, settings.models)]
+        command += ["--targets", str(settings.targets)] if settings.targets else []
         self._armed, armed = os.pipe()
         command += ["--armed", str(armed)]
         given = {ADDRESS: address, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}

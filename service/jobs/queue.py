@@ -17,6 +17,7 @@ from sqlalchemy import (
     case,
     func,
     insert,
+    or_,
     select,
     update,
 )
@@ -27,6 +28,7 @@ from service.jobs.database import open_database, present, writing, writing_alone
 from service.jobs.room import Limits, Need, check_room
 from service.jobs.table import (
     ACTIVE,
+    CONTINUABLE,
     STATUSES,
     Job,
     NewJob,
@@ -156,16 +158,16 @@ class JobStore(JobClaims):
         return self.get(job_id)
 
     def resume(self, job_id: str, need: Need, limits: Limits) -> bool:
-        """Queue a cancelled job again, with what it has finished; False when it is not cancelled.
+        """Queue a `continuable` job again, with what it has finished; False when it is none.
 
         Raises:
             ApiError: as in `check_room`.
         """
-        cancelled = and_(
-            jobs.c.id == job_id, jobs.c.status == "cancelled", jobs.c.deleted.is_(None)
-        )
-        fresh = {"status": "queued", "finished": None, "attempts": 0, "lost": 0}
-        change = update(jobs).where(cancelled).values(fresh | {"cancel_requested": False})
+        ended = [jobs.c.status == "cancelled"]
+        ended += [jobs.c.error.startswith(f'{{"code": "{code}"') for code in CONTINUABLE]
+        which = and_(jobs.c.id == job_id, jobs.c.deleted.is_(None), or_(*ended))
+        fresh = {"status": "queued", "finished": None, "attempts": 0, "lost": 0, "error": None}
+        change = update(jobs).where(which).values(fresh | {"cancel_requested": False})
         with writing_alone(self._engine) as connection:
             check_room(connection, need, limits, present(self._engine))
             return bool(connection.execute(change).rowcount)

@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from core.names import sentence
-from robustness.attacks.base import Attack
-from robustness.kinds import ASKING
-from robustness.spec import EvaluationSpec, cost
+from robustness.attacks.base import Access, Attack, shown
+from robustness.spec import EvaluationSpec, cost, queries
 from runtimes.artifact import Artifact
 from runtimes.manifest import IMAGES, TEXTS, Task
 from service.decoding.pool import Request
@@ -23,11 +22,13 @@ from service.http.refusal import ApiError, check_samples
 from service.jobs.queue import JobStore
 from service.jobs.room import Limits, Need
 from service.jobs.table import PRIORITIES, Job, NewJob, Priority, new_job_id
+from service.jobs.targets import RemoteTarget
 from service.jobs.uploads import Uploads, evaluations_folder, save_inputs, stored_bytes
 from service.settings import Settings
 from service.tracing import traceparent
 
-FindModel = Callable[[str | None, Task], Artifact]
+Model = Artifact | RemoteTarget
+FindModel = Callable[[str | None, Task], Model]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +58,21 @@ class Submission:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """What an evaluation takes at most.
+
+    Attributes:
+        evaluations: of models.
+        queries: inputs that a remote endpoint is asked about; None where there is none.
+        amount: what these cost, where the operator gave a price.
+    """
+
+    evaluations: int
+    queries: int | None = None
+    amount: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Submitter:
     """Accepts evaluations.
 
@@ -64,14 +80,15 @@ class Submitter:
         store: the table of evaluations.
         settings: limits and the state folder.
         find_model: the artifact for `name`, `name:version` or None (the default model) that does
-            a task; raises ApiError 404 for an unknown one and 422 for one of another task.
+            a task, or the endpoint of that name; raises ApiError 404 for an unknown one and 422 for
+            one of another task.
     """
 
     store: JobStore
     settings: Settings
     find_model: FindModel
 
-    def accept(self, submission: Submission, images: Request) -> tuple[Job, bool]:
+    def accept(self, submission: Submission, images: Request) -> tuple[Job, bool, Estimate | None]:
         """Store the files, then the row; reads and writes files, so call it in a thread.
 
         Args:
@@ -79,7 +96,8 @@ class Submitter:
             images: decodes its images.
 
         Returns:
-            The job, and whether it is new (not the answer to a repeated request).
+            The job, whether it is new (not the answer to a repeated request), and if so what it
+            takes.
 
         Raises:
             ApiError: something is not acceptable; nothing is left behind.
@@ -89,8 +107,8 @@ class Submitter:
         caller, fingerprint = submission.caller, submission.fingerprint
         known = self.store.find_key(caller.name, submission.idempotency_key, fingerprint)
         if known is not None:
-            return known, False
-        artifacts = self._check(submission.spec)
+            return known, False, None
+        models = self._check(submission.spec)
         limits = self._limits(caller)
         need = Need(
             owner=caller.name,
@@ -107,16 +125,16 @@ class Submitter:
         samples = save_inputs(
             folder,
             submission.uploads,
-            artifacts=artifacts,
+            models=models,
             settings=self.settings,
             images=images,
             class_map=submission.spec.class_map,
         )
         created = False
         try:
-            new = _new_job(job_id, submission, artifacts, samples, fingerprint)
+            takes = self._estimate(submission.spec, samples, models)
+            new = _new_job(job_id, submission, models, samples, fingerprint, takes.evaluations)
             new = dataclasses.replace(new, stored=stored_bytes(folder))
-            _check_cost(new.cost, self.settings)
             if limits.budget is not None and new.cost > limits.budget:
                 rule = f"more than this key's {limits.budget:,} model evaluations"
                 raise _too_expensive(f"The evaluation takes {rule}.", new.cost, limits.budget)
@@ -125,7 +143,7 @@ class Submitter:
         finally:
             if not created:
                 shutil.rmtree(folder, ignore_errors=True)
-        return job, created
+        return job, created, takes if created else None
 
     def _limits(self, caller: Caller) -> Limits:
         settings, budget = self.settings, caller.evaluations_budget
@@ -151,51 +169,72 @@ class Submitter:
         if free - size < self.settings.free_mb * 1_000_000:
             raise OSError(errno.ENOSPC, "less is free than ASSAY_FREE_MB")
 
-    def estimate(self, spec: EvaluationSpec, samples: int) -> tuple[int, list[dict[str, str]]]:
+    def estimate(self, spec: EvaluationSpec, samples: int) -> tuple[Estimate, list[dict[str, str]]]:
         """What an evaluation of so many inputs would cost, and the models in it.
 
         Raises:
             ApiError: it would not be accepted.
         """
-        artifacts = self._check(spec)
+        models = self._check(spec)
         most = self.settings.evaluation_max_samples
         check_samples(samples, most, "texts" if spec.on_texts else "images")
-        evaluations = _cost(spec, samples, artifacts)
+        return self._estimate(spec, samples, models), _names(models)
+
+    def _estimate(self, spec: EvaluationSpec, samples: int, models: Sequence[Model]) -> Estimate:
+        num_classes = len(models[0].labels)
+        elliptical = [model.elliptical for model in models]
+        evaluations = cost(spec, samples, elliptical, num_classes=num_classes)
         _check_cost(evaluations, self.settings)
-        return evaluations, _names(artifacts)
+        target = models[0]
+        if not isinstance(target, RemoteTarget):
+            return Estimate(evaluations=evaluations)
+        copy = target.elliptical if target.surrogate else None
+        asked = queries(spec, samples, num_classes, elliptical=copy)
+        most, price = target.entry.max_queries, target.entry.price
+        if most is not None and asked > most:
+            message = (
+                f"The evaluation asks {target.name!r} about up to {asked:,} inputs, more than the "
+                f"{most:,} allowed; send fewer inputs, attacks, points, queries or samples."
+            )
+            raise ApiError(422, "too_expensive", message, {"queries": asked, "limit": most})
+        amount = None if price is None else round(asked * price / 1000, 2)
+        return Estimate(evaluations=evaluations, queries=asked, amount=amount)
 
-    def _check(self, spec: EvaluationSpec) -> list[Artifact]:
+    def _check(self, spec: EvaluationSpec) -> list[Model]:
         _check_sizes(spec, self.settings)
-        artifacts = self._artifacts(spec)
-        _check_attacks(spec, artifacts)
-        return artifacts
+        models = self._models(spec)
+        _check_attacks(spec, models)
+        return models
 
-    def _artifacts(self, spec: EvaluationSpec) -> list[Artifact]:
+    def _models(self, spec: EvaluationSpec) -> list[Model]:
         task = TEXTS if spec.on_texts else IMAGES
-        artifacts = [self.find_model(spec.model, task)]
+        models = [self.find_model(spec.model, task)]
         if spec.compare_with is not None:
-            artifacts.append(self.find_model(spec.compare_with, task))
-            if artifacts[0].digest == artifacts[1].digest:
+            models.append(self.find_model(spec.compare_with, task))
+            if any(isinstance(model, RemoteTarget) for model in models):
+                raise _incomparable("has a meaning for models that are served here only")
+            if models[0].digest == models[1].digest:
                 raise _incomparable("must name another model than model")
-            if artifacts[0].labels != artifacts[1].labels:
+            if models[0].labels != models[1].labels:
                 raise _incomparable("must have the same labels as model")
-        return artifacts
+        return models
 
 
 def _new_job(
     job_id: str,
     submission: Submission,
-    artifacts: Sequence[Artifact],
+    models: Sequence[Model],
     samples: int,
     fingerprint: str,
+    evaluations: int,
 ) -> NewJob:
     spec = submission.spec.model_dump(mode="json", exclude_none=True)
     return NewJob(
         id=job_id,
-        spec=spec | {"model": submission.spec.model or artifacts[0].name},
-        models=_names(artifacts),
+        spec=spec | {"model": submission.spec.model or models[0].name},
+        models=_names(models),
         samples=samples,
-        cost=_cost(submission.spec, samples, artifacts),
+        cost=evaluations,
         fingerprint=fingerprint,
         owner=submission.caller.name,
         sharer=submission.sharer,
@@ -205,13 +244,8 @@ def _new_job(
     )
 
 
-def _names(artifacts: Sequence[Artifact]) -> list[dict[str, str]]:
-    return [{"name": a.name, "version": a.version, "digest": a.digest} for a in artifacts]
-
-
-def _cost(spec: EvaluationSpec, samples: int, artifacts: Sequence[Artifact]) -> int:
-    elliptical = [bool(artifact.manifest.config.get("elliptical")) for artifact in artifacts]
-    return cost(spec, samples, elliptical, num_classes=len(artifacts[0].labels))
+def _names(models: Sequence[Model]) -> list[dict[str, str]]:
+    return [{"name": m.name, "version": m.version, "digest": m.digest} for m in models]
 
 
 def _incomparable(rule: str) -> ApiError:
@@ -237,21 +271,27 @@ def _check_sizes(spec: EvaluationSpec, settings: Settings) -> None:
         raise spec_error(problems)
 
 
-def _check_attacks(spec: EvaluationSpec, artifacts: Sequence[Artifact]) -> None:
-    """Refuse an attack that needs more classes than the model has, or gradients that it has not."""
-    num_classes, problems = len(artifacts[0].labels), []
-    blind = next((each.name for each in artifacts if not each.manifest.gradients), None)
+def _check_attacks(spec: EvaluationSpec, models: Sequence[Model]) -> None:
+    """Refuse what needs more classes than a model has, or more than it shows."""
+    problems = []
     for index, attack in enumerate(spec.attacks):
-        rule, least = None, attack.info.min_classes
-        if num_classes < least:
-            rule = f"needs at least {least} classes, and the model has {num_classes}"
-        elif blind and attack.info.access == "gradient":
-            rule = f"follows gradients, and {blind!r} has none: {ASKING[attack.info.input]}"
-        if rule is not None:
-            field = f"attacks.{index}.name"
-            problems.append({"field": field, "message": f"{attack.label!r} {rule}"})
+        rules = (attack.refusal(each.name, len(each.labels), _access(each)) for each in models)
+        if rule := next(filter(None, rules), None):
+            problems.append({"field": f"attacks.{index}.name", "message": rule})
+    target = models[0]
+    if isinstance(target, RemoteTarget) and 0 < target.shows[1] < max(spec.top_k):
+        seen = target.shows[1]
+        rule = f"must be at most {seen}, the classes that {target.name!r} shows"
+        problems.append({"field": "top_k", "message": rule})
     if problems:
         raise spec_error(problems)
+
+
+def _access(model: Model) -> list[Access]:
+    """What a model shows to attacks."""
+    if isinstance(model, RemoteTarget):
+        return model.access
+    return shown(gradients=model.gradients)
 
 
 def _counts(attack: Attack, settings: Settings) -> Iterator[tuple[str, str, int, int]]:

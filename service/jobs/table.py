@@ -22,6 +22,9 @@ Status = Literal["queued", "running", "succeeded", "failed", "cancelled"]
 STATUSES: tuple[str, ...] = get_args(Status)
 ACTIVE = ("queued", "running")
 
+CONTINUABLE = ("endpoint_failed", "queries_spent")
+"""Codes of failures after which an evaluation may go on; nothing was asked in vain."""
+
 Priority = Literal["low", "normal", "high"]
 # As numbers of the table: a higher one is claimed first.
 PRIORITIES: dict[Priority, int] = {"low": -10, "normal": 0, "high": 10}
@@ -81,6 +84,13 @@ class Job(NewJob):
     def active(self) -> bool:
         """Whether the evaluation is still waiting or running."""
         return self.status in ACTIVE
+
+    @property
+    def continuable(self) -> bool:
+        """Whether it has ended in a way after which it can go on from what is finished."""
+        code = (self.error or {}).get("code")
+        gone = self.deleted is not None
+        return not gone and (self.status == "cancelled" or code in CONTINUABLE)
 
     @property
     def priority_name(self) -> Priority:

@@ -32,6 +32,7 @@ from service.decoding.process import Unpacked
 from service.http.body import Upload
 from service.http.documents import TEXTS_LIMIT, Limit, check_size, parse_json
 from service.http.refusal import ApiError, What, check_length, check_samples, class_mismatch
+from service.jobs.targets import RemoteTarget
 from service.settings import Settings
 
 INPUTS = "inputs.json"
@@ -102,7 +103,7 @@ def save_inputs(
     folder: Path,
     uploads: Uploads,
     *,
-    artifacts: Sequence[Artifact],
+    models: Sequence[Artifact | RemoteTarget],
     settings: Settings,
     images: Request,
     class_map: ClassMap | None = None,
@@ -112,7 +113,7 @@ def save_inputs(
     Args:
         folder: made here.
         uploads: what came.
-        artifacts: the models under evaluation; each must be able to read every text.
+        models: those under evaluation; each must be able to read every text.
         settings: limits.
         images: decodes them; see `decoding`.
         class_map: for inputs that call their classes otherwise than the model.
@@ -126,19 +127,20 @@ def save_inputs(
         OSError: the disk is full, or cannot be written; nothing is left behind.
     """
     folder.mkdir(parents=True)
-    classes = Classes(label_names=artifacts[0].labels, class_map=class_map)
-    on_texts = artifacts[0].manifest.task == TEXTS
+    classes = Classes(label_names=models[0].labels, class_map=class_map)
+    on_texts = models[0].task == TEXTS
     try:
         with (folder / _TEXTS).open("w+b") if on_texts else TemporaryFile(dir=folder) as file:
             what: What = "texts" if on_texts else "images"
             found = _receive(file, uploads, what, classes, images, settings)
             content: dict[str, Any] = {"names": found.names, "labels": found.labels}
             if on_texts:
-                _check_texts(_starts(file, found.sizes), artifacts, images)
+                own = [m if isinstance(m, Artifact) else m.surrogate for m in models]
+                _check_texts(_starts(file, found.sizes), list(filter(None, own)), images)
                 os.fsync(file.fileno())
                 content["texts"] = found.sizes
             else:
-                specs = list(dict.fromkeys(artifact.image_spec for artifact in artifacts))
+                specs = list(dict.fromkeys(m.image_spec for m in models if m.image_spec))
                 content["pixels"] = _store_images(folder, file, found, specs, images)
         name = uploads.archive and uploads.archive.name[:100]
         content["origin"] = {"name": name, "source": "uploaded", "classes": found.classes}

@@ -143,13 +143,13 @@ class Evaluator:
                 logger.warning("Evaluation %s was interrupted: %s", job.id, ending.reason)
 
     def _drop_unfinished(self, job_id: str) -> None:
-        """A failed evaluation keeps only what was uploaded, a cancelled one its shards too."""
+        """A failed evaluation keeps only what was uploaded, a continuable one all it has."""
         job = self._store.get(job_id)
         folder = evaluations_folder(self._settings.state) / job_id
-        if job is not None and job.status == "failed":
-            shutil.rmtree(folder / REPORT, ignore_errors=True)
-        elif job is not None and job.status == "cancelled":
+        if job is not None and job.continuable:
             remove_leftovers(folder / REPORT)
+        elif job is not None and job.status == "failed":
+            shutil.rmtree(folder / REPORT, ignore_errors=True)
         self._store.keep(job_id, stored_bytes(folder))
 
 

@@ -95,7 +95,7 @@ export function classify(images, model, { explain = false, seen = false, signal 
 /** Predictions in the order of the texts, at most `AT_ONCE`. */
 export const classifyTexts = (texts, model, signal) => postJson("classify_text", { texts, model, top_k: 5 }, signal);
 
-/** What an evaluation would cost: {model_evaluations, seconds | null}. */
+/** What an evaluation would cost: {model_evaluations, queries | null, amount | null, seconds | null}. */
 export const fetchCost = (spec, samples, signal) => postJson("v1/evaluations/cost", { spec, samples }, signal);
 
 /**

@@ -29,6 +29,8 @@ const PRESETS = {
     { key: "paper", title: "Paper’s protocol", what: "As for Elliptical Attention: FGSM and PGD-20 from 1/255 to 6/255, SPSA at 1/255.", attacks: { fgsm: {}, pgd: {}, spsa: { only: "1/255" } }, eps: ["1/255", "2/255", "3/255", "4/255", "5/255", "6/255"] },
     { key: "autoattack", title: "AutoAttack", what: "The standard benchmark, at 8/255. Slow and reliable.", attacks: { autoattack: {} }, eps: ["8/255"] },
     { key: "curve", title: "Accuracy curve", what: "FGSM and PGD-20 from 1/255 to 16/255.", attacks: { fgsm: {}, pgd: {} }, eps: ["1/255", "2/255", "4/255", "8/255", "16/255"] },
+    { key: "queries", title: "Queries only", what: "Square at 8/255 with 500 queries: it sees scores and nothing else.", attacks: { square: { queries: 500 } }, eps: ["8/255"] },
+    { key: "label", title: "Class only", what: "RayS at 8/255 with 1,000 queries: it sees the class and nothing else.", attacks: { rays: { queries: 1000 } }, eps: ["8/255"] },
     { key: "corruptions", title: "Common corruptions", what: "15 corruptions such as fog, blur and noise, at three severities.", attacks: { corruptions: {} }, severities: ["1", "3", "5"] },
     { key: "certificate", title: "Certificate", what: "Randomized smoothing proves a radius within which no attack succeeds.", attacks: { smoothing: {} }, sigma: ["0.25"] },
   ],
@@ -51,6 +53,9 @@ const NOTES = {
   ],
   text: [["attack", "Every changed text is processed as any other: tokenized, truncated, and scored by the model as served."]],
 };
+
+/** Why an attack cannot be tried on a model that does not show what it needs. */
+const LACKS = { gradient: "gradients, which it does not show", scores: "scores, and it shows the class alone" };
 
 let attacks = [];
 
@@ -157,11 +162,33 @@ export class AttackFields {
     this.budgets = [...new Set(this.attacks.map(({ budget }) => budget))];
     this.known = PRESETS[kind].filter((preset) => Object.keys(preset.attacks).every(attackOf));
     this.presets = h("fieldset", { className: "presets-field" }, h("legend", {}, "Attack strength"),
-      h("div", { className: "presets" }, this.known.map(presetCard)));
+      h("div", { className: "presets" }, this.known.map(presetCard)), this.left = h("p", { className: "hint left-out", hidden: true }));
     this.details = h("details", { className: "adjust" }, h("summary", {}, "Choose attacks and budgets"),
       h("div", { className: "fields" },
         h("fieldset", {}, h("legend", {}, "Attacks"), this.attacks.map(attackRow)),
         this.budgets.map(budgetField)));
+  }
+
+  /** Offers what can be tried on a model, and says what cannot, and why. */
+  offer(model) {
+    const lost = model ? this.attacks.filter(({ access }) => !model.access.includes(access)) : [];
+    const names = lost.map(({ name }) => name);
+    for (const box of this.form.querySelectorAll("[name=attack]")) {
+      box.closest(".attack").hidden = box.disabled = names.includes(box.value);
+      box.checked &&= !box.disabled;
+    }
+    const fits = ({ attacks: own }) => !Object.keys(own).some((name) => names.includes(name));
+    this.known.forEach((preset, i) => { this.presets.querySelectorAll(".preset")[i].hidden = !fits(preset); });
+    const [preset] = ticked(this.form, "preset");
+    if (!this.chosen().length || this.known.some((one) => one.key === preset && !fits(one))) {
+      const first = this.known.find(fits)?.key;
+      for (const radio of this.form.querySelectorAll("[name=preset]")) radio.checked = radio.value === first;
+      this.apply(first);
+    }
+    const why = Object.entries(LACKS).map(([access, lack]) => [lost.filter((attack) => attack.access === access).map(({ title }) => title), lack]);
+    this.left.textContent = lost.length ? `Not tried on ${model.name}: ${why.filter(([own]) => own.length).map(([own, lack]) => `${own.join(", ")} (needs ${lack})`).join("; ")}.` : "";
+    this.left.hidden = !lost.length;
+    this.#showBudgets();
   }
 
   /** Follows a change of any field: a preset fills the others, and changing them leaves the preset. */
@@ -182,7 +209,7 @@ export class AttackFields {
     const found = { attacks: {} };
     const left = [];
     for (const { name, ...chosen } of list) {
-      const attack = this.attacks.find((one) => one.name === name);
+      const attack = this.attacks.find((one) => one.name === name && !this.form.querySelector(`[name=attack][value="${name}"]`).disabled);
       if (!attack || name in found.attacks) {
         left.push(name);
         continue;

@@ -64,6 +64,7 @@ class EvaluationForm {
     inputs.addEventListener("change", () => this.update());
     models.addEventListener("change", () => this.#fillRivals());
     this.fields.apply();
+    this.fields.offer(models.chosen);
     this.update();
   }
 
@@ -86,6 +87,7 @@ class EvaluationForm {
     const rivals = this.models.rivals();
     field.replaceChildren(h("option", { value: "" }, "no other model"), ...rivals.map((name) => h("option", { value: name }, name)));
     if (rivals.includes(before)) field.value = before;
+    this.fields.offer(this.models.chosen);
     this.update();
   }
 
@@ -196,9 +198,10 @@ class EvaluationForm {
     const { signal } = this.#asking = new AbortController();
     this.cost.textContent = "estimating the cost …";
     try {
-      const { model_evaluations: evaluations, seconds } = await fetchCost(this.#spec(), this.inputs.items.length, signal);
+      const { model_evaluations: evaluations, seconds, queries, amount } = await fetchCost(this.#spec(), this.inputs.items.length, signal);
       const time = seconds === null ? "The time is estimated once it runs" : `It runs for ${roughly(seconds)}`;
-      this.cost.replaceChildren(h("b", {}, `Up to ${count(evaluations, "model evaluation")}`), ` ${time}.`);
+      const asked = queries === null ? "" : ` Up to ${count(queries, "input")} sent to the endpoint${amount === null ? "" : `, for ${amount.toLocaleString("en")}`}.`;
+      this.cost.replaceChildren(h("b", {}, `Up to ${count(evaluations, "model evaluation")}`), `${asked} ${time}.`);
       showError(this.error, null);
       this.#mark([]);
       this.#refused = false;
@@ -226,6 +229,7 @@ class EvaluationForm {
 
   /** Fills the form with what an evaluation was asked, and says what has no place in it. */
   fill({ id, spec, priority, samples, models, created }) {
+    const served = this.#fillModels(models);
     const left = this.fields.take(spec.attacks);
     const [, share] = /^\s*robust_accuracy\s*>=\s*(\S+)\s*$/.exec(spec.gate ?? "") ?? [];
     if (spec.gate && !share) left.push(`gate ${spec.gate}`);
@@ -233,7 +237,6 @@ class EvaluationForm {
     if (spec.stop === "early") left.push("stop: early");
     const values = { called: spec.name ?? "", note: spec.note ?? "", seed: spec.seed ?? 0, ranks: (spec.top_k ?? [1]).join(" "), gate: share ? Number((share * 100).toFixed(9)) : "", priority };
     for (const [name, value] of Object.entries(values)) this.form.elements[name].value = value;
-    const served = this.#fillModels(models);
     const { items, kind } = this.inputs;
     const own = `Its ${count(samples, kind)}`;
     const others = items.length ? `${own}, or their labels, are not what is selected here now: ${count(items.length, kind)} would be evaluated.` : `${own} are not on this page: select ${kind}s first.`;

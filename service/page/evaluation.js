@@ -121,8 +121,8 @@ function deleteSection(evaluation) {
   return h("section", { "aria-label": "Delete" }, button, error);
 }
 
-/** What was cancelled: how far it came, and the button that continues it. */
-function cancelled({ id, progress: { done, total } }, signal) {
+/** What ended early and has kept what it had: how far it came, and the button that continues it. */
+function paused({ id, error: reason, progress: { done, total } }, signal) {
   const error = h("div", { role: "alert" });
   const resume = async () => {
     button.disabled = true;
@@ -136,13 +136,13 @@ function cancelled({ id, progress: { done, total } }, signal) {
   };
   const button = h("button", { type: "button", id: "continue", onclick: resume }, "Continue");
   const far = done ? `after ${done.toLocaleString("en")} of up to ${count(total, "model evaluation")}` : "before it began";
-  return h("section", { "aria-label": "Cancelled" },
-    h("p", { className: "notice" }, `This evaluation was cancelled ${far}. What is finished is kept until you delete it.`),
+  return h("section", { "aria-label": "Ended early" },
+    h("p", { className: "notice" }, `This evaluation ${reason ? "failed" : "was cancelled"} ${far}${reason ? `: ${reason.message}` : ""}. What is finished is kept until you delete it.`),
     h("p", { className: "row take" }, button), error);
 }
 
 function ending(evaluation, signal) {
-  if (evaluation.status === "cancelled") return cancelled(evaluation, signal);
+  if (evaluation.continuable) return paused(evaluation, signal);
   const reason = evaluation.error?.message ?? "no reason was recorded";
   return h("p", { className: "notice error" }, `This evaluation failed: ${reason}`);
 }

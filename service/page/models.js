@@ -10,9 +10,18 @@ function accuracyText({ test_accuracy: test, valid_accuracy: valid }) {
 }
 
 function inputText({ input, preprocessing, task }) {
-  if (task === TEXTS) return `up to ${preprocessing.max_len} tokens`;
+  if (task === TEXTS) return preprocessing.max_len ? `up to ${preprocessing.max_len} tokens` : "texts";
   const [, channels, height, width] = input.shape;
   return `${height} × ${width} × ${channels}`;
+}
+
+export const isRemote = (model) => model?.kind === "remote";
+
+/** What kind a model is, and what attacks see of it. */
+function kindText({ kind, architecture, version, runtime, precision, gradients, access }) {
+  const kinds = { imported: "imported", remote: "remote endpoint" };
+  const seen = gradients ? "gradients" : access.includes("scores") ? "scores, no gradients" : "the class alone";
+  return [kinds[kind] ?? architecture, version && `version ${version}`, kind !== "remote" && `${runtime}, ${precision}`, seen].filter(Boolean).join(" · ");
 }
 
 /** Says "change" when another model is chosen, or when the models were read again. */
@@ -35,7 +44,8 @@ class Models extends EventTarget {
   /** What a second model may be compared as: it must share the labels of the chosen one. */
   rivals() {
     const same = ({ labels }) => labels.length === this.chosen.labels.length && labels.every((label, i) => label === this.chosen.labels[i]);
-    return this.chosen ? this.all.filter((model) => model !== this.chosen && same(model)).map((model) => this.reference(model)) : [];
+    if (!this.chosen || isRemote(this.chosen)) return [];
+    return this.all.filter((model) => model !== this.chosen && !isRemote(model) && same(model)).map((model) => this.reference(model));
   }
 
   /** Chooses a served model, as its tile does. */
@@ -52,9 +62,9 @@ class Models extends EventTarget {
     return h("label", { className: "model" },
       h("input", { type: "radio", name: this.task, value: this.reference(model), checked: model === this.chosen, onchange: () => this.#choose(model) }),
       h("span", { className: "model-name" }, model.name),
-      h("span", { className: "model-figure" }, accuracyText(model.metrics)),
+      h("span", { className: "model-figure" }, isRemote(model) ? "evaluated only" : accuracyText(model.metrics)),
       h("span", { className: "model-detail" },
-        `${model.architecture ?? "imported"} · version ${model.version} · ${inputText(model)} · ${model.runtime}, ${model.precision} · `,
+        `${kindText(model)} · ${inputText(model)} · `,
         h("code", { title: model.digest }, model.digest.slice(0, 8))));
   }
 

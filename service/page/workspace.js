@@ -3,7 +3,7 @@
 import { showError } from "./access.js";
 import { AT_ONCE, BYTES_AT_ONCE } from "./api.js";
 import { byId, h } from "./dom.js";
-import { classOf } from "./models.js";
+import { classOf, isRemote } from "./models.js";
 import { chance, count } from "./words.js";
 
 function bar(entry, tone) {
@@ -18,7 +18,7 @@ function bar(entry, tone) {
 /** What a model makes of an input: bars, the refusal, or that the answer is still awaited. */
 export function bars(item, model) {
   if (item.error) return h("p", { className: "card-error" }, item.error.message);
-  if (!item.prediction) return h("p", { className: "card-wait" }, "computing …");
+  if (!item.prediction) return h("p", { className: "card-wait" }, isRemote(model) ? "not asked: evaluations only" : "computing …");
   const label = classOf(item.label, model);
   const right = label === null ? "plain" : item.prediction.label === label ? "hold" : "fall";
   return h("ol", { className: "bars" }, item.prediction.top_k.map((entry, rank) => bar(entry, rank ? "rest" : right)));
@@ -109,7 +109,7 @@ export class Workspace {
   /** Draws the cards and asks for what is still missing on them. */
   refresh() {
     this.draw();
-    if (this.models.chosen) this.predict();
+    if (this.models.chosen && !isRemote(this.models.chosen)) this.predict();
   }
 
   #remove(item) {

@@ -2,7 +2,7 @@
 
 import asyncio
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Self
@@ -38,20 +38,26 @@ class Registry:
         artifacts: at least one; no two share name and version.
         settings: limits, and the default model.
         metrics: counts every model's batches.
+        remote: names of endpoints that evaluations ask, and predictions do not.
 
     Attributes:
         measuring: digests of the artifacts for which a faster runtime is being looked for.
 
     Raises:
         ValueError: nothing to serve, two artifacts of one name and version, one name for models
-            that read different things, or a default model that was asked for and is not served.
+            that read different things or for an endpoint too, or a default model that was asked for
+            and is not served.
     """
 
     def __init__(
-        self, artifacts: Sequence[Artifact], settings: Settings, metrics: Metrics | None = None
+        self,
+        artifacts: Sequence[Artifact],
+        settings: Settings,
+        metrics: Metrics | None = None,
+        remote: Collection[str] = (),
     ) -> None:
-        _check_names(artifacts, settings)
-        self._settings = settings
+        _check_names(artifacts, settings, remote)
+        self._settings, self.remote = settings, frozenset(remote)
         self.opener = Opener(settings, metrics)
         self.measuring: set[str] = set()
         self.replace([self.opener.open(artifact, at_once=True) for artifact in artifacts])
@@ -62,9 +68,11 @@ class Registry:
         )
 
     @classmethod
-    def open(cls, settings: Settings, metrics: Metrics | None = None) -> Self:
+    def open(
+        cls, settings: Settings, metrics: Metrics | None = None, remote: Collection[str] = ()
+    ) -> Self:
         """A registry of all artifacts that the settings name."""
-        return cls(_find_all(settings.models), settings, metrics)
+        return cls(_find_all(settings.models), settings, metrics, remote)
 
     def replace(self, models: Sequence[Served]) -> None:
         """Serve these models and no others, from the next request on."""
@@ -97,9 +105,12 @@ class Registry:
         """The model called ``name`` or ``name:version``, whatever it reads.
 
         Raises:
-            ApiError: 404 unknown_model.
+            ApiError: 404 unknown_model; 422 remote_model for one that evaluations alone ask.
         """
         models, _ = self._served
+        if reference in self.remote:
+            message = f"The model {reference!r} is a remote endpoint, which only evaluations ask."
+            raise ApiError(422, "remote_model", message)
         name, _, version = reference.partition(":")
         versions = sorted(models.get(name, {}), key=_by_number)
         if versions and not version:
@@ -170,7 +181,7 @@ class Registry:
         self.opener.close()
 
 
-def check_models(settings: Settings) -> None:
+def check_models(settings: Settings, remote: Collection[str] = ()) -> None:
     """Check what the settings say of models, before anything starts.
 
     Artifacts are opened in a process of their own. Runtimes that must be measured before anything
@@ -178,11 +189,12 @@ def check_models(settings: Settings) -> None:
     `RuntimeSelector` for the others.
 
     Raises:
-        ValueError: an artifact is not sound, there is none, two have one name and version, the
-            default model is not served, or the runtime is not there.
+        ValueError: an artifact is not sound, there is none, two have one name and version, one has
+            the name of an endpoint (`remote`), the default model is not served, or the runtime is
+            not there.
     """
     artifacts = _find_all(settings.models)
-    _check_names(artifacts, settings)
+    _check_names(artifacts, settings, remote)
     options = selection_options(settings)
     at_once = settings.runtime == "auto" or (
         settings.runtime == REFERENCE and settings.precision == "exact"
@@ -211,7 +223,9 @@ def _find_all(roots: Sequence[Path]) -> list[Artifact]:
     return found
 
 
-def _check_names(artifacts: Sequence[Artifact], settings: Settings) -> None:
+def _check_names(
+    artifacts: Sequence[Artifact], settings: Settings, remote: Collection[str]
+) -> None:
     """Refuse what cannot be served together, and a default model that is not served."""
     if not artifacts:
         folders = ", ".join(map(str, settings.models))
@@ -222,6 +236,8 @@ def _check_names(artifacts: Sequence[Artifact], settings: Settings) -> None:
         reference = f"{artifact.name}:{artifact.version}"
         if tasks[artifact.name] != artifact.manifest.task:
             raise ValueError(f"ASSAY_MODELS must use a name for one task, received {artifact.name}")
+        if artifact.name in remote:
+            raise ValueError(f"ASSAY_TARGETS must not use the name of a model, {artifact.name!r}")
         if reference in references:
             raise ValueError(f"ASSAY_MODELS must hold a version once, received {reference}")
         references.add(reference)

@@ -180,10 +180,10 @@ class Reloader:
     async def _serve(self, artifact: Artifact) -> None:
         key = _reference(artifact)
         if (served := self._served(key)) is None:
-            self._check_task(artifact)
+            self._check_name(artifact)
             opened = await self._in_slot(lambda: self._open(artifact))
             if (served := self._served(key)) is None:
-                self._check_task(artifact)  # again: other folders were opened meanwhile
+                self._check_name(artifact)  # again: other folders were opened meanwhile
                 logger.info("%s is served now", key)
                 self._registry.replace([*self._registry.all(), opened])
                 return
@@ -201,7 +201,9 @@ class Reloader:
     def _served(self, key: str) -> Served | None:
         return next((s for s in self._registry.all() if _reference(s.artifact) == key), None)
 
-    def _check_task(self, artifact: Artifact) -> None:
+    def _check_name(self, artifact: Artifact) -> None:
+        if artifact.name in self._registry.remote:
+            raise ValueError(f"the name {artifact.name} is that of a remote endpoint")
         for other in (each.artifact for each in self._registry.all()):
             if other.name == artifact.name and other.manifest.task != artifact.manifest.task:
                 raise ValueError(f"the name {other.name} is that of a model for another task")

@@ -178,8 +178,13 @@ def page_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     from tests.service.server import serve
 
     folder = tmp_path_factory.mktemp("page")
+    labels = open_artifact(ROOT / "artifacts" / "fashion-dot").labels
+    entry = {"url": "http://127.0.0.1:9", "model": "m", "labels": labels, "price": 2}
+    entry["input"] = {"channels": 1, "height": 28, "width": 28}
+    (folder / "targets.yaml").write_text(json.dumps({"shop": entry}))
     # No runtime is measured beside the tests.
-    with serve(str(ROOT), cwd=folder, home=folder / "home", ASSAY_RUNTIME="onnx-cpu") as server:
+    extra = {"ASSAY_RUNTIME": "onnx-cpu", "ASSAY_TARGETS": "targets.yaml"}
+    with serve(str(ROOT), cwd=folder, home=folder / "home", **extra) as server:
         yield server.url
 
 

@@ -158,7 +158,17 @@ def test_attention_is_shown_and_another_model_answers_anew(page: Page) -> None:
     page.one(".model:nth-child(2) input").click()
     predicted(page, 4)
     rivals = [option.text for option in page.all("#image-evaluation [name=compare] option")]
-    assert "fashion-elliptical" in rivals and len(rivals) == len(page.all("#image-models .model"))
+    known = len(page.all("#image-models .model")) - 1  # one is remote
+    assert "fashion-elliptical" in rivals and len(rivals) == known
+    page.one("#image-models [value=shop]").click()
+    tile = page.text("#image-models .model:has([value=shop])")
+    assert "remote endpoint · scores, no gradients" in tile and "evaluated only" in tile
+    assert len(page.all("#image-list .card-wait")) == 4  # which is not asked
+    left = page.text("#image-evaluation .left-out")
+    assert left.startswith("Not tried on shop: FGSM, PGD") and "gradients" in left
+    assert page.one("[name=preset][value=queries]").is_selected()
+    assert not page.all("[name=preset][value=paper]")[0].is_displayed()
+    page.says("#image-evaluation .cost", "inputs sent to the endpoint, for 4.")
 
 
 def test_hostile_and_broken_files_are_named_and_stay_inert(page: Page, tmp_path: Path) -> None:

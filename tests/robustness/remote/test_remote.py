@@ -147,7 +147,7 @@ def test_what_an_attacker_sees_is_stated_and_used(
     assert flags(read_report(scores)) == flags(read_report(tmp_path / "top-2"))
     gradients = ["--attack", "pgd", "--eps", "0.05"]
     assert main(command(endpoint, images, *gradients)) == 2
-    assert "lies behind an address, which shows none" in capsys.readouterr().err
+    assert "'pgd' follows gradients, and 'm' has none" in capsys.readouterr().err
 
 
 def test_other_layouts_types_and_answers_are_understood(
@@ -322,7 +322,7 @@ def test_key_is_sent_and_shown_nowhere(
     more = [*square(2), "--output", str(tmp_path), "--key-env", "TARGET_KEY"]
     assert main(command(endpoint, images, *more)) == 0
     assert all(h["authorization"] == "Bearer s3cret-key" for _, h in endpoint.requests)
-    endpoint.reply = lambda _: (403, {}, b"no")
+    endpoint.reply = lambda _: (403, {}, b"not for s3cret-key")
     assert main([*command(endpoint, images, *more), "--seed", "1"]) == 2
     said = "".join(capsys.readouterr()).encode()
     written = [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()]
