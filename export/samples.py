@@ -14,8 +14,10 @@ from data.splits import split_indices
 from data.token_set import Ragged
 from data.tokenizer import load_tokenizer
 from export.run import Run
+from runtimes.base import in_batches
 from runtimes.manifest import TOKENIZER
 
+TEXTS_AT_ONCE = 8
 Feed = dict[str, np.ndarray]
 """What a graph reads, by the names of its inputs and in their order."""
 
@@ -94,6 +96,22 @@ def open_samples(run: Run, data: str | None = None, *, limit: int) -> Samples:
     tokenizer = load_tokenizer(run.folder / TOKENIZER)
     tokens = Ragged.of(tokenizer.rows(list(texts), run.spec.max_len), np.uint32)
     return Samples(inputs=tokens, pad=tokenizer.pad, labels=texts.labels, description=name)
+
+
+def in_parts(run: Callable[[Feed], np.ndarray], feed: Feed, batch: int | None) -> np.ndarray:
+    """Run a graph on inputs, few texts at once: attention among many long ones takes gigabytes.
+
+    Args:
+        run: from inputs by name to logits.
+        feed: inputs by name.
+        batch: how many it takes at once; None where it takes any number.
+    """
+    if batch is not None or "tokens" not in feed:
+        return in_batches(run, feed, batch)
+    count = len(feed["tokens"])
+    starts = range(0, count, TEXTS_AT_ONCE)
+    parts = [{k: v[start : start + TEXTS_AT_ONCE] for k, v in feed.items()} for start in starts]
+    return np.concatenate([run(part) for part in parts])
 
 
 def spread(count: int, limit: int) -> np.ndarray:

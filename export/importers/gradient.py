@@ -19,7 +19,7 @@ from export.importers.text_graphs import open_embedding, tokens_before
 from export.importers.text_input import TextInput
 from export.importers.unrounded import without_rounding
 from export.importers.wrap import TINY, Scores, graph_after, graph_before
-from export.samples import Feed, Samples, spread
+from export.samples import TEXTS_AT_ONCE, Feed, Samples, spread
 from runtimes.artifact import ArtifactError
 from runtimes.base import in_batches
 from runtimes.compose import compose
@@ -71,7 +71,7 @@ def make_gradient(
         return content, require_copy(
             copy,
             served,
-            (samples.feed(part) for part in _parts(len(samples))),
+            map(samples.feed, _parts(samples)),
             _near(samples),
             data=samples.description,
             rounds=source.quantization is not None,
@@ -172,5 +172,6 @@ def _near(samples: Samples) -> Feed:
     return feed if "images" in feed else {k: values[:, :_TOKENS] for k, values in feed.items()}
 
 
-def _parts(count: int) -> list[np.ndarray]:
-    return np.array_split(np.arange(count), math.ceil(count / _PART))
+def _parts(samples: Samples) -> list[np.ndarray]:
+    size = _PART if isinstance(samples.inputs, np.ndarray) else TEXTS_AT_ONCE
+    return np.array_split(np.arange(len(samples)), math.ceil(len(samples) / size))

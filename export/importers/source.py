@@ -16,7 +16,7 @@ from export.importers.input_file import InputFile
 from export.importers.lookups import find_lookups
 from export.importers.text_input import INTEGERS, TextFacts, TextInputFile
 from export.parity import TOLERANCE
-from export.samples import Feed, Samples, spread
+from export.samples import Feed, Samples, in_parts, spread
 from runtimes.artifact import ArtifactError, tensors
 from runtimes.base import in_batches
 from runtimes.manifest import TOKENIZER, Precision, Quantization
@@ -121,7 +121,7 @@ class SourceGraph(Source):
             if self.batch is None and _depends(run, samples.feed(spread(len(samples), _COMPARED))):
                 return replace(self, alone=True).answered(samples, spec)
             for rows in np.array_split(np.arange(len(samples)), math.ceil(len(samples) / _AT_ONCE)):
-                parts.append(in_batches(run, samples.feed(rows), self.batch))
+                parts.append(in_parts(run, samples.feed(rows), self.batch))
         except ArtifactError as error:
             raise ValueError(f"{self.name} does not run on its input: {error}") from error
         return self, np.concatenate(parts)

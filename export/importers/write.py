@@ -18,10 +18,9 @@ from export.importers.gradient import NoGradient, make_gradient
 from export.importers.source import SourceGraph
 from export.importers.text_input import TextInput
 from export.importers.wrap import TINY, Scores, graph_after, graph_before
-from export.samples import Feed, Samples, spread
+from export.samples import Feed, Samples, in_parts, spread
 from export.write import Progress, check_output, folder_beside, replace_folder
 from runtimes.artifact import Artifact, open_artifact
-from runtimes.base import in_batches
 from runtimes.compose import compose
 from runtimes.gate import MIN_AGREEMENT
 from runtimes.manifest import (
@@ -118,7 +117,7 @@ def _wrap(graph: SourceGraph, spec: Spec, scores: Scores, classes: int) -> _Wrap
     wrapped = _Wrapped(
         graph=graph,
         files={BEFORE: before, ONNX: graph.content, AFTER: after},
-        served=lambda feed: in_batches(composed, feed, graph.batch),
+        served=lambda feed: in_parts(composed, feed, graph.batch),
     )
     if isinstance(spec, TextInput):
         _require_longest(wrapped, spec)
