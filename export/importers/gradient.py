@@ -98,7 +98,7 @@ def smooth(source: SourceGraph, spec: Spec, scores: Scores, classes: int) -> byt
     if source.quantization is not None:
         try:
             without_rounding(model)
-        except (ValueError, KeyError) as error:
+        except ValueError as error:
             raise NoGradient(f"its rounding cannot be taken out: {error}") from error
     last = next(node for node in model.graph.node if source.gives.name in node.output)
     after = graph_after(source, scores, classes)

@@ -1,7 +1,19 @@
 """The function that an int8 graph rounds: the same weights, without the steps of rounding."""
 
+from functools import cached_property
+
 import numpy as np
-from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
+from onnx import (
+    GraphProto,
+    ModelProto,
+    NodeProto,
+    TensorProto,
+    helper,
+    numpy_helper,
+    shape_inference,
+)
+
+from export.importers.pairs import with_pairs
 
 _LIMITS = {np.dtype(kind): np.iinfo(kind) for kind in (np.int8, np.uint8, np.int16, np.uint16)}
 
@@ -13,9 +25,10 @@ def without_rounding(model: ModelProto) -> None:
     the input, clip nothing: their integers become the numbers that they are made of.
 
     Raises:
-        ValueError: a scale is computed or one of many, so that it cannot be folded.
-        KeyError: integers of a kind that is not known.
+        ValueError: a scale is computed, so that it cannot be folded, or integers or an operator on
+            them are not known.
     """
+    with_pairs(model)
     graph = model.graph
     _dequantize_tables(graph)
     known = {tensor.name: tensor for tensor in graph.initializer}
@@ -25,7 +38,7 @@ def without_rounding(model: ModelProto) -> None:
             value = next((each.t for each in node.attribute if each.name == "value"), None)
             if value is not None:
                 known[name] = value
-    arrays = _Arrays(known)
+    arrays = _Arrays(known, model)
     for node in graph.node:
         made += _REPLACED.get(node.op_type, _kept)(node, arrays)
     graph.ClearField("node")
@@ -49,8 +62,8 @@ def _dequantize_tables(graph: GraphProto) -> None:
 class _Arrays:
     """Constants by name, and those that are made of them."""
 
-    def __init__(self, known: dict[str, TensorProto]) -> None:
-        self._known = known
+    def __init__(self, known: dict[str, TensorProto], model: ModelProto) -> None:
+        self._known, self._model = known, model
         self.folded: list[TensorProto] = []
 
     def __contains__(self, name: str) -> bool:
@@ -71,6 +84,25 @@ class _Arrays:
         given = len(node.input) > place and node.input[place]
         return self.get(node, place) if given else None
 
+    @cached_property
+    def _ranks(self) -> dict[str, int]:
+        graph = shape_inference.infer_shapes(self._model).graph
+        return {
+            value.name: len(value.type.tensor_type.shape.dim)
+            for value in (*graph.input, *graph.value_info)
+            if value.type.tensor_type.HasField("shape")
+        }
+
+    def rank(self, name: str) -> int:
+        """How many axes a value of the graph has.
+
+        Raises:
+            ValueError: that is not known.
+        """
+        if name not in self._ranks:
+            raise ValueError("activations with a scale for each channel must have known axes")
+        return self._ranks[name]
+
     def fold(self, name: str, values: np.ndarray) -> None:
         """Add a constant."""
         tensor = numpy_helper.from_array(np.asarray(values, np.float32), name)
@@ -86,11 +118,12 @@ def _quantize(node: NodeProto, arrays: _Arrays) -> list[NodeProto]:
     """Clip to what the integers can say."""
     scale, zero = arrays.get(node, 1), arrays.find(node, 2)
     zero = np.zeros(1, np.uint8) if zero is None else zero
-    if scale.size > 1:
-        raise ValueError("activations must have one scale each")
+    if zero.dtype not in _LIMITS:
+        raise ValueError(f"integers must have 8 or 16 bit, got {zero.dtype}")
+    shape = _along(node, scale, arrays.rank(node.input[0])) if scale.size > 1 else ()
     limits, names = _LIMITS[zero.dtype], [f"{node.output[0]}/{end}" for end in ("low", "high")]
     for name, end in zip(names, (limits.min, limits.max), strict=True):
-        arrays.fold(name, ((end - zero.astype(np.float32)) * scale).reshape(()))
+        arrays.fold(name, ((end - zero.astype(np.float32)) * scale).reshape(shape))
     raised = f"{node.output[0]}/raised"
     return [
         helper.make_node("Max", [node.input[0], names[0]], [raised]),

@@ -8,9 +8,16 @@ import numpy as np
 import onnx
 import pytest
 import torch
-from onnx import TensorProto, helper
-from onnxruntime.quantization import CalibrationDataReader, quantize_dynamic, quantize_static
+from onnx import TensorProto, helper, numpy_helper
+from onnxruntime import InferenceSession
+from onnxruntime.quantization import (
+    CalibrationDataReader,
+    QuantFormat,
+    quantize_dynamic,
+    quantize_static,
+)
 
+from export.importers.unrounded import without_rounding
 from export.inspect import inspect_artifact
 from robustness.evaluation import evaluate
 from robustness.spec import EvaluationSpec
@@ -84,12 +91,14 @@ class _Noise(CalibrationDataReader):
         return self._left.pop() if self._left else {}
 
 
-@pytest.mark.parametrize("quantization", ["static", "dynamic"])
+@pytest.mark.parametrize("quantization", ["static", "dynamic", "static, without pairs"])
 def test_what_fools_a_copy_without_rounding_fools_int8(tmp_path: Path, quantization: str) -> None:
     plain, small = tmp_path / "plain.onnx", tmp_path / "small.onnx"
     onnx.save(foreign_graph(), plain)
+    quantization, _, without = quantization.partition(", ")
     if quantization == "static":
-        quantize_static(plain, small, _Noise(), per_channel=True)
+        form = QuantFormat.QOperator if without else QuantFormat.QDQ
+        quantize_static(plain, small, _Noise(), per_channel=True, quant_format=form)
     else:
         quantize_dynamic(plain, small, op_types_to_quantize=["MatMul", "Conv"])
     artifact = import_model(tmp_path, onnx.load(small), {"range": [0, 1]}, differentiable=True)
@@ -157,3 +166,23 @@ def test_without_a_derivative_reports_say_what_was_not_tried(tmp_path: Path) -> 
     spec = EvaluationSpec.model_validate({"attacks": [{"name": "square", "eps": ["8/255"]}]})
     report = evaluate(spec, [artifact], image_set(2), tmp_path / "report")
     assert any("was imported without gradients" in note for note in report.notes)
+
+
+def test_pairs_clip_each_channel_within_its_own_scale() -> None:
+    model = foreign_graph()
+    scale, zero = np.array([0.1, 0.2, 0.4], np.float32), np.array([0, 1, 2], np.int8)
+    model.graph.initializer.extend(map(numpy_helper.from_array, (scale, zero), ("scale", "zero")))
+    pair = [
+        helper.make_node(name, [given, "scale", "zero"], [made], axis=1)
+        for name, given, made in (("QuantizeLinear", "x", "q"), ("DequantizeLinear", "q", "y"))
+    ]
+    position = next(i for i, node in enumerate(model.graph.node) if "x" in node.output)
+    del model.graph.node[position + 1 :]
+    model.graph.node.extend(pair)
+    model.graph.output[0].CopyFrom(helper.make_tensor_value_info("y", TensorProto.FLOAT, None))
+    without_rounding(model)
+    images = np.random.default_rng(0).normal(0, 30, (2, 3, SIDE, SIDE)).astype(np.float32)
+    [found] = InferenceSession(model.SerializeToString()).run(None, {"images": images})
+    low, high = ((end - zero) * scale for end in (-128.0, 127.0))
+    expected = images.clip(low.reshape(1, 3, 1, 1), high.reshape(1, 3, 1, 1))
+    np.testing.assert_allclose(np.asarray(found), expected, rtol=1e-6)
