@@ -13,6 +13,7 @@ from core.names import listed
 from export.graphs import Graph, open_graph
 from export.importers.base import Source, Spec, axes_of
 from export.importers.input_file import InputFile
+from export.importers.labels import labels_in
 from export.importers.lookups import find_lookups
 from export.importers.text_input import INTEGERS, TextFacts, TextInputFile
 from export.parity import TOLERANCE
@@ -94,12 +95,15 @@ class SourceGraph(Source):
         if texts is None:
             _refuse_inputs(name, inputs)
         scores = _shape(gives)
+        classes = scores[1] if len(scores) == 2 else None
+        metadata = {each.key: each.value for each in model.metadata_props}
         return cls(
             name=name,
             sha256=sha256(content),
             dtype=dtype_of(inputs[0]),
             shape=_shape(inputs[0]),
-            classes=scores[1] if len(scores) == 2 else None,
+            classes=classes,
+            labels=labels_in(metadata, classes),
             told=InputFile() if texts is None else TextInputFile(),
             texts=texts,
             content=content,

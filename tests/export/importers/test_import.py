@@ -12,6 +12,7 @@ from PIL import Image
 from data.sets import ImageSet
 from export.__main__ import main
 from export.card import render
+from export.importers.source import SourceGraph
 from export.importers.sources import open_source
 from robustness.evaluation import evaluate
 from robustness.kinds import NotPossible
@@ -177,6 +178,24 @@ def test_a_wrong_input_file_is_refused(
 ) -> None:
     with pytest.raises(ValueError, match=message):
         import_model(tmp_path, foreign_graph(), fields)
+
+
+@pytest.mark.parametrize(
+    ("told", "expected"),
+    [
+        ("{0: 'ant', 1: 'bee', 10: 'dog', 2: 'cat'}", ["ant", "bee", "cat", "dog"]),
+        ('["ant", "bee", "cat", "dog"]', NAMES),
+        ("ant\nbee\ncat\ndog\n", NAMES),
+        ('["ant", "bee"]', []),
+        ('["ant", "ant", "cat", "dog"]', []),
+        ("{0: [}", []),
+        ("{'a': 'ant', 'b': 'bee'}", []),
+    ],
+)
+def test_labels_are_read_from_metadata(told: str, expected: list[str]) -> None:
+    model = foreign_graph()
+    model.metadata_props.add(key="names", value=told)
+    assert SourceGraph.of("net.onnx", model.SerializeToString()).labels == expected
 
 
 def external(model: onnx.ModelProto) -> None:
