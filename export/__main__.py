@@ -1,7 +1,7 @@
 """`./assay export`, or `python -m export`: from a run to an artifact; look into one; compare two.
 
 ./assay export RUN_DIR --output DIR
-./assay export import FILE.onnx --output DIR --name N --labels FILE --input FILE
+./assay export import SOURCE --output DIR --name N --labels FILE --input FILE
 ./assay export inspect DIR
 ./assay export compare DIR DIR
 """
@@ -165,7 +165,7 @@ def _export_parser() -> argparse.ArgumentParser:
         prog="./assay export",
         description="Export a finished run to an artifact. Every graph must answer at least 1,000 "
         "real inputs as the trained model does; otherwise nothing is written.",
-        epilog="Other commands: import FILE makes an artifact of an ONNX file from elsewhere, "
+        epilog="Other commands: import SOURCE makes an artifact of a model from elsewhere, "
         "inspect DIR shows what an artifact is made of, compare DIR DIR "
         "what differs between two. Exit status: 0, 1 a graph is not the model, 2 a bad request.",
     )
@@ -210,25 +210,32 @@ def _add_output(parser: argparse.ArgumentParser) -> None:
 def _import_parser() -> argparse.ArgumentParser:
     parser = Parser(
         prog="./assay export import",
-        description="Make an artifact of an image or text classifier in an ONNX file. Its graph is "
-        "served and evaluated unchanged, with graphs around it that prepare inputs and scores.",
-        epilog="inspect FILE shows what the graph tells and what the input file must say. Exit "
+        description="Make an artifact of an image or text classifier from elsewhere. The graph of "
+        "an ONNX file is served and evaluated unchanged, with graphs around it that prepare inputs "
+        "and scores; models in PyTorch are exported first.",
+        epilog="inspect SOURCE shows what it tells and what the input file must say. Exit "
         "status: 0, 1 the artifact is not the graph, 2 a bad request.",
     )
-    parser.add_argument("source", metavar="SOURCE", help="an ONNX file")
+    parser.add_argument(
+        "source",
+        metavar="SOURCE",
+        help="an ONNX file, a program of torch.export (.pt2), a Hugging Face folder, or "
+        "module:function of your own that returns an nn.Module; programs and functions are run",
+    )
     _add_output(parser)
     parser.add_argument("--name", required=True, metavar="N", help="name of the model")
     parser.add_argument(
         "--labels",
         type=Path,
         metavar="FILE",
-        help="names of the classes in order of the scores: one a line, or a JSON list",
+        help="names of the classes in order of the scores: one a line, or a JSON list "
+        "(default: those that the source tells)",
     )
     parser.add_argument(
         "--input",
         metavar="FILE",
-        help="imagenet, cifar, or a YAML file: size, resize, resample, channels, range, mean, std, "
-        "layout; of a text classifier tokenizer, max_len, before, behind, tokens, mask, types",
+        help="imagenet, cifar, a preprocessor_config.json, or a YAML file: size, resize, resample, "
+        "channels, range, mean, std, layout; of a text classifier tokenizer, max_len, before, behind, tokens, mask, types",
     )
     parser.add_argument(
         "--data",
@@ -244,7 +251,7 @@ def _import_parser() -> argparse.ArgumentParser:
 
 
 def _inspect_parser() -> argparse.ArgumentParser:
-    text = "Show what an artifact is made of, or what an ONNX file tells before its import."
+    text = "Show what an artifact is made of, or what a model tells before its import."
     parser = Parser(prog="./assay export inspect", description=text)
     parser.add_argument("given", metavar="DIR", help="an artifact, or what can be imported")
     return parser
