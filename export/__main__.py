@@ -235,7 +235,8 @@ def _import_parser() -> argparse.ArgumentParser:
         "--input",
         metavar="FILE",
         help="imagenet, cifar, a preprocessor_config.json, or a YAML file: size, resize, resample, "
-        "channels, range, mean, std, layout; of a text classifier tokenizer, max_len, before, behind, tokens, mask, types",
+        "channels, range, mean, std, layout; of a text classifier tokenizer, max_len, before, "
+        "behind, tokens, mask, types",
     )
     parser.add_argument(
         "--data",
