@@ -64,7 +64,7 @@ def _lines(count: int) -> Labeled:
     """Lines of text as OCR cuts them out, every second one upside down."""
     for index, text in enumerate(_texts("ag_news", count)):
         image, draw = _sheet(384, 96)
-        draw.text((8, 20), text[:26], _BLACK, ImageFont.load_default(20 + index % 17))
+        draw.text((8, 12), text[:15], _BLACK, ImageFont.load_default(42 + index % 13))
         yield _png(image.rotate(180 * (index % 2))), index % 2
 
 
