@@ -53,7 +53,7 @@ def preprocessor_fields(config: Mapping[str, Any]) -> dict[str, Any]:
         raise ValueError(f"resample must be {known}, got {resample!r}")
     fields: dict[str, Any] = _sizes(kind, config) | {"resample": _RESAMPLE[resample]}
     fields["channels"] = "bgr" if config.get("do_flip_channel_order") else "rgb"
-    return fields | _values(config)
+    return fields | _values(kind, config)
 
 
 def _kind(config: Mapping[str, Any]) -> str:
@@ -105,7 +105,7 @@ def _sides(key: str, given: object, square: bool) -> dict[str, int]:
     raise ValueError(f"{key} must have height and width, or shortest_edge, got {given!r:.60}")
 
 
-def _values(config: Mapping[str, Any]) -> dict[str, Any]:
+def _values(kind: str, config: Mapping[str, Any]) -> dict[str, Any]:
     """The keys `range`, `mean` and `std`."""
     factor = config.get("rescale_factor", 1 / 255) if config.get("do_rescale", True) else 1
     if not isinstance(factor, int | float):
@@ -116,7 +116,8 @@ def _values(config: Mapping[str, Any]) -> dict[str, Any]:
     # 1/255 is written with 17 digits: white is 1, and not next to it.
     fields: dict[str, Any] = {"range": [black, round(white, 12)]}
     mean, std = config.get("image_mean"), config.get("image_std")
-    if not config.get("do_normalize", mean is not None):
+    # MobileViT writes mean and std beside nothing that says they are used: they are not.
+    if not config.get("do_normalize", mean is not None and kind != "mobilevit"):
         return fields
     mean, std = ([each] * 3 if isinstance(each, int | float) else each for each in (mean, std))
     if not isinstance(mean, list) or not isinstance(std, list):

@@ -17,6 +17,9 @@ CROPPED = VIT | {
     "size": {"shortest_edge": 40},
     "crop_size": {"height": 32, "width": 30},
 }
+MOBILE_VIT = CROPPED | {"image_processor_type": "MobileViTImageProcessor"}
+MOBILE_VIT |= {"do_flip_channel_order": True}
+MOBILE_VIT.pop("do_normalize")
 
 
 def read(folder: Path, content: dict[str, Any]) -> dict[str, Any]:
@@ -33,6 +36,7 @@ def read(folder: Path, content: dict[str, Any]) -> dict[str, Any]:
         (VIT, {"size": [32, 32], "range": [0, 1], "channels": "rgb", "resample": "bilinear"}),
         (CROPPED, {"size": [32, 30], "resize": 40, "mean": [0.5] * 3, "std": [0.25] * 3}),
         (CROPPED | {"do_flip_channel_order": True}, {"channels": "bgr"}),
+        (MOBILE_VIT, {"channels": "bgr", "range": [0, 1]}),
         (VIT | {"do_rescale": False}, {"range": [0, 255]}),
         (VIT | {"do_normalize": False, "rescale_factor": 1 / 127.5}, {"range": [0, 2]}),
         (
@@ -49,6 +53,7 @@ def test_it_says_what_the_processor_does(
 ) -> None:
     found = read(tmp_path, content)
     assert expected.items() <= found.items()
+    assert ("mean" in found) == content.get("do_normalize", False)
     assert ("resize" in found) == ("resize" in expected or content.get("do_center_crop", False))
 
 
