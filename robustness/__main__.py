@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from robustness.target import Target
     from runtimes.artifact import Artifact
 
-HELD, FAILED = 0, 1
+HELD, FAILED, CONTRADICTED = 0, 1, 3
 _WRITTEN = (
     "report.json",
     "report.html",
@@ -42,8 +42,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code.
 
     0: the gate held, or there is none; the report was confirmed; the server keeps every rule.
-    1: the gate failed; the report was refuted; a rule is broken. 2: a bad request. 130: stopped by
-    Ctrl-C or the deadline.
+    1: the gate failed; the report was refuted; a rule is broken. 2: a bad request. 3: an attack
+    contradicts a proof. 130: stopped by Ctrl-C or the deadline.
 
     Args:
         argv: arguments; those of the process when not given.
@@ -113,7 +113,13 @@ def _evaluate(arguments: argparse.Namespace) -> int:
         for path in (arguments.output / name for name in _WRITTEN):
             if path.exists():
                 print(f"{'report' if path.name == _WRITTEN[0] else 'also'}: {path}")
-    gate = report.summary.gate
+    return _exit_code(report)
+
+
+def _exit_code(report: "Report") -> int:
+    gate, models = report.summary.gate, report.summary.models
+    if any(one.contradictions for model in models for one in model.brackets):
+        return CONTRADICTED
     return HELD if gate is None or gate.passed else FAILED
 
 

@@ -1,4 +1,4 @@
-"""One attack, corruption or certificate on one range of inputs: run, stored, and scored."""
+"""One attack, corruption, certificate or proof on one range of inputs: run, stored, and scored."""
 
 import hashlib
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ import numpy as np
 
 from core.environment import code_digest, versions
 from robustness import store as shards
-from robustness.attacks.base import Attack, Batch, Budget, Certificate, Search
+from robustness.attacks.base import Attack, Batch, Budget, Certificate, Proof, Search
 from robustness.attacks.fab import within
 from robustness.kinds import Variant
 from robustness.logits import label_rank
@@ -20,6 +20,7 @@ from robustness.scoring import (
     CertificateResult,
     CleanResult,
     CorruptionResult,
+    ProofResult,
     Scoring,
     ShardResult,
     ask,
@@ -129,6 +130,8 @@ def score_shard(context: EvaluationContext, block: Block, cell: Cell) -> ShardRe
     """Run what the spec asks for at one budget on one range of inputs, and score it."""
     if isinstance(cell.attack, Certificate):
         return _certify(context, block, cell, cell.attack)
+    if isinstance(cell.attack, Proof):
+        return _prove(context, block, cell, cell.attack)
     if cell.attack.info.role == "corruption":
         return _corrupt(context, block, cell)
     return _attack(context, block, cell)
@@ -289,6 +292,13 @@ def _certify(
         found = certificate.certify(context.target, block.batch, cell.budget, search)
     index, radius = found
     return CertificateResult(index=index, radius=radius)
+
+
+def _prove(context: EvaluationContext, block: Block, cell: Cell, proof: Proof) -> ProofResult:
+    _say(context, block, f"{proof.label} {cell.budget.text}")
+    search = Search(seeds=[], meter=context.meter)
+    with context.meter.allot(len(block.inputs) * proof.cost(context.num_classes)):
+        return ProofResult(**proof.prove(context.target, block.batch, cell.budget, search))
 
 
 def _say(context: EvaluationContext, block: Block, stage: str) -> None:

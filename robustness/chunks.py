@@ -30,6 +30,7 @@ from robustness.scoring import (
     CorruptionResult,
     Diagnostics,
     ModelResult,
+    ProofResult,
     ShardResult,
     join,
     score_clean,
@@ -42,6 +43,7 @@ KINDS: dict[Role, type[ShardResult]] = {
     "attack": AttackResult,
     "corruption": CorruptionResult,
     "certificate": CertificateResult,
+    "proof": ProofResult,
 }
 
 

@@ -22,6 +22,7 @@ def render(report: Report) -> str:
         lines += ["", f"{model.name} {model.version} ({model.runtime}, {model.precision})"]
         lines += _table(model)
         lines += _corruptions(model)
+        lines += _brackets(model)
         for certificate in model.certificates:
             lines += ["", *_certificate(certificate)]
     if summary.comparison is not None:
@@ -74,6 +75,26 @@ def _corruptions(model: ModelFigures) -> Iterator[str]:
         yield f"  mean corruption error {_percent(1 - model.corrupted.top1)}"
     if model.mce is not None:
         yield f"  mCE against the other model {_percent(model.mce)}"
+
+
+def _brackets(model: ModelFigures) -> Iterator[str]:
+    """What is broken, proved and open in each set of changes."""
+    if not model.brackets:
+        return
+    yield ""
+    yield (
+        f"  {'proof':16}{'':>5}{'broken':>8}{'proved':>8}{'open':>8}"
+        f"{'proved accuracy':>19}  {'robust accuracy':>19}"
+    )
+    for one in model.brackets:
+        counts = f"{one.broken:>8,}{one.proved:>8,}{one.open:>8,}"
+        both = "  ".join(map(_accuracy, (one.proved_accuracy, one.robust_accuracy)))
+        yield f"  {one.name:16}{one.eps:>5}{counts}{both}"
+
+
+def _accuracy(figure: Figure) -> str:
+    ends = f"({_percent(figure.ci[0])}-{_percent(figure.ci[1])})"
+    return f"{_percent(figure.top1):>6} {ends:>12}"
 
 
 def _certificate(found: CertificateFigures) -> Iterator[str]:

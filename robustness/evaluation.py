@@ -14,7 +14,8 @@ from data.sets import TextSet
 from data.sources import ImageSet
 from robustness import store as shards
 from robustness.attacking import EvaluationContext
-from robustness.attacks.base import input_seed, shown
+from robustness.attacks.base import Proof, input_seed, shown
+from robustness.brackets import proved_rank
 from robustness.chunks import Chunk, is_done, model_result
 from robustness.executors import run_inline
 from robustness.kinds import Endpoint, NotPossible
@@ -22,7 +23,8 @@ from robustness.progress import Cancelled, Meter, Progress
 from robustness.report.build import build_report, environment
 from robustness.report.schema import Report, write_report
 from robustness.report.write import write_companions
-from robustness.spec import EvaluationSpec, cost, parse_gate
+from robustness.scoring import ModelResult
+from robustness.spec import EvaluationSpec, GateMetric, cost, parse_gate
 from robustness.target import Target, torch_threads
 from robustness.text_target import open_model
 from runtimes.artifact import Artifact
@@ -146,7 +148,7 @@ def _until_decided(context: EvaluationContext, inputs: Inputs, executor: Executo
             chunk = pending.popleft()
             chosen = range(chunk.start, chunk.start + len(chunk.inputs))
             found = model_result(spec, context.target, [chosen], context.folder)
-            rank = found.clean.rank if gate.metric == "clean_accuracy" else found.largest_rank
+            rank = _gated(gate.metric, found)
             used = chosen.stop
             if rank is not None:
                 held += int((rank == 0).sum())
@@ -165,6 +167,13 @@ def _until_decided(context: EvaluationContext, inputs: Inputs, executor: Executo
     look()
     with meter.allot(meter.total - meter.done):
         return inputs.take(range(used))
+
+
+def _gated(metric: GateMetric, found: ModelResult) -> np.ndarray | None:
+    """The ranks (N,) that a gate is about."""
+    if metric == "proved_accuracy":
+        return proved_rank(found)
+    return found.clean.rank if metric == "clean_accuracy" else found.largest_rank
 
 
 def _in_float32(spec: EvaluationSpec) -> EvaluationSpec:
@@ -202,6 +211,8 @@ def _check_attacks(spec: EvaluationSpec, targets: Sequence[Target]) -> None:
         for attack in spec.attacks:
             if rule := attack.refusal(target.name, len(target.labels), access):
                 raise NotPossible(f"attacks: {rule}")
+            if isinstance(attack, Proof):
+                attack.check(target)
         if spec.uses_gradients:
             target.require_torch_model()
 

@@ -61,7 +61,7 @@ example:
 
 {remote}
 exit codes: 0 the gate held, or there was none; 1 the gate failed; 2 a bad request;
-130 interrupted, or the deadline was reached"""
+3 an attack contradicts a proof; 130 interrupted, or the deadline was reached"""
 _REMOTE = """an endpoint in the place of an artifact:
   KEY=... ./assay evaluate --target https://models.example.org --model fashion --key-env KEY \\
       --data artifacts/samples/fashion-mnist --attack square --eps 8/255 --queries 500 \\
@@ -209,8 +209,9 @@ def _add_attacks(command: argparse.ArgumentParser) -> None:
 def _add_figures(command: argparse.ArgumentParser) -> None:
     add = command.add_argument_group("figures").add_argument
     told = (
-        "what must hold, or the command exits with 1: robust_accuracy>=0.40 or "
-        "clean_accuracy>=0.80; what is compared is the lower end of the 95 %% interval"
+        "what must hold, or the command exits with 1: robust_accuracy>=0.40, "
+        "clean_accuracy>=0.80 or proved_accuracy>=0.30; what is compared is the lower end "
+        "of the 95 %% interval"
     )
     add("--gate", metavar="RULE", help=told)
     told = (

@@ -12,8 +12,8 @@ import numpy as np
 
 from robustness import store
 from robustness.attacking import cell_shards, stored_batch
-from robustness.attacks.base import TOLERANCE, Batch, Budget, Search
-from robustness.kinds import Variant
+from robustness.attacks.base import TOLERANCE, Batch, Budget, Proof, Search
+from robustness.kinds import NotPossible, Variant
 from robustness.logits import label_rank
 from robustness.progress import Meter
 from robustness.report.schema import Report
@@ -24,6 +24,7 @@ from robustness.scoring import (
     CleanResult,
     CorruptionResult,
     ModelResult,
+    ProofResult,
     Scoring,
     ask,
     combine,
@@ -165,7 +166,9 @@ class _Rescorer:
                     self._attack(cell, found, clean)
                 elif isinstance(found, CorruptionResult):
                     self._corruption(cell, found, chosen)
-            except (Refuted, store.Lost) as problem:
+                elif isinstance(found, ProofResult) and isinstance(cell.attack, Proof):
+                    self._proof(cell.attack, cell.budget, found, chosen)
+            except (NotPossible, Refuted, store.Lost) as problem:
                 self.outcome.refuted.append(f"{self.target.name}: {problem}")
 
     def _attack(self, cell: Cell, found: AttackResult, clean: Sequence[CleanResult]) -> None:
@@ -223,6 +226,14 @@ class _Rescorer:
         where = cell.budget.text.replace(":", " ")
         self._flags(where, found.rank, [label_rank(each, chosen.labels) for each in moved])
         self._classes(f"under {where}", found.index, logits)
+
+    def _proof(self, proof: Proof, budget: Budget, found: ProofResult, chosen: Batch) -> None:
+        """Prove again."""
+        again = proof.prove(self.target, chosen, budget, Search(seeds=[], meter=self.meter))
+        self.outcome.flags += len(self.rows)
+        for name in ("margin", "rounding"):
+            what = f"{proof.label} {budget.text}, {name}"
+            self._numbers(what, getattr(found, name), again[name], again[name])
 
     def _made(self, shard: Shard, budget: Budget) -> Batch:
         """The adversarial inputs of a chunk; an edit of an expression changes its label."""

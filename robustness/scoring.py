@@ -157,6 +157,29 @@ class CertificateResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ProofResult:
+    """The worst that changes of one kind can do, with one budget.
+
+    Attributes:
+        margin: (N,) float64 logit of the label minus the largest other one in the worst case, in
+            exact arithmetic.
+        rounding: (N,) float64, how much less it can be in float32.
+        places: (k, N) int64, which tokens the worst case replaces; -1 where none is left.
+        pieces: (k, N) int64, by which.
+    """
+
+    margin: np.ndarray
+    rounding: np.ndarray
+    places: np.ndarray
+    pieces: np.ndarray
+
+    @property
+    def holds(self) -> np.ndarray:
+        """Which inputs keep their label, (N,) bool."""
+        return self.margin > self.rounding
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnostics:
     """How a model behaves around its first inputs, see `robustness.sanity.measure`.
 
@@ -207,8 +230,8 @@ class Diagnostics:
     holds_at_large_eps: np.ndarray
 
 
-ShardResult = AttackResult | CorruptionResult | CertificateResult
-Kind = TypeVar("Kind", AttackResult, CorruptionResult, CertificateResult)
+ShardResult = AttackResult | CorruptionResult | CertificateResult | ProofResult
+Kind = TypeVar("Kind", AttackResult, CorruptionResult, CertificateResult, ProofResult)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -35,9 +35,10 @@ from robustness.attacks.torchattacks import TorchAttack
 from robustness.attacks.typos import Typos
 from robustness.attacks.word_swap import WordSwap
 from robustness.certificates.smoothing import Smoothing
+from robustness.certificates.substitutions import Substitutions
 from robustness.parsing import MOST, Count
 
-GateMetric = Literal["robust_accuracy", "clean_accuracy"]
+GateMetric = Literal["robust_accuracy", "clean_accuracy", "proved_accuracy"]
 GateOperator = Literal[">=", ">"]
 
 _GATE = re.compile(r"\s*(\w+)\s*(>=|>)\s*(\S+)\s*", re.ASCII)
@@ -65,6 +66,7 @@ ATTACKS: dict[str, type[Attack]] = {
     "word-swap": WordSwap,
     "hotflip": HotFlip,
     "typos": Typos,
+    "substitutions": Substitutions,
     "torchattacks": TorchAttack,
 }
 """Every attack by its name."""
@@ -160,8 +162,8 @@ class EvaluationSpec(Strict, frozen=True, json_schema_extra={"examples": EXAMPLE
     gate: str | None = Field(
         default=None,
         max_length=200,
-        description="condition on the lower bound of an interval: robust_accuracy or "
-        "clean_accuracy, >= or >, and a number in [0, 1]",
+        description="condition on the lower bound of an interval: robust_accuracy, "
+        "clean_accuracy or proved_accuracy, >= or >, and a number in [0, 1]",
     )
     stop: Literal["end", "early"] = Field(
         default="end",
@@ -297,8 +299,8 @@ def parse_gate(text: str) -> Gate:
     """Read a gate such as "robust_accuracy >= 0.40".
 
     Args:
-        text: `metric op threshold`; the metric is robust_accuracy or clean_accuracy, the operator
-            >= or >, the threshold lies in [0, 1].
+        text: `metric op threshold`; the metric is robust_accuracy, clean_accuracy or
+            proved_accuracy, the operator >= or >, the threshold lies in [0, 1].
 
     Raises:
         ValueError: the text is no such condition.

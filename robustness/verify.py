@@ -212,9 +212,9 @@ def _notes(report: Report, scored: int) -> list[str]:
 def _cost(report: Report, targets: Sequence[Target], samples: int) -> int:
     """Model evaluations at most."""
     attacks = [cell.attack for cell in report.spec.cells if cell.attack.info.role == "attack"]
-    corruptions = sum(cell.attack.info.role == "corruption" for cell in report.spec.cells)
+    again = sum(cell.attack.info.role in ("corruption", "proof") for cell in report.spec.cells)
     parts = (part for own in targets for each in attacks for part, _ in parts_of(own, each))
-    return samples * (len(targets) * (1 + corruptions) + sum(part.scorings for part in parts))
+    return samples * (len(targets) * (1 + again) + sum(part.scorings for part in parts))
 
 
 def _labels(report: Report) -> np.ndarray | None:

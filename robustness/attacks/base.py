@@ -37,14 +37,14 @@ Norm = Literal["Linf", "L2", "L1", "L0"]
 _OF_RADII = Field(description="norm of the radii")
 Linf = Annotated[Literal["Linf"], _OF_RADII]
 LinfOrL2 = Annotated[Literal["Linf", "L2"], _OF_RADII]
-Access = Literal["gradient", "scores", "label", "none"]
-Role = Literal["attack", "corruption", "certificate"]
+Access = Literal["gradient", "weights", "scores", "label", "none"]
+Role = Literal["attack", "corruption", "certificate", "proof"]
 
 
 def shown(*, gradients: bool, shows: Shows = "scores") -> list[Access]:
     """What a model shows of what attacks may need."""
     scores: list[Access] = [] if shows == "label" else ["scores"]
-    return [*(["gradient"] if gradients else []), *scores, "label", "none"]
+    return [*(["gradient", "weights"] if gradients else []), *scores, "label", "none"]
 
 
 MAX_TARGETS = 9
@@ -85,17 +85,19 @@ class Info:
         what: what it does, in half a sentence.
         input: what it changes.
         access: what of the model it needs: gradients of the differentiable model, the scores of
-            the served one, the class that it answers with, or nothing.
+            the served one, the class that it answers with, its weights, or nothing.
         budget: the option that holds its budgets.
         norms: the balls it knows; without any, eps has no meaning.
         min_classes: fewer classes than that it cannot attack.
-        role: an attack on the model; a corruption, which is not aimed at it; or a certificate,
-            which proves instead of attacking.
+        role: an attack on the model; a corruption, which is not aimed at it; a certificate,
+            which proves a radius of a smoothed model; or a proof about the model itself.
         follows: the loss whose gradient is all that it follows, if it is one.
         single_step: whether that is one step, which is weak.
         minimal: whether it looks for the nearest adversarial input, so that one run serves every
             budget.
         by_chance: whether a larger budget may spare more inputs, because nothing is aimed.
+        counts: what the budget counts, of attacks that change nothing else and of proofs: what an
+            attack makes with a budget lies in the set that a proof with the same or more is about.
         references: identifiers of the papers, such as arXiv:1706.06083.
     """
 
@@ -112,6 +114,7 @@ class Info:
     single_step: bool = False
     minimal: bool = False
     by_chance: bool = False
+    counts: Literal["pieces"] | None = None
     references: tuple[str, ...] = ()
 
 
@@ -290,6 +293,8 @@ class Attack(Strict, frozen=True, json_schema_extra=_ask_for_name):
         if "gradient" in missing:
             use = ASKING[self.info.input]
             return f"{self.label!r} follows gradients, and {name!r} has none: {use}"
+        if "weights" in missing:
+            return f"{self.label!r} needs the weights, and {name!r} shows none"
         if "scores" in missing:
             return f"{self.label!r} needs scores, and {name!r} shows the class alone"
         return None
@@ -419,6 +424,33 @@ class Certificate(Attack, frozen=True):
         self, target: "Target", batch: Batch, budget: Budget, search: Search
     ) -> tuple[np.ndarray, np.ndarray]:
         """The classes (B,) that are proved, -1 where none is, and radii (B,)."""
+        raise NotImplementedError
+
+
+class Proof(Attack, frozen=True):
+    """What proves of each input that no change within a budget changes its label."""
+
+    @property
+    def scorings(self) -> int:
+        """A proof is not scored."""
+        return 0
+
+    def check(self, target: "Target") -> None:
+        """Refuse a model that it knows nothing about.
+
+        Raises:
+            NotPossible: with the reason.
+        """
+        raise NotImplementedError
+
+    def prove(
+        self, target: "Target", batch: Batch, budget: Budget, search: Search
+    ) -> dict[str, np.ndarray]:
+        """What `robustness.scoring.ProofResult` holds of a batch.
+
+        Raises:
+            NotPossible: see `check`.
+        """
         raise NotImplementedError
 
 

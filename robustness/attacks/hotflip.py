@@ -40,6 +40,7 @@ class HotFlip(EditAttack, frozen=True):
         input="text",
         access="gradient",
         budget="edits",
+        counts="pieces",
     )
     name: Literal["hotflip"] = "hotflip"
 

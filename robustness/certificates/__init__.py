@@ -1,1 +1,1 @@
-"""Certificates: accuracy that is proved, up to a stated error."""
+"""Certificates and proofs: accuracy that no attack can lower."""

@@ -12,10 +12,11 @@ from core.environment import code_digest, python_and_machine, versions
 from core.stats import mcnemar, paired_interval
 from data.sets import Origin
 from robustness.attacks.corruptions.attack import split
+from robustness.brackets import brackets
 from robustness.report import schema, sentences
 from robustness.report.schema import plain
 from robustness.report.summary import by_gradients, model_figures, nearest
-from robustness.sanity.checks import find_warnings, not_tried, notes
+from robustness.sanity.checks import CONTRADICTED, find_warnings, not_tried, notes
 from robustness.scoring import (
     AttackResult,
     CertificateResult,
@@ -23,7 +24,7 @@ from robustness.scoring import (
     ModelResult,
     parts_of,
 )
-from robustness.spec import Cell, EvaluationSpec, parse_gate
+from robustness.spec import Cell, EvaluationSpec, GateMetric, parse_gate
 from robustness.store import SHARD_SIZE, content_digest
 
 _LIBRARIES = ("numpy", "onnxruntime", "pillow", "scipy", "torch", "torchattacks")
@@ -106,6 +107,7 @@ def _definitions(spec: EvaluationSpec, summary: schema.Summary, kind: str) -> di
         "minimal": bool(model.minimal),
         "mean_corruption_error": bool(model.corruptions),
         "certificate": bool(model.certificates),
+        "bracket": bool(model.brackets),
         "stability": summary.metric == "stability",
     }
     found = {term: text for term, text in schema.DEFINITIONS.items() if has.get(term, True)}
@@ -133,7 +135,11 @@ def _summary(
     reference = results[1] if len(results) > 1 else None
     models = [model_figures(results[0], reference, metric=metric)]
     models += [model_figures(result, metric=metric) for result in results[1:]]
-    unresolved = [warning.code for warning in warnings if warning.model == models[0].name]
+    unresolved = [
+        warning.code
+        for warning in warnings
+        if warning.model == models[0].name or warning.code == CONTRADICTED
+    ]
     return schema.Summary(
         headline=sentences.headline(models[0], metric, kind),
         findings=[
@@ -196,7 +202,7 @@ def _gate(
     gate = parse_gate(text)
     # Without labels the model is compared with itself: clean accuracy is 1 whatever the model.
     meaningful = labelled or gate.metric != "clean_accuracy"
-    figure = model.clean if gate.metric == "clean_accuracy" else model.largest
+    figure = _gated(gate.metric, model)
     lower = 0.0 if figure is None else figure.ci[0]
     reason = _gate_reason(gate.metric, model, figure)
     if spec.stop == "early" and figure is not None and not gate.decided(*figure.ci):
@@ -219,10 +225,22 @@ def _gate(
     )
 
 
-def _gate_reason(metric: str, model: schema.ModelFigures, figure: schema.Figure | None) -> str:
+def _gated(metric: GateMetric, model: schema.ModelFigures) -> schema.Figure | None:
+    """The figure that a gate is about."""
+    if metric == "proved_accuracy":
+        return model.proved
+    return model.clean if metric == "clean_accuracy" else model.largest
+
+
+def _gate_reason(
+    metric: GateMetric, model: schema.ModelFigures, figure: schema.Figure | None
+) -> str:
     if figure is None:
-        return "no attack of the spec has a budget, so nothing was measured"
+        missing = "proof" if metric == "proved_accuracy" else "attack"
+        return f"no {missing} of the spec has a budget, so nothing was measured"
     where = "clean" if metric == "clean_accuracy" else f"worst case {sentences.at_largest(model)}"
+    if metric == "proved_accuracy":
+        where = f"proved {sentences.at_proved(model)}"
     return f"{where}: lower bound {figure.ci[0]:.4f} of {figure.top1:.4f}"
 
 
@@ -246,6 +264,7 @@ def _model_flags(result: ModelResult) -> list[schema.ModelFlags]:
     clean = result.clean
     attacks = [_attack_flags(result, *pair) for pair in result.of(AttackResult)]
     corruptions, certificates = _corruption_flags(result), _certificates(result)
+    proofs = _proof_flags(result)
     minimal = nearest(result)
     return [
         schema.ModelFlags(
@@ -259,6 +278,7 @@ def _model_flags(result: ModelResult) -> list[schema.ModelFlags]:
             corruptions=[found[i] for found in corruptions],
             certificates=[found[i] for found in certificates],
             minimal={norm: _finite(distance[i]) for norm, distance in minimal.items()},
+            proofs=[found[i] for found in proofs],
         )
         for i in range(len(clean.rank))
     ]
@@ -308,6 +328,16 @@ def _certificates(result: ModelResult) -> list[list[schema.CertificateFlags]]:
         correct = (one.index == result.clean.label).tolist()
         answers = zip(index, one.radius.tolist(), correct, strict=True)
         found.append([made(index=i, radius=radius, correct=c) for i, radius, c in answers])
+    return found
+
+
+def _proof_flags(result: ModelResult) -> list[list[schema.ProofFlags]]:
+    found = []
+    for one in brackets(result):
+        made = partial(schema.ProofFlags, name=one.cell.attack.label, eps=one.cell.budget.text)
+        states = np.select([one.broken, one.proved], ["broken", "proved"], "open").tolist()
+        sizes = zip(states, one.proof.margin.tolist(), one.proof.rounding.tolist(), strict=True)
+        found.append([made(state=s, margin=m, rounding=r) for s, m, r in sizes])
     return found
 
 

@@ -104,6 +104,8 @@ def _measured(model: ModelFigures) -> Iterator[tuple[Any, ...]]:
         yield "robust", worst, model.largest.top1, model.largest.ci
     if model.corrupted is not None:
         yield "corrupted", "mean over corruptions", model.corrupted.top1, model.corrupted.ci
+    if model.proved is not None:
+        yield "proved", sentences.at_proved(model), model.proved.top1, model.proved.ci
     for one in model.certificates:
         first, about = one.curve[0], f"randomized smoothing, sigma {one.sigma}"
         yield "provable", about, first.share, first.ci

@@ -48,6 +48,10 @@ DEFINITIONS = {
     "certificate": "what holds for every change within the l2 radius, whatever the attack, of the "
     "smoothed model: the majority vote over noisy copies (Cohen et al. 2019); at most alpha of the "
     "certificates are wrong",
+    "bracket": "of one set of changes, that of a proof: an input is broken where something in it "
+    "misleads the PyTorch model or the served one (or it is wrong unchanged), proved where nothing "
+    "in it can, rounding included, and open where neither is known; an attack stands in a bracket "
+    "only if all that it may make lies in the set",
     "stability": "no labels were given: the model's own prediction on the unchanged input stands "
     "in, so the figures say how stable its predictions are, not whether they are correct",
 }
@@ -152,6 +156,50 @@ class CertificateFigures(Part):
     curve: list[Certified]
 
 
+class Contradiction(Part):
+    """An input that is proved to hold in a set of changes, and does not: one side is wrong.
+
+    The attack's witness is the stored input of `attack` with the budget `eps` ("none" where the
+    unchanged one is misclassified), to which the served model answers `adversarial_index`. The
+    proof's is its worst case: `margin` is left, of which rounding takes `rounding` at most, when
+    the tokens at `places` are replaced by `pieces`.
+    """
+
+    sample: int
+    attack: str
+    eps: str | None
+    adversarial_index: int
+    margin: float
+    rounding: float
+    places: list[int]
+    pieces: list[int]
+
+
+class BracketFigures(Part):
+    """What is known of one set of changes, that of a proof with one budget.
+
+    `broken`, `proved` and `open` count inputs; `attacks` are those inside of the set. Proved
+    accuracy is a lower bound, robust accuracy, the share that nothing was found to break, an upper
+    one. `rounding` is the largest that was allowed for.
+    """
+
+    name: str
+    title: str
+    eps: str
+    eps_value: float
+    kind: str
+    description: str
+    attacks: list[str]
+    broken: int
+    proved: int
+    open: int
+    proved_accuracy: Figure
+    robust_accuracy: Figure
+    rounding: float
+    contradictions: list[Contradiction]
+    finding: str
+
+
 class MinimalFigures(Part):
     """Accuracy over all radii from one run: `eps` ascending, `accuracy` beside it.
 
@@ -198,7 +246,8 @@ class ModelFigures(Part):
 
     `largest` is the worst case over the attacks at the largest budget; a gate asks for it.
     `corrupted` is accuracy averaged over corruptions and severities, `mean_corruption_error` its
-    complement; `mce` is mCE against the compared model: the mean ratio of errors. `outcome` shows
+    complement; `mce` is mCE against the compared model: the mean ratio of errors. `brackets` has an
+    entry for each budget of a proof, `proved` is what holds at the largest of each. `outcome` shows
     accuracy before and under what was tried, "90 % → 43 %". `endpoint` is there where it lay behind
     an address.
     """
@@ -219,6 +268,8 @@ class ModelFigures(Part):
     mean_corruption_error: float | None
     mce: float | None
     certificates: list[CertificateFigures]
+    brackets: list[BracketFigures] = []
+    proved: Figure | None = None
     classes: list[ClassFigures]
     outcome: str
     endpoint: EndpointFigures | None = None
@@ -345,6 +396,20 @@ class CertificateFlags(Part):
     correct: bool
 
 
+class ProofFlags(Part):
+    """What is known of one input in one set of changes.
+
+    `margin` is what is left in the worst case of the logit of the label minus the largest other
+    one, of which rounding takes `rounding` at most.
+    """
+
+    name: str
+    eps: str
+    state: Literal["broken", "proved", "open"]
+    margin: float
+    rounding: float
+
+
 class ModelFlags(Part):
     """One model on one sample.
 
@@ -358,6 +423,7 @@ class ModelFlags(Part):
     corruptions: list[CorruptionFlags]
     certificates: list[CertificateFlags]
     minimal: dict[Norm, float | None]
+    proofs: list[ProofFlags] = []
 
 
 class Sample(Part):

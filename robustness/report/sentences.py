@@ -5,6 +5,7 @@ from core.percent import hundredths
 from data.labels import ClassMap
 from robustness.report.schema import (
     AttackFigures,
+    BracketFigures,
     CertificateFigures,
     Comparison,
     Data,
@@ -105,6 +106,31 @@ def of_attack(attack: AttackFigures, samples: int, metric: str) -> str:
     return f"{under} of {inputs} (95{NBSP}% interval {ends}){again}."
 
 
+def at_proved(model: ModelFigures) -> str:
+    """The largest budgets of proofs as part of a sentence, "with 10 pieces replaced"."""
+    return " or ".join(one.description for one in _largest_brackets(model))
+
+
+def _largest_brackets(model: ModelFigures) -> list[BracketFigures]:
+    ascending = sorted(model.brackets, key=lambda one: one.eps_value)
+    return list({one.name: one for one in ascending}.values())
+
+
+def of_bracket(found: BracketFigures, samples: int) -> str:
+    """What attacks and a proof leave open in one set of changes, in one sentence."""
+    proved, robust = found.proved_accuracy, found.robust_accuracy
+    shares = (
+        f"proved accuracy {percent(proved.top1, samples)} (95{NBSP}% interval "
+        f"{interval(proved.ci, samples)}), robust accuracy {percent(robust.top1, samples)} "
+        f"({interval(robust.ci, samples)})"
+    )
+    tried = f"under {', '.join(found.attacks)}" if found.attacks else "without an attack of the set"
+    return (
+        f"{found.description[0].upper()}{found.description[1:]}, of {count(samples, 'input')} "
+        f"{found.broken:,} broken, {found.proved:,} proved, {found.open:,} open: {shares} {tried}."
+    )
+
+
 def of_certificate(found: CertificateFigures, samples: int) -> str:
     """What randomized smoothing proves at some radius, in a line."""
     first = found.curve[0]
@@ -129,7 +155,9 @@ def _left(model: ModelFigures) -> float | None:
         return model.largest.top1
     if model.corrupted is not None:
         return model.corrupted.top1
-    return model.certificates[0].curve[0].share if model.certificates else None
+    if model.certificates:
+        return model.certificates[0].curve[0].share
+    return None if model.proved is None else model.proved.top1
 
 
 def data(found: Data, metric: str, class_map: ClassMap | None) -> str:
@@ -190,8 +218,8 @@ def _stability(model: ModelFigures, kind: str) -> str:
 
 
 def _without_budget(model: ModelFigures, metric: str) -> str:
-    found = [one for one in (_corrupted(model, metric), _certified(model, metric)) if one]
-    return " ".join(found) or "No attack was run."
+    found = [_corrupted(model, metric), _certified(model, metric), _proved(model, metric)]
+    return " ".join(one for one in found if one) or "No attack was run."
 
 
 def _corrupted(model: ModelFigures, metric: str) -> str | None:
@@ -219,6 +247,17 @@ def _certified(model: ModelFigures, metric: str) -> str | None:
     )
 
 
+def _proved(model: ModelFigures, metric: str) -> str | None:
+    """What is proved at the largest budgets."""
+    if model.proved is None:
+        return None
+    share, right = percent(model.proved.top1, model.samples), "correct"
+    if metric == "stability":
+        right = "unchanged"
+    ends = _ends(model.proved.ci, model)
+    return f"It is proved to stay {right} on {share} {at_proved(model)} ({ends})."
+
+
 def _ends(ci: tuple[float, float], model: ModelFigures) -> str:
     return f"95{NBSP}% interval {interval(ci, model.samples)}"
 
@@ -232,7 +271,8 @@ def findings(model: ModelFigures, metric: str, kind: str) -> list[str]:
         _confirmation(model, kind),
     ]
     if model.largest is not None:
-        found += [_corrupted(model, metric), _certified(model, metric)]
+        found += [_corrupted(model, metric), _certified(model, metric), _proved(model, metric)]
+    found += [one.finding for one in model.brackets]
     return [one for one in found if one]
 
 

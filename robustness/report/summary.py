@@ -9,10 +9,11 @@ import numpy as np
 from core.stats import confidence_sequence, mean_interval
 from robustness.attacks.base import Norm
 from robustness.attacks.corruptions.attack import mean_corruption_error, split
+from robustness.brackets import Bracket, brackets, misled, proved_rank
 from robustness.certificates.smoothing import Smoothing
 from robustness.kinds import Variant
 from robustness.report import schema
-from robustness.report.sentences import of_attack, outcome
+from robustness.report.sentences import of_attack, of_bracket, outcome
 from robustness.scoring import (
     GRADIENTS,
     AttackResult,
@@ -36,7 +37,7 @@ def model_figures(
         reference: the model whose errors under corruptions are the measure, if any.
         metric: "accuracy", or "stability" where no labels were given.
     """
-    target = result.target
+    target, proved = result.target, proved_rank(result)
     largest, errors = result.largest_rank, _errors(result)
     endpoint = None if target.endpoint is None else target.endpoint.facts()
     found = schema.ModelFigures(
@@ -58,6 +59,8 @@ def model_figures(
         else None,
         mce=_relative_error(errors, _errors(reference) if reference else {}),
         certificates=_certificates(result),
+        brackets=[_bracket(result, one) for one in brackets(result)],
+        proved=None if proved is None else _top1(result, proved),
         classes=_classes(result),
         outcome="",
         endpoint=None if endpoint is None else schema.EndpointFigures(**endpoint),
@@ -72,6 +75,11 @@ def _figure(result: ModelResult, rank: np.ndarray) -> schema.Figure:
         ci=_interval(result, rank == 0),
         top_k=_by_rank(rank, result.top_k),
     )
+
+
+def _top1(result: ModelResult, rank: np.ndarray) -> schema.Figure:
+    """An accuracy that is known of the first class alone."""
+    return _figure(result, rank).model_copy(update={"top_k": {}})
 
 
 def _interval(result: ModelResult, shares: np.ndarray) -> tuple[float, float]:
@@ -248,6 +256,48 @@ def _certified(result: ModelResult, radius: np.ndarray) -> list[schema.Certified
         share, ci = int(held.sum()) / samples, _interval(result, held)
         found.append(schema.Certified(radius=float(place), share=share, ci=ci))
     return found
+
+
+def _bracket(result: ModelResult, one: Bracket) -> schema.BracketFigures:
+    attack, place = one.cell.attack, one.cell.budget
+    made = schema.BracketFigures(
+        name=attack.label,
+        title=attack.title,
+        eps=place.text,
+        eps_value=place.value,
+        kind=place.kind,
+        description=attack.describe(place),
+        attacks=[f"{c.attack.title} {c.attack.describe(c.budget)}" for c, _ in one.attacks],
+        broken=int(one.broken.sum()),
+        proved=int(one.proved.sum()),
+        open=int(one.open.sum()),
+        proved_accuracy=_top1(result, ~one.proved),
+        robust_accuracy=_top1(result, one.broken),
+        rounding=float(one.proof.rounding.max()),
+        contradictions=[
+            _contradiction(result, one, i) for i in np.flatnonzero(one.contradicted).tolist()
+        ],
+        finding="",
+    )
+    return made.model_copy(update={"finding": of_bracket(made, len(one.clean))})
+
+
+def _contradiction(result: ModelResult, one: Bracket, i: int) -> schema.Contradiction:
+    """Both witnesses of input `i`: of the attacks the first that misled."""
+    by = next(((c, found) for c, found in one.attacks if misled(found)[i]), None)
+    if not one.clean[i]:
+        by = None
+    proof, replaced = one.proof, one.proof.places[:, i] >= 0
+    return schema.Contradiction(
+        sample=i,
+        attack="none" if by is None else by[0].attack.label,
+        eps=None if by is None else by[0].budget.text,
+        adversarial_index=int((result.clean if by is None else by[1]).index[i]),
+        margin=float(proof.margin[i]),
+        rounding=float(proof.rounding[i]),
+        places=proof.places[replaced, i].tolist(),
+        pieces=proof.pieces[replaced, i].tolist(),
+    )
 
 
 def _classes(result: ModelResult) -> list[schema.ClassFigures]:

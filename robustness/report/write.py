@@ -17,7 +17,15 @@ from core.tables import markdown_table
 from robustness.parsing import L2_LIMIT, parse_eps
 from robustness.report import html
 from robustness.report.exhibits import collect
-from robustness.report.schema import Figure, ModelFigures, ModelFlags, Report, Summary, plain
+from robustness.report.schema import (
+    BracketFigures,
+    Figure,
+    ModelFigures,
+    ModelFlags,
+    Report,
+    Summary,
+    plain,
+)
 from robustness.report.sentences import (
     at_budget,
     interval,
@@ -55,6 +63,7 @@ _SCHEMA = pyarrow.schema(
         ("confirmed_8bit", pyarrow.bool_()),
         ("correct", pyarrow.bool_()),
         ("radius", pyarrow.float64()),
+        ("state", pyarrow.string()),
     ]
 )
 
@@ -114,6 +123,8 @@ def _suite(root: ElementTree.Element, model: ModelFigures, summary: Summary) -> 
     for one in model.certificates:
         text = of_certificate(one, model.samples)
         _case(suite, model.name, f"smoothing sigma {one.sigma}", text)
+    for one in model.brackets:
+        _case(suite, model.name, f"{one.name} {one.eps}", one.finding)
     own = [warning for warning in summary.warnings if warning.model == model.name]
     case = _case(suite, model.name, "sanity checks", f"{len(own)} warnings")
     if own:
@@ -188,6 +199,18 @@ def _model(model: ModelFigures, metric: str) -> Iterator[str]:
         yield f"Under corruptions on average: {of_figure(model.corrupted, model.samples, metric)}."
     for one in model.certificates:
         yield f"Smoothed with sigma {one.sigma}: {of_certificate(one, model.samples)}."
+    if model.brackets:
+        head = ("proof", "broken", "proved", "open", "proved accuracy", "95 % interval")
+        head += ("robust accuracy", "95 % interval")
+        yield markdown_table(head, (_bracket(one, model.samples) for one in model.brackets))
+
+
+def _bracket(one: BracketFigures, samples: int) -> tuple[str, ...]:
+    counts = (f"{number:,}" for number in (one.broken, one.proved, one.open))
+    proved, robust = (
+        _measured(each, samples) for each in (one.proved_accuracy, one.robust_accuracy)
+    )
+    return (literal(one.description), *counts, *proved, *robust)
 
 
 def _measured(figure: Figure, samples: int) -> tuple[str, str]:
@@ -250,3 +273,7 @@ def _rows(model: ModelFlags) -> Iterator[dict[str, Any]]:
         value = parse_eps(one.sigma, limit=L2_LIMIT)
         row = {"attack": "smoothing", "point": one.sigma, "value": value}
         yield {**row, "index": one.index, "radius": one.radius, "correct": one.correct}
+    for one in model.proofs:
+        value, held = float(one.eps), one.state == "proved"
+        row = {"attack": one.name, "point": one.eps, "value": value, "margin": one.margin}
+        yield {**row, "state": one.state, "correct": held}

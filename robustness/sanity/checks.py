@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from robustness.attacks.base import Budget
+from robustness.brackets import brackets
 from robustness.sanity import model_checks
 from robustness.sanity.model_checks import ModelOutcome, Pairs, many
 from robustness.scoring import AttackResult, ModelResult, parts_of
@@ -15,6 +16,7 @@ from robustness.target import Target
 
 RISE = 0.02  # share by which the seed alone moves an accuracy: 1-3 flags of 100 were measured
 BLACK = 0.02  # share that only a black box may fool: none of 57 on sound models
+CONTRADICTED = "proof_contradicted"
 BORDER = 1e-3  # of logits: so near to the border, rounding decides
 LARGE = 0.25  # l-infinity radius to which doubling the radius costs any model some accuracy
 FEW_HELD = 50  # images that hold, below which it is no wonder that none falls
@@ -32,6 +34,18 @@ class SanityWarning(NamedTuple):
 
     code: str
     message: str
+
+
+def contradicted(model: ModelOutcome) -> Iterator[str]:
+    """A proof that does not hold."""
+    for one in brackets(model.result):
+        if one.contradicted.any():
+            where = f"{one.cell.attack.label} {one.cell.budget.text}"
+            yield (
+                f"{where}: {model.count(one.contradicted)} are misled though it is proved that "
+                "nothing in this set misleads the model. Proof, attack or served model is wrong; "
+                "the report holds what both sides found."
+            )
 
 
 def above_clean(model: ModelOutcome) -> Iterator[str]:
@@ -200,6 +214,7 @@ CHECKS: tuple[tuple[str, Callable[[ModelOutcome], Iterator[str]]], ...] = (
     ("dead_zones", model_checks.dead_zones),
     ("saturated_logits", model_checks.saturated),
     ("more_steps_weaker", model_checks.fewer_steps_stronger),
+    (CONTRADICTED, contradicted),
     ("robust_above_clean", above_clean),
     ("accuracy_rises_with_eps", rises),
     ("accuracy_does_not_fall", flat),

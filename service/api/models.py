@@ -27,8 +27,8 @@ _LIMITS: set[str] = {
     "evaluation_max_attacks",
 }
 
-Access = Literal["gradient", "scores", "label", "none"]
-_ACCESS: list[Access] = ["gradient", "scores", "label", "none"]  # as attacks name it
+Access = Literal["gradient", "weights", "scores", "label", "none"]
+_ACCESS: list[Access] = ["gradient", "weights", "scores", "label", "none"]  # as attacks name it
 
 
 class ModelDescription(TypedDict):
@@ -118,7 +118,7 @@ def describe_model(served: Served, registry: Registry) -> dict[str, Any]:
         "runtime": served.runtime.name,
         "precision": served.runtime.precision,
         "gradients": manifest.gradients,
-        "access": _ACCESS if manifest.gradients else _ACCESS[1:],
+        "access": _ACCESS if manifest.gradients else _ACCESS[2:],
         "measuring": artifact.digest in registry.measuring,
         "labels": list(artifact.labels),
         "input": manifest.model_dump(mode="json")["input"],

@@ -55,7 +55,7 @@ const NOTES = {
 };
 
 /** Why an attack cannot be tried on a model that does not show what it needs. */
-const LACKS = { gradient: "gradients, which it does not show", scores: "scores, and it shows the class alone" };
+const LACKS = { gradient: "gradients, which it does not show", weights: "its weights", scores: "scores, and it shows the class alone" };
 
 let attacks = [];
 

@@ -24,6 +24,7 @@ from export.run import Run
 from export.samples import Samples
 from export.write import write_artifact
 from models.checkpoints import save_weights
+from models.inference.fold import fold
 from robustness.target import ImageTarget
 from robustness.text_target import TextTarget
 from runtimes.base import Inputs
@@ -211,6 +212,22 @@ def bag() -> TextTarget:
     """Every word of `WORDS` is a token, and so is every letter of them."""
     tokenizer = train_wordpiece([" ".join(WORDS)] * 3, vocab_size=200)
     return target_of(Bag(tokenizer.vocab_size), tokenizer, ["neg", "pos"])
+
+
+@pytest.fixture
+def provable(bag: TextTarget) -> TextTarget:
+    """A TransJect that reads each token by itself, with the same tokenizer."""
+    tokenizer = bag.require_tokenizer()
+    with torch.random.fork_rng([]):
+        torch.manual_seed(0)
+        model = models.build(
+            "transject_random", vocab_size=tokenizer.vocab_size, seq_len=24, embed_dim=8, depth=1,
+            num_experts=1,
+        ).eval()  # fmt: skip
+        nn.init.normal_(model.encoder.layers[0].r)
+        nn.init.zeros_(model.head.bias)
+    target = target_of(model, tokenizer, ["neg", "pos"])
+    return dataclasses.replace(target, runtime=ModuleRuntime(fold(model)))
 
 
 @pytest.fixture(scope="session")

@@ -11,7 +11,7 @@ import torchattacks
 from pydantic import ValidationError
 from torch import Tensor
 
-from robustness.attacks.base import Attack, Batch, Budget, Certificate, Search
+from robustness.attacks.base import Attack, Batch, Budget, Certificate, Proof, Search
 from robustness.attacks.torchattacks import LIBRARY, REFUSED
 from robustness.evaluation import evaluate
 from robustness.kinds import NotPossible
@@ -30,6 +30,7 @@ CASES = [
     if name != "torchattacks"  # whose attacks have a test of their own below
     for norm in kind.info.norms or [""]
 ]
+PROVES = ("certificate", "proof")
 Case = tuple[Attack, Target, Batch]
 every = pytest.mark.parametrize(("name", "norm"), CASES)
 asking = pytest.mark.parametrize(
@@ -82,6 +83,9 @@ def run(
     if isinstance(attack, Certificate):
         index, radius = attack.certify(target, batch, budget, search)
         return Batch(inputs=batch.inputs, labels=index, found={"radius": radius})
+    if isinstance(attack, Proof):
+        found = attack.prove(target, batch, budget, search)
+        return Batch(inputs=batch.inputs, labels=batch.labels, found={"all": found["margin"]})
     parts = attack.parts(10)
     if len(parts) == 1:
         return attack.run(target, batch, budget, search)
@@ -111,13 +115,15 @@ def same(first: Batch, second: Batch) -> bool:
 
 
 @pytest.fixture
-def subject(name: str, bag: TextTarget, texts: list[str]) -> tuple[Target, Batch]:
+def subject(
+    name: str, bag: TextTarget, provable: TextTarget, texts: list[str]
+) -> tuple[Target, Batch]:
     """A model that reads what the attack changes, and inputs that it gets right."""
     if ATTACKS[name].info.input == "image":
         target = rowwise()
         return target, make_batch(target)
-    chosen = texts[:8]
-    return bag, Batch(inputs=chosen, labels=bag.predict(chosen).argmax(axis=1))
+    chosen, target = texts[:8], provable if name == "substitutions" else bag
+    return target, Batch(inputs=chosen, labels=target.predict(chosen).argmax(axis=1))
 
 
 @pytest.fixture
@@ -136,7 +142,7 @@ def test_results_are_allowed_described_and_repeated(leave: bool, case: Case) -> 
     assert meter.done <= len(batch.inputs) * cost
     assert same(found, run(attack, target, batch, leave=leave))
     assert budget.text.split(":")[0] in attack.describe(budget)
-    if attack.info.role == "certificate":
+    if attack.info.role in PROVES:
         return
     assert attack.allowed(batch, found, budget, target, range(len(batch.inputs))).all()
     if attack.info.norms or "edits" in type(attack).model_fields:
@@ -158,7 +164,7 @@ def test_an_input_fares_alike_in_every_batch(case: Case) -> None:
 @asking
 def test_a_fooled_input_leaves_early(case: Case) -> None:
     (attack, target, batch), meter = case, Meter(10**9)
-    if attack.info.role == "certificate":
+    if attack.info.role in PROVES:
         return
     wrong = Batch(inputs=batch.inputs, labels=(batch.labels + 1) % len(target.labels))
     run(attack, target, wrong, meter=meter)
@@ -171,11 +177,11 @@ def test_cancel_is_heeded_before_the_next_evaluation(case: Case) -> None:
     meter = Meter(
         10**9, on_progress=lambda now: seen.append(now.done), should_stop=lambda: meter.done >= 10
     )
-    if attack.name == "fgsm":  # one evaluation is all that it makes
+    if attack.name in ("fgsm", "substitutions"):  # one evaluation is all that they make
         meter.done = 10
     with pytest.raises(Cancelled):
         run(attack, target, batch, leave=False, meter=meter)
-    assert attack.name == "fgsm" or seen[-2] < 10 <= seen[-1]
+    assert attack.name in ("fgsm", "substitutions") or seen[-2] < 10 <= seen[-1]
 
 
 @every
@@ -191,7 +197,7 @@ def test_nothing_but_the_result_changes(case: Case) -> None:
 @every
 def test_what_goes_too_far_is_not_allowed(case: Case) -> None:
     attack, target, batch = case
-    if attack.info.role == "certificate":
+    if attack.info.role in PROVES:
         return
     budget, seeds = attack.budgets()[0], range(8)
     if attack.info.input == "text":
@@ -326,7 +332,7 @@ def test_any_number_of_classes_is_attacked(name: str, norm: str, num_classes: in
         return
     found = run(attack, target, batch, leave=False, meter=meter)
     assert meter.done <= 3 * attack.cost(num_classes)
-    if attack.info.role != "certificate":
+    if attack.info.role not in PROVES:
         assert attack.allowed(batch, found, attack.budgets()[0], target, range(3)).all()
 
 

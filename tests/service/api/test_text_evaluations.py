@@ -145,7 +145,9 @@ def test_every_attack_on_texts_runs_to_its_report(front: Front) -> None:
         "hotflip": {"edits": [1, 2], "queries": 20},
         "typos": {"edits": [2], "queries": 20},
     }
-    assert set(settings) == {name for name, kind in ATTACKS.items() if kind.info.input == "text"}
+    facts = {name: kind.info for name, kind in ATTACKS.items()}
+    known = {n for n, info in facts.items() if (info.input, info.role) == ("text", "attack")}
+    assert set(settings) == known
     spec = {"attacks": [{"name": name, **given} for name, given in settings.items()]}
     form = {"texts": json.dumps(TEXTS), "spec": json.dumps(spec)}
     location = post(front, **form).headers["location"]

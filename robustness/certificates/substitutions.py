@@ -1,0 +1,125 @@
+"""Substitutions: texts whose label no replaced pieces can change, whatever they are.
+
+Proved is the model itself, and not a smoothed one: a text counts as proved if the label stays the
+first class of every sequence of as many pieces that differs at so many places at most. Any entry
+of the table of embeddings counts as a piece, also where no text gives it, so that the proof holds
+of more than texts. Only the first `max_len` pieces are read, and so only these are replaced.
+"""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, ClassVar, Literal, cast
+from weakref import WeakKeyDictionary
+
+import numpy as np
+from pydantic import Field, field_validator
+
+from robustness.attacks.base import Batch, Budget, Info, Proof, Search, distinct
+from robustness.kinds import NotPossible
+from robustness.parsing import Counts
+
+if TYPE_CHECKING:
+    from models.analysis.substitutions import Substitutions as Table
+    from robustness.target import Target
+    from robustness.text_target import TextTarget
+
+_TABLES: "WeakKeyDictionary[object, tuple[str, Table]]" = WeakKeyDictionary()
+"""By PyTorch model: the digest of its target, and what was found of its pieces."""
+
+
+class Substitutions(Proof, frozen=True):
+    """What no substitution of pieces changes, exactly."""
+
+    info: ClassVar[Info] = Info(
+        title="Substitutions",
+        paper="our own",
+        what="no attack but a proof, against any pieces in the place of others",
+        input="text",
+        access="weights",
+        budget="edits",
+        role="proof",
+        counts="pieces",
+    )
+    name: Literal["substitutions"] = "substitutions"
+    edits: Counts = Field(default=[1, 2, 5, 10], description="pieces of a text that are replaced")
+
+    @field_validator("edits")
+    @classmethod
+    def _distinct_edits(cls, edits: list[int]) -> list[int]:
+        return distinct("edits", edits)
+
+    def cost(self, num_classes: int) -> int:
+        """One forward pass; the table of pieces is made once, whatever the texts."""
+        return 1
+
+    def notes(self, num_classes: int) -> Iterator[str]:
+        """What the proof is about, and what makes it possible."""
+        yield (
+            "Substitutions proves of texts with as many pieces, any entry of the table of "
+            "embeddings in the place of any other; where no text gives the worst sequence, an "
+            "input may be open though nothing misleads the model. The model sees the position of "
+            "each piece, but no interaction between pieces."
+        )
+
+    def describe(self, budget: Budget) -> str:
+        """See `Attack.describe`."""
+        return f"with {int(budget.value):,} piece{'s' * (budget.value != 1)} replaced"
+
+    def check(self, target: "Target") -> None:
+        """See `Proof.check`."""
+        from models.analysis.substitutions import refusal
+
+        about = f"attacks: {self.label!r} proves nothing of {target.name!r}"
+        if target.torch_model is None:
+            raise NotPossible(f"{about}, whose weights nobody can see here")
+        if target.endpoint is not None:
+            raise NotPossible(f"{about}: behind an address may lie another model than its copy")
+        if getattr(target, "relabel", None) is not None:
+            raise NotPossible(f"{about}, whose labels change with the text")
+        if target.runtime.precision != "fp32":
+            raise NotPossible(
+                f"{about}: rounding is bounded for fp32, and it is served in "
+                f"{target.runtime.precision}"
+            )
+        why = refusal(target.torch_model)
+        if why is not None:
+            raise NotPossible(f"{about}: {why}")
+
+    def prove(
+        self, target: "Target", batch: Batch, budget: Budget, search: Search
+    ) -> dict[str, np.ndarray]:
+        """See `Proof.prove`."""
+        import torch
+
+        self.check(target)
+        model, count = cast("TextTarget", target), int(budget.value)
+        table, before = _table(target), None if search.meter is None else search.meter.before
+        rows = model.require_tokenizer().ids(batch.texts, model.max_len)
+        replaced = np.full((2, count, len(rows)), -1, np.int64)
+        margin, rounding = np.zeros(len(rows)), np.zeros(len(rows))
+        for i, (row, label) in enumerate(zip(rows, batch.labels, strict=True)):
+            if before is not None:
+                before()
+            table.extend(len(row), before)
+            tokens = torch.from_numpy(row.astype(np.int64))
+            [found] = table.worst(tokens, int(label), [count])
+            margin[i], rounding[i] = found.margin, table.rounding(len(row))
+            replaced[:, : len(found.places), i] = found.places, found.pieces
+            if search.meter is not None:
+                search.meter.after(1)
+        return {
+            "margin": margin,
+            "rounding": rounding,
+            "places": replaced[0],
+            "pieces": replaced[1],
+        }
+
+
+def _table(target: "Target") -> "Table":
+    from models.analysis.substitutions import Substitutions as Table
+
+    model = target.require_torch_model()
+    digest, found = _TABLES.get(model, ("", None))
+    if found is None or digest != target.digest:
+        found = Table(model)
+        _TABLES[model] = target.digest, found
+    return found

@@ -1,0 +1,173 @@
+"""Proofs and attacks side by side: broken, proved and open inputs, and what contradicts a proof."""
+
+from copy import copy
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from data.sets import Origin, TextSet
+from robustness.__main__ import CONTRADICTED, _exit_code
+from robustness.attacks.base import Batch, Search
+from robustness.brackets import brackets
+from robustness.certificates.substitutions import Substitutions
+from robustness.chunks import model_result
+from robustness.console import render
+from robustness.evaluation import evaluate
+from robustness.kinds import NotPossible
+from robustness.progress import Meter
+from robustness.report import html
+from robustness.report.build import build_report
+from robustness.report.schema import Report, read_report
+from robustness.report.write import card, junit, sample_rows
+from robustness.rescore import Outcome, rescore
+from robustness.scoring import ProofResult, combine
+from robustness.spec import EvaluationSpec
+from robustness.store import ranges
+from robustness.text_target import TextTarget
+from tests.robustness.made_report import made_clean, made_result, made_scoring
+
+PROOF = {"name": "substitutions", "edits": [1, 2]}
+HOTFLIP = {"name": "hotflip", "edits": [1, 3], "queries": 60}
+TYPOS = {"name": "typos", "edits": [1], "queries": 8}
+
+
+def spec_of(*attacks: dict[str, Any], **fields: Any) -> EvaluationSpec:
+    return EvaluationSpec.model_validate({"attacks": list(attacks), **fields})
+
+
+def texts_of(texts: list[str]) -> TextSet:
+    return TextSet(
+        names=texts, labels=None, label_names=None, description="made", reader=lambda i: texts[i]
+    )
+
+
+def test_every_input_is_broken_proved_or_open(
+    provable: TextTarget, texts: list[str], tmp_path: Path
+) -> None:
+    spec = spec_of(PROOF, HOTFLIP, TYPOS, gate="proved_accuracy >= 0.1")
+    report = evaluate(spec, [provable], texts_of(texts), tmp_path)
+    [model], gate = report.summary.models, report.summary.gate
+    one, two = model.brackets
+    # Typos change the number of pieces, and three edits are more than two.
+    assert one.attacks == two.attacks == ["HotFlip with 1 edit"]
+    for found in (one, two):
+        assert found.broken + found.proved + found.open == model.samples
+        assert found.proved_accuracy.top1 <= found.robust_accuracy.top1 < 1
+        assert not found.contradictions and 0 < found.rounding < 1e-3
+    assert one.proved > two.proved > 0 < one.broken
+    assert gate is not None and model.proved is not None and model.proved == two.proved_accuracy
+    assert gate.value == model.proved.ci[0] and gate.passed == (gate.value >= 0.1)
+    states = [[each.state for each in s.models[0].proofs] for s in report.samples]
+    assert [s for s, _ in states].count("proved") == one.proved
+    assert read_report(tmp_path) == report
+    for shown in (render(report), card(report), html.render(report), junit(report).decode()):
+        assert two.finding.split(":")[0] in shown.replace("\\", "")
+    rows = [row for row in sample_rows(report) if row["attack"] == "substitutions"]
+    assert [row["state"] for row in rows] == [state for both in states for state in both]
+
+
+def test_scoring_again_proves_again(provable: TextTarget, texts: list[str], tmp_path: Path) -> None:
+    spec, rows = spec_of(PROOF), np.arange(len(texts))
+    report = evaluate(spec, [provable], texts_of(texts), tmp_path)
+    result, refuted = model_result(spec, provable, ranges(len(texts)), tmp_path), []
+    first, second = result.cells
+    assert isinstance(second, ProofResult)
+    flattering = replace(second, margin=second.margin + 1e-3 * (rows == 3))
+    for found in (second, flattering):
+        stored, outcome = replace(result, cells=[first, found]), Outcome()
+        rescore(report, tmp_path, stored, texts, rows, Meter(10**9), outcome)
+        refuted.append(outcome.refuted)
+    assert not refuted[0] and "input 4" in refuted[1][0]
+    assert "substitutions 2, margin is not as reported" in refuted[1][0] and len(refuted[1]) == 1
+
+
+def test_a_margin_is_that_of_the_model_after_its_worst_case(
+    provable: TextTarget, texts: list[str]
+) -> None:
+    import torch
+
+    [proof] = spec_of(PROOF).attacks
+    budget, labels = proof.budgets()[1], provable.predict(texts).argmax(axis=1)
+    assert isinstance(proof, Substitutions)
+    batch = Batch(inputs=texts, labels=labels)
+    found = ProofResult(**proof.prove(provable, batch, budget, Search(seeds=[])))
+    rows = provable.require_tokenizer().ids(texts, provable.max_len)
+    for i, row in enumerate(rows):
+        row[found.places[:, i]] = found.pieces[:, i]
+        logits = provable.require_torch_model()(torch.from_numpy(row)[None]).detach().numpy()[0]
+        margin = logits[labels[i]] - logits[1 - labels[i]]
+        assert abs(margin - found.margin[i]) < found.rounding[i]
+
+
+def contradicted(target: TextTarget, fooled: int = 1) -> Report:
+    """A report in which HotFlip misleads on some texts that are proved to hold."""
+    spec = spec_of(PROOF | {"edits": [3]}, HOTFLIP | {"edits": [2]}, TYPOS, gate=GATE)
+    label, none = np.zeros(8, np.int64), np.zeros(8)
+    proof = ProofResult(
+        margin=none + 0.5, rounding=none + 0.1, places=np.array([[4] * 8, [2] * 8, [-1] * 8]),
+        pieces=np.array([[9] * 8, [7] * 8, [-1] * 8]),
+    )  # fmt: skip
+    clean, fallen = made_clean(label), (np.arange(8) < fooled).astype(np.int64)
+    hotflip = combine(clean, [made_scoring(fallen)], ["plain"])
+    typos = combine(clean, [made_scoring(label + 1)], ["plain"])
+    result = made_result(target, clean, proof, hotflip, typos, spec=spec)
+    origin = Origin(name="made", classes=["neg", "pos"])
+    return build_report([result], list("abcdefgh"), label, {}, origin, given=8)
+
+
+GATE = "clean_accuracy >= 0"
+
+
+def test_a_contradicted_proof_fails_every_gate_with_both_witnesses(bag: TextTarget) -> None:
+    report = contradicted(bag)
+    [found] = report.summary.models[0].brackets
+    assert (found.broken, found.proved, found.open) == (1, 7, 0)
+    [both] = found.contradictions
+    assert (both.sample, both.attack, both.eps, both.adversarial_index) == (0, "hotflip", "2", 1)
+    assert (both.places, both.pieces, both.margin, both.rounding) == ([4, 2], [9, 7], 0.5, 0.1)
+    assert "proof_contradicted" in {warning.code for warning in report.summary.warnings}
+    gate = report.summary.gate
+    assert not report.summary.reliable and gate is not None and not gate.passed
+    assert _exit_code(report) == CONTRADICTED == 3
+    sound = contradicted(bag, fooled=0)
+    assert not sound.summary.models[0].brackets[0].contradictions
+    assert _exit_code(sound) != CONTRADICTED
+
+
+def test_a_misclassified_input_contradicts_its_own_proof(bag: TextTarget) -> None:
+    label = np.zeros(2, np.int64)
+    flat = np.full((1, 2), -1)
+    proof = ProofResult(margin=label + 1.0, rounding=label * 0.0, places=flat, pieces=flat)
+    clean = made_clean(label, rank=np.array([1, 0]), index=np.array([1, 0]))
+    result = made_result(bag, clean, proof, spec=spec_of(PROOF | {"edits": [1]}))
+    [found] = brackets(result)
+    assert found.contradicted.tolist() == [True, False] == found.broken.tolist()
+
+
+def test_models_without_a_proof_are_refused_before_anything_runs(
+    bag: TextTarget, provable: TextTarget, texts: list[str], tmp_path: Path
+) -> None:
+    coarse, blind = copy(provable.runtime), replace(provable, torch_model=None)
+    vars(coarse)["precision"] = "int8"
+    for target, message in [
+        (bag, "proves nothing of 'small': .* not of Bag"),
+        (blind, "whose weights nobody can see"),
+        (replace(provable, runtime=coarse), "bounded for fp32, and it is served in int8"),
+        (replace(provable, relabel=lambda text: 0), "labels change with the text"),
+    ]:
+        with pytest.raises(NotPossible, match=message):
+            evaluate(spec_of(PROOF), [target], texts_of(texts), tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_early_stop_looks_at_proved_accuracy(
+    provable: TextTarget, texts: list[str], tmp_path: Path
+) -> None:
+    many = [f"{one} {word}" for word in ("a", "film", "as", "the", "end") for one in texts]
+    spec = spec_of(PROOF | {"edits": [1]}, gate="proved_accuracy >= 0.01", stop="early")
+    report = evaluate(spec, [provable], texts_of(many), tmp_path)
+    gate = report.summary.gate
+    assert gate is not None and gate.passed and report.data.samples == 32
