@@ -1,0 +1,185 @@
+"""What is proved of texts whose pieces are replaced, and does anything beat the proof?
+
+Of tiny models the worst case is compared with every text of the vocabulary, in float64; of larger
+ones with substitutions drawn at random, and chosen greedily one after the other. A small
+`transject_random` is then trained on IMDb for one epoch, exported, and proved on texts of the test
+set, one thread; its figures are those of this model, not of the shipped ones.
+"""
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Iterator
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import nn
+
+import models
+from benchmarks.support.rows import Row, figure
+from benchmarks.support.server import ROOT
+from core.stats import wilson
+from data.sources import open_texts
+from models.analysis.substitutions import Substitutions as Table
+from robustness.attacks.base import Batch, Search
+from robustness.certificates.substitutions import Substitutions
+from robustness.target import torch_threads
+from robustness.text_target import TextTarget, open_model
+from runtimes.artifact import open_artifact
+
+_SEQUENCES = 1000  # attacked at random and greedily
+_EDITS = [1, 2, 5, 10]
+_RATE = 1000  # texts a minute that should be reached
+_MODEL = "model.embed_dim=64 model.depth=1 model.num_experts=1 train.epochs=1 train.lr=0.002"
+
+
+def run(texts: int = 300, artifact: str = "") -> Iterable[Row]:
+    """Compare with brute force and attacks, then prove.
+
+    Args:
+        texts: of IMDb.
+        artifact: of a transject_random that is proved instead of training one.
+    """
+    yield _brute_force()
+    yield _attacked()
+    with tempfile.TemporaryDirectory() as folder, torch_threads(1):
+        path = Path(artifact) if artifact else _trained(Path(folder))
+        target = open_model(open_artifact(path), threads=1)
+        if not isinstance(target, TextTarget):
+            raise ValueError(f"artifact must read texts, got {artifact}")
+        yield from _proved(target, texts)
+
+
+def _tiny(seed: int, **sizes: int) -> nn.Module:
+    with torch.random.fork_rng([]):
+        torch.manual_seed(seed)
+        model = models.build("transject_random", num_experts=1, num_classes=3, **sizes)
+        for name, parameter in model.named_parameters():
+            if name.endswith((".r", "bias", ".b1", ".b2")):
+                nn.init.normal_(parameter)
+    return model.double().eval().requires_grad_(False)
+
+
+def _margins(model: nn.Module, tokens: torch.Tensor, label: int) -> torch.Tensor:
+    logits = model(tokens)
+    return logits[:, label] - torch.cat((logits[:, :label], logits[:, label + 1 :]), 1).amax(1)
+
+
+def _brute_force() -> Row:
+    """Every text of five pieces of six, against all texts with up to three others."""
+    wrong, cases = 0.0, 0
+    everything = torch.tensor(list(product(range(6), repeat=5)))
+    for seed in range(10):
+        model = _tiny(seed, vocab_size=6, seq_len=5, embed_dim=8, depth=2)
+        table = Table(model)
+        text = everything[np.random.default_rng(seed).integers(len(everything))]
+        changed = (everything != text).sum(1)
+        for label in range(3):
+            margins = _margins(model, everything, label)
+            for count, found in zip((1, 2, 3), table.worst(text, label, (1, 2, 3)), strict=True):
+                cases += 1
+                wrong = max(wrong, abs(found.margin - float(margins[changed <= count].min())))
+    case = f"tiny models, worst case and best of all {len(everything):,} texts: largest difference"
+    return figure(case, wrong * 1e12, "1e-12 of a logit", target=1.0, samples=cases)
+
+
+def _attacked() -> Row:
+    """How often random and greedy substitutions get below the worst case."""
+    model = _tiny(0, vocab_size=200, seq_len=40, embed_dim=16, depth=2)
+    table, draw, beaten = Table(model), np.random.default_rng(0), 0
+    for number in range(_SEQUENCES):
+        length, count = int(draw.integers(5, 41)), int(draw.integers(1, 6))
+        text, label = torch.from_numpy(draw.integers(0, 200, length)), int(draw.integers(3))
+        [found] = table.worst(text, label, [count])
+        made = (_greedy if number % 2 else _random)(model, text, label, count, draw)
+        beaten += bool((_margins(model, made, label) < found.margin - 1e-9).any())
+    spread = wilson(beaten, _SEQUENCES)
+    case = "texts of 5 to 40 tokens, up to 5 random or greedy substitutions: below the worst case"
+    return figure(case, beaten, "texts", target=0, samples=_SEQUENCES, spread=(0, spread[1] * 1000))
+
+
+def _random(
+    model: nn.Module, text: torch.Tensor, label: int, count: int, draw: np.random.Generator
+) -> torch.Tensor:
+    """64 texts with other pieces at random."""
+    made = text.repeat(64, 1)
+    for row in made:
+        row[draw.permutation(len(text))[:count]] = torch.from_numpy(draw.integers(0, 200, count))
+    return made
+
+
+def _greedy(
+    model: nn.Module, text: torch.Tensor, label: int, count: int, draw: np.random.Generator
+) -> torch.Tensor:
+    """Of 64 single substitutions the worst, again and again."""
+    for _ in range(count):
+        text = _best(model, _random(model, text, label, 1, draw), label)
+    return text[None]
+
+
+def _best(model: nn.Module, made: torch.Tensor, label: int) -> torch.Tensor:
+    return made[int(_margins(model, made, label).argmin())]
+
+
+def _trained(folder: Path) -> Path:
+    recipe = ["recipes/imdb.yaml", "variant=transject-random", "size=small", *_MODEL.split()]
+    run, made = str(folder / "run"), folder / "artifact"
+    for words in (
+        ["training", "fit", *recipe, "--output", run],
+        ["export", run, "--no-program", "--output", str(made)],
+    ):
+        subprocess.run(
+            [sys.executable, "-m", *words], cwd=ROOT, check=True, stdout=sys.stderr, env=os.environ
+        )
+    return made
+
+
+def _proved(target: TextTarget, count: int) -> Iterator[Row]:
+    source = open_texts("imdb", label_names=target.labels)
+    chosen = np.random.default_rng(0).choice(len(source), count, replace=False)
+    part = source.take(sorted(chosen.tolist()))
+    labels = np.asarray(part.labels, np.int64)
+    batch, proof = Batch(inputs=list(part), labels=labels), Substitutions(edits=_EDITS)
+    about = f"width 64, one layer, {count} texts of IMDb"
+    logits = target.predict(batch.texts)
+    right = logits.argmax(axis=1) == labels
+    yield _share(f"{about}: clean accuracy", right)
+    began = time.perf_counter()
+    first = proof.prove(target, batch, proof.budgets()[0], Search(seeds=[]))
+    yield figure(f"{about}: the table of pieces", time.perf_counter() - began, "s")
+    margins, began = [first["margin"]], time.perf_counter()
+    for budget in proof.budgets()[1:]:
+        margins.append(proof.prove(target, batch, budget, Search(seeds=[]))["margin"])
+    pace = count * (len(_EDITS) - 1) / (time.perf_counter() - began) * 60
+    yield figure(f"{about}: proved", pace, "texts a minute", target=_RATE, better="higher")
+    for edits, margin in zip(_EDITS, margins, strict=True):
+        held = right & (margin > first["rounding"])
+        yield _share(f"{about}, {edits} pieces replaced: proved accuracy", held)
+    exact = _clean_margins(target, batch)
+    own = logits[np.arange(count), labels] - logits[np.arange(count), 1 - labels]
+    off = np.abs(own - exact) / first["rounding"]
+    case = f"{about}: rounding of the served graph, of what is allowed for at most"
+    yield figure(case, float(off.max()), "times", target=1.0, samples=count)
+
+
+def _clean_margins(target: TextTarget, batch: Batch) -> np.ndarray:
+    """Margins (N,) of unchanged texts in float64."""
+    table = Table(target.require_torch_model())
+    rows = target.require_tokenizer().ids(batch.texts, target.max_len)
+    return np.array(
+        [
+            table.worst(torch.from_numpy(row), int(label), [0])[0].margin
+            for row, label in zip(rows, batch.labels, strict=True)
+        ]
+    )
+
+
+def _share(case: str, held: np.ndarray) -> Row:
+    count = int(held.sum())
+    spread = wilson(count, len(held))
+    share = count / len(held)
+    return figure(case, share, "share", better="higher", samples=len(held), spread=spread)
