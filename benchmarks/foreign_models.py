@@ -218,10 +218,10 @@ def _imported(name: str, manifest: Manifest, seconds: float) -> Iterator[Row]:
     if not rounds:
         difference = found.max_abs_diff / _MILLIONTH
         yield figure(f"{name}: wrapped, largest |Δ logit|", difference, "1e-6", samples=count)
-    assert manifest.source is not None
-    copy = manifest.source.gradients
+    source = manifest.source
+    copy = source and source.gradients
     if copy is None:
-        raise Failed(f"no gradients: {manifest.source.blind}")
+        raise Failed(f"no gradients: {source and source.blind}")
     least = MIN_ROUNDED if rounds else 1.0
     about = f"{name}: differentiable copy, same class as served"
     yield _share(about, copy.agreement, least, copy.samples)

@@ -62,6 +62,7 @@ def _decisions(share: float, threshold: float, held: np.ndarray) -> Iterator[Row
 
     @cache
     def interval(successes: int, inputs: int) -> tuple[float, float]:
+        """The confidence sequence, asked for the same counts again and again."""
         return confidence_sequence(successes, inputs)
 
     looks = [*range(SHARD_SIZE, _INPUTS, SHARD_SIZE), _INPUTS]

@@ -84,16 +84,12 @@ def evaluate(
             EvaluationContext(spec=spec, target=target, folder=folder, meter=meter, threads=threads)
             for target in targets
         ]
-        given = len(inputs)
-        if spec.stop == "early":
-            inputs = _until_decided(contexts[0], inputs, executor)
-        else:
-            executor(contexts, _chunks(contexts, inputs))
-        used = shards.ranges(len(inputs))
-        results = [model_result(spec, target, used, folder) for target in targets]
+        used = _work(contexts, inputs, executor)
+        parts = shards.ranges(len(used))
+        results = [model_result(spec, target, parts, folder) for target in targets]
         where = environment(threads, {target.runtime.name for target in targets})
         report = build_report(
-            results, inputs.names, inputs.labels, where, inputs.origin, given=given
+            results, used.names, used.labels, where, used.origin, given=len(inputs)
         )
         write_companions(folder, report, targets[0].torch_model)
     write_report(folder, report)  # last: whoever finds it finds the other files, too
@@ -123,6 +119,14 @@ def _chunks(contexts: Sequence[EvaluationContext], inputs: Inputs) -> Iterator[C
                 inputs=context.target.load(part),
                 labels=part.labels,
             )
+
+
+def _work(contexts: Sequence[EvaluationContext], inputs: Inputs, executor: Executor) -> Inputs:
+    """Do all that is asked for; the inputs that it took."""
+    if contexts[0].spec.stop == "early":
+        return _until_decided(contexts[0], inputs, executor)
+    executor(contexts, _chunks(contexts, inputs))
+    return inputs
 
 
 def _until_decided(context: EvaluationContext, inputs: Inputs, executor: Executor) -> Inputs:

@@ -224,8 +224,9 @@ def provable(bag: TextTarget) -> TextTarget:
             "transject_random", vocab_size=tokenizer.vocab_size, seq_len=24, embed_dim=8, depth=1,
             num_experts=1,
         ).eval()  # fmt: skip
-        nn.init.normal_(model.encoder.layers[0].r)
-        nn.init.zeros_(model.head.bias)
+        parameters = dict(model.named_parameters())
+        nn.init.normal_(parameters["encoder.layers.0.r"])
+        nn.init.zeros_(parameters["head.bias"])
     target = target_of(model, tokenizer, ["neg", "pos"])
     return dataclasses.replace(target, runtime=ModuleRuntime(fold(model)))
 

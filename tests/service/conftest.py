@@ -183,8 +183,10 @@ def page_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     entry["input"] = {"channels": 1, "height": 28, "width": 28}
     (folder / "targets.yaml").write_text(json.dumps({"shop": entry}))
     # No runtime is measured beside the tests.
-    extra = {"ASSAY_RUNTIME": "onnx-cpu", "ASSAY_TARGETS": "targets.yaml"}
-    with serve(str(ROOT), cwd=folder, home=folder / "home", **extra) as server:
+    home = folder / "home"
+    with serve(
+        str(ROOT), cwd=folder, home=home, ASSAY_RUNTIME="onnx-cpu", ASSAY_TARGETS="targets.yaml"
+    ) as server:
         yield server.url
 
 
