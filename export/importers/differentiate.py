@@ -9,9 +9,18 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import onnx
 import onnxruntime
-from onnx import ModelProto, ValueInfoProto, shape_inference, version_converter
+from onnx import (
+    ModelProto,
+    NodeProto,
+    ValueInfoProto,
+    helper,
+    numpy_helper,
+    shape_inference,
+    version_converter,
+)
 
 from export.child import REFUSED, end_with_parent
 
@@ -62,6 +71,7 @@ def differentiate(content: bytes, start: str, sizes: Sequence[int], scratch: Pat
     if opset < _DIFFERENTIABLE:
         model = version_converter.convert_version(model, _USUAL)
     model = _folded(model, scratch)
+    pad_apart(model)
     own = sorted({f"{node.domain}::{node.op_type}" for node in model.graph.node if node.domain})
     if own:  # whose shapes are unknown, too
         raise ValueError(f"there is no derivative of {', '.join(own)}")
@@ -70,6 +80,30 @@ def differentiate(content: bytes, start: str, sizes: Sequence[int], scratch: Pat
     reverse = importlib.import_module("onnx_ad").reverse
     made = reverse(model, inputs=[start], outputs=["logits"], layout="onnx")
     return made.SerializeToString()
+
+
+def pad_apart(model: ModelProto) -> None:
+    """Give convolutions whose sides are padded unequally, or that leap, a node that pads for them.
+
+    The derivative of onnx-ad leaves it to ONNX to find the pads again from the sizes, as if they
+    were equal: right where strides are 2 at most.
+    """
+    nodes = list[NodeProto]()
+    for index, node in enumerate(model.graph.node):
+        found = {each.name: list(each.ints) for each in node.attribute}
+        pads, half = found.get("pads", []), len(found.get("pads", [])) // 2
+        equal = pads[:half] == pads[half:] and max(found.get("strides", [1])) <= 2
+        if node.op_type == "Conv" and any(pads) and not equal:
+            name = f"pad_apart_{index}"
+            whole = np.array([0, 0, *pads[:half], 0, 0, *pads[half:]], np.int64)
+            model.graph.initializer.append(numpy_helper.from_array(whole, f"{name}_pads"))
+            nodes.append(helper.make_node("Pad", [node.input[0], f"{name}_pads"], [name]))
+            node.input[0] = name
+            [of_node] = [each for each in node.attribute if each.name == "pads"]
+            of_node.ints[:] = [0] * len(pads)
+        nodes.append(node)
+    del model.graph.node[:]
+    model.graph.node.extend(nodes)
 
 
 def _fix(value: ValueInfoProto, sizes: Sequence[int]) -> None:

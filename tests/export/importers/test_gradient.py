@@ -17,6 +17,7 @@ from onnxruntime.quantization import (
     quantize_static,
 )
 
+from export.importers.differentiate import differentiate
 from export.importers.unrounded import without_rounding
 from export.inspect import inspect_artifact
 from robustness.evaluation import evaluate
@@ -59,6 +60,38 @@ def test_gradients_are_those_of_the_same_model_in_torch(tmp_path: Path, case: st
         found.append((logits.detach().softmax(1), gradient))
     for one, other in zip(*found, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("pads", "stride"), [([0, 0, 1, 1], 2), ([1, 1, 1, 1], 3), ([0, 1, 2, 1], 1)]
+)
+def test_padding_that_onnx_would_not_find_again_has_its_gradient(
+    pads: list[int], stride: int, tmp_path: Path
+) -> None:
+    draw = np.random.default_rng(0)
+    weight = draw.normal(size=(4, 3, 3, 3)).astype(np.float32)
+    nodes = [
+        helper.make_node("Conv", ["images", "weight"], ["y"], pads=pads, strides=[stride, stride]),
+        helper.make_node("Tanh", ["y"], ["z"]),
+        helper.make_node("ReduceMean", ["z"], ["logits"], axes=[2, 3], keepdims=0),
+    ]
+    ends = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
+        for name, shape in (("images", ["batch", 3, 8, 8]), ("logits", ["batch", 4]))
+    ]
+    graph = helper.make_graph(
+        nodes, "padded", ends[:1], ends[1:], [numpy_helper.from_array(weight, "weight")]
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    made = differentiate(model.SerializeToString(), "images", [2], tmp_path / "folded.onnx")
+    images = torch.from_numpy(draw.random((2, 3, 8, 8), np.float32)).requires_grad_()
+    top, left, bottom, right = pads
+    padded = torch.nn.functional.pad(images, (left, right, top, bottom))
+    logits = torch.conv2d(padded, torch.from_numpy(weight), stride=stride).tanh().mean((2, 3))
+    seed = torch.from_numpy(draw.normal(size=(2, 4)).astype(np.float32))
+    (expected,) = torch.autograd.grad(logits, images, seed)
+    found = OnnxGradient(made, threads=1).pull({"images": images.detach().numpy()}, seed.numpy())
+    np.testing.assert_allclose(found, expected.numpy(), atol=1e-6)
 
 
 @pytest.fixture(scope="module")
