@@ -76,6 +76,8 @@ def differentiate(content: bytes, start: str, sizes: Sequence[int], scratch: Pat
     if own:  # whose shapes are unknown, too
         raise ValueError(f"there is no derivative of {', '.join(own)}")
     model = shape_inference.infer_shapes(model, data_prop=True)
+    gather_steps(model)
+    model = shape_inference.infer_shapes(model, data_prop=True)
     # By its name: the environment of what serves has no such package.
     reverse = importlib.import_module("onnx_ad").reverse
     made = reverse(model, inputs=[start], outputs=["logits"], layout="onnx")
@@ -102,6 +104,34 @@ def pad_apart(model: ModelProto) -> None:
             [of_node] = [each for each in node.attribute if each.name == "pads"]
             of_node.ints[:] = [0] * len(pads)
         nodes.append(node)
+    del model.graph.node[:]
+    model.graph.node.extend(nodes)
+
+
+def gather_steps(model: ModelProto) -> None:
+    """Gather what slices take in steps, of which onnx-ad has no derivative."""
+    known = {each.name: numpy_helper.to_array(each) for each in model.graph.initializer}
+    values = (*model.graph.input, *model.graph.value_info)
+    shapes = {each.name: each.type.tensor_type.shape.dim for each in values}
+    nodes = list[NodeProto]()
+    for index, node in enumerate(model.graph.node):
+        given = [known.get(name) for name in node.input[1:]]
+        bounds = [each.tolist() for each in given if each is not None]
+        nodes.append(node)
+        if node.op_type != "Slice" or len(bounds) < 4 or set(bounds[3]) == {1}:
+            continue
+        dims = shapes.get(node.input[0])
+        sizes = [0 if dims is None else dims[axis].dim_value for axis in bounds[2]]
+        if 0 in sizes:
+            continue
+        value = nodes.pop().input[0]
+        for part, (start, end, axis, step, size) in enumerate(zip(*bounds, sizes, strict=True)):
+            taken = np.arange(size, dtype=np.int64)[start:end:step]
+            name = f"gather_steps_{index}_{part}"
+            model.graph.initializer.append(numpy_helper.from_array(taken, f"{name}_taken"))
+            nodes.append(helper.make_node("Gather", [value, f"{name}_taken"], [name], axis=axis))
+            value = name
+        nodes[-1].output[0] = node.output[0]
     del model.graph.node[:]
     model.graph.node.extend(nodes)
 

@@ -62,34 +62,53 @@ def test_gradients_are_those_of_the_same_model_in_torch(tmp_path: Path, case: st
         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-5)
 
 
+Layer = tuple[onnx.NodeProto, Callable[[torch.Tensor], torch.Tensor]]
+WEIGHT = np.random.default_rng(0).normal(size=(3, 3, 3, 3)).astype(np.float32)
+BOUNDS = {"starts": [1, 0], "ends": [2**40, 2**40], "axes": [2, 3], "steps": [2, 3]}
+
+
+def convolution(pads: list[int], stride: int) -> Layer:
+    """One of a width of 3, padded above, left, below and right."""
+    top, left, bottom, right = pads
+    sides, weight = (left, right, top, bottom), torch.from_numpy(WEIGHT)
+    node = helper.make_node(
+        "Conv", ["images", "weight"], ["y"], pads=pads, strides=[stride, stride]
+    )
+    pad = torch.nn.functional.pad
+    return node, lambda x: torch.conv2d(pad(x, sides), weight, stride=stride)
+
+
 @pytest.mark.parametrize(
-    ("pads", "stride"), [([0, 0, 1, 1], 2), ([1, 1, 1, 1], 3), ([0, 1, 2, 1], 1)]
+    "layer",
+    [
+        convolution([0, 0, 1, 1], 2),
+        convolution([1, 1, 1, 1], 3),
+        convolution([0, 1, 2, 1], 1),
+        (helper.make_node("Slice", ["images", *BOUNDS], ["y"]), lambda x: x[:, :, 1::2, ::3]),
+    ],
 )
-def test_padding_that_onnx_would_not_find_again_has_its_gradient(
-    pads: list[int], stride: int, tmp_path: Path
+def test_what_has_no_derivative_of_its_own_is_written_otherwise(
+    layer: Layer, tmp_path: Path
 ) -> None:
-    draw = np.random.default_rng(0)
-    weight = draw.normal(size=(4, 3, 3, 3)).astype(np.float32)
+    node, apply = layer
     nodes = [
-        helper.make_node("Conv", ["images", "weight"], ["y"], pads=pads, strides=[stride, stride]),
+        node,
         helper.make_node("Tanh", ["y"], ["z"]),
         helper.make_node("ReduceMean", ["z"], ["logits"], axes=[2, 3], keepdims=0),
     ]
     ends = [
         helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
-        for name, shape in (("images", ["batch", 3, 8, 8]), ("logits", ["batch", 4]))
+        for name, shape in (("images", ["batch", 3, 8, 8]), ("logits", ["batch", 3]))
     ]
-    graph = helper.make_graph(
-        nodes, "padded", ends[:1], ends[1:], [numpy_helper.from_array(weight, "weight")]
-    )
+    constants = {"weight": WEIGHT, **{name: np.array(each) for name, each in BOUNDS.items()}}
+    stored = [numpy_helper.from_array(each, name) for name, each in constants.items()]
+    graph = helper.make_graph(nodes, "layer", ends[:1], ends[1:], stored)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
     made = differentiate(model.SerializeToString(), "images", [2], tmp_path / "folded.onnx")
+    draw = np.random.default_rng(1)
     images = torch.from_numpy(draw.random((2, 3, 8, 8), np.float32)).requires_grad_()
-    top, left, bottom, right = pads
-    padded = torch.nn.functional.pad(images, (left, right, top, bottom))
-    logits = torch.conv2d(padded, torch.from_numpy(weight), stride=stride).tanh().mean((2, 3))
-    seed = torch.from_numpy(draw.normal(size=(2, 4)).astype(np.float32))
-    (expected,) = torch.autograd.grad(logits, images, seed)
+    seed = torch.from_numpy(draw.normal(size=(2, 3)).astype(np.float32))
+    (expected,) = torch.autograd.grad(apply(images).tanh().mean((2, 3)), images, seed)
     found = OnnxGradient(made, threads=1).pull({"images": images.detach().numpy()}, seed.numpy())
     np.testing.assert_allclose(found, expected.numpy(), atol=1e-6)
 
