@@ -161,6 +161,7 @@ def _of_scores(model: Any, *, read_texts: bool) -> "nn.Module":
             self.model = model
 
         def forward(self, images: Tensor) -> Tensor:
+            """Logits (B, K) of images (B, C, H, W)."""
             return self.model(pixel_values=images).logits
 
     class TextScores(nn.Module):
@@ -171,6 +172,7 @@ def _of_scores(model: Any, *, read_texts: bool) -> "nn.Module":
             self.model = model
 
         def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+            """Logits (B, K) of tokens and their mask, (B, N) each."""
             return self.model(input_ids=input_ids, attention_mask=attention_mask).logits
 
     return TextScores() if read_texts else Scores()
