@@ -63,7 +63,7 @@ def test_float32_stays_within_the_stated_rounding() -> None:
 @pytest.mark.parametrize(
     ("name", "config", "message"),
     [
-        ("transject", {}, "computed from the text"),
+        ("transject", {}, "computed from the input"),
         ("transject_random", {"num_experts": 4}, "gate of 4"),
         ("transject_random", {"pooling": "max"}, "max pooling"),
         ("transject_random", {"towers": 2}, "not of TransJectTowers"),
