@@ -1,0 +1,376 @@
+"""Lower bounds of what changed pixels leave of a margin, for TransJects that read patches alone.
+
+With random eigenvalues, one expert and mean pooling the logits are affine in the mean over patches
+of g(patch, place). So a set of changes splits into one problem a patch: how low can
+c . g(p, place) fall while the pixels p stay in a region? Two answers are computed, both bounds:
+
+- Lipschitz: sublayers x + s F(x) with Lip(F) <= 1 enlarge a change at most by 1 + s each.
+- Linear relaxation: every ELU lies between two lines over the range that its argument can have, the
+  chord and a tangent, because it is convex; c . g is then bounded by a linear function of the
+  pixels, propagated back from the head, whose least value is known. The ranges come from the same,
+  one ELU after the other.
+
+All of it is in float64; `Patches.rounding` bounds what float32 arithmetic can add.
+
+Source: Zhang et al. 2018 (CROWN), theorem 3.2, for residual ELU networks.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from models.analysis import tokenwise
+from models.analysis.tokenwise import UNIT, TokenwiseEncoder, rounding_of_sum
+from models.transject_image import TransJectImage
+
+METHODS = ("Lipschitz", "linear relaxation")
+_SHARES = 2.0 ** torch.arange(-4, 1, dtype=torch.float64)  # radii of a patch, of the budget
+_PRICES = 2.0 ** torch.linspace(-3, 3, 25, dtype=torch.float64)
+
+
+def refusal(model: nn.Module) -> str | None:
+    """Why nothing is known of a model, in one sentence; None where bounds can be computed."""
+    rule = "changes of pixels can be proved of TransJect over images with random eigenvalues"
+    if not isinstance(model, TransJectImage):
+        return f"{rule}, not of {type(model).__name__}"
+    rest = tokenwise.refusal(model.config)
+    return None if rest is None else f"{rule}{rest}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Region:
+    """Where the pixels of n patches may lie: in a box, and in a ball around what they are.
+
+    Attributes:
+        low: (n, P) least pixels.
+        high: (n, P) largest ones.
+        clean: (n, P) unchanged ones.
+        radius: l2 radius of the ball; infinite without one.
+    """
+
+    low: Tensor
+    high: Tensor
+    clean: Tensor
+    radius: float = math.inf
+
+    @property
+    def reach(self) -> Tensor:
+        """How far a patch can be moved, (n,), l2."""
+        return (
+            torch.maximum(self.high - self.clean, self.clean - self.low)
+            .norm(dim=1)
+            .clamp(max=self.radius)
+        )
+
+    def falls(self, slopes: Tensor) -> Tensor:
+        """How far slopes (n, R, P) times pixels can fall below their unchanged value, (n, R)."""
+        most = self._most(slopes).sum(-1)
+        return most if math.isinf(self.radius) else most.minimum(self.radius * self.norms(slopes))
+
+    def norms(self, slopes: Tensor) -> Tensor:
+        """The l2 norms (n, R) of slopes, without pixels at a border that they push outwards."""
+        return slopes.where(self._most(slopes) > 0, 0).norm(dim=-1)
+
+    def _most(self, slopes: Tensor) -> Tensor:
+        up, down = (self.clean - self.low)[:, None], (self.high - self.clean)[:, None]
+        return torch.where(slopes > 0, slopes * up, -slopes * down)
+
+
+def _around(patches: Tensor, radius: float, *, ball: bool = False) -> Region:
+    low, high = (patches - radius).clamp(0, 1), (patches + radius).clamp(0, 1)
+    return Region(low=low, high=high, clean=patches, radius=radius if ball else math.inf)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bound:
+    """What changes of a set leave of an image's margin, at least.
+
+    Attributes:
+        margin: the label's logit minus the largest other one, in exact arithmetic.
+        method: which of `METHODS` told so.
+        places: which patches were taken for replaced, if only some are.
+    """
+
+    margin: float
+    method: int
+    places: list[int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Start:
+    """An unchanged image: its patches (N, P), and of its label against every class (K of them) the
+    rows (K, d) of the head, what patches add (N, K), and the biases (K,).
+    """
+
+    patches: Tensor
+    rows: Tensor
+    own: Tensor
+    bias: Tensor
+    label: int
+
+    def bound(self, falls: Tensor, places: Tensor | None = None) -> Bound:
+        """The least margin, from falls (2, K) by method, and places (2, n, K) that gave them."""
+        left, method = (self.own.sum(0) - falls).max(0)
+        left = left / len(self.own) + self.bias
+        left[self.label] = math.inf
+        other = int(left.argmin())
+        chosen = [] if places is None else places[method[other], :, other].tolist()
+        return Bound(margin=float(left[other]), method=int(method[other]), places=chosen)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Lines:
+    """Of n x d ELUs the lines below and above."""
+
+    below: tuple[Tensor, Tensor]
+    above: tuple[Tensor, Tensor]
+
+    def through(self, given: Tensor) -> tuple[Tensor, Tensor]:
+        """A lower bound of given (n, R, d) . ELU(z): coefficients of z, and a constant (n, R)."""
+        positive = given > 0
+        slope, at_zero = (
+            torch.where(positive, one[:, None], other[:, None])
+            for one, other in zip(self.below, self.above, strict=True)
+        )
+        return given * slope, (given * at_zero).sum(-1)
+
+
+def _lines(low: Tensor, high: Tensor) -> _Lines:
+    """Chord and tangent of ELUs over [low, high]; any slope is right with its own intercept."""
+    width = (high - low).clamp_min(1e-9)
+    chord = ((F.elu(high) - F.elu(low)) / width).clamp(0, 1)
+    ends = torch.maximum(F.elu(low) - chord * low, F.elu(high) - chord * high)
+    at = torch.minimum(torch.maximum(chord.clamp_min(1e-300).log(), low), high)
+    tangent = at.clamp(max=0).exp()
+    return _Lines(below=(tangent, F.elu(at) - tangent * at), above=(chord, ends))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Branch:
+    """x + s ELU(... ELU(x W + b) ...)."""
+
+    step: Tensor
+    affine: list[tuple[Tensor, Tensor]]
+
+
+class Patches:
+    """Bounds for the patches of images of one model.
+
+    Args:
+        model: a TransJectImage that `refusal` has nothing against; it is left as it is.
+
+    Raises:
+        ValueError: `refusal` has.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        why = refusal(model)
+        if why is not None or not isinstance(model, TransJectImage):
+            raise ValueError(why)
+        self._encoder = TokenwiseEncoder(model)
+        exact = self._encoder.exact
+        self.size = model.config.patch_size
+        self.places = model.config.seq_len
+        self.weight, self.bias = exact.head.weight, exact.head.bias
+        kernel = exact.patch_embed.proj.weight
+        scaled = (kernel / exact.std).flatten(1)  # (half, P)
+        shift = exact.patch_embed.proj.bias - (kernel * (exact.mean / exact.std)).sum((1, 2, 3))
+        positions = exact.positions.table
+        self._pixels = F.pad(scaled, (0, 0, 0, positions.shape[1]))  # (d, P)
+        self._fixed = torch.cat((shift.expand(self.places, -1), positions), dim=1)  # (N, d)
+        zero = torch.zeros_like(exact.encoder.layers[0].ffn.b1)
+        self._branches = [
+            _Branch(step=one.step, affine=affine)
+            for one in self._encoder.layers
+            for affine in ([(one.mixed, zero)], [(one.w1, one.b1), (one.w2, one.b2)])
+        ]
+        growth = math.prod(1 + abs(float(each.step)) for each in self._branches)
+        self._growth = growth * float(torch.linalg.matrix_norm(scaled, 2))
+        size, error = self._embedded(exact)
+        self._size, self._error = self._encoder.grown(size, error)
+
+    def cut(self, image: Tensor) -> Tensor:
+        """The patches (N, P) float64 of an image (C, H, W), in the order of the model."""
+        cut = F.unfold(image[None].double(), self.size, stride=self.size)
+        return cut[0].T
+
+    def contributions(self, patches: Tensor, places: Tensor | None = None) -> Tensor:
+        """What patches (n, P) at places (n,), or at all, add to N times the logits, (n, K)."""
+        fixed = self._fixed if places is None else self._fixed[places]
+        return self._encoder(patches @ self._pixels.T + fixed) @ self.weight.T
+
+    def box(self, image: Tensor, label: int, radius: float) -> Bound:
+        """What is left when every pixel of an image (C, H, W) moves by the radius at most."""
+        start = self._start(image, label)
+        region = _around(start.patches, radius)
+        falls = torch.stack((self._steepest(start, region), self._relaxed(start, region)))
+        return start.bound(falls.sum(1))
+
+    def ball(self, image: Tensor, label: int, radius: float) -> Bound:
+        """What is left when an image (C, H, W) moves by the radius at most, l2.
+
+        Patches share the radius r: their parts r_i have squares that sum to r^2 at most. If a part
+        below some bound cannot take more than s + n r_i, then all of them together take no more
+        than sum_i max(s + n r_i - p r_i^2) + p r^2, whatever the price p >= 0 of a square is.
+        """
+        start, count = self._start(image, label), self.places
+        steep = self.lipschitz(start.rows) * math.sqrt(count) * radius  # of equal parts
+        parts = _SHARES * radius
+        taken = [
+            self._taken(start, _around(start.patches, float(part), ball=True)) for part in parts
+        ]
+        slack, slopes = (torch.stack([one[i] for one in taken]) for i in (0, 1))  # (Q, N, K)
+        price = slopes[-1].norm(dim=0) / (2 * radius) * _PRICES[:, None]  # (prices, K)
+        price = price.clamp_min(1e-300)[:, None, None]
+        least = F.pad(parts[:-1], (1, 0))
+        best = (slopes / (2 * price)).clamp(least[:, None, None], parts[:, None, None])
+        gains = (slack + slopes * best - price * best**2).amax(1).sum(1)  # (prices, K)
+        shared = (gains + price[:, 0, 0] * radius**2).amin(0)
+        return start.bound(torch.stack((steep, shared)))
+
+    def aligned(self, image: Tensor, label: int, counts: Sequence[int]) -> list[Bound]:
+        """What is left when so many of the model's patches of an image (C, H, W) are replaced."""
+        start = self._start(image, label)
+        falls, places = self._replaced(start).sort(dim=1, descending=True, stable=True)
+        return [start.bound(falls[:, :k].sum(1), places[:, :k]) for k in counts]
+
+    def square(self, image: Tensor, label: int, size: int) -> Bound:
+        """What is left when a square of so many pixels a side is replaced, wherever it lies.
+
+        It touches a square of the model's patches, all of which are taken for replaced.
+        """
+        start, side = self._start(image, label), math.isqrt(self.places)
+        touched = min(math.ceil((size - 1) / self.size) + 1, side)
+        grid = torch.arange(self.places).reshape(side, side)
+        windows = grid.unfold(0, touched, 1).unfold(1, touched, 1).flatten(2).flatten(0, 1)
+        falls, chosen = self._replaced(start)[:, windows].sum(2).max(1)  # (2, K)
+        return start.bound(falls, windows[chosen].transpose(1, 2))
+
+    def _start(self, image: Tensor, label: int) -> _Start:
+        patches = self.cut(image)
+        given = self.contributions(patches)
+        return _Start(
+            patches=patches,
+            rows=self.weight[label] - self.weight,
+            own=given[:, label, None] - given,
+            bias=self.bias[label] - self.bias,
+            label=label,
+        )
+
+    def _steepest(self, start: _Start, region: Region) -> Tensor:
+        """How far each patch can fall by its Lipschitz factor, (N, K)."""
+        return region.reach[:, None] * self.lipschitz(start.rows)
+
+    def _relaxed(self, start: _Start, region: Region) -> Tensor:
+        """How far each patch can fall by the linear relaxation, (N, K)."""
+        slopes, values = self.relaxed(start.rows, region, torch.arange(self.places))
+        return start.own - values + region.falls(slopes)
+
+    def _taken(self, start: _Start, region: Region) -> tuple[Tensor, Tensor]:
+        """The same of parts up to the radius: s and n, (N, K) each."""
+        slopes, values = self.relaxed(start.rows, region, torch.arange(self.places))
+        return start.own - values, region.norms(slopes)
+
+    def _replaced(self, start: _Start) -> Tensor:
+        """How far each patch can fall whatever its pixels are, (2, N, K)."""
+        region = _around(start.patches, 1.0)
+        return torch.stack((self._steepest(start, region), start.own - self.floor[:, start.label]))
+
+    @cached_property
+    def floor(self) -> Tensor:
+        """What is left of every pair of classes at every place, whatever the pixels, (N, K, K)."""
+        rows, K = self.weight[:, None] - self.weight, len(self.bias)
+        patches = torch.full((self.places, self._pixels.shape[1]), 0.5, dtype=torch.float64)
+        region = _around(patches, 0.5)
+        slopes, values = self.relaxed(rows.flatten(0, 1), region, torch.arange(self.places))
+        return (values - region.falls(slopes)).unflatten(1, (K, K))
+
+    def lipschitz(self, rows: Tensor) -> Tensor:
+        """How much rows (R, d) times an encoded patch change with its pixels at most, (R,), l2."""
+        return rows.norm(dim=1) * self._growth
+
+    def relaxed(self, rows: Tensor, region: Region, places: Tensor) -> tuple[Tensor, Tensor]:
+        """Linear functions of the pixels below rows (R, d) times encoded patches.
+
+        Args:
+            rows: weights of the encoded patch.
+            region: where the functions lie below, for n patches.
+            places: (n,) of the patches.
+
+        Returns:
+            Slopes (n, R, P), and the values (n, R) at the unchanged pixels.
+        """
+        lines: list[list[_Lines]] = []
+        for branch in self._branches:
+            own: list[_Lines] = []
+            for weight, bias in branch.affine:
+                each = weight.T.expand(len(places), -1, -1)
+                each = torch.cat((each, -each), dim=1)
+                inner = branch.affine[: len(own)]
+                slopes, values = self._back(each, lines, inner, own, region, places)
+                low = values - region.falls(slopes)
+                below, above = low.chunk(2, dim=1)
+                own.append(_lines(below + bias, bias - above))
+            lines.append(own)
+        return self._back(rows.expand(len(places), -1, -1), lines, [], [], region, places)
+
+    def _back(
+        self,
+        given: Tensor,
+        lines: list[list[_Lines]],
+        inner: list[tuple[Tensor, Tensor]],
+        own: list[_Lines],
+        region: Region,
+        places: Tensor,
+    ) -> tuple[Tensor, Tensor]:
+        """Carry rows (n, R, d) back to the pixels: first inside a branch, then through the rest."""
+        given, constant = _inside(given, inner, own)
+        for branch, known in zip(
+            reversed(self._branches[: len(lines)]), reversed(lines), strict=True
+        ):
+            added, more = _inside(branch.step * given, branch.affine, known)
+            given, constant = given + added, constant + more
+        constant = constant + (given @ self._fixed[places][:, :, None])[..., 0]
+        slopes = given @ self._pixels
+        return slopes, constant + (slopes @ region.clean[:, :, None])[..., 0]
+
+    def _embedded(self, exact: Any) -> tuple[float, float]:
+        """Bounds of a token's norm before the encoder, and of its error in float32.
+
+        Mean and std may be taken from the pixels or be folded into the kernel.
+        """
+        kernel = exact.patch_embed.proj.weight
+        pixels = math.sqrt(kernel[0].numel()) + float(
+            exact.mean.expand_as(kernel[:1]).norm()
+        )  # pixels lie in [0, 1]
+        spread = float((kernel / exact.std).norm())
+        shift = float(exact.patch_embed.proj.bias.norm())
+        rest = float(self._fixed[:, len(kernel) :].norm(dim=1).max())
+        size = math.hypot(spread * pixels + shift, rest)
+        terms = 2 * kernel[0].numel() + 8
+        return size, rounding_of_sum(terms) * (spread * pixels + shift) + UNIT * rest
+
+    def rounding(self) -> float:
+        """How far a difference of logits in float32 lies from the exact one: a bound.
+
+        The errors of float64 in the bounds, 2^-29 of those, are allowed for in it.
+        """
+        return self._encoder.rounding(self._size, self._error, self.places) * (1 + 2.0**-10)
+
+
+def _inside(
+    given: Tensor, affine: list[tuple[Tensor, Tensor]], lines: list[_Lines]
+) -> tuple[Tensor, Tensor]:
+    """Carry rows (n, R, d) of the last ELU back to before the first product."""
+    constant = given.new_zeros(given.shape[:2])
+    for (weight, bias), line in zip(reversed(affine), reversed(lines), strict=True):
+        given, more = line.through(given)
+        constant = constant + more + given @ bias
+        given = given @ weight.T
+    return given, constant
