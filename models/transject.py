@@ -17,8 +17,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils.parametrizations import orthogonal
 
-from core.fields import check_at_least, check_types
-from models.layers.tokens import SinusoidalPositions, TokenModel, masked_mean, pool
+from core.fields import check_at_least, check_positive, check_types
+from models.layers.contributions import contributions, head_input, head_of
+from models.layers.tokens import SinusoidalPositions, TokenModel, masked_mean
 from models.layers.towers import TransJectTowers
 
 _PAIR_WIDTH = 128  # of the head over two towers, as in the other models of Long Range Arena
@@ -27,7 +28,11 @@ MAX_STEP = 1 - 1e-4  # |alpha| stays below 1, so that no sublayer folds two toke
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransJectConfig:
-    """What defines a TransJect over tokens; the defaults are the paper's for short texts."""
+    """What defines a TransJect over tokens; the defaults are the paper's for short texts.
+
+    `token_bound` limits what one token adds to the mean (`BoundedHead`); without `positions` the
+    model reads a bag of pieces [ours].
+    """
 
     vocab_size: int = 30522
     seq_len: int = 512
@@ -38,6 +43,8 @@ class TransJectConfig:
     pooling: Literal["mean", "max"] = "mean"
     random_eigenvalues: bool = False
     towers: int = 1
+    token_bound: float | None = None
+    positions: bool = True
 
     def __post_init__(self) -> None:
         """Check every rule, naming the field and the value received."""
@@ -45,6 +52,8 @@ class TransJectConfig:
         check_encoder(self)
         if self.towers not in (1, 2):
             raise ValueError(f"towers must be 1 or 2, got {self.towers}")
+        if self.towers == 2 and self.token_bound is not None:
+            raise ValueError(f"token_bound needs one tower, got {self.token_bound}")
         check_at_least(self, 1, "vocab_size", "seq_len")
 
 
@@ -53,6 +62,9 @@ def check_encoder(config: Any) -> None:
     check_at_least(config, 1, "depth", "num_experts", "num_classes")
     if config.embed_dim < 4 or config.embed_dim % 4:
         raise ValueError(f"embed_dim must be a positive multiple of 4, got {config.embed_dim}")
+    check_positive(config, "token_bound")
+    if config.token_bound is not None and config.pooling != "mean":
+        raise ValueError(f"token_bound needs mean pooling, got {config.pooling}")
 
 
 class OrthogonalMap(nn.Module):
@@ -248,13 +260,18 @@ class TransJect(TokenModel):
         super().__init__(config)
         half = config.embed_dim // 2
         self.embedding = nn.Embedding(config.vocab_size, half)
-        self.positions = SinusoidalPositions(config.seq_len, half)
+        self.positions = SinusoidalPositions(config.seq_len, half, used=config.positions)
         self.encoder = Encoder(config)
-        self.head = nn.Linear(config.embed_dim, config.num_classes)
+        self.head = head_of(config)
 
     def features(self, tokens: Tensor, mask: Tensor | None = None) -> Tensor:
         """See `TokenModel.features`."""
-        return pool(self.encoder(self.embed(tokens, mask), mask), mask, self.config.pooling)
+        x = self.encoder(self.embed(tokens, mask), mask)
+        return head_input(self.head, x, mask, self.config.pooling)
+
+    def contributions(self, tokens: Tensor, mask: Tensor | None = None) -> Tensor:
+        """What each token adds to the logits before mean and bias, (B, N, K)."""
+        return contributions(self.head, self.encoder(self.embed(tokens, mask), mask))
 
     def embed(self, tokens: Tensor, mask: Tensor | None = None) -> Tensor:
         """X0 = [token; position], (B, N, embed_dim); arguments as for `features`."""
@@ -268,7 +285,7 @@ class TransJect(TokenModel):
     ) -> tuple[Tensor, Tensor]:
         """The logits and the reconstruction loss that training adds to the task's loss."""
         x = self.embed(tokens, mask)
-        logits = self.head(pool(self.encoder(x, mask), mask, self.config.pooling))
+        logits = self.head(head_input(self.head, self.encoder(x, mask), mask, self.config.pooling))
         return logits, self.encoder.reconstruction_loss(x, mask)
 
 

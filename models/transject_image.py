@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from core.fields import check_types
 from models.deit import PatchEmbed
+from models.layers.contributions import contributions, head_input, head_of
 from models.layers.images import ImageModel, check_images
-from models.layers.tokens import SinusoidalPositions, pool
+from models.layers.tokens import SinusoidalPositions
 from models.transject import Encoder, check_encoder
 
 
@@ -20,7 +21,8 @@ from models.transject import Encoder, check_encoder
 class TransJectImageConfig:
     """What defines a TransJect over image patches; the defaults fit CIFAR-10.
 
-    The embedding is injective when a patch has no more than embed_dim / 2 values.
+    The embedding is injective when a patch has no more than embed_dim / 2 values. `token_bound`
+    limits what one patch adds to the mean, see `models.layers.contributions`.
     """
 
     img_size: int = 32
@@ -34,6 +36,7 @@ class TransJectImageConfig:
     num_classes: int = 10
     pooling: Literal["mean", "max"] = "mean"
     random_eigenvalues: bool = False
+    token_bound: float | None = None
 
     def __post_init__(self) -> None:
         """Check every rule, naming the field and the value received."""
@@ -58,11 +61,15 @@ class TransJectImage(ImageModel):
         self.patch_embed = PatchEmbed(config.in_chans, half, config.patch_size)
         self.positions = SinusoidalPositions(config.seq_len, half)
         self.encoder = Encoder(config)
-        self.head = nn.Linear(config.embed_dim, config.num_classes)
+        self.head = head_of(config)
 
     def forward(self, images: Tensor) -> Tensor:
         """(B, C, H, W), pixels in [0, 1], H = W = img_size, to (B, num_classes) logits."""
-        return self.head(pool(self.encoder(self.embed(images)), None, self.config.pooling))
+        return self._classify(self.encoder(self.embed(images)))
+
+    def contributions(self, images: Tensor) -> Tensor:
+        """What each patch adds to the logits before mean and bias, (B, N, K)."""
+        return contributions(self.head, self.encoder(self.embed(images)))
 
     def embed(self, images: Tensor) -> Tensor:
         """X0 = [patch; position], (B, N, embed_dim)."""
@@ -73,5 +80,8 @@ class TransJectImage(ImageModel):
     def logits_and_reconstruction(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """The logits and the reconstruction loss that training adds to the task's loss."""
         x = self.embed(images)
-        logits = self.head(pool(self.encoder(x), None, self.config.pooling))
-        return logits, self.encoder.reconstruction_loss(x)
+        return self._classify(self.encoder(x)), self.encoder.reconstruction_loss(x)
+
+    def _classify(self, x: Tensor) -> Tensor:
+        """Encoded patches (B, N, embed_dim) to the logits."""
+        return self.head(head_input(self.head, x, None, self.config.pooling))

@@ -34,6 +34,7 @@ from robustness.attacks.square import Square
 from robustness.attacks.torchattacks import TorchAttack
 from robustness.attacks.typos import Typos
 from robustness.attacks.word_swap import WordSwap
+from robustness.attacks.worst_pieces import WorstPieces
 from robustness.certificates.smoothing import Smoothing
 from robustness.certificates.substitutions import Substitutions
 from robustness.parsing import MOST, Count
@@ -65,6 +66,7 @@ ATTACKS: dict[str, type[Attack]] = {
     "smoothing": Smoothing,
     "word-swap": WordSwap,
     "hotflip": HotFlip,
+    "worst-pieces": WorstPieces,
     "typos": Typos,
     "substitutions": Substitutions,
     "torchattacks": TorchAttack,

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from models.attention.elliptical import metric_gradient
+from models.layers.tokens import masked_mean
 from training.recipe import AdversarialRecipe, Recipe
 
 _TRADES_START = 0.001
@@ -46,7 +47,7 @@ class Objective(nn.Module):
         """
         bf16 = self._train.precision == "bf16"
         with torch.autocast(inputs[0].device.type, dtype=torch.bfloat16, enabled=bf16):
-            logits, extra = self._logits((natural,) if natural is not None else inputs)
+            logits, extra = self._logits((natural,) if natural is not None else inputs, targets)
             attacked = self.model(*inputs) if natural is not None else None
         logits = logits.float()
         loss = F.cross_entropy(logits, targets, label_smoothing=self._train.label_smoothing)
@@ -59,11 +60,39 @@ class Objective(nn.Module):
             loss = loss + recipe.beta * kl_divergence(logits, attacked.float())
         return loss + extra
 
-    def _logits(self, inputs: tuple[Tensor, ...]) -> tuple[Tensor, Tensor | float]:
+    def _logits(self, inputs: tuple[Tensor, ...], targets: Tensor) -> tuple[Tensor, Tensor | float]:
+        if self._train.replaced:
+            given, mask = self.model.contributions(*inputs), (*inputs, None)[1]
+            logits = masked_mean(given, mask) + self.model.head.bias
+            return logits + worst_replacements(given, mask, targets, self._train.replaced), 0.0
         if not hasattr(self.model, "logits_and_reconstruction"):
             return self.model(*inputs), 0.0
         logits, loss = self.model.logits_and_reconstruction(*inputs)
         return logits, self._train.reconstruction * loss
+
+
+def worst_replacements(given: Tensor, mask: Tensor | None, labels: Tensor, count: int) -> Tensor:
+    """How much each logit can gain on the label's by other tokens, (B, K), 0 for the label itself.
+
+    In every sample the `count` tokens with the largest gains are replaced, for each other class
+    by the token of the batch that favors it most: the exact worst case over tokens of the batch,
+    where tokens do not see each other, but for their positions.
+
+    Args:
+        given: (B, N, K) what each token adds to the logits before the mean.
+        mask: (B, N) bool, True for real tokens; None if all are.
+        labels: (B,) int64.
+        count: of replaced tokens.
+    """
+    B, N, K = given.shape
+    real = given.new_ones(B, N, dtype=torch.bool) if mask is None else mask
+    others = given[real]  # (T, K)
+    # by pair (label, other class): the most that a token favors the other one
+    most = torch.stack([(others - others[:, k, None]).amax(0) for k in range(K)])
+    lead = given - given.gather(2, labels[:, None, None].expand(-1, N, 1))
+    gains = (most[labels][:, None] - lead).masked_fill(~real[:, :, None], 0.0)  # (B, N, K)
+    largest = gains.topk(min(count, N), dim=1).values.sum(1)
+    return largest / real.sum(1, keepdim=True)
 
 
 def kl_divergence(logits: Tensor, attacked: Tensor) -> Tensor:

@@ -130,6 +130,9 @@ class TrainRecipe:
     clip_norm: float | None = 1.0  # largest norm of the gradient; None does not clip
     label_smoothing: float = 0.0  # share of a target that is spread over all classes
     reconstruction: float = 1.0  # weight of TransJect's reconstruction loss
+    # Tokens of each sample that the loss assumes to be replaced by the worst of the batch; of
+    # TransJect with random eigenvalues, one expert and mean pooling.
+    replaced: int = 0
     ema: float | None = None  # decay of an average of the weights: it is validated and kept then
     precision: Literal["fp32", "bf16"] = "fp32"  # of the model in training; weights stay in fp32
     monitor: Literal["accuracy", "loss"] = "accuracy"  # of the validation: picks the best weights
@@ -146,7 +149,7 @@ class TrainRecipe:
             )
         counts = ("epochs", "steps", "batch_size", "accumulate", "patience", "validate_steps")
         check_at_least(self, 1, *counts)
-        rates = ("warmup_lr", "min_lr", "weight_decay", "reconstruction")
+        rates = ("warmup_lr", "min_lr", "weight_decay", "reconstruction", "replaced")
         lengths = ("warmup_epochs", "warmup_steps", "cooldown_epochs", "checkpoint_seconds")
         check_at_least(self, 0, *rates, *lengths)
         check_positive(self, "lr", "adam_eps", "clip_norm", "restart_decay")
@@ -228,6 +231,7 @@ class Recipe:
                 f"labels must name every class of the model: {len(self.labels)} labels, "
                 f"num_classes={self.model['num_classes']}"
             )
+        self._check_replaced()
         if isinstance(self.data, ImageData):
             if self.distillation is not None:
                 self._check_distillation(self.data)
@@ -235,6 +239,20 @@ class Recipe:
         for section in ("distillation", "adversarial"):
             if getattr(self, section) is not None:
                 raise ValueError(f"{section} is for images only, got data of {self.data.source}")
+
+    def _check_replaced(self) -> None:
+        """The logits must be a mean over tokens that do not see each other, and labels classes."""
+        if not self.train.replaced:
+            return
+        if isinstance(self.data, ImageData) and self.data.mixes:
+            raise ValueError("train.replaced needs data.mixup and data.cutmix 0")
+        needed = {"random_eigenvalues": True, "num_experts": 1, "pooling": "mean"}
+        other = {key: self.model.get(key) for key in needed if self.model.get(key) != needed[key]}
+        if other or self.model.get("towers", 1) > 1:
+            raise ValueError(
+                "train.replaced needs a transject with random eigenvalues, one expert, mean "
+                f"pooling and one tower, got {other or 'two towers'}"
+            )
 
     def _check_distillation(self, data: ImageData) -> None:
         if not data.in_memory:

@@ -6,6 +6,8 @@ substitution does to the difference of two logits does not depend on the others,
 k substitutions takes the k places with the largest gains. This needs g of every piece at every
 place, and no search.
 
+A `token_bound` clips g, and without `positions` g is the same everywhere: a bag of pieces.
+
 All of it is computed in float64 from the float32 weights; `Substitutions.rounding` bounds what
 float32 arithmetic can add, in whatever order it sums.
 """
@@ -21,6 +23,8 @@ from models.analysis import tokenwise
 from models.analysis.tokenwise import UNIT, TokenwiseEncoder
 from models.transject import TransJect
 
+KINDS = 3
+"""How many kinds of pieces are told apart."""
 _ROWS = 8192  # tokens that are encoded at once; always as many, so that sums end in the same bits
 
 
@@ -56,12 +60,14 @@ class Substitutions:
 
     Args:
         model: a TransJect that `refusal` has nothing against; it is left as it is.
+        kinds: (V,) int64 below `KINDS`, pieces of which the worst are kept apart, such as those
+            that begin words and those that continue them; None: all are alike.
 
     Raises:
         ValueError: `refusal` has.
     """
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, kinds: Tensor | None = None) -> None:
         why = refusal(model)
         if why is not None or not isinstance(model, TransJect):
             raise ValueError(why)
@@ -69,8 +75,13 @@ class Substitutions:
         exact = self._encoder.exact
         self._embedding = exact.embedding.weight
         self._positions = exact.positions.table
-        self._weight, self._bias = exact.head.weight, exact.head.bias
-        self._lowest = self._weight.new_empty((0, len(self._bias), len(self._bias)))
+        self._anywhere = not model.config.positions
+        self._kinds = torch.zeros(len(self._embedding), dtype=torch.int64)
+        if kinds is not None:
+            self._kinds[: len(kinds)] = kinds
+        self._bias = exact.head.bias
+        # by place, kind of piece, label and other class
+        self._lowest = self._bias.new_empty((0, KINDS, len(self._bias), len(self._bias)))
         self._pieces = torch.empty(self._lowest.shape, dtype=torch.int64)
         largest = (float(each.norm(dim=1).max()) for each in (self._embedding, self._positions))
         size = math.hypot(*largest)
@@ -79,7 +90,7 @@ class Substitutions:
     def contributions(self, tokens: Tensor, places: Tensor) -> Tensor:
         """What tokens (N,) at places (N,) add to N times the logits, (N, K) float64."""
         x = torch.cat((self._embedding[tokens], self._positions[places]), dim=-1)
-        return self._encoder(x) @ self._weight.T
+        return self._encoder.contributions(self._encoder(x))
 
     def extend(self, length: int, before: Callable[[], object] | None = None) -> None:
         """Find the worst piece of every pair of classes at the first places.
@@ -89,17 +100,59 @@ class Substitutions:
             before: called before each place; what it raises ends the work, and finished places
                 stay.
         """
-        pieces = torch.arange(len(self._embedding))
         for place in range(len(self._lowest), length):
             if before is not None:
                 before()
-            given = torch.cat(
-                [self.contributions(p, torch.full_like(p, place)) for p in pieces.split(_ROWS)]
-            )  # (V, K)
-            found = [(own[:, None] - given).min(0) for own in given.unbind(1)]
-            lowest, chosen = (torch.stack([pair[i] for pair in found]) for i in (0, 1))
-            self._lowest = torch.cat((self._lowest, lowest[None]))
-            self._pieces = torch.cat((self._pieces, chosen[None]))
+            if self._anywhere and place:
+                found = self._lowest[:1], self._pieces[:1]
+            else:
+                found = self._worst_pieces(place)
+            self._lowest, self._pieces = (
+                torch.cat(pair) for pair in zip((self._lowest, self._pieces), found, strict=True)
+            )
+
+    def _worst_pieces(self, place: int) -> tuple[Tensor, Tensor]:
+        """The lowest lead (1, KINDS, K, K) of a label over others at a place, and the pieces."""
+        pieces = torch.arange(len(self._embedding))
+        given = torch.cat(
+            [self.contributions(p, torch.full_like(p, place)) for p in pieces.split(_ROWS)]
+        )  # (V, K)
+        lowest = torch.full(self._lowest.shape[1:], math.inf, dtype=given.dtype)
+        chosen = torch.zeros(lowest.shape, dtype=torch.int64)
+        for kind in range(KINDS):
+            own = pieces[self._kinds == kind]
+            for label in range(given.shape[1] if len(own) else 0):
+                leads = given[own, label, None] - given[own]
+                lowest[kind, label], rows = leads.min(0)
+                chosen[kind, label] = own[rows]
+        return lowest[None], chosen[None]
+
+    def gains(
+        self, tokens: Tensor, label: int, kinds: Tensor | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """What the worst piece at each place takes from a label's lead over each class.
+
+        Args:
+            tokens: (N,) int64, the text.
+            label: class that the text should keep.
+            kinds: (N,) int64, of which kind the new pieces are; None: of any.
+
+        Returns:
+            margins (K,) of the text, gains (N, K), of which the N-th part is lost, and pieces
+            (N, K) int64.
+        """
+        length = len(tokens)
+        self.extend(length)
+        given = self.contributions(tokens, torch.arange(length))  # (N, K)
+        own = given[:, label, None] - given
+        lowest, pieces = self._lowest[:length, :, label], self._pieces[:length, :, label]
+        if kinds is None:
+            lowest, chosen = lowest.min(1, keepdim=True)
+        else:
+            chosen = kinds[:, None, None].expand(-1, 1, lowest.shape[2])
+            lowest = lowest.gather(1, chosen)
+        margins = own.mean(0) + self._bias[label] - self._bias
+        return margins, own - lowest[:, 0], pieces.gather(1, chosen)[:, 0]
 
     def worst(self, tokens: Tensor, label: int, counts: Sequence[int]) -> list[WorstCase]:
         """The worst cases of at most so many substitutions, by any pieces at any places.
@@ -109,16 +162,11 @@ class Substitutions:
             label: class that the text should keep.
             counts: numbers of substitutions.
         """
-        length = len(tokens)
-        self.extend(length)
-        given = self.contributions(tokens, torch.arange(length))  # (N, K)
-        own = given[:, label, None] - given
-        margins = own.mean(0) + self._bias[label] - self._bias
-        gains = own - self._lowest[:length, label]
+        margins, gains, pieces = self.gains(tokens, label)
         best, places = gains.sort(dim=0, descending=True, stable=True)
         found = []
         for count in counts:
-            left = margins - best[:count].sum(0) / length
+            left = margins - best[:count].sum(0) / len(tokens)
             left[label] = math.inf
             other = int(left.argmin())
             chosen = places[:count, other]
@@ -126,7 +174,7 @@ class Substitutions:
                 WorstCase(
                     margin=float(left[other]),
                     places=chosen.tolist(),
-                    pieces=self._pieces[chosen, label, other].tolist(),
+                    pieces=pieces[chosen, other].tolist(),
                 )
             )
         return found

@@ -14,6 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from models.layers.contributions import BoundedHead, contributions
+
 UNIT = 2.0**-24
 """Relative error of one rounding to float32."""
 _ELU = 16 * UNIT  # error of one ELU, relative to |x| + 1: runtimes approximate the exponential
@@ -82,6 +84,10 @@ class TokenwiseEncoder:
             x = layer(x)
         return x
 
+    def contributions(self, x: Tensor) -> Tensor:
+        """What encoded tokens (..., d) add to the logits before mean and bias, (..., K)."""
+        return contributions(self.exact.head, x)
+
     def grown(self, size: float, error: float) -> tuple[float, float]:
         """Bounds of an encoded token's norm, and of its error in float32, from those before.
 
@@ -113,6 +119,8 @@ class TokenwiseEncoder:
             length: number of tokens that are averaged, in whatever order they are summed.
         """
         weight, bias = self.exact.head.weight, self.exact.head.bias
+        if isinstance(self.exact.head, BoundedHead):
+            return self._bounded_rounding(size, error, length)
         error = error + rounding_of_sum(length + 4) * (size + error)
         norms = weight.norm(dim=1)
         pairs = (weight[:, None] - weight).norm(dim=-1) * error
@@ -120,6 +128,15 @@ class TokenwiseEncoder:
         biases = bias.abs()[:, None] + bias.abs()
         each = pairs + rounding_of_sum(weight.shape[1] + 2) * sums * (size + error)
         return float((each + 2 * UNIT * biases).max())
+
+    def _bounded_rounding(self, size: float, error: float, length: int) -> float:
+        """`rounding` where each token passes the head, is clipped, and then averaged."""
+        head, bound = self.exact.head, self.exact.head.bound
+        inner = rounding_of_sum(head.in_features + 2) * (size + error)
+        each = head.weight.norm(dim=1) * (error + inner) + UNIT * bound
+        each = each + rounding_of_sum(length + 4) * (bound + each)
+        each = each + 2 * UNIT * (bound + each + head.bias.abs())
+        return float(2 * each.max())
 
 
 def rounding_of_sum(terms: int) -> float:

@@ -51,7 +51,7 @@ class FirstProducts(nn.Module):
         super().__init__()
         experts, half, dtype = layer.experts, tokens.shape[1], layer.w1.dtype
         left, values, right = torch.linalg.svd(positions.double(), full_matrices=False)
-        rank = int((values > 0.1 * torch.finfo(tokens.dtype).eps * values[0]).sum())
+        rank = max(1, int((values > 0.1 * torch.finfo(tokens.dtype).eps * values[0]).sum()))
         shares = (values[:rank, None] * right[:rank]).to(tokens.dtype)  # table = basis @ shares
         first = experts.first.to(tokens.dtype)  # (E, d, d)
         self.register_buffer("basis", left[:, :rank].to(dtype).contiguous())

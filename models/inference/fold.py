@@ -13,7 +13,8 @@ from torch.nn.utils import parametrize
 
 from models.inference.blockwise import BlockwiseEncoder
 from models.inference.folded import FoldedEncoder, FoldedLayer
-from models.layers.tokens import TokenModel, pool
+from models.layers.contributions import head_input
+from models.layers.tokens import TokenModel
 from models.layers.tracing import is_traced
 from models.transject import TransJect
 from models.transject_image import TransJectImage
@@ -120,16 +121,16 @@ class FoldedLongTransJect(TokenModel):
     def features(self, tokens: Tensor, mask: Tensor | None = None) -> Tensor:
         """See `TransJect.features`."""
         x = self.embed(tokens, mask)
-        pooling = self.config.pooling
+        head, pooling = self.head, self.config.pooling
         if is_traced():
-            return pool(self._encode_traced(x, tokens, mask), mask, pooling)
+            return head_input(head, self._encode_traced(x, tokens, mask), mask, pooling)
         if torch.is_grad_enabled() or not len(tokens):
-            return pool(self.encoder(x, mask), mask, pooling)
+            return head_input(head, self.encoder(x, mask), mask, pooling)
         pooled = []
         for index in range(len(tokens)):
             real = slice(tokens.shape[1]) if mask is None else mask[index].nonzero()[:, 0]
             encoded = self.blockwise(x[index, real], tokens[index, real], real)
-            pooled.append(pool(encoded[None], None, pooling))
+            pooled.append(head_input(head, encoded[None], None, pooling))
         return torch.cat(pooled)
 
     def _encode_traced(self, x: Tensor, tokens: Tensor, mask: Tensor | None) -> Tensor:

@@ -100,13 +100,17 @@ def sinusoidal_positions(seq_len: int, dim: int) -> Tensor:
 
 
 class SinusoidalPositions(nn.Module):
-    """The table of `sinusoidal_positions`, rounded once to the precision that the model has."""
+    """The table of `sinusoidal_positions`, rounded once to the precision that the model has.
+
+    Where positions are not `used`, the table is zero, so that their order changes nothing.
+    """
 
     table: Tensor
 
-    def __init__(self, seq_len: int, dim: int) -> None:
+    def __init__(self, seq_len: int, dim: int, *, used: bool = True) -> None:
         super().__init__()
-        table = sinusoidal_positions(seq_len, dim).to(torch.get_default_dtype())
+        self.used = used
+        table = sinusoidal_positions(seq_len, dim).to(torch.get_default_dtype()) * used
         self.register_buffer("table", table, persistent=False)
 
     def forward(self, seq_len: int) -> Tensor:
@@ -116,7 +120,7 @@ class SinusoidalPositions(nn.Module):
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         # A float32 table turned into float64 would keep the error of float32.
         super()._apply(fn, recurse)
-        self.table = sinusoidal_positions(*self.table.shape).to(self.table)
+        self.table = sinusoidal_positions(*self.table.shape).to(self.table) * self.used
         return self
 
 

@@ -131,7 +131,7 @@ def _written(
     for start in range(0, len(ranked), _ROUND):
         part = ranked[start : start + _ROUND]
         texts = [
-            _replace(search.text, pieces.spans[place], vocabulary.texts[token])
+            replaced(search.text, pieces.spans[place], vocabulary.texts[token])
             for place, token in part
         ]
         rows = target.require_tokenizer().ids(texts, target.max_len)
@@ -142,7 +142,8 @@ def _written(
         ]
 
 
-def _replace(text: str, span: np.ndarray, written: str) -> str:
+def replaced(text: str, span: np.ndarray, written: str) -> str:
+    """A text with a piece written in the place of another, whose `span` is given."""
     start, stop = span.tolist()
     if not text[start:stop][:1].isspace():
         # Some vocabularies write the blank before a word with the word.

@@ -18,19 +18,45 @@ if TYPE_CHECKING:
 _TOGETHER = 32  # candidates scored before it is seen whether one is misclassified
 
 
-class EditAttack(Attack, frozen=True):
-    """An attack on texts by single edits, each tried on the served model.
-
-    Of each text it tells "edits" and "queries", model evaluations with a gradient included.
-    """
+class CountedEdits(Attack, frozen=True):
+    """An attack on texts by single edits, whose number is limited."""
 
     edits: Counts = Field(default=[5], description="changes of a text at most")
-    queries: Count = Field(default=1000, description="model evaluations of one input at most")
 
     @field_validator("edits")
     @classmethod
     def _distinct_edits(cls, edits: list[int]) -> list[int]:
         return distinct("edits", edits)
+
+    def allowed(
+        self, clean: Batch, made: Batch, budget: Budget, target: "Target", seeds: Sequence[int]
+    ) -> np.ndarray:
+        """At most so many words, or tokens, are others than before.
+
+        An expression of ListOps has a token more or less after some edits.
+        """
+        model = cast("TextTarget", target)
+        found = []
+        for before, after in zip(clean.texts, made.texts, strict=True):
+            if model.relabel is not None:
+                changed = abs(len(before.split()) - len(after.split()))
+            else:
+                changed = differences(*(self.units(text, model) for text in (before, after)))
+            found.append(before == after or changed <= budget.value)
+        return np.array(found, bool)
+
+    def units(self, text: str, target: "TextTarget") -> Sequence[object]:
+        """What an edit changes one of."""
+        raise NotImplementedError
+
+
+class EditAttack(CountedEdits, frozen=True):
+    """An attack by single edits, each tried on the served model.
+
+    Of each text it tells "edits" and "queries", model evaluations with a gradient included.
+    """
+
+    queries: Count = Field(default=1000, description="model evaluations of one input at most")
 
     def cost(self, num_classes: int) -> int:
         """The queries, and what the clean text takes."""
@@ -58,29 +84,8 @@ class EditAttack(Attack, frozen=True):
         """What runs a search on texts of a model to its end, with a seed for its draws."""
         raise NotImplementedError
 
-    def allowed(
-        self, clean: Batch, made: Batch, budget: Budget, target: "Target", seeds: Sequence[int]
-    ) -> np.ndarray:
-        """At most so many words, or tokens, are others than before.
 
-        An expression of ListOps has a token more or less after some edits.
-        """
-        model = cast("TextTarget", target)
-        found = []
-        for before, after in zip(clean.texts, made.texts, strict=True):
-            if model.relabel is not None:
-                changed = abs(len(before.split()) - len(after.split()))
-            else:
-                changed = _differences(*(self.units(text, model) for text in (before, after)))
-            found.append(before == after or changed <= budget.value)
-        return np.array(found, bool)
-
-    def units(self, text: str, target: "TextTarget") -> Sequence[object]:
-        """What an edit changes one of."""
-        raise NotImplementedError
-
-
-def _differences(old: Sequence[object], new: Sequence[object]) -> int:
+def differences(old: Sequence[object], new: Sequence[object]) -> int:
     """Places at which two sequences differ; all of them where their lengths do."""
     if len(old) != len(new):
         return max(len(old), len(new))

@@ -8,22 +8,18 @@ of more than texts. Only the first `max_len` pieces are read, and so only these 
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, ClassVar, Literal, cast
-from weakref import WeakKeyDictionary
 
 import numpy as np
 from pydantic import Field, field_validator
 
 from robustness.attacks.base import Batch, Budget, Info, Proof, Search, distinct
+from robustness.attacks.worst_pieces import table_of
 from robustness.kinds import NotPossible
 from robustness.parsing import Counts
 
 if TYPE_CHECKING:
-    from models.analysis.substitutions import Substitutions as Table
     from robustness.target import Target
     from robustness.text_target import TextTarget
-
-_TABLES: "WeakKeyDictionary[object, tuple[str, Table]]" = WeakKeyDictionary()
-"""By PyTorch model: the digest of its target, and what was found of its pieces."""
 
 
 class Substitutions(Proof, frozen=True):
@@ -92,7 +88,7 @@ class Substitutions(Proof, frozen=True):
 
         self.check(target)
         model, count = cast("TextTarget", target), int(budget.value)
-        table, before = _table(target), None if search.meter is None else search.meter.before
+        table, before = table_of(model), None if search.meter is None else search.meter.before
         rows = model.require_tokenizer().ids(batch.texts, model.max_len)
         replaced = np.full((2, count, len(rows)), -1, np.int64)
         margin, rounding = np.zeros(len(rows)), np.zeros(len(rows))
@@ -112,14 +108,3 @@ class Substitutions(Proof, frozen=True):
             "places": replaced[0],
             "pieces": replaced[1],
         }
-
-
-def _table(target: "Target") -> "Table":
-    from models.analysis.substitutions import Substitutions as Table
-
-    model = target.require_torch_model()
-    digest, found = _TABLES.get(model, ("", None))
-    if found is None or digest != target.digest:
-        found = Table(model)
-        _TABLES[model] = target.digest, found
-    return found

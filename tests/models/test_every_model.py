@@ -33,6 +33,8 @@ OPTIONS: dict[str, tuple[str, dict[str, object]]] = {
     "transject, max": ("transject", {"pooling": "max"}),
     "transject, one expert": ("transject_random", {"embed_dim": 64, "num_experts": 1}),
     "transject, many tokens": ("transject", {"vocab_size": 90}),
+    "transject, bounded": ("transject_random", {"token_bound": 0.5}),
+    "transject, bag": ("transject_random", {"num_experts": 1, "positions": False}),
     "transject, towers": ("transject", {"towers": 2}),
     "deit, consistent": ("deit_tiny_elliptical", {"estimator": "consistent"}),
     "deit, random": ("deit_tiny_elliptical", {"estimator": "random", "metric_seed": 0}),

@@ -32,10 +32,15 @@ def margins(model: nn.Module, tokens: Tensor, label: int) -> Tensor:
     return logits[:, label] - others.amax(1)
 
 
-@pytest.mark.parametrize("length", [2, 5])
-def test_the_worst_case_is_that_of_all_texts(length: int) -> None:
-    model, counts = provable(), [1, 2, 3]
-    exact, worst = provable().double(), Substitutions(model)
+BAG = {"token_bound": 0.7, "positions": False}
+
+
+@pytest.mark.parametrize(
+    ("length", "config"), [(2, {}), (5, {}), (5, {"token_bound": 0.7}), (5, BAG)]
+)
+def test_the_worst_case_is_that_of_all_texts(length: int, config: dict[str, Any]) -> None:
+    model, counts = provable(**config), [1, 2, 3]
+    exact, worst = provable(**config).double(), Substitutions(model)
     for seed, label in [(0, 0), (1, 1), (2, 2)]:
         text = torch.from_numpy(np.random.default_rng(seed).integers(0, 5, length))
         texts = torch.tensor(list(product(range(5), repeat=length)))
@@ -49,8 +54,10 @@ def test_the_worst_case_is_that_of_all_texts(length: int) -> None:
             assert float(margins(exact, made[None], label)) == pytest.approx(found.margin)
 
 
-def test_float32_stays_within_the_stated_rounding() -> None:
-    model, exact = provable(embed_dim=32, depth=3), provable(embed_dim=32, depth=3).double()
+@pytest.mark.parametrize("bound", [None, 0.7])
+def test_float32_stays_within_the_stated_rounding(bound: float | None) -> None:
+    config = {"embed_dim": 32, "depth": 3, "token_bound": bound}
+    model, exact = provable(**config), provable(**config).double()
     texts = torch.tensor(list(product(range(5), repeat=6))[::31])
     bound = Substitutions(model).rounding(6)
     for first, second in combinations(range(3), 2):

@@ -72,6 +72,9 @@ def plain_logits(model: TransJect | TransJectImage, embedded: Tensor) -> Tensor:
         x = torch.stack([w * each for w, each in zip(weights, proposals, strict=True)]).sum(0)
         w1, w2 = (cayley(each) for each in layer.ffn.w)
         x = x + step * F.elu(F.elu(x @ w1 + layer.ffn.b1) @ w2 + layer.ffn.b2)
+    if config.token_bound is not None:
+        given = (x @ model.head.weight.T).clamp(-config.token_bound, config.token_bound)
+        return given.mean(0) + model.head.bias
     return plain.linear(plain.pool(x, config.pooling), model.state_dict(), "head")
 
 
@@ -89,10 +92,12 @@ def test_forward_is_the_formula_on_the_real_tokens(
 
 
 @pytest.mark.parametrize("random_eigenvalues", [False, True])
-@pytest.mark.parametrize("pooling", ["mean", "max"])
-def test_forward_of_images_is_the_formula(random_eigenvalues: bool, pooling: str) -> None:
+@pytest.mark.parametrize(("pooling", "bound"), [("mean", None), ("max", None), ("mean", 0.2)])
+def test_forward_of_images_is_the_formula(
+    random_eigenvalues: bool, pooling: str, bound: float | None
+) -> None:
     sizes: dict[str, Any] = {"in_chans": 2, "mean": (0.3, 0.6), "std": (0.2, 0.7)}
-    sizes |= {"random_eigenvalues": random_eigenvalues, "pooling": pooling}
+    sizes |= {"random_eigenvalues": random_eigenvalues, "pooling": pooling, "token_bound": bound}
     model = small("transject_image", **sizes)
     images = torch.rand(3, 2, 12, 12, dtype=torch.float64)
     patches = [plain.patches(image, model.state_dict(), model.config) for image in images]

@@ -122,7 +122,7 @@ def subject(
     if ATTACKS[name].info.input == "image":
         target = rowwise()
         return target, make_batch(target)
-    chosen, target = texts[:8], provable if name == "substitutions" else bag
+    chosen, target = texts[:8], provable if ATTACKS[name].info.access == "weights" else bag
     return target, Batch(inputs=chosen, labels=target.predict(chosen).argmax(axis=1))
 
 

@@ -69,6 +69,40 @@ def test_every_input_is_broken_proved_or_open(
     assert [row["state"] for row in rows] == [state for both in states for state in both]
 
 
+def test_the_worst_case_is_written_as_a_text(
+    provable: TextTarget, texts: list[str], tmp_path: Path
+) -> None:
+    spec = spec_of(PROOF, {"name": "worst-pieces", "edits": [1, 2]})
+    report = evaluate(spec, [provable], texts_of(texts), tmp_path)
+    for found, least in zip(report.summary.models[0].brackets, (0, 3), strict=True):
+        assert found.broken > least and found.open <= 1 and not found.contradictions
+    tokenizer, table = provable.require_tokenizer(), provable.require_tokenizer().vocabulary()
+    [attack] = spec_of({"name": "worst-pieces", "edits": [1]}).attacks
+    labels = provable.predict(texts).argmax(axis=1)
+    made = attack.run(
+        provable, Batch(inputs=texts, labels=labels), attack.budgets()[0], Search(seeds=[])
+    )
+    for text, label, found in zip(texts, labels, made.texts, strict=True):
+        words = text.split()
+        others = [
+            " ".join([*words[:i], new, *words[i + 1 :]])
+            for i in range(len(words))
+            for new, more in zip(table.texts, table.continues, strict=True)
+            if new and not more
+        ]
+        length = len(tokenizer.ids([text], 24)[0])
+        same = [one for one in others if len(tokenizer.ids([one], 24)[0]) == length]
+        assert margin_of(provable, [found], label) == pytest.approx(
+            margin_of(provable, same, label), abs=1e-5
+        )
+
+
+def margin_of(target: TextTarget, texts: list[str], label: int) -> float:
+    """The smallest margin of a label."""
+    logits = target.predict(texts)
+    return float((logits[:, label] - logits[:, 1 - label]).min())
+
+
 def test_scoring_again_proves_again(provable: TextTarget, texts: list[str], tmp_path: Path) -> None:
     spec, rows = spec_of(PROOF), np.arange(len(texts))
     report = evaluate(spec, [provable], texts_of(texts), tmp_path)

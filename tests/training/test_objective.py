@@ -1,4 +1,7 @@
+import json
+from itertools import combinations, product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,7 +12,7 @@ from torch.nn import functional as F
 import models
 from models.attention.elliptical import metric_gradient
 from training.distillation import ConvTeacher, soft_labels, train_teacher
-from training.objective import Objective, attack, kl_divergence
+from training.objective import Objective, attack, kl_divergence, worst_replacements
 from training.recipe import AdversarialRecipe
 from training.recipe_file import read_recipe
 from training.samples import StoredImages
@@ -60,6 +63,40 @@ def test_trades_learns_labels_on_clean_and_agreement_on_attacked_images(recipe_f
     p, q = model(clean).softmax(1), model(attacked).softmax(1)
     expected = F.cross_entropy(model(clean), labels) + 2 * (p * (p / q).log()).sum() / 3
     assert float(loss) == pytest.approx(float(expected))
+
+
+@torch.no_grad()
+def test_replaced_tokens_are_the_worst_of_the_batch() -> None:
+    generator = torch.Generator().manual_seed(0)
+    given, labels = torch.randn(2, 4, 3, generator=generator), torch.tensor([2, 0])
+    mask = torch.tensor([[True] * 4, [True, True, True, False]])
+    found = worst_replacements(given, mask, labels, 2)
+    pool = given[mask]
+    for i, length in enumerate((4, 3)):
+        rows = torch.stack(  # every way to replace two tokens by tokens of the batch
+            [
+                torch.cat((given[i, :length][[k for k in range(length) if k not in places]], new))
+                for places in combinations(range(length), 2)
+                for new in (pool[list(pair)] for pair in product(range(7), repeat=2))
+            ]
+        ).mean(1)
+        clean = given[i, :length].mean(0)
+        lead = (rows - rows[:, labels[i], None]).amax(0) - (clean - clean[labels[i]])
+        torch.testing.assert_close(found[i], lead)
+
+
+@torch.no_grad()
+def test_the_loss_counts_on_replaced_tokens(recipe_file: Path) -> None:
+    sizes = {"img_size": 8, "patch_size": 4, "in_chans": 1, "num_classes": 2, "embed_dim": 8}
+    sizes |= {"depth": 1, "num_experts": 1, "random_eigenvalues": True, "token_bound": 0.2}
+    chosen = [f"model={json.dumps({'name': 'transject_image', **sizes})}", "train.replaced=1"]
+    model: Any = models.build("transject_image", **sizes)
+    images = torch.rand(2, 1, 8, 8)
+    labels, given = torch.tensor([0, 1]), model.contributions(images)
+    moved = model(images) + worst_replacements(given, None, labels, 1)
+    loss = objective(model, recipe_file, *chosen)((images,), labels)
+    assert float(loss) == pytest.approx(float(F.cross_entropy(moved, labels)), rel=1e-5)
+    assert float(given.abs().max()) <= 0.2 + 1e-6
 
 
 @torch.no_grad()

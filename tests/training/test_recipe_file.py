@@ -43,6 +43,8 @@ OF_IMAGES = [
     (f"{TEACHER};data.cutmix=1.0", "images, got 0.0 and 1.0"),
     (f"{TEACHER};{ATTACK}}}", "distillation needs adversarial null"),
     (f"{TEACHER};data.in_memory=false", "distillation needs data.in_memory"),
+    ("train.replaced=2", "train.replaced needs a transject with random eigenvalues"),
+    ("train.replaced=2;data.mixup=0.8", "train.replaced needs data.mixup and data.cutmix 0"),
 ]
 OF_TEXTS = [
     ("variant=other", "variant must be one of transject, transformer, got 'other'"),
