@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from core.percent import hundredths
+from robustness.attacks.base import NORM_NAMES
 from robustness.report.schema import (
     CertificateFigures,
     Comparison,
@@ -48,7 +49,7 @@ def _table(model: ModelFigures) -> list[str]:
         in_8bit = "-" if attack.confirmed_8bit is None else _percent(attack.confirmed_8bit)
         served = f"{_percent(attack.confirmed):>10}{in_8bit:>8}"
         gap = f"{_percent(attack.transfer_gap):>7}"
-        ball = " l2" if attack.norm == "L2" else ""
+        ball = "" if attack.norm in (None, "Linf") else f" {NORM_NAMES[attack.norm]}"
         lines.append(_row(attack.name + ball, attack.eps, attack.robust, served + gap))
     return lines + [_row("worst", budget, figure) for budget, figure in model.worst.items()]
 

@@ -37,6 +37,7 @@ Norm = Literal["Linf", "L2", "L1", "L0"]
 _OF_RADII = Field(description="norm of the radii")
 Linf = Annotated[Literal["Linf"], _OF_RADII]
 LinfOrL2 = Annotated[Literal["Linf", "L2"], _OF_RADII]
+LinfL2OrL1 = Annotated[Literal["Linf", "L2", "L1"], _OF_RADII]
 Access = Literal["gradient", "weights", "scores", "label", "none"]
 Role = Literal["attack", "corruption", "certificate", "proof"]
 

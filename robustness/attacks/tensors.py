@@ -122,12 +122,47 @@ def lengths(changes: Tensor, norm: Norm = "L2") -> Tensor:
 
 
 def project(points: Tensor, clean: Tensor, *, norm: Norm, eps: float) -> Tensor:
-    """The points (B, C, H, W) of balls around clean images next to some points, inside [0, 1]."""
+    """The points (B, C, H, W) of balls around clean images next to some points, inside [0, 1].
+
+    For l2 ball and [0, 1] one after the other, for l1 the nearest point of both.
+    """
     if norm == "Linf":
         return points.clamp(clean - eps, clean + eps).clamp(0, 1)
+    if norm == "L1":
+        return _project_l1(points, clean, eps)
     change = points - clean
     length = lengths(change)
     return (clean + change / (length + TINY) * length.clamp(max=eps)).clamp(0, 1)
+
+
+def _project_l1(points: Tensor, clean: Tensor, eps: float) -> Tensor:
+    """See `project`; as stored in float32 no change is longer than eps.
+
+    The nearest change is what is left of the given one after all entries shrink by one amount,
+    each cut to the room it has in [0, 1]. Its length falls piecewise linearly with that amount,
+    with a corner where an entry leaves its wall and where it comes to 0.
+
+    Source: Croce & Hein 2021, "Mind the box", proposition 1.
+    """
+    origin = clean.double().flatten(1)
+    change = points.double().flatten(1) - origin
+    size, room = change.abs(), torch.where(change > 0, 1 - origin, origin)
+    corners = torch.cat([size - room, size, torch.zeros_like(size[:, :1])], dim=1).clamp(min=0)
+    ordered, order = corners.sort(dim=1, descending=True)
+    entries = size.shape[1]
+    slopes = torch.where(order < entries, -1.0, torch.where(order < 2 * entries, 1.0, 0.0))
+    falling = slopes.double().cumsum(1)  # entries that shrink below each corner
+    gaps = ordered[:, :-1] - ordered[:, 1:]
+    length = torch.cat([torch.zeros_like(gaps[:, :1]), (gaps * falling[:, :-1]).cumsum(1)], dim=1)
+    # The last corner at which the change is short enough, and from there on down.
+    place = ((length <= eps).sum(1, keepdim=True) - 1).clamp(min=0)
+    rest = (eps - length.gather(1, place)) / falling.gather(1, place).clamp(min=1)
+    amount = (ordered.gather(1, place) - rest).clamp(min=0)
+    left = (size - amount).clamp(min=0).minimum(room)
+    made = (origin + change.sign() * left).to(clean.dtype)
+    over = (made.double() - origin).abs() > left
+    flat = clean.flatten(1)
+    return made.where(~over, torch.nextafter(made, flat)).view_as(clean)
 
 
 def surface(images: Tensor, *, norm: Norm, eps: float, rng: Sequence[torch.Generator]) -> Tensor:
@@ -136,4 +171,6 @@ def surface(images: Tensor, *, norm: Norm, eps: float, rng: Sequence[torch.Gener
         noise = 2 * uniform(rng, images, 0, 1) - 1
         return (images + eps * noise / lengths(noise, "Linf")).clamp(0, 1)
     noise = normal(rng, images)
+    if norm == "L1":
+        return project(images + noise, images, norm=norm, eps=eps)
     return (images + eps * noise / (lengths(noise) + TINY)).clamp(0, 1)

@@ -31,6 +31,9 @@ _MEANINGS = {
     "levels of brightness.",
     "L2": "Within {eps} (l2) the squares of all changes, with pixels from 0 to 1, may add up to at "
     "most {value:.3g}²: much at few pixels, or little at many.",
+    "L1": "Within {eps} (l1) the sizes of all changes, with pixels from 0 to 1, may add up to at "
+    "most {value:.3g}.",
+    "L0": "With {eps} an attack may change that many pixels of an image as it likes.",
     "rate": "At a rate of {eps} that share of the words is replaced.",
     "edits": "With {eps} an attack may change that many words or tokens of a text.",
 }
@@ -279,8 +282,8 @@ def findings(model: ModelFigures, metric: str, kind: str) -> list[str]:
 def _meaning(attack: AttackFigures) -> str | None:
     """What a budget lets an attack do."""
     meaning = _MEANINGS.get(attack.kind)
-    eps = count(int(attack.eps), "edit") if attack.kind == "edits" else attack.eps
-    value = attack.eps_value
+    value, counted = attack.eps_value, {"edits": "edit", "L0": "pixel"}.get(attack.kind)
+    eps = attack.eps if counted is None else count(int(value), counted)
     return meaning and meaning.format(eps=eps, value=value, levels=255 * value)
 
 

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from data.sources import load_inputs
 from robustness.attacks.base import Batch, Budget, Norm, Search
-from robustness.attacks.tensors import attackable
+from robustness.attacks.tensors import attackable, project
 from robustness.spec import ATTACKS
 from tests.robustness.conftest import Linear, image_target, make_images, make_target
 
@@ -16,6 +16,7 @@ EPS = 8 / 255
 ALL: list[tuple[str, Norm]] = [
     ("fgsm", "Linf"), ("pgd", "Linf"), ("apgd-ce", "Linf"), ("apgd-ce", "L2"),
     ("apgd-t", "Linf"), ("apgd-t", "L2"), ("fab-t", "Linf"), ("fab-t", "L2"),
+    ("apgd-ce", "L1"), ("apgd-t", "L1"),
 ]  # fmt: skip
 Case = tuple[Linear, Tensor, Tensor, Tensor]
 
@@ -65,6 +66,49 @@ def test_two_class_linear_model_falls_exactly_where_theory_says(
     whole = ~fooled if leave or name == "apgd-ce" else torch.ones_like(fooled)
     after = margins(model, adversarial, labels)
     torch.testing.assert_close(after[whole], (own - reach)[whole], atol=1e-3, rtol=0)
+
+
+def test_the_l1_projection_is_the_nearest_point_of_ball_and_box() -> None:
+    draw = torch.Generator().manual_seed(0)
+    clean = torch.rand((200, 3, 4, 4), generator=draw)
+    clean[:50] = (clean[:50] > 0.5).float()  # at the walls
+    noise = (
+        torch.randn(clean.shape, generator=draw) * torch.logspace(-2, 0.5, 200)[:, None, None, None]
+    )
+    change = (clean + noise).double() - clean.double()
+    low, high = change.new_zeros(200, 1, 1, 1), change.abs().amax((1, 2, 3), keepdim=True)
+
+    def shrunk(amount: Tensor) -> Tensor:
+        less = (change.abs() - amount).clamp(min=0) * change.sign()
+        return less.maximum(-clean.double()).minimum(1 - clean.double())
+
+    inside = shrunk(low).abs().sum((1, 2, 3), keepdim=True) <= 2
+    for _ in range(60):  # the amount by which the nearest change shrinks, by bisection
+        middle = (low + high) / 2
+        long = shrunk(middle).abs().sum((1, 2, 3), keepdim=True) > 2
+        low, high = middle.where(long, low), high.where(long, middle)
+    found = project(clean + noise, clean, norm="L1", eps=2.0)
+    moved = found.double() - clean.double()
+    torch.testing.assert_close(moved, shrunk(high.where(~inside, 0.0)), atol=1e-7, rtol=0)
+    assert float(moved.abs().sum((1, 2, 3)).max()) <= 2 + 1e-12
+    assert 0 < int(inside.sum()) < 200 and bool(((found >= 0) & (found <= 1)).all())
+
+
+def test_l1_spends_its_budget_on_the_best_pixels_of_a_linear_model(case: Case) -> None:
+    model, inputs, labels = case[0], case[1], torch.zeros(64, dtype=torch.int64)
+    model.linear.bias.data[0] += 4  # so that a change of several pixels decides
+    own, flat, eps = margins(model, inputs, labels), inputs.flatten(1), 1.5
+    downwards = (model.linear.weight[1] - model.linear.weight[0]).detach().expand_as(flat)
+    size, order = downwards.abs().sort(dim=1, descending=True)
+    room = torch.where(downwards > 0, 1 - flat, flat).gather(1, order)
+    spent = (eps - (room.cumsum(1) - room)).clamp(min=0).minimum(room)
+    best = own - (size * spent).sum(1)  # the fractional knapsack, solved by greed
+    adversarial = run(model, inputs, labels, attack("apgd-ce", "L1", 40), eps=eps, leave=False)
+    after = margins(model, adversarial, labels)
+    fooled = model(adversarial).argmax(1) != labels
+    assert bool((after >= best - 1e-4).all()) and 0 < int((best > 0).sum()) < len(labels)
+    assert torch.equal(fooled[best.abs() > 0.1], (best < 0)[best.abs() > 0.1])
+    torch.testing.assert_close(after[~fooled], best[~fooled], atol=1e-4, rtol=0)
 
 
 @pytest.mark.parametrize(("norm", "dual", "order"), [("Linf", 1, float("inf")), ("L2", 2, 2)])
@@ -137,7 +181,8 @@ def test_a_blind_or_broken_model_yields_finite_images_in_the_ball(
         found = run(model, images, labels, attack(name, norm, 4), eps=0.3, leave=leave)
         change = (found - images).flatten(1)
         assert torch.isfinite(found).all()
-        assert float(change.norm(float("inf") if norm == "Linf" else 2, dim=1).max()) <= 0.3 + 1e-6
+        order = {"Linf": float("inf"), "L2": 2, "L1": 1}[norm]
+        assert float(change.norm(order, dim=1).max()) <= 0.3 + 1e-6
 
 
 @pytest.mark.parametrize("name", ["fgsm", "pgd", "apgd-ce", "apgd-t", "fab-t"])
