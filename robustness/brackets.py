@@ -1,7 +1,7 @@
 """Brackets: which inputs attacks broke, which are proved, and which neither tells of.
 
 An attack stands in the bracket of a proof only if all that it may make lies in the set that the
-proof is about: it counts the same, and its budget is not larger.
+proof is about: its budget bounds the same, by no more.
 """
 
 from collections.abc import Iterator
@@ -28,6 +28,11 @@ class Bracket:
     proof: ProofResult
     attacks: list[tuple[Cell, AttackResult]]
     clean: np.ndarray
+
+    @property
+    def methods(self) -> tuple[str, ...]:
+        """Those of the proof, which `ProofResult.method` points into."""
+        return getattr(self.cell.attack, "methods", ())
 
     @property
     def broken(self) -> np.ndarray:
@@ -59,13 +64,14 @@ def brackets(result: ModelResult) -> Iterator[Bracket]:
     """One for each budget of each proof of a model, in the order of the spec."""
     attacks = result.of(AttackResult)
     for cell, proof in result.of(ProofResult):
-        own = cell.attack.info.counts, cell.budget.value
-        inside = [
-            (other, found)
-            for other, found in attacks
-            if other.attack.info.counts == own[0] and other.budget.value <= own[1]
-        ]
+        inside = [(other, found) for other, found in attacks if _lies_inside(other, cell)]
         yield Bracket(cell=cell, proof=proof, attacks=inside, clean=result.clean.rank == 0)
+
+
+def _lies_inside(attack: Cell, proof: Cell) -> bool:
+    """Whether all that an attack may make lies in the set that a proof is about."""
+    same = attack.attack.changes == proof.attack.changes is not None
+    return same and attack.budget.value <= proof.budget.value
 
 
 def proved_rank(result: ModelResult) -> np.ndarray | None:
@@ -73,11 +79,12 @@ def proved_rank(result: ModelResult) -> np.ndarray | None:
 
     Of proofs of one kind the largest budget counts.
     """
-    largest: dict[str, Bracket] = {}
+    largest: dict[tuple[str, str], Bracket] = {}
     for one in brackets(result):
-        known = largest.get(one.cell.attack.label, one)
+        kind = one.cell.attack.label, one.cell.budget.kind
+        known = largest.get(kind, one)
         if one.cell.budget.value >= known.cell.budget.value:
-            largest[one.cell.attack.label] = one
+            largest[kind] = one
     if not largest:
         return None
     return 1 - np.logical_and.reduce([one.proved for one in largest.values()]).astype(np.int64)

@@ -90,7 +90,8 @@ def _brackets(model: ModelFigures) -> Iterator[str]:
     for one in model.brackets:
         counts = f"{one.broken:>8,}{one.proved:>8,}{one.open:>8,}"
         both = "  ".join(map(_accuracy, (one.proved_accuracy, one.robust_accuracy)))
-        yield f"  {one.name:16}{one.eps:>5}{counts}{both}"
+        name = f"{one.name} {NORM_NAMES.get(one.kind, '')}"
+        yield f"  {name:16}{one.eps:>5}{counts}{both}"
 
 
 def _accuracy(figure: Figure) -> str:

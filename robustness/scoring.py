@@ -161,17 +161,19 @@ class ProofResult:
     """The worst that changes of one kind can do, with one budget.
 
     Attributes:
-        margin: (N,) float64 logit of the label minus the largest other one in the worst case, in
-            exact arithmetic.
+        margin: (N,) float64 logit of the label minus the largest other one in the worst case, or a
+            lower bound of it, in exact arithmetic.
         rounding: (N,) float64, how much less it can be in float32.
-        places: (k, N) int64, which tokens the worst case replaces; -1 where none is left.
-        pieces: (k, N) int64, by which.
+        places: (k, N) int64, which tokens or patches the worst case replaces; -1 for no more.
+        pieces: (k, N) int64, by which; -1 where the proof tells of none.
+        method: (N,) int64, position in the proof's `methods`.
     """
 
     margin: np.ndarray
     rounding: np.ndarray
     places: np.ndarray
     pieces: np.ndarray
+    method: np.ndarray
 
     @property
     def holds(self) -> np.ndarray:

@@ -35,6 +35,7 @@ from robustness.attacks.torchattacks import TorchAttack
 from robustness.attacks.typos import Typos
 from robustness.attacks.word_swap import WordSwap
 from robustness.attacks.worst_pieces import WorstPieces
+from robustness.certificates.patchwise import PatchBounds, PixelBounds, SquareBounds
 from robustness.certificates.smoothing import Smoothing
 from robustness.certificates.substitutions import Substitutions
 from robustness.parsing import MOST, Count
@@ -64,6 +65,9 @@ ATTACKS: dict[str, type[Attack]] = {
     "rays": RayS,
     "corruptions": Corruptions,
     "smoothing": Smoothing,
+    "pixel-bounds": PixelBounds,
+    "patch-bounds": PatchBounds,
+    "square-bounds": SquareBounds,
     "word-swap": WordSwap,
     "hotflip": HotFlip,
     "worst-pieces": WorstPieces,

@@ -18,7 +18,6 @@ Source: Zhang et al. 2018 (CROWN), theorem 3.2, for residual ELU networks.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import torch
@@ -29,7 +28,6 @@ from models.analysis import tokenwise
 from models.analysis.tokenwise import UNIT, TokenwiseEncoder, rounding_of_sum
 from models.transject_image import TransJectImage
 
-METHODS = ("Lipschitz", "linear relaxation")
 _SHARES = 2.0 ** torch.arange(-4, 1, dtype=torch.float64)  # radii of a patch, of the budget
 _PRICES = 2.0 ** torch.linspace(-3, 3, 25, dtype=torch.float64)
 
@@ -39,6 +37,8 @@ def refusal(model: nn.Module) -> str | None:
     rule = "changes of pixels can be proved of TransJect over images with random eigenvalues"
     if not isinstance(model, TransJectImage):
         return f"{rule}, not of {type(model).__name__}"
+    if model.config.token_bound is not None:
+        return f"{rule} and no token_bound, got {model.config.token_bound}"
     rest = tokenwise.refusal(model.config)
     return None if rest is None else f"{rule}{rest}"
 
@@ -93,7 +93,7 @@ class Bound:
 
     Attributes:
         margin: the label's logit minus the largest other one, in exact arithmetic.
-        method: which of `METHODS` told so.
+        method: which bound told so, 0 by the Lipschitz factor, 1 by linear relaxation.
         places: which patches were taken for replaced, if only some are.
     """
 
@@ -115,7 +115,7 @@ class _Start:
     label: int
 
     def bound(self, falls: Tensor, places: Tensor | None = None) -> Bound:
-        """The least margin, from falls (2, K) by method, and places (2, n, K) that gave them."""
+        """The least margin, from falls (2, K) by method and places (2, n, K) that gave them."""
         left, method = (self.own.sum(0) - falls).max(0)
         left = left / len(self.own) + self.bias
         left[self.label] = math.inf
@@ -192,6 +192,7 @@ class Patches:
         ]
         growth = math.prod(1 + abs(float(each.step)) for each in self._branches)
         self._growth = growth * float(torch.linalg.matrix_norm(scaled, 2))
+        self._floors: dict[int, Tensor] = {}
         size, error = self._embedded(exact)
         self._size, self._error = self._encoder.grown(size, error)
 
@@ -280,16 +281,16 @@ class Patches:
     def _replaced(self, start: _Start) -> Tensor:
         """How far each patch can fall whatever its pixels are, (2, N, K)."""
         region = _around(start.patches, 1.0)
-        return torch.stack((self._steepest(start, region), start.own - self.floor[:, start.label]))
+        return torch.stack((self._steepest(start, region), start.own - self._floor(start.label)))
 
-    @cached_property
-    def floor(self) -> Tensor:
-        """What is left of every pair of classes at every place, whatever the pixels, (N, K, K)."""
-        rows, K = self.weight[:, None] - self.weight, len(self.bias)
-        patches = torch.full((self.places, self._pixels.shape[1]), 0.5, dtype=torch.float64)
-        region = _around(patches, 0.5)
-        slopes, values = self.relaxed(rows.flatten(0, 1), region, torch.arange(self.places))
-        return (values - region.falls(slopes)).unflatten(1, (K, K))
+    def _floor(self, label: int) -> Tensor:
+        """What every place adds to the label against every class at least, (N, K)."""
+        if label not in self._floors:
+            patches = torch.full((self.places, self._pixels.shape[1]), 0.5, dtype=torch.float64)
+            region, rows = _around(patches, 0.5), self.weight[label] - self.weight
+            slopes, values = self.relaxed(rows, region, torch.arange(self.places))
+            self._floors[label] = values - region.falls(slopes)
+        return self._floors[label]
 
     def lipschitz(self, rows: Tensor) -> Tensor:
         """How much rows (R, d) times an encoded patch change with its pixels at most, (R,), l2."""

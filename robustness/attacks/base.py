@@ -24,11 +24,12 @@ from pydantic import (
 from pydantic.fields import FieldInfo
 
 from core.names import nearest
-from robustness.kinds import ASKING, InputKind, Shows, Variant
+from robustness.kinds import ASKING, InputKind, NotPossible, Shows, Variant
 from robustness.parsing import L2_LIMIT, Radii, parse_eps
 
 if TYPE_CHECKING:
     import torch
+    from torch import nn
 
     from robustness.progress import Meter
     from robustness.target import Target
@@ -97,8 +98,9 @@ class Info:
         minimal: whether it looks for the nearest adversarial input, so that one run serves every
             budget.
         by_chance: whether a larger budget may spare more inputs, because nothing is aimed.
-        counts: what the budget counts, of attacks that change nothing else and of proofs: what an
-            attack makes with a budget lies in the set that a proof with the same or more is about.
+        counts: what the budget counts where it is no radius, of proofs and of attacks that change
+            nothing else: pieces of a text, patches as the model cuts them, or a side of one square
+            patch; see `Attack.changes`.
         references: identifiers of the papers, such as arXiv:1706.06083.
     """
 
@@ -115,7 +117,7 @@ class Info:
     single_step: bool = False
     minimal: bool = False
     by_chance: bool = False
-    counts: Literal["pieces"] | None = None
+    counts: Literal["pieces", "patches", "patch"] | None = None
     references: tuple[str, ...] = ()
 
 
@@ -269,6 +271,14 @@ class Attack(Strict, frozen=True, json_schema_extra=_ask_for_name):
         """The norm of its budgets; None where they are not radii."""
         return getattr(self, "norm", None)
 
+    @property
+    def changes(self) -> str | None:
+        """What its budgets bound, if that says all of what it may make: its set of changes.
+
+        What an attack makes lies in the set of a proof that bounds the same by as much or more.
+        """
+        return self.info.counts or self.norm_name
+
     def budgets(self) -> list[Budget]:
         """Where it is run, in the order of the spec."""
         kind, texts = self.norm_name or self.info.budget, getattr(self, self.info.budget)
@@ -391,6 +401,10 @@ class Attack(Strict, frozen=True, json_schema_extra=_ask_for_name):
                 return f"within {text} ({NORM_NAMES[norm]})"
             case "L0":
                 return f"with {text} pixel{'s' * (text != '1')}"
+            case "patches":
+                return f"with {int(text):,} patch{'es' * (text != '1')} replaced"
+            case "sides":
+                return f"with a square of {text} x {text} pixels replaced"
             case "rate":
                 return f"at a rate of {text}"
             case "sigma":
@@ -429,7 +443,12 @@ class Certificate(Attack, frozen=True):
 
 
 class Proof(Attack, frozen=True):
-    """What proves of each input that no change within a budget changes its label."""
+    """What proves of each input that no change within a budget changes its label.
+
+    `methods` are those by which it does, as parts of a sentence.
+    """
+
+    methods: ClassVar[tuple[str, ...]] = ("exact",)
 
     @property
     def scorings(self) -> int:
@@ -442,6 +461,24 @@ class Proof(Attack, frozen=True):
         Raises:
             NotPossible: with the reason.
         """
+        about = f"attacks: {self.label!r} proves nothing of {target.name!r}"
+        if target.torch_model is None:
+            raise NotPossible(f"{about}, whose weights nobody can see here")
+        if target.endpoint is not None:
+            raise NotPossible(f"{about}: behind an address may lie another model than its copy")
+        if getattr(target, "relabel", None) is not None:
+            raise NotPossible(f"{about}, whose labels change with the text")
+        if target.runtime.precision != "fp32":
+            raise NotPossible(
+                f"{about}: rounding is bounded for fp32, and it is served in "
+                f"{target.runtime.precision}"
+            )
+        why = self.refused(target.torch_model)
+        if why is not None:
+            raise NotPossible(f"{about}: {why}")
+
+    def refused(self, model: "nn.Module") -> str | None:
+        """Why it knows nothing about a model, in one sentence; None where it does."""
         raise NotImplementedError
 
     def prove(

@@ -14,10 +14,11 @@ from pydantic import Field, field_validator
 
 from robustness.attacks.base import Batch, Budget, Info, Proof, Search, distinct
 from robustness.attacks.worst_pieces import table_of
-from robustness.kinds import NotPossible
 from robustness.parsing import Counts
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from robustness.target import Target
     from robustness.text_target import TextTarget
 
@@ -60,25 +61,11 @@ class Substitutions(Proof, frozen=True):
         """See `Attack.describe`."""
         return f"with {int(budget.value):,} piece{'s' * (budget.value != 1)} replaced"
 
-    def check(self, target: "Target") -> None:
-        """See `Proof.check`."""
+    def refused(self, model: "nn.Module") -> str | None:
+        """See `Proof.refused`."""
         from models.analysis.substitutions import refusal
 
-        about = f"attacks: {self.label!r} proves nothing of {target.name!r}"
-        if target.torch_model is None:
-            raise NotPossible(f"{about}, whose weights nobody can see here")
-        if target.endpoint is not None:
-            raise NotPossible(f"{about}: behind an address may lie another model than its copy")
-        if getattr(target, "relabel", None) is not None:
-            raise NotPossible(f"{about}, whose labels change with the text")
-        if target.runtime.precision != "fp32":
-            raise NotPossible(
-                f"{about}: rounding is bounded for fp32, and it is served in "
-                f"{target.runtime.precision}"
-            )
-        why = refusal(target.torch_model)
-        if why is not None:
-            raise NotPossible(f"{about}: {why}")
+        return refusal(model)
 
     def prove(
         self, target: "Target", batch: Batch, budget: Budget, search: Search
@@ -107,4 +94,5 @@ class Substitutions(Proof, frozen=True):
             "rounding": rounding,
             "places": replaced[0],
             "pieces": replaced[1],
+            "method": np.zeros(len(rows), np.int64),
         }

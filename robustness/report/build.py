@@ -334,10 +334,13 @@ def _certificates(result: ModelResult) -> list[list[schema.CertificateFlags]]:
 def _proof_flags(result: ModelResult) -> list[list[schema.ProofFlags]]:
     found = []
     for one in brackets(result):
-        made = partial(schema.ProofFlags, name=one.cell.attack.label, eps=one.cell.budget.text)
+        attack, budget = one.cell.attack, one.cell.budget
+        made = partial(schema.ProofFlags, name=attack.label, eps=budget.text, kind=budget.kind)
+        methods = [one.methods[i] for i in one.proof.method]
         states = np.select([one.broken, one.proved], ["broken", "proved"], "open").tolist()
-        sizes = zip(states, one.proof.margin.tolist(), one.proof.rounding.tolist(), strict=True)
-        found.append([made(state=s, margin=m, rounding=r) for s, m, r in sizes])
+        sizes = one.proof.margin.tolist(), one.proof.rounding.tolist()
+        rows = zip(states, *sizes, methods, strict=True)
+        found.append([made(state=s, margin=m, rounding=r, method=w) for s, m, r, w in rows])
     return found
 
 

@@ -162,7 +162,7 @@ class Contradiction(Part):
     The attack's witness is the stored input of `attack` with the budget `eps` ("none" where the
     unchanged one is misclassified), to which the served model answers `adversarial_index`. The
     proof's is its worst case: `margin` is left, of which rounding takes `rounding` at most, when
-    the tokens at `places` are replaced by `pieces`.
+    the tokens at `places` are replaced by `pieces`, or the patches at `places` by anything.
     """
 
     sample: int
@@ -180,7 +180,7 @@ class BracketFigures(Part):
 
     `broken`, `proved` and `open` count inputs; `attacks` are those inside of the set. Proved
     accuracy is a lower bound, robust accuracy, the share that nothing was found to break, an upper
-    one. `rounding` is the largest that was allowed for.
+    one. `rounding` is the largest that was allowed for, `methods` counts what was proved by each.
     """
 
     name: str
@@ -196,6 +196,7 @@ class BracketFigures(Part):
     proved_accuracy: Figure
     robust_accuracy: Figure
     rounding: float
+    methods: dict[str, int] = {}
     contradictions: list[Contradiction]
     finding: str
 
@@ -400,14 +401,16 @@ class ProofFlags(Part):
     """What is known of one input in one set of changes.
 
     `margin` is what is left in the worst case of the logit of the label minus the largest other
-    one, of which rounding takes `rounding` at most.
+    one, of which rounding takes `rounding` at most; `method` found it.
     """
 
     name: str
     eps: str
+    kind: str = "edits"
     state: Literal["broken", "proved", "open"]
     margin: float
     rounding: float
+    method: str = "exact"
 
 
 class ModelFlags(Part):

@@ -116,7 +116,7 @@ def at_proved(model: ModelFigures) -> str:
 
 def _largest_brackets(model: ModelFigures) -> list[BracketFigures]:
     ascending = sorted(model.brackets, key=lambda one: one.eps_value)
-    return list({one.name: one for one in ascending}.values())
+    return list({(one.name, one.kind): one for one in ascending}.values())
 
 
 def of_bracket(found: BracketFigures, samples: int) -> str:
@@ -128,9 +128,11 @@ def of_bracket(found: BracketFigures, samples: int) -> str:
         f"({interval(robust.ci, samples)})"
     )
     tried = f"under {', '.join(found.attacks)}" if found.attacks else "without an attack of the set"
+    by = " and ".join(one if one == "exact" else f"by {one}" for one in found.methods)
     return (
         f"{found.description[0].upper()}{found.description[1:]}, of {count(samples, 'input')} "
-        f"{found.broken:,} broken, {found.proved:,} proved, {found.open:,} open: {shares} {tried}."
+        f"{found.broken:,} broken, {found.proved:,} proved{f' ({by})' * bool(by)}, "
+        f"{found.open:,} open: {shares} {tried}."
     )
 
 

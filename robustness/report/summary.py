@@ -1,6 +1,7 @@
 """From results to figures: what one model's samples add up to."""
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -274,6 +275,7 @@ def _bracket(result: ModelResult, one: Bracket) -> schema.BracketFigures:
         proved_accuracy=_top1(result, ~one.proved),
         robust_accuracy=_top1(result, one.broken),
         rounding=float(one.proof.rounding.max()),
+        methods=dict(Counter(one.methods[i] for i in one.proof.method[one.proved])),
         contradictions=[
             _contradiction(result, one, i) for i in np.flatnonzero(one.contradicted).tolist()
         ],
@@ -296,7 +298,7 @@ def _contradiction(result: ModelResult, one: Bracket, i: int) -> schema.Contradi
         margin=float(proof.margin[i]),
         rounding=float(proof.rounding[i]),
         places=proof.places[replaced, i].tolist(),
-        pieces=proof.pieces[replaced, i].tolist(),
+        pieces=[piece for piece in proof.pieces[replaced, i].tolist() if piece >= 0],
     )
 
 

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import math
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -14,6 +15,7 @@ from torch import nn
 
 from core.files import write_whole
 from core.tables import markdown_table
+from robustness.attacks.base import LIMITS
 from robustness.parsing import L2_LIMIT, parse_eps
 from robustness.report import html
 from robustness.report.exhibits import collect
@@ -64,6 +66,7 @@ _SCHEMA = pyarrow.schema(
         ("correct", pyarrow.bool_()),
         ("radius", pyarrow.float64()),
         ("state", pyarrow.string()),
+        ("method", pyarrow.string()),
     ]
 )
 
@@ -124,7 +127,8 @@ def _suite(root: ElementTree.Element, model: ModelFigures, summary: Summary) -> 
         text = of_certificate(one, model.samples)
         _case(suite, model.name, f"smoothing sigma {one.sigma}", text)
     for one in model.brackets:
-        _case(suite, model.name, f"{one.name} {one.eps}", one.finding)
+        norm = f"{one.kind} " if one.kind in LIMITS else ""
+        _case(suite, model.name, f"{one.name} {norm}{one.eps}", one.finding)
     own = [warning for warning in summary.warnings if warning.model == model.name]
     case = _case(suite, model.name, "sanity checks", f"{len(own)} warnings")
     if own:
@@ -274,6 +278,8 @@ def _rows(model: ModelFlags) -> Iterator[dict[str, Any]]:
         row = {"attack": "smoothing", "point": one.sigma, "value": value}
         yield {**row, "index": one.index, "radius": one.radius, "correct": one.correct}
     for one in model.proofs:
-        value, held = float(one.eps), one.state == "proved"
-        row = {"attack": one.name, "point": one.eps, "value": value, "margin": one.margin}
+        value, held = parse_eps(one.eps, limit=math.inf), one.state == "proved"
+        norm = one.kind if one.kind in LIMITS else None
+        row = {"attack": one.name, "norm": norm, "point": one.eps, "value": value}
+        row |= {"margin": one.margin, "method": one.method}
         yield {**row, "state": one.state, "correct": held}

@@ -231,6 +231,21 @@ def provable(bag: TextTarget) -> TextTarget:
     return dataclasses.replace(target, runtime=ModuleRuntime(fold(model)))
 
 
+def provable_images(num_classes: int = 10) -> ImageTarget:
+    """A TransJect that reads each patch by itself."""
+    with torch.random.fork_rng([]):
+        torch.manual_seed(0)
+        model = models.build(
+            "transject_image", img_size=8, patch_size=4, in_chans=1, mean=(0.5,), std=(0.5,),
+            embed_dim=32, depth=1, num_experts=1, random_eigenvalues=True, num_classes=num_classes,
+        ).eval()  # fmt: skip
+        parameters = dict(model.named_parameters())
+        nn.init.normal_(parameters["encoder.layers.0.r"])
+    target = image_target(model, num_classes)
+    digest = f"provable-{num_classes}".ljust(64, "0")
+    return dataclasses.replace(target, digest=digest, runtime=ModuleRuntime(fold(model)))
+
+
 @pytest.fixture(scope="session")
 def texts() -> list[str]:
     draw = np.random.default_rng(0)

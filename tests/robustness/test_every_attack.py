@@ -19,7 +19,14 @@ from robustness.progress import Cancelled, Meter
 from robustness.spec import ATTACKS, EvaluationSpec
 from robustness.target import ImageTarget, Target
 from robustness.text_target import TextTarget
-from tests.robustness.conftest import Rowwise, image_target, make_images, make_target, undisturbed
+from tests.robustness.conftest import (
+    Rowwise,
+    image_target,
+    make_images,
+    make_target,
+    provable_images,
+    undisturbed,
+)
 
 SHORT = {"steps": 3, "queries": 12, "samples": 6, "names": ["fog"], "severities": [3]}
 SHORT |= {"edits": [2], "rate": ["0.3"]}
@@ -119,8 +126,9 @@ def subject(
     name: str, bag: TextTarget, provable: TextTarget, texts: list[str]
 ) -> tuple[Target, Batch]:
     """A model that reads what the attack changes, and inputs that it gets right."""
+    proves = issubclass(ATTACKS[name], Proof)
     if ATTACKS[name].info.input == "image":
-        target = rowwise()
+        target = provable_images() if proves else rowwise()
         return target, make_batch(target)
     chosen, target = texts[:8], provable if ATTACKS[name].info.access == "weights" else bag
     return target, Batch(inputs=chosen, labels=target.predict(chosen).argmax(axis=1))
@@ -157,7 +165,7 @@ def test_an_input_fares_alike_in_every_batch(case: Case) -> None:
         rows = [0, 1, 2]
     part = run(attack, target, take(batch, rows), seeds=rows)
     assert same(part, take(whole, rows))
-    if attack.norm_name is not None:
+    if attack.norm_name is not None and not isinstance(attack, Proof):
         assert run(attack, target, take(batch, [])).images.shape == (0, 1, 8, 8)
 
 
@@ -177,11 +185,12 @@ def test_cancel_is_heeded_before_the_next_evaluation(case: Case) -> None:
     meter = Meter(
         10**9, on_progress=lambda now: seen.append(now.done), should_stop=lambda: meter.done >= 10
     )
-    if attack.name in ("fgsm", "substitutions"):  # one evaluation is all that they make
+    single = attack.name == "fgsm" or isinstance(attack, Proof)
+    if single:  # one evaluation is all that they make
         meter.done = 10
     with pytest.raises(Cancelled):
         run(attack, target, batch, leave=False, meter=meter)
-    assert attack.name in ("fgsm", "substitutions") or seen[-2] < 10 <= seen[-1]
+    assert single or seen[-2] < 10 <= seen[-1]
 
 
 @every
@@ -326,7 +335,9 @@ def test_a_model_that_an_attack_cannot_run_on_is_refused() -> None:
     [(n, norm) for n, norm in CASES if ATTACKS[n].info.input == "image" and n != "autoattack"],
 )
 def test_any_number_of_classes_is_attacked(name: str, norm: str, num_classes: int) -> None:
-    attack, target, meter = small(name, norm), rowwise(num_classes=num_classes), Meter(10**9)
+    attack, meter = small(name, norm), Meter(10**9)
+    make = provable_images if isinstance(attack, Proof) else rowwise
+    target = make(num_classes=num_classes)
     batch = make_batch(target, 3)
     if num_classes < attack.info.min_classes:  # the evaluation refuses it, see below
         return

@@ -27,6 +27,7 @@ from robustness.scoring import ProofResult, combine
 from robustness.spec import EvaluationSpec
 from robustness.store import ranges
 from robustness.text_target import TextTarget
+from tests.robustness.conftest import make_images, provable_images
 from tests.robustness.made_report import made_clean, made_result, made_scoring
 
 PROOF = {"name": "substitutions", "edits": [1, 2]}
@@ -103,6 +104,52 @@ def margin_of(target: TextTarget, texts: list[str], label: int) -> float:
     return float((logits[:, label] - logits[:, 1 - label]).min())
 
 
+IMAGE_PROOFS = [
+    {"name": "pixel-bounds", "eps": ["1/255", "0.2"]},
+    {"name": "pixel-bounds", "norm": "L2", "eps": ["0.1"]},
+    {"name": "patch-bounds", "patches": [1]},
+    {"name": "square-bounds", "sides": [1]},
+]
+IMAGE_ATTACKS = [
+    {"name": "pgd", "eps": ["0.1", "0.3"], "steps": 5},
+    {"name": "square", "norm": "L2", "eps": ["0.1"], "queries": 5},
+    {"name": "corruptions", "names": ["fog"], "severities": [1]},
+]
+
+
+def test_proofs_of_images_meet_the_attacks_of_their_set(tmp_path: Path) -> None:
+    target, images = provable_images(2), make_images(20)
+    gate = "proved_accuracy >= 0.01"
+    report = evaluate(spec_of(*IMAGE_PROOFS, *IMAGE_ATTACKS, gate=gate), [target], images, tmp_path)
+    [model] = report.summary.models
+    inside = {(one.kind, one.eps): one.attacks for one in model.brackets}
+    assert inside == {
+        ("Linf", "1/255"): [], ("Linf", "0.2"): ["PGD within 0.1"],
+        ("L2", "0.1"): ["Square within 0.1 (l2)"], ("patches", "1"): [], ("sides", "1"): [],
+    }  # fmt: skip
+    for one in model.brackets:
+        assert one.broken + one.proved + one.open == 20 and not one.contradictions
+        assert sum(one.methods.values()) == one.proved
+        assert one.proved <= round(20 * one.robust_accuracy.top1)
+    small, large, *_ = model.brackets
+    assert small.proved > large.proved and small.methods.keys() == {"linear relaxation"}
+    assert "proved (by linear relaxation)" in small.finding
+    assert model.proved is not None
+    assert model.proved.top1 <= min(
+        one.proved_accuracy.top1 for one in (large, *model.brackets[2:])
+    )
+    for shown in (render(report), card(report), html.render(report), junit(report).decode()):
+        assert "pixel-bounds" in shown or "within 1/255" in shown.replace("\\", "")
+    rows = [row for row in sample_rows(report) if row["attack"] == "pixel-bounds"]
+    assert {(row["norm"], row["point"]) for row in rows} == {
+        ("Linf", "1/255"), ("Linf", "0.2"), ("L2", "0.1")
+    }  # fmt: skip
+    result, outcome = model_result(report.spec, target, ranges(20), tmp_path), Outcome()
+    content = np.stack([images.reader(i) for i in range(20)])[:, None].astype(np.float32) / 255
+    rescore(report, tmp_path, result, content, np.arange(20), Meter(10**9), outcome)
+    assert not outcome.refuted
+
+
 def test_scoring_again_proves_again(provable: TextTarget, texts: list[str], tmp_path: Path) -> None:
     spec, rows = spec_of(PROOF), np.arange(len(texts))
     report = evaluate(spec, [provable], texts_of(texts), tmp_path)
@@ -142,7 +189,7 @@ def contradicted(target: TextTarget, fooled: int = 1) -> Report:
     label, none = np.zeros(8, np.int64), np.zeros(8)
     proof = ProofResult(
         margin=none + 0.5, rounding=none + 0.1, places=np.array([[4] * 8, [2] * 8, [-1] * 8]),
-        pieces=np.array([[9] * 8, [7] * 8, [-1] * 8]),
+        pieces=np.array([[9] * 8, [7] * 8, [-1] * 8]), method=label,
     )  # fmt: skip
     clean, fallen = made_clean(label), (np.arange(8) < fooled).astype(np.int64)
     hotflip = combine(clean, [made_scoring(fallen)], ["plain"])
@@ -174,7 +221,9 @@ def test_a_contradicted_proof_fails_every_gate_with_both_witnesses(bag: TextTarg
 def test_a_misclassified_input_contradicts_its_own_proof(bag: TextTarget) -> None:
     label = np.zeros(2, np.int64)
     flat = np.full((1, 2), -1)
-    proof = ProofResult(margin=label + 1.0, rounding=label * 0.0, places=flat, pieces=flat)
+    proof = ProofResult(
+        margin=label + 1.0, rounding=label * 0.0, places=flat, pieces=flat, method=label
+    )
     clean = made_clean(label, rank=np.array([1, 0]), index=np.array([1, 0]))
     result = made_result(bag, clean, proof, spec=spec_of(PROOF | {"edits": [1]}))
     [found] = brackets(result)
