@@ -232,7 +232,7 @@ def provable(bag: TextTarget) -> TextTarget:
 
 
 def provable_images(num_classes: int = 10) -> ImageTarget:
-    """A TransJect that reads each patch by itself."""
+    """A TransJect that reads each patch by itself, undecided about what is gray."""
     with torch.random.fork_rng([]):
         torch.manual_seed(0)
         model = models.build(
@@ -241,6 +241,8 @@ def provable_images(num_classes: int = 10) -> ImageTarget:
         ).eval()  # fmt: skip
         parameters = dict(model.named_parameters())
         nn.init.normal_(parameters["encoder.layers.0.r"])
+        with torch.no_grad():
+            parameters["head.bias"] -= model(torch.full((1, 1, 8, 8), 0.5))[0]
     target = image_target(model, num_classes)
     digest = f"provable-{num_classes}".ljust(64, "0")
     return dataclasses.replace(target, digest=digest, runtime=ModuleRuntime(fold(model)))
