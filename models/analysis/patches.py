@@ -95,11 +95,13 @@ class Bound:
         margin: the label's logit minus the largest other one, in exact arithmetic.
         method: which bound told so, 0 by the Lipschitz factor, 1 by linear relaxation.
         places: which patches were taken for replaced, if only some are.
+        alone: the margin by the Lipschitz factor alone, and by linear relaxation alone.
     """
 
     margin: float
     method: int
     places: list[int]
+    alone: list[float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,12 +118,16 @@ class _Start:
 
     def bound(self, falls: Tensor, places: Tensor | None = None) -> Bound:
         """The least margin, from falls (2, K) by method and places (2, n, K) that gave them."""
-        left, method = (self.own.sum(0) - falls).max(0)
-        left = left / len(self.own) + self.bias
-        left[self.label] = math.inf
+        margins = (self.own.sum(0) - falls) / len(self.own) + self.bias
+        margins[:, self.label] = math.inf
+        left, method = margins.max(0)
         other = int(left.argmin())
-        chosen = [] if places is None else places[method[other], :, other].tolist()
-        return Bound(margin=float(left[other]), method=int(method[other]), places=chosen)
+        return Bound(
+            margin=float(left[other]),
+            method=int(method[other]),
+            places=[] if places is None else places[method[other], :, other].tolist(),
+            alone=margins.amin(1).tolist(),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
