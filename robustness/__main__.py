@@ -1,4 +1,4 @@
-"""`./assay evaluate`, `verify` and `check-serving`, or `python -m robustness evaluate` …"""
+"""`./assay evaluate`, `verify`, `convert` …, or `python -m robustness evaluate` …"""
 
 import argparse
 import sys
@@ -43,13 +43,19 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     0: the gate held, or there is none; the report was confirmed; the server keeps every rule.
     1: the gate failed; the report was refuted; a rule is broken. 2: a bad request. 3: an attack
-    contradicts a proof. 130: stopped by Ctrl-C or the deadline.
+    or a counterexample contradicts a proof. 130: stopped by Ctrl-C or the deadline.
 
     Args:
         argv: arguments; those of the process when not given.
     """
     arguments = parser().parse_args(argv)
-    commands = {"evaluate": _evaluate, "verify": _verify, "check-serving": _check_serving}
+    commands = {
+        "evaluate": _evaluate,
+        "verify": _verify,
+        "convert": _convert,
+        "replay": _replay,
+        "check-serving": _check_serving,
+    }
     command = commands[arguments.command]
     return run_command(lambda: _explained(command, arguments))
 
@@ -138,6 +144,41 @@ def _verify(arguments: argparse.Namespace) -> int:
         )
     print("\n".join(lines(outcome)))
     return HELD if outcome.confirmed else FAILED
+
+
+def _convert(arguments: argparse.Namespace) -> int:
+    check_numbers(arguments, ("timeout",))
+    from robustness.verifiers.properties import INSTANCES, write_properties
+
+    found = write_properties(
+        arguments.report,
+        arguments.output,
+        folders=arguments.artifact,
+        eps=arguments.eps,
+        timeout=arguments.timeout,
+        frozen=arguments.frozen_metric,
+    )
+    print(
+        f"{len(found.properties):,} properties; logits of the graphs differ from the served ones "
+        f"by {found.difference:.1e} of the largest at most"
+    )
+    print(f"instances: {arguments.output / INSTANCES}")
+    return HELD
+
+
+def _replay(arguments: argparse.Namespace) -> int:
+    from robustness.verifiers.replay import OUTCOMES, lines, replay
+
+    found = replay(
+        arguments.report,
+        arguments.properties,
+        arguments.results,
+        verifier=arguments.verifier,
+        folders=arguments.artifact,
+    )
+    write_whole(arguments.properties / OUTCOMES, found.model_dump_json(indent=1))
+    print("\n".join(lines(found)))
+    return CONTRADICTED if found.contradictions else HELD
 
 
 def _check_serving(arguments: argparse.Namespace) -> int:

@@ -41,6 +41,8 @@ def parser() -> argparse.ArgumentParser:
         ("evaluate", _add_evaluate, "attack a model and write a report", _EVALUATE),
         ("verify", _add_verify, "score what a report has stored again, and confirm or refute it",
          _VERIFY),
+        ("convert", _add_convert, "write a report's images as properties for verifiers", _CONVERT),
+        ("replay", _add_replay, "try a verifier's answers on the served model", _REPLAY),
         ("check-serving", _add_check, "try whether a server answers right", _CHECK),
     ):  # fmt: skip
         command = commands.add_parser(
@@ -72,6 +74,19 @@ _VERIFY = """example:
 
 exit codes: 0 confirmed; 1 refuted; 2 no such report, or one of its models is not
 there; 130 interrupted"""
+
+_CONVERT = """example:
+  ./assay convert first/report.json --to vnnlib --eps 0.1/255 --output properties
+
+docs/guides/evaluate.md#verifiers tells what is written.
+
+exit codes: 0 written; 2 a bad request; 130 interrupted"""
+_REPLAY = """example:
+  ./assay replay first/report.json --properties properties --results results.csv \\
+      --verifier "alpha-beta-CROWN 2026"
+
+exit codes: 0 read; 2 a bad request; 3 the model is misled where the verifier proved that nothing
+misleads it; 130 interrupted"""
 
 
 def _add_evaluate(command: argparse.ArgumentParser) -> None:
@@ -260,6 +275,36 @@ def _add_verify(command: argparse.ArgumentParser) -> None:
     told = "score only N inputs, other ones every time; default all"
     command.add_argument("--limit", **_WHOLE, help=told)
     _add_target(command, verify=True)
+
+
+def _add_convert(command: argparse.ArgumentParser) -> None:
+    _add_report(command)
+    told = "vnnlib: VNN-LIB 2.0, with graphs of primitive operators and instances.csv"
+    command.add_argument("--to", choices=["vnnlib"], required=True, help=told)
+    command.add_argument("--output", type=Path, required=True, metavar="DIR", help="a folder")
+    told = "radii (l-infinity); default those of the report's attacks"
+    command.add_argument("--eps", **_MANY, metavar="EPS", help=told)
+    told = "seconds for each property, in instances.csv; default 300"
+    command.add_argument("--timeout", **_WHOLE, default=300, help=told)
+    told = "elliptical models: also weaker properties with m frozen at each unchanged image"
+    command.add_argument("--frozen-metric", action="store_true", help=told)
+
+
+def _add_replay(command: argparse.ArgumentParser) -> None:
+    _add_report(command)
+    told = "what convert wrote; outcomes.json is written there"
+    command.add_argument("--properties", type=Path, required=True, metavar="DIR", help=told)
+    told = "the verifier's answers, a csv as in VNN-COMP; its counterexamples lie beside or below"
+    command.add_argument("--results", type=Path, required=True, metavar="FILE", help=told)
+    told = "name and version of the verifier, which is recorded"
+    command.add_argument("--verifier", required=True, metavar="NAME", help=told)
+
+
+def _add_report(command: argparse.ArgumentParser) -> None:
+    told = "of images, beside its folder shards, as evaluate --output wrote them"
+    command.add_argument("report", type=Path, metavar="REPORT.json", help=told)
+    told = "where the models lie, found by digest: artifacts, or folders of them; default artifacts"
+    command.add_argument("--artifact", type=Path, **_MANY, metavar="DIR", help=told)
 
 
 def _attacks() -> Iterator[str]:

@@ -121,14 +121,14 @@ def _found(
     """What a report is about: an artifact, or the endpoint that the user named."""
     endpoint = model.endpoint
     if endpoint is None:
-        return _find(folders, model.digest, model.name)
+        return find_artifact(folders, model.digest, model.name)
     if reach is None:
         raise ValueError(
             f"{plain(model.name)!r} was asked at {plain(endpoint.url)}; name it with --target and "
             "--model to have it asked again"
         )
     copy = endpoint.surrogate
-    found = None if copy is None else _find(folders, copy["digest"], copy["name"])
+    found = None if copy is None else find_artifact(folders, copy["digest"], copy["name"])
     target = reach(endpoint.shows, found)
     now = runtime_of(target).facts()
     if (now["url"], now["model"]) != (endpoint.url, endpoint.model):
@@ -154,8 +154,12 @@ def _opened(
     return replace(found, name=model.name, digest=model.digest, endpoint=reported)
 
 
-def _find(folders: Sequence[Path] | None, digest: str, name: str) -> Artifact:
-    """The artifact with a digest."""
+def find_artifact(folders: Sequence[Path] | None, digest: str, name: str) -> Artifact:
+    """The artifact with a digest, in some folders or below; `artifacts` when none are given.
+
+    Raises:
+        ValueError: it is not there; `name` is what the message calls it.
+    """
     roots = list(folders) if folders else [ARTIFACTS]
     if manifest := find_by_digest(roots, MANIFEST, digest):
         return open_artifact(manifest.parent)

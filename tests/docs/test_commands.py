@@ -85,7 +85,7 @@ NEW = ("artifacts/mine", "runs/", "first", "second", "compare", "mine")  # made 
 
 def check_assay(name: str, words: list[str]) -> None:
     """Refuse what the command would not understand, as it would itself."""
-    if name in ("evaluate", "verify", "check-serving"):
+    if name in ("evaluate", "verify", "convert", "replay", "check-serving"):
         arguments = robustness_parser().parse_args([name, *words])
         if name == "evaluate" and arguments.spec is None:
             read_spec(arguments)
