@@ -146,6 +146,15 @@ class TextTokenizer:
             spans=np.array(encoding.offsets[:max_len], np.int64).reshape(-1, 2),
         )
 
+    def words(self, text: str) -> list[Pieces]:
+        """The tokens of a whole text, word by word; raises as `ids`."""
+        encoding = _read(self._tokenizer.encode, text)
+        found: dict[object, list[int]] = {}
+        for token, word in enumerate(encoding.word_ids):
+            found.setdefault(word, []).append(token)
+        ids, spans = np.array(encoding.ids, np.int64), np.array(encoding.offsets, np.int64)
+        return [Pieces(ids=ids[own], spans=spans[own]) for own in found.values()]
+
     def marks(self) -> tuple[list[str], list[str]]:
         """What the file itself puts before every text and behind it, such as [CLS] and [SEP]."""
         encoding = self._tokenizer.encode("a")

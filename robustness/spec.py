@@ -36,6 +36,7 @@ from robustness.attacks.typos import Typos
 from robustness.attacks.word_swap import WordSwap
 from robustness.attacks.worst_pieces import WorstPieces
 from robustness.certificates.patchwise import PatchBounds, PixelBounds, SquareBounds
+from robustness.certificates.slips import Slips
 from robustness.certificates.smoothing import Smoothing
 from robustness.certificates.substitutions import Substitutions
 from robustness.parsing import MOST, Count
@@ -73,6 +74,7 @@ ATTACKS: dict[str, type[Attack]] = {
     "worst-pieces": WorstPieces,
     "typos": Typos,
     "substitutions": Substitutions,
+    "slips": Slips,
     "torchattacks": TorchAttack,
 }
 """Every attack by its name."""

@@ -47,10 +47,13 @@ class Objective(nn.Module):
         """
         bf16 = self._train.precision == "bf16"
         with torch.autocast(inputs[0].device.type, dtype=torch.bfloat16, enabled=bf16):
-            logits, extra = self._logits((natural,) if natural is not None else inputs, targets)
+            clean = (natural,) if natural is not None else inputs
+            logits, gains, extra = self._logits(clean, targets)
             attacked = self.model(*inputs) if natural is not None else None
         logits = logits.float()
-        loss = F.cross_entropy(logits, targets, label_smoothing=self._train.label_smoothing)
+        loss = self._cross_entropy(logits, targets)
+        if gains is not None:
+            loss = (loss + self._cross_entropy(logits + gains.float(), targets)) / 2
         if teacher is not None and (recipe := self._distillation):
             # Touvron et al. 2021, eq. 2; the square keeps the gradient's size.
             soft = recipe.temperature
@@ -60,15 +63,21 @@ class Objective(nn.Module):
             loss = loss + recipe.beta * kl_divergence(logits, attacked.float())
         return loss + extra
 
-    def _logits(self, inputs: tuple[Tensor, ...], targets: Tensor) -> tuple[Tensor, Tensor | float]:
+    def _cross_entropy(self, logits: Tensor, targets: Tensor) -> Tensor:
+        return F.cross_entropy(logits, targets, label_smoothing=self._train.label_smoothing)
+
+    def _logits(
+        self, inputs: tuple[Tensor, ...], targets: Tensor
+    ) -> tuple[Tensor, Tensor | None, Tensor | float]:
+        """The logits, what replaced tokens can add to them, and the reconstruction loss."""
         if self._train.replaced:
             given, mask = self.model.contributions(*inputs), (*inputs, None)[1]
             logits = masked_mean(given, mask) + self.model.head.bias
-            return logits + worst_replacements(given, mask, targets, self._train.replaced), 0.0
+            return logits, worst_replacements(given, mask, targets, self._train.replaced), 0.0
         if not hasattr(self.model, "logits_and_reconstruction"):
-            return self.model(*inputs), 0.0
+            return self.model(*inputs), None, 0.0
         logits, loss = self.model.logits_and_reconstruction(*inputs)
-        return logits, self._train.reconstruction * loss
+        return logits, None, self._train.reconstruction * loss
 
 
 def worst_replacements(given: Tensor, mask: Tensor | None, labels: Tensor, count: int) -> Tensor:

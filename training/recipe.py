@@ -130,8 +130,8 @@ class TrainRecipe:
     clip_norm: float | None = 1.0  # largest norm of the gradient; None does not clip
     label_smoothing: float = 0.0  # share of a target that is spread over all classes
     reconstruction: float = 1.0  # weight of TransJect's reconstruction loss
-    # Tokens of each sample that the loss assumes to be replaced by the worst of the batch; of
-    # TransJect with random eigenvalues, one expert and mean pooling.
+    # Tokens of each sample that half of the loss assumes to be replaced by the worst of the batch;
+    # of TransJect with random eigenvalues, one expert and mean pooling.
     replaced: int = 0
     ema: float | None = None  # decay of an average of the weights: it is validated and kept then
     precision: Literal["fp32", "bf16"] = "fp32"  # of the model in training; weights stay in fp32

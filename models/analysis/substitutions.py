@@ -16,6 +16,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -79,6 +80,7 @@ class Substitutions:
         self._kinds = torch.zeros(len(self._embedding), dtype=torch.int64)
         if kinds is not None:
             self._kinds[: len(kinds)] = kinds
+        self._given: list[np.ndarray] = []
         self._bias = exact.head.bias
         # by place, kind of piece, label and other class
         self._lowest = self._bias.new_empty((0, KINDS, len(self._bias), len(self._bias)))
@@ -87,10 +89,28 @@ class Substitutions:
         size = math.hypot(*largest)
         self._size, self._error = self._encoder.grown(size, UNIT * size)
 
+    @property
+    def bias(self) -> np.ndarray:
+        """Of the logits, (K,) float64."""
+        return self._bias.numpy()
+
     def contributions(self, tokens: Tensor, places: Tensor) -> Tensor:
         """What tokens (N,) at places (N,) add to N times the logits, (N, K) float64."""
         x = torch.cat((self._embedding[tokens], self._positions[places]), dim=-1)
         return self._encoder.contributions(self._encoder(x))
+
+    def everywhere(self, length: int, before: Callable[[], object] | None = None) -> np.ndarray:
+        """What each piece adds to N times the logits at each of the first places, (V, length, K).
+
+        It is kept, V x length x K numbers of float64; `before` is as for `extend`.
+        """
+        pieces = torch.arange(len(self._embedding))
+        for place in range(len(self._given), length):
+            if before is not None:
+                before()
+            rows = [self.contributions(p, torch.full_like(p, place)) for p in pieces.split(_ROWS)]
+            self._given.append(torch.cat(rows).numpy())
+        return np.stack(self._given[:length], axis=1)
 
     def extend(self, length: int, before: Callable[[], object] | None = None) -> None:
         """Find the worst piece of every pair of classes at the first places.

@@ -39,7 +39,11 @@ def head_of(config: Any) -> nn.Linear:
 def contributions(head: nn.Linear, x: Tensor) -> Tensor:
     """What tokens (..., embed_dim) add to the logits before the mean, (..., K)."""
     given = F.linear(x, head.weight)
-    return given.clamp(-head.bound, head.bound) if isinstance(head, BoundedHead) else given
+    if not isinstance(head, BoundedHead):
+        return given
+    clipped = given.clamp(-head.bound, head.bound)
+    # The bound passes gradients on in training, so that a token that has reached it may turn back.
+    return given + (clipped - given).detach() if head.training else clipped
 
 
 def head_input(head: nn.Module, x: Tensor, mask: Tensor | None, pooling: Pooling) -> Tensor:

@@ -117,7 +117,7 @@ class Info:
     single_step: bool = False
     minimal: bool = False
     by_chance: bool = False
-    counts: Literal["pieces", "patches", "patch"] | None = None
+    counts: Literal["pieces", "slips", "patches", "patch"] | None = None
     references: tuple[str, ...] = ()
 
 

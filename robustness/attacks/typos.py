@@ -12,7 +12,8 @@ from robustness.attacks.text_search import EditAttack, TextSearch
 if TYPE_CHECKING:
     from robustness.text_target import TextTarget
 
-_WORD = re.compile(r"[^\W\d_]{3,}")  # letters of any script
+WORD = re.compile(r"[^\W\d_]{3,}")
+"""What may be mistyped: letters of any script."""
 _DIGIT = re.compile(r"[0-9]")
 _TRIES = 4  # of each kind of slip
 
@@ -40,6 +41,7 @@ class Typos(EditAttack, frozen=True):
         input="text",
         access="scores",
         budget="edits",
+        counts="slips",
     )
     name: Literal["typos"] = "typos"
 
@@ -71,7 +73,7 @@ def _split(text: str, target: "TextTarget") -> tuple[list[str], list[int]]:
     """A text in parts, and which parts are words that the model reads and that may be mistyped."""
     end = target.read_until(text)
     parts, places, done = [], [], 0
-    for word in (_WORD if target.relabel is None else _DIGIT).finditer(text, 0, end):
+    for word in (WORD if target.relabel is None else _DIGIT).finditer(text, 0, end):
         parts += [text[done : word.start()], word[0]]
         places.append(len(parts) - 1)
         done = word.end()
@@ -109,6 +111,18 @@ def _slips(word: str, letters: list[str], rng: np.random.Generator, *, fixed: bo
             word[:insert] + inserted + word[insert:],
             word[:replace] + replacing + word[replace + 1 :],
         ]
+    return [slip for slip in dict.fromkeys(found) if slip != word]
+
+
+def every_slip(word: str, letters: str) -> list[str]:
+    """Every slip that may be drawn in a word of three letters or more, the first one kept."""
+    found = list[str]()
+    for i in range(1, len(word)):
+        start, rest = word[:i], word[i + 1 :]
+        found += [start + rest, *(start + letter + rest for letter in letters)]
+        found += [start + letter + word[i:] for letter in letters]
+        if rest:
+            found.append(start + rest[0] + word[i] + rest[1:])
     return [slip for slip in dict.fromkeys(found) if slip != word]
 
 

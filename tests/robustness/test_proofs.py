@@ -1,8 +1,11 @@
 """Proofs and attacks side by side: broken, proved and open inputs, and what contradicts a proof."""
 
+import re
 from copy import copy
 from dataclasses import replace
 from pathlib import Path
+from random import Random
+from string import ascii_lowercase
 from typing import Any
 
 import numpy as np
@@ -11,7 +14,9 @@ import pytest
 from data.sets import Origin, TextSet
 from robustness.__main__ import CONTRADICTED, _exit_code
 from robustness.attacks.base import Batch, Search
+from robustness.attacks.typos import every_slip
 from robustness.brackets import brackets
+from robustness.certificates.slips import Reader, Slips
 from robustness.certificates.substitutions import Substitutions
 from robustness.chunks import model_result
 from robustness.console import render
@@ -32,6 +37,8 @@ from tests.robustness.made_report import made_clean, made_result, made_scoring
 
 PROOF = {"name": "substitutions", "edits": [1, 2]}
 HOTFLIP = {"name": "hotflip", "edits": [1, 3], "queries": 60}
+SLIPS = {"name": "slips", "edits": [1, 2]}
+SEARCH = Search(seeds=[])
 TYPOS = {"name": "typos", "edits": [1], "queries": 8}
 
 
@@ -252,3 +259,55 @@ def test_an_early_stop_looks_at_proved_accuracy(
     report = evaluate(spec, [provable], texts_of(many), tmp_path)
     gate = report.summary.gate
     assert gate is not None and gate.passed and report.data.samples == 32
+
+
+def test_slips_are_proved_against_every_slip(provable: TextTarget) -> None:
+    texts, draw = ["the film", "end, bad!"], Random(0)
+    labels = provable.predict(texts).argmax(axis=1)
+    [proof] = spec_of(SLIPS).attacks
+    assert isinstance(proof, Slips)
+    one, two = (
+        ProofResult(**proof.prove(provable, Batch(inputs=texts, labels=labels), each, SEARCH))
+        for each in proof.budgets()
+    )
+    for i, text in enumerate(texts):
+        parts = re.split(r"([a-z]{3,})", text)
+        ways = [every_slip(part, ascii_lowercase) if part[2:] else [] for part in parts]
+        single = [
+            "".join([*parts[:k], new, *parts[k + 1 :]])
+            for k in range(len(parts))
+            for new in ways[k]
+        ]
+        least = margin_of(provable, [text, *single], labels[i])
+        assert least == pytest.approx(one.margin[i], abs=1e-5)
+        several = []
+        for _ in range(60):
+            chosen = draw.sample([k for k, way in enumerate(ways) if way], 2)
+            drawn = [draw.choice(w) if k in chosen else parts[k] for k, w in enumerate(ways)]
+            several.append("".join(drawn))
+        assert two.margin[i] < margin_of(provable, several, labels[i]) + 1e-5
+        assert two.margin[i] <= one.margin[i]
+
+
+def test_typos_lie_within_the_proof_of_slips(
+    provable: TextTarget, texts: list[str], tmp_path: Path
+) -> None:
+    known = [*texts[:3], "äpfel the film"]
+    report = evaluate(spec_of(SLIPS, TYPOS, PROOF), [provable], texts_of(known), tmp_path)
+    one, two, pieces, _ = report.summary.models[0].brackets
+    assert one.attacks == two.attacks == ["Typos with 1 edit"] and not pieces.attacks
+    assert one.proved >= two.proved and one.proved > 0 and not one.contradictions
+    flags = report.samples[3].models[0].proofs[0]
+    assert (flags.state, flags.margin) == ("open", 0)
+
+
+def test_words_that_are_read_otherwise_together_are_open(provable: TextTarget) -> None:
+    reader = Reader(provable.require_tokenizer())
+    for text, count, known in [
+        ("the film", 2, True),
+        ("film3film", 1, True),
+        ("film3film", 2, False),  # two words that are read as one
+        ("the <brr> film", 1, False),  # without an r it would be a blank
+        ("häm", 1, False),
+    ]:
+        assert (reader.words(text, count) is not None) == known

@@ -83,7 +83,7 @@ def test_every_attack_is_described_with_its_options(client: TestClient) -> None:
     assert list(found) == list(ATTACKS)
     assert all(one["title"] and one["paper"] for one in found.values())
     own = [name for name, one in found.items() if not one["references"]]
-    assert own == ["worst-pieces", "substitutions"]
+    assert own == ["worst-pieces", "substitutions", "slips"]
     pgd = found["pgd"]
     steps = next(option for option in pgd["options"] if option["name"] == "steps")
     assert pgd == pgd | {
