@@ -23,12 +23,14 @@ from core.names import nearest
 from robustness.attacks.apgd import APGDCE, APGDT
 from robustness.attacks.autoattack import AutoAttack
 from robustness.attacks.base import Attack, Budget, Strict
+from robustness.attacks.charmer import Charmer
 from robustness.attacks.corruptions.attack import Corruptions
 from robustness.attacks.fab import FABT
 from robustness.attacks.hopskipjump import HopSkipJump
 from robustness.attacks.hotflip import HotFlip
 from robustness.attacks.pgd import FGSM, PGD
 from robustness.attacks.rays import RayS
+from robustness.attacks.sparse_rs import PatchRS, SparseRS
 from robustness.attacks.spsa import SPSA
 from robustness.attacks.square import Square
 from robustness.attacks.torchattacks import TorchAttack
@@ -62,6 +64,8 @@ ATTACKS: dict[str, type[Attack]] = {
     "square": Square,
     "autoattack": AutoAttack,
     "spsa": SPSA,
+    "sparse-rs": SparseRS,
+    "patch-rs": PatchRS,
     "hopskipjump": HopSkipJump,
     "rays": RayS,
     "corruptions": Corruptions,
@@ -73,6 +77,7 @@ ATTACKS: dict[str, type[Attack]] = {
     "hotflip": HotFlip,
     "worst-pieces": WorstPieces,
     "typos": Typos,
+    "charmer": Charmer,
     "substitutions": Substitutions,
     "slips": Slips,
     "torchattacks": TorchAttack,

@@ -126,8 +126,8 @@ class Budget:
     """What an attack may spend.
 
     Attributes:
-        kind: what is counted: a norm, "rate", "edits", "corruption" or "sigma"; budgets of two
-            kinds have no order.
+        kind: what is counted: a norm, "patch", "rate", "edits", "corruption" or "sigma"; budgets of
+            two kinds have no order.
         value: as a number.
         text: as the spec spells it.
     """

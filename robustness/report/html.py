@@ -259,6 +259,8 @@ class Chart:
 _AXES = {
     "Linf": "eps (l∞), on a logarithmic scale",
     "L2": "eps (l2)",
+    "L0": "changed pixels",
+    "patch": "side of the patch in pixels",
     "rate": "share of the words that are replaced",
     "edits": "edits of a text",
 }

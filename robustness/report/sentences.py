@@ -34,8 +34,9 @@ _MEANINGS = {
     "L1": "Within {eps} (l1) the sizes of all changes, with pixels from 0 to 1, may add up to at "
     "most {value:.3g}.",
     "L0": "With {eps} an attack may change that many pixels of an image as it likes.",
+    "patch": "Anything may stand in one square of {eps} pixels a side, wherever it lies.",
     "rate": "At a rate of {eps} that share of the words is replaced.",
-    "edits": "With {eps} an attack may change that many words or tokens of a text.",
+    "edits": "With {eps} an attack may change that many words, tokens or characters of a text.",
 }
 
 

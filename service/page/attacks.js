@@ -13,10 +13,11 @@ const isCount = (value) => Number.isInteger(value) && value > 0;
  */
 const BUDGETS = {
   eps: { title: "Budget (eps)", hint: "How far each pixel may move. 1/255 is one level of an 8-bit image.", chips: ["1/255", "2/255", "4/255", "8/255", "16/255", "32/255"], other: "e.g. 0.1, 12/255", fits: isShare, rule: "a budget lies above 0 and is at most 1", meant: (value) => isCount(value) && value < 256 && `${value}/255` },
+  patch: { title: "Side of the patch", hint: "Pixels of one square, anywhere in the image, that may become anything.", chips: ["2", "3", "5", "8"], other: "e.g. 10", number: true, fits: isCount, rule: "sides are whole numbers of pixels from 1 on", meant: () => null },
   severities: { title: "Severity of the corruptions", hint: "From 1, hardly visible, to 5, hard to see through.", chips: ["1", "2", "3", "4", "5"], number: true },
   sigma: { title: "Noise of the smoothing (sigma)", hint: "More noise proves larger radii and costs clean accuracy.", chips: ["0.12", "0.25", "0.5", "1"], other: "e.g. 0.4", fits: (value) => value > 0 && value <= 10, rule: "sigma lies above 0 and is at most 10", meant: () => null },
   rate: { title: "Share of the words", hint: "0.025 is one word in forty.", chips: ["0.025", "0.05", "0.1", "0.25"], other: "e.g. 0.15", fits: isShare, rule: "a share lies above 0 and is at most 1", meant: (value) => value <= 100 && String(value / 100) },
-  edits: { title: "Edits", hint: "How many words or tokens of a text may be changed.", chips: ["1", "2", "3", "5", "8"], other: "e.g. 10", number: true, fits: isCount, rule: "edits are whole numbers from 1 on", meant: () => null },
+  edits: { title: "Edits", hint: "How many words, tokens or characters of a text may be changed.", chips: ["1", "2", "3", "5", "8"], other: "e.g. 10", number: true, fits: isCount, rule: "edits are whole numbers from 1 on", meant: () => null },
 };
 
 /** The rule of radii in other norms than Linf, whose chips and limits fit only that one. */
@@ -69,13 +70,19 @@ const attackOf = (name) => attacks.find((attack) => attack.name === name);
 /** What an evaluation is of: "image" or "text". */
 export const inputKind = (spec) => attackOf(spec.attacks[0].name)?.input ?? "image";
 
+/** The norm of an attack of a spec, which may know but one; null where its budgets are no radii. */
+const normOf = ({ name, norm }) => norm || (attackOf(name)?.norms ?? [])[0] || null;
+
+/** Whether its radii are in another norm than Linf, and so of another size. */
+const beyond = (attack) => ![null, "Linf"].includes(normOf(attack));
+
 /** "PGD, FGSM at eps 2/255, 8/255" */
 export function attackSummary(spec) {
   const known = spec.attacks.map((attack) => ({ attack, ...attackOf(attack.name) }));
   const titles = new Set(known.map(({ attack, title }) => attack.attack ?? title ?? attack.name));
   const values = new Map();
   for (const { attack, budget = "eps" } of known) {
-    const norm = attack.norm && attack.norm !== "Linf" ? `${attack.norm}:` : "";
+    const norm = beyond(attack) ? `${normOf(attack)}:` : "";
     for (const value of attack[budget] ?? []) values.set(budget, (values.get(budget) ?? new Set()).add(norm + value));
   }
   const points = [...values].map(([budget, own]) => `${budget} ${[...own].join(", ")}`);
@@ -216,7 +223,7 @@ export class AttackFields {
       }
       const { budget, options } = attack;
       const values = (chosen[budget] ?? options.find((option) => option.name === budget).default).map(String);
-      const own = !["Linf", undefined].includes(chosen.norm) || (found[budget] ?? values).join() !== values.join();
+      const own = beyond({ name, ...chosen }) || (found[budget] ?? values).join() !== values.join();
       if (!own) found[budget] = values;
       found.attacks[name] = { ...chosen, only: own ? values.join(" ") : "" };
     }
@@ -294,6 +301,10 @@ export class AttackFields {
     return this.form.elements[`${name}-only`]?.value.trim();
   }
 
+  #beyond({ name }) {
+    return beyond({ name, norm: this.form.elements[`${name}-norm`]?.value });
+  }
+
   #fields(attack) {
     return this.form.elements[this.#own(attack) ? `${attack.name}-only` : `other-${attack.budget}`];
   }
@@ -302,7 +313,7 @@ export class AttackFields {
   faults() {
     const ruled = this.chosen().map((attack) => {
       const field = this.#fields(attack);
-      const other = this.#own(attack) && (this.form.elements[`${attack.name}-norm`]?.value ?? "Linf") !== "Linf";
+      const other = this.#own(attack) && this.#beyond(attack);
       return { field, message: field && typedFault(other ? RADII : BUDGETS[attack.budget], field.value) };
     });
     return ruled.filter(({ message }) => message);
@@ -332,8 +343,8 @@ export class AttackFields {
   missing() {
     const chosen = this.chosen();
     if (!chosen.length) return "Choose at least one attack.";
-    const other = chosen.find((attack) => !this.#own(attack) && !["Linf", "", undefined].includes(this.form.elements[`${attack.name}-norm`]?.value));
-    if (other) return `${other.title}: radii in another norm than Linf are of another size. Enter them at “only at”, such as 0.5.`;
+    const other = chosen.find((attack) => !this.#own(attack) && this.#beyond(attack));
+    if (other) return `${other.title}: radii in another norm than Linf are of another size. Enter them at “only at”, such as ${normOf(other) === "L0" ? 5 : 0.5}.`;
     const blank = chosen.find((attack) => offered(attack).some(({ name, several }) => several && !ticked(this.form, `${attack.name}-${name}`).length));
     if (blank) return `Choose at least one of the ${blank.title.toLowerCase()}.`;
     const empty = chosen.find((attack) => !this.#values(attack).length);
