@@ -70,7 +70,7 @@ def brackets(result: ModelResult) -> Iterator[Bracket]:
 
 def _lies_inside(attack: Cell, proof: Cell) -> bool:
     """Whether all that an attack may make lies in the set that a proof is about."""
-    same = attack.attack.changes == proof.attack.changes is not None
+    same = attack.attack.changes == proof.attack.changes
     return same and attack.budget.value <= proof.budget.value
 
 

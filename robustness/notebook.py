@@ -350,7 +350,8 @@ def _attack(asked: str | Mapping[str, Any] | Attack, eps: Any, norm: str) -> Att
 def _works(attack: Attack, target: ImageTarget) -> bool:
     """Whether the model shows what an attack needs."""
     shows = "label" if target.names_class else "scores"
-    access = shown(gradients=target.torch_model is not None, shows=shows)
+    copied = target.torch_model is not None
+    access = shown(gradients=copied, weights=copied, shows=shows)
     return all(part.info.access in access for part in attack.parts(len(target.labels)))
 
 

@@ -28,6 +28,7 @@ from robustness.attacks.corruptions.attack import Corruptions
 from robustness.attacks.fab import FABT
 from robustness.attacks.hopskipjump import HopSkipJump
 from robustness.attacks.hotflip import HotFlip
+from robustness.attacks.patch_fool import PatchFool
 from robustness.attacks.pgd import FGSM, PGD
 from robustness.attacks.rays import RayS
 from robustness.attacks.sparse_rs import PatchRS, SparseRS
@@ -62,6 +63,7 @@ ATTACKS: dict[str, type[Attack]] = {
     "apgd-t": APGDT,
     "fab-t": FABT,
     "square": Square,
+    "patch-fool": PatchFool,
     "autoattack": AutoAttack,
     "spsa": SPSA,
     "sparse-rs": SparseRS,

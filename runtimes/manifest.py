@@ -275,6 +275,17 @@ class Manifest(_Strict):
         return self.source is None or self.source.gradients is not None
 
     @property
+    def provable(self) -> bool:
+        """Whether proofs know of the model: tokens meet in their mean alone, computed in fp32.
+
+        `models.analysis` says why not.
+        """
+        alone = {"random_eigenvalues": True, "num_experts": 1, "pooling": "mean", "towers": 1}
+        config = {"towers": 1} | self.config
+        known = all(config.get(key) == value for key, value in alone.items())
+        return known and self.precision == "fp32"
+
+    @property
     def batch(self) -> int | None:
         """Inputs that the graph takes at once; None where it takes any number."""
         return self.source.batch if self.source else None

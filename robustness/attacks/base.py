@@ -43,10 +43,13 @@ Access = Literal["gradient", "weights", "scores", "label", "none"]
 Role = Literal["attack", "corruption", "certificate", "proof"]
 
 
-def shown(*, gradients: bool, shows: Shows = "scores") -> list[Access]:
+def shown(*, gradients: bool, weights: bool, shows: Shows = "scores") -> list[Access]:
     """What a model shows of what attacks may need."""
-    scores: list[Access] = [] if shows == "label" else ["scores"]
-    return [*(["gradient", "weights"] if gradients else []), *scores, "label", "none"]
+    has: dict[Access, bool] = {
+        "gradient": gradients, "weights": weights, "scores": shows != "label", "label": True,
+        "none": True,
+    }  # fmt: skip
+    return [access for access, there in has.items() if there]
 
 
 MAX_TARGETS = 9
@@ -87,7 +90,8 @@ class Info:
         what: what it does, in half a sentence.
         input: what it changes.
         access: what of the model it needs: gradients of the differentiable model, the scores of
-            the served one, the class that it answers with, its weights, or nothing.
+            the served one, the class that it answers with, weights of an architecture whose proofs
+            are known, or nothing.
         budget: the option that holds its budgets.
         norms: the balls it knows; without any, eps has no meaning.
         min_classes: fewer classes than that it cannot attack.
@@ -98,9 +102,8 @@ class Info:
         minimal: whether it looks for the nearest adversarial input, so that one run serves every
             budget.
         by_chance: whether a larger budget may spare more inputs, because nothing is aimed.
-        counts: what the budget counts where it is no radius, of proofs and of attacks that change
-            nothing else: pieces of a text, patches as the model cuts them, or a side of one square
-            patch; see `Attack.changes`.
+        counts: what the budget counts, where its name does not say all of what may be changed; see
+            `Attack.changes`.
         references: identifiers of the papers, such as arXiv:1706.06083.
     """
 
@@ -117,7 +120,7 @@ class Info:
     single_step: bool = False
     minimal: bool = False
     by_chance: bool = False
-    counts: Literal["pieces", "slips", "patches", "patch"] | None = None
+    counts: Literal["pieces", "slips"] | None = None
     references: tuple[str, ...] = ()
 
 
@@ -272,12 +275,12 @@ class Attack(Strict, frozen=True, json_schema_extra=_ask_for_name):
         return getattr(self, "norm", None)
 
     @property
-    def changes(self) -> str | None:
-        """What its budgets bound, if that says all of what it may make: its set of changes.
+    def changes(self) -> str:
+        """What its budgets bound: a norm, pieces, patches as the model cuts them, a patch's side.
 
         What an attack makes lies in the set of a proof that bounds the same by as much or more.
         """
-        return self.info.counts or self.norm_name
+        return self.info.counts or self.norm_name or self.info.budget
 
     def budgets(self) -> list[Budget]:
         """Where it is run, in the order of the spec."""
@@ -305,7 +308,7 @@ class Attack(Strict, frozen=True, json_schema_extra=_ask_for_name):
             use = ASKING[self.info.input]
             return f"{self.label!r} follows gradients, and {name!r} has none: {use}"
         if "weights" in missing:
-            return f"{self.label!r} needs the weights, and {name!r} shows none"
+            return f"{self.label!r} needs weights that it can read, and {name!r} shows none"
         if "scores" in missing:
             return f"{self.label!r} needs scores, and {name!r} shows the class alone"
         return None
@@ -403,8 +406,6 @@ class Attack(Strict, frozen=True, json_schema_extra=_ask_for_name):
                 return f"with {text} pixel{'s' * (text != '1')}"
             case "patches":
                 return f"with {int(text):,} patch{'es' * (text != '1')} replaced"
-            case "sides":
-                return f"with a square of {text} x {text} pixels replaced"
             case "rate":
                 return f"at a rate of {text}"
             case "sigma":

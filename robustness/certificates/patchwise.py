@@ -123,7 +123,6 @@ class PatchBounds(PatchProof, frozen=True):
         access="weights",
         budget="patches",
         role="proof",
-        counts="patches",
     )
     name: Literal["patch-bounds"] = "patch-bounds"
     patches: Counts = Field(default=[1, 2], description="patches of the model that are replaced")
@@ -148,17 +147,20 @@ class SquareBounds(PatchProof, frozen=True):
         references=("arXiv:1811.00866",),
         what="no attack but a proof, against any contents of one square of pixels anywhere",
         access="weights",
-        budget="sides",
+        budget="patch",
         role="proof",
-        counts="patch",
     )
     name: Literal["square-bounds"] = "square-bounds"
-    sides: Counts = Field(default=[2], description="pixels along a side of the square")
+    patch: Counts = Field(default=[2], description="sides of the square patch, in pixels")
 
-    @field_validator("sides")
+    @field_validator("patch")
     @classmethod
-    def _distinct_sides(cls, sides: list[int]) -> list[int]:
-        return distinct("sides", sides)
+    def _distinct_sides(cls, patch: list[int]) -> list[int]:
+        return distinct("patch", patch)
+
+    def describe(self, budget: Budget) -> str:
+        """See `Attack.describe`."""
+        return f"with one patch of {budget.text}x{budget.text} pixels"
 
     def bound(self, known: "Patches", image: "Tensor", label: int, budget: Budget) -> "Bound":
         """See `PatchProof.bound`."""

@@ -35,8 +35,9 @@ class ModelDescription(TypedDict):
     """A model that is served (`catalog`: of an architecture of ours, or `imported`), or `remote`.
 
     `measuring` says that runtimes are being compared for it, `gradients` whether attacks can follow
-    them, `access` what they see: an attack can be tried whose own `access` is among it. A remote
-    model is evaluated only; nothing is known of its architecture, and of the `input` of texts.
+    them, `access` what they see: an attack can be tried whose own `access` is among it; "weights"
+    are those of a model that proofs know. A remote model is evaluated only; nothing is known of its
+    architecture, and of the `input` of texts.
     """
 
     name: str
@@ -107,6 +108,7 @@ def routes(
 def describe_model(served: Served, registry: Registry) -> dict[str, Any]:
     """A model as ``/v1/models`` shows it."""
     artifact, manifest = served.artifact, served.artifact.manifest
+    there = {"gradient": manifest.gradients, "weights": manifest.provable}
     return {
         "name": artifact.name,
         "version": artifact.version,
@@ -118,7 +120,7 @@ def describe_model(served: Served, registry: Registry) -> dict[str, Any]:
         "runtime": served.runtime.name,
         "precision": served.runtime.precision,
         "gradients": manifest.gradients,
-        "access": _ACCESS if manifest.gradients else _ACCESS[2:],
+        "access": [one for one in _ACCESS if there.get(one, True)],
         "measuring": artifact.digest in registry.measuring,
         "labels": list(artifact.labels),
         "input": manifest.model_dump(mode="json")["input"],

@@ -17,6 +17,7 @@ const BUDGETS = {
   severities: { title: "Severity of the corruptions", hint: "From 1, hardly visible, to 5, hard to see through.", chips: ["1", "2", "3", "4", "5"], number: true },
   sigma: { title: "Noise of the smoothing (sigma)", hint: "More noise proves larger radii and costs clean accuracy.", chips: ["0.12", "0.25", "0.5", "1"], other: "e.g. 0.4", fits: (value) => value > 0 && value <= 10, rule: "sigma lies above 0 and is at most 10", meant: () => null },
   rate: { title: "Share of the words", hint: "0.025 is one word in forty.", chips: ["0.025", "0.05", "0.1", "0.25"], other: "e.g. 0.15", fits: isShare, rule: "a share lies above 0 and is at most 1", meant: (value) => value <= 100 && String(value / 100) },
+  patches: { title: "Patches", hint: "How many of the patches that the model cuts an image into may be replaced.", chips: ["1", "2", "4"], other: "e.g. 3", number: true, fits: isCount, rule: "patches are whole numbers from 1 on", meant: () => null },
   edits: { title: "Edits", hint: "How many words, tokens or characters of a text may be changed.", chips: ["1", "2", "3", "5", "8"], other: "e.g. 10", number: true, fits: isCount, rule: "edits are whole numbers from 1 on", meant: () => null },
 };
 
@@ -56,7 +57,7 @@ const NOTES = {
 };
 
 /** Why an attack cannot be tried on a model that does not show what it needs. */
-const LACKS = { gradient: "gradients, which it does not show", weights: "its weights", scores: "scores, and it shows the class alone" };
+const LACKS = { gradient: "gradients, which it does not show", weights: "a TransJect with fixed eigenvalues and one expert", scores: "scores, and it shows the class alone" };
 
 let attacks = [];
 

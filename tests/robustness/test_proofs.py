@@ -115,11 +115,12 @@ IMAGE_PROOFS = [
     {"name": "pixel-bounds", "eps": ["1/255", "0.02"]},
     {"name": "pixel-bounds", "norm": "L2", "eps": ["0.03"]},
     {"name": "patch-bounds", "patches": [1]},
-    {"name": "square-bounds", "sides": [1]},
+    {"name": "square-bounds", "patch": [1]},
 ]
 IMAGE_ATTACKS = [
     {"name": "pgd", "eps": ["0.01", "0.03"], "steps": 5},
     {"name": "square", "norm": "L2", "eps": ["0.03"], "queries": 5},
+    {"name": "patch-fool", "patches": [1, 2], "steps": 5},
     {"name": "corruptions", "names": ["fog"], "severities": [1]},
 ]
 
@@ -132,7 +133,8 @@ def test_proofs_of_images_meet_the_attacks_of_their_set(tmp_path: Path) -> None:
     inside = {(one.kind, one.eps): one.attacks for one in model.brackets}
     assert inside == {
         ("Linf", "1/255"): [], ("Linf", "0.02"): ["PGD within 0.01"],
-        ("L2", "0.03"): ["Square within 0.03 (l2)"], ("patches", "1"): [], ("sides", "1"): [],
+        ("L2", "0.03"): ["Square within 0.03 (l2)"], ("patch", "1"): [],
+        ("patches", "1"): ["Patch-Fool with 1 patch replaced"],
     }  # fmt: skip
     for one in model.brackets:
         assert one.broken + one.proved + one.open == 20 and not one.contradictions

@@ -4,13 +4,17 @@ import hashlib
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import onnx
 import pytest
 from onnx import TensorProto, helper
 
+import models
+from models.analysis.tokenwise import refusal
 from runtimes.artifact import (
     MANIFEST,
     Artifact,
@@ -19,7 +23,7 @@ from runtimes.artifact import (
     open_artifact,
     refers_outside,
 )
-from runtimes.manifest import ONNX, PROBE
+from runtimes.manifest import ONNX, PROBE, Manifest
 from runtimes.probe import read_probe
 from tests.exported import edit_manifest, with_file
 
@@ -308,3 +312,24 @@ def test_a_tokenizer_that_does_not_fit_is_refused(
     text = change((folder / "tokenizer.json").read_text())
     with pytest.raises(ArtifactError, match=message):
         with_file(folder, "tokenizer.json", text.encode()).tokenizer()
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("transject_random", {"num_experts": 1}),
+        ("transject_random", {"num_experts": 1, "towers": 2}),
+        ("transject_random", {}),
+        ("transject_image", {"num_experts": 1, "random_eigenvalues": True}),
+        ("transject_image", {"num_experts": 1}),
+        ("transject_image", {"num_experts": 1, "random_eigenvalues": True, "pooling": "max"}),
+        ("deit_tiny", {}),
+    ],
+)
+def test_a_manifest_says_whether_proofs_know_the_model(name: str, changes: dict[str, Any]) -> None:
+    config = models.config(name, **changes)
+    shape = {"random_eigenvalues": False, "num_experts": 1, "pooling": "cls"} | asdict(config)
+    known = refusal(SimpleNamespace(**shape)) is None and shape.get("towers", 1) == 1
+    for precision in ("fp32", "int8"):
+        manifest = Manifest.model_construct(config=asdict(config), precision=precision)
+        assert manifest.provable == (known and precision == "fp32")

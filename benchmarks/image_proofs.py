@@ -1,0 +1,199 @@
+"""What is proved of images whose pixels or patches change, and does anything beat the proof?
+
+Of tiny models every bound is compared with what searches find in its set, in float64. Then a small
+`transject_image` (`recipes/fashion_mnist_transject.yaml`: width 64, one layer, one expert, random
+eigenvalues) is trained on Fashion-MNIST, exported, and proved on test images, one thread, beside
+attacks in the same sets. A second one is trained for the proof. The figures are those of these
+models, not of shipped ones; they see the place of each patch, but no interaction between patches.
+"""
+
+import math
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+import models
+from benchmarks.support.rows import Row, figure
+from benchmarks.support.server import ROOT
+from core.stats import wilson
+from data.sources import open_images
+from models.analysis.patches import Patches
+from robustness.attacks.base import Batch, Budget, Search
+from robustness.certificates.patchwise import PatchBounds, PatchProof, PixelBounds, SquareBounds
+from robustness.evaluation import evaluate
+from robustness.logits import margin
+from robustness.spec import EvaluationSpec
+from robustness.target import ImageTarget, torch_threads
+from robustness.text_target import open_model
+from runtimes.artifact import open_artifact
+
+_RECIPE = "recipes/fashion_mnist_transject.yaml"
+_MODELS = {"plain": (), "trained for it": ("train.replaced=2",)}
+_PROOFS: list[PatchProof] = [
+    PixelBounds(eps=["1/255", "2/255", "4/255"]),
+    PixelBounds(norm="L2", eps=["0.1", "0.25", "0.5"]),
+    PatchBounds(patches=[1, 2]),
+    SquareBounds(patch=[2]),
+]
+_ATTACKS = [
+    {"name": "pgd", "eps": ["1/255", "2/255", "4/255"]},
+    {"name": "apgd-ce", "eps": ["1/255", "2/255", "4/255"]},
+    {"name": "apgd-ce", "norm": "L2", "eps": ["0.1", "0.25", "0.5"]},
+    {"name": "patch-fool", "patches": [1, 2]},
+]
+_SEARCHES = 300  # of tiny models, one image each
+
+
+def run(images: int = 500, artifact: str = "", only: str = "") -> Iterable[Row]:
+    """Search for what beats a bound, then train and prove.
+
+    Args:
+        images: of Fashion-MNIST's test set.
+        artifact: of a transject_image that is proved instead of training some.
+        only: one of the models to train, "plain" or "trained for it"; default both.
+    """
+    yield _searched()
+    with tempfile.TemporaryDirectory() as folder, torch_threads(1):
+        for name, options in {"given": ()}.items() if artifact else _MODELS.items():
+            if only in ("", name):
+                path = Path(artifact) if artifact else _trained(Path(folder) / name, options)
+                target = open_model(open_artifact(path), threads=1)
+                if not isinstance(target, ImageTarget):
+                    raise ValueError(f"artifact must read images, got {artifact}")
+                yield from _proved(
+                    f"{name}, {images} images", target, images, Path(folder) / "work"
+                )
+
+
+def _searched() -> Row:
+    """How often a search of 100 steps from 8 starts gets below a bound."""
+    beaten, tries = 0, 0
+    for seed in range(_SEARCHES):
+        model, draw = _tiny(seed % 10), torch.Generator().manual_seed(seed)
+        image = (1.6 * torch.rand(1, 6, 6, generator=draw) - 0.3).clamp(0, 1)
+        known, exact, label = Patches(model), model.double(), seed % 3
+        clean, size = image.double(), float(0.3 * torch.rand((), generator=draw))
+        chosen = torch.randperm(9, generator=draw)[:2]
+        cell = torch.zeros(9).scatter(0, chosen, 1).reshape(3, 3).kron(torch.ones(2, 2)).bool()
+
+        def box(x: Tensor) -> Tensor:
+            return (clean + (x - clean).clamp(-size, size)).clamp(0, 1)  # noqa: B023
+
+        def ball(x: Tensor) -> Tensor:
+            change = x - clean  # noqa: B023
+            length = change.flatten(1).norm(dim=1)[:, None, None, None]
+            return (clean + change * (2 * size / length).clamp(max=1)).clamp(0, 1)  # noqa: B023
+
+        def replaced(x: Tensor) -> Tensor:
+            return torch.where(cell, x, clean).clamp(0, 1)  # noqa: B023
+
+        starts = torch.rand(8, 1, 6, 6, generator=draw).double()
+        for bound, project in (
+            (known.box(image, label, size), box),
+            (known.ball(image, label, 2 * size), ball),
+            (known.aligned(image, label, [2])[0], replaced),
+        ):
+            tries += 1
+            beaten += _least(exact, starts, label, project, size / 4) < bound.margin - 1e-9
+    spread = wilson(beaten, tries)
+    case = "tiny models, searches in the sets of l∞, l2 and two patches: below the bound"
+    ends = (0, spread[1] * tries)
+    return figure(case, beaten, "searches", target=0, samples=tries, spread=ends)
+
+
+def _tiny(seed: int) -> nn.Module:
+    with torch.random.fork_rng([]):
+        torch.manual_seed(seed)
+        model = models.build(
+            "transject_image", img_size=6, patch_size=2, in_chans=1, mean=(0.3,), std=(0.4,),
+            embed_dim=8, depth=2, num_experts=1, num_classes=3, random_eigenvalues=True,
+        )  # fmt: skip
+        for name, parameter in model.named_parameters():
+            if name.endswith((".r", "bias", ".b1", ".b2")):
+                nn.init.normal_(parameter)
+    return model.eval().requires_grad_(False)
+
+
+def _least(
+    model: nn.Module, images: Tensor, label: int, project: Callable[[Tensor], Tensor], step: float
+) -> float:
+    """The least margin along 100 signed steps, which become shorter."""
+    least, images = math.inf, project(images)
+    for number in range(100):
+        images.requires_grad_(True)
+        logits = model(images)
+        others = torch.cat((logits[:, :label], logits[:, label + 1 :]), dim=1)
+        left = logits[:, label] - others.amax(1)
+        least = min(least, float(left.min().detach()))
+        (gradient,) = torch.autograd.grad(left.sum(), images)
+        images = project(images.detach() - step * 0.96**number * gradient.sign())
+    return least
+
+
+def _trained(folder: Path, options: Iterable[str]) -> Path:
+    run, made = str(folder / "run"), folder / "artifact"
+    for words in (
+        ["training", "fit", _RECIPE, *options, "--output", run],
+        ["export", run, "--no-program", "--output", str(made)],
+    ):
+        subprocess.run(
+            [sys.executable, "-m", *words], cwd=ROOT, check=True, stdout=sys.stderr, env=os.environ
+        )
+    return made
+
+
+def _proved(about: str, target: ImageTarget, count: int, folder: Path) -> Iterator[Row]:
+    source = open_images("fashion-mnist", label_names=target.labels)
+    chosen = np.random.default_rng(0).choice(len(source), count, replace=False)
+    part = source.take(sorted(chosen.tolist()))
+    labels = np.asarray(part.labels, np.int64)
+    spec = EvaluationSpec.model_validate({"attacks": [*_PROOFS, *_ATTACKS]})
+    report = evaluate(spec, [target], part, folder)
+    [model] = report.summary.models
+    yield _share(f"{about}: clean accuracy", round(count * model.clean.top1), count)
+    known = Patches(target.require_torch_model())
+    images = target.load(part)
+    batch = Batch(inputs=images, labels=labels)
+    right = target.predict(images).argmax(axis=1) == labels
+    cells = [(proof, budget) for proof in _PROOFS for budget in proof.budgets()]
+    for found, (proof, budget) in zip(model.brackets, cells, strict=True):
+        case = f"{about}, {found.description}"
+        yield _share(f"{case}: proved accuracy", found.proved, count)
+        if found.attacks:
+            yield _share(f"{case}: robust accuracy", count - found.broken, count)
+        steep = [_alone(proof, known, batch, budget, i) for i in np.flatnonzero(right)]
+        yield _share(f"{case}: proved by the Lipschitz factor alone", sum(steep), count)
+    yield figure(
+        f"{about}: proofs that an attack contradicts",
+        sum(len(one.contradictions) for one in model.brackets), "inputs", target=0,
+        samples=count * len(cells),
+    )  # fmt: skip
+    for proof in _PROOFS:
+        began, budget = time.perf_counter(), proof.budgets()[-1]
+        proof.prove(target, batch, budget, Search(seeds=[]))
+        pace = count / (time.perf_counter() - began) * 60
+        yield figure(f"{about}, {proof.describe(budget)}", pace, "images a minute", better="higher")
+    pairs = zip(torch.from_numpy(images), labels.tolist(), strict=True)
+    exact = [known.box(image, label, 0.0).margin for image, label in pairs]
+    off = np.abs(margin(target.predict(images), labels) - np.array(exact)) / known.rounding()
+    case = f"{about}: rounding of the served graph, of what is allowed for at most"
+    yield figure(case, float(off.max()), "times", target=1.0, samples=count)
+
+
+def _alone(proof: PatchProof, known: Patches, batch: Batch, budget: Budget, i: int) -> bool:
+    """Whether the Lipschitz factor alone proves an input."""
+    image, label = torch.from_numpy(batch.images[i]), int(batch.labels[i])
+    return proof.bound(known, image, label, budget).alone[0] > known.rounding()
+
+
+def _share(case: str, number: int, count: int) -> Row:
+    spread = wilson(number, count)
+    return figure(case, number / count, "share", better="higher", samples=count, spread=spread)
