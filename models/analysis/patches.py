@@ -25,6 +25,15 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from models.analysis import tokenwise
+from models.analysis.relaxation import (
+    Lines,
+    Region,
+    around,
+    clip_lines,
+    elu_lines,
+    identity_lines,
+    inside,
+)
 from models.analysis.tokenwise import UNIT, TokenwiseEncoder, rounding_of_sum
 from models.transject_image import TransJectImage
 
@@ -37,54 +46,8 @@ def refusal(model: nn.Module) -> str | None:
     rule = "changes of pixels can be proved of TransJect over images with random eigenvalues"
     if not isinstance(model, TransJectImage):
         return f"{rule}, not of {type(model).__name__}"
-    if model.config.token_bound is not None:
-        return f"{rule} and no token_bound, got {model.config.token_bound}"
     rest = tokenwise.refusal(model.config)
     return None if rest is None else f"{rule}{rest}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Region:
-    """Where the pixels of n patches may lie: in a box, and in a ball around what they are.
-
-    Attributes:
-        low: (n, P) least pixels.
-        high: (n, P) largest ones.
-        clean: (n, P) unchanged ones.
-        radius: l2 radius of the ball; infinite without one.
-    """
-
-    low: Tensor
-    high: Tensor
-    clean: Tensor
-    radius: float = math.inf
-
-    @property
-    def reach(self) -> Tensor:
-        """How far a patch can be moved, (n,), l2."""
-        return (
-            torch.maximum(self.high - self.clean, self.clean - self.low)
-            .norm(dim=1)
-            .clamp(max=self.radius)
-        )
-
-    def falls(self, slopes: Tensor) -> Tensor:
-        """How far slopes (n, R, P) times pixels can fall below their unchanged value, (n, R)."""
-        most = self._most(slopes).sum(-1)
-        return most if math.isinf(self.radius) else most.minimum(self.radius * self.norms(slopes))
-
-    def norms(self, slopes: Tensor) -> Tensor:
-        """The l2 norms (n, R) of slopes, without pixels at a border that they push outwards."""
-        return slopes.where(self._most(slopes) > 0, 0).norm(dim=-1)
-
-    def _most(self, slopes: Tensor) -> Tensor:
-        up, down = (self.clean - self.low)[:, None], (self.high - self.clean)[:, None]
-        return torch.where(slopes > 0, slopes * up, -slopes * down)
-
-
-def _around(patches: Tensor, radius: float, *, ball: bool = False) -> Region:
-    low, high = (patches - radius).clamp(0, 1), (patches + radius).clamp(0, 1)
-    return Region(low=low, high=high, clean=patches, radius=radius if ball else math.inf)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,33 +94,6 @@ class _Start:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Lines:
-    """Of n x d ELUs the lines below and above."""
-
-    below: tuple[Tensor, Tensor]
-    above: tuple[Tensor, Tensor]
-
-    def through(self, given: Tensor) -> tuple[Tensor, Tensor]:
-        """A lower bound of given (n, R, d) . ELU(z): coefficients of z, and a constant (n, R)."""
-        positive = given > 0
-        slope, at_zero = (
-            torch.where(positive, one[:, None], other[:, None])
-            for one, other in zip(self.below, self.above, strict=True)
-        )
-        return given * slope, (given * at_zero).sum(-1)
-
-
-def _lines(low: Tensor, high: Tensor) -> _Lines:
-    """Chord and tangent of ELUs over [low, high]; any slope is right with its own intercept."""
-    width = (high - low).clamp_min(1e-9)
-    chord = ((F.elu(high) - F.elu(low)) / width).clamp(0, 1)
-    ends = torch.maximum(F.elu(low) - chord * low, F.elu(high) - chord * high)
-    at = torch.minimum(torch.maximum(chord.clamp_min(1e-300).log(), low), high)
-    tangent = at.clamp(max=0).exp()
-    return _Lines(below=(tangent, F.elu(at) - tangent * at), above=(chord, ends))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class _Branch:
     """x + s ELU(... ELU(x W + b) ...)."""
 
@@ -184,6 +120,7 @@ class Patches:
         self.size = model.config.patch_size
         self.places = model.config.seq_len
         self.weight, self.bias = exact.head.weight, exact.head.bias
+        self._limit: float | None = getattr(exact.head, "bound", None)
         kernel = exact.patch_embed.proj.weight
         scaled = (kernel / exact.std).flatten(1)  # (half, P)
         shift = exact.patch_embed.proj.bias - (kernel * (exact.mean / exact.std)).sum((1, 2, 3))
@@ -210,12 +147,12 @@ class Patches:
     def contributions(self, patches: Tensor, places: Tensor | None = None) -> Tensor:
         """What patches (n, P) at places (n,), or at all, add to N times the logits, (n, K)."""
         fixed = self._fixed if places is None else self._fixed[places]
-        return self._encoder(patches @ self._pixels.T + fixed) @ self.weight.T
+        return self._encoder.contributions(self._encoder(patches @ self._pixels.T + fixed))
 
     def box(self, image: Tensor, label: int, radius: float) -> Bound:
         """What is left when every pixel of an image (C, H, W) moves by the radius at most."""
         start = self._start(image, label)
-        region = _around(start.patches, radius)
+        region = around(start.patches, radius)
         falls = torch.stack((self._steepest(start, region), self._relaxed(start, region)))
         return start.bound(falls.sum(1))
 
@@ -224,20 +161,23 @@ class Patches:
 
         Patches share the radius r: their parts r_i have squares that sum to r^2 at most. If a part
         below some bound cannot take more than s + n r_i, then all of them together take no more
-        than sum_i max(s + n r_i - p r_i^2) + p r^2, whatever the price p >= 0 of a square is.
+        than sum_i max(s + n r_i - p r_i^2) + p r^2, whatever the price p >= 0 of a square is; nor
+        does a part of a bounded contribution take more than all of it.
         """
         start, count = self._start(image, label), self.places
         steep = self.lipschitz(start.rows) * math.sqrt(count) * radius  # of equal parts
         parts = _SHARES * radius
         taken = [
-            self._taken(start, _around(start.patches, float(part), ball=True)) for part in parts
+            self._taken(start, around(start.patches, float(part), ball=True)) for part in parts
         ]
-        slack, slopes = (torch.stack([one[i] for one in taken]) for i in (0, 1))  # (Q, N, K)
+        slack, slopes, most = (torch.stack(each) for each in zip(*taken, strict=True))  # (Q, N, K)
         price = slopes[-1].norm(dim=0) / (2 * radius) * _PRICES[:, None]  # (prices, K)
         price = price.clamp_min(1e-300)[:, None, None]
         least = F.pad(parts[:-1], (1, 0))
-        best = (slopes / (2 * price)).clamp(least[:, None, None], parts[:, None, None])
-        gains = (slack + slopes * best - price * best**2).amax(1).sum(1)  # (prices, K)
+        full = ((most - slack) / slopes.clamp_min(1e-300)).minimum(parts[:, None, None])
+        best = (slopes / (2 * price)).minimum(full).maximum(least[:, None, None])
+        gains = (slack + slopes * best).minimum(most) - price * best**2
+        gains = gains.amax(1).sum(1)  # (prices, K)
         shared = (gains + price[:, 0, 0] * radius**2).amin(0)
         return start.bound(torch.stack((steep, shared)))
 
@@ -264,11 +204,16 @@ class Patches:
         given = self.contributions(patches)
         return _Start(
             patches=patches,
-            rows=self.weight[label] - self.weight,
+            rows=self._rows(label),
             own=given[:, label, None] - given,
             bias=self.bias[label] - self.bias,
             label=label,
         )
+
+    def _rows(self, label: int) -> Tensor:
+        """The contributions to the label less those to every class, (K, K)."""
+        each = torch.eye(len(self.bias), dtype=torch.float64)
+        return each[label] - each
 
     def _steepest(self, start: _Start, region: Region) -> Tensor:
         """How far each patch can fall by its Lipschitz factor, (N, K)."""
@@ -276,72 +221,102 @@ class Patches:
 
     def _relaxed(self, start: _Start, region: Region) -> Tensor:
         """How far each patch can fall by the linear relaxation, (N, K)."""
-        slopes, values = self.relaxed(start.rows, region, torch.arange(self.places))
-        return start.own - values + region.falls(slopes)
+        slopes, values, least = self.relaxed(start.rows, region, torch.arange(self.places))
+        return start.own - (values - region.falls(slopes)).maximum(least)
 
-    def _taken(self, start: _Start, region: Region) -> tuple[Tensor, Tensor]:
-        """The same of parts up to the radius: s and n, (N, K) each."""
-        slopes, values = self.relaxed(start.rows, region, torch.arange(self.places))
-        return start.own - values, region.norms(slopes)
+    def _taken(self, start: _Start, region: Region) -> tuple[Tensor, Tensor, Tensor]:
+        """The same of parts up to the radius: s, n and the most, (N, K) each."""
+        slopes, values, least = self.relaxed(start.rows, region, torch.arange(self.places))
+        return start.own - values, region.norms(slopes), start.own - least
 
     def _replaced(self, start: _Start) -> Tensor:
         """How far each patch can fall whatever its pixels are, (2, N, K)."""
-        region = _around(start.patches, 1.0)
+        region = around(start.patches, 1.0)
         return torch.stack((self._steepest(start, region), start.own - self._floor(start.label)))
 
     def _floor(self, label: int) -> Tensor:
         """What every place adds to the label against every class at least, (N, K)."""
         if label not in self._floors:
             patches = torch.full((self.places, self._pixels.shape[1]), 0.5, dtype=torch.float64)
-            region, rows = _around(patches, 0.5), self.weight[label] - self.weight
-            slopes, values = self.relaxed(rows, region, torch.arange(self.places))
-            self._floors[label] = values - region.falls(slopes)
+            region, places = around(patches, 0.5), torch.arange(self.places)
+            slopes, values, least = self.relaxed(self._rows(label), region, places)
+            self._floors[label] = (values - region.falls(slopes)).maximum(least)
         return self._floors[label]
 
     def lipschitz(self, rows: Tensor) -> Tensor:
-        """How much rows (R, d) times an encoded patch change with its pixels at most, (R,), l2."""
-        return rows.norm(dim=1) * self._growth
+        """How much rows (R, K) times contributions change with the pixels at most, (R,), l2."""
+        steep = (rows @ self.weight).norm(dim=1)
+        if self._limit is not None:  # which may hold only one side of a difference
+            sides = (rows.clamp(min=0), rows.clamp(max=0))
+            steep = torch.stack([steep, *((one @ self.weight).norm(dim=1) for one in sides)]).amax(
+                0
+            )
+        return steep * self._growth
 
-    def relaxed(self, rows: Tensor, region: Region, places: Tensor) -> tuple[Tensor, Tensor]:
-        """Linear functions of the pixels below rows (R, d) times encoded patches.
+    def relaxed(
+        self, rows: Tensor, region: Region, places: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Linear functions of the pixels below rows (R, K) times what patches contribute.
 
         Args:
-            rows: weights of the encoded patch.
+            rows: weights of the contributions.
             region: where the functions lie below, for n patches.
             places: (n,) of the patches.
 
         Returns:
-            Slopes (n, R, P), and the values (n, R) at the unchanged pixels.
+            Slopes (n, R, P), the values (n, R) at the unchanged pixels, and constants (n, R) below,
+            infinite where nothing bounds a contribution.
         """
-        lines: list[list[_Lines]] = []
+        lines: list[list[Lines]] = []
         for branch in self._branches:
-            own: list[_Lines] = []
-            for weight, bias in branch.affine:
-                each = weight.T.expand(len(places), -1, -1)
-                each = torch.cat((each, -each), dim=1)
-                inner = branch.affine[: len(own)]
-                slopes, values = self._back(each, lines, inner, own, region, places)
-                low = values - region.falls(slopes)
-                below, above = low.chunk(2, dim=1)
-                own.append(_lines(below + bias, bias - above))
+            own: list[Lines] = []
+            for count in range(len(branch.affine)):
+                affine = branch.affine[: count + 1]
+                own.append(elu_lines(*self._range(lines, affine, own, region, places)))
             lines.append(own)
-        return self._back(rows.expand(len(places), -1, -1), lines, [], [], region, places)
+        head = [(self.weight.T, torch.zeros_like(self.bias))]
+        shape = len(places), len(self.bias)
+        last, least = identity_lines(shape), torch.full((shape[0], len(rows)), -math.inf)
+        if self._limit is not None:
+            low, high = self._range(lines, head, [], region, places)
+            last = clip_lines(low, high, self._limit)
+            low, high = (each.clamp(-self._limit, self._limit) for each in (low, high))
+            least = low @ rows.clamp(min=0).T + high @ rows.clamp(max=0).T
+        each = rows.expand(len(places), -1, -1)
+        slopes, values = self._back(each, lines, head, [last], region, places)
+        return slopes, values, least
+
+    def _range(
+        self,
+        lines: list[list[Lines]],
+        affine: list[tuple[Tensor, Tensor]],
+        own: list[Lines],
+        region: Region,
+        places: Tensor,
+    ) -> tuple[Tensor, Tensor]:
+        """Between what the last of some products in a branch lies, (n, d) each."""
+        weight, bias = affine[-1]
+        each = weight.T.expand(len(places), -1, -1)
+        each = torch.cat((each, -each), dim=1)
+        slopes, values = self._back(each, lines, affine[:-1], own, region, places)
+        below, above = (values - region.falls(slopes)).chunk(2, dim=1)
+        return below + bias, bias - above
 
     def _back(
         self,
         given: Tensor,
-        lines: list[list[_Lines]],
+        lines: list[list[Lines]],
         inner: list[tuple[Tensor, Tensor]],
-        own: list[_Lines],
+        own: list[Lines],
         region: Region,
         places: Tensor,
     ) -> tuple[Tensor, Tensor]:
         """Carry rows (n, R, d) back to the pixels: first inside a branch, then through the rest."""
-        given, constant = _inside(given, inner, own)
+        given, constant = inside(given, inner, own)
         for branch, known in zip(
             reversed(self._branches[: len(lines)]), reversed(lines), strict=True
         ):
-            added, more = _inside(branch.step * given, branch.affine, known)
+            added, more = inside(branch.step * given, branch.affine, known)
             given, constant = given + added, constant + more
         constant = constant + (given @ self._fixed[places][:, :, None])[..., 0]
         slopes = given @ self._pixels
@@ -369,15 +344,3 @@ class Patches:
         The errors of float64 in the bounds, 2^-29 of those, are allowed for in it.
         """
         return self._encoder.rounding(self._size, self._error, self.places) * (1 + 2.0**-10)
-
-
-def _inside(
-    given: Tensor, affine: list[tuple[Tensor, Tensor]], lines: list[_Lines]
-) -> tuple[Tensor, Tensor]:
-    """Carry rows (n, R, d) of the last ELU back to before the first product."""
-    constant = given.new_zeros(given.shape[:2])
-    for (weight, bias), line in zip(reversed(affine), reversed(lines), strict=True):
-        given, more = line.through(given)
-        constant = constant + more + given @ bias
-        given = given @ weight.T
-    return given, constant
