@@ -182,8 +182,9 @@ def _proved(about: str, target: ImageTarget, count: int, folder: Path) -> Iterat
         pace = count / (time.perf_counter() - began) * 60
         yield figure(f"{about}, {proof.describe(budget)}", pace, "images a minute", better="higher")
     pairs = zip(torch.from_numpy(images), labels.tolist(), strict=True)
-    exact = [known.box(image, label, 0.0).margin for image, label in pairs]
-    off = np.abs(margin(target.predict(images), labels) - np.array(exact)) / known.rounding()
+    exact = [known.box(image, label, 0.0) for image, label in pairs]
+    wrong = margin(target.predict(images), labels) - np.array([one.margin for one in exact])
+    off = np.abs(wrong) / np.array([one.rounding for one in exact])
     case = f"{about}: rounding of the served graph, of what is allowed for at most"
     yield figure(case, float(off.max()), "times", target=1.0, samples=count)
 
@@ -191,7 +192,8 @@ def _proved(about: str, target: ImageTarget, count: int, folder: Path) -> Iterat
 def _alone(proof: PatchProof, known: Patches, batch: Batch, budget: Budget, i: int) -> bool:
     """Whether the Lipschitz factor alone proves an input."""
     image, label = torch.from_numpy(batch.images[i]), int(batch.labels[i])
-    return proof.bound(known, image, label, budget).alone[0] > known.rounding()
+    found = proof.bound(known, image, label, budget)
+    return found.alone[0] > found.rounding
 
 
 def _share(case: str, number: int, count: int) -> Row:

@@ -10,7 +10,7 @@ c . g(p, place) fall while the pixels p stay in a region? Two answers are comput
   pixels, propagated back from the head, whose least value is known. The ranges come from the same,
   one ELU after the other.
 
-All of it is in float64; `Patches.rounding` bounds what float32 arithmetic can add.
+All of it is in float64; `Bound.rounding` bounds what float32 arithmetic can add.
 
 Source: Zhang et al. 2018 (CROWN), theorem 3.2, for residual ELU networks.
 """
@@ -18,7 +18,6 @@ Source: Zhang et al. 2018 (CROWN), theorem 3.2, for residual ELU networks.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -59,12 +58,14 @@ class Bound:
         method: which bound told so, 0 by the Lipschitz factor, 1 by linear relaxation.
         places: which patches were taken for replaced, if only some are.
         alone: the margin by the Lipschitz factor alone, and by linear relaxation alone.
+        rounding: how far a difference of logits in float32 can lie from the exact one.
     """
 
     margin: float
     method: int
     places: list[int]
     alone: list[float]
+    rounding: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +80,7 @@ class _Start:
     bias: Tensor
     label: int
 
-    def bound(self, falls: Tensor, places: Tensor | None = None) -> Bound:
+    def bound(self, falls: Tensor, rounding: float, places: Tensor | None = None) -> Bound:
         """The least margin, from falls (2, K) by method and places (2, n, K) that gave them."""
         margins = (self.own.sum(0) - falls) / len(self.own) + self.bias
         margins[:, self.label] = math.inf
@@ -90,6 +91,7 @@ class _Start:
             method=int(method[other]),
             places=[] if places is None else places[method[other], :, other].tolist(),
             alone=margins.amin(1).tolist(),
+            rounding=rounding,
         )
 
 
@@ -134,10 +136,13 @@ class Patches:
             for affine in ([(one.mixed, zero)], [(one.w1, one.b1), (one.w2, one.b2)])
         ]
         growth = math.prod(1 + abs(float(each.step)) for each in self._branches)
-        self._growth = growth * float(torch.linalg.matrix_norm(scaled, 2))
+        self._spectral = float(torch.linalg.matrix_norm(scaled, 2))
+        self._growth = growth * self._spectral
         self._floors: dict[int, Tensor] = {}
-        size, error = self._embedded(exact)
-        self._size, self._error = self._encoder.grown(size, error)
+        # What float32 can do to a patch before the encoder, by its pixels and without them.
+        self._coarse = (kernel / exact.std).abs().flatten(1)
+        self._offset = self._coarse @ exact.mean.expand_as(kernel[:1]).flatten()
+        self._offset += exact.patch_embed.proj.bias.abs()
 
     def cut(self, image: Tensor) -> Tensor:
         """The patches (N, P) float64 of an image (C, H, W), in the order of the model."""
@@ -154,7 +159,7 @@ class Patches:
         start = self._start(image, label)
         region = around(start.patches, radius)
         falls = torch.stack((self._steepest(start, region), self._relaxed(start, region)))
-        return start.bound(falls.sum(1))
+        return start.bound(falls.sum(1), self._rounding(region))
 
     def ball(self, image: Tensor, label: int, radius: float) -> Bound:
         """What is left when an image (C, H, W) moves by the radius at most, l2.
@@ -179,13 +184,18 @@ class Patches:
         gains = (slack + slopes * best).minimum(most) - price * best**2
         gains = gains.amax(1).sum(1)  # (prices, K)
         shared = (gains + price[:, 0, 0] * radius**2).amin(0)
-        return start.bound(torch.stack((steep, shared)))
+        whole = around(start.patches, radius, ball=True)
+        return start.bound(torch.stack((steep, shared)), self._rounding(whole))
 
     def aligned(self, image: Tensor, label: int, counts: Sequence[int]) -> list[Bound]:
         """What is left when so many of the model's patches of an image (C, H, W) are replaced."""
         start = self._start(image, label)
         falls, places = self._replaced(start).sort(dim=1, descending=True, stable=True)
-        return [start.bound(falls[:, :k].sum(1), places[:, :k]) for k in counts]
+        region = around(start.patches, 1.0)
+        return [
+            start.bound(falls[:, :k].sum(1), self._rounding(region, k), places[:, :k])
+            for k in counts
+        ]
 
     def square(self, image: Tensor, label: int, size: int) -> Bound:
         """What is left when a square of so many pixels a side is replaced, wherever it lies.
@@ -197,7 +207,8 @@ class Patches:
         grid = torch.arange(self.places).reshape(side, side)
         windows = grid.unfold(0, touched, 1).unfold(1, touched, 1).flatten(2).flatten(0, 1)
         falls, chosen = self._replaced(start)[:, windows].sum(2).max(1)  # (2, K)
-        return start.bound(falls, windows[chosen].transpose(1, 2))
+        rounding = self._rounding(around(start.patches, 1.0), touched**2)
+        return start.bound(falls, rounding, windows[chosen].transpose(1, 2))
 
     def _start(self, image: Tensor, label: int) -> _Start:
         patches = self.cut(image)
@@ -322,25 +333,29 @@ class Patches:
         slopes = given @ self._pixels
         return slopes, constant + (slopes @ region.clean[:, :, None])[..., 0]
 
-    def _embedded(self, exact: Any) -> tuple[float, float]:
-        """Bounds of a token's norm before the encoder, and of its error in float32.
-
-        Mean and std may be taken from the pixels or be folded into the kernel.
-        """
-        kernel = exact.patch_embed.proj.weight
-        pixels = math.sqrt(kernel[0].numel()) + float(
-            exact.mean.expand_as(kernel[:1]).norm()
-        )  # pixels lie in [0, 1]
-        spread = float((kernel / exact.std).norm())
-        shift = float(exact.patch_embed.proj.bias.norm())
-        rest = float(self._fixed[:, len(kernel) :].norm(dim=1).max())
-        size = math.hypot(spread * pixels + shift, rest)
-        terms = 2 * kernel[0].numel() + 8
-        return size, rounding_of_sum(terms) * (spread * pixels + shift) + UNIT * rest
-
-    def rounding(self) -> float:
+    def _rounding(self, region: Region, count: int | None = None) -> float:
         """How far a difference of logits in float32 lies from the exact one: a bound.
 
-        The errors of float64 in the bounds, 2^-29 of those, are allowed for in it.
+        Mean and std may be taken from the pixels or be folded into the kernel. The errors of
+        float64 in the bounds, 2^-29 of those, are allowed for.
+
+        Args:
+            region: where the pixels of all patches lie.
+            count: how many patches differ from what they are; None for all of them.
         """
-        return self._encoder.rounding(self._size, self._error, self.places) * (1 + 2.0**-10)
+        tokens = region.clean @ self._pixels.T + self._fixed
+        terms = rounding_of_sum(2 * self._coarse.shape[1] + 8)
+        found: list[tuple[Tensor, Tensor]] = []
+        for pixels, reach in ((region.high, region.reach), (region.clean, 0 * region.reach)):
+            error = terms * (pixels @ self._coarse.T + self._offset).norm(dim=1)
+            error = error + UNIT * self._fixed.norm(dim=1)
+            found.append(self._encoder.grown(tokens, reach * self._spectral, error))
+        size, error = (
+            float(
+                same.mean()
+                + (moved - same).topk(min(count or self.places, self.places)).values.sum()
+                / self.places
+            )
+            for moved, same in zip(*found, strict=True)
+        )
+        return self._encoder.rounding(size, error, self.places) * (1 + 2.0**-10)

@@ -86,8 +86,10 @@ class Substitutions:
         self._lowest = self._bias.new_empty((0, KINDS, len(self._bias), len(self._bias)))
         self._pieces = torch.empty(self._lowest.shape, dtype=torch.int64)
         largest = (float(each.norm(dim=1).max()) for each in (self._embedding, self._positions))
-        size = math.hypot(*largest)
-        self._size, self._error = self._encoder.grown(size, UNIT * size)
+        size = torch.tensor([math.hypot(*largest)], dtype=torch.float64)
+        origin = torch.zeros(1, model.config.embed_dim, dtype=torch.float64)
+        grown = self._encoder.grown(origin, size, UNIT * size)
+        self._size, self._error = (float(each) for each in grown)
 
     @property
     def bias(self) -> np.ndarray:

@@ -88,12 +88,17 @@ class TokenwiseEncoder:
         """What encoded tokens (..., d) add to the logits before mean and bias, (..., K)."""
         return contributions(self.exact.head, x)
 
-    def grown(self, size: float, error: float) -> tuple[float, float]:
-        """Bounds of an encoded token's norm, and of its error in float32, from those before.
+    def grown(self, x: Tensor, reach: Tensor, error: Tensor) -> tuple[Tensor, Tensor]:
+        """Bounds of encoded tokens' norms (N,), and of their errors in float32 (N,).
 
-        Norms are carried from layer to layer; an inner product of n terms is wrong by n units of
-        |x| |w| at most, and the matrices by as much as those of the model differ from the exact
+        Norms are carried from sublayer to sublayer; an inner product of n terms is wrong by n units
+        of |x| |w| at most, and the matrices by as much as those of the model differ from the exact
         ones.
+
+        Args:
+            x: (N, d) tokens.
+            reach: (N,) how far from them the ones that are meant may lie.
+            error: (N,) of those in float32, a bound.
 
         Source: Higham 2002, section 3.1.
         """
@@ -101,14 +106,21 @@ class TokenwiseEncoder:
             dim, step = len(layer.b1), abs(float(layer.step))
             rotations = [rounding_of_sum(dim + 4) * math.sqrt(dim) + each for each in wrong]
             first = (1 + rotations[0]) * (1 + rotations[1]) - 1
-            inner = _elu(size, error + first * (size + error), dim)
-            size, error = _added(size, error, step, size, inner)
-            inside = size + float(layer.b1.norm())
-            inner = _elu(inside, error + rotations[2] * (size + error), dim)
-            outer = inside + float(layer.b2.norm())
-            inner = _elu(outer, inner + rotations[3] * (inside + inner), dim)
-            size, error = _added(size, error, step, outer, inner)
-        return size, error
+            size, product = _norm(x, reach), x @ layer.mixed
+            added = F.elu(product)
+            inner = _elu(_norm(product, reach), error + first * (size + error), dim)
+            error = _sum(size, error, step * _norm(added, reach), step * inner)
+            x, reach = x + layer.step * added, reach * (1 + step)
+            size, product = _norm(x, reach), x @ layer.w1 + layer.b1
+            between = F.elu(product)
+            inner = _elu(_norm(product, reach), error + rotations[2] * (size + error), dim)
+            product = between @ layer.w2 + layer.b2
+            added = F.elu(product)
+            inner = inner + rotations[3] * (_norm(between, reach) + inner)
+            inner = _elu(_norm(product, reach), inner, dim)
+            error = _sum(size, error, step * _norm(added, reach), step * inner)
+            x, reach = x + layer.step * added, reach * (1 + step)
+        return _norm(x, reach), error
 
     def rounding(self, size: float, error: float, length: int) -> float:
         """How far a difference of logits in float32 lies from the exact one: a bound.
@@ -159,16 +171,17 @@ def _matrices(layer: Any) -> list[Tensor]:
     return [matrix.cpu().double() for stack in stacks for matrix in stack.stacked()]
 
 
-def _elu(size: float, error: float, dim: int) -> float:
+def _norm(x: Tensor, reach: Tensor) -> Tensor:
+    """Norms (N,) of what lies within reach of x (N, d), at most."""
+    return x.norm(dim=1) + reach
+
+
+def _elu(size: Tensor, error: Tensor, dim: int) -> Tensor:
     """The error after an addition and an ELU, which itself enlarges no difference."""
-    error += UNIT * (size + error)
+    error = error + UNIT * (size + error)
     return error + _ELU * (size + error + math.sqrt(dim))
 
 
-def _added(
-    size: float, error: float, step: float, other: float, inner: float
-) -> tuple[float, float]:
-    """Norm and error of x + step y: `other` and `inner` are those of y."""
-    grown = size + step * other
-    summed = error + step * inner
-    return grown, summed + 8 * UNIT * (grown + summed)
+def _sum(size: Tensor, error: Tensor, other: Tensor, wrong: Tensor) -> Tensor:
+    """The error of x + s y, whose norms and errors are given."""
+    return error + wrong + 8 * UNIT * (size + error + other + wrong)

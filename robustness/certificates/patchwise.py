@@ -84,7 +84,7 @@ class PatchProof(Proof, frozen=True):
             places[: len(one.places), i] = one.places
         return {
             "margin": np.array([one.margin for one in found], np.float64),
-            "rounding": np.full(len(found), known.rounding()),
+            "rounding": np.array([one.rounding for one in found], np.float64),
             "places": places,
             "pieces": np.full_like(places, -1),
             "method": np.array([one.method for one in found], np.int64),
