@@ -70,8 +70,8 @@ def brackets(result: ModelResult) -> Iterator[Bracket]:
 
 def _lies_inside(attack: Cell, proof: Cell) -> bool:
     """Whether all that an attack may make lies in the set that a proof is about."""
-    same = attack.attack.changes == proof.attack.changes
-    return same and attack.budget.value <= proof.budget.value
+    ours, theirs = ((one.attack.changes, one.budget.kind) for one in (proof, attack))
+    return ours == theirs and attack.budget.value <= proof.budget.value
 
 
 def proved_rank(result: ModelResult) -> np.ndarray | None:

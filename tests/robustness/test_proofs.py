@@ -121,6 +121,7 @@ IMAGE_ATTACKS = [
     {"name": "pgd", "eps": ["0.01", "0.03"], "steps": 5},
     {"name": "square", "norm": "L2", "eps": ["0.03"], "queries": 5},
     {"name": "patch-fool", "patches": [1, 2], "steps": 5},
+    {"name": "patch-rs", "patch": [1], "queries": 5},
     {"name": "corruptions", "names": ["fog"], "severities": [1]},
 ]
 
@@ -133,7 +134,8 @@ def test_proofs_of_images_meet_the_attacks_of_their_set(tmp_path: Path) -> None:
     inside = {(one.kind, one.eps): one.attacks for one in model.brackets}
     assert inside == {
         ("Linf", "1/255"): [], ("Linf", "0.02"): ["PGD within 0.01"],
-        ("L2", "0.03"): ["Square within 0.03 (l2)"], ("patch", "1"): [],
+        ("L2", "0.03"): ["Square within 0.03 (l2)"],
+        ("patch", "1"): ["Patch-RS with one patch of 1x1 pixels"],
         ("patches", "1"): ["Patch-Fool with 1 patch replaced"],
     }  # fmt: skip
     for one in model.brackets:
