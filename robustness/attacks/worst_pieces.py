@@ -13,7 +13,7 @@ from robustness.kinds import NotPossible
 from robustness.logits import margin
 
 if TYPE_CHECKING:
-    from data.tokenizer import Pieces
+    from data.tokenizer import Pieces, Vocabulary
     from models.analysis.substitutions import Substitutions
     from robustness.target import Target
     from robustness.text_target import TextTarget
@@ -59,10 +59,11 @@ class WorstPieces(CountedEdits, frozen=True):
         """
         model, count = cast("TextTarget", target), int(budget.value)
         table, found = table_of(model), list[tuple[str, int]]()
+        vocabulary = model.require_tokenizer().vocabulary()
         for text, label in zip(batch.texts, batch.labels.tolist(), strict=True):
             margins, texts = _margins(model, [text], label, search), [text]
             if margins[0] > 0 or not search.leave:
-                texts += _written(model, table, text, label, count, search)
+                texts += _written(model, table, vocabulary, text, label, count, search)
                 margins += _margins(model, texts[1:], label, search)
             found.append((texts[margins.index(min(margins))], len(texts)))
         edits = [
@@ -110,6 +111,7 @@ def table_of(target: "TextTarget") -> "Substitutions":
 def _written(
     target: "TextTarget",
     table: "Substitutions",
+    vocabulary: "Vocabulary",
     text: str,
     label: int,
     count: int,
@@ -118,8 +120,7 @@ def _written(
     """For each other class the text with its worst pieces."""
     import torch
 
-    tokenizer = target.require_tokenizer()
-    pieces, vocabulary = tokenizer.pieces(text, target.max_len), tokenizer.vocabulary()
+    pieces = target.require_tokenizer().pieces(text, target.max_len)
     table.extend(len(pieces.ids), None if search.meter is None else search.meter.before)
     kinds = torch.from_numpy(vocabulary.continues[pieces.ids].astype(np.int64))
     _, gains, chosen = table.gains(torch.from_numpy(pieces.ids), label, kinds)
