@@ -36,7 +36,7 @@ from models.analysis.relaxation import (
 from models.analysis.tokenwise import UNIT, TokenwiseEncoder, rounding_of_sum
 from models.transject_image import TransJectImage
 
-_SHARES = 2.0 ** torch.arange(-4, 1, dtype=torch.float64)  # radii of a patch, of the budget
+_SHARES = 2.0 ** torch.arange(-3, 1, dtype=torch.float64)  # radii of a patch, of the budget
 _PRICES = 2.0 ** torch.linspace(-3, 3, 25, dtype=torch.float64)
 
 
