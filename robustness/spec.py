@@ -38,6 +38,7 @@ from robustness.attacks.torchattacks import TorchAttack
 from robustness.attacks.typos import Typos
 from robustness.attacks.word_swap import WordSwap
 from robustness.attacks.worst_pieces import WorstPieces
+from robustness.certificates.graph_bounds import GraphBounds
 from robustness.certificates.patchwise import PatchBounds, PixelBounds, SquareBounds
 from robustness.certificates.slips import Slips
 from robustness.certificates.smoothing import Smoothing
@@ -72,6 +73,7 @@ ATTACKS: dict[str, type[Attack]] = {
     "rays": RayS,
     "corruptions": Corruptions,
     "smoothing": Smoothing,
+    "graph-bounds": GraphBounds,
     "pixel-bounds": PixelBounds,
     "patch-bounds": PatchBounds,
     "square-bounds": SquareBounds,

@@ -183,10 +183,22 @@ class ImageTarget(Target):
 
     Attributes:
         image_spec: how images become its inputs.
+        graph: gives the served graph as ONNX; None where nobody can see it.
     """
 
     image_spec: ImageSpec
+    graph: Callable[[], bytes] | None = None
     reads: ClassVar[InputKind] = "image"
+
+    def require_graph(self) -> bytes:
+        """The served graph as ONNX.
+
+        Raises:
+            NotPossible: nobody can see it.
+        """
+        if self.graph is None:
+            raise NotPossible(f"{self.name!r} shows no graph")
+        return self.graph()
 
     @property
     def diagonal(self) -> float:

@@ -189,7 +189,7 @@ def open_model(artifact: Artifact, *, threads: int) -> Target:
         "notes": tuple(_notes(artifact)),
     }
     if artifact.manifest.task != "text-classification":
-        return ImageTarget(**common, image_spec=artifact.image_spec)
+        return ImageTarget(**common, image_spec=artifact.image_spec, graph=artifact.graph)
     tokenizer = artifact.tokenizer()
     relabel = listops.value_of if reads_listops(tokenizer, artifact.labels) else None
     max_len = artifact.text_spec.max_len

@@ -39,15 +39,15 @@ _OF_RADII = Field(description="norm of the radii")
 Linf = Annotated[Literal["Linf"], _OF_RADII]
 LinfOrL2 = Annotated[Literal["Linf", "L2"], _OF_RADII]
 LinfL2OrL1 = Annotated[Literal["Linf", "L2", "L1"], _OF_RADII]
-Access = Literal["gradient", "weights", "scores", "label", "none"]
+Access = Literal["gradient", "weights", "graph", "scores", "label", "none"]
 Role = Literal["attack", "corruption", "certificate", "proof"]
 
 
-def shown(*, gradients: bool, weights: bool, shows: Shows = "scores") -> list[Access]:
+def shown(*, gradients: bool, weights: bool, graph: bool, shows: Shows = "scores") -> list[Access]:
     """What a model shows of what attacks may need."""
     has: dict[Access, bool] = {
-        "gradient": gradients, "weights": weights, "scores": shows != "label", "label": True,
-        "none": True,
+        "gradient": gradients, "weights": weights, "graph": graph, "scores": shows != "label",
+        "label": True, "none": True,
     }  # fmt: skip
     return [access for access, there in has.items() if there]
 
@@ -91,7 +91,7 @@ class Info:
         input: what it changes.
         access: what of the model it needs: gradients of the differentiable model, the scores of
             the served one, the class that it answers with, weights of an architecture whose proofs
-            are known, or nothing.
+            are known, the graph that is served, or nothing.
         budget: the option that holds its budgets.
         norms: the balls it knows; without any, eps has no meaning.
         min_classes: fewer classes than that it cannot attack.
@@ -309,6 +309,8 @@ class Attack(Strict, frozen=True, json_schema_extra=_ask_for_name):
             return f"{self.label!r} follows gradients, and {name!r} has none: {use}"
         if "weights" in missing:
             return f"{self.label!r} needs weights that it can read, and {name!r} shows none"
+        if "graph" in missing:
+            return f"{self.label!r} needs the graph that is served, and {name!r} shows none"
         if "scores" in missing:
             return f"{self.label!r} needs scores, and {name!r} shows the class alone"
         return None

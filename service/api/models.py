@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
@@ -27,8 +27,8 @@ _LIMITS: set[str] = {
     "evaluation_max_attacks",
 }
 
-Access = Literal["gradient", "weights", "scores", "label", "none"]
-_ACCESS: list[Access] = ["gradient", "weights", "scores", "label", "none"]  # as attacks name it
+Access = Literal["gradient", "weights", "graph", "scores", "label", "none"]
+_ACCESS: tuple[Access, ...] = get_args(Access)  # as attacks name it
 
 
 class ModelDescription(TypedDict):

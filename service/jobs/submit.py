@@ -291,7 +291,7 @@ def _access(model: Model) -> list[Access]:
     """What a model shows to attacks."""
     if isinstance(model, RemoteTarget):
         return model.access
-    return shown(gradients=model.gradients, weights=model.manifest.provable)
+    return shown(gradients=model.gradients, weights=model.manifest.provable, graph=True)
 
 
 def _counts(attack: Attack, settings: Settings) -> Iterator[tuple[str, str, int, int]]:

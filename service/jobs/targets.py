@@ -126,7 +126,7 @@ class RemoteTarget:
     @property
     def access(self) -> list[Access]:
         """What attacks may need and get."""
-        return shown(gradients=self.gradients, weights=False, shows=self.shows[0])
+        return shown(gradients=self.gradients, weights=False, graph=False, shows=self.shows[0])
 
     @property
     def manners(self) -> Manners:

@@ -1,6 +1,7 @@
 """Every attack by what all of them promise, and every attack of torchattacks."""
 
 import inspect
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 import torchattacks
+from onnx import helper
 from pydantic import ValidationError
 from torch import Tensor
 
@@ -27,6 +29,7 @@ from tests.robustness.conftest import (
     provable_images,
     undisturbed,
 )
+from tests.robustness.test_graph_bounds import graph_of
 
 SHORT = {"steps": 3, "queries": 12, "samples": 6, "names": ["fog"], "severities": [3]}
 SHORT |= {"edits": [2], "rate": ["0.3"], "patch": [3]}
@@ -52,6 +55,20 @@ QUICK = {
 
 def rowwise(channels: int = 1, num_classes: int = 10) -> ImageTarget:
     return image_target(Rowwise(channels, num_classes).eval(), num_classes, channels)
+
+
+def seen_through(num_classes: int = 10) -> ImageTarget:
+    """The same with its graph."""
+    model, target = Rowwise(1, num_classes), rowwise(1, num_classes)
+    nodes = [
+        helper.make_node("Flatten", ["images"], ["x"]),
+        helper.make_node("Gemm", ["x", "inner", "shift"], ["y"], transB=1),
+        helper.make_node("Tanh", ["y"], ["z"]),
+        helper.make_node("Gemm", ["z", "outer"], ["logits"], transB=1),
+    ]
+    weights = {"inner": model.inner, "shift": -model.inner.sum(1) / 2, "outer": model.outer}
+    arrays = {name: one.detach().numpy() for name, one in weights.items()}
+    return replace(target, graph=lambda: graph_of(nodes, arrays, (1, 1, 8, 8)))
 
 
 def make_batch(target: ImageTarget, count: int = 8) -> Batch:
@@ -129,6 +146,7 @@ def subject(
     proves = issubclass(ATTACKS[name], Proof)
     if ATTACKS[name].info.input == "image":
         target = provable_images() if proves or name == "patch-fool" else rowwise()
+        target = seen_through() if name == "graph-bounds" else target
         return target, make_batch(target)
     chosen, target = texts[:8], provable if ATTACKS[name].info.access == "weights" else bag
     return target, Batch(inputs=chosen, labels=target.predict(chosen).argmax(axis=1))
@@ -338,6 +356,7 @@ def test_any_number_of_classes_is_attacked(name: str, norm: str, num_classes: in
     attack, meter = small(name, norm), Meter(10**9)
     cut = isinstance(attack, Proof) or name == "patch-fool"  # which need a model of patches
     make = provable_images if cut else rowwise
+    make = seen_through if name == "graph-bounds" else make
     target = make(num_classes=num_classes)
     batch = make_batch(target, 3)
     if num_classes < attack.info.min_classes:  # the evaluation refuses it, see below
