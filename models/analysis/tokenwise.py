@@ -18,7 +18,8 @@ from models.layers.contributions import BoundedHead, contributions
 
 UNIT = 2.0**-24
 """Relative error of one rounding to float32."""
-_ELU = 16 * UNIT  # error of one ELU, relative to |x| + 1: runtimes approximate the exponential
+ELU = 16 * UNIT
+"""Error of one ELU in float32, relative to |x| + 1: runtimes approximate the exponential."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +75,7 @@ class TokenwiseEncoder:
             pairs = zip(served.encoder.layers, encoder.layers, strict=True)
             # How far each matrix of the model in float32 lies from the exact one.
             self._wrong = [
-                [float((a - b).norm()) for a, b in zip(_matrices(x), _matrices(y), strict=True)]
+                [float((a - b).norm()) for a, b in zip(matrices_of(x), matrices_of(y), strict=True)]
                 for x, y in pairs
             ]
 
@@ -130,25 +131,30 @@ class TokenwiseEncoder:
             error: of the same in float32, a bound.
             length: number of tokens that are averaged, in whatever order they are summed.
         """
-        weight, bias = self.exact.head.weight, self.exact.head.bias
-        if isinstance(self.exact.head, BoundedHead):
-            return self._bounded_rounding(size, error, length)
-        error = error + rounding_of_sum(length + 4) * (size + error)
-        norms = weight.norm(dim=1)
-        pairs = (weight[:, None] - weight).norm(dim=-1) * error
-        sums = norms[:, None] + norms
-        biases = bias.abs()[:, None] + bias.abs()
-        each = pairs + rounding_of_sum(weight.shape[1] + 2) * sums * (size + error)
-        return float((each + 2 * UNIT * biases).max())
+        return logits_rounding(self.exact.head, size, error, length)
 
-    def _bounded_rounding(self, size: float, error: float, length: int) -> float:
-        """`rounding` where each token passes the head, is clipped, and then averaged."""
-        head, bound = self.exact.head, self.exact.head.bound
-        inner = rounding_of_sum(head.in_features + 2) * (size + error)
-        each = head.weight.norm(dim=1) * (error + inner) + UNIT * bound
-        each = each + rounding_of_sum(length + 4) * (bound + each)
-        each = each + 2 * UNIT * (bound + each + head.bias.abs())
-        return float(2 * each.max())
+
+def logits_rounding(head: nn.Linear, size: float, error: float, length: int) -> float:
+    """`TokenwiseEncoder.rounding` for a head."""
+    if isinstance(head, BoundedHead):
+        return _bounded_rounding(head, size, error, length)
+    weight, bias = head.weight, head.bias
+    error = error + rounding_of_sum(length + 4) * (size + error)
+    norms = weight.norm(dim=1)
+    pairs = (weight[:, None] - weight).norm(dim=-1) * error
+    sums = norms[:, None] + norms
+    biases = bias.abs()[:, None] + bias.abs()
+    each = pairs + rounding_of_sum(weight.shape[1] + 2) * sums * (size + error)
+    return float((each + 2 * UNIT * biases).max())
+
+
+def _bounded_rounding(head: BoundedHead, size: float, error: float, length: int) -> float:
+    """`logits_rounding` where each token passes the head, is clipped, and then averaged."""
+    inner = rounding_of_sum(head.in_features + 2) * (size + error)
+    each = head.weight.norm(dim=1) * (error + inner) + UNIT * head.bound
+    each = each + rounding_of_sum(length + 4) * (head.bound + each)
+    each = each + 2 * UNIT * (head.bound + each + head.bias.abs())
+    return float(2 * each.max())
 
 
 def rounding_of_sum(terms: int) -> float:
@@ -165,7 +171,7 @@ def _layer(layer: Any, encoder: Any) -> ExactLayer:
     )
 
 
-def _matrices(layer: Any) -> list[Tensor]:
+def matrices_of(layer: Any) -> list[Tensor]:
     """U, V, W1 and W2 in float64, as the layer has them."""
     stacks = layer.experts.u, layer.experts.v, layer.ffn.w
     return [matrix.cpu().double() for stack in stacks for matrix in stack.stacked()]
@@ -179,7 +185,7 @@ def _norm(x: Tensor, reach: Tensor) -> Tensor:
 def _elu(size: Tensor, error: Tensor, dim: int) -> Tensor:
     """The error after an addition and an ELU, which itself enlarges no difference."""
     error = error + UNIT * (size + error)
-    return error + _ELU * (size + error + math.sqrt(dim))
+    return error + ELU * (size + error + math.sqrt(dim))
 
 
 def _sum(size: Tensor, error: Tensor, other: Tensor, wrong: Tensor) -> Tensor:

@@ -4,10 +4,14 @@ Proved is the model itself, and not a smoothed one: a text counts as proved if t
 first class of every sequence of as many pieces that differs at so many places at most. Any entry
 of the table of embeddings counts as a piece, also where no text gives it, so that the proof holds
 of more than texts. Only the first `max_len` pieces are read, and so only these are replaced.
+
+Where pieces do not see each other the worst case is exact. Gates of several experts and eigenvalues
+computed from the text see them all: then the margin is a bound below the worst case.
 """
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, ClassVar, Literal, cast
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from pydantic import Field, field_validator
@@ -19,13 +23,19 @@ from robustness.parsing import Counts
 if TYPE_CHECKING:
     from torch import nn
 
+    from models.analysis.bounds import Bounds
+    from models.analysis.substitutions import Substitutions as Table
     from robustness.target import Target
     from robustness.text_target import TextTarget
 
+_BOUNDS: "WeakKeyDictionary[object, tuple[str, Bounds]]" = WeakKeyDictionary()
+"""By PyTorch model: the digest of its target, and what was found of its pieces."""
+
 
 class Substitutions(Proof, frozen=True):
-    """What no substitution of pieces changes, exactly."""
+    """What no substitution of pieces changes, exactly or by a bound."""
 
+    methods: ClassVar[tuple[str, ...]] = ("exact", "bounds of gates and eigenvalues")
     info: ClassVar[Info] = Info(
         title="Substitutions",
         paper="our own",
@@ -53,8 +63,9 @@ class Substitutions(Proof, frozen=True):
         yield (
             "Substitutions proves of texts with as many pieces, any entry of the table of "
             "embeddings in the place of any other; where no text gives the worst sequence, an "
-            "input may be open though nothing misleads the model. The model sees the position of "
-            "each piece, but no interaction between pieces."
+            "input may be open though nothing misleads the model. The proof is exact of models "
+            "that see the position of each piece, but no interaction between pieces; of others "
+            "it is a bound, and more inputs may hold than it proves."
         )
 
     def describe(self, budget: Budget) -> str:
@@ -63,7 +74,7 @@ class Substitutions(Proof, frozen=True):
 
     def refused(self, model: "nn.Module") -> str | None:
         """See `Proof.refused`."""
-        from models.analysis.substitutions import refusal
+        from models.analysis.bounds import refusal
 
         return refusal(model)
 
@@ -75,7 +86,8 @@ class Substitutions(Proof, frozen=True):
 
         self.check(target)
         model, count = cast("TextTarget", target), int(budget.value)
-        table, before = table_of(model), None if search.meter is None else search.meter.before
+        exact, before = _is_exact(model), None if search.meter is None else search.meter.before
+        table: Table | Bounds = table_of(model) if exact else _bounds_of(model)
         rows = model.require_tokenizer().ids(batch.texts, model.max_len)
         replaced = np.full((2, count, len(rows)), -1, np.int64)
         margin, rounding = np.zeros(len(rows)), np.zeros(len(rows))
@@ -94,5 +106,23 @@ class Substitutions(Proof, frozen=True):
             "rounding": rounding,
             "places": replaced[0],
             "pieces": replaced[1],
-            "method": np.zeros(len(rows), np.int64),
+            "method": np.full(len(rows), not exact, np.int64),
         }
+
+
+def _is_exact(target: "TextTarget") -> bool:
+    from models.analysis.substitutions import refusal
+
+    return refusal(target.require_torch_model()) is None
+
+
+def _bounds_of(target: "TextTarget") -> "Bounds":
+    """The bounds of a model, kept from call to call."""
+    from models.analysis.bounds import Bounds
+
+    model = target.require_torch_model()
+    digest, found = _BOUNDS.get(model, ("", None))
+    if found is None or digest != target.digest:
+        found = Bounds(model)
+        _BOUNDS[model] = target.digest, found
+    return found

@@ -10,7 +10,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from torch import nn
 
+import models
 from data.sets import Origin, TextSet
 from robustness.__main__ import CONTRADICTED, _exit_code
 from robustness.attacks.base import Batch, Search
@@ -32,7 +35,7 @@ from robustness.scoring import ProofResult, combine
 from robustness.spec import EvaluationSpec
 from robustness.store import ranges
 from robustness.text_target import TextTarget
-from tests.robustness.conftest import make_images, provable_images
+from tests.robustness.conftest import make_images, provable_images, target_of
 from tests.robustness.made_report import made_clean, made_result, made_scoring
 
 PROOF = {"name": "substitutions", "edits": [1, 2]}
@@ -263,6 +266,31 @@ def test_an_early_stop_looks_at_proved_accuracy(
     report = evaluate(spec, [provable], texts_of(many), tmp_path)
     gate = report.summary.gate
     assert gate is not None and gate.passed and report.data.samples == 32
+
+
+@pytest.mark.parametrize("experts", [1, 2])
+def test_models_whose_pieces_meet_are_proved_by_a_bound(
+    experts: int, provable: TextTarget, texts: list[str], tmp_path: Path
+) -> None:
+    tokenizer = provable.require_tokenizer()
+    name = "transject_random" if experts > 1 else "transject"
+    with torch.random.fork_rng([]):
+        torch.manual_seed(0)
+        model = models.build(
+            name, vocab_size=tokenizer.vocab_size, seq_len=24, embed_dim=8, depth=1,
+            num_experts=experts,
+        ).eval()  # fmt: skip
+        parameters = dict(model.named_parameters())
+        nn.init.constant_(parameters["encoder.layers.0.r"], 0.1)
+        nn.init.eye_(parameters["head.bias"][None])  # a lead that some texts keep
+    target = target_of(model, tokenizer, ["neg", "pos"])
+    spec = spec_of(PROOF | {"edits": [1]}, HOTFLIP | {"edits": [1], "queries": 9})
+    long = [" ".join(texts[i : i + 3]) for i in range(6)]
+    report = evaluate(spec, [target], texts_of(long), tmp_path)
+    [found] = report.summary.models[0].brackets
+    assert not found.contradictions and found.proved > 0
+    assert found.methods == {"bounds of gates and eigenvalues": found.proved}
+    assert "by bounds of gates and eigenvalues" in render(report)
 
 
 def test_slips_are_proved_against_every_slip(provable: TextTarget) -> None:
