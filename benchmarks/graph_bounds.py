@@ -7,7 +7,6 @@ how little such bounds prove of products, softmax and normalization.
 """
 
 import tempfile
-import time
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -102,9 +101,7 @@ def _small(name: str, network: nn.Sequential, folder: Path, count: int) -> Itera
     attacks = [{"name": "graph-bounds", "eps": list(_EPS)}, {"name": "pgd", "eps": list(_EPS)}]
     spec = EvaluationSpec.model_validate({"attacks": attacks})
     part = _part("test", count)
-    began = time.perf_counter()
     report = evaluate(spec, [target], part, folder / "report")
-    spent = time.perf_counter() - began
     [model] = report.summary.models
     about = f"{name}, {count} images"
     yield figure(f"{about}: clean accuracy", model.clean.top1, "share", better="higher",
@@ -123,8 +120,6 @@ def _small(name: str, network: nn.Sequential, folder: Path, count: int) -> Itera
     yield figure(f"{about}: proofs that PGD contradicts", beaten, "images", target=0, samples=count)
     rounding = max(one.rounding for one in model.brackets)
     yield figure(f"{about}: what rounding may take", rounding, "of a logit", samples=count)
-    pace = spent / (count * len(_EPS))
-    yield figure(f"{about}: proof, attack and report", pace, "s an image and radius")
 
 
 def _imported(network: nn.Sequential, name: str, folder: Path) -> ImageTarget:
@@ -175,15 +170,13 @@ def _transformer(artifact: Artifact, count: int, affine: int) -> Iterator[Row]:
     inputs, labels = _images("test", count)
     radius = parse_eps(_TINIEST)
     for how, slopes, some in (("intervals", False, count), ("affine arithmetic", True, affine)):
-        held, began = [], time.perf_counter()
+        held = []
         for image, label in zip(inputs[:some], labels, strict=False):
             exact = torch.from_numpy(image.astype(np.float64))[None]
             box = (exact - radius).clamp(min=0), (exact + radius).clamp(max=1)
             left, lost = known.margin(*box, int(label), slopes=slopes)
             held.append(left > lost)
-        spent = (time.perf_counter() - began) / some
         about = f"{artifact.name}, {some} images"
         proved = sum(held)
         yield figure(f"{about}, within {_TINIEST}: proved by {how}", proved / some, "share",
                      better="higher", samples=some, spread=wilson(proved, some))  # fmt: skip
-        yield figure(f"{about}: {how}", spent, "s an image")
