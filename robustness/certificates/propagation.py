@@ -17,7 +17,7 @@ from robustness.certificates.affine import Form, U
 Value = Form | Tensor
 MOST_PIXELS = 3072
 """Elements of an image, at most, that affine arithmetic is tried on."""
-_MOST_SLOPES = 2**26  # half a gigabyte for one tensor
+_MOST_SLOPES = 2**25  # a quarter of a gigabyte for one tensor
 _FOLDED = 8  # units of rounding of what a runtime may compute beforehand
 _NORMAL = 1 / math.sqrt(2 * math.pi)
 _GELU_TURN = -0.7517915246935645
