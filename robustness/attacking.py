@@ -196,7 +196,8 @@ def _attack(context: EvaluationContext, block: Block, cell: Cell) -> AttackResul
         found = stored_batch(stored, batch, cell.budget)
         with context.meter.allot(part.scorings * len(block.inputs)):
             size = part.size(batch, found, cell.budget)
-            scored = score(ask(target, found.inputs, context.meter), found.labels, size)
+            answers = ask(target, found.inputs, context.meter, in_8bit=part.in_8bit)
+            scored = score(answers, found.labels, size)
         fooled = (scored.torch_rank > 0) & (scored.served_rank > 0)
         for name in touched:
             held[name] = held[name] & ~fooled

@@ -181,7 +181,7 @@ class _Rescorer:
             made = self._made(shard, cell.budget)
             size = shard.part.size(self.whole, made, cell.budget)[self.rows]
             chosen = made.take(self.rows)
-            answers = ask(self.target, chosen.inputs, self.meter)
+            answers = ask(self.target, chosen.inputs, self.meter, in_8bit=shard.part.in_8bit)
             for each, share in zip(scored, self.shifts, strict=True):
                 moved = Answers(*(shifted(logits, chosen.labels, share) for logits in answers))
                 each.append(score(moved, chosen.labels, size))

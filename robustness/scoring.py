@@ -270,12 +270,16 @@ class ModelResult:
     def worst_cases(self) -> list[tuple[Budget, np.ndarray]]:
         """Each budget with the per-sample worst rank (N,) over all attacks that had it.
 
+        Replications do not count.
+
         Budgets ascend within their kind, kinds come in the order of the spec; `text` is as the spec
         spells it first.
         """
         places: dict[tuple[str, float], Budget] = {}
         ranks: dict[tuple[str, float], np.ndarray] = {}
         for cell, found in self.of(AttackResult):
+            if cell.attack.replication:
+                continue
             place = cell.budget
             key = place.kind, place.value
             places.setdefault(key, place)
@@ -299,8 +303,9 @@ class ModelResult:
     def place_name(self, place: Budget) -> str:
         """The key of a budget in `worst_ranks`."""
         known = {(each.kind, each.value): each.text for each, _ in self.worst_cases}
-        first = known[place.kind, place.value]
-        return first if place.kind == self.worst_cases[0][0].kind else f"{place.kind}:{first}"
+        first = known.get((place.kind, place.value), place.text)
+        leading = known and place.kind == self.worst_cases[0][0].kind
+        return first if leading else f"{place.kind}:{first}"
 
 
 def parts_of(target: Target, attack: Attack) -> list[tuple[Attack, Variant]]:
@@ -350,11 +355,17 @@ class Answers(NamedTuple):
     rounded: np.ndarray
 
 
-def ask(target: Target, inputs: np.ndarray | list[str], meter: Meter) -> Answers:
-    """Logits for adversarial inputs; without a PyTorch model the served model is used."""
+def ask(
+    target: Target, inputs: np.ndarray | list[str], meter: Meter, *, in_8bit: bool = True
+) -> Answers:
+    """Logits for adversarial inputs; without a PyTorch model the served model is used.
+
+    Where nothing is asked in 8 bit, the served model's logits stand for it.
+    """
     served = target.predict(inputs, meter)
     torch_model = served if target.torch_model is None else target.predict_torch(inputs, meter)
-    return Answers(torch_model, served, target.predict_8bit(inputs, served, meter))
+    rounded = target.predict_8bit(inputs, served, meter) if in_8bit else served
+    return Answers(torch_model, served, rounded)
 
 
 def score(answers: Answers, labels: np.ndarray, distance: np.ndarray) -> Scoring:

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
 import numpy as np
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from data.images import ImageSpec, decode_image, framed, to_input, to_png
 from data.sets import load_inputs
 from models.attention.elliptical import is_elliptical, metric_gradient
+from models.layers.images import ImageModel
 from robustness.kinds import ASKING, Endpoint, InputKind, NotPossible, Variant
 from robustness.progress import Meter
 from runtimes.artifact import Artifact
@@ -230,6 +231,57 @@ class ImageTarget(Target):
 
     def _tensors(self, inputs: Inputs) -> tuple[Tensor, ...]:
         return (torch.from_numpy(np.asarray(inputs)).to(device_of(self.require_torch_model())),)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NormalizedTarget(ImageTarget):
+    """An image model that is given images as it normalizes them itself.
+
+    Attributes:
+        mean: (C, 1, 1) float64.
+        std: (C, 1, 1) float64.
+    """
+
+    mean: np.ndarray
+    std: np.ndarray
+
+    def from_pixels(self, images: np.ndarray) -> np.ndarray:
+        """The normalized tensor (N, C, H, W) float32 of pixels."""
+        return ((images - self.mean) / self.std).astype(np.float32)
+
+    def to_pixels(self, images: np.ndarray) -> np.ndarray:
+        """Pixels (N, C, H, W) float32 of a normalized tensor, in [0, 1] or not."""
+        return (images * self.std + self.mean).astype(np.float32)
+
+    def _read(self, inputs: Inputs) -> np.ndarray | Mapping[str, np.ndarray]:
+        return self.to_pixels(np.asarray(inputs))
+
+
+class _Normalized(nn.Module):
+    """A model of pixels as one of normalized tensors."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Logits (B, K) of normalized tensors (B, C, H, W)."""
+        return self.model(images * self.model.std + self.model.mean)
+
+
+def normalized(target: Target) -> NormalizedTarget:
+    """The same model, given what it makes of pixels first of all.
+
+    Raises:
+        NotPossible: nobody knows how it normalizes images.
+    """
+    model = target.torch_model
+    if not isinstance(target, ImageTarget) or not isinstance(model, ImageModel):
+        raise NotPossible(f"space must be pixels: {target.name!r} does not say how it normalizes")
+    mean, std = (one.detach().cpu().double().numpy()[0] for one in (model.mean, model.std))
+    known = {one.name: getattr(target, one.name) for one in fields(target)}
+    known["torch_model"] = _Normalized(model)
+    return NormalizedTarget(**known, mean=mean, std=std)
 
 
 def in_8bit(inputs: np.ndarray, spec: ImageSpec) -> np.ndarray:

@@ -39,6 +39,7 @@ _OF_RADII = Field(description="norm of the radii")
 Linf = Annotated[Literal["Linf"], _OF_RADII]
 LinfOrL2 = Annotated[Literal["Linf", "L2"], _OF_RADII]
 LinfL2OrL1 = Annotated[Literal["Linf", "L2", "L1"], _OF_RADII]
+Space = Literal["pixels", "normalised"]
 Access = Literal["gradient", "weights", "graph", "scores", "label", "none"]
 Role = Literal["attack", "corruption", "certificate", "proof"]
 
@@ -193,12 +194,14 @@ class Search:
         variant: how gradients treat m of elliptical attention.
         leave: stop for an input once it is fooled; else attack all of them to the end.
         meter: told of every model evaluation; its `Cancelled` ends the attack within one step.
+        space: what images and eps are in; where it is not pixels, images may lie outside [0, 1].
     """
 
     seeds: Sequence[int]
     variant: Variant = "plain"
     leave: bool = True
     meter: "Meter | None" = None
+    space: Space = "pixels"
 
     def generators(self) -> "list[torch.Generator]":
         """One for each input, fresh."""
@@ -275,6 +278,16 @@ class Attack(Strict, frozen=True, json_schema_extra=_ask_for_name):
         return getattr(self, "norm", None)
 
     @property
+    def replication(self) -> bool:
+        """Whether it repeats a protocol that says nothing of pixels: no worst case, no gate."""
+        return False
+
+    @property
+    def in_8bit(self) -> bool:
+        """Whether its results are scored after rounding to 8 bit as well."""
+        return self.info.input == "image" and not self.replication
+
+    @property
     def changes(self) -> str:
         """What its budgets bound: a norm, pieces, patches as the model cuts them, a patch's side.
 
@@ -329,7 +342,7 @@ class Attack(Strict, frozen=True, json_schema_extra=_ask_for_name):
 
         Of images by the differentiable model, the served one, and that in 8 bit.
         """
-        return 2 if self.info.input == "text" else 3
+        return 3 if self.in_8bit else 2
 
     def settings(self, budget: Budget) -> Settings:
         """Steps, and size of a step, where it has any."""
@@ -557,17 +570,17 @@ def in_range(images: np.ndarray) -> np.ndarray:
     return np.all(np.isfinite(flat) & (flat >= 0) & (flat <= 1), axis=1)
 
 
-def check_images(batch: Batch, seeds: Sequence[int]) -> None:
+def check_images(batch: Batch, seeds: Sequence[int], space: Space = "pixels") -> None:
     """Refuse what an attack would misunderstand: pixels outside [0, 1] would move by more than eps.
 
     Raises:
-        ValueError: images are not (N, C, H, W) float32 in [0, 1], labels not (N,) int64, or there
-            is not one seed an image.
+        ValueError: images are not (N, C, H, W) float32, or pixels not in [0, 1]; labels are not
+            (N,) int64, or there is not one seed an image.
     """
     images, labels = batch.images, batch.labels
     if images.dtype != np.float32 or images.ndim != 4:
         raise ValueError(f"images must be (N, C, H, W) float32, got {images.shape} {images.dtype}")
-    if not ((images >= 0) & (images <= 1)).all():
+    if space == "pixels" and not ((images >= 0) & (images <= 1)).all():
         raise ValueError("images must lie in [0, 1]")
     if labels.dtype != np.int64 or labels.shape != images.shape[:1]:
         raise ValueError(

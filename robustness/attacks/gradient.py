@@ -35,7 +35,7 @@ class GradientAttack(BallAttack, frozen=True):
         from robustness.target import device_of
 
         model = target.require_torch_model()
-        check_images(batch, search.seeds)
+        check_images(batch, search.seeds, search.space)
         images, labels = torch.from_numpy(batch.images), torch.from_numpy(batch.labels)
         device = device_of(model)
         with attackable(model, variant=search.variant, meter=search.meter) as ask:

@@ -7,6 +7,7 @@ from pydantic import Field, field_validator
 
 from robustness.attacks.base import Budget, Info, Linf, Search, Settings
 from robustness.attacks.gradient import GradientAttack
+from robustness.attacks.space import Spaced
 from robustness.parsing import Count, Radius, parse_eps
 
 if TYPE_CHECKING:
@@ -47,11 +48,11 @@ class _SignedSteps(GradientAttack, frozen=True):
         start, alpha = search.generators() if self.random_start else None, self.step_size(eps)
         return pgd(
             model, images, labels, eps=eps, alpha=alpha, steps=self._count, rng=start,
-            leave=search.leave,
+            leave=search.leave, clip=search.space == "pixels",
         )  # fmt: skip
 
 
-class FGSM(_SignedSteps, frozen=True):
+class FGSM(Spaced, _SignedSteps, frozen=True):
     """One step of length eps along the signs of the gradient."""
 
     info: ClassVar[Info] = Info(
@@ -66,7 +67,7 @@ class FGSM(_SignedSteps, frozen=True):
     name: Literal["fgsm"] = "fgsm"
 
 
-class PGD(_SignedSteps, frozen=True):
+class PGD(Spaced, _SignedSteps, frozen=True):
     """Many steps along the signs of the gradient, from a random point of the ball."""
 
     info: ClassVar[Info] = Info(
@@ -103,6 +104,7 @@ class PGD(_SignedSteps, frozen=True):
 
     def notes(self, num_classes: int) -> Iterator[str]:
         """Radii whose ball it cannot cross."""
+        yield from super().notes(num_classes)
         for budget in self.budgets():
             if not self.crosses(budget):
                 yield (
@@ -121,18 +123,20 @@ def pgd(
     steps: int,
     rng: "Sequence[torch.Generator] | None",
     leave: bool = True,
+    clip: bool = True,
 ) -> "Tensor":
     """Take signed gradient steps within an l-infinity ball.
 
     Args:
         model: differentiable logits (B, K) from pixels.
-        images: (N, C, H, W) float32 in [0, 1].
+        images: (N, C, H, W) float32.
         labels: (N,) int64.
         eps: radius in pixel units, e.g. 8 / 255.
         alpha: length of a step, in the same unit.
         steps: how many; the last iterate is not evaluated.
         rng: one generator an image for a uniformly random start; None starts at the image.
         leave: stop for an image at its first fooling iterate, else go on to the last one.
+        clip: keep the images inside [0, 1].
 
     Returns:
         The first fooling iterates, or the last ones (N, C, H, W).
@@ -144,9 +148,10 @@ def pgd(
 
     from robustness.attacks.tensors import loss_gradient, uniform
 
+    low, high = (0.0, 1.0) if clip else (-torch.inf, torch.inf)
     adversarial = images.clone()
     if rng is not None:
-        adversarial = (images + uniform(rng, images, -eps, eps)).clamp(0, 1)
+        adversarial = (images + uniform(rng, images, -eps, eps)).clamp(low, high)
     rows = torch.arange(len(images), device=images.device)  # those still attacked
     for _ in range(steps):
         truth = labels[rows]
@@ -160,5 +165,5 @@ def pgd(
             break
         clean = images[rows]
         moved = adversarial[rows] + alpha * gradient.sign()
-        adversarial[rows] = (clean + (moved - clean).clamp(-eps, eps)).clamp(0, 1)
+        adversarial[rows] = (clean + (moved - clean).clamp(-eps, eps)).clamp(low, high)
     return adversarial

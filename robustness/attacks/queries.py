@@ -63,7 +63,7 @@ class QueryAttack(BallAttack, frozen=True):
 
     def run(self, target: "Target", batch: Batch, budget: Budget, search: Search) -> Batch:
         """See `Attack.run`."""
-        check_images(batch, search.seeds)
+        check_images(batch, search.seeds, search.space)
         oracle = Oracle(partial(target.predict, meter=search.meter))
         made = self.perturb(oracle, batch.images, batch.labels, budget.value, search)
         return Batch(inputs=made, labels=batch.labels)

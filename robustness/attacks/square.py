@@ -166,8 +166,8 @@ class _Corners:
             window = _window(best.shape, moving[rows], moves.places[rows, :2], side)
             old, middle = flat[window], centre[window]
             moved = old + 2 * eps * moves.signs[rows, :, None, None]
-            np.maximum(moved, np.maximum(middle - eps, 0), out=moved)
-            flat[window] = np.minimum(moved, np.minimum(middle + eps, 1), out=moved)
+            low, high = ((middle + end).clip(0, 1) for end in (-eps, eps))
+            flat[window] = np.clip(moved, low, high, out=moved)
             self._before.append((moving[rows], window, old))
         return best
 

@@ -301,9 +301,7 @@ def _attack_flags(result: ModelResult, cell: Cell, found: AttackResult) -> list[
             distance=float(found.distance[i]),
             robust=bool(found.robust[i] == 0),
             confirmed=bool(found.confirmed[i] == 0),
-            confirmed_8bit=bool(found.confirmed_8bit[i] == 0)
-            if attack.info.input == "image"
-            else None,
+            confirmed_8bit=bool(found.confirmed_8bit[i] == 0) if attack.in_8bit else None,
             gradients={way: bool(row[i] == 0) for way, row in ways.items()} or None,
         )
         for i in range(len(found.robust))

@@ -12,6 +12,7 @@ from torch import nn
 
 from models.analysis.diagnostics import diagnose
 from models.analysis.observation import has_observable_layers
+from robustness.attacks.space import is_replication
 from robustness.report.lookup import (
     InputLost,
     adversarial_input,
@@ -110,7 +111,10 @@ def choose(samples: Sequence[Sample], *, pixel_bytes: int = 0) -> list[Example]:
     fallen: list[Example] = []
     held: list[Example] = []
     for sample in samples:
-        flags = sample.models[0].attacks if sample.models[0].clean.correct else []
+        first = sample.models[0]
+        flags = [
+            one for one in first.attacks if first.clean.correct and not is_replication(one.name)
+        ]
         if falls := [attack for attack in flags if not attack.confirmed]:
             fallen.append(Example(sample, min(falls, key=_ease)))
         elif flags:

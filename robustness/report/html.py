@@ -136,7 +136,7 @@ def _abstained(models: Sequence[ModelFigures]) -> Iterator[str]:
 
 
 def _picture(pixels: np.ndarray) -> str:
-    return "data:image/png;base64," + base64.b64encode(to_png(pixels)).decode()
+    return "data:image/png;base64," + base64.b64encode(to_png(pixels.clip(0, 1))).decode()
 
 
 def _whole(share: float) -> str:

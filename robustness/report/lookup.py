@@ -75,7 +75,7 @@ def picture(
         # An l-infinity radius bounds each pixel's change; another norm does not.
         most = found["eps_value"] if found["norm"] == "Linf" else None
     if kind == "adversarial":
-        return to_png(adversarial)
+        return to_png(adversarial.clip(0, 1))  # replications leave [0, 1]
     return to_png(amplified(clean, adversarial, most=most))
 
 

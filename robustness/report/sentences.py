@@ -3,6 +3,7 @@
 from core.names import listed
 from core.percent import hundredths
 from data.labels import ClassMap
+from robustness.attacks.space import is_replication
 from robustness.report.schema import (
     AttackFigures,
     BracketFigures,
@@ -306,12 +307,13 @@ def _confirmation(model: ModelFigures, kind: str) -> str | None:
 
     Nothing is said of the served model where every attack asks that one itself.
     """
-    searched = all(_asks_served(attack) for attack in model.attacks)
-    if not model.attacks or (searched and kind == "text"):
+    attacks = [one for one in model.attacks if not is_replication(one.name)]
+    searched = all(_asks_served(attack) for attack in attacks)
+    if not attacks or (searched and kind == "text"):
         return None
-    successes = sum(attack.successes for attack in model.attacks)
-    served = sum(attack.served_successes for attack in model.attacks)
-    only = sum(attack.served_only for attack in model.attacks)
+    successes = sum(attack.successes for attack in attacks)
+    served = sum(attack.served_successes for attack in attacks)
+    only = sum(attack.served_only for attack in attacks)
     alone = f" Another {only:,} mislead the served model alone." if only else ""
     if not successes:
         return "No attack succeeded, so there was nothing to confirm." + alone
@@ -320,7 +322,7 @@ def _confirmation(model: ModelFigures, kind: str) -> str | None:
     also = f"{part} {_part(served, successes)} also {_mislead(served)} the served model"
     if kind == "text":
         return f"{also}.{alone}"
-    png = sum(attack.png_successes or 0 for attack in model.attacks)
+    png = sum(attack.png_successes or 0 for attack in attacks)
     if searched:
         return (
             f"{part} {_part(png, successes)} still {_mislead(png)} the model when written as an "

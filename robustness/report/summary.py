@@ -104,7 +104,7 @@ def _attack(
 ) -> schema.AttackFigures:
     attack, place = cell.attack, cell.budget
     steps, alpha = attack.settings(place)
-    top_k, on_images = result.top_k, attack.info.input == "image"
+    top_k, on_images = result.top_k, attack.in_8bit
     robust, confirmed = _figure(result, found.robust), accuracy(found.confirmed)
     made = schema.AttackFigures(
         name=attack.label,
