@@ -260,9 +260,9 @@ class NormalizedTarget(ImageTarget):
 class _Normalized(nn.Module):
     """A model of pixels as one of normalized tensors."""
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: ImageModel) -> None:
         super().__init__()
-        self.model = model
+        self.model: ImageModel = model
 
     def forward(self, images: Tensor) -> Tensor:
         """Logits (B, K) of normalized tensors (B, C, H, W)."""

@@ -128,7 +128,7 @@ class Spaced(Attack, frozen=True):
         near = np.abs(after - before) <= budget.value + _ROUNDING
         inside = (after >= -_ROUNDING) & (after <= 1 + _ROUNDING)
         clipped = inside & (np.abs(after - before.clip(0, 1)) <= budget.value + _ROUNDING)
-        return (near | clipped).all(axis=(1, 2, 3))
+        return np.all(near | clipped, axis=(1, 2, 3))
 
     def size(self, clean: Batch, adversarial: Batch, budget: Budget) -> np.ndarray:
         """See `Attack.size`; the largest change of a pixel, for which there is no bound."""

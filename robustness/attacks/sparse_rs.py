@@ -155,7 +155,6 @@ class PatchRS(RandomSearch, frozen=True):
         what="searches for the place and the colors of one square patch",
         access="scores",
         budget="patch",
-        counts="patch",
     )
     name: Literal["patch-rs"] = "patch-rs"
     patch: Counts = Field(default=[5], description="sides of the square patch, in pixels")

@@ -280,7 +280,7 @@ def test_help_tells_exit_codes_attacks_and_defaults(
             fields = [f"{one.name}{_shown(one.default)}" for one in options(kind)]
             assert f" {name} {kind.info.what} {', '.join(fields)} " in told
         assert "alpha: length of a step" in told
-        assert "(square 5000, hopskipjump 5000, " in told
+        assert "(square 5000, sparse-rs 5000, " in told
 
 
 @pytest.mark.parametrize(
