@@ -30,6 +30,9 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "rays": {"queries": 20},
     "autoattack": {},
     "spsa": {"steps": 2, "samples": 8},
+    "sparse-rs": {"queries": 20, "eps": ["40"]},
+    "patch-rs": {"queries": 20, "patch": [8]},
+    "patch-fool": {"steps": 2},
     "corruptions": {"names": ["fog", "saturate"], "severities": [3]},
     "smoothing": {"sigma": ["0.25"], "samples": 20},
     "torchattacks": {"attack": "MIFGSM", "params": {"steps": 3}},
@@ -66,17 +69,17 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Finished]:
 
 
 def test_every_attack_on_images_runs_to_its_report(finished: Finished) -> None:
-    assert set(SETTINGS) == {name for name, kind in ATTACKS.items() if kind.info.input == "image"}
+    on_images = {name: kind.info for name, kind in ATTACKS.items() if kind.info.input == "image"}
+    assert set(SETTINGS) == {name for name, info in on_images.items() if info.role != "proof"}
     _, shown = finished
     assert shown["status"] == "succeeded", shown["error"]
     assert shown["progress"]["done"] == shown["progress"]["total"]
     model = shown["result"]["models"][0]
-    with_radii = [name for name in SETTINGS if ATTACKS[name].info.norms]
-    found = [found["name"].split(":")[0] for found in model["attacks"]]
-    assert found == with_radii
+    attacking = [name for name in SETTINGS if ATTACKS[name].info.role == "attack"]
+    assert [found["name"].split(":")[0] for found in model["attacks"]] == attacking
     assert [found["name"] for found in model["corruptions"]] == ["fog", "saturate"]
     assert [found["sigma"] for found in model["certificates"]] == ["0.25"]
-    assert list(model["worst"]) == ["64/255", "L2:2"]
+    assert set(model["worst"]) == {"64/255", "L2:2", "L0:40", "patch:8", "patches:1"}
 
 
 def test_each_form_has_its_type_and_nothing_runs_in_the_page(finished: Finished) -> None:
