@@ -336,7 +336,7 @@ def _proof_flags(result: ModelResult) -> list[list[schema.ProofFlags]]:
         made = partial(schema.ProofFlags, name=attack.label, eps=budget.text, kind=budget.kind)
         methods = [one.methods[i] for i in one.proof.method]
         states = np.select([one.broken, one.proved], ["broken", "proved"], "open").tolist()
-        sizes = one.proof.margin.tolist(), one.proof.rounding.tolist()
+        sizes = map(_finite, one.proof.margin), one.proof.rounding.tolist()
         rows = zip(states, *sizes, methods, strict=True)
         found.append([made(state=s, margin=m, rounding=r, method=w) for s, m, r, w in rows])
     return found

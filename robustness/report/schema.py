@@ -401,14 +401,15 @@ class ProofFlags(Part):
     """What is known of one input in one set of changes.
 
     `margin` is what is left in the worst case of the logit of the label minus the largest other
-    one, of which rounding takes `rounding` at most; `method` found it.
+    one, of which rounding takes `rounding` at most, None where nothing bounds it; `method` found
+    it.
     """
 
     name: str
     eps: str
     kind: str = "edits"
     state: Literal["broken", "proved", "open"]
-    margin: float
+    margin: float | None
     rounding: float
     method: str = "exact"
 

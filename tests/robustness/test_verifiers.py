@@ -33,7 +33,7 @@ def converted(once: Once, artifacts: Path) -> Path:
     def fill(folder: Path) -> None:
         model = open_artifact(artifacts / "elliptical")
         images = open_images(artifacts / "images", label_names=model.labels).take(range(0, 40, 5))
-        spec = {"attacks": [{"name": "fgsm", "eps": [EPS[1]]}]}
+        spec = {"attacks": [{"name": name, "eps": [EPS[1]]} for name in ("fgsm", "graph-bounds")]}
         evaluate(EvaluationSpec.model_validate(spec), [model], images, folder)
         words = ["--eps", *EPS, "--frozen-metric", "--output", str(folder / "properties")]
         assert main(["convert", *named(folder, artifacts), "--to", "vnnlib", *words]) == 0
@@ -78,6 +78,18 @@ def test_each_image_and_budget_has_a_property_that_the_standards_parser_reads(
                 for c in case.output_constraints
             ]
             assert any(fits) == (scores.argmax() != one.label)
+
+
+def test_images_without_bounds_are_open_or_broken_and_verified_so(
+    converted: Path, artifacts: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report = Report.model_validate_json((converted / "report.json").read_bytes())
+    flags = [sample.models[0] for sample in report.samples]
+    for one in flags:
+        [proof], held = one.proofs, one.attacks[0].robust and one.attacks[0].confirmed
+        assert proof.margin is None and proof.state == ("open" if held else "broken")
+    assert main(["verify", *named(converted, artifacts)]) == 0
+    assert "CONFIRMED" in capsys.readouterr().out
 
 
 def as_competition(image: np.ndarray) -> str:
