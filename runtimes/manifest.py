@@ -276,14 +276,16 @@ class Manifest(_Strict):
 
     @property
     def provable(self) -> bool:
-        """Whether proofs know of the model: tokens meet in their mean alone, computed in fp32.
+        """Whether some proof knows of the model: a TransJect with mean pooling, in fp32.
 
-        `models.analysis` says why not.
+        Of images patches must not see each other. `models.analysis` says why others are not known.
         """
-        alone = {"random_eigenvalues": True, "num_experts": 1, "pooling": "mean", "towers": 1}
-        config = {"towers": 1} | self.config
-        known = all(config.get(key) == value for key, value in alone.items())
-        return known and self.precision == "fp32"
+        given = {"towers": 1} | self.config
+        known = {"pooling": "mean", "towers": 1}
+        if "img_size" in given:
+            known |= {"random_eigenvalues": True, "num_experts": 1}
+        transject = "random_eigenvalues" in given and self.precision == "fp32"
+        return transject and all(given.get(key) == value for key, value in known.items())
 
     @property
     def batch(self) -> int | None:
