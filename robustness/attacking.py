@@ -11,7 +11,7 @@ import numpy as np
 from core.environment import code_digest, versions
 from robustness import store as shards
 from robustness.attacks.base import Attack, Batch, Budget, Certificate, Proof, Search
-from robustness.attacks.fab import within
+from robustness.attacks.minimal import within
 from robustness.kinds import Variant
 from robustness.logits import label_rank
 from robustness.progress import Meter

@@ -87,7 +87,7 @@ def evaluate(
     *,
     attacks: Sequence[str | Mapping[str, Any] | Attack],
     eps: str | float | Sequence[str | float] | None = None,
-    norm: str = "Linf",
+    norm: str | None = None,
     classes: Sequence[str] | None = None,
     name: str = "model",
     folder: Path | None = None,
@@ -108,7 +108,7 @@ def evaluate(
             are about stability.
         attacks: names, or objects of the spec, see docs/reference/attacks.md.
         eps: radii such as "8/255" or 0.03, for those attacks that have no eps of their own.
-        norm: of these radii: Linf or L2, or what an attack knows.
+        norm: of these radii, for every attack named; None: of each the one it has by default.
         classes: their names; needed where only classes are shown and not all of them appear.
         name: of the model in the report.
         folder: where shards and report are kept; in none when not given.
@@ -334,7 +334,7 @@ def _as_labels(labels: Any, count: int) -> np.ndarray:
     return found.astype(np.int64)
 
 
-def _attack(asked: str | Mapping[str, Any] | Attack, eps: Any, norm: str) -> Attack:
+def _attack(asked: str | Mapping[str, Any] | Attack, eps: Any, norm: str | None) -> Attack:
     """An attack of the spec, with the common radii where it has a use for them and none itself."""
     if isinstance(asked, Attack):
         return asked
@@ -342,7 +342,7 @@ def _attack(asked: str | Mapping[str, Any] | Attack, eps: Any, norm: str) -> Att
     kind = ATTACKS.get(fields.get("name", ""))
     if kind is not None and kind.info.norms and eps is not None and "eps" not in fields:
         radii = [eps] if isinstance(eps, str | float | int) else list(eps)
-        fields = {"norm": norm, "eps": radii} | fields
+        fields = ({"norm": norm} if norm else {}) | {"eps": radii} | fields
     [attack] = EvaluationSpec.model_validate({"attacks": [fields]}).attacks
     return attack
 

@@ -26,11 +26,14 @@ from robustness.attacks.base import Attack, Budget, Strict
 from robustness.attacks.charmer import Charmer
 from robustness.attacks.corruptions.attack import Corruptions
 from robustness.attacks.fab import FABT
+from robustness.attacks.fmn import DDN, FMN
 from robustness.attacks.hopskipjump import HopSkipJump
 from robustness.attacks.hotflip import HotFlip
 from robustness.attacks.patch_fool import PatchFool
+from robustness.attacks.pdpgd import PDPGD
 from robustness.attacks.pgd import FGSM, PGD
 from robustness.attacks.rays import RayS
+from robustness.attacks.sigma_zero import SigmaZero
 from robustness.attacks.sparse_rs import PatchRS, SparseRS
 from robustness.attacks.spsa import SPSA
 from robustness.attacks.square import Square
@@ -63,6 +66,10 @@ ATTACKS: dict[str, type[Attack]] = {
     "apgd-ce": APGDCE,
     "apgd-t": APGDT,
     "fab-t": FABT,
+    "ddn": DDN,
+    "fmn": FMN,
+    "pdpgd": PDPGD,
+    "sigma-zero": SigmaZero,
     "square": Square,
     "patch-fool": PatchFool,
     "autoattack": AutoAttack,

@@ -39,6 +39,9 @@ _OF_RADII = Field(description="norm of the radii")
 Linf = Annotated[Literal["Linf"], _OF_RADII]
 LinfOrL2 = Annotated[Literal["Linf", "L2"], _OF_RADII]
 LinfL2OrL1 = Annotated[Literal["Linf", "L2", "L1"], _OF_RADII]
+LinfOrL1 = Annotated[Literal["Linf", "L1"], _OF_RADII]
+L2 = Annotated[Literal["L2"], _OF_RADII]
+L0 = Annotated[Literal["L0"], _OF_RADII]
 Space = Literal["pixels", "normalised"]
 Access = Literal["gradient", "weights", "graph", "scores", "label", "none"]
 Role = Literal["attack", "corruption", "certificate", "proof"]
@@ -522,7 +525,13 @@ class BallAttack(Attack, frozen=True):
     @classmethod
     def _known_radii(cls, eps: list[str], info: ValidationInfo) -> list[str]:
         # A norm that was refused is absent here, and its own error is enough.
-        return distinct_numbers("eps", eps, limit=LIMITS[info.data.get("norm", "L1")])
+        norm = info.data.get("norm", "L1")
+        found = distinct_numbers("eps", eps, limit=LIMITS[norm])
+        if norm == "L0" and not all(
+            parse_eps(text, limit=LIMITS[norm]).is_integer() for text in eps
+        ):
+            raise ValueError(f"eps must be whole numbers of pixels for L0, got {str(eps)[:200]}")
+        return found
 
     def allowed(
         self, clean: Batch, made: Batch, budget: Budget, target: "Target", seeds: Sequence[int]

@@ -1,29 +1,17 @@
 """FAB-T: the nearest misclassified inputs, on the decision boundary; one run serves all radii."""
 
-import math
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-import numpy as np
 from pydantic import Field
 
-from robustness.attacks.base import (
-    MAX_TARGETS,
-    Batch,
-    Budget,
-    Info,
-    LinfOrL2,
-    Norm,
-    Search,
-    change_size,
-)
-from robustness.attacks.gradient import GradientAttack
+from robustness.attacks.base import MAX_TARGETS, Info, LinfOrL2, Norm
+from robustness.attacks.minimal import MinimalAttack, Nearest
 from robustness.parsing import Count
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from robustness.attacks.tensors import Model
-    from robustness.target import Target
 
 _MOST_CLEAN = 0.1  # alpha_max: largest share of the way that starts at the clean image
 _OVERSHOOT = 1.05  # eta
@@ -33,7 +21,7 @@ _BLIND = 1e-8
 """Up to this size of a gradient a pixel stays where it is in l2, as in the reference FAB."""
 
 
-class FABT(GradientAttack, frozen=True):
+class FABT(MinimalAttack, frozen=True):
     """FAB towards each of the nine likeliest wrong classes.
 
     Each step goes to the boundary as the gradient draws it, from the iterate and from the clean
@@ -56,96 +44,26 @@ class FABT(GradientAttack, frozen=True):
     norm: LinfOrL2 = "Linf"
     steps: Count = Field(default=100, description="gradient steps, towards each class aimed at")
 
-    def searched(self, budget: Budget) -> Budget:
-        """Any radius: a curve over all of them wants the nearest input, not one near enough."""
-        return Budget(kind=budget.kind, value=math.inf, text="all")
-
     def cost(self, num_classes: int) -> int:
         """Two evaluations a step towards each class aimed at."""
         return 2 * min(MAX_TARGETS, num_classes - 1) * (self.steps + 1) + 1
 
-    def run(self, target: "Target", batch: Batch, budget: Budget, search: Search) -> Batch:
-        """See `Attack.run`; without a radius "nearest" holds distances, infinite where none is."""
-        if not math.isinf(budget.value):
-            return super().run(target, batch, budget, search)
-        inputs, size = batch.images, np.zeros(0)
-        if len(inputs):
-            with self.prepared(target, batch, search) as (ask, images, labels):
-                found, distance = self.nearest(ask, images, labels, until=0.0, leave=search.leave)
-            inputs = found.cpu().numpy()
-            size = change_size(batch.images, inputs, self.norm)  # as float32 stores it
-            size = np.where(np.isfinite(distance.cpu().numpy()), size, np.inf)
-        return Batch(inputs=inputs, labels=batch.labels, found={"nearest": size})
-
-    def perturb(
-        self, model: "Model", images: "Tensor", labels: "Tensor", eps: float, search: Search
-    ) -> "Tensor":
-        """See `GradientAttack.perturb`; nothing is drawn."""
-        inputs, distance = self.nearest(model, images, labels, until=eps, leave=search.leave)
-        return inputs.where((distance <= eps)[:, None, None, None], images)
-
-    def nearest(
-        self, model: "Model", images: "Tensor", labels: "Tensor", *, until: float, leave: bool
-    ) -> "tuple[Tensor, Tensor]":
-        """Look for the nearest misclassified inputs, towards each of the likeliest wrong classes.
-
-        Args:
-            model: differentiable logits (B, K) from pixels.
-            images: (N, C, H, W) float32 in [0, 1].
-            labels: (N,) int64.
-            until: an image needs no nearer input than that, and leaves.
-            leave: whether at once; else when the run towards the current class ends.
-
-        Returns:
-            The nearest misclassified inputs (N, C, H, W), the clean one where none was found, and
-            their distances (N,): 0 where the clean image is misclassified, inf where none was
-            found.
-        """
-        import torch
-
+    def approach(
+        self, model: "Model", found: Nearest, logits: "Tensor", until: float, *, leave: bool
+    ) -> None:
+        """See `MinimalAttack.approach`."""
         from robustness.attacks.tensors import ranked, target_ranks
 
-        with torch.no_grad():
-            logits = model(images)
-        found = _Nearest(images, labels, self.norm)
-        found.distance[logits.argmax(1) != labels] = 0.0
         for rank in target_ranks(logits):
-            rows = (found.distance > until).nonzero().flatten()
+            rows = found.farther(until)
             if len(rows) == 0:
                 break
             targets = ranked(logits, rank)
             _run(model, found, rows, targets, self.steps, until if leave else -1.0)
-        return found.inputs, found.distance
-
-
-def within(nearest: np.ndarray, distance: np.ndarray, clean: np.ndarray, eps: float) -> np.ndarray:
-    """The nearest inputs (N, C, H, W) where they lie within eps, else the clean ones."""
-    return np.where((distance <= eps)[:, None, None, None], nearest, clean)
-
-
-class _Nearest:
-    """The nearest fooling inputs met so far, and how far from their images they are."""
-
-    def __init__(self, images: "Tensor", labels: "Tensor", norm: Norm) -> None:
-        self.images, self.labels = images, labels
-        self.norm: Norm = norm
-        self.inputs = images.clone()
-        self.distance = images.new_full((len(images),), math.inf)
-
-    def note(self, rows: "Tensor", inputs: "Tensor", logits: "Tensor") -> "Tensor":
-        """Keep what fools the model and is nearer than before; says who was fooled, (B,) bool."""
-        from robustness.attacks.tensors import lengths
-
-        fooled = logits.argmax(1) != self.labels[rows]
-        rows, inputs = rows[fooled], inputs[fooled]
-        distance = lengths(inputs - self.images[rows], self.norm).flatten()
-        nearer = distance < self.distance[rows]
-        self.inputs[rows[nearer]], self.distance[rows[nearer]] = inputs[nearer], distance[nearer]
-        return fooled
 
 
 def _run(
-    model: "Model", found: _Nearest, rows: "Tensor", targets: "Tensor", steps: int, until: float
+    model: "Model", found: Nearest, rows: "Tensor", targets: "Tensor", steps: int, until: float
 ) -> None:
     """Search towards one class an image, on some rows; those as near as `until` leave."""
     import torch

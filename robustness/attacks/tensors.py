@@ -115,27 +115,53 @@ def normal(rng: Sequence[torch.Generator], images: Tensor) -> Tensor:
 
 
 def lengths(changes: Tensor, norm: Norm = "L2") -> Tensor:
-    """Norms of changes (B, C, H, W), as (B, 1, 1, 1)."""
-    if norm == "Linf":
-        return changes.abs().amax((1, 2, 3), keepdim=True)
-    return (changes**2).sum((1, 2, 3), keepdim=True).sqrt()
+    """Norms of changes (B, C, H, W), as (B, 1, 1, 1); see `robustness.attacks.base.change_size`."""
+    match norm:
+        case "Linf":
+            return changes.abs().amax((1, 2, 3), keepdim=True)
+        case "L2":
+            return (changes**2).sum((1, 2, 3), keepdim=True).sqrt()
+        case "L1":
+            return changes.abs().sum((1, 2, 3), keepdim=True)
+        case "L0":
+            moved = (changes != 0).any(1, keepdim=True)
+            return moved.sum((2, 3), keepdim=True).to(changes.dtype)
 
 
-def project(points: Tensor, clean: Tensor, *, norm: Norm, eps: float) -> Tensor:
+def shrunk(changes: Tensor, radius: Tensor) -> Tensor:
+    """The points of l1 balls (B, C, H, W) next to changes: all entries shrink by one amount.
+
+    Args:
+        changes: (B, C, H, W).
+        radius: (B, 1, 1, 1), of each ball.
+
+    Source: Duchi et al. 2008, "Efficient projections onto the l1-ball", figure 1.
+    """
+    size = changes.abs()
+    ordered = size.flatten(1).sort(dim=1, descending=True)[0]
+    counts = torch.arange(1, ordered.shape[1] + 1, device=changes.device)
+    amounts = (ordered.cumsum(1) - radius.flatten(1)) / counts
+    last = (ordered > amounts).sum(1, keepdim=True).clamp(min=1) - 1
+    amount = amounts.gather(1, last).clamp(min=0)[..., None, None]
+    return changes.sign() * (size - amount).clamp(min=0)
+
+
+def project(points: Tensor, clean: Tensor, *, norm: Norm, eps: float | Tensor) -> Tensor:
     """The points (B, C, H, W) of balls around clean images next to some points, inside [0, 1].
 
-    For l2 ball and [0, 1] one after the other, for l1 the nearest point of both.
+    A radius may be one of each image, (B, 1, 1, 1). For l2 ball and [0, 1] one after the other,
+    for l1 the nearest point of both.
     """
     if norm == "Linf":
         return points.clamp(clean - eps, clean + eps).clamp(0, 1)
     if norm == "L1":
-        return _project_l1(points, clean, eps)
+        return _project_l1(points, clean, eps.flatten(1) if isinstance(eps, Tensor) else eps)
     change = points - clean
     length = lengths(change)
     return (clean + change / (length + TINY) * length.clamp(max=eps)).clamp(0, 1)
 
 
-def _project_l1(points: Tensor, clean: Tensor, eps: float) -> Tensor:
+def _project_l1(points: Tensor, clean: Tensor, eps: float | Tensor) -> Tensor:
     """See `project`; as stored in float32 no change is longer than eps.
 
     The nearest change is what is left of the given one after all entries shrink by one amount,

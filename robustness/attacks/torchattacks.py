@@ -274,8 +274,6 @@ class TorchAttack(GradientAttack, frozen=True):
                 known = nearest(name[:40], self._entry.params)
                 raise ValueError(f"params: {self.attack} takes no {name[:40]!r}; {known}")
             _check(name, value, self._entry.params[name])
-        if self.norm == "L0" and any(not float(text).is_integer() for text in self.eps):
-            raise ValueError(f"eps must be whole numbers of pixels for L0, got {self.eps}")
         return self
 
     @classmethod

@@ -22,6 +22,7 @@ from markupsafe import Markup
 
 from core.percent import hundredths
 from data.images import to_png
+from robustness.attacks.base import NORM_NAMES
 from robustness.report import sentences
 from robustness.report.exhibits import Example, Pixels, Texts
 from robustness.report.schema import FILE as REPORT
@@ -258,7 +259,6 @@ class Chart:
 
 _AXES = {
     "Linf": "eps (l∞), on a logarithmic scale",
-    "L2": "eps (l2)",
     "L0": "changed pixels",
     "patch": "side of the patch in pixels",
     "rate": "share of the words that are replaced",
@@ -278,7 +278,7 @@ def _attack_curves(models: Sequence[ModelFigures], quantity: str) -> Iterator[Ch
             title=f"{quantity} over the budget of the attack; the tables hold the same figures",
             quantity=f"{quantity}, %",
             note=f"worst attack, 95 % interval{dotted}",
-            x_title=_AXES.get(kind, f"eps ({kind.lower()})"),
+            x_title=_AXES.get(kind, f"eps ({NORM_NAMES.get(kind, kind)})"),
             ticks=[(0.0, "clean"), *sorted(spelled.items())],
             curves=curves,
             # Doubling eps moves a point by about one step, and eps = 0 still has its place.
@@ -316,7 +316,7 @@ def _minimal_curves(models: Sequence[ModelFigures], quantity: str) -> Iterator[C
             f"{quantity} over every radius",
             f"{quantity}, %",
             "farther away than the nearest success",
-            "distance (l∞)" if norm == "Linf" else "distance (l2)",
+            f"distance ({NORM_NAMES[norm]})",
             [
                 Curve(tone=tone, points=[Point(x=x, share=y) for x, y in zip(*axes, strict=True)])
                 for tone, model in zip(_TONES, models, strict=False)

@@ -12,8 +12,8 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from data.images import to_png
-from robustness.attacks.base import Norm
-from robustness.parsing import L2_LIMIT, parse_eps
+from robustness.attacks.base import LIMITS, Norm
+from robustness.parsing import parse_eps
 from robustness.report.schema import FILE, SCHEMA_VERSION, AttackFlags
 from robustness.spec import ATTACKS, EvaluationSpec
 from robustness.store import SHARD_SIZE, Shard, as_inputs, clean_path, read
@@ -48,15 +48,15 @@ def picture(
 
     What is not named is chosen as the worst case: the largest radius, then the attack that fooled
     the served model, or came nearest to it. A perturbation is drawn around mid-grey, where black
-    and white are -eps and +eps; for l2 they are the largest change of any pixel.
+    and white are -eps and +eps; outside of l∞ they are the largest change of any pixel.
 
     Args:
         folder: what `robustness.evaluation.evaluate` left behind.
         index: which image.
         kind: "clean", "adversarial" or "perturbation".
         attack: name of the attack.
-        eps: the point, as the spec spells it or as an equal number, behind "Linf:" or "L2:" where
-            the norm matters; of corruptions "fog:3", its name and severity; of smoothing its sigma.
+        eps: the point, as the spec spells it or as an equal number, behind its norm, as in "L2:1",
+            where that matters; of corruptions "fog:3", name and severity; of smoothing its sigma.
         model: name of the model; the evaluated one when not given.
 
     Raises:
@@ -280,11 +280,12 @@ def _choose(attacks: list[dict[str, Any]], name: str | None, eps: str | None) ->
 def _point(eps: str) -> tuple[str | None, float]:
     norm, separator, number = eps.rpartition(":")
     try:
-        radius = parse_eps(number, limit=L2_LIMIT)
+        radius = parse_eps(number, limit=max(LIMITS.values()))
     except ValueError as error:
         raise NoSuchSample(str(error)) from None
     if separator and norm not in get_args(Norm):
-        raise NoSuchSample(f"eps must name the norm Linf or L2 before a colon, got {norm[:20]!r}")
+        known = ", ".join(get_args(Norm))
+        raise NoSuchSample(f"eps must name one of {known} before a colon, got {norm[:20]!r}")
     return norm or None, radius
 
 

@@ -38,8 +38,9 @@ DEFINITIONS = {
     "ci": "Wilson 95 % interval: what the number of inputs alone leaves open",
     "corrupted": "accuracy averaged over corruptions and severities; its 95 % interval "
     "takes each image's average in the place of a hit or miss, which is never too short",
-    "eps": "largest change of any pixel (Linf), or the root of the sum of squares of all changes "
-    "(L2), in the model's input space where pixels lie in [0, 1]",
+    "eps": "largest change of any pixel (Linf), root of the sum of squares of all changes (L2), "
+    "sum of their sizes (L1), or number of pixels changed, all channels together (L0), in the "
+    "model's input space where pixels lie in [0, 1]",
     "minimal": "the nearest adversarial input that a minimum-norm attack found; it bounds the true "
     "distance from above, and one run gives accuracy at every radius",
     "mean_corruption_error": "error averaged over severities and corruptions; the relative one "

@@ -127,9 +127,17 @@ def held_halfway(model: ModelOutcome) -> Iterator[str]:
 
 def _share_of_range(model: ModelOutcome, place: Budget) -> float:
     """How far, as a share of the range of a pixel, all pixels can move at once."""
-    if place.kind == "L2":
-        return place.value / model.result.target.diagonal
-    return place.value if place.kind == "Linf" else 0.0
+    diagonal = model.result.target.diagonal
+    match place.kind:
+        case "Linf":
+            return place.value
+        case "L2":
+            return place.value / diagonal
+        case "L1":
+            return place.value / diagonal**2
+        case "L0":  # of the pixels that may move, each moves as far as it likes
+            return float(place.value >= diagonal**2)
+    return 0.0
 
 
 def steps_lose(model: ModelOutcome) -> Iterator[str]:
@@ -174,7 +182,8 @@ def transfer_gap(model: ModelOutcome) -> Iterator[str]:
 
 
 def _in_balls(model: ModelOutcome) -> list[tuple[Budget, Pairs]]:
-    return [pair for pair in model.by_budget if pair[0].kind in ("Linf", "L2")]
+    """Where gradients should find more than queries; in l0 a random search may find more."""
+    return [pair for pair in model.by_budget if pair[0].kind in ("Linf", "L2", "L1")]
 
 
 def _fooled(model: ModelOutcome, pairs: Pairs, *, seeing: bool | None = None) -> np.ndarray:

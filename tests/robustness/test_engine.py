@@ -135,6 +135,26 @@ def test_curve_of_nearest_images_does_not_depend_on_the_radii_asked_for(run: Run
     assert curves[0] == curves[1] and curves[0][0].median is not None
 
 
+def test_l1_and_l0_have_curves_figures_and_pictures(run: Run, tmp_path: Path) -> None:
+    attacks = [
+        {"name": "fmn", "norm": "L1", "eps": ["0.3"], "steps": 20},
+        {"name": "sigma-zero", "eps": ["2", "36"], "steps": 20},
+    ]
+    report = run(images=12, spec=EvaluationSpec.model_validate({"attacks": attacks}))
+    [model] = report.summary.models
+    assert [one.norm for one in model.minimal] == ["L1", "L0"]
+    for curve, attack in zip(model.minimal, (model.attacks[0], model.attacks[1]), strict=True):
+        nearest = [s.models[0].minimal[curve.norm] for s in report.samples]
+        beyond = sum(one is None or one > attack.eps_value for one in nearest)
+        assert beyond / 12 == attack.robust.top1 and curve.accuracy[-1] == 0
+    assert list(model.worst) == ["0.3", "L0:2", "L0:36"]
+    assert [one.description for one in model.attacks][1:] == ["with 2 pixels", "with 36 pixels"]
+    page = (tmp_path / "report.html").read_text()
+    for words in ("distance (l1)", "distance (l0)", "eps (l1)", "changed pixels"):
+        assert words in page
+    assert picture(tmp_path, 0, "perturbation", attack="sigma-zero", eps="L0:36")[:4] == b"\x89PNG"
+
+
 def test_without_labels_the_report_speaks_of_stability_and_no_gate_asks_for_accuracy(
     run: Run,
 ) -> None:

@@ -132,6 +132,8 @@ GREY = ("the same grey one",)
 SQUARE = {"name": "square", "eps": ["4/255"], "queries": 50}
 APGD_T = {"name": "apgd-t", "eps": ["4/255"], "steps": 10}
 L2 = [{"name": "fab-t", "norm": "L2", "eps": ["3.7"], "steps": 2}]
+L1 = [{"name": "fmn", "norm": "L1", "eps": ["32"], "steps": 2}]
+L0 = [{"name": "sigma-zero", "eps": ["64"], "steps": 2}]
 SHORT = [{"name": "fgsm", "eps": ["4/255"]}, {**PGD[0], "steps": 3}]
 AUTO = [{"name": "autoattack", "eps": ["4/255"]}]
 MASKED, STUCK = (
@@ -168,6 +170,8 @@ FAULTS = (
     Fault("half", STUCK, after=faulty.closed, attacks=pgd("0.6"), said=GREY),
     Fault("all", STUCK, after=faulty.closed, attacks=pgd("1"), said=("into any other",)),
     Fault("half in l2", STUCK, after=faulty.closed, attacks=L2, said=GREY),
+    Fault("half in l1", STUCK, after=faulty.closed, attacks=L1, said=GREY),
+    Fault("all in l0", STUCK, after=faulty.closed, attacks=L0, said=("into any other",)),
     Fault(
         "two radii",
         "zero_gradients accuracy_does_not_fall",

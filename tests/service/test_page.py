@@ -61,6 +61,8 @@ AGAIN: list[tuple[dict[str, Any], str]] = [
                 {"name": "fgsm", "eps": ["2/255", "0.1"]},
                 {"name": "pgd", "eps": ["2/255", "0.1"], "steps": 3, "alpha": "1/255"},
                 {"name": "apgd-ce", "eps": ["0.5", "3"], "norm": "L2"},
+                {"name": "ddn", "eps": ["0.5"], "steps": 20},
+                {"name": "sigma-zero", "eps": ["5", "40"]},
                 {"name": "spsa", "eps": ["1/255"]},
                 {
                     "name": "torchattacks",

@@ -25,6 +25,10 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "apgd-ce": {"steps": 3, "norm": "L2", "eps": ["2"]},
     "apgd-t": {"steps": 3},
     "fab-t": {"steps": 3},
+    "ddn": {"steps": 3, "eps": ["2"]},
+    "fmn": {"steps": 3},
+    "pdpgd": {"steps": 3},
+    "sigma-zero": {"steps": 3, "eps": ["40"]},
     "square": {"queries": 10},
     "hopskipjump": {"queries": 40},
     "rays": {"queries": 20},
@@ -52,7 +56,8 @@ FORMS = {
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Finished]:
     """A shipped model after every attack on images."""
     shipped = open_artifact(ROOT / "artifacts" / "fashion-elliptical")
-    front = Front(tmp_path_factory.mktemp("state"), {"fashion-elliptical": shipped})
+    state = tmp_path_factory.mktemp("state")
+    front = Front(state, {"fashion-elliptical": shipped}, evaluation_max_attacks=len(SETTINGS))
     # A radius at which nearly every image falls at once, so that the longest attacks end early.
     radius = {"eps": ["64/255"]}
     attacks = [

@@ -104,7 +104,8 @@ def test_described_defaults_make_a_spec(client: TestClient) -> None:
             if option["default"] is not None:
                 asked[option["name"]] = option["default"]
             elif option["required"]:
-                asked[option["name"]] = (option["choices"] or [["1/255"]])[0]
+                radius = "5" if attack["norms"] == ["L0"] else "1/255"
+                asked[option["name"]] = (option["choices"] or [[radius]])[0]
         EvaluationSpec.model_validate({"attacks": [asked]})
 
 
