@@ -114,9 +114,10 @@ def _attacked() -> Row:
         [found] = bounds[number % 4].worst(text, label, [count])
         for made in _changed(model, text, label, count, draw):
             beaten += float(_margins(model, made[None], label)) < found.margin - 1e-9
-    spread = wilson(beaten, 2 * _SEQUENCES)
+    cases = 2 * _SEQUENCES
+    spread = wilson(beaten, cases)
     case = "texts of 5 to 40 tokens, up to 5 random or greedy substitutions: below the bound"
-    return figure(case, beaten, "texts", target=0, samples=2 * _SEQUENCES, spread=(0, spread[1]))
+    return figure(case, beaten, "texts", target=0, samples=cases, spread=(0, spread[1] * cases))
 
 
 def _changed(
