@@ -33,6 +33,7 @@ from robustness.attacks.patch_fool import PatchFool
 from robustness.attacks.pdpgd import PDPGD
 from robustness.attacks.pgd import FGSM, PGD
 from robustness.attacks.rays import RayS
+from robustness.attacks.screen import Screen
 from robustness.attacks.sigma_zero import SigmaZero
 from robustness.attacks.sparse_rs import PatchRS, SparseRS
 from robustness.attacks.spsa import SPSA
@@ -73,6 +74,7 @@ ATTACKS: dict[str, type[Attack]] = {
     "square": Square,
     "patch-fool": PatchFool,
     "autoattack": AutoAttack,
+    "screen": Screen,
     "spsa": SPSA,
     "sparse-rs": SparseRS,
     "patch-rs": PatchRS,

@@ -36,6 +36,7 @@ class _AutoPGD(GradientAttack, frozen=True):
     """
 
     loss: ClassVar[Loss]
+    targets: ClassVar[int] = MAX_TARGETS
     norm: LinfL2OrL1 = "Linf"
     steps: Count = Field(default=100, description="gradient steps, towards each class aimed at")
 
@@ -52,7 +53,7 @@ class _AutoPGD(GradientAttack, frozen=True):
         adversarial, highest = images.clone(), torch.full_like(logits[:, 0], -torch.inf)
         right, rng = logits.argmax(1) == labels, search.generators()
         # The cross-entropy aims at no class, and runs once.
-        for rank in [1] if self.loss == "cross-entropy" else target_ranks(logits):
+        for rank in [1] if self.loss == "cross-entropy" else target_ranks(logits, self.targets):
             rows = right.nonzero().flatten()
             if len(rows) == 0:
                 break
@@ -137,7 +138,7 @@ class APGDT(_AutoPGD, frozen=True):
 
     def cost(self, num_classes: int) -> int:
         """APGD once for each class aimed at."""
-        return min(MAX_TARGETS, num_classes - 1) * self._each + 1
+        return min(self.targets, num_classes - 1) * self._each + 1
 
 
 @dataclass(slots=True, kw_only=True)

@@ -93,9 +93,9 @@ def ranked(logits: Tensor, rank: int) -> Tensor:
     return logits.sort(dim=1)[1][:, -rank]
 
 
-def target_ranks(logits: Tensor) -> range:
-    """Ranks of the classes aimed at: the likeliest wrong ones have ranks 2, 3, ..."""
-    return range(2, min(MAX_TARGETS, logits.shape[1] - 1) + 2)
+def target_ranks(logits: Tensor, most: int = MAX_TARGETS) -> range:
+    """Ranks of at most so many classes aimed at: the likeliest wrong ones have ranks 2, 3, ..."""
+    return range(2, min(most, logits.shape[1] - 1) + 2)
 
 
 def uniform(rng: Sequence[torch.Generator], images: Tensor, low: float, high: float) -> Tensor:

@@ -33,6 +33,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "hopskipjump": {"queries": 40},
     "rays": {"queries": 20},
     "autoattack": {},
+    "screen": {},
     "spsa": {"steps": 2, "samples": 8},
     "sparse-rs": {"queries": 20, "eps": ["40"]},
     "patch-rs": {"queries": 20, "patch": [8]},
