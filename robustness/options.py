@@ -78,7 +78,7 @@ there; 130 interrupted"""
 _CONVERT = """example:
   ./assay convert first/report.json --to vnnlib --eps 0.1/255 --output properties
 
-docs/guides/evaluate.md#verifiers tells what is written.
+docs/guides/proofs.md#verifiers tells what is written.
 
 exit codes: 0 written; 2 a bad request; 130 interrupted"""
 _REPLAY = """example:
