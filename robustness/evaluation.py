@@ -208,10 +208,16 @@ def _check_attacks(spec: EvaluationSpec, targets: Sequence[Target]) -> None:
     """Refuse what needs more classes than there are, or more than a target shows."""
     for target in targets:
         gradients, endpoint = target.torch_model is not None, target.endpoint
-        access = shown(gradients=gradients or endpoint is None, weights=True, graph=True)
+        access = shown(
+            gradients=gradients or endpoint is None, weights=True, token_wise=True, graph=True
+        )
         if endpoint is not None:
             access = shown(
-                gradients=gradients, weights=gradients, graph=False, shows=endpoint.shows
+                gradients=gradients,
+                weights=gradients,
+                token_wise=gradients,
+                graph=False,
+                shows=endpoint.shows,
             )
             _check_ranks(spec, target, endpoint)
         for attack in spec.attacks:

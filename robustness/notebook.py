@@ -351,7 +351,7 @@ def _works(attack: Attack, target: ImageTarget) -> bool:
     """Whether the model shows what an attack needs."""
     shows = "label" if target.names_class else "scores"
     copied = target.torch_model is not None
-    access = shown(gradients=copied, weights=copied, graph=False, shows=shows)
+    access = shown(gradients=copied, weights=copied, token_wise=copied, graph=False, shows=shows)
     return all(part.info.access in access for part in attack.parts(len(target.labels)))
 
 

@@ -276,16 +276,22 @@ class Manifest(_Strict):
 
     @property
     def provable(self) -> bool:
-        """Whether some proof knows of the model: a TransJect with mean pooling, in fp32.
+        """Whether some proof knows the model: a TransJect with mean pooling, in fp32.
 
         Of images patches must not see each other. `models.analysis` says why others are not known.
         """
-        given = {"towers": 1} | self.config
-        known = {"pooling": "mean", "towers": 1}
-        if "img_size" in given:
-            known |= {"random_eigenvalues": True, "num_experts": 1}
-        transject = "random_eigenvalues" in given and self.precision == "fp32"
-        return transject and all(given.get(key) == value for key, value in known.items())
+        given = {"pooling": None, "towers": 1} | self.config
+        known = given["pooling"] == "mean" and given["towers"] == 1 and self.precision == "fp32"
+        return "random_eigenvalues" in given and known and ("img_size" not in given or self._apart)
+
+    @property
+    def token_wise(self) -> bool:
+        """Whether some proof knows the model, and no token sees another one."""
+        return self.provable and self._apart
+
+    @property
+    def _apart(self) -> bool:
+        return bool(self.config["random_eigenvalues"]) and self.config["num_experts"] == 1
 
     @property
     def batch(self) -> int | None:

@@ -43,15 +43,17 @@ LinfOrL1 = Annotated[Literal["Linf", "L1"], _OF_RADII]
 L2 = Annotated[Literal["L2"], _OF_RADII]
 L0 = Annotated[Literal["L0"], _OF_RADII]
 Space = Literal["pixels", "normalised"]
-Access = Literal["gradient", "weights", "graph", "scores", "label", "none"]
+Access = Literal["gradient", "weights", "token-wise", "graph", "scores", "label", "none"]
 Role = Literal["attack", "corruption", "certificate", "proof"]
 
 
-def shown(*, gradients: bool, weights: bool, graph: bool, shows: Shows = "scores") -> list[Access]:
-    """What a model shows of what attacks may need."""
+def shown(
+    *, gradients: bool, weights: bool, token_wise: bool, graph: bool, shows: Shows = "scores"
+) -> list[Access]:
+    """What a model shows of what attacks may need; see `Info.access`."""
     has: dict[Access, bool] = {
-        "gradient": gradients, "weights": weights, "graph": graph, "scores": shows != "label",
-        "label": True, "none": True,
+        "gradient": gradients, "weights": weights, "token-wise": token_wise, "graph": graph,
+        "scores": shows != "label", "label": True, "none": True,
     }  # fmt: skip
     return [access for access, there in has.items() if there]
 
@@ -95,7 +97,8 @@ class Info:
         input: what it changes.
         access: what of the model it needs: gradients of the differentiable model, the scores of
             the served one, the class that it answers with, weights of an architecture whose proofs
-            are known, the graph that is served, or nothing.
+            are known, such weights where no token sees another one, the graph that is served, or
+            nothing.
         budget: the option that holds its budgets.
         norms: the balls it knows; without any, eps has no meaning.
         min_classes: fewer classes than that it cannot attack.
@@ -325,6 +328,8 @@ class Attack(Strict, frozen=True, json_schema_extra=_ask_for_name):
             return f"{self.label!r} follows gradients, and {name!r} has none: {use}"
         if "weights" in missing:
             return f"{self.label!r} needs weights that it can read, and {name!r} shows none"
+        if "token-wise" in missing:
+            return f"{self.label!r} needs tokens that do not see each other, unlike in {name!r}"
         if "graph" in missing:
             return f"{self.label!r} needs the graph that is served, and {name!r} shows none"
         if "scores" in missing:

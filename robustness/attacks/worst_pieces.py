@@ -37,7 +37,7 @@ class WorstPieces(CountedEdits, frozen=True):
         paper="our own",
         what="writes down the worst case that the proof of substitutions is about",
         input="text",
-        access="weights",
+        access="token-wise",
         budget="edits",
         counts="pieces",
     )

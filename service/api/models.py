@@ -27,17 +27,18 @@ _LIMITS: set[str] = {
     "evaluation_max_attacks",
 }
 
-Access = Literal["gradient", "weights", "graph", "scores", "label", "none"]
+Access = Literal["gradient", "weights", "token-wise", "graph", "scores", "label", "none"]
 _ACCESS: tuple[Access, ...] = get_args(Access)  # as attacks name it
 
 
 class ModelDescription(TypedDict):
     """A model that is served (`catalog`: of an architecture of ours, or `imported`), or `remote`.
 
-    `measuring` says that runtimes are being compared for it, `gradients` whether attacks can follow
-    them, `access` what they see: an attack can be tried whose own `access` is among it; "weights"
-    are those of a model that proofs know. A remote model is evaluated only; nothing is known of its
-    architecture, and of the `input` of texts.
+    `measuring` says that runtimes are being compared for it, `gradients` whether attacks can
+    follow them, `access` what they see: an attack can be tried whose own `access` is among it;
+    "weights" are those of a model that proofs know, "token-wise" where its tokens do not see
+    each other. A remote model is evaluated only; nothing is known of its architecture, and of
+    the `input` of texts.
     """
 
     name: str
@@ -108,7 +109,11 @@ def routes(
 def describe_model(served: Served, registry: Registry) -> dict[str, Any]:
     """A model as ``/v1/models`` shows it."""
     artifact, manifest = served.artifact, served.artifact.manifest
-    there = {"gradient": manifest.gradients, "weights": manifest.provable}
+    there = {
+        "gradient": manifest.gradients,
+        "weights": manifest.provable,
+        "token-wise": manifest.token_wise,
+    }
     return {
         "name": artifact.name,
         "version": artifact.version,

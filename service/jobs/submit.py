@@ -291,7 +291,10 @@ def _access(model: Model) -> list[Access]:
     """What a model shows to attacks."""
     if isinstance(model, RemoteTarget):
         return model.access
-    return shown(gradients=model.gradients, weights=model.manifest.provable, graph=True)
+    found = model.manifest
+    return shown(
+        gradients=model.gradients, weights=found.provable, token_wise=found.token_wise, graph=True
+    )
 
 
 def _counts(attack: Attack, settings: Settings) -> Iterator[tuple[str, str, int, int]]:

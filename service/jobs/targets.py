@@ -126,7 +126,10 @@ class RemoteTarget:
     @property
     def access(self) -> list[Access]:
         """What attacks may need and get."""
-        return shown(gradients=self.gradients, weights=False, graph=False, shows=self.shows[0])
+        return shown(
+            gradients=self.gradients, weights=False, token_wise=False, graph=False,
+            shows=self.shows[0],
+        )  # fmt: skip
 
     @property
     def manners(self) -> Manners:

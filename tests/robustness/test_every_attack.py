@@ -148,7 +148,8 @@ def subject(
         target = provable_images() if proves or name == "patch-fool" else rowwise()
         target = seen_through() if name == "graph-bounds" else target
         return target, make_batch(target)
-    chosen, target = texts[:8], provable if ATTACKS[name].info.access == "weights" else bag
+    chosen, access = texts[:8], ATTACKS[name].info.access
+    target = provable if access in ("weights", "token-wise") else bag
     return target, Batch(inputs=chosen, labels=target.predict(chosen).argmax(axis=1))
 
 
@@ -307,6 +308,9 @@ def spec(**attack: Any) -> EvaluationSpec:
     return EvaluationSpec.model_validate({"attacks": [one]})
 
 
+PIXLE = {"attack": "Pixle", "eps": ["1"]}
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -318,8 +322,8 @@ def spec(**attack: Any) -> EvaluationSpec:
         ({"params": {"alpha": "x"}}, "alpha must be a number"),
         ({"attack": "PGD", "params": {"random_start": 1}}, "must be true or false"),
         ({"attack": "UPGD", "params": {"loss": "kl"}}, "must be one of ce, margin, dlr"),
-        ({"attack": "Pixle", "params": {"x_dimensions": [9, 2]}}, "two numbers, the smaller first"),
-        ({"attack": "Pixle", "params": {"x_dimensions": [0, 2]}}, "x_dimensions must lie in"),
+        ({**PIXLE, "params": {"x_dimensions": [9, 2]}}, "two numbers, the smaller first"),
+        ({**PIXLE, "params": {"x_dimensions": [0, 2]}}, "x_dimensions must lie in"),
         ({"norm": "L2"}, "norm of 'torchattacks:MIFGSM' must be 'Linf'"),
         ({"attack": "APGDT", "norm": "L2"}, "must be 'Linf'"),
         ({"attack": "OnePixel", "eps": ["0.5"]}, "whole numbers of pixels"),
