@@ -57,7 +57,8 @@ def run(
                 both.append(right & (needed > edits))
                 about = f"{kind.info.title}, {edits} edits, {queries} queries"
                 yield _accuracy(about, both[-1])
-            only = [int((a & ~b).sum()) for a, b in (both, both[::-1])]
+            first, second = both
+            only = int((first & ~second).sum()), int((second & ~first).sum())
             yield figure(
                 f"Typos minus Charmer, {edits} edits, {queries} queries: robust accuracy",
                 (only[0] - only[1]) / texts,

@@ -13,7 +13,7 @@ import pytest
 from onnx import TensorProto, helper
 
 import models
-from models.analysis import bounds, patches
+from models.analysis import bounds, patches, substitutions
 from runtimes.artifact import (
     MANIFEST,
     Artifact,
@@ -330,7 +330,12 @@ def test_a_manifest_says_whether_proofs_know_the_model(name: str, changes: dict[
     sizes = {"embed_dim": 8, "depth": 1} if name.startswith("transject") else {}
     sizes |= {"vocab_size": 9, "seq_len": 4} if name in ("transject", "transject_random") else {}
     model = models.build(name, **sizes, **changes)
-    known = bounds.refusal(model) is None or patches.refusal(model) is None
+    known, apart = (
+        refusal(model) is None or patches.refusal(model) is None
+        for refusal in (bounds.refusal, substitutions.refusal)
+    )
     for precision in ("fp32", "int8"):
-        manifest = Manifest.model_construct(config=asdict(model.config), precision=precision)
+        config = asdict(models.config(name, **sizes, **changes))
+        manifest = Manifest.model_construct(config=config, precision=precision)
         assert manifest.provable == (known and precision == "fp32")
+        assert manifest.token_wise == (apart and precision == "fp32")
