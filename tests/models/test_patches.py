@@ -133,7 +133,7 @@ def test_a_patch_stays_above_its_linear_bound(limit: float | None) -> None:
 @pytest.mark.parametrize("limit", [None, 0.5])
 def test_float32_stays_within_the_stated_rounding(limit: float | None) -> None:
     sizes: dict[str, Any] = {"embed_dim": 32, "depth": 3, "token_bound": limit}
-    model, exact, images = provable(**sizes), provable(**sizes).double(), drawn(5, 64, 2, 6, 6)
+    model, exact, images = provable(**sizes), provable(**sizes).double(), drawn(5, 16, 2, 6, 6)
     known, true = Patches(model), exact(images.double()).detach()
     bounds = [known.box(image, 0, 0.0).rounding for image in images]
     assert all(0 < bound < 0.01 for bound in bounds)

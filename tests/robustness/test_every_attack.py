@@ -351,7 +351,7 @@ def test_a_model_that_an_attack_cannot_run_on_is_refused() -> None:
         run(adapted("APGDT", "Linf"), few, make_batch(few))
 
 
-@pytest.mark.parametrize("num_classes", [2, 3, 1000])
+@pytest.mark.parametrize("num_classes", [2, 3, 12])
 @pytest.mark.parametrize(
     ("name", "norm"),
     [(n, norm) for n, norm in CASES if ATTACKS[n].info.input == "image" and n != "autoattack"],

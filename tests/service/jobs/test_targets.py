@@ -164,7 +164,7 @@ def test_what_an_endpoint_does_not_show_is_refused_and_nothing_else_is_asked(
         kinds = {model["name"]: model for model in client.get("/v1/models").json()}
         assert kinds["fashion-dot"]["kind"] == "catalog"
         needed = {a["access"] for a in client.get("/v1/attacks").json()}
-        assert needed - set(kinds["fashion-dot"]["access"]) == {"weights"}  # no proof knows it
+        assert needed - set(kinds["fashion-dot"]["access"]) == {"weights", "token-wise"}
         answer = client.post("/classify", data={"model": "shop"}, files=pictures(1))
         check_error(answer, 422, "remote_model", "only evaluations ask")
         check_error(client.get("/v2/models/shop"), 422, "remote_model", "")
