@@ -21,6 +21,14 @@ _SHARE = re.compile(
     r"(with (?P<edits>\d+ (piece|word))s? (replaced|mistyped), )?"
     "(?P<what>clean accuracy|proved accuracy|accuracy under worst-pieces)"
 )
+_PAIR = re.compile(
+    r"(?P<attack>.+), (?P<box>papers' box|pixels)( \([^)]*\))?: "
+    r"(?P<first>[\w-]+) minus (?P<second>[\w-]+), (?P<way>.+)"
+)
+_BOTH = (
+    "Robust accuracy in %, and its difference with a 95 % interval of the paired images, by how "
+    "gradients treat m. The papers' box is a replication and not a claim about pixels."
+)
 _PROVED = (
     "Small models of texts (width 64, one layer, minutes of training on parts of the data), in % "
     "of 300 test texts: clean accuracy; with so many pieces replaced proved accuracy – accuracy "
@@ -69,6 +77,8 @@ def _section(path: Path) -> str:
         parts += [_aims(families), _missing(families)]
     if brackets := _brackets(rows):
         parts += [_PROVED, brackets]
+    if pairs := _pairs(rows):
+        return "\n\n".join([*parts, _BOTH, pairs]) + "\n"
     return "\n\n".join([*parts, markdown_table(columns, [_cells(row) for row in shown])]) + "\n"
 
 
@@ -121,6 +131,23 @@ def _brackets(rows: Sequence[dict[str, Any]]) -> str:
     ]
     columns = [each if each[:2] == "1 " else f"{each}s" for each in edits]
     return markdown_table(("data", "model", "clean", *columns), lines)
+
+
+def _pairs(rows: Sequence[dict[str, Any]]) -> str:
+    """Elliptical attention minus dot-product attention, under each attack in each space."""
+    lines: dict[str, list[str]] = {}
+    columns = dict.fromkeys(("attack", "space"))
+    accuracy = {row["case"]: 100 * row["measured"] for row in rows}
+    for row in rows:
+        if match := _PAIR.fullmatch(row["case"]):
+            about, _, _ = row["case"].rpartition(": ")
+            first, second = match["first"], match["second"]
+            start = [match["attack"], match["box"], f"{accuracy[about + ': ' + second]:.0f}"]
+            low, high = (100 * end for end in row["spread"])
+            difference = f"{100 * row['measured']:+.0f} ({low:+.0f} to {high:+.0f})"
+            lines.setdefault(about, start).append(difference)
+            columns |= dict.fromkeys((second, f"{first} minus it, {match['way']}"))
+    return markdown_table(tuple(columns), list(lines.values())) if lines else ""
 
 
 def _cells(row: dict[str, Any]) -> list[str]:
