@@ -13,7 +13,7 @@ from service.settings import ROOT
 from tests.service.page import Page, needs_browser
 from tests.service.server import serve
 
-pytestmark = needs_browser
+pytestmark = [needs_browser, pytest.mark.slow]
 IMAGE = ROOT / "artifacts" / "samples" / "fashion-mnist" / "bag" / "00018.png"
 KEYS = [
     {"name": "reader", "key": "reader-key-0123456789", "scopes": ["predict"]},
