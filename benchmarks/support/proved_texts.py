@@ -23,7 +23,7 @@ from runtimes.artifact import open_artifact
 
 EDITS = [1, 2, 5, 10]
 RECIPES = {"imdb": "imdb.yaml", "ag-news": "ag_news.yaml"}
-_REPLACED, _BOUNDED, _BAG = "train.replaced", "model.token_bound=16", "model.positions=false"
+_REPLACED, _BOUNDED, _BAG = "train.replaced=2", "model.token_bound=16", "model.positions=false"
 MODELS = {
     "plain": (),
     "replaced": (_REPLACED,),
@@ -32,10 +32,11 @@ MODELS = {
     "bag of pieces": (_BAG,),
     "bag of pieces, replaced": (_BAG, _REPLACED),
 }
-"""By name the options of a recipe; `train.replaced` is about one token of 27."""
-_COUNTS = {"imdb": 5, "ag-news": 2}
-_SIZES = "size=small data.max_len=128 model.embed_dim=64 model.depth=1 model.num_experts=1"
-_EPOCHS = {"imdb": 2, "ag-news": 4}
+"""By name the options of a recipe."""
+_SIZES = (
+    "size=small data.max_len=128 model.embed_dim=64 model.depth=1 model.num_experts=1 "
+    "train.epochs=4 train.lr=0.005"
+)
 _LEARNT = 8_800  # texts at most
 _HELD_OUT = 1_000  # of them, on which the exported graph is compared, too
 _FEWER = 100  # texts whose slips are proved
@@ -60,9 +61,7 @@ def trained(source: str, model: str, data: Path, folder: Path) -> tuple[TextTarg
     labels = open_texts(source, label_names=None).label_names
     recipe = [f"recipes/{RECIPES[source]}", "variant=transject-random", *_SIZES.split()]
     recipe += [f"data.source={data}", f"data.valid={_HELD_OUT}", f"labels={list(labels or [])}"]
-    replaced = f"{_REPLACED}={_COUNTS[source]}"
-    recipe += ["train.lr=0.005", f"train.epochs={_EPOCHS[source]}"]
-    recipe += [*(replaced if o == _REPLACED else o for o in MODELS[model])]
+    recipe += MODELS[model]
     began = time.perf_counter()
     _run("training", "fit", *recipe, "--output", str(folder / "run"))
     took = time.perf_counter() - began
