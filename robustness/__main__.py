@@ -17,7 +17,8 @@ from pydantic import ValidationError
 from core.command import run_command
 from core.files import write_whole
 from core.progress import Bar
-from robustness.options import check_numbers, default_workers, parser, read_spec, settle_rate
+from robustness.arguments import check_numbers, default_workers, read_spec, settle_rate
+from robustness.options import parser
 from robustness.progress import Cancelled, Progress, Spent
 from robustness.spec import EvaluationSpec, cost, queries
 

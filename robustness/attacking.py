@@ -15,7 +15,7 @@ from robustness.attacks.minimal import within
 from robustness.kinds import Variant
 from robustness.logits import label_rank
 from robustness.progress import Meter
-from robustness.scoring import (
+from robustness.results import (
     AttackResult,
     CertificateResult,
     CleanResult,
@@ -23,11 +23,9 @@ from robustness.scoring import (
     ProofResult,
     Scoring,
     ShardResult,
-    ask,
-    combine,
     parts_of,
-    score,
 )
+from robustness.scoring import ask, combine, score
 from robustness.spec import Cell, EvaluationSpec
 from robustness.store import Shard
 from robustness.target import Target

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from robustness.scoring import AttackResult, ModelResult, ProofResult
+from robustness.results import AttackResult, ModelResult, ProofResult
 from robustness.spec import Cell
 
 

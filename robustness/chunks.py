@@ -22,8 +22,7 @@ from robustness.attacking import (
     surroundings,
 )
 from robustness.attacks.base import Role, input_seed
-from robustness.sanity.measure import measure
-from robustness.scoring import (
+from robustness.results import (
     AttackResult,
     CertificateResult,
     CleanResult,
@@ -32,9 +31,9 @@ from robustness.scoring import (
     ModelResult,
     ProofResult,
     ShardResult,
-    join,
-    score_clean,
 )
+from robustness.sanity.measure import measure
+from robustness.scoring import join, score_clean
 from robustness.spec import CLEAN_EVALUATIONS, Cell, EvaluationSpec, cell_cost
 from robustness.target import Target
 

@@ -23,7 +23,7 @@ from robustness.progress import Cancelled, Meter, Progress
 from robustness.report.build import build_report, environment
 from robustness.report.schema import Report, write_report
 from robustness.report.write import write_companions
-from robustness.scoring import ModelResult
+from robustness.results import ModelResult
 from robustness.spec import EvaluationSpec, GateMetric, cost, parse_gate
 from robustness.target import Target, torch_threads
 from robustness.text_target import open_model

@@ -17,20 +17,16 @@ from robustness.kinds import NotPossible, Variant
 from robustness.logits import label_rank
 from robustness.progress import Meter
 from robustness.report.schema import Report
-from robustness.scoring import (
+from robustness.results import (
     GRADIENTS,
-    Answers,
     AttackResult,
     CleanResult,
     CorruptionResult,
     ModelResult,
     ProofResult,
     Scoring,
-    ask,
-    combine,
-    score,
-    score_clean,
 )
+from robustness.scoring import Answers, ask, combine, score, score_clean
 from robustness.spec import Cell
 from robustness.store import Shard
 from robustness.target import Target

@@ -20,7 +20,7 @@ from robustness.remote.target import Reported, runtime_of
 from robustness.report.build import build_report, data_digest
 from robustness.report.schema import FILE, ModelFigures, Report, parse_report, plain
 from robustness.rescore import Outcome, Refuted, rescore
-from robustness.scoring import ModelResult, parts_of
+from robustness.results import ModelResult, parts_of
 from robustness.target import Target, torch_threads
 from robustness.text_target import open_model
 from runtimes.artifact import MANIFEST, Artifact, open_artifact

@@ -508,7 +508,7 @@ class Proof(Attack, frozen=True):
     def prove(
         self, target: "Target", batch: Batch, budget: Budget, search: Search
     ) -> dict[str, np.ndarray]:
-        """What `robustness.scoring.ProofResult` holds of a batch.
+        """What `robustness.results.ProofResult` holds of a batch.
 
         Raises:
             NotPossible: see `check`.

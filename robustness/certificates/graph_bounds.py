@@ -41,7 +41,8 @@ class GraphBounds(Proof, BallAttack, frozen=True):
         title="Graph bounds",
         paper="Gowal et al. 2018, Singh et al. 2018",
         references=("arXiv:1810.12715",),
-        what="no attack but a proof, of any small network, against any change within eps",
+        what="no attack but a proof for small networks, against any change within eps; of "
+        "transformers it proves nothing",
         access="graph",
         norms=("Linf",),
         role="proof",

@@ -16,14 +16,14 @@ from robustness.brackets import brackets
 from robustness.report import schema, sentences
 from robustness.report.schema import plain
 from robustness.report.summary import by_gradients, model_figures, nearest
-from robustness.sanity.checks import CONTRADICTED, find_warnings, not_tried, notes
-from robustness.scoring import (
+from robustness.results import (
     AttackResult,
     CertificateResult,
     CorruptionResult,
     ModelResult,
     parts_of,
 )
+from robustness.sanity.checks import CONTRADICTED, find_warnings, not_tried, notes
 from robustness.spec import Cell, EvaluationSpec, GateMetric, parse_gate
 from robustness.store import SHARD_SIZE, content_digest
 

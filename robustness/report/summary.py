@@ -15,7 +15,7 @@ from robustness.certificates.smoothing import Smoothing
 from robustness.kinds import Variant
 from robustness.report import schema
 from robustness.report.sentences import of_attack, of_bracket, outcome
-from robustness.scoring import (
+from robustness.results import (
     GRADIENTS,
     AttackResult,
     CertificateResult,

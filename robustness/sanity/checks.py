@@ -8,9 +8,9 @@ import numpy as np
 
 from robustness.attacks.base import Budget
 from robustness.brackets import brackets
+from robustness.results import AttackResult, ModelResult, parts_of
 from robustness.sanity import model_checks
 from robustness.sanity.model_checks import ModelOutcome, Pairs, many
-from robustness.scoring import AttackResult, ModelResult, parts_of
 from robustness.spec import ATTACKS, CLIMBERS, STEPS, Cell, EvaluationSpec
 from robustness.target import Target
 

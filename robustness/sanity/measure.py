@@ -17,7 +17,7 @@ from torch.overrides import TorchFunctionMode
 from robustness.attacks.base import Batch, content_of
 from robustness.logits import margin
 from robustness.progress import Meter
-from robustness.scoring import Diagnostics
+from robustness.results import Diagnostics
 from robustness.spec import ALONE, CLIMBERS, DIRECTIONS, SAMPLES, STEPS
 from robustness.target import Target, input_gradient
 

@@ -13,7 +13,7 @@ from torch import nn
 from core.stats import above_chance
 from models.attention.elliptical import is_randomized
 from robustness.attacks.base import Budget
-from robustness.scoring import AttackResult, CleanResult, Diagnostics, ModelResult
+from robustness.results import AttackResult, CleanResult, Diagnostics, ModelResult
 from robustness.spec import Cell, EvaluationSpec
 from runtimes.gate import MIN_ROUNDED
 

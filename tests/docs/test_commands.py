@@ -23,8 +23,8 @@ from benchmarks.__main__ import names as benchmarks
 from benchmarks.support.server import end, free_port
 from export.__main__ import _COMMANDS, _export_parser
 from results.__main__ import _parser as results_parser
+from robustness.arguments import read_spec
 from robustness.options import parser as robustness_parser
-from robustness.options import read_spec
 from service.settings import ROOT
 from training.__main__ import _parser as training_parser
 from training.recipe_file import read_recipe

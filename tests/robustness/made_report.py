@@ -14,8 +14,7 @@ from robustness.attacking import cell_shards
 from robustness.kinds import Variant
 from robustness.report.build import build_report
 from robustness.report.schema import Report, write_report
-from robustness.sanity.measure import unmeasured
-from robustness.scoring import (
+from robustness.results import (
     CertificateResult,
     CleanResult,
     CorruptionResult,
@@ -23,9 +22,10 @@ from robustness.scoring import (
     ModelResult,
     Scoring,
     ShardResult,
-    combine,
     parts_of,
 )
+from robustness.sanity.measure import unmeasured
+from robustness.scoring import combine
 from robustness.spec import Cell, EvaluationSpec
 from robustness.target import Target
 from tests.robustness.conftest import image_target

@@ -14,9 +14,10 @@ from data.images import ImageSpec
 from export.verifiable import unrolled
 from robustness.attacks.base import Batch, Search
 from robustness.certificates.graph_bounds import GraphBounds
-from robustness.certificates.propagation import RULES, Propagation
+from robustness.certificates.propagation import Propagation
+from robustness.certificates.rules import RULES
 from robustness.kinds import NotPossible
-from robustness.scoring import ProofResult
+from robustness.results import ProofResult
 from robustness.target import ImageTarget
 from runtimes.onnx import open_session
 

@@ -18,10 +18,11 @@ from robustness.attacks.base import Batch
 from robustness.evaluation import evaluate
 from robustness.progress import Meter
 from robustness.report.schema import Summary
+from robustness.results import CertificateResult, CorruptionResult
 from robustness.sanity.checks import find_warnings, notes
 from robustness.sanity.measure import measure
 from robustness.sanity.model_checks import ModelOutcome, not_above_chance
-from robustness.scoring import CertificateResult, CorruptionResult, combine
+from robustness.scoring import combine
 from robustness.spec import EvaluationSpec
 from robustness.target import Target
 from robustness.text_target import open_model

@@ -11,7 +11,8 @@ from robustness.logits import label_rank, margin
 from robustness.progress import Meter
 from robustness.report.sentences import findings
 from robustness.report.summary import model_figures
-from robustness.scoring import ModelResult, ask, combine, score
+from robustness.results import ModelResult
+from robustness.scoring import ask, combine, score
 from robustness.target import Target, in_8bit
 from tests.robustness.conftest import make_images, make_target
 from tests.robustness.made_report import made_clean, made_result, made_scoring

@@ -20,8 +20,9 @@ import torch
 
 from data.sources import open_images
 from robustness.__main__ import main
+from robustness.arguments import read_spec, settle_rate
 from robustness.evaluation import evaluate
-from robustness.options import parser, read_spec, settle_rate
+from robustness.options import parser
 from robustness.remote.connection import Connection, Manners
 from robustness.remote.ledger import FILE, Ledger
 from robustness.report.schema import Report, read_report
