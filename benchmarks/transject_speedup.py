@@ -38,7 +38,7 @@ from core.stats import wilson
 from export.int8 import quantize_dynamic
 from export.onnx import to_onnx
 from export.torch_files import to_torchscript
-from models.attention.elliptical import Attention
+from models.attention.base import Attention
 from models.transject import Layer, TransJect
 from runtimes.threads import available_cores
 from runtimes.torchscript import load_torchscript

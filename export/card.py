@@ -113,9 +113,9 @@ def _trained(card: dict[str, Any], samples: str) -> str:
 
 
 def _attention(artifact: Artifact) -> str:
-    if artifact.manifest.kind.startswith("transject"):
+    if artifact.attention is None:
         return "no"
-    return "elliptical" if artifact.elliptical else "dot-product"
+    return "dot-product" if artifact.attention == "dot" else artifact.attention
 
 
 def _reads(spec: dict[str, Any]) -> str:

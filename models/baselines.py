@@ -8,14 +8,15 @@ Source: TJ tables 1 and 2; Vaswani et al., "Attention is all you need", 2017.
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Unpack
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from core.fields import check_at_least, check_fraction, check_types
-from models.attention.elliptical import Attention
+from models.attention.catalog import make_attention
+from models.attention.config import AttentionArguments, AttentionConfig
 from models.layers.block import Block, Mlp
 from models.layers.tokens import SinusoidalPositions, TokenModel, pool
 from models.transject import OrthogonalMaps
@@ -25,7 +26,7 @@ BasePooling = Literal["mean", "max"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BaselineConfig:
+class BaselineConfig(AttentionConfig):
     """What defines a baseline; `seq_len` is the largest number of tokens.
 
     `dropout` is the share of the embedding and of each sublayer's output that training drops.
@@ -47,12 +48,17 @@ class BaselineConfig:
         check_types(self)
         sizes = ("vocab_size", "seq_len", "num_classes", "embed_dim", "depth", "num_heads")
         check_at_least(self, 1, *sizes, "hidden_dim")
-        for by, divisor in (("num_heads", self.num_heads), ("2 for its positions", 2)):
-            if self.embed_dim % divisor:
-                raise ValueError(
-                    f"embed_dim must be a multiple of {by}, got {self.embed_dim} and {divisor}"
-                )
+        if self.embed_dim % 2:
+            raise ValueError(
+                f"embed_dim must be a multiple of 2 for its positions, got {self.embed_dim}"
+            )
         check_fraction(self, "dropout")
+        AttentionConfig.__post_init__(self)
+
+    @property
+    def max_tokens(self) -> int:
+        """See `AttentionConfig.max_tokens`."""
+        return self.seq_len
 
     @property
     def hidden_dim(self) -> int:
@@ -68,9 +74,18 @@ class ReZeroBlock(nn.Module):
     Source: Bachlechner et al., "ReZero is all you need", UAI 2021 (arXiv 2020), section 5.
     """
 
-    def __init__(self, embed_dim: int, num_heads: int, hidden_dim: int, *, dropout: float) -> None:
+    def __init__(
+        self,
+        embed_dim: int,
+        num_heads: int,
+        hidden_dim: int,
+        *,
+        dropout: float,
+        **attention: Unpack[AttentionArguments],
+    ) -> None:
         super().__init__()
-        self.attn = Attention(embed_dim, num_heads)
+        name = attention.pop("attention", "dot")
+        self.attn = make_attention(name, embed_dim, num_heads, **attention)
         self.mlp = Mlp(embed_dim, hidden_dim)
         self.alpha = nn.Parameter(torch.zeros(()))
         self.dropout = nn.Dropout(dropout)
@@ -117,7 +132,7 @@ class BaselineTransformer(TokenModel):
         self.token_embed = nn.Embedding(config.vocab_size, config.embed_dim)
         self.positions = SinusoidalPositions(config.seq_len, config.embed_dim)
         self.dropout = nn.Dropout(config.dropout)
-        self.blocks = nn.ModuleList(_block(config) for _ in range(config.depth))
+        self.blocks = nn.ModuleList(_block(config, layer + 1) for layer in range(config.depth))
         rezero = config.variant == "rezero"
         self.norm = nn.Identity() if rezero else nn.LayerNorm(config.embed_dim, eps=1e-6)
         self.head = nn.Linear(config.embed_dim, config.num_classes)
@@ -125,19 +140,19 @@ class BaselineTransformer(TokenModel):
     def features(self, tokens: Tensor, mask: Tensor | None = None) -> Tensor:
         """See `TokenModel.features`."""
         self.check(tokens, mask)
-        x = self.dropout(self.token_embed(tokens) + self.positions(tokens.shape[1]))
+        x, v = self.dropout(self.token_embed(tokens) + self.positions(tokens.shape[1])), None
         for block in self.blocks:
-            x, _ = block(x, None, mask)
+            x, v = block(x, v, mask)
         return pool(self.norm(x), mask, self.config.pooling)
 
 
-def _block(config: BaselineConfig) -> nn.Module:
-    sizes = (config.embed_dim, config.num_heads, config.hidden_dim)
+def _block(config: BaselineConfig, layer: int) -> nn.Module:
+    sizes, attention = (config.embed_dim, config.num_heads, config.hidden_dim), config.attention_at
     if config.variant == "rezero":
-        return ReZeroBlock(*sizes, dropout=config.dropout)
-    block = Block(*sizes, dropout=config.dropout)
+        return ReZeroBlock(*sizes, dropout=config.dropout, **attention(layer))
+    block = Block(*sizes, dropout=config.dropout, **attention(layer))
     if config.variant == "orthogonal":
         # The paper leaves open which maps are orthogonal: the square ones of attention [ours].
-        block.set_submodule("attn.qkv", OrthogonalLinear(config.embed_dim, 3))
+        block.set_submodule("attn.qkv", OrthogonalLinear(config.embed_dim, block.attn.maps))
         block.set_submodule("attn.proj", OrthogonalLinear(config.embed_dim, 1))
     return block

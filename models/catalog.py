@@ -7,6 +7,8 @@ from typing import Any
 from torch import nn
 
 from core.names import nearest
+from models.attention.catalog import option_names
+from models.attention.config import AttentionConfig, with_options
 from models.baselines import BaselineConfig, BaselineTransformer
 from models.deit import DeiT, DeiTConfig
 from models.fan import FAN, FANConfig
@@ -31,7 +33,7 @@ _DOT_PRODUCT: dict[str, Config] = {
     "lra_transformer": SequenceConfig(),
 }
 CATALOG: dict[str, Config] = _DOT_PRODUCT | {
-    f"{name}_elliptical": dataclasses.replace(config, elliptical=True)
+    f"{name}_elliptical": dataclasses.replace(config, attention="elliptical")
     for name, config in _DOT_PRODUCT.items()
 }
 CATALOG |= {
@@ -62,8 +64,9 @@ def config(name: str, **overrides: Any) -> Config:
 
     Args:
         name: one of `names()`.
-        **overrides: config fields, e.g. `img_size=32, patch_size=4, num_classes=10`. Where
-            `in_chans` is given without `mean` and `std`, both become 0.5 per channel.
+        **overrides: config fields, e.g. `img_size=32, patch_size=4, num_classes=10`, and options
+            of its attention, e.g. `attention="elliptical", scaling="mean"`. Where `in_chans` is
+            given without `mean` and `std`, both become 0.5 per channel.
 
     Raises:
         ValueError: unknown name or field, or a value against the rules of the config.
@@ -71,10 +74,13 @@ def config(name: str, **overrides: Any) -> Config:
     if not isinstance(name, str) or name not in CATALOG:
         raise ValueError(f"name must be a known model, got {name!r}; {nearest(name, names())}")
     base = CATALOG[name]
-    fields = [field.name for field in dataclasses.fields(base)]
+    known = [field.name for field in dataclasses.fields(base)]
+    if isinstance(base, AttentionConfig):
+        overrides = with_options(base, overrides)
+        known += option_names(overrides.get("attention", base.attention))
     for key in overrides:
-        if key not in fields:
-            raise ValueError(f"{key!r} is no config field of {name}; {nearest(key, fields)}")
+        if key not in known:
+            raise ValueError(f"{key!r} is no config field of {name}; {nearest(key, known)}")
     channels = overrides.get("in_chans")
     if isinstance(channels, int) and channels != getattr(base, "in_chans", None):
         overrides = {"mean": (0.5,) * channels, "std": (0.5,) * channels} | overrides

@@ -1,4 +1,4 @@
-"""DeiT, a vision transformer for classification, with dot-product or elliptical attention.
+"""DeiT, a vision transformer for classification, with any attention of `models.attentions()`.
 
 Parameter names are those of the public DeiT and timm checkpoints; the elliptical model has the same
 names and shapes, so that weights load unchanged both ways.
@@ -65,7 +65,7 @@ class DeiT(ImageModel):
                 hidden_dim,
                 norm_eps=config.norm_eps,
                 drop_path=drop_path_rate(config.drop_path, layer, config.depth),
-                **config.attention_options(layer),
+                **config.attention_at(layer),
             )
             for layer in range(1, config.depth + 1)
         )

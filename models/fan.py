@@ -18,9 +18,10 @@ from typing import Self, Unpack
 import torch
 from torch import Tensor, nn
 
+from models.attention.catalog import make_attention
 from models.attention.channel_attention import ChannelAttention
 from models.attention.class_attention import ClassBlock
-from models.attention.elliptical import Attention, AttentionOptions
+from models.attention.config import AttentionArguments
 from models.layers.block import DropPath, init_linear
 from models.layers.images import ImageConfig, ImageModel
 
@@ -149,11 +150,12 @@ class FANBlock(nn.Module):
         grid_size: int,
         norm_eps: float = 1e-6,
         drop_path: float = 0.0,
-        **attention: Unpack[AttentionOptions],
+        **attention: Unpack[AttentionArguments],
     ) -> None:
         super().__init__()
         self.norm1 = nn.LayerNorm(embed_dim, eps=norm_eps, elementwise_affine=False)
-        self.attn = Attention(embed_dim, num_heads, **attention)
+        name = attention.pop("attention", "dot")
+        self.attn = make_attention(name, embed_dim, num_heads, **attention)
         self.gamma1 = nn.Parameter(torch.ones(embed_dim))
         self.norm2 = nn.LayerNorm(embed_dim, eps=norm_eps)
         self.mlp = ChannelAttention(embed_dim, num_heads, hidden_dim, grid_size)
@@ -184,7 +186,7 @@ class FAN(ImageModel):
                 grid_size=config.grid_size,
                 norm_eps=config.norm_eps,
                 drop_path=config.drop_path,
-                **config.attention_options(layer),
+                **config.attention_at(layer),
             )
             for layer in range(1, config.depth + 1)
         )

@@ -1,4 +1,4 @@
-"""The transformer of the Long Range Arena (LRA), with dot-product or elliptical attention.
+"""The transformer of the Long Range Arena (LRA), with any attention of `models.attentions()`.
 
 Source: Tay et al., "Long Range Arena", ICLR 2021; sizes and head: the public code that Nielsen et
 al., "Elliptical Attention", NeurIPS 2024 (EA) build on. That code divides the mean by the padded
@@ -11,15 +11,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from core.fields import check_at_least, check_fraction
-from models.attention.elliptical import EllipticalConfig
+from core.fields import check_at_least, check_fraction, check_types
+from models.attention.config import AttentionConfig
 from models.layers.block import Block
 from models.layers.tokens import Pooling, TokenModel, pool
 from models.layers.towers import TwoTower, classifier
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SequenceConfig(EllipticalConfig):
+class SequenceConfig(AttentionConfig):
     """What defines a sequence transformer; the defaults fit LRA Text, bytes of at most 4096.
 
     `seq_len` is the largest number of tokens, without the class token that pooling "cls" adds.
@@ -40,16 +40,23 @@ class SequenceConfig(EllipticalConfig):
 
     def __post_init__(self) -> None:
         """Check every rule, naming the field and the value received."""
-        EllipticalConfig.__post_init__(self)
+        check_types(self)
         check_at_least(self, 1, "vocab_size", "seq_len", "num_classes", "hidden_dim")
         if self.towers not in (1, 2):
             raise ValueError(f"towers must be 1 or 2, got {self.towers}")
         check_fraction(self, "dropout")
+        AttentionConfig.__post_init__(self)
+
+    @property
+    def max_tokens(self) -> int:
+        """See `AttentionConfig.max_tokens`."""
+        return self.seq_len + (self.pooling == "cls")
 
     @property
     def default_layers(self) -> tuple[int, ...]:
-        """The last layer alone, where it has a previous one."""
-        return tuple(range(2, self.depth + 1))[-1:]
+        """All layers, or the last alone for what reads the values of a previous one."""
+        layers = range(self.first_layer, self.depth + 1)
+        return tuple(layers[-1:] if self.first_layer > 1 else layers)
 
     @property
     def hidden_dim(self) -> int:
@@ -76,7 +83,7 @@ class SequenceTransformer(TokenModel):
                 config.num_heads,
                 config.hidden_dim,
                 dropout=config.dropout,
-                **config.attention_options(layer),
+                **config.attention_at(layer),
             )
             for layer in range(1, config.depth + 1)
         )

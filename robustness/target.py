@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from data.images import ImageSpec, decode_image, framed, to_input, to_png
 from data.sets import load_inputs
-from models.attention.elliptical import is_elliptical, metric_gradient
+from models.attention.base import has_metric, metric_gradient
 from models.layers.images import ImageModel
 from robustness.kinds import ASKING, Endpoint, InputKind, NotPossible, Variant
 from robustness.progress import Meter
@@ -65,7 +65,7 @@ class Target:
     @property
     def elliptical(self) -> bool:
         """Whether the PyTorch model estimates a metric, and so is attacked in two ways."""
-        return self.torch_model is not None and is_elliptical(self.torch_model)
+        return self.torch_model is not None and has_metric(self.torch_model)
 
     @property
     def variants(self) -> tuple[Variant, ...]:

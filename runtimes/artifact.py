@@ -92,7 +92,14 @@ class Artifact:
     @property
     def elliptical(self) -> bool:
         """Whether it has elliptical attention, whose gradients are taken in two ways."""
-        return bool(self.manifest.config.get("elliptical"))
+        return self.attention == "elliptical"
+
+    @property
+    def attention(self) -> str | None:
+        """The mechanism of its transformer, by name; None where the config names none."""
+        config = self.manifest.config
+        old = {True: "elliptical", False: "dot"}.get(config.get("elliptical"))  # before 0.3
+        return config.get("attention", old)
 
     @property
     def image_spec(self) -> ImageSpec:

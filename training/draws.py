@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from models.attention.elliptical import Attention
+from models.attention.base import Attention
 
 _PURPOSES = ("order", "augment", "decode", "attack", "model")
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from models.attention.elliptical import metric_gradient
+from models.attention.base import metric_gradient
 from models.layers.tokens import masked_mean
 from training.recipe import AdversarialRecipe, Recipe
 

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from models.attention.base import Attention
 from models.attention.class_attention import ClassAttention
-from models.attention.elliptical import Attention
 from models.transject import Experts
 
 
@@ -42,9 +42,9 @@ class LayerRecord:
 
     @torch.no_grad()
     def attention_map(self) -> Tensor | None:
-        """The attention weights (S, H, N, N) of the run; None in a layer without attention."""
+        """The attention weights (S, H, N, N) of the run; None in a layer that has none."""
         layer = self.mixer.module
-        if not isinstance(layer, Attention):
+        if not isinstance(layer, Attention) or layer.no_map:
             return None
         with _replayed(self.mixer):
             return layer.attention_map(*self.mixer.arguments)
@@ -53,14 +53,10 @@ class LayerRecord:
     def metric(self) -> Tensor | None:
         """The m (S, H, D) of the run; None in a layer that estimates none."""
         layer = self.mixer.module
-        if not isinstance(layer, Attention) or not layer.elliptical:
-            return None
-        x, v_prev, mask = self.mixer.arguments
-        if v_prev is None:
+        if not isinstance(layer, Attention):
             return None
         with _replayed(self.mixer):
-            m = layer.metric(*layer.project(x, None, mask), v_prev, mask)
-        return m[:, :, 0].expand(len(x), -1, -1)
+            return layer.observed_metric(*self.mixer.arguments)
 
     @torch.no_grad()
     def experts(self) -> tuple[Tensor, Tensor] | None:

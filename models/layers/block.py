@@ -3,12 +3,11 @@
 Source: Vaswani et al., "Attention is all you need", 2017, with the norms moved before the layers.
 """
 
-from typing import Unpack
-
 import torch
 from torch import Tensor, nn
 
-from models.attention.elliptical import Attention, AttentionOptions
+from models.attention.base import ANYWHERE, AttentionOptions, Place
+from models.attention.catalog import make_attention
 
 
 class Mlp(nn.Module):
@@ -66,7 +65,9 @@ class Block(nn.Module):
         norm_eps: constant of the norms.
         dropout: share of each sublayer's output that training drops.
         drop_path: share of the samples for which training leaves out a sublayer.
-        **attention: options of `Attention`.
+        attention: a mechanism of `models.attentions()`.
+        options: its own; None for the defaults.
+        place: where in the model the block stands.
     """
 
     def __init__(
@@ -78,11 +79,13 @@ class Block(nn.Module):
         norm_eps: float = 1e-6,
         dropout: float = 0.0,
         drop_path: float = 0.0,
-        **attention: Unpack[AttentionOptions],
+        attention: str = "dot",
+        options: AttentionOptions | None = None,
+        place: Place = ANYWHERE,
     ) -> None:
         super().__init__()
         self.norm1 = nn.LayerNorm(embed_dim, eps=norm_eps)
-        self.attn = Attention(embed_dim, num_heads, **attention)
+        self.attn = make_attention(attention, embed_dim, num_heads, options=options, place=place)
         self.norm2 = nn.LayerNorm(embed_dim, eps=norm_eps)
         self.mlp = Mlp(embed_dim, hidden_dim)
         self.dropout = nn.Dropout(dropout)

@@ -7,8 +7,8 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from core.fields import check_at_least, check_fraction, check_positive
-from models.attention.elliptical import EllipticalConfig
+from core.fields import check_at_least, check_fraction, check_positive, check_types
+from models.attention.config import AttentionConfig
 from models.layers.tracing import is_traced
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
@@ -38,7 +38,7 @@ def check_images(config: Any) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ImageConfig(EllipticalConfig):
+class ImageConfig(AttentionConfig):
     """What defines an image transformer; `mean` and `std` have one entry per input channel.
 
     `drop_path` is the share of the samples for which training leaves out a sublayer.
@@ -56,10 +56,21 @@ class ImageConfig(EllipticalConfig):
 
     def __post_init__(self) -> None:
         """Check every rule, naming the field and the value received."""
-        EllipticalConfig.__post_init__(self)
+        check_types(self)
         check_images(self)
         check_fraction(self, "drop_path")
         check_positive(self, "mlp_ratio", "norm_eps")
+        AttentionConfig.__post_init__(self)
+
+    @property
+    def max_tokens(self) -> int:
+        """See `AttentionConfig.max_tokens`."""
+        return self.num_prefix_tokens + self.grid_size**2
+
+    @property
+    def num_prefix_tokens(self) -> int:
+        """Number of tokens before the patches."""
+        return 0
 
     @property
     def grid_size(self) -> int:

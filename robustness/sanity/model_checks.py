@@ -11,7 +11,7 @@ import numpy as np
 from torch import nn
 
 from core.stats import above_chance
-from models.attention.elliptical import is_randomized
+from models.attention.base import is_randomized
 from robustness.attacks.base import Budget
 from robustness.results import AttackResult, CleanResult, Diagnostics, ModelResult
 from robustness.spec import Cell, EvaluationSpec

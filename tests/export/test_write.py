@@ -40,7 +40,7 @@ def test_export_writes_an_artifact_that_tells_its_origin_and_parity(
     for name in ("model.onnx", "model.pt2", "weights.safetensors", "probe.safetensors"):
         assert written.read(name) == artifact.read(name)  # exported twice, the same bytes
     manifest = written.manifest
-    assert manifest.config["elliptical"] is True
+    assert manifest.config["attention"] == "elliptical"
     assert manifest.metrics == {"test_accuracy": 0.25, "seconds": 1.5}
     assert manifest.training["seed"] == 3
     assert manifest.training["weights_sha256"] == manifest.files["weights.safetensors"]

@@ -88,7 +88,7 @@ def plain_fan(image: Tensor, w: Weights, config: FANConfig) -> Tensor:
     x, v = x + plain_positions(config.grid_size, w), None
     for name in (f"blocks.{i}" for i in range(config.depth)):
         normed, joined = norm(x, w, f"{name}.norm1"), with_qkv(w, f"{name}.attn")
-        previous = v if config.elliptical else None
+        previous = v if config.first_layer == 2 else None
         mixed, v = attention(normed, joined, f"{name}.attn", config.num_heads, previous)
         x = x + w[f"{name}.gamma1"] * mixed
         normed = norm(x, w, f"{name}.norm2")

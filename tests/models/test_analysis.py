@@ -14,8 +14,8 @@ import models
 from models.analysis import diagnostics
 from models.analysis.diagnostics import Diagnostics, diagnose
 from models.analysis.observation import observe
+from models.attention.base import Attention
 from models.attention.class_attention import ClassAttention
-from models.attention.elliptical import Attention
 from models.attention.metric import attention_weights
 from models.inference.fold import fold
 from tests.models.small import draw, padding, small
@@ -98,7 +98,7 @@ def test_attention_maps_and_metrics_of_each_estimator_are_those_of_the_run(estim
         assert isinstance(attention, Attention)
         q, k, _ = attention.project(x, None, keys)
         m = layer.metric()
-        assert (m is None) == (not attention.elliptical)
+        assert (m is None) == (not attention.reads_values)
         expected = attention_weights(q if m is None else q * m[:, :, None], k, keys)
         found = layer.attention_map()
         assert found is not None and (found - expected).abs().max() <= TOLERANCE

@@ -10,7 +10,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from models.attention.elliptical import Attention, is_elliptical, is_randomized, metric_gradient
+from models.attention.base import has_metric, is_randomized, layers_of, metric_gradient
+from models.attention.dot import DotAttention
+from models.attention.elliptical import EllipticalAttention, EllipticalOptions
 from models.attention.metric import Estimator, Scaling, attention_weights
 from tests.models import plain_transformer as plain
 from tests.models.small import draw, small
@@ -20,9 +22,13 @@ LAST = torch.tensor([[False, False, True, True, True]] * 2)  # padding on the le
 SCALINGS, ESTIMATORS = get_args(Scaling), get_args(Estimator)
 
 
-def make(embed_dim: int = 12, num_heads: int = 3, **options: Any) -> Attention:
+def make(embed_dim: int = 12, num_heads: int = 3, **options: Any) -> EllipticalAttention:
     torch.manual_seed(0)
-    return Attention(embed_dim, num_heads, elliptical=True, **options)
+    return EllipticalAttention(embed_dim, num_heads, options=EllipticalOptions(**options))
+
+
+def elliptical_layers(model: torch.nn.Module) -> list[EllipticalAttention]:
+    return [layer for layer in layers_of(model) if isinstance(layer, EllipticalAttention)]
 
 
 def deit(name: str = "deit_tiny_elliptical", **overrides: Any) -> torch.nn.Module:
@@ -38,7 +44,7 @@ def test_attention_is_the_formula_whatever_the_padding_holds(
     scaling: Scaling, estimator: Estimator, mask: Tensor | None, rubbish: float
 ) -> None:
     options: dict[str, Any] = {"estimator": estimator, "scaling": scaling, "delta": 0.5}
-    layer = make(**options, seed=3).double()
+    layer = make(**options, metric_seed=3).double()
     x, v_prev = draw(2, 5, 12), draw(2, 5, 12, seed=1)
     if mask is not None and rubbish:
         padded = ~mask[..., None]
@@ -60,7 +66,7 @@ def test_attention_is_the_formula_whatever_the_padding_holds(
 
 @pytest.mark.parametrize("scaling", ["max", "mean"])
 def test_unchanged_values_mean_ordinary_attention_bit_for_bit(scaling: Scaling) -> None:
-    layer, plain_layer = make(scaling=scaling), Attention(12, 3)
+    layer, plain_layer = make(scaling=scaling), DotAttention(12, 3)
     plain_layer.load_state_dict(layer.state_dict())
     x = draw(2, 5, 12).float()
     ordinary, v = plain_layer(x)
@@ -83,7 +89,7 @@ def test_gradient_flows_through_the_metric_exactly_when_switched_on(
 
     def held(x: Tensor) -> Tensor:
         with torch.no_grad():
-            q, k, v = Attention.project(layer, x.detach(), None, mask)
+            q, k, v = layer.project(x.detach(), None, mask)
             m = layer.metric(q, k, v, v_prev, mask)
         q, k, v = layer.project(x, None, mask)
         keys = mask[:, None, None, :]
@@ -100,17 +106,18 @@ def test_gradient_flows_through_the_metric_exactly_when_switched_on(
 
 def test_metric_gradient_switch_returns_after_an_error() -> None:
     model = deit()
-    layers = [layer for layer in model.modules() if isinstance(layer, Attention)]
+    first, *layers = layers_of(model)
     with pytest.raises(RuntimeError, match="stop"), metric_gradient(model, True):
         assert all(layer.metric_gradient for layer in layers)
         raise RuntimeError("stop")
-    assert not any(layer.metric_gradient for layer in layers)
+    assert [layer.metric_gradient for layer in layers] == [False, False]
+    assert first.metric_gradient is None
 
 
 @pytest.mark.parametrize("estimator", ESTIMATORS)
 @pytest.mark.parametrize("way", [torch.no_grad(), torch.inference_mode(), "through"])
 def test_answer_does_not_depend_on_what_is_recorded(estimator: Estimator, way: Any) -> None:
-    layer, x = make(estimator=estimator, seed=1), draw(2, 5, 12).float()
+    layer, x = make(estimator=estimator, metric_seed=1), draw(2, 5, 12).float()
     v_prev = draw(2, 3, 5, 4, seed=1).float()
     out, v = layer(x, v_prev)
     with metric_gradient(layer, True) if way == "through" else way:
@@ -120,8 +127,8 @@ def test_answer_does_not_depend_on_what_is_recorded(estimator: Estimator, way: A
 
 def test_autograd_keeps_no_more_than_for_dot_product_attention() -> None:
     kept = []
-    for elliptical in (False, True):
-        layer = Attention(24, 3, elliptical=elliptical).requires_grad_(False)
+    for kind in (DotAttention, EllipticalAttention):
+        layer = kind(24, 3).requires_grad_(False)
         x, storages = draw(2, 50, 24).float().requires_grad_(), {}
 
         def keep(tensor: Tensor, storages: dict[int, int] = storages) -> Tensor:
@@ -141,7 +148,7 @@ def test_autograd_keeps_no_more_than_for_dot_product_attention() -> None:
 def test_training_in_half_precision_attends_alike_whatever_the_length(
     tokens: int, trained: bool, estimator: Estimator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    layer, x = make(estimator=estimator, seed=1), draw(2, tokens, 12).float()
+    layer, x = make(estimator=estimator, metric_seed=1), draw(2, tokens, 12).float()
     v_prev = draw(2, 3, tokens, 4, seed=1).float()
     mask = torch.arange(tokens) < torch.tensor([[tokens], [tokens - 2]])
     exact, _ = layer(x, v_prev, mask)
@@ -175,12 +182,11 @@ def test_seeded_tables_belong_to_the_layer_and_head_alone() -> None:
     assert torch.equal(model(images), again(images))
     assert (model(images) - other(images)).abs().max() > 1e-6
     assert model.state_dict().keys() == deit("deit_tiny").state_dict().keys()
-    found = [layer.table for layer in model.modules() if isinstance(layer, Attention)]
-    found += [layer.table for layer in other.modules() if isinstance(layer, Attention)]
-    tables = [head for table in found if table is not None for head in table[0, :, 0]]
+    found = [layer.table for each in (model, other) for layer in elliptical_layers(each)]
+    tables = [head for table in found for head in table[0, :, 0]]
     assert len(tables) == 2 * 2 * 2  # seeds, layers after the first, heads
     assert len({tuple(table.tolist()) for table in tables}) == len(tables)
-    assert not is_randomized(model) and is_elliptical(model)
+    assert not is_randomized(model) and has_metric(model)
 
 
 @pytest.mark.parametrize(
@@ -202,10 +208,10 @@ def test_seeded_tables_belong_to_the_layer_and_head_alone() -> None:
 def test_layers_that_are_named_or_have_a_previous_one_are_elliptical(
     name: str, overrides: dict[str, Any], expected: list[bool]
 ) -> None:
-    model = small(name, **{"depth": 3, "estimator": "random"} | overrides)
-    found = [layer for layer in model.modules() if isinstance(layer, Attention)]
-    assert [layer.elliptical for layer in found] == expected
-    assert is_elliptical(model) == is_randomized(model) == any(expected)
+    random = {} if name == "fan_tiny" else {"estimator": "random"}
+    model = small(name, **{"depth": 3} | random | overrides)
+    assert [layer.reads_values for layer in layers_of(model)] == expected
+    assert has_metric(model) == is_randomized(model) == any(expected)
 
 
 @pytest.mark.parametrize("scaling", SCALINGS)
@@ -215,7 +221,7 @@ def test_layers_that_are_named_or_have_a_previous_one_are_elliptical(
 )
 def test_lemma_1_and_proposition_1(scaling: Scaling, estimator: Estimator, seed: int) -> None:
     N, D = 6, 4
-    layer = make(D, 1, scaling=scaling, estimator=estimator, seed=seed).double()
+    layer = make(D, 1, scaling=scaling, estimator=estimator, metric_seed=seed).double()
     x, v_prev = 3 * draw(1, N, D, seed=seed), draw(1, 1, N, D, seed=seed + 10)
     with torch.no_grad():
         q, k, v = layer.project(x, None, None)

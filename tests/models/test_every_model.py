@@ -14,7 +14,7 @@ from torch.nn import functional as F
 import models
 from export.onnx import to_onnx
 from export.torch_files import to_torchscript
-from models.attention.elliptical import metric_gradient
+from models.attention.base import metric_gradient
 from models.layers.images import ImageModel
 from runtimes.torchscript import load_torchscript
 from tests.models.small import small

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import models
-from models.attention.elliptical import Attention
+from models.attention.base import layers_of
 from models.baselines import BaselineTransformer
 from models.layers.block import DropPath, drop_path_rate
 from models.transject import OrthogonalMap
@@ -51,7 +51,7 @@ def plain_sequence(w: dict[str, Tensor], config: Any, row: Tensor, real: Tensor)
     x = torch.cat([w["cls_token"][0], x]) if config.pooling == "cls" else x
     v = None
     for i in range(config.depth):
-        previous = v if config.elliptical and i == config.depth - 1 else None
+        previous = v if config.first_layer == 2 and i == config.depth - 1 else None
         x, v = plain.pre_norm_block(x, w, f"blocks.{i}", 2, previous)
     x = plain.pool(plain.norm(x, w, "norm"), config.pooling)
     hidden = plain.linear(x, w, "head.0")
@@ -137,7 +137,7 @@ def test_sizes_are_the_published_ones(
     def sizes(name: str, **overrides: object) -> dict[str, int]:
         with torch.device("meta"):
             model = models.build(name, **overrides)
-        attention = {m.num_heads for m in model.modules() if isinstance(m, Attention)}
+        attention = {layer.num_heads for layer in layers_of(model)}
         assert attention == {heads}
         return {key: parameter.numel() for key, parameter in model.named_parameters()}
 

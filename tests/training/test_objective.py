@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import models
-from models.attention.elliptical import metric_gradient
+from models.attention.base import metric_gradient
 from training.distillation import ConvTeacher, soft_labels, train_teacher
 from training.objective import Objective, attack, kl_divergence, worst_replacements
 from training.recipe import AdversarialRecipe

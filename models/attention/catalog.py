@@ -1,0 +1,76 @@
+"""The mechanisms of attention by name: a plain dictionary from name to class."""
+
+import dataclasses
+from typing import Any
+
+from core.names import nearest
+from models.attention.base import ANYWHERE, Attention, AttentionOptions, Place
+from models.attention.dot import DotAttention
+from models.attention.elliptical import EllipticalAttention
+
+ATTENTIONS: dict[str, type[Attention]] = {
+    "dot": DotAttention,
+    "elliptical": EllipticalAttention,
+}
+
+
+def attentions() -> list[str]:
+    """The mechanisms that transformers take as `attention`, in the order of the catalog."""
+    return list(ATTENTIONS)
+
+
+def mechanism(name: Any) -> type[Attention]:
+    """The class of a mechanism.
+
+    Raises:
+        ValueError: unknown name.
+    """
+    if not isinstance(name, str) or name not in ATTENTIONS:
+        hint = nearest(name, attentions())
+        raise ValueError(f"attention must be a known mechanism, got {name!r}; {hint}")
+    return ATTENTIONS[name]
+
+
+def option_names(name: str) -> list[str]:
+    """The options of a mechanism; ValueError as of `mechanism`."""
+    return [field.name for field in dataclasses.fields(mechanism(name).Options)]
+
+
+def make_options(name: str, values: dict[str, Any]) -> AttentionOptions:
+    """The options of a mechanism from their values by name.
+
+    Raises:
+        ValueError: unknown mechanism or option, or a value against the rules of the option.
+    """
+    known = option_names(name)
+    for key in values:
+        if key not in known:
+            raise ValueError(refusal(name, key))
+    return mechanism(name).Options(**values)
+
+
+def is_option(key: str) -> bool:
+    """Whether any mechanism has an option of this name."""
+    return any(key in option_names(name) for name in ATTENTIONS)
+
+
+def refusal(name: str, key: str) -> str:
+    """Why a mechanism has no such option."""
+    others = [other for other in ATTENTIONS if key in option_names(other)]
+    if others:
+        return f"{key!r} is an option of {', '.join(others)} and not of the attention {name!r}"
+    known = option_names(name)
+    hint = nearest(key, known) if known else "it has none"
+    return f"{key!r} is no option of the attention {name!r}; {hint}"
+
+
+def make_attention(
+    name: str,
+    embed_dim: int,
+    num_heads: int,
+    *,
+    options: AttentionOptions | None = None,
+    place: Place = ANYWHERE,
+) -> Attention:
+    """A layer of a mechanism; arguments as of `Attention`."""
+    return mechanism(name)(embed_dim, num_heads, options=options, place=place)
