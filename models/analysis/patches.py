@@ -15,9 +15,10 @@ All of it is in float64; `Bound.rounding` bounds what float32 arithmetic can add
 Source: Zhang et al. 2018 (CROWN), theorem 3.2, for residual ELU networks.
 """
 
+import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -200,7 +201,8 @@ class Patches:
     def square(self, image: Tensor, label: int, size: int) -> Bound:
         """What is left when a square of so many pixels a side is replaced, wherever it lies.
 
-        It touches a square of the model's patches, all of which are taken for replaced.
+        It touches a square of the model's patches, all of which are taken for replaced; where that
+        proves nothing, only those pixels of them that the square covers.
         """
         start, side = self._start(image, label), math.isqrt(self.places)
         touched = min(math.ceil((size - 1) / self.size) + 1, side)
@@ -208,7 +210,39 @@ class Patches:
         windows = grid.unfold(0, touched, 1).unfold(1, touched, 1).flatten(2).flatten(0, 1)
         falls, chosen = self._replaced(start)[:, windows].sum(2).max(1)  # (2, K)
         rounding = self._rounding(around(start.patches, 1.0), touched**2)
-        return start.bound(falls, rounding, windows[chosen].transpose(1, 2))
+        bound = start.bound(falls, rounding, windows[chosen].transpose(1, 2))
+        if bound.margin > rounding or size >= side * self.size:
+            return bound
+        falls, where = self._covered(start, size).flatten(2).max(2)
+        width, step = side * self.size - size + 1, torch.arange(touched)[:, None, None]
+        rows, columns = (
+            torch.minimum(first // self.size + step, (first + size - 1) // self.size)
+            for first in (where // width, where % width)
+        )
+        places = (side * rows[:, None] + columns).flatten(0, 1).transpose(0, 1)
+        bound = start.bound(falls, rounding, places)
+        return replace(bound, places=list(dict.fromkeys(bound.places)))
+
+    def _covered(self, start: _Start, size: int) -> Tensor:
+        """How far the image can fall with the pixels of a square, by its place, (2, K, H', W')."""
+        side, cut = math.isqrt(self.places), size + self.size - 1
+        inside = torch.arange(self.size) - torch.arange(1 - size, self.size)[:, None]
+        inside = (inside >= 0) & (
+            inside < size
+        )  # (cut, patch_size): where it begins, what it covers
+        falls = []
+        for rows, columns in itertools.product(inside, inside):
+            free = (rows[:, None] & columns).flatten().repeat(self._pixels.shape[1] // self.size**2)
+            region = Region(
+                low=torch.where(free, 0, start.patches),
+                high=torch.where(free, 1, start.patches),
+                clean=start.patches,
+            )
+            falls.append(torch.stack((self._steepest(start, region), self._relaxed(start, region))))
+        each = torch.stack(falls).permute(1, 3, 0, 2).flatten(0, 1)  # (2 K, cut^2, N)
+        width = side * self.size - size + 1
+        placed = F.fold(each, (width, width), cut, stride=self.size, padding=size - 1)
+        return placed.unflatten(0, (2, -1))[:, :, 0]
 
     def _start(self, image: Tensor, label: int) -> _Start:
         patches = self.cut(image)

@@ -92,13 +92,16 @@ def test_no_contents_of_patches_beat_their_bound(seed: int, limit: float | None)
     )
     one, two = known.aligned(image.float(), label, [1, 2])
     square = known.square(image.float(), label, 2)
-    assert len(one.places) == 1 and len(two.places) == 2 and len(square.places) == 4
-    assert known.square(image.float(), label, 1).margin == one.margin > two.margin > square.margin
+    assert len(one.places) == 1 and len(two.places) == 2
+    assert len(square.places) in (1, 2, 4)
+    pixel = known.square(image.float(), label, 1)
+    assert pixel.margin >= one.margin > two.margin and pixel.margin > square.margin
     whole = torch.arange(36).reshape(6, 6)
     tiles = whole.unfold(0, 2, 2).unfold(1, 2, 2).flatten(2).flatten(0, 1)
     anywhere = whole.unfold(0, 2, 1).unfold(1, 2, 1).flatten(2).flatten(0, 1)
     pairs = torch.stack([torch.cat((a, b)) for a, b in combinations(tiles, 2)])
-    for places, bound in ((tiles, one), (pairs, two), (anywhere, square)):
+    ones = torch.arange(36)[:, None]
+    for places, bound in ((tiles, one), (pairs, two), (anywhere, square), (ones, pixel)):
         free = torch.zeros(len(places), 36).scatter(1, places, 1).reshape(-1, 1, 1, 6, 6).bool()
 
         def put(x: Tensor, free: Tensor = free) -> Tensor:
