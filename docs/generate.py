@@ -21,6 +21,10 @@ _SHARE = re.compile(
     r"(with (?P<edits>\d+ (piece|word))s? (replaced|mistyped), )?"
     "(?P<what>clean accuracy|proved accuracy|accuracy under worst-pieces)"
 )
+_OF_IMAGES = re.compile(
+    r"(?P<model>[\w-]+), (?P<count>\d+) images(, (?P<set>.+))?: "
+    r"(?P<what>clean|proved|robust) accuracy"
+)
 _PAIR = re.compile(
     r"(?P<attack>.+), (?P<box>papers' box|pixels)( \([^)]*\))?: "
     r"(?P<first>[\w-]+) minus (?P<second>[\w-]+), (?P<way>.+)"
@@ -36,6 +40,12 @@ _PROVED = (
     "accuracy, on the first 100 of them. The models see each piece's position, but no interaction "
     "between pieces; the bag of pieces is the same model without positions, the plain reference. "
     "`replaced` is `train.replaced`, `bounded` is `model.token_bound`."
+)
+
+_PROVED_IMAGES = (
+    "Small models of images, in % of as many test images: clean accuracy, then proved accuracy – "
+    "accuracy under attacks in the same set, where some were run; what lies between is open. "
+    "`bounded-C` is `model.token_bound=C` with `train.replaced=2`."
 )
 
 
@@ -77,6 +87,8 @@ def _section(path: Path) -> str:
         parts += [_aims(families), _missing(families)]
     if brackets := _brackets(rows):
         parts += [_PROVED, brackets]
+    if brackets := _image_brackets(rows):
+        parts += [_PROVED_IMAGES, brackets]
     if pairs := _pairs(rows):
         return "\n\n".join([*parts, _BOTH, pairs]) + "\n"
     return "\n\n".join([*parts, markdown_table(columns, [_cells(row) for row in shown])]) + "\n"
@@ -112,6 +124,23 @@ def _missing(families: Sequence[dict[str, Any]]) -> str:
     if not rows:
         return "None misses an aim."
     return markdown_table(("family", *families[0]["figures"]), rows)
+
+
+def _image_brackets(rows: Sequence[dict[str, Any]]) -> str:
+    """What is proved of images, and what nothing broke, by set of changes and model."""
+    found: dict[str, dict[str, list[float]]] = {}
+    models: dict[str, None] = {}
+    for row in rows:
+        if match := _OF_IMAGES.fullmatch(row["case"]):
+            model = f"{match['model']}, {match['count']} images"
+            models[model] = None
+            own = found.setdefault(match["set"] or "unchanged", {})
+            own.setdefault(model, []).append(100 * row["measured"])
+    lines = [
+        [name, *(" – ".join(f"{share:.0f}" for share in own.get(each, [])) for each in models)]
+        for name, own in found.items()
+    ]
+    return markdown_table(("set", *models), lines) if lines else ""
 
 
 def _brackets(rows: Sequence[dict[str, Any]]) -> str:

@@ -73,14 +73,19 @@ class Objective(nn.Module):
         if self._train.replaced:
             given, mask = self.model.contributions(*inputs), (*inputs, None)[1]
             logits = masked_mean(given, mask) + self.model.head.bias
-            return logits, worst_replacements(given, mask, targets, self._train.replaced), 0.0
+            # Patches may hold anything, so that only the bound limits them; pieces are of a table.
+            bound = getattr(self.model.head, "bound", None) if mask is None else None
+            gains = worst_replacements(given, mask, targets, self._train.replaced, bound)
+            return logits, gains, 0.0
         if not hasattr(self.model, "logits_and_reconstruction"):
             return self.model(*inputs), None, 0.0
         logits, loss = self.model.logits_and_reconstruction(*inputs)
         return logits, None, self._train.reconstruction * loss
 
 
-def worst_replacements(given: Tensor, mask: Tensor | None, labels: Tensor, count: int) -> Tensor:
+def worst_replacements(
+    given: Tensor, mask: Tensor | None, labels: Tensor, count: int, bound: float | None = None
+) -> Tensor:
     """How much each logit can gain on the label's by other tokens, (B, K), 0 for the label itself.
 
     In every sample the `count` tokens with the largest gains are replaced, for each other class
@@ -92,12 +97,17 @@ def worst_replacements(given: Tensor, mask: Tensor | None, labels: Tensor, count
         mask: (B, N) bool, True for real tokens; None if all are.
         labels: (B,) int64.
         count: of replaced tokens.
+        bound: of what any token adds to a logit; if given, others are as bad as it allows, whether
+            the batch has such ones or not.
     """
     B, N, K = given.shape
     real = given.new_ones(B, N, dtype=torch.bool) if mask is None else mask
     others = given[real]  # (T, K)
     # by pair (label, other class): the most that a token favors the other one
-    most = torch.stack([(others - others[:, k, None]).amax(0) for k in range(K)])
+    if bound is None:
+        most = torch.stack([(others - others[:, k, None]).amax(0) for k in range(K)])
+    else:
+        most = 2 * bound * (1 - torch.eye(K, dtype=given.dtype, device=given.device))
     lead = given - given.gather(2, labels[:, None, None].expand(-1, N, 1))
     gains = (most[labels][:, None] - lead).masked_fill(~real[:, :, None], 0.0)  # (B, N, K)
     largest = gains.topk(min(count, N), dim=1).values.sum(1)

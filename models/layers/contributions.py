@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -29,6 +30,28 @@ class BoundedHead(nn.Linear):
         return input + self.bias
 
 
+class _Bounded(torch.autograd.Function):
+    """clamp(x, -c, c), with the gradient of x where following it leads back within the bounds.
+
+    Without it a token that has reached a bound would never turn back; with all of the gradient such
+    tokens would be pushed on, which teaches nothing.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, bound: float) -> Tensor:
+        """The clipped x."""
+        ctx.save_for_backward(x)
+        ctx.bound = bound
+        return x.clamp(-bound, bound)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        """The gradient of x, and none of the bound; a step goes against the gradient."""
+        (x,), (grad,) = ctx.saved_tensors, grads
+        on = ((x > ctx.bound) & (grad < 0)) | ((x < -ctx.bound) & (grad > 0))
+        return grad.masked_fill(on, 0), None
+
+
 def head_of(config: Any) -> nn.Linear:
     """The head of an encoder whose `token_bound` is c, or None for a plain one."""
     if config.token_bound is None:
@@ -41,9 +64,10 @@ def contributions(head: nn.Linear, x: Tensor) -> Tensor:
     given = F.linear(x, head.weight)
     if not isinstance(head, BoundedHead):
         return given
-    clipped = given.clamp(-head.bound, head.bound)
-    # The bound passes gradients on in training, so that a token that has reached it may turn back.
-    return given + (clipped - given).detach() if head.training else clipped
+    if not head.training:
+        return given.clamp(-head.bound, head.bound)
+    bounded: Tensor = _Bounded.apply(given, head.bound)  # pyright: ignore[reportAssignmentType]
+    return bounded
 
 
 def head_input(head: nn.Module, x: Tensor, mask: Tensor | None, pooling: Pooling) -> Tensor:

@@ -158,6 +158,10 @@ class SquareBounds(PatchProof, frozen=True):
     def _distinct_sides(cls, patch: list[int]) -> list[int]:
         return distinct("patch", patch)
 
+    def cost(self, num_classes: int) -> int:
+        """Bounds of one image: of each part of a patch of 4 x 4 pixels that a square covers."""
+        return 1 + (max(self.patch) + 3) ** 2
+
     def describe(self, budget: Budget) -> str:
         """See `Attack.describe`."""
         return f"with one patch of {budget.text}x{budget.text} pixels"

@@ -14,6 +14,7 @@ from torch.nn import functional as F
 import models
 from models.analysis import inversion
 from models.analysis.inversion import Encoding, encode, invert, recover_tokens
+from models.layers.contributions import BoundedHead, contributions
 from models.transject import MAX_STEP, FeedForward, Layer, TransJect
 from models.transject_image import TransJectImage
 from tests.models import plain_transformer as plain
@@ -105,6 +106,17 @@ def test_forward_of_images_is_the_formula(
     assert (model(images) - expected).abs().max() <= 1e-10
     x = model.embed(images)
     assert (invert(model.encoder, encode(model.encoder, x)) - x).abs().max() <= 1e-10
+
+
+def test_a_bounded_contribution_learns_to_turn_back_alone() -> None:
+    head = BoundedHead(1, 1, 2.0)
+    nn.init.ones_(head.weight)
+    x = torch.tensor([[-3.0], [-3.0], [1.0], [3.0], [3.0]], requires_grad=True)
+    given = contributions(head, x)
+    given.backward(torch.tensor([[1.0], [-1.0], [1.0], [1.0], [-1.0]]))
+    assert given.flatten().tolist() == [-2, -2, 1, 2, 2]
+    assert x.grad is not None and x.grad.flatten().tolist() == [0, -1, 1, 1, 0]
+    assert torch.equal(contributions(head.eval(), x), given)
 
 
 def test_random_eigenvalues_belong_to_the_model_alone() -> None:

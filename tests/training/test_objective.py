@@ -85,6 +85,14 @@ def test_replaced_tokens_are_the_worst_of_the_batch() -> None:
         torch.testing.assert_close(found[i], lead)
 
 
+def test_bounded_tokens_are_replaced_by_the_worst_that_the_bound_allows() -> None:
+    given, labels = torch.rand(3, 4, 3) - 0.5, torch.tensor([0, 2, 1])
+    worst = 0.5 - torch.eye(3)[[0, 1, 2, 0]]  # a sample that has the worst token of every label
+    expected = worst_replacements(torch.cat((given, worst[None])), None, labels[[0, 1, 2, 0]], 2)
+    found = worst_replacements(given, None, labels, 2, bound=0.5)
+    torch.testing.assert_close(found, expected[:3])
+
+
 @torch.no_grad()
 def test_the_loss_counts_on_replaced_tokens(recipe_file: Path) -> None:
     sizes = {"img_size": 8, "patch_size": 4, "in_chans": 1, "num_classes": 2, "embed_dim": 8}
@@ -93,7 +101,7 @@ def test_the_loss_counts_on_replaced_tokens(recipe_file: Path) -> None:
     model: Any = models.build("transject_image", **sizes)
     images = torch.rand(2, 1, 8, 8)
     labels, given = torch.tensor([0, 1]), model.contributions(images)
-    moved = model(images) + worst_replacements(given, None, labels, 1)
+    moved = model(images) + worst_replacements(given, None, labels, 1, 0.2)
     loss = objective(model, recipe_file, *chosen)((images,), labels)
     expected = F.cross_entropy(moved, labels) + F.cross_entropy(model(images), labels)
     assert float(loss) == pytest.approx(float(expected) / 2, rel=1e-5)
