@@ -10,8 +10,9 @@ import numpy as np
 
 from core.environment import code_digest, versions
 from robustness import store as shards
-from robustness.attacks.base import Attack, Batch, Budget, Certificate, Proof, Search
+from robustness.attacks.base import Attack, Batch, Budget, Search
 from robustness.attacks.minimal import within
+from robustness.certificates.base import Certificate, Proof
 from robustness.kinds import Variant
 from robustness.logits import label_rank
 from robustness.progress import Meter

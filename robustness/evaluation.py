@@ -14,8 +14,9 @@ from data.sets import TextSet
 from data.sources import ImageSet
 from robustness import store as shards
 from robustness.attacking import EvaluationContext
-from robustness.attacks.base import Proof, input_seed, shown
+from robustness.attacks.base import input_seed, shown
 from robustness.brackets import proved_rank
+from robustness.certificates.base import Proof
 from robustness.chunks import Chunk, is_done, model_result
 from robustness.executors import run_inline
 from robustness.kinds import Endpoint, NotPossible

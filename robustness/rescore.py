@@ -12,7 +12,8 @@ import numpy as np
 
 from robustness import store
 from robustness.attacking import cell_shards, stored_batch
-from robustness.attacks.base import TOLERANCE, Batch, Budget, Proof, Search
+from robustness.attacks.base import TOLERANCE, Batch, Budget, Search
+from robustness.certificates.base import Proof
 from robustness.kinds import NotPossible, Variant
 from robustness.logits import label_rank
 from robustness.progress import Meter

@@ -4,7 +4,8 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -22,6 +23,9 @@ from runtimes.registry import open_runtime
 from runtimes.torch_model import ImportedCopy
 
 Inputs = np.ndarray | Sequence[str]
+Known = TypeVar("Known")
+_KNOWN: "WeakKeyDictionary[object, dict[type, tuple[str, Any]]]" = WeakKeyDictionary()
+"""By model or runtime, and by type: the digest of its target, and what is known of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +88,13 @@ class Target:
                 f"{self.name!r} has none: {ASKING[self.reads]}"
             )
         return self.torch_model
+
+    def known(self, kind: type[Known], owner: object, make: Callable[[], Known]) -> Known:
+        """What was found of a part of the target, its weights or its graph: once for all calls."""
+        kept = _KNOWN.setdefault(owner, {})
+        if kept.get(kind, (None,))[0] != self.digest:
+            kept[kind] = self.digest, make()
+        return kept[kind][1]
 
     @property
     def diagonal(self) -> float:

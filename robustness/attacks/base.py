@@ -24,12 +24,11 @@ from pydantic import (
 from pydantic.fields import FieldInfo
 
 from core.names import nearest
-from robustness.kinds import ASKING, InputKind, NotPossible, Shows, Variant
+from robustness.kinds import ASKING, InputKind, Shows, Variant
 from robustness.parsing import L2_LIMIT, Radii, parse_eps
 
 if TYPE_CHECKING:
     import torch
-    from torch import nn
 
     from robustness.progress import Meter
     from robustness.target import Target
@@ -454,66 +453,6 @@ def input_seed(seed: int, attack: str, content: bytes) -> int:
     """
     digest = hashlib.sha256(json.dumps([seed, attack]).encode() + content).digest()
     return int.from_bytes(digest[:8]) >> 1
-
-
-class Certificate(Attack, frozen=True):
-    """What proves a radius for each image, in place of attacking it."""
-
-    def certify(
-        self, target: "Target", batch: Batch, budget: Budget, search: Search
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """The classes (B,) that are proved, -1 where none is, and radii (B,)."""
-        raise NotImplementedError
-
-
-class Proof(Attack, frozen=True):
-    """What proves of each input that no change within a budget changes its label.
-
-    `methods` are those by which it does, as parts of a sentence.
-    """
-
-    methods: ClassVar[tuple[str, ...]] = ("exact",)
-
-    @property
-    def scorings(self) -> int:
-        """A proof is not scored."""
-        return 0
-
-    def check(self, target: "Target") -> None:
-        """Refuse a model that it knows nothing about.
-
-        Raises:
-            NotPossible: with the reason.
-        """
-        about = f"attacks: {self.label!r} proves nothing of {target.name!r}"
-        if target.torch_model is None:
-            raise NotPossible(f"{about}, whose weights nobody can see here")
-        if target.endpoint is not None:
-            raise NotPossible(f"{about}: behind an address may lie another model than its copy")
-        if getattr(target, "relabel", None) is not None:
-            raise NotPossible(f"{about}, whose labels change with the text")
-        if target.runtime.precision != "fp32":
-            raise NotPossible(
-                f"{about}: rounding is bounded for fp32, and it is served in "
-                f"{target.runtime.precision}"
-            )
-        why = self.refused(target.torch_model)
-        if why is not None:
-            raise NotPossible(f"{about}: {why}")
-
-    def refused(self, model: "nn.Module") -> str | None:
-        """Why it knows nothing about a model, in one sentence; None where it does."""
-        raise NotImplementedError
-
-    def prove(
-        self, target: "Target", batch: Batch, budget: Budget, search: Search
-    ) -> dict[str, np.ndarray]:
-        """What `robustness.results.ProofResult` holds of a batch.
-
-        Raises:
-            NotPossible: see `check`.
-        """
-        raise NotImplementedError
 
 
 class BallAttack(Attack, frozen=True):

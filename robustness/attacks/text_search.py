@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 _TOGETHER = 32  # candidates scored before it is seen whether one is misclassified
 
 
-class CountedEdits(Attack, frozen=True):
-    """An attack on texts by single edits, whose number is limited."""
+class Edits(Attack, frozen=True):
+    """What counts single edits of texts."""
 
     edits: Counts = Field(default=[5], description="changes of a text at most")
 
@@ -27,6 +27,10 @@ class CountedEdits(Attack, frozen=True):
     @classmethod
     def _distinct_edits(cls, edits: list[int]) -> list[int]:
         return distinct("edits", edits)
+
+
+class CountedEdits(Edits, frozen=True):
+    """An attack on texts by single edits, whose number is limited."""
 
     def allowed(
         self, clean: Batch, made: Batch, budget: Budget, target: "Target", seeds: Sequence[int]

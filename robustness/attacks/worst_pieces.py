@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, ClassVar, Literal, cast
-from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -19,8 +18,6 @@ if TYPE_CHECKING:
     from robustness.text_target import TextTarget
 
 _BEGINS, _CONTINUES, _UNWRITTEN = range(3)  # kinds of pieces
-_TABLES: "WeakKeyDictionary[object, tuple[str, Substitutions]]" = WeakKeyDictionary()
-"""By PyTorch model: the digest of its target, and what was found of its pieces."""
 
 
 class WorstPieces(CountedEdits, frozen=True):
@@ -98,14 +95,15 @@ def table_of(target: "TextTarget") -> "Substitutions":
     model = target.require_torch_model()
     if why := refusal(model):
         raise NotPossible(f"worst pieces of {target.name!r} are not known: {why}")
-    digest, found = _TABLES.get(model, ("", None))
-    if found is None or digest != target.digest:
+
+    def read() -> Substitutions:
+        """Tell pieces that begin words from those that continue them."""
         vocabulary = target.require_tokenizer().vocabulary()
         kinds = np.where(vocabulary.continues, _CONTINUES, _BEGINS)
         kinds[[not text for text in vocabulary.texts]] = _UNWRITTEN
-        found = Substitutions(model, torch.from_numpy(kinds))
-        _TABLES[model] = target.digest, found
-    return found
+        return Substitutions(model, torch.from_numpy(kinds))
+
+    return target.known(Substitutions, model, read)
 
 
 def _written(

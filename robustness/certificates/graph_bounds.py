@@ -5,33 +5,24 @@ longer, so that little is proved of deep networks, and of transformers hardly an
 softmax and normalization of bounds that are long already give no bound at all.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, ClassVar, Literal, cast
-from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from robustness.attacks.base import (
     TOLERANCE,
     BallAttack,
-    Batch,
     Budget,
     Info,
     Linf,
-    Proof,
-    Search,
-    check_images,
 )
+from robustness.certificates.base import Proof, Worst
 from robustness.kinds import NotPossible
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from robustness.certificates.propagation import Propagation
     from robustness.target import ImageTarget, Target
-
-_KNOWN: "WeakKeyDictionary[object, Propagation]" = WeakKeyDictionary()
-"""By runtime: its graph."""
 
 
 class GraphBounds(Proof, BallAttack, frozen=True):
@@ -76,51 +67,33 @@ class GraphBounds(Proof, BallAttack, frozen=True):
         if why is not None:
             raise NotPossible(f"{about}: {why}")
 
-    def prove(
-        self, target: "Target", batch: Batch, budget: Budget, search: Search
-    ) -> dict[str, np.ndarray]:
-        """See `Proof.prove`; affine arithmetic where intervals prove nothing."""
+    def finder(
+        self, target: "Target", budget: Budget, before: Callable[[], object]
+    ) -> Callable[[np.ndarray, int], Worst]:
+        """See `Proof.finder`."""
         import torch
 
-        self.check(target)
-        check_images(batch, range(len(batch.inputs)))
         known, radius = _known(target), budget.value + TOLERANCE
-        found = []
-        for image, label in zip(batch.images, batch.labels, strict=True):
-            if search.meter is not None:
-                search.meter.before()
+
+        def find(image: np.ndarray, label: int) -> Worst:
+            """The bounds of one image; affine arithmetic where intervals prove nothing."""
             exact = torch.from_numpy(image.astype(np.float64))[None]
             box = (exact - radius).clamp(min=0), (exact + radius).clamp(max=1)
-            found.append(_bound(known, *box, int(label)))
-            if search.meter is not None:
-                search.meter.after(1)
-        none = np.zeros((0, len(found)), np.int64)
-        margin, rounding, method = zip(*found, strict=True) if found else ([], [], [])
-        return {
-            "margin": np.array(margin, np.float64),
-            "rounding": np.array(rounding, np.float64),
-            "places": none,
-            "pieces": none,
-            "method": np.array(method, np.int64),
-        }
+            margin, rounding = known.margin(*box, label, slopes=False)
+            if margin > rounding:
+                return Worst(margin=margin, rounding=rounding)
+            margin, rounding = known.margin(*box, label, slopes=True)
+            return Worst(margin=margin, rounding=rounding, method=1)
 
-
-def _bound(
-    known: "Propagation", low: "Tensor", high: "Tensor", label: int
-) -> tuple[float, float, int]:
-    """Margin, rounding and method of one image: the second one where the first proves nothing."""
-    left, lost = known.margin(low, high, label, slopes=False)
-    if left > lost:
-        return left, lost, 0
-    return *known.margin(low, high, label, slopes=True), 1
+        return find
 
 
 def _known(target: "Target") -> "Propagation":
     from export.verifiable import unrolled
     from robustness.certificates.propagation import Propagation
 
-    known = _KNOWN.get(target.runtime)
-    if known is None:
-        known = Propagation(unrolled(cast("ImageTarget", target).require_graph()))
-        _KNOWN[target.runtime] = known
-    return known
+    def unroll() -> Propagation:
+        """Prepare the graph."""
+        return Propagation(unrolled(cast("ImageTarget", target).require_graph()))
+
+    return target.known(Propagation, target.runtime, unroll)

@@ -5,9 +5,8 @@ set, as float32 computes it, gives another class a logit as large as the label's
 exact: an image may be open though nothing misleads the model.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, ClassVar, Literal
-from weakref import WeakKeyDictionary
 
 import numpy as np
 from pydantic import Field, field_validator
@@ -15,15 +14,12 @@ from pydantic import Field, field_validator
 from robustness.attacks.base import (
     TOLERANCE,
     BallAttack,
-    Batch,
     Budget,
     Info,
     LinfOrL2,
-    Proof,
-    Search,
-    check_images,
     distinct,
 )
+from robustness.certificates.base import Proof, Worst
 from robustness.parsing import Counts
 
 if TYPE_CHECKING:
@@ -31,9 +27,6 @@ if TYPE_CHECKING:
 
     from models.analysis.patches import Bound, Patches
     from robustness.target import Target
-
-_KNOWN: "WeakKeyDictionary[object, tuple[str, Patches]]" = WeakKeyDictionary()
-"""By PyTorch model: the digest of its target, and what is known of its patches."""
 
 
 class PatchProof(Proof, frozen=True):
@@ -47,10 +40,6 @@ class PatchProof(Proof, frozen=True):
 
         return refusal(model)
 
-    def cost(self, num_classes: int) -> int:
-        """Bounds of one image."""
-        return 1
-
     def notes(self, num_classes: int) -> Iterator[str]:
         """What the proof is about, and what makes it possible."""
         yield (
@@ -63,32 +52,27 @@ class PatchProof(Proof, frozen=True):
         """What a budget leaves of the margin of an image (C, H, W)."""
         raise NotImplementedError
 
-    def prove(
-        self, target: "Target", batch: Batch, budget: Budget, search: Search
-    ) -> dict[str, np.ndarray]:
-        """See `Proof.prove`."""
+    def most(self, target: "Target", budget: Budget) -> int:
+        """See `Proof.most`."""
+        return _known(target).places
+
+    def finder(
+        self, target: "Target", budget: Budget, before: Callable[[], object]
+    ) -> Callable[[np.ndarray, int], Worst]:
+        """See `Proof.finder`."""
         import torch
 
-        self.check(target)
-        check_images(batch, range(len(batch.inputs)))
         known = _known(target)
-        found: list[Bound] = []
-        for image, label in zip(batch.images, batch.labels, strict=True):
-            if search.meter is not None:
-                search.meter.before()
-            found.append(self.bound(known, torch.from_numpy(image), int(label), budget))
-            if search.meter is not None:
-                search.meter.after(1)
-        places = np.full((known.places, len(found)), -1, np.int64)
-        for i, one in enumerate(found):
-            places[: len(one.places), i] = one.places
-        return {
-            "margin": np.array([one.margin for one in found], np.float64),
-            "rounding": np.array([one.rounding for one in found], np.float64),
-            "places": places,
-            "pieces": np.full_like(places, -1),
-            "method": np.array([one.method for one in found], np.int64),
-        }
+
+        def find(image: np.ndarray, label: int) -> Worst:
+            """The bound of one image."""
+            found = self.bound(known, torch.from_numpy(image), label, budget)
+            return Worst(
+                margin=found.margin, rounding=found.rounding, places=found.places,
+                method=found.method,
+            )  # fmt: skip
+
+        return find
 
 
 class PixelBounds(PatchProof, BallAttack, frozen=True):
@@ -175,8 +159,4 @@ def _known(target: "Target") -> "Patches":
     from models.analysis.patches import Patches
 
     model = target.require_torch_model()
-    digest, found = _KNOWN.get(model, ("", None))
-    if found is None or digest != target.digest:
-        found = Patches(model)
-        _KNOWN[model] = target.digest, found
-    return found
+    return target.known(Patches, model, lambda: Patches(model))

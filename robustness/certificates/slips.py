@@ -7,15 +7,17 @@ pieces of a word, and so all that follows: `models.analysis.words` finds the wor
 """
 
 import string
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, ClassVar, Literal, cast
 
 import numpy as np
-from pydantic import Field, field_validator
+from pydantic import Field
 
-from robustness.attacks.base import Batch, Budget, Info, Proof, Search, distinct
+from robustness.attacks.base import Budget, Info
+from robustness.attacks.text_search import Edits
 from robustness.attacks.typos import WORD, every_slip
 from robustness.attacks.worst_pieces import table_of
+from robustness.certificates.base import Proof, Worst
 from robustness.kinds import NotPossible
 from robustness.parsing import Counts
 
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
     from robustness.text_target import TextTarget
 
 
-class Slips(Proof, frozen=True):
+class Slips(Proof, Edits, frozen=True):
     """What no slips of the keyboard change, exactly."""
 
     info: ClassVar[Info] = Info(
@@ -43,15 +45,6 @@ class Slips(Proof, frozen=True):
     )
     name: Literal["slips"] = "slips"
     edits: Counts = Field(default=[1, 2, 5], description="words of a text that are mistyped")
-
-    @field_validator("edits")
-    @classmethod
-    def _distinct_edits(cls, edits: list[int]) -> list[int]:
-        return distinct("edits", edits)
-
-    def cost(self, num_classes: int) -> int:
-        """One forward pass; the table of pieces is made once, whatever the texts."""
-        return 1
 
     def notes(self, num_classes: int) -> Iterator[str]:
         """What the proof is about."""
@@ -77,38 +70,34 @@ class Slips(Proof, frozen=True):
 
         return refusal(model)
 
-    def prove(
-        self, target: "Target", batch: Batch, budget: Budget, search: Search
-    ) -> dict[str, np.ndarray]:
-        """See `Proof.prove`; the margin is 0 where the worst case is not known."""
+    def most(self, target: "Target", budget: Budget) -> int:
+        """See `Proof.most`."""
+        return int(budget.value)
+
+    def finder(
+        self, target: "Target", budget: Budget, before: Callable[[], object]
+    ) -> Callable[[str, int], Worst]:
+        """See `Proof.finder`; the margin is 0 where the worst case is not known."""
         from models.analysis.words import worst_words
 
-        self.check(target)
         model, count = cast("TextTarget", target), int(budget.value)
-        table, before = table_of(model), None if search.meter is None else search.meter.before
-        given = table.everywhere(model.max_len, before)
+        table = table_of(model)
+        given, rounding = table.everywhere(model.max_len, before), table.rounding(model.max_len)
         reader = Reader(model.require_tokenizer())
-        margin, replaced = np.zeros(len(batch.texts)), np.full((2, count, len(batch.texts)), -1)
-        for i, (text, label) in enumerate(zip(batch.texts, batch.labels.tolist(), strict=True)):
-            if before is not None:
-                before()
+
+        def find(text: str, label: int) -> Worst:
+            """The worst case of one text."""
             words = reader.words(text, count)
-            if words is not None:
-                [found] = worst_words(given, table.bias, words, label, [count])
-                margin[i] = found.margin
-                starts = np.cumsum([0, *(len(word.pieces) for word in words)])[found.words]
-                replaced[0, : len(starts), i] = starts
-                replaced[1, : len(starts), i] = [pieces[0] for pieces in found.pieces]
-            if search.meter is not None:
-                search.meter.after(1)
-        rounding = np.full(len(margin), table.rounding(model.max_len))
-        return {
-            "margin": margin,
-            "rounding": rounding,
-            "places": replaced[0],
-            "pieces": replaced[1],
-            "method": np.zeros(len(margin), np.int64),
-        }
+            if words is None:
+                return Worst(margin=0.0, rounding=rounding)
+            [found] = worst_words(given, table.bias, words, label, [count])
+            starts = np.cumsum([0, *(len(word.pieces) for word in words)])[found.words]
+            return Worst(
+                margin=found.margin, rounding=rounding, places=starts.tolist(),
+                pieces=[int(pieces[0]) for pieces in found.pieces],
+            )  # fmt: skip
+
+        return find
 
 
 class Reader:

@@ -18,12 +18,12 @@ from pydantic import Field, field_validator
 from robustness.attacks.base import (
     Batch,
     Budget,
-    Certificate,
     Info,
     Search,
     check_images,
     distinct_numbers,
 )
+from robustness.certificates.base import Certificate
 from robustness.parsing import Count, Radii, Radius, parse_eps
 
 if TYPE_CHECKING:

@@ -9,30 +9,25 @@ Where pieces do not see each other the worst case is exact. Gates of several exp
 computed from the text see them all: then the margin is a bound below the worst case.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, ClassVar, Literal, cast
-from weakref import WeakKeyDictionary
 
-import numpy as np
-from pydantic import Field, field_validator
+from pydantic import Field
 
-from robustness.attacks.base import Batch, Budget, Info, Proof, Search, distinct
+from robustness.attacks.base import Budget, Info
+from robustness.attacks.text_search import Edits
 from robustness.attacks.worst_pieces import table_of
+from robustness.certificates.base import Proof, Worst
 from robustness.parsing import Counts
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from models.analysis.bounds import Bounds
-    from models.analysis.substitutions import Substitutions as Table
     from robustness.target import Target
     from robustness.text_target import TextTarget
 
-_BOUNDS: "WeakKeyDictionary[object, tuple[str, Bounds]]" = WeakKeyDictionary()
-"""By PyTorch model: the digest of its target, and what was found of its pieces."""
 
-
-class Substitutions(Proof, frozen=True):
+class Substitutions(Proof, Edits, frozen=True):
     """What no substitution of pieces changes, exactly or by a bound."""
 
     methods: ClassVar[tuple[str, ...]] = ("exact", "bounds of gates and eigenvalues")
@@ -48,15 +43,6 @@ class Substitutions(Proof, frozen=True):
     )
     name: Literal["substitutions"] = "substitutions"
     edits: Counts = Field(default=[1, 2, 5, 10], description="pieces of a text that are replaced")
-
-    @field_validator("edits")
-    @classmethod
-    def _distinct_edits(cls, edits: list[int]) -> list[int]:
-        return distinct("edits", edits)
-
-    def cost(self, num_classes: int) -> int:
-        """One forward pass; the table of pieces is made once, whatever the texts."""
-        return 1
 
     def notes(self, num_classes: int) -> Iterator[str]:
         """What the proof is about, and what makes it possible."""
@@ -78,51 +64,35 @@ class Substitutions(Proof, frozen=True):
 
         return refusal(model)
 
-    def prove(
-        self, target: "Target", batch: Batch, budget: Budget, search: Search
-    ) -> dict[str, np.ndarray]:
-        """See `Proof.prove`."""
+    def most(self, target: "Target", budget: Budget) -> int:
+        """See `Proof.most`."""
+        return int(budget.value)
+
+    def finder(
+        self, target: "Target", budget: Budget, before: Callable[[], object]
+    ) -> Callable[[str, int], Worst]:
+        """See `Proof.finder`."""
         import torch
 
-        self.check(target)
-        model, count = cast("TextTarget", target), int(budget.value)
-        exact, before = _is_exact(model), None if search.meter is None else search.meter.before
-        table: Table | Bounds = table_of(model) if exact else _bounds_of(model)
-        rows = model.require_tokenizer().ids(batch.texts, model.max_len)
-        replaced = np.full((2, count, len(rows)), -1, np.int64)
-        margin, rounding = np.zeros(len(rows)), np.zeros(len(rows))
-        for i, (row, label) in enumerate(zip(rows, batch.labels, strict=True)):
-            if before is not None:
-                before()
-            table.extend(len(row), before)
-            tokens = torch.from_numpy(row.astype(np.int64))
-            [found] = table.worst(tokens, int(label), [count])
-            margin[i], rounding[i] = found.margin, table.rounding(len(row))
-            replaced[:, : len(found.places), i] = found.places, found.pieces
-            if search.meter is not None:
-                search.meter.after(1)
-        return {
-            "margin": margin,
-            "rounding": rounding,
-            "places": replaced[0],
-            "pieces": replaced[1],
-            "method": np.full(len(rows), not exact, np.int64),
-        }
+        from models.analysis.bounds import Bounds
+        from models.analysis.substitutions import refusal
 
+        model, torch_model = cast("TextTarget", target), target.require_torch_model()
+        exact = refusal(torch_model) is None
+        bounds = (
+            table_of(model)
+            if exact
+            else model.known(Bounds, torch_model, lambda: Bounds(torch_model))
+        )
 
-def _is_exact(target: "TextTarget") -> bool:
-    from models.analysis.substitutions import refusal
+        def find(text: str, label: int) -> Worst:
+            """The worst case of one text."""
+            [row] = model.require_tokenizer().ids([text], model.max_len)
+            bounds.extend(len(row), before)
+            [found] = bounds.worst(torch.from_numpy(row), label, [int(budget.value)])
+            return Worst(
+                margin=found.margin, rounding=bounds.rounding(len(row)), places=found.places,
+                pieces=found.pieces, method=int(not exact),
+            )  # fmt: skip
 
-    return refusal(target.require_torch_model()) is None
-
-
-def _bounds_of(target: "TextTarget") -> "Bounds":
-    """The bounds of a model, kept from call to call."""
-    from models.analysis.bounds import Bounds
-
-    model = target.require_torch_model()
-    digest, found = _BOUNDS.get(model, ("", None))
-    if found is None or digest != target.digest:
-        found = Bounds(model)
-        _BOUNDS[model] = target.digest, found
-    return found
+        return find

@@ -13,8 +13,9 @@ from onnx import helper
 from pydantic import ValidationError
 from torch import Tensor
 
-from robustness.attacks.base import Attack, Batch, Budget, Certificate, Proof, Search
+from robustness.attacks.base import Attack, Batch, Budget, Search
 from robustness.attacks.torchattacks import LIBRARY, REFUSED
+from robustness.certificates.base import Certificate, Proof
 from robustness.evaluation import evaluate
 from robustness.kinds import NotPossible
 from robustness.progress import Cancelled, Meter
