@@ -3,7 +3,9 @@
 Of tiny models the worst case is compared with every text of the vocabulary, in float64; of larger
 ones with substitutions drawn at random, and chosen greedily one after the other. Then small models
 are trained on parts of IMDb and AG News, some of them for the proof, exported, and proved on texts
-of the test set, one thread; beside what is proved stands what the attack `worst-pieces` leaves.
+of the test set, one thread; beside what is proved stands what the attacks `worst-pieces` and
+`worst-words` leave. Words are mistyped, or become one of a table of words that stand in like
+contexts in the training texts: neighbors and no synonyms, for no table of synonyms is shipped.
 The bag of pieces is the plain reference: it does not see where a piece stands, and the other
 models see each piece's position, but no interaction between pieces.
 """
@@ -22,6 +24,7 @@ import models
 from benchmarks.support import proved_texts
 from benchmarks.support.proved_texts import EDITS, MODELS
 from benchmarks.support.rows import Row, figure
+from benchmarks.support.word_neighbors import neighbor_table
 from core.stats import wilson
 from models.analysis.substitutions import Substitutions as Table
 from robustness.attacks.base import Batch, Search
@@ -30,7 +33,7 @@ from robustness.target import torch_threads
 from robustness.text_target import TextTarget
 
 _SEQUENCES = 1000  # attacked at random and greedily
-_MISTYPED = ("plain", "replaced")  # models that are proved against slips, too
+_BY_WORDS = ("plain", "replaced")  # models that are proved against other words, too
 _RATE = 1000  # texts a minute that should be reached
 
 
@@ -62,8 +65,9 @@ def run(
                 if model == "plain":
                     yield from _speed(case, target, batch)
                 yield from proved_texts.shares(case, target, batch)
-                if model in _MISTYPED:
-                    yield from proved_texts.slips_shares(case, target, batch)
+                if model in _BY_WORDS:
+                    table = neighbor_table(data / "train.csv", batch.texts)
+                    yield from proved_texts.word_shares(case, target, batch, table)
 
 
 def _tiny(seed: int, **sizes: int) -> nn.Module:

@@ -1,7 +1,8 @@
 """`python -m docs.generate`: write the pages that are made from code and records.
 
-`reference/settings.md` comes from the service's settings, `benchmarks.md` from the records in
-`benchmarks/results`. A test compares both with what lies here.
+`reference/settings.md` comes from the service's settings, `benchmarks.md` and
+`images/proofs.svg` from the records in `benchmarks/results`. A test compares them with what lies
+here.
 """
 
 import json
@@ -12,15 +13,11 @@ from typing import Any
 
 from benchmarks.complexity import AIMS
 from core.tables import markdown_table
+from docs import proved_texts
 from service.settings import table
 
 DOCS = Path(__file__).parent
 RECORDS = DOCS.parent / "benchmarks" / "results"
-_SHARE = re.compile(
-    r"(?P<data>[\w-]+), (?P<model>[\w ,]+?), "
-    r"(with (?P<edits>\d+ (piece|word))s? (replaced|mistyped), )?"
-    "(?P<what>clean accuracy|proved accuracy|accuracy under worst-pieces)"
-)
 _OF_IMAGES = re.compile(
     r"(?P<model>[\w-]+), (?P<count>\d+) images(, (?P<set>.+))?: "
     r"(?P<what>clean|proved|robust) accuracy"
@@ -33,15 +30,6 @@ _BOTH = (
     "Robust accuracy in %, and its difference with a 95 % interval of the paired images, by how "
     "gradients treat m. The papers' box is a replication and not a claim about pixels."
 )
-_PROVED = (
-    "Small models of texts (width 64, one layer, minutes of training on parts of the data), in % "
-    "of 300 test texts: clean accuracy; with so many pieces replaced proved accuracy – accuracy "
-    "under `worst-pieces`, what lies between is open; and with so many words mistyped proved "
-    "accuracy, on the first 100 of them. The models see each piece's position, but no interaction "
-    "between pieces; the bag of pieces is the same model without positions, the plain reference. "
-    "`replaced` is `train.replaced`, `bounded` is `model.token_bound`."
-)
-
 _PROVED_IMAGES = (
     "Small models of images, in % of as many test images: clean accuracy, then proved accuracy – "
     "accuracy under attacks in the same set, where some were run; what lies between is open. "
@@ -51,7 +39,11 @@ _PROVED_IMAGES = (
 
 def pages() -> dict[str, str]:
     """The text of every generated page, by its path below this folder."""
-    return {"reference/settings.md": settings_page(), "benchmarks.md": benchmarks_page()}
+    return {
+        "reference/settings.md": settings_page(),
+        "benchmarks.md": benchmarks_page(),
+        "images/proofs.svg": proved_texts.curves(_rows(RECORDS / "proofs.jsonl")),
+    }
 
 
 def settings_page() -> str:
@@ -76,7 +68,7 @@ def benchmarks_page() -> str:
 
 
 def _section(path: Path) -> str:
-    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    rows = _rows(path)
     families = [row for row in rows if "figures" in row]
     rows = [row for row in rows if row not in families]
     shown = [row for row in rows if row["target"] is not None or row["unit"] == "ratio"] or rows
@@ -85,13 +77,17 @@ def _section(path: Path) -> str:
     parts = [f"## {path.stem}", "; ".join(sorted(measured_on))]
     if families:
         parts += [_aims(families), _missing(families)]
-    if brackets := _brackets(rows):
-        parts += [_PROVED, brackets]
+    if brackets := proved_texts.brackets(rows):
+        parts += [proved_texts.ABOUT, brackets]
     if brackets := _image_brackets(rows):
         parts += [_PROVED_IMAGES, brackets]
     if pairs := _pairs(rows):
         return "\n\n".join([*parts, _BOTH, pairs]) + "\n"
     return "\n\n".join([*parts, markdown_table(columns, [_cells(row) for row in shown])]) + "\n"
+
+
+def _rows(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
 def _measured_on(row: dict[str, Any]) -> str:
@@ -141,25 +137,6 @@ def _image_brackets(rows: Sequence[dict[str, Any]]) -> str:
         for name, own in found.items()
     ]
     return markdown_table(("set", *models), lines) if lines else ""
-
-
-def _brackets(rows: Sequence[dict[str, Any]]) -> str:
-    """What is proved, and what nothing broke, of each model that a benchmark trained."""
-    found: dict[tuple[str, str], dict[str, dict[str, float]]] = {}
-    for row in rows:
-        if match := _SHARE.fullmatch(row["case"]):
-            own = found.setdefault((match["data"], match["model"]), {})
-            own.setdefault(match["edits"] or "0", {})[match["what"]] = 100 * row["measured"]
-    if not found:
-        return ""
-    edits = dict.fromkeys(each for own in found.values() for each in own if each != "0")
-    lines = [
-        [data, model, f"{own['0']['clean accuracy']:.0f}"]
-        + [" – ".join(f"{share:.0f}" for share in own.get(each, {}).values()) for each in edits]
-        for (data, model), own in found.items()
-    ]
-    columns = [each if each[:2] == "1 " else f"{each}s" for each in edits]
-    return markdown_table(("data", "model", "clean", *columns), lines)
 
 
 def _pairs(rows: Sequence[dict[str, Any]]) -> str:

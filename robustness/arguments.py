@@ -76,6 +76,20 @@ def _json(path: Path, option: str) -> Any:
         raise ValueError(f"{option} must name a file of JSON, and {path.name} is none") from error
 
 
+def _table(path: Path) -> Any:
+    """A table of words: JSON, or a word and its alternatives in each line, with tabs between."""
+    text = path.read_text(encoding="utf-8-sig")
+    if text.lstrip().startswith("{"):
+        return _json(path, "--table")
+    found = dict[str, list[str]]()
+    for line in filter(str.strip, text.splitlines()):
+        word, *others = (part.strip() for part in line.split("\t"))
+        if word in found:
+            raise ValueError(f"--table must name a word once, got {word[:40]!r} twice")
+        found[word] = [other for other in others if other]
+    return found
+
+
 def _class_map(text: str | None) -> Any:
     if text is None or text == "index":
         return text
@@ -93,6 +107,8 @@ def _attack(text: str, arguments: argparse.Namespace) -> dict[str, Any]:
     shared = {
         option: getattr(arguments, option) for option, knowing in OPTIONS.items() if name in knowing
     }
+    if isinstance(shared.get("table"), Path):
+        shared["table"] = _table(shared["table"])
     return {"name": name} | shared | ATTACKS[name].spelled(words)
 
 

@@ -212,6 +212,9 @@ def _add_attacks(command: argparse.ArgumentParser) -> None:
         first = next(iter(OPTIONS[name].values()))
         shape: dict[str, Any] = _WHOLE if first.type == "integer" else {"metavar": name.upper()}
         told = f"{first.text} ({_defaults(name)})"
+        if first.type == "object":
+            shape = {"metavar": "FILE", "type": Path}
+            told = f"{told}: JSON, or in each line a word and its own with tabs between"
         add(f"--{name}", **(_MANY if first.several else {}), **shape, help=told)
 
 
@@ -324,6 +327,6 @@ def _defaults(setting: str) -> str:
 
 
 def _shown(default: Any) -> str:
-    if default is None or (isinstance(default, list) and len(default) > _SHOWN):
+    if default in (None, {}) or (isinstance(default, list) and len(default) > _SHOWN):
         return ""
     return f" {' '.join(map(str, default)) if isinstance(default, list) else default}"

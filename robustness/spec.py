@@ -38,15 +38,17 @@ from robustness.attacks.sigma_zero import SigmaZero
 from robustness.attacks.sparse_rs import PatchRS, SparseRS
 from robustness.attacks.spsa import SPSA
 from robustness.attacks.square import Square
+from robustness.attacks.thesaurus import Thesaurus
 from robustness.attacks.torchattacks import TorchAttack
 from robustness.attacks.typos import Typos
 from robustness.attacks.word_swap import WordSwap
 from robustness.attacks.worst_pieces import WorstPieces
+from robustness.attacks.worst_words import WorstWords
 from robustness.certificates.graph_bounds import GraphBounds
 from robustness.certificates.patchwise import PatchBounds, PixelBounds, SquareBounds
-from robustness.certificates.slips import Slips
 from robustness.certificates.smoothing import Smoothing
 from robustness.certificates.substitutions import Substitutions
+from robustness.certificates.words import Slips, Synonyms
 from robustness.parsing import MOST, Count
 
 GateMetric = Literal["robust_accuracy", "clean_accuracy", "proved_accuracy"]
@@ -89,10 +91,13 @@ ATTACKS: dict[str, type[Attack]] = {
     "word-swap": WordSwap,
     "hotflip": HotFlip,
     "worst-pieces": WorstPieces,
+    "worst-words": WorstWords,
     "typos": Typos,
+    "thesaurus": Thesaurus,
     "charmer": Charmer,
     "substitutions": Substitutions,
     "slips": Slips,
+    "synonyms": Synonyms,
     "torchattacks": TorchAttack,
 }
 """Every attack by its name."""

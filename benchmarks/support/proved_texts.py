@@ -16,12 +16,14 @@ from core.stats import wilson
 from data.sources import open_texts
 from robustness.attacks.base import Batch, Search
 from robustness.attacks.worst_pieces import WorstPieces
-from robustness.certificates.slips import Slips
+from robustness.attacks.worst_words import WorstWords
 from robustness.certificates.substitutions import Substitutions
+from robustness.certificates.words import Slips, Synonyms, WordProof
 from robustness.text_target import TextTarget, open_model
 from runtimes.artifact import open_artifact
 
 EDITS = [1, 2, 5, 10]
+WORDS = [1, 2, 5]
 RECIPES = {"imdb": "imdb.yaml", "ag-news": "ag_news.yaml"}
 _REPLACED, _BOUNDED, _BAG = "train.replaced=2", "model.token_bound=16", "model.positions=false"
 MODELS = {
@@ -31,6 +33,7 @@ MODELS = {
     "bounded and replaced": (_BOUNDED, _REPLACED),
     "bag of pieces": (_BAG,),
     "bag of pieces, replaced": (_BAG, _REPLACED),
+    **{f"replaced {count}": (f"train.replaced={count}",) for count in (1, 5, 10)},
 }
 """By name the options of a recipe."""
 _SIZES = (
@@ -39,7 +42,7 @@ _SIZES = (
 )
 _LEARNT = 8_800  # texts at most
 _HELD_OUT = 1_000  # of them, on which the exported graph is compared, too
-_FEWER = 100  # texts whose slips are proved
+_FEWER = 100  # texts whose words are proved
 _TEST = 1_000  # texts that training ends with
 
 
@@ -91,9 +94,32 @@ def some_texts(source: str, count: int, labels: list[str]) -> Batch:
 
 def shares(case: str, target: TextTarget, batch: Batch) -> Iterator[Row]:
     """Clean accuracy, and for each number of pieces what is proved and what nothing broke."""
-    proof, attack = Substitutions(edits=EDITS), WorstPieces(edits=EDITS)
     right = target.predict(batch.texts).argmax(axis=1) == batch.labels
     yield share(f"{case}, clean accuracy", right)
+    yield from _bracket(case, target, batch, Substitutions(edits=EDITS), WorstPieces(edits=EDITS))
+
+
+def word_shares(
+    case: str, target: TextTarget, batch: Batch, table: dict[str, list[str]]
+) -> Iterator[Row]:
+    """The same of the first texts with words mistyped, and with words of a table."""
+    some = batch.take(np.arange(_FEWER))
+    for proof, attack in [
+        (Slips(edits=WORDS), WorstWords(edits=WORDS)),
+        (Synonyms(edits=WORDS, table=table), WorstWords(edits=WORDS, table=table)),
+    ]:
+        yield from _bracket(case, target, some, proof, attack)
+
+
+def _bracket(
+    case: str,
+    target: TextTarget,
+    batch: Batch,
+    proof: Substitutions | WordProof,
+    attack: WorstPieces | WorstWords,
+) -> Iterator[Row]:
+    """For each budget what is proved and what the attack leaves."""
+    right = target.predict(batch.texts).argmax(axis=1) == batch.labels
     search, beaten = Search(seeds=[]), 0
     for budget in proof.budgets():
         found = proof.prove(target, batch, budget, search)
@@ -101,19 +127,11 @@ def shares(case: str, target: TextTarget, batch: Batch) -> Iterator[Row]:
         yield share(f"{case}, {proof.describe(budget)}, proved accuracy", proved)
         made = attack.run(target, batch, budget, search)
         held = right & (target.predict(made.texts).argmax(axis=1) == batch.labels)
-        yield share(f"{case}, {proof.describe(budget)}, accuracy under worst-pieces", held)
+        what = f"accuracy under {attack.name}"
+        yield share(f"{case}, {proof.describe(budget)}, {what}", held)
         beaten += int((proved & ~held).sum())
-    yield figure(f"{case}, proved texts that worst-pieces breaks", beaten, "texts", target=0)
-
-
-def slips_shares(case: str, target: TextTarget, batch: Batch) -> Iterator[Row]:
-    """What is proved of the first texts against slips."""
-    proof, some = Slips(), batch.take(np.arange(_FEWER))
-    right = target.predict(some.texts).argmax(axis=1) == some.labels
-    for budget in proof.budgets():
-        found = proof.prove(target, some, budget, Search(seeds=[]))
-        proved = right & (found["margin"] > found["rounding"])
-        yield share(f"{case}, {proof.describe(budget)}, proved accuracy", proved)
+    about = case if isinstance(proof, Substitutions) else f"{case}, {proof.name}"
+    yield figure(f"{about}, proved texts that {attack.name} breaks", beaten, "texts", target=0)
 
 
 def share(case: str, held: np.ndarray) -> Row:

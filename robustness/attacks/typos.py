@@ -47,36 +47,62 @@ class Typos(EditAttack, frozen=True):
 
     def improver(self, target: "TextTarget") -> Callable[[TextSearch, int], None]:
         """See `EditAttack.improver`."""
-        return lambda search, seed: _attack(
-            search, np.random.default_rng(int(seed)), self.queries // 2
-        )
+        letters_alone = target.relabel is None
+
+        def improve(search: TextSearch, seed: int) -> None:
+            """Mistype words, or digits where the true class is recomputed."""
+            draw = np.random.default_rng(int(seed))
+            parts, places = split(search.text, target, WORD if letters_alone else _DIGIT)
+            letters = sorted({letter for place in places for letter in parts[place].lower()})
+
+            def ways(word: str) -> list[str]:
+                """Some slips of a word."""
+                return _slips(word, letters, draw, fixed=letters_alone)
+
+            replace_words(search, parts, places, ways, draw, self.queries // 2)
+
+        return improve
 
     def units(self, text: str, target: "TextTarget") -> Sequence[object]:
         """The words."""
         return text.split()
 
 
-def _attack(search: TextSearch, rng: np.random.Generator, limit: int) -> None:
-    """Run one search to its end; words are ordered by at most `limit` queries."""
-    parts, places = _split(search.text, search.target)
-    letters = sorted({letter for place in places for letter in parts[place].lower()})
+def replace_words(
+    search: TextSearch,
+    parts: list[str],
+    places: list[int],
+    ways: Callable[[str], Sequence[str]],
+    rng: np.random.Generator,
+    limit: int,
+) -> None:
+    """Replace words of a text, that which matters most first, each by the worst of its ways.
+
+    Args:
+        search: of the text, which is run to its end.
+        parts: of the text.
+        places: which of them are words.
+        ways: what may stand in the place of a word.
+        rng: draws words where queries are short.
+        limit: queries for the order of the words at most.
+    """
     for place in _by_importance(search, parts, places, rng, min(limit, search.left)):
         if not search.open:
             return
-        slips = _slips(parts[place], letters, rng, fixed=search.target.relabel is None)
-        chosen = search.advance(["".join(_with(parts, place, slip)) for slip in slips])
+        others = ways(parts[place])
+        chosen = search.advance(["".join(_with(parts, place, one)) for one in others])
         if chosen is not None:
-            parts = _with(parts, place, slips[chosen])
+            parts = _with(parts, place, others[chosen])
 
 
-def _split(text: str, target: "TextTarget") -> tuple[list[str], list[int]]:
-    """A text in parts, and which parts are words that the model reads and that may be mistyped."""
+def split(text: str, target: "TextTarget", word: re.Pattern[str]) -> tuple[list[str], list[int]]:
+    """A text in parts, and which of them are words that the model reads."""
     end = target.read_until(text)
     parts, places, done = [], [], 0
-    for word in (WORD if target.relabel is None else _DIGIT).finditer(text, 0, end):
-        parts += [text[done : word.start()], word[0]]
+    for found in word.finditer(text, 0, end):
+        parts += [text[done : found.start()], found[0]]
         places.append(len(parts) - 1)
-        done = word.end()
+        done = found.end()
     return [*parts, text[done:]], places
 
 

@@ -58,10 +58,10 @@ class WorstPieces(CountedEdits, frozen=True):
         table, found = table_of(model), list[tuple[str, int]]()
         vocabulary = model.require_tokenizer().vocabulary()
         for text, label in zip(batch.texts, batch.labels.tolist(), strict=True):
-            margins, texts = _margins(model, [text], label, search), [text]
+            margins, texts = margins_of(model, [text], label, search), [text]
             if margins[0] > 0 or not search.leave:
                 texts += _written(model, table, vocabulary, text, label, count, search)
-                margins += _margins(model, texts[1:], label, search)
+                margins += margins_of(model, texts[1:], label, search)
             found.append((texts[margins.index(min(margins))], len(texts)))
         edits = [
             differences(self.units(old, model), self.units(new, model))
@@ -77,7 +77,8 @@ class WorstPieces(CountedEdits, frozen=True):
         )
 
 
-def _margins(target: "TextTarget", texts: list[str], label: int, search: Search) -> list[float]:
+def margins_of(target: "TextTarget", texts: list[str], label: int, search: Search) -> list[float]:
+    """How far a label leads in each text on the served model."""
     logits = target.predict(texts, search.meter)
     return margin(logits, np.full(len(texts), label)).tolist()
 

@@ -98,8 +98,10 @@ function epsValue(text) {
 /** How options are typed that are no counts: as `pattern` has it, else `title` says what is wrong. */
 const TYPED = {
   number: { type: "text", className: "short", placeholder: "default", pattern: "[0-9.eE\\-]+(/[0-9.]+)?", title: "Enter a number such as 0.01 or 2/255." },
-  object: { type: "text", placeholder: "steps=20 decay=1", pattern: "\\s*(\\w+=\\S+(\\s+|$))*", title: "Enter pairs such as steps=20 decay=1." },
+  object: { type: "text", pattern: "\\s*([^\\s=]+=\\S+(\\s+|$))*" },
 };
+/** How pairs are typed, by the option that they make. */
+const PAIRS = { params: "steps=20 decay=1", table: "film=movie,picture good=fine" };
 
 const spell = (value, type) => (type === "object" ? Object.entries(value).map((pair) => pair.join("=")).join(" ") : value);
 
@@ -116,7 +118,7 @@ function optionField(attack, { name, type, several, choices, minimum, maximum, r
   const own = required || usual !== null ? [] : [h("option", { value: "" }, "default")];
   const field = choices
     ? h("select", { name: key }, own, choices.map((one) => h("option", { value: one }, one)))
-    : h("input", { name: key, autocomplete: "off", spellcheck: false, ...(TYPED[type] ?? { type: "number", min: minimum, max: maximum, required: true, inputMode: "numeric" }) });
+    : h("input", { name: key, autocomplete: "off", spellcheck: false, ...(type === "object" && { placeholder: PAIRS[name], title: `Enter pairs such as ${PAIRS[name]}.` }), ...(TYPED[type] ?? { type: "number", min: minimum, max: maximum, required: true, inputMode: "numeric" }) });
   return h("label", { className: "inline" }, name, field);
 }
 

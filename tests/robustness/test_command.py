@@ -14,6 +14,7 @@ import pytest
 from data.images import decode_image, to_input, to_png
 from data.sources import load_inputs, open_images
 from robustness.__main__ import _executor, main
+from robustness.arguments import read_spec
 from robustness.attacks.base import options
 from robustness.executors import ProcessExecutor, RayExecutor
 from robustness.options import _shown, parser
@@ -161,6 +162,18 @@ def test_bad_request_exits_with_2_and_says_why(
     captured = capsys.readouterr()
     assert captured.out == "" and not (tmp_path / "out").exists()
     assert captured.err.startswith("error: ") and message in captured.err
+
+
+def test_a_table_of_words_is_read_from_a_file_into_the_spec(tmp_path: Path) -> None:
+    command = ["evaluate", "--data", "imdb", "--attack", "synonyms", "worst-words", "--edits", "2"]
+    for content in ('{"film": ["movie", "motion picture"]}', "film\tmovie\tmotion picture\n\n"):
+        (tmp_path / "words").write_text(content)
+        asked = parser().parse_args([*command, "--table", str(tmp_path / "words")])
+        tables = [attack.model_dump()["table"] for attack in read_spec(asked).attacks]
+        assert tables == [{"film": ["movie", "motion picture"]}] * 2
+    (tmp_path / "words").write_text("film\tmovie\nfilm\tpicture")
+    with pytest.raises(ValueError, match="name a word once, got 'film' twice"):
+        read_spec(asked)
 
 
 @pytest.fixture

@@ -33,7 +33,7 @@ from tests.robustness.conftest import (
 from tests.robustness.test_graph_bounds import graph_of
 
 SHORT = {"steps": 3, "queries": 12, "samples": 6, "names": ["fog"], "severities": [3]}
-SHORT |= {"edits": [2], "rate": ["0.3"], "patch": [3]}
+SHORT |= {"edits": [2], "rate": ["0.3"], "patch": [3], "table": {"film": ["end", "bad acting"]}}
 EPS = {"Linf": "0.05", "L2": "0.4", "L1": "2", "L0": "3"}
 CASES = [
     (name, norm)

@@ -3,9 +3,9 @@
 import re
 from copy import copy
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from random import Random
-from string import ascii_lowercase
 from typing import Any
 
 import numpy as np
@@ -17,10 +17,11 @@ import models
 from data.sets import Origin, TextSet
 from robustness.__main__ import CONTRADICTED, _exit_code
 from robustness.attacks.base import Batch, Search
-from robustness.attacks.typos import every_slip
+from robustness.attacks.words import Reader, Ways, alternatives, replaced_words, slips
+from robustness.attacks.worst_words import WorstWords
 from robustness.brackets import brackets
-from robustness.certificates.slips import Reader, Slips
 from robustness.certificates.substitutions import Substitutions
+from robustness.certificates.words import WordProof
 from robustness.chunks import model_result
 from robustness.console import render
 from robustness.evaluation import evaluate
@@ -297,18 +298,31 @@ def test_models_whose_pieces_meet_are_proved_by_a_bound(
     assert "by bounds of gates and eigenvalues" in render(report)
 
 
+WORST = {"name": "worst-words", "edits": [1, 2]}
+TABLE = {"film": "end, bad acting", "The": "a", "bad": ["great", "äpfel", "fine-film"]}
+SYNONYMS = {"name": "synonyms", "edits": [1, 2], "table": TABLE}
+
+
+def proved_of(asked: dict[str, Any], target: TextTarget, texts: list[str]) -> list[ProofResult]:
+    """What is proved of texts with the labels that they have, one and two words at a time."""
+    [proof] = spec_of(asked).attacks
+    assert isinstance(proof, WordProof)
+    batch = Batch(inputs=texts, labels=target.predict(texts).argmax(axis=1))
+    return [ProofResult(**proof.prove(target, batch, one, SEARCH)) for one in proof.budgets()]
+
+
+def parts_of(text: str, ways: Ways) -> tuple[list[str], list[list[str]]]:
+    """A text in parts, and what may stand in the place of each."""
+    parts = re.split(r"([a-zA-Z]+)", text)
+    return parts, [list(ways(part) or ()) if i % 2 else [] for i, part in enumerate(parts)]
+
+
 def test_slips_are_proved_against_every_slip(provable: TextTarget) -> None:
     texts, draw = ["the film", "end, bad!"], Random(0)
     labels = provable.predict(texts).argmax(axis=1)
-    [proof] = spec_of(SLIPS).attacks
-    assert isinstance(proof, Slips)
-    one, two = (
-        ProofResult(**proof.prove(provable, Batch(inputs=texts, labels=labels), each, SEARCH))
-        for each in proof.budgets()
-    )
+    one, two = proved_of(SLIPS, provable, texts)
     for i, text in enumerate(texts):
-        parts = re.split(r"([a-z]{3,})", text)
-        ways = [every_slip(part, ascii_lowercase) if part[2:] else [] for part in parts]
+        parts, ways = parts_of(text, slips)
         single = [
             "".join([*parts[:k], new, *parts[k + 1 :]])
             for k in range(len(parts))
@@ -325,25 +339,100 @@ def test_slips_are_proved_against_every_slip(provable: TextTarget) -> None:
         assert two.margin[i] <= one.margin[i]
 
 
-def test_typos_lie_within_the_proof_of_slips(
+def test_synonyms_are_proved_against_every_text_of_the_table(provable: TextTarget) -> None:
+    long = " fine" * 19 + " bad film"  # replaced words push others out of what is read
+    texts = ["The FILM, bad film!", "bad (film) the end", "Great acting" + long, "1film the-bad"]
+    labels = provable.predict(texts).argmax(axis=1)
+    proved = proved_of(SYNONYMS, provable, texts)
+    [attack] = spec_of(WORST | {"table": TABLE}).attacks
+    assert isinstance(attack, WorstWords)
+    batch = Batch(inputs=texts, labels=labels)
+    for count, found, budget in zip((1, 2), proved, attack.budgets(), strict=True):
+        search = Search(seeds=[], leave=False)
+        made = attack.run(provable, batch, budget, search)
+        assert attack.allowed(batch, made, budget, provable, []).all()
+        for i, text in enumerate(texts):
+            parts, ways = parts_of(text, attack.ways)
+            every = product(*([part, *way] for part, way in zip(parts, ways, strict=True)))
+            inside = [
+                "".join(each)
+                for each in every
+                if sum(a != b for a, b in zip(each, parts, strict=True)) <= count
+            ]
+            assert len(inside) > 3
+            least = margin_of(provable, inside, labels[i])
+            assert least == pytest.approx(found.margin[i], abs=1e-5)
+            assert least == pytest.approx(margin_of(provable, [made.texts[i]], labels[i]), abs=1e-6)
+
+
+def test_attacks_on_words_lie_within_the_proof_about_the_same_words(
     provable: TextTarget, texts: list[str], tmp_path: Path
 ) -> None:
-    known = [*texts[:3], "äpfel the film"]
-    report = evaluate(spec_of(SLIPS, TYPOS, PROOF), [provable], texts_of(known), tmp_path)
-    one, two, pieces, _ = report.summary.models[0].brackets
-    assert one.attacks == two.attacks == ["Typos with 1 edit"] and not pieces.attacks
-    assert one.proved >= two.proved and one.proved > 0 and not one.contradictions
-    flags = report.samples[3].models[0].proofs[0]
-    assert (flags.state, flags.margin) == ("open", 0)
+    known, other = [*texts[:5], "äpfel the film"], {"film": ["movie"]}
+    spec = spec_of(
+        SLIPS, SYNONYMS, TYPOS, WORST | {"edits": [2]}, WORST | {"edits": [1], "table": TABLE},
+        {"name": "thesaurus", "edits": [2], "table": TABLE, "queries": 20},
+    )  # fmt: skip
+    report = evaluate(spec, [provable], texts_of(known), tmp_path)
+    one, two, first, second = report.summary.models[0].brackets
+    assert one.attacks == ["Typos with 1 edit"] and two.attacks[1:] == ["Worst Words with 2 edits"]
+    assert first.attacks == ["Worst Words with 1 edit"]
+    assert second.attacks == ["Worst Words with 1 edit", "Thesaurus with 2 edits"]
+    assert "With 1 word of the table replaced" in first.finding
+    for found in (one, two, first, second):
+        assert not found.contradictions and found.proved + found.open + found.broken == 6
+    assert one.proved >= two.proved and one.proved > 0 and second.proved > 0
+    # Both ends of an exact bracket meet, but where letters are not known.
+    assert two.open <= 1 and first.open == 0
+    flags = report.samples[5].models[0].proofs[0]
+    assert (flags.state, flags.margin) in {("open", 0), ("broken", 0)}
+    assert spec_of(WORST | {"table": other}).attacks[0].changes != spec.attacks[1].changes
+    rows, outcome = np.arange(6), Outcome()
+    result = model_result(spec, provable, ranges(6), tmp_path)
+    rescore(report, tmp_path, result, known, rows, Meter(10**9), outcome)
+    assert not outcome.refuted
 
 
 def test_words_that_are_read_otherwise_together_are_open(provable: TextTarget) -> None:
-    reader = Reader(provable.require_tokenizer())
-    for text, count, known in [
-        ("the film", 2, True),
-        ("film3film", 1, True),
-        ("film3film", 2, False),  # two words that are read as one
-        ("the <brr> film", 1, False),  # without an r it would be a blank
-        ("häm", 1, False),
+    table = alternatives({"film": ["end"], "br": ["bad"], "the": ["br"], "電影": ["bad"]})
+    for ways, text, count, known in [
+        (slips, "the film", 2, True),
+        (slips, "film3film", 1, True),
+        (slips, "film3film", 2, False),  # two words that are read as one
+        (slips, "the <brr> film", 1, False),  # without an r it would be a blank
+        (slips, "häm", 1, False),
+        (table, "häm the film", 2, True),
+        (table, "a <the> film", 1, False),
+        (table, "a film<br />", 1, False),  # a mark of HTML is no word
+        (table, "電影", 1, False),  # two words for the tokenizer
+        (slips, "it is it is it häm", 1, True),  # which is not read
     ]:
-        assert (reader.words(text, count) is not None) == known
+        reader = Reader(provable.require_tokenizer(), ways, 4, count)
+        assert (reader.places(text) is not None) == known, text
+
+
+def test_a_text_is_replaced_word_by_word() -> None:
+    ways = alternatives({"film": ["end", "bad acting"], "a": ["the film"]})
+    for after, count in [
+        ("a film film", 0), ("the film film film", 1), ("a end bad acting", 2),
+        ("a END film", None), ("a film", None), ("a film filme", None),
+    ]:  # fmt: skip
+        assert replaced_words("a film film", after, ways) == count
+    assert replaced_words("FILM, Film", "BAD ACTING, End", ways) == 2
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ({"two words": ["one"]}, "table must hold words of at most 50 letters"),
+        ({"one": ["<br>"]}, "got '<br>'"),
+        ({"one": ["a" * 51]}, "at most 50 letters"),
+        ({"One": ["two"], "one": ["three"]}, "must not name a word twice"),
+        ({"one": ["two"] * 50_001}, "at most 50,000 alternatives, got 50,001"),
+        ({}, "at least 1 item"),
+        ("table.tsv", "valid dictionary"),
+    ],
+)
+def test_what_is_no_table_is_refused(table: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        spec_of(SYNONYMS | {"table": table})

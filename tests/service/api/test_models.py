@@ -83,7 +83,7 @@ def test_every_attack_is_described_with_its_options(client: TestClient) -> None:
     assert list(found) == list(ATTACKS)
     assert all(one["title"] and one["paper"] for one in found.values())
     own = [name for name, one in found.items() if not one["references"]]
-    assert own == ["worst-pieces", "substitutions", "slips"]
+    assert own == ["worst-pieces", "worst-words", "substitutions", "slips", "synonyms"]
     pgd = found["pgd"]
     steps = next(option for option in pgd["options"] if option["name"] == "steps")
     assert pgd == pgd | {
@@ -105,7 +105,8 @@ def test_described_defaults_make_a_spec(client: TestClient) -> None:
                 asked[option["name"]] = option["default"]
             elif option["required"]:
                 radius = "5" if attack["norms"] == ["L0"] else "1/255"
-                asked[option["name"]] = (option["choices"] or [[radius]])[0]
+                value = {"film": "movie"} if option["type"] == "object" else [radius]
+                asked[option["name"]] = (option["choices"] or [value])[0]
         EvaluationSpec.model_validate({"attacks": [asked]})
 
 
