@@ -3,7 +3,7 @@
 import math
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from robustness.attacks.base import Info, LinfOrL1
+from robustness.attacks.base import Info, LinfOrL1, Norm
 from robustness.attacks.minimal import DUALS, MinimalWalk, Nearest
 
 if TYPE_CHECKING:
@@ -11,9 +11,11 @@ if TYPE_CHECKING:
 
     from robustness.attacks.tensors import Model
 
-_LONGEST = 0.1  # first step of Adam, at most
+_LONGEST: dict[Norm, float] = {"Linf": 0.1, "L1": 0.5}  # first step of Adam, at most
 _FALL = 0.01  # the last one, as a share of the first
-_DUAL_FIRST, _DUAL_LAST = 50.0, 5.0  # step of the weight's logarithm, over the number of steps
+# First step of the weight's logarithm, times the number of steps.
+_DUAL: dict[Norm, float] = {"Linf": 50.0, "L1": 20.0}
+_DUAL_FALL = 0.1  # the last one, as a share of the first
 _WEIGHT = math.log(100)  # of being fooled over being near, at first
 _MOST_WEIGHT = math.log(1e6)
 _MEMORY = 0.9  # of the average of both weights
@@ -24,9 +26,10 @@ _HALVINGS = 8  # of the way from the clean image to the nearest one found
 class PDPGD(MinimalWalk, frozen=True):
     """PDPGD: descent by Adam on being fooled, and a proximal step on the norm of the change.
 
-    Differences to the paper: the first step is not longer than a linear model is from its boundary;
-    the weights move as far in any number of steps as in 500 of the paper; the result is brought to
-    the boundary by halving its way from the clean image.
+    Differences to the paper: the first step is not longer than a linear model is from its boundary,
+    and for l1, where few entries move far, five times the paper's, as if about 100 steps were its
+    500; the weights move as far in any number of steps as in 500 of the paper, for l1 two fifths of
+    it; the result is brought to the boundary by halving its way from the clean image.
 
     Source: Matyasko & Chau 2021, "PDPGD: primal-dual proximal gradient descent adversarial
     attack", algorithm 1, with the proximal Adam of Melchior et al. 2019.
@@ -84,7 +87,8 @@ class PDPGD(MinimalWalk, frozen=True):
         points, adam = clean, Adam(clean)
         weight = torch.full_like(clean[:, :1, :1, :1], _WEIGHT)
         near, fooling = _balance(weight)
-        longest = torch.full_like(weight, _LONGEST)
+        longest = torch.full_like(weight, _LONGEST[self.norm])
+        dual = _DUAL[self.norm] / steps
         for step in range(steps):
             _, lead, gradient = found.ask(model, rows, points, targets)
             lead = lead[:, None, None, None]
@@ -97,7 +101,7 @@ class PDPGD(MinimalWalk, frozen=True):
             shrink = near / fooling * pace / metric.amax((1, 2, 3), keepdim=True)
             points = clean + self._proximal(clean, change, metric, shrink)
             left = 1 - step / max(steps - 1, 1)
-            weight = weight - lead.sign() * (_DUAL_LAST + (_DUAL_FIRST - _DUAL_LAST) * left) / steps
+            weight = weight - lead.sign() * dual * (_DUAL_FALL + (1 - _DUAL_FALL) * left)
             weight = weight.clamp(-_MOST_WEIGHT, _MOST_WEIGHT)
             near, fooling = (
                 _MEMORY * old + (1 - _MEMORY) * new
