@@ -1,6 +1,7 @@
 import fcntl
 import os
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -8,9 +9,11 @@ import pytest
 
 # The models of the tests are tiny: more threads only wait for each other. Set before torch loads.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-
-pytest_plugins = ["tests.exported", "tests.imported", "tests.imported_texts"]
-
+# jsonschema would compile a grammar of international addresses for seconds; no test checks one.
+sys.modules["rfc3987_syntax"] = None  # type: ignore[assignment]
+# The tests start more than a hundred processes, each of which would compile our modules anew.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 Once = Callable[[str, Callable[[Path], object]], Path]
 
@@ -33,6 +36,13 @@ def once(tmp_path_factory: pytest.TempPathFactory) -> Once:
         return shared / name
 
     return make
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Load the fixtures of all packages, but not into what only shares tests out to workers."""
+    if "PYTEST_XDIST_WORKER" in os.environ or not config.getoption("numprocesses", None):
+        for name in ("tests.exported", "tests.imported", "tests.imported_texts"):
+            config.pluginmanager.import_plugin(name)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

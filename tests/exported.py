@@ -28,6 +28,7 @@ from export.run import open_run
 from export.samples import open_samples
 from export.write import write_artifact
 from models.checkpoints import save_weights
+from robustness.executors import run_inline
 from runtimes.artifact import MANIFEST, Artifact, open_artifact
 from runtimes.manifest import ONNX, PROBE
 from runtimes.probe import Probe, read_probe, write_probe
@@ -83,6 +84,12 @@ def skip_without_bf16(request: pytest.FixtureRequest) -> None:
             require_precision("bf16")
         except ValueError as error:
             pytest.skip(str(error))
+
+
+@pytest.fixture
+def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands evaluate here; `test_executors` shows that processes leave the same bytes."""
+    monkeypatch.setattr("robustness.__main__._executor", lambda *_: run_inline)
 
 
 @pytest.fixture(scope="session")

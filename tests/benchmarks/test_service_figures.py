@@ -8,8 +8,6 @@ import numpy as np
 import pytest
 
 from benchmarks import kills
-from benchmarks.fuzz import Found
-from benchmarks.fuzz import rows as fuzz_rows
 from benchmarks.isolation import latency_rows
 from benchmarks.overload import answer_rows, memory_row, recovered_after, recovery_row
 from benchmarks.service_throughput import bare
@@ -71,8 +69,3 @@ def test_findings_are_rows_that_should_be_zero() -> None:
     lost, *others = kills.rows(damage)
     assert not lost.met and "a gone" in lost.case and lost.samples == 5
     assert len(others) == 3 and all(row.met for row in others)
-    found = Found(statuses={"GET /a": Counter({200: 3, 404: 1}), "GET /b": Counter({500: 2})})
-    found.failures["GET /b", "500 ServerError"] = "curl"
-    errors, kinds = fuzz_rows(found)
-    assert (errors.measured, errors.samples, errors.met) == (2, 6, False)
-    assert kinds.measured == 1 and "GET /b 500 ServerError" in kinds.case

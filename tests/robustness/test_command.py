@@ -104,6 +104,7 @@ def test_report_names_all_that_is_needed_to_repeat_it_and_has_no_warning(
     assert str(folder) not in text and str(artifacts) not in text
 
 
+@pytest.mark.usefixtures("in_process")
 def test_command_prints_the_figures_and_puts_them_on_the_card(
     artifacts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -111,7 +112,7 @@ def test_command_prints_the_figures_and_puts_them_on_the_card(
     shutil.copytree(artifacts / "elliptical", folder)
     digest = open_artifact(folder).digest
     output = ["--card", "--gate", "clean_accuracy>=0.1", "--output", str(tmp_path / "out")]
-    more = ["--limit", "12", "--workers", "1", "--artifact", str(folder)]
+    more = ["--limit", "12", "--artifact", str(folder)]
     assert main(arguments(artifacts, *more, *output, "--steps", "3")) == 0
     printed = capsys.readouterr().out
     for word in ("accuracy on 12 images", "elliptical 1", "20/255", "95 % interval", "held ("):
@@ -198,6 +199,7 @@ BY_INDEX = "“right.parquet”, labelled by index alone, as if their classes we
 GUESSED = "unresolved warnings (not above chance) passes no gate"
 
 
+@pytest.mark.usefixtures("in_process")
 @pytest.mark.parametrize(
     ("source", "class_map", "code", "said"),
     [
@@ -221,7 +223,7 @@ def test_data_of_other_classes_are_refused_mapped_or_held_against_chance(
     Path("map.json").write_text(json.dumps(MAP))
     command = [
         "evaluate", "--artifact", f"{artifacts}/dot", "--data", source, "--attack", "fgsm",
-        "--eps", "1/255", "--gate", "clean_accuracy>=0.1", "--workers", "1", "--output", "out",
+        "--eps", "1/255", "--gate", "clean_accuracy>=0.1", "--output", "out",
     ]  # fmt: skip
     assert main(command + (["--class-map", class_map] if class_map else [])) == code
     printed = "".join(capsys.readouterr())
@@ -236,12 +238,13 @@ def test_data_of_other_classes_are_refused_mapped_or_held_against_chance(
 
 
 @pytest.mark.data
+@pytest.mark.usefixtures("in_process")
 def test_a_fashion_model_is_not_evaluated_on_cifar(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     command = [
         "evaluate", "--artifact", "artifacts/fashion-elliptical-adv", "--data", "cifar10",
-        "--attack", "fgsm", "--eps", "8/255", "--limit", "64", "--workers", "1",
+        "--attack", "fgsm", "--eps", "8/255", "--limit", "64",
         "--gate", "robust_accuracy>=0.01", "--output", str(tmp_path),
     ]  # fmt: skip
     assert main(command) == 2

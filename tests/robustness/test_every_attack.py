@@ -168,7 +168,8 @@ def test_results_are_allowed_described_and_repeated(leave: bool, case: Case) -> 
     cost = sum(shortened(part).cost(num_classes=10) for part in attack.parts(10))
     assert attack.cost(10) == sum(part.cost(10) for part in attack.parts(10)) >= cost
     assert meter.done <= len(batch.inputs) * cost
-    assert same(found, run(attack, target, batch, leave=leave))
+    # With leaving early, `test_nothing_but_the_result_changes` repeats it.
+    assert leave or same(found, run(attack, target, batch, leave=False))
     assert budget.text.split(":")[0] in attack.describe(budget)
     if attack.info.role in PROVES:
         return

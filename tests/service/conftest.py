@@ -172,6 +172,18 @@ def front(tmp_path: Path, artifacts: dict[str, Artifact]) -> Iterator["Front"]:
     front.close()
 
 
+@pytest.fixture(scope="module")
+def untouched(
+    tmp_path_factory: pytest.TempPathFactory, artifacts: dict[str, Artifact]
+) -> Iterator["Front"]:
+    """One front for all requests that leave nothing."""
+    from tests.service.front import Front
+
+    front = Front(tmp_path_factory.mktemp("untouched"), artifacts)
+    yield front
+    front.close()
+
+
 @pytest.fixture(scope="session")
 def page_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Address of a whole server with the shipped models and samples."""

@@ -1,33 +1,41 @@
-"""A disk that is full when a server starts, or becomes full under one."""
+"""A disk that is full when a server starts; `test_sockets` has one that becomes full."""
 
-import json
+import inspect
 import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import httpx
 import pytest
 
 from service.settings import ROOT
-from tests.service.conftest import png
-from tests.service.server import QUICK, environment, serve
+from tests.service.server import environment
+
+
+@contextmanager
+def small_disk(folder: str, mode: int = 700) -> Iterator[bool]:
+    """Have a disk of 4 MB in a folder; whether mounting one is permitted here."""
+    mount = ["mount", "-t", "tmpfs", "-o", f"size=4m,mode={mode}", "tmpfs", folder]
+    try:
+        subprocess.run(mount, check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError):
+        yield False
+        return
+    try:
+        yield True
+    finally:
+        subprocess.run(["umount", "--lazy", folder], check=True)
 
 
 @pytest.fixture
 def disk() -> Iterator[Path]:
-    """A disk of 4 MB."""
-    with TemporaryDirectory(prefix="disk") as folder:  # short enough for the paths of sockets
-        mount = ["mount", "-t", "tmpfs", "-o", "size=4m,mode=700", "tmpfs", folder]
-        try:
-            subprocess.run(mount, check=True, capture_output=True)
-        except (OSError, subprocess.CalledProcessError):
+    with TemporaryDirectory(prefix="disk") as folder, small_disk(folder) as mounted:
+        if not mounted:
             pytest.skip("mounting a file system is not permitted here")
         yield Path(folder)
-        subprocess.run(["umount", "--lazy", folder], check=True)
 
 
 def fill(disk: Path) -> None:
@@ -50,7 +58,7 @@ def test_a_fresh_server_without_room_ends_with_a_sentence(
     ended = subprocess.run(
         [sys.executable, "-m", "bentoml", "serve", str(ROOT), "--port", "0"],
         cwd=tmp_path,
-        env=environment(tmp_path / "home", {**QUICK, variable: disk / "new"}),
+        env=environment(tmp_path / "home", {"ASSAY_ROLE": "evaluate", variable: disk / "new"}),
         capture_output=True,
         text=True,
         timeout=60,
@@ -60,39 +68,21 @@ def test_a_fresh_server_without_room_ends_with_a_sentence(
     assert re.search(f"Assay cannot start: {told}", line)
 
 
-def test_a_server_in_use_predicts_and_is_ready_when_its_disk_is_full(
-    disk: Path, tmp_path: Path
-) -> None:
-    given = {**QUICK, "ASSAY_STATE": disk / "state", "ASSAY_RUN": disk / "run", "ASSAY_FREE_MB": 0}
-    with serve(str(ROOT), cwd=tmp_path, home=tmp_path / "home", **given) as server:
-        fill(disk)
-        for _ in range(2):
-            files = {"images": png(size=28)}
-            assert httpx.post(f"{server.url}/classify", files=files).status_code == 200
-        spec = {"model": "fashion-dot", "attacks": [{"name": "fgsm", "eps": ["1/255"]}]}
-        form = {"data": {"spec": json.dumps(spec)}, "files": {"images": png(size=28)}}
-        refused = httpx.post(f"{server.url}/v1/evaluations", **form)
-        assert (refused.status_code, refused.json()["error"]["code"]) == (507, "disk_full")
-        assert httpx.get(f"{server.url}/readyz").status_code == 200
-        log = server.log.read_text().splitlines()
-        assert len(server.lines()) == len(log), log  # every line is JSON, the first ones too
-        assert 'route="/v1/evaluations",status="507"' in httpx.get(f"{server.url}/metrics").text
-
-
-FIGURES = """
+FIGURES = f"""
 import sys
+from contextlib import suppress
 from pathlib import Path
 from service.metrics import Metrics, share_figures
-from tests.service.test_full_disk import fill
+{inspect.getsource(fill)}
 share_figures(Path(sys.argv[1]))
 metrics = Metrics()
 fill(Path(sys.argv[1]).parent)
 for number in range(64):
-    metrics.batch(f"a-long-name-of-a-model-{number}", 1, 0.1, 0.1)
-    metrics.queued(f"a-long-name-of-a-model-{number}", 1)
+    metrics.batch(f"a-long-name-of-a-model-{{number}}", 1, 0.1, 0.1)
+    metrics.queued(f"a-long-name-of-a-model-{{number}}", 1)
     for status in (200, 400, 413, 422, 429, 500, 503):
-        route = "/v1/evaluations/{id}/samples/{index}/adversarial.png"
-        metrics.answered(route=f"{route}{number}", method="POST", status=status, seconds=0.1)
+        route = "/v1/evaluations/{{id}}/samples/{{index}}/adversarial.png"
+        metrics.answered(route=f"{{route}}{{number}}", method="POST", status=status, seconds=0.1)
 """
 
 

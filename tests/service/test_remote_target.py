@@ -60,6 +60,7 @@ def outcomes(report: Report) -> Any:
     ]
 
 
+@pytest.mark.usefixtures("in_process")
 @pytest.mark.parametrize("kind", ["images", "texts", "surrogate"])
 def test_flags_over_the_network_are_those_of_the_artifact(
     url: str, tiny_models: Path, tmp_path: Path, kind: str
@@ -86,7 +87,7 @@ def test_flags_over_the_network_are_those_of_the_artifact(
     copy = ["--surrogate", str(tiny_models / folder)] if kind == "surrogate" else []
     copy += ["--compare", str(tiny_models / folder)] if kind == "images" else []
     assert main(["evaluate", "--target", url, "--model", name, *copy, *shared, str(remote)]) == 0
-    artifact = ["--artifact", str(tiny_models / folder), "--workers", "1"]
+    artifact = ["--artifact", str(tiny_models / folder)]
     assert main(["evaluate", *artifact, *shared, str(local)]) == 0
     found = read_report(remote)
     assert outcomes(found) == outcomes(read_report(local))

@@ -1,5 +1,6 @@
-"""Which sockets a server opens, and who may use them."""
+"""Which sockets a server opens, who may use them, and what a full disk leaves it."""
 
+import json
 import os
 import socket
 import subprocess
@@ -10,6 +11,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import bentoml
+import httpx
 import psutil
 import pytest
 from circus.client import CircusClient
@@ -17,7 +19,9 @@ from circus.client import CircusClient
 from service.manager import SOCKETS
 from service.settings import ROOT, Settings
 from service.start import open_run_folder
+from tests.service.conftest import png
 from tests.service.server import QUICK, Server, serve
+from tests.service.test_full_disk import fill, small_disk
 
 NOBODY = 65534
 CONNECT_AS_NOBODY = f"""
@@ -36,17 +40,25 @@ for path in sys.argv[1:]:
 
 
 @pytest.fixture(scope="module")
-def run() -> Iterator[Path]:
+def disk() -> Iterator[tuple[Path, bool]]:
+    """A folder that every user may enter; whether it is a small disk."""
     with TemporaryDirectory(prefix="a") as short:  # the path of a socket is short
-        os.chmod(short, 0o755)  # every user may enter
-        yield Path(short) / "run"
+        os.chmod(short, 0o755)
+        with small_disk(short, mode=755) as mounted:
+            yield Path(short), mounted
+
+
+@pytest.fixture(scope="module")
+def run(disk: tuple[Path, bool]) -> Path:
+    return disk[0] / "run"
 
 
 @pytest.fixture(scope="module")
 def server(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server of every role, whose temporary folder everybody may enter."""
+    """A server of every role, which writes to that disk alone."""
     folder = tmp_path_factory.mktemp("sockets")
     options: dict[str, Any] = {**QUICK, "ASSAY_RUN": run, "TMPDIR": run.parent}
+    options |= {"ASSAY_STATE": run.parent / "state", "ASSAY_FREE_MB": 0}
     with serve(str(ROOT), cwd=folder, home=folder / "home", **options) as running:
         yield running
 
@@ -85,10 +97,32 @@ def test_another_user_reaches_no_socket(server: Server) -> None:
     assert asked.stdout.split() == ["refused"] * len(paths), asked.stderr
 
 
-def test_state_is_for_nobody_else(server: Server) -> None:
-    state = server.log.parent / "state"
+def test_state_is_for_nobody_else(server: Server, run: Path) -> None:
+    state = run.parent / "state"
+    assert (state / "assay.sqlite3").exists()
     for path in [state, *state.rglob("*")]:
         assert path.stat().st_mode & 0o077 == 0, path
+
+
+def test_it_predicts_and_is_ready_when_its_disk_is_full(
+    server: Server, disk: tuple[Path, bool]
+) -> None:
+    folder, mounted = disk
+    if not mounted:
+        pytest.skip("mounting a file system is not permitted here")
+    fill(folder)
+    for _ in range(2):
+        files = {"images": png(size=28)}
+        assert httpx.post(f"{server.url}/classify", files=files).status_code == 200
+    spec = {"model": "fashion-dot", "attacks": [{"name": "fgsm", "eps": ["1/255"]}]}
+    form = {"data": {"spec": json.dumps(spec)}, "files": {"images": png(size=28)}}
+    refused = httpx.post(f"{server.url}/v1/evaluations", **form)
+    assert (refused.status_code, refused.json()["error"]["code"]) == (507, "disk_full")
+    assert httpx.get(f"{server.url}/readyz").status_code == 200
+    log = server.log.read_text().splitlines()
+    assert len(server.lines()) == len(log), log  # every line is JSON, the first ones too
+    assert 'route="/v1/evaluations",status="507"' in httpx.get(f"{server.url}/metrics").text
+    (folder / "filler").unlink()
 
 
 def test_the_next_start_removes_what_a_killed_server_left(

@@ -144,11 +144,11 @@ BAD_REQUESTS: dict[str, tuple[dict[str, Any], int, str, str]] = {
 
 
 @pytest.mark.parametrize("case", BAD_REQUESTS)
-def test_a_bad_request_is_refused_and_leaves_nothing(front: Front, case: str) -> None:
+def test_a_bad_request_is_refused_and_leaves_nothing(untouched: Front, case: str) -> None:
     form, status, code, message = BAD_REQUESTS[case]
-    check_error(front.post(**form), status, code, message)
-    assert front.folders() == []
-    assert front.store.page() == ([], None)
+    check_error(untouched.post(**form), status, code, message)
+    assert untouched.folders() == []
+    assert untouched.store.page() == ([], None)
 
 
 def test_broken_bytes_of_archives_are_never_our_fault(front: Front) -> None:

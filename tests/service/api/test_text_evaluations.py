@@ -127,10 +127,10 @@ BAD_TEXTS: dict[str, tuple[dict[str, Any], int, str, str]] = {
 
 
 @pytest.mark.parametrize("case", BAD_TEXTS)
-def test_bad_texts_are_refused_and_leave_nothing(front: Front, case: str) -> None:
+def test_bad_texts_are_refused_and_leave_nothing(untouched: Front, case: str) -> None:
     form, status, code, message = BAD_TEXTS[case]
-    check_error(post(front, **form), status, code, message)
-    assert front.folders() == []
+    check_error(post(untouched, **form), status, code, message)
+    assert untouched.folders() == []
 
 
 def test_texts_are_part_of_what_a_key_stands_for(front: Front) -> None:

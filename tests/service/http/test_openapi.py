@@ -6,9 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import schemathesis
 from jsonschema import Draft202012Validator
-from schemathesis.core.result import Err
 from starlette.testclient import TestClient
 
 from robustness.spec import ATTACKS, EXAMPLES, EvaluationSpec
@@ -41,9 +39,6 @@ def references(value: Any) -> Iterator[str]:
 
 
 def test_its_schemas_are_valid_and_every_reference_leads_somewhere(spec: dict[str, Any]) -> None:
-    assert not any(
-        isinstance(r, Err) for r in schemathesis.openapi.from_dict(spec).get_all_operations()
-    )
     for schema in spec["components"]["schemas"].values():
         Draft202012Validator.check_schema(schema)
     for reference in set(references(spec)):

@@ -73,7 +73,7 @@ def busy(count: int) -> Iterator[None]:
 
 def test_it_is_ended_while_it_starts_on_a_busy_host(front: Front) -> None:
     job_id = front.submit(SHORT)
-    with busy(4), front.evaluator():
+    with busy(2), front.evaluator():
         assert wait_until(lambda: child_of(job_id))
         front.store.request_cancel(job_id)
         assert wait_until(lambda: front.job(job_id).status == "cancelled", seconds=8)
