@@ -66,8 +66,7 @@ def contributions(head: nn.Linear, x: Tensor) -> Tensor:
         return given
     if not head.training:
         return given.clamp(-head.bound, head.bound)
-    bounded: Tensor = _Bounded.apply(given, head.bound)  # pyright: ignore[reportAssignmentType]
-    return bounded
+    return _Bounded.apply(given, head.bound)
 
 
 def head_input(head: nn.Module, x: Tensor, mask: Tensor | None, pooling: Pooling) -> Tensor:
