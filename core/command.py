@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import re
 import signal
 import sys
 from collections.abc import Callable
@@ -14,6 +15,11 @@ _BAD_REQUEST, _INTERRUPTED = 2, 130
 
 class Parser(argparse.ArgumentParser):
     """A parser whose errors are one sentence; an unknown option is answered with the nearest."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        # "-1/255" is a value that a rule refuses, not an option.
+        self._negative_number_matcher = re.compile(r"-\.?\d")
 
     def error(self, message: str) -> NoReturn:
         """End with the message alone: the usage of many options would hide it."""
@@ -45,7 +51,10 @@ def run_command(command: Callable[[], int]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + signal.SIGPIPE
     except (ValueError, OSError) as error:
-        sys.stderr.write(f"error: {error}\n")
+        told = str(error)
+        if isinstance(error, OSError) and error.filename is not None and error.strerror:
+            told = f"{error.filename}: {error.strerror}"
+        sys.stderr.write(f"error: {told}\n")
         return _BAD_REQUEST
     except KeyboardInterrupt as stop:
         sys.stderr.write(f"{str(stop) or 'interrupted'}\n")

@@ -2,6 +2,10 @@
 
 import difflib
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pydantic import ValidationError
 
 _SHOWN = 64  # characters of a name; comparing takes the square of them
 _LONGER = 3  # names that begin with what was given
@@ -20,6 +24,21 @@ def nearest(name: object, known: Iterable[str], *, prefix: str = "") -> str:
     close = longer or difflib.get_close_matches(given, known, n=1)
     hint = " or ".join(repr(prefix + one) for one in close)
     return f"did you mean {hint}?" if hint else f"known: {', '.join(known)}"
+
+
+def broken_rules(error: "ValidationError") -> list[tuple[str, str]]:
+    """The rules that a document breaks: the field, with dots, and what is wrong with it."""
+    found = error.errors(include_url=False, include_context=False)
+    return [(".".join(map(str, one["loc"])), _rule(one["msg"], one["input"])) for one in found]
+
+
+def _rule(message: str, given: object) -> str:
+    """A rule as our own messages have it; texts are not repeated, since they may be secret."""
+    rule = message.removeprefix("Value error, ")
+    if not rule.startswith("Input should "):
+        return rule
+    told = f", got {str(given)[:_SHOWN]}" if isinstance(given, int | float) else ""
+    return f"must {rule.removeprefix('Input should ')}{told}"
 
 
 def sentence(text: str) -> str:

@@ -7,6 +7,8 @@ from typing import Any, TypeVar
 import yaml
 from pydantic import BaseModel, ValidationError
 
+from core.names import broken_rules
+
 # YAML 1.2 reads 1e-3 as a number; PyYAML, which reads 1.1, takes it for text.
 _TAG = "tag:yaml.org,2002:float"
 _NUMBER = re.compile(r"[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+$")
@@ -62,10 +64,7 @@ def read_strict(path: Path, kind: type[_Model], what: str) -> _Model:
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(f"{where} is no readable YAML: {error}") from error
     except ValidationError as error:
-        found = [
-            (".".join(map(str, each["loc"])), each["msg"].removeprefix("Value error, "))
-            for each in error.errors()
-        ]
+        found = broken_rules(error)
         told = "; ".join(f"{place}: {rule}" if place else rule for place, rule in found)
         raise ValueError(f"{where}: {told}") from None
 

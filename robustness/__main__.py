@@ -16,6 +16,7 @@ from pydantic import ValidationError
 
 from core.command import run_command
 from core.files import write_whole
+from core.names import broken_rules
 from core.progress import Bar
 from robustness.arguments import check_numbers, default_workers, read_spec, settle_rate
 from robustness.options import parser
@@ -66,11 +67,9 @@ def _explained(command: Callable[[argparse.Namespace], int], arguments: argparse
     try:
         return command(arguments)
     except ValidationError as error:
-        found = [
-            (".".join(map(str, each["loc"])) or "spec", each["msg"].removeprefix("Value error, "))
-            for each in error.errors()
-        ]
-        raise ValueError("\nerror: ".join(f"{at}: {rule}" for at, rule in found)) from None
+        found = broken_rules(error)
+        rules = (f"{at or 'spec'}: {rule}" for at, rule in found)
+        raise ValueError("\nerror: ".join(rules)) from None
     except (KeyboardInterrupt, Cancelled) as stop:
         why = "interrupted" if isinstance(stop, KeyboardInterrupt) else f"deadline reached: {stop}"
         why = str(stop) if isinstance(stop, Spent) else why

@@ -16,7 +16,7 @@ from pydantic import (
     ValidationError,
 )
 
-from core.names import nearest
+from core.names import broken_rules, nearest
 from core.yaml import read_yaml
 from data.images import ImageSpec, Resample
 from data.sources import load_pixels, open_images
@@ -234,5 +234,5 @@ def _checked(name: str, fields: Mapping[Any, Any], kind: type[Keys]) -> Keys:
     try:
         return kind(**fields)
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        raise ValueError(f"{name}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+        [(field, rule), *_] = broken_rules(error)
+        raise ValueError(f"{name}: {field}: {rule}") from None

@@ -62,7 +62,8 @@ class Substitutions:
     Args:
         model: a TransJect that `refusal` has nothing against; it is left as it is.
         kinds: (V,) int64 below `KINDS`, pieces of which the worst are kept apart, such as those
-            that begin words and those that continue them; None: all are alike.
+            that begin words and those that continue them; rows
+            of the embedding beyond them are of the last kind. None: all are alike.
 
     Raises:
         ValueError: `refusal` has.
@@ -79,7 +80,7 @@ class Substitutions:
         self._anywhere = not model.config.positions
         self._kinds = torch.zeros(len(self._embedding), dtype=torch.int64)
         if kinds is not None:
-            self._kinds[: len(kinds)] = kinds
+            self._kinds.fill_(KINDS - 1)[: len(kinds)] = kinds
         self._given: list[np.ndarray] = []
         self._bias = exact.head.bias
         # by place, kind of piece, label and other class

@@ -88,7 +88,7 @@ def build_report(
         code=code_digest(),
         shard_size=SHARD_SIZE,
         environment=environment,
-        notes=notes(results, given),
+        notes=notes(results),
         not_tried=[said for one in results if (said := not_tried(one.target)) is not None],
         definitions=_definitions(first.spec, summary, first.target.reads),
         created=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -141,10 +141,11 @@ def _summary(
         if warning.model == models[0].name or warning.code == CONTRADICTED
     ]
     return schema.Summary(
-        headline=sentences.headline(models[0], metric, kind),
+        headline=sentences.headline(models[0], metric, kind, sentences.ends(spec)),
         findings=[
             sentences.data(data, metric, spec.class_map),
-            *sentences.findings(models[0], metric, kind),
+            *filter(None, [sentences.early_stop(data)]),
+            *sentences.findings(models[0], metric, kind, sentences.ends(spec)),
         ],
         metric=metric,
         top_k=results[0].top_k,

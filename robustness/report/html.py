@@ -65,6 +65,7 @@ def render(report: Report, exhibits: Sequence[tuple[Example, Pixels | Texts | No
         exhibits: samples on which the evaluated model was misled, or barely held.
     """
     models, ranks = report.summary.models, [k for k in report.summary.top_k if k > 1]
+    ends = sentences.ends(report.spec)
     style = (_HERE / "report.css").read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
     quantity = (
@@ -78,8 +79,9 @@ def render(report: Report, exhibits: Sequence[tuple[Example, Pixels | Texts | No
         labels=report.data.labels,
         exhibits=exhibits,
         titles={name: kind.info.title for name, kind in ATTACKS.items()},
-        curves=[*_attack_curves(models, quantity), *_minimal_curves(models, quantity)],
-        certificates=list(_certificate_curves(models)),
+        curves=[*_attack_curves(models, quantity, ends), *_minimal_curves(models, quantity)],
+        certificates=list(_certificate_curves(models, ends)),
+        ends=ends,
         abstained=", ".join(_abstained(models)),
         ranks=ranks,
         tops=[f"top {k}" for k in ranks],
@@ -266,7 +268,7 @@ _AXES = {
 }
 
 
-def _attack_curves(models: Sequence[ModelFigures], quantity: str) -> Iterator[Chart]:
+def _attack_curves(models: Sequence[ModelFigures], quantity: str, ends: str) -> Iterator[Chart]:
     """One chart for each kind of budget: the worst case in bold, each attack alone dotted."""
     kinds = dict.fromkeys(at_budget(model, name).kind for model in models for name in model.worst)
     for kind in kinds:
@@ -277,7 +279,7 @@ def _attack_curves(models: Sequence[ModelFigures], quantity: str) -> Iterator[Ch
         yield Chart(
             title=f"{quantity} over the budget of the attack; the tables hold the same figures",
             quantity=f"{quantity}, %",
-            note=f"worst attack, 95 % interval{dotted}",
+            note=f"worst attack, {ends}{dotted}",
             x_title=_AXES.get(kind, f"eps ({NORM_NAMES.get(kind, kind)})"),
             ticks=[(0.0, "clean"), *sorted(spelled.items())],
             curves=curves,
@@ -325,13 +327,13 @@ def _minimal_curves(models: Sequence[ModelFigures], quantity: str) -> Iterator[C
         )
 
 
-def _certificate_curves(models: Sequence[ModelFigures]) -> Iterator[Chart]:
+def _certificate_curves(models: Sequence[ModelFigures], ends: str) -> Iterator[Chart]:
     """Certified accuracy over the radius, one chart for each sigma."""
     for sigma in [one.sigma for one in models[0].certificates]:
         yield _chart(
             f"certified accuracy over the radius at sigma {sigma}",
             f"Provably correct at sigma {sigma}, %",
-            "95 % interval",
+            ends,
             "radius (l2)",
             [
                 Curve(tone=tone, points=[Point(x=p.radius, share=p.share, ci=p.ci) for p in curve])

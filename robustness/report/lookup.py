@@ -119,27 +119,29 @@ def changed_text(
     Args:
         folder: what `robustness.evaluation.evaluate` left behind.
         index: which text.
-        attack: name of the attack; see `picture`.
+        attack: name of the attack; see `picture`. "none" is the text unchanged.
         eps: where it ran, a rate or a number of edits.
         model: name of the model; the evaluated one when not given.
 
     Returns:
         JSON values: index, name, label and model; `clean` and `adversarial`, each with its `text`
-        and the flags of the report; `changes`, see `difference`.
+        and the flags of the report; `changes`, see `difference`. `adversarial` is None of "none".
 
     Raises:
         NoSuchSample: there is no such text; the message names the argument.
     """
     report, sample, flagged = _find(folder, index, "text", model)
     before = clean_input(folder, flagged["digest"], index)
-    found, after = _attacked(folder, index, report, flagged, attack, eps)
+    found, after = None, before
+    if attack != "none":
+        found, after = _attacked(folder, index, report, flagged, attack, eps)
     return {
         "index": index,
         "name": sample["name"],
         "label": sample["label"],
         "model": flagged["name"],
         "clean": {"text": before, **flagged["clean"]},
-        "adversarial": {"text": after, **found},
+        "adversarial": found and {"text": after, **found},
         "changes": difference(before, after),
     }
 

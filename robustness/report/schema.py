@@ -7,7 +7,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict
 
 from core.files import write_whole
-from core.json import read_json
+from core.json import JsonError, read_json
 from robustness.attacks.base import Norm
 from robustness.kinds import Variant
 from robustness.spec import EvaluationSpec, GateMetric, GateOperator
@@ -174,6 +174,7 @@ class Contradiction(Part):
     rounding: float
     places: list[int]
     pieces: list[int]
+    finding: str = ""
 
 
 class BracketFigures(Part):
@@ -509,7 +510,10 @@ def parse_report(content: bytes) -> Report:
     Raises:
         ValueError: it is not JSON, has another schema version, or breaks the schema.
     """
-    found = read_json(content)
+    try:
+        found = read_json(content)
+    except JsonError as error:
+        raise ValueError(f"the report is not JSON: {error}") from None
     version = found.get("schema_version") if isinstance(found, dict) else None
     if version != SCHEMA_VERSION:
         raise ValueError(

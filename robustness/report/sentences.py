@@ -9,19 +9,21 @@ from robustness.report.schema import (
     BracketFigures,
     CertificateFigures,
     Comparison,
+    Contradiction,
     Data,
     Figure,
     ModelFigures,
     Pair,
     Summary,
 )
-from robustness.spec import ATTACKS
+from robustness.spec import ATTACKS, EvaluationSpec
 
 NBSP = "\u00a0"
 FEW = 200  # samples below which a decimal of a percentage says nothing
 WIDE = 0.08  # width of an interval that is worth a warning
 SIGNIFICANT = 0.05
 CLASSES = 10  # in a sentence
+INTERVAL = f"95{NBSP}% interval"
 
 STABILITY = (
     "No labels were given: the model’s own predictions stand in. The figures say how stable they "
@@ -80,6 +82,11 @@ def count(number: int, one: str) -> str:
     return f"{number:,} {one}{'s' * (number != 1)}"
 
 
+def ends(spec: EvaluationSpec) -> str:
+    """What the ends beside an accuracy are."""
+    return f"95{NBSP}% confidence sequence" if spec.stop == "early" else INTERVAL
+
+
 def at_budget(model: ModelFigures, name: str) -> AttackFigures:
     """One attack with the budget that `worst` calls by that name."""
     return next(attack for attack in model.attacks if attack.budget == name)
@@ -96,11 +103,11 @@ def _largest(model: ModelFigures) -> list[AttackFigures]:
     return list({attack.kind: attack for attack in ascending}.values())
 
 
-def of_attack(attack: AttackFigures, samples: int, metric: str) -> str:
+def of_attack(attack: AttackFigures, samples: int, metric: str, ends: str) -> str:
     """What one attack with one budget leaves, in one sentence."""
     share = percent(attack.robust.top1, samples)
     kept = "keeps its prediction on" if metric == "stability" else "is correct on"
-    ends, inputs = interval(attack.robust.ci, samples), count(samples, "input")
+    inside, inputs = interval(attack.robust.ci, samples), count(samples, "input")
     again = f"; {percent(attack.confirmed, samples)} as served"
     if attack.confirmed_8bit is not None:
         again += f", {percent(attack.confirmed_8bit, samples)} in 8 bit"
@@ -108,7 +115,7 @@ def of_attack(attack: AttackFigures, samples: int, metric: str) -> str:
         misled = ", ".join(f"{part.title} {part.misled:,}" for part in attack.parts)
         again += f". Misled by its parts in turn: {misled}"
     under = f"Under {attack.title} {attack.description} the model {kept} {share}"
-    return f"{under} of {inputs} (95{NBSP}% interval {ends}){again}."
+    return f"{under} of {inputs} ({ends} {inside}){again}."
 
 
 def at_proved(model: ModelFigures) -> str:
@@ -121,11 +128,11 @@ def _largest_brackets(model: ModelFigures) -> list[BracketFigures]:
     return list({(one.name, one.kind): one for one in ascending}.values())
 
 
-def of_bracket(found: BracketFigures, samples: int) -> str:
+def of_bracket(found: BracketFigures, samples: int, ends: str) -> str:
     """What attacks and a proof leave open in one set of changes, in one sentence."""
     proved, robust = found.proved_accuracy, found.robust_accuracy
     shares = (
-        f"proved accuracy {percent(proved.top1, samples)} (95{NBSP}% interval "
+        f"proved accuracy {percent(proved.top1, samples)} ({ends} "
         f"{interval(proved.ci, samples)}), robust accuracy {percent(robust.top1, samples)} "
         f"({interval(robust.ci, samples)})"
     )
@@ -135,6 +142,26 @@ def of_bracket(found: BracketFigures, samples: int) -> str:
         f"{found.description[0].upper()}{found.description[1:]}, of {count(samples, 'input')} "
         f"{found.broken:,} broken, {found.proved:,} proved{f' ({by})' * bool(by)}, "
         f"{found.open:,} open: {shares} {tried}."
+    )
+
+
+def of_contradiction(found: Contradiction, bracket: str, method: str, by: str, label: str) -> str:
+    """What a proof says of an input, and what is true of it, in one sentence.
+
+    Args:
+        found: both witnesses.
+        bracket: the set of changes, as part of a sentence.
+        method: of the proof.
+        by: the attack and its budget, empty where the unchanged input is misclassified.
+        label: what the served model answers.
+    """
+    way = method if method == "exact" else f"by {method}"
+    at = f" at {'tokens' if found.pieces else 'patches'} {', '.join(map(str, found.places))}"
+    misled = f"{by} misleads the model" if by else "it is wrong unchanged"
+    return (
+        f"The proof of sample {found.sample} does not hold. It says: {bracket} a margin of "
+        f"{found.margin:.3g} is left in the worst case{at * bool(found.places)} ({way}; rounding "
+        f"takes {found.rounding:.1g} at most). But {misled}: as served the answer is “{label}”."
     )
 
 
@@ -178,6 +205,19 @@ def data(found: Data, metric: str, class_map: ClassMap | None) -> str:
     return f"Data: {count(found.samples, found.kind)}{name}{inside}, {classes}."
 
 
+def early_stop(found: Data) -> str | None:
+    """How many inputs an evaluation used that stops when its gate is decided; None of others."""
+    if found.given is None:
+        return None
+    used = f"The gate was decided after {found.samples:,} of {count(found.given, found.kind)}"
+    if found.samples == found.given:
+        used = f"It took all {count(found.given, found.kind)}"
+    return (
+        f"{used}, in a random order. Every interval is a confidence sequence, which holds at "
+        "whatever input one stops."
+    )
+
+
 def _classes(found: Data, metric: str, class_map: ClassMap | None) -> str:
     own, labels = listed(found.classes or [], CLASSES), listed(found.labels, CLASSES)
     if metric == "stability":
@@ -192,60 +232,62 @@ def _classes(found: Data, metric: str, class_map: ClassMap | None) -> str:
     return f"in {len(found.classes)} classes: {own}"
 
 
-def headline(model: ModelFigures, metric: str, kind: str) -> str:
+def headline(model: ModelFigures, metric: str, kind: str, ends: str = INTERVAL) -> str:
     """The result of one model in one sentence or two.
 
     Args:
         model: its figures.
         metric: "accuracy" or "stability".
         kind: "image" or "text".
+        ends: what the ends beside an accuracy are, see `ends`.
     """
     if metric == "stability":
-        return _stability(model, kind)
+        return _stability(model, kind, ends)
     right = _hits(model.clean, model.samples)
     known = f"all {count(right, kind)}" if right == model.samples else f"{right:,} of "
     known += "" if right == model.samples else count(model.samples, kind)
     start = f"{model.name} classifies {known} correctly."
     if model.largest is None:
-        return f"{start} {_without_budget(model, metric)}"
+        return f"{start} {_without_budget(model, metric, ends)}"
     left = _hits(model.largest, model.samples)
     stays = "none" if not left else "all of them" if left == right else f"{left:,}"
     remain = "remains" if left == 1 and left != right else "remain"
     return f"{start} Under the worst attack {at_largest(model)}, {stays} {remain} correct."
 
 
-def _stability(model: ModelFigures, kind: str) -> str:
+def _stability(model: ModelFigures, kind: str, ends: str) -> str:
     if model.largest is None:
         start = f"{model.name} was evaluated on {count(model.samples, kind)} without labels."
-        return f"{start} {_without_budget(model, 'stability')}"
+        return f"{start} {_without_budget(model, 'stability', ends)}"
     left = _hits(model.largest, model.samples)
     kept = "all" if left == model.samples else f"{left:,}" if left else "none"
     answers = count(model.samples, "prediction")
     return f"{model.name} keeps {kept} of its {answers} under the worst attack {at_largest(model)}."
 
 
-def _without_budget(model: ModelFigures, metric: str) -> str:
-    found = [_corrupted(model, metric), _certified(model, metric), _proved(model, metric)]
+def _without_budget(model: ModelFigures, metric: str, ends: str) -> str:
+    found = [say(model, metric, ends) for say in (_corrupted, _certified, _proved)]
     return " ".join(one for one in found if one) or "No attack was run."
 
 
-def _corrupted(model: ModelFigures, metric: str) -> str | None:
+def _corrupted(model: ModelFigures, metric: str, ends: str) -> str | None:
     """What common corruptions leave."""
     if model.corrupted is None:
         return None
-    share, ends = percent(model.corrupted.top1, model.samples), _ends(model.corrupted.ci, model)
+    share = percent(model.corrupted.top1, model.samples)
+    ends += f" {interval(model.corrupted.ci, model.samples)}"
     if metric == "stability":
         return f"Under common corruptions it keeps {share} of its predictions on average ({ends})."
     return f"Under common corruptions {share} are classified correctly on average ({ends})."
 
 
-def _certified(model: ModelFigures, metric: str) -> str | None:
+def _certified(model: ModelFigures, metric: str, ends: str) -> str | None:
     """What randomized smoothing proves, with the first sigma."""
     if not model.certificates:
         return None
     one = model.certificates[0]
     first = one.curve[0]
-    share, ends = percent(first.share, model.samples), _ends(first.ci, model)
+    share, ends = percent(first.share, model.samples), f"{ends} {interval(first.ci, model.samples)}"
     right = "unchanged" if metric == "stability" else "correct"
     radius = max((point.radius for point in one.curve if point.share), default=0.0)
     return (
@@ -254,22 +296,18 @@ def _certified(model: ModelFigures, metric: str) -> str | None:
     )
 
 
-def _proved(model: ModelFigures, metric: str) -> str | None:
+def _proved(model: ModelFigures, metric: str, ends: str) -> str | None:
     """What is proved at the largest budgets."""
     if model.proved is None:
         return None
     share, right = percent(model.proved.top1, model.samples), "correct"
     if metric == "stability":
         right = "unchanged"
-    ends = _ends(model.proved.ci, model)
+    ends += f" {interval(model.proved.ci, model.samples)}"
     return f"It is proved to stay {right} on {share} {at_proved(model)} ({ends})."
 
 
-def _ends(ci: tuple[float, float], model: ModelFigures) -> str:
-    return f"95{NBSP}% interval {interval(ci, model.samples)}"
-
-
-def findings(model: ModelFigures, metric: str, kind: str) -> list[str]:
+def findings(model: ModelFigures, metric: str, kind: str, ends: str = INTERVAL) -> list[str]:
     """What else there is to say about the evaluated model, after its headline."""
     found = [
         STABILITY if metric == "stability" else None,
@@ -278,7 +316,7 @@ def findings(model: ModelFigures, metric: str, kind: str) -> list[str]:
         _confirmation(model, kind),
     ]
     if model.largest is not None:
-        found += [_corrupted(model, metric), _certified(model, metric), _proved(model, metric)]
+        found += [say(model, metric, ends) for say in (_corrupted, _certified, _proved)]
     found += [one.finding for one in model.brackets]
     return [one for one in found if one]
 
@@ -360,7 +398,7 @@ def comparison(summary_models: list[ModelFigures], other: Comparison, metric: st
         found = f"{start}. A difference this small may be chance ({test})."
         if pair.difference and pair.p_value < SIGNIFICANT:
             found = f"{start}. {better} is better by more than chance explains ({test})."
-    noise = None if other.largest else _corrupted(second, metric)
+    noise = None if other.largest else _corrupted(second, metric, INTERVAL)
     return found if noise is None else f"{found} {second.name}: {noise[0].lower()}{noise[1:]}"
 
 

@@ -14,7 +14,8 @@ from robustness.brackets import Bracket, brackets, misled, proved_rank
 from robustness.certificates.smoothing import Smoothing
 from robustness.kinds import Variant
 from robustness.report import schema
-from robustness.report.sentences import of_attack, of_bracket, outcome
+from robustness.report.schema import plain
+from robustness.report.sentences import ends, of_attack, of_bracket, of_contradiction, outcome
 from robustness.results import (
     GRADIENTS,
     AttackResult,
@@ -128,7 +129,9 @@ def _attack(
         gradients={way: accuracy(rank) for way, rank in by_gradients(found).items()} or None,
         finding="",
     )
-    return made.model_copy(update={"finding": of_attack(made, len(found.robust), metric)})
+    return made.model_copy(
+        update={"finding": of_attack(made, len(found.robust), metric, ends(result.spec))}
+    )
 
 
 def _parts(result: ModelResult, cell: Cell, found: AttackResult) -> list[schema.PartFigures]:
@@ -268,7 +271,7 @@ def _bracket(result: ModelResult, one: Bracket) -> schema.BracketFigures:
         eps_value=place.value,
         kind=place.kind,
         description=attack.describe(place),
-        attacks=[f"{c.attack.title} {c.attack.describe(c.budget)}" for c, _ in one.attacks],
+        attacks=[_called(cell) for cell, _ in one.attacks],
         broken=int(one.broken.sum()),
         proved=int(one.proved.sum()),
         open=int(one.open.sum()),
@@ -281,7 +284,7 @@ def _bracket(result: ModelResult, one: Bracket) -> schema.BracketFigures:
         ],
         finding="",
     )
-    return made.model_copy(update={"finding": of_bracket(made, len(one.clean))})
+    return made.model_copy(update={"finding": of_bracket(made, len(one.clean), ends(result.spec))})
 
 
 def _contradiction(result: ModelResult, one: Bracket, i: int) -> schema.Contradiction:
@@ -290,16 +293,29 @@ def _contradiction(result: ModelResult, one: Bracket, i: int) -> schema.Contradi
     if not one.clean[i]:
         by = None
     proof, replaced = one.proof, one.proof.places[:, i] >= 0
-    return schema.Contradiction(
+    index = int((result.clean if by is None else by[1]).index[i])
+    made = schema.Contradiction(
         sample=i,
         attack="none" if by is None else by[0].attack.label,
         eps=None if by is None else by[0].budget.text,
-        adversarial_index=int((result.clean if by is None else by[1]).index[i]),
+        adversarial_index=index,
         margin=float(proof.margin[i]),
         rounding=float(proof.rounding[i]),
         places=proof.places[replaced, i].tolist(),
         pieces=[piece for piece in proof.pieces[replaced, i].tolist() if piece >= 0],
     )
+    finding = of_contradiction(
+        made,
+        one.cell.attack.describe(one.cell.budget),
+        one.methods[proof.method[i]],
+        "" if by is None else _called(by[0]),
+        plain(result.target.labels[index]),
+    )
+    return made.model_copy(update={"finding": finding})
+
+
+def _called(cell: Cell) -> str:
+    return f"{cell.attack.title} {cell.attack.describe(cell.budget)}"
 
 
 def _classes(result: ModelResult) -> list[schema.ClassFigures]:

@@ -248,24 +248,13 @@ def find_warnings(result: ModelResult, *, compared: bool = False) -> list[Sanity
     return found or [SanityWarning(LAST[0], why) for why in LAST[1](model)]
 
 
-def notes(results: Sequence[ModelResult], given: int) -> list[str]:
-    """What a reader must know to read the figures, though nothing is wrong with them.
-
-    Args:
-        results: of all models.
-        given: how many inputs there were.
-    """
-    spec, used = results[0].spec, len(results[0].clean.rank)
+def notes(results: Sequence[ModelResult]) -> list[str]:
+    """What a reader must know to read the figures of models, though nothing is wrong with them."""
+    spec = results[0].spec
     num_classes = len(results[0].target.labels)
     found = [*_of_attacks(spec, num_classes)]
     for result in results:
         found += [*result.target.notes, *_of_endpoint(result), *_of_gradients_through_m(result)]
-    if spec.stop == "early":
-        found.append(
-            f"The evaluation ended when its gate was decided, or the inputs did: {used:,} of "
-            f"{given:,} inputs were used, in a random order. Every interval is a confidence "
-            "sequence, which holds at whatever input one stops (Howard et al. 2021)."
-        )
     dropped = [k for k in spec.top_k if k >= num_classes]
     if dropped:
         found.append(f"top-k for k in {dropped} is left out: with {num_classes} classes it is 1.")

@@ -115,12 +115,15 @@ class AttackDescription(TypedDict):
 
 
 class TextSample(TypedDict):
-    """A text before and after an attack, each with the flags of the report, word by word."""
+    """A text before and after an attack, each with the flags of the report, word by word.
+
+    `adversarial` is null where the attack `none`, the unchanged text, was asked for.
+    """
 
     index: int
     name: str
     label: int | None
     model: str
     clean: dict[str, Any]
-    adversarial: dict[str, Any]
+    adversarial: dict[str, Any] | None
     changes: list[tuple[str, str]]

@@ -8,6 +8,7 @@ from anyio import to_thread
 from pydantic import BaseModel, ValidationError
 from starlette.requests import Request
 
+from core import names
 from core.json import JsonError, TooManyItems, read_json
 from core.names import sentence
 from service.http.refusal import ApiError
@@ -108,11 +109,5 @@ def parse_body(model: type[_Model], content: bytes, limit: Limit) -> _Model:
 
 def broken_rules(error: ValidationError) -> list[dict[str, str]]:
     """The first rules that a document breaks: the field, with dots, and what is wrong with it."""
-    found = error.errors(include_url=False, include_context=False, include_input=False)
-    return [
-        {
-            "field": ".".join(map(str, problem["loc"]))[:_MAX_FIELD],
-            "message": problem["msg"].removeprefix("Value error, "),
-        }
-        for problem in found[:MAX_DETAILS]
-    ]
+    found = names.broken_rules(error)[:MAX_DETAILS]
+    return [{"field": field[:_MAX_FIELD], "message": message} for field, message in found]

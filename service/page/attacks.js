@@ -34,6 +34,7 @@ const PRESETS = {
     { key: "queries", title: "Queries only", what: "Square at 8/255 with 500 queries: it sees scores and nothing else.", attacks: { square: { queries: 500 } }, eps: ["8/255"] },
     { key: "label", title: "Class only", what: "RayS at 8/255 with 1,000 queries: it sees the class and nothing else.", attacks: { rays: { queries: 1000 } }, eps: ["8/255"] },
     { key: "corruptions", title: "Common corruptions", what: "15 corruptions such as fog, blur and noise, at three severities.", attacks: { corruptions: {} }, severities: ["1", "3", "5"] },
+    { key: "proof", title: "Proof", what: "What no change of pixels within 1/255 to 4/255 can do, proved, beside PGD.", attacks: { pgd: {}, "pixel-bounds": {} }, eps: ["1/255", "2/255", "4/255"] },
     { key: "certificate", title: "Certificate", what: "Randomized smoothing proves a radius within which no attack succeeds.", attacks: { smoothing: {} }, sigma: ["0.25"] },
   ],
   text: [
@@ -41,9 +42,12 @@ const PRESETS = {
     { key: "typos", title: "Typos", what: "One to five mistyped words, a thousand queries each.", attacks: { typos: {} }, edits: ["1", "3", "5"] },
     { key: "hotflip", title: "HotFlip", what: "One to five tokens replaced along the gradient. The strongest one.", attacks: { hotflip: {} }, edits: ["1", "3", "5"] },
     { key: "swap", title: "Word Swap", what: "The paper’s protocol: 2.5 % of the words become “AAA”, and more.", attacks: { "word-swap": {} }, rate: ["0.025", "0.1", "0.25"] },
+    { key: "proof", title: "Proof", what: "What no one, two or five replaced pieces can do, proved, beside HotFlip and the worst pieces.", attacks: { hotflip: {}, "worst-pieces": {}, substitutions: {} }, edits: ["1", "2", "5"] },
     { key: "all", title: "All three", what: "Typos, HotFlip and Word Swap, one after the other.", attacks: { typos: {}, hotflip: {}, "word-swap": {} }, edits: ["1", "3"], rate: ["0.025", "0.1"] },
   ],
 };
+
+const PROOF = ["proof", "A proof says of each input whether any change of its set, found or not, misleads the model; attacks inside of that set show which inputs are broken."];
 
 /** What holds of an evaluation with attacks of some access or role. */
 const NOTES = {
@@ -52,12 +56,13 @@ const NOTES = {
     ["attack", "Each success is scored again on the model as served, and once more as an 8-bit image."],
     ["corruption", "Corruptions follow from image and seed, and are scored on the model as served."],
     ["certificate", "A certificate is no attack: it holds for a vote of the model as served over noisy copies."],
+    PROOF,
   ],
-  text: [["attack", "Every changed text is processed as any other: tokenized, truncated, and scored by the model as served."]],
+  text: [["attack", "Every changed text is processed as any other: tokenized, truncated, and scored by the model as served."], PROOF],
 };
 
 /** Why an attack cannot be tried on a model that does not show what it needs. */
-const LACKS = { gradient: "gradients, which it does not show", weights: "a TransJect with mean pooling, of images with fixed eigenvalues and one expert", "token-wise": "a TransJect with fixed eigenvalues, one expert and mean pooling", graph: "its graph", scores: "scores, and it shows the class alone" };
+const LACKS = { gradient: "gradients, which it does not show", weights: "a TransJect in fp32 with mean pooling, of images with fixed eigenvalues and one expert", "token-wise": "tokens that do not see each other: a TransJect with fixed eigenvalues, one expert and mean pooling", graph: "its graph", scores: "scores, and it shows the class alone" };
 
 let attacks = [];
 
@@ -136,7 +141,7 @@ function attackRow(attack) {
       h("input", { type: "checkbox", name: "attack", value: attack.name }),
       h("span", {}, h("b", {}, attack.title), h("small", {}, attack.what))),
     h("span", { className: "row", role: "group", "aria-label": attack.title }, offered(attack).map((option) => optionField(attack.name, option)), shares(attack) && onlyField(attack),
-      h("small", { className: "hint" }, offered(attack).map(({ name, text }) => `${name}: ${text}`).join(" · "))));
+      h("small", { className: "hint" }, attack.options.filter((option) => offered(attack).includes(option) || (attack.role === "proof" && option.name === attack.budget)).map(({ name, text }) => `${name}: ${text}`).join(" · "))));
 }
 
 const chip = (name, value) => h("label", { className: "chip" }, h("input", { type: "checkbox", name, value }), h("span", {}, value.replaceAll("_", " ")));
@@ -278,9 +283,9 @@ export class AttackFields {
     return NOTES[this.kind].filter(([kind]) => kinds.has(kind)).map(([, note]) => note).join(" ");
   }
 
-  /** Whether any chosen one attacks the model, so that a worst case exists. */
-  attacking() {
-    return this.chosen().some(({ role }) => role === "attack");
+  /** Whether any chosen one is of this role: an attack, so that a worst case exists, or a proof. */
+  runs(kind) {
+    return this.chosen().some(({ role }) => role === kind);
   }
 
   #values({ name, budget }) {

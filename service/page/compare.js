@@ -8,13 +8,14 @@ import { count, moment, percent } from "./words.js";
 const MOST = 12;
 
 /** The figures of a model by what they are of, in the order of its report. */
-function figures({ clean, attacks, worst, corrupted, certificates }) {
+function figures({ clean, attacks, worst, corrupted, certificates, brackets }) {
   const described = Object.fromEntries(attacks.map(({ budget, description }) => [budget, description]));
   return new Map([
     ["no attack", clean],
     ...attacks.map(({ title, description, robust }) => [`${title} ${description}`, robust]),
     ...Object.entries(worst).map(([budget, figure]) => [`worst attack ${described[budget]}`, figure]),
     ...(corrupted ? [["common corruptions, mean", corrupted]] : []),
+    ...brackets.map(({ title, description, proved_accuracy: proved }) => [`proved, ${title} ${description}`, proved]),
     ...certificates.map(({ sigma, curve: [{ share, ci }] }) => [`provable, sigma ${sigma}`, { top1: share, ci }]),
   ]);
 }

@@ -15,7 +15,11 @@ const COST_AFTER_MS = 300;
 /** `crypto.randomUUID` exists in secure contexts only, and a service on the local network has none. */
 const newKey = () => [...crypto.getRandomValues(new Uint8Array(16))].map((byte) => byte.toString(16).padStart(2, "0")).join("");
 
-const FIELDS = { name: "called", note: "note", gate: "gate", seed: "seed", compare_with: "compare", top_k: "ranks" };
+const FIELDS = { name: "called", note: "note", gate: "gate", stop: "stop", seed: "seed", compare_with: "compare", top_k: "ranks" };
+
+/** What a gate may be about: how it is called, and the role of what must be run for it. */
+const GATES = { robust_accuracy: ["accuracy under the worst attack", "attack"], proved_accuracy: ["proved accuracy", "proof"], clean_accuracy: ["clean accuracy", null] };
+const choices = (pairs) => pairs.map(([value, text]) => h("option", { value }, text));
 
 /** A field with its explanation below it. */
 function explained(kind, text, field, hint) {
@@ -75,7 +79,9 @@ class EvaluationForm {
       of("name", h("input", { type: "text", name: "called", maxLength: 100, autocomplete: "off" }), "What the list of evaluations calls it."),
       of("note", h("textarea", { name: "note", rows: 1, maxLength: 2000 }), "What you want to remember of it."),
       of("compare with", h("select", { name: "compare" }), "Runs the same attacks on a second model and tells whether the difference is more than chance."),
-      of("gate: must keep", h("input", { type: "number", name: "gate", min: 0, max: 100, step: "any", placeholder: "–", inputMode: "decimal" }), "Passes if the lower end of the 95 % interval of the accuracy under the worst attack, at the largest budget, is at least this. Empty: no gate."),
+      of("gate on", h("select", { name: "metric" }, choices(Object.entries(GATES).map(([key, [text]]) => [key, text]))), "The accuracy that is asked for, at the largest budget."),
+      of("gate: at least", h("input", { type: "number", name: "gate", min: 0, max: 100, step: "any", placeholder: "–", inputMode: "decimal" }), "Passes if the lower end of its 95 % interval is at least this. Empty: no gate."),
+      of("stop", h("select", { name: "stop" }, choices([["end", "after all inputs"], ["early", "once the gate is decided"]])), "Early, inputs come in random order, and the result shows how many were used and a confidence sequence in the place of the interval."),
       of("ranks (top-k)", h("input", { type: "text", className: "short", name: "ranks", value: "1", pattern: "[1-9]\\d{0,8}([ ,]+[1-9]\\d{0,8})*", title: "Enter whole numbers from 1 on, such as 1 5.", autocomplete: "off" }), "Right at k: the label is among the k likeliest. Above 1, every attack runs to its end."),
       of("seed", h("input", { type: "number", name: "seed", value: 0, min: 0, required: true, inputMode: "numeric" }), "Where random choices start: the same seed gives the same result again."),
       of("priority", h("select", { name: "priority" }, priority), "Which evaluation waits for which. High needs an administrator’s key."));
@@ -92,7 +98,7 @@ class EvaluationForm {
   }
 
   #spec() {
-    const { called, note, compare, gate, seed, ranks } = this.form.elements;
+    const { called, note, compare, metric, gate, stop, seed, ranks } = this.form.elements;
     const topK = ranks.value.split(/[ ,]+/).filter(Boolean).map(Number);
     return {
       model: this.models.reference(this.models.chosen),
@@ -102,7 +108,8 @@ class EvaluationForm {
       ...(called.value.trim() && { name: called.value.trim() }),
       ...(note.value.trim() && { note: note.value.trim() }),
       ...(compare.value ? { compare_with: compare.value } : {}),
-      ...(gate.value && !gate.disabled ? { gate: `robust_accuracy >= ${Number(gate.value) / 100}` } : {}),
+      ...(gate.value ? { gate: `${metric.value} >= ${Number(gate.value) / 100}` } : {}),
+      ...(stop.value === "early" ? { stop: "early" } : {}),
     };
   }
 
@@ -125,7 +132,18 @@ class EvaluationForm {
   #faults() {
     const used = [...this.form.querySelectorAll(".circumstance input:enabled, .attack:has([name=attack]:checked) input")];
     const own = used.map((field) => ({ field, message: fieldFault(field) })).filter(({ message }) => message);
-    return [...this.fields.faults(), ...own];
+    return [...this.fields.faults(), ...own, ...this.#unfit()];
+  }
+
+  /** What does not go together: a gate without what it is about, an early stop without a gate or with two models. */
+  #unfit() {
+    const { metric, gate, stop, compare } = this.form.elements;
+    const [title, role] = GATES[metric.value];
+    return [
+      gate.value && role && !this.fields.runs(role) && { field: metric, message: `Choose ${role === "proof" ? "a proof" : "an attack"} first: without one no ${title} is measured.` },
+      stop.value === "early" && !gate.value && { field: stop, message: "Enter a gate first: without one there is nothing to decide." },
+      stop.value === "early" && compare.value && { field: stop, message: "A gate is about one model: compare with no other, or stop after all inputs." },
+    ].filter(Boolean);
   }
 
   /** Says at each field, once, what is wrong with it. */
@@ -166,7 +184,8 @@ class EvaluationForm {
     const { items, kind } = this.inputs;
     const unknown = this.#labels().filter((label) => label === null).length;
     const models = this.form.elements.compare.value ? "2 models" : "1 model";
-    const start = `${count(items.length, kind)}, ${models}.`;
+    const early = this.form.elements.stop.value === "early" ? " Stops once the gate is decided." : "";
+    const start = `${count(items.length, kind)}, ${models}.${early}`;
     if (!unknown) return `${start} All labels are known: accuracy is measured.`;
     const who = unknown === items.length ? "No label is known" : `${count(unknown, `${kind} has`, `${kind}s have`)} no label`;
     return `${start} ${who}: stability is measured, whether the model keeps its own prediction.`;
@@ -175,7 +194,6 @@ class EvaluationForm {
   /** Brings plan and cost up to date with the fields, the inputs and the model. */
   update() {
     byId(`${this.inputs.kind}-evaluation-note`).textContent = this.fields.notes();
-    this.form.elements.gate.disabled = !this.fields.attacking();
     clearTimeout(this.#timer);
     this.#asking?.abort();
     const whole = this.models.chosen && !this.fields.missing() && !this.#faults().length;
@@ -231,11 +249,10 @@ class EvaluationForm {
   fill({ id, spec, priority, samples, models, created }) {
     const served = this.#fillModels(models);
     const left = this.fields.take(spec.attacks);
-    const [, share] = /^\s*robust_accuracy\s*>=\s*(\S+)\s*$/.exec(spec.gate ?? "") ?? [];
+    const [, metric = "robust_accuracy", share] = /^\s*(\w+)\s*>=\s*(\S+)\s*$/.exec(spec.gate ?? "") ?? [];
     if (spec.gate && !share) left.push(`gate ${spec.gate}`);
     if (spec.class_map) left.push("class_map");
-    if (spec.stop === "early") left.push("stop: early");
-    const values = { called: spec.name ?? "", note: spec.note ?? "", seed: spec.seed ?? 0, ranks: (spec.top_k ?? [1]).join(" "), gate: share ? Number((share * 100).toFixed(9)) : "", priority };
+    const values = { called: spec.name ?? "", note: spec.note ?? "", seed: spec.seed ?? 0, ranks: (spec.top_k ?? [1]).join(" "), metric, gate: share ? Number((share * 100).toFixed(9)) : "", stop: spec.stop ?? "end", priority };
     for (const [name, value] of Object.entries(values)) this.form.elements[name].value = value;
     const { items, kind } = this.inputs;
     const own = `Its ${count(samples, kind)}`;

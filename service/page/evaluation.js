@@ -8,15 +8,13 @@ import { endButton, facts, isActive } from "./evaluations.js";
 import { evidence } from "./evidence.js";
 import { downloadLink } from "./pictures.js";
 import { Requests } from "./requests.js";
-import { count, ordinal, roughly } from "./words.js";
+import { count, roughly } from "./words.js";
 
 const SPOKEN_EVERY_MS = 5000;
 const WAIT_SECONDS = 1;
 const RETRY_MS = 2000;
 
-function waiting({ queue_position: place }) {
-  return place ? `${ordinal(place)} in the queue; starts when an evaluator is free` : "in the queue; starts when an evaluator is free";
-}
+const waiting = ({ queue_position: place }) => `${place ? `number ${place} ` : ""}in the queue; starts when an evaluator is free`;
 
 class ProgressPanel {
   #spoken = 0;
@@ -46,7 +44,7 @@ class ProgressPanel {
     if (queued) this.bar.removeAttribute("value");
     else this.bar.value = share;
     this.stage.textContent = queued ? waiting(evaluation) : `${stage || "starting"}${left}`;
-    this.cost.textContent = queued ? `It takes up to ${count(total, "model evaluation")}.` : `${done.toLocaleString("en")} of up to ${count(total, "model evaluation")}; inputs that are misled early cost less.`;
+    this.cost.textContent = queued ? `It takes up to ${count(total, "model evaluation")}.` : `${done.toLocaleString("en")} of up to ${count(total, "model evaluation")}; ${evaluation.spec.stop === "early" ? "it ends once the gate is decided." : "inputs that are misled early cost less."}`;
     if (evaluation.cancel_requested) this.#cancelling();
     document.title = `${said} · Assay`;
     this.#speak(queued ? "The evaluation waits in the queue." : `${Math.floor(share * 100)} percent, ${stage || "starting"}${left}`);

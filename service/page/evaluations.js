@@ -4,7 +4,7 @@ import { showError } from "./access.js";
 import { fetchEvaluation, fetchEvaluations, removeEvaluation } from "./api.js";
 import { attackSummary, inputKind } from "./attacks.js";
 import { announce, byId, choiceButton, h } from "./dom.js";
-import { count, moment, ordinal, percent } from "./words.js";
+import { count, moment, percent } from "./words.js";
 
 const STATES = ["queued", "running", "succeeded", "failed", "cancelled"];
 const REFRESH_MS = 3000;
@@ -20,7 +20,7 @@ export const isActive = ({ status: state }) => state === "queued" || state === "
 
 /** What was evaluated, by whom and when, in one line. */
 export const facts = ({ samples, spec, created, priority, owner }, ...more) => [
-  count(samples, inputKind(spec)), attackSummary(spec), ...more,
+  count(samples, inputKind(spec)), attackSummary(spec), spec.stop === "early" && "stops once its gate is decided", ...more,
   priority && priority !== "normal" && `${priority} priority`, owner && `by ${owner}`, moment(created),
 ].filter(Boolean).join(" · ");
 
@@ -29,11 +29,7 @@ export const facts = ({ samples, spec, created, priority, owner }, ...more) => [
  * @param {{text: string, after: () => any, fail: (error: Error) => void}} options
  */
 export function endButton(evaluation, { text, title = "", after, fail, ...props }) {
-  const button = h("button", {
-    type: "button",
-    className: "quiet",
-    title: title && `${text} ${title}`,
-    ...props,
+  const button = h("button", { type: "button", className: "quiet", title: title && `${text} ${title}`, ...props,
     onblur: () => { button.textContent = text; },
     onclick: async () => {
       if (button.textContent === text && !isActive(evaluation)) {
@@ -75,7 +71,7 @@ function pick(id, chosen) {
 
 function standing({ status: state, progress, queue_position: place }) {
   if (state === "running" && progress.total) return percent(progress.done / progress.total);
-  return state === "queued" && place ? ordinal(place) : "";
+  return state === "queued" && place ? `number ${place}` : "";
 }
 
 function removeButton(evaluation) {
@@ -103,17 +99,19 @@ function row(evaluation) {
 }
 
 function filters() {
-  const button = (state, text) => choiceButton(text, status === state, async () => {
+  const again = async () => {
+    await openEvaluations(leaving);
+    announce(`${byId("history").querySelectorAll(".past").length} evaluations shown`);
+  };
+  const button = (state) => choiceButton(state ?? "all", status === state, async () => {
     status = state;
-    await openEvaluations(leaving);
+    await again();
     byId("history-filters").querySelector("[aria-pressed=true]").focus();
-    announce(`${byId("history").querySelectorAll(".past").length} evaluations shown`);
   });
-  byId("history-filters").replaceChildren(button(null, "all"), ...STATES.map((state) => button(state, state)));
-  byId("history-search").onchange = async ({ target }) => {
+  byId("history-filters").replaceChildren(...[null, ...STATES].map(button));
+  byId("history-search").onchange = ({ target }) => {
     search = target.value.trim();
-    await openEvaluations(leaving);
-    announce(`${byId("history").querySelectorAll(".past").length} evaluations shown`);
+    return again();
   };
 }
 

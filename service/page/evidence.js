@@ -9,12 +9,14 @@ import { chance, count } from "./words.js";
 
 const SHOWN_AT_FIRST = 8;
 const SHOWN_MORE = 24;
-const ORDER = { fallen: 0, held: 1, lost: 2 };
+const ORDER = { contradicted: 0, fallen: 1, held: 2, lost: 3 };
+const STATES = { broken: "fallen", proved: "held", open: "lost" };
 
 /** By what was run: what it makes of an image, what can come of it, and what a slider shows. */
 const WORDS = {
   attack: { made: "adversarial", outcomes: { fallen: "misled", held: "held", lost: "wrong without attack" }, end: "the adversarial one" },
   corruption: { made: "corrupted", outcomes: { fallen: "prediction changed", held: "held", lost: "wrong without corruption" }, end: "the corrupted one" },
+  proof: { made: "adversarial", outcomes: { contradicted: "proof contradicted", fallen: "broken", held: "proved", lost: "open" }, end: "what an attack inside of the set made of it" },
   certificate: { made: "noisy", outcomes: { fallen: "not provable", held: "provable" }, end: "the first of the noisy copies that vote, its pixels cut to black and white" },
 };
 
@@ -24,34 +26,56 @@ const pointOf = ({ norm, eps }) => (norm && norm !== "Linf" ? `${norm}:${eps}` :
 /** Whether an attack is the chosen one. */
 const isRun = ({ attack, eps }) => (one) => one.name === attack && pointOf(one) === eps;
 
-/** Corruptions and certificates in the shape of attacks, so that their images are shown alike. */
+/** Corruptions, certificates and proofs in the shape of attacks, so that they are shown alike. */
 const asAttack = ({ name, severity, ...one }) => ({ ...one, role: "corruption", name: "corruptions", norm: null, eps: `${name}:${severity}`, kind: "corruption", eps_value: severity, title: name.replaceAll("_", " "), description: `${name.replaceAll("_", " ")} at severity ${severity}`, finding: "" });
-const asProof = ({ sigma, ...one }) => ({ ...one, role: "certificate", name: "smoothing", norm: null, eps: sigma, kind: "sigma", eps_value: 0, title: "Randomized smoothing", description: `noise of sigma ${sigma}`, finding: "" });
+const asCertificate = ({ sigma, ...one }) => ({ ...one, role: "certificate", name: "smoothing", norm: null, eps: sigma, kind: "sigma", eps_value: 0, title: "Randomized smoothing", description: `noise of sigma ${sigma}`, finding: "" });
+const asProof = (one) => ({ ...one, role: "proof", norm: one.kind.startsWith("L") ? one.kind : null });
 
 /** What was run on a model, from its figures. */
-const runsOf = ({ attacks, corruptions, certificates }) => [...attacks, ...corruptions.map(asAttack), ...certificates.map(asProof)];
-
-/** What a run did to a sample, from the flags of a model. */
-function flagsOf(model, choice) {
-  const noise = (one) => ({ ...asAttack(one), robust: model.clean.correct && one.correct, confirmed: null, adversarial_index: one.index });
-  const proof = (one) => ({ ...asProof(one), robust: one.correct, confirmed: null, adversarial_index: one.index });
-  return [...model.attacks, ...model.corruptions.map(noise), ...model.certificates.map(proof)].find(isRun(choice));
-}
+const runsOf = ({ attacks, corruptions, certificates, brackets }) => [...attacks, ...corruptions.map(asAttack), ...certificates.map(asCertificate), ...brackets.map(asProof)];
 
 const roleOf = ({ role = "attack" }) => role;
+const titled = ({ title, description }) => `${title} ${description}`;
 
-function outcome(model, attack) {
-  if (attack.robust) return "held";
-  return model.clean.correct || roleOf(attack) === "certificate" ? "fallen" : "lost";
+/** What is known of a sample in the set of a proof, with what the attack inside made that misled, or else came nearest. */
+function known({ attacks, brackets }, flags, proof, index) {
+  const bracket = brackets.map(asProof).find(isRun({ attack: proof.name, eps: pointOf(asProof(proof)) }));
+  const rank = ({ robust, confirmed, margin }) => (robust && confirmed ? margin ?? Infinity : -Infinity);
+  const inside = attacks.filter((one) => bracket.attacks.includes(titled(one))).map((one) => ({ ...one, ...flags.attacks.find(isRun({ attack: one.name, eps: pointOf(one) })) }));
+  const [found] = inside.sort((a, b) => rank(a) - rank(b));
+  const contradiction = bracket.contradictions.find(({ sample }) => sample === index);
+  return { ...bracket, ...proof, contradiction, by: found && titled(found), confirmed: null,
+    which: found ? { attack: found.name, eps: pointOf(found) } : { attack: "none" },
+    adversarial_index: found?.adversarial_index, adversarial_probability: found?.adversarial_probability,
+    outcome: contradiction ? "contradicted" : STATES[proof.state] };
 }
 
-/** Every sample as it fared under one attack on one model. */
-function entries(report, choice) {
-  return report.samples.flatMap((sample) => {
-    const model = sample.models.find(({ name }) => name === choice.model);
-    const attack = model && flagsOf(model, choice);
-    return attack ? [{ sample, model, attack, outcome: outcome(model, attack) }] : [];
-  });
+/** What a run did to a sample on one model; undefined where that was not run. */
+function fared(report, sample, choice) {
+  const model = sample.models.find(({ name }) => name === choice.model);
+  const figures = report.summary.models.find(({ name }) => name === choice.model);
+  const noise = (one) => ({ ...asAttack(one), robust: model.clean.correct && one.correct, confirmed: null, adversarial_index: one.index });
+  const certificate = (one) => ({ ...asCertificate(one), robust: one.correct, confirmed: null, adversarial_index: one.index });
+  const proofs = model.proofs.map((one) => known(figures, model, one, sample.index));
+  const attack = [...model.attacks, ...model.corruptions.map(noise), ...model.certificates.map(certificate), ...proofs].find(isRun(choice));
+  const lost = model.clean.correct || (attack && roleOf(attack) === "certificate") ? "fallen" : "lost";
+  const which = { model: choice.model, ...(attack?.which ?? choice) };
+  return attack && { sample, model, attack, proofs, which, outcome: attack.outcome ?? (attack.robust ? "held" : lost) };
+}
+
+/** What a proof says of a sample, in words. */
+function proofText({ state, description, method, margin, rounding }) {
+  if (state === "broken") return `broken ${description}`;
+  const number = (value) => (value === null ? "unknown" : String(Number(value.toPrecision(2))));
+  const way = state === "open" ? "" : method === "exact" ? " exactly" : ` by ${method}`;
+  return `${state} ${description}${way} (${margin > 0 && state === "open" ? `rounding may take ${number(rounding)} of ` : ""}margin ${number(margin)})`;
+}
+
+/** What the chosen proof says of a sample, or those whose sets hold the chosen attack. */
+function proofList({ attack, proofs }, run) {
+  const telling = roleOf(attack) === "proof" ? [attack] : proofs.filter(({ attacks }) => attacks.includes(titled(run)));
+  const lines = telling.map((one) => h("li", { className: one.contradiction ? "card-error" : "" }, one.contradiction?.finding ?? proofText(one)));
+  return lines.length ? h("ul", { className: "proofs hint" }, lines) : null;
 }
 
 function confirmations({ attack, outcome: kind }) {
@@ -60,10 +84,10 @@ function confirmations({ attack, outcome: kind }) {
   return [line(!attack.confirmed, "confirmed as served"), attack.confirmed_8bit === null ? null : line(!attack.confirmed_8bit, "in 8 bit")];
 }
 
-function rivals({ sample }, choice) {
-  return sample.models.filter(({ name }) => name !== choice.model).map((model) => {
-    const attack = flagsOf(model, choice);
-    return attack ? h("span", { className: "rival" }, `${model.name}: ${WORDS[roleOf(attack)].outcomes[outcome(model, attack)]}`) : null;
+function rivals(report, { sample }, choice) {
+  return sample.models.filter(({ name }) => name !== choice.model).map(({ name }) => {
+    const other = fared(report, sample, { ...choice, model: name });
+    return other && h("span", { className: "rival" }, `${name}: ${WORDS[roleOf(other.attack)].outcomes[other.outcome]}`);
   });
 }
 
@@ -74,23 +98,23 @@ function labelNames(report, model) {
   return (index) => (index === null ? "abstains" : names[index] ?? `class ${index}`);
 }
 
-/** The predictions before and after. */
-function answersLine({ model, attack, outcome: kind }, nameOf) {
+/** The predictions before and after; before alone where nothing was made of the sample. */
+function answersLine({ model, attack, which, outcome: kind }, nameOf) {
   const sure = (probability) => (probability === null || probability === undefined ? "" : ` ${chance(probability)}`);
   return h("p", { className: "answers" },
-    h("span", { className: `answer ${model.clean.correct ? "hold" : "fall"}` }, nameOf(model.clean.index) + sure(model.clean.probability)), " → ",
-    h("span", { className: `answer ${kind === "held" ? "hold" : "fall"}` }, nameOf(attack.adversarial_index) + sure(attack.adversarial_probability)),
+    h("span", { className: `answer ${model.clean.correct ? "hold" : "fall"}` }, nameOf(model.clean.index) + sure(model.clean.probability)),
+    which.attack === "none" ? null : [" → ", h("span", { className: `answer ${kind === "held" || (kind === "lost" && model.clean.correct) ? "hold" : "fall"}` }, nameOf(attack.adversarial_index) + sure(attack.adversarial_probability))],
     attack.radius ? h("span", {}, ` within ${attack.radius.toFixed(2)} (l2)`) : null);
 }
 
 /** What stands below every sample: its number, its label, and what became of it. */
-function exhibitLine(entry, choice, nameOf) {
+function exhibitLine({ report, run, choice }, entry, nameOf) {
   const { sample } = entry;
-  return h("p", { className: "exhibit-line" },
+  return [h("p", { className: "exhibit-line" },
     h("b", {}, `#${sample.index}`), h("bdi", { className: "file", title: sample.name }, sample.name),
     sample.label === null ? null : h("span", {}, `label ${nameOf(sample.label)}`),
     h("span", { className: `outcome ${entry.outcome}` }, WORDS[roleOf(entry.attack)].outcomes[entry.outcome]),
-    confirmations(entry), rivals(entry, choice));
+    confirmations(entry), entry.attack.by && h("span", {}, `shown: ${entry.attack.by}`), rivals(report, entry, choice)), proofList(entry, run)];
 }
 
 function select(label, options, value, onChoice) {
@@ -104,7 +128,7 @@ class Evidence {
     Object.assign(this, { evaluation, report, signal, only: null, shown: SHOWN_AT_FIRST });
     this.names = report.samples[0].models.map(({ name }) => name);
     this.runs = runsOf(report.summary.models[0]);
-    const usual = this.runs.filter(({ kind }) => kind === this.runs[0].kind);
+    const usual = this.runs.filter((one) => one.kind === this.runs[0].kind && roleOf(one) === roleOf(this.runs[0]));
     const [strongest] = usual.sort((a, b) => b.eps_value - a.eps_value || b.name.localeCompare(a.name));
     this.choice = { model: this.names[0], attack: strongest.name, eps: pointOf(strongest) };
     this.hint = h("p", { className: "hint" });
@@ -118,7 +142,8 @@ class Evidence {
     const button = (key, text, number) => choiceButton(`${text} ${number}`, this.only === key, () => this.draw({ only: key, shown: SHOWN_AT_FIRST }), { disabled: number === 0 });
     return h("div", { className: "segmented", role: "group", "aria-label": "Which samples" },
       button(null, "all", all.length),
-      Object.entries(this.words.outcomes).map(([key, text]) => button(key, text, all.filter((entry) => entry.outcome === key).length)));
+      Object.entries(this.words.outcomes).map(([key, text]) => [key, text, all.filter((entry) => entry.outcome === key).length])
+        .filter(([key, , found]) => found || key !== "contradicted").map((one) => button(...one)));
   }
 
   #selectors() {
@@ -128,8 +153,8 @@ class Evidence {
       this.draw({ choice: { ...this.choice, attack, eps }, shown: SHOWN_AT_FIRST });
     };
     const models = select("model", this.names.map((name) => [name, name]), this.choice.model, (model) => this.draw({ choice: { ...this.choice, model }, shown: SHOWN_AT_FIRST }));
-    const titled = (one) => (roleOf(one) === "corruption" ? one.description : `${one.title} ${one.description}`);
-    const attacks = select(roleOf(this.run), this.runs.map((one) => [`${one.name} ${pointOf(one)}`, titled(one)]), run, pick);
+    const texts = { corruption: ({ description }) => description, proof: (one) => `${titled(one)}, proved or not` };
+    const attacks = select([...new Set(this.runs.map(roleOf))].join(" or "), this.runs.map((one) => [`${one.name} ${pointOf(one)}`, (texts[roleOf(one)] ?? titled)(one)]), run, pick);
     return this.names.length > 1 ? [models, attacks] : [attacks];
   }
 
@@ -140,7 +165,7 @@ class Evidence {
 
   draw(change = {}) {
     Object.assign(this, change);
-    const all = entries(this.report, this.choice);
+    const all = this.report.samples.map((sample) => fared(this.report, sample, this.choice)).filter(Boolean);
     const some = this.only ? all.filter((entry) => entry.outcome === this.only) : all;
     const fields = () => [...this.controls.querySelectorAll("button, select")];
     const focused = fields().indexOf(document.activeElement);
@@ -190,29 +215,29 @@ class ImageEvidence extends Evidence {
   #drawing = null;
   error = h("div", { role: "alert" });
 
-  #address(sample, kind) {
-    return pictureUrl(this.evaluation.id, sample.index, kind, this.choice);
-  }
 
   get guide() {
     return `Drag a slider, or use the arrow keys on it, to go from the clean image to ${this.words.end}.`;
   }
 
   exhibit(entry) {
-    const { sample } = entry;
+    const { sample, which } = entry;
     const { made } = this.words;
+    const address = (kind) => pictureUrl(this.evaluation.id, sample.index, kind, which);
+    const shown = [this.run, ...this.runs].find(isRun(which));
     const nameOf = labelNames(this.report, this.choice.model);
-    const [clean, changed] = ["clean", "adversarial"].map((kind) => this.#address(sample, kind));
-    const maps = this.attention ? h("div", { className: "maps" }, h("p", { className: "card-wait" }, "computing …")) : null;
+    const [clean, changed] = ["clean", "adversarial"].map(address);
+    const maps = this.attention && shown ? h("div", { className: "maps" }, h("p", { className: "card-wait" }, "computing …")) : null;
     if (maps) this.#waiting.push({ place: maps, addresses: [clean, changed] });
     return h("li", { className: `exhibit ${entry.outcome}` },
       answersLine(entry, nameOf),
-      h("div", { className: "show" },
+      h("div", { className: "show" }, shown ? [
         slider(clean, changed, `image ${sample.index}`, made),
-        frame(framed(this.#address(sample, "perturbation"), `what changed in image ${sample.index}, amplified`),
-          this.run.norm === "Linf" ? `change × ${Math.round(0.5 / this.run.eps_value)}` : "change, amplified", h("span", { className: "answer", title: this.run.description }, this.run.description))),
+        frame(framed(address("perturbation"), `what changed in image ${sample.index}, amplified`),
+          shown.norm === "Linf" ? `change × ${Math.round(0.5 / shown.eps_value)}` : "change, amplified", h("span", { className: "answer", title: shown.description }, shown.description)),
+      ] : frame(framed(clean, `image ${sample.index}, unchanged`), "unchanged: no attack of this set was run")),
       maps,
-      exhibitLine(entry, this.choice, nameOf));
+      exhibitLine(this, entry, nameOf));
   }
 
   extras() {
@@ -268,9 +293,9 @@ const marked = ([kind, text]) => (kind === "same" ? shortened(text) : h(kind, {}
 class TextEvidence extends Evidence {
   guide = "Removed words are struck through, inserted words are marked.";
 
-  async #fill(place, sample) {
+  async #fill(place, { sample, which }) {
     try {
-      const { changes } = await fetchChangedText(this.evaluation.id, sample.index, this.choice, this.signal);
+      const { changes } = await fetchChangedText(this.evaluation.id, sample.index, which, this.signal);
       place.replaceChildren(...changes.map(marked));
     } catch (error) {
       if (!this.signal.aborted) place.replaceChildren(h("span", { className: "card-error" }, error.message));
@@ -280,10 +305,10 @@ class TextEvidence extends Evidence {
   exhibit(entry) {
     const nameOf = labelNames(this.report, this.choice.model);
     const passage = h("blockquote", { className: "changed" }, "reading …");
-    this.#fill(passage, entry.sample);
+    this.#fill(passage, entry);
     return h("li", { className: `exhibit ${entry.outcome}` }, passage,
       answersLine(entry, nameOf),
-      exhibitLine(entry, this.choice, nameOf));
+      exhibitLine(this, entry, nameOf));
   }
 }
 

@@ -86,14 +86,8 @@ function takeRandom() {
 
 function thumbnail(sample) {
   const key = `sample:${sample.file}`;
-  return h("button", {
-    type: "button",
-    className: "thumb",
-    "data-key": key,
-    tabIndex: -1,
-    title: sample.label,
-    onclick: () => (imageInputs.has(key) ? imageInputs.remove(key) : take(sampleItems([sample]))),
-  }, picture(sampleUrl(sample.file), sample.label, { width: 40, height: 40 }));
+  const onclick = () => (imageInputs.has(key) ? imageInputs.remove(key) : take(sampleItems([sample])));
+  return h("button", { type: "button", className: "thumb", "data-key": key, tabIndex: -1, title: sample.label, onclick }, picture(sampleUrl(sample.file), sample.label, { width: 40, height: 40 }));
 }
 
 /** Arrow keys move inside the gallery, which is one stop of the tab key. */

@@ -79,11 +79,6 @@ class InputList extends EventTarget {
     this.#changed();
   }
 
-  /** Says that predictions or refusals have come in. */
-  predicted() {
-    this.dispatchEvent(new Event("predicted"));
-  }
-
   /** Gives inputs a label; null takes it away. */
   setLabel(items, label) {
     for (const item of items) item.label = label;
@@ -112,24 +107,13 @@ export const textInputs = new InputList("text");
 /** Files of images from the user's disk; the folder of each names its class. */
 export const fileItems = (found) => found.map(({ path, file }) => {
   const [name, folder = null] = path.split("/").reverse();
-  return {
-    key: `file:${path}:${file.size}:${file.lastModified ?? ""}`,
-    name: folder === null ? name : `${folder}/${name}`,
-    label: folder,
-    path,
-    file,
-    url: URL.createObjectURL(file),
-  };
+  const key = `file:${path}:${file.size}:${file.lastModified ?? ""}`;
+  return { key, name: folder === null ? name : `${folder}/${name}`, label: folder, path, file, url: URL.createObjectURL(file) };
 });
 
 /** Entries of the sample index. */
 export const sampleItems = (samples) => samples.map((sample) => ({
-  key: `sample:${sample.file}`,
-  name: sample.file.split("/").slice(-2).join("-"),
-  url: sampleUrl(sample.file),
-  label: sample.label,
-  known: true,
-  sample,
+  key: `sample:${sample.file}`, name: sample.file.split("/").slice(-2).join("-"), url: sampleUrl(sample.file), label: sample.label, known: true, sample,
 }));
 
 /** An input as it was kept. */

@@ -19,12 +19,6 @@ export function count(number, one, many = `${one}s`) {
   return `${number.toLocaleString("en")} ${number === 1 ? one : many}`;
 }
 
-/** "1st", "12th", "23rd" */
-export function ordinal(number) {
-  const ending = { one: "st", two: "nd", few: "rd" }[new Intl.PluralRules("en", { type: "ordinal" }).select(number)] ?? "th";
-  return `${number}${ending}`;
-}
-
 /** "a few seconds", "about 15 minutes", "about 1½ hours": an estimate, no finer than it can be; as core/progress.py says it. */
 export function roughly(seconds) {
   const to = (unit, step = 1) => step * Math.floor(seconds / unit / step + 0.5);

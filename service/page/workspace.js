@@ -179,7 +179,7 @@ export class Workspace {
         await this.#classify(next, signal);
         if (signal.aborted) return;
         this.draw();
-        this.inputs.predicted();
+        this.inputs.dispatchEvent(new Event("predicted"));
       }
     } catch (error) {
       if (signal.aborted) return;

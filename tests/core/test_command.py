@@ -22,7 +22,7 @@ def raising(error: BaseException) -> Callable[[], int]:
         (
             raising(FileNotFoundError(2, "No such file", "a")),
             2,
-            "error: [Errno 2] No such file: 'a'\n",
+            "error: a: No such file\n",
         ),
         (raising(KeyboardInterrupt()), 130, "interrupted\n"),
         (raising(KeyboardInterrupt("continue with X")), 130, "continue with X\n"),

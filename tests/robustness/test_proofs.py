@@ -15,6 +15,7 @@ from torch import nn
 
 import models
 from data.sets import Origin, TextSet
+from models.analysis.substitutions import Substitutions as Table
 from robustness.__main__ import CONTRADICTED, _exit_code
 from robustness.attacks.base import Batch, Search
 from robustness.attacks.words import Reader, Ways, alternatives, replaced_words, slips
@@ -29,6 +30,7 @@ from robustness.kinds import NotPossible
 from robustness.progress import Meter
 from robustness.report import html
 from robustness.report.build import build_report
+from robustness.report.lookup import changed_text
 from robustness.report.schema import Report, read_report
 from robustness.report.write import card, junit, sample_rows
 from robustness.rescore import Outcome, rescore
@@ -76,6 +78,7 @@ def test_every_input_is_broken_proved_or_open(
     states = [[each.state for each in s.models[0].proofs] for s in report.samples]
     assert [s for s, _ in states].count("proved") == one.proved
     assert read_report(tmp_path) == report
+    assert changed_text(tmp_path, 0, attack="none")["changes"] == [("same", texts[0])]
     for shown in (render(report), card(report), html.render(report), junit(report).decode()):
         assert two.finding.split(":")[0] in shown.replace("\\", "")
     rows = [row for row in sample_rows(report) if row["attack"] == "substitutions"]
@@ -108,6 +111,15 @@ def test_the_worst_case_is_written_as_a_text(
         assert margin_of(provable, [found], label) == pytest.approx(
             margin_of(provable, same, label), abs=1e-5
         )
+
+
+def test_rows_of_the_embedding_that_no_tokenizer_gives_are_not_written(
+    provable: TextTarget,
+) -> None:
+    none = torch.zeros(5, dtype=torch.int64)
+    table = Table(provable.require_torch_model(), none)  # five pieces, fewer than rows
+    table.extend(5)
+    assert table.gains(torch.arange(5), 0, none)[2].max() < 5
 
 
 def margin_of(target: TextTarget, texts: list[str], label: int) -> float:
@@ -157,7 +169,7 @@ def test_proofs_of_images_meet_the_attacks_of_their_set(tmp_path: Path) -> None:
     escaped = escaped.replace("(", "\\(").replace(")", "\\)")
     assert small.finding in render(report) and escaped in card(report)
     assert small.finding in junit(report).decode()
-    assert '<th scope="row">within 1/255</th>' in html.render(report)
+    assert "<p>Any change within 1/255" in html.render(report)
     rows = [row for row in sample_rows(report) if row["attack"] == "pixel-bounds"]
     assert {(row["norm"], row["point"]) for row in rows} == {
         ("Linf", "1/255"), ("Linf", "0.02"), ("L2", "0.03")
@@ -230,6 +242,11 @@ def test_a_contradicted_proof_fails_every_gate_with_both_witnesses(bag: TextTarg
     gate = report.summary.gate
     assert not report.summary.reliable and gate is not None and not gate.passed
     assert _exit_code(report) == CONTRADICTED == 3
+    wrong = "sample 0 does not hold. It says: with 3 pieces replaced a margin of 0.5 is left"
+    assert wrong in both.finding and both.finding in html.render(report)
+    assert both.finding.endswith(
+        "HotFlip with 2 edits misleads the model: as served the answer is “pos”."
+    )
     sound = contradicted(bag, fooled=0)
     assert not sound.summary.models[0].brackets[0].contradictions
     assert _exit_code(sound) != CONTRADICTED
@@ -271,6 +288,8 @@ def test_an_early_stop_looks_at_proved_accuracy(
     report = evaluate(spec, [provable], texts_of(many), tmp_path)
     gate = report.summary.gate
     assert gate is not None and gate.passed and report.data.samples == 32
+    page = html.render(report)
+    assert "decided after 32 of 60 texts" in page and "95\u00a0% interval" not in page
 
 
 @pytest.mark.parametrize("experts", [1, 2])

@@ -271,7 +271,7 @@ def test_what_noise_cannot_tell_is_remarked_upon() -> None:
     certified = CertificateResult(index=label, radius=np.zeros(3))
     corrupted = [CorruptionResult(rank=label, index=label)] * 5
     result = made_result(make_target(4), made_clean(label), certified, *corrupted, spec=spec)
-    smoothing, corruptions = notes([result], given=40)
+    smoothing, corruptions = notes([result])
     assert "1,000 noisy copies" in smoothing and "above 2.46 sigma" in smoothing
     assert "cannot be compared with published figures" in corruptions
 
@@ -308,5 +308,5 @@ def test_gradients_through_m_that_find_more_are_remarked_upon() -> None:
     attacked = combine(clean, [*map(made_scoring, ranks)], ["stopped", "full"])
     result = made_result(faulty.put(make_target(4), elliptical()), clean, attacked)
     assert find_warnings(result) == []
-    found = [note for note in notes([result], given=40) if "through m" in note]
+    found = [note for note in notes([result]) if "through m" in note]
     assert len(found) == 1 and "7 of 10 hold" in found[0] and "through m 5" in found[0]

@@ -23,7 +23,7 @@ from service.http.app import Gateway
 from service.settings import ROOT, Settings, get_settings
 from tests.conftest import Once
 from tests.service.jobs.postgres import emptied, postgresql
-from tests.service.tiny_artifact import noise, write_artifact, write_text_artifact
+from tests.service.tiny_artifact import noise, write_artifact, write_provable, write_text_artifact
 
 LOCAL = "http://127.0.0.1:3000"  # a Host that is answered
 KEYS = {name: f"key-of-the-caller-{name}" for name in ("pat", "eve", "ada", "ron")}
@@ -186,19 +186,20 @@ def untouched(
 
 @pytest.fixture(scope="session")
 def page_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Address of a whole server with the shipped models and samples."""
+    """Address of a whole server with the shipped models and samples, and models to prove."""
     from tests.service.server import serve
 
     folder = tmp_path_factory.mktemp("page")
     labels = open_artifact(ROOT / "artifacts" / "fashion-dot").labels
     entry = {"url": "http://127.0.0.1:9", "model": "m", "labels": labels, "price": 2}
     entry["input"] = {"channels": 1, "height": 28, "width": 28}
+    write_provable(folder / "provable")
+    served = f"{ROOT / 'artifacts'}{os.pathsep}{folder / 'provable'}"
     (folder / "targets.yaml").write_text(json.dumps({"shop": entry}))
     # No runtime is measured beside the tests.
     home = folder / "home"
-    with serve(
-        str(ROOT), cwd=folder, home=home, ASSAY_RUNTIME="onnx-cpu", ASSAY_TARGETS="targets.yaml"
-    ) as server:
+    own = {"ASSAY_RUNTIME": "onnx-cpu", "ASSAY_TARGETS": "targets.yaml", "ASSAY_MODELS": served}
+    with serve(str(ROOT), cwd=folder, home=home, **own) as server:
         yield server.url
 
 

@@ -21,7 +21,7 @@ from tests.service.page import HOSTILE_NAME, Page, needs_browser
 
 pytestmark = [needs_browser, pytest.mark.slow]
 SAMPLES = ROOT / "artifacts" / "samples" / "fashion-mnist"
-VIEWS = ("#/", "#/texts", "#/evaluations", "images", "unaimed", "texts")
+VIEWS = ("#/", "#/texts", "#/evaluations", "images", "unaimed", "texts", "proofs")
 # Every list that the page asks for from now on holds one evaluation.
 ONE_AT_A_TIME = """
 const { fetch } = window;
@@ -94,7 +94,15 @@ AGAIN: list[tuple[dict[str, Any], str]] = [
         },
         "Not in this form: gate clean_accuracy > 0.5, class_map.",
     ),
-    ({"seed": 0, "attacks": [{"name": "typos", "edits": [1, 9], "queries": 40}]}, ""),
+    (
+        {
+            "seed": 0,
+            "gate": "clean_accuracy >= 0.5",
+            "stop": "early",
+            "attacks": [{"name": "typos", "edits": [1, 9], "queries": 40}],
+        },
+        "",
+    ),
 ]
 RUN_AGAIN = """
 const [spec, done] = arguments;
@@ -107,6 +115,24 @@ Promise.all(["models", "evaluation-form"].map((one) => import(`./${one}.js`))).t
       created: "2026-01-02T03:04:05Z" });
     done();
   });
+"""
+PLACES = {"broken": 2, "proved": 3, "open": 4}  # of the buttons, behind "all"
+STATES = set(PLACES)
+# The same evaluation, as if its proofs were contradicted.
+CONTRADICT = """
+const { fetch } = window;
+window.fetch = async (address, ...rest) => {
+  const answer = await fetch(address, ...rest);
+  if (!String(address).endsWith("report.json")) return answer;
+  const report = await answer.json();
+  const [model] = report.summary.models;
+  for (const one of model.brackets) one.contradictions = [{ sample: 0, finding: "<b>wrong</b>" }];
+  model.attacks = [];
+  return new Response(JSON.stringify(report));
+};
+const place = location.hash;
+location.hash = "#/evaluations";
+setTimeout(() => { location.hash = place; }, 300);
 """
 MOVING = """
 return [...document.querySelectorAll('*')].filter((node) => {
@@ -391,7 +417,14 @@ def test_presets_fill_the_form_and_faults_stand_at_their_field(page: Page) -> No
         page.until(page.one("#image-evaluation .start").is_enabled, "cannot be started")
     page.preset("corruptions")
     assert [field.get_attribute("data-budget") for field in page.shown(".budget")] == ["severities"]
-    assert not page.one("[name=gate]").is_enabled()
+    page.set_field("[name=gate]", "40")
+    page.says("#image-evaluation .fault", "Choose an attack first")
+    page.one("[name=metric]").send_keys("clean")
+    page.one("[name=stop]").send_keys("once")
+    page.until(lambda: not page.all(".fault"), "a gate on clean accuracy is refused")
+    assert "Stops once the gate is decided." in page.text("#image-evaluation .plan")
+    page.one("[name=compare]").send_keys("fashion-dot")
+    page.says("#image-evaluation .fault", "A gate is about one model")
 
 
 def check_classes(page: Page, report: dict[str, Any]) -> None:
@@ -497,6 +530,41 @@ def test_evaluations_of_other_kinds_are_shown(page: Page, places: dict[str, str]
     assert "its 2 predictions under the worst attack with 2 edits" in page.text(".headline")
     page.until(lambda: any("<script>" in one.text for one in page.all(".changed")), "no text")
     assert inert(page)
+    assert "It took all 2 texts, in a random order" in page.text(".result")
+    assert "stops once its gate is decided" in page.text("#evaluation .facts")
+
+
+def test_samples_are_filtered_by_what_is_proved(page: Page, places: dict[str, str]) -> None:
+    path = f"{places['proofs'].replace('#', 'v1')}/report.json"
+    [model] = httpx.get(f"{page.url}/{path}").json()["summary"]["models"]
+    page.open(places["proofs"])
+    page.one(".exhibit")
+    for bracket, shown in zip(model["brackets"], page.all(".bracket"), strict=True):
+        assert f"Any change {bracket['description']}" in shown.text
+        for state in ("proved", "open", "broken"):
+            assert f"{state} {bracket[state]} (" in shown.text
+    assert "within 4/255" in page.text(".exhibit .proofs")  # of the set that holds the attack
+    for bracket in model["brackets"]:
+        page.one(f".controls option[value='pixel-bounds {bracket['eps']}']").click()
+        for state in ("proved", "open", "broken"):
+            button = f".controls .segmented button:nth-child({PLACES[state]})"
+            if not bracket[state]:
+                assert not page.one(button).is_enabled()
+                continue
+            page.one(button).send_keys(Keys.ENTER)
+            said = [one.text for one in page.shown(".exhibit .proofs")]
+            assert len(said) == min(bracket[state], 8)
+            assert all(one.startswith(f"{state} {bracket['description']}") for one in said)
+            assert state != "proved" or all("by linear relaxation (margin " in one for one in said)
+    assert {state for one in model["brackets"] for state in STATES if one[state]} == STATES
+    assert page.run("return document.activeElement.matches('.controls button')")
+    page.run(CONTRADICT)
+    page.says(".exhibit.contradicted .proofs", "<b>wrong</b>")
+    assert "proof contradicted 1" in page.text(".controls")
+    page.open(places["open"])
+    texts = ".exhibit.lost .changed"
+    page.until(lambda: "A moving film." in [one.text for one in page.all(texts)], "no text")
+    assert "open with 1 piece replaced" in page.text(".exhibit .proofs")
 
 
 def test_an_evaluation_of_texts_marks_the_changed_words(page: Page) -> None:

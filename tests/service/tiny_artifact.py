@@ -33,6 +33,7 @@ from runtimes.manifest import (
     TokensSpec,
     config_digest,
 )
+from service.settings import ROOT
 
 LABELS = ["Ankle boot", "Bag", "T-shirt/top"]
 SHAPE = (1, 8, 8)
@@ -82,7 +83,7 @@ def write_artifact(
     )
 
 
-def write_text_artifact(folder: Path, name: str, *, seed: int = 0) -> Artifact:
+def write_text_artifact(folder: Path, name: str, *, seed: int = 0, **sizes: Any) -> Artifact:
     """Export an untrained model whose logits differ clearly between texts."""
     tokenizer = train_wordpiece(["good bad film plot the a was is not very"], vocab_size=60)
     folder.mkdir(parents=True)
@@ -91,7 +92,7 @@ def write_text_artifact(folder: Path, name: str, *, seed: int = 0) -> Artifact:
     return _write(
         folder,
         {"tokens": torch.from_numpy(tokens), "mask": torch.from_numpy(mask)},
-        _TEXT_SIZES,
+        _TEXT_SIZES | sizes,
         seed,
         name=name,
         architecture="transject",
@@ -99,6 +100,26 @@ def write_text_artifact(folder: Path, name: str, *, seed: int = 0) -> Artifact:
         input=TokensSpec(range=(0, 59)),
         labels=TEXT_LABELS,
         preprocessing={"max_len": MAX_LEN},
+    )
+
+
+def write_provable(folder: Path) -> None:
+    """Export models that proofs know: of texts, and of images like the shipped ones."""
+    apart: dict[str, Any] = {"random_eigenvalues": True, "num_experts": 1}
+    write_text_artifact(folder / "words", "words", seed=2, **apart)
+    labels = open_artifact(ROOT / "artifacts" / "fashion-dot").labels
+    kept = ("in_chans", "patch_size", "mean", "std", "embed_dim")
+    sizes = {key: _SIZES[key] for key in kept} | apart
+    _write(
+        folder / "patchwise",
+        {"images": torch.from_numpy(noise(2, size=28)[:, None] / np.float32(255))},
+        sizes | {"img_size": 28, "depth": 1, "num_classes": len(labels)},
+        0,
+        name="patchwise",
+        architecture="transject_image",
+        input=InputSpec(shape=[-1, 1, 28, 28]),
+        labels=labels,
+        preprocessing=ImageSpec(channels=1, height=28, width=28).to_dict(),
     )
 
 

@@ -165,7 +165,7 @@ def test_the_command_imports_and_inspect_says_what_is_missing(
         ({"siez": 8}, "unknown key 'siez'; did you mean 'size'"),
         ({"preset": "coco"}, "preset must be imagenet or cifar, got 'coco'"),
         ({"range": [0]}, "range: List should have at least 2 items"),
-        ({"range": ["a", 1]}, "range.0: Input should be a valid number"),
+        ({"range": ["a", 1]}, "range.0: must be a valid number"),
         ({"std": [0.0, 1, 1]}, "std must be above 0"),
         ({"range": [0, 1], "mean": [0.5]}, "mean must have 3 values, got 1"),
         ({"range": [0, 1], "resize": 4}, "resize must be at least height 8 and width 8, got 4"),
