@@ -84,8 +84,7 @@ class ReZeroBlock(nn.Module):
         **attention: Unpack[AttentionArguments],
     ) -> None:
         super().__init__()
-        name = attention.pop("attention", "dot")
-        self.attn = make_attention(name, embed_dim, num_heads, **attention)
+        self.attn = make_attention(embed_dim, num_heads, **attention)
         self.mlp = Mlp(embed_dim, hidden_dim)
         self.alpha = nn.Parameter(torch.zeros(()))
         self.dropout = nn.Dropout(dropout)

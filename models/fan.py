@@ -154,8 +154,7 @@ class FANBlock(nn.Module):
     ) -> None:
         super().__init__()
         self.norm1 = nn.LayerNorm(embed_dim, eps=norm_eps, elementwise_affine=False)
-        name = attention.pop("attention", "dot")
-        self.attn = make_attention(name, embed_dim, num_heads, **attention)
+        self.attn = make_attention(embed_dim, num_heads, **attention)
         self.gamma1 = nn.Parameter(torch.ones(embed_dim))
         self.norm2 = nn.LayerNorm(embed_dim, eps=norm_eps)
         self.mlp = ChannelAttention(embed_dim, num_heads, hidden_dim, grid_size)

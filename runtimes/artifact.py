@@ -98,8 +98,9 @@ class Artifact:
     def attention(self) -> str | None:
         """The mechanism of its transformer, by name; None where the config names none."""
         config = self.manifest.config
-        old = {True: "elliptical", False: "dot"}.get(config.get("elliptical"))  # before 0.3
-        return config.get("attention", old)
+        if "elliptical" in config:  # as older artifacts have it
+            return "elliptical" if config["elliptical"] else "dot"
+        return config.get("attention")
 
     @property
     def image_spec(self) -> ImageSpec:

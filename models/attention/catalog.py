@@ -7,10 +7,20 @@ from core.names import nearest
 from models.attention.base import ANYWHERE, Attention, AttentionOptions, Place
 from models.attention.dot import DotAttention
 from models.attention.elliptical import EllipticalAttention
+from models.attention.linformer import LinformerAttention
+from models.attention.longformer import LongformerAttention
+from models.attention.nystromformer import NystromformerAttention
+from models.attention.performer import PerformerAttention
+from models.attention.synthesizer import SynthesizerAttention
 
 ATTENTIONS: dict[str, type[Attention]] = {
     "dot": DotAttention,
     "elliptical": EllipticalAttention,
+    "linformer": LinformerAttention,
+    "longformer": LongformerAttention,
+    "nystromformer": NystromformerAttention,
+    "performer": PerformerAttention,
+    "synthesizer": SynthesizerAttention,
 }
 
 
@@ -65,12 +75,12 @@ def refusal(name: str, key: str) -> str:
 
 
 def make_attention(
-    name: str,
     embed_dim: int,
     num_heads: int,
     *,
+    attention: str = "dot",
     options: AttentionOptions | None = None,
     place: Place = ANYWHERE,
 ) -> Attention:
-    """A layer of a mechanism; arguments as of `Attention`."""
-    return mechanism(name)(embed_dim, num_heads, options=options, place=place)
+    """A layer of the mechanism named `attention`; the other arguments as of `Attention`."""
+    return mechanism(attention)(embed_dim, num_heads, options=options, place=place)

@@ -17,12 +17,7 @@ class DotAttention(Attention):
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
         """See `Attention.attend`."""
-        trained_in_half = q.requires_grad and torch.is_autocast_enabled("cpu")
-        if q.is_cpu and trained_in_half and q.shape[-2] <= 512:
-            # There torch's fused attention takes up to six times as long, mostly in the gradient.
-            return attention_weights(q, k, mask) @ v
-        keys = None if mask is None else mask[:, None, None, :]
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=keys)
+        return attend(q, k, v, mask)
 
     def weights(self, q: Tensor, k: Tensor, mask: Tensor | None) -> Tensor:
         """See `Attention.weights`."""
@@ -31,3 +26,16 @@ class DotAttention(Attention):
     def graph_form(self) -> nn.Module:
         """See `Attention.graph_form`."""
         return PlainAttention(self.qkv, self.proj, self.num_heads)
+
+
+def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
+    """softmax(q k^T / sqrt(D)) v over the real keys, by torch's fused kernel where that is fast.
+
+    (B, H, Q, D) and (B, H, N, D) twice, and (B, N) bool or None, to (B, H, Q, D).
+    """
+    trained_in_half = q.requires_grad and torch.is_autocast_enabled("cpu")
+    if q.is_cpu and trained_in_half and q.shape[-2] <= 512:
+        # There torch's fused attention takes up to six times as long, most of it in the gradient.
+        return attention_weights(q, k, mask) @ v
+    keys = None if mask is None else mask[:, None, None, :]
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=keys)

@@ -85,7 +85,9 @@ class Block(nn.Module):
     ) -> None:
         super().__init__()
         self.norm1 = nn.LayerNorm(embed_dim, eps=norm_eps)
-        self.attn = make_attention(attention, embed_dim, num_heads, options=options, place=place)
+        self.attn = make_attention(
+            embed_dim, num_heads, attention=attention, options=options, place=place
+        )
         self.norm2 = nn.LayerNorm(embed_dim, eps=norm_eps)
         self.mlp = Mlp(embed_dim, hidden_dim)
         self.dropout = nn.Dropout(dropout)

@@ -44,6 +44,11 @@ OPTIONS: dict[str, tuple[str, dict[str, object]]] = {
         {"estimator": "consistent", "pooling": "cls"},
     ),
     "lra, none": ("lra_transformer_elliptical", {"scaling": "none", "pooling": "max"}),
+    "lra, linformer": ("lra_transformer", {"attention": "linformer", "rank": 5}),
+    "lra, longformer": ("lra_transformer", {"attention": "longformer", "window": 4}),
+    "lra, nystromformer": ("lra_transformer", {"attention": "nystromformer", "landmarks": 4}),
+    "lra, performer": ("lra_transformer", {"attention": "performer", "features": 24}),
+    "lra, synthesizer": ("lra_transformer", {"attention": "synthesizer"}),
     "lra, towers": ("lra_transformer_elliptical", {"towers": 2}),
 }
 

@@ -1,0 +1,99 @@
+"""Longformer: a sliding window, and a first token that sees all and that all see.
+
+Source: Beltagy et al., "Longformer: the long-document transformer", 2020, section 3.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from core.fields import check_at_least
+from models.attention.aligned import AlignedAttention
+from models.attention.base import ANYWHERE, AttentionOptions, Place
+from models.attention.dot import attend
+from models.attention.metric import attention_weights
+from models.layers.tracing import is_traced
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LongformerOptions(AttentionOptions):
+    """Options of Longformer; a token sees half of the `window`, an even number, on each side."""
+
+    window: int = 512
+
+    def __post_init__(self) -> None:
+        """Check every rule, naming the option and the value received."""
+        AttentionOptions.__post_init__(self)
+        check_at_least(self, 2, "window")
+        if self.window % 2:
+            raise ValueError(f"window must be even, got {self.window}")
+
+
+class LongformerAttention(AlignedAttention):
+    """Softmax attention of each token to its window and to the first real token.
+
+    The first token attends to all by maps of its own (`qkv_global`). A sequence shorter than half
+    the window is seen whole by every token. Arguments as of `Attention`.
+    """
+
+    Options = LongformerOptions
+
+    def __init__(
+        self,
+        embed_dim: int,
+        num_heads: int,
+        *,
+        options: LongformerOptions | None = None,
+        place: Place = ANYWHERE,
+    ) -> None:
+        super().__init__(embed_dim, num_heads)
+        self.reach = (options or LongformerOptions()).window // 2
+        self.qkv_global = nn.Linear(embed_dim, 3 * embed_dim)
+
+    def project(
+        self, x: Tensor, v_prev: Tensor | None, mask: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """q, k and v, (B, H, N, 2 D) each: those of the window, then those of the first token."""
+        pairs = zip(self.split(self.qkv(x)), self.split(self.qkv_global(x)), strict=True)
+        q, k, v = (torch.cat(pair, dim=-1) for pair in pairs)
+        return q, k, v
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+        """See `Attention.attend`."""
+        (q, q_all), (k, k_all), (v, v_all) = (each.chunk(2, dim=-1) for each in (q, k, v))
+        first = attend(q_all[:, :, :1], k_all, v_all, mask)
+        is_first = torch.arange(q.shape[2], device=q.device)[:, None] == 0
+        return torch.where(is_first, first, self._windows(q, k, v, mask))
+
+    def _windows(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+        """What each token draws from its window and from the first token, (B, H, N, D)."""
+        N, D = q.shape[2:]
+        size, more = (self.reach, 1) if is_traced() else (min(self.reach, N), 0)
+        # In a graph one chunk more than needed: a single one would be another shape to torch.
+        count = (N + size - 1) // size + more
+        starts = torch.arange(count, device=q.device)[:, None] * size
+        near = torch.arange(3 * size, device=q.device) - size
+        within = torch.arange(size, device=q.device)
+        keys, queries = starts + near, starts + within  # (chunks, 3 size) and (chunks, size)
+        seen = (keys > 0) & (keys < N)  # the first token has a column of its own
+        keys, queries = keys.clamp(0, N - 1), queries.clamp(max=N - 1)
+        seen = seen if mask is None else (seen & mask[:, keys])[:, None]
+        seen = seen[..., None, :] & ((near - within[:, None]).abs() <= self.reach)
+        column = (q @ k[:, :, :1].transpose(-1, -2))[:, :, queries]  # (B, H, chunks, size, 1)
+        scores = q[:, :, queries] @ k[:, :, keys].transpose(-1, -2)
+        scores = scores.masked_fill(~seen, -torch.inf)
+        attn = (torch.cat((column, scores), dim=-1) * D**-0.5).softmax(-1)
+        attended = attn[..., 1:] @ v[:, :, keys] + attn[..., :1] * v[:, :, None, :1]
+        return attended.flatten(2, 3).index_select(2, torch.arange(N, device=q.device))
+
+    def weights(self, q: Tensor, k: Tensor, mask: Tensor | None) -> Tensor:
+        """See `Attention.weights`; the first token's row is of other values."""
+        (q, q_all), (k, k_all) = (each.chunk(2, dim=-1) for each in (q, k))
+        places = torch.arange(q.shape[2], device=q.device)
+        near = ((places[:, None] - places).abs() <= self.reach) | (places == 0)
+        scores = (q @ k.transpose(-1, -2) * q.shape[-1] ** -0.5).masked_fill(~near, -torch.inf)
+        if mask is not None:
+            scores = scores.masked_fill(~mask[:, None, None, :], -torch.inf)
+        first = attention_weights(q_all[:, :, :1], k_all, mask)
+        return torch.cat((first, scores.softmax(-1)[:, :, 1:]), dim=2)
