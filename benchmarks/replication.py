@@ -23,7 +23,7 @@ from robustness.report.schema import AttackFlags, Report
 from robustness.spec import EvaluationSpec
 from runtimes.artifact import open_artifact
 
-_EPS = ["1/255", "2/255", "4/255"]
+_EPS = ("1/255", "2/255", "4/255")
 _BOX, _OURS = f"papers' box ({REPLICATION})", "pixels"
 _WAYS: dict[str, Callable[[AttackFlags], bool]] = {
     "gradients stopped": lambda flags: (flags.gradients or {}).get("stopped", flags.robust),
@@ -37,6 +37,8 @@ def run(
     elliptical: str = "artifacts/fashion-elliptical",
     dot: str = "artifacts/fashion-dot",
     data: str = "fashion-mnist",
+    boxed: tuple[str, ...] = ("fgsm", "pgd", "autoattack"),
+    radii: tuple[str, ...] = _EPS,
 ) -> Iterable[Row]:
     """Attack both models of a pair.
 
@@ -45,12 +47,14 @@ def run(
         elliptical: artifact with elliptical attention.
         dot: its dot-product counterpart.
         data: where the images come from.
+        boxed: attacks on the normalized tensor; AutoAttack at 1/255 alone.
+        radii: of the attacks on pixels.
     """
     attacks = [
-        *({"name": name, "eps": _EPS, "space": "normalised"} for name in ("fgsm", "pgd")),
-        {"name": "autoattack", "eps": _EPS[:1], "space": "normalised"},
-        *({"name": name, "eps": _EPS} for name in ("fgsm", "pgd", "apgd-ce")),
+        {"name": name, "eps": [*_EPS][: 1 if name == "autoattack" else 3], "space": "normalised"}
+        for name in boxed
     ]
+    attacks += [{"name": name, "eps": [*radii]} for name in ("fgsm", "pgd", "apgd-ce")]
     pair = [open_artifact(Path(elliptical)), open_artifact(Path(dot))]
     source = open_images(data, label_names=pair[0].labels)
     chosen = np.random.default_rng(0).choice(len(source), images, replace=False)

@@ -140,9 +140,9 @@ def _image_brackets(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def _pairs(rows: Sequence[dict[str, Any]]) -> str:
-    """Elliptical attention minus dot-product attention, under each attack in each space."""
-    lines: dict[str, list[str]] = {}
-    columns = dict.fromkeys(("attack", "space"))
+    """Elliptical attention minus dot-product attention: a table of each pair of models."""
+    pairs: dict[tuple[str, str], dict[str, list[str]]] = {}
+    columns = dict.fromkeys(("attack", "space", "dot product"))
     accuracy = {row["case"]: 100 * row["measured"] for row in rows}
     for row in rows:
         if match := _PAIR.fullmatch(row["case"]):
@@ -151,9 +151,13 @@ def _pairs(rows: Sequence[dict[str, Any]]) -> str:
             start = [match["attack"], match["box"], f"{accuracy[about + ': ' + second]:.0f}"]
             low, high = (100 * end for end in row["spread"])
             difference = f"{100 * row['measured']:+.0f} ({low:+.0f} to {high:+.0f})"
+            lines = pairs.setdefault((first, second), {})
             lines.setdefault(about, start).append(difference)
-            columns |= dict.fromkeys((second, f"{first} minus it, {match['way']}"))
-    return markdown_table(tuple(columns), list(lines.values())) if lines else ""
+            columns |= {f"minus it, {match['way']}": None}
+    return "\n\n".join(
+        f"`{first}` minus `{second}`:\n\n{markdown_table(tuple(columns), list(lines.values()))}"
+        for (first, second), lines in pairs.items()
+    )
 
 
 def _cells(row: dict[str, Any]) -> list[str]:
