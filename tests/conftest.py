@@ -15,6 +15,8 @@ sys.modules["rfc3987_syntax"] = None  # type: ignore[assignment]
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
+pytest_plugins = ["tests.exported", "tests.imported", "tests.imported_texts"]
+
 Once = Callable[[str, Callable[[Path], object]], Path]
 
 
@@ -36,13 +38,6 @@ def once(tmp_path_factory: pytest.TempPathFactory) -> Once:
         return shared / name
 
     return make
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    """Load the fixtures of all packages, but not into what only shares tests out to workers."""
-    if "PYTEST_XDIST_WORKER" in os.environ or not config.getoption("numprocesses", None):
-        for name in ("tests.exported", "tests.imported", "tests.imported_texts"):
-            config.pluginmanager.import_plugin(name)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
