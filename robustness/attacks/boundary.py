@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 _STARTS = 4  # first directions
 _GROWTH, _RINGS = 1.5, 12  # radii at which a first direction is looked along: eps, 1.5 eps, ...
-_HALVINGS = 14  # of the interval in which the class changes
+_HALVINGS = 10  # of the interval in which the class changes
 _TURNS = 6  # steps before the next start, at random
 _FAR, _LOOK = 1.5, 3  # farther than so many radii after so many starts an image is given up
 
@@ -24,8 +24,10 @@ class Boundary(GradientAttack, frozen=True):
     """Looks for the nearest change of class along a direction, also beyond the ball.
 
     A gradient is taken only where the class changes. Inside a class scores may be flat, steep or
-    misleading: of them nothing is asked. Each step mixes the direction with the vertex of the ball
-    that the gradient points to (Frank-Wolfe); it counts if the class changes nearer than before.
+    misleading: of them nothing is asked. It is that of both classes' logits on both sides, added
+    up, since a model may mislead on each side in another way. Each step mixes the direction with
+    the vertex of the ball that the gradient points to (Frank-Wolfe); it counts if the class changes
+    nearer than before.
 
     Source: adapted from Brendel et al. 2019, "Accurate, reliable and fast robustness evaluation"
     (gradients on the boundary), and Chen & Gu 2020, "RayS", algorithm 1 (a direction that is no
@@ -46,7 +48,7 @@ class Boundary(GradientAttack, frozen=True):
     def cost(self, num_classes: int) -> int:
         """What is asked along each direction, and a gradient for it."""
         starts = -(-self.steps // _TURNS)
-        return 2 + (_STARTS + starts) * (_RINGS + _HALVINGS + 1) + self.steps * (3 + _HALVINGS)
+        return 2 + (_STARTS + starts) * (_RINGS + _HALVINGS + 2) + self.steps * (4 + _HALVINGS)
 
     def perturb(
         self, model: "Model", images: "Tensor", labels: "Tensor", eps: float, search: Search
@@ -80,7 +82,7 @@ def _directions(lines: "_Lines", rng: "list[Generator]") -> "list[Tensor]":
 
     stripes = normal(rng, lines.clean)[..., :1, :].sign().expand_as(lines.clean)
     grey = (0.5 - lines.clean).sign()
-    return [lines.vertex(lines.gradient(lines.clean)), grey, stripes, _blocks(lines.clean, rng)]
+    return [lines.vertex(lines.gradient(lines.clean)[0]), grey, stripes, _blocks(lines.clean, rng)]
 
 
 def _blocks(clean: "Tensor", rng: "list[Generator]") -> "Tensor":
@@ -121,18 +123,38 @@ class _Lines:
         moved = self.clean[rows] + radius[:, None, None, None] * direction
         return moved.clamp(0, 1)
 
-    def gradient(self, points: "Tensor", rows: "Tensor | slice" = slice(None)) -> "Tensor":
-        """Where the largest other logit gains on the label's: (n, C, H, W)."""
+    def gradient(
+        self,
+        points: "Tensor",
+        other: "Tensor | None" = None,
+        rows: "Tensor | slice" = slice(None),
+    ) -> "tuple[Tensor, Tensor]":
+        """How another logit gains on the label's.
+
+        Args:
+            points: (n, C, H, W).
+            other: (n,) the classes; without them the likeliest but the label.
+            rows: of the images.
+
+        Returns:
+            The gradient (n, C, H, W), and the likeliest classes but the label (n,).
+        """
         from robustness.attacks.tensors import loss_gradient
 
         labels = self._labels[rows][:, None]
 
-        def lead(logits: "Tensor") -> "Tensor":
-            """Of the largest other logit (B,)."""
-            other = logits.scatter(1, labels, -float("inf")).amax(1)
-            return other - logits.gather(1, labels)[:, 0]
+        def rest(logits: "Tensor") -> "Tensor":
+            """Without the label's, (B, K)."""
+            return logits.scatter(1, labels, -float("inf"))
 
-        return loss_gradient(self._model, points, lead)[2]
+        def lead(logits: "Tensor") -> "Tensor":
+            """Of the other logit, (B,)."""
+            wrong = rest(logits)
+            gaining = wrong.amax(1) if other is None else wrong.gather(1, other[:, None])[:, 0]
+            return gaining - logits.gather(1, labels)[:, 0]
+
+        logits, _, gradient = loss_gradient(self._model, points, lead)
+        return gradient, rest(logits).argmax(1)
 
     def start(self, directions: "list[Tensor]") -> None:
         """Begin with the direction along which the class changes nearest."""
@@ -188,7 +210,7 @@ class _Lines:
         self._settle(rows, self.radius[rows].clamp(max=self._eps))
 
     def _settle(self, rows: "Tensor", low: "Tensor") -> None:
-        """Find the radius at which the class changes, above `low` (n,), and the gradient there."""
+        """Find the radius at which the class changes, above `low` (n,), and the gradients there."""
         if len(rows) == 0:
             return
         direction, high = self.direction[rows], self.radius[rows]
@@ -197,8 +219,9 @@ class _Lines:
             wrong = self._wrong(direction, half, rows)
             low, high = low.where(wrong, half), half.where(wrong, high)
         self.radius[rows] = high
-        found = self.gradient(self.points(direction, high, rows), rows)
-        self._vertex[rows] = self.vertex(found)
+        outside, other = self.gradient(self.points(direction, high, rows), rows=rows)
+        inside, _ = self.gradient(self.points(direction, low, rows), other, rows)
+        self._vertex[rows] = self.vertex(outside + inside)
 
     def _wrong(self, direction: "Tensor", radius: "Tensor", rows: "Tensor") -> "Tensor":
         import torch

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.support.attacked import attacked
-from benchmarks.support.masked import Saturated
+from benchmarks.support.masked import Purifying, Saturated
 from robustness.attacks.apgd import APGDCE
 from robustness.attacks.base import Batch, LinfOrL2, Search
 from robustness.attacks.boundary import Boundary
@@ -45,10 +45,8 @@ def test_it_finds_all_that_apgd_finds(model: nn.Module, batch: Batch) -> None:
     assert not (found.held & ~alone.held).any()
 
 
-@pytest.mark.parametrize("mask", [Scaled, Saturated])
-def test_saturated_scores_hide_nothing(
-    mask: type[nn.Module], model: nn.Module, batch: Batch
-) -> None:
+@pytest.mark.parametrize("mask", [Scaled, Saturated, Purifying])
+def test_masked_scores_hide_nothing(mask: type[nn.Module], model: nn.Module, batch: Batch) -> None:
     hidden = mask(model)
     alone = attacked(hidden, batch, APGDCE(name="apgd-ce", eps=EPS))
     found = attacked(hidden, batch, Screen(name="screen", eps=EPS))
