@@ -11,6 +11,7 @@ from models.attention.linformer import LinformerAttention
 from models.attention.longformer import LongformerAttention
 from models.attention.nystromformer import NystromformerAttention
 from models.attention.performer import PerformerAttention
+from models.attention.skyformer import SkyformerAttention
 from models.attention.synthesizer import SynthesizerAttention
 
 ATTENTIONS: dict[str, type[Attention]] = {
@@ -20,6 +21,7 @@ ATTENTIONS: dict[str, type[Attention]] = {
     "longformer": LongformerAttention,
     "nystromformer": NystromformerAttention,
     "performer": PerformerAttention,
+    "skyformer": SkyformerAttention,
     "synthesizer": SynthesizerAttention,
 }
 
@@ -66,9 +68,9 @@ def is_option(key: str) -> bool:
 
 def refusal(name: str, key: str) -> str:
     """Why a mechanism has no such option."""
-    others = [other for other in ATTENTIONS if key in option_names(other)]
+    others = " and ".join(other for other in ATTENTIONS if key in option_names(other))
     if others:
-        return f"{key!r} is an option of {', '.join(others)} and not of the attention {name!r}"
+        return f"{key!r} is an option of {others}, not of the attention {name!r}"
     known = option_names(name)
     hint = nearest(key, known) if known else "it has none"
     return f"{key!r} is no option of the attention {name!r}; {hint}"

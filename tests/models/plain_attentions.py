@@ -86,6 +86,25 @@ def longformer(
     return out
 
 
+def skyformer(q: Tensor, k: Tensor, v: Tensor, *, w: Weights, options: Any, **_: Any) -> Tensor:
+    """Chen et al. 2021, eq. 4 and section 4, with every entry of the kernels by itself."""
+    n, order = len(q), w["order"].tolist()
+    places = sorted((order[i][t], i, t) for i in range(2) for t in range(n))
+    rows = torch.stack([(q, k)[i][t] for _rank, i, t in places[: options.landmarks]])
+
+    def kernel(a: Tensor, b: Tensor) -> Tensor:
+        found = [((x - y) @ (x - y) / -2 / math.sqrt(len(x))).exp() for x in a for y in b]
+        return torch.stack(found).view(len(a), len(b))
+
+    a = kernel(rows, rows) + options.gamma * torch.eye(len(rows), dtype=q.dtype)
+    scale = a.sum(1).rsqrt().diag()
+    a, one = scale @ a @ scale, torch.eye(len(rows), dtype=a.dtype)
+    z = one
+    for _step in range(options.steps):
+        z = z @ (13 * one - a @ z @ (15 * one - a @ z @ (7 * one - a @ z))) / 4
+    return kernel(q, rows) @ scale @ z @ scale @ kernel(rows, k) @ v
+
+
 def synthesizer(q: Tensor, v: Tensor, *, w: Weights, head: int, **_: Any) -> Tensor:
     """Tay et al. 2021, eq. 2 and 3."""
     rows = q * (q > 0) @ w["columns"][head] + w["bias"][head]
@@ -98,6 +117,7 @@ HEADS: dict[str, Head] = {
     "longformer": longformer,
     "nystromformer": nystromformer,
     "performer": performer,
+    "skyformer": skyformer,
     "synthesizer": synthesizer,
 }
 

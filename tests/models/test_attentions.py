@@ -24,6 +24,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "longformer": {"window": 4},
     "nystromformer": {"landmarks": 3, "kernel": 3},
     "performer": {"features": 6},
+    "skyformer": {"landmarks": 5},
     "synthesizer": {},
 }
 MAPPED = [name for name in OPTIONS if not ATTENTIONS[name].no_map]
@@ -56,6 +57,7 @@ def test_attention_is_the_formula_whatever_the_padding_holds(
 ) -> None:
     layer, x = make(name), draw(4, 8, 8)
     w = {key: value.detach() for key, value in layer.state_dict().items()}
+    w |= dict(layer.named_buffers())
     options = make_options(name, OPTIONS[name])
     mask = None if rubbish is None else HOLES
     given = x if mask is None else x.masked_fill(~mask[:, :, None], rubbish or 0.0)
@@ -109,6 +111,19 @@ def test_nystromformer_comes_closer_to_softmax_with_more_landmarks() -> None:
     assert errors == sorted(errors, reverse=True) and errors[2] < 0.05 and errors[3] < 1e-12
 
 
+def test_skyformer_comes_closer_to_its_kernel_with_more_landmarks() -> None:
+    x = draw(2, 12, 8)
+
+    def attended(landmarks: int) -> Tensor:
+        layer = make("skyformer", length=12, landmarks=landmarks, steps=40, gamma=1e-9)
+        return layer.attend(*layer.project(x, None, None), None).detach()
+
+    q, k, v = (each.detach() for each in make("skyformer").project(x, None, None))
+    exact = (torch.cdist(q, k).square() / -4).exp() @ v  # D is 4
+    errors = [float((attended(m) - exact).norm() / exact.norm()) for m in (2, 8, 16, 24)]
+    assert errors == sorted(errors, reverse=True) and errors[-1] < 1e-6
+
+
 def test_nothing_overflows_where_scores_are_large() -> None:
     for name in OPTIONS:
         layer, x = make(name).float(), 100 * draw(2, 8, 8).float()
@@ -118,7 +133,7 @@ def test_nothing_overflows_where_scores_are_large() -> None:
         assert out.isfinite().all() and gradient.isfinite().all(), name
 
 
-@pytest.mark.parametrize("name", ["linformer", "synthesizer"])
+@pytest.mark.parametrize("name", ["linformer", "skyformer", "synthesizer"])
 def test_more_tokens_than_it_was_built_for_are_refused(name: str) -> None:
     with pytest.raises(ValueError, match=f"{name} attention was built for at most 9 .* got 10"):
         make(name)(draw(1, 10, 8))
@@ -131,7 +146,11 @@ def test_more_tokens_than_it_was_built_for_are_refused(name: str) -> None:
     [
         ("linformer", {"rank": 0}, "rank must be at least 1, got 0"),
         ("performer", {"feature": 8}, "did you mean 'features'"),
-        ("performer", {"landmarks": 8}, "'landmarks' is an option of nystromformer and not of"),
+        (
+            "performer",
+            {"landmarks": 8},
+            "option of nystromformer and skyformer, not of",
+        ),
         ("nystromformer", {"kernel": 4}, "kernel must be odd, got 4"),
         ("longformer", {"window": 5}, "window must be even, got 5"),
         ("performer", {"seed": -1}, "seed must be at least 0, got -1"),
@@ -163,10 +182,8 @@ def layers_differ(model: Any) -> bool:
     return not torch.equal(first.features, second.features)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [name if name in () else pytest.param(name, marks=pytest.mark.slow) for name in OPTIONS],
-)
+@pytest.mark.slow
+@every_mechanism
 def test_one_graph_serves_every_batch_length_and_padding(name: str) -> None:
     model = small("lra_transformer", attention=name, **OPTIONS[name], seq_len=12).float()
     example = torch.zeros(2, 8, dtype=torch.long), torch.ones(2, 8, dtype=torch.bool)

@@ -48,6 +48,7 @@ OPTIONS: dict[str, tuple[str, dict[str, object]]] = {
     "lra, longformer": ("lra_transformer", {"attention": "longformer", "window": 4}),
     "lra, nystromformer": ("lra_transformer", {"attention": "nystromformer", "landmarks": 4}),
     "lra, performer": ("lra_transformer", {"attention": "performer", "features": 24}),
+    "lra, skyformer": ("lra_transformer", {"attention": "skyformer", "landmarks": 6}),
     "lra, synthesizer": ("lra_transformer", {"attention": "synthesizer"}),
     "lra, towers": ("lra_transformer_elliptical", {"towers": 2}),
 }

@@ -34,7 +34,7 @@ def test_every_field_of_every_model_refuses_another_type(name: str) -> None:
         ("deit_tiny", {"attention": "eliptical"}, "known mechanism, .* mean 'elliptical'"),
         ("deit_tiny", {"attention": "elliptical", "sclaing": "max"}, "did you mean 'scaling'"),
         ("deit_tiny", {"attention_options": {"x": 1}}, "'x' is no option of the attention 'dot'"),
-        ("deit_tiny", {"delta": 2.0}, "'delta' is an option of elliptical and not of .* 'dot'"),
+        ("deit_tiny", {"delta": 2.0}, "'delta' is an option of elliptical, not of .* 'dot'"),
         ("deit_tiny", {"attention": "dot", "elliptical": True}, "must agree with elliptical=True"),
         (
             "transformer",
