@@ -78,7 +78,7 @@ def _section(path: Path) -> str:
     if families:
         parts += [_aims(families), _missing(families)]
     if brackets := proved_texts.brackets(rows):
-        parts += [proved_texts.ABOUT, brackets]
+        parts.append(brackets)
     if brackets := _image_brackets(rows):
         parts += [_PROVED_IMAGES, brackets]
     if pairs := _pairs(rows):

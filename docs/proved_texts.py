@@ -7,16 +7,19 @@ from typing import Any
 from core.tables import markdown_table
 from results.layer_chart import Line, Panel, draw
 
-ABOUT = (
+_ABOUT = (
     "Small models of texts (width 64, one layer, minutes of training on parts of the data), in % "
     "of 300 test texts: clean accuracy; with so many pieces replaced proved accuracy – accuracy "
-    "under `worst-pieces`, what lies between is open; and, of the first 100 of them, the same with "
-    "so many words mistyped (slips) and with so many words replaced by one of eight that stand in "
-    "like contexts in the training texts (neighbors, which are no synonyms: “good” has “bad”) "
-    "under `worst-words`. The models see each piece's position, but no interaction "
-    "between pieces; the bag of pieces is the same model without positions, the plain reference. "
-    "`replaced` is `train.replaced`, 2 unless it says more, `bounded` is `model.token_bound`.\n\n"
-    "![Clean and proved accuracy of IMDb and AG News by train.replaced](images/proofs.svg)"
+    "under `worst-pieces`, what lies between is open; with so many words mistyped (slips) proved "
+    "accuracy, on the first 100 of them{words}. The models see each piece's position, but no "
+    "interaction between pieces; the bag of pieces is the same model without positions, the plain "
+    "reference. `replaced` is `train.replaced`, 2 unless it says more, `bounded` is "
+    "`model.token_bound`.\n\n"
+    "![Clean and proved accuracy of IMDb and AG News by train.replaced](images/proofs.svg)\n\n"
+)
+_WORDS = (
+    " – accuracy under `worst-words`; and the same with so many words replaced by one of eight "
+    "that stand in like contexts in the training texts: neighbors and no synonyms"
 )
 _SHARE = re.compile(
     r"(?P<data>[\w-]+), (?P<model>[\w ,]+?), "
@@ -43,7 +46,9 @@ def brackets(rows: Sequence[dict[str, Any]]) -> str:
         + [" – ".join(f"{share:.0f}" for share in own.get(each, {}).values()) for each in edits]
         for (data, model), own in found.items()
     ]
-    return markdown_table(("data", "model", "clean", *edits), lines)
+    words = _WORDS if any("neighbor" in each for each in edits) else ""
+    columns = ("data", "model", "clean", *edits)
+    return _ABOUT.format(words=words) + markdown_table(columns, lines)
 
 
 def curves(rows: Sequence[dict[str, Any]]) -> str:
