@@ -7,11 +7,17 @@ from core.names import nearest
 from models.attention.base import ANYWHERE, Attention, AttentionOptions, Place
 from models.attention.dot import DotAttention
 from models.attention.elliptical import EllipticalAttention
+from models.attention.fourier import FourierAttention
+from models.attention.kde import KdeAttention
 from models.attention.linformer import LinformerAttention
 from models.attention.longformer import LongformerAttention
+from models.attention.mgk import MgkAttention
+from models.attention.mom import MomAttention
 from models.attention.nystromformer import NystromformerAttention
 from models.attention.performer import PerformerAttention
+from models.attention.rkde import RkdeAttention
 from models.attention.skyformer import SkyformerAttention
+from models.attention.spkde import SpkdeAttention
 from models.attention.synthesizer import SynthesizerAttention
 
 ATTENTIONS: dict[str, type[Attention]] = {
@@ -23,6 +29,12 @@ ATTENTIONS: dict[str, type[Attention]] = {
     "performer": PerformerAttention,
     "skyformer": SkyformerAttention,
     "synthesizer": SynthesizerAttention,
+    "kde": KdeAttention,
+    "mom": MomAttention,
+    "rkde": RkdeAttention,
+    "mgk": MgkAttention,
+    "fourier": FourierAttention,
+    "spkde": SpkdeAttention,
 }
 
 

@@ -15,6 +15,7 @@ from models.attention.catalog import ATTENTIONS, make_attention, make_options
 from models.attention.dot import DotAttention
 from models.attention.performer import PerformerAttention
 from tests.models.plain_attentions import HEADS, plain_attention
+from tests.models.plain_robust_attentions import ROBUST_HEADS
 from tests.models.small import draw, small
 
 # Sizes at which every pattern is smaller than eight tokens, and larger than two.
@@ -46,7 +47,8 @@ def make(name: str, *, embed_dim: int = 8, length: int = 9, **options: Any) -> A
 
 
 def test_every_mechanism_stands_in_the_tables() -> None:
-    assert OPTIONS.keys() == HEADS.keys() == ATTENTIONS.keys() - {"elliptical"}
+    elsewhere = {"elliptical", *ROBUST_HEADS}
+    assert OPTIONS.keys() == HEADS.keys() == ATTENTIONS.keys() - elsewhere
     assert models.attentions() == list(ATTENTIONS)
 
 
