@@ -4,8 +4,9 @@ Of tiny models every bound is compared with what searches find in its set, in fl
 `transject_image` (`recipes/fashion_mnist_transject.yaml`: width 64, one layer, one expert, random
 eigenvalues) is trained on Fashion-MNIST, exported, and proved on test images, one thread, beside
 attacks in the same sets; so are three more, whose patches can add 20, 5 and 1 to a logit at most
-before the mean, with a loss that counts on two replaced patches. The figures are those of these
-models, not of shipped ones; they see the place of each patch, but no interaction between patches.
+before the mean, with a loss that counts on two replaced patches, and one of width 128 on CIFAR-10
+(`recipes/cifar10_transject.yaml`). The figures are those of these models, not of shipped ones; they
+see the place of each patch, but no interaction between patches.
 """
 
 import math
@@ -42,6 +43,7 @@ _MODELS = {  # recipe and options, by name
     "bounded-20": [_FASHION, "variant=bounded", "size=small", "model.token_bound=20.0"],
     "bounded-5": [_FASHION, "variant=bounded", "size=small"],
     "bounded-1": [_FASHION, "variant=bounded", "size=small", "model.token_bound=1.0"],
+    "cifar10": ["recipes/cifar10_transject.yaml"],
 }
 _PROOFS: list[PatchProof] = [
     PixelBounds(eps=["1/255", "2/255", "4/255"]),
@@ -82,7 +84,7 @@ def run(
                 if not isinstance(target, ImageTarget):
                     raise ValueError(f"artifact must read images, got {artifact}")
                 proofs = [proof for proof in _PROOFS if proof.changes in sets]
-                part = _drawn(target, images)
+                part = _drawn("cifar10" if name == "cifar10" else "fashion-mnist", target, images)
                 work = Path(folder) / f"{name} work"
                 yield from _proved(f"{name}, {images} images", target, part, proofs, work)
 
@@ -167,8 +169,8 @@ def _trained(folder: Path, recipe: Iterable[str]) -> Path:
     return made
 
 
-def _drawn(target: ImageTarget, count: int) -> ImageSet:
-    source = open_images("fashion-mnist", label_names=target.labels)
+def _drawn(name: str, target: ImageTarget, count: int) -> ImageSet:
+    source = open_images(name, label_names=target.labels)
     chosen = np.random.default_rng(0).choice(len(source), count, replace=False)
     return source.take(sorted(chosen.tolist()))
 
