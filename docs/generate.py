@@ -33,7 +33,8 @@ _BOTH = (
 _PROVED_IMAGES = (
     "Small models of images, in % of as many test images: clean accuracy, then proved accuracy – "
     "accuracy under attacks in the same set, where some were run; what lies between is open. "
-    "`bounded-C` is `model.token_bound=C` with `train.replaced=2`; `cifar10` is such a one of width 128, C 5."
+    "`bounded-C` is `model.token_bound=C` with `train.replaced=2`; `cifar10` is "
+    "such a model of width 128, C = 5."
 )
 
 
