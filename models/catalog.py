@@ -12,6 +12,7 @@ from models.attention.config import AttentionConfig, with_options
 from models.baselines import BaselineConfig, BaselineTransformer
 from models.deit import DeiT, DeiTConfig
 from models.fan import FAN, FANConfig
+from models.rvt import RVT, RVTConfig
 from models.sequence import SequenceConfig, sequence_model
 from models.transject import TransJectConfig, transject_model
 from models.transject_image import TransJectImage, TransJectImageConfig
@@ -20,6 +21,7 @@ Config = (
     BaselineConfig
     | DeiTConfig
     | FANConfig
+    | RVTConfig
     | SequenceConfig
     | TransJectConfig
     | TransJectImageConfig
@@ -30,6 +32,8 @@ _DOT_PRODUCT: dict[str, Config] = {
     "deit_base": DeiTConfig(embed_dim=768, num_heads=12),
     "fan_tiny": FANConfig(embed_dim=192, num_heads=4),
     "fan_small": FANConfig(embed_dim=384, num_heads=8),
+    "rvt_tiny": RVTConfig(embed_dim=192, num_heads=6, pooled_layers=2, scaled_layers=10),
+    "rvt_small": RVTConfig(embed_dim=384, num_heads=6, scaled_layers=5),
     "lra_transformer": SequenceConfig(),
 }
 CATALOG: dict[str, Config] = _DOT_PRODUCT | {
@@ -48,6 +52,7 @@ _ARCHITECTURES: dict[type, Callable[[Any], nn.Module]] = {
     BaselineConfig: BaselineTransformer,
     DeiTConfig: DeiT,
     FANConfig: FAN,
+    RVTConfig: RVT,
     SequenceConfig: sequence_model,
     TransJectConfig: transject_model,
     TransJectImageConfig: TransJectImage,

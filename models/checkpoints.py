@@ -12,9 +12,10 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from core.files import replacing
-from models import fan
+from models import fan, rvt
 from models.deit import DeiT, resize_positions
 from models.fan import FAN
+from models.rvt import RVT
 
 _INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 _WRAPPERS = ("model", "state_dict")  # of DeiT's and Elliptical Attention's training, of timm's
@@ -52,7 +53,7 @@ def load_weights(model: nn.Module, path: Path | str) -> None:
 
 
 def load_public(model: nn.Module, path: Path | str, *, skip_head: bool = False) -> None:
-    """Read the weights of a public DeiT, FAN-ViT or elliptical checkpoint into a model, by name.
+    """Read the weights of a public DeiT, FAN-ViT, RVT or elliptical model, by name.
 
     Both attentions take the same file. Position embeddings are interpolated where the model has
     another number of patches. No tensor is passed over in silence: those that the model
@@ -81,6 +82,8 @@ def load_public(model: nn.Module, path: Path | str, *, skip_head: bool = False) 
         _check_kinds(state)
         if isinstance(model, FAN):
             state = fan.from_public(state)
+        elif isinstance(model, RVT):
+            state = rvt.from_public(state)
         _check_names(state, own)
         if isinstance(model, DeiT):
             size, prefix = model.config.grid_size, model.config.num_prefix_tokens

@@ -33,8 +33,9 @@ class Diagnostics:
             a sequence: the mean over pairs i < j of real tokens of ||f(x)_i - f(x)_j|| /
             ||x_i - x_j|| (TJ eq. 9; the mean over the pairs of one sequence is our reading). Equal
             tokens have no ratio and are left out; a sample without a pair counts as unstretched, 1.
-        total_factor: (S, L) the same from what the first layer took, where TransJect's bounds hold:
-            the product over layers of (1 -+ |alpha| / L)^2.
+        total_factor: (S, L) the same from what the first layer took, or the first one behind a
+            pooling of tokens. TransJect's bounds hold for it: the product over layers of
+            (1 -+ |alpha| / L)^2.
         entropy: (S, L) see `differential_entropy`, of what a layer gave.
         cosine_similarity: (S, L) see `cosine_similarity`, of what a layer gave.
         head_redundancy: (S, L) see `head_redundancy`; None without attention.
@@ -45,7 +46,8 @@ class Diagnostics:
             or (S, N) of tokens, at most 1 in sum, the rest stays with the class tokens. Per layer
             A = (mean_h A_h + I) / 2, with the identity for the residual path, and the layers are
             multiplied, A_L ... A_2 A_1 (Abnar & Zuidema 2020, section 3). The head reads the class
-            tokens or, in models that pool, all real tokens alike. None without attention: no map
+            tokens or, in models that pool, all real tokens alike. What RVT's pooled tokens get is
+            shared evenly by those that they were made from [ours]. None without attention: no map
             stands in for it.
     """
 
@@ -200,8 +202,11 @@ def _factors(layers: Sequence[LayerRecord]) -> tuple[Tensor, Tensor]:
     step, total = [], []
     # One sample at a time, because its distances are quadratic in the tokens.
     for sample in range(len(layers[0].inputs)):
-        first = before = _distances(layers[0].inputs, layers[0].mask, sample)
+        tokens, first, before = 0, torch.empty(0), torch.empty(0)
         for layer in layers:
+            if layer.inputs.shape[1] != tokens:
+                tokens = layer.inputs.shape[1]
+                first = before = _distances(layer.inputs, layer.mask, sample)
             after = _distances(layer.outputs, layer.mask, sample)
             step.append(_mean_ratio(before, after))
             total.append(_mean_ratio(first, after))
@@ -218,11 +223,24 @@ def _attention_figures(seen: Observation) -> tuple[Tensor | None, Tensor | None]
         if attn is None:
             return None, None
         redundancy.append(head_redundancy(attn, layer.mask))
+        if weights.shape[2] != attn.shape[2]:
+            weights = _unpooled(weights, math.isqrt(attn.shape[2]))
         # With one reader no product of two N x N matrices is made.
         weights = (weights + weights @ _exact(attn).mean(1)) / 2
     flow = weights[:, 0, seen.class_tokens :]
     side = math.isqrt(flow.shape[1])
     return _stack(reversed(redundancy)), flow.unflatten(1, (side, side)) if seen.images else flow
+
+
+def _unpooled(weights: Tensor, grid_size: int) -> Tensor:
+    """Weights (S, 1, n) of tokens pooled by 3 x 3 windows of stride 2, evenly on what they saw."""
+    side = math.isqrt(weights.shape[2])
+    window = weights.new_ones(1, 1, 3, 3)
+    seen = F.conv2d(weights.new_ones(1, 1, grid_size, grid_size), window, stride=2, padding=1)
+    shares = weights.unflatten(2, (side, side)) / seen
+    more = grid_size - (2 * side - 1)
+    grid = F.conv_transpose2d(shares, window, stride=2, padding=1, output_padding=more)
+    return grid.flatten(2)
 
 
 def _readers(seen: Observation) -> Tensor:

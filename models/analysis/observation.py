@@ -123,7 +123,7 @@ def observe(model: nn.Module, inputs: Tensor, mask: Tensor | None = None) -> Obs
         logits=logits,
         layers=tuple(layers),
         class_maps=tuple(heads),
-        class_tokens=layers[-1].outputs.shape[1] - length,
+        class_tokens=layers[0].outputs.shape[1] - length,
         images=images,
     )
 

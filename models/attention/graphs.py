@@ -25,7 +25,13 @@ class PlainAttention(nn.Module):
         num_heads: number of heads H.
         metric: estimates m (B or 1, 1, H, D) from q, k, v and v_prev, (B, N, C) each, and the real
             tokens, (B or 1, 1, N) ones and zeros; None for dot-product attention.
+
+    Attributes:
+        positions: (H, N, N) whose sigmoid scales the scores, see `models.attention.position`; None
+            where nothing does.
     """
+
+    positions: nn.Parameter | None
 
     def __init__(
         self, qkv: nn.Module, proj: nn.Module, num_heads: int, metric: WatchedPart | None = None
@@ -34,6 +40,7 @@ class PlainAttention(nn.Module):
         self.num_heads = num_heads
         self.qkv, self.proj = qkv, proj
         self.metric = metric
+        self.register_parameter("positions", None)
 
     def forward(
         self, x: Tensor, v_prev: Tensor | None = None, mask: Tensor | None = None
@@ -45,7 +52,8 @@ class PlainAttention(nn.Module):
             m = self.metric(q, k, v, v_prev, real)
             q = q * m.flatten(2)
         query, key, value = (parted(each, self.num_heads).transpose(1, 2) for each in (q, k, v))
-        attended = attention_weights(query, key, mask) @ value
+        factors = None if self.positions is None else self.positions.sigmoid()
+        attended = attention_weights(query, key, mask, factors=factors) @ value
         return self.proj(attended.transpose(1, 2).reshape(x.shape)), v
 
 

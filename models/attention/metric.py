@@ -120,12 +120,17 @@ def random_metric(
     return scale_metric(draws, "max")
 
 
-def attention_weights(q: Tensor, k: Tensor, mask: Tensor | None) -> Tensor:
+def attention_weights(
+    q: Tensor, k: Tensor, mask: Tensor | None, *, factors: Tensor | None = None
+) -> Tensor:
     """Weights of dot-product attention, softmax(q k^T / sqrt(D)) over the real keys.
 
     (B, H, N, D) twice and (B, N) bool or None to (B, H, N, N); rows sum to 1, zero at padding.
+    Scores are multiplied by the factors (H, N, N), if there are any.
     """
     scores = (q @ k.transpose(-2, -1)) * q.shape[-1] ** -0.5
+    if factors is not None:
+        scores = scores * factors
     if mask is not None:
         scores = scores.masked_fill(~mask[:, None, None, :], -torch.inf)
     return scores.softmax(-1)

@@ -10,6 +10,7 @@ import models
 
 SIZES = {"depth": 2, "embed_dim": 16, "num_heads": 2, "num_experts": 3, "mlp_ratio": 2.0}
 SIZES |= {"vocab_size": 11, "seq_len": 9, "img_size": 12, "patch_size": 4, "num_classes": 3}
+SIZES |= {"pooled_layers": 1, "scaled_layers": 1}
 
 
 def small(name: str, **overrides: Any) -> Any:

@@ -21,10 +21,11 @@ from tests.models.small import small
 
 SMALL: dict[str, object] = {"img_size": 16, "patch_size": 4, "in_chans": 1, "num_classes": 5}
 SMALL |= {"vocab_size": 30, "seq_len": 40, "depth": 2, "embed_dim": 32, "num_heads": 2}
+SMALL |= {"pooled_layers": 1, "scaled_layers": 1}
 # Names that differ from another one in their size alone, see `test_other_sizes_are_the_same_model`.
 SIZES = {
     f"{family}_{size}{suffix}": f"{family}_tiny{suffix}"
-    for family, size in (("deit", "small"), ("deit", "base"), ("fan", "small"))
+    for family, size in (("deit", "small"), ("deit", "base"), ("fan", "small"), ("rvt", "small"))
     for suffix in ("", "_elliptical")
 }
 # Both forms of a folded TransJect: 40 tokens are more than 32 wide, and fewer than 64 wide.
@@ -39,6 +40,10 @@ OPTIONS: dict[str, tuple[str, dict[str, object]]] = {
     "deit, consistent": ("deit_tiny_elliptical", {"estimator": "consistent"}),
     "deit, random": ("deit_tiny_elliptical", {"estimator": "random", "metric_seed": 0}),
     "deit, mean": ("deit_tiny_elliptical", {"scaling": "mean", "distilled": True}),
+    "rvt, elliptical": (
+        "rvt_tiny_elliptical",
+        {"scaled_layers": 2, "pooled_layers": 0, "embed_dim": 16},
+    ),
     "lra, consistent": (
         "lra_transformer_elliptical",
         {"estimator": "consistent", "pooling": "cls"},
@@ -134,7 +139,7 @@ FORMS = {
     eager: VARIANTS,
     folded: {each for each in VARIANTS if "transject" in each} | {"transformer_orthogonal"},
     torchscript: {"fan_tiny_elliptical", "lra_transformer_elliptical"},
-    onnx: {"fan_tiny_elliptical"},  # artifacts hold graphs of the others
+    onnx: {"fan_tiny_elliptical", "rvt, elliptical"},  # artifacts hold graphs of the others
 }
 
 
@@ -215,7 +220,7 @@ def test_every_parameter_receives_a_gradient(variant: str) -> None:
     ("name", "share"),
     [
         *((name, "dropout") for name in models.names() if name.startswith(("lra", "transformer"))),
-        *((name, "drop_path") for name in ("deit_tiny_elliptical", "fan_tiny")),
+        *((name, "drop_path") for name in ("deit_tiny_elliptical", "fan_tiny", "rvt_tiny")),
     ],
 )
 def test_training_alone_drops_what_the_config_says(name: str, share: str) -> None:
@@ -307,7 +312,14 @@ def score(logits: Tensor) -> Tensor:
 
 @pytest.mark.parametrize(
     "name",
-    ["deit_tiny", "deit_tiny_elliptical", "fan_tiny", "fan_tiny_elliptical", "transject_image"],
+    [
+        "deit_tiny",
+        "deit_tiny_elliptical",
+        "fan_tiny",
+        "fan_tiny_elliptical",
+        "transject_image",
+        "rvt_tiny",
+    ],
 )
 @pytest.mark.parametrize("count", [1, 3])
 def test_gradients_agree_with_finite_differences(name: str, count: int) -> None:

@@ -169,7 +169,7 @@ def test_shipped_recipe_is_a_model_for_its_data_in_every_variant_and_size(path: 
 
 def test_counterparts_differ_in_nothing_but_attention() -> None:
     path = RECIPES / "cifar10.yaml"
-    for plain in ("deit", "fan", "deit-pgd", "deit-trades"):
+    for plain in ("deit", "fan", "rvt", "deit-pgd", "deit-trades"):
         family, *rest = plain.split("-")
         names = (plain, "-".join([family, "elliptical", *rest]))
         one, other = (
