@@ -57,7 +57,9 @@ def worst_words(
     """
     found = [WorstWords(margin=math.inf, words=[], pieces=[]) for _ in counts]
     for other in set(range(len(bias))) - {label}:
-        program = _Program(given[:, :, label] - given[:, :, other], words, max(counts))
+        program = _Program(
+            given[:, :, label] - given[:, :, other], words, min(max(counts), len(words))
+        )
         for i, count in enumerate(counts):
             worst = program.worst(count, float(bias[label] - bias[other]))
             found[i] = min(found[i], worst, key=lambda one: one.margin)

@@ -27,10 +27,14 @@ if TYPE_CHECKING:
 
 MOST = 50_000
 """Alternatives of a table, all words together."""
+_MOST_EACH = 1_000  # of one word; the slips of a word of 20 letters are as many
 _LONGEST = 50  # letters of a word, or of an alternative
+_WRITTEN = 1 << 20  # letters of all that may stand in the place of a word
+_KEPT = 1 << 24  # pieces that are kept of words
 WORD = re.compile(r"[^\W\d_]+")
 _ALTERNATIVE = re.compile(r"[^\W\d_]+(?:[ '’-][^\W\d_]+)*")
 _MISTYPED = 3  # letters of a word at least
+_MISTYPED_MOST = 100  # at most, if all its slips are to be known
 _ALL = 1 << 20  # pieces of a word, at most
 _HTML_BREAK = "br"  # what tokenizers may read as a blank, between < and >
 
@@ -52,6 +56,11 @@ def _checked(table: dict[str, list[str]]) -> dict[str, list[str]]:
                     f"table must hold words of at most {_LONGEST} letters, alternatives also with "
                     f"a blank, hyphen or apostrophe between them, got {text[:60]!r}"
                 )
+        if len(others) > _MOST_EACH:
+            raise ValueError(
+                f"table must hold at most {_MOST_EACH:,} alternatives of a word, "
+                f"got {len(others):,} of {word!r}"
+            )
     if len({word.lower() for word in table}) < len(table):
         raise ValueError("table must not name a word twice, in whatever case")
     if (count := sum(map(len, table.values()))) > MOST:
@@ -97,18 +106,20 @@ class Rewording(Edits, frozen=True):
         return np.array([count is not None and count <= budget.value for count in counts], bool)
 
 
-@lru_cache(1024)
+@lru_cache(256)
 def slips(word: str) -> tuple[str, ...] | None:
-    """Every slip of a word that `typos` may draw; other letters than a to z are not known."""
+    """Every slip of a word that `typos` may draw; not known beyond 100 letters or a to z."""
     if len(word) < _MISTYPED:
         return ()
-    return tuple(every_slip(word, string.ascii_lowercase)) if word.isascii() else None
+    known = word.isascii() and len(word) <= _MISTYPED_MOST
+    return tuple(every_slip(word, string.ascii_lowercase)) if known else None
 
 
 def alternatives(table: Mapping[str, Sequence[str]]) -> Callable[[str], tuple[str, ...]]:
     """What a table has for a word, in the capitals of the word."""
     known = {word.lower(): others for word, others in table.items()}
 
+    @lru_cache(1024)
     def ways(word: str) -> tuple[str, ...]:
         """Those of one word."""
         found = (_in_case(word, other) for other in known.get(word.lower(), ()))
@@ -196,6 +207,7 @@ class Reader:
         self._tokenizer, self._ways = tokenizer, ways
         self._max_len, self._count = max_len, count
         self._known: dict[str, _Known] = {}
+        self._kept = 0
 
     def places(self, text: str) -> list[Place] | None:
         """The words of a text, as far as they can be read, whichever words are replaced.
@@ -211,7 +223,7 @@ class Reader:
             written = text[start:stop]
             known = self._known.get(written)
             if known is None:
-                known = self._known[written] = self._read(written)
+                known = self._keep(written, self._read(written))
             marked = known.breaks and text[max(start - 1, 0) : start] == "<"
             joined = not np.array_equal(known.word.pieces, one.ids)
             if known.unclear or marked or joined or len(known.parts) > 1 < self._count:
@@ -230,6 +242,15 @@ class Reader:
         rows = self._tokenizer.ids(forms, _ALL)
         return next(f for f, row in zip(forms, rows, strict=True) if np.array_equal(row, pieces))
 
+    def _keep(self, written: str, known: _Known) -> _Known:
+        """Keep what was read, in place of all else where that has become too much."""
+        size = sum(rows.size for rows in known.word.others)
+        if self._kept + size > _KEPT:
+            self._known, self._kept = {}, 0
+        self._known[written] = known
+        self._kept += size
+        return known
+
     def _forms(self, written: str) -> list[str]:
         """What may stand in the place of a word."""
         return [
@@ -242,13 +263,15 @@ class Reader:
         from models.analysis.words import Word
 
         ways = {run.start(): self._ways(run[0]) for run in WORD.finditer(written)}
-        forms = self._forms(written)
+        alike = sum(len(others or ()) for others in ways.values())
+        unclear = None in ways.values() or alike * len(written) > _WRITTEN
+        forms = [] if unclear else self._forms(written)
         own, *rows = self._tokenizer.ids([written, *forms], _ALL)
         return _Known(
             word=Word(pieces=own, others=_by_length([row for row in rows if len(row)])),
             parts=[start for start, others in ways.items() if others != ()],
             saves=len(own) - min(len(row) for row in (own, *rows)),
-            unclear=None in ways.values() or not all(map(len, rows)),
+            unclear=unclear or not all(map(len, rows)),
             breaks=any(form.lower() == _HTML_BREAK for form in forms),
         )
 

@@ -66,7 +66,7 @@ class Substitutions(Proof, Edits, frozen=True):
 
     def most(self, target: "Target", budget: Budget) -> int:
         """See `Proof.most`."""
-        return int(budget.value)
+        return min(int(budget.value), cast("TextTarget", target).max_len)
 
     def finder(
         self, target: "Target", budget: Budget, before: Callable[[], object]

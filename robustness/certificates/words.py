@@ -40,7 +40,7 @@ class WordProof(Proof, Rewording, frozen=True):
 
     def most(self, target: "Target", budget: Budget) -> int:
         """See `Proof.most`."""
-        return int(budget.value)
+        return min(int(budget.value), cast("TextTarget", target).max_len)
 
     def finder(
         self, target: "Target", budget: Budget, before: Callable[[], object]
@@ -84,7 +84,8 @@ class Slips(WordProof, frozen=True):
         yield (
             "Slips proves of words of three letters or more, each mistyped once at most: two "
             "neighboring letters swapped, a letter left out, or one from a to z inserted or in the "
-            "place of another, never the first. Texts with words of other letters stay open."
+            "place of another, never the first. Texts with words of other letters, "
+            "or of more than 100, stay open."
         )
 
     def describe(self, budget: Budget) -> str:

@@ -412,6 +412,13 @@ def test_attacks_on_words_lie_within_the_proof_about_the_same_words(
     assert not outcome.refuted
 
 
+def test_more_replaced_words_than_a_text_has_cost_no_memory(provable: TextTarget) -> None:
+    for asked in (SYNONYMS, SLIPS):
+        [some, most] = proved_of(asked | {"edits": [3, 10**9]}, provable, ["the film"])
+        assert most.margin == pytest.approx(some.margin)
+        assert len(most.places) == provable.max_len
+
+
 def test_words_that_are_read_otherwise_together_are_open(provable: TextTarget) -> None:
     table = alternatives({"film": ["end"], "br": ["bad"], "the": ["br"], "電影": ["bad"]})
     for ways, text, count, known in [
@@ -420,6 +427,8 @@ def test_words_that_are_read_otherwise_together_are_open(provable: TextTarget) -
         (slips, "film3film", 2, False),  # two words that are read as one
         (slips, "the <brr> film", 1, False),  # without an r it would be a blank
         (slips, "häm", 1, False),
+        (slips, "a" * 101, 1, False),
+        (slips, "abc1" * 25_000, 1, False),
         (table, "häm the film", 2, True),
         (table, "a <the> film", 1, False),
         (table, "a film<br />", 1, False),  # a mark of HTML is no word
@@ -447,7 +456,8 @@ def test_a_text_is_replaced_word_by_word() -> None:
         ({"one": ["<br>"]}, "got '<br>'"),
         ({"one": ["a" * 51]}, "at most 50 letters"),
         ({"One": ["two"], "one": ["three"]}, "must not name a word twice"),
-        ({"one": ["two"] * 50_001}, "at most 50,000 alternatives, got 50,001"),
+        ({"one": ["two"] * 1_001}, "at most 1,000 alternatives of a word, got 1,001 of 'one'"),
+        ({"a" * n: ["two"] * 1_000 for n in range(1, 51)} | {"b": ["c"]}, "got 50,001"),
         ({}, "at least 1 item"),
         ("table.tsv", "valid dictionary"),
     ],
