@@ -139,6 +139,18 @@ def test_texts_are_part_of_what_a_key_stands_for(front: Front) -> None:
     check_error(post(front, texts='["bad"]', key="k"), 409, "idempotency_conflict", "another")
 
 
+def test_the_list_leaves_tables_of_words_out(front: Front) -> None:
+    attack = {"name": "thesaurus", "edits": [1], "queries": 5, "table": {"good": ["bad"]}}
+    answer = post(front, texts='["good"]', spec=json.dumps({"attacks": [attack]}))
+    url = "/v1/evaluations"
+    [listed] = front.request("GET", url).json()["evaluations"][:1]
+    alone = front.request("GET", f"{url}/{answer.json()['id']}").json()
+    assert listed["id"] == alone["id"]
+    assert alone["spec"]["attacks"][0]["table"] == {"good": ["bad"]}
+    assert "table" not in listed["spec"]["attacks"][0]
+    assert listed["spec"]["attacks"][0]["name"] == "thesaurus"
+
+
 def test_every_attack_on_texts_runs_to_its_report(front: Front) -> None:
     settings: dict[str, dict[str, Any]] = {
         "word-swap": {"rate": ["0.5"]},
