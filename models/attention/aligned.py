@@ -58,6 +58,12 @@ def without_padding(x: Tensor, mask: Tensor | None) -> Tensor:
     return x if mask is None else x.masked_fill(~mask[:, None, :, None], 0.0)
 
 
+def weights_by_values(layer: Attention, q: Tensor, k: Tensor, mask: Tensor | None) -> Tensor:
+    """The weights (B, H, N, N) of a mechanism: what it gives where each token's value is itself."""
+    one = torch.eye(q.shape[2], dtype=q.dtype, device=q.device)
+    return layer.attend(q, k, one.expand(*q.shape[:2], -1, -1), mask)
+
+
 def real_lengths(x: Tensor, mask: Tensor | None) -> Tensor:
     """The number of real tokens (B, 1) int64 of (B, H, N, D) and its mask."""
     if mask is None:

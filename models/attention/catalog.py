@@ -8,6 +8,7 @@ from models.attention.base import ANYWHERE, Attention, AttentionOptions, Place
 from models.attention.dot import DotAttention
 from models.attention.elliptical import EllipticalAttention
 from models.attention.fourier import FourierAttention
+from models.attention.informer import InformerAttention
 from models.attention.kde import KdeAttention
 from models.attention.linformer import LinformerAttention
 from models.attention.longformer import LongformerAttention
@@ -23,6 +24,7 @@ from models.attention.synthesizer import SynthesizerAttention
 ATTENTIONS: dict[str, type[Attention]] = {
     "dot": DotAttention,
     "elliptical": EllipticalAttention,
+    "informer": InformerAttention,
     "linformer": LinformerAttention,
     "longformer": LongformerAttention,
     "nystromformer": NystromformerAttention,

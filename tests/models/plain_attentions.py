@@ -111,8 +111,24 @@ def synthesizer(q: Tensor, v: Tensor, *, w: Weights, head: int, **_: Any) -> Ten
     return softmax(rows[:, : len(q)]) @ v
 
 
+def informer(q: Tensor, k: Tensor, v: Tensor, *, w: Weights, options: Any, **_: Any) -> Tensor:
+    """Zhou et al. 2021, algorithm 1, with its samples as they are drawn."""
+    n, every = len(q), scores(q, k)
+    count = max(1, min(n, options.factor * math.ceil(math.log(n))))
+    measures = []
+    for i in range(n):
+        sampled = [every[i, int(w["samples"][s, i]) % n] for s in range(count)]
+        measures.append(float(max(sampled) - sum(sampled) / count))
+    active = sorted(range(n), key=lambda i: -measures[i])[:count]
+    out = v.mean(0).repeat(n, 1)
+    for i in active:
+        out[i] = attend(q[i : i + 1], k, v)[0]
+    return out
+
+
 HEADS: dict[str, Head] = {
     "dot": dot,
+    "informer": informer,
     "linformer": linformer,
     "longformer": longformer,
     "nystromformer": nystromformer,

@@ -21,6 +21,7 @@ from tests.models.small import draw, small
 # Sizes at which every pattern is smaller than eight tokens, and larger than two.
 OPTIONS: dict[str, dict[str, Any]] = {
     "dot": {},
+    "informer": {"factor": 2},
     "linformer": {"rank": 3},
     "longformer": {"window": 4},
     "nystromformer": {"landmarks": 3, "kernel": 3},
@@ -135,7 +136,7 @@ def test_nothing_overflows_where_scores_are_large() -> None:
         assert out.isfinite().all() and gradient.isfinite().all(), name
 
 
-@pytest.mark.parametrize("name", ["linformer", "skyformer", "synthesizer"])
+@pytest.mark.parametrize("name", ["informer", "linformer", "skyformer", "synthesizer"])
 def test_more_tokens_than_it_was_built_for_are_refused(name: str) -> None:
     with pytest.raises(ValueError, match=f"{name} attention was built for at most 9 .* got 10"):
         make(name)(draw(1, 10, 8))
@@ -146,6 +147,7 @@ def test_more_tokens_than_it_was_built_for_are_refused(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "overrides", "message"),
     [
+        ("informer", {"factor": 0}, "factor must be at least 1, got 0"),
         ("linformer", {"rank": 0}, "rank must be at least 1, got 0"),
         ("performer", {"feature": 8}, "did you mean 'features'"),
         (
