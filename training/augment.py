@@ -25,6 +25,9 @@ _ERASED_AREA = (0.02, 1 / 3)
 _ERASED_ASPECT = (0.3, 1 / 0.3)
 _SPREAD = 0.5  # of the magnitude, which is at most 10
 _FILL = 0.5  # of what a moved image leaves free
+_PATCH_CHANCE = 0.1  # of each change of a patch
+_PATCH_AREA = 0.85  # the least that a patch is cropped to
+_PATCH_NOISE = 0.01 * 0.226  # 0.01 after normalization, by the mean std of ImageNet's channels
 
 
 def augment(images: Tensor, data: ImageData, draws: Draws) -> Tensor:
@@ -39,6 +42,8 @@ def augment(images: Tensor, data: ImageData, draws: Draws) -> Tensor:
         images = color_jitter(images, data.color_jitter, draws)
     if data.erase:
         images = erase(images, data.erase, draws)
+    if data.patches:
+        images = change_patches(images, data.patches, draws)
     return images
 
 
@@ -87,6 +92,47 @@ def erase(images: Tensor, probability: float, draws: Draws) -> Tensor:
     columns = torch.arange(W, device=images.device).view(1, 1, 1, W)
     inside = (rows >= top) & (rows < top + height) & (columns >= left) & (columns < left + width)
     return torch.where(inside & (chosen < probability), draws.uniform(*images.shape[1:]), images)
+
+
+def change_patches(images: Tensor, side: int, draws: Draws) -> Tensor:
+    """Crop each square patch, add noise to it and mirror it, each with probability 1/10.
+
+    A crop keeps 85 to 100 % of the area and is enlarged to the patch again.
+
+    Args:
+        images: (B, C, H, W), H and W multiples of `side`.
+        side: of the patches.
+        draws: source of the draws.
+
+    Source: Mao et al., "Towards robust vision transformer", CVPR 2022, section 3.3; probabilities
+        and strengths of the authors' code, which changes a second copy of each mixed batch and
+        erases its gradient before the step. Here the images that are learned from are changed,
+        before they are mixed, and crops have any size, not whole pixels [ours].
+    """
+    B, C, H, W = images.shape
+    rows, columns = H // side, W // side
+    grid = images.unflatten(3, (columns, side)).unflatten(2, (rows, side))
+    patches = grid.permute(0, 2, 4, 1, 3, 5).flatten(0, 2)  # (B * rows * columns, C, side, side)
+    count = rows * columns
+    cropped, noisy, mirrored = (draws.uniform(count, 3) < _PATCH_CHANCE).flatten(0, 1).unbind(1)
+    own, places = cropped.nonzero().squeeze(1), draws.uniform(count, 3).flatten(0, 1)
+    patches = patches.index_put((own,), _crop(patches[own], places[own]))
+    noise = _PATCH_NOISE * draws.normal(count, C, side, side).flatten(0, 1)
+    patches = torch.where(noisy[:, None, None, None], (patches + noise).clamp(0, 1), patches)
+    patches = torch.where(mirrored[:, None, None, None], patches.flip(-1), patches)
+    grid = patches.view(B, rows, columns, C, side, side).permute(0, 3, 1, 4, 2, 5)
+    return grid.reshape(images.shape)
+
+
+def _crop(patches: Tensor, places: Tensor) -> Tensor:
+    """Enlarge a square part of each patch (B, C, S, S): area and place by (B, 3) in [0, 1)."""
+    area, down, right = places.unbind(1)
+    share = (_PATCH_AREA + (1 - _PATCH_AREA) * area).sqrt()
+    theta = patches.new_zeros(len(patches), 2, 3)
+    theta[:, 0, 0] = theta[:, 1, 1] = share
+    theta[:, 0, 2], theta[:, 1, 2] = ((1 - share) * (2 * each - 1) for each in (right, down))
+    grid = F.affine_grid(theta, list(patches.shape), align_corners=False)
+    return F.grid_sample(patches, grid, padding_mode="border", align_corners=False)
 
 
 def mix(

@@ -31,6 +31,9 @@ class ImageData:
     magnitude: float = 9.0  # their strength, from 0 to 10
     color_jitter: float = 0.0  # brightness, contrast, saturation by factors of up to 1 +- this
     erase: float = 0.0  # probability of filling a rectangle with noise
+    patches: int = (
+        0  # side of patches cropped, made noisy and mirrored each on its own; 0 does none
+    )
     mixup: float = 0.0  # parameter of the Beta distribution of mixup; 0 does none
     cutmix: float = 0.0  # the same of CutMix
     repeats: int = 1  # times that an image comes in a batch; an epoch then sees fewer images
@@ -40,11 +43,15 @@ class ImageData:
     def __post_init__(self) -> None:
         """Check every rule, naming the field and the value received."""
         check_types(self)
-        check_at_least(self, 0, "shift", "rand_augment", "mixup", "cutmix", "workers")
+        check_at_least(self, 0, "shift", "rand_augment", "patches", "mixup", "cutmix", "workers")
         check_at_least(self, 1, "repeats")
         check_fraction(self, "color_jitter", "erase")
         if not 0 <= self.magnitude <= 10:
             raise ValueError(f"magnitude must lie in [0, 10], got {self.magnitude}")
+        height, width = self.image.height, self.image.width
+        if self.patches and (height % self.patches or width % self.patches):
+            sizes = f"{self.patches} and {height} x {width}"
+            raise ValueError(f"patches must divide height and width, got {sizes}")
         if self.random_crop and self.in_memory:
             raise ValueError(
                 "random_crop needs in_memory false: stored images have lost their size"

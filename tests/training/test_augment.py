@@ -9,7 +9,17 @@ from PIL import Image, ImageEnhance, ImageOps
 from torch import Tensor
 
 from data.images import ImageSpec
-from training.augment import OPERATIONS, augment, color_jitter, erase, flip, mix, move, rand_augment
+from training.augment import (
+    OPERATIONS,
+    augment,
+    change_patches,
+    color_jitter,
+    erase,
+    flip,
+    mix,
+    move,
+    rand_augment,
+)
 from training.draws import Draws, source
 from training.recipe import ImageData
 
@@ -67,11 +77,50 @@ def test_erase_fills_one_rectangle_of_some_images() -> None:
 def test_everything_asked_does_not_depend_on_how_the_batch_is_shared() -> None:
     images = torch.rand(16, 3, 8, 8, generator=torch.Generator().manual_seed(0))
     assert augment(images, recipe(), draws(16)) is images  # nothing was asked
-    data = recipe(flip=True, shift=1, rand_augment=2, color_jitter=0.4, erase=0.5)
+    data = recipe(flip=True, shift=1, rand_augment=2, color_jitter=0.4, erase=0.5, patches=4)
     whole = augment(images, data, draws(16))
     assert whole.min() >= 0 and whole.max() <= 1 and not torch.equal(whole, images)
     for part in (slice(0, 8), slice(8, 16)):
         assert torch.equal(augment(images[part], data, draws(16, part)), whole[part])
+
+
+def test_patches_change_each_on_its_own_by_what_the_seed_draws() -> None:
+    images = torch.rand(100, 3, 8, 12, generator=torch.Generator().manual_seed(0))
+    before = images.clone()
+    changed = change_patches(images, 4, draws(100))
+    assert torch.equal(images, before)  # a copy is changed
+    assert torch.equal(changed, change_patches(images, 4, draws(100)))
+    assert not torch.equal(changed, change_patches(images, 4, draws(100, step=1)))
+    assert changed.min() >= 0 and changed.max() <= 1
+    found, given = (
+        each.unfold(2, 4, 4).unfold(3, 4, 4).permute(0, 2, 3, 1, 4, 5).flatten(0, 2)
+        for each in (changed, images)
+    )
+    distance = (found - given).abs().amax((1, 2, 3))
+    mirrored = (found == given.flip(-1)).all(3).all(2).all(1)
+    noisy = (distance > 0) & (distance < 6 * 0.00226)  # six deviations
+    # 600 patches; each change alone has probability 0.1 * 0.9 ** 2 = 0.081.
+    assert 0.68 < (distance == 0).float().mean() < 0.78
+    assert 0.05 < mirrored.float().mean() < 0.12 and 0.05 < noisy.float().mean() < 0.12
+    deviation = (found - given)[noisy & ~mirrored].std()
+    assert 0.002 < deviation < 0.0025
+    kept = (distance == 0).view(100, 6)
+    assert (kept.any(1) & ~kept.all(1)).float().mean() > 0.7  # not the same in a whole image
+
+
+def test_a_cropped_patch_is_a_part_of_itself_enlarged() -> None:
+    # Columns are alike, so that a crop alone changes a patch by more than noise.
+    ramp = (torch.arange(8.0) / 7).view(1, 1, 8, 1).expand(400, 1, 8, 8).contiguous()
+    changed = change_patches(ramp, 8, draws(400))
+    moved = (changed - ramp).abs().amax((1, 2, 3)) > 6 * 0.00226
+    assert 0.06 < moved.float().mean() < 0.14
+    steps = changed[moved][:, 0, 2:6].diff(dim=1).mean((1, 2)) * 7  # 1 for the whole patch
+    assert steps.min() > 0.85**0.5 - 0.02 and steps.max() < 1.02 and steps.std() > 0.01
+
+
+def test_patches_that_do_not_fill_the_image_are_refused() -> None:
+    with pytest.raises(ValueError, match="patches must divide height and width, got 3 and 8 x 8"):
+        recipe(patches=3)
 
 
 LEVEL = 0.5
