@@ -60,8 +60,10 @@ def without_padding(x: Tensor, mask: Tensor | None) -> Tensor:
 
 def weights_by_values(layer: Attention, q: Tensor, k: Tensor, mask: Tensor | None) -> Tensor:
     """The weights (B, H, N, N) of a mechanism: what it gives where each token's value is itself."""
-    one = torch.eye(q.shape[2], dtype=q.dtype, device=q.device)
-    return layer.attend(q, k, one.expand(*q.shape[:2], -1, -1), mask)
+    one = torch.eye(q.shape[2], dtype=q.dtype, device=q.device).expand(*q.shape[:2], -1, -1)
+    if mask is not None:
+        one = one.masked_fill(~mask[:, None, None], 0.0)
+    return layer.attend(q, k, one, mask)
 
 
 def real_lengths(x: Tensor, mask: Tensor | None) -> Tensor:

@@ -16,6 +16,7 @@ from models.attention.mgk import MgkAttention
 from models.attention.mom import MomAttention
 from models.attention.nystromformer import NystromformerAttention
 from models.attention.performer import PerformerAttention
+from models.attention.reformer import ReformerAttention
 from models.attention.rkde import RkdeAttention
 from models.attention.skyformer import SkyformerAttention
 from models.attention.spkde import SpkdeAttention
@@ -29,6 +30,7 @@ ATTENTIONS: dict[str, type[Attention]] = {
     "longformer": LongformerAttention,
     "nystromformer": NystromformerAttention,
     "performer": PerformerAttention,
+    "reformer": ReformerAttention,
     "skyformer": SkyformerAttention,
     "synthesizer": SynthesizerAttention,
     "kde": KdeAttention,

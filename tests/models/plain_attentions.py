@@ -86,6 +86,23 @@ def longformer(
     return out
 
 
+def reformer(q: Tensor, v: Tensor, *, w: Weights, options: Any, **_: Any) -> Tensor:
+    """Kitaev et al. 2020, eq. 2 to 6 and appendix A: who shares chunks, round by round."""
+    n, size = len(q), options.chunk
+    columns, seen = -(-n // size), [set[int]() for _ in q]
+    for rotation in w["rotations"]:
+        sides = [torch.cat((x @ rotation[:, :columns], -x @ rotation[:, :columns])) for x in q]
+        order = sorted(range(n), key=lambda t: (int(sides[t].argmax()), t))
+        chunk = {t: place // size for place, t in enumerate(order)}
+        for i in range(n):
+            seen[i] |= {j for j in range(n) if chunk[j] in (chunk[i] - 1, chunk[i])}
+    out = torch.empty_like(v)
+    for i in range(n):
+        others = sorted(seen[i] - {i}) or [i]
+        out[i] = attend(q[i : i + 1], torch.stack([q[j] / q[j].norm() for j in others]), v[others])
+    return out
+
+
 def skyformer(q: Tensor, k: Tensor, v: Tensor, *, w: Weights, options: Any, **_: Any) -> Tensor:
     """Chen et al. 2021, eq. 4 and section 4, with every entry of the kernels by itself."""
     n, order = len(q), w["order"].tolist()
@@ -133,6 +150,7 @@ HEADS: dict[str, Head] = {
     "longformer": longformer,
     "nystromformer": nystromformer,
     "performer": performer,
+    "reformer": reformer,
     "skyformer": skyformer,
     "synthesizer": synthesizer,
 }

@@ -26,6 +26,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "longformer": {"window": 4},
     "nystromformer": {"landmarks": 3, "kernel": 3},
     "performer": {"features": 6},
+    "reformer": {"chunk": 2},
     "skyformer": {"landmarks": 5},
     "synthesizer": {},
 }
@@ -136,7 +137,7 @@ def test_nothing_overflows_where_scores_are_large() -> None:
         assert out.isfinite().all() and gradient.isfinite().all(), name
 
 
-@pytest.mark.parametrize("name", ["informer", "linformer", "skyformer", "synthesizer"])
+@pytest.mark.parametrize("name", ["informer", "linformer", "reformer", "skyformer", "synthesizer"])
 def test_more_tokens_than_it_was_built_for_are_refused(name: str) -> None:
     with pytest.raises(ValueError, match=f"{name} attention was built for at most 9 .* got 10"):
         make(name)(draw(1, 10, 8))
@@ -148,6 +149,7 @@ def test_more_tokens_than_it_was_built_for_are_refused(name: str) -> None:
     ("name", "overrides", "message"),
     [
         ("informer", {"factor": 0}, "factor must be at least 1, got 0"),
+        ("reformer", {"hashes": 0}, "hashes must be at least 1, got 0"),
         ("linformer", {"rank": 0}, "rank must be at least 1, got 0"),
         ("performer", {"feature": 8}, "did you mean 'features'"),
         (
