@@ -157,6 +157,7 @@ def test_every_attack_on_texts_runs_to_its_report(front: Front) -> None:
         "hotflip": {"edits": [1, 2], "queries": 20},
         "typos": {"edits": [2], "queries": 20},
         "charmer": {"edits": [1], "queries": 20},
+        "thesaurus": {"edits": [1], "queries": 20, "table": {"good": ["bad"]}},
     }
     facts = {name: kind.info for name, kind in ATTACKS.items()}
     known = {
