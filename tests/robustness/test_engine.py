@@ -197,8 +197,8 @@ def test_a_gate_may_stop_its_evaluation_as_soon_as_it_is_decided(run: Run, tmp_p
         assert gate is not None and gate.passed is (name == "held") and data.given == 320
         low, high = report.summary.models[0].worst["8/255"].ci
         assert low < truth < high and gate.value == low
-        some = f"The gate was decided after {data.samples} of 320 inputs"
-        used = "It took all 320 inputs" if data.samples == 320 else some
+        some = f"The gate was decided after {data.samples} of 320 images"
+        used = "It took all 320 images" if data.samples == 320 else some
         assert any(line.startswith(used) for line in report.summary.findings)
         assert ("not decided by all 320 inputs" in gate.reason) is (name == "open")
         assert report.samples[0].name != "0.png" and "sequence" in report.definitions["ci"]
