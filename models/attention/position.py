@@ -1,6 +1,6 @@
 """Position-aware attention scaling: scores times a learned factor for each pair of positions.
 
-Source: Mao et al., "Towards robust vision transformer", CVPR 2022 (RVT), section 3.2. The paper has
+Source: Mao et al., "Towards robust vision transformer", CVPR 2022 (RVT). The paper has
 one matrix W of factors in the place of 1 / sqrt(D); the authors' code keeps 1 / sqrt(D) and has
 sigmoid(W) with a W for each head, as here. The code leaves W as memory was; here it starts at 0.
 """
