@@ -63,7 +63,7 @@ def test_it_lists_and_describes_every_model(client: triton.InferenceServerClient
         assert metadata["outputs"][0]["shape"] == [-1, len(artifact.labels)]
         assert client.get_model_config(name)["name"] == name
     stats = client.get_inference_statistics()["model_stats"]
-    assert {row["name"] for row in stats} == set(ARTIFACTS)
+    assert {row["name"] for row in stats} >= set(ARTIFACTS)
 
 
 @pytest.mark.parametrize("name", sorted(ARTIFACTS))
