@@ -113,6 +113,7 @@ def test_image_and_manifests_name_the_versions_that_are_built() -> None:
         assert image == {"name": "assay", "newTag": f"{project_version()}-cpu"}
 
 
+@pytest.mark.slow
 def test_bill_of_materials_names_packages_and_models(tmp_path: Path) -> None:
     source = tmp_path / "packages.json"
     command = [sys.executable, "-m", "cyclonedx_py", "requirements", "-", "-o", str(source)]

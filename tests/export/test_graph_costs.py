@@ -42,6 +42,7 @@ def test_work_of_the_products_is_what_torch_counts(dot_graph: bytes) -> None:
     assert next(iter(costs)) == "MatMul"
 
 
+@pytest.mark.slow
 def test_the_work_of_a_folded_transject_grows_with_its_length(text_artifact: Artifact) -> None:
     for N in (5, 12):
         d, E, depth = 16, 2, 2  # each expert rotates the tokens twice

@@ -124,6 +124,7 @@ def test_a_trained_image_model_passes_the_gate_in_every_precision(
     assert artifact.manifest.parity.samples == 2000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(PARTS, FORMS)
 def test_a_trained_text_model_answers_in_every_precision(
     text_run: Path, tmp_path: Path, precision: Any, quantization: Any, runtime: str

@@ -139,7 +139,7 @@ FORMS = {
     eager: VARIANTS,
     folded: {each for each in VARIANTS if "transject" in each} | {"transformer_orthogonal"},
     torchscript: {"fan_tiny_elliptical", "lra_transformer_elliptical"},
-    onnx: {"fan_tiny_elliptical", "rvt, elliptical"},  # artifacts hold graphs of the others
+    onnx: {"fan_tiny_elliptical"},  # artifacts hold graphs of most others
 }
 
 

@@ -114,6 +114,7 @@ def test_chunk_that_kills_three_workers_is_named(pair: list[Artifact], tmp_path:
     assert len(killed) == 3 and workers() == []
 
 
+@pytest.mark.slow
 def test_cancelled_run_leaves_no_worker_and_is_continued(
     pair: list[Artifact], expected: dict[str, bytes], tmp_path: Path
 ) -> None:

@@ -185,7 +185,7 @@ def untouched(
 
 
 @pytest.fixture(scope="session")
-def page_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def page_url(tmp_path_factory: pytest.TempPathFactory, once: Once) -> Iterator[str]:
     """Address of a whole server with the shipped models and samples, and models to prove."""
     from tests.service.server import serve
 
@@ -193,8 +193,8 @@ def page_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     labels = open_artifact(ROOT / "artifacts" / "fashion-dot").labels
     entry = {"url": "http://127.0.0.1:9", "model": "m", "labels": labels, "price": 2}
     entry["input"] = {"channels": 1, "height": 28, "width": 28}
-    write_provable(folder / "provable")
-    served = f"{ROOT / 'artifacts'}{os.pathsep}{folder / 'provable'}"
+    provable = once("provable", write_provable)
+    served = f"{ROOT / 'artifacts'}{os.pathsep}{provable}"
     (folder / "targets.yaml").write_text(json.dumps({"shop": entry}))
     # No runtime is measured beside the tests.
     home = folder / "home"

@@ -54,7 +54,7 @@ def test_clients_name_what_they_see(page_url: str, tmp_path: Path) -> None:
     ("gate", "code"),
     [
         pytest.param("robust_accuracy >= 0", 0, marks=pytest.mark.slow),
-        ("robust_accuracy >= 0.99", 1),
+        pytest.param("robust_accuracy >= 0.99", 1, marks=pytest.mark.slow),
         ("nonsense", 2),
     ],
 )
@@ -92,7 +92,8 @@ FILELESS = [
 ]
 
 
-@pytest.mark.parametrize("cases", [UNANSWERED, pytest.param(FILELESS, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("cases", [UNANSWERED, FILELESS])
 def test_a_client_without_answer_or_file_says_so_in_one_sentence(
     cases: list[tuple[str, list[str], str]], tmp_path: Path
 ) -> None:

@@ -29,6 +29,7 @@ def package(page_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> s
     return "assay_client"
 
 
+@pytest.mark.slow
 def test_a_generated_client_runs_an_evaluation(package: str, page_url: str) -> None:
     def call(operation: str, **given: Any) -> Any:
         """What an operation answers, in the client's types."""

@@ -101,6 +101,7 @@ def _is_ready(server: Server) -> bool:
     return False
 
 
+@pytest.mark.slow
 def test_a_host_that_only_evaluates_answers_nothing_else_and_leaves_no_orphan(
     tmp_path: Path,
 ) -> None:

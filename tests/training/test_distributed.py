@@ -66,6 +66,7 @@ def launch(*command: str | Path) -> subprocess.Popen[str]:
     )
 
 
+@pytest.mark.slow
 def test_two_processes_train_as_one_and_resume_to_the_same_weights(recipe_file: Path) -> None:
     options = ["data.mixup=0.8", "data.cutmix=1.0", "data.erase=0.25"]
     start(recipe_file, "one", *options).run()

@@ -89,6 +89,7 @@ def fit_until_checkpoint(run: Path, *arguments: str, after: float) -> subprocess
     return process
 
 
+@pytest.mark.slow
 def test_sigkill_and_sigint_lose_nothing(recipe_file: Path) -> None:
     choice = ["train.epochs=25", "train.checkpoint_seconds=0.05"]
     run = recipe_file.parent / "killed"

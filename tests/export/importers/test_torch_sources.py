@@ -84,6 +84,7 @@ def ask(folder: Path, kind: type[TorchSource], given: str) -> np.ndarray:
     return pixels
 
 
+@pytest.mark.slow
 def test_a_function_is_imported_from_the_users_folder(module: str, tmp_path: Path) -> None:
     (tmp_path / "labels.txt").write_text("\n".join(NAMES))
     (tmp_path / "input.yaml").write_text("size: 8\nchannels: rgb\nrange: [-1, 1]")
