@@ -8,6 +8,7 @@ from benchmarks import foreign_models
 from benchmarks.foreign_models import Case, run
 
 
+@pytest.mark.slow
 def test_a_model_that_fails_is_a_missed_row_that_says_why(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -20,9 +20,9 @@ def test_listops_and_pathfinder_are_drawn_and_kept(tmp_path: Path) -> None:
     assert (batch[~mask] == tokens.pad).all() and batch.max() < tokens.vocab_size == 16
     assert tokens.seq_len == 2000 and tokens.label_names == list("0123456789")
     assert len(list(tmp_path.iterdir())) == 1
-    tokens = open_tokens("lra-pathfinder", cache=tmp_path, size=900)
-    batch, mask, labels = tokens.batch(range(900))
-    assert batch.shape == (900, 1024) and mask.all() and batch.max() < tokens.vocab_size
+    tokens = open_tokens("lra-pathfinder", cache=tmp_path, size=400)
+    batch, mask, labels = tokens.batch(range(400))
+    assert batch.shape == (400, 1024) and mask.all() and batch.max() < tokens.vocab_size
     assert tokens.label_names == ["apart", "joined"] and abs(labels.mean() - 0.5) < 0.08
 
 

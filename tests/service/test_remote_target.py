@@ -61,7 +61,9 @@ def outcomes(report: Report) -> Any:
 
 
 @pytest.mark.usefixtures("in_process")
-@pytest.mark.parametrize("kind", ["images", "texts", "surrogate"])
+@pytest.mark.parametrize(
+    "kind", ["images", "texts", pytest.param("surrogate", marks=pytest.mark.slow)]
+)
 def test_flags_over_the_network_are_those_of_the_artifact(
     url: str, tiny_models: Path, tmp_path: Path, kind: str
 ) -> None:

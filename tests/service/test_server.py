@@ -90,7 +90,7 @@ def test_pictures_of_an_evaluation_mislead_the_public_path(server: Server) -> No
 
 # It looks for what refers to a generator, and the service hides what it has opened from that.
 @pytest.mark.filterwarnings("ignore:It looks like .register_random.")
-@pytest.mark.parametrize("cases", [40, pytest.param(10_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("cases", [25, pytest.param(10_000, marks=pytest.mark.slow)])
 def test_every_answer_is_documented_and_none_is_a_server_error(server: Server, cases: int) -> None:
     """Requests made from the published document, as it says and not as it says."""
     from benchmarks import fuzz  # which takes seconds to import, in one worker of the tests

@@ -17,7 +17,7 @@ from tests.service.conftest import wait_until
 from tests.service.front import Front, check_error
 from tests.service.tiny_artifact import LABELS
 
-LONG = {"name": "pgd", "eps": ["0.01", "0.02"], "steps": 60}
+LONG = {"name": "pgd", "eps": ["0.01", "0.02"], "steps": 40}
 SHORT = {"name": "fgsm", "eps": ["0.05"]}
 
 
