@@ -18,7 +18,7 @@ from sqlalchemy.exc import DBAPIError
 
 from runtimes.threads import available_cores
 from service.jobs.queue import JobStore
-from service.jobs.table import Job
+from service.jobs.table import ACTIVE, Job
 from service.jobs.uploads import evaluations_folder, stored_bytes
 from service.processes import available_memory, family, resident_bytes
 from service.settings import ROOT, Settings
@@ -209,7 +209,10 @@ class EvaluationWatch:
             return Ending("left", "the table of evaluations does not answer") if lost else None
         self._last_beat = now
         if not ours:
-            return Ending("left", "another evaluator has taken over")
+            job = self.store.get(self.job.id)
+            if job is None or job.status in ACTIVE:
+                return Ending("left", "another evaluator has taken over")
+            wanted = False  # it is finished: the process removes its inputs and sends its spans
         if kept > self.settings.stored_mb * 1_000_000:
             limit = f"{self.settings.stored_mb:g} MB allowed"
             reason = f"the evaluation and others of its sender keep more than the {limit}"
