@@ -251,7 +251,7 @@ export class AttackFields {
   #fillOptions(attack, chosen) {
     for (const { name, type, several, default: usual, required, choices } of offered(attack)) {
       const key = `${attack.name}-${name}`;
-      const value = chosen[name] ?? usual ?? (required ? choices[0] : "");
+      const value = chosen[name] ?? usual ?? (required && choices ? choices[0] : "");
       if (several) for (const box of this.form.querySelectorAll(`[name="${key}"]`)) box.checked = value.includes(box.value);
       else this.form.elements[key].value = spell(value, type);
     }
@@ -355,6 +355,8 @@ export class AttackFields {
     if (other) return `${other.title}: radii in another norm than Linf are of another size. Enter them at “only at”, such as ${normOf(other) === "L0" ? 5 : 0.5}.`;
     const blank = chosen.find((attack) => offered(attack).some(({ name, several }) => several && !ticked(this.form, `${attack.name}-${name}`).length));
     if (blank) return `Choose at least one of the ${blank.title.toLowerCase()}.`;
+    const [bare, option] = chosen.flatMap((attack) => offered(attack).map((one) => [attack, one])).find(([{ name }, one]) => one.required && !this.form.elements[`${name}-${one.name}`].value.trim()) ?? [];
+    if (bare) return `Enter the ${option.name} of “${bare.title}”, such as ${PAIRS[option.name]}.`;
     const empty = chosen.find((attack) => !this.#values(attack).length);
     return empty ? `Choose at least one value for “${BUDGETS[empty.budget].title}”.` : null;
   }

@@ -99,7 +99,14 @@ AGAIN: list[tuple[dict[str, Any], str]] = [
             "seed": 0,
             "gate": "clean_accuracy >= 0.5",
             "stop": "early",
-            "attacks": [{"name": "typos", "edits": [1, 9], "queries": 40}],
+            "attacks": [
+                {"name": "typos", "edits": [1, 9], "queries": 40},
+                {
+                    "name": "thesaurus",
+                    "edits": [2],
+                    "table": {"film": ["movie", "picture"], "good": "fine"},
+                },
+            ],
         },
         "",
     ),
@@ -578,6 +585,9 @@ def test_an_evaluation_of_texts_marks_the_changed_words(page: Page) -> None:
     page.adjust()
     page.set_field("[name=hotflip-queries]", "200")
     assert page.all("#text-evaluation [name=preset]:checked") == []
+    page.one("#text-evaluation [name=attack][value=thesaurus]").click()
+    page.says("#text-evaluation .plan", "Enter the table of “Thesaurus”")
+    page.one("#text-evaluation [name=attack][value=thesaurus]").click()
     page.says("#text-evaluation .cost", "model evaluations")
     page.start()
     page.finish()
