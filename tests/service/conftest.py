@@ -198,7 +198,11 @@ def page_url(tmp_path_factory: pytest.TempPathFactory, once: Once) -> Iterator[s
     (folder / "targets.yaml").write_text(json.dumps({"shop": entry}))
     # No runtime is measured beside the tests.
     home = folder / "home"
-    own = {"ASSAY_RUNTIME": "onnx-cpu", "ASSAY_TARGETS": "targets.yaml", "ASSAY_MODELS": served}
+    own: dict[str, Any] = {
+        "ASSAY_RUNTIME": "onnx-cpu",
+        "ASSAY_TARGETS": "targets.yaml",
+        "ASSAY_MODELS": served,
+    }
     with serve(str(ROOT), cwd=folder, home=home, **own) as server:
         yield server.url
 
