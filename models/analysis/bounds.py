@@ -24,12 +24,12 @@ from torch import Tensor, nn
 
 from models.analysis.boxes import TextBound
 from models.analysis.reach import Proposals, Spectrum, spectrum
-from models.analysis.shared import Seen, SharedEncoder, SharedLayer, Sizes
+from models.analysis.shared import SharedEncoder, Sizes
 from models.analysis.substitutions import WorstCase
 from models.transject import TransJect, TransJectConfig
 
 _LARGEST = 2 * 2**30  # bytes that a model's table may take
-_ROWS = 8192  # tokens that are encoded at once; always as many, so that sums end in the same bits
+_ROWS = 1024  # tokens that are encoded at once; always as many, so that sums end in the same bits
 
 
 def refusal(model: nn.Module) -> str | None:
@@ -78,7 +78,11 @@ class Bounds:
             self._mixed = self.encoder.mixed(self.eigenvalues)
             self.gates = [each.gate for each in self.encoder.read(made, self._mixed)[1]]
             self.sizes: list[Sizes] = []
-            self.proposals: list[Proposals] = []
+            self.proposals = [
+                Proposals.lowest(pieces, *each.u.shape[:2])
+                for each in self.encoder.layers
+                if each.gate is not None
+            ]
             self._given: list[Tensor] = []  # of each place, (V, K)
             self._lowest: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
 
@@ -98,8 +102,10 @@ class Bounds:
 
     def _encode(self, place: int) -> None:
         """Keep what pieces add, and the largest of their sizes and proposals."""
-        given, proposals = [], []
-        for pieces in self.encoder.embedding.split(_ROWS):
+        given = []
+        for start in range(0, len(self.encoder.embedding), _ROWS):
+            rows = slice(start, start + _ROWS)
+            pieces = self.encoder.embedding[rows]
             here = self.encoder.positions[place].expand(len(pieces), -1)
             out, seen = self.encoder.read(torch.cat((pieces, here), -1), self._mixed, self.gates)
             given.append(self.encoder.contributions(out))
@@ -107,10 +113,9 @@ class Bounds:
             sizes = [self.encoder.sizes(*pair) for pair in pairs]
             before = self.sizes or [None] * len(sizes)
             self.sizes = [a.largest(b) for a, b in zip(sizes, before, strict=True)]
-            proposals.append([_proposals(*pair) for pair in pairs if pair[0].gate is not None])
-        joined = [Proposals.joined(parts) for parts in zip(*proposals, strict=True)]
-        before = self.proposals or [None] * len(joined)
-        self.proposals = [a.largest(b) for a, b in zip(joined, before, strict=True)]
+            gated = [pair for pair in pairs if pair[0].gate is not None]
+            for kept, (layer, one) in zip(self.proposals, gated, strict=True):
+                kept.include(rows, (layer.step * one.proposed).transpose(0, 1), one.entered)
         self._given.append(torch.cat(given))
 
     def worst(self, tokens: Tensor, label: int, counts: Sequence[int]) -> list[WorstCase]:
@@ -170,8 +175,3 @@ class Bounds:
         placed = self.encoder.positions[:length] @ u0[embedding.shape[1] :]
         crossed = 2 * (placed * slope) @ turned.T
         return crossed + turned.square() @ slope + (placed.square() @ slope)[:, None]
-
-
-def _proposals(layer: SharedLayer, seen: Seen) -> Proposals:
-    step = (layer.step * seen.proposed).transpose(0, 1)  # (V, E, d)
-    return Proposals(tops=seen.entered[:, None] + step, gaps=step[:, :, None] - step[:, None])

@@ -11,7 +11,6 @@ An eigenvalue is a mean over tokens of squares q, divided by the largest such me
 by sums over tokens, and sum_j q_j = ||x||^2.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -31,20 +30,26 @@ class Proposals:
     gaps: Tensor
 
     @classmethod
-    def joined(cls, parts: "Sequence[Proposals]") -> "Proposals":
-        """Those of several groups of pieces."""
+    def lowest(cls, pieces: int, experts: int, dim: int) -> "Proposals":
+        """Below whatever is proposed."""
         return cls(
-            tops=torch.cat([each.tops for each in parts]),
-            gaps=torch.cat([each.gaps for each in parts]),
+            tops=torch.full((pieces, experts, dim), -torch.inf, dtype=torch.float64),
+            gaps=torch.full((pieces, experts, experts, dim), -torch.inf, dtype=torch.float64),
         )
 
-    def largest(self, other: "Proposals | None") -> "Proposals":
-        """The largest at these places and at others."""
-        if other is None:
-            return self
-        return Proposals(
-            tops=torch.maximum(self.tops, other.tops), gaps=torch.maximum(self.gaps, other.gaps)
-        )
+    def include(self, rows: slice, proposed: Tensor, entered: Tensor) -> None:
+        """Raise those of some pieces, in place, to what they propose at one more place.
+
+        Args:
+            rows: which pieces, n of them.
+            proposed: (n, E, d), the step times F_e.
+            entered: (n, d), the tokens.
+        """
+        tops, gaps = self.tops[rows], self.gaps[rows]
+        torch.maximum(tops, entered[:, None] + proposed, out=tops)
+        for expert in range(proposed.shape[1]):
+            own = gaps[:, expert]
+            torch.maximum(own, proposed[:, expert, None] - proposed, out=own)
 
 
 def gate_reach(
