@@ -19,6 +19,7 @@ from models.attention.catalog import make_attention
 from models.attention.config import AttentionArguments, AttentionConfig
 from models.layers.block import Block, Mlp
 from models.layers.tokens import SinusoidalPositions, TokenModel, pool
+from models.layers.towers import TwoTower
 from models.transject import OrthogonalMaps
 
 Variant = Literal["plain", "rezero", "orthogonal"]
@@ -29,7 +30,8 @@ BasePooling = Literal["mean", "max"]
 class BaselineConfig(AttentionConfig):
     """What defines a baseline; `seq_len` is the largest number of tokens.
 
-    `dropout` is the share of the embedding and of each sublayer's output that training drops.
+    With `towers` 2 a sample is two sequences. `dropout` is the share of the embedding and of each
+    sublayer's output that training drops.
     """
 
     variant: Variant = "plain"
@@ -41,6 +43,7 @@ class BaselineConfig(AttentionConfig):
     num_heads: int = 8
     mlp_ratio: float = 4.0
     pooling: BasePooling = "mean"
+    towers: int = 1
     dropout: float = 0.1
 
     def __post_init__(self) -> None:
@@ -48,6 +51,8 @@ class BaselineConfig(AttentionConfig):
         check_types(self)
         sizes = ("vocab_size", "seq_len", "num_classes", "embed_dim", "depth", "num_heads")
         check_at_least(self, 1, *sizes, "hidden_dim")
+        if self.towers not in (1, 2):
+            raise ValueError(f"towers must be 1 or 2, got {self.towers}")
         if self.embed_dim % 2:
             raise ValueError(
                 f"embed_dim must be a multiple of 2 for its positions, got {self.embed_dim}"
@@ -155,3 +160,9 @@ def _block(config: BaselineConfig, layer: int) -> nn.Module:
         block.set_submodule("attn.qkv", OrthogonalLinear(config.embed_dim, block.attn.maps))
         block.set_submodule("attn.proj", OrthogonalLinear(config.embed_dim, 1))
     return block
+
+
+def baseline_model(config: BaselineConfig) -> BaselineTransformer | TwoTower:
+    """The model of a config: one tower or two."""
+    encoder = BaselineTransformer(config)
+    return encoder if config.towers == 1 else TwoTower(encoder, hidden_dim=config.hidden_dim)

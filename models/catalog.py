@@ -9,7 +9,7 @@ from torch import nn
 from core.names import nearest
 from models.attention.catalog import option_names
 from models.attention.config import AttentionConfig, with_options
-from models.baselines import BaselineConfig, BaselineTransformer
+from models.baselines import BaselineConfig, baseline_model
 from models.deit import DeiT, DeiTConfig
 from models.fan import FAN, FANConfig
 from models.rvt import RVT, RVTConfig
@@ -49,7 +49,7 @@ CATALOG |= {
     "transformer_orthogonal": BaselineConfig(variant="orthogonal"),
 }
 _ARCHITECTURES: dict[type, Callable[[Any], nn.Module]] = {
-    BaselineConfig: BaselineTransformer,
+    BaselineConfig: baseline_model,
     DeiTConfig: DeiT,
     FANConfig: FAN,
     RVTConfig: RVT,

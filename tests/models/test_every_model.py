@@ -56,6 +56,7 @@ OPTIONS: dict[str, tuple[str, dict[str, object]]] = {
     "lra, skyformer": ("lra_transformer", {"attention": "skyformer", "landmarks": 6}),
     "lra, synthesizer": ("lra_transformer", {"attention": "synthesizer"}),
     "lra, towers": ("lra_transformer_elliptical", {"towers": 2}),
+    "baseline, towers": ("transformer_orthogonal", {"towers": 2}),
 }
 
 

@@ -70,6 +70,7 @@ def test_every_field_of_every_model_refuses_another_type(name: str) -> None:
         ("transformer", {"pooling": "cls"}, "pooling must be one of mean, max, got 'cls'"),
         ("transject", {"embed_dim": 10}, "embed_dim must be a positive multiple of 4, got 10"),
         ("transject", {"towers": 3}, "towers must be 1 or 2, got 3"),
+        ("transformer", {"towers": 0}, "towers must be 1 or 2, got 0"),
         ("transject", {"num_experts": 0}, "num_experts must be at least 1, got 0"),
         ("transject", {"pooling": "cls"}, "pooling must be one of mean, max, got 'cls'"),
         ("transject", {"num_heads": 2}, "'num_heads' is .* config field of transject"),
