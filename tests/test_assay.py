@@ -33,6 +33,7 @@ def environment(tmp_path: Path) -> Path:
         ("train r.yaml seed=1", "training fit r.yaml seed=1"),
         ("train fit --resume runs/a", "training fit --resume runs/a"),
         ("train list", "training list"),
+        ("train plan r.yaml", "training plan r.yaml"),
         ("export runs/a --output b", "export runs/a --output b"),
         ("evaluate --limit 3", "robustness evaluate --limit 3"),
         ("verify a/report.json", "robustness verify a/report.json"),

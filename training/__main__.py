@@ -1,4 +1,4 @@
-"""`./assay train`, or `python -m training fit`: train a recipe; `list`: list the recipes."""
+"""`./assay train`, or `python -m training fit`: train a recipe; `list` and `plan` tell of them."""
 
 import argparse
 import json
@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from core.command import Parser, run_command
+from core.tables import table
 from training.recipe import entries
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 _ROOT = Path(__file__).parent.parent
 RECIPES = _ROOT / "recipes"
+RUNS = Path("runs")
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -41,7 +43,8 @@ def _parser() -> argparse.ArgumentParser:
         "fit",
         prog="./assay train",
         help="train a recipe",
-        description="Train a recipe; './assay train list' lists the recipes. Under\n'torchrun -m "
+        description="Train a recipe; './assay train list' lists the recipes, './assay train plan'\n"
+        "says how long they take. Under 'torchrun -m "
         "training fit ...' several processes train one model together, which\nshare each batch.",
         epilog=_entries(),
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -56,6 +59,23 @@ def _parser() -> argparse.ArgumentParser:
     fit.add_argument("--output", type=Path, help="folder of the run (default: runs/NAME)")
     fit.add_argument("--resume", type=Path, metavar="DIR", help="continue the run in this folder")
     fit.set_defaults(command=_fit)
+    planning = commands.add_parser(
+        "plan",
+        prog="./assay train plan",
+        help="say how long runs will take",
+        description="Say how long runs will take, before any is started: a few steps of each are "
+        "measured here, and a part of a validation. Nothing is written.",
+    )
+    about = (
+        "recipe files, and overrides as of ./assay train; variant=A,B and seed=0,1,2 name several, "
+        "without a variant all are meant"
+    )
+    planning.add_argument("words", nargs="+", metavar="RECIPE|key=value", help=about)
+    about = "folder of the runs, finished or not (default: runs)"
+    planning.add_argument("--runs", type=Path, default=RUNS, metavar="DIR", help=about)
+    about = "steps of each run to measure (default: 3)"
+    planning.add_argument("--steps", type=int, default=3, metavar="N", help=about)
+    planning.set_defaults(command=_plan)
     return parser
 
 
@@ -76,6 +96,37 @@ def _list(_: argparse.Namespace) -> int:
 
     for path in sorted(RECIPES.glob("*.yaml")):
         print(f"recipes/{path.name:42} {describe_file(path)}")
+    return 0
+
+
+def _plan(arguments: argparse.Namespace) -> int:
+    import torch
+
+    from core.progress import Bar
+    from training.plan import expand, plan
+
+    if arguments.steps < 1:
+        raise ValueError(f"--steps must be at least 1, got {arguments.steps}")
+    paths = [Path(word) for word in arguments.words if "=" not in word]
+    if not paths:
+        raise ValueError("name a recipe file")
+    recipes = list(expand(paths, [word for word in arguments.words if "=" in word]))
+    found = plan(recipes, arguments.runs, steps=arguments.steps)
+    planned = list(Bar(found, "measuring", total=len(recipes), unit="run"))
+    rows = [
+        (
+            run.folder.name,
+            run.state,
+            f"{run.pace.steps:,}" if run.pace else "",
+            f"{run.pace.step:.3f}" if run.pace else "",
+            f"{run.seconds / 3600:.2f}",
+        )
+        for run in planned
+    ]
+    print(table(("run", "state", "steps", "s/step", "hours left"), rows, left=2))
+    hours = sum(run.seconds for run in planned) / 3600
+    threads = torch.get_num_threads()
+    print(f"{hours:.1f} hours for {len(planned)} runs, one after another, threads: {threads}")
     return 0
 
 
@@ -125,7 +176,7 @@ def _started(arguments: argparse.Namespace, processes: "Processes") -> "Trainer"
     if not arguments.recipe:
         raise ValueError("name a recipe file, or a run with --resume")
     recipe = read_recipe(arguments.recipe, arguments.overrides)
-    folder = arguments.output or Path("runs") / recipe.run_name
+    folder = arguments.output or RUNS / recipe.run_name
     if (folder / RECIPE).exists():
         raise ValueError(f"{folder} already holds a run; continue it with --resume {folder}")
     processes.wait()  # before the first one makes the folder

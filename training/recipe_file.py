@@ -69,6 +69,9 @@ def read_file(path: Path) -> dict[str, Any]:
     Raises:
         ValueError: the file is not a YAML mapping.
     """
+    if not path.exists():
+        beside = sorted(str(one) for one in path.parent.glob("*.yaml"))
+        raise ValueError(f"there is no recipe {path}; {nearest(path, beside)}")
     try:
         content = read_yaml(path.read_text(encoding="utf-8"))
     except (yaml.YAMLError, OSError, UnicodeDecodeError) as error:
@@ -142,9 +145,9 @@ def _choose(content: dict[str, Any], key: str, choice: Any, *, required: bool) -
     if choice is None and not required:
         return rest
     if choice not in offered:
-        known = ", ".join(str(name) for name in offered)
         got = "nothing" if choice is None else repr(choice)
-        raise ValueError(f"{key} must be one of {known}, got {got}")
+        hint = nearest(choice or "", map(str, offered))
+        raise ValueError(f"{key} must be one of the recipe's {key}s, got {got}; {hint}")
     chosen = _merge(rest, _section(offered, choice)) | {key: choice}
     if key == "variant":
         chosen["name"] = f"{rest.get('name')}-{choice}"

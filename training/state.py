@@ -17,6 +17,14 @@ _VERSION = 2
 _KEPT = ("step", "seconds", "history", "best", "data_digest")
 
 
+def saved_step(folder: Path) -> int:
+    """The step at which a run was saved last; 0 in a folder without one."""
+    path = folder / records.STATE
+    if not path.is_file():
+        return 0
+    return torch.load(path, weights_only=True, map_location="cpu", mmap=True)["step"]
+
+
 class Meter:
     """Sums since the last reading, of a resumed run too: loss, time, and time waiting for data.
 

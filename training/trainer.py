@@ -38,6 +38,7 @@ class Trainer:
     Args:
         recipe: what to train.
         folder: the run's folder; one that holds a run is resumed.
+        task: the recipe's data, opened; None opens and checks it.
         processes: those that train together.
         progress: show progress bars.
 
@@ -51,6 +52,7 @@ class Trainer:
         recipe: Recipe,
         folder: Path,
         *,
+        task: Task | None = None,
         processes: Processes | None = None,
         progress: bool = False,
     ) -> None:
@@ -58,8 +60,8 @@ class Trainer:
         self.processes = processes or Processes()
         self._show = progress and self.processes.is_first
         _check_shares(recipe, self.processes)
-        self.task = open_task(recipe, folder / records.TOKENIZER, progress=self._show)
-        if not (folder / records.RECIPE).exists():
+        self.task = task or open_task(recipe, folder / records.TOKENIZER, progress=self._show)
+        if task is None and not (folder / records.RECIPE).exists():
             workers = recipe.data.workers
             check_readable(self.task, self.processes, workers=workers, progress=self._show)
         self.order = _order(recipe, self.task)
@@ -101,6 +103,15 @@ class Trainer:
             with logs, interruption() as asked, bar:
                 self._train(asked, logs, bar)
         return self._finish()
+
+    def rehearse(self, steps: int) -> list[float]:
+        """Do a few steps that are not recorded, and change the weights: seconds of each."""
+        prepared, seconds = self._batches(), []
+        for step in range(self.state.step, min(self.state.step + steps, self.schedule.total_steps)):
+            began = time.monotonic()
+            float(self._stepper(step, next(prepared)))  # waits for a GPU
+            seconds.append(time.monotonic() - began)
+        return seconds
 
     def _begin(self) -> None:
         """Write what the run depends on, before its first step and at each resumption."""

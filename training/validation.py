@@ -25,6 +25,7 @@ def evaluate(
     processes: Processes,
     *,
     adversarial: AdversarialRecipe | None = None,
+    count: int | None = None,
     progress: str | None = None,
 ) -> dict[str, float]:
     """Measure a model in eval mode, on several processes together.
@@ -34,6 +35,7 @@ def evaluate(
         samples: the split.
         processes: among which the samples are shared.
         adversarial: an attack (its seed is fixed) on the first 1,000 images; None does none.
+        count: of the first samples; None, or more than there are, takes all.
         progress: what to call this on a progress bar; None shows none.
 
     Returns:
@@ -50,10 +52,11 @@ def evaluate(
             classes = logits.shape[1]
         return (processes.sum(sums) / count).tolist(), classes
 
-    (correct, loss, top5), classes = means(len(samples.labels), None)
+    total = len(samples.labels) if count is None else min(count, len(samples.labels))
+    (correct, loss, top5), classes = means(total, None)
     figures = {"accuracy": correct, "loss": loss} | ({"top5_accuracy": top5} if classes > 5 else {})
     if adversarial is not None:
-        attacked, _ = means(min(ATTACKED, len(samples.labels)), adversarial)
+        attacked, _ = means(min(ATTACKED, total), adversarial)
         figures["attacked_accuracy"] = attacked[0]
     return figures
 

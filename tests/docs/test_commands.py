@@ -27,6 +27,7 @@ from robustness.arguments import read_spec
 from robustness.options import parser as robustness_parser
 from service.settings import ROOT
 from training.__main__ import _parser as training_parser
+from training.plan import expand
 from training.recipe_file import read_recipe
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -104,7 +105,13 @@ def check_assay(name: str, words: list[str]) -> None:
 def check_train(words: list[str]) -> None:
     if words == ["--help"]:
         return
-    arguments = training_parser().parse_args(words if words[0] == "list" else ["fit", *words])
+    own = words[0] in ("list", "plan")
+    arguments = training_parser().parse_args(words if own else ["fit", *words])
+    if words[0] == "plan":
+        files, choices = (
+            [word for word in words[1:] if ("=" in word) is chooses] for chooses in (False, True)
+        )
+        assert list(expand([ROOT / file for file in files], choices))
     if getattr(arguments, "recipe", None):
         read_recipe(ROOT / arguments.recipe, arguments.overrides)
 
