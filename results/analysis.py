@@ -34,7 +34,9 @@ BY_LAYER = {
     "entropy": "entropy of activations (nats)",
     "expert_entropy": "entropy within experts (nats)",
     "cosine_similarity": "cosine similarity of tokens",
+    "head_entropy": "entropy within heads (nats)",
     "head_redundancy": "distance between heads' maps",
+    "key_perturbation": "change of keys from the layer before",
 }
 """Figures with one value for each sample and layer, and their titles."""
 BINS = 20
@@ -82,9 +84,13 @@ def analyze(folder: Path, *, count: int | None = None, progress: bool = False) -
 
 def _figures(found: Diagnostics) -> dict[str, Tensor]:
     """What is kept of one sample; each (S, L), the weights of experts (S, L, E)."""
-    figures = {name: getattr(found, name) for name in (*BY_LAYER, "expert_weights")}
+    figures = {name: getattr(found, name, None) for name in (*BY_LAYER, "expert_weights")}
     if found.expert_entropy is not None:
         figures["expert_entropy"] = found.expert_entropy.mean(-1)
+    if any(change is not None for change in found.key_perturbations):
+        none = torch.full_like(found.entropy[:, 0], torch.nan)
+        changes = (none if change is None else change for change in found.key_perturbations)
+        figures["key_perturbation"] = torch.stack(tuple(changes), dim=1)
     return {name: values for name, values in figures.items() if values is not None}
 
 

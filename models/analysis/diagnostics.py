@@ -9,7 +9,7 @@ attention flow in transformers", ACL 2020.
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -18,6 +18,9 @@ from torch.nn import functional as F
 
 from models.analysis.observation import LayerRecord, Observation, observe
 from models.layers.tokens import masked_mean
+
+_FEWEST = 5
+"""Activations of a token that the estimate of its entropy needs: more than twice its window."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +42,13 @@ class Diagnostics:
         entropy: (S, L) see `differential_entropy`, of what a layer gave.
         cosine_similarity: (S, L) see `cosine_similarity`, of what a layer gave.
         head_redundancy: (S, L) see `head_redundancy`; None without attention.
+        head_entropy: (S, L) entropy of the tokens that each head gave, before they are projected
+            together, the mean over heads: what stands beside the experts' in TJ figure 4b [our
+            reading]; None without attention, or where a head has fewer than 5 activations.
+        key_perturbations: one per layer, (S,) how much its keys differ from those of the layer
+            before: the mean of |k - k'| over real tokens, heads and axes (EA figure 5, whose text
+            takes it for a constant; the mean is our reading). None in the first layer, and where
+            the tokens are other ones or there are no keys.
         metrics: one per layer, m (S, H, D) as the layer used it; None where m is not estimated.
         expert_weights: (S, L, E) shares of TransJect's experts; None in other models.
         expert_entropy: (S, L, E) entropy of the tokens that each expert gave; None likewise.
@@ -57,6 +67,8 @@ class Diagnostics:
     entropy: Tensor
     cosine_similarity: Tensor
     head_redundancy: Tensor | None
+    head_entropy: Tensor | None
+    key_perturbations: tuple[Tensor | None, ...]
     metrics: tuple[Tensor | None, ...]
     expert_weights: Tensor | None
     expert_entropy: Tensor | None
@@ -91,6 +103,8 @@ def diagnose(model: nn.Module, inputs: Tensor, mask: Tensor | None = None) -> Di
             cosine_similarity(layer.outputs, layer.mask) for layer in seen.layers
         ),
         head_redundancy=redundancy,
+        head_entropy=_head_entropy(seen.layers),
+        key_perturbations=tuple(_key_perturbations(seen.layers)),
         metrics=tuple(layer.metric() for layer in seen.layers),
         expert_weights=weights,
         expert_entropy=expert_entropy,
@@ -120,8 +134,8 @@ def differential_entropy(x: Tensor, mask: Tensor | None = None) -> Tensor:
     """
     C = x.shape[-1]
     window = math.floor(math.sqrt(C) + 0.5)
-    if 2 * window >= C:
-        raise ValueError(f"x must have at least 5 activations per token, got {C}")
+    if C < _FEWEST:
+        raise ValueError(f"x must have at least {_FEWEST} activations per token, got {C}")
     ordered = _exact(x).sort(-1).values
     index = torch.arange(C, device=x.device)
     above, below = (index + window).clamp(max=C - 1), (index - window).clamp(min=0)
@@ -230,6 +244,31 @@ def _attention_figures(seen: Observation) -> tuple[Tensor | None, Tensor | None]
     flow = weights[:, 0, seen.class_tokens :]
     side = math.isqrt(flow.shape[1])
     return _stack(reversed(redundancy)), flow.unflatten(1, (side, side)) if seen.images else flow
+
+
+def _head_entropy(layers: Sequence[LayerRecord]) -> Tensor | None:
+    """Entropies (S, L) of what the heads gave; None where there are none to measure."""
+    entropies = []
+    for layer in layers:
+        given = layer.heads()
+        if given is None or given.shape[-1] < _FEWEST:
+            return None
+        heads = _stack(differential_entropy(x, layer.mask) for x in given.unbind(1))
+        entropies.append(heads.mean(1))
+    return _stack(entropies)
+
+
+def _key_perturbations(layers: Sequence[LayerRecord]) -> Iterator[Tensor | None]:
+    """How much the keys of each layer differ from those of the layer before, (S,)."""
+    before = None
+    for layer in layers:
+        keys = layer.keys()
+        if keys is None or before is None or keys.shape != before.shape:
+            yield None
+        else:
+            change = _exact(keys - before).abs().mean((1, 3))  # (S, N)
+            yield masked_mean(change[:, :, None], layer.mask)[:, 0]
+        before = keys
 
 
 def _unpooled(weights: Tensor, grid_size: int) -> Tensor:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from models.attention.aligned import AlignedAttention, places_of
 from models.attention.base import Attention
 from models.attention.class_attention import ClassAttention
 from models.transject import Experts
@@ -57,6 +58,38 @@ class LayerRecord:
             return None
         with _replayed(self.mixer):
             return layer.observed_metric(*self.mixer.arguments)
+
+    @torch.no_grad()
+    def keys(self) -> Tensor | None:
+        """The keys (S, H, N, D) as they are projected; None in a layer without keys of its own."""
+        layer = self.mixer.module
+        if not isinstance(layer, Attention) or layer.maps < 3:
+            return None
+        return layer.split(layer.qkv(self.mixer.arguments[0]))[1]
+
+    @torch.no_grad()
+    def heads(self) -> Tensor | None:
+        """The tokens (S, H, N, D) that each head of attention gave; None in other layers."""
+        layer = self.mixer.module
+        if not isinstance(layer, Attention):
+            return None
+        given: list[Tensor] = []
+
+        @_of_this_thread
+        def keep(_: nn.Module, arguments: tuple[Tensor]) -> None:
+            """Keep what the heads gave, side by side."""
+            given.append(arguments[0])
+
+        handle = layer.proj.register_forward_pre_hook(keep)
+        try:
+            with _replayed(self.mixer):
+                layer(*self.mixer.arguments)
+        finally:
+            handle.remove()
+        (tokens,) = given
+        if isinstance(layer, AlignedAttention) and self.mask is not None:
+            tokens = tokens.gather(1, places_of(self.mask)[:, :, None].expand_as(tokens))
+        return tokens.unflatten(2, (layer.num_heads, -1)).transpose(1, 2)
 
     @torch.no_grad()
     def experts(self) -> tuple[Tensor, Tensor] | None:

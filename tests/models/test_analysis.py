@@ -43,7 +43,8 @@ def inputs_of(model: nn.Module, count: int = 3) -> tuple[Tensor, Tensor | None]:
 def figures(diagnosis: Diagnostics) -> list[Tensor]:
     fields = [getattr(diagnosis, field.name) for field in dataclasses.fields(Diagnostics)]
     tensors = [field for field in fields if isinstance(field, Tensor)]
-    return tensors + [m for m in diagnosis.metrics if m is not None]
+    by_layer = [*diagnosis.metrics, *diagnosis.key_perturbations]
+    return tensors + [figure for figure in by_layer if figure is not None]
 
 
 @every_name
@@ -61,11 +62,13 @@ def test_every_model_can_be_diagnosed(name: str) -> None:
     assert {figure.shape for figure in [*per_layer, found.cosine_similarity]} == {(3, 3)}
     if name.startswith("transject"):
         assert found.rollout is None and found.head_redundancy is None
+        assert found.head_entropy is None and found.key_perturbations == (None, None, None)
         assert found.expert_weights is not None and found.expert_entropy is not None
         assert found.expert_weights.shape == found.expert_entropy.shape == (3, 3, 3)
     else:
         assert found.expert_weights is None and found.expert_entropy is None
         assert found.head_redundancy is not None and found.head_redundancy.shape == (3, 3)
+        assert found.head_entropy is not None and found.head_entropy.shape == (3, 3)
         check_maps(model, inputs, mask)
         assert found.rollout is not None
         assert found.rollout.shape == ((3, 3, 3) if mask is None else (3, 6))
@@ -219,6 +222,43 @@ def test_metrics_are_those_of_the_values_of_the_layers() -> None:
         change = (layer.mixer.result[1] - before.mixer.result[1]).abs().mean(2)  # (S, H, D)
         expected = change / change.amax(-1, keepdim=True)
         assert m is not None and (m - expected).abs().max() <= TOLERANCE
+
+
+@pytest.mark.parametrize("attention", ["elliptical", "longformer", "informer", "synthesizer"])
+def test_head_figures_are_those_of_what_the_heads_gave(attention: str) -> None:
+    model, (tokens, mask) = (
+        tiny("lra_transformer", attention=attention),
+        inputs_of(tiny("transformer")),
+    )
+    assert mask is not None
+    mask[0, 0], mask[1, 5] = False, True  # padding anywhere
+    found, layers = diagnose(model, tokens, mask), observe(model, tokens, mask).layers
+    assert found.head_entropy is not None
+    for index, layer in enumerate(layers):
+        given, attended = layer.heads(), layer.mixer.result[0]
+        assert given is not None and isinstance(layer.mixer.module, Attention)
+        together = layer.mixer.module.proj(given.transpose(1, 2).flatten(2))
+        assert (together - attended)[mask].abs().max() <= TOLERANCE
+        for b in range(3):
+            heads = given[b, :, mask[b]].detach().numpy()
+            expected = scipy.stats.differential_entropy(heads, axis=-1, method="vasicek").mean()
+            assert abs(float(found.head_entropy[b, index]) - expected) <= TOLERANCE
+    assert found.key_perturbations[0] is None
+    for before, layer, change in zip(layers, layers[1:], found.key_perturbations[1:], strict=False):
+        if attention == "synthesizer":
+            assert change is None and layer.keys() is None
+            continue
+        old, new = (_keys(each.mixer.module, each.mixer.arguments[0]) for each in (before, layer))
+        expected = [(new - old)[b, mask[b]].abs().mean() for b in range(3)]
+        assert change is not None and (change - torch.stack(expected)).abs().max() <= TOLERANCE
+
+
+def _keys(attention: nn.Module, x: Tensor) -> Tensor:
+    """The middle third of what `qkv` gives, (B, N, C)."""
+    return (
+        x @ attention.get_parameter("qkv.weight")[16:32].T
+        + attention.get_parameter("qkv.bias")[16:32]
+    )
 
 
 def test_expert_figures_are_those_of_the_mixture() -> None:

@@ -32,7 +32,12 @@ def test_figures_are_those_of_the_diagnostics(
     assert found["samples"] == 5 and found["expert_weights"] is None and found["bounds"] is None
     assert found["figures"].keys() == {
         "activation_factor", "total_factor", "entropy", "cosine_similarity", "head_redundancy",
+        "head_entropy", "key_perturbation",
     }  # fmt: skip
+    first, second = expected.key_perturbations
+    keys = found["figures"].pop("key_perturbation")["mean"]
+    assert first is keys[0] is None and second is not None
+    assert keys[1] == pytest.approx(float(second.mean()), rel=1e-3)
     for name, figure in found["figures"].items():
         values = getattr(expected, name).double().numpy()
         assert figure["mean"] == pytest.approx(values.mean(0).tolist(), rel=1e-3)
