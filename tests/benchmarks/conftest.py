@@ -1,0 +1,3 @@
+from tests.training.conftest import recipe_file
+
+__all__ = ["recipe_file"]
