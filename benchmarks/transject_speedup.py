@@ -10,6 +10,9 @@ said in full. The transformer's attention comes in three forms:
 - "scaled first": the same written out in its cheapest form, softmax((Q / sqrt(D)) K') V;
 - "fused": torch's fused kernel, which writes no weights.
 
+The orthogonal transformer of TransJect's table 3b stands beside the materialised one, folded and
+materialised, too.
+
 The bytes are the sources of Python's standard library, which every installation has. What bf16
 matrices cost in answers is measured on a model that was trained for the occasion: it says from
 which package a window comes. Files of the training and of the test windows are different ones.
@@ -113,11 +116,14 @@ def _speed(length: int, targets: dict[str, float], count: int) -> Iterator[Row]:
     low = ("materialised transformer bf16", copy.deepcopy(materialised).bfloat16())
     fixed, one = transject("transject_random", length), transject("transject", length, 1)
     folded = models.fold(four, dtype=torch.bfloat16)
+    orthogonal = models.fold(transformer(length, "transformer_orthogonal"))
+    orthogonal = _with_attention(orthogonal, _Reference)
     cases = [
         ("TransJect E=4 fp32", models.fold(four), targets["fp32"], [slow, scaled, quick]),
         ("TransJect E=4 bf16 matrices", folded, targets["bf16"], [slow, low, quick]),
         ("Random-TransJect E=4 fp32", models.fold(fixed), None, [slow]),
         ("TransJect E=1 fp32", models.fold(one), None, [slow]),
+        ("materialised orthogonal transformer fp32", orthogonal, None, [slow]),
     ]
     for label, ours, target, others in cases:
         for index, (name, other) in enumerate(others):
@@ -243,10 +249,10 @@ def transject(
     return model
 
 
-def transformer(length: int) -> nn.Module:
+def transformer(length: int, name: str = "transformer") -> nn.Module:
     """A dot-product transformer for sequences of up to `length` tokens: 8 heads, an MLP of 2048."""
     torch.manual_seed(0)
-    return models.build("transformer", seq_len=length, num_heads=8, **_SIZE).eval()
+    return models.build(name, seq_len=length, num_heads=8, **_SIZE).eval()
 
 
 def windows(

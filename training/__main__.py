@@ -64,7 +64,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="./assay train plan",
         help="say how long runs will take",
         description="Say how long runs will take, before any is started: a few steps of each are "
-        "measured here, and a part of a validation. Nothing is written.",
+        "measured here, and a part of a validation. No run is begun.",
     )
     about = (
         "recipe files, and overrides as of ./assay train; variant=A,B and seed=0,1,2 name several, "

@@ -91,7 +91,7 @@ def expand(paths: Iterable[Path], overrides: Iterable[str]) -> Iterator[Recipe]:
 
 
 def plan(recipes: Iterable[Recipe], runs: Path, *, steps: int = STEPS) -> Iterator[Planned]:
-    """Say of each run how far it is and how long it will take; nothing is written.
+    """Say of each run how far it is and how long it will take; no run is begun.
 
     Runs that differ in their seed alone are measured once.
 

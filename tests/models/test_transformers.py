@@ -153,6 +153,24 @@ def test_sizes_are_the_published_ones(
 
 
 @pytest.mark.parametrize(
+    ("name", "overrides", "millions"),
+    [  # TJ table 3a, as its decimal points are meant
+        ("transformer", {}, 19.01),
+        ("transformer", {"mlp_ratio": 1.0}, 9.56),
+        ("transject", {"num_experts": 1}, 6.62),
+        ("transject", {"num_experts": 8}, 28.68),
+    ],
+)
+def test_sizes_with_bytes_are_those_of_the_transject_paper(
+    name: str, overrides: dict[str, Any], millions: float
+) -> None:
+    with torch.device("meta"):
+        model = models.build(name, vocab_size=256, **overrides)
+    count = sum(parameter.numel() for parameter in model.parameters()) / 1e6
+    assert count == pytest.approx(millions, abs=0.05)
+
+
+@pytest.mark.parametrize(
     ("names", "overrides"),
     [(DEITS, {}), (SEQUENCES, {}), (SEQUENCES, {"pooling": "cls"}), (SEQUENCES, {"towers": 2})],
 )

@@ -27,7 +27,7 @@ def test_variants_and_seeds_are_named_together_or_all_are_meant(text_recipe: Pat
     ]
 
 
-def test_plan_tells_how_far_runs_are_and_writes_nothing(
+def test_plan_tells_how_far_runs_are_and_begins_none(
     recipe_file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(recipe_file.parent)
