@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from core.command import Parser, run_command
-from core.tables import table
 from training.recipe import entries
 
 if TYPE_CHECKING:
@@ -102,7 +101,6 @@ def _list(_: argparse.Namespace) -> int:
 def _plan(arguments: argparse.Namespace) -> int:
     import torch
 
-    from core.progress import Bar
     from training.plan import expand, plan
 
     if arguments.steps < 1:
@@ -111,22 +109,21 @@ def _plan(arguments: argparse.Namespace) -> int:
     if not paths:
         raise ValueError("name a recipe file")
     recipes = list(expand(paths, [word for word in arguments.words if "=" in word]))
-    found = plan(recipes, arguments.runs, steps=arguments.steps)
-    planned = list(Bar(found, "measuring", total=len(recipes), unit="run"))
-    rows = [
-        (
-            run.folder.name,
-            run.state,
-            f"{run.pace.steps:,}" if run.pace else "",
-            f"{run.pace.step:.3f}" if run.pace else "",
-            f"{run.seconds / 3600:.2f}",
-        )
-        for run in planned
-    ]
-    print(table(("run", "state", "steps", "s/step", "hours left"), rows, left=2))
-    hours = sum(run.seconds for run in planned) / 3600
-    threads = torch.get_num_threads()
-    print(f"{hours:.1f} hours for {len(planned)} runs, one after another, threads: {threads}")
+    width = max(len(recipe.run_name) for recipe in recipes)
+
+    def show(*cells: str) -> None:
+        """Print a line at once: to measure all runs may take minutes."""
+        name, state, *figures = cells
+        print(f"{name:{width}}  {state:16}" + "".join(f"{one:>12}" for one in figures), flush=True)
+
+    show("run", "state", "steps", "s/step", "hours left")
+    seconds = 0.0
+    for run in plan(recipes, arguments.runs, steps=arguments.steps):
+        paced = ("", "") if run.pace is None else (f"{run.pace.steps:,}", f"{run.pace.step:.3f}")
+        show(run.folder.name, run.state, *paced, f"{run.seconds / 3600:.2f}")
+        seconds += run.seconds
+    about = f"{len(recipes)} runs, one after another, threads: {torch.get_num_threads()}"
+    print(f"{seconds / 3600:.1f} hours for {about}")
     return 0
 
 
