@@ -5,6 +5,7 @@ from typing import Any
 
 from core.names import nearest
 from models.attention.base import ANYWHERE, Attention, AttentionOptions, Place
+from models.attention.bigbird import BigBirdAttention
 from models.attention.dot import DotAttention
 from models.attention.elliptical import EllipticalAttention
 from models.attention.fourier import FourierAttention
@@ -25,6 +26,7 @@ from models.attention.synthesizer import SynthesizerAttention
 ATTENTIONS: dict[str, type[Attention]] = {
     "dot": DotAttention,
     "elliptical": EllipticalAttention,
+    "bigbird": BigBirdAttention,
     "informer": InformerAttention,
     "linformer": LinformerAttention,
     "longformer": LongformerAttention,

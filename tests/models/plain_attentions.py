@@ -143,7 +143,30 @@ def informer(q: Tensor, k: Tensor, v: Tensor, *, w: Weights, options: Any, **_: 
     return out
 
 
+def bigbird(
+    q: Tensor, k: Tensor, v: Tensor, *, w: Weights, head: int, options: Any, **_: Any
+) -> Tensor:
+    """Zaheer et al. 2020, appendix D: for each block, the set of blocks that it sees."""
+    n, size = len(q), options.block
+    out, last = torch.empty_like(v), (n - 1) // size
+    for i in range(n):
+        own = i // size
+        seen = {0, own - 1, own, own + 1, last} & set(range(last + 1))
+        others = [block for block in range(last + 1) if block not in seen]
+        picks = set[int]()
+        rounds = range(len(others) - len(w["draws"]), len(others))
+        for draw, top in zip(w["draws"][:, head, own], rounds, strict=True):
+            if top >= 0:  # Floyd's way to draw a set
+                pick = int(draw) % (top + 1)
+                picks.add(top if pick in picks else pick)
+        seen |= {others[pick] for pick in picks}
+        tokens = [t for t in range(n) if own in (0, last) or t // size in seen]
+        out[i] = attend(q[i : i + 1], k[tokens], v[tokens])[0]
+    return out
+
+
 HEADS: dict[str, Head] = {
+    "bigbird": bigbird,
     "dot": dot,
     "informer": informer,
     "linformer": linformer,

@@ -20,6 +20,7 @@ from tests.models.small import draw, small
 
 # Sizes at which every pattern is smaller than eight tokens, and larger than two.
 OPTIONS: dict[str, dict[str, Any]] = {
+    "bigbird": {"block": 1, "random_blocks": 1},
     "dot": {},
     "informer": {"factor": 2},
     "linformer": {"rank": 3},
@@ -137,7 +138,9 @@ def test_nothing_overflows_where_scores_are_large() -> None:
         assert out.isfinite().all() and gradient.isfinite().all(), name
 
 
-@pytest.mark.parametrize("name", ["informer", "linformer", "reformer", "skyformer", "synthesizer"])
+@pytest.mark.parametrize(
+    "name", ["bigbird", "informer", "linformer", "reformer", "skyformer", "synthesizer"]
+)
 def test_more_tokens_than_it_was_built_for_are_refused(name: str) -> None:
     with pytest.raises(ValueError, match=f"{name} attention was built for at most 9 .* got 10"):
         make(name)(draw(1, 10, 8))
@@ -148,6 +151,7 @@ def test_more_tokens_than_it_was_built_for_are_refused(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "overrides", "message"),
     [
+        ("bigbird", {"block": 0}, "block must be at least 1, got 0"),
         ("informer", {"factor": 0}, "factor must be at least 1, got 0"),
         ("reformer", {"hashes": 0}, "hashes must be at least 1, got 0"),
         ("linformer", {"rank": 0}, "rank must be at least 1, got 0"),
@@ -208,6 +212,38 @@ def test_half_of_a_window_is_seen_on_each_side() -> None:
     attn = layer.attention_map(draw(1, 20, 8))[0, 0, 1:]
     i, j = torch.meshgrid(torch.arange(1, 20), torch.arange(20), indexing="ij")
     assert torch.equal(attn > 0, ((i - j).abs() <= 3) | (j == 0))
+
+
+@pytest.mark.parametrize("lengths", [(25, 24), (15, 14), (7, 1)])
+def test_blocks_of_several_tokens_are_the_formula(lengths: tuple[int, int]) -> None:
+    options = {"block": 3, "random_blocks": 2}
+    layer, x = make("bigbird", length=30, **options), draw(2, 30, 8)
+    mask = torch.arange(30) >= 30 - torch.tensor(lengths)[:, None]
+    w = {key: value.detach() for key, value in layer.state_dict().items()}
+    w |= dict(layer.named_buffers())
+    for sample, row, real in zip(layer(x, None, mask)[0], x, mask, strict=True):
+        expected = plain_attention("bigbird", row[real], w, 2, make_options("bigbird", options))
+        assert (sample[real] - expected).abs().max() <= 1e-10
+
+
+def test_blocks_see_both_ends_their_neighbors_and_random_blocks() -> None:
+    layer = make("bigbird", length=80, block=2, random_blocks=3)
+    attn = layer.attention_map(draw(1, 39, 8))[0] > 0
+    seen = attn[:, ::2, ::2]  # (H, 20, 20), of blocks
+    assert torch.equal(attn, seen.repeat_interleave(2, 1).repeat_interleave(2, 2)[:, :39, :39])
+    assert seen[:, [0, -1]].all() and seen[:, :, [0, -1]].all()
+    assert all(seen.diagonal(offset, 1, 2).all() for offset in (-1, 0, 1))
+    assert torch.equal(seen[0].sum(1), torch.tensor([20, 7, *[8] * 16, 7, 20]))
+    assert not torch.equal(seen[0], seen[1])  # every head has others
+
+
+def test_few_blocks_are_softmax_attention() -> None:
+    layer, x = make("bigbird", length=20, block=2, random_blocks=1), draw(2, 20, 8)
+    exact = DotAttention(8, 2).double()
+    exact.load_state_dict(layer.state_dict())
+    for given, mask in ((x[:, :10], None), (x, torch.arange(20) < torch.tensor([[20], [10]]))):
+        out, expected = (each(given, None, mask)[0][1, :10] for each in (layer, exact))
+        assert (out - expected).abs().max() <= 1e-12
 
 
 def test_segments_of_equal_length_are_the_means_of_the_plain_form() -> None:

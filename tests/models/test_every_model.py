@@ -49,6 +49,7 @@ OPTIONS: dict[str, tuple[str, dict[str, object]]] = {
         {"estimator": "consistent", "pooling": "cls"},
     ),
     "lra, none": ("lra_transformer_elliptical", {"scaling": "none", "pooling": "max"}),
+    "lra, bigbird": ("lra_transformer", {"attention": "bigbird", "block": 1}),
     "lra, linformer": ("lra_transformer", {"attention": "linformer", "rank": 5}),
     "lra, longformer": ("lra_transformer", {"attention": "longformer", "window": 4}),
     "lra, nystromformer": ("lra_transformer", {"attention": "nystromformer", "landmarks": 4}),
