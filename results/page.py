@@ -31,7 +31,7 @@ def page(records: Sequence[dict[str, Any]], papers: dict[str, dict[str, Any]]) -
 
     Args:
         records: see `results.records.read_records`.
-        papers: by data set: `source`, and the accuracy of each model.
+        papers: by data set: `source`, and the accuracy of each model or attention.
     """
     parts = [_HEAD + (ABOUT if _of(records, "analysis") else "")]
     parts += [_task(source, own, papers.get(source, {})) for source, own in _by_source(records)]
@@ -125,7 +125,7 @@ def _rows(runs: list[dict[str, Any]], papers: dict[str, Any]) -> list[list[str]]
 def _row(run: dict[str, Any], papers: dict[str, Any]) -> list[str]:
     recipe, metrics = run["recipe"], run["metrics"]
     count, accuracy = metrics["test_samples"], metrics["test_accuracy"]
-    paper = papers.get(recipe["model"]["name"]) if recipe["adversarial"] is None else None
+    paper = papers.get(_known_as(recipe["model"])) if recipe["adversarial"] is None else None
     device, threads = (metrics["environment"][key] for key in ("device", "threads"))
     on = f"{threads} thread{'s' * (threads != '1')}" if device == "cpu" else device
     return [
@@ -144,6 +144,12 @@ def _row(run: dict[str, Any], papers: dict[str, Any]) -> list[str]:
         f"{_percent(run['rate']['waiting'])} %",
         _commits(run["sessions"]),
     ]
+
+
+def _known_as(model: dict[str, Any]) -> str:
+    """What the papers' tables call a model: after its attention, where its name does not say it."""
+    name, attention = model["name"], model.get("attention", "dot")
+    return name if attention == "dot" or name.endswith(attention) else attention
 
 
 def _commits(sessions: list[dict[str, Any]]) -> str:

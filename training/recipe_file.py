@@ -70,8 +70,9 @@ def read_file(path: Path) -> dict[str, Any]:
         ValueError: the file is not a YAML mapping.
     """
     if not path.exists():
-        beside = sorted(str(one) for one in path.parent.glob("*.yaml"))
-        raise ValueError(f"there is no recipe {path}; {nearest(path, beside)}")
+        beside = sorted(one.name for one in path.parent.glob("*.yaml"))
+        hint = nearest(path.name, beside, prefix=f"{path.parent}/")
+        raise ValueError(f"there is no recipe {path}; {hint}")
     try:
         content = read_yaml(path.read_text(encoding="utf-8"))
     except (yaml.YAMLError, OSError, UnicodeDecodeError) as error:

@@ -65,6 +65,16 @@ def test_teacher_warnings_and_attacks_without_steps_are_told() -> None:
     assert "| fgsm | 1/255 |" in text and "Warning: something is odd" in text
 
 
+def test_papers_know_a_variant_by_its_attention() -> None:
+    run = shipped("lra-text-transformer-small")
+    papers = {"lra-text": {"source": "a table", "lra_transformer": 0.65, "performer": 0.638}}
+    assert "| 65.0 |" in page([run], papers)
+    run["recipe"]["model"]["attention"] = "performer"
+    assert "| 63.8 |" in page([run], papers)
+    run["recipe"]["model"]["attention"] = "kde"
+    assert "| 65.0 |" not in page([run], papers)
+
+
 def test_unfinished_run_and_foreign_folder_are_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
