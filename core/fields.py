@@ -69,6 +69,15 @@ def check_at_least(config: Any, least: int, *fields: str) -> None:
     _check(config, fields, lambda value: value >= least, f"be at least {least}")
 
 
+def check_between(config: Any, least: int, most: int, *fields: str) -> None:
+    """Refuse numbers outside [least, most]; None passes.
+
+    Raises:
+        ValueError: names the field and the value.
+    """
+    _check(config, fields, lambda value: least <= value <= most, f"lie in {least}..{most}")
+
+
 def check_fraction(config: Any, *fields: str) -> None:
     """Refuse numbers outside [0, 1); None passes.
 

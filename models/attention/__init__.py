@@ -6,7 +6,8 @@ To add one, say `mine`:
    `project` where q, k, v are made otherwise (`maps` says how many (d, d) maps `qkv` holds), and
    either `weights(q, k, mask)`, for `attention_map`, or `no_map`, a sentence that says why not.
    What counts tokens extends `AlignedAttention` and sees the real ones first, padding as zeros.
-2. `MineOptions(AttentionOptions)` in the same file: rules in `__post_init__`; what does not
+2. `MineOptions(AttentionOptions)` in the same file: rules in `__post_init__`, of which every
+   whole number has a least and a largest (`check_between`); what does not
    fit a model refused in `check_fit`; `Options = MineOptions`; `__init__` takes `options`, `place`.
    Seeds are options; draw with `place.seed(seed)` and keep the draw in a buffer.
 3. A row of `ATTENTIONS` in `models/attention/catalog.py`.

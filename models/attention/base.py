@@ -34,6 +34,7 @@ class Place:
 
 
 ANYWHERE = Place()
+MOST_SEED = 2**32 - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

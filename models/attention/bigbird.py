@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from core.fields import check_at_least
+from core.fields import check_between
 from models.attention.aligned import (
     AlignedAttention,
     check_length,
@@ -18,7 +18,7 @@ from models.attention.aligned import (
     required_length,
     weights_by_values,
 )
-from models.attention.base import ANYWHERE, AttentionOptions, Place
+from models.attention.base import ANYWHERE, MOST_SEED, AttentionOptions, Place
 from models.attention.dot import attend
 from models.layers.tracing import is_traced
 
@@ -40,8 +40,9 @@ class BigBirdOptions(AttentionOptions):
     def __post_init__(self) -> None:
         """Check every rule, naming the option and the value received."""
         AttentionOptions.__post_init__(self)
-        check_at_least(self, 1, "block")
-        check_at_least(self, 0, "random_blocks", "seed")
+        check_between(self, 1, 2**16, "block")
+        check_between(self, 0, 32, "random_blocks")
+        check_between(self, 0, MOST_SEED, "seed")
 
 
 class BigBirdAttention(AlignedAttention):

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from core.fields import check_positive
-from models.attention.base import ANYWHERE, AttentionOptions, Place
+from core.fields import check_between, check_positive
+from models.attention.base import ANYWHERE, MOST_SEED, AttentionOptions, Place
 from models.attention.dot import DotAttention
 from models.attention.graphs import PlainAttention, WatchedPart, parted
 from models.attention.metric import (
@@ -48,8 +48,7 @@ class EllipticalOptions(AttentionOptions):
         """Check every rule, naming the option and the value received."""
         AttentionOptions.__post_init__(self)
         check_positive(self, "delta")
-        if self.metric_seed is not None and not 0 <= self.metric_seed < 2**32:
-            raise ValueError(f"metric_seed must lie in 0..2**32 - 1, got {self.metric_seed}")
+        check_between(self, 0, MOST_SEED, "metric_seed")
 
 
 class EllipticalAttention(DotAttention):

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from core.fields import check_at_least
+from core.fields import check_between
 from models.attention.aligned import (
     AlignedAttention,
     check_length,
@@ -20,7 +20,7 @@ from models.attention.aligned import (
     weights_by_values,
     without_padding,
 )
-from models.attention.base import ANYWHERE, AttentionOptions, Place
+from models.attention.base import ANYWHERE, MOST_SEED, AttentionOptions, Place
 from models.attention.dot import attend
 from models.layers.tracing import is_traced
 
@@ -41,8 +41,8 @@ class InformerOptions(AttentionOptions):
     def __post_init__(self) -> None:
         """Check every rule, naming the option and the value received."""
         AttentionOptions.__post_init__(self)
-        check_at_least(self, 1, "factor")
-        check_at_least(self, 0, "seed")
+        check_between(self, 1, 1000, "factor")
+        check_between(self, 0, MOST_SEED, "seed")
 
 
 class InformerAttention(AlignedAttention):

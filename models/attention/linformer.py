@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from core.fields import check_at_least
+from core.fields import check_between
 from models.attention.aligned import (
     AlignedAttention,
     check_length,
@@ -31,7 +31,7 @@ class LinformerOptions(AttentionOptions):
     def __post_init__(self) -> None:
         """Check every rule, naming the option and the value received."""
         AttentionOptions.__post_init__(self)
-        check_at_least(self, 1, "rank")
+        check_between(self, 1, 2**13, "rank")
 
 
 class LinformerAttention(AlignedAttention):

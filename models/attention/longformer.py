@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from core.fields import check_at_least
+from core.fields import check_between
 from models.attention.aligned import AlignedAttention
 from models.attention.base import ANYWHERE, AttentionOptions, Place
 from models.attention.dot import attend
@@ -25,7 +25,7 @@ class LongformerOptions(AttentionOptions):
     def __post_init__(self) -> None:
         """Check every rule, naming the option and the value received."""
         AttentionOptions.__post_init__(self)
-        check_at_least(self, 2, "window")
+        check_between(self, 2, 2**16, "window")
         if self.window % 2:
             raise ValueError(f"window must be even, got {self.window}")
 

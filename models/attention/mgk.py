@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from core.fields import check_at_least
+from core.fields import check_between
 from models.attention.base import ANYWHERE, Attention, AttentionOptions, Place
 
 
@@ -25,7 +25,7 @@ class MgkOptions(AttentionOptions):
     def __post_init__(self) -> None:
         """Check every rule, naming the option and the value received."""
         AttentionOptions.__post_init__(self)
-        check_at_least(self, 1, "sets")
+        check_between(self, 1, 64, "sets")
 
 
 class MgkAttention(Attention):

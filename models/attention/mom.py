@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from core.fields import check_at_least
+from core.fields import check_between
 from models.attention.base import ANYWHERE, Place
 from models.attention.kde import KdeAttention, KdeOptions
 
@@ -28,7 +28,7 @@ class MomOptions(KdeOptions):
     def __post_init__(self) -> None:
         """Check every rule, naming the option and the value received."""
         KdeOptions.__post_init__(self)
-        check_at_least(self, 1, "blocks")
+        check_between(self, 1, 1000, "blocks")
 
 
 class MomAttention(KdeAttention):

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from core.fields import check_at_least
+from core.fields import check_between
 from models.attention.aligned import AlignedAttention, real_lengths, without_padding
 from models.attention.base import ANYWHERE, AttentionOptions, Place
 from models.attention.metric import attention_weights
@@ -34,7 +34,8 @@ class NystromformerOptions(AttentionOptions):
     def __post_init__(self) -> None:
         """Check every rule, naming the option and the value received."""
         AttentionOptions.__post_init__(self)
-        check_at_least(self, 1, "landmarks", "kernel", "steps")
+        check_between(self, 1, 2**12, "landmarks", "kernel")
+        check_between(self, 1, 100, "steps")
         if self.kernel % 2 == 0:
             raise ValueError(f"kernel must be odd, got {self.kernel}")
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from core.fields import check_at_least
+from core.fields import check_between
 from models.attention.aligned import AlignedAttention
-from models.attention.base import ANYWHERE, AttentionOptions, Place
+from models.attention.base import ANYWHERE, MOST_SEED, AttentionOptions, Place
 from models.layers.tracing import full_precision
 
 
@@ -29,8 +29,8 @@ class PerformerOptions(AttentionOptions):
     def __post_init__(self) -> None:
         """Check every rule, naming the option and the value received."""
         AttentionOptions.__post_init__(self)
-        check_at_least(self, 1, "features")
-        check_at_least(self, 0, "seed")
+        check_between(self, 1, 2**14, "features")
+        check_between(self, 0, MOST_SEED, "seed")
 
 
 class PerformerAttention(AlignedAttention):

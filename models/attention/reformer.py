@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from core.fields import check_at_least
+from core.fields import check_between
 from models.attention.aligned import (
     AlignedAttention,
     check_length,
@@ -17,7 +17,7 @@ from models.attention.aligned import (
     required_length,
     weights_by_values,
 )
-from models.attention.base import ANYWHERE, AttentionOptions, Place
+from models.attention.base import ANYWHERE, MOST_SEED, AttentionOptions, Place
 from models.layers.tracing import is_traced
 
 _ALONE = -1e5
@@ -42,8 +42,9 @@ class ReformerOptions(AttentionOptions):
     def __post_init__(self) -> None:
         """Check every rule, naming the option and the value received."""
         AttentionOptions.__post_init__(self)
-        check_at_least(self, 1, "hashes", "chunk")
-        check_at_least(self, 0, "seed")
+        check_between(self, 1, 64, "hashes")
+        check_between(self, 1, 2**16, "chunk")
+        check_between(self, 0, MOST_SEED, "seed")
 
 
 class ReformerAttention(AlignedAttention):

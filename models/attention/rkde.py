@@ -9,7 +9,7 @@ from typing import Literal
 
 from torch import Tensor
 
-from core.fields import check_at_least, check_positive
+from core.fields import check_between, check_positive
 from models.attention.base import ANYWHERE, Place
 from models.attention.kde import KdeOptions, WeightedKdeAttention
 
@@ -36,7 +36,7 @@ class RkdeOptions(KdeOptions):
         """Check every rule, naming the option and the value received."""
         KdeOptions.__post_init__(self)
         check_positive(self, "threshold")
-        check_at_least(self, 1, "steps")
+        check_between(self, 1, 100, "steps")
 
 
 class RkdeAttention(WeightedKdeAttention):

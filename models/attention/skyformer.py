@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from core.fields import check_at_least, check_positive
+from core.fields import check_between, check_positive
 from models.attention.aligned import (
     AlignedAttention,
     check_length,
@@ -18,7 +18,7 @@ from models.attention.aligned import (
     required_length,
     without_padding,
 )
-from models.attention.base import ANYWHERE, AttentionOptions, Place
+from models.attention.base import ANYWHERE, MOST_SEED, AttentionOptions, Place
 from models.layers.tracing import full_precision, is_traced
 
 
@@ -41,9 +41,10 @@ class SkyformerOptions(AttentionOptions):
     def __post_init__(self) -> None:
         """Check every rule, naming the option and the value received."""
         AttentionOptions.__post_init__(self)
-        check_at_least(self, 1, "landmarks", "steps")
+        check_between(self, 1, 2**12, "landmarks")
+        check_between(self, 1, 100, "steps")
         check_positive(self, "gamma")
-        check_at_least(self, 0, "seed")
+        check_between(self, 0, MOST_SEED, "seed")
 
 
 class SkyformerAttention(AlignedAttention):

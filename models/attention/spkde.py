@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from core.fields import check_at_least, check_fraction
+from core.fields import check_between, check_fraction
 from models.attention.base import ANYWHERE, Place
 from models.attention.kde import KdeOptions, WeightedKdeAttention
 
@@ -37,7 +37,7 @@ class SpkdeOptions(KdeOptions):
         """Check every rule, naming the option and the value received."""
         KdeOptions.__post_init__(self)
         check_fraction(self, "outliers")
-        check_at_least(self, 1, "steps")
+        check_between(self, 1, 1000, "steps")
 
 
 class SpkdeAttention(WeightedKdeAttention):

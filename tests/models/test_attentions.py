@@ -1,5 +1,6 @@
 """Every mechanism of attention: its formula, what it approximates, invariances, graphs."""
 
+import dataclasses
 from itertools import pairwise
 from typing import Any
 
@@ -151,10 +152,10 @@ def test_more_tokens_than_it_was_built_for_are_refused(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "overrides", "message"),
     [
-        ("bigbird", {"block": 0}, "block must be at least 1, got 0"),
-        ("informer", {"factor": 0}, "factor must be at least 1, got 0"),
-        ("reformer", {"hashes": 0}, "hashes must be at least 1, got 0"),
-        ("linformer", {"rank": 0}, "rank must be at least 1, got 0"),
+        ("bigbird", {"block": 0}, "block must lie in 1..65536, got 0"),
+        ("informer", {"factor": 0}, "factor must lie in 1..1000, got 0"),
+        ("reformer", {"hashes": 0}, "hashes must lie in 1..64, got 0"),
+        ("linformer", {"rank": 0}, "rank must lie in 1..8192, got 0"),
         ("performer", {"feature": 8}, "did you mean 'features'"),
         (
             "performer",
@@ -163,7 +164,7 @@ def test_more_tokens_than_it_was_built_for_are_refused(name: str) -> None:
         ),
         ("nystromformer", {"kernel": 4}, "kernel must be odd, got 4"),
         ("longformer", {"window": 5}, "window must be even, got 5"),
-        ("performer", {"seed": -1}, "seed must be at least 0, got -1"),
+        ("performer", {"seed": -1}, "seed must lie in 0..4294967295, got -1"),
     ],
 )
 def test_options_against_the_rules_are_refused(
@@ -171,6 +172,14 @@ def test_options_against_the_rules_are_refused(
 ) -> None:
     with pytest.raises(ValueError, match=message):
         models.config("lra_transformer", attention=name, **overrides)
+
+
+@pytest.mark.parametrize("name", ATTENTIONS)
+def test_every_whole_number_among_the_options_has_a_largest(name: str) -> None:
+    for option in dataclasses.fields(ATTENTIONS[name].Options):
+        if "int" in str(option.type):
+            with pytest.raises(ValueError, match=rf"^{option.name} must lie in \d+\.\.\d+, got 1"):
+                make_options(name, {option.name: 10**10})
 
 
 @every_mechanism

@@ -30,7 +30,7 @@ def test_every_field_of_every_model_refuses_another_type(name: str) -> None:
         ("deit_tiny_elliptical", {"estimator": "best"}, "estimator must be one of .*, got 'best'"),
         ("deit_tiny", {"drop_path": 1}, r"drop_path must lie in \[0, 1\), got 1"),
         ("deit_tiny_elliptical", {"delta": 0.0}, "delta must be positive, got 0.0"),
-        ("deit_tiny_elliptical", {"metric_seed": -1}, "metric_seed must lie in 0..2.*, got -1"),
+        ("deit_tiny_elliptical", {"metric_seed": -1}, "metric_seed must lie in 0..4.*, got -1"),
         ("deit_tiny", {"attention": "eliptical"}, "known mechanism, .* mean 'elliptical'"),
         ("deit_tiny", {"attention": "elliptical", "sclaing": "max"}, "did you mean 'scaling'"),
         ("deit_tiny", {"attention_options": {"x": 1}}, "'x' is no option of the attention 'dot'"),

@@ -257,11 +257,11 @@ def test_half_precision_comes_close(name: str) -> None:
     ("name", "overrides", "message"),
     [
         ("kde", {"width": 0.0}, "width must be positive, got 0.0"),
-        ("mom", {"blocks": 0}, "blocks must be at least 1, got 0"),
+        ("mom", {"blocks": 0}, "blocks must lie in 1..1000, got 0"),
         ("rkde", {"loss": "tukey"}, "loss must be"),
         ("rkde", {"threshold": -1.0}, "threshold must be positive, got -1.0"),
         ("rkde", {"blocks": 3}, "'blocks' is an option of mom, not of"),
-        ("mgk", {"sets": 0}, "sets must be at least 1, got 0"),
+        ("mgk", {"sets": 0}, "sets must lie in 1..64, got 0"),
         ("fourier", {"width": 1.0}, "'width' is an option of kde"),
         ("spkde", {"outliers": 1.0}, "outliers must lie in"),
     ],
