@@ -1,3 +1,3 @@
-from tests.training.conftest import recipe_file
+from tests.training.conftest import imdb, recipe_file, token_recipe
 
-__all__ = ["recipe_file"]
+__all__ = ["imdb", "recipe_file", "token_recipe"]

@@ -68,3 +68,21 @@ def test_variants_are_trained_once_attacked_and_paired(
     recipe_file.write_text(changed)
     with pytest.raises(ValueError, match="move runs of other recipes away first"):
         rows_now()
+
+
+@pytest.mark.slow
+def test_sequences_are_compared_on_the_test_split(token_recipe: Path) -> None:
+    variants = (
+        "variants: {dot: {}, performer: {model: {attention: performer}}}\nsizes: {small: {}}\n"
+    )
+    token_recipe.write_text(token_recipe.read_text() + variants)
+    rows = list(
+        run(str(token_recipe), ("dot", "performer"), runs=str(token_recipe.parent / "runs"))
+    )
+    assert [row.case for row in rows[2:]] == [
+        "bytes-dot-small: test accuracy",
+        "bytes-performer-small: test accuracy",
+        "bytes-performer-small minus bytes-dot-small: test accuracy",
+        "bytes-performer-small minus bytes-dot-small: test accuracy, McNemar's test",
+    ]
+    assert [row.samples for row in rows[2:]] == [32] * 4 and rows[1].measured == 0
