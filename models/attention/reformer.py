@@ -54,8 +54,9 @@ class ReformerAttention(AlignedAttention):
     tokens are sorted by bucket and place and cut into chunks. A token seen in several rounds counts
     once. Of the maps there are two, of queries and of values. Arguments as of `Attention`.
 
-    Source: Kitaev et al. 2020, eq. 2 to 7 and appendix A. Public code lets the first chunk see the
-        last, which eq. 6 does not; all heads share the rotations.
+    Source: Kitaev et al. 2020, eq. 2 to 6 and 11 to 16. Buckets sort only, as in public code; eq. 4
+        would leave out the chunks' tokens of other buckets. Public code lets the first chunk see
+        the last, which eq. 5 does not; all heads share the rotations.
     """
 
     Options = ReformerOptions

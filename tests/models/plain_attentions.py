@@ -87,7 +87,7 @@ def longformer(
 
 
 def reformer(q: Tensor, v: Tensor, *, w: Weights, options: Any, **_: Any) -> Tensor:
-    """Kitaev et al. 2020, eq. 2 to 6 and appendix A: who shares chunks, round by round."""
+    """Kitaev et al. 2020, eq. 2, 5 and 11 to 16: who shares chunks, round by round."""
     n, size = len(q), options.chunk
     columns, seen = -(-n // size), [set[int]() for _ in q]
     for rotation in w["rotations"]:
