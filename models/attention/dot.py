@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from models.attention.base import Attention
 from models.attention.graphs import PlainAttention
-from models.attention.metric import attention_weights
+from models.attention.metric import attention_weights, for_heads
 
 
 class DotAttention(Attention):
@@ -31,11 +31,12 @@ class DotAttention(Attention):
 def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
     """softmax(q k^T / sqrt(D)) v over the real keys, by torch's fused kernel where that is fast.
 
-    (B, H, Q, D) and (B, H, N, D) twice, and (B, N) bool or None, to (B, H, Q, D).
+    (B, H, Q, D) and (B, H, N, D) twice, and (B, N) bool or None, to (B, H, Q, D). A mask (B, Q, N)
+    tells which keys each query sees, at least one.
     """
     trained_in_half = q.requires_grad and torch.is_autocast_enabled("cpu")
     if q.is_cpu and trained_in_half and q.shape[-2] <= 512:
         # There torch's fused attention takes up to six times as long, most of it in the gradient.
         return attention_weights(q, k, mask) @ v
-    keys = None if mask is None else mask[:, None, None, :]
-    return F.scaled_dot_product_attention(q, k, v, attn_mask=keys)
+    seen = None if mask is None else for_heads(mask)
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=seen)

@@ -59,9 +59,12 @@ class LinformerAttention(AlignedAttention):
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
         """See `Attention.attend`."""
-        N = q.shape[2]
+        B, H, N, D = k.shape
         if not is_traced():
             check_length("linformer", N, self.length)
         projection = first_columns(self.projection, N)
-        rows = (projection @ without_padding(each, mask) for each in (k, v))  # (B, H, k, D)
-        return attend(q, *rows)
+        # One product a head for all samples: the gradient of E is then one product, too.
+        both = torch.stack([without_padding(each, mask) for each in (k, v)])
+        both = projection @ both.permute(2, 3, 0, 1, 4).reshape(H, N, 2 * B * D)
+        rows = both.unflatten(2, (2, B, D)).permute(2, 3, 0, 1, 4)  # (2, B, H, k, D)
+        return attend(q, *rows.unbind(0))

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from core.fields import check_between
 from models.attention.aligned import AlignedAttention
@@ -68,7 +69,7 @@ class LongformerAttention(AlignedAttention):
 
     def _windows(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
         """What each token draws from its window and from the first token, (B, H, N, D)."""
-        N, D = q.shape[2:]
+        B, N = q.shape[0], q.shape[2]
         size, more = (self.reach, 1) if is_traced() else (min(self.reach, N), 0)
         # In a graph one chunk more than needed: a single one would be another shape to torch.
         count = (N + size - 1) // size + more
@@ -77,15 +78,13 @@ class LongformerAttention(AlignedAttention):
         within = torch.arange(size, device=q.device)
         keys, queries = starts + near, starts + within  # (chunks, 3 size) and (chunks, size)
         seen = (keys > 0) & (keys < N)  # the first token has a column of its own
-        keys, queries = keys.clamp(0, N - 1), queries.clamp(max=N - 1)
-        seen = seen if mask is None else (seen & mask[:, keys])[:, None]
+        keys, queries = F.pad(keys.clamp(0, N - 1), (1, 0)), queries.clamp(max=N - 1)
+        seen = seen.expand(B, -1, -1) if mask is None else seen & mask[:, keys[:, 1:]]
         seen = seen[..., None, :] & ((near - within[:, None]).abs() <= self.reach)
-        column = (q @ k[:, :, :1].transpose(-1, -2))[:, :, queries]  # (B, H, chunks, size, 1)
-        scores = q[:, :, queries] @ k[:, :, keys].transpose(-1, -2)
-        scores = scores.masked_fill(~seen, -torch.inf)
-        attn = (torch.cat((column, scores), dim=-1) * D**-0.5).softmax(-1)
-        attended = attn[..., 1:] @ v[:, :, keys] + attn[..., :1] * v[:, :, None, :1]
-        return attended.flatten(2, 3).index_select(2, torch.arange(N, device=q.device))
+        seen = F.pad(seen, (1, 0), value=True).flatten(0, 1)  # (B chunks, size, 1 + 3 size)
+        parts = rows(q, queries), rows(k, keys), rows(v, keys)
+        attended = attend(*parts, seen).transpose(1, 2).unflatten(0, (B, count)).flatten(1, 2)
+        return attended.index_select(1, torch.arange(N, device=q.device)).transpose(1, 2)
 
     def weights(self, q: Tensor, k: Tensor, mask: Tensor | None) -> Tensor:
         """See `Attention.weights`; the first token's row is of other values."""
@@ -97,3 +96,8 @@ class LongformerAttention(AlignedAttention):
             scores = scores.masked_fill(~mask[:, None, None, :], -torch.inf)
         first = attention_weights(q_all[:, :, :1], k_all, mask)
         return torch.cat((first, scores.softmax(-1)[:, :, 1:]), dim=2)
+
+
+def rows(x: Tensor, places: Tensor) -> Tensor:
+    """The rows (B chunks, H, K, D) of (B, H, N, D) at places (chunks, K)."""
+    return x.transpose(1, 2)[:, places].flatten(0, 1).transpose(1, 2)

@@ -126,14 +126,20 @@ def attention_weights(
     """Weights of dot-product attention, softmax(q k^T / sqrt(D)) over the real keys.
 
     (B, H, N, D) twice and (B, N) bool or None to (B, H, N, N); rows sum to 1, zero at padding.
-    Scores are multiplied by the factors (H, N, N), if there are any.
+    A mask (B, N, N) tells which keys each query sees. Scores are multiplied by the factors (H, N,
+    N), if there are any.
     """
     scores = (q @ k.transpose(-2, -1)) * q.shape[-1] ** -0.5
     if factors is not None:
         scores = scores * factors
     if mask is not None:
-        scores = scores.masked_fill(~mask[:, None, None, :], -torch.inf)
+        scores = scores.masked_fill(~for_heads(mask), -torch.inf)
     return scores.softmax(-1)
+
+
+def for_heads(mask: Tensor) -> Tensor:
+    """A mask (B, N) of keys, or (B, Q, N) of the keys of each query, for scores (B, H, Q, N)."""
+    return mask[:, None, None] if mask.dim() == 2 else mask[:, None]
 
 
 def _attend(attn: Tensor, factors: Tensor, v: Tensor) -> Tensor:
