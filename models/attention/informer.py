@@ -118,7 +118,7 @@ class InformerAttention(AlignedAttention):
         keys = (samples % lengths[:, :, None])[:, None].flatten(2)  # (B, 1, N u)
         keys = k.gather(2, keys[..., None].expand(-1, k.shape[1], -1, k.shape[3]))
         keys = keys.unflatten(2, (-1, used.shape[1]))  # (B, H, N, u, D)
-        scores = (keys * q[:, :, :, None]).sum(-1)
+        scores = (keys @ q[..., None])[..., 0]  # (B, H, N, u)
         used = used[:, None, None]
         mean = (scores * used).sum(-1) / used.sum(-1)
         return scores.masked_fill(~used, -torch.inf).amax(-1) - mean
