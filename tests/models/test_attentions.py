@@ -11,10 +11,12 @@ from torch import Tensor
 
 import models
 from export.onnx import to_onnx
+from export.torch_files import to_torchscript
 from models.attention.base import Attention, Place
 from models.attention.catalog import ATTENTIONS, make_attention, make_options
 from models.attention.dot import DotAttention
 from models.attention.performer import PerformerAttention
+from runtimes.torchscript import load_torchscript
 from tests.models.plain_attentions import HEADS, plain_attention
 from tests.models.plain_robust_attentions import ROBUST_HEADS
 from tests.models.small import draw, small
@@ -139,6 +141,17 @@ def test_nothing_overflows_where_scores_are_large() -> None:
         assert out.isfinite().all() and gradient.isfinite().all(), name
 
 
+@every_mechanism
+def test_bfloat16_autocast_comes_close_and_trains(name: str) -> None:
+    layer, x = make(name).float(), draw(4, 8, 8).float()
+    expected = layer(x, None, HOLES)[0][HOLES]
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        out = layer(x, None, HOLES)[0][HOLES]
+        out.sum().backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in layer.parameters())
+    assert (out - expected).abs().max() <= 0.05 * expected.abs().max()
+
+
 @pytest.mark.parametrize(
     "name", ["bigbird", "informer", "linformer", "reformer", "skyformer", "synthesizer"]
 )
@@ -203,17 +216,20 @@ def layers_differ(model: Any) -> bool:
 
 @pytest.mark.slow
 @every_mechanism
-def test_one_graph_serves_every_batch_length_and_padding(name: str) -> None:
+def test_graphs_serve_every_batch_length_and_padding(name: str) -> None:
     model = small("lra_transformer", attention=name, **OPTIONS[name], seq_len=12).float()
     example = torch.zeros(2, 8, dtype=torch.long), torch.ones(2, 8, dtype=torch.bool)
     session = onnxruntime.InferenceSession(to_onnx(model, example, {}))
+    script = load_torchscript(to_torchscript(model, example))
     for size, length, real in ((1, 12, 12), (3, 5, 2), (5, 9, 9), (2, 7, 1)):
         tokens = torch.randint(0, 11, (size, length))
         mask = (torch.arange(length) < real).expand(size, -1).clone()
         mask[0] = True
         feed = {"tokens": tokens.numpy(), "mask": mask.numpy()}
         found = torch.from_numpy(session.run(["logits"], feed)[0])
-        assert (found - model(tokens, mask)).abs().max() <= 1e-4
+        expected = model(tokens, mask)
+        assert (found - expected).abs().max() <= 1e-4
+        assert (script(tokens, mask) - expected).abs().max() <= 1e-4
 
 
 def test_half_of_a_window_is_seen_on_each_side() -> None:

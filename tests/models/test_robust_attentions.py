@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 import models
 from export.onnx import to_onnx
+from export.torch_files import to_torchscript
 from models.attention.base import Attention
 from models.attention.catalog import make_attention, make_options
 from models.attention.dot import DotAttention
@@ -17,6 +18,7 @@ from models.attention.fourier import LogKernel, log_kernel
 from models.attention.kde import WeightedKdeAttention
 from models.attention.spkde import onto_simplex
 from models.layers.block import Block
+from runtimes.torchscript import load_torchscript
 from tests.models.plain_robust_attentions import ROBUST_HEADS, plain_robust_attention
 from tests.models.small import draw, small
 
@@ -274,7 +276,7 @@ def test_options_against_the_rules_are_refused(
 
 
 @pytest.mark.slow
-def test_one_graph_of_all_serves_every_batch_length_and_padding() -> None:
+def test_graphs_of_all_serve_every_batch_length_and_padding() -> None:
     model = small("lra_transformer", seq_len=12)
     blocks = [
         Block(16, 2, 32, attention=name, options=make_options(name, chosen))
@@ -284,10 +286,13 @@ def test_one_graph_of_all_serves_every_batch_length_and_padding() -> None:
     model.float().eval()
     example = torch.zeros(2, 8, dtype=torch.long), torch.ones(2, 8, dtype=torch.bool)
     session = onnxruntime.InferenceSession(to_onnx(model, example, {}))
+    script = load_torchscript(to_torchscript(model, example))
     for size, length, real in ((1, 12, 12), (3, 5, 2), (5, 9, 9), (2, 7, 1)):
         tokens = torch.randint(0, 11, (size, length), generator=torch.Generator().manual_seed(0))
         mask = (torch.arange(length) < real).expand(size, -1).clone()
         mask[0] = True
         feed = {"tokens": tokens.numpy(), "mask": mask.numpy()}
         found = torch.from_numpy(session.run(["logits"], feed)[0])
-        assert (found - model(tokens, mask)).abs().max() <= 1e-4
+        expected = model(tokens, mask)
+        assert (found - expected).abs().max() <= 1e-4
+        assert (script(tokens, mask) - expected).abs().max() <= 1e-4
