@@ -12,9 +12,10 @@ from torch import Tensor, nn
 from core.fields import check_between
 from models.attention.aligned import AlignedAttention, real_lengths, without_padding
 from models.attention.base import ANYWHERE, AttentionOptions, Place
+from models.attention.dot import attend
 from models.attention.metric import attention_weights
 from models.attention.segments import segment_counts, segment_means
-from models.layers.tracing import full_precision
+from models.layers.tracing import full_precision, is_traced
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,21 +74,26 @@ class NystromformerAttention(AlignedAttention):
     def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
         """See `Attention.attend`."""
         v, lengths = without_padding(v, mask), real_lengths(q, mask)
-        means = (
-            segment_means(each, lengths, self.landmarks, padded=mask is not None)
-            for each in (q, k, v)
-        )
-        queries, keys, values = means  # (B, H, m, D)
+        same = mask is None and not is_traced()  # all samples have N tokens, known here
+        if same and q.shape[2] <= self.landmarks:
+            return attend(q, k, v) + self.conv(v)
         numbers = torch.arange(self.landmarks, device=q.device)
-        used = numbers < segment_counts(lengths, self.landmarks)  # (B, m)
-        between = attention_weights(queries, keys, used) * used[:, None, :, None]
-        gathered = attention_weights(queries, k, mask) @ v
+        used = None if same else numbers < segment_counts(lengths, self.landmarks)  # (B, m)
+        queries, keys = (self._means(each, lengths, mask) for each in (q, k))  # (B, H, m, D)
+        between = attention_weights(queries, keys, used)
+        if used is not None:
+            between = between * used[:, None, :, None]
         with full_precision(q):
             inverse = pseudo_inverse(between, self.steps)
-        inverted = inverse.to(gathered.dtype) @ gathered
-        exact = (lengths <= self.landmarks)[:, :, None, None]
-        given = torch.where(exact, values, inverted)
-        return attention_weights(q, keys, used) @ given + self.conv(v)
+        gathered = attend(queries, k, v, mask)
+        given = inverse.to(gathered.dtype) @ gathered
+        if not same:
+            exact = (lengths <= self.landmarks)[:, :, None, None]
+            given = torch.where(exact, self._means(v, lengths, mask), given)
+        return attend(q, keys, given, used) + self.conv(v)
+
+    def _means(self, x: Tensor, lengths: Tensor, mask: Tensor | None) -> Tensor:
+        return segment_means(x, lengths, self.landmarks, padded=mask is not None)
 
 
 def pseudo_inverse(a: Tensor, steps: int) -> Tensor:
