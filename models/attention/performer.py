@@ -66,16 +66,18 @@ class PerformerAttention(AlignedAttention):
         if mask is not None:
             keys = keys.masked_fill(~mask[:, None, :, None], -torch.inf)
         largest = keys.detach().amax(2, keepdim=True)
-        queries = queries + largest
-        queries = (queries - queries.detach().amax(3, keepdim=True)).exp()
-        keys = (keys - largest).exp()
+        # In place: for long sequences new memory of this size takes longer than what fills it.
+        queries = queries.add_(largest)
+        queries = queries.sub_(queries.detach().amax(3, keepdim=True)).exp_()
+        keys = keys.sub_(largest).exp_()
         attended = queries @ (keys.transpose(2, 3) @ v)
         return attended / (queries @ keys.sum(2)[..., None])
 
     def exponents(self, x: Tensor) -> Tensor:
         """The logarithms of phi, (B, H, N, D) to (B, H, N, F)."""
         x = x.to(self.features.dtype) * x.shape[-1] ** -0.25
-        return x @ self.features.transpose(0, 1) - x.square().sum(-1, keepdim=True) / 2
+        lengths = x.square().sum(-1, keepdim=True)
+        return (x @ self.features.transpose(0, 1)).sub_(lengths / 2)
 
 
 def orthogonal_features(count: int, dim: int, generator: torch.Generator) -> Tensor:
