@@ -115,10 +115,12 @@ class InformerAttention(AlignedAttention):
     def _measure(self, q: Tensor, k: Tensor, lengths: Tensor, used: Tensor) -> Tensor:
         """The largest score less the mean, (B, H, N), over as many samples as are `used`."""
         samples = first_columns(self.samples, q.shape[2])[: used.shape[1]].transpose(0, 1)
-        keys = (samples % lengths[:, :, None])[:, None].flatten(2)  # (B, 1, N u)
-        keys = k.gather(2, keys[..., None].expand(-1, k.shape[1], -1, k.shape[3]))
-        keys = keys.unflatten(2, (-1, used.shape[1]))  # (B, H, N, u, D)
-        scores = (keys @ q[..., None])[..., 0]  # (B, H, N, u)
+        places = (samples % lengths[:, :, None])[:, None].flatten(2)  # (B, 1, N u)
+        heads = torch.arange(k.shape[0] * k.shape[1], device=k.device).view(*k.shape[:2], 1)
+        # Of one long list of keys, which takes half the time that a gather from each head does.
+        keys = k.flatten(0, 2).index_select(0, (places + heads * k.shape[2]).flatten())
+        keys = keys.view(*k.shape[:3], -1, k.shape[3])  # (B, H, N, u, D)
+        scores = torch.einsum("bhnud,bhnd->bhnu", keys, q)
         used = used[:, None, None]
         mean = (scores * used).sum(-1) / used.sum(-1)
         return scores.masked_fill(~used, -torch.inf).amax(-1) - mean
