@@ -41,14 +41,15 @@ def run() -> Iterable[Row]:
     for threads in sorted({1, available_cores()}):
         with torch_threads(threads):
             for (work, batch_size), count in _PAIRS.items():
-                first, second = (_caller(model, work, _images(batch_size)) for model in pair)
+                first, second = (image_caller(model, work, _images(batch_size)) for model in pair)
                 case = f"DeiT-tiny 224, eager, {work}, batch {batch_size}, {threads} thread(s)"
                 pairs = measure_pairs(first, second, count)
                 yield from pair_rows(case, _LABELS, pairs, target=TARGETS[work])
             yield from _exported(graphs, threads)
     for work, batch_size in _PAIRS:
         case = f"DeiT-tiny 224, eager, {work}, batch {batch_size}, peak memory"
-        peaks = [peak_bytes(model, work, _images(batch_size)) for model in pair]
+        images = _images(batch_size)
+        peaks = [peak_bytes(model, image_caller(model, work, images)) for model in pair]
         ratio = peaks[1] / peaks[0]
         yield figure(f"{case}, {' / '.join(_LABELS[::-1])}", ratio, "ratio", target=_MEMORY_TARGET)
         for label, peak in zip(_LABELS, peaks, strict=True):
@@ -77,15 +78,13 @@ def graph_calls(graph: bytes, threads: int) -> dict[str, Call]:
     return found
 
 
-def peak_bytes(model: nn.Module, work: str, images: Tensor) -> int:
-    """Most bytes held at once by the model's weights and by the tensors that the work makes.
+def peak_bytes(model: nn.Module, call: Callable[[], object]) -> int:
+    """Most bytes held at once by the model's weights and by the tensors that a call makes.
 
     Args:
-        model: maps the images to (B, K) logits.
-        work: a key of `TARGETS`.
-        images: a batch of its inputs, which is not counted.
+        model: whose weights count.
+        call: what is done with it, twice; what lives before the second is not counted.
     """
-    call = _caller(model, work, images)
     call()
     with profile(profile_memory=True) as profiler:
         call()
@@ -111,7 +110,8 @@ def _images(batch_size: int) -> Tensor:
     return torch.rand(batch_size, 3, 224, 224, generator=torch.Generator().manual_seed(0))
 
 
-def _caller(model: nn.Module, work: str, images: Tensor) -> Callable[[], Tensor]:
+def image_caller(model: nn.Module, work: str, images: Tensor) -> Callable[[], Tensor]:
+    """A call of a model on images (B, C, H, W): `work` is a key of `TARGETS`."""
     if work == "forward":
         return torch.inference_mode()(lambda: model(images))
     images = images.clone().requires_grad_()

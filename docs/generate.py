@@ -1,7 +1,7 @@
 """`python -m docs.generate`: write the pages that are made from code and records.
 
-`reference/settings.md` comes from the service's settings, `benchmarks.md` and
-`images/proofs.svg` from the records in `benchmarks/results`. A test compares them with what lies
+`reference/settings.md` comes from the service's settings, `benchmarks.md`, `images/proofs.svg` and
+`images/scaling-*.svg` from the records in `benchmarks/results`. A test compares them with what lies
 here.
 """
 
@@ -13,11 +13,15 @@ from typing import Any
 
 from benchmarks.complexity import AIMS
 from core.tables import markdown_table
-from docs import proved_texts
+from docs import attention_costs, proved_texts
 from service.settings import table
 
 DOCS = Path(__file__).parent
 RECORDS = DOCS.parent / "benchmarks" / "results"
+_TABLES = {
+    "attention_scaling": attention_costs.scaling_table,
+    "robust_attentions": attention_costs.robust_table,
+}
 _OF_IMAGES = re.compile(
     r"(?P<model>[\w-]+), (?P<count>\d+) images(, (?P<set>.+))?: "
     r"(?P<what>clean|proved|robust) accuracy"
@@ -44,6 +48,7 @@ def pages() -> dict[str, str]:
         "reference/settings.md": settings_page(),
         "benchmarks.md": benchmarks_page(),
         "images/proofs.svg": proved_texts.curves(_rows(RECORDS / "proofs.jsonl")),
+        **attention_costs.pictures(_rows(RECORDS / "attention_scaling.jsonl")),
     }
 
 
@@ -78,6 +83,8 @@ def _section(path: Path) -> str:
     parts = [f"## {path.stem}", "; ".join(sorted(measured_on))]
     if families:
         parts += [_aims(families), _missing(families)]
+    if path.stem in _TABLES:
+        parts.append(_TABLES[path.stem](rows))
     if brackets := proved_texts.brackets(rows):
         parts.append(brackets)
     if brackets := _image_brackets(rows):

@@ -31,6 +31,7 @@ class Panel:
     x_title: str  # what the places are
     x: Sequence[float]  # the places, ascending, at least one
     lines: Sequence[Line]  # at least one with a value
+    log: bool = False  # whether both axes are logarithmic
 
 
 def draw(panels: Sequence[Panel], *, groups: Sequence[str]) -> str:
@@ -56,17 +57,19 @@ def draw(panels: Sequence[Panel], *, groups: Sequence[str]) -> str:
 
 
 def _panel(panel: Panel, colors: dict[str, str]) -> Iterator[str]:
-    low, high = _range(panel.lines)
-    first, span = panel.x[0], panel.x[-1] - panel.x[0]
+    scaled = math.log10 if panel.log else float
+    low, high = _range(panel.lines, scaled)
+    first, span = scaled(panel.x[0]), scaled(panel.x[-1]) - scaled(panel.x[0])
 
     def across(x: float) -> float:
         """Where a place lies, in pixels from the left."""
-        share = (x - first) / span if span else 0.5
+        share = (scaled(x) - first) / span if span else 0.5
         return _LEFT + share * (_WIDTH - _LEFT - _RIGHT)
 
     def up(y: float) -> float:
         """Where a value lies, in pixels from the top."""
-        return _HEIGHT - _BOTTOM - (y - low) / (high - low) * (_HEIGHT - _TOP - _BOTTOM)
+        share = (scaled(y) - low) / (high - low)
+        return _HEIGHT - _BOTTOM - share * (_HEIGHT - _TOP - _BOTTOM)
 
     def points(ys: Sequence[float | None]) -> list[str]:
         """Coordinates "x,y" of the values that there are."""
@@ -74,7 +77,7 @@ def _panel(panel: Panel, colors: dict[str, str]) -> Iterator[str]:
         return [f"{across(x):.1f},{up(y):.1f}" for x, y in places if y is not None]
 
     yield _text(_LEFT, 18, panel.title, "start", bold=True)
-    for tick in _ticks(low, high):
+    for tick in _powers(low, high) if panel.log else _ticks(low, high):
         y = up(tick)
         yield f'<path d="M{_LEFT} {y:.1f}H{_WIDTH - _RIGHT}" stroke="#ddd"/>'
         yield _text(_LEFT - 6, y + 4, f"{tick:g}", "end")
@@ -100,10 +103,10 @@ def _line(
         yield "".join(f'<circle cx="{x}" cy="{y}" r="2.5" fill="{color}"/>' for x, y in places)
 
 
-def _range(lines: Sequence[Line]) -> tuple[float, float]:
-    """What the axis shows: all values and bands, with some room."""
+def _range(lines: Sequence[Line], scaled: Callable[[float], float]) -> tuple[float, float]:
+    """What the axis shows: all values and bands, as they are scaled, with some room."""
     shown = (value for line in lines for end in (line.values, *(line.band or ())) for value in end)
-    values = [value for value in shown if value is not None]
+    values = [scaled(value) for value in shown if value is not None]
     low, high = min(values), max(values)
     room = 0.05 * (high - low) or 0.05 * abs(high) or 1.0
     return low - room, high + room
@@ -116,6 +119,11 @@ def _ticks(low: float, high: float) -> list[float]:
     step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= rough)
     numbers = range(math.ceil(low / step), math.floor(high / step) + 1)
     return [float(f"{number * step:.10g}") for number in numbers]
+
+
+def _powers(low: float, high: float) -> list[float]:
+    """The powers of ten between two exponents."""
+    return [10.0**power for power in range(math.ceil(low), math.floor(high) + 1)]
 
 
 def _text(x: float, y: float, text: str, anchor: str, *, bold: bool = False) -> str:

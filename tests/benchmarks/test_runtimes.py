@@ -5,15 +5,16 @@ import torch
 from torch import nn
 
 from benchmarks import cold_start, cpu_runtime
-from benchmarks.elliptical_overhead import peak_bytes
+from benchmarks.elliptical_overhead import image_caller, peak_bytes
 from runtimes.registry import installed
 
 
 def test_peak_is_what_weights_and_living_tensors_hold() -> None:
     images, size = torch.rand(4, 3, 8, 8), 4 * 3 * 8 * 8 * 4
     chain = nn.Sequential(nn.GELU(), nn.GELU(), nn.GELU(), nn.Flatten())
-    assert peak_bytes(chain, "forward", images) == 2 * size
-    assert peak_bytes(nn.Linear(8, 8), "forward", images) == size + (8 * 8 + 8) * 4
+    layer = nn.Linear(8, 8)
+    assert peak_bytes(chain, image_caller(chain, "forward", images)) == 2 * size
+    assert peak_bytes(layer, image_caller(layer, "forward", images)) == size + (8 * 8 + 8) * 4
 
 
 @pytest.mark.slow

@@ -37,3 +37,15 @@ def test_line_without_change_can_be_drawn(value: float) -> None:
     assert len(list(root.iter(f"{SVG}polyline"))) == 4 and not list(root.iter(f"{SVG}circle"))
     single = Panel(title="t", x_title="layer", x=[1], lines=[Line(group="a", values=[value])])
     assert "nan" not in draw([single], groups=["a"])
+
+
+def test_powers_are_straight_lines_on_logarithmic_axes() -> None:
+    line = Line(group="a", values=[3, 12, 48, 192])
+    chart = Panel(title="t", x_title="tokens", x=[1, 2, 4, 8], lines=[line], log=True)
+    root = ElementTree.fromstring(draw([chart], groups=["a"]))
+    [points] = (places(found.get("points")) for found in root.iter(f"{SVG}polyline"))
+    for axis in zip(*points, strict=True):
+        steps = [later - before for before, later in zip(axis, axis[1:], strict=False)]
+        assert max(steps) - min(steps) < 0.11 and abs(steps[0]) > 20
+    texts = {text.text for text in root.iter(f"{SVG}text")}
+    assert {"1", "2", "4", "8", "10", "100"} <= texts and "1000" not in texts
