@@ -44,7 +44,7 @@ image: $(VENV)/.dev ## build the bento and its image [ENGINE=docker|podman|build
 lock: ## pin requirements/*.in again (needs uv in VENV, and CPU builds of torch in UV_INDEX or UV_FIND_LINKS)
 	for name in cpu gpu dev sbom peers/art peers/litserve peers/mlserver; do \
 		$(LOCK) $(BESIDE_TORCH) requirements/$$name.in -o requirements/$$name.txt; done
-	for name in foreign adv-lib; do \
+	for name in foreign adv-lib attentions; do \
 		$(LOCK) --no-deps requirements/peers/$$name.in -o requirements/peers/$$name.txt; done
 	$(LOCK) --constraint requirements/cpu.txt requirements/torch-cpu.in -o requirements/torch-cpu.txt
 	$(LOCK) --constraint requirements/gpu.txt requirements/torch-cuda.in -o requirements/torch-cuda.txt
