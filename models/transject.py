@@ -21,6 +21,7 @@ from core.fields import check_at_least, check_positive, check_types
 from models.layers.contributions import contributions, head_input, head_of
 from models.layers.tokens import SinusoidalPositions, TokenModel, masked_mean
 from models.layers.towers import TransJectTowers
+from models.layers.tracing import is_traced
 
 _PAIR_WIDTH = 128  # of the head over two towers, as in the other models of Long Range Arena
 MAX_STEP = 1 - 1e-4  # |alpha| stays below 1, so that no sublayer folds two tokens into one
@@ -127,22 +128,41 @@ class Experts(nn.Module):
             step: scalar alpha / L.
             mask: (B, N) bool, True for real tokens.
         """
-        proposed = self.outputs(x, eigenvalues, step)
-        weights = self.weights(proposed, mask)
-        return torch.einsum("be,bend->bnd", weights, proposed), weights
+        moved = self._moved(x, eigenvalues)
+        weights = self._weights(x, moved, step, mask)
+        # The weights sum to 1: the tokens themselves need no expert.
+        return x + torch.einsum("be,bend->bnd", step * weights, moved), weights
 
     def outputs(self, x: Tensor, eigenvalues: Tensor, step: Tensor) -> Tensor:
         """X_e = X + (alpha / L) ELU(X U_e Sigma V_e) of every expert, (B, E, N, d)."""
-        rotated = torch.einsum("bnd,edk->benk", x, self.u.stacked()) * eigenvalues[:, None, None]
-        return x[:, None] + step * F.elu(rotated @ self.v.stacked())
+        return x[:, None] + step * self._moved(x, eigenvalues)
 
-    def weights(self, proposed: Tensor, mask: Tensor | None) -> Tensor:
-        """Softmax over experts of w . max over real tokens of X_e: (B, E, N, d) to (B, E)."""
+    def _moved(self, x: Tensor, eigenvalues: Tensor) -> Tensor:
+        """ELU(X U_e Sigma V_e) of every expert, (B, E, N, d)."""
+        u, v = self.u.stacked(), self.v.stacked()
+        if not is_traced() and x.shape[1] > x.shape[2]:  # then one matrix a sample costs less
+            return F.elu(x[:, None] @ ((u * eigenvalues[:, None, None]) @ v))
+        rotated = torch.einsum("bnd,edk->benk", x, u) * eigenvalues[:, None, None]
+        return F.elu(rotated @ v)
+
+    def _weights(self, x: Tensor, moved: Tensor, step: Tensor, mask: Tensor | None) -> Tensor:
+        """Softmax over experts of w . max over real tokens of X_e, (B, E)."""
         if self.gate is None:
-            return proposed.new_ones(proposed.shape[0], 1)
-        if mask is not None:
-            proposed = proposed.masked_fill(~mask[:, None, :, None], -torch.inf)
-        return self.gate(proposed.amax(2)).squeeze(-1).softmax(-1)
+            return x.new_ones(x.shape[0], 1)
+        if is_traced() or not torch.is_grad_enabled():
+            largest = _proposed(x, moved, step, mask).amax(2)
+        else:  # only the largest pass a gradient, so it need not go through all proposals
+            with torch.no_grad():
+                at = _proposed(x, moved, step, mask).argmax(2, keepdim=True)  # (B, E, 1, d)
+            own, moves = (each.gather(2, at) for each in (x[:, None].expand_as(moved), moved))
+            largest = (own + step * moves).squeeze(2)
+        return self.gate(largest).squeeze(-1).softmax(-1)
+
+
+def _proposed(x: Tensor, moved: Tensor, step: Tensor, mask: Tensor | None) -> Tensor:
+    """X_e of every expert, (B, E, N, d), -inf where a token is padding."""
+    proposed = x[:, None] + step * moved
+    return proposed if mask is None else proposed.masked_fill(~mask[:, None, :, None], -torch.inf)
 
 
 class FeedForward(nn.Module):

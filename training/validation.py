@@ -16,7 +16,7 @@ from training.samples import Samples, to_model
 
 ATTACKED = 1000
 """Images of a split that an adversarial recipe attacks."""
-_BATCH, _TOKENS = 500, 64_000  # of one batch, at most
+_BATCH, _TOKENS = 500, 16_000  # of one batch, at most
 
 
 def evaluate(

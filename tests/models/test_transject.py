@@ -81,12 +81,12 @@ def plain_logits(model: TransJect | TransJectImage, embedded: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("num_experts", [1, 3])
-@pytest.mark.parametrize("pooling", ["mean", "max"])
+@pytest.mark.parametrize(("pooling", "N"), [("mean", 7), ("max", 7), ("max", 20)])
 def test_forward_is_the_formula_on_the_real_tokens(
-    name: str, num_experts: int, pooling: str
+    name: str, num_experts: int, pooling: str, N: int
 ) -> None:
-    model = example(name, num_experts=num_experts, pooling=pooling)
-    tokens, mask = tokens_and_mask()
+    model = example(name, num_experts=num_experts, pooling=pooling, seq_len=N)
+    tokens, mask = tokens_and_mask(N=N)
     samples = zip(model.embedding(tokens), mask, strict=True)
     expected = torch.stack([plain_logits(model, each[real]) for each, real in samples])
     assert (model(tokens, mask) - expected).abs().max() <= 1e-10
