@@ -1,5 +1,6 @@
 """The optimizer of a recipe, the average of the weights, and the learning rate of each step."""
 
+import fnmatch
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,15 +13,26 @@ from training.recipe import TrainRecipe
 
 
 def build_optimizer(model: nn.Module, train: TrainRecipe) -> torch.optim.Optimizer:
-    """Adam or AdamW; only matrices decay, not biases, scales, nor tables of one row or column."""
-    matrices, others = [], []
-    for parameter in model.parameters():
+    """Adam or AdamW; only matrices decay, not biases, scales, nor tables of one row or column.
+
+    Each group of parameters holds the `factor` of its learning rate.
+
+    Raises:
+        ValueError: a pattern of `lr_factors` fits the name of no parameter.
+    """
+    named = dict(model.named_parameters())
+    for pattern in train.lr_factors:
+        if not fnmatch.filter(named, pattern):
+            raise ValueError(f"train.lr_factors must name parameters of the model, got {pattern!r}")
+    found: dict[tuple[bool, float], list[nn.Parameter]] = {(True, 1.0): [], (False, 1.0): []}
+    for name, parameter in named.items():
         rows = parameter.shape[0] if parameter.ndim else 1
         is_matrix = rows > 1 and parameter.numel() > rows
-        (matrices if is_matrix else others).append(parameter)
+        fitting = (f for pattern, f in train.lr_factors.items() if fnmatch.fnmatch(name, pattern))
+        found.setdefault((is_matrix, next(fitting, 1.0)), []).append(parameter)
     groups = [
-        {"params": matrices, "weight_decay": train.weight_decay},
-        {"params": others, "weight_decay": 0.0},
+        {"params": own, "weight_decay": train.weight_decay if is_matrix else 0.0, "factor": factor}
+        for (is_matrix, factor), own in found.items()
     ]
     kind = torch.optim.AdamW if train.optimizer == "adamw" else torch.optim.Adam
     return kind(groups, lr=train.lr, betas=train.betas, eps=train.adam_eps, fused=True)

@@ -2,8 +2,9 @@
 
 import dataclasses
 import json
+import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from core.fields import (
@@ -121,6 +122,8 @@ class TrainRecipe:
     accumulate: int = 1  # parts into which each process cuts its share of a batch
     optimizer: Literal["adamw", "adam"] = "adamw"  # decay apart from the gradient, or within it
     lr: float = 1e-3  # peak learning rate
+    # Factors of it for the parameters whose name a pattern such as "*.bias" fits; the first counts.
+    lr_factors: dict[str, float] = field(default_factory=dict)
     betas: tuple[float, float] = (0.9, 0.999)  # decay of the two moments of Adam
     adam_eps: float = 1e-8  # Adam's constant in the denominator
     weight_decay: float = 0.05  # on matrices only
@@ -160,6 +163,7 @@ class TrainRecipe:
         lengths = ("warmup_epochs", "warmup_steps", "cooldown_epochs", "checkpoint_seconds")
         check_at_least(self, 0, *rates, *lengths)
         check_positive(self, "lr", "adam_eps", "clip_norm", "restart_decay")
+        self._check_factors()
         check_fraction(self, "label_smoothing")
         if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
             raise ValueError(f"betas must be two numbers in [0, 1), got {self.betas}")
@@ -168,6 +172,14 @@ class TrainRecipe:
         bounds = (0, *self.restarts, self.epochs or 0)
         if self.restarts and sorted(set(bounds)) != list(bounds):
             raise ValueError(f"restarts must ascend between 0 and epochs, got {self.restarts}")
+
+    def _check_factors(self) -> None:
+        for pattern, factor in self.lr_factors.items():
+            number = isinstance(factor, int | float) and not isinstance(factor, bool)
+            if not number or not 0 < factor < math.inf:
+                raise ValueError(
+                    f"lr_factors must be positive numbers, got {factor!r} of {pattern}"
+                )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -318,9 +330,12 @@ def entries() -> Iterator[tuple[str, dict[str, str]]]:
 def _entry(field: dataclasses.Field[Any], told: str, hint: Any) -> str:
     choices = "|".join(map(str, get_args(hint))) if get_origin(hint) is Literal else ""
     meaning = ": ".join(filter(None, (choices, told))).replace("None", "null")
-    if field.default is dataclasses.MISSING:
+    default = field.default
+    if field.default_factory is not dataclasses.MISSING:
+        default = field.default_factory()
+    if default is dataclasses.MISSING:
         return meaning
-    return f"{meaning} ({json.dumps(field.default)})".replace('"', "")
+    return f"{meaning} ({json.dumps(default)})".replace('"', "")
 
 
 def flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:

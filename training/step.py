@@ -122,7 +122,7 @@ class Stepper:
             nn.utils.clip_grad_norm_(self._model.parameters(), self._recipe.train.clip_norm)
         optimizer, average = self._state.optimizer, self._state.average
         for group in optimizer.param_groups:
-            group["lr"] = self._schedule.rate(step)
+            group["lr"] = self._schedule.rate(step) * group.get("factor", 1.0)
         optimizer.step()
         optimizer.zero_grad()
         if average is not None:

@@ -32,6 +32,21 @@ def test_only_matrices_decay(name: Any, kind: type) -> None:
     assert len(decayed["params"]) + len(kept) == len(named)
 
 
+def test_learning_rate_has_factors_by_the_names_of_parameters() -> None:
+    model = models.build("bag_of_tokens", vocab_size=5, embed_dim=4)
+    train = TrainRecipe(steps=1, lr=0.1, lr_factors={"head.bias": 3, "head.*": 0.5})
+    groups = build_optimizer(model, train).param_groups
+    factors = {id(each): group["factor"] for group in groups for each in group["params"]}
+    found = {name: factors[id(each)] for name, each in model.named_parameters()}
+    assert found == {"embedding.weight": 1, "head.weight": 0.5, "head.bias": 3}
+    decay = {group["factor"]: group["weight_decay"] for group in groups if group["params"]}
+    assert decay == {1: 0.05, 0.5: 0.05, 3: 0}
+    with pytest.raises(ValueError, match="must name parameters of the model, got 'blocks"):
+        build_optimizer(model, TrainRecipe(steps=1, lr_factors={"blocks.*": 2}))
+    with pytest.raises(ValueError, match="lr_factors must be positive numbers, got 0 of head"):
+        TrainRecipe(steps=1, lr_factors={"head": 0})
+
+
 def test_average_follows_the_weights() -> None:
     model = nn.Sequential(nn.Linear(1, 1, bias=False), nn.BatchNorm1d(1))
     weight = model[0].weight
