@@ -9,6 +9,7 @@ from torch import nn
 from core.names import nearest
 from models.attention.catalog import option_names
 from models.attention.config import AttentionConfig, with_options
+from models.bag import BagConfig, BagOfTokens
 from models.baselines import BaselineConfig, baseline_model
 from models.deit import DeiT, DeiTConfig
 from models.fan import FAN, FANConfig
@@ -18,7 +19,8 @@ from models.transject import TransJectConfig, transject_model
 from models.transject_image import TransJectImage, TransJectImageConfig
 
 Config = (
-    BaselineConfig
+    BagConfig
+    | BaselineConfig
     | DeiTConfig
     | FANConfig
     | RVTConfig
@@ -47,8 +49,10 @@ CATALOG |= {
     "transformer": BaselineConfig(),
     "transformer_rezero": BaselineConfig(variant="rezero"),
     "transformer_orthogonal": BaselineConfig(variant="orthogonal"),
+    "bag_of_tokens": BagConfig(),
 }
 _ARCHITECTURES: dict[type, Callable[[Any], nn.Module]] = {
+    BagConfig: BagOfTokens,
     BaselineConfig: baseline_model,
     DeiTConfig: DeiT,
     FANConfig: FAN,

@@ -84,7 +84,17 @@ def _accuracies(runs: list[dict[str, Any]], papers: dict[str, Any]) -> list[str]
     for run in sorted(runs, key=_place):
         groups.setdefault((*_place(run)[:2], *run["changes"]), []).append(run)
     rows = [row for group in groups.values() for row in _rows(group, papers)]
-    return [*lines, "", markdown_table(_COLUMNS, rows), ""]
+    return [*lines, "", markdown_table(_COLUMNS, [*_majority(runs), *rows]), ""]
+
+
+def _majority(runs: list[dict[str, Any]]) -> list[list[str]]:
+    """A row for always answering the commonest class, where a run says what that gives."""
+    for metrics in (run["metrics"] for run in runs if "majority_accuracy" in run["metrics"]):
+        count, accuracy = metrics["test_samples"], metrics["majority_accuracy"]
+        interval = _interval(wilson(round(accuracy * count), count))
+        figures = [f"{count:,}", f"{100 * accuracy:.2f}", interval]
+        return [["majority class", *[""] * 4, *figures, *[""] * 6]]
+    return []
 
 
 def _word_swap(records: list[dict[str, Any]]) -> list[str]:

@@ -76,6 +76,12 @@ def open_task(recipe: Recipe, tokenizer: Path, *, progress: bool = False) -> Tas
     return Task(**samples, description=description, tokenizer=own)
 
 
+def majority_accuracy(task: Task) -> float:
+    """The test accuracy of always answering the commonest class of the training split."""
+    commonest = np.bincount(task.train.labels).argmax()
+    return float((task.test.labels == commonest).mean())
+
+
 def open_test(recipe: Recipe, tokenizer: Path, *, count: int | None) -> Samples:
     """Some test samples, the same ones for every recipe of a task.
 

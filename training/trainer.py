@@ -24,7 +24,7 @@ from training.recipe import ImageData, Recipe
 from training.samples import Samples, StoredImages
 from training.state import State
 from training.step import Stepper
-from training.task import Task, check_readable, open_task
+from training.task import Task, check_readable, majority_accuracy, open_task
 from training.validation import evaluate
 
 LOG_STEPS = 20
@@ -237,6 +237,7 @@ class Trainer:
             "train_samples": len(task.train.labels),
             "valid_samples": len(task.valid.labels),
             "test_samples": len(task.test.labels),
+            "majority_accuracy": majority_accuracy(task),
             "data": task.description,
             "data_digest": state.data_digest,
             "environment": records.environment(),

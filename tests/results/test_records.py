@@ -75,6 +75,17 @@ def test_papers_know_a_variant_by_its_attention() -> None:
     assert "| 65.0 |" not in page([run], papers)
 
 
+def test_accuracy_of_the_commonest_class_heads_a_table_that_knows_it() -> None:
+    runs = [shipped(f"lra-listops-{name}-small") for name in ("transformer", "transject")]
+    assert "majority class" not in page(runs[:1], {})
+    runs[1]["metrics"] |= {"majority_accuracy": 0.145, "test_samples": 2000}
+    rows = [row for row in page(runs, {}).splitlines() if row.startswith("| ")]
+    low, high = wilson(290, 2000)
+    figures = f"| 2,000 | 14.50 | [{100 * low:.1f}, {100 * high:.1f}] |"
+    majority = next(row for row in rows if row.startswith("| majority class |"))
+    assert figures in majority and rows.index(majority) < len(rows) - 2
+
+
 def test_unfinished_run_and_foreign_folder_are_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

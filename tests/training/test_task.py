@@ -10,7 +10,7 @@ from data.errors import DataError
 from tests.training.conftest import start
 from training.recipe_file import read_recipe
 from training.samples import crop
-from training.task import Task, open_task
+from training.task import Task, majority_accuracy, open_task
 
 ROOT = Path(__file__).parents[2]
 LAZY = ["data.in_memory=false", "data.random_crop=true", "data.repeats=2", "train.epochs=1"]
@@ -45,7 +45,16 @@ def test_tokenizer_learns_from_the_training_texts_alone(text_recipe: Path, imdb:
 def test_long_range_tasks_are_cut_and_trained(token_recipe: Path) -> None:
     opened = task(token_recipe)
     assert opened.train.lengths is not None and opened.train.lengths.max() == 24
-    assert start(token_recipe, "run").run()["train_samples"] == 128
+    trainer = start(token_recipe, "run", 'train.lr_factors={"head.*": 1.0e-12}')
+    first = {key: each.clone() for key, each in trainer.model.state_dict().items()}
+    metrics = trainer.run()
+    moved = {key: (first[key] - each).abs().max() for key, each in trainer.model.named_parameters()}
+    assert moved["token_embed.weight"] > 1e-4 > 1e-9 > moved["head.0.weight"]
+    assert metrics["train_samples"] == 128
+    assert metrics["majority_accuracy"] == majority_accuracy(opened)
+    opened.train.labels[:], opened.test.labels[:] = 1, 0
+    opened.train.labels[:60], opened.test.labels[:3] = 0, 1
+    assert majority_accuracy(opened) == 3 / len(opened.test.labels)
 
 
 def test_pairs_are_trained_by_two_towers(token_recipe: Path, imdb: Path) -> None:
