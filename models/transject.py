@@ -32,7 +32,8 @@ class TransJectConfig:
     """What defines a TransJect over tokens; the defaults are the paper's for short texts.
 
     `token_bound` limits what one token adds to the mean (`BoundedHead`); without `positions` the
-    model reads a bag of pieces [ours].
+    model reads a bag of pieces; `embed_std` is the spread of the first embeddings: beside positions
+    of size 1, large ones hide from max pooling where a token stands [ours].
     """
 
     vocab_size: int = 30522
@@ -46,11 +47,13 @@ class TransJectConfig:
     towers: int = 1
     token_bound: float | None = None
     positions: bool = True
+    embed_std: float = 1.0
 
     def __post_init__(self) -> None:
         """Check every rule, naming the field and the value received."""
         check_types(self)
         check_encoder(self)
+        check_positive(self, "embed_std")
         if self.towers not in (1, 2):
             raise ValueError(f"towers must be 1 or 2, got {self.towers}")
         if self.towers == 2 and self.token_bound is not None:
@@ -280,6 +283,8 @@ class TransJect(TokenModel):
         super().__init__(config)
         half = config.embed_dim // 2
         self.embedding = nn.Embedding(config.vocab_size, half)
+        with torch.no_grad():
+            self.embedding.weight.mul_(config.embed_std)
         self.positions = SinusoidalPositions(config.seq_len, half, used=config.positions)
         self.encoder = Encoder(config)
         self.head = head_of(config)

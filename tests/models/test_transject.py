@@ -307,3 +307,15 @@ def test_tokens_are_recovered_whatever_fits_into_memory(
     monkeypatch.setattr(inversion, "_MAX_DISTANCES", held)
     model = example()
     assert torch.equal(recover_tokens(model, encoded(model)), tokens_and_mask()[0])
+
+
+def test_first_embeddings_have_the_spread_that_is_asked_for() -> None:
+    sizes: dict[str, Any] = {"vocab_size": 500, "seq_len": 4, "embed_dim": 64, "depth": 1}
+    tables = []
+    for std in (1.0, 0.1):
+        torch.manual_seed(0)
+        tables.append(cast(TransJect, models.build("transject", **sizes, embed_std=std)).embedding)
+    wide, narrow = (table.weight for table in tables)
+    assert torch.equal(narrow, 0.1 * wide) and 0.98 < wide.std() < 1.02
+    with pytest.raises(ValueError, match="embed_std must be positive, got 0"):
+        models.config("transject", embed_std=0)
